@@ -1,0 +1,167 @@
+//! Element types: what a tensor of an attention, or of an op graph, is made of.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Element type of a tensor.
+///
+/// Numbers in the doc comments are `cudnnDataType_t` values (graph header of cuDNN 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE half precision (2).
+    F16,
+    /// bfloat16 (9).
+    BF16,
+    /// IEEE single precision (0).
+    F32,
+    /// FP8 with 4 exponent and 3 mantissa bits (12).
+    E4M3,
+    /// FP8 with 5 exponent and 2 mantissa bits (13).
+    E5M2,
+    /// Power-of-two block scale of MXFP8 (15).
+    E8M0,
+    /// 32-bit signed integer (4).
+    I32,
+    /// 64-bit signed integer (10).
+    I64,
+    /// Unsigned byte, carrier of bit-packed block masks (6).
+    U8,
+    /// Boolean, in virtual tensors only (11).
+    Bool,
+}
+
+impl DType {
+    /// Every element type, in declaration order.
+    pub const ALL: [DType; 10] = [
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::E4M3,
+        DType::E5M2,
+        DType::E8M0,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::Bool,
+    ];
+
+    /// Size of one element in bytes.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F16 | DType::BF16 => 2,
+            DType::F32 | DType::I32 => 4,
+            DType::I64 => 8,
+            DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::U8 | DType::Bool => 1,
+        }
+    }
+
+    /// Number under which this type enters canonical bytes; never reused, never renumbered.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            DType::F16 => 1,
+            DType::BF16 => 2,
+            DType::F32 => 3,
+            DType::E4M3 => 4,
+            DType::E5M2 => 5,
+            DType::E8M0 => 6,
+            DType::I32 => 7,
+            DType::I64 => 8,
+            DType::U8 => 9,
+            DType::Bool => 10,
+        }
+    }
+
+    /// Whether this is one of the 16-bit formats.
+    #[must_use]
+    pub const fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16)
+    }
+
+    /// Whether this is one of the 8-bit floating formats that can hold Q, K, V, O.
+    #[must_use]
+    pub const fn is_fp8(self) -> bool {
+        matches!(self, DType::E4M3 | DType::E5M2)
+    }
+
+    /// Whether values are real numbers (as against integers and booleans).
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        !matches!(self, DType::I32 | DType::I64 | DType::U8 | DType::Bool)
+    }
+
+    /// The name used in text forms: `bf16`, `f16`, `f32`, `e4m3`, ...
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::F32 => "f32",
+            DType::E4M3 => "e4m3",
+            DType::E5M2 => "e5m2",
+            DType::E8M0 => "e8m0",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::U8 => "u8",
+            DType::Bool => "bool",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that names no element type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{given}' is no element type; use one of f16, bf16, f32, e4m3, e5m2, e8m0, i32, i64, u8, bool")]
+pub struct UnknownDType {
+    /// What came.
+    pub given: String,
+}
+
+impl FromStr for DType {
+    type Err = UnknownDType;
+
+    /// Reads the names of [`DType::name`] and the spellings of Hugging Face configs (`bfloat16`, `float16`, ...).
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let alias = match s {
+            "bfloat16" => Some(DType::BF16),
+            "float16" | "half" => Some(DType::F16),
+            "float32" | "float" => Some(DType::F32),
+            "float8_e4m3fn" => Some(DType::E4M3),
+            "float8_e5m2" => Some(DType::E5M2),
+            _ => None,
+        };
+        alias
+            .or_else(|| DType::ALL.into_iter().find(|d| d.name() == s))
+            .ok_or_else(|| UnknownDType { given: s.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p8_every_dtype_round_trips_display_and_from_str() {
+        for d in DType::ALL {
+            assert_eq!(d.to_string().parse::<DType>(), Ok(d));
+        }
+        assert!("f17".parse::<DType>().is_err());
+    }
+
+    #[test]
+    fn codes_are_distinct() {
+        let mut codes: Vec<u8> = DType::ALL.iter().map(|d| d.code()).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), DType::ALL.len());
+    }
+}

@@ -1,0 +1,1 @@
+//! Score expressions (being built).
