@@ -1,1 +1,71 @@
-//! (skeleton)
+//! The vault: bytes under a 32-byte key, on disk and in memory.
+//!
+//! What is kept are compiled plans and refusals, but nothing here knows what a plan is: no cuDNN, no graph. The promises:
+//!
+//! * Reading is total. Any bytes on disk give an entry, "absent", or "rejected, because"; never a wrong entry, an error
+//!   or a panic. Every entry identifies itself and carries checksums of its header and of its payload.
+//! * Writing is by rename. A reader sees the old entry, the new one or none, never a part; readers take no lock.
+//! * One builder per key and process; the others wait. Across processes a lock saves double work and nothing depends
+//!   on it.
+//! * Memory and disk are bounded, and everything is counted.
+//! * A plan is code for the GPU: folders that others can write to are refused unless asked for.
+//!
+//! ```
+//! use qkvault_cache::{Entry, EntryKind, Key, Lookup, Source, Vault, VaultOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let vault = Vault::open(VaultOptions::in_folder(folder.path()))?;
+//! let key = Key([7; 32]);
+//! let build = || {
+//!     Ok::<_, std::io::Error>(Entry {
+//!         kind: EntryKind::Plan,
+//!         target: "sm_90".into(),
+//!         what: "prefill".into(),
+//!         library: "9.27.0".into(),
+//!         meta: Vec::new(),
+//!         payload: b"what the library wrote".to_vec(),
+//!     })
+//! };
+//! assert_eq!(vault.get_or_build(&key, build)?.source, Source::Built);
+//! assert_eq!(vault.get_or_build(&key, build)?.source, Source::Memory);
+//! assert!(matches!(vault.get(&key), Lookup::Hit(_)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `docs/vault.md` is the manual, `docs/vault-format.md` the file format byte by byte.
+
+#![forbid(unsafe_code)]
+
+mod entry;
+mod error;
+mod flight;
+mod folder;
+mod format;
+mod key;
+mod lock;
+mod memory;
+mod obtain;
+mod options;
+mod paths;
+mod quarantine;
+mod rejection;
+mod settings;
+mod stats;
+mod trust;
+mod vault;
+
+pub use entry::{Entry, EntryKind};
+pub use error::{Error, OpenError, StoreError};
+pub use format::{
+    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, decode,
+    decode_header, encode,
+};
+pub use key::{Key, ParseKeyError};
+pub use obtain::Obtained;
+pub use options::{Clock, DiskLimits, Mode, VaultOptions};
+pub use rejection::{Cause, Rejection};
+pub use settings::{FolderSource, OptionError, Settings, parse_bytes};
+pub use stats::Stats;
+pub use vault::{Lookup, Source, Vault};

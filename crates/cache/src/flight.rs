@@ -1,0 +1,108 @@
+//! Single flight: of all threads that miss a key at once, one builds and the others wait for its outcome.
+//!
+//! Nothing of a flight outlives it: a failed or panicked build leaves no trace, and the next call builds again.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use crate::{Entry, Key};
+
+/// The flights under way.
+#[derive(Default)]
+pub(crate) struct Flights(Mutex<HashMap<Key, Arc<Flight>>>);
+
+/// One build that others may wait for.
+pub(crate) struct Flight {
+    owner: ThreadId,
+    outcome: Mutex<Option<Outcome>>,
+    landed: Condvar,
+}
+
+/// How a flight ended.
+#[derive(Clone)]
+pub(crate) enum Outcome {
+    /// With an entry.
+    Entry(Arc<Entry>),
+    /// With an error, an `Arc<E>` of the builder's error type behind `Any`.
+    Failed(Arc<dyn Any + Send + Sync>),
+    /// With a panic, or without any result.
+    Panicked,
+}
+
+/// What a thread is to do about a key.
+pub(crate) enum Role<'a> {
+    /// Build, and tell the outcome.
+    Lead(Lead<'a>),
+    /// Another thread builds.
+    Follow(Arc<Flight>),
+    /// This very thread builds: waiting would never end.
+    Reentrant,
+}
+
+impl Flights {
+    pub(crate) fn join(&self, key: Key) -> Role<'_> {
+        let mut flights = unpoisoned(self.0.lock());
+        if let Some(flight) = flights.get(&key) {
+            return match flight.owner == thread::current().id() {
+                true => Role::Reentrant,
+                false => Role::Follow(Arc::clone(flight)),
+            };
+        }
+        let flight = Arc::new(Flight {
+            owner: thread::current().id(),
+            outcome: Mutex::new(None),
+            landed: Condvar::new(),
+        });
+        flights.insert(key, Arc::clone(&flight));
+        Role::Lead(Lead {
+            flights: self,
+            flight,
+            key,
+        })
+    }
+}
+
+impl Flight {
+    /// Waits until the leader has landed.
+    pub(crate) fn wait(&self) -> Outcome {
+        let mut outcome = unpoisoned(self.outcome.lock());
+        loop {
+            match &*outcome {
+                Some(outcome) => return outcome.clone(),
+                None => outcome = unpoisoned(self.landed.wait(outcome)),
+            }
+        }
+    }
+}
+
+/// The duty to end a flight. Dropped without an outcome, as when the builder panics, it ends as panicked.
+pub(crate) struct Lead<'a> {
+    flights: &'a Flights,
+    flight: Arc<Flight>,
+    key: Key,
+}
+
+impl Lead<'_> {
+    /// Ends the flight for all who wait. What it found must be in the memory layer by now, or later callers build again.
+    pub(crate) fn land(self, outcome: Outcome) {
+        *unpoisoned(self.flight.outcome.lock()) = Some(outcome);
+        // Dropping does the rest.
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        unpoisoned(self.flights.0.lock()).remove(&self.key);
+        unpoisoned(self.flight.outcome.lock()).get_or_insert(Outcome::Panicked);
+        self.flight.landed.notify_all();
+    }
+}
+
+/// No lock of this module is held while foreign code runs, so a poisoned one still guards consistent data.
+fn unpoisoned<'a, T>(
+    lock: Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>>,
+) -> MutexGuard<'a, T> {
+    lock.unwrap_or_else(PoisonError::into_inner)
+}

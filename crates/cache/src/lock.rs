@@ -1,0 +1,98 @@
+//! A lock per key across processes. It only saves double work: where it cannot be had, everything else still holds.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A held lock; dropping removes the file and releases it.
+#[derive(Debug)]
+pub(crate) struct KeyLock {
+    path: PathBuf,
+    file: File,
+}
+
+/// What trying to lock came to.
+#[derive(Debug)]
+pub(crate) enum Locked {
+    /// This process may build.
+    Held(KeyLock),
+    /// Another process has put the entry there meanwhile.
+    Appeared,
+    /// Another process still holds it after the longest wait.
+    TimedOut,
+    /// This place has no locks.
+    Unavailable(io::Error),
+}
+
+/// First and longest pause between two tries.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(25));
+
+/// Takes the lock file at `path`, waiting at most `wait`; `appeared` tells whether waiting has become pointless.
+pub(crate) fn acquire(path: &Path, wait: Duration, appeared: impl Fn() -> bool) -> Locked {
+    let start = Instant::now();
+    let mut pause = PAUSES.0;
+    loop {
+        let file = match open(path) {
+            Ok(file) => file,
+            Err(error) => return Locked::Unavailable(error),
+        };
+        match file.try_lock() {
+            // The holder before us removed the name before it let go, so we may have locked a file that nobody else
+            // will find. Then someone else can hold the new one: look again.
+            Ok(()) if is_current(path, &file) => {
+                let path = path.to_owned();
+                return Locked::Held(KeyLock { path, file });
+            }
+            Ok(()) => continue,
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Locked::Unavailable(error),
+        }
+        if appeared() {
+            return Locked::Appeared;
+        }
+        let left = wait.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Locked::TimedOut;
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true);
+    match options.open(path) {
+        // Another user's lock file in a shared vault: it can be locked without being written.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path),
+        other => other,
+    }
+}
+
+#[cfg(unix)]
+fn is_current(path: &Path, file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    match (fs::metadata(path), file.metadata()) {
+        (Ok(named), Ok(held)) => id(named) == id(held),
+        (Err(error), _) if error.kind() == io::ErrorKind::NotFound => false,
+        // Cannot tell: believe the lock, which at worst means one double build.
+        _ => true,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_current(_: &Path, _: &File) -> bool {
+    true
+}
+
+impl Drop for KeyLock {
+    fn drop(&mut self) {
+        // Elsewhere an open file cannot be removed, and `gc` does it later.
+        if cfg!(unix) {
+            let _ = fs::remove_file(&self.path);
+        }
+        let _ = self.file.unlock();
+    }
+}

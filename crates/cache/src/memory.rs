@@ -1,0 +1,140 @@
+//! The memory layer: bounded by entries and by bytes, never dropping what someone holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use quick_cache::sync::Cache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
+
+use crate::{Entry, Key};
+
+type Inner = Cache<Key, Arc<Entry>, Weight, DefaultHashBuilder, Watch>;
+
+/// Entries of this process.
+pub(crate) struct Memory {
+    cache: Option<Inner>,
+    evicted: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+/// Most parts the cache is split into: enough for the threads that launch, and each part still holds large entries.
+const SHARDS: usize = 16;
+
+impl Memory {
+    /// With 0 entries or 0 bytes nothing is kept.
+    pub(crate) fn new(entries: usize, bytes: u64) -> Self {
+        let evicted = Arc::new(AtomicU64::new(0));
+        let weight = Weight {
+            entries: entries as u64,
+            bytes,
+        };
+        let options = OptionsBuilder::new()
+            .shards(SHARDS)
+            .estimated_items_capacity(entries)
+            .weight_capacity(weight.capacity())
+            // With the default of 0.97 a cache for one entry would never take one.
+            .hot_allocation(if entries < 34 { 0.5 } else { 0.97 })
+            .build();
+        let cache = match options {
+            Ok(options) if entries > 0 && bytes > 0 => Some(Cache::with_options(
+                options,
+                weight,
+                DefaultHashBuilder::default(),
+                Watch(Arc::clone(&evicted)),
+            )),
+            _ => None,
+        };
+        Memory {
+            cache,
+            evicted,
+            bytes,
+        }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.cache.as_ref()?.get(key)
+    }
+
+    pub(crate) fn insert(&self, key: Key, entry: Arc<Entry>) {
+        // What is larger than all of the memory would push out everything else and not stay itself.
+        if let Some(cache) = &self.cache
+            && entry.memory_bytes() <= self.bytes
+        {
+            cache.insert(key, entry);
+        }
+    }
+
+    pub(crate) fn remove(&self, key: &Key) {
+        if let Some(cache) = &self.cache {
+            cache.remove(key);
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        if let Some(cache) = &self.cache {
+            cache.clear();
+        }
+    }
+
+    /// Keys that someone outside the cache holds.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = Key> + '_ {
+        let entries = self.cache.iter().flat_map(|cache| cache.iter());
+        // One count is the cache's, one is the clone that the iterator made.
+        entries
+            .filter(|(_, entry)| Arc::strong_count(entry) > 2)
+            .map(|(key, _)| key)
+    }
+
+    pub(crate) fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
+    }
+
+    /// Entries and bytes held now.
+    pub(crate) fn holds(&self) -> (u64, u64) {
+        let Some(cache) = &self.cache else {
+            return (0, 0);
+        };
+        cache.iter().fold((0, 0), |(entries, bytes), (_, entry)| {
+            (entries + 1, bytes + entry.memory_bytes())
+        })
+    }
+}
+
+/// One weight for two bounds. With N entries and B bytes allowed, the capacity is N·B and an entry of b bytes weighs
+/// max(b·N, B): so N entries of any size, or B bytes in any number, fill it, whichever comes first.
+#[derive(Clone)]
+struct Weight {
+    entries: u64,
+    bytes: u64,
+}
+
+impl Weight {
+    fn capacity(&self) -> u64 {
+        self.entries.saturating_mul(self.bytes)
+    }
+}
+
+impl Weighter<Key, Arc<Entry>> for Weight {
+    fn weight(&self, _: &Key, entry: &Arc<Entry>) -> u64 {
+        let bytes = entry.memory_bytes().saturating_mul(self.entries);
+        bytes.max(self.bytes)
+    }
+}
+
+/// Pins what is held elsewhere and counts what goes.
+#[derive(Clone)]
+struct Watch(Arc<AtomicU64>);
+
+impl Lifecycle<Key, Arc<Entry>> for Watch {
+    // The last evicted entry is freed after the cache's lock is released.
+    type RequestState = Option<Arc<Entry>>;
+
+    fn is_pinned(&self, _: &Key, entry: &Arc<Entry>) -> bool {
+        Arc::strong_count(entry) > 1
+    }
+
+    fn on_evict(&self, state: &mut Self::RequestState, _: Key, entry: Arc<Entry>) {
+        self.0.fetch_add(1, Relaxed);
+        *state = Some(entry);
+    }
+}

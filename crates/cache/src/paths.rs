@@ -1,0 +1,96 @@
+//! Names of files and folders of a vault. Versions stand in folder names, so a new format never meets an old file.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Cause, Key};
+
+/// Ending of entry files.
+pub(crate) const ENTRY_SUFFIX: &str = ".qkv";
+
+/// Start of the names of files being written; they stand beside the entries, so that renaming stays in one folder.
+pub(crate) const TEMP_PREFIX: &str = ".tmp-";
+
+/// The places of one vault.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// What the user named.
+    pub(crate) root: PathBuf,
+    /// `ROOT/vault`.
+    pub(crate) vault: PathBuf,
+    /// `ROOT/vault/v1`.
+    pub(crate) version: PathBuf,
+    /// `ROOT/vault/v1/entries`.
+    pub(crate) entries: PathBuf,
+    /// `ROOT/vault/v1/locks`.
+    pub(crate) locks: PathBuf,
+    /// `ROOT/vault/v1/quarantine`.
+    pub(crate) quarantine: PathBuf,
+}
+
+impl Places {
+    pub(crate) fn new(root: PathBuf) -> Self {
+        let vault = root.join("vault");
+        let version = vault.join("v1");
+        Places {
+            entries: version.join("entries"),
+            locks: version.join("locks"),
+            quarantine: version.join("quarantine"),
+            version,
+            vault,
+            root,
+        }
+    }
+
+    /// The folder of an entry: 256 of them, by the first byte of the key.
+    pub(crate) fn shard(&self, key: &Key) -> PathBuf {
+        self.entries.join(format!("{:02x}", key.0[0]))
+    }
+
+    /// The file of an entry.
+    pub(crate) fn entry(&self, key: &Key) -> PathBuf {
+        self.shard(key).join(entry_name(key))
+    }
+
+    /// The lock file of a key.
+    pub(crate) fn lock(&self, key: &Key) -> PathBuf {
+        self.locks.join(format!("{key}.lock"))
+    }
+
+    /// A name for a rejected entry; `unique` tells apart those of one key and cause.
+    pub(crate) fn rejected(&self, key: &Key, cause: Cause, unique: u64) -> PathBuf {
+        let name = format!("{key}.{cause}.{}-{unique}", std::process::id());
+        self.quarantine.join(name)
+    }
+}
+
+/// The file name of an entry.
+pub(crate) fn entry_name(key: &Key) -> String {
+    format!("{key}{ENTRY_SUFFIX}")
+}
+
+/// The key in the name of an entry file; `None` for any other file.
+pub(crate) fn key_of(path: &Path) -> Option<Key> {
+    let name = path.file_name()?.to_str()?;
+    let key: Key = name.strip_suffix(ENTRY_SUFFIX)?.parse().ok()?;
+    // Upper case would be a second name for the same key.
+    (name == entry_name(&key)).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_and_others_do_not() {
+        let places = Places::new("/r".into());
+        let key = Key([0xab; 32]);
+        let path = places.entry(&key);
+        assert!(path.starts_with("/r/vault/v1/entries/ab"));
+        assert_eq!(key_of(&path), Some(key));
+        for other in ["x", "ab.qkv", ".tmp-123", &format!("{key}.qkv.bak")] {
+            assert_eq!(key_of(Path::new(other)), None, "{other}");
+        }
+        let upper = format!("{}.qkv", key.to_string().to_uppercase());
+        assert_eq!(key_of(Path::new(&upper)), None);
+    }
+}

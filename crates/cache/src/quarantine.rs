@@ -1,0 +1,69 @@
+//! Bad entries are moved aside, not deleted: someone may want to know what happened to the disk.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use crate::folder::{Folder, Loaded};
+use crate::{Key, Rejection};
+
+/// Most files kept in quarantine; the oldest go first.
+const KEPT: usize = 64;
+
+impl Folder {
+    /// Moves the file of a rejected entry aside. `None` when nothing was moved.
+    ///
+    /// Between the reading and the moving another process may have put a good entry in its place; so what was moved
+    /// is read again, and goes back if it is good.
+    pub(crate) fn set_aside(&self, key: &Key, rejection: &Rejection) -> Option<PathBuf> {
+        static UNIQUE: AtomicU64 = AtomicU64::new(0);
+        let from = self.places.entry(key);
+        let to = self
+            .places
+            .rejected(key, rejection.cause(), UNIQUE.fetch_add(1, Relaxed));
+        if let Err(error) = fs::rename(&from, &to) {
+            tracing::debug!(path = %from.display(), %error, "could not move a rejected entry aside");
+            return None;
+        }
+        let again = fs::read(&to)
+            .ok()
+            .map(|bytes| crate::decode(&bytes, Some(key)));
+        if let Some(Ok(_)) = again {
+            // A third writer may have put the same key there once more; a link never replaces it, a rename would only
+            // replace one good entry by another.
+            if let Err(error) = fs::rename(&to, &from) {
+                tracing::warn!(path = %to.display(), %error, "a good entry could not be moved back from quarantine");
+            }
+            return None;
+        }
+        self.trim_quarantine();
+        Some(to)
+    }
+
+    fn trim_quarantine(&self) {
+        let Ok(files) = fs::read_dir(&self.places.quarantine) else {
+            return;
+        };
+        let mut files: Vec<(SystemTime, PathBuf)> = files
+            .flatten()
+            .map(|file| {
+                let time = file.metadata().and_then(|meta| meta.modified());
+                (time.unwrap_or(SystemTime::UNIX_EPOCH), file.path())
+            })
+            .collect();
+        if files.len() <= KEPT {
+            return;
+        }
+        files.sort();
+        for (_, path) in &files[..files.len() - KEPT] {
+            // Another process may trim at the same time.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Reads an entry again, for tests and `verify`: is it good now?
+    pub(crate) fn is_good(&self, key: &Key) -> bool {
+        matches!(self.load(key), Loaded::Good(..))
+    }
+}

@@ -1,0 +1,194 @@
+//! Counters: everything the vault does is counted, cheaply enough for the memory hit.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use crate::{Cause, Rejection};
+
+/// What one open vault has done and holds, at one moment. Counters start at zero when the vault is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Answers from memory.
+    pub hits_memory: u64,
+    /// Answers from the vault's own folder.
+    pub hits_disk: u64,
+    /// Answers from a read-only layer.
+    pub hits_layer: u64,
+    /// Answers from the remote store.
+    pub hits_remote: u64,
+    /// Answers given by waiting for another thread's build.
+    pub hits_waited: u64,
+    /// Look-ups that no place answered.
+    pub misses: u64,
+    /// Refusals that did not answer because another library version wrote them.
+    pub refusals_expired: u64,
+    /// Builders called.
+    pub builds: u64,
+    /// Builders that failed or panicked.
+    pub build_failures: u64,
+    /// Entries written to the folder.
+    pub stores: u64,
+    /// Entries that could not be written.
+    pub store_failures: u64,
+    /// Bytes of entry files read.
+    pub bytes_read: u64,
+    /// Bytes of entry files written.
+    pub bytes_written: u64,
+    /// Rejected entries by cause; causes that never happened are left out.
+    pub rejections: Vec<(Cause, u64)>,
+    /// Entries moved to the quarantine folder.
+    pub quarantined: u64,
+    /// Entries dropped from memory to keep its bounds.
+    pub evicted_memory: u64,
+    /// Entries deleted from the folder to keep its limits.
+    pub evicted_disk: u64,
+    /// Bytes of those.
+    pub evicted_disk_bytes: u64,
+    /// Times a per-key lock could not be had and the build went on without.
+    pub locks_unavailable: u64,
+    /// Entries in memory now.
+    pub memory_entries: u64,
+    /// Bytes in memory now.
+    pub memory_bytes: u64,
+}
+
+impl Stats {
+    /// Rejections of all causes.
+    pub fn rejected(&self) -> u64 {
+        self.rejections.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Answers from any place.
+    pub fn hits(&self) -> u64 {
+        self.hits_memory + self.hits_disk + self.hits_layer + self.hits_remote + self.hits_waited
+    }
+}
+
+/// The live counters behind [`Stats`].
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) hits_memory: Spread,
+    pub(crate) hits_disk: AtomicU64,
+    pub(crate) hits_layer: AtomicU64,
+    pub(crate) hits_remote: AtomicU64,
+    pub(crate) hits_waited: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) refusals_expired: AtomicU64,
+    pub(crate) builds: AtomicU64,
+    pub(crate) build_failures: AtomicU64,
+    pub(crate) stores: AtomicU64,
+    pub(crate) store_failures: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) rejections: [AtomicU64; Cause::ALL.len()],
+    pub(crate) quarantined: AtomicU64,
+    pub(crate) evicted_memory: AtomicU64,
+    pub(crate) evicted_disk: AtomicU64,
+    pub(crate) evicted_disk_bytes: AtomicU64,
+    pub(crate) locks_unavailable: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn count_rejection(&self, rejection: &Rejection) {
+        count(&self.rejections[rejection.cause() as usize]);
+    }
+
+    pub(crate) fn snapshot(&self, memory_entries: u64, memory_bytes: u64) -> Stats {
+        let Counters {
+            hits_memory,
+            hits_disk,
+            hits_layer,
+            hits_remote,
+            hits_waited,
+            misses,
+            refusals_expired,
+            builds,
+            build_failures,
+            stores,
+            store_failures,
+            bytes_read,
+            bytes_written,
+            rejections,
+            quarantined,
+            evicted_memory,
+            evicted_disk,
+            evicted_disk_bytes,
+            locks_unavailable,
+        } = self;
+        let rejections = Cause::ALL
+            .into_iter()
+            .map(|cause| (cause, rejections[cause as usize].load(Relaxed)))
+            .filter(|(_, count)| *count != 0)
+            .collect();
+        Stats {
+            hits_memory: hits_memory.load(),
+            hits_disk: hits_disk.load(Relaxed),
+            hits_layer: hits_layer.load(Relaxed),
+            hits_remote: hits_remote.load(Relaxed),
+            hits_waited: hits_waited.load(Relaxed),
+            misses: misses.load(Relaxed),
+            refusals_expired: refusals_expired.load(Relaxed),
+            builds: builds.load(Relaxed),
+            build_failures: build_failures.load(Relaxed),
+            stores: stores.load(Relaxed),
+            store_failures: store_failures.load(Relaxed),
+            bytes_read: bytes_read.load(Relaxed),
+            bytes_written: bytes_written.load(Relaxed),
+            rejections,
+            quarantined: quarantined.load(Relaxed),
+            evicted_memory: evicted_memory.load(Relaxed),
+            evicted_disk: evicted_disk.load(Relaxed),
+            evicted_disk_bytes: evicted_disk_bytes.load(Relaxed),
+            locks_unavailable: locks_unavailable.load(Relaxed),
+            memory_entries,
+            memory_bytes,
+        }
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Relaxed);
+}
+
+/// A counter spread over cache lines, so that threads which hit at the same time do not fight for one.
+#[derive(Default)]
+pub(crate) struct Spread([Line; 16]);
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+impl Spread {
+    pub(crate) fn count(&self) {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static MINE: usize = NEXT.fetch_add(1, Relaxed);
+        }
+        let mine = MINE.with(|mine| *mine);
+        self.0[mine % self.0.len()].0.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn load(&self) -> u64 {
+        self.0.iter().map(|line| line.0.load(Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_counter_loses_nothing() {
+        let spread = Spread::default();
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| (0..1000).for_each(|_| spread.count()));
+            }
+        });
+        assert_eq!(spread.load(), 20_000);
+    }
+}
