@@ -1,1 +1,49 @@
-//! (skeleton)
+//! The raw cuDNN backend API: declarations generated from NVIDIA's header, loaded at run time, with owned objects and whole errors.
+//!
+//! The layer adds no opinion on attention. It finds a cuDNN ([`Search`]), opens it once ([`Library::open`]), checks that what cuDNN will
+//! itself open is there, and gives owned [`Descriptor`]s and [`Handle`]s whose every failing call tells the status, the attribute and the
+//! library's own words ([`CallError`]).
+//!
+//! Three rules hold throughout:
+//!
+//! * cuDNN's enums are integers with names, so that a number that the header did not know is a value like any other;
+//! * nothing is linked: a program that uses this crate starts on a machine without cuDNN, and learns the reason as a value;
+//! * a cuDNN once loaded stays loaded, and a second one is refused.
+
+#[rustfmt::skip]
+#[allow(missing_docs, unused, non_camel_case_types, non_snake_case, non_upper_case_globals, unreachable_pub, clippy::all)]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "generated")]
+mod bindings;
+mod descriptor;
+mod element;
+mod error;
+pub mod folders;
+mod handle;
+mod library;
+pub mod log;
+mod names;
+mod needs;
+mod places;
+mod process;
+mod search;
+mod version;
+
+pub use bindings::{
+    AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, Kind, KnobType, NumericalNote,
+    OperationGraphMode, PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, Severity,
+    Status, TensorReordering,
+};
+pub use descriptor::Descriptor;
+pub use element::Element;
+pub use error::{CallError, Error, LoadError};
+pub use handle::Handle;
+pub use library::{Library, LoadedFile};
+pub use search::{Origin, Reason, Search, Tried};
+pub use version::{LibrarySet, ParseVersionError, Version};
+
+/// The cuDNN version whose header the declarations were generated from; libraries of other 9.x versions work too.
+pub const HEADER_VERSION: Version = Version::new(
+    bindings::CUDNN_MAJOR,
+    bindings::CUDNN_MINOR,
+    bindings::CUDNN_PATCHLEVEL,
+);

@@ -1,0 +1,115 @@
+//! Gets the carried library into the process, and tells it from a driver.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write as _;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::path::PathBuf;
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+use crate::{Error, SONAME};
+
+/// The stand-in, as `build.rs` compiled it; empty where it does not exist.
+static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so.1"));
+
+/// The function that only the stand-in has.
+const MARKER: &str = "qkvault_headless_standin";
+
+/// Opens a library for good.
+fn open(name: &OsStr, more: i32) -> Result<ManuallyDrop<Library>, libloading::Error> {
+    // SAFETY: what is opened is the NVIDIA driver, whose initialisers are as safe as linking to it, or the stand-in, which has none.
+    unsafe { Library::open(Some(name), RTLD_NOW | more) }.map(ManuallyDrop::new)
+}
+
+/// Whether the loader has (`loaded_only`) or finds a `libcuda.so.1`; found ones stay loaded.
+pub(crate) fn open_by_name(loaded_only: bool) -> bool {
+    open(
+        OsStr::new(SONAME),
+        if loaded_only { libc::RTLD_NOLOAD } else { 0 },
+    )
+    .is_ok()
+}
+
+/// Whether the loaded `libcuda.so.1` has the marker.
+pub(crate) fn has_marker() -> bool {
+    open(OsStr::new(SONAME), libc::RTLD_NOLOAD).is_ok_and(|library| {
+        // SAFETY: only looked for, not called.
+        unsafe { library.get::<unsafe extern "C" fn() -> i32>(MARKER) }.is_ok()
+    })
+}
+
+/// Loads the stand-in: from memory, or from a private file where memory has no path (no `/proc`).
+pub(crate) fn load() -> Result<(), Error> {
+    if BYTES.is_empty() {
+        return Err(Error::Unsupported);
+    }
+    let from_memory = in_memory().and_then(|file| {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        open(path.as_os_str(), RTLD_GLOBAL).map_err(|error| std::io::Error::other(with_sources(&error)))
+    });
+    match from_memory {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::debug!(
+                "the stand-in could not be loaded from memory ({error}), trying a file"
+            );
+            from_file()
+        }
+    }
+}
+
+fn in_memory() -> std::io::Result<File> {
+    // SAFETY: a NUL-terminated name; the answer is a new descriptor or -1.
+    let descriptor = unsafe { libc::memfd_create(c"libcuda.so.1".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and ours alone.
+    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    file.write_all(BYTES)?;
+    Ok(file)
+}
+
+fn from_file() -> Result<(), Error> {
+    let write = |source| Error::Write { source };
+    // Readable by its owner alone, under a name nobody can foresee; removed as soon as it is mapped.
+    let mut file = tempfile::Builder::new()
+        .prefix("libcuda.so.1-")
+        .tempfile()
+        .map_err(write)?;
+    file.write_all(BYTES).map_err(write)?;
+    file.flush().map_err(write)?;
+    open(file.path().as_os_str(), RTLD_GLOBAL)
+        .map(drop)
+        .map_err(|error| Error::Open {
+            reason: with_sources(&error),
+        })
+}
+
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        next = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The way without `/proc` is used nowhere else here, so it is tried by itself.
+    #[test]
+    fn a_private_file_serves_where_memory_does_not() {
+        if open_by_name(false) {
+            return;
+        }
+        from_file().expect("the temporary folder can be written");
+        assert!(has_marker());
+    }
+}

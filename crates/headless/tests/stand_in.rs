@@ -1,0 +1,45 @@
+//! In a process of its own: before and after the stand-in is loaded.
+
+use libloading::os::unix::{Library, RTLD_NOW};
+use qkvault_headless::{Driver, ensure, is_stand_in_loaded};
+
+fn open_driver() -> Result<Library, libloading::Error> {
+    // SAFETY: the driver or the stand-in; both may be loaded.
+    unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }
+}
+
+fn call(library: &Library, name: &str) -> i32 {
+    // SAFETY: `cuInit(unsigned)` and the stand-in's calls without arguments return an int; an argument too many is not looked at.
+    unsafe {
+        let function = library
+            .get::<unsafe extern "C" fn(u32) -> i32>(name)
+            .expect("the stand-in has it");
+        function(0)
+    }
+}
+
+/// One test, because its steps change the process.
+#[test]
+fn a_process_without_a_driver_gets_the_stand_in() {
+    assert!(!is_stand_in_loaded());
+    if open_driver().is_ok() {
+        assert_eq!(ensure().expect("a driver is there"), Driver::Real);
+        assert!(
+            !is_stand_in_loaded(),
+            "the stand-in must not be loaded beside a driver"
+        );
+        println!("skipped the rest: this machine has a driver");
+        return;
+    }
+    let threads = (0..4)
+        .map(|_| std::thread::spawn(|| ensure().expect("no driver here")))
+        .collect::<Vec<_>>();
+    for thread in threads {
+        assert_eq!(thread.join().expect("no panic"), Driver::StandIn);
+    }
+    assert!(is_stand_in_loaded());
+    let library = open_driver().expect("the SONAME is served now");
+    assert_eq!(call(&library, "cuInit"), 100, "CUDA_ERROR_NO_DEVICE");
+    assert_eq!(call(&library, "cuModuleUnload"), 0);
+    assert_eq!(ensure().expect("still there"), Driver::StandIn);
+}

@@ -1,0 +1,154 @@
+//! Runs bindgen over `cudnn_graph.h` and writes the declarations that `qkvault-sys` compiles.
+//!
+//! Compiled only with the feature `bindings`, so that bindgen costs nothing to those who do not regenerate. Names, numbers and
+//! signatures are taken over, comments are not: the header's prose is NVIDIA's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result};
+use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, ItemInfo, ParseCallbacks};
+
+/// One C enum: its name there, its name here, and what its constants' names begin and end with.
+struct EnumNames {
+    c: &'static str,
+    rust: &'static str,
+    prefix: &'static str,
+    suffix: &'static str,
+}
+
+const fn names(c: &'static str, rust: &'static str, prefix: &'static str) -> EnumNames {
+    EnumNames { c, rust, prefix, suffix: "" }
+}
+
+/// Every enum that the declarations use, under the name it gets.
+const ENUMS: &[EnumNames] = &[
+    names("cudnnStatus_t", "Status", "CUDNN_STATUS_"),
+    names("cudnnSeverity_t", "Severity", "CUDNN_SEV_"),
+    names("cudnnDataType_t", "DataType", "CUDNN_DATA_"),
+    names("cudnnPointwiseMode_t", "PointwiseMode", "CUDNN_POINTWISE_"),
+    names("cudnnReduceTensorOp_t", "ReduceTensorOp", "CUDNN_REDUCE_TENSOR_"),
+    names("cudnnRngDistribution_t", "RngDistribution", "CUDNN_RNG_DISTRIBUTION_"),
+    names("cudnnBackendAttributeName_t", "AttributeName", "CUDNN_ATTR_"),
+    names("cudnnBackendAttributeType_t", "AttributeType", "CUDNN_TYPE_"),
+    EnumNames { c: "cudnnBackendDescriptorType_t", rust: "Kind", prefix: "CUDNN_BACKEND_", suffix: "_DESCRIPTOR" },
+    names("cudnnBackendNumericalNote_t", "NumericalNote", "CUDNN_NUMERICAL_NOTE_"),
+    names("cudnnBackendBehaviorNote_t", "BehaviorNote", "CUDNN_BEHAVIOR_NOTE_"),
+    names("cudnnBackendKnobType_t", "KnobType", "CUDNN_KNOB_TYPE_"),
+    names("cudnnBackendHeurMode_t", "HeurMode", "CUDNN_HEUR_MODE_"),
+    names("cudnnBackendTensorReordering_t", "TensorReordering", "CUDNN_TENSOR_REORDERING_"),
+    names("cudnnBackendReshapeMode_t", "ReshapeMode", "CUDNN_RESHAPE_"),
+    names("cudnnBackendOperationGraphMode_t", "OperationGraphMode", "CUDNN_OPERATIONGRAPH_MODE_"),
+];
+
+/// Functions that exist in every library of major 9 that we load, and those that came later; which is which is found at run time.
+const FUNCTIONS: &str = "cudnnBackend.*|cudnn(Create|Destroy|GetVersion|GetMaxDeviceVersion|GetCudartVersion|GetErrorString|\
+GetLastErrorString|SetStream|GetStream|GraphVersionCheck|SetCallback|GetCallback)";
+
+/// Renames, hides sentinels, and remembers each constant's C name for the name tables.
+#[derive(Debug, Default)]
+struct Namer {
+    seen: Arc<Mutex<BTreeMap<&'static str, Vec<(String, i64)>>>>,
+}
+
+fn enum_names(c: Option<&str>) -> Option<&'static EnumNames> {
+    let c = c?.trim_start_matches("enum ");
+    ENUMS.iter().find(|names| names.c == c)
+}
+
+fn is_sentinel(constant: &str) -> bool {
+    constant.ends_with("_COUNT") || constant.ends_with("_COUNTS")
+}
+
+impl ParseCallbacks for Namer {
+    fn item_name(&self, item: ItemInfo<'_>) -> Option<String> {
+        enum_names(Some(item.name)).map(|names| names.rust.to_owned())
+    }
+
+    fn enum_variant_behavior(
+        &self,
+        _enum_name: Option<&str>,
+        constant: &str,
+        _value: EnumVariantValue,
+    ) -> Option<EnumVariantCustomBehavior> {
+        is_sentinel(constant).then_some(EnumVariantCustomBehavior::Hide)
+    }
+
+    fn enum_variant_name(&self, enum_name: Option<&str>, constant: &str, value: EnumVariantValue) -> Option<String> {
+        let names = enum_names(enum_name)?;
+        if is_sentinel(constant) {
+            return None;
+        }
+        let value = match value {
+            EnumVariantValue::Signed(value) => value,
+            EnumVariantValue::Unsigned(value) => i64::try_from(value).ok()?,
+            EnumVariantValue::Boolean(value) => i64::from(value),
+        };
+        self.seen.lock().ok()?.entry(names.rust).or_default().push((constant.to_owned(), value));
+        let short = constant.strip_prefix(names.prefix).unwrap_or(constant);
+        Some(short.strip_suffix(names.suffix).unwrap_or(short).to_owned())
+    }
+}
+
+/// Generates the declarations from `include/cudnn_graph.h`.
+///
+/// `header` says which release the folder is from; it goes into the banner.
+pub fn generate(include: &Path, stub: &Path, header: &str) -> Result<String> {
+    let namer = Namer::default();
+    let seen = Arc::clone(&namer.seen);
+    let used = ENUMS.iter().map(|names| names.c).collect::<Vec<_>>().join("|");
+    let bindings = bindgen::Builder::default()
+        .header(include.join("cudnn_graph.h").to_str().context("the header folder's name is not UTF-8")?)
+        .clang_args(["-nostdinc".to_owned(), format!("-I{}", stub.display()), format!("-I{}", include.display())])
+        .allowlist_function(FUNCTIONS)
+        .allowlist_type(used)
+        .allowlist_var("CUDNN_(MAJOR|MINOR|PATCHLEVEL)")
+        .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
+        .prepend_enum_name(false)
+        .generate_comments(false)
+        .layout_tests(true)
+        .dynamic_library_name("Cudnn")
+        .dynamic_link_require_all(false)
+        .wrap_unsafe_ops(true)
+        .use_core()
+        .merge_extern_blocks(true)
+        .sort_semantically(true)
+        .derive_eq(true)
+        .derive_hash(true)
+        .derive_ord(true)
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .rust_target(bindgen::RustTarget::stable(89, 0).map_err(|error| anyhow::anyhow!("{error}"))?)
+        .disable_header_comment()
+        .formatter(bindgen::Formatter::Prettyplease)
+        .parse_callbacks(Box::new(namer))
+        .generate()
+        .context("bindgen could not read cudnn_graph.h")?
+        .to_string();
+
+    let mut text = format!(
+        "// Generated by `cargo xtask bindings` (bindgen 0.73.2) from cudnn_graph.h of {header}; do not edit.\n\
+         // Names, numbers and signatures only. cuDNN is NVIDIA's, under its own licence, and is fetched by you.\n\n"
+    );
+    text.push_str(&bindings);
+    let seen = seen.lock().map_err(|_| anyhow::anyhow!("bindgen panicked"))?;
+    for (rust, constants) in seen.iter() {
+        name_table(&mut text, rust, constants)?;
+    }
+    Ok(text)
+}
+
+/// Appends `fn c_name` for one enum: what the header calls each number.
+fn name_table(text: &mut String, rust: &str, constants: &[(String, i64)]) -> Result<()> {
+    writeln!(text, "impl {rust} {{\n    pub const fn c_name(self) -> Option<&'static str> {{\n        match self.0 {{")?;
+    // Some numbers have two names, the older kept for old code: the header lists the present one first.
+    let mut done = BTreeSet::new();
+    for (constant, value) in constants {
+        if done.insert(*value) {
+            writeln!(text, "            {value} => Some({constant:?}),")?;
+        }
+    }
+    writeln!(text, "            _ => None,\n        }}\n    }}\n}}")?;
+    Ok(())
+}

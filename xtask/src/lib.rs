@@ -1,0 +1,5 @@
+//! Chores of the workspace, as functions: what `cargo xtask` runs, and what its other commands call.
+
+pub mod bindings;
+#[cfg(feature = "bindings")]
+pub mod generate;
