@@ -139,9 +139,7 @@ impl FromStr for DType {
             "float8_e5m2" => Some(DType::E5M2),
             _ => None,
         };
-        alias
-            .or_else(|| DType::ALL.into_iter().find(|d| d.name() == s))
-            .ok_or_else(|| UnknownDType { given: s.into() })
+        alias.or_else(|| DType::ALL.into_iter().find(|d| d.name() == s)).ok_or_else(|| UnknownDType { given: s.into() })
     }
 }
 

@@ -1,7 +1,56 @@
 //! Attention described as data.
+//!
+//! * [`Attention`] is the description; [`validate`] collects every problem and gives a [`Valid`] one, in canonical form.
+//! * [`Valid::key`] is what a description is known by, [`plan_key`] what a compiled plan is known by.
+//! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN is given for a [`Target`].
+//! * [`expr`] is the closed language of score expressions; [`model`] plans the attentions of published models.
+//!
+//! Nothing here needs CUDA, cuDNN or a C++ compiler, and nothing here is unsafe.
+//!
+//! ```
+//! use qkvault_graph::{Attention, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, plan_key, validate};
+//!
+//! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
+//! let attention = validate(attention)?;
+//! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+//! let graph = lower(&attention, &target, &Policy::default())?;
+//! println!("{}\n{graph}", plan_key(&graph, &target, &Policy::default()));
+//! # Ok::<(), qkvault_graph::Refusal>(())
+//! ```
 #![forbid(unsafe_code)]
 
+mod attention;
+mod canon;
+pub mod codec;
+mod device;
 mod dtype;
 pub mod expr;
+mod key;
+mod lower;
+mod mask;
+pub mod model;
+pub mod op;
+mod reason;
+mod role;
+mod target;
+mod tensor;
+mod valid;
+mod version;
 
+pub use attention::{
+    Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass,
+};
+pub use canon::bytes as canonical_bytes;
+pub use device::DeviceProps;
 pub use dtype::{DType, UnknownDType};
+pub use expr::ScoreExpr;
+pub use key::{BadKey, GraphKey, KEY_FORMAT, PlanKey, plan_key};
+pub use lower::{FUSED_OPS, Form, Heuristics, Policy, lower};
+pub use mask::{Band, Corner, Lengths, Mask};
+pub use op::OpGraph;
+pub use reason::{Layer, NoReason, Reason, Refusal};
+pub use role::{Packed, Role, Scaled};
+pub use target::{Profile, Target};
+pub use tensor::{Interleave, Order, Part, Storage, Tensor};
+pub use valid::{Valid, validate};
+pub use version::{BadVersion, CudnnVersion, LibrarySet};

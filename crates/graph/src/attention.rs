@@ -1,0 +1,314 @@
+//! The attention: one forward or backward computation, described. Probe, vault and launch all take this value.
+
+use serde::{Deserialize, Serialize};
+
+use crate::expr::ScoreExpr;
+use crate::{Band, DType, Lengths, Mask, Storage, Tensor};
+
+/// One attention computation, described.
+///
+/// `P = softmax(mask(score(scale · Q·Kᵀ)))`, dropped out, and `O = P·V`, per batch and query head; a query head `i` of
+/// `h_q` uses the key head `i / (h_q / h_k)` and likewise the value head. The softmax scale is a slot: it is given at launch.
+///
+/// Build one with [`Attention::forward`] and the methods that add to it, then [`crate::validate`] it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    /// Queries, (b, h_q, s_q, d_qk).
+    pub q: Tensor,
+    /// Keys, (b, h_k, s_kv, d_qk).
+    pub k: Tensor,
+    /// Values, (b, h_v, s_kv, d_v).
+    pub v: Tensor,
+    /// Output, (b, h_q, s_q, d_v).
+    pub o: Tensor,
+    /// Which keys each query may see.
+    pub mask: Mask,
+    /// What is done to the scaled score before masking: softcap, ALiBi, bias, or anything the language can say.
+    #[serde(skip)] // until ScoreExpr serialises
+    pub score: Option<ScoreExpr>,
+    /// Whether a learnable logit per query head joins the softmax denominator (f32, `h_q` entries).
+    pub sink: bool,
+    /// Random zeroing of probabilities.
+    pub dropout: Option<Dropout>,
+    /// Whether a block mask says which 128×128 tiles are computed at all.
+    pub block_mask: bool,
+    /// Outputs beside O.
+    pub outputs: Outputs,
+    /// What rows beyond a sequence's length hold in the outputs after a launch.
+    pub padded_rows: PaddedRows,
+    /// FP8 scaling; `None` for 16-bit formats.
+    pub fp8: Option<Fp8>,
+    /// Forward or backward.
+    pub pass: Pass,
+}
+
+/// Outputs of a forward beside O; each is f32, (b, h_q, s_q, 1), packed like Q when Q is packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Outputs {
+    /// Natural log-sum-exp of each row of masked scores; the backward reads it.
+    pub stats: bool,
+    /// Largest masked score of each row.
+    pub max: bool,
+    /// Sum of exponentials of each row relative to its maximum.
+    pub sum_exp: bool,
+}
+
+/// Random zeroing of probabilities; survivors are divided by the keep probability.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dropout {
+    /// Where the mask comes from.
+    pub source: DropoutSource,
+    /// Probability of zeroing, in 0..1. A slot of the description: no part of the [`crate::GraphKey`]. cuDNN bakes it into
+    /// the plan all the same, so it is part of the op graph and of the plan's key.
+    pub probability: f32,
+}
+
+/// Where a dropout mask comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DropoutSource {
+    /// Philox as PyTorch's, from a seed and an offset given at launch.
+    Philox,
+    /// A keep mask (b, h_q, s_q, s_kv) of zeros and ones in Q's element type, given by the caller.
+    Mask,
+}
+
+/// What rows beyond a sequence's length hold after a launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PaddedRows {
+    /// Anything.
+    #[default]
+    Undefined,
+    /// Zeros (minus infinity in Stats and Max).
+    Zero,
+}
+
+/// FP8 scaling of an attention whose Q, K and V are 8-bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fp8 {
+    /// One scale per tensor, from the history of its largest magnitudes; outputs are 8-bit too and report theirs.
+    Delayed,
+    /// One scale per tensor, of this very tensor; outputs are 16-bit.
+    Current,
+    /// One power-of-two scale per 32 elements (MXFP8).
+    Block,
+}
+
+/// Direction of the computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pass {
+    /// O from Q, K and V.
+    Forward,
+    /// dQ, dK and dV from dO and what the forward left.
+    Backward(Gradients),
+}
+
+/// The tensors and choices that a backward adds to its forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Gradients {
+    /// Gradient of O, with O's dims.
+    pub d_o: Tensor,
+    /// Gradient of Q, with Q's dims.
+    pub d_q: Tensor,
+    /// Gradient of K, with K's dims.
+    pub d_k: Tensor,
+    /// Gradient of V, with V's dims.
+    pub d_v: Tensor,
+    /// Whether the gradient of the sink logits is wanted.
+    pub d_sink: bool,
+    /// Whether two runs on the same input must agree bit for bit.
+    pub deterministic: bool,
+}
+
+/// What to choose when a backward is derived from its forward; `None` means like the forward's own tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackwardOptions {
+    /// Format of dO; like O when not given.
+    pub d_o: Option<Tensor>,
+    /// Format of dQ; like Q when not given.
+    pub d_q: Option<Tensor>,
+    /// Format of dK; like K when not given.
+    pub d_k: Option<Tensor>,
+    /// Format of dV; like V when not given.
+    pub d_v: Option<Tensor>,
+    /// Whether the gradient of the sink logits is wanted.
+    pub d_sink: bool,
+    /// Whether two runs on the same input must agree bit for bit.
+    pub deterministic: bool,
+}
+
+impl Attention {
+    /// A forward over these operands, unmasked, with nothing but O as output.
+    #[must_use]
+    pub fn forward(q: Tensor, k: Tensor, v: Tensor, o: Tensor) -> Attention {
+        Attention {
+            q,
+            k,
+            v,
+            o,
+            mask: Mask::default(),
+            score: None,
+            sink: false,
+            dropout: None,
+            block_mask: false,
+            outputs: Outputs::default(),
+            padded_rows: PaddedRows::default(),
+            fp8: None,
+            pass: Pass::Forward,
+        }
+    }
+
+    /// A forward over contiguous BSHD tensors: `heads` is (query heads, key/value heads), `seq` is (queries, keys).
+    #[must_use]
+    pub fn bshd(batch: i64, heads: (i64, i64), seq: (i64, i64), hidden: i64, dtype: DType) -> Attention {
+        let q = Tensor::bshd(batch, heads.0, seq.0, hidden, dtype);
+        let kv = Tensor::bshd(batch, heads.1, seq.1, hidden, dtype);
+        Attention::forward(q, kv, kv, q)
+    }
+
+    /// Adds a diagonal band: causal or a sliding window.
+    #[must_use]
+    pub fn with_band(mut self, band: Band) -> Attention {
+        self.mask.band = Some(band);
+        self
+    }
+
+    /// Adds per-sequence lengths, given at launch.
+    #[must_use]
+    pub fn with_lengths(mut self) -> Attention {
+        self.mask.lengths = Lengths::PerSequence;
+        self
+    }
+
+    /// Adds a score expression.
+    #[must_use]
+    pub fn with_score(mut self, score: ScoreExpr) -> Attention {
+        self.score = Some(score);
+        self
+    }
+
+    /// Adds a predicate that says which keys are seen.
+    #[must_use]
+    pub fn with_keep(mut self, keep: ScoreExpr) -> Attention {
+        self.mask.keep = Some(keep);
+        self
+    }
+
+    /// Adds the log-sum-exp as an output.
+    #[must_use]
+    pub fn with_stats(mut self) -> Attention {
+        self.outputs.stats = true;
+        self
+    }
+
+    /// Adds a learnable sink.
+    #[must_use]
+    pub fn with_sink(mut self) -> Attention {
+        self.sink = true;
+        self
+    }
+
+    /// Adds Philox dropout.
+    #[must_use]
+    pub fn with_dropout(mut self, probability: f32) -> Attention {
+        self.dropout = Some(Dropout { source: DropoutSource::Philox, probability });
+        self
+    }
+
+    /// The backward of this forward: the same description with the gradients added, so that nothing is said twice.
+    ///
+    /// The backward reads the forward's Stats; a forward that does not put them out is refused when the backward is validated.
+    #[must_use]
+    pub fn backward(&self, options: BackwardOptions) -> Attention {
+        let BackwardOptions { d_o, d_q, d_k, d_v, d_sink, deterministic } = options;
+        let pass = Pass::Backward(Gradients {
+            d_o: d_o.unwrap_or(self.o),
+            d_q: d_q.unwrap_or(self.q),
+            d_k: d_k.unwrap_or(self.k),
+            d_v: d_v.unwrap_or(self.v),
+            d_sink,
+            deterministic,
+        });
+        Attention { pass, ..self.clone() }
+    }
+
+    /// Whether this is a backward.
+    #[must_use]
+    pub const fn is_backward(&self) -> bool {
+        matches!(self.pass, Pass::Backward(_))
+    }
+
+    /// Number of sequences.
+    #[must_use]
+    pub const fn batch(&self) -> i64 {
+        self.q.dims[0]
+    }
+
+    /// (query heads, key heads, value heads).
+    #[must_use]
+    pub const fn heads(&self) -> (i64, i64, i64) {
+        (self.q.dims[1], self.k.dims[1], self.v.dims[1])
+    }
+
+    /// (queries, keys) per sequence, or the most of each.
+    #[must_use]
+    pub const fn seq(&self) -> (i64, i64) {
+        (self.q.dims[2], self.k.dims[2])
+    }
+
+    /// (hidden of Q and K, hidden of V and O).
+    #[must_use]
+    pub const fn hidden(&self) -> (i64, i64) {
+        (self.q.dims[3], self.v.dims[3])
+    }
+
+    /// The usual softmax scale, one over the square root of Q's hidden size: what to bind to the scale slot unless the
+    /// model says otherwise.
+    #[must_use]
+    pub fn default_scale(&self) -> f32 {
+        1.0 / (self.q.dims[3] as f32).sqrt()
+    }
+
+    /// Stats, Max and Sum_exp as a tensor: f32, (b, h_q, s_q, 1), packed by tokens when Q is.
+    #[must_use]
+    pub const fn row_tensor(&self) -> Tensor {
+        let [b, h, s, _] = self.q.dims;
+        match self.q.storage {
+            Storage::Packed { tokens } => Tensor {
+                dims: [b, h, s, 1],
+                strides: [s * h, 1, h, 1],
+                dtype: DType::F32,
+                storage: Storage::Packed { tokens },
+            },
+            Storage::Dense | Storage::Paged { .. } => Tensor::bhsd(b, h, s, 1, DType::F32),
+        }
+    }
+
+    /// Floating-point operations of the two matrix products (five in a backward), each multiply-add counted as two, with
+    /// the share of the score matrix that a band hides left out; lengths and predicates are not known here.
+    #[must_use]
+    pub fn flops(&self) -> f64 {
+        let (s_q, s_kv) = self.seq();
+        let seen: f64 = match self.mask.band {
+            None => s_q as f64 * s_kv as f64,
+            Some(band) => (0..s_q)
+                .map(|row| {
+                    let delta = if band.corner == crate::Corner::TopLeft { 0 } else { s_kv - s_q };
+                    let last = band.right.map_or(s_kv - 1, |r| (row + delta + r).min(s_kv - 1));
+                    let first = band.left.map_or(0, |l| (row + delta - l + 1).max(0));
+                    (last - first + 1).max(0) as f64
+                })
+                .sum(),
+        };
+        let (d_qk, d_v) = self.hidden();
+        let rows = (self.batch() * self.q.dims[1]) as f64;
+        let per_score = match self.pass {
+            Pass::Forward => d_qk + d_v,
+            Pass::Backward(_) => 3 * d_qk + 2 * d_v,
+        };
+        2.0 * rows * seen * per_score as f64
+    }
+}

@@ -1,0 +1,146 @@
+//! Canonical bytes: what is hashed. Equal exactly when the meaning is equal.
+//!
+//! Everything is written as MessagePack arrays of numbers. Enumerations enter by numbers of their own, never by names or
+//! declaration order; every struct is taken apart without `..`, so that a new field cannot be forgotten. Display names and
+//! values given at launch do not get here.
+
+use serde::Serialize;
+
+use crate::expr::{Node, ScoreExpr};
+use crate::op::{Constant, Op, OpGraph, OpTensor, TensorId, TensorKind};
+use crate::{
+    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Storage,
+    Tensor, Valid, codec,
+};
+
+/// The canonical bytes of a valid attention.
+#[must_use]
+pub fn bytes(attention: &Valid) -> Vec<u8> {
+    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
+        attention.get();
+    let Outputs { stats, max, sum_exp } = *outputs;
+    let padded_rows = match padded_rows {
+        PaddedRows::Undefined => 0_u8,
+        PaddedRows::Zero => 1,
+    };
+    let fp8 = fp8.map(|scaling| match scaling {
+        Fp8::Delayed => 1_u8,
+        Fp8::Current => 2,
+        Fp8::Block => 3,
+    });
+    // The probability of dropout is a slot: its value is no part of the key.
+    let dropout = dropout.map(|Dropout { source, probability: _ }| match source {
+        DropoutSource::Philox => 1_u8,
+        DropoutSource::Mask => 2,
+    });
+    let operands = [q, k, v, o].map(tensor);
+    let features = (score.as_ref().map(expression), sink, dropout, block_mask, (stats, max, sum_exp), padded_rows, fp8);
+    let pass = match pass {
+        Pass::Forward => None,
+        Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic }) => {
+            Some(([d_o, d_q, d_k, d_v].map(tensor), d_sink, deterministic))
+        }
+    };
+    codec::encode(&(operands, mask_bytes(mask), features, pass))
+}
+
+fn tensor(t: &Tensor) -> impl Serialize + use<> {
+    let Tensor { dims, strides, dtype, storage } = *t;
+    let storage = match storage {
+        Storage::Dense => (0_u8, 0, 0),
+        Storage::Packed { tokens } => (1, tokens, 0),
+        Storage::Paged { pages, page_size } => (2, pages, page_size),
+    };
+    (dims, strides, dtype.code(), storage)
+}
+
+fn mask_bytes(mask: &Mask) -> impl Serialize + use<> {
+    let Mask { band, lengths, keep } = mask;
+    let band = band.map(|Band { corner, left, right }| {
+        let corner = match corner {
+            Corner::TopLeft => 1_u8,
+            Corner::BottomRight => 2,
+        };
+        (corner, left, right)
+    });
+    let lengths = match lengths {
+        Lengths::Full => 0_u8,
+        Lengths::PerSequence => 1,
+    };
+    (band, lengths, keep.as_ref().map(expression))
+}
+
+/// An expression: its nodes in canonical order, and what its slots and tensors are; names stay out.
+fn expression(e: &ScoreExpr) -> impl Serialize + use<> {
+    let nodes: Vec<(u8, u8, Vec<i64>)> = e.nodes().iter().map(node).collect();
+    let slots: Vec<u8> = e.slots().iter().map(|crate::expr::SlotSpec { ty }| ty.code()).collect();
+    let tensors: Vec<([u64; 4], u8, u8)> = e
+        .tensors()
+        .iter()
+        .map(|&crate::expr::TensorSpec { dims, dtype, grad }| (dims, dtype.code(), grad.code()))
+        .collect();
+    (nodes, slots, tensors, e.root().0)
+}
+
+/// (kind, operation, operands or value).
+fn node(n: &Node) -> (u8, u8, Vec<i64>) {
+    let id = |n: crate::expr::NodeId| i64::from(n.0);
+    let (op, args) = match *n {
+        Node::Score | Node::Upstream => (0, vec![]),
+        Node::Index(axis) => (axis.dim() as u8, vec![]),
+        Node::Length(side) => (side.code(), vec![]),
+        Node::Float(x) => (0, vec![i64::from(x.bits())]),
+        Node::Int(x) => (0, vec![i64::from(x)]),
+        Node::Bool(x) => (0, vec![i64::from(x)]),
+        Node::Slot(s) => (0, vec![i64::from(s.0)]),
+        Node::Tensor(t) => (0, vec![i64::from(t.0)]),
+        Node::ToFloat(a) | Node::Not(a) => (0, vec![id(a)]),
+        Node::Unary(op, a) => (op.code(), vec![id(a)]),
+        Node::Binary(op, a, b) => (op.code(), vec![id(a), id(b)]),
+        Node::Compare(op, a, b) => (op.code(), vec![id(a), id(b)]),
+        Node::Logic(op, a, b) => (op.code(), vec![id(a), id(b)]),
+        Node::Select { keep, yes, no } => (0, vec![id(keep), id(yes), id(no)]),
+    };
+    (n.code(), op, args)
+}
+
+/// An op graph as hashed: every tensor and operation by number.
+pub(crate) fn op_graph(graph: &OpGraph) -> impl Serialize + use<> {
+    let OpGraph { tensors, ops } = graph;
+    let tensors: Vec<_> = tensors.iter().map(op_tensor).collect();
+    let ops: Vec<(u8, Vec<i64>)> = ops.iter().map(op).collect();
+    (tensors, ops)
+}
+
+fn op_tensor(t: &OpTensor) -> impl Serialize + use<> {
+    let OpTensor { dims, strides, dtype, kind, offsets } = t;
+    let kind = match *kind {
+        TensorKind::Virtual => (0_u8, 0_i64),
+        TensorKind::Operand(role) => (1, role.uid()),
+        TensorKind::Slot(role) => (2, role.uid()),
+        TensorKind::Constant(Constant::F32(bits)) => (3, i64::from(bits)),
+        TensorKind::Constant(Constant::I32(value)) => (4, i64::from(value)),
+    };
+    (*dims, *strides, dtype.code(), kind, offsets.map(|t| t.0))
+}
+
+/// (kind of operation, fields in declaration order; an absent tensor is -1).
+fn op(op: &Op) -> (u8, Vec<i64>) {
+    let t = |id: TensorId| i64::from(id.0);
+    let o = |id: Option<TensorId>| id.map_or(-1, |id| i64::from(id.0));
+    match *op {
+        Op::Matmul { a, b, c, m, n, k } => (1, vec![t(a), t(b), t(c), o(m), o(n), o(k)]),
+        Op::Pointwise { mode, x, b, t: when, y, axis, compute } => {
+            let axis = axis.map_or(-1, i64::from);
+            (2, vec![mode as i64, t(x), o(b), o(when), t(y), axis, i64::from(compute.code())])
+        }
+        Op::Reduction { op, x, y } => (3, vec![op as i64, t(x), t(y)]),
+        Op::Rng { keep, seed, offset, y } => (4, vec![keep.cast_signed(), t(seed), t(offset), t(y)]),
+        Op::Reshape { x, y } => (5, vec![t(x), t(y)]),
+        Op::PagedLoad { container, table, lengths, y } => (6, vec![t(container), t(table), t(lengths), t(y)]),
+        Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right, y, compare } => {
+            (7, vec![t(x), t(fill), o(seq_q), o(seq_kv), o(left), o(shift_right), t(y), compare as i64])
+        }
+        Op::Softmax { x, y, stats, max, sum_exp, sink } => (8, vec![t(x), t(y), o(stats), o(max), o(sum_exp), o(sink)]),
+    }
+}

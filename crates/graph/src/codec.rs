@@ -1,0 +1,66 @@
+//! The one place that turns values into MessagePack and back, so that the library behind it can be replaced.
+//!
+//! Reading is strict: bytes after the value are an error, since the library would ignore them.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// MessagePack of a value, structs as arrays.
+///
+/// # Panics
+///
+/// Never for the types of this workspace: writing to memory fails only for values that refuse to serialise.
+pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    rmp_serde::to_vec(value).expect("plain data always serialises")
+}
+
+/// Bytes that are no MessagePack of the wanted value.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Not the value that was asked for.
+    #[error("these {len} bytes are not the value expected: {source}")]
+    Value {
+        /// How many bytes came.
+        len: usize,
+        /// What the decoder said.
+        source: rmp_serde::decode::Error,
+    },
+    /// A value, and then more.
+    #[error("{extra} bytes follow the value, which ends at byte {end}")]
+    Trailing {
+        /// Where the value ends.
+        end: usize,
+        /// How many bytes follow.
+        extra: usize,
+    },
+}
+
+/// Reads a value that [`encode`] wrote, or any other MessagePack of it.
+///
+/// # Errors
+///
+/// Anything else, bytes after the value included. Never panics.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    let mut rest = bytes;
+    let value = T::deserialize(&mut rmp_serde::Deserializer::new(&mut rest))
+        .map_err(|source| DecodeError::Value { len: bytes.len(), source })?;
+    let extra = rest.len();
+    if extra > 0 {
+        return Err(DecodeError::Trailing { end: bytes.len() - extra, extra });
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailing_bytes_are_an_error() {
+        let mut bytes = encode(&(1_u8, "two"));
+        assert_eq!(decode::<(u8, String)>(&bytes).expect("reads"), (1, "two".into()));
+        bytes.push(0);
+        assert!(matches!(decode::<(u8, String)>(&bytes), Err(DecodeError::Trailing { extra: 1, .. })));
+        assert!(matches!(decode::<(u8, String)>(&bytes[..2]), Err(DecodeError::Value { .. })));
+    }
+}

@@ -1,0 +1,180 @@
+//! Device properties: what cuDNN reports of a GPU and compiles for, as data.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CudnnVersion, Layer, Reason};
+
+/// Properties of a GPU under the names cuDNN uses in the JSON form of its device-properties descriptor
+/// (attribute 2702; read on an H200 with cuDNN 9.14, 9.19 and 9.27).
+///
+/// The fields of [`DeviceProps::identity`] belong to one board or one boot and are no part of any key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(
+    missing_docs,
+    reason = "the names are cuDNN's; units are in the names or are those of the CUDA device attribute of that name"
+)]
+pub struct DeviceProps {
+    pub max_grid_size: [i64; 3],
+    pub max_block_size: [i64; 3],
+    pub regs_per_block: i64,
+    pub multi_processor_count: i64,
+    /// Needed since cuDNN 9.27.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_count_origin: Option<i64>,
+    pub warp_size: i64,
+    pub max_shared_memory_per_block: i64,
+    pub max_shared_memory_per_block_optin: i64,
+    /// Needed since cuDNN 9.27.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oversized_shared_memory_per_block: Option<i64>,
+    pub reserved_shared_memory_per_block: i64,
+    #[serde(rename = "maxRegistersPerSM")]
+    pub max_registers_per_sm: i64,
+    #[serde(rename = "maxCtasPerSM")]
+    pub max_ctas_per_sm: i64,
+    pub max_threads_per_block: i64,
+    #[serde(rename = "maxThreadsPerSM")]
+    pub max_threads_per_sm: i64,
+    pub pci_device_id: i64,
+    pub is_tcc_driver: i64,
+    pub support_coop_launch: i64,
+    pub total_global_mem: i64,
+    #[serde(rename = "smClockRateKHz")]
+    pub sm_clock_rate_khz: i64,
+    #[serde(rename = "memClockRateKHz")]
+    pub mem_clock_rate_khz: i64,
+    /// In bits. Needed since cuDNN 9.27, which refuses properties without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bus_width: Option<i64>,
+    #[serde(rename = "l2CacheSize")]
+    pub l2_cache_size: i64,
+    pub cuda_device_id: i64,
+    /// Compute capability times 100: 900 is sm_90.
+    pub device_ver: i64,
+    /// CUDA version of the driver, `major * 1000 + minor * 10`.
+    pub driver_ver: i64,
+    pub device_name: String,
+}
+
+/// The first cuDNN version whose device properties have `smCountOrigin`, `oversizedSharedMemoryPerBlock` and
+/// `memoryBusWidth` among the versions looked at (9.14, 9.19 and 9.28 without a GPU, 9.27 with one).
+const WIDER_PROPERTIES: CudnnVersion = CudnnVersion::v9(27, 0);
+
+/// What decides whether a plan loads and which kernels are chosen: the part of the properties that enters keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DeviceIdentity<'a>(&'a [i64; 3], &'a [i64; 3], [i64; 13], [Option<i64>; 3]);
+
+impl DeviceProps {
+    /// The compute capability as major * 10 + minor: 90 for an H200.
+    #[must_use]
+    pub const fn sm(&self) -> u32 {
+        (self.device_ver / 10) as u32
+    }
+
+    /// The properties as JSON for a cuDNN version, with the fields that this version knows.
+    ///
+    /// # Errors
+    ///
+    /// One reason per field that the version needs and the properties lack.
+    pub fn json_for(&self, version: CudnnVersion) -> Result<String, Vec<Reason>> {
+        let mut props = self.clone();
+        if version < WIDER_PROPERTIES {
+            props.sm_count_origin = None;
+            props.oversized_shared_memory_per_block = None;
+            props.memory_bus_width = None;
+        } else {
+            let fields = [
+                ("smCountOrigin", props.sm_count_origin),
+                ("oversizedSharedMemoryPerBlock", props.oversized_shared_memory_per_block),
+                ("memoryBusWidth", props.memory_bus_width),
+            ];
+            let missing: Vec<Reason> = fields
+                .iter()
+                .filter(|(_, value)| value.is_none())
+                .map(|(name, _)| {
+                    Reason::new(
+                        Layer::Description,
+                        "profile.field",
+                        *name,
+                        "absent from the device properties",
+                        format!("cuDNN {version} needs it (since {WIDER_PROPERTIES})"),
+                        "capture the profile again with this cuDNN, or add the field by hand",
+                    )
+                })
+                .collect();
+            if !missing.is_empty() {
+                return Err(missing);
+            }
+        }
+        Ok(serde_json::to_string(&props).expect("a struct of numbers and one string always serialises"))
+    }
+
+    /// The part of the properties that enters keys.
+    ///
+    /// Left out, with the reason: the PCI id, ordinal and name (they name a board), the driver model, clocks, L2 size and
+    /// memory size. Changing those one at a time left plans loadable on an H200 (cuDNN 9.19).
+    pub(crate) fn identity(&self) -> DeviceIdentity<'_> {
+        let DeviceProps {
+            max_grid_size,
+            max_block_size,
+            regs_per_block,
+            multi_processor_count,
+            sm_count_origin,
+            warp_size,
+            max_shared_memory_per_block,
+            max_shared_memory_per_block_optin,
+            oversized_shared_memory_per_block,
+            reserved_shared_memory_per_block,
+            max_registers_per_sm,
+            max_ctas_per_sm,
+            max_threads_per_block,
+            max_threads_per_sm,
+            pci_device_id: _,
+            is_tcc_driver: _,
+            support_coop_launch,
+            total_global_mem: _,
+            sm_clock_rate_khz: _,
+            mem_clock_rate_khz: _,
+            memory_bus_width,
+            l2_cache_size: _,
+            cuda_device_id: _,
+            device_ver,
+            driver_ver,
+            device_name: _,
+        } = self;
+        DeviceIdentity(
+            max_grid_size,
+            max_block_size,
+            [
+                *device_ver,
+                *driver_ver,
+                *multi_processor_count,
+                *regs_per_block,
+                *warp_size,
+                *max_shared_memory_per_block,
+                *max_shared_memory_per_block_optin,
+                *reserved_shared_memory_per_block,
+                *max_registers_per_sm,
+                *max_ctas_per_sm,
+                *max_threads_per_block,
+                *max_threads_per_sm,
+                *support_coop_launch,
+            ],
+            [*sm_count_origin, *oversized_shared_memory_per_block, *memory_bus_width],
+        )
+    }
+
+    /// The properties with the fields that a cuDNN version does not report removed, so that a profile captured with a
+    /// newer cuDNN and one captured with an older give the same key.
+    #[must_use]
+    pub(crate) fn known_to(&self, version: CudnnVersion) -> DeviceProps {
+        let mut props = self.clone();
+        if version < WIDER_PROPERTIES {
+            props.sm_count_origin = None;
+            props.oversized_shared_memory_per_block = None;
+            props.memory_bus_width = None;
+        }
+        props
+    }
+}

@@ -1,0 +1,139 @@
+//! Keys: what a description and a plan are known by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lower::{Form, Heuristics};
+use crate::{OpGraph, Policy, Target, Valid, canon, codec};
+
+/// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record that a plan is stored as.
+///
+/// Raise it when any of those changes meaning; golden vectors in the tests fail first.
+pub const KEY_FORMAT: u32 = 1;
+
+macro_rules! keys {
+    ($($(#[$doc:meta])* $name:ident;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name([u8; 32]);
+
+        impl $name {
+            /// The 32 bytes.
+            #[must_use]
+            pub const fn bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
+
+            /// A key from its bytes.
+            #[must_use]
+            pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+                $name(bytes)
+            }
+
+            /// The first 12 hexadecimal digits, for tables.
+            #[must_use]
+            pub fn short(&self) -> String {
+                self.to_string()[..12].to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(blake3::Hash::from_bytes(self.0).to_hex().as_str())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadKey;
+
+            fn from_str(s: &str) -> Result<Self, BadKey> {
+                blake3::Hash::from_hex(s).map(|h| $name(*h.as_bytes())).map_err(|_| BadKey { given: s.into() })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
+}
+
+keys! {
+    /// What a valid attention is known by, whatever it runs on: `blake3(tag ‖ canonical bytes)`.
+    GraphKey;
+    /// What a compiled plan is known by: `blake3(tag ‖ format version ‖ op graph ‖ target ‖ policy)`.
+    PlanKey;
+}
+
+/// A text that is no key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{given}' is no key; a key is 64 hexadecimal digits")]
+pub struct BadKey {
+    /// What came.
+    pub given: String,
+}
+
+fn hash(tag: &str, bytes: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key(tag);
+    hasher.update(bytes);
+    *hasher.finalize().as_bytes()
+}
+
+impl Valid {
+    /// The key of this attention.
+    #[must_use]
+    pub fn key(&self) -> GraphKey {
+        GraphKey(hash("qkvault 2026-11 attention", &canon::bytes(self)))
+    }
+}
+
+/// The key of the plan that compiling this op graph for this target under this policy gives.
+#[must_use]
+pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
+    let Policy { form, heuristics, workspace_limit } = policy;
+    // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy.
+    let form = match form.resolve() {
+        Form::Auto | Form::Expanded => 1_u8,
+        Form::Fused => 2,
+    };
+    let heuristics = match heuristics {
+        Heuristics::AThenFallback => 1_u8,
+        Heuristics::A => 2,
+        Heuristics::Fallback => 3,
+    };
+    let policy = (form, heuristics, workspace_limit);
+    PlanKey(hash(
+        "qkvault 2026-11 plan",
+        &codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), policy)),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_read_and_print() {
+        let key = GraphKey::from_bytes([0xab; 32]);
+        assert_eq!(key.to_string().parse::<GraphKey>(), Ok(key));
+        assert_eq!(key.short(), "abababababab");
+        assert!("ab".parse::<GraphKey>().is_err());
+        let json = serde_json::to_string(&key).expect("serialises");
+        assert_eq!(serde_json::from_str::<GraphKey>(&json).expect("parses"), key);
+    }
+}

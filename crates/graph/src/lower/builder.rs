@@ -1,0 +1,146 @@
+//! Writes op graphs: one method per kind of tensor and operation, so that lowering reads like the formula.
+
+use std::collections::BTreeMap;
+
+use crate::op::{Constant, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
+use crate::{DType, Order, Role, Tensor};
+
+/// An op graph being written.
+#[derive(Default)]
+pub(super) struct Builder {
+    graph: OpGraph,
+    known: BTreeMap<Role, TensorId>,
+}
+
+impl Builder {
+    pub(super) fn finish(self) -> OpGraph {
+        self.graph
+    }
+
+    fn push(&mut self, tensor: OpTensor) -> TensorId {
+        let id = TensorId(self.graph.tensors.len() as u32);
+        self.graph.tensors.push(tensor);
+        id
+    }
+
+    /// An operand in device memory; asking again for the same role gives the same tensor.
+    pub(super) fn operand(&mut self, role: Role, t: &Tensor) -> TensorId {
+        self.operand_as(role, t.dims, t.strides, t.dtype)
+    }
+
+    pub(super) fn operand_as(&mut self, role: Role, dims: [i64; 4], strides: [i64; 4], dtype: DType) -> TensorId {
+        if let Some(&id) = self.known.get(&role) {
+            return id;
+        }
+        let kind = if role.is_slot() { TensorKind::Slot(role) } else { TensorKind::Operand(role) };
+        let id = self.push(OpTensor { dims, strides, dtype, kind, offsets: None });
+        self.known.insert(role, id);
+        id
+    }
+
+    /// An operand with its last two dims swapped: the same memory, read as a transposed matrix.
+    pub(super) fn transposed(&mut self, role: Role, t: &Tensor) -> TensorId {
+        let ([b, h, s, d], [sb, sh, ss, sd]) = (t.dims, t.strides);
+        self.operand_as(role, [b, h, d, s], [sb, sh, sd, ss], t.dtype)
+    }
+
+    /// A number given at launch.
+    pub(super) fn slot(&mut self, role: Role, dtype: DType) -> TensorId {
+        self.operand_as(role, [1; 4], [1; 4], dtype)
+    }
+
+    /// A number fixed by the graph. Each use gets a tensor of its own, as cuDNN's own front end does.
+    pub(super) fn constant(&mut self, value: Constant) -> TensorId {
+        let dtype = value.dtype();
+        self.push(OpTensor { dims: [1; 4], strides: [1; 4], dtype, kind: TensorKind::Constant(value), offsets: None })
+    }
+
+    /// A result that is never in memory, row-major.
+    pub(super) fn virtual_(&mut self, dims: [i64; 4], dtype: DType) -> TensorId {
+        let strides = Order::Bhsd.strides(dims);
+        self.push(OpTensor { dims, strides, dtype, kind: TensorKind::Virtual, offsets: None })
+    }
+
+    pub(super) fn dims(&self, id: TensorId) -> [i64; 4] {
+        self.graph.tensor(id).dims
+    }
+
+    /// Changes the element type of a result: cuDNN rounds the probabilities where it is declared to.
+    pub(super) fn set_dtype(&mut self, id: TensorId, dtype: DType) {
+        self.graph.tensors[id.0 as usize].dtype = dtype;
+    }
+
+    pub(super) fn matmul(&mut self, [a, b, c]: [TensorId; 3], [m, n, k]: [Option<TensorId>; 3]) {
+        self.graph.ops.push(Op::Matmul { a, b, c, m, n, k });
+    }
+
+    fn broadcast(&self, list: &[TensorId]) -> [i64; 4] {
+        let mut dims = [1; 4];
+        for &id in list {
+            for (d, n) in dims.iter_mut().zip(self.dims(id)) {
+                *d = n.max(*d);
+            }
+        }
+        dims
+    }
+
+    /// `mode(x)` in f32.
+    pub(super) fn unary(&mut self, mode: Pointwise, x: TensorId) -> TensorId {
+        let y = self.virtual_(self.dims(x), DType::F32);
+        self.unary_into(mode, x, y);
+        y
+    }
+
+    pub(super) fn unary_into(&mut self, mode: Pointwise, x: TensorId, y: TensorId) {
+        let compute = DType::F32;
+        self.graph.ops.push(Op::Pointwise { mode, x, b: None, t: None, y, axis: None, compute });
+    }
+
+    /// `mode(x, b)` computed in `compute`, giving `out`; sizes broadcast.
+    pub(super) fn binary_as(
+        &mut self,
+        mode: Pointwise,
+        x: TensorId,
+        b: TensorId,
+        compute: DType,
+        out: DType,
+    ) -> TensorId {
+        let y = self.virtual_(self.broadcast(&[x, b]), out);
+        self.binary_into(mode, x, b, compute, y);
+        y
+    }
+
+    /// `mode(x, b)` in f32.
+    pub(super) fn binary(&mut self, mode: Pointwise, x: TensorId, b: TensorId) -> TensorId {
+        self.binary_as(mode, x, b, DType::F32, DType::F32)
+    }
+
+    pub(super) fn binary_into(&mut self, mode: Pointwise, x: TensorId, b: TensorId, compute: DType, y: TensorId) {
+        self.graph.ops.push(Op::Pointwise { mode, x, b: Some(b), t: None, y, axis: None, compute });
+    }
+
+    /// Index of each element of `like` along an axis, i32.
+    pub(super) fn index(&mut self, like: TensorId, axis: u8, compute: DType) -> TensorId {
+        let y = self.virtual_(self.dims(like), DType::I32);
+        let (mode, axis) = (Pointwise::GenIndex, Some(axis));
+        self.graph.ops.push(Op::Pointwise { mode, x: like, b: None, t: None, y, axis, compute });
+        y
+    }
+
+    /// `keep ? x : fill`.
+    pub(super) fn select(&mut self, keep: TensorId, x: TensorId, fill: TensorId) -> TensorId {
+        let y = self.virtual_(self.dims(x), DType::F32);
+        let (mode, compute) = (Pointwise::Select, DType::F32);
+        self.graph.ops.push(Op::Pointwise { mode, x, b: Some(fill), t: Some(keep), y, axis: None, compute });
+        y
+    }
+
+    /// `x` combined over its last dim, into a given tensor.
+    pub(super) fn reduce_into(&mut self, op: Reduce, x: TensorId, y: TensorId) {
+        self.graph.ops.push(Op::Reduction { op, x, y });
+    }
+
+    pub(super) fn push_op(&mut self, op: Op) {
+        self.graph.ops.push(op);
+    }
+}

@@ -1,0 +1,156 @@
+//! Masks as operations: padding by lengths, and diagonal bands, as one operation or expanded.
+
+use super::Form;
+use super::builder::Builder;
+use crate::op::{Constant, Op, Pointwise, TensorId};
+use crate::{Band, Corner, DType};
+
+/// What a masked score becomes. Libraries before 9.10 used the lowest finite float instead.
+fn hidden(g: &mut Builder) -> TensorId {
+    g.constant(Constant::f32(f32::NEG_INFINITY))
+}
+
+/// Hides rows beyond the query length and keys beyond the KV length.
+pub(super) fn padding(g: &mut Builder, score: TensorId, len_q: TensorId, len_kv: TensorId) -> TensorId {
+    let row = g.index(score, 2, DType::I32);
+    let col = g.index(score, 3, DType::I32);
+    let row_ok = g.binary_as(Pointwise::CmpLt, row, len_q, DType::Bool, DType::Bool);
+    let col_ok = g.binary_as(Pointwise::CmpLt, col, len_kv, DType::Bool, DType::Bool);
+    let keep = g.binary_as(Pointwise::And, row_ok, col_ok, DType::Bool, DType::Bool);
+    let fill = hidden(g);
+    g.select(keep, score, fill)
+}
+
+/// Hides what lies outside a band: the right bound first, then the left on its result.
+pub(super) fn band(
+    g: &mut Builder,
+    form: Form,
+    score: TensorId,
+    band: Band,
+    seq: [i64; 2],
+    lengths: Option<(TensorId, TensorId)>,
+) -> TensorId {
+    let Band { corner, left, right } = band;
+    let mut score = score;
+    if let Some(right) = right {
+        score = match form {
+            Form::Fused => fused_right(g, score, corner, right, seq, lengths),
+            Form::Auto | Form::Expanded => right_bound(g, score, corner, right, seq, lengths),
+        };
+    }
+    if let Some(left) = left {
+        score = match form {
+            Form::Fused => fused_left(g, score, corner, left, seq, lengths),
+            Form::Auto | Form::Expanded => left_bound(g, score, corner, left, seq, lengths),
+        };
+    }
+    score
+}
+
+/// Lengths for a bottom-right diagonal: the operands where there are any, else the dims as numbers.
+fn corner_lengths(g: &mut Builder, seq: [i64; 2], lengths: Option<(TensorId, TensorId)>) -> (TensorId, TensorId) {
+    lengths.unwrap_or_else(|| {
+        let q = g.constant(Constant::I32(seq[0] as i32));
+        let kv = g.constant(Constant::I32(seq[1] as i32));
+        (q, kv)
+    })
+}
+
+fn fused_right(
+    g: &mut Builder,
+    x: TensorId,
+    corner: Corner,
+    right: i64,
+    seq: [i64; 2],
+    lengths: Option<(TensorId, TensorId)>,
+) -> TensorId {
+    let fill = hidden(g);
+    let (seq_q, seq_kv) = match corner {
+        Corner::TopLeft => (None, None),
+        Corner::BottomRight => {
+            let (q, kv) = corner_lengths(g, seq, lengths);
+            (Some(q), Some(kv))
+        }
+    };
+    let shift_right = (right != 0).then(|| g.constant(Constant::I32(right as i32)));
+    let y = g.virtual_(g.dims(x), DType::F32);
+    let compare = Pointwise::CmpGe;
+    g.push_op(Op::BandMask { x, fill, seq_q, seq_kv, left: None, shift_right, y, compare });
+    y
+}
+
+/// The window's scalar is an f32 where lengths are fixed and an i32 where they are operands, as the matcher wants it.
+fn fused_left(
+    g: &mut Builder,
+    x: TensorId,
+    corner: Corner,
+    left: i64,
+    [s_q, s_kv]: [i64; 2],
+    lengths: Option<(TensorId, TensorId)>,
+) -> TensorId {
+    let fill = hidden(g);
+    let (bound, seq_q, seq_kv) = match (corner, lengths) {
+        (Corner::TopLeft, _) => (Constant::f32(left as f32), None, None),
+        (Corner::BottomRight, None) => (Constant::f32((left - s_kv + s_q) as f32), None, None),
+        (Corner::BottomRight, Some((q, kv))) => (Constant::I32(left as i32), Some(q), Some(kv)),
+    };
+    let left = Some(g.constant(bound));
+    let y = g.virtual_(g.dims(x), DType::F32);
+    let compare = Pointwise::CmpGt;
+    g.push_op(Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right: None, y, compare });
+    y
+}
+
+/// `row + Δ + right >= col`, where Δ is zero top left.
+fn right_bound(
+    g: &mut Builder,
+    score: TensorId,
+    corner: Corner,
+    right: i64,
+    seq: [i64; 2],
+    lengths: Option<(TensorId, TensorId)>,
+) -> TensorId {
+    let mut row = g.index(score, 2, DType::F32);
+    let col = g.index(score, 3, DType::F32);
+    if corner == Corner::BottomRight {
+        let (len_q, len_kv) = corner_lengths(g, seq, lengths);
+        row = g.binary_as(Pointwise::Add, row, len_kv, DType::I32, DType::I32);
+        row = g.binary_as(Pointwise::Sub, row, len_q, DType::I32, DType::I32);
+    }
+    if right != 0 {
+        let shift = g.constant(Constant::I32(right as i32));
+        row = g.binary_as(Pointwise::Add, row, shift, DType::I32, DType::I32);
+    }
+    let keep = g.binary_as(Pointwise::CmpGe, row, col, DType::Bool, DType::Bool);
+    let fill = hidden(g);
+    g.select(keep, score, fill)
+}
+
+/// `col + left - Δ > row`, where Δ is zero top left.
+fn left_bound(
+    g: &mut Builder,
+    score: TensorId,
+    corner: Corner,
+    left: i64,
+    [s_q, s_kv]: [i64; 2],
+    lengths: Option<(TensorId, TensorId)>,
+) -> TensorId {
+    let row = g.index(score, 2, DType::F32);
+    let mut col = g.index(score, 3, DType::F32);
+    match (corner, lengths) {
+        (Corner::BottomRight, Some((len_q, len_kv))) => {
+            let shift = g.constant(Constant::I32(left as i32));
+            col = g.binary_as(Pointwise::Add, col, shift, DType::I32, DType::I32);
+            col = g.binary_as(Pointwise::Sub, col, len_kv, DType::I32, DType::I32);
+            col = g.binary_as(Pointwise::Add, col, len_q, DType::I32, DType::I32);
+        }
+        (Corner::TopLeft, _) | (Corner::BottomRight, None) => {
+            let delta = if corner == Corner::TopLeft { 0 } else { s_kv - s_q };
+            let shift = g.constant(Constant::f32((left - delta) as f32));
+            col = g.binary_as(Pointwise::Add, col, shift, DType::F32, DType::F32);
+        }
+    }
+    let keep = g.binary_as(Pointwise::CmpGt, col, row, DType::Bool, DType::Bool);
+    let fill = hidden(g);
+    g.select(keep, score, fill)
+}

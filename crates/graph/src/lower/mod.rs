@@ -1,0 +1,132 @@
+//! Lowering: from a valid attention to the op graph that cuDNN is given for a target.
+//!
+//! Versions and architectures differ in which operations they know, never in the meaning; what differs is read from the
+//! [`Target`], and what may be chosen from the [`Policy`]. What is not built yet is refused by name.
+
+mod builder;
+mod forward;
+mod mask;
+mod softmax;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Attention, CudnnVersion, Layer, OpGraph, Outputs, Pass, Reason, Refusal, Storage, Target, Valid};
+
+/// The first version whose composite graphs may hold band-mask and softmax operations.
+///
+/// cudnn-frontend 1.23 uses them from 9.21, though the header of 9.20 has them.
+pub const FUSED_OPS: CudnnVersion = CudnnVersion::v9(21, 0);
+
+/// Everything but the attention and the target that can change a compiled plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// How the op graph is written.
+    pub form: Form,
+    /// Which heuristics are asked for engines.
+    pub heuristics: Heuristics,
+    /// Engines that need more workspace than this many bytes are passed over.
+    pub workspace_limit: Option<u64>,
+}
+
+/// How the op graph of an attention is written; all forms mean the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// The form that was found best for the target: see `docs/results`.
+    #[default]
+    Auto,
+    /// Matrix products, pointwise operations and reductions alone. Every 9.x library knows it.
+    Expanded,
+    /// Masks and softmax as operations of their own, since 9.21.
+    Fused,
+}
+
+/// Which of cuDNN's heuristics are asked, in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Heuristics {
+    /// Mode A, then the fallback list.
+    #[default]
+    AThenFallback,
+    /// Mode A alone.
+    A,
+    /// The fallback list alone.
+    Fallback,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy { form: Form::Auto, heuristics: Heuristics::AThenFallback, workspace_limit: None }
+    }
+}
+
+impl Form {
+    /// The form that is emitted for a library version.
+    ///
+    /// `Auto` writes the expanded form: every version accepts it, and so one set of tests covers all.
+    #[must_use]
+    pub const fn resolve(self) -> Form {
+        match self {
+            Form::Auto | Form::Expanded => Form::Expanded,
+            Form::Fused => Form::Fused,
+        }
+    }
+}
+
+/// Lowers an attention for a target.
+///
+/// # Errors
+///
+/// What is not built yet ([`Layer::NotBuilt`]), and forms that the version does not know ([`Layer::Rule`]).
+pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
+    let form = policy.form.resolve();
+    let mut reasons = not_built(attention);
+    if form == Form::Fused && target.cudnn < FUSED_OPS {
+        let mut reason = Reason::new(
+            Layer::Rule,
+            "form.fused",
+            "policy.form",
+            format!("fused, for cuDNN {}", target.cudnn),
+            "band-mask and softmax operations",
+            "use the expanded form",
+        );
+        reason.since = Some(FUSED_OPS);
+        reasons.push(reason);
+    }
+    match Refusal::of(reasons) {
+        Some(refusal) => Err(refusal),
+        None => Ok(forward::lower(attention, form)),
+    }
+}
+
+/// Parts of the description that lowering does not build yet, one reason each.
+fn not_built(a: &Attention) -> Vec<Reason> {
+    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } = a;
+    let Outputs { stats: _, max, sum_exp } = *outputs;
+    let mut reasons = Vec::new();
+    let mut add = |missing: bool, code: &'static str, field: &'static str, what: &str| {
+        if missing {
+            reasons.push(Reason::new(
+                Layer::NotBuilt,
+                code,
+                field,
+                what,
+                "this is described and checked, but not yet lowered to cuDNN",
+                "the CPU reference computes it",
+            ));
+        }
+    };
+    add(score.is_some(), "not-built.score", "score", "a score expression");
+    add(mask.keep.is_some(), "not-built.keep", "mask.keep", "a free mask predicate");
+    add(*sink, "not-built.sink", "sink", "a learnable sink");
+    add(dropout.is_some(), "not-built.dropout", "dropout", "dropout");
+    add(*block_mask, "not-built.block-mask", "block_mask", "a block mask");
+    add(max || sum_exp, "not-built.outputs", "outputs", "Max or Sum_exp");
+    add(fp8.is_some(), "not-built.fp8", "fp8", "8-bit formats");
+    let rows = |storage: Storage| storage != Storage::Dense;
+    let stored = [q, k, v, o].into_iter().any(|t| rows(t.storage));
+    add(stored, "not-built.storage", "storage", "packed or paged operands");
+    add(matches!(pass, Pass::Backward(_)), "not-built.backward", "pass", "a backward");
+    reasons
+}

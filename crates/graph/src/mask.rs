@@ -1,0 +1,158 @@
+//! Which keys a query may see: diagonal bands, sequence lengths, and a free predicate.
+
+use serde::{Deserialize, Serialize};
+
+use crate::expr::ScoreExpr;
+
+/// Everything that hides keys from queries. A key is seen when every part of the mask lets it be seen.
+///
+/// Masked scores are minus infinity, so their probability is exactly zero. A query that sees no key has an output row
+/// of zeros, a maximum and a log-sum-exp of minus infinity and a sum of zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mask {
+    /// Causal and sliding-window masks.
+    pub band: Option<Band>,
+    /// Sequence lengths given at launch (the padding mask).
+    pub lengths: Lengths,
+    /// A predicate over indices, lengths, slots and tensors: true where the key is seen.
+    #[serde(skip)] // until ScoreExpr serialises
+    pub keep: Option<ScoreExpr>,
+}
+
+/// A diagonal band, in the coordinates of one sequence: `row` is the query's index, `col` the key's.
+///
+/// With `Δ = 0` for [`Corner::TopLeft`] and `Δ = kv_len - q_len` (lengths of that sequence) for
+/// [`Corner::BottomRight`], a key is seen when `col <= row + Δ + right` and `col > row + Δ - left`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Band {
+    /// Which corner of the score matrix the diagonal passes through.
+    pub corner: Corner,
+    /// Length of the window that looks back, counted with the diagonal: 1 keeps the diagonal alone. `None` is unbounded.
+    pub left: Option<i64>,
+    /// Keys seen beyond the diagonal: 0 is causal. `None` is unbounded.
+    pub right: Option<i64>,
+}
+
+/// Corner of the score matrix that a band's diagonal passes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Corner {
+    /// Query 0 is aligned with key 0.
+    TopLeft,
+    /// The last query is aligned with the last key of its sequence.
+    BottomRight,
+}
+
+/// Where the lengths of sequences come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lengths {
+    /// Every sequence is as long as the dims say.
+    #[default]
+    Full,
+    /// Two i32 tensors of one entry per sequence, given at launch: rows beyond a query's length are padding, keys beyond a
+    /// KV length are hidden.
+    PerSequence,
+}
+
+impl Band {
+    /// Top-left causal: a query sees keys up to its own index.
+    pub const CAUSAL: Band = Band { corner: Corner::TopLeft, left: None, right: Some(0) };
+
+    /// Bottom-right causal: the last query sees every key.
+    pub const CAUSAL_BOTTOM_RIGHT: Band = Band { corner: Corner::BottomRight, left: None, right: Some(0) };
+
+    /// Causal with a window of `length` keys, the query's own included (Hugging Face's `sliding_window`).
+    #[must_use]
+    pub const fn window(corner: Corner, length: i64) -> Band {
+        Band { corner, left: Some(length), right: Some(0) }
+    }
+
+    /// Whether key `col` is seen from query `row` of a sequence with these lengths.
+    #[must_use]
+    pub const fn keeps(&self, row: i64, col: i64, q_len: i64, kv_len: i64) -> bool {
+        let delta = match self.corner {
+            Corner::TopLeft => 0,
+            Corner::BottomRight => kv_len - q_len,
+        };
+        let right = match self.right {
+            Some(r) => col <= row + delta + r,
+            None => true,
+        };
+        let left = match self.left {
+            Some(l) => col > row + delta - l,
+            None => true,
+        };
+        right && left
+    }
+
+    /// The one encoding of this band for sequences of at most `s_q` queries and `s_kv` keys; `None` when it hides nothing.
+    ///
+    /// Bounds that cannot hide anything are dropped, and the two corners are one when every sequence is square.
+    #[must_use]
+    pub fn canonical(self, s_q: i64, s_kv: i64, lengths: Lengths) -> Option<Band> {
+        let Band { corner, left, right } = self;
+        let (far_right, far_left) = match corner {
+            Corner::TopLeft => (s_kv - 1, s_q),
+            Corner::BottomRight => (s_q - 1, s_kv),
+        };
+        let right = right.filter(|&r| r < far_right);
+        let left = left.filter(|&l| l < far_left);
+        let square = lengths == Lengths::Full && s_q == s_kv;
+        let corner = if square { Corner::TopLeft } else { corner };
+        (right.is_some() || left.is_some()).then_some(Band { corner, left, right })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn band() -> impl Strategy<Value = Band> {
+        let bound = |low: i64| prop_oneof![Just(None), (low..12_i64).prop_map(Some)];
+        (prop::bool::ANY, bound(1), bound(0)).prop_map(|(br, left, right)| Band {
+            corner: if br { Corner::BottomRight } else { Corner::TopLeft },
+            left,
+            right,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn p6_the_canonical_band_keeps_the_same_keys(
+            band in band(), s_q in 1_i64..9, s_kv in 1_i64..9, q_len in 0_i64..9, kv_len in 0_i64..9, per in prop::bool::ANY,
+        ) {
+            let lengths = if per { Lengths::PerSequence } else { Lengths::Full };
+            let (q_len, kv_len) = if per { (q_len.min(s_q), kv_len.min(s_kv)) } else { (s_q, s_kv) };
+            let canonical = band.canonical(s_q, s_kv, lengths);
+            for row in 0..q_len {
+                for col in 0..kv_len {
+                    let kept = canonical.is_none_or(|c| c.keeps(row, col, q_len, kv_len));
+                    prop_assert_eq!(kept, band.keeps(row, col, q_len, kv_len));
+                }
+            }
+            if let Some(c) = canonical {
+                prop_assert_eq!(c.canonical(s_q, s_kv, lengths), Some(c));
+            }
+        }
+    }
+
+    #[test]
+    fn p6_corners_differ_unless_every_sequence_is_square() {
+        let (tl, br) = (Band::CAUSAL, Band::CAUSAL_BOTTOM_RIGHT);
+        assert_eq!(tl.canonical(8, 8, Lengths::Full), br.canonical(8, 8, Lengths::Full));
+        assert_ne!(tl.canonical(4, 8, Lengths::Full), br.canonical(4, 8, Lengths::Full));
+        assert_ne!(tl.canonical(8, 8, Lengths::PerSequence), br.canonical(8, 8, Lengths::PerSequence));
+    }
+
+    #[test]
+    fn a_decode_step_needs_no_causal_mask() {
+        assert_eq!(Band::CAUSAL_BOTTOM_RIGHT.canonical(1, 4096, Lengths::Full), None);
+        assert_eq!(Band::window(Corner::BottomRight, 4096).canonical(1, 4096, Lengths::Full), None);
+        assert_eq!(
+            Band::window(Corner::BottomRight, 4096).canonical(1, 8192, Lengths::PerSequence),
+            Some(Band { corner: Corner::BottomRight, left: Some(4096), right: None })
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! Model planning: a Hugging Face `config.json` becomes the attentions that its layers need.
+//!
+//! A model is a list of layer kinds, each with how many layers are of it. What a layer has (window, softcap, sinks, ALiBi)
+//! is in its description in full; whether it can be run is for validation, lowering and the library to say.
+
+mod config;
+mod families;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Tensor};
+
+/// A model's attention layers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Model {
+    /// The config's `model_type`.
+    pub family: String,
+    /// Layers by kind, in order of first appearance.
+    pub layers: Vec<LayerKind>,
+    /// Longest sequence the model is made for, when the config says.
+    pub max_positions: Option<i64>,
+    /// What was assumed because the config does not say.
+    pub notes: Vec<String>,
+}
+
+/// One kind of attention layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerKind {
+    /// Short label, such as `full` or `sliding 4096`.
+    pub label: String,
+    /// How many layers of the model are of this kind.
+    pub count: usize,
+    /// Query heads.
+    pub heads: i64,
+    /// Key/value heads.
+    pub kv_heads: i64,
+    /// Hidden size of Q and K.
+    pub d_qk: i64,
+    /// Hidden size of V and O.
+    pub d_v: i64,
+    /// Element type.
+    pub dtype: DType,
+    /// Whether queries see only keys up to their own position.
+    pub causal: bool,
+    /// Length of the sliding window, the query's own key included.
+    pub window: Option<i64>,
+    /// Softmax scale to bind at launch.
+    pub scale: f32,
+    /// Softcap of the scores, to bind to the slot of that name at launch.
+    pub softcap: Option<f32>,
+    /// Whether a learnable sink joins the softmax.
+    pub sink: bool,
+    /// Largest exponent of the ALiBi slopes, where the layer uses ALiBi.
+    pub alibi_bias_max: Option<f32>,
+    /// The shape that decoding uses where it differs: multi-head latent attention reads its cache as one shared head.
+    pub latent: Option<Latent>,
+}
+
+/// Shape of multi-head latent attention over its compressed cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Latent {
+    /// Hidden size of Q and K: compressed rank and rotary part.
+    pub d_qk: i64,
+    /// Hidden size of V, which is the first part of K's rows.
+    pub d_v: i64,
+}
+
+/// Which part of inference a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// A whole prompt at once: as many queries as keys.
+    Prefill,
+    /// One new query over a cache of keys and values.
+    Decode,
+}
+
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Phase; 2] = [Phase::Prefill, Phase::Decode];
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+        })
+    }
+}
+
+impl FromStr for Phase {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Phase, String> {
+        Phase::ALL
+            .into_iter()
+            .find(|p| p.to_string() == s)
+            .ok_or_else(|| format!("'{s}' is no phase; use prefill or decode"))
+    }
+}
+
+impl Model {
+    /// Reads a `config.json`.
+    ///
+    /// # Errors
+    ///
+    /// Every problem found: text that is no JSON object, an unknown family, missing or contradicting fields.
+    pub fn from_config(text: &str) -> Result<Model, Refusal> {
+        families::read(&config::Config::parse(text)?)
+    }
+}
+
+impl LayerKind {
+    /// The attention of a phase for `batch` sequences of `seq` keys.
+    ///
+    /// Operands are contiguous BSHD. A prefill has as many queries as keys; a decode has one query, over a cache whose rows are
+    /// all in use, and a window aligned to the last key.
+    ///
+    /// # Errors
+    ///
+    /// A phase the model does not have: an encoder does not decode.
+    pub fn attention(&self, phase: Phase, batch: i64, seq: i64) -> Result<Attention, Refusal> {
+        let a = match phase {
+            Phase::Prefill => self.shape(batch, (seq, seq)),
+            Phase::Decode if !self.causal => {
+                return Err(Reason::new(
+                    Layer::Description,
+                    "model.phase",
+                    "phase",
+                    "decode, of an encoder",
+                    "only models that generate one token at a time decode",
+                    "use --phase prefill",
+                )
+                .into());
+            }
+            Phase::Decode => match self.latent {
+                Some(latent) => self.latent_shape(latent, batch, seq),
+                None => self.shape(batch, (1, seq)),
+            },
+        };
+        let corner = if phase == Phase::Prefill { Corner::TopLeft } else { Corner::BottomRight };
+        let mut a = a;
+        if self.causal || self.window.is_some() {
+            let right = self.causal.then_some(0);
+            a = a.with_band(Band { corner, left: self.window, right });
+        }
+        if let Some(score) = self.score()? {
+            a = a.with_score(score);
+        }
+        a.sink = self.sink;
+        Ok(a)
+    }
+
+    fn shape(&self, batch: i64, (s_q, s_kv): (i64, i64)) -> Attention {
+        let q = Tensor::bshd(batch, self.heads, s_q, self.d_qk, self.dtype);
+        let k = Tensor::bshd(batch, self.kv_heads, s_kv, self.d_qk, self.dtype);
+        let v = Tensor::bshd(batch, self.kv_heads, s_kv, self.d_v, self.dtype);
+        let o = Tensor::bshd(batch, self.heads, s_q, self.d_v, self.dtype);
+        Attention::forward(q, k, v, o)
+    }
+
+    /// One shared head whose values are the first part of its keys' rows, in one buffer.
+    fn latent_shape(&self, latent: Latent, batch: i64, s_kv: i64) -> Attention {
+        let q = Tensor::bshd(batch, self.heads, 1, latent.d_qk, self.dtype);
+        let k = Tensor::bshd(batch, 1, s_kv, latent.d_qk, self.dtype);
+        let v = Tensor { dims: [batch, 1, s_kv, latent.d_v], ..k };
+        let o = Tensor::bshd(batch, self.heads, 1, latent.d_v, self.dtype);
+        Attention::forward(q, k, v, o)
+    }
+
+    fn score(&self) -> Result<Option<crate::ScoreExpr>, Refusal> {
+        let mut score = crate::expr::score();
+        if self.softcap.is_some() {
+            let cap = crate::expr::slot("softcap");
+            score = (score / cap.clone()).tanh() * cap;
+        }
+        if self.alibi_bias_max.is_some() {
+            let slopes = crate::expr::TensorSpec::new(DType::F32, [1, self.heads.unsigned_abs(), 1, 1]);
+            let distance = (crate::expr::key() - crate::expr::query()).to_float();
+            score = score + crate::expr::tensor("alibi_slopes", slopes) * distance;
+        }
+        if self.softcap.is_none() && self.alibi_bias_max.is_none() {
+            return Ok(None);
+        }
+        score.build().map(Some).map_err(|errors| {
+            let reasons = errors.list().iter().map(|e| {
+                Reason::new(Layer::Description, "model.score", "score", e.to_string(), "a well-typed expression", "")
+            });
+            Refusal::of(reasons.collect()).expect("a failed build has at least one error")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

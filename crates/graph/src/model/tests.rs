@@ -1,0 +1,135 @@
+//! The eight published configs, and configs that are wrong.
+
+use super::*;
+
+fn model(name: &str) -> Model {
+    let path = format!("{}/../../models/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("models are checked in");
+    Model::from_config(&text).expect("a published config reads")
+}
+
+#[test]
+fn llama_groups_heads() {
+    let m = model("llama-3.1-8b");
+    let [kind] = &m.layers[..] else { panic!("one kind of layer: {m:?}") };
+    assert_eq!((kind.count, kind.heads, kind.kv_heads, kind.d_qk, kind.d_v), (32, 32, 8, 128, 128));
+    assert!(kind.causal && kind.window.is_none() && (kind.scale - 0.088_388_35).abs() < 1e-6);
+    let a = kind.attention(Phase::Prefill, 4, 512).expect("a phase it has");
+    assert_eq!((a.q.dims, a.k.dims), ([4, 32, 512, 128], [4, 8, 512, 128]));
+    assert_eq!(a.mask.band, Some(Band::CAUSAL));
+}
+
+#[test]
+fn mistral_slides_in_both_phases() {
+    let m = model("mistral-7b-v0.1");
+    assert_eq!(m.layers.len(), 1);
+    assert_eq!(m.layers[0].window, Some(4096));
+    let a = m.layers[0].attention(Phase::Decode, 8, 8192).expect("a phase it has");
+    assert_eq!(a.seq(), (1, 8192));
+    assert_eq!(a.mask.band, Some(Band::window(Corner::BottomRight, 4096)));
+}
+
+#[test]
+fn qwen2_does_not_slide_when_told_not_to() {
+    let m = model("qwen2.5-7b");
+    assert_eq!(m.layers.len(), 1);
+    assert_eq!((m.layers[0].window, m.layers[0].heads, m.layers[0].kv_heads), (None, 28, 4));
+}
+
+#[test]
+fn gemma2_alternates_and_caps() {
+    let m = model("gemma-2-27b");
+    let labels: Vec<_> = m.layers.iter().map(|k| (k.label.as_str(), k.count, k.window)).collect();
+    assert_eq!(labels, [("sliding 4096", 23, Some(4096)), ("full", 23, None)]);
+    for kind in &m.layers {
+        assert_eq!(kind.softcap, Some(50.0));
+        assert!((kind.scale - 1.0 / 12.0).abs() < 1e-6);
+        assert!(kind.attention(Phase::Prefill, 1, 512).expect("a phase it has").score.is_some());
+    }
+}
+
+#[test]
+fn gpt_oss_has_sinks_in_every_layer() {
+    let m = model("gpt-oss-20b");
+    let labels: Vec<_> = m.layers.iter().map(|k| (k.label.as_str(), k.count, k.sink)).collect();
+    assert_eq!(labels, [("sliding 128", 12, true), ("full", 12, true)]);
+    assert!(m.layers[0].attention(Phase::Decode, 1, 1024).expect("a phase it has").sink);
+}
+
+#[test]
+fn bert_sees_everything_and_does_not_decode() {
+    let m = model("bert-base");
+    assert_eq!((m.layers[0].d_qk, m.max_positions), (64, Some(512)));
+    assert_eq!(m.notes.len(), 1, "the dtype is an assumption: {:?}", m.notes);
+    let a = m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has");
+    assert_eq!(a.mask.band, None);
+    assert!(m.layers[0].attention(Phase::Decode, 1, 512).expect_err("no decode").has("model.phase"));
+}
+
+#[test]
+fn mpt_biases_by_distance() {
+    let m = model("mpt-7b");
+    assert_eq!((m.layers[0].alibi_bias_max, m.layers[0].d_qk, m.max_positions), (Some(8.0), 128, Some(2048)));
+    assert!(m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has").score.is_some());
+}
+
+#[test]
+fn deepseek_unfolds_prompts_and_decodes_over_the_latent_cache() {
+    let m = model("deepseek-v3");
+    let p = m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has");
+    assert_eq!((p.hidden(), p.heads()), ((192, 128), (128, 128, 128)));
+    let d = m.layers[0].attention(Phase::Decode, 1, 1024).expect("a phase it has");
+    assert_eq!((d.hidden(), d.heads()), ((576, 512), (128, 1, 1)));
+    assert_eq!(d.v.strides, d.k.strides, "values are the first part of the keys' rows");
+}
+
+#[test]
+fn every_attention_of_every_model_is_valid() {
+    for name in [
+        "bert-base",
+        "deepseek-v3",
+        "gemma-2-27b",
+        "gpt-oss-20b",
+        "llama-3.1-8b",
+        "mistral-7b-v0.1",
+        "mpt-7b",
+        "qwen2.5-7b",
+    ] {
+        for kind in model(name).layers {
+            for phase in Phase::ALL {
+                if let Ok(a) = kind.attention(phase, 4, 2048) {
+                    crate::validate(a).unwrap_or_else(|r| panic!("{name} {phase}: {r}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_configs_get_every_reason() {
+    let cases: [(&str, &[&str]); 8] = [
+        ("", &["config.json"]),
+        ("[1]", &["config.json"]),
+        ("{}", &["config.family"]),
+        (r#"{"model_type":"mamba"}"#, &["config.family"]),
+        (r#"{"model_type":"llama","hidden_size":4096}"#, &["config.missing"]),
+        (
+            r#"{"model_type":"llama","num_attention_heads":-3,"num_hidden_layers":"x","hidden_size":4096}"#,
+            &["config.field"],
+        ),
+        (
+            r#"{"model_type":"llama","num_attention_heads":3,"num_hidden_layers":2,"hidden_size":4096}"#,
+            &["config.head-dim"],
+        ),
+        (
+            r#"{"model_type":"gpt_oss","num_attention_heads":4,"num_hidden_layers":3,"head_dim":64,"sliding_window":8,"layer_types":["full_attention","sideways"],"torch_dtype":"int8"}"#,
+            &["config.field", "config.dtype"],
+        ),
+    ];
+    for (text, codes) in cases {
+        let refusal = Model::from_config(text).expect_err(text);
+        for code in codes {
+            assert!(refusal.has(code), "{text}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Structural check of op graphs, before anything interprets or compiles one.
+//!
+//! In order: ids in range; every role once; operations read operands, slots, constants and earlier results; every virtual
+//! tensor is written once; constants and slots are scalars; dims and strides are positive.
+
+use super::{Op, OpGraph, TensorId, TensorKind};
+use crate::Role;
+
+/// What is wrong with an op graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GraphFault {
+    /// An operation or tensor names a tensor that is not there.
+    #[error("operation {op:?} names tensor {id:?}, but there are {len}")]
+    OutOfRange {
+        /// Index of the operation; `None` for the offsets of a tensor.
+        op: Option<usize>,
+        /// The tensor named.
+        id: TensorId,
+        /// How many tensors there are.
+        len: usize,
+    },
+    /// Two tensors have one role.
+    #[error("role {role} stands twice")]
+    RoleTwice {
+        /// The role.
+        role: Role,
+    },
+    /// A virtual tensor is read before an operation writes it.
+    #[error("operation {op} reads tensor {id:?}, which nothing before it writes")]
+    ReadBeforeWrite {
+        /// Index of the operation.
+        op: usize,
+        /// The tensor.
+        id: TensorId,
+    },
+    /// A tensor is written twice, or is no result at all (a slot, a constant).
+    #[error("operation {op} writes tensor {id:?}, which {why}")]
+    BadWrite {
+        /// Index of the operation.
+        op: usize,
+        /// The tensor.
+        id: TensorId,
+        /// Why it may not.
+        why: &'static str,
+    },
+    /// A dim or a stride is not positive.
+    #[error("tensor {id:?} has dims {dims:?} and strides {strides:?}; every entry must be positive")]
+    NotPositive {
+        /// The tensor.
+        id: TensorId,
+        /// Its dims.
+        dims: [i64; 4],
+        /// Its strides.
+        strides: [i64; 4],
+    },
+    /// A slot or constant is no scalar.
+    #[error("tensor {id:?} is a number on the host, but has dims {dims:?}")]
+    NotScalar {
+        /// The tensor.
+        id: TensorId,
+        /// Its dims.
+        dims: [i64; 4],
+    },
+}
+
+/// Checks the structure of an op graph.
+///
+/// # Errors
+///
+/// The first fault, in the order of the module documentation.
+pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
+    let len = graph.tensors.len();
+    let in_range = |op: Option<usize>, id: TensorId| {
+        if (id.0 as usize) < len { Ok(()) } else { Err(GraphFault::OutOfRange { op, id, len }) }
+    };
+    for tensor in &graph.tensors {
+        tensor.offsets.map_or(Ok(()), |id| in_range(None, id))?;
+    }
+    for (i, op) in graph.ops.iter().enumerate() {
+        op.inputs().into_iter().chain(op.outputs()).try_for_each(|id| in_range(Some(i), id))?;
+    }
+    let mut roles = std::collections::BTreeSet::new();
+    for tensor in &graph.tensors {
+        if let TensorKind::Operand(role) | TensorKind::Slot(role) = tensor.kind
+            && !roles.insert(role)
+        {
+            return Err(GraphFault::RoleTwice { role });
+        }
+    }
+    order(graph)?;
+    for (i, t) in graph.tensors.iter().enumerate() {
+        let id = TensorId(i as u32);
+        if t.dims.iter().chain(&t.strides).any(|&n| n < 1) {
+            return Err(GraphFault::NotPositive { id, dims: t.dims, strides: t.strides });
+        }
+        let host = matches!(t.kind, TensorKind::Slot(_) | TensorKind::Constant(_));
+        if host && t.dims != [1; 4] {
+            return Err(GraphFault::NotScalar { id, dims: t.dims });
+        }
+    }
+    Ok(())
+}
+
+/// Reads come after writes, and every result is written once.
+fn order(graph: &OpGraph) -> Result<(), GraphFault> {
+    let mut written = vec![false; graph.tensors.len()];
+    for (i, op) in graph.ops.iter().enumerate() {
+        for id in Op::inputs(op) {
+            if graph.tensor(id).kind == TensorKind::Virtual && !written[id.0 as usize] {
+                return Err(GraphFault::ReadBeforeWrite { op: i, id });
+            }
+        }
+        for id in op.outputs() {
+            let why = match graph.tensor(id).kind {
+                TensorKind::Slot(_) | TensorKind::Constant(_) => Some("is a number on the host"),
+                TensorKind::Virtual | TensorKind::Operand(_) if written[id.0 as usize] => Some("is written already"),
+                TensorKind::Virtual | TensorKind::Operand(_) => None,
+            };
+            if let Some(why) = why {
+                return Err(GraphFault::BadWrite { op: i, id, why });
+            }
+            written[id.0 as usize] = true;
+        }
+    }
+    Ok(())
+}

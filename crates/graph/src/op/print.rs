@@ -1,0 +1,118 @@
+//! The text form of op graphs: one line per operation, operands by role, for goldens, errors and people.
+
+use std::fmt;
+
+use super::{Constant, Op, OpGraph, OpTensor, TensorId, TensorKind};
+
+impl fmt::Display for Constant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Constant::F32(bits) => write!(f, "{:?}", f32::from_bits(*bits)),
+            Constant::I32(value) => write!(f, "{value}i"),
+        }
+    }
+}
+
+/// Name of a tensor inside the text of its graph.
+struct Name<'a>(&'a OpGraph, TensorId);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.tensor(self.1).kind {
+            TensorKind::Virtual => write!(f, "%{}", self.1.0),
+            TensorKind::Operand(role) | TensorKind::Slot(role) => write!(f, "<{role}>"),
+            TensorKind::Constant(constant) => write!(f, "{constant}"),
+        }
+    }
+}
+
+fn declare(
+    f: &mut fmt::Formatter<'_>,
+    graph: &OpGraph,
+    t: &OpTensor,
+    what: &str,
+    name: &dyn fmt::Display,
+) -> fmt::Result {
+    let [b, h, s, d] = t.dims;
+    let [sb, sh, ss, sd] = t.strides;
+    write!(f, "{what} <{name}> {} [{b},{h},{s},{d}] strides [{sb},{sh},{ss},{sd}]", t.dtype)?;
+    if let Some(offsets) = t.offsets {
+        write!(f, " offsets {}", Name(graph, offsets))?;
+    }
+    writeln!(f)
+}
+
+impl fmt::Display for OpGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for t in &self.tensors {
+            match t.kind {
+                TensorKind::Operand(role) => declare(f, self, t, "operand", &role)?,
+                TensorKind::Slot(role) => writeln!(f, "slot <{role}> {}", t.dtype)?,
+                TensorKind::Virtual | TensorKind::Constant(_) => {}
+            }
+        }
+        for op in &self.ops {
+            let names: Vec<String> = op
+                .outputs()
+                .into_iter()
+                .map(|id| {
+                    let t = self.tensor(id);
+                    match t.kind {
+                        TensorKind::Virtual => format!("{}:{}{:?}", Name(self, id), t.dtype, t.dims).replace(' ', ""),
+                        _ => Name(self, id).to_string(),
+                    }
+                })
+                .collect();
+            write!(f, "{} = ", names.join(", "))?;
+            write_op(f, self, op)?;
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
+    let n = |id: TensorId| Name(g, id);
+    let extra = |f: &mut fmt::Formatter<'_>, key: &str, id: Option<TensorId>| match id {
+        Some(id) => write!(f, " {key}={}", Name(g, id)),
+        None => Ok(()),
+    };
+    match *op {
+        Op::Matmul { a, b, c: _, m, n: cols, k } => {
+            write!(f, "matmul {} {}", n(a), n(b))?;
+            extra(f, "m", m)?;
+            extra(f, "n", cols)?;
+            extra(f, "k", k)
+        }
+        Op::Pointwise { mode, x, b, t, y: _, axis, compute } => {
+            write!(f, "{} {}", format!("{mode:?}").to_lowercase(), n(x))?;
+            if let Some(b) = b {
+                write!(f, " {}", n(b))?;
+            }
+            extra(f, "when", t)?;
+            if let Some(axis) = axis {
+                write!(f, " axis={axis}")?;
+            }
+            if compute == crate::DType::F32 { Ok(()) } else { write!(f, " in {compute}") }
+        }
+        Op::Reduction { op, x, y: _ } => write!(f, "reduce-{} {}", format!("{op:?}").to_lowercase(), n(x)),
+        Op::Rng { keep, seed, offset, y: _ } => {
+            write!(f, "bernoulli {} seed={} offset={}", f64::from_bits(keep), n(seed), n(offset))
+        }
+        Op::Reshape { x, y: _ } => write!(f, "reshape {}", n(x)),
+        Op::PagedLoad { container, table, lengths, y: _ } => {
+            write!(f, "paged-load {} table={} lengths={}", n(container), n(table), n(lengths))
+        }
+        Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right, y: _, compare } => {
+            write!(f, "band-mask {} {} {}", n(x), n(fill), format!("{compare:?}").to_lowercase())?;
+            extra(f, "seq_q", seq_q)?;
+            extra(f, "seq_kv", seq_kv)?;
+            extra(f, "left", left)?;
+            extra(f, "shift_right", shift_right)
+        }
+        Op::Softmax { x, y: _, stats: _, max: _, sum_exp: _, sink } => {
+            write!(f, "softmax {}", n(x))?;
+            extra(f, "sink", sink)
+        }
+    }
+}

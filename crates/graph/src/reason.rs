@@ -1,0 +1,174 @@
+//! Why not: refusals, their reasons, and the layer that gave each.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A refusal: a non-empty list of reasons.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Reason>", into = "Vec<Reason>")]
+pub struct Refusal {
+    reasons: Vec<Reason>,
+}
+
+/// One reason of a refusal, with its facts as fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// Stable name of the rule, such as `heads.group`.
+    pub code: Cow<'static, str>,
+    /// Who said so.
+    pub layer: Layer,
+    /// The field of the description, or the place in the library, that it is about.
+    pub field: Cow<'static, str>,
+    /// What came.
+    pub given: String,
+    /// What is needed.
+    pub needed: String,
+    /// What to do about it.
+    pub fix: String,
+    /// The first cuDNN version that accepts it, as far as known.
+    pub since: Option<crate::CudnnVersion>,
+}
+
+/// The layer that gave a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layer {
+    /// The description contradicts itself.
+    Description,
+    /// A rule about what the library supports.
+    Rule,
+    /// The library supports it but computes it wrongly.
+    Quirk,
+    /// The library itself, in its own words.
+    Library,
+    /// qkvault does not build this yet.
+    NotBuilt,
+}
+
+impl Reason {
+    /// A reason with its four facts; `since` unknown.
+    pub fn new(
+        layer: Layer,
+        code: &'static str,
+        field: impl Into<Cow<'static, str>>,
+        given: impl Into<String>,
+        needed: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Reason {
+        Reason {
+            code: Cow::Borrowed(code),
+            layer,
+            field: field.into(),
+            given: given.into(),
+            needed: needed.into(),
+            fix: fix.into(),
+            since: None,
+        }
+    }
+}
+
+impl Refusal {
+    /// A refusal of these reasons; `None` when there is none, since a refusal without a reason does not exist.
+    #[must_use]
+    pub fn of(reasons: Vec<Reason>) -> Option<Refusal> {
+        (!reasons.is_empty()).then_some(Refusal { reasons })
+    }
+
+    /// The reasons, at least one.
+    #[must_use]
+    pub fn reasons(&self) -> &[Reason] {
+        &self.reasons
+    }
+
+    /// Whether a reason has this code.
+    #[must_use]
+    pub fn has(&self, code: &str) -> bool {
+        self.reasons.iter().any(|r| r.code == code)
+    }
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Refusal {
+        Refusal { reasons: vec![reason] }
+    }
+}
+
+/// A list of reasons that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a refusal needs at least one reason")]
+pub struct NoReason;
+
+impl TryFrom<Vec<Reason>> for Refusal {
+    type Error = NoReason;
+
+    fn try_from(reasons: Vec<Reason>) -> Result<Refusal, NoReason> {
+        Refusal::of(reasons).ok_or(NoReason)
+    }
+}
+
+impl From<Refusal> for Vec<Reason> {
+    fn from(refusal: Refusal) -> Vec<Reason> {
+        refusal.reasons
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Layer::Description => "description",
+            Layer::Rule => "rule",
+            Layer::Quirk => "quirk",
+            Layer::Library => "library",
+            Layer::NotBuilt => "not built",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{} / {}] {}: {}, but {}", self.layer, self.code, self.field, self.given, self.needed)?;
+        if let Some(since) = self.since {
+            write!(f, " (since cuDNN {since})")?;
+        }
+        if !self.fix.is_empty() {
+            write!(f, "; {}", self.fix)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, reason) in self.reasons.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{reason}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p9_reasons_are_owned_and_survive_a_round_trip() {
+        let reason = Reason::new(Layer::Rule, "x.y", "q.dims[3]", "100", "a multiple of 8", "pad to 104");
+        let refusal = Refusal::of(vec![reason.clone(), reason]).expect("not empty");
+        let json = serde_json::to_string(&refusal).expect("serialises");
+        assert_eq!(serde_json::from_str::<Refusal>(&json).expect("parses"), refusal);
+        assert!(refusal.to_string().contains("q.dims[3]: 100, but a multiple of 8; pad to 104"));
+    }
+
+    #[test]
+    fn a_refusal_without_a_reason_does_not_exist() {
+        assert!(Refusal::of(vec![]).is_none());
+        assert!(serde_json::from_str::<Refusal>("[]").is_err());
+    }
+}

@@ -1,0 +1,281 @@
+//! Roles: which operand a tensor of a plan is. Unique ids follow from roles; users never see one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Which operand of an attention a tensor is.
+///
+/// Operands of score expressions are numbered by first use in the expression's canonical order
+/// ([`crate::expr::ScoreExpr`] knows their names).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Queries.
+    Q,
+    /// Keys (or the pool of key pages).
+    K,
+    /// Values (or the pool of value pages).
+    V,
+    /// Output.
+    O,
+    /// Log-sum-exp of each row, natural logarithm, f32, (batch, heads, queries, 1).
+    Stats,
+    /// Largest masked score of each row, f32.
+    Max,
+    /// Sum of exponentials of each row, relative to its maximum, f32.
+    SumExp,
+    /// Gradient of the output.
+    DO,
+    /// Gradient of the queries.
+    DQ,
+    /// Gradient of the keys.
+    DK,
+    /// Gradient of the values.
+    DV,
+    /// Softmax scale: one f32 on the host, read at launch.
+    Scale,
+    /// A slot of the score expression or mask predicate: one number on the host, read at launch.
+    Slot(u16),
+    /// A tensor of the score expression or mask predicate.
+    ScoreTensor(u16),
+    /// Gradient of such a tensor.
+    DScoreTensor(u16),
+    /// Query lengths, i32, one per sequence.
+    SeqLenQ,
+    /// Key/value lengths, i32, one per sequence.
+    SeqLenKv,
+    /// Where each sequence of a packed operand begins; batch + 1 entries.
+    Offsets(Packed),
+    /// Page table of K.
+    PageTableK,
+    /// Page table of V.
+    PageTableV,
+    /// Learnable sink logits, f32, one per query head.
+    Sink,
+    /// Gradient of the sink logits.
+    DSink,
+    /// Philox seed, i64.
+    DropoutSeed,
+    /// Philox offset, i64.
+    DropoutOffset,
+    /// Keep mask of dropout given by the caller.
+    DropoutMask,
+    /// Which 128×128 tiles are computed, bit-packed.
+    BlockMask,
+    /// FP8: factor that turns stored values back into real ones.
+    Descale(Scaled),
+    /// FP8: factor applied before values are stored.
+    ScaleOf(Scaled),
+    /// FP8: largest magnitude seen before scaling.
+    Amax(Scaled),
+    /// Buffer of the backward that the launcher provides: row sums of dO·O.
+    SoftmaxSum,
+    /// Buffer of the backward that the launcher provides: dQ in f32.
+    DqAccum,
+    /// Buffer of the backward that the launcher provides: dK before heads are summed.
+    DkFullHeads,
+    /// Buffer of the backward that the launcher provides: dV before heads are summed.
+    DvFullHeads,
+}
+
+/// Operands that can be packed, each with offsets of its own (they count elements of that operand).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "named like the roles they belong to")]
+pub enum Packed {
+    Q,
+    K,
+    V,
+    O,
+    Stats,
+    DO,
+    DQ,
+    DK,
+    DV,
+}
+
+/// Operands that have FP8 scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "named like the roles they belong to; S is the probabilities, DP their gradient")]
+pub enum Scaled {
+    Q,
+    K,
+    V,
+    S,
+    O,
+    DO,
+    DP,
+    DQ,
+    DK,
+    DV,
+}
+
+impl Packed {
+    const ALL: [Packed; 9] =
+        [Packed::Q, Packed::K, Packed::V, Packed::O, Packed::Stats, Packed::DO, Packed::DQ, Packed::DK, Packed::DV];
+}
+
+impl Scaled {
+    const ALL: [Scaled; 10] = [
+        Scaled::Q,
+        Scaled::K,
+        Scaled::V,
+        Scaled::S,
+        Scaled::O,
+        Scaled::DO,
+        Scaled::DP,
+        Scaled::DQ,
+        Scaled::DK,
+        Scaled::DV,
+    ];
+}
+
+impl Role {
+    /// The unique id that stands for this role in every plan. Ids below 10,000 are roles; virtual tensors and constants lie above.
+    #[must_use]
+    pub const fn uid(self) -> i64 {
+        match self {
+            Role::Q => 1,
+            Role::K => 2,
+            Role::V => 3,
+            Role::O => 4,
+            Role::Stats => 5,
+            Role::Max => 6,
+            Role::SumExp => 7,
+            Role::DO => 8,
+            Role::DQ => 9,
+            Role::DK => 10,
+            Role::DV => 11,
+            Role::Scale => 12,
+            Role::SeqLenQ => 13,
+            Role::SeqLenKv => 14,
+            Role::PageTableK => 15,
+            Role::PageTableV => 16,
+            Role::Sink => 17,
+            Role::DSink => 18,
+            Role::DropoutSeed => 19,
+            Role::DropoutOffset => 20,
+            Role::DropoutMask => 21,
+            Role::BlockMask => 22,
+            Role::SoftmaxSum => 23,
+            Role::DqAccum => 24,
+            Role::DkFullHeads => 25,
+            Role::DvFullHeads => 26,
+            Role::Offsets(p) => 100 + p as i64,
+            Role::Descale(s) => 200 + s as i64,
+            Role::ScaleOf(s) => 220 + s as i64,
+            Role::Amax(s) => 240 + s as i64,
+            Role::Slot(n) => 1_000 + (n % 1_000) as i64,
+            Role::ScoreTensor(n) => 2_000 + (n % 1_000) as i64,
+            Role::DScoreTensor(n) => 3_000 + (n % 1_000) as i64,
+        }
+    }
+
+    /// The role that a unique id stands for.
+    #[must_use]
+    pub fn from_uid(uid: i64) -> Option<Role> {
+        let fixed = [
+            Role::Q,
+            Role::K,
+            Role::V,
+            Role::O,
+            Role::Stats,
+            Role::Max,
+            Role::SumExp,
+            Role::DO,
+            Role::DQ,
+            Role::DK,
+            Role::DV,
+            Role::Scale,
+            Role::SeqLenQ,
+            Role::SeqLenKv,
+            Role::PageTableK,
+            Role::PageTableV,
+            Role::Sink,
+            Role::DSink,
+            Role::DropoutSeed,
+            Role::DropoutOffset,
+            Role::DropoutMask,
+            Role::BlockMask,
+            Role::SoftmaxSum,
+            Role::DqAccum,
+            Role::DkFullHeads,
+            Role::DvFullHeads,
+        ];
+        let at = |base: i64| usize::try_from(uid - base).ok();
+        let number = || u16::try_from(uid % 1_000).ok();
+        match uid {
+            1..=26 => at(1).and_then(|i| fixed.get(i).copied()),
+            100..200 => at(100).and_then(|i| Packed::ALL.get(i).copied()).map(Role::Offsets),
+            200..220 => at(200).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Descale),
+            220..240 => at(220).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::ScaleOf),
+            240..260 => at(240).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Amax),
+            1_000..2_000 => number().map(Role::Slot),
+            2_000..3_000 => number().map(Role::ScoreTensor),
+            3_000..4_000 => number().map(Role::DScoreTensor),
+            _ => None,
+        }
+    }
+
+    /// Whether the operand is one number on the host, read at launch.
+    #[must_use]
+    pub const fn is_slot(self) -> bool {
+        matches!(self, Role::Scale | Role::Slot(_))
+    }
+
+    /// Whether a launch writes this operand.
+    #[must_use]
+    pub const fn is_output(self, backward: bool) -> bool {
+        match self {
+            Role::O | Role::Stats | Role::Max | Role::SumExp => !backward,
+            Role::DQ | Role::DK | Role::DV | Role::DSink | Role::DScoreTensor(_) | Role::Amax(_) => true,
+            Role::SoftmaxSum | Role::DqAccum | Role::DkFullHeads | Role::DvFullHeads => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the launcher provides this buffer itself.
+    #[must_use]
+    pub const fn is_internal(self) -> bool {
+        matches!(self, Role::SoftmaxSum | Role::DqAccum | Role::DkFullHeads | Role::DvFullHeads)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Role::Slot(n) => write!(f, "slot {n}"),
+            Role::ScoreTensor(n) => write!(f, "score tensor {n}"),
+            Role::DScoreTensor(n) => write!(f, "gradient of score tensor {n}"),
+            Role::Offsets(p) => write!(f, "offsets of {p:?}"),
+            Role::Descale(s) => write!(f, "descale of {s:?}"),
+            Role::ScaleOf(s) => write!(f, "scale of {s:?}"),
+            Role::Amax(s) => write!(f, "amax of {s:?}"),
+            Role::DO => f.write_str("dO"),
+            Role::DQ => f.write_str("dQ"),
+            Role::DK => f.write_str("dK"),
+            Role::DV => f.write_str("dV"),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p20_unique_ids_and_roles_are_one_to_one() {
+        let mut seen = std::collections::BTreeMap::new();
+        for uid in 0..10_000 {
+            if let Some(role) = Role::from_uid(uid) {
+                assert_eq!(role.uid(), uid, "{role}");
+                assert!(seen.insert(role, uid).is_none(), "{role} has two ids");
+            }
+        }
+        assert!(seen.contains_key(&Role::DvFullHeads) && seen.contains_key(&Role::Amax(Scaled::DV)));
+        assert_eq!(seen.len(), 26 + 9 + 30 + 3_000);
+    }
+}

@@ -1,0 +1,213 @@
+//! Targets and profiles: what a plan is compiled for, and captured targets as files.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CudnnVersion, DeviceProps, Layer, LibrarySet, Reason, Refusal};
+
+/// What a plan is compiled for: the exact cuDNN, its library set, and the GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Version of the cuDNN that compiles and of the one that loads; they must be equal.
+    pub cudnn: CudnnVersion,
+    /// The library set that compiles.
+    pub libraries: LibrarySet,
+    /// The GPU.
+    pub device: DeviceProps,
+}
+
+impl Target {
+    /// The compute capability as major * 10 + minor.
+    #[must_use]
+    pub const fn sm(&self) -> u32 {
+        self.device.sm()
+    }
+
+    /// A short line for tables and file headers, such as `sm_90 132sm cuda 13.0 cudnn 9.27.0 slim`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.to_string()
+    }
+
+    /// Everything of the target that enters a plan's key.
+    pub(crate) fn identity(&self) -> impl Serialize + use<> {
+        let Target { cudnn, libraries, device } = self;
+        let set = match libraries {
+            LibrarySet::Slim => 1_u8,
+            LibrarySet::Full => 2,
+        };
+        let device = device.known_to(*cudnn);
+        let device = rmp_serde::to_vec(&device.identity()).expect("numbers always serialise");
+        (cudnn.number(), set, device)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let driver = self.device.driver_ver;
+        let text = format!(
+            "sm_{} {}sm cuda {}.{} cudnn {} {}",
+            self.sm(),
+            self.device.multi_processor_count,
+            driver / 1000,
+            driver % 1000 / 10,
+            self.cudnn,
+            self.libraries
+        );
+        f.pad(&text)
+    }
+}
+
+/// A captured GPU, as a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Short name, as given to `--target`.
+    pub name: String,
+    /// Where the figures come from.
+    pub source: String,
+    /// Whether plans compiled for it were run on the card itself.
+    pub verified: bool,
+    /// The properties.
+    pub properties: DeviceProps,
+}
+
+/// Profiles that come with qkvault, as (name, file).
+const BUILT_IN: [(&str, &str); 7] = [
+    ("a100", include_str!("../../../profiles/a100.json")),
+    ("l40s", include_str!("../../../profiles/l40s.json")),
+    ("h100", include_str!("../../../profiles/h100.json")),
+    ("h100-pcie", include_str!("../../../profiles/h100-pcie.json")),
+    ("h200", include_str!("../../../profiles/h200.json")),
+    ("b200", include_str!("../../../profiles/b200.json")),
+    ("rtx-pro-6000", include_str!("../../../profiles/rtx-pro-6000.json")),
+];
+
+impl Profile {
+    /// Every profile that comes with qkvault.
+    pub fn built_in() -> impl Iterator<Item = Profile> {
+        BUILT_IN.iter().map(|(name, text)| {
+            let profile = Profile::from_json(text).expect("built-in profiles are tested");
+            debug_assert_eq!(profile.name, *name);
+            profile
+        })
+    }
+
+    /// The built-in profile of this name.
+    ///
+    /// # Errors
+    ///
+    /// A reason that lists the names there are.
+    pub fn named(name: &str) -> Result<Profile, Refusal> {
+        Profile::built_in().find(|p| p.name == name).ok_or_else(|| {
+            let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
+            Reason::new(
+                Layer::Description,
+                "target.unknown",
+                "target",
+                format!("'{name}'"),
+                format!("one of {}", names.join(", ")),
+                "or give the path of a profile file; `qkvault profile capture` writes one on a GPU host",
+            )
+            .into()
+        })
+    }
+
+    /// Reads a profile file.
+    ///
+    /// # Errors
+    ///
+    /// A reason with the place in the file, and what a profile needs.
+    pub fn from_json(text: &str) -> Result<Profile, Refusal> {
+        serde_json::from_str(text).map_err(|e| {
+            Reason::new(
+                Layer::Description,
+                "profile.parse",
+                format!("line {} column {}", e.line(), e.column()),
+                e.to_string(),
+                "a profile is a JSON object with name, source, verified and properties, the last as cuDNN reports them",
+                "capture it again with `qkvault profile capture` on the GPU host",
+            )
+            .into()
+        })
+    }
+
+    /// The target of this GPU under a cuDNN.
+    #[must_use]
+    pub fn target(&self, cudnn: CudnnVersion, libraries: LibrarySet) -> Target {
+        Target { cudnn, libraries, device: self.properties.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(t: &Target) -> Vec<u8> {
+        rmp_serde::to_vec(&t.identity()).expect("serialises")
+    }
+
+    #[test]
+    fn built_in_profiles_read_and_serve_every_version() {
+        let names: Vec<String> = Profile::built_in().map(|p| p.name).collect();
+        assert_eq!(names.len(), BUILT_IN.len());
+        for (profile, (name, _)) in Profile::built_in().zip(BUILT_IN) {
+            assert_eq!(profile.name, name);
+            for version in [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), CudnnVersion::v9(27, 0)] {
+                profile.properties.json_for(version).expect("has every field");
+            }
+        }
+        assert_eq!(Profile::named("h200").expect("exists").properties.sm(), 90);
+        assert!(Profile::named("h2000").expect_err("unknown").to_string().contains("h200"));
+    }
+
+    #[test]
+    fn a_profile_without_a_field_names_it_and_the_version_that_needs_it() {
+        let mut profile = Profile::named("h200").expect("exists");
+        profile.properties.memory_bus_width = None;
+        assert!(profile.properties.json_for(CudnnVersion::v9(19, 0)).is_ok());
+        let reasons = profile.properties.json_for(CudnnVersion::v9(27, 0)).expect_err("refused");
+        assert_eq!(reasons.len(), 1);
+        assert!(reasons[0].to_string().contains("memoryBusWidth") && reasons[0].to_string().contains("9.27.0"));
+    }
+
+    #[test]
+    fn p28_every_deciding_property_changes_the_key_and_no_board_fact_does() {
+        let target = Profile::named("h200").expect("exists").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+        let base = key(&target);
+        let json = serde_json::to_value(&target.device).expect("serialises");
+        let board = [
+            "pciDeviceId",
+            "isTccDriver",
+            "totalGlobalMem",
+            "smClockRateKHz",
+            "memClockRateKHz",
+            "l2CacheSize",
+            "cudaDeviceId",
+            "deviceName",
+        ];
+        for (name, value) in json.as_object().expect("an object") {
+            let mut changed = json.clone();
+            changed[name] = match value {
+                serde_json::Value::Array(_) => serde_json::json!([7, 7, 7]),
+                serde_json::Value::String(_) => "another".into(),
+                v => (v.as_i64().expect("a number") + 10).into(),
+            };
+            let changed = Target { device: serde_json::from_value(changed).expect("parses"), ..target.clone() };
+            assert_eq!(key(&changed) != base, !board.contains(&name.as_str()), "{name}");
+        }
+        assert_ne!(key(&Target { cudnn: CudnnVersion::v9(27, 1), ..target.clone() }), base);
+        assert_ne!(key(&Target { libraries: LibrarySet::Full, ..target }), base);
+    }
+
+    #[test]
+    fn properties_of_a_newer_cudnn_do_not_change_keys_of_an_older() {
+        let mut profile = Profile::named("h200").expect("exists");
+        let wide = profile.target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        profile.properties.memory_bus_width = None;
+        profile.properties.sm_count_origin = None;
+        profile.properties.oversized_shared_memory_per_block = None;
+        assert_eq!(key(&wide), key(&profile.target(CudnnVersion::v9(19, 0), LibrarySet::Slim)));
+    }
+}

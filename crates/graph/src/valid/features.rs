@@ -1,0 +1,132 @@
+//! Masks, score expression, dropout, sinks, outputs and gradients: whether they say something sound together.
+
+use super::Problems;
+use crate::expr::{Axis, ScoreExpr, TensorId, Ty};
+use crate::{Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage};
+
+pub(super) fn check(a: &Attention, problems: &mut Problems) {
+    if let Some(band) = a.mask.band {
+        check_band(band, problems);
+    }
+    if let Some(keep) = &a.mask.keep {
+        expression(a, "mask.keep", keep, Ty::Bool, problems);
+    }
+    if let Some(score) = &a.score {
+        expression(a, "score", score, Ty::Float, problems);
+    }
+    lengths(a, problems);
+    if let Some(Dropout { source, probability }) = a.dropout {
+        if !(0.0..1.0).contains(&probability) {
+            problems.add(
+                "dropout.probability",
+                "dropout.probability",
+                probability.to_string(),
+                "the probability of zeroing must be at least 0 and below 1",
+                "leave dropout out for 0; 1 would zero everything",
+            );
+        }
+        match source {
+            DropoutSource::Philox | DropoutSource::Mask => {}
+        }
+    }
+    if let Pass::Backward(gradients) = &a.pass {
+        backward(a, gradients, problems);
+    }
+}
+
+fn check_band(band: Band, problems: &mut Problems) {
+    let Band { corner: _, left, right } = band;
+    if let Some(left) = left.filter(|&l| l < 1) {
+        problems.add(
+            "band.left",
+            "mask.band.left",
+            left.to_string(),
+            "a window that looks back holds at least the diagonal: 1 or more",
+            "the length counts the diagonal; use None for no bound",
+        );
+    }
+    if let Some(right) = right.filter(|&r| r < 0) {
+        problems.add(
+            "band.right",
+            "mask.band.right",
+            right.to_string(),
+            "keys beyond the diagonal: 0 (causal) or more",
+            "use None for no bound",
+        );
+    }
+    if band.left.is_none() && band.right.is_none() {
+        problems.add(
+            "band.empty",
+            "mask.band",
+            "neither a left nor a right bound",
+            "at least one bound",
+            "leave the band out for a full mask",
+        );
+    }
+}
+
+fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problems: &mut Problems) {
+    if e.root_ty() != ty {
+        problems.add(
+            "score.type",
+            field,
+            e.root_ty().to_string(),
+            format!("an expression of type {ty}"),
+            "scores are floats and keep predicates booleans; compare to get a predicate, select to get a score",
+        );
+    }
+    let (s_q, s_kv) = a.seq();
+    let scores = [a.batch(), a.q.heads(), s_q, s_kv].map(i64::unsigned_abs);
+    for (i, tensor) in e.tensors().iter().enumerate() {
+        if let Some(axis) = tensor.misfit(scores) {
+            let name = e.tensor_name(TensorId(i as u32));
+            problems.add(
+                "score.broadcast",
+                format!("{field}: tensor {name}"),
+                format!("dims {:?}", tensor.dims),
+                format!("the {} extent must be 1 or {}", Axis::name(axis), scores[axis.dim()]),
+                "tensors broadcast over (batch, query heads, queries, keys) by extents of 1",
+            );
+        }
+    }
+}
+
+fn lengths(a: &Attention, problems: &mut Problems) {
+    if a.mask.lengths == Lengths::PerSequence {
+        return;
+    }
+    for (name, t, _) in super::tensors::named(a) {
+        if t.storage != Storage::Dense {
+            problems.add(
+                "lengths.missing",
+                "mask.lengths",
+                format!("full, with {name} {:?}", t.storage),
+                "packed and paged operands have sequences of differing lengths",
+                "use per-sequence lengths",
+            );
+            return;
+        }
+    }
+}
+
+fn backward(a: &Attention, g: &Gradients, problems: &mut Problems) {
+    let Gradients { d_o: _, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ } = g;
+    if !a.outputs.stats {
+        problems.add(
+            "backward.stats",
+            "outputs.stats",
+            "false",
+            "the backward reads the log-sum-exp of the forward",
+            "add `with_stats()` to the forward that this backward belongs to",
+        );
+    }
+    if *d_sink && !a.sink {
+        problems.add(
+            "backward.sink",
+            "pass.d_sink",
+            "true, without a sink",
+            "a gradient of the sink needs a sink",
+            "add the sink to the forward or drop d_sink",
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! Operands against each other: batch, heads, sequence, hidden sizes, and element types that go together.
+
+use super::Problems;
+use crate::{Attention, Fp8, Gradients, Pass, Storage, Tensor};
+
+const AXES: [&str; 4] = ["batch", "heads", "sequence", "hidden"];
+
+fn same(problems: &mut Problems, axis: usize, (name, t): (&'static str, &Tensor), (other, o): (&str, &Tensor)) {
+    if t.dims[axis] != o.dims[axis] {
+        problems.add(
+            "shape.mismatch",
+            format!("{name}.dims[{axis}]"),
+            t.dims[axis].to_string(),
+            format!("{} of {name} must equal that of {other}, which is {}", AXES[axis], o.dims[axis]),
+            "dims are (batch, heads, sequence, hidden), whatever the order in memory",
+        );
+    }
+}
+
+pub(super) fn check(a: &Attention, problems: &mut Problems) {
+    let (q, k, v, o) = (&a.q, &a.k, &a.v, &a.o);
+    same(problems, 0, ("k", k), ("q", q));
+    same(problems, 0, ("v", v), ("q", q));
+    same(problems, 0, ("o", o), ("q", q));
+    same(problems, 1, ("o", o), ("q", q));
+    same(problems, 2, ("v", v), ("k", k));
+    same(problems, 2, ("o", o), ("q", q));
+    same(problems, 3, ("k", k), ("q", q));
+    same(problems, 3, ("o", o), ("v", v));
+    for (name, t) in [("k", k), ("v", v)] {
+        if q.dims[1] % t.dims[1] != 0 {
+            problems.add(
+                "heads.group",
+                format!("{name}.dims[1]"),
+                format!("{} heads for {} query heads", t.dims[1], q.dims[1]),
+                "query heads must be a multiple of key heads and of value heads",
+                "each key/value head serves a whole group of query heads",
+            );
+        }
+    }
+    storage(a, problems);
+    types(a, problems);
+    if let Pass::Backward(g) = &a.pass {
+        gradients(a, g, problems);
+    }
+}
+
+fn storage(a: &Attention, problems: &mut Problems) {
+    for (name, t) in [("q", &a.q), ("o", &a.o)] {
+        if matches!(t.storage, Storage::Paged { .. }) {
+            problems.add(
+                "storage.paged",
+                format!("{name}.storage"),
+                "paged",
+                "only K and V can be paged",
+                "make it dense or packed",
+            );
+        }
+    }
+    let packed = |t: &Tensor| matches!(t.storage, Storage::Packed { .. });
+    if packed(&a.q) != packed(&a.o) {
+        problems.add(
+            "storage.packed",
+            "o.storage",
+            format!("{:?} with Q {:?}", a.o.storage, a.q.storage),
+            "O must be packed when Q is, and only then",
+            "give O the storage of Q",
+        );
+    }
+    let paged = |t: &Tensor| matches!(t.storage, Storage::Paged { .. });
+    if paged(&a.k) != paged(&a.v) {
+        problems.add(
+            "storage.paged-pair",
+            "v.storage",
+            format!("{:?} with K {:?}", a.v.storage, a.k.storage),
+            "K and V must both be paged or neither",
+            "give V the storage of K",
+        );
+    }
+}
+
+fn types(a: &Attention, problems: &mut Problems) {
+    for (name, t) in [("k", &a.k), ("v", &a.v)] {
+        if t.dtype != a.q.dtype {
+            problems.add(
+                "dtype.mixed",
+                format!("{name}.dtype"),
+                t.dtype.to_string(),
+                format!("Q is {}, and Q, K and V must have one element type", a.q.dtype),
+                "convert one of them",
+            );
+        }
+    }
+    let inputs = match a.fp8 {
+        None => a.q.dtype.is_half(),
+        Some(Fp8::Delayed | Fp8::Current | Fp8::Block) => a.q.dtype.is_fp8(),
+    };
+    if !inputs {
+        let (needed, fix) = match a.fp8 {
+            None => ("f16 or bf16", "set `fp8` for 8-bit formats; cuDNN's attention takes no f32"),
+            Some(_) => ("e4m3 or e5m2", "leave `fp8` unset for 16-bit formats"),
+        };
+        problems.add("dtype.input", "q.dtype", a.q.dtype.to_string(), needed, fix);
+    }
+    let output = match a.fp8 {
+        None => a.o.dtype == a.q.dtype,
+        Some(Fp8::Delayed) => a.o.dtype.is_fp8(),
+        Some(Fp8::Current | Fp8::Block) => a.o.dtype.is_half(),
+    };
+    if inputs && !output {
+        let needed = match a.fp8 {
+            None => format!("Q's type, {}", a.q.dtype),
+            Some(Fp8::Delayed) => "an 8-bit type, since scaling is delayed".into(),
+            Some(Fp8::Current | Fp8::Block) => "a 16-bit type, since scales are current".into(),
+        };
+        problems.add("dtype.output", "o.dtype", a.o.dtype.to_string(), needed, "change O's element type");
+    }
+}
+
+fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
+    let Gradients { d_o, d_q, d_k, d_v, d_sink: _, deterministic: _ } = g;
+    let pairs = [("d_o", d_o, "o", &a.o), ("d_q", d_q, "q", &a.q), ("d_k", d_k, "k", &a.k), ("d_v", d_v, "v", &a.v)];
+    for (name, t, of, like) in pairs {
+        for axis in 0..4 {
+            same(problems, axis, (name, t), (of, like));
+        }
+        if std::mem::discriminant(&t.storage) != std::mem::discriminant(&like.storage) {
+            problems.add(
+                "storage.gradient",
+                format!("{name}.storage"),
+                format!("{:?}", t.storage),
+                format!("a gradient is stored like its tensor: {:?}", like.storage),
+                "give it the storage of its tensor",
+            );
+        }
+        if matches!(like.storage, Storage::Paged { .. }) {
+            problems.add(
+                "storage.paged-backward",
+                format!("{of}.storage"),
+                "paged",
+                "a backward has no paged operands",
+                "gather the pages first",
+            );
+        }
+        let fits = match a.fp8 {
+            None => t.dtype == a.q.dtype,
+            Some(_) => t.dtype.is_fp8() || t.dtype.is_half(),
+        };
+        if !fits {
+            problems.add(
+                "dtype.gradient",
+                format!("{name}.dtype"),
+                t.dtype.to_string(),
+                if a.fp8.is_none() { format!("Q's type, {}", a.q.dtype) } else { "an 8-bit or 16-bit type".into() },
+                "change the gradient's element type",
+            );
+        }
+    }
+}
