@@ -1,1 +1,28 @@
-//! Score expressions (being built).
+//! Score expressions: what an attention does to its scores, and which of them it keeps, as data.
+//!
+//! An expression is written with ordinary Rust operators on [`Expr`] handles and closed by [`Expr::build`] into a [`ScoreExpr`]:
+//! a canonical list of typed nodes that holds no address, no closure and no name, so that equal meaning is equal data.
+
+mod arena;
+mod build;
+mod canon;
+mod codec;
+mod error;
+mod handle;
+mod items;
+mod limits;
+mod node;
+mod operand;
+mod operators;
+mod ops;
+mod program;
+mod rank;
+mod typing;
+
+pub use error::{ExprError, ExprErrors, OperandKind};
+pub use handle::{Expr, batch, constant, head, int_slot, key, key_len, query, query_len, score, select, slot, tensor};
+pub use limits::{MAX_DEPTH, MAX_DERIVED_NODES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
+pub use node::{Axis, FloatConst, Node, NodeId, NotFinite, Side, SlotId, TensorId, Ty};
+pub use operand::{Grad, SlotSpec, SlotTy, TensorSpec};
+pub use ops::{Binary, Compare, Logic, Unary};
+pub use program::{Derived, Program, ScoreExpr};

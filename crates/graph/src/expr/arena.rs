@@ -1,0 +1,91 @@
+//! A growing list of nodes in which equal nodes are stored once (hash-consing), used by every pass that makes nodes.
+
+use std::collections::HashMap;
+
+use super::node::{FloatConst, Node, NodeId, Ty};
+use super::operand::{SlotSpec, TensorSpec};
+use super::typing;
+
+/// What expressions read from outside, with display names beside it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Operands {
+    pub(super) slots: Vec<SlotSpec>,
+    pub(super) tensors: Vec<TensorSpec>,
+    pub(super) slot_names: Vec<String>,
+    pub(super) tensor_names: Vec<String>,
+}
+
+/// Nodes under construction. Ids are handed out in order, so operands always have smaller ids.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arena {
+    nodes: Vec<Node>,
+    types: Vec<Ty>,
+    known: HashMap<Node, NodeId>,
+    pub(super) operands: Operands,
+}
+
+impl Arena {
+    pub(super) fn over(operands: Operands) -> Self {
+        Arena { operands, ..Arena::default() }
+    }
+
+    pub(super) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> Node {
+        self.nodes[id.at()]
+    }
+
+    pub(super) fn ty(&self, id: NodeId) -> Ty {
+        self.types[id.at()]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The id of this node, which is added if it is new.
+    ///
+    /// # Errors
+    /// The mismatch, if an operand is of the wrong type.
+    pub(super) fn try_add(&mut self, node: Node) -> Result<NodeId, typing::Mismatch> {
+        if let Some(&id) = self.known.get(&node) {
+            return Ok(id);
+        }
+        let ty = typing::node(node, &self.types, &self.operands.slots, &self.operands.tensors)?;
+        let id = NodeId(u32::try_from(self.nodes.len()).expect("passes stop long before 2^32 nodes"));
+        self.nodes.push(node);
+        self.types.push(ty);
+        self.known.insert(node, id);
+        Ok(id)
+    }
+
+    /// As [`Arena::try_add`], for passes that only ever make well-typed nodes out of well-typed ones.
+    pub(super) fn add(&mut self, node: Node) -> NodeId {
+        self.try_add(node).expect("this pass joins operands of equal, known types")
+    }
+
+    /// An integer as a float; constants that float32 holds exactly become float constants.
+    pub(super) fn to_float(&mut self, id: NodeId) -> NodeId {
+        match self.node(id) {
+            Node::Int(n) => match exact_float(n) {
+                Some(value) => self.add(Node::Float(value)),
+                None => self.add(Node::ToFloat(id)),
+            },
+            _ if self.ty(id) == Ty::Float => id,
+            _ => self.add(Node::ToFloat(id)),
+        }
+    }
+}
+
+/// The float32 constant equal to this integer, if there is one.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "the comparison finds out whether anything was lost"
+)]
+pub(super) fn exact_float(n: i32) -> Option<FloatConst> {
+    let near = n as f32;
+    (f64::from(near) as i64 == i64::from(n)).then(|| FloatConst::new(near).expect("32-bit integers are finite"))
+}

@@ -1,0 +1,305 @@
+//! From handles to a closed, canonical expression: types are checked, integers promoted, shared parts found, all problems collected.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::arena::{Arena, Operands};
+use super::canon;
+use super::error::{ExprError, ExprErrors, OperandKind};
+use super::handle::{Expr, Inner, Op};
+use super::limits::{MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
+use super::node::{Axis, FloatConst, Node, NodeId, SlotId, TensorId, Ty};
+use super::operand::{Grad, SlotSpec, SlotTy, TensorSpec};
+use super::ops::{Binary, Logic};
+use super::program::ScoreExpr;
+use super::typing::Mismatch;
+
+impl Expr {
+    /// Checks the expression and brings it into its canonical form.
+    ///
+    /// # Errors
+    /// Every problem found, each with its place.
+    pub fn build(&self) -> Result<ScoreExpr, ExprErrors> {
+        let mut builder = Builder::default();
+        let operands = builder.operand_tables(self);
+        let mut arena = Arena::over(operands);
+        let root = builder.nodes(self, &mut arena);
+        match (root, ExprErrors::from_list(builder.problems)) {
+            (_, Some(problems)) => Err(problems),
+            (Some(root), None) => Ok(canon::closed(&arena, root)?),
+            (None, None) => unreachable!("a node without a type has reported a problem"),
+        }
+    }
+
+    /// As [`Expr::build`], for an expression that modifies scores: the result is a float.
+    ///
+    /// # Errors
+    /// Every problem found; [`ExprError::RootType`] if the expression is no float.
+    pub fn build_score(&self) -> Result<ScoreExpr, ExprErrors> {
+        rooted(self.build()?, Ty::Float, "convert an integer with to_float(); a truth value is a mask, not a score")
+    }
+
+    /// As [`Expr::build`], for a predicate that says which scores are kept: the result is a truth value.
+    ///
+    /// # Errors
+    /// Every problem found; [`ExprError::RootType`] if the expression is no truth value.
+    pub fn build_predicate(&self) -> Result<ScoreExpr, ExprErrors> {
+        rooted(self.build()?, Ty::Bool, "compare it with something to get a truth value")
+    }
+}
+
+fn rooted(expr: ScoreExpr, needed: Ty, fix: &'static str) -> Result<ScoreExpr, ExprErrors> {
+    let given = expr.root_ty();
+    if given == needed { Ok(expr) } else { Err(ExprError::RootType { given, needed, fix }.into()) }
+}
+
+/// Each handle with the number of its operands already visited: a path from the root.
+type Path<'e> = Vec<(&'e Expr, usize)>;
+
+#[derive(Default)]
+struct Builder {
+    problems: Vec<ExprError>,
+    slots: HashMap<Arc<str>, SlotId>,
+    tensors: HashMap<Arc<str>, TensorId>,
+}
+
+impl Builder {
+    /// Collects slots and tensors by name (in the order of the names, so that nothing depends on the order of writing).
+    fn operand_tables(&mut self, root: &Expr) -> Operands {
+        let mut found: BTreeMap<Arc<str>, OperandKind> = BTreeMap::new();
+        let mut seen: HashMap<*const Inner, ()> = HashMap::new();
+        let mut rest = vec![root];
+        while let Some(expr) = rest.pop() {
+            if seen.insert(Arc::as_ptr(&expr.0), ()).is_some() {
+                continue;
+            }
+            let (name, kind) = match &expr.0.op {
+                Op::Slot(name, ty) => (name, OperandKind::Slot(*ty)),
+                Op::Tensor(name, spec) => (name, OperandKind::Tensor(*spec)),
+                _ => {
+                    rest.extend(expr.operands());
+                    continue;
+                }
+            };
+            match found.get(name) {
+                None => {
+                    self.check_operand(name, kind);
+                    found.insert(Arc::clone(name), kind);
+                }
+                Some(&first) if first != kind => {
+                    self.problems.push(ExprError::NameConflict { name: name.to_string(), first, second: kind });
+                }
+                Some(_) => {}
+            }
+        }
+        self.tables(found)
+    }
+
+    fn tables(&mut self, found: BTreeMap<Arc<str>, OperandKind>) -> Operands {
+        let mut tables = Operands::default();
+        for (name, kind) in found {
+            match kind {
+                OperandKind::Slot(ty) => {
+                    self.slots.insert(Arc::clone(&name), SlotId(tables.slots.len() as u32));
+                    tables.slots.push(SlotSpec { ty });
+                    tables.slot_names.push(name.to_string());
+                }
+                OperandKind::Tensor(spec) => {
+                    self.tensors.insert(Arc::clone(&name), TensorId(tables.tensors.len() as u32));
+                    tables.tensors.push(spec);
+                    tables.tensor_names.push(name.to_string());
+                }
+            }
+        }
+        for (what, given, limit) in
+            [("slots", tables.slots.len(), MAX_SLOTS), ("tensors", tables.tensors.len(), MAX_TENSORS)]
+        {
+            if given > limit {
+                self.problems.push(ExprError::TooMany { what, given, limit });
+            }
+        }
+        tables
+    }
+
+    fn check_operand(&mut self, name: &str, kind: OperandKind) {
+        if !is_name(name) {
+            self.problems.push(ExprError::BadName { name: name.chars().take(MAX_NAME).collect() });
+        }
+        if let OperandKind::Tensor(spec) = kind {
+            self.problems.extend(tensor_problems(name, spec));
+        }
+    }
+
+    /// Visits every handle once, operands first, and gives the node of the root (nothing if a problem was found below it).
+    fn nodes(&mut self, root: &Expr, arena: &mut Arena) -> Option<NodeId> {
+        let mut done: HashMap<*const Inner, Option<NodeId>> = HashMap::new();
+        let mut path: Path<'_> = vec![(root, 0)];
+        while let Some((expr, visited)) = path.last_mut() {
+            let expr: &Expr = expr;
+            if let Some(next) = expr.operands().nth(*visited) {
+                *visited += 1;
+                if !done.contains_key(&Arc::as_ptr(&next.0)) {
+                    path.push((next, 0));
+                }
+                continue;
+            }
+            let operands: Vec<Option<NodeId>> = expr.operands().map(|o| done[&Arc::as_ptr(&o.0)]).collect();
+            let node = match operands.into_iter().collect::<Option<Vec<NodeId>>>() {
+                None => None,
+                Some(operands) => self.node(&expr.0.op, &operands, arena, &path),
+            };
+            if arena.len() > MAX_NODES {
+                self.problems.push(ExprError::TooMany { what: "nodes", given: arena.len(), limit: MAX_NODES });
+                return None;
+            }
+            done.insert(Arc::as_ptr(&expr.0), node);
+            path.pop();
+        }
+        done[&Arc::as_ptr(&root.0)]
+    }
+
+    fn node(&mut self, op: &Op, operands: &[NodeId], arena: &mut Arena, path: &Path<'_>) -> Option<NodeId> {
+        let made = match (op, operands) {
+            (Op::Score, _) => arena.try_add(Node::Score),
+            (Op::Index(axis), _) => arena.try_add(Node::Index(*axis)),
+            (Op::Length(side), _) => arena.try_add(Node::Length(*side)),
+            (Op::Float(value), _) => match FloatConst::new(*value) {
+                Ok(value) => arena.try_add(Node::Float(value)),
+                Err(_) => {
+                    self.problems.push(ExprError::NotFinite { place: place(path), given: value.to_string() });
+                    return None;
+                }
+            },
+            (Op::Int(value), _) => arena.try_add(Node::Int(*value)),
+            (Op::Bool(value), _) => arena.try_add(Node::Bool(*value)),
+            (Op::Slot(name, ty), _) => {
+                let id = *self.slots.get(name)?;
+                // A name in conflict has been reported; the other meaning must not be taken for this one.
+                (arena.operands.slots[id.at()].ty == *ty).then_some(())?;
+                arena.try_add(Node::Slot(id))
+            }
+            (Op::Tensor(name, spec), _) => {
+                let id = *self.tensors.get(name)?;
+                (arena.operands.tensors[id.at()] == *spec && spec.ty().is_some()).then_some(())?;
+                arena.try_add(Node::Tensor(id))
+            }
+            (Op::ToFloat, &[a]) if arena.ty(a) == Ty::Bool => arena.try_add(Node::ToFloat(a)),
+            (Op::ToFloat, &[a]) => Ok(arena.to_float(a)),
+            (Op::Unary(op), &[a]) => arena.try_add(Node::Unary(*op, a)),
+            (Op::Binary(op), &[a, b]) => {
+                let [a, b] = promoted(arena, [a, b]);
+                if matches!(op, Binary::Rem | Binary::FloorRem) && arena.node(b) == Node::Int(0) {
+                    self.problems.push(ExprError::DivisionByZero { place: place(path), op: op.name() });
+                    return None;
+                }
+                arena.try_add(Node::Binary(*op, a, b))
+            }
+            (Op::Compare(op), &[a, b]) => {
+                let [a, b] = promoted(arena, [a, b]);
+                arena.try_add(Node::Compare(*op, a, b))
+            }
+            (Op::Not, &[a]) => arena.try_add(Node::Not(a)),
+            (Op::Logic(op), &[a, b]) => arena.try_add(Node::Logic(*op, a, b)),
+            (Op::Select, &[keep, yes, no]) => select(arena, keep, yes, no),
+            _ => unreachable!("every operation is made with its number of operands"),
+        };
+        made.map_err(|Mismatch { op, operand, given, needed, fix }| {
+            self.problems.push(ExprError::WrongType { place: place(path), op, operand, given, needed, fix });
+        })
+        .ok()
+    }
+}
+
+/// An integer meeting a float becomes a float.
+fn promoted(arena: &mut Arena, [a, b]: [NodeId; 2]) -> [NodeId; 2] {
+    match (arena.ty(a), arena.ty(b)) {
+        (Ty::Int, Ty::Float) => [arena.to_float(a), b],
+        (Ty::Float, Ty::Int) => [a, arena.to_float(b)],
+        _ => [a, b],
+    }
+}
+
+/// A selection between truth values is written with logic, of which there is only one form.
+fn select(arena: &mut Arena, keep: NodeId, yes: NodeId, no: NodeId) -> Result<NodeId, Mismatch> {
+    if [keep, yes, no].map(|id| arena.ty(id)) == [Ty::Bool; 3] {
+        let taken = arena.add(Node::Logic(Logic::And, keep, yes));
+        let other = arena.add(Node::Not(keep));
+        let other = arena.add(Node::Logic(Logic::And, other, no));
+        return arena.try_add(Node::Logic(Logic::Or, taken, other));
+    }
+    let [yes, no] = promoted(arena, [yes, no]);
+    arena.try_add(Node::Select { keep, yes, no })
+}
+
+/// Problems of a tensor taken alone.
+pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
+    let TensorSpec { dims, dtype, grad } = spec;
+    let mut problems = Vec::new();
+    let mut elements: u64 = 1;
+    for axis in Axis::ALL {
+        let given = dims[axis.dim()];
+        let product = elements.checked_mul(given).filter(|&n| n <= i64::MAX as u64);
+        if given == 0 || given > MAX_EXTENT || product.is_none() {
+            problems.push(ExprError::Extent { name: name.into(), axis, given });
+        }
+        elements = product.unwrap_or(elements).max(1);
+    }
+    match (spec.ty(), grad) {
+        (None, _) => problems.push(ExprError::TensorType { name: name.into(), given: dtype }),
+        (Some(Ty::Int), Grad::Needed) => problems.push(ExprError::IntegerGradient { name: name.into(), given: dtype }),
+        (Some(_), _) => {}
+    }
+    problems
+}
+
+/// Whether text forms can carry this name.
+pub(super) fn is_name(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.len() <= MAX_NAME
+}
+
+/// The path as text: `add.right > tanh`. Long paths keep their two ends.
+fn place(path: &Path<'_>) -> String {
+    const ENDS: usize = 6;
+    let last = path.len() - 1;
+    let mut text = String::new();
+    for (i, (expr, visited)) in path.iter().enumerate() {
+        if i >= ENDS && i + ENDS <= last {
+            if i == ENDS {
+                text.push_str(" > ...");
+            }
+            continue;
+        }
+        if i > 0 {
+            text.push_str(" > ");
+        }
+        text.push_str(op_name(&expr.0.op));
+        let operands = expr.operands().count();
+        if i < last && operands > 1 {
+            let names: [&str; 3] = if operands == 3 { ["keep", "yes", "no"] } else { ["left", "right", ""] };
+            text.push('.');
+            text.push_str(names[visited - 1]);
+        }
+    }
+    text
+}
+
+fn op_name(op: &Op) -> &'static str {
+    match op {
+        Op::Score => "score",
+        Op::Index(axis) => axis.name(),
+        Op::Length(side) => side.name(),
+        Op::Float(_) | Op::Int(_) | Op::Bool(_) => "constant",
+        Op::Slot(_, SlotTy::Float | SlotTy::Int) => "slot",
+        Op::Tensor(..) => "tensor",
+        Op::ToFloat => "to_float",
+        Op::Unary(op) => op.name(),
+        Op::Binary(op) => op.name(),
+        Op::Compare(op) => op.name(),
+        Op::Not => "!",
+        Op::Logic(op) => op.name(),
+        Op::Select => "select",
+    }
+}

@@ -1,0 +1,144 @@
+//! Serde forms of score expressions. Reading is total: whatever comes is either an error or a well-formed canonical expression.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::arena::{Arena, Operands};
+use super::build::{is_name, tensor_problems};
+use super::canon;
+use super::error::{ExprError, ExprErrors, OperandKind};
+use super::limits::{MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
+use super::node::{Node, NodeId};
+use super::operand::{Grad, SlotSpec, SlotTy, TensorSpec};
+use super::ops::Binary;
+use super::program::ScoreExpr;
+use crate::DType;
+
+/// What is written: the nodes, and the tables with their display names.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    nodes: Vec<Node>,
+    slots: Vec<SlotForm>,
+    tensors: Vec<TensorForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SlotForm {
+    name: String,
+    ty: SlotTy,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TensorForm {
+    name: String,
+    dims: [u64; 4],
+    dtype: DType,
+    grad: Grad,
+}
+
+impl Serialize for ScoreExpr {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let slots = self.slots().iter().zip(self.slot_names());
+        let tensors = self.tensors().iter().zip(self.tensor_names());
+        Form {
+            nodes: self.nodes().to_vec(),
+            slots: slots.map(|(&SlotSpec { ty }, name)| SlotForm { name: name.clone(), ty }).collect(),
+            tensors: tensors
+                .map(|(&TensorSpec { dims, dtype, grad }, name)| TensorForm { name: name.clone(), dims, dtype, grad })
+                .collect(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ScoreExpr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        checked(Form::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+fn checked(form: Form) -> Result<ScoreExpr, ExprErrors> {
+    let Form { nodes, slots, tensors } = form;
+    let operands = operands(slots, tensors)?;
+    if nodes.len() > MAX_NODES {
+        return Err(ExprError::TooMany { what: "nodes", given: nodes.len(), limit: MAX_NODES }.into());
+    }
+    let mut arena = Arena::over(operands);
+    let mut ids: Vec<NodeId> = Vec::with_capacity(nodes.len());
+    for (at, &node) in nodes.iter().enumerate() {
+        ids.push(checked_node(at, node, &ids, &mut arena)?);
+    }
+    let &root = ids.last().ok_or(ExprError::BadArena { node: 0, why: "there is no node at all" })?;
+    Ok(canon::closed(&arena, root)?)
+}
+
+fn operands(slots: Vec<SlotForm>, tensors: Vec<TensorForm>) -> Result<Operands, ExprErrors> {
+    let mut problems = Vec::new();
+    for (what, given, limit) in [("slots", slots.len(), MAX_SLOTS), ("tensors", tensors.len(), MAX_TENSORS)] {
+        if given > limit {
+            return Err(ExprError::TooMany { what, given, limit }.into());
+        }
+    }
+    let mut kinds: Vec<(String, OperandKind)> = Vec::new();
+    kinds.extend(slots.into_iter().map(|SlotForm { name, ty }| (name, OperandKind::Slot(ty))));
+    kinds.extend(tensors.into_iter().map(|TensorForm { name, dims, dtype, grad }| {
+        let spec = TensorSpec { dims, dtype, grad };
+        (name, OperandKind::Tensor(spec))
+    }));
+    let mut tables = Operands::default();
+    for (at, (name, kind)) in kinds.iter().enumerate() {
+        if !is_name(name) {
+            problems.push(ExprError::BadName { name: name.chars().take(MAX_NAME).collect() });
+        }
+        if let Some((_, first)) = kinds[..at].iter().find(|(other, _)| other == name) {
+            problems.push(ExprError::NameConflict { name: name.clone(), first: *first, second: *kind });
+        }
+        match *kind {
+            OperandKind::Slot(ty) => {
+                tables.slots.push(SlotSpec { ty });
+                tables.slot_names.push(name.clone());
+            }
+            OperandKind::Tensor(spec) => {
+                problems.extend(tensor_problems(name, spec));
+                tables.tensors.push(spec);
+                tables.tensor_names.push(name.clone());
+            }
+        }
+    }
+    ExprErrors::from_list(problems).map_or(Ok(tables), Err)
+}
+
+fn checked_node(at: usize, node: Node, ids: &[NodeId], arena: &mut Arena) -> Result<NodeId, ExprError> {
+    let bad = |why| ExprError::BadArena { node: at, why };
+    if node.operands().any(|id| id.at() >= at) {
+        return Err(bad("it refers to itself or to a later node"));
+    }
+    match node {
+        Node::Upstream => return Err(bad("the upstream gradient belongs to derivatives only")),
+        Node::Slot(id) if id.at() >= arena.operands.slots.len() => {
+            return Err(bad("it reads a slot that is not in the table"));
+        }
+        Node::Tensor(id) if id.at() >= arena.operands.tensors.len() => {
+            return Err(bad("it reads a tensor that is not in the table"));
+        }
+        _ => {}
+    }
+    let node = node.map_operands(|id| ids[id.at()]);
+    if let Node::Binary(op @ (Binary::Rem | Binary::FloorRem), _, b) = node
+        && arena.node(b) == Node::Int(0)
+    {
+        return Err(ExprError::DivisionByZero { place: format!("node {at}"), op: op.name() });
+    }
+    let id = arena.try_add(node).map_err(|mismatch| ExprError::WrongType {
+        place: format!("node {at}"),
+        op: mismatch.op,
+        operand: mismatch.operand,
+        given: mismatch.given,
+        needed: mismatch.needed,
+        fix: mismatch.fix,
+    })?;
+    // Converted constants have one form.
+    Ok(if let Node::ToFloat(of) = node { arena.to_float(of) } else { id })
+}

@@ -1,0 +1,208 @@
+//! What can be wrong with an expression: each problem with its place, what was given, what is needed and how to fix it.
+
+use std::fmt;
+
+use super::limits::{MAX_EXTENT, MAX_NAME};
+use super::node::{Axis, Ty};
+use super::operand::{SlotTy, TensorSpec};
+use crate::DType;
+
+/// One problem of an expression.
+///
+/// `place` is the path from the root of the expression to the operation at fault, for example `add.right > tanh`.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ExprError {
+    /// An operand is of a type that the operation does not take.
+    #[error("at {place}: the {operand} operand of '{op}' is {given}, but {needed} is needed; {fix}")]
+    WrongType {
+        /// Path of the operation.
+        place: String,
+        /// Name of the operation.
+        op: &'static str,
+        /// Which operand.
+        operand: &'static str,
+        /// Ty of that operand.
+        given: Ty,
+        /// Types that would do.
+        needed: &'static str,
+        /// What to write instead.
+        fix: &'static str,
+    },
+    /// A constant is NaN or infinite.
+    #[error(
+        "at {place}: the constant {given} is not finite; hide scores with the mask of the attention, or use a large finite number such as -1e9"
+    )]
+    NotFinite {
+        /// Path of the constant.
+        place: String,
+        /// The number as text (NaN equals nothing, itself included).
+        given: String,
+    },
+    /// An integer remainder by the constant 0.
+    #[error("at {place}: '{op}' by the constant 0; the divisor must be another integer")]
+    DivisionByZero {
+        /// Path of the operation.
+        place: String,
+        /// Name of the operation.
+        op: &'static str,
+    },
+    /// A name that text forms and messages cannot carry.
+    #[error(
+        "the name '{name}' is refused: a letter or '_' followed by letters, digits or '_', at most {MAX_NAME} characters in all, is needed"
+    )]
+    BadName {
+        /// The name, cut to a displayable length.
+        name: String,
+    },
+    /// One name stands for two different operands.
+    #[error("'{name}' is {first} and also {second}; give them different names")]
+    NameConflict {
+        /// The name.
+        name: String,
+        /// What it stood for first.
+        first: OperandKind,
+        /// What else it stands for.
+        second: OperandKind,
+    },
+    /// A tensor of an element type that expressions do not read.
+    #[error("the tensor '{name}' is {given}; f32, f16, bf16 (read as float) or i32 (read as int) is needed")]
+    TensorType {
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        given: DType,
+    },
+    /// A tensor with an impossible extent.
+    #[error("the tensor '{name}' has extent {given} over {axis}; 1 to {MAX_EXTENT} is needed, and fewer than 2^63 elements in all", axis = axis.name())]
+    Extent {
+        /// The tensor.
+        name: String,
+        /// Which dimension.
+        axis: Axis,
+        /// Its extent.
+        given: u64,
+    },
+    /// A gradient is asked of an integer tensor.
+    #[error(
+        "the gradient of the tensor '{name}' is asked for, but it is {given}: only float tensors have one; ask for Grad::None"
+    )]
+    IntegerGradient {
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        given: DType,
+    },
+    /// More of something than an expression may have.
+    #[error("the expression has {given} {what}, at most {limit} are taken; split it, or move parts into a bias tensor")]
+    TooMany {
+        /// What is counted.
+        what: &'static str,
+        /// How many there are (at least).
+        given: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Operands that cannot be told apart within reasonable time.
+    #[error(
+        "the {operands} slots and tensors of this expression are used so alike that no canonical order was found in {tried} tries; make them less alike"
+    )]
+    TooSymmetric {
+        /// Number of slots and tensors.
+        operands: usize,
+        /// Number of orders tried.
+        tried: usize,
+    },
+    /// The whole expression is of another type than asked for.
+    #[error("the expression is {given}, but {needed} is needed here; {fix}")]
+    RootType {
+        /// Ty of the expression.
+        given: Ty,
+        /// Ty asked for.
+        needed: Ty,
+        /// What to write instead.
+        fix: &'static str,
+    },
+    /// A list of nodes that is no expression.
+    #[error("node {node}: {why}; nodes must refer to earlier nodes, and to slots and tensors of their tables")]
+    BadArena {
+        /// Position of the node.
+        node: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperandKind {
+    /// A host scalar.
+    Slot(SlotTy),
+    /// A device tensor.
+    Tensor(TensorSpec),
+}
+
+impl fmt::Display for OperandKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OperandKind::Slot(ty) => write!(f, "a slot ({})", ty.ty()),
+            OperandKind::Tensor(TensorSpec { dims: [b, h, q, k], dtype, grad }) => {
+                write!(f, "a tensor ({dtype}[{b}, {h}, {q}, {k}], gradient {grad:?})")
+            }
+        }
+    }
+}
+
+/// Every problem of an expression, never empty.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExprErrors(Vec<ExprError>);
+
+impl ExprErrors {
+    /// Nothing if there is no problem.
+    pub(super) fn from_list(problems: Vec<ExprError>) -> Option<Self> {
+        (!problems.is_empty()).then_some(ExprErrors(problems))
+    }
+
+    /// The problems in the order in which they were found: operands before the operations that use them.
+    #[must_use]
+    pub fn list(&self) -> &[ExprError] {
+        &self.0
+    }
+
+    /// The problems one by one.
+    pub fn iter(&self) -> std::slice::Iter<'_, ExprError> {
+        self.0.iter()
+    }
+
+    /// The problems, owned.
+    #[must_use]
+    pub fn into_list(self) -> Vec<ExprError> {
+        self.0
+    }
+}
+
+impl<'e> IntoIterator for &'e ExprErrors {
+    type Item = &'e ExprError;
+    type IntoIter = std::slice::Iter<'e, ExprError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl From<ExprError> for ExprErrors {
+    fn from(problem: ExprError) -> Self {
+        ExprErrors(vec![problem])
+    }
+}
+
+impl fmt::Display for ExprErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.0.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "\n" };
+            write!(f, "{separator}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ExprErrors {}

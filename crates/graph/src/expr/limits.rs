@@ -1,0 +1,16 @@
+//! How large an expression may be. Real ones have tens of nodes; the limits keep hostile input from costing memory or time.
+
+/// Most nodes of a score expression.
+pub const MAX_NODES: usize = 4096;
+/// Longest chain of operands from the root of a score expression to a leaf.
+pub const MAX_DEPTH: usize = 256;
+/// Most slots of a score expression.
+pub const MAX_SLOTS: usize = 32;
+/// Most tensors of a score expression.
+pub const MAX_TENSORS: usize = 32;
+/// Most characters of a display name.
+pub const MAX_NAME: usize = 64;
+/// Most nodes of a derivative.
+pub const MAX_DERIVED_NODES: usize = 16 * MAX_NODES;
+/// Largest extent of a tensor: coordinates are 32-bit integers.
+pub const MAX_EXTENT: u64 = i32::MAX as u64;

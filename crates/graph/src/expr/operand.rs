@@ -1,0 +1,116 @@
+//! What an expression reads from outside: host scalars given at launch (slots) and device tensors, as two different kinds.
+//!
+//! A host tensor of several elements cannot be written down: a slot is one number, and everything larger is a device tensor.
+
+use serde::{Deserialize, Serialize};
+
+use super::node::{Axis, Ty};
+use crate::DType;
+
+/// Ty of a slot: how the host passes the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotTy {
+    /// A float32.
+    Float,
+    /// A 32-bit signed integer.
+    Int,
+}
+
+impl SlotTy {
+    /// Number under which this type enters canonical bytes.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            SlotTy::Float => 1,
+            SlotTy::Int => 2,
+        }
+    }
+
+    /// Ty of the value inside an expression.
+    #[must_use]
+    pub const fn ty(self) -> Ty {
+        match self {
+            SlotTy::Float => Ty::Float,
+            SlotTy::Int => Ty::Int,
+        }
+    }
+
+    /// The element type that carries it to a device.
+    #[must_use]
+    pub const fn dtype(self) -> DType {
+        match self {
+            SlotTy::Float => DType::F32,
+            SlotTy::Int => DType::I32,
+        }
+    }
+}
+
+/// A host scalar: one number, given at launch, never part of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SlotSpec {
+    /// How the number is passed.
+    pub ty: SlotTy,
+}
+
+/// Whether the gradient of a tensor is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grad {
+    /// No gradient.
+    None,
+    /// The backward gives the gradient, or the description is refused.
+    Needed,
+}
+
+impl Grad {
+    /// Number under which this enters canonical bytes.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Grad::None => 0,
+            Grad::Needed => 1,
+        }
+    }
+}
+
+/// A device tensor that an expression reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TensorSpec {
+    /// Extents over (batch, head, query, key). An extent of 1 is broadcast; any other must equal that of the scores.
+    pub dims: [u64; 4],
+    /// Element type: `f32`, `f16`, `bf16` (read as float) or `i32` (read as int).
+    pub dtype: DType,
+    /// Whether its gradient is wanted.
+    pub grad: Grad,
+}
+
+impl TensorSpec {
+    /// A tensor whose gradient is not wanted.
+    #[must_use]
+    pub const fn new(dtype: DType, dims: [u64; 4]) -> Self {
+        TensorSpec { dims, dtype, grad: Grad::None }
+    }
+
+    /// The same tensor, its gradient wanted.
+    #[must_use]
+    pub const fn with_grad(self) -> Self {
+        TensorSpec { grad: Grad::Needed, ..self }
+    }
+
+    /// Ty of an element inside an expression; nothing for element types that expressions do not read.
+    #[must_use]
+    pub const fn ty(&self) -> Option<Ty> {
+        match self.dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Some(Ty::Float),
+            DType::I32 => Some(Ty::Int),
+            DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::I64 | DType::U8 | DType::Bool => None,
+        }
+    }
+
+    /// The first axis on which this tensor can be broadcast to scores of `scores` = (batch, head, query, key) neither by 1 nor by equality.
+    #[must_use]
+    pub fn misfit(&self, scores: [u64; 4]) -> Option<Axis> {
+        Axis::ALL.into_iter().find(|axis| self.dims[axis.dim()] != 1 && self.dims[axis.dim()] != scores[axis.dim()])
+    }
+}

@@ -1,0 +1,200 @@
+//! The operations of score expressions: which there are, what each one means, and the numbers under which they enter canonical bytes.
+//!
+//! Codes are never reused and never renumbered. Where an operation has a cuDNN pointwise mode of its own, its number is in brackets.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! operations {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal, $text:literal;)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name {
+            $($(#[$vdoc])* $variant,)+
+        }
+
+        impl $name {
+            /// Every operation of this kind, in declaration order.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// Number under which this operation enters canonical bytes; never reused, never renumbered.
+            #[must_use]
+            pub const fn code(self) -> u8 {
+                match self { $($name::$variant => $code,)+ }
+            }
+
+            /// The name used in text forms.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text,)+ }
+            }
+
+            /// The operation that the text form calls `name`.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|op| op.name() == name)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+operations! {
+    /// Operations on one number. `Neg` and `Abs` keep integers; the others are for floats.
+    Unary {
+        /// `-x` (16). Integers wrap.
+        Neg = 1, "neg";
+        /// `|x|` (10). Integers wrap: the absolute value of the smallest integer is itself.
+        Abs = 2, "abs";
+        /// `e^x` (13); overflows to infinity.
+        Exp = 3, "exp";
+        /// Natural logarithm (15); minus infinity at 0, NaN below.
+        Log = 4, "log";
+        /// Square root (4); NaN below 0.
+        Sqrt = 5, "sqrt";
+        /// `1 / sqrt(x)` (17); infinity at 0, NaN below.
+        Rsqrt = 6, "rsqrt";
+        /// `1 / x` (22); infinity at 0 with the sign of the zero.
+        Reciprocal = 7, "reciprocal";
+        /// Sine (18), argument in radians.
+        Sin = 8, "sin";
+        /// Cosine (12), argument in radians.
+        Cos = 9, "cos";
+        /// Tangent (19), argument in radians.
+        Tan = 10, "tan";
+        /// Hyperbolic tangent (101).
+        Tanh = 11, "tanh";
+        /// `1 / (1 + e^-x)` (102).
+        Sigmoid = 12, "sigmoid";
+        /// Error function (20).
+        Erf = 13, "erf";
+        /// Largest whole number not above x (14).
+        Floor = 14, "floor";
+        /// Smallest whole number not below x (11).
+        Ceil = 15, "ceil";
+        /// `max(x, 0)` (100), no upper clip.
+        Relu = 16, "relu";
+        /// `x` above 0, `e^x - 1` elsewhere (103, alpha 1).
+        Elu = 17, "elu";
+        /// `x * (1 + erf(x / sqrt 2)) / 2` (104).
+        Gelu = 18, "gelu";
+        /// `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2` (107).
+        GeluTanh = 19, "gelu_tanh";
+        /// `log(1 + e^x)` (105, beta 1).
+        Softplus = 20, "softplus";
+        /// `x * sigmoid(x)` (106, beta 1).
+        Swish = 21, "swish";
+    }
+}
+
+operations! {
+    /// Operations on two numbers of the same type. `Div`, `Pow` and `Atan2` are for floats; the others take floats or integers.
+    Binary {
+        /// `a + b` (0). Integers wrap.
+        Add = 1, "add";
+        /// `a - b` (9). Integers wrap.
+        Sub = 2, "sub";
+        /// `a * b` (1). Integers wrap.
+        Mul = 3, "mul";
+        /// `a / b` (6); division by zero follows IEEE 754.
+        Div = 4, "div";
+        /// The smaller (2); a number wins over NaN.
+        Min = 5, "min";
+        /// The larger (3); a number wins over NaN.
+        Max = 6, "max";
+        /// `a^b` (8); NaN for a negative base with a fractional exponent.
+        Pow = 7, "pow";
+        /// Remainder of truncated division (7, C's `fmod` and `%`): it has the sign of `a`.
+        /// A float divisor of 0 gives NaN. An integer divisor of 0 gives 0 here and is undefined on a device; as a constant it is refused.
+        Rem = 8, "rem";
+        /// Remainder of floored division (24, cuDNN 9.27): it has the sign of `b`. Zero divisors as for `Rem`.
+        FloorRem = 9, "floor_rem";
+        /// Angle of the point with ordinate `a` and abscissa `b` (23), in (-pi, pi]; 0 at the origin.
+        Atan2 = 10, "atan2";
+    }
+}
+
+operations! {
+    /// Comparisons of two numbers of the same type. As in IEEE 754, all but `Ne` are false when an operand is NaN.
+    Compare {
+        /// `a == b` (300).
+        Eq = 1, "==";
+        /// `a != b` (301).
+        Ne = 2, "!=";
+        /// `a < b` (304).
+        Lt = 3, "<";
+        /// `a <= b` (305).
+        Le = 4, "<=";
+        /// `a > b` (302).
+        Gt = 5, ">";
+        /// `a >= b` (303).
+        Ge = 6, ">=";
+    }
+}
+
+operations! {
+    /// Operations on two truth values. Negation is a node of its own.
+    Logic {
+        /// Both (400).
+        And = 1, "&";
+        /// At least one (401).
+        Or = 2, "|";
+    }
+}
+
+impl Unary {
+    /// Whether integers are taken (and given back) as well as floats.
+    #[must_use]
+    pub const fn takes_int(self) -> bool {
+        matches!(self, Unary::Neg | Unary::Abs)
+    }
+}
+
+impl Binary {
+    /// Whether integers are taken (and given back) as well as floats.
+    #[must_use]
+    pub const fn takes_int(self) -> bool {
+        !matches!(self, Binary::Div | Binary::Pow | Binary::Atan2)
+    }
+
+    /// Whether the operands can be exchanged without changing the result.
+    #[must_use]
+    pub const fn is_commutative(self) -> bool {
+        matches!(self, Binary::Add | Binary::Mul | Binary::Min | Binary::Max)
+    }
+}
+
+impl Compare {
+    /// The comparison that says the same with its operands exchanged: `a < b` is `b > a`.
+    #[must_use]
+    pub const fn flipped(self) -> Self {
+        match self {
+            Compare::Eq => Compare::Eq,
+            Compare::Ne => Compare::Ne,
+            Compare::Lt => Compare::Gt,
+            Compare::Le => Compare::Ge,
+            Compare::Gt => Compare::Lt,
+            Compare::Ge => Compare::Le,
+        }
+    }
+
+    /// The comparison that is true exactly when this one is false, for integers (floats differ when an operand is NaN).
+    #[must_use]
+    pub const fn negated(self) -> Self {
+        match self {
+            Compare::Eq => Compare::Ne,
+            Compare::Ne => Compare::Eq,
+            Compare::Lt => Compare::Ge,
+            Compare::Le => Compare::Gt,
+            Compare::Gt => Compare::Le,
+            Compare::Ge => Compare::Lt,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Closed expressions: the canonical one that describes a score modification or a predicate, and those derived from it.
+
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
+use super::arena::Operands;
+use super::node::{Node, NodeId, SlotId, TensorId, Ty};
+use super::operand::{SlotSpec, TensorSpec};
+use super::typing;
+
+/// A well-typed list of nodes, operands first, the root last, equal nodes stored once; with the tables of what it reads.
+///
+/// Passes over it are loops over [`Program::nodes`]: an operand always stands before the node that uses it, so nothing needs recursion.
+/// Every node but the root is the operand of another one.
+#[derive(Clone, Debug)]
+pub struct Program {
+    nodes: Vec<Node>,
+    types: Vec<Ty>,
+    operands: Operands,
+}
+
+impl Program {
+    /// From nodes that a pass of this module made.
+    pub(super) fn from_parts(nodes: Vec<Node>, operands: Operands) -> Self {
+        let mut types: Vec<Ty> = Vec::with_capacity(nodes.len());
+        for &node in &nodes {
+            types.push(
+                typing::node(node, &types, &operands.slots, &operands.tensors)
+                    .expect("nodes were type-checked when they were made"),
+            );
+        }
+        Program { nodes, types, operands }
+    }
+
+    pub(super) fn operands(&self) -> &Operands {
+        &self.operands
+    }
+
+    /// The nodes, operands first.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The node that is the result: the last one.
+    #[must_use]
+    pub fn root(&self) -> NodeId {
+        NodeId((self.nodes.len() - 1) as u32)
+    }
+
+    /// One node.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Node {
+        self.nodes[id.at()]
+    }
+
+    /// Ty of a node's value.
+    #[must_use]
+    pub fn ty(&self, id: NodeId) -> Ty {
+        self.types[id.at()]
+    }
+
+    /// Ty of the result.
+    #[must_use]
+    pub fn root_ty(&self) -> Ty {
+        self.ty(self.root())
+    }
+
+    /// The host scalars given at launch.
+    #[must_use]
+    pub fn slots(&self) -> &[SlotSpec] {
+        &self.operands.slots
+    }
+
+    /// The device tensors.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorSpec] {
+        &self.operands.tensors
+    }
+
+    /// Display name of a slot.
+    #[must_use]
+    pub fn slot_name(&self, id: SlotId) -> &str {
+        &self.operands.slot_names[id.at()]
+    }
+
+    /// Display name of a tensor.
+    #[must_use]
+    pub fn tensor_name(&self, id: TensorId) -> &str {
+        &self.operands.tensor_names[id.at()]
+    }
+
+    /// Display names of the slots, in the order of [`Program::slots`].
+    #[must_use]
+    pub fn slot_names(&self) -> &[String] {
+        &self.operands.slot_names
+    }
+
+    /// Display names of the tensors, in the order of [`Program::tensors`].
+    #[must_use]
+    pub fn tensor_names(&self) -> &[String] {
+        &self.operands.tensor_names
+    }
+
+    /// The slot of this display name.
+    #[must_use]
+    pub fn slot_named(&self, name: &str) -> Option<SlotId> {
+        self.operands.slot_names.iter().position(|n| n == name).map(|at| SlotId(at as u32))
+    }
+
+    /// The tensor of this display name.
+    #[must_use]
+    pub fn tensor_named(&self, name: &str) -> Option<TensorId> {
+        self.operands.tensor_names.iter().position(|n| n == name).map(|at| TensorId(at as u32))
+    }
+
+    /// Whether some node is this one.
+    #[must_use]
+    pub fn contains(&self, node: Node) -> bool {
+        self.nodes.contains(&node)
+    }
+}
+
+/// A closed score expression or predicate in canonical form.
+///
+/// Equality and hash are those of the meaning as written: nodes, slot types and tensor specifications, never display names.
+/// The order in which operands of commutative operations were written, the direction of comparisons (`a < b` or `b > a`), the grouping
+/// of chains of `&` and `|`, repeated sub-expressions and names do not matter. Float arithmetic is not rearranged: `(a + b) + c` and
+/// `a + (b + c)` round differently and are different expressions.
+///
+/// Slots and tensors are numbered by their first use in the nodes, and every one of the tables is used.
+#[derive(Clone, Debug)]
+pub struct ScoreExpr(Program);
+
+impl ScoreExpr {
+    /// From a program that the canonical form was just made of.
+    pub(super) fn from_canonical(program: Program) -> Self {
+        ScoreExpr(program)
+    }
+
+    /// The nodes and what they read.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.0
+    }
+}
+
+impl Deref for ScoreExpr {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.0
+    }
+}
+
+impl PartialEq for ScoreExpr {
+    fn eq(&self, other: &Self) -> bool {
+        same(&self.0, &other.0)
+    }
+}
+
+impl Eq for ScoreExpr {}
+
+impl Hash for ScoreExpr {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash(&self.0, state);
+    }
+}
+
+/// An expression derived from a [`ScoreExpr`], over the same slots and tensors: ids, tables and names are those of the forward
+/// expression, whether or not the derived one uses them all. It may read [`Node::Upstream`].
+#[derive(Clone, Debug)]
+pub struct Derived(Program);
+
+impl Derived {
+    /// From a program over the tables of its forward expression.
+    pub(super) fn from_program(program: Program) -> Self {
+        Derived(program)
+    }
+
+    /// The nodes and what they read.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.0
+    }
+
+    /// Whether this is the constant 0.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        matches!(self.0.nodes(), [Node::Float(value)] if value.value() == 0.0)
+    }
+}
+
+impl Deref for Derived {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.0
+    }
+}
+
+impl PartialEq for Derived {
+    fn eq(&self, other: &Self) -> bool {
+        same(&self.0, &other.0)
+    }
+}
+
+impl Eq for Derived {}
+
+/// Names are left out on purpose.
+fn same(a: &Program, b: &Program) -> bool {
+    a.nodes == b.nodes && a.operands.slots == b.operands.slots && a.operands.tensors == b.operands.tensors
+}
+
+fn hash<H: Hasher>(program: &Program, state: &mut H) {
+    program.nodes.hash(state);
+    program.operands.slots.hash(state);
+    program.operands.tensors.hash(state);
+}

@@ -1,0 +1,124 @@
+//! The typing rules, in one place: which operand types each node takes and which type it gives.
+
+use super::node::{Node, NodeId, Ty};
+use super::operand::{SlotSpec, TensorSpec};
+use super::ops::{Binary, Compare, Logic, Unary};
+
+/// An operand of a type that its node does not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mismatch {
+    pub(super) op: &'static str,
+    pub(super) operand: &'static str,
+    pub(super) given: Ty,
+    pub(super) needed: &'static str,
+    pub(super) fix: &'static str,
+}
+
+const TO_FLOAT: &str = "convert it with to_float()";
+const NO_NUMBER: &str = "turn the truth value into a number with select(1.0, 0.0)";
+const NO_TRUTH: &str = "compare it with something to get a truth value";
+
+fn need_float(op: &'static str, operand: &'static str, given: Ty) -> Result<(), Mismatch> {
+    match given {
+        Ty::Float => Ok(()),
+        Ty::Int => Err(Mismatch { op, operand, given, needed: "float", fix: TO_FLOAT }),
+        Ty::Bool => Err(Mismatch { op, operand, given, needed: "float", fix: NO_NUMBER }),
+    }
+}
+
+fn need_number(op: &'static str, operand: &'static str, given: Ty) -> Result<(), Mismatch> {
+    match given {
+        Ty::Float | Ty::Int => Ok(()),
+        Ty::Bool => Err(Mismatch { op, operand, given, needed: "float or int", fix: NO_NUMBER }),
+    }
+}
+
+fn need_truth(op: &'static str, operand: &'static str, given: Ty) -> Result<(), Mismatch> {
+    match given {
+        Ty::Bool => Ok(()),
+        Ty::Float | Ty::Int => Err(Mismatch { op, operand, given, needed: "bool", fix: NO_TRUTH }),
+    }
+}
+
+fn need_same(op: &'static str, operand: &'static str, given: Ty, other: Ty) -> Result<(), Mismatch> {
+    if given == other { Ok(()) } else { Err(Mismatch { op, operand, given, needed: other.name(), fix: TO_FLOAT }) }
+}
+
+pub(super) fn unary(op: Unary, a: Ty) -> Result<Ty, Mismatch> {
+    if op.takes_int() {
+        need_number(op.name(), "only", a)?;
+        Ok(a)
+    } else {
+        need_float(op.name(), "only", a)?;
+        Ok(Ty::Float)
+    }
+}
+
+pub(super) fn binary(op: Binary, a: Ty, b: Ty) -> Result<Ty, Mismatch> {
+    if op.takes_int() {
+        need_number(op.name(), "left", a)?;
+        need_number(op.name(), "right", b)?;
+        need_same(op.name(), "right", b, a)?;
+        Ok(a)
+    } else {
+        need_float(op.name(), "left", a)?;
+        need_float(op.name(), "right", b)?;
+        Ok(Ty::Float)
+    }
+}
+
+pub(super) fn compare(op: Compare, a: Ty, b: Ty) -> Result<Ty, Mismatch> {
+    need_number(op.name(), "left", a)?;
+    need_number(op.name(), "right", b)?;
+    need_same(op.name(), "right", b, a)?;
+    Ok(Ty::Bool)
+}
+
+pub(super) fn logic(op: Logic, a: Ty, b: Ty) -> Result<Ty, Mismatch> {
+    need_truth(op.name(), "left", a)?;
+    need_truth(op.name(), "right", b)?;
+    Ok(Ty::Bool)
+}
+
+pub(super) fn not(a: Ty) -> Result<Ty, Mismatch> {
+    need_truth("!", "only", a)?;
+    Ok(Ty::Bool)
+}
+
+pub(super) fn to_float(a: Ty) -> Result<Ty, Mismatch> {
+    match a {
+        Ty::Int => Ok(Ty::Float),
+        Ty::Float | Ty::Bool => {
+            Err(Mismatch { op: "to_float", operand: "only", given: a, needed: "int", fix: "leave the conversion out" })
+        }
+    }
+}
+
+pub(super) fn select(keep: Ty, yes: Ty, no: Ty) -> Result<Ty, Mismatch> {
+    need_truth("select", "keep", keep)?;
+    need_number("select", "yes", yes)?;
+    need_number("select", "no", no)?;
+    need_same("select", "no", no, yes)?;
+    Ok(yes)
+}
+
+/// Ty of a node whose operands, slot and tensor are known to exist.
+///
+/// `None` as a tensor's type (an element type that expressions do not read) counts as float here; it is reported elsewhere.
+pub(super) fn node(node: Node, types: &[Ty], slots: &[SlotSpec], tensors: &[TensorSpec]) -> Result<Ty, Mismatch> {
+    let of = |id: NodeId| types[id.at()];
+    match node {
+        Node::Score | Node::Upstream | Node::Float(_) => Ok(Ty::Float),
+        Node::Index(_) | Node::Length(_) | Node::Int(_) => Ok(Ty::Int),
+        Node::Bool(_) => Ok(Ty::Bool),
+        Node::Slot(id) => Ok(slots[id.at()].ty.ty()),
+        Node::Tensor(id) => Ok(tensors[id.at()].ty().unwrap_or(Ty::Float)),
+        Node::ToFloat(a) => to_float(of(a)),
+        Node::Unary(op, a) => unary(op, of(a)),
+        Node::Binary(op, a, b) => binary(op, of(a), of(b)),
+        Node::Compare(op, a, b) => compare(op, of(a), of(b)),
+        Node::Not(a) => not(of(a)),
+        Node::Logic(op, a, b) => logic(op, of(a), of(b)),
+        Node::Select { keep, yes, no } => select(of(keep), of(yes), of(no)),
+    }
+}
