@@ -60,14 +60,7 @@ impl Entry {
     pub(crate) fn memory_bytes(&self) -> u64 {
         // The constant covers the struct, the allocation headers and the slot in the memory layer.
         const AROUND: usize = 320;
-        let Entry {
-            kind: _,
-            target,
-            what,
-            library,
-            meta,
-            payload,
-        } = self;
+        let Entry { kind: _, target, what, library, meta, payload } = self;
         (target.len() + what.len() + library.len() + meta.len() + payload.len() + AROUND) as u64
     }
 }

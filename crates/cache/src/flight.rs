@@ -50,17 +50,10 @@ impl Flights {
                 false => Role::Follow(Arc::clone(flight)),
             };
         }
-        let flight = Arc::new(Flight {
-            owner: thread::current().id(),
-            outcome: Mutex::new(None),
-            landed: Condvar::new(),
-        });
+        let flight =
+            Arc::new(Flight { owner: thread::current().id(), outcome: Mutex::new(None), landed: Condvar::new() });
         flights.insert(key, Arc::clone(&flight));
-        Role::Lead(Lead {
-            flights: self,
-            flight,
-            key,
-        })
+        Role::Lead(Lead { flights: self, flight, key })
     }
 }
 
@@ -101,8 +94,6 @@ impl Drop for Lead<'_> {
 }
 
 /// No lock of this module is held while foreign code runs, so a poisoned one still guards consistent data.
-fn unpoisoned<'a, T>(
-    lock: Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>>,
-) -> MutexGuard<'a, T> {
+fn unpoisoned<'a, T>(lock: Result<MutexGuard<'a, T>, PoisonError<MutexGuard<'a, T>>>) -> MutexGuard<'a, T> {
     lock.unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,9 +14,7 @@ pub struct Key(pub [u8; 32]);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseKeyError {
     /// Not 64 characters long.
-    #[error(
-        "a key has 64 hex digits, this text has {found} characters; copy the whole key from `cache ls`"
-    )]
+    #[error("a key has 64 hex digits, this text has {found} characters; copy the whole key from `cache ls`")]
     Length {
         /// Characters found.
         found: usize,
@@ -60,9 +58,7 @@ impl FromStr for Key {
         }
         let mut bytes = [0u8; 32];
         for (at, digit) in text.chars().enumerate() {
-            let value = digit
-                .to_digit(16)
-                .ok_or(ParseKeyError::Digit { at, found: digit })?;
+            let value = digit.to_digit(16).ok_or(ParseKeyError::Digit { at, found: digit })?;
             // `to_digit(16)` is below 16, so the cast keeps everything.
             bytes[at / 2] = (bytes[at / 2] << 4) | value as u8;
         }
@@ -80,10 +76,7 @@ mod tests {
         assert_eq!("".parse::<Key>(), Err(ParseKeyError::Length { found: 0 }));
         assert_eq!("ab".parse::<Key>(), Err(ParseKeyError::Length { found: 2 }));
         let text = format!("{}g", "0".repeat(63));
-        assert_eq!(
-            text.parse::<Key>(),
-            Err(ParseKeyError::Digit { at: 63, found: 'g' })
-        );
+        assert_eq!(text.parse::<Key>(), Err(ParseKeyError::Digit { at: 63, found: 'g' }));
         // 64 bytes of UTF-8 but fewer characters: counted as characters, never split.
         assert!("é".repeat(32).parse::<Key>().is_err());
         assert!("é".repeat(64).parse::<Key>().is_err());

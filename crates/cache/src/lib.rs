@@ -38,34 +38,46 @@
 
 #![forbid(unsafe_code)]
 
+mod cause;
 mod entry;
 mod error;
+mod evict;
 mod flight;
 mod folder;
 mod format;
+mod gc;
 mod key;
+mod list;
 mod lock;
+mod lookup;
 mod memory;
 mod obtain;
 mod options;
 mod paths;
 mod quarantine;
+mod read;
 mod rejection;
+mod scan;
 mod settings;
 mod stats;
 mod trust;
 mod vault;
+mod write;
 
+pub use cause::Cause;
 pub use entry::{Entry, EntryKind};
 pub use error::{Error, OpenError, StoreError};
+pub use evict::{Candidate, Eviction, MAX_SKEW, plan_eviction};
 pub use format::{
-    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, decode,
-    decode_header, encode,
+    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, decode, decode_header, encode,
 };
+pub use gc::GcReport;
 pub use key::{Key, ParseKeyError};
+pub use list::{Depth, Listed, Usage, VerifyReport};
+pub use lookup::Lookup;
 pub use obtain::Obtained;
 pub use options::{Clock, DiskLimits, Mode, VaultOptions};
-pub use rejection::{Cause, Rejection};
+pub use rejection::Rejection;
 pub use settings::{FolderSource, OptionError, Settings, parse_bytes};
 pub use stats::Stats;
-pub use vault::{Lookup, Source, Vault};
+pub use vault::{Source, Vault};

@@ -24,10 +24,7 @@ impl Memory {
     /// With 0 entries or 0 bytes nothing is kept.
     pub(crate) fn new(entries: usize, bytes: u64) -> Self {
         let evicted = Arc::new(AtomicU64::new(0));
-        let weight = Weight {
-            entries: entries as u64,
-            bytes,
-        };
+        let weight = Weight { entries: entries as u64, bytes };
         let options = OptionsBuilder::new()
             .shards(SHARDS)
             .estimated_items_capacity(entries)
@@ -36,19 +33,12 @@ impl Memory {
             .hot_allocation(if entries < 34 { 0.5 } else { 0.97 })
             .build();
         let cache = match options {
-            Ok(options) if entries > 0 && bytes > 0 => Some(Cache::with_options(
-                options,
-                weight,
-                DefaultHashBuilder::default(),
-                Watch(Arc::clone(&evicted)),
-            )),
+            Ok(options) if entries > 0 && bytes > 0 => {
+                Some(Cache::with_options(options, weight, DefaultHashBuilder::default(), Watch(Arc::clone(&evicted))))
+            }
             _ => None,
         };
-        Memory {
-            cache,
-            evicted,
-            bytes,
-        }
+        Memory { cache, evicted, bytes }
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
@@ -64,12 +54,6 @@ impl Memory {
         }
     }
 
-    pub(crate) fn remove(&self, key: &Key) {
-        if let Some(cache) = &self.cache {
-            cache.remove(key);
-        }
-    }
-
     pub(crate) fn clear(&self) {
         if let Some(cache) = &self.cache {
             cache.clear();
@@ -80,9 +64,7 @@ impl Memory {
     pub(crate) fn in_use(&self) -> impl Iterator<Item = Key> + '_ {
         let entries = self.cache.iter().flat_map(|cache| cache.iter());
         // One count is the cache's, one is the clone that the iterator made.
-        entries
-            .filter(|(_, entry)| Arc::strong_count(entry) > 2)
-            .map(|(key, _)| key)
+        entries.filter(|(_, entry)| Arc::strong_count(entry) > 2).map(|(key, _)| key)
     }
 
     pub(crate) fn evicted(&self) -> u64 {
@@ -94,9 +76,7 @@ impl Memory {
         let Some(cache) = &self.cache else {
             return (0, 0);
         };
-        cache.iter().fold((0, 0), |(entries, bytes), (_, entry)| {
-            (entries + 1, bytes + entry.memory_bytes())
-        })
+        cache.iter().fold((0, 0), |(entries, bytes), (_, entry)| (entries + 1, bytes + entry.memory_bytes()))
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::flight::{Lead, Outcome, Role};
 use crate::lock::{self, Locked};
+use crate::lookup::Below;
 use crate::stats::count;
-use crate::vault::Below;
 use crate::{Entry, Error, Key, Mode, Source, StoreError, Vault};
 
 /// An entry, where it came from, and whether it will be there next time.
@@ -22,11 +22,7 @@ pub struct Obtained {
 
 impl Obtained {
     fn new(entry: Arc<Entry>, source: Source) -> Self {
-        Obtained {
-            entry,
-            source,
-            unstored: None,
-        }
+        Obtained { entry, source, unstored: None }
     }
 }
 
@@ -40,11 +36,7 @@ impl Vault {
     /// * A stored file that is rejected counts as absent. A built entry that cannot be stored is given all the same.
     ///
     /// `build` must depend on nothing that is not under the key. It may use the vault for other keys.
-    pub fn get_or_build<E>(
-        &self,
-        key: &Key,
-        build: impl FnOnce() -> Result<Entry, E>,
-    ) -> Result<Obtained, Error<E>>
+    pub fn get_or_build<E>(&self, key: &Key, build: impl FnOnce() -> Result<Entry, E>) -> Result<Obtained, Error<E>>
     where
         E: Send + Sync + 'static,
     {
@@ -74,12 +66,7 @@ impl Vault {
         }
     }
 
-    fn lead<E>(
-        &self,
-        key: &Key,
-        lead: Lead<'_>,
-        build: impl FnOnce() -> Result<Entry, E>,
-    ) -> Result<Obtained, Error<E>>
+    fn lead<E>(&self, key: &Key, lead: Lead<'_>, build: impl FnOnce() -> Result<Entry, E>) -> Result<Obtained, Error<E>>
     where
         E: Send + Sync + 'static,
     {
@@ -119,11 +106,7 @@ impl Vault {
         self.inner.memory.insert(*key, Arc::clone(&entry));
         let unstored = self.store(key, &entry).err().map(Arc::new);
         lead.land(Outcome::Entry(Arc::clone(&entry)));
-        Ok(Obtained {
-            entry,
-            source: Source::Built,
-            unstored,
-        })
+        Ok(Obtained { entry, source: Source::Built, unstored })
     }
 
     fn lock(&self, key: &Key) -> Option<lock::KeyLock> {

@@ -33,12 +33,7 @@ pub struct DiskLimits {
 impl Default for DiskLimits {
     /// 4 GiB, no age limit, down to four fifths, ten minutes of grace.
     fn default() -> Self {
-        DiskLimits {
-            max_bytes: Some(4 << 30),
-            max_age: None,
-            low_water: 0.8,
-            grace: Duration::from_secs(600),
-        }
+        DiskLimits { max_bytes: Some(4 << 30), max_age: None, low_water: 0.8, grace: Duration::from_secs(600) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use crate::folder::{Folder, Loaded};
+use crate::folder::Folder;
 use crate::{Key, Rejection};
 
 /// Most files kept in quarantine; the oldest go first.
@@ -19,16 +19,12 @@ impl Folder {
     pub(crate) fn set_aside(&self, key: &Key, rejection: &Rejection) -> Option<PathBuf> {
         static UNIQUE: AtomicU64 = AtomicU64::new(0);
         let from = self.places.entry(key);
-        let to = self
-            .places
-            .rejected(key, rejection.cause(), UNIQUE.fetch_add(1, Relaxed));
+        let to = self.places.rejected(key, rejection.cause(), UNIQUE.fetch_add(1, Relaxed));
         if let Err(error) = fs::rename(&from, &to) {
             tracing::debug!(path = %from.display(), %error, "could not move a rejected entry aside");
             return None;
         }
-        let again = fs::read(&to)
-            .ok()
-            .map(|bytes| crate::decode(&bytes, Some(key)));
+        let again = fs::read(&to).ok().map(|bytes| crate::decode(&bytes, Some(key)));
         if let Some(Ok(_)) = again {
             // A third writer may have put the same key there once more; a link never replaces it, a rename would only
             // replace one good entry by another.
@@ -60,10 +56,5 @@ impl Folder {
             // Another process may trim at the same time.
             let _ = fs::remove_file(path);
         }
-    }
-
-    /// Reads an entry again, for tests and `verify`: is it good now?
-    pub(crate) fn is_good(&self, key: &Key) -> bool {
-        matches!(self.load(key), Loaded::Good(..))
     }
 }

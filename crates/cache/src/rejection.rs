@@ -1,8 +1,6 @@
 //! Why stored bytes were not served: one cause per check, in the order of the checks.
 
-use std::fmt;
-
-use crate::Key;
+use crate::{Cause, Key};
 
 /// Why an entry was rejected. The variants stand in the order in which the checks run; the first that fails is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,13 +13,14 @@ pub enum Rejection {
         detail: String,
     },
     /// The file, or its folder, can be written by others, or belongs to another user.
-    #[error(
-        "{detail}; fix the permissions, or allow shared folders if you trust everyone who can write there"
-    )]
+    #[error("{detail}; fix the permissions, or allow shared folders if you trust everyone who can write there")]
     Untrusted {
         /// Which, and by whom.
         detail: String,
     },
+    /// What came from a remote store does not carry the seal of this vault's key.
+    #[error("it does not carry the seal of this vault's key")]
+    Seal,
     /// It does not start like an entry.
     #[error("it does not start with the mark of an entry, but with {found:02x?}")]
     Magic {
@@ -131,112 +130,13 @@ pub enum Rejection {
     PayloadChecksum,
 }
 
-/// The name of a cause, without its facts: what counters and file names use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Cause {
-    /// See [`Rejection::Unreadable`].
-    Unreadable,
-    /// See [`Rejection::Untrusted`].
-    Untrusted,
-    /// See [`Rejection::Magic`].
-    Magic,
-    /// See [`Rejection::FormatVersion`].
-    FormatVersion,
-    /// See [`Rejection::HeaderLength`].
-    HeaderLength,
-    /// See [`Rejection::HeaderChecksum`].
-    HeaderChecksum,
-    /// See [`Rejection::Flags`].
-    Flags,
-    /// See [`Rejection::KeyMismatch`].
-    KeyMismatch,
-    /// See [`Rejection::Kind`].
-    Kind,
-    /// See [`Rejection::FieldLengths`].
-    FieldLengths,
-    /// See [`Rejection::Label`].
-    Label,
-    /// See [`Rejection::Codec`].
-    Codec,
-    /// See [`Rejection::SharedBlobs`].
-    SharedBlobs,
-    /// See [`Rejection::PayloadTooLarge`].
-    PayloadTooLarge,
-    /// See [`Rejection::FileLength`].
-    FileLength,
-    /// See [`Rejection::StoredChecksum`].
-    StoredChecksum,
-    /// See [`Rejection::Decompress`].
-    Decompress,
-    /// See [`Rejection::PayloadLength`].
-    PayloadLength,
-    /// See [`Rejection::PayloadChecksum`].
-    PayloadChecksum,
-}
-
-impl Cause {
-    /// Every cause, in the order of the checks; `ALL[c as usize] == c`.
-    pub const ALL: [Cause; 19] = [
-        Cause::Unreadable,
-        Cause::Untrusted,
-        Cause::Magic,
-        Cause::FormatVersion,
-        Cause::HeaderLength,
-        Cause::HeaderChecksum,
-        Cause::Flags,
-        Cause::KeyMismatch,
-        Cause::Kind,
-        Cause::FieldLengths,
-        Cause::Label,
-        Cause::Codec,
-        Cause::SharedBlobs,
-        Cause::PayloadTooLarge,
-        Cause::FileLength,
-        Cause::StoredChecksum,
-        Cause::Decompress,
-        Cause::PayloadLength,
-        Cause::PayloadChecksum,
-    ];
-
-    /// A stable name in lower case with dashes.
-    pub fn code(self) -> &'static str {
-        match self {
-            Cause::Unreadable => "unreadable",
-            Cause::Untrusted => "untrusted",
-            Cause::Magic => "magic",
-            Cause::FormatVersion => "format-version",
-            Cause::HeaderLength => "header-length",
-            Cause::HeaderChecksum => "header-checksum",
-            Cause::Flags => "flags",
-            Cause::KeyMismatch => "key-mismatch",
-            Cause::Kind => "kind",
-            Cause::FieldLengths => "field-lengths",
-            Cause::Label => "label",
-            Cause::Codec => "codec",
-            Cause::SharedBlobs => "shared-blobs",
-            Cause::PayloadTooLarge => "payload-too-large",
-            Cause::FileLength => "file-length",
-            Cause::StoredChecksum => "stored-checksum",
-            Cause::Decompress => "decompress",
-            Cause::PayloadLength => "payload-length",
-            Cause::PayloadChecksum => "payload-checksum",
-        }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code())
-    }
-}
-
 impl Rejection {
     /// The cause without its facts.
     pub fn cause(&self) -> Cause {
         match self {
             Rejection::Unreadable { .. } => Cause::Unreadable,
             Rejection::Untrusted { .. } => Cause::Untrusted,
+            Rejection::Seal => Cause::Seal,
             Rejection::Magic { .. } => Cause::Magic,
             Rejection::FormatVersion { .. } => Cause::FormatVersion,
             Rejection::HeaderLength { .. } => Cause::HeaderLength,
@@ -260,25 +160,6 @@ impl Rejection {
     /// Whether the bytes themselves are bad, so that the file is moved aside. What could not be read, or is only not
     /// trusted, may be a good entry and stays.
     pub fn is_about_content(&self) -> bool {
-        !matches!(
-            self,
-            Rejection::Unreadable { .. } | Rejection::Untrusted { .. }
-        )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn causes_are_numbered_in_order_and_named_apart() {
-        for (at, cause) in Cause::ALL.into_iter().enumerate() {
-            assert_eq!(cause as usize, at, "{cause}");
-        }
-        let mut names = Cause::ALL.map(Cause::code).to_vec();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), Cause::ALL.len());
+        !matches!(self, Rejection::Unreadable { .. } | Rejection::Untrusted { .. })
     }
 }

@@ -79,9 +79,7 @@ impl Settings {
         };
         let layers = match (&options.layers, env("QKVAULT_CACHE_LAYERS")) {
             (Some(layers), _) => layers.clone(),
-            (None, Some(value)) => std::env::split_paths(&value)
-                .filter(|path| !path.as_os_str().is_empty())
-                .collect(),
+            (None, Some(value)) => std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty()).collect(),
             (None, None) => Vec::new(),
         };
         let limits = match options.limits {
@@ -97,14 +95,7 @@ impl Settings {
                 _ => return Err(bad(ALLOW_SHARED, value, "1 or 0")),
             },
         };
-        Ok(Settings {
-            folder,
-            folder_source,
-            mode,
-            layers,
-            limits,
-            allow_shared_writable,
-        })
+        Ok(Settings { folder, folder_source, mode, layers, limits, allow_shared_writable })
     }
 }
 
@@ -141,9 +132,7 @@ fn limits_from(env: &dyn Fn(&str) -> Option<OsString>) -> Result<DiskLimits, Opt
         limits.max_bytes = (bytes != 0).then_some(bytes);
     }
     if let Some(value) = env(MAX_AGE) {
-        let days = value
-            .to_str()
-            .and_then(|text| text.trim().parse::<u32>().ok());
+        let days = value.to_str().and_then(|text| text.trim().parse::<u32>().ok());
         let expected = "a number of days, or 0 for no limit";
         let days = days.ok_or_else(|| bad(MAX_AGE, value, expected))?;
         limits.max_age = (days != 0).then(|| Duration::from_secs(u64::from(days) * 86_400));
@@ -163,19 +152,11 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
         "T" | "TB" | "TIB" => 40,
         _ => return None,
     };
-    digits
-        .trim_end()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1 << shift)
+    digits.trim_end().parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 fn bad(variable: &'static str, value: OsString, expected: &'static str) -> OptionError {
-    OptionError {
-        variable,
-        value,
-        expected,
-    }
+    OptionError { variable, value, expected }
 }
 
 #[cfg(test)]
@@ -191,11 +172,7 @@ mod tests {
 
     #[test]
     fn folder_rule_in_its_order() {
-        let all = with(&[
-            ("QKVAULT_CACHE_DIR", "/a"),
-            ("XDG_CACHE_HOME", "/b"),
-            ("HOME", "/c"),
-        ]);
+        let all = with(&[("QKVAULT_CACHE_DIR", "/a"), ("XDG_CACHE_HOME", "/b"), ("HOME", "/c")]);
         let code = all.clone().folder("/code").resolve().unwrap();
         assert_eq!(code.folder, PathBuf::from("/code"));
         assert_eq!(code.folder_source, FolderSource::Code);
@@ -245,35 +222,20 @@ mod tests {
     fn a_variable_that_cannot_be_understood_is_named() {
         for vars in [
             &[("QKVAULT_CACHE_DIR", "/a"), ("QKVAULT_CACHE", "yes")],
-            &[
-                ("QKVAULT_CACHE_DIR", "/a"),
-                ("QKVAULT_CACHE_MAX_BYTES", "4X"),
-            ],
+            &[("QKVAULT_CACHE_DIR", "/a"), ("QKVAULT_CACHE_MAX_BYTES", "4X")],
             &[("QKVAULT_CACHE_DIR", "/a"), ("QKVAULT_CACHE_MAX_AGE", "-1")],
-            &[
-                ("QKVAULT_CACHE_DIR", "/a"),
-                ("QKVAULT_CACHE_ALLOW_SHARED", "y"),
-            ],
+            &[("QKVAULT_CACHE_DIR", "/a"), ("QKVAULT_CACHE_ALLOW_SHARED", "y")],
         ] {
             let error = with(vars).resolve().unwrap_err();
             assert_eq!(error.variable, vars[1].0);
             let text = error.to_string();
-            assert!(
-                text.contains(vars[1].1) && text.contains("expected"),
-                "{text}"
-            );
+            assert!(text.contains(vars[1].1) && text.contains("expected"), "{text}");
         }
     }
 
     #[test]
     fn bytes_with_and_without_unit() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("17", 17),
-            ("1k", 1024),
-            ("500M", 500 << 20),
-            ("8 GiB", 8 << 30),
-        ] {
+        for (text, bytes) in [("0", 0), ("17", 17), ("1k", 1024), ("500M", 500 << 20), ("8 GiB", 8 << 30)] {
             assert_eq!(parse_bytes(text), Some(bytes), "{text}");
         }
         for text in ["", "G", "-1", "1.5G", "1Q", "99999999999999999T", "1 2"] {

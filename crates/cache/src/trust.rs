@@ -27,9 +27,7 @@ pub(crate) fn distrust(meta: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let (owner, me) = (meta.uid(), rustix::process::geteuid().as_raw());
     if owner != 0 && owner != me {
-        return Some(format!(
-            "it belongs to user {owner}, this process is user {me}"
-        ));
+        return Some(format!("it belongs to user {owner}, this process is user {me}"));
     }
     let mode = meta.mode() & 0o7777;
     let who = match (mode & 0o020 != 0, mode & 0o002 != 0) {
@@ -55,12 +53,7 @@ pub(crate) fn distrust_above(path: &Path) -> Option<String> {
         let mode = fs::metadata(folder).ok()?.mode();
         let open = mode & 0o002 != 0 && mode & 0o1000 == 0;
         let mode = mode & 0o7777;
-        open.then(|| {
-            format!(
-                "everyone can rename what is in {} (mode {mode:04o}, not sticky)",
-                folder.display()
-            )
-        })
+        open.then(|| format!("everyone can rename what is in {} (mode {mode:04o}, not sticky)", folder.display()))
     })
 }
 

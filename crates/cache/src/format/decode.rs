@@ -2,10 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::{
-    Codec, FIXED_LEN, FORMAT_VERSION, HASH_LEN, Header, MAGIC, MAX_HEADER, MAX_PAYLOAD, MIN_HEADER,
-    at,
-};
+use super::{Codec, FIXED_LEN, FORMAT_VERSION, HASH_LEN, Header, MAGIC, MAX_HEADER, MAX_PAYLOAD, MIN_HEADER, at};
 use crate::{Entry, EntryKind, Key, Rejection};
 
 /// Reads and checks a header from the start of `bytes`, which may hold more or less than the entry.
@@ -14,18 +11,13 @@ use crate::{Entry, EntryKind, Key, Rejection};
 /// lengths are checked against the format's limits only.
 pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
     if !bytes.starts_with(&MAGIC) {
-        return Err(Rejection::Magic {
-            found: bytes[..bytes.len().min(MAGIC.len())].to_vec(),
-        });
+        return Err(Rejection::Magic { found: bytes[..bytes.len().min(MAGIC.len())].to_vec() });
     }
     let version = bytes.get(at::VERSION..at::FLAGS).map(u16_le);
     match version {
         Some(FORMAT_VERSION) => {}
         Some(found) => {
-            return Err(Rejection::FormatVersion {
-                found,
-                expected: FORMAT_VERSION,
-            });
+            return Err(Rejection::FormatVersion { found, expected: FORMAT_VERSION });
         }
         None => return Err(short_header(bytes.len(), MIN_HEADER)),
     }
@@ -50,14 +42,9 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     if let Some(&expected) = key
         && expected != found_key
     {
-        return Err(Rejection::KeyMismatch {
-            expected,
-            found: found_key,
-        });
+        return Err(Rejection::KeyMismatch { expected, found: found_key });
     }
-    let kind = EntryKind::from_code(bytes[at::KIND]).ok_or(Rejection::Kind {
-        found: bytes[at::KIND],
-    })?;
+    let kind = EntryKind::from_code(bytes[at::KIND]).ok_or(Rejection::Kind { found: bytes[at::KIND] })?;
 
     let shared = bytes[at::SHARED] as usize;
     let lens = [
@@ -69,10 +56,7 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     ];
     let fields = FIXED_LEN + lens.iter().sum::<usize>() + HASH_LEN;
     if fields != header_len {
-        return Err(Rejection::FieldLengths {
-            header: header_len,
-            fields,
-        });
+        return Err(Rejection::FieldLengths { header: header_len, fields });
     }
     let mut rest = &bytes[FIXED_LEN..header_len];
     let mut take = |len: usize| {
@@ -85,9 +69,7 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     let what = label("what", take(lens[2]))?;
     let meta = take(lens[3]).to_vec();
 
-    let codec = Codec::from_code(bytes[at::CODEC]).ok_or(Rejection::Codec {
-        found: bytes[at::CODEC],
-    })?;
+    let codec = Codec::from_code(bytes[at::CODEC]).ok_or(Rejection::Codec { found: bytes[at::CODEC] })?;
     if shared != 0 {
         return Err(Rejection::SharedBlobs { count: shared });
     }
@@ -95,16 +77,10 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     let payload_len = u64_le(&bytes[at::PLAIN_LEN..]);
     let longest = stored_len.max(payload_len);
     if longest > MAX_PAYLOAD {
-        return Err(Rejection::PayloadTooLarge {
-            declared: longest,
-            limit: MAX_PAYLOAD,
-        });
+        return Err(Rejection::PayloadTooLarge { declared: longest, limit: MAX_PAYLOAD });
     }
     if codec == Codec::None && stored_len != payload_len {
-        return Err(Rejection::PayloadLength {
-            declared: payload_len,
-            found: stored_len,
-        });
+        return Err(Rejection::PayloadLength { declared: payload_len, found: stored_len });
     }
     Ok(Header {
         key: found_key,
@@ -126,10 +102,7 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
 pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Rejection> {
     let header = decode_header(bytes, key)?;
     if header.file_len() != bytes.len() as u64 {
-        return Err(Rejection::FileLength {
-            expected: header.file_len(),
-            found: bytes.len() as u64,
-        });
+        return Err(Rejection::FileLength { expected: header.file_len(), found: bytes.len() as u64 });
     }
     let stored = &bytes[header.header_len..];
     if blake3::hash(stored).as_bytes() != &header.stored_hash {
@@ -140,10 +113,7 @@ pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Reject
         Codec::Zstd => decompress(stored, header.payload_len as usize)?,
     };
     if payload.len() as u64 != header.payload_len {
-        return Err(Rejection::PayloadLength {
-            declared: header.payload_len,
-            found: payload.len() as u64,
-        });
+        return Err(Rejection::PayloadLength { declared: header.payload_len, found: payload.len() as u64 });
     }
     if blake3::hash(&payload).as_bytes() != &header.payload_hash {
         return Err(Rejection::PayloadChecksum);
@@ -168,9 +138,7 @@ fn decompress(stored: &[u8], len: usize) -> Result<Vec<u8>, Rejection> {
     let mut payload = Vec::with_capacity(len);
     CONTEXT
         .with_borrow_mut(|context| context.decompress_to_buffer(stored, &mut payload))
-        .map_err(|error| Rejection::Decompress {
-            detail: error.to_string(),
-        })?;
+        .map_err(|error| Rejection::Decompress { detail: error.to_string() })?;
     Ok(payload)
 }
 

@@ -20,9 +20,7 @@ pub enum EncodeError {
         found: usize,
     },
     /// The meta field is too long.
-    #[error(
-        "the meta field has {found} bytes, an entry holds at most 65535: keep large data in the payload"
-    )]
+    #[error("the meta field has {found} bytes, an entry holds at most 65535: keep large data in the payload")]
     MetaTooLong {
         /// Its bytes.
         found: usize,
@@ -47,30 +45,17 @@ pub enum EncodeError {
 ///
 /// The result depends on the arguments only: no time, no host, no path.
 pub fn encode(key: &Key, entry: &Entry, codec: Codec) -> Result<Vec<u8>, EncodeError> {
-    let Entry {
-        kind,
-        target,
-        what,
-        library,
-        meta,
-        payload,
-    } = entry;
+    let Entry { kind, target, what, library, meta, payload } = entry;
     for (field, label) in [("library", library), ("target", target), ("what", what)] {
         if label.len() > MAX_LABEL {
-            return Err(EncodeError::LabelTooLong {
-                field,
-                found: label.len(),
-            });
+            return Err(EncodeError::LabelTooLong { field, found: label.len() });
         }
     }
     if meta.len() > MAX_META {
         return Err(EncodeError::MetaTooLong { found: meta.len() });
     }
     if payload.len() as u64 > MAX_PAYLOAD {
-        return Err(EncodeError::PayloadTooLong {
-            found: payload.len() as u64,
-            limit: MAX_PAYLOAD,
-        });
+        return Err(EncodeError::PayloadTooLong { found: payload.len() as u64, limit: MAX_PAYLOAD });
     }
 
     let compressed = match codec {
@@ -120,7 +105,5 @@ pub fn encode(key: &Key, entry: &Entry, codec: Codec) -> Result<Vec<u8>, EncodeE
 }
 
 fn compress(payload: &[u8]) -> Result<Vec<u8>, EncodeError> {
-    zstd::bulk::compress(payload, LEVEL).map_err(|error| EncodeError::Compress {
-        detail: error.to_string(),
-    })
+    zstd::bulk::compress(payload, LEVEL).map_err(|error| EncodeError::Compress { detail: error.to_string() })
 }

@@ -27,8 +27,7 @@ pub(crate) const HASH_LEN: usize = 32;
 pub(crate) const MIN_HEADER: usize = FIXED_LEN + HASH_LEN;
 
 /// Longest header: every label, the meta field and the list of shared blobs full.
-pub(crate) const MAX_HEADER: usize =
-    FIXED_LEN + 3 * MAX_LABEL + MAX_META + 255 * HASH_LEN + HASH_LEN;
+pub(crate) const MAX_HEADER: usize = FIXED_LEN + 3 * MAX_LABEL + MAX_META + 255 * HASH_LEN + HASH_LEN;
 
 /// Longest label in bytes; its length is one byte.
 pub const MAX_LABEL: usize = u8::MAX as usize;

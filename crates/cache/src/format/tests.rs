@@ -41,9 +41,7 @@ fn signed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 fn cause(bytes: &[u8]) -> Option<Cause> {
-    decode(bytes, Some(&key()))
-        .err()
-        .map(|rejection| rejection.cause())
+    decode(bytes, Some(&key())).err().map(|rejection| rejection.cause())
 }
 
 #[test]
@@ -55,10 +53,7 @@ fn golden() {
     assert_eq!(found, entry());
     assert_eq!(header.codec, Codec::None);
     let bytes = encode(&key(), &entry(), Codec::None).unwrap();
-    assert_eq!(
-        bytes, golden,
-        "the bytes written for the same entry have changed"
-    );
+    assert_eq!(bytes, golden, "the bytes written for the same entry have changed");
 
     // Compressed bytes may differ with the version of zstd; only that they are read is pinned.
     let golden = include_bytes!("golden-v1-zstd.qkv");
@@ -70,13 +65,8 @@ fn golden() {
 #[test]
 #[ignore = "writes the golden files"]
 fn write_golden() {
-    for (name, codec) in [
-        ("golden-v1.qkv", Codec::None),
-        ("golden-v1-zstd.qkv", Codec::Zstd),
-    ] {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("src/format")
-            .join(name);
+    for (name, codec) in [("golden-v1.qkv", Codec::None), ("golden-v1-zstd.qkv", Codec::Zstd)] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/format").join(name);
         std::fs::write(path, encode(&key(), &entry(), codec).unwrap()).unwrap();
     }
 }
@@ -88,10 +78,7 @@ fn every_field_has_its_own_rejection() {
         (Cause::Magic, changed(|b| b.clear())),
         (Cause::FormatVersion, signed(|b| b[at::VERSION] = 2)),
         (Cause::HeaderLength, changed(|b| b[at::HEADER_LEN + 1] = 0)),
-        (
-            Cause::HeaderLength,
-            changed(|b| b[at::HEADER_LEN + 3] = 0xff),
-        ),
+        (Cause::HeaderLength, changed(|b| b[at::HEADER_LEN + 3] = 0xff)),
         (Cause::HeaderChecksum, changed(|b| b[FIXED_LEN] ^= 1)),
         (Cause::Flags, signed(|b| b[at::FLAGS + 1] = 0x80)),
         (Cause::KeyMismatch, signed(|b| b[at::KEY + 31] ^= 1)),
@@ -103,18 +90,12 @@ fn every_field_has_its_own_rejection() {
         (Cause::FieldLengths, signed(|b| b[at::META_LEN] += 1)),
         (Cause::Label, signed(|b| b[FIXED_LEN] = 0xff)),
         (Cause::Codec, signed(|b| b[at::CODEC] = 2)),
-        (
-            Cause::PayloadTooLarge,
-            signed(|b| b[at::STORED_LEN + 7] = 1),
-        ),
+        (Cause::PayloadTooLarge, signed(|b| b[at::STORED_LEN + 7] = 1)),
         (Cause::PayloadTooLarge, signed(|b| b[at::PLAIN_LEN + 7] = 1)),
         (Cause::FileLength, signed(|b| b[at::STORED_LEN] += 1)),
         (Cause::FileLength, changed(|b| b.push(0))),
         (Cause::StoredChecksum, signed(|b| b[at::STORED_HASH] ^= 1)),
-        (
-            Cause::StoredChecksum,
-            changed(|b| *b.last_mut().unwrap() ^= 1),
-        ),
+        (Cause::StoredChecksum, changed(|b| *b.last_mut().unwrap() ^= 1)),
         (Cause::PayloadLength, signed(|b| b[at::PLAIN_LEN] += 1)),
         (Cause::Decompress, signed(|b| b[at::PLAIN_LEN] -= 1)),
         (Cause::PayloadChecksum, signed(|b| b[at::PAYLOAD_HASH] ^= 1)),
@@ -136,10 +117,7 @@ fn entries_that_use_shared_blobs_are_left_to_a_later_version() {
         b[at::HEADER_LEN..at::KIND].copy_from_slice(&longer.to_le_bytes());
         sign(b);
     });
-    assert_eq!(
-        decode(&bytes, None),
-        Err(Rejection::SharedBlobs { count: 1 })
-    );
+    assert_eq!(decode(&bytes, None), Err(Rejection::SharedBlobs { count: 1 }));
 }
 
 #[test]
@@ -204,16 +182,8 @@ fn what_does_not_fit_is_told() {
     ] {
         assert_eq!(error, EncodeError::LabelTooLong { field, found: 256 });
     }
-    let meta = Entry {
-        meta: vec![0; MAX_META + 1],
-        ..entry()
-    };
-    assert_eq!(
-        encode(&key(), &meta, Codec::None),
-        Err(EncodeError::MetaTooLong {
-            found: MAX_META + 1
-        })
-    );
+    let meta = Entry { meta: vec![0; MAX_META + 1], ..entry() };
+    assert_eq!(encode(&key(), &meta, Codec::None), Err(EncodeError::MetaTooLong { found: MAX_META + 1 }));
 }
 
 #[test]

@@ -17,15 +17,11 @@ fn what_was_put_is_found_here_and_in_another_process() {
     let vault = open(folder.path());
     assert!(matches!(vault.get(&key(1)), Lookup::Absent));
     vault.put(&key(1), plan(1)).unwrap();
-    let Lookup::Hit(entry) = vault.get(&key(1)) else {
-        panic!()
-    };
+    let Lookup::Hit(entry) = vault.get(&key(1)) else { panic!() };
     assert_eq!(*entry, plan(1));
 
     let other = open(folder.path());
-    let Lookup::Hit(entry) = other.get(&key(1)) else {
-        panic!()
-    };
+    let Lookup::Hit(entry) = other.get(&key(1)) else { panic!() };
     assert_eq!(*entry, plan(1));
     assert_eq!((other.stats().hits_disk, other.stats().hits_memory), (1, 0));
     assert!(matches!(other.get(&key(1)), Lookup::Hit(_)));
@@ -36,9 +32,7 @@ fn what_was_put_is_found_here_and_in_another_process() {
 fn get_or_build_tells_where_from() {
     let folder = tempfile::tempdir().unwrap();
     let vault = open(folder.path());
-    let first = vault
-        .get_or_build(&key(1), || Ok::<_, Infallible>(plan(1)))
-        .unwrap();
+    let first = vault.get_or_build(&key(1), || Ok::<_, Infallible>(plan(1))).unwrap();
     assert_eq!(first.source, Source::Built);
     assert!(first.unstored.is_none());
     let second = vault.get_or_build(&key(1), never).unwrap();
@@ -58,20 +52,12 @@ fn a_bad_file_is_moved_aside_and_rebuilt() {
     std::fs::write(&path, &bytes).unwrap();
 
     let vault = open(folder.path());
-    assert!(matches!(
-        vault.get(&key(1)),
-        Lookup::Rejected(Rejection::StoredChecksum)
-    ));
+    assert!(matches!(vault.get(&key(1)), Lookup::Rejected(Rejection::StoredChecksum)));
     assert!(!path.exists());
     let names = quarantined(folder.path());
-    assert!(
-        names.len() == 1 && names[0].contains("stored-checksum"),
-        "{names:?}"
-    );
+    assert!(names.len() == 1 && names[0].contains("stored-checksum"), "{names:?}");
     assert!(matches!(vault.get(&key(1)), Lookup::Absent));
-    let built = vault
-        .get_or_build(&key(1), || Ok::<_, Infallible>(plan(1)))
-        .unwrap();
+    let built = vault.get_or_build(&key(1), || Ok::<_, Infallible>(plan(1))).unwrap();
     assert_eq!(built.source, Source::Built);
     let stats = vault.stats();
     assert_eq!(stats.rejections, vec![(Cause::StoredChecksum, 1)]);
@@ -82,17 +68,11 @@ fn a_bad_file_is_moved_aside_and_rebuilt() {
 fn an_entry_under_another_name_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
     open(folder.path()).put(&key(1), plan(1)).unwrap();
-    let (from, to) = (
-        file_of(folder.path(), &key(1)),
-        file_of(folder.path(), &key(2)),
-    );
+    let (from, to) = (file_of(folder.path(), &key(1)), file_of(folder.path(), &key(2)));
     std::fs::create_dir_all(to.parent().unwrap()).unwrap();
     std::fs::copy(from, to).unwrap();
     let found = open(folder.path()).get(&key(2));
-    assert!(
-        matches!(found, Lookup::Rejected(Rejection::KeyMismatch { .. })),
-        "{found:?}"
-    );
+    assert!(matches!(found, Lookup::Rejected(Rejection::KeyMismatch { .. })), "{found:?}");
 }
 
 #[test]
@@ -102,14 +82,10 @@ fn a_failed_build_can_be_tried_again() {
     let failed = vault.get_or_build(&key(1), || Err::<qkvault_cache::Entry, _>("no memory"));
     assert!(matches!(failed, Err(Error::Build(error)) if *error == "no memory"));
     let panicked = std::panic::catch_unwind(|| {
-        let _ = vault.get_or_build(&key(1), || -> Result<_, Infallible> {
-            panic!("in the builder")
-        });
+        let _ = vault.get_or_build(&key(1), || -> Result<_, Infallible> { panic!("in the builder") });
     });
     assert!(panicked.is_err());
-    let built = vault
-        .get_or_build(&key(1), || Ok::<_, Infallible>(plan(1)))
-        .unwrap();
+    let built = vault.get_or_build(&key(1), || Ok::<_, Infallible>(plan(1))).unwrap();
     assert_eq!(built.source, Source::Built);
     let stats = vault.stats();
     assert_eq!((stats.builds, stats.build_failures), (3, 2));
@@ -156,21 +132,13 @@ fn refusals_answer_for_their_library_only() {
     let vault = open(folder.path());
     vault.put(&key(1), refusal("9.19.0")).unwrap();
     assert!(matches!(vault.get(&key(1)), Lookup::Hit(_)));
-    assert!(matches!(
-        vault.for_library("9.19.0").get(&key(1)),
-        Lookup::Hit(_)
-    ));
-    for vault in [
-        vault.for_library("9.27.0"),
-        open(folder.path()).for_library("9.27.0"),
-    ] {
+    assert!(matches!(vault.for_library("9.19.0").get(&key(1)), Lookup::Hit(_)));
+    for vault in [vault.for_library("9.27.0"), open(folder.path()).for_library("9.27.0")] {
         assert!(matches!(vault.get(&key(1)), Lookup::Absent));
         assert_eq!(vault.stats().refusals_expired, 1);
     }
     let newer = vault.for_library("9.27.0");
-    let built = newer
-        .get_or_build(&key(1), || Ok::<_, Infallible>(plan(1)))
-        .unwrap();
+    let built = newer.get_or_build(&key(1), || Ok::<_, Infallible>(plan(1))).unwrap();
     assert_eq!(built.source, Source::Built);
     assert!(matches!(newer.get(&key(1)), Lookup::Hit(entry) if *entry == plan(1)));
 }
@@ -186,22 +154,13 @@ fn layers_answer_below_and_hits_are_copied_up() {
     let got = layered(false).get_or_build(&key(1), never).unwrap();
     assert_eq!(got.source, Source::Layer(1));
     assert!(!file_of(top.path(), &key(1)).exists());
-    assert_eq!(
-        layered(true).get_or_build(&key(1), never).unwrap().source,
-        Source::Layer(1)
-    );
-    assert_eq!(
-        layered(true).get_or_build(&key(1), never).unwrap().source,
-        Source::Disk
-    );
+    assert_eq!(layered(true).get_or_build(&key(1), never).unwrap().source, Source::Layer(1));
+    assert_eq!(layered(true).get_or_build(&key(1), never).unwrap().source, Source::Disk);
 
     // A bad file on top does not hide the good one below.
     std::fs::write(file_of(top.path(), &key(1)), b"rubbish").unwrap();
     let vault = layered(true);
-    assert_eq!(
-        vault.get_or_build(&key(1), never).unwrap().source,
-        Source::Layer(1)
-    );
+    assert_eq!(vault.get_or_build(&key(1), never).unwrap().source, Source::Layer(1));
     assert_eq!(vault.stats().rejected(), 1);
 }
 
@@ -212,10 +171,7 @@ fn a_bad_file_in_a_layer_stays_where_it_is() {
     let path = file_of(low.path(), &key(1));
     std::fs::write(&path, b"rubbish").unwrap();
     let vault = Vault::open(options(top.path()).layers([low.path().to_owned()])).unwrap();
-    assert!(matches!(
-        vault.get(&key(1)),
-        Lookup::Rejected(Rejection::Magic { .. })
-    ));
+    assert!(matches!(vault.get(&key(1)), Lookup::Rejected(Rejection::Magic { .. })));
     assert!(path.exists());
 }
 
@@ -226,22 +182,11 @@ fn read_only_writes_nothing_and_off_reads_nothing() {
     std::fs::write(file_of(folder.path(), &key(1)).with_file_name("x"), b"").unwrap();
 
     let ro = Vault::open(options(folder.path()).mode(Mode::ReadOnly)).unwrap();
-    assert_eq!(
-        ro.get_or_build(&key(1), never).unwrap().source,
-        Source::Disk
-    );
-    let built = ro
-        .get_or_build(&key(2), || Ok::<_, Infallible>(plan(2)))
-        .unwrap();
-    assert!(matches!(
-        built.unstored.as_deref(),
-        Some(StoreError::NotWritable { mode: "ro" })
-    ));
+    assert_eq!(ro.get_or_build(&key(1), never).unwrap().source, Source::Disk);
+    let built = ro.get_or_build(&key(2), || Ok::<_, Infallible>(plan(2))).unwrap();
+    assert!(matches!(built.unstored.as_deref(), Some(StoreError::NotWritable { mode: "ro" })));
     assert!(!file_of(folder.path(), &key(2)).exists());
-    assert_eq!(
-        ro.get_or_build(&key(2), never).unwrap().source,
-        Source::Memory
-    );
+    assert_eq!(ro.get_or_build(&key(2), never).unwrap().source, Source::Memory);
     std::fs::write(file_of(folder.path(), &key(1)), b"rubbish").unwrap();
     let ro = Vault::open(options(folder.path()).mode(Mode::ReadOnly)).unwrap();
     assert!(matches!(ro.get(&key(1)), Lookup::Rejected(_)));
@@ -249,10 +194,7 @@ fn read_only_writes_nothing_and_off_reads_nothing() {
 
     let off = Vault::open(options(folder.path()).mode(Mode::Off)).unwrap();
     assert!(matches!(off.get(&key(1)), Lookup::Absent));
-    assert!(matches!(
-        off.put(&key(1), plan(1)),
-        Err(StoreError::NotWritable { mode: "off" })
-    ));
+    assert!(matches!(off.put(&key(1), plan(1)), Err(StoreError::NotWritable { mode: "off" })));
     assert!(matches!(off.get(&key(1)), Lookup::Hit(_)));
 }
 

@@ -24,12 +24,10 @@ pub(crate) fn plan_of(n: u64, len: usize) -> Entry {
     let mut state = n.wrapping_add(1);
     let mut payload = format!("plan {n} ").into_bytes();
     while payload.len() < len {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let word = (state >> 33) as u32;
         payload.extend_from_slice(format!("{:06x}", word & 0x3f_ffff).as_bytes());
-        if word % 5 == 0 {
+        if word.is_multiple_of(5) {
             payload.extend_from_slice(&[b'A'; 40]);
         }
     }
@@ -55,9 +53,7 @@ pub(crate) fn refusal(library: &str) -> Entry {
 
 /// Options for a folder that look at nothing else and do not sync, for speed.
 pub(crate) fn options(folder: &Path) -> VaultOptions {
-    VaultOptions::in_folder(folder)
-        .without_environment()
-        .durable(false)
+    VaultOptions::in_folder(folder).without_environment().durable(false)
 }
 
 pub(crate) fn open(folder: &Path) -> Vault {
@@ -67,10 +63,7 @@ pub(crate) fn open(folder: &Path) -> Vault {
 /// The file of a key.
 pub(crate) fn file_of(folder: &Path, key: &Key) -> PathBuf {
     let name = key.to_string();
-    folder
-        .join("vault/v1/entries")
-        .join(&name[..2])
-        .join(format!("{name}.qkv"))
+    folder.join("vault/v1/entries").join(&name[..2]).join(format!("{name}.qkv"))
 }
 
 /// Names in the quarantine folder.
@@ -78,7 +71,5 @@ pub(crate) fn quarantined(folder: &Path) -> Vec<String> {
     let Ok(files) = std::fs::read_dir(folder.join("vault/v1/quarantine")) else {
         return Vec::new();
     };
-    files
-        .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .collect()
+    files.map(|file| file.expect("listed").file_name().to_string_lossy().into_owned()).collect()
 }

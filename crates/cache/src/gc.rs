@@ -1,0 +1,205 @@
+//! Keeping the folder within its limits, by hand and by itself.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use crate::folder::Folder;
+use crate::scan::Found;
+use crate::stats::{add, count};
+use crate::{Candidate, DiskLimits, Key, Mode, StoreError, Vault, plan_eviction};
+
+/// What a collection did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GcReport {
+    /// Entries that were there.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Entries deleted.
+    pub evicted: u64,
+    /// Their bytes.
+    pub evicted_bytes: u64,
+    /// Files left behind by writers that died, deleted.
+    pub leftovers: u64,
+    /// Entries that should have gone and could not be deleted.
+    pub failed: u64,
+}
+
+/// A file being written, or a lock, that is older than this belongs to nobody any more.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// How often some process collects without being asked.
+const EVERY: Duration = Duration::from_secs(3600);
+
+/// When the vault collects by itself.
+#[derive(Debug, Default)]
+pub(crate) struct AutoGc {
+    written: AtomicU64,
+    asked: AtomicBool,
+    running: AtomicBool,
+}
+
+impl Vault {
+    /// Deletes entries until the folder keeps `limits`, and what dead writers left behind.
+    ///
+    /// Never an entry that this process holds, or that was used or written within the time of grace. An entry that
+    /// another process has read stays good for that process: it holds the bytes, not the file.
+    pub fn gc(&self, limits: &DiskLimits) -> Result<GcReport, StoreError> {
+        let folder = self.writable()?;
+        let now = (self.inner.options.clock)();
+        let in_use: HashSet<Key> = self.inner.memory.in_use().collect();
+        let mut report = GcReport::default();
+        let mut candidates = Vec::new();
+        for found in folder.scan() {
+            match found {
+                Found::Entry(key, path) => {
+                    // What vanished meanwhile needs no eviction.
+                    let Some((bytes, last_used)) = look(&path) else {
+                        continue;
+                    };
+                    let in_use = in_use.contains(&key);
+                    candidates.push(Candidate { key, bytes, last_used, in_use });
+                    report.entries += 1;
+                    report.bytes += bytes;
+                }
+                Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, now)),
+                Found::Foreign => {}
+            }
+        }
+        report.leftovers += remove_stale_locks(folder, now);
+
+        let plan = plan_eviction(&candidates, now, limits);
+        let seen: std::collections::HashMap<Key, (u64, SystemTime)> =
+            candidates.iter().map(|candidate| (candidate.key, (candidate.bytes, candidate.last_used))).collect();
+        for key in &plan.keys {
+            let path = folder.places.entry(key);
+            // Used or written again since we looked: it stays.
+            if look(&path).as_ref() != seen.get(key) {
+                continue;
+            }
+            match fs::remove_file(&path) {
+                Ok(()) => {
+                    let bytes = seen.get(key).map_or(0, |seen| seen.0);
+                    report.evicted += 1;
+                    report.evicted_bytes += bytes;
+                    count(&self.inner.counters.evicted_disk);
+                    add(&self.inner.counters.evicted_disk_bytes, bytes);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    report.failed += 1;
+                    tracing::warn!(path = %path.display(), %error, "an entry could not be evicted");
+                }
+            }
+        }
+        tracing::debug!(?report, "collected");
+        Ok(report)
+    }
+
+    pub(crate) fn writable(&self) -> Result<&Folder, StoreError> {
+        match (self.inner.settings.mode, &self.inner.folder) {
+            (Mode::ReadWrite, Some(folder)) => Ok(folder),
+            (Mode::ReadOnly, _) => Err(StoreError::NotWritable { mode: "ro" }),
+            _ => Err(StoreError::NotWritable { mode: "off" }),
+        }
+    }
+
+    /// Called after every write: collects in a thread of its own when enough was written, or once an hour over all
+    /// processes.
+    pub(crate) fn collect_if_due(&self, written: u64) {
+        let auto = &self.inner.auto_gc;
+        let limits = self.inner.settings.limits;
+        let Some(folder) = &self.inner.folder else {
+            return;
+        };
+        if limits.max_bytes.is_none() && limits.max_age.is_none() {
+            return;
+        }
+        let written = auto.written.fetch_add(written, Relaxed) + written;
+        let much = limits.max_bytes.is_some_and(|max| written > max / 32);
+        let first = !auto.asked.swap(true, Relaxed);
+        let due = much || (first && stamp_is_old(folder, (self.inner.options.clock)()));
+        if !due {
+            return;
+        }
+        if auto.running.swap(true, Relaxed) {
+            return;
+        }
+        auto.written.store(0, Relaxed);
+        let vault = self.clone();
+        let run = move || {
+            if let Some(folder) = &vault.inner.folder {
+                set_stamp(folder, (vault.inner.options.clock)());
+            }
+            // Its own log and counters tell what happened.
+            let _ = vault.gc(&limits);
+            vault.inner.auto_gc.running.store(false, Relaxed);
+        };
+        let thread = std::thread::Builder::new().name("qkvault-gc".to_owned());
+        if let Err(error) = thread.spawn(run) {
+            auto.running.store(false, Relaxed);
+            tracing::debug!(%error, "no thread for collecting");
+        }
+    }
+}
+
+fn look(path: &Path) -> Option<(u64, SystemTime)> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    // A file system without times makes every entry the oldest.
+    let last_used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    Some((meta.len(), last_used))
+}
+
+fn is_stale(path: &Path, now: SystemTime) -> bool {
+    look(path).is_some_and(|(_, time)| now.duration_since(time).is_ok_and(|age| age > STALE))
+}
+
+fn remove_stale(path: &Path, now: SystemTime) -> bool {
+    is_stale(path, now) && fs::remove_file(path).is_ok()
+}
+
+/// Removes lock files that nobody holds. Holders remove their own; these are of processes that were killed.
+fn remove_stale_locks(folder: &Folder, now: SystemTime) -> u64 {
+    let Ok(files) = fs::read_dir(&folder.places.locks) else {
+        return 0;
+    };
+    let mut removed = 0;
+    for file in files.flatten() {
+        let path = file.path();
+        let free = || File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
+        if is_stale(&path, now) && free() && fs::remove_file(&path).is_ok() {
+            removed += 1;
+        }
+    }
+    removed
+}
+
+fn stamp_path(folder: &Folder) -> PathBuf {
+    folder.places.version.join("gc.stamp")
+}
+
+/// Whether no process has collected for a while. A new vault gets its stamp and is left alone.
+fn stamp_is_old(folder: &Folder, now: SystemTime) -> bool {
+    match look(&stamp_path(folder)) {
+        Some((_, time)) => match now.duration_since(time) {
+            Ok(age) => age > EVERY,
+            Err(ahead) => ahead.duration() > EVERY,
+        },
+        None => {
+            set_stamp(folder, now);
+            false
+        }
+    }
+}
+
+fn set_stamp(folder: &Folder, now: SystemTime) {
+    let path = stamp_path(folder);
+    let set = File::create(&path).and_then(|file| file.set_modified(now));
+    if let Err(error) = set {
+        tracing::debug!(path = %path.display(), %error, "could not stamp the collection");
+    }
+}

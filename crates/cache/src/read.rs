@@ -1,0 +1,107 @@
+//! Reading entries from a folder: no locks, no errors, no trust in what is there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::folder::Folder;
+use crate::format::{MAX_HEADER, MAX_PAYLOAD, decode};
+use crate::{Entry, Key, Rejection, trust};
+
+/// What reading a key's file came to.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    /// No file.
+    Absent,
+    /// A good entry.
+    Good {
+        /// The entry.
+        entry: Entry,
+        /// Its open file, to be stamped as used.
+        file: File,
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// A file that is not served.
+    Bad(Rejection),
+}
+
+impl Folder {
+    /// Reads the entry of a key. Never an error: what cannot be served is told as a rejection.
+    pub(crate) fn load(&self, key: &Key) -> Loaded {
+        let path = self.places.entry(key);
+        let file = match open_for_reading(&path) {
+            Ok(file) => file,
+            Err(error) if is_absence(&error) => return Loaded::Absent,
+            Err(error) => return Loaded::Bad(unreadable(&error)),
+        };
+        match self.read(&path, &file) {
+            Ok(bytes) => match decode(&bytes, Some(key)) {
+                Ok((header, entry)) => Loaded::Good { entry, file, bytes: header.file_len() },
+                Err(rejection) => Loaded::Bad(rejection),
+            },
+            Err(rejection) => Loaded::Bad(rejection),
+        }
+    }
+
+    /// The bytes of an opened entry file, within the limit of the format.
+    pub(crate) fn read(&self, path: &Path, file: &File) -> Result<Vec<u8>, Rejection> {
+        let meta = file.metadata().map_err(|error| unreadable(&error))?;
+        if !meta.is_file() {
+            let detail = "it is not a regular file".to_owned();
+            return Err(Rejection::Unreadable { detail });
+        }
+        self.check_entry(path, &meta)?;
+        let limit = MAX_HEADER as u64 + MAX_PAYLOAD;
+        if meta.len() > limit {
+            return Err(Rejection::PayloadTooLarge { declared: meta.len(), limit });
+        }
+        let mut bytes = Vec::with_capacity(meta.len() as usize + 1);
+        // One byte past the limit shows a file that grew meanwhile without reading on for ever.
+        file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn check_entry(&self, path: &Path, meta: &fs::Metadata) -> Result<(), Rejection> {
+        if self.allow_shared {
+            return Ok(());
+        }
+        let untrusted = |what: &str, why: String| Rejection::Untrusted { detail: format!("{what}: {why}") };
+        if let Some(why) = trust::distrust(meta) {
+            return Err(untrusted("the entry file", why));
+        }
+        let shard = path.parent().unwrap_or(path);
+        let meta = fs::symlink_metadata(shard).map_err(|error| unreadable(&error))?;
+        if !meta.is_dir() {
+            return Err(untrusted("its folder", "it is a link".to_owned()));
+        }
+        match trust::distrust(&meta) {
+            Some(why) => Err(untrusted("its folder", why)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Opens without waiting for the other end, should the file be a pipe.
+pub(crate) fn open_for_reading(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    }
+    options.open(path)
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        // A folder that is gone, or a file where a folder should be, holds no entry either way.
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+pub(crate) fn unreadable(error: &io::Error) -> Rejection {
+    Rejection::Unreadable { detail: error.to_string() }
+}

@@ -1,0 +1,95 @@
+//! Walking the entries of a folder: names and metadata only, in the order of the keys within each of its parts.
+
+use std::fs::{self, DirEntry, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::folder::Folder;
+use crate::format::MAX_HEADER;
+use crate::paths::{TEMP_PREFIX, key_of};
+use crate::read::{open_for_reading, unreadable};
+use crate::{Header, Key, Rejection, decode_header};
+
+/// One file found in the folder of entries.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// An entry, by its name.
+    Entry(Key, PathBuf),
+    /// A file that someone is writing, or was when it died.
+    Temp(PathBuf),
+    /// Anything else: not ours, never touched.
+    Foreign,
+}
+
+/// Most bytes of a header that are read at once; nearly every header is shorter.
+const FIRST_READ: usize = 1024;
+
+impl Folder {
+    /// All files in the folder of entries. A part that cannot be listed counts as empty.
+    pub(crate) fn scan(&self) -> impl Iterator<Item = Found> + use<> {
+        let parts = sorted(&self.places.entries).into_iter();
+        // The kind of the directory entry itself: a link to a folder is not followed.
+        let parts = parts.filter(|part| part.file_type().is_ok_and(|kind| kind.is_dir()));
+        parts.flat_map(|part| {
+            let part = part.path();
+            sorted(&part).into_iter().map(move |file| {
+                let path = file.path();
+                let name = file.file_name();
+                let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+                match key_of(&path) {
+                    Some(key) if is_file && is_part_of(&part, &key) => Found::Entry(key, path),
+                    _ if is_file && name.to_string_lossy().starts_with(TEMP_PREFIX) => Found::Temp(path),
+                    _ => Found::Foreign,
+                }
+            })
+        })
+    }
+
+    /// The entries among them.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Key, PathBuf)> + use<> {
+        self.scan().filter_map(|found| match found {
+            Found::Entry(key, path) => Some((key, path)),
+            Found::Temp(_) | Found::Foreign => None,
+        })
+    }
+
+    /// Reads and checks the header of an entry file, and no more of it.
+    pub(crate) fn read_header(&self, key: &Key, path: &Path) -> Result<Header, Rejection> {
+        let file = open_for_reading(path).map_err(|error| unreadable(&error))?;
+        let meta = file.metadata().map_err(|error| unreadable(&error))?;
+        self.check_entry(path, &meta)?;
+        let mut bytes = Vec::with_capacity(FIRST_READ);
+        read_up_to(&file, FIRST_READ, &mut bytes)?;
+        let header = match decode_header(&bytes, Some(key)) {
+            Err(Rejection::HeaderLength { declared, present })
+                if present == FIRST_READ && declared > present && declared <= MAX_HEADER =>
+            {
+                read_up_to(&file, declared - present, &mut bytes)?;
+                decode_header(&bytes, Some(key))?
+            }
+            other => other?,
+        };
+        match header.file_len() == meta.len() {
+            true => Ok(header),
+            false => Err(Rejection::FileLength { expected: header.file_len(), found: meta.len() }),
+        }
+    }
+}
+
+/// Whether a key's entry belongs into this part; elsewhere it would never be found under its key.
+fn is_part_of(part: &Path, key: &Key) -> bool {
+    part.file_name().is_some_and(|name| *name == *format!("{:02x}", key.0[0]))
+}
+
+fn sorted(folder: &Path) -> Vec<DirEntry> {
+    let Ok(files) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut files: Vec<DirEntry> = files.flatten().collect();
+    files.sort_by_key(DirEntry::file_name);
+    files
+}
+
+fn read_up_to(file: &File, len: usize, bytes: &mut Vec<u8>) -> Result<(), Rejection> {
+    file.take(len as u64).read_to_end(bytes).map(drop).map_err(|error| unreadable(&error))
+}
