@@ -51,10 +51,7 @@ unsafe impl Sync for Raw {}
 
 impl Raw {
     fn keep(&self, value: Value) {
-        self.values
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(value);
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).push(value);
     }
 }
 
@@ -70,27 +67,16 @@ impl Drop for Raw {
 impl Descriptor {
     /// An empty descriptor.
     ///
-    /// For kinds that bring engines into play ([`Kind::ENGINEHEUR`], [`Kind::ENGINE`], [`Kind::EXECUTION_PLAN`]) it is first checked that
-    /// what they need is there ([`Library::check_engines`]).
+    /// First it is checked that what cuDNN's engines need is there ([`Library::check_engines`]).
     pub fn create(library: &Arc<Library>, kind: Kind) -> Result<Self, Error> {
-        if matches!(kind, Kind::ENGINEHEUR | Kind::ENGINE | Kind::EXECUTION_PLAN) {
-            library.check_engines()?;
-        }
+        library.check_engines()?;
         let create = function!(library, cudnnBackendCreateDescriptor)?;
         let mut pointer = std::ptr::null_mut();
         // SAFETY: one valid place to write to.
         let status = unsafe { create(kind, &mut pointer) };
         library.check("cudnnBackendCreateDescriptor", status, Some(kind), None)?;
-        let raw = Raw {
-            library: Arc::clone(library),
-            kind,
-            pointer,
-            values: Mutex::default(),
-        };
-        Ok(Self {
-            raw: Arc::new(raw),
-            _not_sync: std::marker::PhantomData,
-        })
+        let raw = Raw { library: Arc::clone(library), kind, pointer, values: Mutex::default() };
+        Ok(Self { raw: Arc::new(raw), _not_sync: std::marker::PhantomData })
     }
 
     /// What it is.
@@ -122,34 +108,15 @@ impl Descriptor {
     /// Sets a boolean attribute.
     pub fn set_bool(&mut self, attribute: AttributeName, value: bool) -> Result<(), Error> {
         // SAFETY: a boolean attribute is one C++ bool, which is laid out as Rust's.
-        unsafe {
-            self.set_raw(
-                attribute,
-                AttributeType::BOOLEAN,
-                1,
-                std::ptr::from_ref(&value).cast(),
-            )
-        }
+        unsafe { self.set_raw(attribute, AttributeType::BOOLEAN, 1, std::ptr::from_ref(&value).cast()) }
     }
 
     /// Sets an attribute that holds other descriptors, which must be finalized; they are kept alive with this one.
-    pub fn set_descriptors(
-        &mut self,
-        attribute: AttributeName,
-        values: &[&Self],
-    ) -> Result<(), Error> {
-        let pointers = values
-            .iter()
-            .map(|value| value.raw.pointer)
-            .collect::<Vec<_>>();
+    pub fn set_descriptors(&mut self, attribute: AttributeName, values: &[&Self]) -> Result<(), Error> {
+        let pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
         // SAFETY: an array of live descriptors, which cuDNN copies; they are kept alive below.
         unsafe {
-            self.set_raw(
-                attribute,
-                AttributeType::BACKEND_DESCRIPTOR,
-                pointers.len(),
-                pointers.as_ptr().cast(),
-            )
+            self.set_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, pointers.len(), pointers.as_ptr().cast())
         }?;
         for value in values {
             self.raw.keep(Value::Descriptor(Arc::clone(&value.raw)));
@@ -166,14 +133,7 @@ impl Descriptor {
     pub fn set_handle(&mut self, attribute: AttributeName, handle: &Handle) -> Result<(), Error> {
         let pointer = handle.raw().pointer();
         // SAFETY: the address of one live handle; it is kept alive below.
-        unsafe {
-            self.set_raw(
-                attribute,
-                AttributeType::HANDLE,
-                1,
-                std::ptr::from_ref(&pointer).cast(),
-            )
-        }?;
+        unsafe { self.set_raw(attribute, AttributeType::HANDLE, 1, std::ptr::from_ref(&pointer).cast()) }?;
         self.raw.keep(Value::Handle(Arc::clone(handle.raw())));
         Ok(())
     }
@@ -184,20 +144,9 @@ impl Descriptor {
     ///
     /// cuDNN keeps the addresses and may read or write what they point to, now or when a plan is executed: they must be valid, for the
     /// host or the device as the attribute demands, whenever that happens.
-    pub unsafe fn set_pointers(
-        &mut self,
-        attribute: AttributeName,
-        values: &[*mut c_void],
-    ) -> Result<(), Error> {
+    pub unsafe fn set_pointers(&mut self, attribute: AttributeName, values: &[*mut c_void]) -> Result<(), Error> {
         // SAFETY: an array of addresses, which cuDNN copies; that they may be followed is the caller's promise.
-        unsafe {
-            self.set_raw(
-                attribute,
-                AttributeType::VOID_PTR,
-                values.len(),
-                values.as_ptr().cast(),
-            )
-        }
+        unsafe { self.set_raw(attribute, AttributeType::VOID_PTR, values.len(), values.as_ptr().cast()) }
     }
 
     /// Checks what was set and freezes it. For an execution plan this is where kernels are compiled.
@@ -205,10 +154,7 @@ impl Descriptor {
         let finalize = function!(self.raw.library, cudnnBackendFinalize)?;
         // SAFETY: a live descriptor.
         let status = unsafe { finalize(self.raw.pointer) };
-        Ok(self
-            .raw
-            .library
-            .check("cudnnBackendFinalize", status, Some(self.kind()), None)?)
+        Ok(self.raw.library.check("cudnnBackendFinalize", status, Some(self.kind()), None)?)
     }
 
     /// Finalizes and gives itself back, for building in one expression.
@@ -231,17 +177,8 @@ impl Descriptor {
     pub fn get_one<T: Element>(&self, attribute: AttributeName) -> Result<T, Error> {
         let mut value = T::ZERO;
         // SAFETY: room for one value of the type that is named.
-        let found =
-            unsafe { self.get_raw(attribute, T::TYPE, 1, std::ptr::from_mut(&mut value).cast()) }?;
-        if found == 1 {
-            Ok(value)
-        } else {
-            Err(Error::Count {
-                kind: self.kind(),
-                attribute,
-                found,
-            })
-        }
+        let found = unsafe { self.get_raw(attribute, T::TYPE, 1, std::ptr::from_mut(&mut value).cast()) }?;
+        if found == 1 { Ok(value) } else { Err(Error::Count { kind: self.kind(), attribute, found }) }
     }
 
     /// Reads an attribute that holds text or bytes: a plan's or a device's JSON. A NUL at the end is left out.
@@ -256,28 +193,13 @@ impl Descriptor {
     /// Reads an attribute that holds descriptors: heuristic results, knobs, the engine of a configuration.
     ///
     /// `kind` is what they are. They refer to this descriptor, so each keeps it alive.
-    pub fn get_descriptors(
-        &self,
-        attribute: AttributeName,
-        kind: Kind,
-    ) -> Result<Vec<Self>, Error> {
+    pub fn get_descriptors(&self, attribute: AttributeName, kind: Kind) -> Result<Vec<Self>, Error> {
         let count = self.count(attribute, AttributeType::BACKEND_DESCRIPTOR)?;
-        let mut values = (0..count)
-            .map(|_| Self::create(&self.raw.library, kind))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut pointers = values
-            .iter()
-            .map(|value| value.raw.pointer)
-            .collect::<Vec<_>>();
+        let mut values = (0..count).map(|_| Self::create(&self.raw.library, kind)).collect::<Result<Vec<_>, _>>()?;
+        let mut pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
         // SAFETY: an array of `count` live descriptors for cuDNN to fill.
-        let found = unsafe {
-            self.get_raw(
-                attribute,
-                AttributeType::BACKEND_DESCRIPTOR,
-                count,
-                pointers.as_mut_ptr().cast(),
-            )
-        }?;
+        let found =
+            unsafe { self.get_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, count, pointers.as_mut_ptr().cast()) }?;
         values.truncate(found);
         for value in &values {
             value.raw.keep(Value::Descriptor(Arc::clone(&self.raw)));
@@ -302,12 +224,7 @@ impl Descriptor {
         let set = function!(self.raw.library, cudnnBackendSetAttribute)?;
         // SAFETY: a live descriptor, and the caller's promise on the rest.
         let status = unsafe { set(self.raw.pointer, attribute, ty, count as i64, values) };
-        Ok(self.raw.library.check(
-            "cudnnBackendSetAttribute",
-            status,
-            Some(self.kind()),
-            Some(attribute),
-        )?)
+        Ok(self.raw.library.check("cudnnBackendSetAttribute", status, Some(self.kind()), Some(attribute))?)
     }
 
     fn count(&self, attribute: AttributeName, ty: AttributeType) -> Result<usize, Error> {
@@ -328,22 +245,8 @@ impl Descriptor {
         let get = function!(self.raw.library, cudnnBackendGetAttribute)?;
         let mut found = 0_i64;
         // SAFETY: a live descriptor, a valid place for the count, and the caller's promise on the rest.
-        let status = unsafe {
-            get(
-                self.raw.pointer,
-                attribute,
-                ty,
-                count as i64,
-                &mut found,
-                values,
-            )
-        };
-        self.raw.library.check(
-            "cudnnBackendGetAttribute",
-            status,
-            Some(self.kind()),
-            Some(attribute),
-        )?;
+        let status = unsafe { get(self.raw.pointer, attribute, ty, count as i64, &mut found, values) };
+        self.raw.library.check("cudnnBackendGetAttribute", status, Some(self.kind()), Some(attribute))?;
         Ok(usize::try_from(found).unwrap_or(0))
     }
 }

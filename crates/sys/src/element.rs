@@ -1,9 +1,8 @@
 //! Which Rust type stands for which attribute type.
 
 use crate::bindings::{
-    AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, KnobType, NumericalNote,
-    OperationGraphMode, PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution,
-    TensorReordering,
+    AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, KnobType, NumericalNote, OperationGraphMode,
+    PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, TensorReordering,
 };
 
 /// A plain value of an attribute.

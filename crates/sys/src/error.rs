@@ -96,9 +96,8 @@ pub enum LoadError {
 }
 
 fn not_found(tried: &[Tried]) -> String {
-    let mut text = String::from(
-        "no usable cuDNN 9 was found; `cargo xtask fetch` gets one, QKVAULT_CUDNN_PATH names one. Tried:",
-    );
+    let mut text =
+        String::from("no usable cuDNN 9 was found; `cargo xtask fetch` gets one, QKVAULT_CUDNN_PATH names one. Tried:");
     for tried in tried {
         text.push_str("\n  ");
         text.push_str(&tried.to_string());
@@ -126,9 +125,7 @@ impl CallError {
     fn text(&self) -> String {
         let mut text = format!("{} answered {}", self.call, self.status);
         match (self.kind, self.attribute) {
-            (Some(kind), Some(attribute)) => {
-                text.push_str(&format!(" for {attribute} of a {kind}"))
-            }
+            (Some(kind), Some(attribute)) => text.push_str(&format!(" for {attribute} of a {kind}")),
             (Some(kind), None) => text.push_str(&format!(" for a {kind}")),
             (None, _) => {}
         }

@@ -17,11 +17,7 @@ pub fn cache_dir() -> PathBuf {
 
 /// [`cache_dir`] with the environment given, for callers that have their own and for tests.
 pub fn cache_dir_from(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
-    let set = |name: &str| {
-        variable(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = set(CACHE_DIR_VARIABLE) {
         return dir;
     }
@@ -56,21 +52,12 @@ mod tests {
     use super::*;
 
     fn with(pairs: &[(&str, &str)]) -> PathBuf {
-        cache_dir_from(|name| {
-            pairs
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| OsString::from(value))
-        })
+        cache_dir_from(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value)))
     }
 
     #[test]
     fn own_variable_beats_xdg_beats_home() {
-        let all = [
-            ("QKVAULT_CACHE_DIR", "/q"),
-            ("XDG_CACHE_HOME", "/x"),
-            ("HOME", "/h"),
-        ];
+        let all = [("QKVAULT_CACHE_DIR", "/q"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")];
         assert_eq!(with(&all), PathBuf::from("/q"));
         assert_eq!(with(&all[1..]), PathBuf::from("/x/qkvault"));
         assert_eq!(with(&all[2..]), PathBuf::from("/h/.cache/qkvault"));
@@ -79,11 +66,7 @@ mod tests {
     #[test]
     fn empty_and_relative_settings_are_ignored() {
         assert_eq!(
-            with(&[
-                ("QKVAULT_CACHE_DIR", ""),
-                ("XDG_CACHE_HOME", "rel"),
-                ("HOME", "/h")
-            ]),
+            with(&[("QKVAULT_CACHE_DIR", ""), ("XDG_CACHE_HOME", "rel"), ("HOME", "/h")]),
             PathBuf::from("/h/.cache/qkvault")
         );
     }

@@ -55,23 +55,11 @@ impl Handle {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: one valid place to write to.
         let status = unsafe { create(&mut pointer) };
-        library
-            .check("cudnnCreate", status, None, None)
-            .map_err(|source| {
-                if source.status == Status::NOT_INITIALIZED {
-                    Error::NoDevice { source }
-                } else {
-                    Error::Call(source)
-                }
-            })?;
-        let raw = Arc::new(RawHandle {
-            library: Arc::clone(library),
-            pointer,
-        });
-        Ok(Self {
-            raw,
-            _not_sync: std::marker::PhantomData,
-        })
+        library.check("cudnnCreate", status, None, None).map_err(|source| {
+            if source.status == Status::NOT_INITIALIZED { Error::NoDevice { source } } else { Error::Call(source) }
+        })?;
+        let raw = Arc::new(RawHandle { library: Arc::clone(library), pointer });
+        Ok(Self { raw, _not_sync: std::marker::PhantomData })
     }
 
     /// The library it is of.
@@ -88,10 +76,7 @@ impl Handle {
         let set = function!(self.raw.library, cudnnSetStream)?;
         // SAFETY: a live handle, and the caller's promise on the stream.
         let status = unsafe { set(self.raw.pointer, stream.cast()) };
-        Ok(self
-            .raw
-            .library
-            .check("cudnnSetStream", status, None, None)?)
+        Ok(self.raw.library.check("cudnnSetStream", status, None, None)?)
     }
 
     /// The stream that launches go to.
@@ -100,9 +85,7 @@ impl Handle {
         let mut stream: cudaStream_t = std::ptr::null_mut();
         // SAFETY: a live handle and one valid place to write to.
         let status = unsafe { get(self.raw.pointer, &mut stream) };
-        self.raw
-            .library
-            .check("cudnnGetStream", status, None, None)?;
+        self.raw.library.check("cudnnGetStream", status, None, None)?;
         Ok(stream.cast())
     }
 
@@ -122,17 +105,10 @@ impl Handle {
     /// Every address in the variant pack must be valid for what the plan does with that tensor, with its dims, strides, data type and
     /// alignment, until the launch is finished on the stream (host addresses of by-value scalars: until this returns); the workspace must
     /// have the plan's size and serve no other launch meanwhile; and the plan must be for this handle's device.
-    pub unsafe fn execute(
-        &self,
-        plan: &Descriptor,
-        variant_pack: &Descriptor,
-    ) -> Result<(), Error> {
+    pub unsafe fn execute(&self, plan: &Descriptor, variant_pack: &Descriptor) -> Result<(), Error> {
         let execute = function!(self.raw.library, cudnnBackendExecute)?;
         // SAFETY: live objects, and the caller's promise on what they point to.
         let status = unsafe { execute(self.raw.pointer, plan.pointer(), variant_pack.pointer()) };
-        Ok(self
-            .raw
-            .library
-            .check("cudnnBackendExecute", status, Some(plan.kind()), None)?)
+        Ok(self.raw.library.check("cudnnBackendExecute", status, Some(plan.kind()), None)?)
     }
 }

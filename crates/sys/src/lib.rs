@@ -29,9 +29,8 @@ mod search;
 mod version;
 
 pub use bindings::{
-    AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, Kind, KnobType, NumericalNote,
-    OperationGraphMode, PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, Severity,
-    Status, TensorReordering,
+    AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, Kind, KnobType, NumericalNote, OperationGraphMode,
+    PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, Severity, Status, TensorReordering,
 };
 pub use descriptor::Descriptor;
 pub use element::Element;
@@ -42,8 +41,5 @@ pub use search::{Origin, Reason, Search, Tried};
 pub use version::{LibrarySet, ParseVersionError, Version};
 
 /// The cuDNN version whose header the declarations were generated from; libraries of other 9.x versions work too.
-pub const HEADER_VERSION: Version = Version::new(
-    bindings::CUDNN_MAJOR,
-    bindings::CUDNN_MINOR,
-    bindings::CUDNN_PATCHLEVEL,
-);
+pub const HEADER_VERSION: Version =
+    Version::new(bindings::CUDNN_MAJOR, bindings::CUDNN_MINOR, bindings::CUDNN_PATCHLEVEL);

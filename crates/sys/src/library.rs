@@ -61,13 +61,10 @@ impl Library {
     /// Opens the first usable cuDNN of the search, or gives the one that is open already if it is what the search wants.
     ///
     /// Everything that can be checked without a GPU is checked before anything in cuDNN is used: version, neighbours, and the libraries
-    /// that this version and set will open later. What compiling needs of a driver is checked when the first engine is asked for
+    /// that this version and set will open later. What it needs of a driver is checked when the first descriptor is made
     /// ([`Library::check_engines`]), so that a stand-in may be loaded after this call.
     pub fn open(search: &Search) -> Result<Arc<Self>, LoadError> {
-        let mut open = OPEN
-            .get_or_init(Mutex::default)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = &*open {
             library.satisfies(search)?;
             return Ok(Arc::clone(library));
@@ -100,28 +97,12 @@ impl Library {
 
     /// Every file of cuDNN, and of what it uses (NVRTC, cuBLAS, the driver), that is loaded now.
     pub fn files(&self) -> Vec<LoadedFile> {
-        const STEMS: &[&str] = &[
-            "libcudnn",
-            "libnvrtc",
-            "libcublas",
-            "libcuda.",
-            "libcudart",
-            "libnvJitLink",
-        ];
+        const STEMS: &[&str] = &["libcudnn", "libnvrtc", "libcublas", "libcuda.", "libcudart", "libnvJitLink"];
         let ours = |path: &PathBuf| {
-            path.file_name().is_some_and(|name| {
-                STEMS
-                    .iter()
-                    .any(|stem| name.to_string_lossy().starts_with(stem))
-            })
+            path.file_name().is_some_and(|name| STEMS.iter().any(|stem| name.to_string_lossy().starts_with(stem)))
         };
         let files = process::loaded_files().into_iter().filter(ours);
-        files
-            .map(|path| LoadedFile {
-                bytes: path.metadata().map_or(0, |data| data.len()),
-                path,
-            })
-            .collect()
+        files.map(|path| LoadedFile { bytes: path.metadata().map_or(0, |data| data.len()), path }).collect()
     }
 
     /// The version of the CUDA runtime that this cuDNN was built with, as CUDA counts (13000 is 13.0).
@@ -131,10 +112,12 @@ impl Library {
         Ok(unsafe { function() })
     }
 
-    /// Checks that what the engines need is there, the driver's library among it; done for you before the first engine is asked for.
+    /// Checks that what the engines need is there, the driver's library (or a stand-in) among it.
+    ///
+    /// Done for you before the first descriptor or handle is made, because cuDNN opens its engines as the first tensor is finalized.
     pub fn check_engines(&self) -> Result<(), LoadError> {
         if self.engines.get().is_none() {
-            needs::engines(&self.path, self.version, self.set)?;
+            needs::engines(&self.path)?;
             let _ = self.engines.set(());
         }
         Ok(())
@@ -145,11 +128,7 @@ impl Library {
     }
 
     pub(crate) fn no_function(&self, function: &'static str) -> Error {
-        Error::NoFunction {
-            function,
-            version: self.version,
-            path: self.path.clone(),
-        }
+        Error::NoFunction { function, version: self.version, path: self.path.clone() }
     }
 
     /// Makes an answer of cuDNN a result; the library's own words are fetched at once, before another call overwrites them.
@@ -163,13 +142,7 @@ impl Library {
         if status == Status::SUCCESS {
             return Ok(());
         }
-        Err(CallError {
-            call,
-            status,
-            kind,
-            attribute,
-            detail: self.last_error(),
-        })
+        Err(CallError { call, status, kind, attribute, detail: self.last_error() })
     }
 
     fn last_error(&self) -> String {
@@ -179,26 +152,18 @@ impl Library {
         let mut buffer = [0_u8; 4096];
         // SAFETY: writes at most the given number of bytes; one is kept back so that the text always ends.
         unsafe { function(buffer.as_mut_ptr().cast::<c_char>(), buffer.len() - 1) };
-        CStr::from_bytes_until_nul(&buffer)
-            .map(|text| text.to_string_lossy().trim().to_owned())
-            .unwrap_or_default()
+        CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default()
     }
 
     /// Whether the open library is what a later search wants; a second one cannot be loaded beside it.
     fn satisfies(&self, search: &Search) -> Result<(), LoadError> {
-        let path_differs =
-            search
-                .places()
-                .first()
-                .is_some_and(|place| match (&place.origin, &place.at) {
-                    (Origin::Path | Origin::Variable("QKVAULT_CUDNN_PATH"), At::File(file)) => {
-                        !process::same_file(file, &self.path)
-                    }
-                    _ => false,
-                });
-        let version_differs = search
-            .version
-            .is_some_and(|version| version != self.version);
+        let path_differs = search.places().first().is_some_and(|place| match (&place.origin, &place.at) {
+            (Origin::Path | Origin::Variable("QKVAULT_CUDNN_PATH"), At::File(file)) => {
+                !process::same_file(file, &self.path)
+            }
+            _ => false,
+        });
+        let version_differs = search.version.is_some_and(|version| version != self.version);
         let set_differs = search.set.is_some_and(|set| set != self.set);
         if path_differs || version_differs || set_differs {
             return Err(LoadError::Clash {
@@ -212,33 +177,21 @@ impl Library {
 
     fn find(search: &Search) -> Result<Self, LoadError> {
         let mut tried = Vec::new();
-        let before = process::already_open(SONAME)
-            .and_then(|library| process::file_of(&library, "cudnnGetVersion"));
+        let before = present();
         for Place { origin, at } in search.places() {
-            let exact = matches!(
-                origin,
-                Origin::Path | Origin::Variable("QKVAULT_CUDNN_PATH")
-            );
+            let exact = matches!(origin, Origin::Path | Origin::Variable("QKVAULT_CUDNN_PATH"));
             let (path, name) = match at {
                 At::File(file) => (Some(file.clone()), file.into_os_string()),
                 At::Process => match &before {
                     Some(file) => (Some(file.clone()), file.clone().into_os_string()),
                     None => {
-                        tried.push(Tried {
-                            origin,
-                            path: None,
-                            reason: Reason::NotLoaded,
-                        });
+                        tried.push(Tried { origin, path: None, reason: Reason::NotLoaded });
                         continue;
                     }
                 },
                 At::Name(name) => (None, name.into()),
                 At::Nothing(path, reason) => {
-                    tried.push(Tried {
-                        origin,
-                        path,
-                        reason,
-                    });
+                    tried.push(Tried { origin, path, reason });
                     continue;
                 }
             };
@@ -248,13 +201,7 @@ impl Library {
                 if exact {
                     return Err(Self::clash(loaded, search));
                 }
-                tried.push(Tried {
-                    origin,
-                    path,
-                    reason: Reason::AnotherLoaded {
-                        loaded: loaded.clone(),
-                    },
-                });
+                tried.push(Tried { origin, path, reason: Reason::AnotherLoaded { loaded: loaded.clone() } });
                 continue;
             }
             match Self::load(search, &origin, path.as_deref(), &name) {
@@ -262,64 +209,37 @@ impl Library {
                 // From here on a library is in the process, and no other may follow it.
                 Err(Refused::Finally(error)) => return Err(*error),
                 Err(Refused::Place(_)) if before.is_some() && origin == Origin::Process => {
-                    return Err(Self::clash(
-                        before.as_deref().unwrap_or(Path::new(SONAME)),
-                        search,
-                    ));
+                    return Err(Self::clash(before.as_deref().unwrap_or(Path::new(SONAME)), search));
                 }
-                Err(Refused::Place(reason)) => tried.push(Tried {
-                    origin,
-                    path,
-                    reason,
-                }),
+                Err(Refused::Place(reason)) => tried.push(Tried { origin, path, reason }),
             }
         }
         Err(LoadError::NotFound { tried })
     }
 
     fn clash(loaded: &Path, search: &Search) -> LoadError {
-        let loaded_version = process::already_open(SONAME)
-            .and_then(|shared| version_of(&shared))
-            .unwrap_or(Version::new(0, 0, 0));
-        LoadError::Clash {
-            loaded: loaded.to_owned(),
-            loaded_version,
-            wanted: search.wanted(),
-        }
+        let loaded_version =
+            process::already_open(SONAME).and_then(|shared| version_of(&shared)).unwrap_or(Version::new(0, 0, 0));
+        LoadError::Clash { loaded: loaded.to_owned(), loaded_version, wanted: search.wanted() }
     }
 
-    fn load(
-        search: &Search,
-        origin: &Origin,
-        path: Option<&Path>,
-        name: &OsStr,
-    ) -> Result<Self, Refused> {
+    fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> Result<Self, Refused> {
         if let Some(path) = path {
             fits(search, path).map_err(Refused::Place)?;
             // Before loading, so that a place that lacks something can be passed over for a later one.
-            if let Some(version) = places::version_beside(path) {
-                needs::at_open(path, version, places::set_beside(path))
-                    .map_err(Refused::unusable)?;
-            }
+            needs::beside(path, places::set_beside(path)).map_err(Refused::unusable)?;
         } else if let Some(wanted) = search.version {
             return Err(Refused::Place(Reason::UnknownVersion { wanted }));
         }
-        let shared = process::open(name).map_err(|error| {
-            Refused::Place(Reason::NotOpened {
-                detail: process::with_sources(&error),
-            })
-        })?;
+        let shared = process::open(name)
+            .map_err(|error| Refused::Place(Reason::NotOpened { detail: process::with_sources(&error) }))?;
         let path = process::file_of(&shared, "cudnnGetVersion").ok_or_else(|| {
-            Refused::Place(Reason::Unusable {
-                detail: "it has no function cudnnGetVersion".to_owned(),
-            })
+            Refused::Place(Reason::Unusable { detail: "it has no function cudnnGetVersion".to_owned() })
         })?;
         needs::graph(&path).map_err(Refused::unusable)?;
         let version = version_of(&shared).unwrap_or(Version::new(0, 0, 0));
         if version.major != Version::SUPPORTED_MAJOR {
-            return Err(Refused::Place(Reason::WrongMajor {
-                found: version.to_string(),
-            }));
+            return Err(Refused::Place(Reason::WrongMajor { found: version.to_string() }));
         }
         let set = places::set_beside(&path);
         let wanted = search.version.unwrap_or(version);
@@ -329,31 +249,28 @@ impl Library {
         if search.set.is_some_and(|wanted| wanted != set) {
             return Err(Refused::Finally(Box::new(Self::clash(&path, search))));
         }
-        needs::at_open(&path, version, set).map_err(|error| Refused::Finally(Box::new(error)))?;
+        let cuda = cuda_version_of(&shared).unwrap_or_default() / 1000;
+        needs::companions(&path, version, set, cuda, &search.environment)
+            .map_err(|error| Refused::Finally(Box::new(error)))?;
         // SAFETY: looks symbols up by name and stores their addresses; the types are those of the header of this major version.
-        let table =
-            unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared)) }.map_err(|error| {
-                Refused::Place(Reason::NotOpened {
-                    detail: process::with_sources(&error),
-                })
-            })?;
+        let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared)) }
+            .map_err(|error| Refused::Place(Reason::NotOpened { detail: process::with_sources(&error) }))?;
         let table = ManuallyDrop::new(Table(table));
         if let Some(function) = lacking(&table.0) {
-            return Err(Refused::Finally(Box::new(LoadError::Foreign {
-                path,
-                function,
-            })));
+            return Err(Refused::Finally(Box::new(LoadError::Foreign { path, function })));
         }
         log::install(&table.0);
-        Ok(Self {
-            table,
-            path,
-            origin: origin.clone(),
-            version,
-            set,
-            engines: OnceLock::new(),
-        })
+        Ok(Self { table, path, origin: origin.clone(), version, set, engines: OnceLock::new() })
     }
+}
+
+/// The cuDNN that the process has, loaded by whomever; one of its sub-libraries is enough, because it is found by name by any other.
+fn present() -> Option<PathBuf> {
+    let whole = process::already_open(SONAME).and_then(|library| process::file_of(&library, "cudnnGetVersion"));
+    whole.or_else(|| {
+        let part = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcudnn"));
+        Some(process::loaded_files().into_iter().find(part)?.with_file_name(SONAME))
+    })
 }
 
 /// Why a place was not used: it alone, or nothing after it may be used either.
@@ -364,53 +281,40 @@ enum Refused {
 
 impl Refused {
     fn unusable(error: LoadError) -> Self {
-        Self::Place(Reason::Unusable {
-            detail: error.to_string(),
-        })
+        Self::Place(Reason::Unusable { detail: error.to_string() })
     }
 }
 
 /// Asks an open library for its version.
 fn version_of(shared: &Shared) -> Option<Version> {
     // SAFETY: every cuDNN has this function with this signature.
-    let function =
-        unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetVersion") }.ok()?;
+    let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetVersion") }.ok()?;
     // SAFETY: takes nothing and only returns a number.
     Some(Version::from_number(unsafe { function() }))
+}
+
+/// Asks an open library for the CUDA version it was built with: 13000 is 13.0.
+fn cuda_version_of(shared: &Shared) -> Option<usize> {
+    // SAFETY: every cuDNN has this function with this signature.
+    let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetCudartVersion") }.ok()?;
+    // SAFETY: takes nothing and only returns a number.
+    Some(unsafe { function() })
 }
 
 /// The first function that every cuDNN 9 has and this one does not.
 fn lacking(table: &Cudnn) -> Option<&'static str> {
     let every = [
-        (
-            "cudnnGetLastErrorString",
-            table.cudnnGetLastErrorString.is_ok(),
-        ),
+        ("cudnnGetLastErrorString", table.cudnnGetLastErrorString.is_ok()),
         ("cudnnCreate", table.cudnnCreate.is_ok()),
         ("cudnnDestroy", table.cudnnDestroy.is_ok()),
         ("cudnnSetStream", table.cudnnSetStream.is_ok()),
         ("cudnnSetCallback", table.cudnnSetCallback.is_ok()),
-        (
-            "cudnnBackendCreateDescriptor",
-            table.cudnnBackendCreateDescriptor.is_ok(),
-        ),
-        (
-            "cudnnBackendDestroyDescriptor",
-            table.cudnnBackendDestroyDescriptor.is_ok(),
-        ),
+        ("cudnnBackendCreateDescriptor", table.cudnnBackendCreateDescriptor.is_ok()),
+        ("cudnnBackendDestroyDescriptor", table.cudnnBackendDestroyDescriptor.is_ok()),
         ("cudnnBackendFinalize", table.cudnnBackendFinalize.is_ok()),
-        (
-            "cudnnBackendSetAttribute",
-            table.cudnnBackendSetAttribute.is_ok(),
-        ),
-        (
-            "cudnnBackendGetAttribute",
-            table.cudnnBackendGetAttribute.is_ok(),
-        ),
+        ("cudnnBackendSetAttribute", table.cudnnBackendSetAttribute.is_ok()),
+        ("cudnnBackendGetAttribute", table.cudnnBackendGetAttribute.is_ok()),
         ("cudnnBackendExecute", table.cudnnBackendExecute.is_ok()),
     ];
-    every
-        .into_iter()
-        .find(|(_, present)| !present)
-        .map(|(name, _)| name)
+    every.into_iter().find(|(_, present)| !present).map(|(name, _)| name)
 }

@@ -78,19 +78,9 @@ pub(crate) fn install(table: &Cudnn) {
     let (Ok(get), Ok(set)) = (&table.cudnnGetCallback, &table.cudnnSetCallback) else {
         return;
     };
-    let mut previous = Previous {
-        mask: 0,
-        data: std::ptr::null_mut(),
-        callback: None,
-    };
+    let mut previous = Previous { mask: 0, data: std::ptr::null_mut(), callback: None };
     // SAFETY: three valid places to write to.
-    unsafe {
-        get(
-            &mut previous.mask,
-            &mut previous.data,
-            &mut previous.callback,
-        )
-    };
+    unsafe { get(&mut previous.mask, &mut previous.data, &mut previous.callback) };
     let mut mask = bit(Severity::ERROR) | bit(Severity::WARNING);
     if previous.callback.is_some() {
         mask |= previous.mask;
@@ -103,37 +93,18 @@ pub(crate) fn install(table: &Cudnn) {
     unsafe { set(mask, std::ptr::null_mut(), Some(receive)) };
 }
 
-unsafe extern "C" fn receive(
-    severity: Severity,
-    _data: *mut c_void,
-    debug: *const cudnnDebug_t,
-    text: *const c_char,
-) {
+unsafe extern "C" fn receive(severity: Severity, _data: *mut c_void, debug: *const cudnnDebug_t, text: *const c_char) {
     if text.is_null() {
         return;
     }
     // SAFETY: cuDNN passes a NUL-terminated message and, if anything, a valid record; both live for the call.
-    let (bytes, status) = unsafe {
-        (
-            CStr::from_ptr(text),
-            debug
-                .as_ref()
-                .map_or(Status::SUCCESS, |debug| debug.cudnnStatus),
-        )
-    };
+    let (bytes, status) =
+        unsafe { (CStr::from_ptr(text), debug.as_ref().map_or(Status::SUCCESS, |debug| debug.cudnnStatus)) };
     // A subscriber that panics must not unwind through cuDNN's frames.
     let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        deliver(Message {
-            severity,
-            status,
-            text: bytes.to_string_lossy().trim().to_owned(),
-        });
+        deliver(Message { severity, status, text: bytes.to_string_lossy().trim().to_owned() });
     }));
-    if let Some(Previous {
-        mask,
-        data,
-        callback: Some(callback),
-    }) = PREVIOUS.get()
+    if let Some(Previous { mask, data, callback: Some(callback) }) = PREVIOUS.get()
         && mask & bit(severity) != 0
     {
         // SAFETY: the earlier user's callback with that user's data, called as cuDNN would have called it.
@@ -142,11 +113,7 @@ unsafe extern "C" fn receive(
 }
 
 fn deliver(message: Message) {
-    let Message {
-        severity,
-        status,
-        text,
-    } = &message;
+    let Message { severity, status, text } = &message;
     match *severity {
         Severity::FATAL | Severity::ERROR => {
             tracing::error!(target: "cudnn", status = status.0, "{text}")

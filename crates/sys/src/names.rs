@@ -6,9 +6,8 @@
 use std::fmt;
 
 use crate::bindings::{
-    AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, Kind, KnobType, NumericalNote,
-    OperationGraphMode, PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, Severity,
-    Status, TensorReordering,
+    AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, Kind, KnobType, NumericalNote, OperationGraphMode,
+    PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, Severity, Status, TensorReordering,
 };
 
 /// Prints the header's name, and the bare number for a value that the header does not name.
@@ -66,10 +65,7 @@ mod tests {
 
     #[test]
     fn known_and_unknown_numbers_print() {
-        assert_eq!(
-            Status::NOT_SUPPORTED_ARCH_MISMATCH.to_string(),
-            "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007)"
-        );
+        assert_eq!(Status::NOT_SUPPORTED_ARCH_MISMATCH.to_string(), "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007)");
         assert_eq!(Status(3999).to_string(), "status 3999");
         assert_eq!(Kind::TENSOR.to_string(), "CUDNN_BACKEND_TENSOR_DESCRIPTOR");
         assert_eq!(AttributeName(408).to_string(), "AttributeName 408");

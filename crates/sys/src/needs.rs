@@ -1,54 +1,201 @@
-//! What cuDNN opens by itself, looked for before it does.
+//! What cuDNN opens by itself, found and opened before it does.
+//!
+//! cuDNN opens its engines and NVIDIA's compiler on first use. When one is missing it answers with no engines at all, with an internal
+//! error, or ends the process. What each version and set opens was observed with the loader's own trace (`LD_DEBUG=libs`) while an
+//! attention was compiled, for 9.14.0, 9.19.0, 9.20.0, 9.21.0, 9.23.0, 9.25.1, 9.27.0 and 9.28.0:
+//!
+//! | what | needed by | without it |
+//! |---|---|---|
+//! | `libcudnn_graph` | every call, `cudnnGetVersion` too | the process ends |
+//! | `libcudnn_engines_runtime_compiled` | finalizing any tensor or operation | status 1008 |
+//! | `libnvrtc` and the `libnvrtc-builtins` of its exact version | 9.20 and older; from 9.21 the compiler is inside `libcudnn_graph` | no engines; status 4001 |
+//! | `libcublasLt` | the full set, 9.19 and newer | the process ends |
+//! | `libcuda.so.1` | all; from 9.27 linked by the engines, before that opened by them | status 1008; no engines |
+//!
+//! `libnvrtc` does not look for its builtins in its own folder, so both are opened here by absolute path; a library that is open under its
+//! name serves all later look-ups of it.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use libloading::os::unix::Library as Shared;
+
 use crate::error::LoadError;
+use crate::places;
 use crate::process;
+use crate::search::Environment;
 use crate::version::{LibrarySet, Version};
 
 const GRAPH: &str = "libcudnn_graph.so.9";
 const RUNTIME_COMPILED: &str = "libcudnn_engines_runtime_compiled.so.9";
+const DRIVER: &str = "libcuda.so.1";
+
+/// The libraries of the full set that every 9.x has beside those of the slim one.
+const FULL: &[&str] = &[
+    "libcudnn_ops.so.9",
+    "libcudnn_cnn.so.9",
+    "libcudnn_adv.so.9",
+    "libcudnn_heuristic.so.9",
+    "libcudnn_engines_precompiled.so.9",
+];
+
+/// From this version on the compiler is part of `libcudnn_graph`.
+const COMPILER_INSIDE: Version = Version::new(9, 21, 0);
+
+/// Folders, relative to cuDNN's own, in which NVIDIA's wheels keep the other libraries; cuDNN's own run path names the same.
+const WHEELS: &[&str] = &["../../cu13/lib", "../../cublas/lib", "../../cuda_nvrtc/lib"];
+
+/// Whether cuDNN's own libraries are beside the one to load; looks only at files.
+pub(crate) fn beside(library: &Path, set: LibrarySet) -> Result<(), LoadError> {
+    let dir = dir_of(library);
+    let full = if set == LibrarySet::Full { FULL } else { &[] };
+    match [GRAPH, RUNTIME_COMPILED].iter().chain(full).find(|name| !dir.join(name).exists()) {
+        None => Ok(()),
+        Some(name) => Err(LoadError::Missing {
+            library: (*name).to_owned(),
+            needed_by: library.display().to_string(),
+            looked_in: vec![dir.display().to_string()],
+            remedy: "it belongs beside libcudnn.so.9: install that package again".to_owned(),
+        }),
+    }
+}
 
 /// Opens the graph library that lies beside this `libcudnn.so.9`; even `cudnnGetVersion` needs it.
 pub(crate) fn graph(library: &Path) -> Result<(), LoadError> {
-    let dir = library.parent().unwrap_or(Path::new(""));
-    let file = dir.join(GRAPH);
-    process::open(file.as_os_str())
-        .map(drop)
-        .map_err(|error| LoadError::Missing {
-            library: GRAPH.to_owned(),
-            needed_by: library.display().to_string(),
-            looked_in: vec![process::with_sources(&error)],
-            remedy: "it belongs beside libcudnn.so.9: install the package again".to_owned(),
-        })
+    sub_library(library, GRAPH)
 }
 
-/// first version
-pub(crate) fn at_open(
+/// Opens what this version and set will look for outside cuDNN, the driver excepted.
+///
+/// `cuda` is the major version of CUDA that this cuDNN was built with; it is part of the names.
+pub(crate) fn companions(
     library: &Path,
-    _version: Version,
-    _set: LibrarySet,
+    version: Version,
+    set: LibrarySet,
+    cuda: usize,
+    environment: &Environment,
 ) -> Result<(), LoadError> {
-    let dir = library.parent().unwrap_or(Path::new(""));
-    for name in [GRAPH, RUNTIME_COMPILED] {
-        let file: PathBuf = dir.join(name);
-        if !file.exists() {
-            return Err(LoadError::Missing {
-                library: name.to_owned(),
-                needed_by: library.display().to_string(),
-                looked_in: vec![dir.display().to_string()],
-                remedy: "it belongs beside libcudnn.so.9: install the package again".to_owned(),
-            });
-        }
+    let asked = Asked { library, version, set, environment };
+    if version < COMPILER_INSIDE {
+        let soname = format!("libnvrtc.so.{cuda}");
+        let nvrtc = asked.open(&soname, "nvidia-cuda-nvrtc")?;
+        asked.builtins(&nvrtc)?;
+    }
+    if set == LibrarySet::Full {
+        asked.open(&format!("libcublasLt.so.{cuda}"), "nvidia-cublas")?;
     }
     Ok(())
 }
 
-/// first version
-pub(crate) fn engines(
-    _library: &Path,
-    _version: Version,
-    _set: LibrarySet,
-) -> Result<(), LoadError> {
-    Ok(())
+/// Opens the driver's library, or finds the stand-in open, and then the engines, which look for it.
+pub(crate) fn engines(library: &Path) -> Result<(), LoadError> {
+    if process::already_open(DRIVER).is_none()
+        && let Err(error) = process::open(OsStr::new(DRIVER))
+    {
+        return Err(LoadError::Missing {
+            library: DRIVER.to_owned(),
+            needed_by: "cuDNN's engines".to_owned(),
+            looked_in: vec!["this process".to_owned(), process::with_sources(&error)],
+            remedy: "to run, install the NVIDIA driver; to compile without one, call qkvault_headless::ensure() first"
+                .to_owned(),
+        });
+    }
+    sub_library(library, RUNTIME_COMPILED)
+}
+
+fn dir_of(library: &Path) -> &Path {
+    library.parent().unwrap_or(Path::new(""))
+}
+
+fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
+    let file = dir_of(library).join(name);
+    process::open(file.as_os_str()).map(drop).map_err(|error| LoadError::Missing {
+        library: name.to_owned(),
+        needed_by: library.display().to_string(),
+        looked_in: vec![process::with_sources(&error)],
+        remedy: "it belongs beside libcudnn.so.9: install that package again".to_owned(),
+    })
+}
+
+/// Who asks for a companion, for the search and for the error.
+struct Asked<'a> {
+    library: &'a Path,
+    version: Version,
+    set: LibrarySet,
+    environment: &'a Environment,
+}
+
+impl Asked<'_> {
+    /// The library of this name: open already, in a folder of NVIDIA's wheels, in a CUDA toolkit, or where the loader finds it.
+    fn open(&self, soname: &str, wheel: &str) -> Result<PathBuf, LoadError> {
+        if process::already_open(soname).is_some() {
+            return Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname)));
+        }
+        let dir = dir_of(self.library);
+        let wheels = std::iter::once(dir.to_owned()).chain(WHEELS.iter().map(|below| dir.join(below)));
+        let toolkits = places::TOOLKIT_VARIABLES
+            .iter()
+            .filter_map(|name| Some(PathBuf::from(self.environment.get(name)?).join("lib64")));
+        let mut looked_in = Vec::new();
+        for dir in wheels.chain(toolkits) {
+            let file = dir.join(soname);
+            if !file.exists() {
+                looked_in.push(dir.display().to_string());
+                continue;
+            }
+            match process::open(file.as_os_str()) {
+                Ok(_) => return Ok(file),
+                Err(error) => looked_in.push(process::with_sources(&error)),
+            }
+        }
+        match process::open(OsStr::new(soname)) {
+            Ok(_) => Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname))),
+            Err(error) => {
+                looked_in.push(process::with_sources(&error));
+                Err(self.missing(soname, looked_in, wheel))
+            }
+        }
+    }
+
+    /// The builtins of an open `libnvrtc`; their name carries its exact version.
+    fn builtins(&self, nvrtc: &Path) -> Result<(), LoadError> {
+        let Some((major, minor)) = process::open(nvrtc.as_os_str()).ok().and_then(|nvrtc| nvrtc_version(&nvrtc)) else {
+            return Err(self.missing(
+                "libnvrtc",
+                vec![format!("{}: it has no function nvrtcVersion", nvrtc.display())],
+                "nvidia-cuda-nvrtc",
+            ));
+        };
+        let soname = format!("libnvrtc-builtins.so.{major}.{minor}");
+        if process::already_open(&soname).is_some() {
+            return Ok(());
+        }
+        let beside = dir_of(nvrtc).join(&soname);
+        let opened = process::open(beside.as_os_str()).or_else(|_| process::open(OsStr::new(&soname)));
+        opened.map(drop).map_err(|error| {
+            let looked_in = vec![dir_of(nvrtc).display().to_string(), process::with_sources(&error)];
+            self.missing(&soname, looked_in, "nvidia-cuda-nvrtc")
+        })
+    }
+
+    fn missing(&self, library: &str, looked_in: Vec<String>, wheel: &str) -> LoadError {
+        let Self { version, set, .. } = self;
+        LoadError::Missing {
+            library: library.to_owned(),
+            needed_by: format!("cuDNN {version} ({set}) at {}", self.library.display()),
+            looked_in,
+            remedy: format!(
+                "`cargo xtask fetch --cudnn {version} --{set}` gets cuDNN with all it needs; in a Python environment, install the wheel {wheel}"
+            ),
+        }
+    }
+}
+
+fn nvrtc_version(nvrtc: &Shared) -> Option<(i32, i32)> {
+    // SAFETY: every NVRTC has this function with this signature.
+    let function = unsafe { nvrtc.get::<unsafe extern "C" fn(*mut i32, *mut i32) -> i32>("nvrtcVersion") }.ok()?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: two valid places to write to.
+    let result = unsafe { function(&mut major, &mut minor) };
+    (result == 0).then_some((major, minor))
 }

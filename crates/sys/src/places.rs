@@ -7,13 +7,10 @@ use crate::search::{At, Environment, Origin, Place, Reason, SONAME, Search};
 use crate::version::{LibrarySet, Version};
 
 /// Folders below a prefix, a CUDA toolkit or a site-packages folder in which cuDNN may be, in order of preference.
-const BELOW: &[&str] = &[
-    "",
-    "lib",
-    "lib64",
-    "nvidia/cudnn/lib",
-    "nvidia/cudnn_jit/lib",
-];
+const BELOW: &[&str] = &["", "lib", "lib64", "nvidia/cudnn/lib", "nvidia/cudnn_jit/lib"];
+
+/// Variables that name a CUDA toolkit.
+pub(crate) const TOOLKIT_VARIABLES: &[&str] = &["CUDA_HOME", "CUDA_PATH"];
 
 /// A library that only the full set has.
 const ONLY_IN_FULL: &str = "libcudnn_ops.so.9";
@@ -22,80 +19,44 @@ const ONLY_IN_FULL: &str = "libcudnn_ops.so.9";
 pub(crate) fn of(search: &Search) -> Vec<Place> {
     let env = &search.environment;
     if let Some(path) = &search.path {
-        return vec![Place {
-            origin: Origin::Path,
-            at: at(path),
-        }];
+        return vec![Place { origin: Origin::Path, at: at(path) }];
     }
     if let Some(path) = env.get("QKVAULT_CUDNN_PATH") {
-        return vec![Place {
-            origin: Origin::Variable("QKVAULT_CUDNN_PATH"),
-            at: at(Path::new(&path)),
-        }];
+        return vec![Place { origin: Origin::Variable("QKVAULT_CUDNN_PATH"), at: at(Path::new(&path)) }];
     }
-    let mut places = vec![Place {
-        origin: Origin::Variable("QKVAULT_CUDNN_PATH"),
-        at: At::Nothing(None, Reason::NotSet),
-    }];
+    let mut places =
+        vec![Place { origin: Origin::Variable("QKVAULT_CUDNN_PATH"), at: At::Nothing(None, Reason::NotSet) }];
     variables(env, &["CUDNN_PATH", "CUDNN_HOME"], &mut places);
-    places.push(Place {
-        origin: Origin::Process,
-        at: At::Process,
-    });
+    places.push(Place { origin: Origin::Process, at: At::Process });
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         match env.get(name) {
-            Some(prefix) => {
-                site_packages(Origin::Environment(name), Path::new(&prefix), &mut places)
-            }
-            None => places.push(Place {
-                origin: Origin::Environment(name),
-                at: At::Nothing(None, Reason::NotSet),
-            }),
+            Some(prefix) => site_packages(Origin::Environment(name), Path::new(&prefix), &mut places),
+            None => places.push(Place { origin: Origin::Environment(name), at: At::Nothing(None, Reason::NotSet) }),
         }
     }
     for prefix in python_prefixes(env) {
         site_packages(Origin::Python, &prefix, &mut places);
     }
     fetched(env, &mut places);
-    variables(env, &["CUDA_HOME", "CUDA_PATH"], &mut places);
-    places.push(Place {
-        origin: Origin::Loader,
-        at: At::Name(SONAME),
-    });
+    variables(env, TOOLKIT_VARIABLES, &mut places);
+    places.push(Place { origin: Origin::Loader, at: At::Name(SONAME) });
     places
 }
 
 fn variables(env: &Environment, names: &[&'static str], places: &mut Vec<Place>) {
     for &name in names {
-        let at = env
-            .get(name)
-            .map_or(At::Nothing(None, Reason::NotSet), |path| {
-                at(Path::new(&path))
-            });
-        places.push(Place {
-            origin: Origin::Variable(name),
-            at,
-        });
+        let at = env.get(name).map_or(At::Nothing(None, Reason::NotSet), |path| at(Path::new(&path)));
+        places.push(Place { origin: Origin::Variable(name), at });
     }
 }
 
 /// What a path given by a person means: the file itself, or a folder with the library in it or in a usual place below it.
 fn at(path: &Path) -> At {
     if path.is_dir() {
-        let found = BELOW
-            .iter()
-            .map(|below| path.join(below).join(SONAME))
-            .find(|file| file.exists());
-        return found.map_or_else(
-            || At::Nothing(Some(path.to_owned()), Reason::NoLibrary),
-            At::File,
-        );
+        let found = BELOW.iter().map(|below| path.join(below).join(SONAME)).find(|file| file.exists());
+        return found.map_or_else(|| At::Nothing(Some(path.to_owned()), Reason::NoLibrary), At::File);
     }
-    if path.exists() {
-        At::File(path.to_owned())
-    } else {
-        At::Nothing(Some(path.to_owned()), Reason::Absent)
-    }
+    if path.exists() { At::File(path.to_owned()) } else { At::Nothing(Some(path.to_owned()), Reason::Absent) }
 }
 
 /// The wheels' folders below a Python prefix: `lib/python3.*/site-packages/nvidia/…`.
@@ -108,18 +69,12 @@ fn site_packages(origin: Origin, prefix: &Path, places: &mut Vec<Place>) {
         for wheel in ["cudnn", "cudnn_jit"] {
             let file = packages.join("nvidia").join(wheel).join("lib").join(SONAME);
             if file.exists() {
-                places.push(Place {
-                    origin: origin.clone(),
-                    at: At::File(file),
-                });
+                places.push(Place { origin: origin.clone(), at: At::File(file) });
             }
         }
     }
     if places.len() == before {
-        places.push(Place {
-            origin,
-            at: At::Nothing(Some(prefix.to_owned()), Reason::NoLibrary),
-        });
+        places.push(Place { origin, at: At::Nothing(Some(prefix.to_owned()), Reason::NoLibrary) });
     }
 }
 
@@ -134,10 +89,7 @@ fn python_prefixes(env: &Environment) -> Vec<PathBuf> {
             prefixes.extend(program.parent().and_then(Path::parent).map(Path::to_owned));
         }
     }
-    prefixes.extend(
-        env.get("HOME")
-            .map(|home| PathBuf::from(home).join(".local")),
-    );
+    prefixes.extend(env.get("HOME").map(|home| PathBuf::from(home).join(".local")));
     let mut seen = Vec::new();
     prefixes.retain(|prefix| {
         prefix.is_dir() && !seen.contains(prefix) && {
@@ -150,39 +102,23 @@ fn python_prefixes(env: &Environment) -> Vec<PathBuf> {
 
 /// What `cargo xtask fetch` left: slim sets before full ones, newer versions before older.
 fn fetched(env: &Environment, places: &mut Vec<Place>) {
-    let root = folders::cache_dir_from(|name| env.get(name))
-        .join("libraries")
-        .join("cudnn");
-    let mut sets = sorted_dirs(&root, "")
-        .into_iter()
-        .filter_map(|dir| Some((fetched_name(&dir)?, dir)))
-        .collect::<Vec<_>>();
+    let root = folders::cache_dir_from(|name| env.get(name)).join("libraries").join("cudnn");
+    let mut sets =
+        sorted_dirs(&root, "").into_iter().filter_map(|dir| Some((fetched_name(&dir)?, dir))).collect::<Vec<_>>();
     sets.sort_by(|((a, a_set), _), ((b, b_set), _)| a_set.cmp(b_set).then(b.cmp(a)));
     if sets.is_empty() {
-        places.push(Place {
-            origin: Origin::Fetched,
-            at: At::Nothing(Some(root), Reason::Absent),
-        });
+        places.push(Place { origin: Origin::Fetched, at: At::Nothing(Some(root), Reason::Absent) });
     }
     for (_, dir) in sets {
-        let at = if dir.join(MANIFEST).exists() {
-            at(&dir)
-        } else {
-            At::Nothing(Some(dir), Reason::Incomplete)
-        };
-        places.push(Place {
-            origin: Origin::Fetched,
-            at,
-        });
+        let at = if dir.join(MANIFEST).exists() { at(&dir) } else { At::Nothing(Some(dir), Reason::Incomplete) };
+        places.push(Place { origin: Origin::Fetched, at });
     }
 }
 
 /// Takes `9.27.0.42-slim` apart.
 fn fetched_name(dir: &Path) -> Option<(Version, LibrarySet)> {
     let (version, set) = dir.file_name()?.to_str()?.split_once('-')?;
-    let set = [LibrarySet::Slim, LibrarySet::Full]
-        .into_iter()
-        .find(|known| known.word() == set)?;
+    let set = [LibrarySet::Slim, LibrarySet::Full].into_iter().find(|known| known.word() == set)?;
     Some((version.parse().ok()?, set))
 }
 
@@ -191,12 +127,7 @@ fn sorted_dirs(parent: &Path, prefix: &str) -> Vec<PathBuf> {
         .into_iter()
         .flatten()
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|dir| {
-            dir.is_dir()
-                && dir
-                    .file_name()
-                    .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
-        })
+        .filter(|dir| dir.is_dir() && dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
         .collect::<Vec<_>>();
     dirs.sort();
     dirs
@@ -204,43 +135,20 @@ fn sorted_dirs(parent: &Path, prefix: &str) -> Vec<PathBuf> {
 
 /// The library set that a file belongs to, by its neighbours.
 pub(crate) fn set_beside(file: &Path) -> LibrarySet {
-    let full = file
-        .parent()
-        .is_some_and(|dir| dir.join(ONLY_IN_FULL).exists());
-    if full {
-        LibrarySet::Full
-    } else {
-        LibrarySet::Slim
-    }
+    let full = file.parent().is_some_and(|dir| dir.join(ONLY_IN_FULL).exists());
+    if full { LibrarySet::Full } else { LibrarySet::Slim }
 }
 
 /// The version of a library, from its file name (`libcudnn.so.9.19.0`, behind a link) or the header of the same package.
 pub(crate) fn version_beside(file: &Path) -> Option<Version> {
-    let named = file
-        .canonicalize()
-        .ok()
-        .and_then(|file| numbers_after_so(&file)?.parse().ok());
+    let named = file.canonicalize().ok().and_then(|file| numbers_after_so(&file)?.parse().ok());
     named.or_else(|| {
-        let header = file
-            .parent()?
-            .parent()?
-            .join("include")
-            .join("cudnn_version.h");
+        let header = file.parent()?.parent()?.join("include").join("cudnn_version.h");
         let text = std::fs::read_to_string(header).ok()?;
         let number = |name: &str| {
-            text.lines().find_map(|line| {
-                line.strip_prefix("#define ")?
-                    .strip_prefix(name)?
-                    .trim()
-                    .parse::<u32>()
-                    .ok()
-            })
+            text.lines().find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name)?.trim().parse::<u32>().ok())
         };
-        Some(Version::new(
-            number("CUDNN_MAJOR ")?,
-            number("CUDNN_MINOR ")?,
-            number("CUDNN_PATCHLEVEL ")?,
-        ))
+        Some(Version::new(number("CUDNN_MAJOR ")?, number("CUDNN_MINOR ")?, number("CUDNN_PATCHLEVEL ")?))
     })
 }
 
@@ -254,10 +162,5 @@ pub(crate) fn foreign_major(file: &Path) -> Option<String> {
 
 /// `9.19.0` of `libcudnn.so.9.19.0`.
 fn numbers_after_so(file: &Path) -> Option<String> {
-    Some(
-        file.file_name()?
-            .to_str()?
-            .strip_prefix("libcudnn.so.")?
-            .to_owned(),
-    )
+    Some(file.file_name()?.to_str()?.strip_prefix("libcudnn.so.")?.to_owned())
 }

@@ -20,17 +20,14 @@ pub(crate) fn open(name: &OsStr) -> Result<ManuallyDrop<Library>, libloading::Er
 /// The library of this SONAME that the process has loaded already, if any. Loads nothing.
 pub(crate) fn already_open(soname: &str) -> Option<ManuallyDrop<Library>> {
     // SAFETY: with RTLD_NOLOAD nothing is loaded and no initialiser runs; the handle only counts one more user.
-    let library =
-        unsafe { Library::open(Some(soname), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD) }.ok()?;
+    let library = unsafe { Library::open(Some(soname), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD) }.ok()?;
     Some(ManuallyDrop::new(library))
 }
 
 /// The file that `symbol` of an open library was loaded from.
 pub(crate) fn file_of(library: &Library, symbol: &str) -> Option<PathBuf> {
     // SAFETY: the symbol is only used as an address, never called, so its type does not matter.
-    let address = unsafe { library.get::<*const c_void>(symbol) }
-        .ok()?
-        .as_raw_ptr();
+    let address = unsafe { library.get::<*const c_void>(symbol) }.ok()?.as_raw_ptr();
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -49,11 +46,7 @@ pub(crate) fn file_of(library: &Library, symbol: &str) -> Option<PathBuf> {
 
 /// The files of every shared object that the process has loaded now.
 pub(crate) fn loaded_files() -> Vec<PathBuf> {
-    unsafe extern "C" fn visit(
-        info: *mut libc::dl_phdr_info,
-        _size: usize,
-        files: *mut c_void,
-    ) -> c_int {
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, files: *mut c_void) -> c_int {
         // SAFETY: the loader calls this with a valid record; `files` is the vector passed below, not used elsewhere meanwhile.
         let (info, files) = unsafe { (&*info, &mut *files.cast::<Vec<PathBuf>>()) };
         if !info.dlpi_name.is_null() {
@@ -73,9 +66,7 @@ pub(crate) fn loaded_files() -> Vec<PathBuf> {
 
 /// The loaded file of this name, if any.
 pub(crate) fn loaded_file(file_name: &str) -> Option<PathBuf> {
-    loaded_files()
-        .into_iter()
-        .find(|file| file.file_name() == Some(OsStr::new(file_name)))
+    loaded_files().into_iter().find(|file| file.file_name() == Some(OsStr::new(file_name)))
 }
 
 /// Whether two paths name one file, symbolic links followed.

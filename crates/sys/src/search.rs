@@ -28,10 +28,7 @@ pub struct Search {
 impl Search {
     /// Exactly this: the file `libcudnn.so.9`, the folder it is in, or a prefix with `lib` below it.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: Some(path.into()),
-            ..Self::default()
-        }
+        Self { path: Some(path.into()), ..Self::default() }
     }
 
     /// Only this version.
@@ -87,10 +84,7 @@ impl Environment {
     pub(crate) fn get(&self, name: &str) -> Option<OsString> {
         let value = match self {
             Self::Process => std::env::var_os(name),
-            Self::Given(variables) => variables
-                .iter()
-                .find(|(key, _)| key == name)
-                .map(|(_, value)| value.clone()),
+            Self::Given(variables) => variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()),
         };
         value.filter(|value| !value.is_empty())
     }
@@ -196,10 +190,7 @@ pub enum Reason {
         detail: String,
     },
     /// It is a cuDNN of another major version.
-    #[error(
-        "is cuDNN {found}, and only major {} can be used",
-        Version::SUPPORTED_MAJOR
-    )]
+    #[error("is cuDNN {found}, and only major {} can be used", Version::SUPPORTED_MAJOR)]
     WrongMajor {
         /// What it is, as far as is known.
         found: String,
@@ -213,9 +204,7 @@ pub enum Reason {
         wanted: Version,
     },
     /// A version was asked for and this one's cannot be told.
-    #[error(
-        "its version cannot be told without loading it, and {wanted} was asked for (give its path to use it)"
-    )]
+    #[error("its version cannot be told without loading it, and {wanted} was asked for (give its path to use it)")]
     UnknownVersion {
         /// What was asked for.
         wanted: Version,

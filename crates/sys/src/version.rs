@@ -24,11 +24,7 @@ impl Version {
 
     /// A version from its three numbers.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
-        Self {
-            major,
-            minor,
-            patch,
-        }
+        Self { major, minor, patch }
     }
 
     /// Takes apart the number that `cudnnGetVersion` returns: 92700 is 9.27.0.
@@ -38,11 +34,7 @@ impl Version {
     pub const fn from_number(number: usize) -> Self {
         let number = number as u32;
         let unit = if number < 10_000 { 1000 } else { 10_000 };
-        Self {
-            major: number / unit,
-            minor: number % unit / 100,
-            patch: number % 100,
-        }
+        Self { major: number / unit, minor: number % unit / 100, patch: number % 100 }
     }
 
     /// The number that `cudnnGetVersion` would return for this version (of major 9 or later).
@@ -71,20 +63,10 @@ impl FromStr for Version {
     type Err = ParseVersionError;
 
     fn from_str(given: &str) -> Result<Self, Self::Err> {
-        let refused = || ParseVersionError {
-            given: given.to_owned(),
-        };
-        let numbers = given
-            .split('.')
-            .map(str::parse)
-            .collect::<Result<Vec<u32>, _>>()
-            .map_err(|_| refused())?;
+        let refused = || ParseVersionError { given: given.to_owned() };
+        let numbers = given.split('.').map(str::parse).collect::<Result<Vec<u32>, _>>().map_err(|_| refused())?;
         match numbers[..] {
-            [major, minor, patch] | [major, minor, patch, _] => Ok(Self {
-                major,
-                minor,
-                patch,
-            }),
+            [major, minor, patch] | [major, minor, patch, _] => Ok(Self { major, minor, patch }),
             _ => Err(refused()),
         }
     }
@@ -132,10 +114,7 @@ mod tests {
         assert_eq!("9.19.0".parse(), Ok(Version::new(9, 19, 0)));
         assert_eq!("9.19.0.56".parse(), Ok(Version::new(9, 19, 0)));
         for bad in ["", "9", "9.19", "9.19.0.56.1", "9.x.0", "v9.19.0", "9.-1.0"] {
-            assert!(
-                bad.parse::<Version>().is_err(),
-                "{bad:?} was taken for a version"
-            );
+            assert!(bad.parse::<Version>().is_err(), "{bad:?} was taken for a version");
         }
     }
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use qkvault_sys::{
-    AttributeName as A, DataType, Descriptor, Error, HeurMode, Kind, Library, PointwiseMode,
-    ReduceTensorOp, Search,
+    AttributeName as A, DataType, Descriptor, Error, HeurMode, Kind, Library, PointwiseMode, ReduceTensorOp, Search,
 };
 
 /// Batch, heads, queries and keys, head dim.
@@ -25,13 +24,7 @@ enum Place {
 }
 
 impl Builder<'_> {
-    fn tensor(
-        &mut self,
-        dims: [i64; 4],
-        strides: [i64; 4],
-        data: DataType,
-        place: Place,
-    ) -> Result<Descriptor, Error> {
+    fn tensor(&mut self, dims: [i64; 4], strides: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
         self.uid += 1;
         let mut tensor = Descriptor::create(self.library, Kind::TENSOR)?;
         tensor.set_one(A::TENSOR_DATA_TYPE, data)?;
@@ -48,12 +41,7 @@ impl Builder<'_> {
     }
 
     /// A tensor with its last dimension innermost.
-    fn packed(
-        &mut self,
-        dims: [i64; 4],
-        data: DataType,
-        place: Place,
-    ) -> Result<Descriptor, Error> {
+    fn packed(&mut self, dims: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
         let [_, h, s, d] = dims;
         self.tensor(dims, [h * s * d, s * d, d, 1], data, place)
     }
@@ -101,12 +89,7 @@ impl Builder<'_> {
         operation.finalized()
     }
 
-    fn reduction(
-        &self,
-        operator: ReduceTensorOp,
-        x: &Descriptor,
-        y: &Descriptor,
-    ) -> Result<Descriptor, Error> {
+    fn reduction(&self, operator: ReduceTensorOp, x: &Descriptor, y: &Descriptor) -> Result<Descriptor, Error> {
         let mut reduction = Descriptor::create(self.library, Kind::REDUCTION)?;
         reduction.set_one(A::REDUCTION_OPERATOR, operator)?;
         reduction.set_one(A::REDUCTION_COMP_TYPE, DataType::FLOAT)?;
@@ -126,12 +109,7 @@ pub fn attention(library: &Arc<Library>) -> Result<Descriptor, Error> {
     let q = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
     // K as cuDNN wants it: the user's memory with the last two dimensions exchanged.
     let k_strides = [heads * length * dim, length * dim, 1, dim];
-    let k = g.tensor(
-        [batch, heads, dim, length],
-        k_strides,
-        DataType::BFLOAT16,
-        Place::Data,
-    )?;
+    let k = g.tensor([batch, heads, dim, length], k_strides, DataType::BFLOAT16, Place::Data)?;
     let v = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
     let o = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
     let scale = g.packed([1, 1, 1, 1], DataType::FLOAT, Place::ByValue)?;
@@ -159,10 +137,7 @@ pub fn attention(library: &Arc<Library>) -> Result<Descriptor, Error> {
         g.matmul(&p, &v, &o)?,
     ];
     let mut graph = Descriptor::create(library, Kind::OPERATIONGRAPH)?;
-    graph.set_descriptors(
-        A::OPERATIONGRAPH_OPS,
-        &operations.iter().collect::<Vec<_>>(),
-    )?;
+    graph.set_descriptors(A::OPERATIONGRAPH_OPS, &operations.iter().collect::<Vec<_>>())?;
     graph.finalized()
 }
 
@@ -174,11 +149,7 @@ pub fn device(library: &Arc<Library>, json: &str) -> Result<Descriptor, Error> {
 }
 
 /// The engine configurations that the heuristics propose, best first.
-pub fn engines(
-    graph: &Descriptor,
-    device: &Descriptor,
-    mode: HeurMode,
-) -> Result<Vec<Descriptor>, Error> {
+pub fn engines(graph: &Descriptor, device: &Descriptor, mode: HeurMode) -> Result<Vec<Descriptor>, Error> {
     let mut heuristics = Descriptor::create(graph.library(), Kind::ENGINEHEUR)?;
     heuristics.set_descriptor(A::ENGINEHEUR_OPERATION_GRAPH, graph)?;
     heuristics.set_one(A::ENGINEHEUR_MODE, mode)?;
@@ -208,9 +179,7 @@ pub fn open(search: &Search) -> Option<Arc<Library>> {
     qkvault_headless::ensure().expect("a driver or the stand-in");
     match Library::open(search) {
         Ok(library) => Some(library),
-        Err(error)
-            if std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_some_and(|value| value == "1") =>
-        {
+        Err(error) if std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_some_and(|value| value == "1") => {
             panic!("QKVAULT_REQUIRE_CUDNN=1, and: {error}")
         }
         Err(error) => {
