@@ -24,7 +24,6 @@ pub struct Attention {
     /// Which keys each query may see.
     pub mask: Mask,
     /// What is done to the scaled score before masking: softcap, ALiBi, bias, or anything the language can say.
-    #[serde(skip)] // until ScoreExpr serialises
     pub score: Option<ScoreExpr>,
     /// Whether a learnable logit per query head joins the softmax denominator (f32, `h_q` entries).
     pub sink: bool,

@@ -32,6 +32,7 @@ pub mod model;
 pub mod op;
 mod reason;
 mod role;
+mod summary;
 mod target;
 mod tensor;
 mod valid;

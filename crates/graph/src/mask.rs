@@ -15,7 +15,6 @@ pub struct Mask {
     /// Sequence lengths given at launch (the padding mask).
     pub lengths: Lengths,
     /// A predicate over indices, lengths, slots and tensors: true where the key is seen.
-    #[serde(skip)] // until ScoreExpr serialises
     pub keep: Option<ScoreExpr>,
 }
 

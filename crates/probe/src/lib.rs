@@ -1,1 +1,24 @@
-//! (skeleton)
+//! Can this GPU and this cuDNN run this attention, and if not why? Compiles plans, with or without a GPU.
+//!
+//! * [`Compiler`] puts an op graph to the library: the answer is a plan, or a refusal in the library's own words. It needs
+//!   no GPU and no driver: the target's device properties are data, and a stand-in is loaded where there is no
+//!   `libcuda.so.1`. One compilation takes 0.3 to 1 s of one core.
+//! * [`Planner`] joins a compiler and a vault: what was compiled or refused once is looked up from then on.
+//! * [`Plan`] is what is kept: cuDNN's bytes, and everything a launch needs to know beside them.
+//!
+//! Launching does none of this: see `qkvault-exec`.
+
+mod compile;
+mod convert;
+mod plan;
+mod planner;
+mod write;
+
+pub use compile::{Compiled, Compiler, Failure};
+pub use convert::{library_set, library_version};
+pub use plan::{BadPlan, Binding, Fixed, Plan, PlanFacts};
+pub use planner::{Answer, BuildPolicy, PlanError, Planner};
+
+pub use qkvault_cache as cache;
+pub use qkvault_graph as graph;
+pub use qkvault_sys as sys;

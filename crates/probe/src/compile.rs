@@ -1,0 +1,247 @@
+//! Puts op graphs to cuDNN: heuristics, then a plan, for a target given as data. No handle and no GPU are used.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
+use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
+
+use crate::convert;
+use crate::write;
+
+/// cuDNN as a compiler.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    library: Arc<Library>,
+}
+
+/// What compiling gave.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// What cuDNN wrote.
+    pub blob: Vec<u8>,
+    /// Bytes of scratch memory that a launch needs.
+    pub workspace: u64,
+    /// Engine and knobs.
+    pub engine: String,
+    /// Time taken, in milliseconds.
+    pub milliseconds: u32,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The library says no to this op graph for this target; asking again gives the same answer.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The target is for another cuDNN than the one that is loaded.
+    #[error(
+        "the target wants cuDNN {wanted} ({wanted_set} set), but {found} ({found_set} set) is loaded; \
+         use a target for that one, or QKVAULT_CUDNN_PATH to load the other"
+    )]
+    OtherLibrary {
+        /// Version that the target wants.
+        wanted: qkvault_graph::CudnnVersion,
+        /// Set that the target wants.
+        wanted_set: LibrarySet,
+        /// Version that is loaded.
+        found: qkvault_graph::CudnnVersion,
+        /// Set that is loaded.
+        found_set: LibrarySet,
+    },
+    /// Compiling cannot work here, whatever is asked: something is missing or broken.
+    #[error("cuDNN could not compile here: {0}")]
+    Broken(#[from] Error),
+    /// No stand-in for the driver could be loaded.
+    #[error("there is no NVIDIA driver, and its stand-in could not be loaded: {0}")]
+    StandIn(#[from] qkvault_headless::Error),
+}
+
+impl Compiler {
+    /// A compiler of the cuDNN that the search finds. Loads the stand-in for the driver where there is no driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Broken`] with everything that was tried, [`Failure::StandIn`].
+    pub fn open(search: &Search) -> Result<Compiler, Failure> {
+        qkvault_headless::ensure()?;
+        let library = Library::open(search).map_err(Error::from)?;
+        Ok(Compiler { library })
+    }
+
+    /// The library that compiles.
+    #[must_use]
+    pub fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
+    /// Compiles an op graph for a target. Takes 0.3 to 1 s of one core; calls on several threads run side by side.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`]; a refusal holds the library's own words.
+    pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<Compiled, Failure> {
+        let (found, found_set) = (convert::library_version(&self.library), convert::library_set(&self.library));
+        if (target.cudnn, target.libraries) != (found, found_set) {
+            return Err(Failure::OtherLibrary {
+                wanted: target.cudnn,
+                wanted_set: target.libraries,
+                found,
+                found_set,
+            });
+        }
+        let started = Instant::now();
+        let (result, messages) = log::collect(|| self.attempt(graph, target, policy));
+        match result {
+            Ok((plan, engine)) => Ok(Compiled {
+                blob: plan.get_bytes(A::EXECUTION_PLAN_JSON_REPRESENTATION)?,
+                workspace: workspace(&plan)?,
+                engine,
+                milliseconds: started.elapsed().as_millis().try_into().unwrap_or(u32::MAX),
+            }),
+            Err(Attempt::Broken(error)) => Err(Failure::Broken(error)),
+            Err(Attempt::Refused(mut reasons)) => {
+                let seen: Vec<String> = reasons.iter().map(|r: &Reason| r.given.clone()).collect();
+                for message in &messages {
+                    if !seen.iter().any(|s| s.contains(&message.text)) {
+                        add(&mut reasons, "library.message", "log", &message.text);
+                    }
+                }
+                if reasons.is_empty() {
+                    add(&mut reasons, "library.silent", "heuristics", "no engine, without a word");
+                }
+                Err(Failure::Refused(Refusal::of(reasons).expect("one was added if there was none")))
+            }
+        }
+    }
+
+    /// The first engine configuration of the policy's heuristics that gives a plan within its limits.
+    fn attempt(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<(Descriptor, String), Attempt> {
+        let json = target.device.json_for(target.cudnn).map_err(Attempt::Refused)?;
+        let mut device = Descriptor::create(&self.library, Kind::DEVICEPROP)?;
+        device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
+        device.finalize().map_err(|e| attempt("library.device", "target.device", e))?;
+        let ops = write::op_graph(&self.library, graph).map_err(|e| attempt("library.graph", "op graph", e))?;
+        let modes: &[(HeurMode, &str)] = match policy.heuristics {
+            Heuristics::AThenFallback => &[(HeurMode::A, "mode A"), (HeurMode::FALLBACK, "fallback")],
+            Heuristics::A => &[(HeurMode::A, "mode A")],
+            Heuristics::Fallback => &[(HeurMode::FALLBACK, "fallback")],
+        };
+        let mut reasons = Vec::new();
+        for (mode, name) in modes {
+            let configs = match self.heuristics(&ops, &device, *mode) {
+                Ok(configs) => configs,
+                Err(error) => {
+                    collect(&mut reasons, "library.heuristics", name, error)?;
+                    continue;
+                }
+            };
+            for config in &configs {
+                match plan(config) {
+                    Ok(plan) => match policy.workspace_limit {
+                        Some(limit) if workspace(&plan)? > limit => {
+                            reasons.push(over_limit(workspace(&plan)?, limit));
+                        }
+                        _ => return Ok((plan, engine(config))),
+                    },
+                    Err(error) => collect(&mut reasons, "library.plan", name, error)?,
+                }
+            }
+        }
+        Err(Attempt::Refused(reasons))
+    }
+
+    fn heuristics(&self, ops: &Descriptor, device: &Descriptor, mode: HeurMode) -> Result<Vec<Descriptor>, Error> {
+        let mut h = Descriptor::create(&self.library, Kind::ENGINEHEUR)?;
+        h.set_descriptor(A::ENGINEHEUR_OPERATION_GRAPH, ops)?;
+        h.set_one(A::ENGINEHEUR_MODE, mode)?;
+        h.set_descriptor(A::ENGINEHEUR_DEVICEPROP, device)?;
+        h.finalize()?;
+        h.get_descriptors(A::ENGINEHEUR_RESULTS, Kind::ENGINECFG)
+    }
+}
+
+fn plan(config: &Descriptor) -> Result<Descriptor, Error> {
+    let mut plan = Descriptor::create(config.library(), Kind::EXECUTION_PLAN)?;
+    plan.set_descriptor(A::EXECUTION_PLAN_ENGINE_CONFIG, config)?;
+    plan.finalized()
+}
+
+fn workspace(plan: &Descriptor) -> Result<u64, Error> {
+    Ok(plan.get_one::<i64>(A::EXECUTION_PLAN_WORKSPACE_SIZE)?.unsigned_abs())
+}
+
+/// Engine number and knobs of a configuration, for people; a library that does not tell gives an empty text.
+fn engine(config: &Descriptor) -> String {
+    let mut text = String::new();
+    let engines = config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE).unwrap_or_default();
+    if let Some(index) = engines.first().and_then(|e| e.get_one::<i64>(A::ENGINE_GLOBAL_INDEX).ok()) {
+        let _ = write!(text, "engine {index}");
+    }
+    for knob in config.get_descriptors(A::ENGINECFG_KNOB_CHOICES, Kind::KNOB_CHOICE).unwrap_or_default() {
+        let kind = knob.get_one::<qkvault_sys::KnobType>(A::KNOB_CHOICE_KNOB_TYPE);
+        let value = knob.get_one::<i64>(A::KNOB_CHOICE_KNOB_VALUE);
+        if let (Ok(kind), Ok(value)) = (kind, value) {
+            let _ = write!(text, " k{}={value}", kind.0);
+        }
+    }
+    text
+}
+
+enum Attempt {
+    Refused(Vec<Reason>),
+    Broken(Error),
+}
+
+impl From<Error> for Attempt {
+    fn from(error: Error) -> Attempt {
+        Attempt::Broken(error)
+    }
+}
+
+fn add(reasons: &mut Vec<Reason>, code: &'static str, field: &str, text: &str) {
+    if reasons.iter().any(|r| r.given == text) {
+        return;
+    }
+    let needed = "the library accepts no engine for this";
+    reasons.push(Reason::new(Layer::Library, code, field.to_owned(), text, needed, ""));
+}
+
+fn over_limit(workspace: u64, limit: u64) -> Reason {
+    Reason::new(
+        Layer::Rule,
+        "workspace.limit",
+        "policy.workspace_limit",
+        format!("an engine needs {workspace} bytes of workspace"),
+        format!("at most {limit} bytes are allowed"),
+        "raise the limit",
+    )
+}
+
+/// Whether a status is about what was asked (bad parameter, not supported) rather than about this machine.
+///
+/// By the thousands digit of cuDNN's statuses; of the 'not supported' ones, a missing run-time prerequisite (3008) and a
+/// missing sub-library (3009) are about the machine.
+fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::Call(call) => matches!(call.status.0, 2000..=2999 | 3000..=3007 | 3010..=3999),
+        _ => false,
+    }
+}
+
+fn collect(reasons: &mut Vec<Reason>, code: &'static str, field: &str, error: Error) -> Result<(), Attempt> {
+    if !is_refusal(&error) {
+        return Err(Attempt::Broken(error));
+    }
+    add(reasons, code, field, &error.to_string());
+    Ok(())
+}
+
+fn attempt(code: &'static str, field: &str, error: Error) -> Attempt {
+    let mut reasons = Vec::new();
+    match collect(&mut reasons, code, field, error) {
+        Ok(()) => Attempt::Refused(reasons),
+        Err(attempt) => attempt,
+    }
+}

@@ -1,0 +1,106 @@
+//! Our enumerations as cuDNN's, in one place.
+
+use qkvault_graph::op::{Pointwise, Reduce};
+use qkvault_graph::{CudnnVersion, DType, LibrarySet};
+use qkvault_sys as sys;
+
+/// The number is part of [`Pointwise`] itself: its discriminants are cuDNN's.
+pub(crate) const fn pointwise(mode: Pointwise) -> sys::PointwiseMode {
+    sys::PointwiseMode(mode as u32)
+}
+
+pub(crate) const fn reduce(op: Reduce) -> sys::ReduceTensorOp {
+    sys::ReduceTensorOp(op as u32)
+}
+
+pub(crate) const fn dtype(dtype: DType) -> sys::DataType {
+    match dtype {
+        DType::F16 => sys::DataType::HALF,
+        DType::BF16 => sys::DataType::BFLOAT16,
+        DType::F32 => sys::DataType::FLOAT,
+        DType::E4M3 => sys::DataType::FP8_E4M3,
+        DType::E5M2 => sys::DataType::FP8_E5M2,
+        DType::E8M0 => sys::DataType::FP8_E8M0,
+        DType::I32 => sys::DataType::INT32,
+        DType::I64 => sys::DataType::INT64,
+        DType::U8 => sys::DataType::UINT8,
+        DType::Bool => sys::DataType::BOOLEAN,
+    }
+}
+
+/// The version of a loaded library, as the description knows versions.
+#[must_use]
+pub fn library_version(library: &sys::Library) -> CudnnVersion {
+    CudnnVersion::from_number(library.version().number() as usize)
+}
+
+/// The set of a loaded library, as the description knows sets.
+#[must_use]
+pub fn library_set(library: &sys::Library) -> LibrarySet {
+    match library.set() {
+        sys::LibrarySet::Slim => LibrarySet::Slim,
+        sys::LibrarySet::Full => LibrarySet::Full,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every mode by name: a wrong discriminant in the description would compile another operation in silence.
+    #[test]
+    fn pointwise_numbers_are_those_of_the_header() {
+        use Pointwise as P;
+        use sys::PointwiseMode as M;
+        let pairs = [
+            (P::Add, M::ADD),
+            (P::Mul, M::MUL),
+            (P::Min, M::MIN),
+            (P::Max, M::MAX),
+            (P::Sqrt, M::SQRT),
+            (P::Div, M::DIV),
+            (P::Mod, M::MOD),
+            (P::Pow, M::POW),
+            (P::Sub, M::SUB),
+            (P::Abs, M::ABS),
+            (P::Ceil, M::CEIL),
+            (P::Cos, M::COS),
+            (P::Exp, M::EXP),
+            (P::Floor, M::FLOOR),
+            (P::Log, M::LOG),
+            (P::Neg, M::NEG),
+            (P::Rsqrt, M::RSQRT),
+            (P::Sin, M::SIN),
+            (P::Tan, M::TAN),
+            (P::Erf, M::ERF),
+            (P::Identity, M::IDENTITY),
+            (P::Reciprocal, M::RECIPROCAL),
+            (P::Atan2, M::ATAN2),
+            (P::Relu, M::RELU_FWD),
+            (P::Tanh, M::TANH_FWD),
+            (P::Sigmoid, M::SIGMOID_FWD),
+            (P::Elu, M::ELU_FWD),
+            (P::Gelu, M::GELU_FWD),
+            (P::Softplus, M::SOFTPLUS_FWD),
+            (P::Swish, M::SWISH_FWD),
+            (P::GeluTanh, M::GELU_APPROX_TANH_FWD),
+            (P::CmpEq, M::CMP_EQ),
+            (P::CmpNeq, M::CMP_NEQ),
+            (P::CmpGt, M::CMP_GT),
+            (P::CmpGe, M::CMP_GE),
+            (P::CmpLt, M::CMP_LT),
+            (P::CmpLe, M::CMP_LE),
+            (P::And, M::LOGICAL_AND),
+            (P::Or, M::LOGICAL_OR),
+            (P::Not, M::LOGICAL_NOT),
+            (P::GenIndex, M::GEN_INDEX),
+            (P::Select, M::BINARY_SELECT),
+        ];
+        for (ours, theirs) in pairs {
+            assert_eq!(pointwise(ours), theirs, "{ours:?}");
+        }
+        assert_eq!(reduce(Reduce::Add), sys::ReduceTensorOp::ADD);
+        assert_eq!(reduce(Reduce::Max), sys::ReduceTensorOp::MAX);
+        assert_eq!(reduce(Reduce::Amax), sys::ReduceTensorOp::AMAX);
+    }
+}

@@ -1,0 +1,197 @@
+//! Plans: cuDNN's bytes with everything a launch needs to know beside them, and how they are kept in a vault.
+
+use std::sync::Arc;
+
+use qkvault_cache::{Entry, EntryKind};
+use qkvault_graph::op::{Constant, TensorId, TensorKind};
+use qkvault_graph::{
+    CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, codec,
+};
+use serde::{Deserialize, Serialize};
+
+/// Alignment in bytes that every operand is declared with, as cuDNN's own front end does.
+pub(crate) const ALIGNMENT: usize = 16;
+
+/// A compiled plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What is known of it without cuDNN.
+    pub facts: PlanFacts,
+    /// What cuDNN wrote; code for the GPU inside.
+    pub blob: Arc<[u8]>,
+}
+
+/// Everything known of a plan without asking cuDNN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanFacts {
+    /// Key of the plan.
+    pub key: PlanKey,
+    /// Key of the attention it computes.
+    pub graph_key: GraphKey,
+    /// Short description of the attention.
+    pub what: String,
+    /// Version that compiled it and that alone can load it.
+    pub cudnn: CudnnVersion,
+    /// Library set that compiled it.
+    pub libraries: LibrarySet,
+    /// Compute capability, major * 10 + minor.
+    pub sm: u32,
+    /// Streaming multiprocessors of the target.
+    pub multi_processors: i64,
+    /// CUDA version of the driver of the target, major * 1000 + minor * 10.
+    pub driver: i64,
+    /// Width of the target's memory bus in bits, where its cuDNN reports it.
+    pub memory_bus: Option<i64>,
+    /// Engine and knobs that the heuristics chose.
+    pub engine: String,
+    /// Bytes of scratch memory that a launch needs.
+    pub workspace: u64,
+    /// Time that compiling took, in milliseconds.
+    pub compile_ms: u32,
+    /// Bytes that cuDNN wrote.
+    pub blob_bytes: u64,
+    /// Operands to bind, in order of unique id.
+    pub bindings: Vec<Binding>,
+    /// Numbers fixed by the graph, which cuDNN wants bound at every launch all the same.
+    pub fixed: Vec<Fixed>,
+}
+
+/// One operand of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    /// Which operand it is.
+    pub role: Role,
+    /// Element type.
+    pub dtype: DType,
+    /// Whether it is one number on the host.
+    pub slot: bool,
+    /// Whether a launch writes it.
+    pub output: bool,
+    /// Bytes from its first to one past its last element.
+    pub bytes: u64,
+    /// Alignment in bytes that its address must have.
+    pub alignment: u32,
+}
+
+/// A number fixed by the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fixed {
+    /// Unique id of its tensor.
+    pub uid: i64,
+    /// The number.
+    pub value: Constant,
+}
+
+/// A vault entry that is no plan of this version of qkvault.
+#[derive(Debug, thiserror::Error)]
+pub enum BadPlan {
+    /// The entry's facts do not read.
+    #[error("the entry's facts do not read: {0}; it was written by another version of qkvault, and will be built again")]
+    Facts(#[from] codec::DecodeError),
+    /// The entry is under another key than the one it says.
+    #[error("the entry says it is plan {found}, but it was asked for as {wanted}; the vault was tampered with")]
+    WrongKey {
+        /// The key it was asked for as.
+        wanted: PlanKey,
+        /// The key it says.
+        found: PlanKey,
+    },
+    /// The entry's length is not what its facts say.
+    #[error("the entry has {found} bytes of plan where its facts say {wanted}")]
+    Length {
+        /// What the facts say.
+        wanted: u64,
+        /// What is there.
+        found: u64,
+    },
+}
+
+/// The operands of an op graph, in order of unique id.
+pub(crate) fn bindings(graph: &OpGraph, backward: bool) -> Vec<Binding> {
+    let mut list: Vec<(i64, Binding)> = graph
+        .tensors
+        .iter()
+        .filter_map(|t| {
+            let (role, slot) = match t.kind {
+                TensorKind::Operand(role) => (role, false),
+                TensorKind::Slot(role) => (role, true),
+                TensorKind::Virtual | TensorKind::Constant(_) => return None,
+            };
+            let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
+            let bytes = span.unsigned_abs() * t.dtype.size() as u64;
+            let output = role.is_output(backward);
+            // A number on the host is read where it lies; operands must lie as they were declared.
+            let alignment = if slot { t.dtype.size() } else { ALIGNMENT } as u32;
+            Some((role.uid(), Binding { role, dtype: t.dtype, slot, output, bytes, alignment }))
+        })
+        .collect();
+    list.sort_unstable_by_key(|(uid, _)| *uid);
+    list.into_iter().map(|(_, binding)| binding).collect()
+}
+
+/// The fixed numbers of an op graph.
+pub(crate) fn fixed(graph: &OpGraph) -> Vec<Fixed> {
+    let numbers = graph.tensors.iter().enumerate().filter_map(|(i, t)| match t.kind {
+        TensorKind::Constant(value) => Some(Fixed { uid: graph.uid(TensorId(i as u32)), value }),
+        TensorKind::Virtual | TensorKind::Operand(_) | TensorKind::Slot(_) => None,
+    });
+    numbers.collect()
+}
+
+/// Cuts a label to what an entry's header takes, at a character.
+fn label(text: &str) -> String {
+    let mut end = text.len().min(255);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+impl Plan {
+    /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload.
+    #[must_use]
+    pub fn to_entry(&self, target: &Target) -> Entry {
+        Entry {
+            kind: EntryKind::Plan,
+            target: label(&target.label()),
+            what: label(&self.facts.what),
+            library: self.facts.cudnn.to_string(),
+            meta: codec::encode(&self.facts),
+            payload: self.blob.to_vec(),
+        }
+    }
+
+    /// The plan of a vault entry.
+    ///
+    /// # Errors
+    ///
+    /// [`BadPlan`], for anything that is not the plan of this key.
+    pub fn from_entry(key: PlanKey, entry: &Entry) -> Result<Plan, BadPlan> {
+        let facts: PlanFacts = codec::decode(&entry.meta)?;
+        if facts.key != key {
+            return Err(BadPlan::WrongKey { wanted: key, found: facts.key });
+        }
+        let found = entry.payload.len() as u64;
+        if found != facts.blob_bytes {
+            return Err(BadPlan::Length { wanted: facts.blob_bytes, found });
+        }
+        Ok(Plan { facts, blob: entry.payload.as_slice().into() })
+    }
+}
+
+/// A refusal as a vault entry, for the version that refused.
+pub(crate) fn refusal_entry(refusal: &Refusal, what: &str, target: &Target) -> Entry {
+    Entry {
+        kind: EntryKind::Refusal,
+        target: label(&target.label()),
+        what: label(what),
+        library: target.cudnn.to_string(),
+        meta: Vec::new(),
+        payload: codec::encode(refusal),
+    }
+}
+
+/// The refusal of a vault entry.
+pub(crate) fn refusal_of(entry: &Entry) -> Result<Refusal, codec::DecodeError> {
+    codec::decode(&entry.payload)
+}

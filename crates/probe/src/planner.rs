@@ -1,0 +1,255 @@
+//! A compiler and a vault together: what was compiled or refused once is looked up from then on.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, StoreError, Vault};
+use qkvault_graph::{GraphKey, OpGraph, PlanKey, Policy, Refusal, Target, Valid, codec, lower, plan_key};
+
+use crate::compile::{Compiler, Failure};
+use crate::plan::{self, BadPlan, Plan, PlanFacts};
+
+/// What may be done to get a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BuildPolicy {
+    /// Memory alone: no disk, no compiler. For code that must not wait.
+    NeverBuild,
+    /// Memory and disk.
+    LoadOnly,
+    /// Compile what is missing.
+    #[default]
+    BuildIfMissing,
+}
+
+/// Hands out plans.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    vault: Vault,
+    compiler: Option<Compiler>,
+}
+
+/// A plan or a refusal, with where it came from.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Key of the plan.
+    pub key: PlanKey,
+    /// Key of the attention.
+    pub graph_key: GraphKey,
+    /// Where the answer came from.
+    pub source: Source,
+    /// Why a built plan was not stored, if it was not; the plan is good all the same.
+    pub unstored: Option<Arc<StoreError>>,
+    /// The plan, or why there is none.
+    pub outcome: Result<Arc<Plan>, Refusal>,
+    /// Time that getting it took, in milliseconds.
+    pub milliseconds: f64,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The plan is not there, and building was not allowed.
+    #[error(
+        "no plan {key} ({what} for {target}) is there, and building it is not allowed here; \
+         build it ahead with `qkvault warm`, or use BuildPolicy::BuildIfMissing"
+    )]
+    Missing {
+        /// The key that was looked for.
+        key: PlanKey,
+        /// What it computes.
+        what: String,
+        /// What it is for.
+        target: String,
+    },
+    /// Building is needed, and there is no compiler.
+    #[error("plan {key} is not in the vault, and this planner has no cuDNN to build it with; open it with a compiler")]
+    NoCompiler {
+        /// The key.
+        key: PlanKey,
+    },
+    /// Compiling does not work here.
+    #[error("{0}")]
+    Failure(Arc<Failure>),
+    /// The build ended in a panic, in this or another thread.
+    #[error("the build of plan {key} did not come to an end: {why}; ask again to try again")]
+    Interrupted {
+        /// The key.
+        key: PlanKey,
+        /// What happened.
+        why: String,
+    },
+}
+
+impl Planner {
+    /// A planner over a vault; without a compiler it only looks up.
+    #[must_use]
+    pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
+        Planner { vault, compiler }
+    }
+
+    /// The vault.
+    #[must_use]
+    pub fn vault(&self) -> &Vault {
+        &self.vault
+    }
+
+    /// The compiler, if there is one.
+    #[must_use]
+    pub fn compiler(&self) -> Option<&Compiler> {
+        self.compiler.as_ref()
+    }
+
+    /// The plan of an attention for a target: from the vault, or compiled and put there.
+    ///
+    /// A refusal is an answer, not an error: it is in [`Answer::outcome`], and the vault keeps it too.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`]: the plan is missing and may not be built, or building cannot work here.
+    pub fn plan(
+        &self,
+        attention: &Valid,
+        target: &Target,
+        policy: &Policy,
+        build: BuildPolicy,
+    ) -> Result<Answer, PlanError> {
+        let started = Instant::now();
+        let graph_key = attention.key();
+        let what = attention.to_string();
+        let graph = match lower(attention, target, policy) {
+            Ok(graph) => graph,
+            Err(refusal) => {
+                // What lowering refuses costs microseconds to refuse again: it is not stored.
+                let key = PlanKey::from_bytes(*graph_key.bytes());
+                let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+                let outcome = Err(refusal);
+                return Ok(Answer { key, graph_key, source: Source::Built, unstored: None, outcome, milliseconds });
+            }
+        };
+        let key = plan_key(&graph, target, policy);
+        let job = Job { attention, graph: &graph, target, policy, key, graph_key, what: &what };
+        let vault = self.vault.for_library(&target.cudnn.to_string());
+        let (source, unstored, outcome) = match build {
+            BuildPolicy::NeverBuild | BuildPolicy::LoadOnly => self.look(&vault, &job)?,
+            BuildPolicy::BuildIfMissing => self.obtain(&vault, &job)?,
+        };
+        let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+        Ok(Answer { key, graph_key, source, unstored, outcome, milliseconds })
+    }
+
+    fn look(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
+        if let Lookup::Hit(entry) = vault.get(&vault_key(&job.key))
+            && let Ok(outcome) = outcome(job.key, &entry)
+        {
+            return Ok((Source::Disk, None, outcome));
+        }
+        Err(PlanError::Missing { key: job.key, what: job.what.to_owned(), target: job.target.label() })
+    }
+
+    fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
+        let key = vault_key(&job.key);
+        let obtained = vault.get_or_build(&key, || self.build(job)).map_err(|e| job.error(e))?;
+        match outcome(job.key, &obtained.entry) {
+            Ok(outcome) => Ok((obtained.source, obtained.unstored, outcome)),
+            Err(bad) => {
+                // Sound for the vault, not for us: another version's facts. Build it anew over the old one.
+                tracing::warn!(key = %job.key, %bad, "vault entry replaced");
+                let entry = self.build(job).map_err(|b| job.built(Arc::new(b)))?;
+                let outcome = outcome(job.key, &entry).map_err(|bad| PlanError::Interrupted {
+                    key: job.key,
+                    why: bad.to_string(),
+                })?;
+                let unstored = vault.put(&key, entry).err().map(Arc::new);
+                Ok((Source::Built, unstored, outcome))
+            }
+        }
+    }
+
+    fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
+        let compiler = self.compiler.as_ref().ok_or(Build::NoCompiler)?;
+        let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
+        match compiler.compile(job.graph, job.target, job.policy) {
+            Ok(compiled) => {
+                let facts = PlanFacts {
+                    key: job.key,
+                    graph_key: job.graph_key,
+                    what: job.what.to_owned(),
+                    cudnn: job.target.cudnn,
+                    libraries: job.target.libraries,
+                    sm: job.target.sm(),
+                    multi_processors: job.target.device.multi_processor_count,
+                    driver: job.target.device.driver_ver,
+                    memory_bus: job.target.device.memory_bus_width,
+                    engine: compiled.engine,
+                    workspace: compiled.workspace,
+                    compile_ms: compiled.milliseconds,
+                    blob_bytes: compiled.blob.len() as u64,
+                    bindings: plan::bindings(job.graph, job.attention.is_backward()),
+                    fixed: plan::fixed(job.graph),
+                };
+                Ok(Plan { facts, blob: compiled.blob.into() }.to_entry(job.target))
+            }
+            Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target)),
+            Err(failure) => Err(Build::Failed(Arc::new(failure))),
+        }
+    }
+}
+
+type Found = (Source, Option<Arc<StoreError>>, Result<Arc<Plan>, Refusal>);
+
+/// Everything that a build depends on; all of it is under the key.
+struct Job<'a> {
+    attention: &'a Valid,
+    graph: &'a OpGraph,
+    target: &'a Target,
+    policy: &'a Policy,
+    key: PlanKey,
+    graph_key: GraphKey,
+    what: &'a str,
+}
+
+/// Why a builder gave no entry; what is refused is an entry.
+#[derive(Debug, thiserror::Error)]
+enum Build {
+    #[error("no compiler")]
+    NoCompiler,
+    #[error("{0}")]
+    Failed(Arc<Failure>),
+}
+
+impl Job<'_> {
+    fn error(&self, error: VaultError<Build>) -> PlanError {
+        match error {
+            VaultError::Build(build) => self.built(build),
+            other => PlanError::Interrupted { key: self.key, why: other.to_string() },
+        }
+    }
+
+    fn built(&self, build: Arc<Build>) -> PlanError {
+        match &*build {
+            Build::NoCompiler => PlanError::NoCompiler { key: self.key },
+            Build::Failed(failure) => PlanError::Failure(Arc::clone(failure)),
+        }
+    }
+}
+
+/// The vault's name for a plan's key.
+fn vault_key(key: &PlanKey) -> Key {
+    Key(*key.bytes())
+}
+
+/// A vault entry that does not read as what its kind says.
+#[derive(Debug, thiserror::Error)]
+enum BadEntry {
+    #[error(transparent)]
+    Plan(#[from] BadPlan),
+    #[error("the reasons of a refusal do not read: {0}")]
+    Refusal(#[from] codec::DecodeError),
+}
+
+fn outcome(key: PlanKey, entry: &Entry) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+    match entry.kind {
+        EntryKind::Plan => Ok(Ok(Arc::new(Plan::from_entry(key, entry)?))),
+        EntryKind::Refusal => Ok(Err(plan::refusal_of(entry)?)),
+    }
+}
