@@ -53,6 +53,7 @@ mod lookup;
 mod memory;
 mod obtain;
 mod options;
+mod pack;
 mod paths;
 mod quarantine;
 mod read;
@@ -77,6 +78,10 @@ pub use list::{Depth, Listed, Usage, VerifyReport};
 pub use lookup::Lookup;
 pub use obtain::Obtained;
 pub use options::{Clock, DiskLimits, Mode, VaultOptions};
+pub use pack::{
+    Manifest, ManifestEntry, PACK_MAGIC, PACK_VERSION, PackError, PackLimits, PackOptions, PackReport, SealKey,
+    UnpackOptions, UnpackReport, WeakSecret, read_manifest, verify_pack,
+};
 pub use rejection::Rejection;
 pub use settings::{FolderSource, OptionError, Settings, parse_bytes};
 pub use stats::Stats;

@@ -54,6 +54,12 @@ impl Memory {
         }
     }
 
+    pub(crate) fn forget(&self, key: &Key) {
+        if let Some(cache) = &self.cache {
+            cache.remove(key);
+        }
+    }
+
     pub(crate) fn clear(&self) {
         if let Some(cache) = &self.cache {
             cache.clear();

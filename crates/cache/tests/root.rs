@@ -4,4 +4,5 @@ mod root {
     pub(crate) mod kit;
 
     mod basics;
+    mod packs;
 }

@@ -1,0 +1,129 @@
+//! Why a pack could not be written, or was refused. The checks run in the order of the variants.
+
+use std::io;
+
+use crate::{Key, Rejection, StoreError};
+
+/// Why packing or unpacking stopped. Unpacking that stops has stored nothing, unless the last variant says so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// The stream could not be read or written.
+    #[error("could not {action}: {source}; {}", crate::error::advice(source))]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It does not start like a pack.
+    #[error("this is no pack: it starts with {found:02x?}")]
+    Magic {
+        /// The first bytes.
+        found: Vec<u8>,
+    },
+    /// Another version of the format.
+    #[error(
+        "pack format version {found}, this library reads version {expected}: pack again with the same version of qkvault"
+    )]
+    Version {
+        /// Version found.
+        found: u16,
+        /// Version this library reads.
+        expected: u16,
+    },
+    /// The header is not what was written.
+    #[error("the header of the pack does not match its checksum: fetch the pack again")]
+    HeaderChecksum,
+    /// Features that this library does not know.
+    #[error("flags {found:#06x} ask for features that this library does not have")]
+    Flags {
+        /// The flags.
+        found: u16,
+    },
+    /// The pack is sealed and no key was given.
+    #[error("the pack is sealed: give the seal's secret to check it")]
+    SealKeyNeeded,
+    /// A key was given and the pack has no seal.
+    #[error("the pack is not sealed, so nothing shows that it comes from a holder of the secret")]
+    NotSealed,
+    /// The seal was made with another key, or for other bytes.
+    #[error("the seal does not match: the pack was changed, or sealed with another secret")]
+    Seal,
+    /// A declared amount beyond the limit.
+    #[error("the pack declares {declared} {what}, the limit is {limit}; raise the limit if you trust the pack")]
+    TooLarge {
+        /// Of what.
+        what: &'static str,
+        /// Declared.
+        declared: u64,
+        /// Allowed.
+        limit: u64,
+    },
+    /// The stream ends too early.
+    #[error("the pack ends within its {what}: {expected} bytes declared, {found} there; fetch it again")]
+    Truncated {
+        /// The part it ends in.
+        what: &'static str,
+        /// Bytes declared.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// The manifest is not what was written.
+    #[error("the manifest does not match its checksum: fetch the pack again")]
+    ManifestChecksum,
+    /// The manifest contradicts itself or the header.
+    #[error("the manifest is wrong at entry {at}: {detail}")]
+    Manifest {
+        /// Number of the entry, from 0.
+        at: usize,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The body is not what was written.
+    #[error("the body does not match its checksum: fetch the pack again")]
+    BodyChecksum,
+    /// Bytes follow the pack.
+    #[error("bytes follow the end of the pack")]
+    Trailing,
+    /// The body does not decompress to what is declared.
+    #[error("the body does not decompress to what the manifest declares: {detail}")]
+    Body {
+        /// What is wrong.
+        detail: String,
+    },
+    /// An entry in the body would not be served.
+    #[error("the entry {key} in the pack is bad: {rejection}")]
+    Entry {
+        /// Its key.
+        key: Key,
+        /// Why.
+        rejection: Rejection,
+    },
+    /// An entry in the body is not the one that the manifest declares.
+    #[error("the entry {key} in the pack is not what the manifest says: {field} differs")]
+    EntryDiffers {
+        /// Its key.
+        key: Key,
+        /// In what.
+        field: &'static str,
+    },
+    /// More entries than a pack can count.
+    #[error("{found} entries are selected, a pack holds at most {limit}: select fewer and make several packs")]
+    TooMany {
+        /// Entries selected.
+        found: usize,
+        /// The most a pack holds.
+        limit: usize,
+    },
+    /// The pack is good, and the vault could not store it. Entries stored before this one are good and stay.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl PackError {
+    pub(crate) fn io(action: &'static str) -> impl FnOnce(io::Error) -> PackError {
+        move |source| PackError::Io { action, source }
+    }
+}

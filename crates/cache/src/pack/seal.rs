@@ -1,0 +1,62 @@
+//! The seal: a keyed hash that only holders of a secret can make, over a whole pack or one entry.
+
+use std::fmt;
+
+/// A secret of 32 bytes. Whoever has it can make and check seals. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SealKey([u8; 32]);
+
+/// Too short a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a seal's secret needs at least 16 bytes, this one has {found}; make one with `head -c 32 /dev/urandom | base64`"
+)]
+pub struct WeakSecret {
+    /// Bytes found.
+    pub found: usize,
+}
+
+// Separates these keys from every other use of the same secret.
+const CONTEXT: &str = "qkvault seal of packs and remote entries, v1";
+
+impl SealKey {
+    /// A key from 32 random bytes.
+    pub fn new(key: [u8; 32]) -> Self {
+        SealKey(key)
+    }
+
+    /// A key derived from a secret text or file of at least 16 bytes. White space at both ends does not count, so that
+    /// a file with and without a final line end gives the same key.
+    pub fn from_secret(secret: &[u8]) -> Result<Self, WeakSecret> {
+        let secret = secret.trim_ascii();
+        match secret.len() {
+            found @ 0..16 => Err(WeakSecret { found }),
+            _ => Ok(SealKey(blake3::derive_key(CONTEXT, secret))),
+        }
+    }
+
+    pub(crate) fn seal(&self, bytes: &[u8]) -> blake3::Hash {
+        blake3::keyed_hash(&self.0, bytes)
+    }
+}
+
+impl fmt::Debug for SealKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SealKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_checked_and_never_shown() {
+        assert_eq!(SealKey::from_secret(b" short \n"), Err(WeakSecret { found: 5 }));
+        let key = SealKey::from_secret(b"correct horse battery\n").unwrap();
+        assert_eq!(SealKey::from_secret(b"correct horse battery"), Ok(key.clone()));
+        assert_ne!(key.seal(b"a"), key.seal(b"b"));
+        assert_ne!(key.seal(b"a"), SealKey::new([0; 32]).seal(b"a"));
+        assert!(!format!("{key:?}").contains("correct"));
+    }
+}

@@ -1,0 +1,136 @@
+//! Unpacking: the whole pack is checked, entry by entry, before the first one is stored.
+
+use std::io::{BufReader, Read, Seek};
+
+use tempfile::SpooledTempFile;
+
+use super::open::{OpenPack, open};
+use super::{Manifest, ManifestEntry, PackError, PackLimits, SealKey, WINDOW_LOG};
+use crate::read::Loaded;
+use crate::{Codec, Entry, Vault, decode};
+
+/// What to accept and what to take of a pack.
+#[derive(Clone, Debug, Default)]
+pub struct UnpackOptions {
+    /// The seal's key. With it, a pack without seal or with another one is refused; without it, a sealed pack is.
+    pub seal: Option<SealKey>,
+    /// What the pack may declare.
+    pub limits: PackLimits,
+}
+
+/// What unpacking did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnpackReport {
+    /// Entries in the pack, all of them good.
+    pub entries: u64,
+    /// Entries selected.
+    pub selected: u64,
+    /// Selected entries that were stored.
+    pub stored: u64,
+    /// Selected entries that the vault's own folder had already, good and of the same kind.
+    pub already: u64,
+    /// Bytes of all entries, decompressed.
+    pub plain_bytes: u64,
+}
+
+/// Checks a whole pack and stores nothing: header, seal, manifest, and every entry with all its checksums.
+pub fn verify_pack(mut input: impl Read, options: &UnpackOptions) -> Result<Manifest, PackError> {
+    let UnpackOptions { seal, limits } = options;
+    let mut pack = open(&mut input, seal.as_ref(), limits)?;
+    walk(&mut pack, |_, _| Ok(()))?;
+    Ok(pack.manifest)
+}
+
+impl Vault {
+    /// Stores the entries of a pack that `select` takes. All or nothing, as far as the pack is concerned: it is checked
+    /// to the last entry before the first is stored.
+    pub fn unpack(
+        &self,
+        mut input: impl Read,
+        mut select: impl FnMut(&ManifestEntry) -> bool,
+        options: &UnpackOptions,
+    ) -> Result<UnpackReport, PackError> {
+        let folder = self.writable()?;
+        let UnpackOptions { seal, limits } = options;
+        let mut pack = open(&mut input, seal.as_ref(), limits)?;
+        let mut report = UnpackReport {
+            entries: pack.manifest.entries.len() as u64,
+            plain_bytes: pack.manifest.plain_len(),
+            ..UnpackReport::default()
+        };
+        walk(&mut pack, |_, _| Ok(()))?;
+        walk(&mut pack, |line, entry| {
+            if !select(line) {
+                return Ok(());
+            }
+            report.selected += 1;
+            match folder.load(&line.key) {
+                Loaded::Good { entry: there, .. } if there.kind == entry.kind && there.library == entry.library => {
+                    report.already += 1;
+                }
+                _ => {
+                    self.store(&line.key, &entry)?;
+                    // What memory held under this key is older than what the folder has now.
+                    self.inner.memory.forget(&line.key);
+                    report.stored += 1;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(report)
+    }
+}
+
+/// Decompresses the body and hands out its entries, each checked on its own and against the manifest.
+fn walk(
+    pack: &mut OpenPack,
+    mut each: impl FnMut(&ManifestEntry, Entry) -> Result<(), PackError>,
+) -> Result<(), PackError> {
+    let OpenPack { manifest, body } = pack;
+    body.rewind().map_err(PackError::io("read the pack"))?;
+    let bad = |error: std::io::Error| PackError::Body { detail: error.to_string() };
+    let mut plain = decoder(body).map_err(bad)?;
+    for line in &manifest.entries {
+        let mut bytes = Vec::new();
+        plain.by_ref().take(line.bytes).read_to_end(&mut bytes).map_err(bad)?;
+        if bytes.len() as u64 != line.bytes {
+            let detail = format!("it ends within the entry {}", line.key);
+            return Err(PackError::Body { detail });
+        }
+        let (header, entry) =
+            decode(&bytes, Some(&line.key)).map_err(|rejection| PackError::Entry { key: line.key, rejection })?;
+        let ManifestEntry { key: _, kind, library, target, what, bytes: _ } = line;
+        for (field, same) in [
+            // A compressed entry inside the compressed stream would get around the limit on plain bytes.
+            ("codec", header.codec == Codec::None),
+            ("kind", *kind == header.kind),
+            ("library", *library == header.library),
+            ("target", *target == header.target),
+            ("what", *what == header.what),
+        ] {
+            if !same {
+                return Err(PackError::EntryDiffers { key: line.key, field });
+            }
+        }
+        each(line, entry)?;
+    }
+    let mut more = [0; 1];
+    if plain.read(&mut more).map_err(bad)? != 0 {
+        return Err(PackError::Body { detail: "more than the declared bytes".to_owned() });
+    }
+    // The decoder reads one frame; anything behind it would be bytes that no check has seen.
+    let mut rest = plain.finish();
+    match rest.read(&mut more).map_err(PackError::io("read the pack"))? {
+        0 => Ok(()),
+        _ => Err(PackError::Body { detail: "bytes follow the compressed stream".to_owned() }),
+    }
+}
+
+type Plain<'a> = zstd::stream::read::Decoder<'static, BufReader<&'a mut SpooledTempFile>>;
+
+fn decoder(body: &mut SpooledTempFile) -> std::io::Result<Plain<'_>> {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::new(body))?;
+    decoder.window_log_max(WINDOW_LOG)?;
+    Ok(decoder.single_frame())
+}
