@@ -93,16 +93,37 @@ pub(crate) fn install(table: &Cudnn) {
     unsafe { set(mask, std::ptr::null_mut(), Some(receive)) };
 }
 
+/// The lines of a message: each ends with a NUL, and another NUL ends the message (`cudnnCallback_t`). Read as one C string, a
+/// message would be its first line, which says which function was called and not what was wrong.
+///
+/// # Safety
+///
+/// `text` must point to lines ended in this way.
+unsafe fn lines(text: *const c_char) -> String {
+    let mut list = Vec::new();
+    let mut at = text;
+    loop {
+        // SAFETY: `at` is the start of a line, or of the empty one that ends the message.
+        let line = unsafe { CStr::from_ptr(at) };
+        if line.is_empty() {
+            return list.join("\n");
+        }
+        list.push(line.to_string_lossy().into_owned());
+        // SAFETY: after a line's NUL comes the next line or the last NUL.
+        at = unsafe { at.add(line.count_bytes() + 1) };
+    }
+}
+
 unsafe extern "C" fn receive(severity: Severity, _data: *mut c_void, debug: *const cudnnDebug_t, text: *const c_char) {
     if text.is_null() {
         return;
     }
-    // SAFETY: cuDNN passes a NUL-terminated message and, if anything, a valid record; both live for the call.
-    let (bytes, status) =
-        unsafe { (CStr::from_ptr(text), debug.as_ref().map_or(Status::SUCCESS, |debug| debug.cudnnStatus)) };
+    // SAFETY: cuDNN passes a message and, if anything, a valid record; both live for the call.
+    let (lines, status) =
+        unsafe { (lines(text), debug.as_ref().map_or(Status::SUCCESS, |debug| debug.cudnnStatus)) };
     // A subscriber that panics must not unwind through cuDNN's frames.
     let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        deliver(Message { severity, status, text: bytes.to_string_lossy().trim().to_owned() });
+        deliver(Message { severity, status, text: lines.trim().to_owned() });
     }));
     if let Some(Previous { mask, data, callback: Some(callback) }) = PREVIOUS.get()
         && mask & bit(severity) != 0
@@ -126,4 +147,16 @@ fn deliver(message: Message) {
             innermost.push(message);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_was_cut_after_its_first_line() {
+        let text = b"called:\0not supported: head dim\0\0";
+        // SAFETY: two lines, each with its NUL, and the NUL that ends the message.
+        assert_eq!(unsafe { lines(text.as_ptr().cast()) }, "called:\nnot supported: head dim");
+    }
 }
