@@ -1,19 +1,92 @@
-//! bootstrap
-use anyhow::Result;
-use std::path::PathBuf;
+//! `cargo xtask bindings`: writes the declarations that `qkvault-sys` compiles, or checks that they are up to date.
+//!
+//! The header is that of the pinned cuDNN, libclang that of a pinned wheel, and what the header wants of the CUDA toolkit and the C library are
+//! stubs of our own: the result depends on nothing that this machine happens to have. bindgen is compiled only here, in a second build of this
+//! program with the feature `bindings`.
 
-/// Options.
+mod stable;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use qkvault_sys::LibrarySet;
+
+use crate::{fetch, ui};
+
+/// Where the declarations are, from the workspace's root.
+const OUTPUT: &str = "crates/sys/src/bindings.rs";
+
+/// Where the stub headers are, from the workspace's root.
+const STUBS: &str = "xtask/src/bindings/stub";
+
+/// Options of the command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// folder
+    /// Write nothing; fail if the declarations are not what would be written
     #[arg(long)]
-    include: PathBuf,
+    check: bool,
+    /// The cuDNN version whose header is read
+    #[arg(long, value_name = "VERSION")]
+    cudnn: Option<String>,
+    #[command(flatten)]
+    fetch: fetch::Options,
+    /// The second build of this program runs with this
+    #[arg(long, value_names = ["INCLUDE", "RELEASE", "OUTPUT"], num_args = 3, hide = true)]
+    generate: Option<Vec<PathBuf>>,
 }
 
-/// Runs.
+/// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    #[cfg(feature = "bindings")]
-    std::fs::write("/tmp/wh-sys/bindings.rs", crate::generate::generate(&args.include, &PathBuf::from("xtask/src/stub"), "nvidia-cudnn-jit-cu13 9.27.0.42")?)?;
-    let _ = args;
+    if let Some([include, release, output]) = args.generate.as_deref() {
+        return generate(include, &release.to_string_lossy(), output);
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is below the workspace's root")?;
+    let cudnn = fetch::ensure(args.cudnn.as_deref(), LibrarySet::Slim, &args.fetch)?;
+    let clang = fetch::ensure_tool("libclang", &args.fetch)?;
+    let include = cudnn.dir.join("nvidia/cudnn_jit/include");
+    stable::check(&include, &cudnn.dir)?;
+
+    let fresh =
+        tempfile::NamedTempFile::new_in(root.join("crates/sys/src")).context("cannot write beside the declarations")?;
+    let release = cudnn.dir.file_name().unwrap_or_default();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let done = Command::new(cargo)
+        .args(["run", "--quiet", "--package", "xtask", "--features", "bindings", "--", "bindings", "--generate"])
+        .args([include.as_os_str(), release, fresh.path().as_os_str()])
+        .env("LIBCLANG_PATH", clang.dir.join("libclang-18.1.1.data/platlib/clang/native"))
+        .current_dir(root)
+        .status()
+        .context("cargo could not be started")?;
+    if !done.success() {
+        bail!("the declarations could not be generated; what went wrong is above");
+    }
+
+    let output = root.join(OUTPUT);
+    let new = std::fs::read(fresh.path()).context("the generated declarations cannot be read")?;
+    let old = std::fs::read(&output).unwrap_or_default();
+    if new == old {
+        ui::say(&format!("{OUTPUT} is up to date"));
+        return Ok(());
+    }
+    if args.check {
+        bail!(
+            "{OUTPUT} is not what `cargo xtask bindings` writes from {}; run that and commit the result",
+            include.display()
+        );
+    }
+    std::fs::write(&output, new).with_context(|| format!("cannot write {}", output.display()))?;
+    ui::say(&format!("{OUTPUT} is written anew"));
     Ok(())
+}
+
+#[cfg(feature = "bindings")]
+fn generate(include: &Path, release: &str, output: &Path) -> Result<()> {
+    let text = crate::generate::generate(include, Path::new(STUBS), release)?;
+    std::fs::write(output, text).with_context(|| format!("cannot write {}", output.display()))
+}
+
+#[cfg(not(feature = "bindings"))]
+fn generate(_include: &Path, _release: &str, _output: &Path) -> Result<()> {
+    bail!("this program was built without the feature `bindings` ({STUBS} is used only with it)")
 }

@@ -1,0 +1,55 @@
+//! NVIDIA's licence: accepted once, remembered in the cache folder.
+
+use std::io::{self, BufRead as _, IsTerminal as _};
+use std::path::PathBuf;
+
+use qkvault_sys::folders;
+
+use super::Error;
+use crate::ui;
+
+/// Where the licence can be read before anything is fetched.
+pub(crate) const URL: &str = "https://docs.nvidia.com/deeplearning/cudnn/latest/reference/eula.html";
+
+/// Accepts for whoever sets it to 1.
+const VARIABLE: &str = "QKVAULT_ACCEPT_NVIDIA_LICENSE";
+
+/// Makes sure that the licence is accepted: now by option or variable, earlier, or at a prompt.
+pub(crate) fn accepted(by_option: bool) -> Result<(), Error> {
+    let record = record();
+    if by_option || std::env::var_os(VARIABLE).is_some_and(|value| value == "1") {
+        return remember(&record);
+    }
+    if record.exists() {
+        return Ok(());
+    }
+    if io::stdin().is_terminal() && io::stderr().is_terminal() && asked() {
+        return remember(&record);
+    }
+    Err(Error::Licence)
+}
+
+/// The file whose existence is the acceptance.
+fn record() -> PathBuf {
+    folders::cache_dir().join("nvidia-license-accepted")
+}
+
+fn remember(record: &PathBuf) -> Result<(), Error> {
+    if record.exists() {
+        return Ok(());
+    }
+    let dir = folders::cache_dir();
+    std::fs::create_dir_all(&dir).map_err(|source| Error::io("create", &dir, source))?;
+    let text =
+        format!("NVIDIA's licence ({URL}) was accepted on this machine for the libraries that qkvault fetches.\n");
+    std::fs::write(record, text).map_err(|source| Error::io("write", record, source))
+}
+
+fn asked() -> bool {
+    ui::say(&format!(
+        "cuDNN and the libraries it needs are NVIDIA's and come under NVIDIA's licence:\n  {URL}\nDo you accept it? [y/N]"
+    ));
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+}

@@ -1,0 +1,71 @@
+//! What is in a fetched folder, written last: a folder without it, or with other files than it lists, is not complete.
+
+use std::path::Path;
+
+use qkvault_sys::folders::MANIFEST;
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use super::pins::Parcel;
+
+/// The contents of a fetched folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// SHA-256 of every wheel that was unpacked, in the order of the list.
+    wheels: Vec<String>,
+    /// Every file.
+    files: Vec<Entry>,
+}
+
+/// One file, relative to the folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
+}
+
+/// What was found of a parcel.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Everything is there; this many bytes.
+    Whole(u64),
+    /// Nothing is there.
+    Absent,
+    /// Something is there that cannot be used, because.
+    Broken(String),
+}
+
+impl Manifest {
+    pub(crate) fn new(parcel: &Parcel, files: Vec<Entry>) -> Self {
+        Self { wheels: parcel.wheels.iter().map(|wheel| wheel.sha256.clone()).collect(), files }
+    }
+
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), Error> {
+        let file = dir.join(MANIFEST);
+        let text = toml::to_string(self).map_err(|error| Error::io("write", &file, std::io::Error::other(error)))?;
+        std::fs::write(&file, text).map_err(|source| Error::io("write", &file, source))
+    }
+
+    /// Looks whether a folder holds all of a parcel.
+    pub(crate) fn state(parcel: &Parcel, dir: &Path) -> State {
+        if !dir.exists() {
+            return State::Absent;
+        }
+        let Ok(text) = std::fs::read_to_string(dir.join(MANIFEST)) else {
+            return State::Broken("it has no manifest".to_owned());
+        };
+        let Ok(manifest) = toml::from_str::<Self>(&text) else {
+            return State::Broken("its manifest cannot be read".to_owned());
+        };
+        if !manifest.wheels.iter().eq(parcel.wheels.iter().map(|wheel| &wheel.sha256)) {
+            return State::Broken("it was made from other wheels than are listed now".to_owned());
+        }
+        for Entry { path, bytes } in &manifest.files {
+            let found = dir.join(path).metadata().map(|data| data.len()).unwrap_or_default();
+            if found != *bytes {
+                return State::Broken(format!("{path} has {found} bytes instead of {bytes}"));
+            }
+        }
+        State::Whole(manifest.files.iter().map(|entry| entry.bytes).sum())
+    }
+}

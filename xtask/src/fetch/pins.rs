@@ -1,0 +1,169 @@
+//! What may be fetched: the checked-in list of wheels with their hashes, read and checked.
+
+use std::path::Path;
+
+use qkvault_sys::LibrarySet;
+use serde::Deserialize;
+
+use super::Error;
+
+/// The list of this checkout.
+const LIST: &str = include_str!("../../wheels.toml");
+
+/// The whole list.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pins {
+    /// The cuDNN version taken when none is asked for.
+    pub(crate) default: String,
+    #[serde(rename = "set")]
+    sets: Vec<Set>,
+    #[serde(rename = "tool", default)]
+    tools: Vec<Tool>,
+    #[serde(rename = "wheel")]
+    wheels: Vec<Wheel>,
+}
+
+/// A cuDNN with all it needs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Set {
+    cudnn: String,
+    set: String,
+    wheels: Vec<String>,
+}
+
+/// Something that a chore needs and that is not NVIDIA's.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tool {
+    name: String,
+    version: String,
+    wheels: Vec<String>,
+}
+
+/// One wheel, exactly.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wheel {
+    /// The project's name on the index.
+    pub(crate) name: String,
+    /// Its exact version.
+    pub(crate) version: String,
+    /// The file's name.
+    pub(crate) file: String,
+    /// The file's SHA-256, in hexadecimal.
+    pub(crate) sha256: String,
+    /// The file's length.
+    pub(crate) bytes: u64,
+    /// If not empty: take only libraries whose file names begin with one of these.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
+}
+
+/// What is to be in one folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Parcel {
+    /// The folder's name: `9.27.0.42-slim`, `libclang-18.1.1`.
+    pub(crate) folder: String,
+    /// What it is, in words.
+    pub(crate) title: String,
+    /// The wheels to unpack into it.
+    pub(crate) wheels: Vec<Wheel>,
+    /// Whether NVIDIA's licence is on it.
+    pub(crate) nvidia: bool,
+}
+
+impl Pins {
+    /// The list of this checkout, or the one in `file`.
+    pub(crate) fn read(file: Option<&Path>) -> Result<Self, Error> {
+        let name = file.map_or_else(|| "wheels.toml".into(), Path::to_path_buf);
+        let text = match file {
+            Some(file) => std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?,
+            None => LIST.to_owned(),
+        };
+        toml::from_str(&text).map_err(|error| Error::Pins { file: name, reason: error.to_string() })
+    }
+
+    /// The cuDNN of this version and set; a version may be given in part, then the newest that begins so is taken.
+    pub(crate) fn cudnn(&self, version: Option<&str>, set: LibrarySet) -> Result<Parcel, Error> {
+        let wanted = version.unwrap_or(&self.default);
+        let begins = |full: &str| full == wanted || full.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('.'));
+        let of_set = || self.sets.iter().filter(|pinned| pinned.set == set.word());
+        let found = of_set().filter(|pinned| begins(&pinned.cudnn)).max_by_key(|pinned| numbers(&pinned.cudnn));
+        let Some(found) = found else {
+            let known = of_set().map(|pinned| pinned.cudnn.clone()).collect();
+            return Err(Error::UnknownVersion { wanted: wanted.to_owned(), set, known });
+        };
+        Ok(Parcel {
+            folder: format!("{}-{set}", found.cudnn),
+            title: format!("cuDNN {} ({set})", found.cudnn),
+            wheels: self.wheels(&found.wheels)?,
+            nvidia: true,
+        })
+    }
+
+    /// A tool, by name.
+    pub(crate) fn tool(&self, name: &str) -> Result<Parcel, Error> {
+        let missing = || Error::Pins { file: "wheels.toml".into(), reason: format!("it has no tool {name}") };
+        let tool = self.tools.iter().find(|tool| tool.name == name).ok_or_else(missing)?;
+        let title = format!("{name} {}", tool.version);
+        let folder = title.replace(' ', "-");
+        Ok(Parcel { folder, title, wheels: self.wheels(&tool.wheels)?, nvidia: false })
+    }
+
+    fn wheels(&self, names: &[String]) -> Result<Vec<Wheel>, Error> {
+        let find = |name: &String| {
+            self.wheels.iter().find(|wheel| format!("{} {}", wheel.name, wheel.version) == *name).cloned().ok_or_else(
+                || Error::Pins {
+                    file: "wheels.toml".into(),
+                    reason: format!("a set names the wheel '{name}', which is not listed"),
+                },
+            )
+        };
+        names.iter().map(find).collect()
+    }
+}
+
+fn numbers(version: &str) -> Vec<u32> {
+    version.split('.').map(|number| number.parse().unwrap_or(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_this_checkout_is_whole() {
+        let pins = Pins::read(None).expect("it is valid");
+        for pinned in &pins.sets {
+            let set = if pinned.set == "slim" { LibrarySet::Slim } else { LibrarySet::Full };
+            let parcel = pins.cudnn(Some(&pinned.cudnn), set).expect("every set's wheels are listed");
+            assert_eq!(parcel.folder, format!("{}-{}", pinned.cudnn, pinned.set));
+        }
+        for wheel in &pins.wheels {
+            assert_eq!(wheel.sha256.len(), 64, "{}", wheel.file);
+            assert!(wheel.file.contains(&wheel.version), "{}", wheel.file);
+        }
+        pins.tool("libclang").expect("the tool is listed");
+    }
+
+    #[test]
+    fn a_version_may_be_given_in_part() {
+        let pins = Pins::read(None).expect("it is valid");
+        for wanted in ["9.19", "9.19.0", "9.19.0.56"] {
+            assert_eq!(pins.cudnn(Some(wanted), LibrarySet::Slim).expect("it is listed").folder, "9.19.0.56-slim");
+        }
+        assert_eq!(pins.cudnn(Some("9"), LibrarySet::Slim).expect("there are some").folder, "9.27.0.42-slim");
+        assert_eq!(pins.cudnn(None, LibrarySet::Slim).expect("the default").folder, "9.27.0.42-slim");
+    }
+
+    #[test]
+    fn an_unknown_version_is_answered_with_the_known_ones() {
+        let pins = Pins::read(None).expect("it is valid");
+        let error = pins
+            .cudnn(Some("9.1"), LibrarySet::Slim)
+            .expect_err("not listed, though 9.19 begins with the same letters");
+        assert!(error.to_string().contains("9.19.0.56"), "{error}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Unpacks wheels: libraries, headers and licences, under the names they have in the wheel.
+
+use std::fs::File;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use zip::ZipArchive;
+
+use super::Error;
+use super::manifest::Entry;
+use super::pins::Wheel;
+
+/// Unpacks one wheel below `into`, and tells what it wrote.
+pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry>, Error> {
+    let broken = |reason: String| Error::Wheel { file: wheel.file.clone(), reason };
+    let input = File::open(file).map_err(|source| Error::io("read", file, source))?;
+    let mut archive = ZipArchive::new(io::BufReader::new(input)).map_err(|error| broken(error.to_string()))?;
+
+    // All names are looked at before anything is written.
+    let mut members = Vec::new();
+    let mut total = 0;
+    for index in 0..archive.len() {
+        let member = archive.by_index(index).map_err(|error| broken(error.to_string()))?;
+        let name = member.name().map_err(|error| broken(error.to_string()))?;
+        let path =
+            plain(&name).ok_or_else(|| broken(format!("it has a file named '{name}', which leads out of it")))?;
+        if member.is_symlink() {
+            return Err(broken(format!("it has a link, '{name}'")));
+        }
+        if member.is_file() && wanted(&path, &wheel.only) {
+            total += member.size();
+            members.push((index, path));
+        }
+    }
+    if members.is_empty() {
+        return Err(broken("it has none of the files that are wanted".to_owned()));
+    }
+
+    let bar = ProgressBar::new(total).with_style(style());
+    bar.set_message(format!("unpacking {} {}", wheel.name, wheel.version));
+    let mut written = Vec::new();
+    for (index, path) in members {
+        let member = archive.by_index(index).map_err(|error| broken(error.to_string()))?;
+        let bytes = write(&mut bar.wrap_read(member), &into.join(&path)).map_err(|error| match error {
+            // The archive's own check of what it gives out.
+            Error::Io { source, .. }
+                if source.kind() == io::ErrorKind::InvalidData || source.kind() == io::ErrorKind::InvalidInput =>
+            {
+                broken(format!("'{}' is damaged: {source}", path.display()))
+            }
+            other => other,
+        })?;
+        written.push(Entry { path: path.to_string_lossy().into_owned(), bytes });
+    }
+    bar.finish_and_clear();
+    Ok(written)
+}
+
+/// Writes one file through to the disk.
+fn write(from: &mut impl io::Read, to: &Path) -> Result<u64, Error> {
+    let failed = |source| Error::io("write", to, source);
+    if let Some(dir) = to.parent() {
+        std::fs::create_dir_all(dir).map_err(failed)?;
+    }
+    let mut output = File::create_new(to).map_err(failed)?;
+    let bytes = io::copy(from, &mut output).map_err(failed)?;
+    output.sync_all().map_err(failed)?;
+    Ok(bytes)
+}
+
+/// The path that a member's name stands for, if it stays below where it is unpacked.
+fn plain(name: &str) -> Option<PathBuf> {
+    let path = Path::new(name);
+    let stays = path.components().all(|component| matches!(component, Component::Normal(_)));
+    (stays && !name.is_empty() && !name.contains('\\')).then(|| path.to_owned())
+}
+
+/// Shared libraries (those asked for), headers and licences.
+fn wanted(path: &Path, only: &[String]) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_library = name.ends_with(".so") || name.contains(".so.");
+    if is_library {
+        return only.is_empty() || only.iter().any(|prefix| name.starts_with(prefix));
+    }
+    let is_header = name.ends_with(".h");
+    let is_licence = name.to_lowercase().starts_with("licen") && path.to_string_lossy().contains(".dist-info/");
+    is_header || is_licence
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{msg} {bar:40} {decimal_bytes}/{decimal_total_bytes} {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
