@@ -23,7 +23,7 @@ pub struct Reason {
     pub field: Cow<'static, str>,
     /// What came.
     pub given: String,
-    /// What is needed.
+    /// What is needed; empty where the library's words in `given` say all.
     pub needed: String,
     /// What to do about it.
     pub fix: String,
@@ -128,7 +128,10 @@ impl fmt::Display for Layer {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{} / {}] {}: {}, but {}", self.layer, self.code, self.field, self.given, self.needed)?;
+        write!(f, "[{} / {}] {}: {}", self.layer, self.code, self.field, self.given)?;
+        if !self.needed.is_empty() {
+            write!(f, ", but {}", self.needed)?;
+        }
         if let Some(since) = self.since {
             write!(f, " (since cuDNN {since})")?;
         }

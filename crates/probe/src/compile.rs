@@ -7,8 +7,7 @@ use std::time::Instant;
 use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
-use crate::convert;
-use crate::write;
+use crate::{convert, words, write};
 
 /// cuDNN as a compiler.
 #[derive(Clone, Debug)]
@@ -84,12 +83,7 @@ impl Compiler {
     pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<Compiled, Failure> {
         let (found, found_set) = (convert::library_version(&self.library), convert::library_set(&self.library));
         if (target.cudnn, target.libraries) != (found, found_set) {
-            return Err(Failure::OtherLibrary {
-                wanted: target.cudnn,
-                wanted_set: target.libraries,
-                found,
-                found_set,
-            });
+            return Err(Failure::OtherLibrary { wanted: target.cudnn, wanted_set: target.libraries, found, found_set });
         }
         let started = Instant::now();
         let (result, messages) = log::collect(|| self.attempt(graph, target, policy));
@@ -102,11 +96,11 @@ impl Compiler {
             }),
             Err(Attempt::Broken(error)) => Err(Failure::Broken(error)),
             Err(Attempt::Refused(mut reasons)) => {
-                let seen: Vec<String> = reasons.iter().map(|r: &Reason| r.given.clone()).collect();
-                for message in &messages {
-                    if !seen.iter().any(|s| s.contains(&message.text)) {
-                        add(&mut reasons, "library.message", "log", &message.text);
-                    }
+                let told = words::reasons(&messages);
+                if !told.is_empty() {
+                    // The causes say more than the calls that failed because of them.
+                    reasons.retain(|r| r.layer != Layer::Library);
+                    reasons.extend(told);
                 }
                 if reasons.is_empty() {
                     add(&mut reasons, "library.silent", "heuristics", "no engine, without a word");
@@ -204,8 +198,7 @@ fn add(reasons: &mut Vec<Reason>, code: &'static str, field: &str, text: &str) {
     if reasons.iter().any(|r| r.given == text) {
         return;
     }
-    let needed = "the library accepts no engine for this";
-    reasons.push(Reason::new(Layer::Library, code, field.to_owned(), text, needed, ""));
+    reasons.push(Reason::new(Layer::Library, code, field.to_owned(), text, "", ""));
 }
 
 fn over_limit(workspace: u64, limit: u64) -> Reason {

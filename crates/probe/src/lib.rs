@@ -12,6 +12,7 @@ mod compile;
 mod convert;
 mod plan;
 mod planner;
+mod words;
 mod write;
 
 pub use compile::{Compiled, Compiler, Failure};

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::op::{Constant, TensorId, TensorKind};
-use qkvault_graph::{
-    CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, codec,
-};
+use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, codec};
 use serde::{Deserialize, Serialize};
 
 /// Alignment in bytes that every operand is declared with, as cuDNN's own front end does.
@@ -86,7 +84,9 @@ pub struct Fixed {
 #[derive(Debug, thiserror::Error)]
 pub enum BadPlan {
     /// The entry's facts do not read.
-    #[error("the entry's facts do not read: {0}; it was written by another version of qkvault, and will be built again")]
+    #[error(
+        "the entry's facts do not read: {0}; it was written by another version of qkvault, and will be built again"
+    )]
     Facts(#[from] codec::DecodeError),
     /// The entry is under another key than the one it says.
     #[error("the entry says it is plan {found}, but it was asked for as {wanted}; the vault was tampered with")]

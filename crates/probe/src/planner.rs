@@ -155,10 +155,8 @@ impl Planner {
                 // Sound for the vault, not for us: another version's facts. Build it anew over the old one.
                 tracing::warn!(key = %job.key, %bad, "vault entry replaced");
                 let entry = self.build(job).map_err(|b| job.built(Arc::new(b)))?;
-                let outcome = outcome(job.key, &entry).map_err(|bad| PlanError::Interrupted {
-                    key: job.key,
-                    why: bad.to_string(),
-                })?;
+                let outcome = outcome(job.key, &entry)
+                    .map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
                 let unstored = vault.put(&key, entry).err().map(Arc::new);
                 Ok((Source::Built, unstored, outcome))
             }
