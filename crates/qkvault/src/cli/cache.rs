@@ -1,0 +1,197 @@
+//! `cache`: look at the vault and keep it in order.
+
+use std::time::SystemTime;
+
+use qkvault_cache::{Depth, DiskLimits, EntryKind, Listed, parse_bytes};
+use qkvault_graph::codec;
+use qkvault_probe::PlanFacts;
+use serde_json::{Value, json};
+
+use super::{Globals, Outcome, open_vault, out};
+
+/// The commands about the vault.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Print the vault's folder
+    Dir,
+    /// List what is kept
+    Ls,
+    /// Print everything known of one entry
+    Show {
+        /// The key, or its first digits
+        key: String,
+    },
+    /// Count what is kept
+    Stats,
+    /// Check every entry; nothing is changed
+    Verify {
+        /// Headers alone, without reading payloads
+        #[arg(long)]
+        headers: bool,
+    },
+    /// Delete what is over the limits, oldest first
+    Gc {
+        /// Most bytes to keep, such as 500MB (also QKVAULT_CACHE_MAX_BYTES)
+        #[arg(long, value_name = "BYTES")]
+        max_bytes: Option<String>,
+    },
+    /// Delete every entry
+    Clear,
+}
+
+/// Runs one of the commands.
+pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcome> {
+    let vault = open_vault(globals)?;
+    match command {
+        Command::Dir => {
+            let folder = vault.folder().map(|f| f.display().to_string());
+            if globals.json {
+                out::json(&json!({ "folder": folder }));
+            } else {
+                out::line(folder.as_deref().unwrap_or("none: the vault is off"));
+            }
+        }
+        Command::Ls => list(globals, &vault.ls().collect::<Vec<_>>()),
+        Command::Show { key } => {
+            let mut found = vault.ls().filter(|l| l.key.to_string().starts_with(key.as_str()));
+            let listed = found.next().ok_or_else(|| anyhow::anyhow!("no entry's key begins with '{key}'; see `cache ls`"))?;
+            let bad = listed.header.is_err();
+            out::json(&detail(&listed));
+            return Ok(if bad { Outcome::Bad } else { Outcome::Good });
+        }
+        Command::Stats => stats(globals, &vault),
+        Command::Verify { headers } => {
+            let report = vault.verify(if *headers { Depth::Header } else { Depth::Payload });
+            let bad: Vec<Value> = report
+                .bad
+                .iter()
+                .map(|(l, why)| json!({ "key": l.key.to_string(), "path": l.path, "why": why.to_string() }))
+                .collect();
+            if globals.json {
+                out::json(&json!({ "good": report.good, "good_bytes": report.good_bytes, "bad": bad }));
+            } else {
+                for (listed, why) in &report.bad {
+                    out::line(&format!("BAD {}: {why}", listed.path.display()));
+                }
+                let size = out::bytes(report.good_bytes);
+                out::line(&format!("{} good ({size}), {} bad", report.good, report.bad.len()));
+            }
+            return Ok(if bad.is_empty() { Outcome::Good } else { Outcome::Bad });
+        }
+        Command::Gc { max_bytes } => {
+            let mut limits: DiskLimits = vault.settings().limits.clone();
+            if let Some(text) = max_bytes {
+                let bytes = parse_bytes(text);
+                limits.max_bytes = Some(bytes.ok_or_else(|| anyhow::anyhow!("'{text}' is no size; write 500MB or 2GiB"))?);
+            }
+            let report = vault.gc(&limits)?;
+            if globals.json {
+                out::json(&json!({
+                    "entries": report.entries, "bytes": report.bytes, "evicted": report.evicted,
+                    "evicted_bytes": report.evicted_bytes, "leftovers": report.leftovers, "failed": report.failed,
+                }));
+            } else {
+                let (was, gone) = (out::bytes(report.bytes), out::bytes(report.evicted_bytes));
+                out::line(&format!("{} of {} entries deleted ({gone} of {was})", report.evicted, report.entries));
+            }
+        }
+        Command::Clear => {
+            let usage = vault.clear()?;
+            if globals.json {
+                out::json(&json!({ "entries": usage.entries, "bytes": usage.bytes }));
+            } else {
+                out::line(&format!("{} entries deleted ({})", usage.entries, out::bytes(usage.bytes)));
+            }
+        }
+    }
+    Ok(Outcome::Good)
+}
+
+fn age(listed: &Listed) -> String {
+    let seconds = SystemTime::now().duration_since(listed.last_used).map_or(0, |d| d.as_secs());
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+fn list(globals: &Globals, all: &[Listed]) {
+    if globals.json {
+        out::json(&json!({ "entries": all.iter().map(detail).collect::<Vec<_>>() }));
+        return;
+    }
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|l| {
+            let key = l.key.to_string()[..12].to_owned();
+            let size = out::bytes(l.file_bytes);
+            match &l.header {
+                Ok(h) => vec![key, h.kind.to_string(), h.what.clone(), h.target.clone(), size, age(l)],
+                Err(why) => vec![key, "bad".into(), why.to_string(), String::new(), size, age(l)],
+            }
+        })
+        .collect();
+    out::table(&["key", "kind", "what", "target", ">size", ">used"], &rows);
+}
+
+fn detail(listed: &Listed) -> Value {
+    let mut value = json!({
+        "key": listed.key.to_string(),
+        "path": listed.path,
+        "file_bytes": listed.file_bytes,
+        "shadowed": listed.shadowed,
+    });
+    match &listed.header {
+        Err(why) => value["rejected"] = why.to_string().into(),
+        Ok(header) => {
+            value["kind"] = header.kind.to_string().into();
+            value["what"] = header.what.clone().into();
+            value["target"] = header.target.clone().into();
+            value["library"] = header.library.clone().into();
+            value["payload_bytes"] = header.payload_len.into();
+            if header.kind == EntryKind::Plan
+                && let Ok(facts) = codec::decode::<PlanFacts>(&header.meta)
+            {
+                value["facts"] = json!(facts);
+            }
+        }
+    }
+    value
+}
+
+fn stats(globals: &Globals, vault: &qkvault_cache::Vault) {
+    let usage = vault.usage();
+    let (mut plans, mut refusals, mut bad) = (0, 0, 0);
+    let mut targets: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
+    for listed in vault.ls() {
+        match &listed.header {
+            Ok(h) => {
+                *targets.entry(h.target.clone()).or_default() += 1;
+                match h.kind {
+                    EntryKind::Plan => plans += 1,
+                    EntryKind::Refusal => refusals += 1,
+                }
+            }
+            Err(_) => bad += 1,
+        }
+    }
+    if globals.json {
+        out::json(&json!({
+            "folder": vault.folder(), "entries": usage.entries, "bytes": usage.bytes, "plans": plans,
+            "refusals": refusals, "bad": bad, "quarantined": usage.quarantined, "temporary": usage.temporary,
+            "foreign": usage.foreign, "targets": targets,
+        }));
+        return;
+    }
+    out::line(&format!(
+        "{plans} plans, {refusals} refusals, {bad} bad; {} in {} files; {} in quarantine",
+        out::bytes(usage.bytes),
+        usage.entries,
+        usage.quarantined
+    ));
+    for (target, n) in targets {
+        out::line(&format!("  {n} for {target}"));
+    }
+}

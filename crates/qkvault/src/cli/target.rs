@@ -1,0 +1,65 @@
+//! Which cuDNN, and which GPU: options that several commands share.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use qkvault_graph::{Profile, Target};
+use qkvault_probe::{Compiler, library_set, library_version};
+use qkvault_sys::{LibrarySet, Search, Version};
+
+/// Which cuDNN to use.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct LibraryArgs {
+    /// The version wanted, such as 9.27 or 9.19.0 (default: the first that is found)
+    #[arg(long, value_name = "VERSION")]
+    pub cudnn: Option<String>,
+    /// The full library set instead of the slim one
+    #[arg(long)]
+    pub full: bool,
+    /// A libcudnn.so.9, its folder, or a prefix above it (also QKVAULT_CUDNN_PATH)
+    #[arg(long, value_name = "PATH")]
+    pub cudnn_path: Option<PathBuf>,
+}
+
+/// Which GPU to compile for.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TargetArgs {
+    /// A GPU by name (see `profile ls`) or a profile file
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200")]
+    pub target: String,
+}
+
+impl LibraryArgs {
+    /// The search that these options describe.
+    pub(super) fn search(&self) -> anyhow::Result<Search> {
+        let mut search = match &self.cudnn_path {
+            Some(path) => Search::at(path),
+            None => Search::default(),
+        };
+        if let Some(version) = &self.cudnn {
+            search = search.version(version.parse::<Version>()?);
+        }
+        if self.full {
+            search = search.set(LibrarySet::Full);
+        }
+        Ok(search)
+    }
+}
+
+/// The profile of a name or a file.
+pub(super) fn profile(name: &str) -> anyhow::Result<Profile> {
+    let path = Path::new(name);
+    if path.is_file() {
+        let text = std::fs::read_to_string(path).with_context(|| format!("the profile {name} could not be read"))?;
+        return Profile::from_json(&text).with_context(|| format!("{name} is no profile"));
+    }
+    Ok(Profile::named(name)?)
+}
+
+impl TargetArgs {
+    /// The target of these options under the compiler's cuDNN.
+    pub(super) fn target(&self, compiler: &Compiler) -> anyhow::Result<Target> {
+        let library = compiler.library();
+        Ok(profile(&self.target)?.target(library_version(library), library_set(library)))
+    }
+}

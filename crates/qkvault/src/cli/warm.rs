@@ -1,0 +1,223 @@
+//! `warm`: compile the plans that models need, for a GPU that need not be here, into the vault.
+
+use std::time::Instant;
+
+use indicatif::{ParallelProgressIterator as _, ProgressBar, ProgressStyle};
+use qkvault_cache::Source;
+use qkvault_graph::{Form, Policy, Refusal};
+use qkvault_probe::{Answer, BuildPolicy, Compiler, PlanError, Planner};
+use rayon::prelude::*;
+use serde_json::json;
+
+use super::jobs::{self, Job, ModelArgs};
+use super::target::{LibraryArgs, TargetArgs};
+use super::{Globals, Outcome, open_vault, out};
+
+/// Options of `warm`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    pub(super) library: LibraryArgs,
+    /// Threads that compile (default: one per core)
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<usize>,
+    /// Pass over engines that need more workspace than this many bytes
+    #[arg(long, value_name = "BYTES")]
+    workspace_limit: Option<u64>,
+    /// Write op graphs with band-mask and softmax operations (cuDNN 9.21 on) instead of expanded ones
+    #[arg(long)]
+    fused_ops: bool,
+}
+
+/// What became of one job.
+struct Row {
+    job: Job,
+    result: Result<Answer, PlanError>,
+}
+
+impl Row {
+    /// `built`, `hit` or `refused`.
+    fn status(&self) -> &'static str {
+        match &self.result {
+            Ok(Answer { outcome: Err(_), .. }) => "refused",
+            Ok(Answer { source: Source::Built, .. }) => "built",
+            Ok(_) => "hit",
+            Err(_) => "failed",
+        }
+    }
+
+    fn what(&self) -> String {
+        let first = self.job.uses[0].label();
+        match self.job.uses.len() {
+            1 => first,
+            n => format!("{first} (+{} alike)", n - 1),
+        }
+    }
+
+    fn refusal(&self) -> Option<&Refusal> {
+        self.result.as_ref().ok().and_then(|a| a.outcome.as_ref().err())
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
+    if jobs.is_empty() {
+        notes.iter().for_each(|n| out::note(&format!("note: {n}")));
+        return Err(jobs::nothing().into());
+    }
+    let vault = open_vault(globals)?;
+    let compiler = Compiler::open(&args.library.search()?)?;
+    let target = args.target.target(&compiler)?;
+    let planner = Planner::new(vault, Some(compiler));
+    let form = if args.fused_ops { Form::Fused } else { Form::Auto };
+    let policy = Policy { form, workspace_limit: args.workspace_limit, ..Policy::default() };
+    out::note(&format!("{} attentions for {target}", jobs.len()));
+    let started = Instant::now();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.jobs.unwrap_or(0)).build()?;
+    let bar = progress(jobs.len() as u64);
+    let rows: Vec<Row> = pool.install(|| {
+        jobs.into_par_iter()
+            .progress_with(bar.clone())
+            .map(|job| {
+                let result = match &job.attention {
+                    Ok(attention) => planner.plan(attention, &target, &policy, BuildPolicy::BuildIfMissing),
+                    Err(refusal) => Ok(undescribed(refusal)),
+                };
+                if bar.is_hidden() && matches!(&result, Ok(a) if a.source == Source::Built && a.outcome.is_ok()) {
+                    out::note(&format!("built {}", job.uses[0].label()));
+                }
+                Row { job, result }
+            })
+            .collect()
+    });
+    bar.finish_and_clear();
+    let seconds = started.elapsed().as_secs_f64();
+    let count = |status| rows.iter().filter(|r| r.status() == status).count();
+    let (built, hits, refused, failed) = (count("built"), count("hit"), count("refused"), count("failed"));
+    if globals.json {
+        out::json(&json!({
+            "target": target.label(),
+            "cudnn": target.cudnn.to_string(),
+            "vault": planner.vault().folder(),
+            "plans": rows.iter().map(entry).collect::<Vec<_>>(),
+            "built": built,
+            "hits": hits,
+            "refused": refused,
+            "failed": failed,
+            "seconds": seconds,
+            "notes": notes,
+        }));
+    } else {
+        print(&rows);
+        notes.iter().for_each(|n| out::line(&format!("note: {n}")));
+        out::line(&format!("{built} built, {hits} hit, {refused} refused, {failed} failed in {seconds:.2} s"));
+        if let Some(folder) = planner.vault().folder() {
+            out::line(&format!("vault: {}", folder.display()));
+        }
+    }
+    Ok(if refused + failed == 0 { Outcome::Good } else { Outcome::Bad })
+}
+
+/// A description that is refused before it has a key.
+fn undescribed(refusal: &Refusal) -> Answer {
+    Answer {
+        key: qkvault_graph::PlanKey::from_bytes([0; 32]),
+        graph_key: qkvault_graph::GraphKey::from_bytes([0; 32]),
+        source: Source::Built,
+        unstored: None,
+        outcome: Err(refusal.clone()),
+        milliseconds: 0.0,
+    }
+}
+
+fn progress(len: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} compiled, {elapsed} gone, {eta} to go");
+    let bar = ProgressBar::new(len);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn entry(row: &Row) -> serde_json::Value {
+    let uses: Vec<String> = row.job.uses.iter().map(jobs::Use::label).collect();
+    let mut value = json!({ "what": row.what(), "uses": uses, "status": row.status(), "reasons": [] });
+    if let Ok(attention) = &row.job.attention {
+        value["attention"] = attention.to_string().into();
+        value["graph_key"] = attention.key().to_string().into();
+    }
+    match &row.result {
+        Ok(answer) => {
+            value["key"] = if row.job.attention.is_ok() { answer.key.to_string().into() } else { serde_json::Value::Null };
+            value["milliseconds"] = answer.milliseconds.into();
+            if let Some(why) = &answer.unstored {
+                value["unstored"] = why.to_string().into();
+            }
+            match &answer.outcome {
+                Ok(plan) => {
+                    value["engine"] = plan.facts.engine.clone().into();
+                    value["bytes"] = plan.facts.blob_bytes.into();
+                    value["workspace"] = plan.facts.workspace.into();
+                    value["compile_ms"] = plan.facts.compile_ms.into();
+                }
+                Err(refusal) => value["reasons"] = json!(refusal),
+            }
+        }
+        Err(error) => {
+            value["key"] = serde_json::Value::Null;
+            value["reasons"] = json!([{ "code": "failed", "given": error.to_string() }]);
+        }
+    }
+    value
+}
+
+fn print(rows: &[Row]) {
+    let columns = ["what", "key", "engine", ">bytes", ">workspace", ">compile ms", "status"];
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let dash = || "-".to_owned();
+            let plan = row.result.as_ref().ok().and_then(|a| a.outcome.as_ref().ok());
+            let key = match &row.result {
+                Ok(answer) if plan.is_some() => answer.key.short(),
+                _ => dash(),
+            };
+            vec![
+                row.what(),
+                key,
+                plan.map_or_else(dash, |p| p.facts.engine.clone()),
+                plan.map_or_else(dash, |p| p.facts.blob_bytes.to_string()),
+                plan.map_or_else(dash, |p| p.facts.workspace.to_string()),
+                plan.map_or_else(dash, |p| p.facts.compile_ms.to_string()),
+                row.status().to_owned(),
+            ]
+        })
+        .collect();
+    out::table(&columns, &cells);
+    // Reasons once each, with what they are about.
+    let mut told: Vec<(String, Vec<String>)> = Vec::new();
+    for row in rows {
+        let text = match (row.refusal(), &row.result) {
+            (Some(refusal), _) => refusal.to_string(),
+            (None, Err(error)) => error.to_string(),
+            (None, Ok(_)) => continue,
+        };
+        match told.iter_mut().find(|(t, _)| *t == text) {
+            Some((_, whats)) => whats.push(row.what()),
+            None => told.push((text, vec![row.what()])),
+        }
+    }
+    for (text, whats) in told {
+        let more = if whats.len() > 1 { format!(" and {} more", whats.len() - 1) } else { String::new() };
+        out::line(&format!("\n{}{more}:\n  {}", whats[0], text.replace('\n', "\n  ")));
+    }
+    for row in rows {
+        if let Ok(Answer { unstored: Some(why), .. }) = &row.result {
+            out::line(&format!("\n{} was compiled but not stored: {why}", row.what()));
+            break;
+        }
+    }
+}
