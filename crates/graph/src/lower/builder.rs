@@ -86,14 +86,14 @@ impl Builder {
 
     /// `mode(x)` in f32.
     pub(super) fn unary(&mut self, mode: Pointwise, x: TensorId) -> TensorId {
-        let y = self.virtual_(self.dims(x), DType::F32);
-        self.unary_into(mode, x, y);
-        y
+        self.unary_as(mode, x, DType::F32, DType::F32)
     }
 
-    pub(super) fn unary_into(&mut self, mode: Pointwise, x: TensorId, y: TensorId) {
-        let compute = DType::F32;
+    /// `mode(x)` computed in `compute`, giving `out`.
+    pub(super) fn unary_as(&mut self, mode: Pointwise, x: TensorId, compute: DType, out: DType) -> TensorId {
+        let y = self.virtual_(self.dims(x), out);
         self.graph.ops.push(Op::Pointwise { mode, x, b: None, t: None, y, axis: None, compute });
+        y
     }
 
     /// `mode(x, b)` computed in `compute`, giving `out`; sizes broadcast.
@@ -127,11 +127,16 @@ impl Builder {
         y
     }
 
-    /// `keep ? x : fill`.
+    /// `keep ? x : fill`, f32.
     pub(super) fn select(&mut self, keep: TensorId, x: TensorId, fill: TensorId) -> TensorId {
-        let y = self.virtual_(self.dims(x), DType::F32);
-        let (mode, compute) = (Pointwise::Select, DType::F32);
-        self.graph.ops.push(Op::Pointwise { mode, x, b: Some(fill), t: Some(keep), y, axis: None, compute });
+        self.select_as(keep, x, fill, DType::F32)
+    }
+
+    /// `keep ? x : fill`, of an element type.
+    pub(super) fn select_as(&mut self, keep: TensorId, x: TensorId, fill: TensorId, out: DType) -> TensorId {
+        let y = self.virtual_(self.broadcast(&[keep, x, fill]), out);
+        let mode = Pointwise::Select;
+        self.graph.ops.push(Op::Pointwise { mode, x, b: Some(fill), t: Some(keep), y, axis: None, compute: out });
         y
     }
 

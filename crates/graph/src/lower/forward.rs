@@ -3,7 +3,8 @@
 //! Source of the order: cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, as facts.
 
 use super::builder::Builder;
-use super::{Form, mask, softmax};
+use super::score::Context;
+use super::{Form, mask, score, softmax};
 use crate::op::Pointwise;
 use crate::{DType, Lengths, OpGraph, Order, Role, Tensor, Valid};
 
@@ -30,6 +31,17 @@ pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
     g.matmul([q, k, scores], [len_q, len_kv, None]);
     let scale = g.slot(Role::Scale, DType::F32);
     let mut score = g.binary(Pointwise::Mul, scores, scale);
+    let mut context = Context { score, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
+    if let Some(expression) = &a.score {
+        score = score::expression(&mut g, expression, &context);
+        context.first_slot = expression.slots().len() as u16;
+        context.first_tensor = expression.tensors().len() as u16;
+    }
+    if let Some(predicate) = &a.mask.keep {
+        context.score = score;
+        let keep = score::expression(&mut g, predicate, &context);
+        score = mask::hide(&mut g, keep, score);
+    }
     if let Some((len_q, len_kv)) = lengths {
         score = mask::padding(&mut g, score, len_q, len_kv);
     }

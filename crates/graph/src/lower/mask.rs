@@ -10,6 +10,12 @@ fn hidden(g: &mut Builder) -> TensorId {
     g.constant(Constant::f32(f32::NEG_INFINITY))
 }
 
+/// Hides what a predicate does not keep.
+pub(super) fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId {
+    let fill = hidden(g);
+    g.select(keep, score, fill)
+}
+
 /// Hides rows beyond the query length and keys beyond the KV length.
 pub(super) fn padding(g: &mut Builder, score: TensorId, len_q: TensorId, len_kv: TensorId) -> TensorId {
     let row = g.index(score, 2, DType::I32);
@@ -17,8 +23,7 @@ pub(super) fn padding(g: &mut Builder, score: TensorId, len_q: TensorId, len_kv:
     let row_ok = g.binary_as(Pointwise::CmpLt, row, len_q, DType::Bool, DType::Bool);
     let col_ok = g.binary_as(Pointwise::CmpLt, col, len_kv, DType::Bool, DType::Bool);
     let keep = g.binary_as(Pointwise::And, row_ok, col_ok, DType::Bool, DType::Bool);
-    let fill = hidden(g);
-    g.select(keep, score, fill)
+    hide(g, keep, score)
 }
 
 /// Hides what lies outside a band: the right bound first, then the left on its result.
@@ -122,8 +127,7 @@ fn right_bound(
         row = g.binary_as(Pointwise::Add, row, shift, DType::I32, DType::I32);
     }
     let keep = g.binary_as(Pointwise::CmpGe, row, col, DType::Bool, DType::Bool);
-    let fill = hidden(g);
-    g.select(keep, score, fill)
+    hide(g, keep, score)
 }
 
 /// `col + left - Δ > row`, where Δ is zero top left.
@@ -151,6 +155,5 @@ fn left_bound(
         }
     }
     let keep = g.binary_as(Pointwise::CmpGt, col, row, DType::Bool, DType::Bool);
-    let fill = hidden(g);
-    g.select(keep, score, fill)
+    hide(g, keep, score)
 }

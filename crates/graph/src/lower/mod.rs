@@ -6,6 +6,7 @@
 mod builder;
 mod forward;
 mod mask;
+mod score;
 mod softmax;
 
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,7 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
 
 /// Parts of the description that lowering does not build yet, one reason each.
 fn not_built(a: &Attention) -> Vec<Reason> {
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } = a;
+    let Attention { q, k, v, o, mask: _, score: _, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } = a;
     let Outputs { stats: _, max, sum_exp } = *outputs;
     let mut reasons = Vec::new();
     let mut add = |missing: bool, code: &'static str, field: &'static str, what: &str| {
@@ -117,8 +118,6 @@ fn not_built(a: &Attention) -> Vec<Reason> {
             ));
         }
     };
-    add(score.is_some(), "not-built.score", "score", "a score expression");
-    add(mask.keep.is_some(), "not-built.keep", "mask.keep", "a free mask predicate");
     add(*sink, "not-built.sink", "sink", "a learnable sink");
     add(dropout.is_some(), "not-built.dropout", "dropout", "dropout");
     add(*block_mask, "not-built.block-mask", "block_mask", "a block mask");
