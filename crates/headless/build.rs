@@ -10,10 +10,8 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=standin/libcuda.rs");
-    let variable = |name: &str| {
-        env::var(name)
-            .unwrap_or_else(|error| panic!("Cargo sets {name} for build scripts: {error}"))
-    };
+    let variable =
+        |name: &str| env::var(name).unwrap_or_else(|error| panic!("Cargo sets {name} for build scripts: {error}"));
     let out = PathBuf::from(variable("OUT_DIR")).join("libcuda.so.1");
     if variable("CARGO_CFG_TARGET_OS") != "linux" {
         // The crate says so when it is used; there is no cuDNN 9 to compile with there.
@@ -22,12 +20,7 @@ fn main() {
     }
 
     let mut rustc = Command::new(variable("RUSTC"));
-    rustc.args([
-        "--edition=2024",
-        "--crate-type=cdylib",
-        "--crate-name=cuda",
-        "--cap-lints=warn",
-    ]);
+    rustc.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=cuda", "--cap-lints=warn"]);
     rustc.args([
         "-Cpanic=abort",
         "-Copt-level=s",
@@ -36,16 +29,12 @@ fn main() {
         "-Clink-arg=-Wl,-soname,libcuda.so.1",
     ]);
     rustc.args(["--target", &variable("TARGET")]);
-    rustc.args(linker_flags(
-        &env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default(),
-    ));
+    rustc.args(linker_flags(&env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default()));
     if let Ok(linker) = env::var("RUSTC_LINKER") {
         rustc.arg(format!("-Clinker={linker}"));
     }
     rustc.arg("standin/libcuda.rs").arg("-o").arg(&out);
-    let done = rustc
-        .output()
-        .unwrap_or_else(|error| panic!("{rustc:?} could not be started: {error}"));
+    let done = rustc.output().unwrap_or_else(|error| panic!("{rustc:?} could not be started: {error}"));
     assert!(
         done.status.success(),
         "the stand-in did not compile with {rustc:?}:\n{}",
@@ -56,13 +45,7 @@ fn main() {
 /// The flags of the surrounding build that say how to link; others (target features, coverage, sanitizers) are about code that a library
 /// of empty functions does not have.
 fn linker_flags(encoded: &str) -> Vec<String> {
-    const KEPT: &[&str] = &[
-        "linker=",
-        "linker-flavor=",
-        "link-arg=",
-        "link-args=",
-        "link-self-contained=",
-    ];
+    const KEPT: &[&str] = &["linker=", "linker-flavor=", "link-arg=", "link-args=", "link-self-contained="];
     let flags = encoded.split('\u{1f}').collect::<Vec<_>>();
     let mut kept = Vec::new();
     for (index, flag) in flags.iter().enumerate() {

@@ -35,9 +35,7 @@ pub enum Driver {
 #[non_exhaustive]
 pub enum Error {
     /// The stand-in exists for Linux only, as cuDNN's runtime-compiled engines do.
-    #[error(
-        "no libcuda.so.1 was found, and the stand-in for it exists for Linux only; compile plans on Linux"
-    )]
+    #[error("no libcuda.so.1 was found, and the stand-in for it exists for Linux only; compile plans on Linux")]
     Unsupported,
     /// The bytes of the stand-in could not be put where the dynamic loader takes them from.
     #[error(
@@ -70,16 +68,10 @@ pub fn ensure() -> Result<Driver, Error> {
     }
     let driver = if stand_in::open_by_name(true) || stand_in::open_by_name(false) {
         // Another copy of this crate in the process (a plugin's) may have loaded its own stand-in.
-        if is_stand_in_loaded() {
-            Driver::StandIn
-        } else {
-            Driver::Real
-        }
+        if is_stand_in_loaded() { Driver::StandIn } else { Driver::Real }
     } else {
         stand_in::load()?;
-        tracing::debug!(
-            "no {SONAME} found: a stand-in is loaded, plans can be compiled and not run"
-        );
+        tracing::debug!("no {SONAME} found: a stand-in is loaded, plans can be compiled and not run");
         Driver::StandIn
     };
     *ensured = Some(driver);

@@ -25,11 +25,7 @@ fn open(name: &OsStr, more: i32) -> Result<ManuallyDrop<Library>, libloading::Er
 
 /// Whether the loader has (`loaded_only`) or finds a `libcuda.so.1`; found ones stay loaded.
 pub(crate) fn open_by_name(loaded_only: bool) -> bool {
-    open(
-        OsStr::new(SONAME),
-        if loaded_only { libc::RTLD_NOLOAD } else { 0 },
-    )
-    .is_ok()
+    open(OsStr::new(SONAME), if loaded_only { libc::RTLD_NOLOAD } else { 0 }).is_ok()
 }
 
 /// Whether the loaded `libcuda.so.1` has the marker.
@@ -52,9 +48,7 @@ pub(crate) fn load() -> Result<(), Error> {
     match from_memory {
         Ok(_) => Ok(()),
         Err(error) => {
-            tracing::debug!(
-                "the stand-in could not be loaded from memory ({error}), trying a file"
-            );
+            tracing::debug!("the stand-in could not be loaded from memory ({error}), trying a file");
             from_file()
         }
     }
@@ -75,17 +69,10 @@ fn in_memory() -> std::io::Result<File> {
 fn from_file() -> Result<(), Error> {
     let write = |source| Error::Write { source };
     // Readable by its owner alone, under a name nobody can foresee; removed as soon as it is mapped.
-    let mut file = tempfile::Builder::new()
-        .prefix("libcuda.so.1-")
-        .tempfile()
-        .map_err(write)?;
+    let mut file = tempfile::Builder::new().prefix("libcuda.so.1-").tempfile().map_err(write)?;
     file.write_all(BYTES).map_err(write)?;
     file.flush().map_err(write)?;
-    open(file.path().as_os_str(), RTLD_GLOBAL)
-        .map(drop)
-        .map_err(|error| Error::Open {
-            reason: with_sources(&error),
-        })
+    open(file.path().as_os_str(), RTLD_GLOBAL).map(drop).map_err(|error| Error::Open { reason: with_sources(&error) })
 }
 
 fn with_sources(error: &dyn std::error::Error) -> String {

@@ -11,9 +11,7 @@ fn open_driver() -> Result<Library, libloading::Error> {
 fn call(library: &Library, name: &str) -> i32 {
     // SAFETY: `cuInit(unsigned)` and the stand-in's calls without arguments return an int; an argument too many is not looked at.
     unsafe {
-        let function = library
-            .get::<unsafe extern "C" fn(u32) -> i32>(name)
-            .expect("the stand-in has it");
+        let function = library.get::<unsafe extern "C" fn(u32) -> i32>(name).expect("the stand-in has it");
         function(0)
     }
 }
@@ -24,16 +22,11 @@ fn a_process_without_a_driver_gets_the_stand_in() {
     assert!(!is_stand_in_loaded());
     if open_driver().is_ok() {
         assert_eq!(ensure().expect("a driver is there"), Driver::Real);
-        assert!(
-            !is_stand_in_loaded(),
-            "the stand-in must not be loaded beside a driver"
-        );
+        assert!(!is_stand_in_loaded(), "the stand-in must not be loaded beside a driver");
         println!("skipped the rest: this machine has a driver");
         return;
     }
-    let threads = (0..4)
-        .map(|_| std::thread::spawn(|| ensure().expect("no driver here")))
-        .collect::<Vec<_>>();
+    let threads = (0..4).map(|_| std::thread::spawn(|| ensure().expect("no driver here"))).collect::<Vec<_>>();
     for thread in threads {
         assert_eq!(thread.join().expect("no panic"), Driver::StandIn);
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::bindings::{AttributeName, Kind, Status};
-use crate::search::Tried;
+use crate::tried::Tried;
 use crate::version::Version;
 
 /// Any error of this crate.

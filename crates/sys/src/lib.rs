@@ -14,6 +14,7 @@
 #[allow(missing_docs, unused, non_camel_case_types, non_snake_case, non_upper_case_globals, unreachable_pub, clippy::all)]
 #[allow(clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod bindings;
+mod attribute;
 mod descriptor;
 mod element;
 mod error;
@@ -23,9 +24,11 @@ mod library;
 pub mod log;
 mod names;
 mod needs;
+mod open;
 mod places;
 mod process;
 mod search;
+mod tried;
 mod version;
 
 pub use bindings::{
@@ -37,7 +40,8 @@ pub use element::Element;
 pub use error::{CallError, Error, LoadError};
 pub use handle::Handle;
 pub use library::{Library, LoadedFile};
-pub use search::{Origin, Reason, Search, Tried};
+pub use search::Search;
+pub use tried::{Origin, Reason, Tried};
 pub use version::{LibrarySet, ParseVersionError, Version};
 
 /// The cuDNN version whose header the declarations were generated from; libraries of other 9.x versions work too.

@@ -119,8 +119,7 @@ unsafe extern "C" fn receive(severity: Severity, _data: *mut c_void, debug: *con
         return;
     }
     // SAFETY: cuDNN passes a message and, if anything, a valid record; both live for the call.
-    let (lines, status) =
-        unsafe { (lines(text), debug.as_ref().map_or(Status::SUCCESS, |debug| debug.cudnnStatus)) };
+    let (lines, status) = unsafe { (lines(text), debug.as_ref().map_or(Status::SUCCESS, |debug| debug.cudnnStatus)) };
     // A subscriber that panics must not unwind through cuDNN's frames.
     let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
         deliver(Message { severity, status, text: lines.trim().to_owned() });

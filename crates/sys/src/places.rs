@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::folders::{self, MANIFEST};
-use crate::search::{At, Environment, Origin, Place, Reason, SONAME, Search};
+use crate::search::{At, Environment, Place, SONAME, Search};
+use crate::tried::{Origin, Reason};
 use crate::version::{LibrarySet, Version};
 
 /// Folders below a prefix, a CUDA toolkit or a site-packages folder in which cuDNN may be, in order of preference.
@@ -164,3 +165,6 @@ pub(crate) fn foreign_major(file: &Path) -> Option<String> {
 fn numbers_after_so(file: &Path) -> Option<String> {
     Some(file.file_name()?.to_str()?.strip_prefix("libcudnn.so.")?.to_owned())
 }
+
+#[cfg(test)]
+mod tests;

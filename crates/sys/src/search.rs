@@ -1,12 +1,10 @@
 //! Where to look for cuDNN, in which order, and what was found wrong with each place.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
-
 use crate::places;
+use crate::tried::{Origin, Reason};
 use crate::version::{LibrarySet, Version};
 
 /// The name under which every cuDNN 9 is loaded.
@@ -90,40 +88,6 @@ impl Environment {
     }
 }
 
-/// What made a place be looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Origin {
-    /// The path given to [`Search::at`].
-    Path,
-    /// An environment variable.
-    Variable(&'static str),
-    /// What the process had loaded before.
-    Process,
-    /// The site-packages of the Python environment that this variable names.
-    Environment(&'static str),
-    /// The site-packages of the `python3` on the `PATH`.
-    Python,
-    /// The folder that `cargo xtask fetch` fills.
-    Fetched,
-    /// The dynamic loader's own search: its cache, `LD_LIBRARY_PATH`, system folders.
-    Loader,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path => f.write_str("path given"),
-            Self::Variable(name) => f.write_str(name),
-            Self::Process => f.write_str("loaded in this process"),
-            Self::Environment(name) => write!(f, "site-packages of {name}"),
-            Self::Python => f.write_str("site-packages of python3"),
-            Self::Fetched => f.write_str("fetched"),
-            Self::Loader => f.write_str("dynamic loader"),
-        }
-    }
-}
-
 /// One place of a search.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
@@ -144,95 +108,10 @@ pub(crate) enum At {
     Nothing(Option<PathBuf>, Reason),
 }
 
-/// A place that was tried and not used.
-#[derive(Debug, Clone)]
-pub struct Tried {
-    /// What made it be looked at.
-    pub origin: Origin,
-    /// The file or folder, where there is one.
-    pub path: Option<PathBuf>,
-    /// Why it was not used.
-    pub reason: Reason,
-}
-
-impl fmt::Display for Tried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.path {
-            Some(path) => write!(f, "{}: {}: {}", self.origin, path.display(), self.reason),
-            None => write!(f, "{}: {}", self.origin, self.reason),
-        }
-    }
-}
-
-/// Why a place was not used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The variable is not set.
-    #[error("not set")]
-    NotSet,
-    /// Nothing of that name is there.
-    #[error("no such file or folder")]
-    Absent,
-    /// The folder has no cuDNN 9 where one would be.
-    #[error("no {SONAME} in it")]
-    NoLibrary,
-    /// The process has no cuDNN loaded.
-    #[error("none")]
-    NotLoaded,
-    /// A fetch was begun and not finished.
-    #[error("not complete: its manifest is missing, fetch it again")]
-    Incomplete,
-    /// The dynamic loader refused the file.
-    #[error("{detail}")]
-    NotOpened {
-        /// The loader's words.
-        detail: String,
-    },
-    /// It is a cuDNN of another major version.
-    #[error("is cuDNN {found}, and only major {} can be used", Version::SUPPORTED_MAJOR)]
-    WrongMajor {
-        /// What it is, as far as is known.
-        found: String,
-    },
-    /// Another version was asked for.
-    #[error("is cuDNN {found}, not {wanted}")]
-    OtherVersion {
-        /// What it is.
-        found: Version,
-        /// What was asked for.
-        wanted: Version,
-    },
-    /// A version was asked for and this one's cannot be told.
-    #[error("its version cannot be told without loading it, and {wanted} was asked for (give its path to use it)")]
-    UnknownVersion {
-        /// What was asked for.
-        wanted: Version,
-    },
-    /// Another library set was asked for.
-    #[error("is the {found} set, not {wanted}")]
-    OtherSet {
-        /// What it is.
-        found: LibrarySet,
-        /// What was asked for.
-        wanted: LibrarySet,
-    },
-    /// Another cuDNN is loaded in this process.
-    #[error("{} is loaded in this process already", loaded.display())]
-    AnotherLoaded {
-        /// The loaded file.
-        loaded: PathBuf,
-    },
-    /// It lacks a library or function that it needs.
-    #[error("{detail}")]
-    Unusable {
-        /// What is wrong, and what to do.
-        detail: String,
-    },
-}
-
 /// Whether a file may be what a search wants, from what can be known without loading it.
-pub(crate) fn fits(search: &Search, file: &Path) -> Result<(), Reason> {
+///
+/// A path given by hand, and what the process has, need not tell: they are asked once they are open.
+pub(crate) fn fits(search: &Search, origin: &Origin, file: &Path) -> Result<(), Reason> {
     if let Some(found) = places::foreign_major(file) {
         return Err(Reason::WrongMajor { found });
     }
@@ -240,8 +119,7 @@ pub(crate) fn fits(search: &Search, file: &Path) -> Result<(), Reason> {
         match places::version_beside(file) {
             Some(found) if found == wanted => {}
             Some(found) => return Err(Reason::OtherVersion { found, wanted }),
-            // A path given by hand is loaded and asked.
-            None if search.path.is_some() => {}
+            None if matches!(origin, Origin::Path | Origin::Process) => {}
             None => return Err(Reason::UnknownVersion { wanted }),
         }
     }

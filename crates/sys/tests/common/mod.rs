@@ -1,190 +1,72 @@
-//! A small attention, built by hand from descriptors, as every version from 9.14 on accepts it.
+//! What the tests of this package share.
 
-use std::sync::Arc;
+pub(crate) mod attention;
 
-use qkvault_sys::{
-    AttributeName as A, DataType, Descriptor, Error, HeurMode, Kind, Library, PointwiseMode, ReduceTensorOp, Search,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// Batch, heads, queries and keys, head dim.
-const DIMS: [i64; 4] = [1, 2, 128, 64];
+use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 
-/// Builds op graphs: hands out uids and remembers nothing else.
-struct Builder<'a> {
-    library: &'a Arc<Library>,
-    uid: i64,
-}
+/// Set in the process that runs one test alone, to that test's name.
+const ALONE: &str = "QKVAULT_TEST_ALONE";
 
-/// Which tensors are data, and which exist only inside the kernel.
-#[derive(Clone, Copy, PartialEq)]
-enum Place {
-    Data,
-    Virtual,
-    ByValue,
-}
-
-impl Builder<'_> {
-    fn tensor(&mut self, dims: [i64; 4], strides: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
-        self.uid += 1;
-        let mut tensor = Descriptor::create(self.library, Kind::TENSOR)?;
-        tensor.set_one(A::TENSOR_DATA_TYPE, data)?;
-        tensor.set(A::TENSOR_DIMENSIONS, &dims)?;
-        tensor.set(A::TENSOR_STRIDES, &strides)?;
-        tensor.set_one(A::TENSOR_UNIQUE_ID, self.uid)?;
-        tensor.set_one(A::TENSOR_BYTE_ALIGNMENT, 16_i64)?;
-        match place {
-            Place::Data => {}
-            Place::Virtual => tensor.set_bool(A::TENSOR_IS_VIRTUAL, true)?,
-            Place::ByValue => tensor.set_bool(A::TENSOR_IS_BY_VALUE, true)?,
-        }
-        tensor.finalized()
+/// Runs the body of a test in a process of its own: a cuDNN once loaded stays, and so does the stand-in for the driver.
+pub(crate) fn alone(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some_and(|name| name == test) {
+        return body();
     }
-
-    /// A tensor with its last dimension innermost.
-    fn packed(&mut self, dims: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
-        let [_, h, s, d] = dims;
-        self.tensor(dims, [h * s * d, s * d, d, 1], data, place)
-    }
-
-    fn scores(&mut self, data: DataType) -> Result<Descriptor, Error> {
-        let [b, h, s, _] = DIMS;
-        self.packed([b, h, s, s], data, Place::Virtual)
-    }
-
-    fn rows(&mut self, place: Place) -> Result<Descriptor, Error> {
-        let [b, h, s, _] = DIMS;
-        self.packed([b, h, s, 1], DataType::FLOAT, place)
-    }
-
-    fn matmul(&self, a: &Descriptor, b: &Descriptor, c: &Descriptor) -> Result<Descriptor, Error> {
-        let mut matmul = Descriptor::create(self.library, Kind::MATMUL)?;
-        matmul.set_one(A::MATMUL_COMP_TYPE, DataType::FLOAT)?;
-        matmul.finalize()?;
-        let mut operation = Descriptor::create(self.library, Kind::OPERATION_MATMUL)?;
-        operation.set_descriptor(A::OPERATION_MATMUL_ADESC, a)?;
-        operation.set_descriptor(A::OPERATION_MATMUL_BDESC, b)?;
-        operation.set_descriptor(A::OPERATION_MATMUL_CDESC, c)?;
-        operation.set_descriptor(A::OPERATION_MATMUL_DESC, &matmul)?;
-        operation.finalized()
-    }
-
-    fn pointwise(
-        &self,
-        mode: PointwiseMode,
-        x: &Descriptor,
-        b: Option<&Descriptor>,
-        y: &Descriptor,
-    ) -> Result<Descriptor, Error> {
-        let mut pointwise = Descriptor::create(self.library, Kind::POINTWISE)?;
-        pointwise.set_one(A::POINTWISE_MODE, mode)?;
-        pointwise.set_one(A::POINTWISE_MATH_PREC, DataType::FLOAT)?;
-        pointwise.finalize()?;
-        let mut operation = Descriptor::create(self.library, Kind::OPERATION_POINTWISE)?;
-        operation.set_descriptor(A::OPERATION_POINTWISE_PW_DESCRIPTOR, &pointwise)?;
-        operation.set_descriptor(A::OPERATION_POINTWISE_XDESC, x)?;
-        if let Some(b) = b {
-            operation.set_descriptor(A::OPERATION_POINTWISE_BDESC, b)?;
-        }
-        operation.set_descriptor(A::OPERATION_POINTWISE_YDESC, y)?;
-        operation.finalized()
-    }
-
-    fn reduction(&self, operator: ReduceTensorOp, x: &Descriptor, y: &Descriptor) -> Result<Descriptor, Error> {
-        let mut reduction = Descriptor::create(self.library, Kind::REDUCTION)?;
-        reduction.set_one(A::REDUCTION_OPERATOR, operator)?;
-        reduction.set_one(A::REDUCTION_COMP_TYPE, DataType::FLOAT)?;
-        reduction.finalize()?;
-        let mut operation = Descriptor::create(self.library, Kind::OPERATION_REDUCTION)?;
-        operation.set_descriptor(A::OPERATION_REDUCTION_DESC, &reduction)?;
-        operation.set_descriptor(A::OPERATION_REDUCTION_XDESC, x)?;
-        operation.set_descriptor(A::OPERATION_REDUCTION_YDESC, y)?;
-        operation.finalized()
+    let program = std::env::current_exe().expect("a test has a program");
+    let done = Command::new(program)
+        .args(["--exact", test, "--nocapture"])
+        .env(ALONE, test)
+        .output()
+        .expect("it can be started");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{test}, run alone, ended with {}:\n{said}", done.status);
+    assert!(said.contains("1 passed"), "{test} is not the name of a test:\n{said}");
+    for line in said.lines().filter(|line| line.starts_with("requirement not met")) {
+        say(line);
     }
 }
 
-/// `softmax(scale · Q Kᵀ) V` with Stats, bf16, composite form.
-pub fn attention(library: &Arc<Library>) -> Result<Descriptor, Error> {
-    let [batch, heads, length, dim] = DIMS;
-    let mut g = Builder { library, uid: 0 };
-    let q = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
-    // K as cuDNN wants it: the user's memory with the last two dimensions exchanged.
-    let k_strides = [heads * length * dim, length * dim, 1, dim];
-    let k = g.tensor([batch, heads, dim, length], k_strides, DataType::BFLOAT16, Place::Data)?;
-    let v = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
-    let o = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
-    let scale = g.packed([1, 1, 1, 1], DataType::FLOAT, Place::ByValue)?;
-    let stats = g.rows(Place::Data)?;
-
-    let score = g.scores(DataType::FLOAT)?;
-    let scaled = g.scores(DataType::FLOAT)?;
-    let max = g.rows(Place::Virtual)?;
-    let centred = g.scores(DataType::FLOAT)?;
-    let exp = g.scores(DataType::FLOAT)?;
-    let sum = g.rows(Place::Virtual)?;
-    let log = g.rows(Place::Virtual)?;
-    let p = g.scores(DataType::BFLOAT16)?;
-
-    let operations = [
-        g.matmul(&q, &k, &score)?,
-        g.pointwise(PointwiseMode::MUL, &score, Some(&scale), &scaled)?,
-        g.reduction(ReduceTensorOp::MAX, &scaled, &max)?,
-        g.pointwise(PointwiseMode::SUB, &scaled, Some(&max), &centred)?,
-        g.pointwise(PointwiseMode::EXP, &centred, None, &exp)?,
-        g.reduction(ReduceTensorOp::ADD, &exp, &sum)?,
-        g.pointwise(PointwiseMode::LOG, &sum, None, &log)?,
-        g.pointwise(PointwiseMode::ADD, &max, Some(&log), &stats)?,
-        g.pointwise(PointwiseMode::DIV, &exp, Some(&sum), &p)?,
-        g.matmul(&p, &v, &o)?,
-    ];
-    let mut graph = Descriptor::create(library, Kind::OPERATIONGRAPH)?;
-    graph.set_descriptors(A::OPERATIONGRAPH_OPS, &operations.iter().collect::<Vec<_>>())?;
-    graph.finalized()
-}
-
-/// The device of a profile.
-pub fn device(library: &Arc<Library>, json: &str) -> Result<Descriptor, Error> {
-    let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
-    device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
-    device.finalized()
-}
-
-/// The engine configurations that the heuristics propose, best first.
-pub fn engines(graph: &Descriptor, device: &Descriptor, mode: HeurMode) -> Result<Vec<Descriptor>, Error> {
-    let mut heuristics = Descriptor::create(graph.library(), Kind::ENGINEHEUR)?;
-    heuristics.set_descriptor(A::ENGINEHEUR_OPERATION_GRAPH, graph)?;
-    heuristics.set_one(A::ENGINEHEUR_MODE, mode)?;
-    heuristics.set_descriptor(A::ENGINEHEUR_DEVICEPROP, device)?;
-    heuristics.finalize()?;
-    heuristics.get_descriptors(A::ENGINEHEUR_RESULTS, Kind::ENGINECFG)
-}
-
-/// Compiles: the plan of the first engine configuration that gives one.
-pub fn plan(engines: &[Descriptor]) -> Result<Descriptor, Error> {
-    let mut last = None;
-    for engine in engines {
-        let mut plan = Descriptor::create(engine.library(), Kind::EXECUTION_PLAN)?;
-        plan.set_descriptor(A::EXECUTION_PLAN_ENGINE_CONFIG, engine)?;
-        match plan.finalized() {
-            Ok(plan) => return Ok(plan),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.expect("at least one engine configuration was given"))
-}
-
-/// Opens a library of the fetch folder, or says why a test that needs it cannot run.
+/// The folder of a fetched slim cuDNN, or `None`, with the reason printed, where there is none.
 ///
 /// A stated requirement: with `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
-pub fn open(search: &Search) -> Option<Arc<Library>> {
-    qkvault_headless::ensure().expect("a driver or the stand-in");
-    match Library::open(search) {
-        Ok(library) => Some(library),
-        Err(error) if std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_some_and(|value| value == "1") => {
-            panic!("QKVAULT_REQUIRE_CUDNN=1, and: {error}")
-        }
-        Err(error) => {
-            println!("requirement not met: {error}");
-            None
+pub(crate) fn fetched(version: &str) -> Option<PathBuf> {
+    let is_it = |dir: &PathBuf| {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(version) && name.ends_with("-slim") && dir.join(MANIFEST).exists()
+    };
+    let found = cudnn_dir().read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).find(is_it);
+    if found.is_none() {
+        let reason = format!(
+            "requirement not met: no cuDNN {version} (slim) in {}; `cargo xtask fetch` gets it",
+            cudnn_dir().display()
+        );
+        assert!(std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_none_or(|value| value != "1"), "{reason}");
+        say(&reason);
+    }
+    found
+}
+
+#[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+/// The libraries of a fetched set again, linked in a new folder of the same shape, without those whose names `leave_out` picks.
+pub(crate) fn copy_without(set: &Path, leave_out: impl Fn(&str) -> bool) -> tempfile::TempDir {
+    // Beside the set, because links do not cross file systems. The name begins as those that a fetch sweeps away.
+    let copy =
+        tempfile::Builder::new().prefix(".unfinished-test-").tempdir_in(set.parent().expect("it is in a folder"));
+    let copy = copy.expect("the fetch folder can be written");
+    for below in ["nvidia/cudnn_jit/lib", "nvidia/cudnn_jit/include", "nvidia/cu13/lib"] {
+        let Ok(files) = set.join(below).read_dir() else { continue };
+        std::fs::create_dir_all(copy.path().join(below)).expect("the copy can be written");
+        for file in files.flatten().filter(|file| !leave_out(&file.file_name().to_string_lossy())) {
+            std::fs::hard_link(file.path(), copy.path().join(below).join(file.file_name()))
+                .expect("the same file system");
         }
     }
+    copy
 }

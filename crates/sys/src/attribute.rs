@@ -1,0 +1,168 @@
+//! Attributes: set on a descriptor before it is finalized, read from it after.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::bindings::{AttributeName, AttributeType, Kind};
+use crate::descriptor::{Descriptor, Value};
+use crate::element::Element;
+use crate::error::Error;
+use crate::handle::Handle;
+use crate::library::function;
+
+impl Descriptor {
+    /// Sets an attribute to these values; the attribute's C type follows from the Rust type.
+    pub fn set<T: Element>(&mut self, attribute: AttributeName, values: &[T]) -> Result<(), Error> {
+        // SAFETY: the values are what their type says, and cuDNN copies them.
+        unsafe { self.set_raw(attribute, T::TYPE, values.len(), values.as_ptr().cast()) }
+    }
+
+    /// Sets an attribute that holds one value.
+    pub fn set_one<T: Element>(&mut self, attribute: AttributeName, value: T) -> Result<(), Error> {
+        self.set(attribute, &[value])
+    }
+
+    /// Sets a boolean attribute.
+    pub fn set_bool(&mut self, attribute: AttributeName, value: bool) -> Result<(), Error> {
+        // SAFETY: a boolean attribute is one C++ bool, which is laid out as Rust's.
+        unsafe { self.set_raw(attribute, AttributeType::BOOLEAN, 1, std::ptr::from_ref(&value).cast()) }
+    }
+
+    /// Sets an attribute that holds other descriptors, which must be finalized; they are kept alive with this one.
+    pub fn set_descriptors(&mut self, attribute: AttributeName, values: &[&Self]) -> Result<(), Error> {
+        let pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
+        // SAFETY: an array of live descriptors, which cuDNN copies; they are kept alive below.
+        unsafe {
+            self.set_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, pointers.len(), pointers.as_ptr().cast())
+        }?;
+        for value in values {
+            self.raw.keep(Value::Descriptor(Arc::clone(&value.raw)));
+        }
+        Ok(())
+    }
+
+    /// Sets an attribute that holds one other descriptor.
+    pub fn set_descriptor(&mut self, attribute: AttributeName, value: &Self) -> Result<(), Error> {
+        self.set_descriptors(attribute, &[value])
+    }
+
+    /// Sets an attribute that holds a handle, which is kept alive with this descriptor.
+    pub fn set_handle(&mut self, attribute: AttributeName, handle: &Handle) -> Result<(), Error> {
+        let pointer = handle.raw().pointer();
+        // SAFETY: the address of one live handle; it is kept alive below.
+        unsafe { self.set_raw(attribute, AttributeType::HANDLE, 1, std::ptr::from_ref(&pointer).cast()) }?;
+        self.raw.keep(Value::Handle(Arc::clone(handle.raw())));
+        Ok(())
+    }
+
+    /// Sets an attribute that holds addresses.
+    ///
+    /// # Safety
+    ///
+    /// cuDNN keeps the addresses and may read or write what they point to, now or when a plan is executed: they must be valid, for the
+    /// host or the device as the attribute demands, whenever that happens.
+    pub unsafe fn set_pointers(&mut self, attribute: AttributeName, values: &[*mut c_void]) -> Result<(), Error> {
+        // SAFETY: an array of addresses, which cuDNN copies; that they may be followed is the caller's promise.
+        unsafe { self.set_raw(attribute, AttributeType::VOID_PTR, values.len(), values.as_ptr().cast()) }
+    }
+
+    /// Reads an attribute: as many values as it has.
+    pub fn get<T: Element>(&self, attribute: AttributeName) -> Result<Vec<T>, Error> {
+        let mut count = self.count(attribute, T::TYPE)?;
+        loop {
+            let mut values = vec![T::ZERO; count];
+            // SAFETY: room for `count` values of the type that is named.
+            let found = unsafe { self.get_raw(attribute, T::TYPE, count, values.as_mut_ptr().cast()) }?;
+            if found <= count {
+                values.truncate(found);
+                return Ok(values);
+            }
+            // It grew meanwhile, as a kernel cache may.
+            count = found;
+        }
+    }
+
+    /// Reads an attribute that holds one value; that there are more is an error ([`Error::Count`]).
+    pub fn get_one<T: Element>(&self, attribute: AttributeName) -> Result<T, Error> {
+        // Asked for one of several, cuDNN gives the first and says nothing of the others.
+        match self.get(attribute)?[..] {
+            [value] => Ok(value),
+            ref values => Err(Error::Count { kind: self.kind(), attribute, found: values.len() }),
+        }
+    }
+
+    /// Reads a boolean attribute.
+    pub fn get_bool(&self, attribute: AttributeName) -> Result<bool, Error> {
+        // A byte, because a C++ bool that cuDNN writes need not be one of the two bytes that a Rust one may be.
+        let mut value = 0_u8;
+        // SAFETY: room for one C++ bool, which is one byte.
+        let found =
+            unsafe { self.get_raw(attribute, AttributeType::BOOLEAN, 1, std::ptr::from_mut(&mut value).cast()) }?;
+        if found == 1 { Ok(value != 0) } else { Err(Error::Count { kind: self.kind(), attribute, found }) }
+    }
+
+    /// Reads an attribute that holds text or bytes: a plan's or a device's JSON. A NUL at the end is left out.
+    pub fn get_bytes(&self, attribute: AttributeName) -> Result<Vec<u8>, Error> {
+        let mut bytes = self.get::<u8>(attribute)?;
+        if bytes.last() == Some(&0) {
+            bytes.pop();
+        }
+        Ok(bytes)
+    }
+
+    /// Reads an attribute that holds descriptors: heuristic results, knobs, the engine of a configuration.
+    ///
+    /// `kind` is what they are. They refer to this descriptor, so each keeps it alive.
+    pub fn get_descriptors(&self, attribute: AttributeName, kind: Kind) -> Result<Vec<Self>, Error> {
+        let count = self.count(attribute, AttributeType::BACKEND_DESCRIPTOR)?;
+        let mut values = (0..count).map(|_| Self::create(&self.raw.library, kind)).collect::<Result<Vec<_>, _>>()?;
+        let mut pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
+        // SAFETY: an array of `count` live descriptors for cuDNN to fill.
+        let found =
+            unsafe { self.get_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, count, pointers.as_mut_ptr().cast()) }?;
+        values.truncate(found);
+        for value in &values {
+            value.raw.keep(Value::Descriptor(Arc::clone(&self.raw)));
+        }
+        Ok(values)
+    }
+
+    /// # Safety
+    ///
+    /// `values` must point to `count` values of the C type that `ty` names.
+    unsafe fn set_raw(
+        &mut self,
+        attribute: AttributeName,
+        ty: AttributeType,
+        count: usize,
+        values: *const c_void,
+    ) -> Result<(), Error> {
+        let set = function!(self.raw.library, cudnnBackendSetAttribute)?;
+        // SAFETY: a live descriptor, and the caller's promise on the rest.
+        let status = unsafe { set(self.raw.pointer, attribute, ty, count as i64, values) };
+        Ok(self.raw.library.check("cudnnBackendSetAttribute", status, Some(self.kind()), Some(attribute))?)
+    }
+
+    fn count(&self, attribute: AttributeName, ty: AttributeType) -> Result<usize, Error> {
+        // SAFETY: nothing is asked for, so nothing is written; cuDNN tells how many there are.
+        unsafe { self.get_raw(attribute, ty, 0, std::ptr::null_mut()) }
+    }
+
+    /// # Safety
+    ///
+    /// `values` must have room for `count` values of the C type that `ty` names.
+    unsafe fn get_raw(
+        &self,
+        attribute: AttributeName,
+        ty: AttributeType,
+        count: usize,
+        values: *mut c_void,
+    ) -> Result<usize, Error> {
+        let get = function!(self.raw.library, cudnnBackendGetAttribute)?;
+        let mut found = 0_i64;
+        // SAFETY: a live descriptor, a valid place for the count, and the caller's promise on the rest.
+        let status = unsafe { get(self.raw.pointer, attribute, ty, count as i64, &mut found, values) };
+        self.raw.library.check("cudnnBackendGetAttribute", status, Some(self.kind()), Some(attribute))?;
+        Ok(usize::try_from(found).unwrap_or(0))
+    }
+}

@@ -1,0 +1,192 @@
+//! Opening: the places of a search tried in order, and what is opened checked before anything of it is used.
+
+use std::ffi::OsStr;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::os::unix::Library as Shared;
+
+use crate::bindings::Cudnn;
+use crate::error::LoadError;
+use crate::library::{Library, Table};
+use crate::search::{At, Place, SONAME, Search, fits};
+use crate::tried::{Origin, Reason, Tried};
+use crate::version::Version;
+use crate::{log, needs, places, process};
+
+/// Whether the open library is what a later search wants; a second one cannot be loaded beside it.
+pub(crate) fn satisfies(library: &Library, search: &Search) -> Result<(), LoadError> {
+    let exact = search
+        .places()
+        .into_iter()
+        .next()
+        .filter(|place| is_exact(&place.origin) && !matches!(place.at, At::Nothing(_, Reason::NotSet)));
+    let path_differs = match exact.map(|place| (place.origin, place.at)) {
+        Some((origin, At::Nothing(path, reason))) => {
+            return Err(LoadError::NotFound { tried: vec![Tried { origin, path, reason }] });
+        }
+        Some((_, At::File(file))) => !process::same_file(&file, &library.path),
+        Some((_, At::Process | At::Name(_))) | None => false,
+    };
+    let version_differs = search.version.is_some_and(|version| version != library.version);
+    let set_differs = search.set.is_some_and(|set| set != library.set);
+    if path_differs || version_differs || set_differs {
+        return Err(LoadError::Clash {
+            loaded: library.path.clone(),
+            loaded_version: library.version,
+            wanted: search.wanted(),
+        });
+    }
+    Ok(())
+}
+
+/// Opens the first place of a search that can be used.
+pub(crate) fn find(search: &Search) -> Result<Library, LoadError> {
+    let mut tried = Vec::new();
+    let before = present();
+    for Place { origin, at } in search.places() {
+        let exact = is_exact(&origin);
+        let (path, name) = match at {
+            At::File(file) => (Some(file.clone()), file.into_os_string()),
+            At::Process => match &before {
+                Some(file) => (Some(file.clone()), file.clone().into_os_string()),
+                None => {
+                    tried.push(Tried { origin, path: None, reason: Reason::NotLoaded });
+                    continue;
+                }
+            },
+            At::Name(name) => (None, name.into()),
+            At::Nothing(path, reason) => {
+                tried.push(Tried { origin, path, reason });
+                continue;
+            }
+        };
+        if let (Some(loaded), Some(file)) = (&before, &path)
+            && !process::same_file(loaded, file)
+        {
+            if exact {
+                return Err(clash(loaded, search));
+            }
+            tried.push(Tried { origin, path, reason: Reason::AnotherLoaded { loaded: loaded.clone() } });
+            continue;
+        }
+        match load(search, &origin, path.as_deref(), &name) {
+            Ok(library) => return Ok(library),
+            // From here on a library is in the process, and no other may follow it.
+            Err(Refused::Finally(error)) => return Err(*error),
+            Err(Refused::Place(_)) if before.is_some() && origin == Origin::Process => {
+                return Err(clash(before.as_deref().unwrap_or(Path::new(SONAME)), search));
+            }
+            Err(Refused::Place(reason)) => tried.push(Tried { origin, path, reason }),
+        }
+    }
+    Err(LoadError::NotFound { tried })
+}
+
+/// Another cuDNN is in the process.
+fn clash(loaded: &Path, search: &Search) -> LoadError {
+    let loaded_version =
+        process::already_open(SONAME).and_then(|shared| version_of(&shared)).unwrap_or(Version::new(0, 0, 0));
+    LoadError::Clash { loaded: loaded.to_owned(), loaded_version, wanted: search.wanted() }
+}
+
+/// Opens one place and checks all that can be checked.
+fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> Result<Library, Refused> {
+    if let Some(path) = path {
+        fits(search, origin, path).map_err(Refused::Place)?;
+        // Before loading, so that a place that lacks something can be passed over for a later one.
+        needs::beside(path, places::set_beside(path)).map_err(Refused::unusable)?;
+    } else if let Some(wanted) = search.version {
+        return Err(Refused::Place(Reason::UnknownVersion { wanted }));
+    }
+    let shared = process::open(name)
+        .map_err(|error| Refused::Place(Reason::NotOpened { detail: process::with_sources(&error) }))?;
+    let path = process::file_of(&shared, "cudnnGetVersion")
+        .ok_or_else(|| Refused::Place(Reason::Unusable { detail: "it has no function cudnnGetVersion".to_owned() }))?;
+    needs::graph(&path).map_err(Refused::unusable)?;
+    let version = version_of(&shared).unwrap_or(Version::new(0, 0, 0));
+    if version.major != Version::SUPPORTED_MAJOR {
+        return Err(Refused::Place(Reason::WrongMajor { found: version.to_string() }));
+    }
+    let set = places::set_beside(&path);
+    let wanted = search.version.unwrap_or(version);
+    if version != wanted {
+        return Err(Refused::Finally(Box::new(clash(&path, search))));
+    }
+    if search.set.is_some_and(|wanted| wanted != set) {
+        return Err(Refused::Finally(Box::new(clash(&path, search))));
+    }
+    let cuda = cuda_version_of(&shared).unwrap_or_default() / 1000;
+    needs::companions(&path, version, set, cuda, &search.environment)
+        .map_err(|error| Refused::Finally(Box::new(error)))?;
+    // SAFETY: looks symbols up by name and stores their addresses; the types are those of the header of this major version.
+    let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared)) }
+        .map_err(|error| Refused::Place(Reason::NotOpened { detail: process::with_sources(&error) }))?;
+    let table = ManuallyDrop::new(Table(table));
+    if let Some(function) = lacking(&table.0) {
+        return Err(Refused::Finally(Box::new(LoadError::Foreign { path, function })));
+    }
+    log::install(&table.0);
+    Ok(Library { table, path, origin: origin.clone(), version, set, engines: OnceLock::new() })
+}
+
+/// Whether nothing else may be used when this place cannot be: somebody named it for just this.
+fn is_exact(origin: &Origin) -> bool {
+    matches!(origin, Origin::Path | Origin::Variable("QKVAULT_CUDNN_PATH"))
+}
+
+/// The cuDNN that the process has, loaded by whomever; one of its sub-libraries is enough, because it is found by name by any other.
+fn present() -> Option<PathBuf> {
+    let whole = process::already_open(SONAME).and_then(|library| process::file_of(&library, "cudnnGetVersion"));
+    whole.or_else(|| {
+        let part = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcudnn"));
+        Some(process::loaded_files().into_iter().find(part)?.with_file_name(SONAME))
+    })
+}
+
+/// Why a place was not used: it alone, or nothing after it may be used either.
+enum Refused {
+    Place(Reason),
+    Finally(Box<LoadError>),
+}
+
+impl Refused {
+    fn unusable(error: LoadError) -> Self {
+        Self::Place(Reason::Unusable { detail: error.to_string() })
+    }
+}
+
+/// Asks an open library for its version.
+fn version_of(shared: &Shared) -> Option<Version> {
+    // SAFETY: every cuDNN has this function with this signature.
+    let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetVersion") }.ok()?;
+    // SAFETY: takes nothing and only returns a number.
+    Some(Version::from_number(unsafe { function() }))
+}
+
+/// Asks an open library for the CUDA version it was built with: 13000 is 13.0.
+fn cuda_version_of(shared: &Shared) -> Option<usize> {
+    // SAFETY: every cuDNN has this function with this signature.
+    let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetCudartVersion") }.ok()?;
+    // SAFETY: takes nothing and only returns a number.
+    Some(unsafe { function() })
+}
+
+/// The first function that every cuDNN 9 has and this one does not.
+fn lacking(table: &Cudnn) -> Option<&'static str> {
+    let every = [
+        ("cudnnGetLastErrorString", table.cudnnGetLastErrorString.is_ok()),
+        ("cudnnCreate", table.cudnnCreate.is_ok()),
+        ("cudnnDestroy", table.cudnnDestroy.is_ok()),
+        ("cudnnSetStream", table.cudnnSetStream.is_ok()),
+        ("cudnnSetCallback", table.cudnnSetCallback.is_ok()),
+        ("cudnnBackendCreateDescriptor", table.cudnnBackendCreateDescriptor.is_ok()),
+        ("cudnnBackendDestroyDescriptor", table.cudnnBackendDestroyDescriptor.is_ok()),
+        ("cudnnBackendFinalize", table.cudnnBackendFinalize.is_ok()),
+        ("cudnnBackendSetAttribute", table.cudnnBackendSetAttribute.is_ok()),
+        ("cudnnBackendGetAttribute", table.cudnnBackendGetAttribute.is_ok()),
+        ("cudnnBackendExecute", table.cudnnBackendExecute.is_ok()),
+    ];
+    every.into_iter().find(|(_, present)| !present).map(|(name, _)| name)
+}

@@ -1,0 +1,74 @@
+//! What cuDNN needs and is not there: an error value, and never an abort or a verdict without a reason.
+
+#[allow(dead_code, reason = "each test program uses its part")]
+mod common;
+
+use common::{alone, copy_without, fetched};
+use qkvault_sys::{Descriptor, Error, Kind, Library, LibrarySet, LoadError, Search};
+
+/// 9.19 opens NVRTC by itself and, without it, answers that there are no engines.
+#[test]
+fn a_missing_compiler_is_an_error_value() {
+    alone("a_missing_compiler_is_an_error_value", || {
+        let Some(set) = fetched("9.19.0") else { return };
+        let copy = copy_without(&set, |name| name.starts_with("libnvrtc"));
+        missing(Library::open(&Search::at(copy.path())), "libnvrtc.so.13", "../../cu13/lib");
+    });
+}
+
+/// NVRTC does not look for its builtins in its own folder, and cuDNN then fails with an internal error.
+#[test]
+fn missing_builtins_of_the_compiler_are_an_error_value() {
+    alone("missing_builtins_of_the_compiler_are_an_error_value", || {
+        let Some(set) = fetched("9.19.0") else { return };
+        let copy = copy_without(&set, |name| name.starts_with("libnvrtc-builtins"));
+        missing(Library::open(&Search::at(copy.path())), "libnvrtc-builtins.so.13.0", "cu13/lib");
+    });
+}
+
+/// The full set ends the process without cuBLASLt. A slim one with the other names beside it is taken for full, which is all this needs.
+#[test]
+fn the_full_set_aborted_the_process_without_cublas() {
+    alone("the_full_set_aborted_the_process_without_cublas", || {
+        let Some(set) = fetched("9.19.0") else { return };
+        let copy = copy_without(&set, |_| false);
+        for name in ["ops", "cnn", "adv", "heuristic", "engines_precompiled"] {
+            let file = copy.path().join(format!("nvidia/cudnn_jit/lib/libcudnn_{name}.so.9"));
+            std::fs::write(file, "").expect("the copy can be written");
+        }
+        missing(Library::open(&Search::at(copy.path()).set(LibrarySet::Full)), "libcublasLt.so.13", "../../cublas/lib");
+    });
+}
+
+/// Checks for the error that names a missing library, a place that was looked at, and what to do.
+fn missing(opened: Result<std::sync::Arc<Library>, LoadError>, name: &str, place: &str) {
+    let error = match opened {
+        Err(error) => error,
+        // This machine has it installed.
+        Ok(library) if library.files().iter().any(|file| file.path.ends_with(name)) => return,
+        Ok(library) => panic!("opened without {name}: {library:?}"),
+    };
+    let LoadError::Missing { library, looked_in, remedy, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(library, name);
+    assert!(looked_in.iter().any(|dir| dir.contains(place)), "{looked_in:?}");
+    assert!(remedy.contains("cargo xtask fetch --cudnn 9.19.0"), "{remedy}");
+}
+
+#[test]
+fn without_a_driver_the_first_descriptor_says_so() {
+    alone("without_a_driver_the_first_descriptor_says_so", || {
+        let Some(set) = fetched("9.27.0") else { return };
+        let library = Library::open(&Search::at(set)).expect("a fetched set is whole");
+        let error = match Descriptor::create(&library, Kind::TENSOR) {
+            Err(error) => error,
+            // This machine has a driver.
+            Ok(_) => return,
+        };
+        let Error::Load(LoadError::Missing { library: name, remedy, .. }) = &error else { panic!("{error:?}") };
+        assert_eq!(name, "libcuda.so.1");
+        assert!(remedy.contains("qkvault_headless::ensure()"), "{remedy}");
+        // It is not a verdict for good.
+        qkvault_headless::ensure().expect("the stand-in");
+        Descriptor::create(&library, Kind::TENSOR).expect("there is a libcuda.so.1 now");
+    });
+}
