@@ -1,0 +1,183 @@
+//! Judging what a device wrote: how far it is from the exact numbers, and whether it wrote all of it and nothing else.
+
+use std::fmt;
+
+use qkvault_graph::{DType, Role};
+
+use crate::outputs::Defined;
+use crate::{Buffer, Output, Row, View};
+
+/// How far a result may be from the exact one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Most of the Frobenius norm of the difference over that of the exact numbers.
+    pub relative: f64,
+    /// Most of the difference of any one element.
+    pub absolute: f64,
+}
+
+impl Tolerance {
+    /// The usual bounds: for bf16 a relative error of 5e-3, for f16 1e-3, for 8-bit formats 8e-2 and 1.5e-1, for Stats and
+    /// Max an absolute one of 1e-4, for other f32 outputs a relative one of 1e-4.
+    ///
+    /// 16-bit ones are those that the H200 keeps with room to spare (bf16 errors of about 2.3e-3 were measured there).
+    #[must_use]
+    pub const fn of(role: Role, dtype: DType) -> Tolerance {
+        if matches!(role, Role::Stats | Role::Max) {
+            return Tolerance { relative: f64::INFINITY, absolute: 1e-4 };
+        }
+        let relative = match dtype {
+            DType::BF16 => 5e-3,
+            DType::F16 => 1e-3,
+            DType::E4M3 => 8e-2,
+            DType::E5M2 => 1.5e-1,
+            _ => 1e-4,
+        };
+        Tolerance { relative, absolute: f64::INFINITY }
+    }
+}
+
+/// What a comparison found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// Elements compared.
+    pub elements: usize,
+    /// Frobenius norm of the difference over that of the exact numbers.
+    pub relative: f64,
+    /// Largest difference of one element.
+    pub max_abs: f64,
+    /// Where that is, with what was expected and what came; `None` when all are equal.
+    pub worst: Option<Worst>,
+    /// Elements that are NaN or infinite where the exact number is not, or the other way round.
+    pub non_finite: usize,
+    /// Elements that were never written.
+    pub unwritten: usize,
+    /// Poisoned elements outside the tensor that were written.
+    pub touched: usize,
+    /// Whether all of it is within the tolerance, written and finite where it must be.
+    pub good: bool,
+}
+
+/// The worst element of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worst {
+    /// Batch, head, sequence, hidden.
+    pub index: [usize; 4],
+    /// The exact number.
+    pub expected: f64,
+    /// What came.
+    pub actual: f64,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Comparison { elements, relative, max_abs, worst, non_finite, unwritten, touched, good } = self;
+        let verdict = if *good { "good" } else { "wrong" };
+        write!(
+            f,
+            "{verdict}: relative error {relative:.3e}, largest difference {max_abs:.3e} over {elements} elements"
+        )?;
+        if let Some(Worst { index, expected, actual }) = worst {
+            write!(f, ", at {index:?}: {actual} for {expected}")?;
+        }
+        for (n, what) in [(non_finite, "not finite"), (unwritten, "never written"), (touched, "written outside")] {
+            if *n > 0 {
+                write!(f, ", {n} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Compares a buffer that a device wrote with the exact output.
+///
+/// Fill the buffer with [poison](Buffer::poison) before the launch: then elements never written, and elements written that lie
+/// outside the tensor, are found too. Rows that the description leaves undefined are passed over. A buffer may be longer than
+/// the output; a shorter one counts as unwritten where it ends.
+#[must_use]
+pub fn compare(expected: &Output, actual: &Buffer, tolerance: Tolerance) -> Comparison {
+    let mut tally = Tally::default();
+    for (at, (&x, &defined)) in expected.values().iter().zip(expected.defined()).enumerate() {
+        match defined {
+            _ if at >= actual.len() => tally.unwritten += usize::from(defined == Defined::Value),
+            Defined::Undefined => {}
+            Defined::Outside => tally.touched += usize::from(!actual.is_poison(at)),
+            Defined::Value => tally.element(at, x, actual),
+        }
+    }
+    tally.finish(tolerance, |at| expected.index_of(at))
+}
+
+/// Compares chosen rows of O, Stats, Max or Sum_exp, computed by [`crate::forward_rows`], with a buffer that a device wrote;
+/// `view` says where rows lie in it ([`View::new`]).
+#[must_use]
+pub fn compare_rows(rows: &[Row], role: Role, view: &View, actual: &Buffer, tolerance: Tolerance) -> Comparison {
+    let mut tally = Tally::default();
+    let mut places = Vec::new();
+    for row in rows {
+        let (b, h, s) = row.at;
+        let numbers: &[f64] = match role {
+            Role::Stats => &[row.stats],
+            Role::Max => &[row.max],
+            Role::SumExp => &[row.sum_exp],
+            _ => &row.o,
+        };
+        for (d, &x) in numbers.iter().enumerate() {
+            let at = view.at(b, h, s, d);
+            places.push((at, [b, h, s, d]));
+            if at < actual.len() { tally.element(at, x, actual) } else { tally.unwritten += 1 }
+        }
+    }
+    tally.finish(tolerance, |at| places.iter().find(|(place, _)| *place == at).map(|(_, index)| *index))
+}
+
+#[derive(Default)]
+struct Tally {
+    elements: usize,
+    difference: f64,
+    norm: f64,
+    worst: Option<(usize, f64, f64)>,
+    max_abs: f64,
+    non_finite: usize,
+    unwritten: usize,
+    touched: usize,
+}
+
+impl Tally {
+    fn element(&mut self, at: usize, expected: f64, buffer: &Buffer) {
+        self.elements += 1;
+        let actual = buffer.get(at);
+        if buffer.is_poison(at) && expected != actual {
+            self.unwritten += 1;
+            return;
+        }
+        if !actual.is_finite() || !expected.is_finite() {
+            // A number that the format cannot hold is infinite in any result.
+            let same = actual == expected || actual == crate::round(buffer.dtype(), expected);
+            if !same && !(actual.is_nan() && expected.is_nan()) {
+                self.non_finite += 1;
+            }
+            return;
+        }
+        let off = (actual - expected).abs();
+        self.difference += off * off;
+        self.norm += expected * expected;
+        if off > self.max_abs {
+            self.max_abs = off;
+            self.worst = Some((at, expected, actual));
+        }
+    }
+
+    fn finish(self, tolerance: Tolerance, index_of: impl Fn(usize) -> Option<[usize; 4]>) -> Comparison {
+        let Tally { elements, difference, norm, worst, max_abs, non_finite, unwritten, touched } = self;
+        let relative = match (difference, norm) {
+            (0.0, _) => 0.0,
+            (_, 0.0) => f64::INFINITY,
+            _ => (difference / norm).sqrt(),
+        };
+        let within = relative <= tolerance.relative && max_abs <= tolerance.absolute;
+        let worst = worst.and_then(|(at, expected, actual)| Some(Worst { index: index_of(at)?, expected, actual }));
+        let good = within && non_finite + unwritten + touched == 0;
+        Comparison { elements, relative, max_abs, worst, non_finite, unwritten, touched, good }
+    }
+}

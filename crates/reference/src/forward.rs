@@ -1,0 +1,266 @@
+//! The forward, from its definition: every row by itself, over the keys that it may see.
+
+use std::collections::BTreeMap;
+
+use qkvault_graph::{Attention, Role, Scaled, Valid};
+use rayon::prelude::*;
+
+use crate::kernel::{RowStat, add_scaled, dot, softmax};
+use crate::outputs::{Output, Outputs};
+use crate::score::{LANES, Registers, RowAt};
+use crate::setup::Setup;
+use crate::{Inputs, Real, ReferenceError};
+
+/// Query rows that pass over the keys together, so that each key is fetched once for all of them.
+const TILE_ROWS: usize = 16;
+
+/// Computes a forward in float64: the oracle.
+///
+/// Rows of a query that sees no key are zeros, with a maximum and a log-sum-exp of minus infinity and a sum of zero (with a
+/// sink, they are those of the sink alone). For a backward, its forward is computed.
+///
+/// # Errors
+///
+/// What is missing or wrong in `inputs`, and what is [not modelled](ReferenceError::NotModelled).
+pub fn forward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    forward_in::<f64>(attention.get(), inputs)
+}
+
+/// Computes a forward in float32: what runs where there is no GPU.
+///
+/// # Errors
+///
+/// As [`forward`].
+pub fn forward_f32(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    forward_in::<f32>(attention.get(), inputs)
+}
+
+/// One row of a forward, exact.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Batch, query head, query.
+    pub at: (usize, usize, usize),
+    /// The row of O.
+    pub o: Vec<f64>,
+    /// Its log-sum-exp.
+    pub stats: f64,
+    /// Its largest score.
+    pub max: f64,
+    /// Its sum of exponentials, relative to the largest.
+    pub sum_exp: f64,
+}
+
+/// Computes chosen rows (batch, query head, query) of a forward in float64, so that a large output can be checked by sampling.
+///
+/// # Errors
+///
+/// As [`forward`], and [`ReferenceError::Row`] for a row that the attention does not have.
+pub fn forward_rows(
+    attention: &Valid,
+    inputs: &Inputs,
+    rows: &[(usize, usize, usize)],
+) -> Result<Vec<Row>, ReferenceError> {
+    let a = attention.get();
+    let setup = Setup::new(a, inputs)?;
+    let mut by_head: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+    for (i, &row) in rows.iter().enumerate() {
+        let (batch, heads) = (a.batch() as usize, a.q.dims[1] as usize);
+        let queries = setup.lens.q.get(row.0).copied().unwrap_or(0);
+        if row.0 >= batch || row.1 >= heads || row.2 >= queries {
+            return Err(ReferenceError::Row { row, batch, heads, queries });
+        }
+        by_head.entry((row.0, row.1)).or_default().push(i);
+    }
+    let by_head: Vec<_> = by_head.into_iter().collect();
+    let computed: Vec<Vec<(usize, Row)>> = by_head
+        .into_par_iter()
+        .map(|((b, h), list)| {
+            let queries: Vec<usize> = list.iter().map(|&i| rows[i].2).collect();
+            let head = Head::compute::<f64>(&setup, b, h, &queries);
+            let d = a.o.dims[3] as usize;
+            let row = |(n, i): (usize, usize)| {
+                let (stat, o) = (head.stats[n], &head.o[n * d..][..d]);
+                let o = o.iter().map(|x| x * setup.factors.o).collect();
+                (i, Row { at: rows[i], o, stats: stat.stats, max: stat.max, sum_exp: stat.sum })
+            };
+            list.into_iter().enumerate().map(row).collect()
+        })
+        .collect();
+    let mut computed: Vec<(usize, Row)> = computed.into_iter().flatten().collect();
+    computed.sort_unstable_by_key(|(i, _)| *i);
+    Ok(computed.into_iter().map(|(_, row)| row).collect())
+}
+
+fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    let setup = Setup::new(a, inputs)?;
+    let forward = Attention { pass: qkvault_graph::Pass::Forward, ..a.clone() };
+    let output = |role| Output::new(&forward, role, inputs, &setup.lens);
+    let mut o = output(Role::O)?;
+    let mut by_row: Vec<Output> = Vec::new();
+    for (wanted, role) in
+        [(a.outputs.stats, Role::Stats), (a.outputs.max, Role::Max), (a.outputs.sum_exp, Role::SumExp)]
+    {
+        if wanted {
+            by_row.push(output(role)?);
+        }
+    }
+    let d = a.o.dims[3] as usize;
+    let (mut amax_s, mut amax_o) = (0.0_f64, 0.0_f64);
+    for b in 0..a.batch() as usize {
+        let queries: Vec<usize> = (0..setup.lens.q[b]).collect();
+        let heads: Vec<Head> =
+            (0..a.q.dims[1] as usize).into_par_iter().map(|h| Head::compute::<T>(&setup, b, h, &queries)).collect();
+        for (h, head) in heads.iter().enumerate() {
+            amax_s = amax_s.max(head.amax);
+            for (s, (row, stat)) in head.o.chunks_exact(d).zip(&head.stats).enumerate() {
+                amax_o = row.iter().fold(amax_o, |max, x| max.max(x.abs()));
+                o.put(b, h, s, row.iter().map(|x| x * setup.factors.o));
+                for out in &mut by_row {
+                    let x = match out.role() {
+                        Role::Max => stat.max,
+                        Role::SumExp => stat.sum,
+                        _ => stat.stats,
+                    };
+                    out.put(b, h, s, [x]);
+                }
+            }
+        }
+    }
+    let mut list = vec![o];
+    list.extend(by_row);
+    for (which, amax) in [(Scaled::S, amax_s), (Scaled::O, amax_o)] {
+        if crate::operand(&forward, Role::Amax(which)).is_some() {
+            let mut out = output(Role::Amax(which))?;
+            out.put(0, 0, 0, [amax]);
+            list.push(out);
+        }
+    }
+    Ok(Outputs(list))
+}
+
+/// Rows of one query head.
+struct Head {
+    /// Rows of O, without the scale of an 8-bit O.
+    o: Vec<f64>,
+    stats: Vec<RowStat<f64>>,
+    /// Largest probability after dropout.
+    amax: f64,
+}
+
+impl Head {
+    fn compute<T: Real>(setup: &Setup<'_>, b: usize, h: usize, queries: &[usize]) -> Head {
+        let (h_k, h_v) = setup.shared_heads(h);
+        let kv = 0..setup.lens.kv[b];
+        let keys: Vec<T> = setup.factors.rows(Scaled::K, &setup.k, (b, h_k), kv.clone());
+        let values: Vec<T> = setup.factors.rows(Scaled::V, &setup.v, (b, h_v), kv);
+        let tiles: Vec<Head> =
+            queries.par_chunks(TILE_ROWS).map(|tile| Head::tile(setup, (b, h), tile, &keys, &values)).collect();
+        let mut all = Head { o: Vec::new(), stats: Vec::new(), amax: 0.0 };
+        for Head { o, stats, amax } in tiles {
+            all.o.extend(o);
+            all.stats.extend(stats);
+            all.amax = all.amax.max(amax);
+        }
+        all
+    }
+
+    fn tile<T: Real>(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[T], values: &[T]) -> Head {
+        let d_v = setup.v.view.dims[3];
+        let mut rows = Scores::compute(setup, (b, h), queries, keys);
+        let mut head = Head { o: Vec::with_capacity(queries.len() * d_v), stats: Vec::new(), amax: 0.0 };
+        let mut out = vec![T::ZERO; queries.len() * d_v];
+        let sink = setup.sink(h);
+        for row in &mut rows.list {
+            let RowStat { max, sum, stats } = softmax(&mut row.scores, sink);
+            head.stats.push(RowStat { max: max.f64(), sum: sum.f64(), stats: stats.f64() });
+            if let Some(factors) = setup.survivors(row.at, row.first..row.first + row.scores.len()) {
+                for (p, factor) in row.scores.iter_mut().zip(factors) {
+                    *p = *p * T::of(factor);
+                }
+            }
+            if let Some(rounded) = setup.factors.probabilities() {
+                for p in &mut row.scores {
+                    head.amax = head.amax.max(p.f64().abs());
+                    *p = T::of(rounded.through(p.f64()));
+                }
+            }
+        }
+        rows.weigh(values, d_v, &mut out);
+        head.o.extend(out.iter().map(|x| x.f64()));
+        head
+    }
+}
+
+/// Scores of a few rows, each over its own run of keys.
+pub(crate) struct Scores<T> {
+    pub(crate) list: Vec<ScoreRow<T>>,
+}
+
+pub(crate) struct ScoreRow<T> {
+    pub(crate) at: RowAt,
+    /// The first key that `scores` is about.
+    pub(crate) first: usize,
+    /// Masked scores; what is not seen is minus infinity.
+    pub(crate) scores: Vec<T>,
+}
+
+impl<T: Real> Scores<T> {
+    /// Scores after the score expression, masked.
+    pub(crate) fn compute(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[T]) -> Scores<T> {
+        let mut rows = Scores::products(setup, (b, h), queries, keys);
+        let mut registers = Registers::default();
+        for row in &mut rows.list {
+            row.modify(setup, &mut registers);
+            setup.hide(row.at, row.first, &mut row.scores, &mut registers);
+        }
+        rows
+    }
+
+    /// Scaled products of queries and keys, before any score expression or mask but lengths and band.
+    pub(crate) fn products(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[T]) -> Scores<T> {
+        let d = setup.q.view.dims[3];
+        let q: Vec<T> = setup.factors.rows(Scaled::Q, &setup.q, (b, h), queries.iter().copied());
+        let scale = T::of(setup.scale);
+        let row = |&query: &usize| {
+            let at = setup.at(b, h, query);
+            let reach = setup.reach(at);
+            ScoreRow { at, first: reach.start, scores: vec![T::ZERO; reach.len()] }
+        };
+        let mut list: Vec<ScoreRow<T>> = queries.iter().map(row).collect();
+        for (j, key) in keys.chunks_exact(d).enumerate() {
+            for (row, q) in list.iter_mut().zip(q.chunks_exact(d)) {
+                if let Some(score) = j.checked_sub(row.first).and_then(|at| row.scores.get_mut(at)) {
+                    *score = scale * dot(q, key);
+                }
+            }
+        }
+        Scores { list }
+    }
+
+    /// Adds, for each row, `values` weighted by what the row holds; weights of zero take no part.
+    pub(crate) fn weigh(&self, values: &[T], d: usize, out: &mut [T]) {
+        for (j, value) in values.chunks_exact(d).enumerate() {
+            for (row, out) in self.list.iter().zip(out.chunks_exact_mut(d)) {
+                if let Some(&p) = j.checked_sub(row.first).and_then(|at| row.scores.get(at))
+                    && p != T::ZERO
+                {
+                    add_scaled(out, p, value);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Real> ScoreRow<T> {
+    /// Puts the scores through the score expression.
+    fn modify(&mut self, setup: &Setup<'_>, registers: &mut Registers) {
+        let Some(score) = &setup.score else { return };
+        let mut plain = [0.0; LANES];
+        for (first, scores) in (self.first..).step_by(LANES).zip(self.scores.chunks_mut(LANES)) {
+            let plain = &mut plain[..scores.len()];
+            plain.iter_mut().zip(&*scores).for_each(|(x, s)| *x = s.f64());
+            let modified = score.run(self.at, first, plain, registers);
+            scores.iter_mut().zip(modified).for_each(|(s, &x)| *s = T::of(x));
+        }
+    }
+}

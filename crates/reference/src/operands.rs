@@ -1,0 +1,224 @@
+//! Which operands an attention has: every role with its dims, strides, element type and direction, and so the size of its buffer.
+//!
+//! Slots and tensors of the score expression are numbered first, those of the keep predicate after them.
+
+use qkvault_graph::expr::{Grad, ScoreExpr, TensorSpec};
+use qkvault_graph::{
+    Attention, DType, DropoutSource, Fp8, Gradients, Lengths, Order, Packed, Pass, Role, Scaled, Storage, Tensor,
+};
+
+use crate::ReferenceError;
+
+/// Rows and columns of one tile of a block mask.
+pub const TILE: usize = 128;
+/// Elements that share a scale in the microscaled formats.
+pub(crate) const BLOCK: usize = 32;
+
+/// One operand of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// Which one.
+    pub role: Role,
+    /// Dims, strides, element type, storage.
+    pub tensor: Tensor,
+    /// Whether the computation writes it.
+    pub output: bool,
+}
+
+impl Operand {
+    /// Elements that its buffer needs.
+    ///
+    /// # Errors
+    ///
+    /// [`ReferenceError::TooLarge`].
+    pub fn len(&self) -> Result<usize, ReferenceError> {
+        let span = self.tensor.span().and_then(|n| usize::try_from(n).ok());
+        span.filter(|&n| n.checked_mul(8).is_some()).ok_or(ReferenceError::TooLarge { role: self.role })
+    }
+}
+
+/// Elements that the buffer of a role needs; `None` for roles that the attention does not have.
+#[must_use]
+pub fn buffer_len(attention: &Attention, role: Role) -> Option<usize> {
+    operand(attention, role)?.len().ok()
+}
+
+/// The operand of a role, if the attention has it.
+#[must_use]
+pub fn operand(attention: &Attention, role: Role) -> Option<Operand> {
+    operands(attention).into_iter().find(|o| o.role == role)
+}
+
+/// Every operand of an attention, slots included, buffers that only a launcher knows of left out.
+#[must_use]
+pub fn operands(attention: &Attention) -> Vec<Operand> {
+    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } =
+        attention;
+    let ([b, h_q, s_q, _], s_kv) = (q.dims, k.dims[2]);
+    let backward = attention.is_backward();
+    let mut list = List(Vec::new());
+    list.input(Role::Q, *q);
+    list.input(Role::K, *k);
+    list.input(Role::V, *v);
+    list.add(Role::O, *o, !backward);
+    let rows = attention.row_tensor();
+    list.when(outputs.stats, Role::Stats, rows, !backward);
+    list.when(outputs.max && !backward, Role::Max, rows, true);
+    list.when(outputs.sum_exp && !backward, Role::SumExp, rows, true);
+    list.input(Role::Scale, number(DType::F32));
+    expressions(&mut list, score.as_ref(), mask.keep.as_ref(), backward);
+    if mask.lengths == Lengths::PerSequence {
+        list.input(Role::SeqLenQ, dense([b, 1, 1, 1], DType::I32));
+        list.input(Role::SeqLenKv, dense([b, 1, 1, 1], DType::I32));
+    }
+    for (role, t) in [(Role::PageTableK, k), (Role::PageTableV, v)] {
+        if let Some(pages) = t.pages_per_sequence() {
+            list.input(role, dense([b, 1, pages, 1], DType::I32));
+        }
+    }
+    list.when(*sink, Role::Sink, dense([1, h_q, 1, 1], DType::F32), false);
+    if let Some(dropout) = dropout {
+        match dropout.source {
+            DropoutSource::Philox => {
+                list.input(Role::DropoutSeed, number(DType::I64));
+                list.input(Role::DropoutOffset, number(DType::I64));
+            }
+            DropoutSource::Mask => list.input(Role::DropoutMask, dense([b, h_q, s_q, s_kv], q.dtype)),
+        }
+    }
+    let tiles = |n: i64| (n + TILE as i64 - 1) / TILE as i64;
+    let blocks = dense([b, h_q, tiles(s_q), (tiles(s_kv) + 7) / 8], DType::U8);
+    list.when(*block_mask, Role::BlockMask, blocks, false);
+    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic: _ }) = pass {
+        list.input(Role::DO, *d_o);
+        list.add(Role::DQ, *d_q, true);
+        list.add(Role::DK, *d_k, true);
+        list.add(Role::DV, *d_v, true);
+        list.when(*d_sink, Role::DSink, dense([1, h_q, 1, 1], DType::F32), true);
+    }
+    if let Some(scaling) = fp8 {
+        scales(&mut list, attention, *scaling, backward);
+    }
+    offsets(&mut list, b);
+    list.0
+}
+
+struct List(Vec<Operand>);
+
+impl List {
+    fn add(&mut self, role: Role, tensor: Tensor, output: bool) {
+        self.0.push(Operand { role, tensor, output });
+    }
+
+    fn input(&mut self, role: Role, tensor: Tensor) {
+        self.add(role, tensor, false);
+    }
+
+    fn when(&mut self, there: bool, role: Role, tensor: Tensor, output: bool) {
+        if there {
+            self.add(role, tensor, output);
+        }
+    }
+}
+
+/// Row-major and dense.
+fn dense(dims: [i64; 4], dtype: DType) -> Tensor {
+    Tensor::dense(Order::Bhsd, dims, dtype)
+}
+
+fn number(dtype: DType) -> Tensor {
+    dense([1; 4], dtype)
+}
+
+/// A tensor of a score expression, row-major over (batch, head, query, key).
+pub(crate) fn score_tensor(spec: &TensorSpec) -> Tensor {
+    dense(spec.dims.map(u64::cast_signed), spec.dtype)
+}
+
+fn expressions(list: &mut List, score: Option<&ScoreExpr>, keep: Option<&ScoreExpr>, backward: bool) {
+    let (mut slots, mut tensors) = (0, 0);
+    for expression in [score, keep].into_iter().flatten() {
+        for slot in expression.slots() {
+            list.input(Role::Slot(slots), number(slot.ty.dtype()));
+            slots += 1;
+        }
+        for spec in expression.tensors() {
+            list.input(Role::ScoreTensor(tensors), score_tensor(spec));
+            let wanted = backward && spec.grad == Grad::Needed;
+            list.when(wanted, Role::DScoreTensor(tensors), score_tensor(spec), true);
+            tensors += 1;
+        }
+    }
+}
+
+fn scales(list: &mut List, a: &Attention, scaling: Fp8, backward: bool) {
+    let factor = number(DType::F32);
+    if scaling == Fp8::Block {
+        for (role, t, along_rows) in [(Scaled::Q, &a.q, false), (Scaled::K, &a.k, false), (Scaled::V, &a.v, true)] {
+            list.input(Role::Descale(role), block_scales(t, along_rows));
+        }
+        list.when(!backward, Role::Amax(Scaled::O), factor, true);
+        return;
+    }
+    let forward = [Scaled::Q, Scaled::K, Scaled::V, Scaled::S];
+    let gradients = [Scaled::DQ, Scaled::DK, Scaled::DV];
+    for which in forward {
+        list.input(Role::Descale(which), factor);
+    }
+    list.input(Role::ScaleOf(Scaled::S), factor);
+    if backward {
+        for which in [Scaled::O, Scaled::DO, Scaled::DP] {
+            list.input(Role::Descale(which), factor);
+        }
+        list.input(Role::ScaleOf(Scaled::DP), factor);
+        for which in gradients {
+            list.input(Role::ScaleOf(which), factor);
+            list.add(Role::Amax(which), factor, true);
+        }
+        list.add(Role::Amax(Scaled::DP), factor, true);
+    } else {
+        list.input(Role::ScaleOf(Scaled::O), factor);
+        list.add(Role::Amax(Scaled::S), factor, true);
+        list.add(Role::Amax(Scaled::O), factor, true);
+    }
+}
+
+/// The scale factors of a microscaled tensor: one per 32 elements of a row, or of a column for V, which is summed over rows.
+/// Padded to whole 128 × 4 tiles, the order in which cuDNN reads them (`F8_128x4`).
+fn block_scales(t: &Tensor, along_rows: bool) -> Tensor {
+    let up = |n: i64, to: i64| (n + to - 1) / to * to;
+    let groups = |n: i64| up((n + BLOCK as i64 - 1) / BLOCK as i64, 4);
+    let [b, h, s, d] = t.dims;
+    if along_rows {
+        let [s, d] = [groups(s), up(d, 128)];
+        Tensor { dims: [b, h, s, d], strides: [h * s * d, s * d, 1, s], dtype: DType::E8M0, storage: Storage::Dense }
+    } else {
+        dense([b, h, up(s, 128), groups(d)], DType::E8M0)
+    }
+}
+
+/// The offsets that a packed operand is found by. Stats, Max and Sum_exp share theirs.
+pub(crate) const fn offsets_of(role: Role) -> Option<Packed> {
+    match role {
+        Role::Q => Some(Packed::Q),
+        Role::K => Some(Packed::K),
+        Role::V => Some(Packed::V),
+        Role::O => Some(Packed::O),
+        Role::Stats | Role::Max | Role::SumExp => Some(Packed::Stats),
+        Role::DO => Some(Packed::DO),
+        Role::DQ => Some(Packed::DQ),
+        Role::DK => Some(Packed::DK),
+        Role::DV => Some(Packed::DV),
+        _ => None,
+    }
+}
+
+fn offsets(list: &mut List, batch: i64) {
+    let packed = list.0.iter().filter(|o| matches!(o.tensor.storage, Storage::Packed { .. }));
+    let mut which: Vec<Packed> = packed.filter_map(|o| offsets_of(o.role)).collect();
+    which.sort_unstable();
+    which.dedup();
+    for packed in which {
+        list.input(Role::Offsets(packed), dense([batch + 1, 1, 1, 1], DType::I64));
+    }
+}

@@ -1,0 +1,161 @@
+//! What a computation leaves behind: exact numbers in the memory order of each output, and the buffers a device would hold.
+
+use qkvault_graph::{Attention, PaddedRows, Role, Storage};
+
+use crate::operands::{Operand, operand};
+use crate::view::SeqLens;
+use crate::{Buffer, Inputs, ReferenceError, View};
+
+/// What is known of one element of an output's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defined {
+    /// It holds the number computed.
+    Value,
+    /// It belongs to a row that the description leaves undefined: anything may be there.
+    Undefined,
+    /// It belongs to no element of the tensor (a gap between strides): it is not to be touched.
+    Outside,
+}
+
+/// One output: an exact number for every element of its buffer, in memory order.
+#[derive(Clone, Debug)]
+pub struct Output {
+    operand: Operand,
+    view: View,
+    /// Rows that each sequence has; as many as the dims say where rows are no sequence.
+    rows: Vec<usize>,
+    pub(crate) values: Vec<f64>,
+    pub(crate) defined: Vec<Defined>,
+}
+
+impl Output {
+    /// An output of which nothing is computed yet; rows beyond lengths are as the description says.
+    pub(crate) fn new(a: &Attention, role: Role, inputs: &Inputs, lens: &SeqLens) -> Result<Output, ReferenceError> {
+        let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
+        let view = View::of(&operand, inputs, lens)?;
+        let len = operand.len()?;
+        let rows = match operand.tensor.storage {
+            Storage::Packed { .. } => lens.side(role).to_vec(),
+            Storage::Dense | Storage::Paged { .. } => vec![view.dims[2]; view.dims[0]],
+        };
+        let mut out = Output { operand, view, rows, values: vec![0.0; len], defined: vec![Defined::Outside; len] };
+        out.pad(a.padded_rows);
+        Ok(out)
+    }
+
+    /// Marks every row as padding, that of no sequence too; the rows within lengths become values when they are put.
+    fn pad(&mut self, padded: PaddedRows) {
+        let role = self.operand.role;
+        let by_rows = matches!(role, Role::O | Role::Stats | Role::Max | Role::SumExp | Role::DQ | Role::DK | Role::DV);
+        let (fill, state) = match (padded, role) {
+            (PaddedRows::Undefined, _) if by_rows => (0.0, Defined::Undefined),
+            (PaddedRows::Zero, Role::Stats | Role::Max) => (f64::NEG_INFINITY, Defined::Value),
+            // Other outputs have no padding: what nothing is added to is zero.
+            _ => (0.0, Defined::Value),
+        };
+        let ([batch, heads, seq, d], tensor) = (self.view.dims, self.operand.tensor);
+        let [sb, sh, ss, _] = tensor.strides.map(|n| n as usize);
+        let (batch, seq) = match tensor.storage {
+            Storage::Packed { tokens } => (1, tokens as usize),
+            Storage::Dense | Storage::Paged { .. } => (batch, seq),
+        };
+        for b in 0..batch {
+            for h in 0..heads {
+                for s in 0..seq {
+                    let start = b * sb + h * sh + s * ss;
+                    self.values[start..start + d].fill(fill);
+                    self.defined[start..start + d].fill(state);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn put(&mut self, b: usize, h: usize, s: usize, row: impl IntoIterator<Item = f64>) {
+        let start = self.view.row(b, h, s);
+        for (at, x) in (start..).zip(row) {
+            self.values[at] = x;
+            self.defined[at] = Defined::Value;
+        }
+    }
+
+    /// Which output.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        self.operand.role
+    }
+
+    /// Its dims, strides, element type, storage.
+    #[must_use]
+    pub const fn operand(&self) -> &Operand {
+        &self.operand
+    }
+
+    /// The exact number at (batch, head, sequence, hidden); NaN where nothing is defined.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such element.
+    #[must_use]
+    pub fn at(&self, b: usize, h: usize, s: usize, d: usize) -> f64 {
+        let at = self.view.at(b, h, s, d);
+        if self.defined[at] == Defined::Value { self.values[at] } else { f64::NAN }
+    }
+
+    /// The exact numbers, in memory order; read them with [`Output::defined`].
+    #[must_use]
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// What is known of each element, in memory order.
+    #[must_use]
+    pub fn defined(&self) -> &[Defined] {
+        &self.defined
+    }
+
+    /// The buffer a device would hold: each number rounded once, everything else still poisoned.
+    #[must_use]
+    pub fn buffer(&self) -> Buffer {
+        let mut buffer = Buffer::poisoned(self.operand.tensor.dtype, self.values.len());
+        for (at, (&x, &defined)) in self.values.iter().zip(&self.defined).enumerate() {
+            if defined == Defined::Value {
+                buffer.set(at, x);
+            }
+        }
+        buffer
+    }
+
+    /// The (batch, head, sequence, hidden) whose element lies at an address of the buffer, if one does.
+    #[must_use]
+    pub fn index_of(&self, at: usize) -> Option<[usize; 4]> {
+        let [_, heads, _, hidden] = self.view.dims;
+        let rows = self.rows.iter().enumerate();
+        let rows = rows.flat_map(|(b, &seq)| (0..heads).flat_map(move |h| (0..seq).map(move |s| (b, h, s))));
+        rows.map(|(b, h, s)| (b, h, s, self.view.row(b, h, s)))
+            .find(|&(_, _, _, start)| (start..start + hidden).contains(&at))
+            .map(|(b, h, s, start)| [b, h, s, at - start])
+    }
+}
+
+/// Every output of a computation.
+#[derive(Clone, Debug, Default)]
+pub struct Outputs(pub(crate) Vec<Output>);
+
+impl Outputs {
+    /// The output of a role, if the computation has it.
+    #[must_use]
+    pub fn get(&self, role: Role) -> Option<&Output> {
+        self.0.iter().find(|o| o.role() == role)
+    }
+
+    /// The buffer a device would hold for a role, if the computation has it.
+    #[must_use]
+    pub fn buffer(&self, role: Role) -> Option<Buffer> {
+        self.get(role).map(Output::buffer)
+    }
+
+    /// Every output.
+    pub fn iter(&self) -> impl Iterator<Item = &Output> {
+        self.0.iter()
+    }
+}

@@ -1,0 +1,115 @@
+//! Random lengths that fit what the attention has room for, and the offsets and page tables that go with them.
+
+use qkvault_graph::{Attention, Corner, DType, Lengths, Role, Storage, Tensor};
+
+use super::{Choice, LengthChoice, rng::Rng};
+use crate::operands::{Operand, offsets_of};
+use crate::{Buffer, Inputs};
+
+/// Query and KV lengths of every sequence.
+pub(super) struct Drawn {
+    pub(super) q: Vec<usize>,
+    pub(super) kv: Vec<usize>,
+}
+
+/// Draws lengths as chosen. Those given exactly are taken as they are: what is wrong with them is found when they are used.
+pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &mut Rng) -> Drawn {
+    let batch = a.batch() as usize;
+    let (s_q, s_kv) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
+    let full = Drawn { q: vec![s_q; batch], kv: vec![s_kv; batch] };
+    if a.mask.lengths == Lengths::Full {
+        return full;
+    }
+    let least = match &choice.lengths {
+        LengthChoice::Exact { q, kv } => return Drawn { q: q.clone(), kv: kv.clone() },
+        LengthChoice::Full => None,
+        LengthChoice::Varied => Some(1),
+        LengthChoice::Any => Some(0),
+    };
+    let mut drawn = match least {
+        None => full,
+        Some(least) => Drawn {
+            q: (0..batch).map(|_| rng.within(least, s_q)).collect(),
+            kv: (0..batch).map(|_| rng.within(least, s_kv)).collect(),
+        },
+    };
+    let room = |kv: bool| {
+        let tokens = |o: &Operand| match o.tensor.storage {
+            Storage::Packed { tokens } if is_kv(o.role) == kv => Some(tokens as usize),
+            _ => None,
+        };
+        operands.iter().filter_map(tokens).min().unwrap_or(usize::MAX)
+    };
+    // A query that sees no key is a case of its own; it comes up only where every length may.
+    if least == Some(1) && a.mask.band.is_some_and(|band| band.corner == Corner::BottomRight) {
+        for (q, kv) in drawn.q.iter_mut().zip(&mut drawn.kv) {
+            *kv = (*kv).max(*q).min(s_kv);
+            *q = (*q).min(*kv);
+        }
+    }
+    shrink(&mut drawn.q, room(false));
+    shrink(&mut drawn.kv, room(true));
+    if a.mask.band.is_some_and(|band| band.corner == Corner::BottomRight) && least != Some(0) {
+        drawn.q.iter_mut().zip(&drawn.kv).for_each(|(q, kv)| *q = (*q).min(*kv));
+    }
+    drawn
+}
+
+fn is_kv(role: Role) -> bool {
+    matches!(role, Role::K | Role::V | Role::DK | Role::DV)
+}
+
+/// Takes rows off the longest sequences until all fit.
+fn shrink(lens: &mut [usize], room: usize) {
+    let mut sum: usize = lens.iter().sum();
+    while sum > room {
+        if let Some(longest) = lens.iter_mut().max_by_key(|n| **n) {
+            *longest -= 1;
+        }
+        sum -= 1;
+    }
+}
+
+/// Offsets of every packed operand: sequences in order, the room left over between them if so chosen, else at the end.
+pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng: &mut Rng, inputs: &mut Inputs) {
+    for operand in operands {
+        let (Storage::Packed { tokens }, Some(packed)) = (operand.tensor.storage, offsets_of(operand.role)) else {
+            continue;
+        };
+        let role = Role::Offsets(packed);
+        if inputs.get(role).is_some() {
+            continue;
+        }
+        let kv = is_kv(operand.role);
+        let lens = if kv { &drawn.kv } else { &drawn.q };
+        let mut spare = (tokens as usize).saturating_sub(lens.iter().sum());
+        let (mut start, mut starts) = (0, vec![0]);
+        for &len in lens {
+            let gap = if choice.spread { rng.within(0, spare) } else { 0 };
+            spare -= gap;
+            // The gap lies behind the sequence: offsets begin at the first row.
+            start += len + gap;
+            starts.push(start);
+        }
+        let step = operand.tensor.strides[2] as f64;
+        inputs.insert(role, Buffer::of(DType::I64, starts.iter().map(|&token| token as f64 * step)));
+    }
+}
+
+/// A page table whose pages are in random order; pages repeat only when the pool is too small for all.
+pub(super) fn page_table(t: &Tensor, drawn: &Drawn, rng: &mut Rng) -> Option<Buffer> {
+    let Storage::Paged { pages, page_size } = t.storage else { return None };
+    let per_sequence = t.pages_per_sequence()? as usize;
+    let mut pool: Vec<usize> = (0..pages as usize).collect();
+    rng.shuffle(&mut pool);
+    let mut next = pool.iter().copied().cycle();
+    let mut table = Vec::with_capacity(drawn.kv.len() * per_sequence);
+    for &len in &drawn.kv {
+        let used = len.div_ceil(page_size as usize);
+        for entry in 0..per_sequence {
+            // Entries beyond the length name a page that exists, since a kernel may fetch it.
+            table.push(if entry < used { next.next().unwrap_or(0) } else { pool[0] } as f64);
+        }
+    }
+    Some(Buffer::of(DType::I32, table))
+}

@@ -1,0 +1,201 @@
+//! Random operands: all that an attention reads, from a seed, the same on every machine.
+
+mod lengths;
+mod rng;
+
+use qkvault_graph::{Attention, DType, Pass, Role, Scaled, Storage, Valid, validate};
+
+use self::lengths::Drawn;
+use self::rng::Rng;
+use crate::operands::{Operand, operands};
+use crate::view::SeqLens;
+use crate::{Buffer, Inputs, ReferenceError, View, forward};
+
+/// What to choose when operands are made at random.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Lengths of sequences, where the attention has any.
+    pub lengths: LengthChoice,
+    /// What memory holds that no row within a length lies in.
+    pub unused: Unused,
+    /// Whether packed operands have unused room between sequences, not only after the last.
+    pub spread: bool,
+}
+
+/// Lengths of sequences.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LengthChoice {
+    /// Any from 1 up; with a bottom-right band, no more queries than keys, so that every query sees a key.
+    #[default]
+    Varied,
+    /// Any from 0 up.
+    Any,
+    /// As long as the dims and buffers allow.
+    Full,
+    /// These.
+    Exact {
+        /// Query lengths.
+        q: Vec<usize>,
+        /// KV lengths.
+        kv: Vec<usize>,
+    },
+}
+
+/// What padding, gaps and unused pages of Q, K, V and dO hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unused {
+    /// Finite numbers like everywhere: what kernels that multiply masked rows by zero need.
+    #[default]
+    Finite,
+    /// NaN in pages that no sequence uses, finite numbers elsewhere: what any kernel must bear.
+    Pages,
+    /// NaN wherever no row within a length lies: what a computation that reads nothing else must bear.
+    Poison,
+}
+
+impl Inputs {
+    /// Everything that an attention reads, at random: normal numbers, varied lengths, shuffled pages, the usual softmax scale.
+    ///
+    /// For a backward, O and Stats are those of its forward, computed here; only where dropout is drawn by Philox are they
+    /// left to the caller, since the mask is not known.
+    ///
+    /// # Errors
+    ///
+    /// What [`forward`] says of a backward's forward.
+    pub fn random(attention: &Valid, seed: u64) -> Result<Inputs, ReferenceError> {
+        Inputs::random_with(attention, seed, &Choice::default())
+    }
+
+    /// As [`Inputs::random`], with choices.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inputs::random`], and lengths given that do not fit.
+    pub fn random_with(attention: &Valid, seed: u64, choice: &Choice) -> Result<Inputs, ReferenceError> {
+        let a = attention.get();
+        let mut rng = Rng::new(seed);
+        let list = operands(a);
+        let drawn = lengths::draw(a, &list, choice, &mut rng);
+        let mut inputs = Inputs::new();
+        lengths::offsets(&list, &drawn, choice, &mut rng, &mut inputs);
+        for operand in list.iter().filter(|o| !o.output) {
+            // Each operand has a generator of its own, so that adding one does not change the others.
+            let mut rng =
+                Rng::new(rng.clone().bits() ^ (operand.role.uid() as u64).wrapping_mul(0x2545_f491_4f6c_dd1d));
+            if let Some(buffer) = fill(a, operand, &drawn, &mut rng)? {
+                inputs.insert(operand.role, buffer);
+            }
+        }
+        if choice.unused != Unused::Finite {
+            poison_unused(a, &list, choice.unused, &mut inputs)?;
+        }
+        if let Pass::Backward(_) = a.pass
+            && inputs.get(Role::DropoutMask).is_some() | a.dropout.is_none_or(|d| d.probability == 0.0)
+        {
+            complete(a, &mut inputs)?;
+        }
+        Ok(inputs)
+    }
+}
+
+/// What the forward leaves for the backward.
+fn complete(a: &Attention, inputs: &mut Inputs) -> Result<(), ReferenceError> {
+    let mut plain = Attention { pass: Pass::Forward, ..a.clone() };
+    // In 8 bits the backward has no scale of O; its descale says what O was stored with.
+    let descale = inputs.get(Role::Descale(Scaled::O)).map(|buffer| buffer.get(0));
+    if let Some(descale) = descale {
+        inputs.set_f32(Role::ScaleOf(Scaled::O), (1.0 / descale) as f32);
+    }
+    plain.outputs.stats = true;
+    let outputs = forward(&validate(plain).map_err(ReferenceError::Forward)?, inputs)?;
+    for role in [Role::O, Role::Stats] {
+        if let Some(buffer) = outputs.buffer(role) {
+            inputs.insert(role, buffer);
+        }
+    }
+    if descale.is_some() {
+        inputs.remove(Role::ScaleOf(Scaled::O));
+    }
+    Ok(())
+}
+
+fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Result<Option<Buffer>, ReferenceError> {
+    let (len, dtype) = (operand.len()?, operand.tensor.dtype);
+    let lens = |list: &[usize]| Buffer::of(DType::I32, list.iter().map(|&n| n as f64));
+    let one = |x: f64| Buffer::of(dtype, [x]);
+    Ok(Some(match operand.role {
+        Role::Q | Role::K | Role::V | Role::DO | Role::Sink => normal(dtype, len, rng),
+        Role::ScoreTensor(_) if dtype.is_float() => normal(dtype, len, rng),
+        // Small numbers repeat, as document ids do.
+        Role::ScoreTensor(_) => Buffer::of(dtype, (0..len).map(|_| rng.within(0, 3) as f64)),
+        Role::Scale => one(f64::from(a.default_scale())),
+        Role::Slot(_) if dtype.is_float() => one(0.5 + 3.5 * rng.unit()),
+        Role::Slot(_) => one(rng.within(1, (a.k.dims[2] as usize / 2).max(1)) as f64),
+        Role::SeqLenQ => lens(&drawn.q),
+        Role::SeqLenKv => lens(&drawn.kv),
+        Role::PageTableK => return Ok(lengths::page_table(&a.k, drawn, rng)),
+        Role::PageTableV => return Ok(lengths::page_table(&a.v, drawn, rng)),
+        Role::DropoutSeed => one((rng.bits() >> 33) as f64),
+        Role::DropoutOffset => one(rng.within(0, 1000) as f64 * 4.0),
+        Role::DropoutMask => {
+            let keep = 1.0 - a.dropout.map_or(0.0, |d| f64::from(d.probability));
+            Buffer::of(dtype, (0..len).map(|_| f64::from(u8::from(rng.unit() < keep))))
+        }
+        Role::BlockMask => Buffer::of(dtype, (0..len).map(|_| (rng.bits() >> 56 | 1) as f64)),
+        // Block scales: powers of two around 1, so that normal numbers stay in range.
+        Role::Descale(_) if dtype == DType::E8M0 => {
+            Buffer::of(dtype, (0..len).map(|_| 2f64.powi(rng.within(0, 2) as i32 - 1)))
+        }
+        Role::Descale(which) => one(f64::from((1.0 / scale_of(which)) as f32)),
+        Role::ScaleOf(which) => one(scale_of(which)),
+        _ => return Ok(None),
+    }))
+}
+
+/// Scales under which normal numbers and their attention fill the range of e4m3 and stay inside it.
+fn scale_of(which: Scaled) -> f64 {
+    match which {
+        Scaled::S => 256.0,
+        Scaled::DP | Scaled::DQ | Scaled::DK => 64.0,
+        Scaled::Q | Scaled::K | Scaled::V | Scaled::O | Scaled::DO | Scaled::DV => 32.0,
+    }
+}
+
+fn normal(dtype: DType, len: usize, rng: &mut Rng) -> Buffer {
+    let factor = if dtype.is_fp8() { 32.0 } else { 1.0 };
+    let mut buffer = Buffer::zeros(dtype, len);
+    for at in (0..len).step_by(2) {
+        let pair = rng.normals();
+        buffer.set(at, pair[0] * factor);
+        if at + 1 < len {
+            buffer.set(at + 1, pair[1] * factor);
+        }
+    }
+    buffer
+}
+
+/// Poisons what no row within its sequence's length lies in, of Q, K, V and dO; or only pages that hold no such row.
+fn poison_unused(a: &Attention, list: &[Operand], unused: Unused, inputs: &mut Inputs) -> Result<(), ReferenceError> {
+    let lens = SeqLens::of(a, inputs)?;
+    for operand in list.iter().filter(|o| matches!(o.role, Role::Q | Role::K | Role::V | Role::DO)) {
+        let page_size = match operand.tensor.storage {
+            Storage::Paged { page_size, .. } if unused == Unused::Pages => page_size as usize,
+            _ if unused == Unused::Pages => continue,
+            _ => 1,
+        };
+        let view = View::of(operand, inputs, &lens)?;
+        let full = inputs.checked(operand)?;
+        let mut kept = Buffer::poisoned(full.dtype(), full.len());
+        let [_, heads, _, d] = view.dims;
+        for (b, &len) in lens.side(operand.role).iter().enumerate() {
+            for h in 0..heads {
+                for s in 0..len.next_multiple_of(page_size) {
+                    let start = view.row(b, h, s);
+                    (start..start + d).for_each(|at| kept.copy(at, full));
+                }
+            }
+        }
+        inputs.insert(operand.role, kept);
+    }
+    Ok(())
+}

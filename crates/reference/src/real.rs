@@ -1,0 +1,70 @@
+//! The number that attention accumulates in: float64 for the oracle, float32 for running where there is no GPU.
+
+use std::ops::{Add, AddAssign, Div, Mul, Sub};
+
+/// A floating-point type to compute in.
+pub trait Real:
+    Copy
+    + Send
+    + Sync
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + AddAssign
+    + std::fmt::Debug
+{
+    /// Zero.
+    const ZERO: Self;
+    /// Minus infinity, the score of a key that is not seen.
+    const HIDDEN: Self;
+
+    /// The nearest number of this type.
+    fn of(x: f64) -> Self;
+    /// The number as float64, exactly.
+    fn f64(self) -> f64;
+    /// `e` to this power.
+    fn exp(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// The larger of two numbers; a number wins over NaN.
+    fn max(self, other: Self) -> Self;
+}
+
+macro_rules! real {
+    ($t:ty) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const HIDDEN: Self = <$t>::NEG_INFINITY;
+
+            #[inline]
+            fn of(x: f64) -> Self {
+                x as $t
+            }
+
+            #[inline]
+            fn f64(self) -> f64 {
+                f64::from(self)
+            }
+
+            #[inline]
+            fn exp(self) -> Self {
+                <$t>::exp(self)
+            }
+
+            #[inline]
+            fn ln(self) -> Self {
+                <$t>::ln(self)
+            }
+
+            #[inline]
+            fn max(self, other: Self) -> Self {
+                <$t>::max(self, other)
+            }
+        }
+    };
+}
+
+real!(f64);
+real!(f32);

@@ -1,0 +1,88 @@
+//! The reverse sweep over an expression: gradients of the score and of tensors, from the gradient of its value.
+
+use qkvault_graph::expr::{Node, NodeId, TensorId, Ty};
+
+use super::{Bound, LANES, Registers, scalar};
+
+impl Bound<'_> {
+    /// Gradients of every node, given that of the root, over the run of keys that `values` holds.
+    ///
+    /// A gradient of zero stays zero whatever it is multiplied with, so that an arm of a selection that is not taken has no
+    /// influence even where its slope is infinite.
+    pub(crate) fn reverse(&self, values: &Registers, upstream: &[f64], gradients: &mut Registers) {
+        let (nodes, n) = (self.program.nodes(), upstream.len());
+        gradients.resize(nodes.len());
+        gradients.0[self.program.root().at() * LANES..][..n].copy_from_slice(upstream);
+        for (at, &node) in nodes.iter().enumerate().rev() {
+            let id = NodeId(at as u32);
+            if self.program.ty(id) != Ty::Float {
+                continue;
+            }
+            let (before, own) = gradients.0.split_at_mut(at * LANES);
+            let own = &own[..n];
+            let of = |id: NodeId| values.lanes(id, n);
+            match node {
+                Node::Unary(op, a) => {
+                    let slope = |i: usize| scalar::slope(op, of(a)[i], of(id)[i]);
+                    add(before, a, own, slope);
+                }
+                Node::Binary(op, a, b) => {
+                    let slopes = |i: usize| scalar::slopes(op, of(a)[i], of(b)[i], of(id)[i]);
+                    add(before, a, own, |i| slopes(i)[0]);
+                    add(before, b, own, |i| slopes(i)[1]);
+                }
+                Node::Select { keep, yes, no } => {
+                    add(before, yes, own, |i| of(keep)[i]);
+                    add(before, no, own, |i| 1.0 - of(keep)[i]);
+                }
+                // Integers and truth values have no slope.
+                Node::ToFloat(_) => {}
+                Node::Score
+                | Node::Upstream
+                | Node::Index(_)
+                | Node::Length(_)
+                | Node::Float(_)
+                | Node::Int(_)
+                | Node::Bool(_)
+                | Node::Slot(_)
+                | Node::Tensor(_)
+                | Node::Compare(..)
+                | Node::Not(_)
+                | Node::Logic(..) => {}
+            }
+        }
+    }
+
+    /// The gradient of the score, after [`Bound::reverse`]; nothing when the expression does not read it.
+    pub(crate) fn score_gradient<'r>(&self, gradients: &'r Registers, n: usize) -> Option<&'r [f64]> {
+        self.leaf(Node::Score).map(|id| gradients.lanes(id, n))
+    }
+
+    /// The gradient of the elements of a tensor, one per key, after [`Bound::reverse`].
+    pub(crate) fn tensor_gradient<'r>(
+        &self,
+        tensor: TensorId,
+        gradients: &'r Registers,
+        n: usize,
+    ) -> Option<&'r [f64]> {
+        self.leaf(Node::Tensor(tensor)).map(|id| gradients.lanes(id, n))
+    }
+
+    /// Equal nodes are stored once, so a leaf stands at one place.
+    fn leaf(&self, leaf: Node) -> Option<NodeId> {
+        self.program.nodes().iter().position(|&node| node == leaf).map(|at| NodeId(at as u32))
+    }
+}
+
+fn add(gradients: &mut [f64], to: NodeId, own: &[f64], slope: impl Fn(usize) -> f64) {
+    let place = &mut gradients[to.at() * LANES..][..own.len()];
+    for (i, (sum, &gradient)) in place.iter_mut().zip(own).enumerate() {
+        if gradient != 0.0 {
+            let slope = slope(i);
+            // A slope of zero stops a gradient that is infinite, too.
+            if slope != 0.0 {
+                *sum += gradient * slope;
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Score expressions over rows: one node at a time over a run of keys, values in float64, and the reverse of it for gradients.
+//!
+//! The reverse sweep differentiates node by node and knows nothing of the derivative that `qkvault_graph` derives, so that
+//! each can be checked against the other.
+
+mod adjoint;
+mod scalar;
+
+use qkvault_graph::Role;
+use qkvault_graph::expr::{Axis, Node, NodeId, Program, Side, Ty};
+
+use crate::operands::{Operand, score_tensor};
+use crate::{Buffer, Inputs, ReferenceError};
+
+/// Keys that are worked on at a time: a few dozen nodes of so many lanes stay in the first cache.
+pub(crate) const LANES: usize = 128;
+
+/// An expression with the numbers and tensors it reads.
+pub(crate) struct Bound<'a> {
+    program: &'a Program,
+    slots: Vec<f64>,
+    tensors: Vec<(&'a Buffer, [usize; 4])>,
+    /// Number of its first tensor among the attention's.
+    pub(crate) first_tensor: u16,
+}
+
+/// Where a row of scores stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowAt {
+    pub(crate) batch: usize,
+    pub(crate) head: usize,
+    pub(crate) query: usize,
+    /// Lengths of the queries and keys of this sequence.
+    pub(crate) lens: [usize; 2],
+}
+
+/// Values (or gradients) of every node over one run of keys.
+#[derive(Default)]
+pub(crate) struct Registers(Vec<f64>);
+
+impl Registers {
+    fn lanes(&self, id: NodeId, n: usize) -> &[f64] {
+        &self.0[id.at() * LANES..][..n]
+    }
+
+    fn resize(&mut self, nodes: usize) {
+        self.0.clear();
+        self.0.resize(nodes * LANES, 0.0);
+    }
+}
+
+impl<'a> Bound<'a> {
+    /// Binds slots and tensors, numbered from `first_slot` and `first_tensor` on.
+    pub(crate) fn new(
+        program: &'a Program,
+        first_slot: u16,
+        first_tensor: u16,
+        inputs: &'a Inputs,
+    ) -> Result<Bound<'a>, ReferenceError> {
+        let mut slots = Vec::with_capacity(program.slots().len());
+        for (number, spec) in (first_slot..).zip(program.slots()) {
+            let tensor = qkvault_graph::Tensor::bhsd(1, 1, 1, 1, spec.ty.dtype());
+            slots.push(inputs.checked(&Operand { role: Role::Slot(number), tensor, output: false })?.get(0));
+        }
+        let mut tensors = Vec::with_capacity(program.tensors().len());
+        for (number, spec) in (first_tensor..).zip(program.tensors()) {
+            let tensor = score_tensor(spec);
+            let buffer = inputs.checked(&Operand { role: Role::ScoreTensor(number), tensor, output: false })?;
+            tensors.push((buffer, spec.dims.map(|n| n as usize)));
+        }
+        Ok(Bound { program, slots, tensors, first_tensor })
+    }
+
+    pub(crate) fn program(&self) -> &'a Program {
+        self.program
+    }
+
+    /// The values of the root for keys from `first` on, whose scaled scores are given; at most [`LANES`] of them.
+    pub(crate) fn run<'r>(&self, at: RowAt, first: usize, scores: &[f64], values: &'r mut Registers) -> &'r [f64] {
+        let n = scores.len();
+        values.resize(self.program.nodes().len());
+        for (id, &node) in self.program.nodes().iter().enumerate() {
+            let (before, rest) = values.0.split_at_mut(id * LANES);
+            self.node(node, at, first, scores, before, &mut rest[..n]);
+        }
+        values.lanes(self.program.root(), n)
+    }
+
+    fn node(&self, node: Node, at: RowAt, first: usize, scores: &[f64], before: &[f64], out: &mut [f64]) {
+        let n = out.len();
+        let of = |id: NodeId| &before[id.at() * LANES..][..n];
+        match node {
+            Node::Score => out.copy_from_slice(scores),
+            Node::Upstream => unreachable!("a score expression has no upstream"),
+            Node::Index(Axis::Batch) => out.fill(at.batch as f64),
+            Node::Index(Axis::Head) => out.fill(at.head as f64),
+            Node::Index(Axis::Query) => out.fill(at.query as f64),
+            Node::Index(Axis::Key) => out.iter_mut().zip(first..).for_each(|(y, key)| *y = key as f64),
+            Node::Length(Side::Query) => out.fill(at.lens[0] as f64),
+            Node::Length(Side::Key) => out.fill(at.lens[1] as f64),
+            Node::Float(value) => out.fill(f64::from(value.value())),
+            Node::Int(value) => out.fill(f64::from(value)),
+            Node::Bool(value) => out.fill(f64::from(u8::from(value))),
+            Node::Slot(id) => out.fill(self.slots[id.at()]),
+            Node::Tensor(id) => {
+                let (buffer, dims) = self.tensors[id.at()];
+                let start = element(dims, at, first);
+                if dims[Axis::Key.dim()] == 1 { out.fill(buffer.get(start)) } else { buffer.read(start, out) }
+            }
+            Node::ToFloat(a) => out.copy_from_slice(of(a)),
+            Node::Unary(op, a) => match self.program.ty(a) {
+                Ty::Int => map(out, of(a), |x| scalar::unary_int(op, x)),
+                Ty::Float | Ty::Bool => map(out, of(a), |x| scalar::unary(op, x)),
+            },
+            Node::Binary(op, a, b) => match self.program.ty(a) {
+                Ty::Int => zip(out, of(a), of(b), |a, b| scalar::binary_int(op, a, b)),
+                Ty::Float | Ty::Bool => zip(out, of(a), of(b), |a, b| scalar::binary(op, a, b)),
+            },
+            Node::Compare(op, a, b) => zip(out, of(a), of(b), |a, b| truth(scalar::compare(op, a, b))),
+            Node::Not(a) => map(out, of(a), |x| truth(x == 0.0)),
+            Node::Logic(op, a, b) => zip(out, of(a), of(b), |a, b| truth(scalar::logic(op, a, b))),
+            Node::Select { keep, yes, no } => {
+                for (i, y) in out.iter_mut().enumerate() {
+                    *y = if of(keep)[i] != 0.0 { of(yes)[i] } else { of(no)[i] };
+                }
+            }
+        }
+    }
+}
+
+/// Place of the element at this row and key in a row-major tensor that broadcasts over its extents of 1.
+pub(crate) fn element(dims: [usize; 4], at: RowAt, key: usize) -> usize {
+    let indices = [at.batch, at.head, at.query, key];
+    dims.iter().zip(indices).fold(0, |place, (&n, i)| place * n + if n == 1 { 0 } else { i })
+}
+
+fn truth(t: bool) -> f64 {
+    f64::from(u8::from(t))
+}
+
+fn map(out: &mut [f64], a: &[f64], f: impl Fn(f64) -> f64) {
+    for (y, &a) in out.iter_mut().zip(a) {
+        *y = f(a);
+    }
+}
+
+fn zip(out: &mut [f64], a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) {
+    for ((y, &a), &b) in out.iter_mut().zip(a).zip(b) {
+        *y = f(a, b);
+    }
+}

@@ -1,0 +1,204 @@
+//! What each operation does to one number, and its slope: written from the definitions in `qkvault_graph::expr`, in float64.
+//!
+//! Booleans are 0 and 1; integers are 32 bits and wrap. Both are held in float64, which holds them exactly.
+
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
+
+use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
+
+pub(super) fn unary(op: Unary, x: f64) -> f64 {
+    match op {
+        Unary::Neg => -x,
+        Unary::Abs => x.abs(),
+        Unary::Exp => x.exp(),
+        Unary::Log => x.ln(),
+        Unary::Sqrt => x.sqrt(),
+        Unary::Rsqrt => 1.0 / x.sqrt(),
+        Unary::Reciprocal => 1.0 / x,
+        Unary::Sin => x.sin(),
+        Unary::Cos => x.cos(),
+        Unary::Tan => x.tan(),
+        Unary::Tanh => x.tanh(),
+        Unary::Sigmoid => sigmoid(x),
+        Unary::Erf => libm::erf(x),
+        Unary::Floor => x.floor(),
+        Unary::Ceil => x.ceil(),
+        Unary::Relu => {
+            if x < 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
+        Unary::Elu => {
+            if x < 0.0 {
+                x.exp_m1()
+            } else {
+                x
+            }
+        }
+        Unary::Gelu => x * normal_cdf(x),
+        Unary::GeluTanh => 0.5 * x * (1.0 + gelu_argument(x).tanh()),
+        Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
+        Unary::Swish => x * sigmoid(x),
+    }
+}
+
+/// The slope of a unary operation at `x`, where its value is `y`.
+///
+/// Where there is no slope (a kink or a step) it is that of the side named here: 0 for `abs` at 0, the left side for `relu`,
+/// the right side for `elu` (where both are 1), and 0 for the steps of `floor` and `ceil`.
+pub(super) fn slope(op: Unary, x: f64, y: f64) -> f64 {
+    match op {
+        Unary::Neg => -1.0,
+        Unary::Abs => {
+            if x == 0.0 {
+                0.0
+            } else {
+                x.signum()
+            }
+        }
+        Unary::Exp => y,
+        Unary::Log => 1.0 / x,
+        Unary::Sqrt => 0.5 / y,
+        Unary::Rsqrt => -0.5 * y * y * y,
+        Unary::Reciprocal => -y * y,
+        Unary::Sin => x.cos(),
+        Unary::Cos => -x.sin(),
+        Unary::Tan => 1.0 + y * y,
+        Unary::Tanh => 1.0 - y * y,
+        Unary::Sigmoid => y * (1.0 - y),
+        Unary::Erf => FRAC_2_SQRT_PI * (-x * x).exp(),
+        Unary::Floor | Unary::Ceil => 0.0,
+        Unary::Relu => {
+            if x > 0.0 {
+                1.0
+            } else {
+                0.0
+            }
+        }
+        Unary::Elu => {
+            if x < 0.0 {
+                x.exp()
+            } else {
+                1.0
+            }
+        }
+        Unary::Gelu => normal_cdf(x) + x * (-0.5 * x * x).exp() / (2.0 * PI).sqrt(),
+        Unary::GeluTanh => {
+            let t = gelu_argument(x).tanh();
+            let inner = (2.0 / PI).sqrt() * (1.0 + 3.0 * GELU_CUBE * x * x);
+            0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner
+        }
+        Unary::Softplus => sigmoid(x),
+        Unary::Swish => {
+            let s = sigmoid(x);
+            s + x * s * (1.0 - s)
+        }
+    }
+}
+
+const GELU_CUBE: f64 = 0.044_715;
+
+fn gelu_argument(x: f64) -> f64 {
+    (2.0 / PI).sqrt() * (x + GELU_CUBE * x * x * x)
+}
+
+fn normal_cdf(x: f64) -> f64 {
+    0.5 * (1.0 + libm::erf(x * FRAC_1_SQRT_2))
+}
+
+fn sigmoid(x: f64) -> f64 {
+    let e = (-x.abs()).exp();
+    if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
+}
+
+pub(super) fn binary(op: Binary, a: f64, b: f64) -> f64 {
+    match op {
+        Binary::Add => a + b,
+        Binary::Sub => a - b,
+        Binary::Mul => a * b,
+        Binary::Div => a / b,
+        Binary::Min => a.min(b),
+        Binary::Max => a.max(b),
+        Binary::Pow => a.powf(b),
+        Binary::Rem => a % b,
+        Binary::FloorRem => {
+            let r = a % b;
+            if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
+        }
+        Binary::Atan2 => a.atan2(b),
+    }
+}
+
+/// The slopes of a binary operation along its two operands at (a, b), where its value is `y`.
+///
+/// At a tie of `min` and `max` each operand gets half. The jumps of a remainder count as flat.
+pub(super) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
+    let share = |first: bool, second: bool| match (first, second) {
+        (true, false) => [1.0, 0.0],
+        (false, true) => [0.0, 1.0],
+        _ => [0.5, 0.5],
+    };
+    match op {
+        Binary::Add => [1.0, 1.0],
+        Binary::Sub => [1.0, -1.0],
+        Binary::Mul => [b, a],
+        Binary::Div => [1.0 / b, -y / b],
+        Binary::Min => share(a < b, b < a),
+        Binary::Max => share(a > b, b > a),
+        Binary::Pow => {
+            let to_base = if b == 0.0 { 0.0 } else { b * a.powf(b - 1.0) };
+            let to_exponent = if a == 0.0 && b > 0.0 { 0.0 } else { y * a.ln() };
+            [to_base, to_exponent]
+        }
+        Binary::Rem => [1.0, -(a / b).trunc()],
+        Binary::FloorRem => [1.0, -(a / b).floor()],
+        Binary::Atan2 => {
+            let r = a * a + b * b;
+            [b / r, -a / r]
+        }
+    }
+}
+
+pub(super) fn unary_int(op: Unary, x: f64) -> f64 {
+    let n = x as i32;
+    f64::from(if op == Unary::Neg { n.wrapping_neg() } else { n.wrapping_abs() })
+}
+
+pub(super) fn binary_int(op: Binary, a: f64, b: f64) -> f64 {
+    let (a, b) = (a as i32, b as i32);
+    f64::from(match op {
+        Binary::Add => a.wrapping_add(b),
+        Binary::Sub => a.wrapping_sub(b),
+        Binary::Mul => a.wrapping_mul(b),
+        Binary::Min => a.min(b),
+        Binary::Max => a.max(b),
+        // The language defines a remainder by zero to be zero.
+        Binary::Rem | Binary::FloorRem if b == 0 => 0,
+        Binary::Rem => a.wrapping_rem(b),
+        Binary::FloorRem => {
+            let r = a.wrapping_rem(b);
+            if r != 0 && (r < 0) != (b < 0) { r + b } else { r }
+        }
+        Binary::Div | Binary::Pow | Binary::Atan2 => unreachable!("the language has {op} for floats only"),
+    })
+}
+
+pub(super) fn compare(op: Compare, a: f64, b: f64) -> bool {
+    match op {
+        Compare::Eq => a == b,
+        Compare::Ne => a != b,
+        Compare::Lt => a < b,
+        Compare::Le => a <= b,
+        Compare::Gt => a > b,
+        Compare::Ge => a >= b,
+    }
+}
+
+pub(super) fn logic(op: Logic, a: f64, b: f64) -> bool {
+    match op {
+        Logic::And => a != 0.0 && b != 0.0,
+        Logic::Or => a != 0.0 || b != 0.0,
+    }
+}

@@ -1,0 +1,181 @@
+//! An attention with its operands, checked and ready to be computed row by row: what forward and backward share.
+
+use std::ops::Range;
+
+use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, Role};
+
+use crate::fp8::Factors;
+use crate::operands::{Operand, TILE, operand};
+use crate::score::{Bound, LANES, Registers, RowAt};
+use crate::view::SeqLens;
+use crate::{Buffer, Inputs, Real, ReferenceError, View};
+
+/// An operand's memory and where its rows lie in it.
+pub(crate) struct Source<'a> {
+    pub(crate) buffer: &'a Buffer,
+    pub(crate) view: View,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn of(a: &Attention, role: Role, inputs: &'a Inputs, lens: &SeqLens) -> Result<Self, ReferenceError> {
+        let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
+        Ok(Source { buffer: inputs.checked(&operand)?, view: View::of(&operand, inputs, lens)? })
+    }
+
+    /// Rows `rows` of one head, one after another.
+    pub(crate) fn rows<T: Real>(&self, b: usize, h: usize, rows: impl ExactSizeIterator<Item = usize>) -> Vec<T> {
+        let d = self.view.dims[3];
+        let mut out = vec![T::ZERO; rows.len() * d];
+        for (s, row) in rows.zip(out.chunks_exact_mut(d)) {
+            self.buffer.read(self.view.row(b, h, s), row);
+        }
+        out
+    }
+}
+
+/// A dropout mask and the factor of what it keeps.
+pub(crate) struct Dropped<'a> {
+    mask: &'a Buffer,
+    survivors: f64,
+}
+
+/// An attention with its operands.
+pub(crate) struct Setup<'a> {
+    pub(crate) a: &'a Attention,
+    pub(crate) lens: SeqLens,
+    pub(crate) q: Source<'a>,
+    pub(crate) k: Source<'a>,
+    pub(crate) v: Source<'a>,
+    /// The softmax scale, without the factors of 8-bit formats.
+    pub(crate) scale: f64,
+    pub(crate) score: Option<Bound<'a>>,
+    keep: Option<Bound<'a>>,
+    blocks: Option<&'a Buffer>,
+    dropped: Option<Dropped<'a>>,
+    sink: Option<&'a Buffer>,
+    pub(crate) factors: Factors<'a>,
+}
+
+impl<'a> Setup<'a> {
+    pub(crate) fn new(a: &'a Attention, inputs: &'a Inputs) -> Result<Setup<'a>, ReferenceError> {
+        let lens = SeqLens::of(a, inputs)?;
+        let source = |role| Source::of(a, role, inputs, &lens);
+        let given = |role| operand(a, role).map(|operand| inputs.checked(&operand)).transpose();
+        let (slots, tensors) = a.score.as_ref().map_or((0, 0), |e| (e.slots().len() as u16, e.tensors().len() as u16));
+        let bind = |e: Option<&'a qkvault_graph::ScoreExpr>, slot, tensor| {
+            e.map(|e| Bound::new(e.program(), slot, tensor, inputs)).transpose()
+        };
+        if a.mask.keep.as_ref().is_some_and(|keep| keep.contains(qkvault_graph::expr::Node::Score)) {
+            return Err(ReferenceError::NotModelled {
+                what: "a keep predicate that reads the score",
+                why: "whether the score before or after the score expression is meant is not said",
+            });
+        }
+        Ok(Setup {
+            scale: inputs
+                .checked(&operand(a, Role::Scale).ok_or(ReferenceError::Missing { role: Role::Scale })?)?
+                .get(0),
+            q: source(Role::Q)?,
+            k: source(Role::K)?,
+            v: source(Role::V)?,
+            score: bind(a.score.as_ref(), 0, 0)?,
+            keep: bind(a.mask.keep.as_ref(), slots, tensors)?,
+            blocks: given(Role::BlockMask)?,
+            dropped: dropped(a, inputs)?,
+            sink: given(Role::Sink)?,
+            factors: Factors::new(a, inputs)?,
+            lens,
+            a,
+        })
+    }
+
+    /// The key and the value head that a query head uses.
+    pub(crate) fn shared_heads(&self, h: usize) -> (usize, usize) {
+        let (h_q, h_k, h_v) = self.a.heads();
+        (h / (h_q / h_k) as usize, h / (h_q / h_v) as usize)
+    }
+
+    /// The sink logit of a head.
+    pub(crate) fn sink<T: Real>(&self, h: usize) -> Option<T> {
+        self.sink.map(|buffer| T::of(buffer.get(h)))
+    }
+
+    /// Place of a row among the scores.
+    pub(crate) fn at(&self, b: usize, h: usize, query: usize) -> RowAt {
+        RowAt { batch: b, head: h, query, lens: [self.lens.q[b], self.lens.kv[b]] }
+    }
+
+    /// The run of keys outside which the lengths and the band hide everything.
+    pub(crate) fn reach(&self, at: RowAt) -> Range<usize> {
+        let [q_len, kv_len] = at.lens;
+        let Some(Band { corner, left, right }) = self.a.mask.band else { return 0..kv_len };
+        let diagonal = match corner {
+            Corner::TopLeft => at.query as i64,
+            Corner::BottomRight => at.query as i64 + kv_len as i64 - q_len as i64,
+        };
+        let first = left.map_or(0, |l| (diagonal - l + 1).clamp(0, kv_len as i64));
+        let end = right.map_or(kv_len as i64, |r| (diagonal + r + 1).clamp(first, kv_len as i64));
+        first as usize..end as usize
+    }
+
+    /// Hides what the block mask and the predicate hide, of scores from key `first` on.
+    pub(crate) fn hide<T: Real>(&self, at: RowAt, first: usize, scores: &mut [T], registers: &mut Registers) {
+        if let Some(blocks) = self.blocks {
+            for (key, score) in (first..).zip(&mut *scores) {
+                if !self.tile_kept(blocks, at, key) {
+                    *score = T::HIDDEN;
+                }
+            }
+        }
+        let Some(keep) = &self.keep else { return };
+        let none = [0.0; LANES];
+        for (first, scores) in (first..).step_by(LANES).zip(scores.chunks_mut(LANES)) {
+            let kept = keep.run(at, first, &none[..scores.len()], registers);
+            for (score, &kept) in scores.iter_mut().zip(kept) {
+                if kept == 0.0 {
+                    *score = T::HIDDEN;
+                }
+            }
+        }
+    }
+
+    /// Tile `(query / 128, key / 128)`: bit `i` of byte `j` of a row of tiles is tile `8 j + i`, set where it is computed.
+    fn tile_kept(&self, blocks: &Buffer, at: RowAt, key: usize) -> bool {
+        let (s_q, s_kv) = self.a.seq();
+        let rows = (s_q as usize).div_ceil(TILE);
+        let bytes = (s_kv as usize).div_ceil(TILE).div_ceil(8);
+        let row = (at.batch * self.a.q.dims[1] as usize + at.head) * rows + at.query / TILE;
+        let tile = key / TILE;
+        blocks.bytes()[row * bytes + tile / 8] >> (tile % 8) & 1 == 1
+    }
+
+    /// Factor of each probability of keys from `first` on: 0 where dropped, `1 / (1 - p)` elsewhere; `None` without dropout.
+    pub(crate) fn survivors(&self, at: RowAt, keys: Range<usize>) -> Option<Vec<f64>> {
+        let Dropped { mask, survivors } = self.dropped.as_ref()?;
+        let (h_q, (s_q, s_kv)) = (self.a.q.dims[1] as usize, self.a.seq());
+        let row = (at.batch * h_q + at.head) * s_q as usize + at.query;
+        let mut factors = vec![0.0; keys.len()];
+        mask.read(row * s_kv as usize + keys.start, &mut factors);
+        factors.iter_mut().for_each(|f| *f *= survivors);
+        Some(factors)
+    }
+}
+
+/// The mask of dropout. One drawn by Philox has to be given, as the library dumped it: f32 zeros and ones.
+fn dropped<'a>(a: &Attention, inputs: &'a Inputs) -> Result<Option<Dropped<'a>>, ReferenceError> {
+    let Some(dropout) = a.dropout.filter(|d| d.source == DropoutSource::Mask || d.probability > 0.0) else {
+        return Ok(None);
+    };
+    let role = Role::DropoutMask;
+    let mask = match (dropout.source, inputs.get(role)) {
+        (DropoutSource::Philox, None) => return Err(ReferenceError::DropoutMask),
+        (DropoutSource::Philox, Some(mask)) => {
+            let (s_q, s_kv) = a.seq();
+            let dtype = if mask.dtype().is_float() { mask.dtype() } else { DType::F32 };
+            let tensor = qkvault_graph::Tensor::bhsd(a.batch(), a.q.dims[1], s_q, s_kv, dtype);
+            inputs.checked(&Operand { role, tensor, output: false })?
+        }
+        (DropoutSource::Mask, _) => inputs.checked(&operand(a, role).ok_or(ReferenceError::DropoutMask)?)?,
+    };
+    Ok(Some(Dropped { mask, survivors: 1.0 / (1.0 - f64::from(dropout.probability)) }))
+}

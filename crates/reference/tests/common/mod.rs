@@ -1,0 +1,150 @@
+//! The definition of attention written as plainly as it can be: one loop per index, no sharing of work, no view of memory.
+#![allow(dead_code, reason = "each test uses its own part")]
+
+use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value};
+use qkvault_graph::{Attention, Corner, DropoutSource, Role, Valid, validate};
+use qkvault_reference::{Inputs, View};
+
+pub(crate) fn valid(a: Attention) -> Valid {
+    validate(a).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// Element (batch, head, sequence, hidden) of an operand.
+pub(crate) fn read(a: &Attention, inputs: &Inputs, role: Role, [b, h, s, d]: [usize; 4]) -> f64 {
+    inputs.get(role).expect("bound").get(View::new(a, role, inputs).expect("sound").at(b, h, s, d))
+}
+
+pub(crate) struct NaiveRow {
+    pub(crate) o: Vec<f64>,
+    pub(crate) max: f64,
+    pub(crate) sum: f64,
+    pub(crate) stats: f64,
+    /// Probabilities before dropout.
+    pub(crate) p: Vec<f64>,
+}
+
+pub(crate) fn lens(a: &Attention, inputs: &Inputs, b: usize) -> [usize; 2] {
+    let of = |role, dim: i64| inputs.get(role).map_or(dim as usize, |buffer| buffer.int(b) as usize);
+    [of(Role::SeqLenQ, a.q.dims[2]), of(Role::SeqLenKv, a.k.dims[2])]
+}
+
+/// The value of an expression whose slots and tensors are numbered from (`slot`, `tensor`).
+fn point(
+    e: &ScoreExpr,
+    inputs: &Inputs,
+    (slot, tensor): (usize, usize),
+    at: [usize; 4],
+    lens: [usize; 2],
+    score: f64,
+) -> Value {
+    let slots: Vec<Value> = (slot..)
+        .zip(e.slots())
+        .map(|(n, spec)| {
+            let x = inputs.get(Role::Slot(n as u16)).expect("bound").get(0);
+            if spec.ty == SlotTy::Float { Value::Float(x) } else { Value::Int(x as i32) }
+        })
+        .collect();
+    let tensors: Vec<Value> = (tensor..)
+        .zip(e.tensors())
+        .map(|(n, spec)| {
+            let mut place = 0;
+            for (i, &extent) in at.iter().zip(&spec.dims) {
+                place = place * extent as usize + if extent == 1 { 0 } else { *i };
+            }
+            let x = inputs.get(Role::ScoreTensor(n as u16)).expect("bound").get(place);
+            if spec.dtype.is_float() { Value::Float(x) } else { Value::Int(x as i32) }
+        })
+        .collect();
+    let context = PointContext {
+        score,
+        at: at.map(|i| i as i32),
+        lengths: lens.map(|n| n as i32),
+        slots: &slots,
+        tensors: &tensors,
+        ..PointContext::default()
+    };
+    e.eval(&context).expect("everything is bound")
+}
+
+/// One row of a 16-bit forward.
+pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -> NaiveRow {
+    let [q_len, kv_len] = lens(a, inputs, b);
+    let (h_q, h_k, h_v) = a.heads();
+    let (k_head, v_head) = (h as i64 * h_k / h_q, h as i64 * h_v / h_q);
+    let scale = inputs.get(Role::Scale).expect("bound").get(0);
+    let mut scores = vec![f64::NEG_INFINITY; kv_len];
+    for (j, score) in scores.iter_mut().enumerate() {
+        if let Some(band) = a.mask.band {
+            let delta = if band.corner == Corner::BottomRight { kv_len as i64 - q_len as i64 } else { 0 };
+            let (row, col) = (i as i64 + delta, j as i64);
+            if band.right.is_some_and(|r| col > row + r) || band.left.is_some_and(|l| col <= row - l) {
+                continue;
+            }
+        }
+        let first = a.score.as_ref().map_or((0, 0), |e| (e.slots().len(), e.tensors().len()));
+        if let Some(keep) = &a.mask.keep
+            && point(keep, inputs, first, [b, h, i, j], [q_len, kv_len], 0.0) == Value::Bool(false)
+        {
+            continue;
+        }
+        if a.block_mask {
+            let (rows, tiles) = ((a.q.dims[2] as usize).div_ceil(128), (a.k.dims[2] as usize).div_ceil(128));
+            let byte = ((b * h_q as usize + h) * rows + i / 128) * tiles.div_ceil(8) + j / 128 / 8;
+            if inputs.get(Role::BlockMask).expect("bound").int(byte) >> (j / 128 % 8) & 1 == 0 {
+                continue;
+            }
+        }
+        let mut product = 0.0;
+        for d in 0..a.q.dims[3] as usize {
+            let q = read(a, inputs, Role::Q, [b, h, i, d]);
+            product += q * read(a, inputs, Role::K, [b, k_head as usize, j, d]);
+        }
+        *score = product * scale;
+        if let Some(e) = &a.score {
+            *score = point(e, inputs, (0, 0), [b, h, i, j], [q_len, kv_len], *score).float().expect("a score");
+        }
+    }
+    let sink = a.sink.then(|| inputs.get(Role::Sink).expect("bound").get(h));
+    let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+    let exp: Vec<f64> = scores.iter().map(|s| if *s == f64::NEG_INFINITY { 0.0 } else { (s - max).exp() }).collect();
+    let sum = exp.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
+    let p: Vec<f64> = exp.iter().map(|e| if sum == 0.0 { 0.0 } else { e / sum }).collect();
+    let mut o = vec![0.0; a.v.dims[3] as usize];
+    for (j, &p) in p.iter().enumerate() {
+        let kept = a.dropout.map_or(1.0, |dropout| {
+            let at = ((b * h_q as usize + h) * a.q.dims[2] as usize + i) * a.k.dims[2] as usize + j;
+            match inputs.get(Role::DropoutMask) {
+                Some(mask) => mask.get(at) / (1.0 - f64::from(dropout.probability)),
+                None => panic!("no mask for {:?}", DropoutSource::Philox),
+            }
+        });
+        if p * kept != 0.0 {
+            for (d, o) in o.iter_mut().enumerate() {
+                *o += p * kept * read(a, inputs, Role::V, [b, v_head as usize, j, d]);
+            }
+        }
+    }
+    NaiveRow { o, max, sum, stats: if sum == 0.0 { max } else { max + sum.ln() }, p }
+}
+
+/// Compares the oracle's every row with the naive one.
+pub(crate) fn check_naive(a: &Valid, inputs: &Inputs) {
+    let outputs = qkvault_reference::forward(a, inputs).expect("computes");
+    for b in 0..a.batch() as usize {
+        for h in 0..a.q.dims[1] as usize {
+            for i in 0..lens(a, inputs, b)[0] {
+                let row = naive_row(a, inputs, [b, h, i]);
+                for (d, &x) in row.o.iter().enumerate() {
+                    let y = outputs.get(Role::O).expect("always").at(b, h, i, d);
+                    assert!((x - y).abs() < 1e-12, "O at {:?}: {y} for {x}", [b, h, i, d]);
+                }
+                for (role, x) in [(Role::Max, row.max), (Role::SumExp, row.sum), (Role::Stats, row.stats)] {
+                    if let Some(out) = outputs.get(role) {
+                        let y = out.at(b, h, i, 0);
+                        assert!(x == y || (x - y).abs() < 1e-12, "{role} at {:?}: {y} for {x}", [b, h, i]);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The oracle against the definition written as plain loops, on small attentions with every feature.
+
+mod common;
+
+use std::time::Instant;
+
+use common::{check_naive, valid};
+use qkvault_graph::{Attention, Band, DType};
+use qkvault_reference::{Inputs, Tolerance, compare, forward};
+
+#[test]
+fn dense() {
+    for (seed, band) in [None, Some(Band::CAUSAL), Some(Band::CAUSAL_BOTTOM_RIGHT)].into_iter().enumerate() {
+        let mut a = Attention::bshd(2, (4, 2), (5, 7), 16, DType::BF16).with_stats();
+        a.mask.band = band;
+        a.outputs.max = true;
+        a.outputs.sum_exp = true;
+        let a = valid(a);
+        check_naive(&a, &Inputs::random(&a, seed as u64).expect("random"));
+    }
+}
+
+#[test]
+fn the_oracle_is_fast_enough_to_be_one() {
+    let prefill = valid(Attention::bshd(1, (8, 8), (1024, 1024), 64, DType::BF16).with_stats());
+    let inputs = Inputs::random(&prefill, 1).expect("random");
+    let start = Instant::now();
+    let outputs = forward(&prefill, &inputs).expect("computes");
+    let took = start.elapsed();
+    println!("prefill {took:?}");
+    let o = outputs.get(qkvault_graph::Role::O).expect("always");
+    let same = compare(o, &o.buffer(), Tolerance::of(o.role(), DType::BF16));
+    assert!(same.good, "{same}");
+    println!("{same}");
+    for s in [512, 8192] {
+        let decode = valid(Attention::bshd(1, (32, 8), (1, s), 128, DType::BF16));
+        let inputs = Inputs::random(&decode, 1).expect("random");
+        let start = Instant::now();
+        forward(&decode, &inputs).expect("computes");
+        println!("decode {s} {:?}", start.elapsed());
+    }
+}
