@@ -69,7 +69,7 @@ impl fmt::Debug for Expr {
 }
 
 impl Expr {
-    fn leaf(op: Op) -> Expr {
+    pub(super) fn leaf(op: Op) -> Expr {
         Expr(Arc::new(Inner { op, operands: [None, None, None] }))
     }
 

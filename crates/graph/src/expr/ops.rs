@@ -61,7 +61,7 @@ operations! {
         Sqrt = 5, "sqrt";
         /// `1 / sqrt(x)` (17); infinity at 0, NaN below.
         Rsqrt = 6, "rsqrt";
-        /// `1 / x` (22); infinity at 0 with the sign of the zero.
+        /// `1 / x` (22); infinity at 0, of either sign.
         Reciprocal = 7, "reciprocal";
         /// Sine (18), argument in radians.
         Sin = 8, "sin";
@@ -116,7 +116,8 @@ operations! {
         Rem = 8, "rem";
         /// Remainder of floored division (24, cuDNN 9.27): it has the sign of `b`. Zero divisors as for `Rem`.
         FloorRem = 9, "floor_rem";
-        /// Angle of the point with ordinate `a` and abscissa `b` (23), in (-pi, pi]; 0 at the origin.
+        /// Angle of the point with ordinate `a` and abscissa `b` (23), in [-pi, pi]. The language does not tell the zeros of IEEE 754 apart:
+        /// where `a` is 0 and `b` negative, either end of the range may come out.
         Atan2 = 10, "atan2";
     }
 }

@@ -1,0 +1,81 @@
+//! A derivative applied to the upstream gradient: `factor` becomes `upstream * factor`, written the way cuDNN accepts and runs best.
+
+use super::arena::Arena;
+use super::canon;
+use super::node::{Node, NodeId};
+use super::ops::{Binary, Unary};
+use super::program::{Derived, Program};
+use super::simplify::Simplifier;
+
+impl Derived {
+    /// `upstream * self`, where the upstream gradient is [`Node::Upstream`].
+    ///
+    /// The product is moved inside where that saves operations or keeps scalars from standing first: `upstream * (1 - t^2)` becomes
+    /// `upstream - upstream * t^2`, a division stays a division, and a selection between a number and zero selects the product.
+    #[must_use]
+    pub fn applied(&self) -> Derived {
+        let program = self.program();
+        let mut arena = Arena::over(program.operands().clone());
+        // Derivatives are written in their simplest form already; adding the nodes as they are keeps their ids.
+        for &node in program.nodes() {
+            arena.add(node);
+        }
+        let mut s = Simplifier::over(arena);
+        let upstream = s.node(Node::Upstream);
+        let root = apply(&mut s, upstream, program.root());
+        let nodes = canon::ordered(&s.arena, root);
+        Derived::from_program(Program::from_parts(nodes, program.operands().clone()))
+    }
+}
+
+/// `upstream * factor`. Walks down chains of operations at the root in a loop where they can be long.
+fn apply(s: &mut Simplifier, mut upstream: NodeId, mut factor: NodeId) -> NodeId {
+    // What is done to the product after the factors found below: divisors and negations commute with it.
+    loop {
+        match s.arena.node(factor) {
+            Node::Binary(Binary::Mul, a, b) => {
+                // The second factor first: it is the scalar, if one of them is.
+                upstream = product(s, upstream, b);
+                factor = a;
+            }
+            Node::Binary(Binary::Div, a, b) => {
+                upstream = s.div(upstream, b);
+                factor = a;
+            }
+            Node::Unary(Unary::Reciprocal, b) => return s.div(upstream, b),
+            Node::Unary(Unary::Neg, a) => {
+                let applied = product(s, upstream, a);
+                return s.neg(applied);
+            }
+            _ => return product(s, upstream, factor),
+        }
+    }
+}
+
+/// One multiplication, moved inside a sum with 1 or a selection with 0 or 1.
+fn product(s: &mut Simplifier, upstream: NodeId, factor: NodeId) -> NodeId {
+    let unit = |s: &Simplifier, id: NodeId| s.constant(id).map(|c| c.value()).filter(|c| [0.0, 1.0, -1.0].contains(c));
+    match s.arena.node(factor) {
+        Node::Binary(Binary::Add, a, b) if unit(s, b).is_some() => {
+            let (left, right) = (s.mul(upstream, a), unit_product(s, upstream, b));
+            s.add(left, right)
+        }
+        Node::Binary(Binary::Sub, a, b) if unit(s, b).is_some() => {
+            let (left, right) = (s.mul(upstream, a), unit_product(s, upstream, b));
+            s.sub(left, right)
+        }
+        Node::Select { keep, yes, no } if unit(s, yes).is_some() || unit(s, no).is_some() => {
+            let (yes, no) = (unit_product(s, upstream, yes), unit_product(s, upstream, no));
+            s.select(keep, yes, no)
+        }
+        _ => s.mul(upstream, factor),
+    }
+}
+
+/// A product in which a factor of 0 gives the constant 0, also where the upstream gradient is infinite: what is masked has no gradient.
+fn unit_product(s: &mut Simplifier, upstream: NodeId, factor: NodeId) -> NodeId {
+    match s.constant(factor) {
+        Some(zero) if zero.value() == 0.0 => factor,
+        _ => s.mul(upstream, factor),
+    }
+}

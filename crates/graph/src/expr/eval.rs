@@ -1,0 +1,200 @@
+//! The value of an expression at one point: the float64 reference that derivatives, interpreters and kernels are judged by.
+
+use super::node::{Axis, Node, NodeId, Side, SlotId, TensorId, Ty};
+use super::program::Program;
+
+/// A value inside an expression.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A real number. Expressions compute in float64 here and in float32 on a device.
+    Float(f64),
+    /// An integer.
+    Int(i32),
+    /// A truth value.
+    Bool(bool),
+}
+
+impl Value {
+    /// Type of the value.
+    #[must_use]
+    pub const fn ty(self) -> Ty {
+        match self {
+            Value::Float(_) => Ty::Float,
+            Value::Int(_) => Ty::Int,
+            Value::Bool(_) => Ty::Bool,
+        }
+    }
+
+    /// The number, if it is a float.
+    #[must_use]
+    pub const fn float(self) -> Option<f64> {
+        if let Value::Float(x) = self { Some(x) } else { None }
+    }
+
+    /// The number, if it is an integer.
+    #[must_use]
+    pub const fn int(self) -> Option<i32> {
+        if let Value::Int(n) = self { Some(n) } else { None }
+    }
+
+    /// The truth value, if it is one.
+    #[must_use]
+    pub const fn bool(self) -> Option<bool> {
+        if let Value::Bool(t) = self { Some(t) } else { None }
+    }
+}
+
+/// Everything that an expression can read at one point of the score matrix.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PointContext<'v> {
+    /// The scaled score.
+    pub score: f64,
+    /// Gradient of the loss with respect to the value of the forward expression; read by derivatives only.
+    pub upstream: f64,
+    /// Batch, head, query and key.
+    pub at: [i32; 4],
+    /// Lengths of the queries and of the keys of this batch item.
+    pub lengths: [i32; 2],
+    /// Values of the slots, in the order of [`Program::slots`].
+    pub slots: &'v [Value],
+    /// Elements of the tensors at this point, in the order of [`Program::tensors`].
+    pub tensors: &'v [Value],
+}
+
+/// A point that does not have what the expression reads.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EvalError {
+    /// No value for a slot.
+    #[error("no value for the slot '{name}' (number {}); {given} slot values were given", slot.0)]
+    MissingSlot {
+        /// Which slot.
+        slot: SlotId,
+        /// Its display name.
+        name: String,
+        /// How many values there are.
+        given: usize,
+    },
+    /// No value for a tensor.
+    #[error("no value for the tensor '{name}' (number {}); {given} tensor values were given", tensor.0)]
+    MissingTensor {
+        /// Which tensor.
+        tensor: TensorId,
+        /// Its display name.
+        name: String,
+        /// How many values there are.
+        given: usize,
+    },
+    /// A value of another type than the slot or tensor has.
+    #[error("'{name}' is {needed}, but its value is {given}")]
+    WrongType {
+        /// Display name of the slot or tensor.
+        name: String,
+        /// Type of the value given.
+        given: Ty,
+        /// Type needed.
+        needed: Ty,
+    },
+}
+
+impl Program {
+    /// The value at one point.
+    ///
+    /// Floats are computed in float64 with the semantics of [`super::Unary`] and [`super::Binary`], constants being those float32
+    /// numbers; integers are 32 bits and wrap. The arm of a selection that is not taken has no influence.
+    ///
+    /// # Errors
+    /// If the point lacks a slot or tensor that the expression reads, or has it in another type.
+    pub fn eval(&self, point: &PointContext<'_>) -> Result<Value, EvalError> {
+        let mut values = Vec::with_capacity(self.nodes().len());
+        self.eval_into(point, &mut values)
+    }
+
+    /// As [`Program::eval`], keeping the value of every node in `values` (which is emptied first).
+    ///
+    /// # Errors
+    /// As [`Program::eval`].
+    pub fn eval_into(&self, point: &PointContext<'_>, values: &mut Vec<Value>) -> Result<Value, EvalError> {
+        values.clear();
+        for (&node, id) in self.nodes().iter().zip(0..) {
+            let value = self.leaf(node, point)?.unwrap_or_else(|| computed(node, values));
+            debug_assert_eq!(value.ty(), self.ty(NodeId(id)));
+            values.push(value);
+        }
+        Ok(values[self.root().at()])
+    }
+
+    fn leaf(&self, node: Node, point: &PointContext<'_>) -> Result<Option<Value>, EvalError> {
+        let PointContext { score, upstream, at, lengths, slots, tensors } = *point;
+        Ok(Some(match node {
+            Node::Score => Value::Float(score),
+            Node::Upstream => Value::Float(upstream),
+            Node::Index(axis @ (Axis::Batch | Axis::Head | Axis::Query | Axis::Key)) => Value::Int(at[axis.dim()]),
+            Node::Length(Side::Query) => Value::Int(lengths[0]),
+            Node::Length(Side::Key) => Value::Int(lengths[1]),
+            Node::Float(value) => Value::Float(f64::from(value.value())),
+            Node::Int(value) => Value::Int(value),
+            Node::Bool(value) => Value::Bool(value),
+            Node::Slot(slot) => {
+                let name = || self.slot_name(slot).to_owned();
+                let value = slots.get(slot.at()).copied();
+                let value = value.ok_or_else(|| EvalError::MissingSlot { slot, name: name(), given: slots.len() })?;
+                typed(value, self.slots()[slot.at()].ty.ty(), name)?
+            }
+            Node::Tensor(tensor) => {
+                let name = || self.tensor_name(tensor).to_owned();
+                let value = tensors.get(tensor.at()).copied();
+                let value =
+                    value.ok_or_else(|| EvalError::MissingTensor { tensor, name: name(), given: tensors.len() })?;
+                typed(value, self.tensors()[tensor.at()].ty().unwrap_or(Ty::Float), name)?
+            }
+            Node::ToFloat(_)
+            | Node::Unary(..)
+            | Node::Binary(..)
+            | Node::Compare(..)
+            | Node::Not(_)
+            | Node::Logic(..)
+            | Node::Select { .. } => return Ok(None),
+        }))
+    }
+}
+
+fn typed(value: Value, needed: Ty, name: impl Fn() -> String) -> Result<Value, EvalError> {
+    if value.ty() == needed { Ok(value) } else { Err(EvalError::WrongType { name: name(), given: value.ty(), needed }) }
+}
+
+/// The value of an operation. Operands have the types that the program was checked for.
+fn computed(node: Node, values: &[Value]) -> Value {
+    let of = |id: NodeId| values[id.at()];
+    let truth = |id: NodeId| of(id) == Value::Bool(true);
+    let result = match node {
+        Node::ToFloat(a) => of(a).int().map(|n| Value::Float(f64::from(n))),
+        Node::Unary(op, a) => match of(a) {
+            Value::Float(x) => Some(Value::Float(op.apply(x))),
+            Value::Int(n) => op.apply_int(n).map(Value::Int),
+            Value::Bool(_) => None,
+        },
+        Node::Binary(op, a, b) => match (of(a), of(b)) {
+            (Value::Float(a), Value::Float(b)) => Some(Value::Float(op.apply(a, b))),
+            (Value::Int(a), Value::Int(b)) => op.apply_int(a, b).map(Value::Int),
+            _ => None,
+        },
+        Node::Compare(op, a, b) => match (of(a), of(b)) {
+            (Value::Float(a), Value::Float(b)) => Some(Value::Bool(op.apply(a, b))),
+            (Value::Int(a), Value::Int(b)) => Some(Value::Bool(op.apply(a, b))),
+            _ => None,
+        },
+        Node::Not(a) => Some(Value::Bool(!truth(a))),
+        Node::Logic(op, a, b) => Some(Value::Bool(op.apply(truth(a), truth(b)))),
+        Node::Select { keep, yes, no } => Some(of(if truth(keep) { yes } else { no })),
+        Node::Score
+        | Node::Upstream
+        | Node::Index(_)
+        | Node::Length(_)
+        | Node::Float(_)
+        | Node::Int(_)
+        | Node::Bool(_)
+        | Node::Slot(_)
+        | Node::Tensor(_) => None,
+    };
+    result.expect("programs are type-checked when they are made, and leaves were read before")
+}

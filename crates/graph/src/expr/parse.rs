@@ -1,0 +1,353 @@
+//! Reading the text form. Any text gives an expression or an error; nesting is bounded, so nothing overflows the stack.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+use super::error::{ExprError, ExprErrors};
+use super::handle::{self, Expr, Op};
+use super::lex::{Placed, Token, syntax, tokens};
+use super::node::{Axis, Side};
+use super::operand::{Grad, SlotTy, TensorSpec};
+use super::ops::{Binary, Compare, Logic, Unary};
+use super::program::ScoreExpr;
+use crate::DType;
+
+/// Deepest nesting of parentheses, calls and prefixes in a text.
+const MAX_NESTING: usize = 128;
+
+/// A text that is no score expression.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ParseError {
+    /// The text does not follow the grammar.
+    #[error("line {line}, column {column}: expected {expected}, found {found}")]
+    Syntax {
+        /// Line, from 1.
+        line: usize,
+        /// Character in the line, from 1.
+        column: usize,
+        /// What could stand there.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+    /// The text is well formed, but what it says is not.
+    #[error("{problems}")]
+    Meaning {
+        /// Every problem.
+        problems: ExprErrors,
+    },
+}
+
+impl From<ExprErrors> for ParseError {
+    fn from(problems: ExprErrors) -> Self {
+        ParseError::Meaning { problems }
+    }
+}
+
+impl From<ExprError> for ParseError {
+    fn from(problem: ExprError) -> Self {
+        ParseError::Meaning { problems: problem.into() }
+    }
+}
+
+impl FromStr for ScoreExpr {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse_expr(text)
+    }
+}
+
+/// Reads the text form that [`ScoreExpr`] prints, or one written by hand:
+///
+/// ```
+/// use qkvault_graph::expr::{parse_expr, score, slot};
+///
+/// let read = parse_expr("slot $cap: float; tanh(score / $cap) * $cap")?;
+/// assert_eq!(read, ((score() / slot("cap")).tanh() * slot("cap")).build()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Statements end with `;`: `slot $name: float` (or `int`), `tensor @name: f32[1, 8, 1, 1]` (with `grad` after it if its gradient is
+/// wanted), `let name = expression`. The expression itself comes last.
+///
+/// # Errors
+/// The place and what was expected there, or every problem of what the text means.
+pub fn parse_expr(text: &str) -> Result<ScoreExpr, ParseError> {
+    let tokens = tokens(text)?;
+    let mut parser = Parser { text, tokens: &tokens, at: 0, nesting: 0, names: HashMap::new() };
+    let expr = parser.whole()?;
+    Ok(expr.build()?)
+}
+
+/// What a name stands for, and whether it was used.
+type Names<'t> = HashMap<(char, &'t str), (Expr, bool)>;
+
+struct Parser<'p, 't> {
+    text: &'t str,
+    tokens: &'p [Placed<'t>],
+    at: usize,
+    nesting: usize,
+    /// Slots under `$`, tensors under `@`, lets under a blank.
+    names: Names<'t>,
+}
+
+impl<'t> Parser<'_, 't> {
+    fn whole(&mut self) -> Result<Expr, ParseError> {
+        loop {
+            match self.peek() {
+                Token::Word("slot") => self.slot()?,
+                Token::Word("tensor") => self.tensor()?,
+                Token::Word("let") => self.binding()?,
+                _ => break,
+            }
+        }
+        let expr = self.expression(0)?;
+        self.take_if(";");
+        if *self.peek() != Token::End {
+            return Err(self.expected("an operator or the end"));
+        }
+        if let Some(((kind, name), _)) = self.names.iter().filter(|(_, (_, used))| !used).min_by_key(|(key, _)| **key) {
+            return Err(self.expected(&format!("a use of '{}{name}'", kind.to_string().trim())));
+        }
+        Ok(expr)
+    }
+
+    fn slot(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let Token::Slot(name) = *self.peek() else { return Err(self.expected("$ and a name")) };
+        self.at += 1;
+        self.sign(":")?;
+        let ty = match self.peek() {
+            Token::Word("float") => SlotTy::Float,
+            Token::Word("int") => SlotTy::Int,
+            _ => return Err(self.expected("'float' or 'int'")),
+        };
+        self.at += 1;
+        self.define(('$', name), Expr::leaf(Op::Slot(name.into(), ty)))
+    }
+
+    fn tensor(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let Token::Tensor(name) = *self.peek() else { return Err(self.expected("@ and a name")) };
+        self.at += 1;
+        self.sign(":")?;
+        let dtype = match self.peek() {
+            Token::Word(word) => word.parse::<DType>().map_err(|_| self.expected("an element type such as f32"))?,
+            _ => return Err(self.expected("an element type such as f32")),
+        };
+        self.at += 1;
+        let mut dims = [0; 4];
+        for (i, extent) in dims.iter_mut().enumerate() {
+            self.sign(if i == 0 { "[" } else { "," })?;
+            let Token::Int(n) = *self.peek() else { return Err(self.expected("an extent")) };
+            *extent = n.unsigned_abs();
+            self.at += 1;
+        }
+        self.sign("]")?;
+        let grad = if *self.peek() == Token::Word("grad") {
+            self.at += 1;
+            Grad::Needed
+        } else {
+            Grad::None
+        };
+        self.define(('@', name), handle::tensor(name, TensorSpec { dims, dtype, grad }))
+    }
+
+    fn binding(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let Token::Word(name) = *self.peek() else { return Err(self.expected("a name")) };
+        if leaf(name).is_some() || is_call(name) || ["slot", "tensor", "let"].contains(&name) {
+            return Err(self.expected("a name that means nothing yet"));
+        }
+        self.at += 1;
+        self.sign("=")?;
+        let expr = self.expression(0)?;
+        self.define((' ', name), expr)
+    }
+
+    fn define(&mut self, name: (char, &'t str), expr: Expr) -> Result<(), ParseError> {
+        self.sign(";")?;
+        if self.names.insert(name, (expr, false)).is_some() {
+            self.at -= 1;
+            return Err(self.expected(&format!("a new name ('{}' is defined twice) before this", name.1)));
+        }
+        Ok(())
+    }
+
+    /// An expression whose operators bind at least as tightly as `least` (0 for any).
+    fn expression(&mut self, least: u8) -> Result<Expr, ParseError> {
+        self.nesting += 1;
+        if self.nesting > MAX_NESTING {
+            return Err(self.expected(&format!("at most {MAX_NESTING} levels of nesting (use let)")));
+        }
+        let mut left = self.prefix()?;
+        while let Token::Sign(sign) = *self.peek() {
+            let Some((tightness, make)) = infix(sign) else { break };
+            if tightness < least {
+                break;
+            }
+            self.at += 1;
+            let right = self.expression(tightness + 1)?;
+            left = Expr::two(make, left, right);
+            // Comparisons do not chain.
+            if tightness == COMPARE
+                && matches!(*self.peek(), Token::Sign(s) if infix(s).is_some_and(|(t, _)| t == COMPARE))
+            {
+                return Err(self.expected("parentheses around one of two comparisons"));
+            }
+        }
+        self.nesting -= 1;
+        Ok(left)
+    }
+
+    fn prefix(&mut self) -> Result<Expr, ParseError> {
+        let negative = match *self.peek() {
+            Token::Sign("-") => true,
+            Token::Sign("!") => false,
+            _ => return self.atom(),
+        };
+        self.at += 1;
+        match *self.peek() {
+            Token::Int(n) if negative => {
+                self.at += 1;
+                // 2^31 has passed the lexer for the sake of its negative.
+                Ok(Expr::from(i32::try_from(-n).map_err(|_| self.expected("an integer of 32 bits"))?))
+            }
+            Token::Float(x) if negative => {
+                self.at += 1;
+                Ok(Expr::from(-x))
+            }
+            _ => {
+                let inner = self.expression(PREFIX)?;
+                Ok(if negative { -inner } else { !inner })
+            }
+        }
+    }
+
+    fn atom(&mut self) -> Result<Expr, ParseError> {
+        let token = self.peek().clone();
+        self.at += 1;
+        match token {
+            Token::Int(n) => i32::try_from(n).map(Expr::from).map_err(|_| self.before("an integer of 32 bits")),
+            Token::Float(x) => Ok(Expr::from(x)),
+            Token::Slot(name) => self.named(('$', name)),
+            Token::Tensor(name) => self.named(('@', name)),
+            Token::Word(word) => match leaf(word) {
+                Some(expr) => Ok(expr),
+                None if is_call(word) => self.call(word),
+                None => self.named((' ', word)),
+            },
+            Token::Sign("(") => {
+                let inner = self.expression(0)?;
+                self.sign(")")?;
+                Ok(inner)
+            }
+            Token::Sign(_) | Token::End => Err(self.before("an expression")),
+        }
+    }
+
+    fn named(&mut self, name: (char, &'t str)) -> Result<Expr, ParseError> {
+        match self.names.get_mut(&name) {
+            Some((expr, used)) => {
+                *used = true;
+                Ok(expr.clone())
+            }
+            None => Err(self.before("an operation or a name defined before")),
+        }
+    }
+
+    fn call(&mut self, word: &str) -> Result<Expr, ParseError> {
+        self.sign("(")?;
+        let first = self.expression(0)?;
+        let expr = if word == "float" {
+            first.to_float()
+        } else if let Some(op) = Unary::from_name(word) {
+            first.unary(op)
+        } else {
+            self.sign(",")?;
+            let second = self.expression(0)?;
+            match Binary::from_name(word) {
+                Some(op) => Expr::binary(op, first, second),
+                None => {
+                    self.sign(",")?;
+                    let third = self.expression(0)?;
+                    first.select(second, third)
+                }
+            }
+        };
+        self.sign(")")?;
+        Ok(expr)
+    }
+
+    fn peek(&self) -> &Token<'t> {
+        &self.tokens[self.at.min(self.tokens.len() - 1)].token
+    }
+
+    fn take_if(&mut self, sign: &str) {
+        if matches!(*self.peek(), Token::Sign(s) if s == sign) {
+            self.at += 1;
+        }
+    }
+
+    fn sign(&mut self, sign: &'static str) -> Result<(), ParseError> {
+        if *self.peek() != Token::Sign(sign) {
+            return Err(self.expected(&format!("'{sign}'")));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn before(&mut self, what: &str) -> ParseError {
+        self.at -= 1;
+        self.expected(what)
+    }
+
+    fn expected(&self, what: &str) -> ParseError {
+        let Placed { token, start } = &self.tokens[self.at.min(self.tokens.len() - 1)];
+        let found = match token {
+            Token::Word(word) => format!("'{word}'"),
+            Token::Slot(name) => format!("'${name}'"),
+            Token::Tensor(name) => format!("'@{name}'"),
+            Token::Int(n) => n.to_string(),
+            Token::Float(x) => x.to_string(),
+            Token::Sign(sign) => format!("'{sign}'"),
+            Token::End => "the end".to_owned(),
+        };
+        syntax(self.text, *start, what.to_owned(), found)
+    }
+}
+
+const COMPARE: u8 = 3;
+const PREFIX: u8 = 6;
+
+/// How tightly an infix operator binds, and the operation it makes.
+fn infix(sign: &str) -> Option<(u8, Op)> {
+    Some(match sign {
+        "|" => (1, Op::Logic(Logic::Or)),
+        "&" => (2, Op::Logic(Logic::And)),
+        "+" => (4, Op::Binary(Binary::Add)),
+        "-" => (4, Op::Binary(Binary::Sub)),
+        "*" => (5, Op::Binary(Binary::Mul)),
+        "/" => (5, Op::Binary(Binary::Div)),
+        "%" => (5, Op::Binary(Binary::Rem)),
+        _ => (COMPARE, Op::Compare(Compare::from_name(sign)?)),
+    })
+}
+
+fn leaf(word: &str) -> Option<Expr> {
+    Some(match word {
+        "score" => handle::score(),
+        "true" => Expr::from(true),
+        "false" => Expr::from(false),
+        _ => match (Axis::ALL.iter().find(|a| a.name() == word), Side::ALL.iter().find(|s| s.name() == word)) {
+            (Some(axis), _) => Expr::leaf(Op::Index(*axis)),
+            (_, Some(side)) => Expr::leaf(Op::Length(*side)),
+            (None, None) => return None,
+        },
+    })
+}
+
+fn is_call(word: &str) -> bool {
+    matches!(word, "float" | "select") || Unary::from_name(word).is_some() || Binary::from_name(word).is_some()
+}

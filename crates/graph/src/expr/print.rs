@@ -1,0 +1,163 @@
+//! The text form: infix, what is used several times in `let`s, slots with `$` and tensors with `@`.
+//!
+//! `slot $softcap: float; tanh(score / $softcap) * $softcap`. With `{:#}` every statement stands on a line of its own.
+
+use std::fmt::{self, Write as _};
+
+use super::node::{Node, NodeId};
+use super::operand::{Grad, SlotSpec, TensorSpec};
+use super::ops::{Binary, Logic, Unary};
+use super::program::{Derived, Program, ScoreExpr};
+
+/// Operations inside each other before a `let` is made anyway: bounds the nesting of the text, and with it that of the parser.
+const INLINE_DEPTH: u32 = 24;
+
+/// How tightly a piece of text holds together; a looser piece needs parentheses inside a tighter one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Tightness {
+    Or,
+    And,
+    Compare,
+    Sum,
+    Product,
+    Prefix,
+    Atom,
+}
+
+struct Piece {
+    text: String,
+    tightness: Tightness,
+    depth: u32,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if f.alternate() { ";\n" } else { "; " };
+        for (id, &SlotSpec { ty }) in (0..).map(super::SlotId).zip(self.slots()) {
+            if self.contains(Node::Slot(id)) {
+                write!(f, "slot ${}: {}{separator}", self.slot_name(id), ty.ty())?;
+            }
+        }
+        for (id, &TensorSpec { dims: [b, h, q, k], dtype, grad }) in (0..).map(super::TensorId).zip(self.tensors()) {
+            if self.contains(Node::Tensor(id)) {
+                let grad = match grad {
+                    Grad::None => "",
+                    Grad::Needed => " grad",
+                };
+                write!(f, "tensor @{}: {dtype}[{b}, {h}, {q}, {k}]{grad}{separator}", self.tensor_name(id))?;
+            }
+        }
+        let mut lets = 0;
+        let mut pieces: Vec<Piece> = Vec::with_capacity(self.nodes().len());
+        let uses = uses(self);
+        for (at, &node) in self.nodes().iter().enumerate() {
+            let piece = self.piece(node, &pieces)?;
+            let named = uses[at] > 1 || piece.depth >= INLINE_DEPTH;
+            if at == self.root().at() {
+                f.write_str(&piece.text)?;
+            } else if named && piece.depth > 0 {
+                write!(f, "let t{lets} = {}{separator}", piece.text)?;
+                pieces.push(atom(format!("t{lets}")));
+                lets += 1;
+                continue;
+            }
+            pieces.push(piece);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ScoreExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.program().fmt(f)
+    }
+}
+
+impl fmt::Display for Derived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.program().fmt(f)
+    }
+}
+
+fn uses(program: &Program) -> Vec<u32> {
+    let mut uses = vec![0; program.nodes().len()];
+    for node in program.nodes() {
+        for operand in node.operands() {
+            uses[operand.at()] += 1;
+        }
+    }
+    uses
+}
+
+fn atom(text: String) -> Piece {
+    Piece { text, tightness: Tightness::Atom, depth: 0 }
+}
+
+impl Program {
+    fn piece(&self, node: Node, pieces: &[Piece]) -> Result<Piece, fmt::Error> {
+        let depth = node.operands().map(|id| pieces[id.at()].depth + 1).max().unwrap_or(0);
+        let call = |name: &str| -> Result<(String, Tightness), fmt::Error> {
+            let mut text = format!("{name}(");
+            for (i, id) in node.operands().enumerate() {
+                let separator = if i == 0 { "" } else { ", " };
+                write!(text, "{separator}{}", pieces[id.at()].text)?;
+            }
+            text.push(')');
+            Ok((text, Tightness::Atom))
+        };
+        // Operations of one tightness are read from the left, comparisons not at all.
+        let infix = |op: &str, tightness: Tightness, a: NodeId, b: NodeId| {
+            let left = if tightness == Tightness::Compare { Tightness::Sum } else { tightness };
+            let right = next(tightness);
+            Ok((format!("{} {op} {}", held(&pieces[a.at()], left), held(&pieces[b.at()], right)), tightness))
+        };
+        let (text, tightness) = match node {
+            Node::Score => ("score".to_owned(), Tightness::Atom),
+            Node::Upstream => ("upstream".to_owned(), Tightness::Atom),
+            Node::Index(axis) => (axis.name().to_owned(), Tightness::Atom),
+            Node::Length(side) => (side.name().to_owned(), Tightness::Atom),
+            Node::Float(value) => (format!("{value:?}"), Tightness::Atom),
+            Node::Int(value) => (value.to_string(), Tightness::Atom),
+            Node::Bool(value) => (value.to_string(), Tightness::Atom),
+            Node::Slot(id) => (format!("${}", self.slot_name(id)), Tightness::Atom),
+            Node::Tensor(id) => (format!("@{}", self.tensor_name(id)), Tightness::Atom),
+            Node::ToFloat(_) => call("float")?,
+            // The parentheses keep the negation of a number apart from a negative number.
+            Node::Unary(Unary::Neg, a) if matches!(self.node(a), Node::Float(_) | Node::Int(_)) => {
+                (format!("-({})", pieces[a.at()].text), Tightness::Prefix)
+            }
+            Node::Unary(Unary::Neg, a) => (format!("-{}", held(&pieces[a.at()], Tightness::Prefix)), Tightness::Prefix),
+            Node::Unary(op, _) => call(op.name())?,
+            Node::Binary(op, a, b) => match op {
+                Binary::Add => infix("+", Tightness::Sum, a, b)?,
+                Binary::Sub => infix("-", Tightness::Sum, a, b)?,
+                Binary::Mul => infix("*", Tightness::Product, a, b)?,
+                Binary::Div => infix("/", Tightness::Product, a, b)?,
+                Binary::Rem => infix("%", Tightness::Product, a, b)?,
+                Binary::Min | Binary::Max | Binary::Pow | Binary::FloorRem | Binary::Atan2 => call(op.name())?,
+            },
+            Node::Compare(op, a, b) => infix(op.name(), Tightness::Compare, a, b)?,
+            Node::Not(a) => (format!("!{}", held(&pieces[a.at()], Tightness::Prefix)), Tightness::Prefix),
+            Node::Logic(Logic::And, a, b) => infix("&", Tightness::And, a, b)?,
+            Node::Logic(Logic::Or, a, b) => infix("|", Tightness::Or, a, b)?,
+            Node::Select { .. } => call("select")?,
+        };
+        Ok(Piece { text, tightness, depth })
+    }
+}
+
+fn next(tightness: Tightness) -> Tightness {
+    match tightness {
+        Tightness::Or => Tightness::And,
+        Tightness::And => Tightness::Compare,
+        Tightness::Compare => Tightness::Sum,
+        Tightness::Sum => Tightness::Product,
+        Tightness::Product => Tightness::Prefix,
+        Tightness::Prefix | Tightness::Atom => Tightness::Atom,
+    }
+}
+
+/// The text of a piece, in parentheses if it holds together less tightly than needed.
+fn held(piece: &Piece, needed: Tightness) -> String {
+    if piece.tightness >= needed { piece.text.clone() } else { format!("({})", piece.text) }
+}

@@ -1,0 +1,255 @@
+//! The derivative of each operation, with what holds where none exists.
+//!
+//! | at | taken as |
+//! |---|---|
+//! | `abs` at 0 | 0 |
+//! | `relu` at 0 | 0 |
+//! | `min`, `max` of equal operands | the derivative of the operand that stands second in canonical order; constants stand last, so `max(x, 0)` agrees with `relu(x)` |
+//! | `floor`, `ceil`, at whole numbers too | 0 |
+//! | `a % b`, `floor_rem` at their jumps | as beside the jump: that of `a` minus the quotient times that of `b` |
+//! | `pow(a, b)` by `b` where `a` is 0, by `a` where `b` is 0 | 0 |
+//! | `select` | the derivative of the arm that is taken, at the border too; none by the condition |
+//! | comparisons, integers | none |
+//! | poles (`log` and `sqrt` at 0, `tan`, division by 0, `atan2` at the origin, ...) | what IEEE 754 makes of the formula: an infinity or NaN |
+
+use super::node::{Node, NodeId};
+use super::ops::{Binary, Compare, Unary};
+use super::simplify::Simplifier;
+use super::term::Term;
+
+/// A derivative: nothing where it is zero everywhere because of how the expression is built.
+pub(super) type Tangent = Option<Term>;
+
+/// Derivative of `y = op(a)` when `a` has derivative `t`.
+pub(super) fn unary(s: &mut Simplifier, op: Unary, a: NodeId, y: NodeId, t: Term) -> Tangent {
+    Some(match op {
+        Unary::Neg => t.scaled(-1.0),
+        Unary::Abs => {
+            let (zero, one, minus) = (s.literal(0.0), s.literal(1.0), s.literal(-1.0));
+            let below = s.compare(Compare::Lt, a, zero);
+            let above = s.compare(Compare::Gt, a, zero);
+            let low = s.select(below, minus, zero);
+            let sign = s.select(above, one, low);
+            t.times(sign, s)
+        }
+        Unary::Exp => t.times(y, s),
+        Unary::Log => t.divided(a, s),
+        Unary::Sqrt => t.divided(y, s).scaled(0.5),
+        Unary::Rsqrt => t.times(y, s).times(y, s).times(y, s).scaled(-0.5),
+        Unary::Reciprocal => t.divided(a, s).divided(a, s).scaled(-1.0),
+        Unary::Sin => {
+            let cos = s.unary(Unary::Cos, a);
+            t.times(cos, s)
+        }
+        Unary::Cos => {
+            let sin = s.unary(Unary::Sin, a);
+            t.times(sin, s).scaled(-1.0)
+        }
+        Unary::Tan => {
+            let (square, one) = (s.mul(y, y), s.literal(1.0));
+            let slope = s.add(square, one);
+            t.times(slope, s)
+        }
+        Unary::Tanh => {
+            let slope = one_minus_square(s, y);
+            t.times(slope, s)
+        }
+        Unary::Sigmoid => {
+            let square = s.mul(y, y);
+            let slope = s.sub(y, square);
+            t.times(slope, s)
+        }
+        Unary::Erf => {
+            let bell = bell(s, a, 1.0);
+            t.times(bell, s).scaled(std::f64::consts::FRAC_2_SQRT_PI)
+        }
+        Unary::Floor | Unary::Ceil => return None,
+        Unary::Relu => return above_zero(s, a, t, None),
+        Unary::Elu => {
+            let exp = s.unary(Unary::Exp, a);
+            let below = t.clone().times(exp, s);
+            return above_zero(s, a, t, Some(below));
+        }
+        Unary::Gelu => {
+            let slope = gelu_slope(s, a);
+            t.times(slope, s)
+        }
+        Unary::GeluTanh => {
+            let slope = gelu_tanh_slope(s, a);
+            t.times(slope, s)
+        }
+        Unary::Softplus => {
+            let sigmoid = s.unary(Unary::Sigmoid, a);
+            t.times(sigmoid, s)
+        }
+        Unary::Swish => {
+            let sigmoid = s.unary(Unary::Sigmoid, a);
+            let (sum, product) = (s.add(sigmoid, y), s.mul(sigmoid, y));
+            let slope = s.sub(sum, product);
+            t.times(slope, s)
+        }
+    })
+}
+
+/// Derivative of `y = op(a, b)` when `a` has derivative `ta` and `b` has derivative `tb`.
+pub(super) fn binary(
+    s: &mut Simplifier,
+    op: Binary,
+    [a, b]: [NodeId; 2],
+    y: NodeId,
+    ta: Tangent,
+    tb: Tangent,
+) -> Tangent {
+    match op {
+        Binary::Add => sum(s, ta, tb),
+        Binary::Sub => sum(s, ta, tb.map(|t| t.scaled(-1.0))),
+        Binary::Mul => {
+            let (by_a, by_b) = (ta.map(|t| t.times(b, s)), tb.map(|t| t.times(a, s)));
+            sum(s, by_a, by_b)
+        }
+        Binary::Div => {
+            let (by_a, by_b) = (ta.map(|t| t.divided(b, s)), tb.map(|t| t.times(y, s).divided(b, s).scaled(-1.0)));
+            sum(s, by_a, by_b)
+        }
+        Binary::Min | Binary::Max => {
+            let first = if op == Binary::Min { Compare::Lt } else { Compare::Gt };
+            let keep = s.compare(first, a, b);
+            choice(s, keep, ta, tb)
+        }
+        Binary::Pow => {
+            let by_a = ta.and_then(|t| power_by_base(s, a, b, t));
+            let by_b = tb.map(|t| power_by_exponent(s, a, y, t));
+            sum(s, by_a, by_b)
+        }
+        Binary::Rem | Binary::FloorRem => {
+            let by_b = tb.map(|t| {
+                let whole = s.sub(a, y);
+                t.times(whole, s).divided(b, s).scaled(-1.0)
+            });
+            sum(s, ta, by_b)
+        }
+        Binary::Atan2 => {
+            let (aa, bb) = (s.mul(a, a), s.mul(b, b));
+            let square = s.add(aa, bb);
+            let by_a = ta.map(|t| t.times(b, s).divided(square, s));
+            let by_b = tb.map(|t| t.times(a, s).divided(square, s).scaled(-1.0));
+            sum(s, by_a, by_b)
+        }
+    }
+}
+
+/// Derivative of a selection: that of the arm that is taken.
+///
+/// The arms stay inside a selection of their own, so that an infinite derivative of the other arm has no influence; what is common to both
+/// is taken in front of it.
+pub(super) fn choice(s: &mut Simplifier, keep: NodeId, yes: Tangent, no: Tangent) -> Tangent {
+    if let Node::Bool(value) = s.arena.node(keep) {
+        return if value { yes } else { no };
+    }
+    match (yes, no) {
+        (None, None) => None,
+        (Some(yes), None) => Some(yes.guarded(keep, true)),
+        (None, Some(no)) => Some(no.guarded(keep, false)),
+        (Some(yes), Some(no)) => {
+            let (common, yes, no) =
+                if yes.is_guarded() || no.is_guarded() { (Term::one(), yes, no) } else { yes.split_factors(no) };
+            let (yes, no) = (yes.write(s), no.write(s));
+            let chosen = s.select(keep, yes, no);
+            Some(common.times(chosen, s))
+        }
+    }
+}
+
+fn sum(s: &mut Simplifier, a: Tangent, b: Tangent) -> Tangent {
+    match (a, b) {
+        (Some(a), Some(b)) => a.plus(b, s),
+        (one, None) | (None, one) => one,
+    }
+}
+
+fn above_zero(s: &mut Simplifier, a: NodeId, above: Term, below: Tangent) -> Tangent {
+    let zero = s.literal(0.0);
+    let keep = s.compare(Compare::Gt, a, zero);
+    choice(s, keep, Some(above), below)
+}
+
+/// `1 - y^2`, written with the part that varies first.
+fn one_minus_square(s: &mut Simplifier, y: NodeId) -> NodeId {
+    let (square, one) = (s.mul(y, y), s.literal(1.0));
+    s.sub(one, square)
+}
+
+/// `e^(-a^2 * by)`.
+fn bell(s: &mut Simplifier, a: NodeId, by: f64) -> NodeId {
+    let (square, by) = (s.mul(a, a), s.literal(-by));
+    let exponent = s.mul(square, by);
+    s.unary(Unary::Exp, exponent)
+}
+
+/// `(1 + erf(a / sqrt 2)) / 2 + a * e^(-a^2 / 2) / sqrt(2 pi)`.
+fn gelu_slope(s: &mut Simplifier, a: NodeId) -> NodeId {
+    let root = s.literal(std::f64::consts::FRAC_1_SQRT_2);
+    let scaled = s.mul(a, root);
+    let erf = s.unary(Unary::Erf, scaled);
+    let half = s.literal(0.5);
+    let rise = s.mul(erf, half);
+    let rise = s.add(rise, half);
+    let (bell, density) =
+        (bell(s, a, 0.5), s.literal(0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2));
+    let weighted = s.mul(a, bell);
+    let weighted = s.mul(weighted, density);
+    s.add(rise, weighted)
+}
+
+/// With `t = tanh(k (a + c a^3))`: `(1 + t) / 2 + a / 2 * (1 - t^2) * k (1 + 3 c a^2)`.
+fn gelu_tanh_slope(s: &mut Simplifier, a: NodeId) -> NodeId {
+    let (k, c) = ((2.0 / std::f64::consts::PI).sqrt(), 0.044_715);
+    let square = s.mul(a, a);
+    let cube = s.mul(square, a);
+    let [k_node, kc, k3c, half] = [k, k * c, 3.0 * k * c, 0.5].map(|value| s.literal(value));
+    let (low, high) = (s.mul(a, k_node), s.mul(cube, kc));
+    let inner = s.add(low, high);
+    let t = s.unary(Unary::Tanh, inner);
+    let rise = s.mul(t, half);
+    let rise = s.add(rise, half);
+    let steep = s.mul(square, k3c);
+    let steep = s.add(steep, k_node);
+    let bend = one_minus_square(s, t);
+    let product = s.mul(a, bend);
+    let product = s.mul(product, steep);
+    let product = s.mul(product, half);
+    s.add(rise, product)
+}
+
+/// `b * a^(b - 1) * t`; nothing for the constant exponent 0, and 0 where the exponent is 0.
+fn power_by_base(s: &mut Simplifier, a: NodeId, b: NodeId, t: Term) -> Tangent {
+    match s.constant(b).map(|c| c.value()) {
+        Some(0.0) => None,
+        Some(1.0) => Some(t),
+        Some(2.0) => Some(t.times(a, s).scaled(2.0)),
+        Some(c) => {
+            let exponent = s.literal(f64::from(c) - 1.0);
+            let power = s.binary(Binary::Pow, a, exponent);
+            Some(t.times(power, s).scaled(f64::from(c)))
+        }
+        None => {
+            let (zero, one) = (s.literal(0.0), s.literal(1.0));
+            let exponent = s.sub(b, one);
+            let power = s.binary(Binary::Pow, a, exponent);
+            let slope = s.mul(power, b);
+            // At the base 0 the power is infinite, but `a^0` is 1 everywhere.
+            let flat = s.compare(Compare::Eq, b, zero);
+            let slope = s.select(flat, zero, slope);
+            Some(t.times(slope, s))
+        }
+    }
+}
+
+/// `a^b * log(a) * t`, and 0 where `a` is 0.
+fn power_by_exponent(s: &mut Simplifier, a: NodeId, y: NodeId, t: Term) -> Term {
+    let zero = s.literal(0.0);
+    let (log, at_zero) = (s.unary(Unary::Log, a), s.compare(Compare::Eq, a, zero));
+    let growth = s.mul(y, log);
+    let growth = s.select(at_zero, zero, growth);
+    t.times(growth, s)
+}
