@@ -21,6 +21,14 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// The remote store cannot be set up. Whether it answers is not asked here.
+    #[error("the remote store {location} cannot be used: {detail}; correct or unset QKVAULT_REMOTE and its companions")]
+    Remote {
+        /// Where it should be.
+        location: String,
+        /// What is wrong.
+        detail: String,
+    },
     /// Others can write to the folder.
     #[error(
         "the vault folder {} is not trusted: {why}. A stored plan runs on the GPU, so whoever can write there can run \

@@ -63,8 +63,12 @@ impl Folder {
 
     /// Makes what is missing. Called again when the folder was removed while open.
     pub(crate) fn create(&self) -> io::Result<()> {
-        for path in [&self.places.entries, &self.places.locks, &self.places.quarantine] {
-            trust::create_private(path, self.allow_shared)?;
+        trust::create_private(&self.places.entries, self.allow_shared)?;
+        // Without these two there are no locks and nothing is moved aside; the vault works all the same.
+        for path in [&self.places.locks, &self.places.quarantine] {
+            if let Err(error) = trust::create_private(path, self.allow_shared) {
+                tracing::debug!(path = %path.display(), %error, "could not make a folder of the vault");
+            }
         }
         // Backup tools skip folders with this file. Its absence costs nothing, so failing to write it is no error.
         let tag = self.places.root.join("CACHEDIR.TAG");

@@ -58,6 +58,7 @@ mod paths;
 mod quarantine;
 mod read;
 mod rejection;
+mod remote;
 mod scan;
 mod settings;
 mod stats;
@@ -83,6 +84,9 @@ pub use pack::{
     UnpackOptions, UnpackReport, WeakSecret, read_manifest, verify_pack,
 };
 pub use rejection::Rejection;
-pub use settings::{FolderSource, OptionError, Settings, parse_bytes};
+#[cfg(feature = "http")]
+pub use remote::{BadLocation, HttpRemote};
+pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name};
+pub use settings::{FolderSource, OptionError, RemoteSettings, Settings, parse_bytes};
 pub use stats::Stats;
 pub use vault::{Source, Vault};

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::folder::Folder;
 use crate::format::{Codec, encode};
 use crate::read::Loaded;
+use crate::remote::Fetched;
 use crate::stats::{add, count};
 use crate::{Entry, EntryKind, Key, Mode, Rejection, Source, StoreError, Vault};
 
@@ -31,7 +32,7 @@ pub(crate) enum Below {
 const STAMPED: usize = 65_536;
 
 impl Vault {
-    /// Looks a key up: memory, then the folder, then the layers.
+    /// Looks a key up: memory, then the folder, the layers, and the remote.
     ///
     /// Never an error and never a wait for other builders. A file that is not served is told, counted, logged, and
     /// moved aside if it lies in the vault's own folder; if another place has the key, that one answers.
@@ -39,7 +40,7 @@ impl Vault {
         if let Some(entry) = self.recall(key) {
             return Lookup::Hit(entry);
         }
-        match self.look_below(key) {
+        match self.look_everywhere(key) {
             Below::Found(entry, source) => {
                 self.count_hit(source);
                 Lookup::Hit(entry)
@@ -57,6 +58,7 @@ impl Vault {
     pub fn put(&self, key: &Key, entry: Entry) -> Result<Arc<Entry>, StoreError> {
         let entry = Arc::new(entry);
         self.inner.memory.insert(*key, Arc::clone(&entry));
+        self.back_fill(key, &entry);
         self.store(key, &entry)?;
         Ok(entry)
     }
@@ -109,12 +111,61 @@ impl Vault {
         Below::Missing(first)
     }
 
+    /// Asks the folder, the layers, then the remote.
+    pub(crate) fn look_everywhere(&self, key: &Key) -> Below {
+        match self.look_below(key) {
+            Below::Missing(rejection) => match self.ask_remote(key) {
+                Below::Missing(later) => Below::Missing(rejection.or(later)),
+                found => found,
+            },
+            found => found,
+        }
+    }
+
+    /// Asks the remote, if there is one; a hit goes into memory and into the folder.
+    fn ask_remote(&self, key: &Key) -> Below {
+        let inner = &*self.inner;
+        let Some(link) = &inner.remote else {
+            return Below::Missing(None);
+        };
+        match link.fetch(key) {
+            Fetched::Nothing => Below::Missing(None),
+            Fetched::Bad(rejection) => {
+                inner.counters.count_rejection(&rejection);
+                let location = link.options.remote.location();
+                tracing::warn!(%location, %key, cause = %rejection.cause(), why = %rejection, "an entry of the remote store was rejected");
+                Below::Missing(Some(rejection))
+            }
+            Fetched::Hit(entry) if !self.answers(&entry) => {
+                count(&inner.counters.refusals_expired);
+                Below::Missing(None)
+            }
+            Fetched::Hit(entry) => {
+                let entry = Arc::new(entry);
+                inner.memory.insert(*key, Arc::clone(&entry));
+                if inner.settings.mode == Mode::ReadWrite {
+                    // Counted and logged there; the answer does not depend on it.
+                    let _ = self.store(key, &entry);
+                }
+                Below::Found(entry, Source::Remote)
+            }
+        }
+    }
+
+    /// Queues an entry for the remote, if it takes any.
+    pub(crate) fn back_fill(&self, key: &Key, entry: &Arc<Entry>) {
+        if let Some(uploader) = &self.inner.uploader {
+            uploader.send(*key, Arc::clone(entry));
+        }
+    }
+
     pub(crate) fn count_hit(&self, source: Source) {
         let counters = &self.inner.counters;
         match source {
             Source::Memory => counters.hits_memory.count(),
             Source::Disk => count(&counters.hits_disk),
             Source::Layer(_) => count(&counters.hits_layer),
+            Source::Remote => count(&counters.hits_remote),
             Source::Waited => count(&counters.hits_waited),
             Source::Built => {}
         }

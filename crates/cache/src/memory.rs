@@ -14,11 +14,11 @@ type Inner = Cache<Key, Arc<Entry>, Weight, DefaultHashBuilder, Watch>;
 pub(crate) struct Memory {
     cache: Option<Inner>,
     evicted: Arc<AtomicU64>,
-    bytes: u64,
+    weight: Weight,
 }
 
 /// Most parts the cache is split into: enough for the threads that launch, and each part still holds large entries.
-const SHARDS: usize = 16;
+const SHARDS: usize = 8;
 
 impl Memory {
     /// With 0 entries or 0 bytes nothing is kept.
@@ -29,16 +29,17 @@ impl Memory {
             .shards(SHARDS)
             .estimated_items_capacity(entries)
             .weight_capacity(weight.capacity())
-            // With the default of 0.97 a cache for one entry would never take one.
-            .hot_allocation(if entries < 34 { 0.5 } else { 0.97 })
             .build();
         let cache = match options {
-            Ok(options) if entries > 0 && bytes > 0 => {
-                Some(Cache::with_options(options, weight, DefaultHashBuilder::default(), Watch(Arc::clone(&evicted))))
-            }
+            Ok(options) if entries > 0 && bytes > 0 => Some(Cache::with_options(
+                options,
+                weight.clone(),
+                DefaultHashBuilder::default(),
+                Watch(Arc::clone(&evicted)),
+            )),
             _ => None,
         };
-        Memory { cache, evicted, bytes }
+        Memory { cache, evicted, weight }
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
@@ -46,11 +47,13 @@ impl Memory {
     }
 
     pub(crate) fn insert(&self, key: Key, entry: Arc<Entry>) {
-        // What is larger than all of the memory would push out everything else and not stay itself.
-        if let Some(cache) = &self.cache
-            && entry.memory_bytes() <= self.bytes
-        {
+        let Some(cache) = &self.cache else { return };
+        if self.weight.weight(&key, &entry) <= cache.shard_capacity() {
             cache.insert(key, entry);
+        } else {
+            // Larger than its part of the memory, it would push out everything else there and go beyond the bound. What
+            // was under the key before must not answer for it, either.
+            cache.remove(&key);
         }
     }
 

@@ -75,7 +75,7 @@ impl Vault {
             lead.land(Outcome::Entry(Arc::clone(&entry)));
             return Ok(Obtained::new(entry, Source::Memory));
         }
-        let mut found = self.look_below(key);
+        let mut found = self.look_everywhere(key);
         let mut _lock = None;
         if let (Below::Missing(_), Mode::ReadWrite) = (&found, self.inner.settings.mode) {
             _lock = self.lock(key);
@@ -105,6 +105,7 @@ impl Vault {
         std::mem::forget(failed);
         self.inner.memory.insert(*key, Arc::clone(&entry));
         let unstored = self.store(key, &entry).err().map(Arc::new);
+        self.back_fill(key, &entry);
         lead.land(Outcome::Entry(Arc::clone(&entry)));
         Ok(Obtained { entry, source: Source::Built, unstored })
     }

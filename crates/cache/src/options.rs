@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::RemoteOptions;
 use crate::settings::{EnvLookup, OptionError, Settings};
 
 /// What the vault may do with its folder.
@@ -56,6 +57,7 @@ pub struct VaultOptions {
     pub(crate) library: Option<String>,
     pub(crate) durable: bool,
     pub(crate) lock_wait: Duration,
+    pub(crate) remote: Option<RemoteOptions>,
     pub(crate) clock: Clock,
     pub(crate) env: EnvLookup,
 }
@@ -74,6 +76,7 @@ impl Default for VaultOptions {
             library: None,
             durable: true,
             lock_wait: Duration::from_secs(120),
+            remote: None,
             clock: Arc::new(SystemTime::now),
             env: Arc::new(|name: &str| std::env::var_os(name)),
         }
@@ -118,7 +121,8 @@ impl VaultOptions {
     }
 
     /// Bounds of the memory layer: entries and bytes. Default: 1024 entries, 256 MiB. Entries that someone still holds
-    /// are kept beyond the bounds, because dropping them here would free nothing.
+    /// are kept beyond the bounds, because dropping them here would free nothing. An entry larger than an eighth of the
+    /// bytes may be left out.
     pub fn memory(mut self, entries: usize, bytes: u64) -> Self {
         (self.memory_entries, self.memory_bytes) = (entries, bytes);
         self
@@ -155,6 +159,14 @@ impl VaultOptions {
     /// Longest wait for another process that builds the same key, before building it here too. Default: two minutes.
     pub fn lock_wait(mut self, wait: Duration) -> Self {
         self.lock_wait = wait;
+        self
+    }
+
+    /// A remote store, asked after every local place; else `$QKVAULT_REMOTE` (an http address, with the feature `http`,
+    /// or a folder) with `$QKVAULT_REMOTE_TOKEN`, `$QKVAULT_REMOTE_DEADLINE_MS` and `$QKVAULT_REMOTE_SEAL_FILE` (a file
+    /// with the seal's secret); else none.
+    pub fn remote(mut self, remote: RemoteOptions) -> Self {
+        self.remote = Some(remote);
         self
     }
 

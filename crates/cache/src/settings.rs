@@ -40,6 +40,20 @@ pub struct Settings {
     pub limits: DiskLimits,
     /// Whether folders that others can write to are used.
     pub allow_shared_writable: bool,
+    /// The remote store, without its secrets.
+    pub remote: Option<RemoteSettings>,
+}
+
+/// The remote store that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RemoteSettings {
+    /// An http address or a folder.
+    pub location: String,
+    /// Longest time that one look-up waits for it.
+    pub deadline: Duration,
+    /// The file with the seal's secret; `None` also when the key was set in code.
+    pub seal_file: Option<PathBuf>,
 }
 
 /// A variable that cannot be understood.
@@ -58,6 +72,7 @@ const MODE: &str = "QKVAULT_CACHE";
 const MAX_BYTES: &str = "QKVAULT_CACHE_MAX_BYTES";
 const MAX_AGE: &str = "QKVAULT_CACHE_MAX_AGE";
 const ALLOW_SHARED: &str = "QKVAULT_CACHE_ALLOW_SHARED";
+const DEADLINE: &str = "QKVAULT_REMOTE_DEADLINE_MS";
 
 impl Settings {
     pub(crate) fn resolve(options: &VaultOptions) -> Result<Self, OptionError> {
@@ -95,7 +110,13 @@ impl Settings {
                 _ => return Err(bad(ALLOW_SHARED, value, "1 or 0")),
             },
         };
-        Ok(Settings { folder, folder_source, mode, layers, limits, allow_shared_writable })
+        let remote = match &options.remote {
+            Some(remote) => {
+                Some(RemoteSettings { location: remote.remote.location(), deadline: remote.deadline, seal_file: None })
+            }
+            None => remote_from(&env)?,
+        };
+        Ok(Settings { folder, folder_source, mode, layers, limits, allow_shared_writable, remote })
     }
 }
 
@@ -138,6 +159,25 @@ fn limits_from(env: &dyn Fn(&str) -> Option<OsString>) -> Result<DiskLimits, Opt
         limits.max_age = (days != 0).then(|| Duration::from_secs(u64::from(days) * 86_400));
     }
     Ok(limits)
+}
+
+fn remote_from(env: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<RemoteSettings>, OptionError> {
+    let Some(location) = env("QKVAULT_REMOTE") else {
+        return Ok(None);
+    };
+    let expected = "an http address, or the path of a folder, in UTF-8";
+    let location = location.into_string().map_err(|value| bad("QKVAULT_REMOTE", value, expected))?;
+    let deadline = match env(DEADLINE) {
+        None => Duration::from_secs(1),
+        Some(value) => {
+            let millis = value.to_str().and_then(|text| text.trim().parse().ok());
+            let millis = millis.filter(|millis| (1..=600_000).contains(millis));
+            let expected = "milliseconds from 1 to 600000";
+            Duration::from_millis(millis.ok_or_else(|| bad(DEADLINE, value, expected))?)
+        }
+    };
+    let seal_file = env("QKVAULT_REMOTE_SEAL_FILE").map(PathBuf::from);
+    Ok(Some(RemoteSettings { location, deadline, seal_file }))
 }
 
 /// Reads a number of bytes: digits, then nothing or one of `K`, `M`, `G`, `T` (powers of 1024), in either case.

@@ -46,6 +46,18 @@ pub struct Stats {
     pub evicted_disk_bytes: u64,
     /// Times a per-key lock could not be had and the build went on without.
     pub locks_unavailable: u64,
+    /// Questions that the remote store answered with "none".
+    pub remote_misses: u64,
+    /// Questions that failed, or missed their deadline.
+    pub remote_failures: u64,
+    /// Questions that were not asked, because it had failed shortly before or too many were under way.
+    pub remote_skipped: u64,
+    /// Entries sent to the remote store.
+    pub uploads: u64,
+    /// Entries that it did not take.
+    pub upload_failures: u64,
+    /// Entries that were not sent, because it had failed shortly before or too many waited.
+    pub uploads_dropped: u64,
     /// Entries in memory now.
     pub memory_entries: u64,
     /// Bytes in memory now.
@@ -142,6 +154,8 @@ impl Counters {
             locks_unavailable: locks_unavailable.load(Relaxed),
             memory_entries,
             memory_bytes,
+            // The vault fills in what other rooms count.
+            ..Stats::default()
         }
     }
 }

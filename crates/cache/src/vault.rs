@@ -2,14 +2,17 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::flight::Flights;
 use crate::folder::Folder;
 use crate::gc::AutoGc;
 use crate::memory::Memory;
+use crate::remote::{Link, Uploader};
 use crate::stats::Counters;
-use crate::{Key, Mode, OpenError, Settings, Stats, VaultOptions};
+use crate::{Key, Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
 
 /// An open vault. Cloning gives another handle on the same one.
 #[derive(Clone)]
@@ -23,6 +26,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) folder: Option<Folder>,
     pub(crate) layers: Vec<Folder>,
+    pub(crate) remote: Option<Arc<Link>>,
+    pub(crate) uploader: Option<Uploader>,
     pub(crate) memory: Memory,
     pub(crate) flights: Flights,
     pub(crate) counters: Counters,
@@ -43,6 +48,8 @@ pub enum Source {
     Disk,
     /// A read-only layer, counted from 0.
     Layer(usize),
+    /// The remote store.
+    Remote,
     /// The builder.
     Built,
     /// Another thread's builder, which this one waited for.
@@ -73,7 +80,15 @@ impl Vault {
                 tracing::warn!(%path, "a layer of the vault holds no entries, or is not there");
             }
         }
-        Ok(Self::assemble(options, settings, folder, layers))
+        let remote = match (settings.mode, &options.remote, &settings.remote) {
+            (Mode::Off, ..) | (_, None, None) => None,
+            (_, Some(remote), _) => Some(remote.clone()),
+            (_, None, Some(remote)) => {
+                let token = (options.env)("QKVAULT_REMOTE_TOKEN").and_then(|token| token.into_string().ok());
+                Some(crate::remote::locate(remote, token.as_deref(), shared)?)
+            }
+        };
+        Ok(Self::assemble(options, settings, folder, layers, remote))
     }
 
     /// Opens the vault, or, if that fails, one that keeps entries in memory only, with a warning: for services that
@@ -98,12 +113,23 @@ impl Vault {
             layers: Vec::new(),
             limits: options.limits.unwrap_or_default(),
             allow_shared_writable: false,
+            remote: None,
         };
-        Self::assemble(options, settings, None, Vec::new())
+        Self::assemble(options, settings, None, Vec::new(), None)
     }
 
-    fn assemble(options: VaultOptions, settings: Settings, folder: Option<Folder>, layers: Vec<Folder>) -> Self {
+    fn assemble(
+        options: VaultOptions,
+        settings: Settings,
+        folder: Option<Folder>,
+        layers: Vec<Folder>,
+        remote: Option<RemoteOptions>,
+    ) -> Self {
         let memory = Memory::new(options.memory_entries, options.memory_bytes);
+        let writes = settings.mode == Mode::ReadWrite;
+        let remote = remote.map(|options| Arc::new(Link::new(options)));
+        let uploader = remote.as_ref().filter(|link| writes && link.options.upload);
+        let uploader = uploader.map(|link| Uploader::new(Arc::clone(link)));
         Vault {
             library: options.library.as_deref().map(Arc::from),
             inner: Arc::new(Inner {
@@ -111,6 +137,8 @@ impl Vault {
                 settings,
                 folder,
                 layers,
+                remote,
+                uploader,
                 memory,
                 flights: Flights::default(),
                 counters: Counters::default(),
@@ -135,11 +163,25 @@ impl Vault {
         self.inner.folder.as_ref().map(|folder| folder.places.root.as_path())
     }
 
+    /// Waits until every entry built so far was sent to the remote store, or given up; false if that takes longer than
+    /// `within`. Call it before a process ends that was there to fill the remote: what still waits then is lost.
+    pub fn flush_remote(&self, within: Duration) -> bool {
+        self.inner.uploader.as_ref().is_none_or(|uploader| uploader.flush(within))
+    }
+
     /// Counters since opening, and what memory holds.
     pub fn stats(&self) -> Stats {
         let (entries, bytes) = self.inner.memory.holds();
         let mut stats = self.inner.counters.snapshot(entries, bytes);
         stats.evicted_memory = self.inner.memory.evicted();
+        if let Some(link) = &self.inner.remote {
+            stats.remote_misses = link.misses.load(Relaxed);
+            stats.remote_failures = link.failures.load(Relaxed);
+            stats.remote_skipped = link.skipped.load(Relaxed);
+        }
+        if let Some(uploader) = &self.inner.uploader {
+            [stats.uploads, stats.upload_failures, stats.uploads_dropped] = uploader.counts();
+        }
         stats
     }
 }

@@ -1,0 +1,81 @@
+//! A plain folder as a remote: any mount that many hosts see.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
+use crate::{Key, trust};
+
+/// Entries as files below a folder. It is never made here: a mount that is missing must not be filled beneath.
+#[derive(Clone, Debug)]
+pub struct FolderRemote {
+    root: PathBuf,
+    allow_shared: bool,
+}
+
+impl FolderRemote {
+    /// The folder, which must exist when it is used. With `allow_shared_writable`, it may be one that others can write
+    /// to; then seal the entries, or trust all of them.
+    pub fn new(root: impl Into<PathBuf>, allow_shared_writable: bool) -> Self {
+        FolderRemote { root: root.into(), allow_shared: allow_shared_writable }
+    }
+
+    fn check(&self, meta: &fs::Metadata, what: &Path) -> Result<(), RemoteError> {
+        match trust::distrust(meta) {
+            Some(why) if !self.allow_shared => {
+                Err(RemoteError::Untrusted { detail: format!("{}: {why}", what.display()) })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Remote for FolderRemote {
+    fn location(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn fetch(&self, key: &Key, _: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
+        let root = fs::metadata(&self.root).map_err(unreachable)?;
+        self.check(&root, &self.root)?;
+        let path = self.root.join(remote_name(key));
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreachable(error)),
+        };
+        self.check(&file.metadata().map_err(unreachable)?, &path)?;
+        let mut bytes = Vec::new();
+        file.take(MAX_REMOTE_BYTES + 1).read_to_end(&mut bytes).map_err(unreachable)?;
+        match bytes.len() as u64 > MAX_REMOTE_BYTES {
+            true => Err(RemoteError::TooLarge { limit: MAX_REMOTE_BYTES }),
+            false => Ok(Some(bytes)),
+        }
+    }
+
+    fn store(&self, key: &Key, bytes: &[u8], _: Duration) -> Result<(), RemoteError> {
+        let root = fs::metadata(&self.root).map_err(unreachable)?;
+        self.check(&root, &self.root)?;
+        let path = self.root.join(remote_name(key));
+        let folder = path.parent().unwrap_or(&self.root);
+        fs::create_dir_all(folder).map_err(unreachable)?;
+        let mut builder = tempfile::Builder::new();
+        #[cfg(unix)]
+        {
+            // Other hosts read as other users; the umask says how far.
+            use std::os::unix::fs::PermissionsExt;
+            builder.permissions(fs::Permissions::from_mode(0o644));
+        }
+        let mut file = builder.prefix(".tmp-").tempfile_in(folder).map_err(unreachable)?;
+        file.write_all(bytes).map_err(unreachable)?;
+        file.as_file().sync_all().map_err(unreachable)?;
+        file.persist(&path).map_err(|error| unreachable(error.error))?;
+        Ok(())
+    }
+}
+
+fn unreachable(error: io::Error) -> RemoteError {
+    RemoteError::Unreachable { detail: error.to_string() }
+}

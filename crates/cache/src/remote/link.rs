@@ -1,0 +1,134 @@
+//! The vault's end of a remote: deadline, breaker, seal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+
+use super::breaker::Breaker;
+use super::{RemoteError, RemoteOptions};
+use crate::format::HASH_LEN;
+use crate::stats::count;
+use crate::{Entry, Key, Rejection, decode};
+
+/// A remote in use.
+pub(crate) struct Link {
+    pub(crate) options: RemoteOptions,
+    breaker: Breaker,
+    asking: AtomicUsize,
+    pub(crate) misses: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+}
+
+/// What asking came to.
+pub(crate) enum Fetched {
+    Hit(Entry),
+    Bad(Rejection),
+    Nothing,
+}
+
+/// Most questions under way at once. A remote that never answers keeps its threads, and so no more than this many.
+const ASKING: usize = 16;
+
+impl Link {
+    pub(crate) fn new(options: RemoteOptions) -> Self {
+        Link {
+            breaker: Breaker::new(options.retry_after),
+            options,
+            asking: AtomicUsize::new(0),
+            misses: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks for a key, and returns within the deadline whatever the remote does.
+    pub(crate) fn fetch(self: &Arc<Self>, key: &Key) -> Fetched {
+        if !self.breaker.allows() || self.asking.load(Relaxed) >= ASKING {
+            count(&self.skipped);
+            return Fetched::Nothing;
+        }
+        match self.ask(*key) {
+            Ok(None) => {
+                self.breaker.reset();
+                count(&self.misses);
+                Fetched::Nothing
+            }
+            Ok(Some(bytes)) => {
+                self.breaker.reset();
+                match self.open(key, &bytes) {
+                    Ok(entry) => Fetched::Hit(entry),
+                    Err(rejection) => Fetched::Bad(rejection),
+                }
+            }
+            Err(error) => {
+                count(&self.failures);
+                let location = self.options.remote.location();
+                let pause = self.options.retry_after.as_secs_f32();
+                if self.breaker.trip() {
+                    tracing::warn!(%location, %error, pause_s = pause, "the remote store does not answer: it is left alone for a while");
+                } else {
+                    tracing::debug!(%location, %error, "the remote store still does not answer");
+                }
+                Fetched::Nothing
+            }
+        }
+    }
+
+    /// Asks in a thread of its own, because not every wait can be given a deadline (a folder on a dead mount cannot).
+    fn ask(self: &Arc<Self>, key: Key) -> Result<Option<Vec<u8>>, RemoteError> {
+        let within = self.options.deadline;
+        let (sender, receiver) = sync_channel(1);
+        let link = Arc::clone(self);
+        self.asking.fetch_add(1, Relaxed);
+        let ask = move || {
+            let _asking = Asking(&link.asking);
+            // Nobody may be waiting any more.
+            let _ = sender.send(link.options.remote.fetch(&key, within));
+        };
+        let spawned = thread::Builder::new().name("qkvault-fetch".to_owned()).spawn(ask);
+        if let Err(error) = spawned {
+            self.asking.fetch_sub(1, Relaxed);
+            return Err(RemoteError::Unreachable { detail: format!("no thread to ask it: {error}") });
+        }
+        match receiver.recv_timeout(within) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err(RemoteError::Timeout { within }),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(RemoteError::Unreachable { detail: "asking it panicked".to_owned() })
+            }
+        }
+    }
+
+    /// Checks what was sent: the seal, if there is a key, then the entry.
+    fn open(&self, key: &Key, bytes: &[u8]) -> Result<Entry, Rejection> {
+        let bytes = match &self.options.seal {
+            None => bytes,
+            Some(seal) => match bytes.split_last_chunk::<HASH_LEN>() {
+                // Comparing with a blake3 hash takes the same time wherever they differ.
+                Some((entry, found)) if seal.seal(entry) == *found => entry,
+                _ => return Err(Rejection::Seal),
+            },
+        };
+        decode(bytes, Some(key)).map(|(_, entry)| entry)
+    }
+
+    /// What is sent for an entry.
+    pub(crate) fn seal(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if let Some(seal) = &self.options.seal {
+            let seal = seal.seal(&bytes);
+            bytes.extend_from_slice(seal.as_bytes());
+        }
+        bytes
+    }
+}
+
+/// Counts a question out when it ends, also by a panic.
+struct Asking<'a>(&'a AtomicUsize);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,259 @@
+//! Remote stores: a folder, and stores that fail in every way.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use qkvault_cache::{
+    Cause, FolderRemote, Key, Lookup, Mode, OpenError, Remote, RemoteError, RemoteOptions, SealKey, Source, Vault,
+    VaultOptions, remote_name,
+};
+
+use super::kit::*;
+
+fn remote_folder(path: &std::path::Path) -> RemoteOptions {
+    RemoteOptions::new(FolderRemote::new(path, false))
+}
+
+#[test]
+fn what_one_host_builds_another_fetches() {
+    let (remote, here, there) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = Vault::open(options(here.path()).remote(remote_folder(remote.path()))).unwrap();
+    first.get_or_build(&key(1), || Ok::<_, Infallible>(plan(1))).unwrap();
+    first.put(&key(2), refusal("9.27.0")).unwrap();
+    assert!(first.flush_remote(Duration::from_secs(20)));
+    assert_eq!((first.stats().uploads, first.stats().remote_misses), (2, 1));
+    assert!(remote.path().join(remote_name(&key(1))).exists());
+
+    let second = Vault::open(options(there.path()).remote(remote_folder(remote.path()))).unwrap();
+    let never = || -> Result<_, Infallible> { panic!("not built") };
+    let got = second.get_or_build(&key(1), never).unwrap();
+    assert_eq!((got.source, &*got.entry), (Source::Remote, &plan(1)));
+    assert!(matches!(second.get(&key(2)), Lookup::Hit(_)));
+    assert_eq!(second.stats().hits_remote, 2);
+    assert!(file_of(there.path(), &key(1)).exists(), "back-filled into the folder");
+    assert_eq!(open(there.path()).get_or_build(&key(1), never).unwrap().source, Source::Disk);
+    // A refusal of another library does not answer from a remote either.
+    assert!(matches!(second.for_library("9.99").get(&key(2)), Lookup::Absent));
+}
+
+#[test]
+fn read_only_fetches_and_keeps_nothing_and_off_asks_nothing() {
+    let (remote, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let filler = Vault::open(options(here.path()).remote(remote_folder(remote.path()))).unwrap();
+    filler.put(&key(1), plan(1)).unwrap();
+    assert!(filler.flush_remote(Duration::from_secs(20)));
+
+    let empty = tempfile::tempdir().unwrap();
+    let ro = options(empty.path()).mode(Mode::ReadOnly).remote(remote_folder(remote.path()));
+    let ro = Vault::open(ro).unwrap();
+    assert!(matches!(ro.get(&key(1)), Lookup::Hit(_)));
+    ro.get_or_build(&key(2), || Ok::<_, Infallible>(plan(2))).unwrap();
+    assert!(ro.flush_remote(Duration::ZERO) && ro.stats().uploads == 0);
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
+    let off = options(empty.path()).mode(Mode::Off).remote(remote_folder(remote.path()));
+    assert!(matches!(Vault::open(off).unwrap().get(&key(1)), Lookup::Absent));
+}
+
+#[test]
+fn what_a_remote_sends_is_checked_like_a_file() {
+    let (remote, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let filler = Vault::open(options(here.path()).remote(remote_folder(remote.path()))).unwrap();
+    filler.put(&key(1), plan(1)).unwrap();
+    assert!(filler.flush_remote(Duration::from_secs(20)));
+    let good = std::fs::read(remote.path().join(remote_name(&key(1)))).unwrap();
+    let cut = qkvault_cache::encode(&key(3), &plan(3), qkvault_cache::Codec::Zstd).unwrap();
+    // Under another key, cut off, and empty.
+    for (n, bytes) in [(2, &good[..]), (3, &cut[..cut.len() - 1]), (4, &[])] {
+        let path = remote.path().join(remote_name(&key(n)));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    let fresh = tempfile::tempdir().unwrap();
+    let vault = Vault::open(options(fresh.path()).remote(remote_folder(remote.path()))).unwrap();
+    for n in 2..5 {
+        assert!(matches!(vault.get(&key(n)), Lookup::Rejected(_)), "{n}");
+        assert_eq!(vault.get_or_build(&key(n), || Ok::<_, Infallible>(plan(n))).unwrap().source, Source::Built);
+    }
+    let causes: Vec<Cause> = vault.stats().rejections.iter().map(|(cause, _)| *cause).collect();
+    assert_eq!(causes, [Cause::Magic, Cause::KeyMismatch, Cause::FileLength]);
+}
+
+#[test]
+fn a_sealed_remote_cannot_plant_a_plan() {
+    let (remote, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let sealed = |byte| RemoteOptions { seal: Some(SealKey::new([byte; 32])), ..remote_folder(remote.path()) };
+    let filler = Vault::open(options(here.path()).remote(sealed(1))).unwrap();
+    filler.put(&key(1), plan(1)).unwrap();
+    assert!(filler.flush_remote(Duration::from_secs(20)));
+    let open_with = |remote| {
+        let folder = tempfile::tempdir().unwrap();
+        Vault::open(options(folder.path()).remote(remote)).unwrap().get(&key(1))
+    };
+    assert!(matches!(open_with(sealed(1)), Lookup::Hit(_)));
+    assert!(matches!(open_with(sealed(2)), Lookup::Rejected(rejection) if rejection.cause() == Cause::Seal));
+    // A good entry without a seal, as someone without the secret would plant it.
+    let bytes = qkvault_cache::encode(&key(1), &plan(1), qkvault_cache::Codec::Zstd).unwrap();
+    std::fs::write(remote.path().join(remote_name(&key(1))), bytes).unwrap();
+    assert!(matches!(open_with(sealed(1)), Lookup::Rejected(rejection) if rejection.cause() == Cause::Seal));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_remote_folder_open_to_others_is_not_used_unless_asked() {
+    use std::os::unix::fs::PermissionsExt;
+    let (remote, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let vault = Vault::open(options(here.path()).remote(remote_folder(remote.path()))).unwrap();
+    vault.put(&key(1), plan(1)).unwrap();
+    assert!(vault.flush_remote(Duration::from_secs(20)));
+    std::fs::set_permissions(remote.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    for (allow, hit) in [(false, false), (true, true)] {
+        let fresh = tempfile::tempdir().unwrap();
+        let remote = RemoteOptions::new(FolderRemote::new(remote.path(), allow));
+        let vault = Vault::open(options(fresh.path()).remote(remote)).unwrap();
+        assert_eq!(matches!(vault.get(&key(1)), Lookup::Hit(_)), hit);
+    }
+}
+
+/// A remote that does whatever a test wants.
+struct Odd<F>(F, Arc<AtomicUsize>);
+
+impl<F> Remote for Odd<F>
+where
+    F: Fn(Duration) -> Result<Option<Vec<u8>>, RemoteError> + Send + Sync + 'static,
+{
+    fn location(&self) -> String {
+        "odd".into()
+    }
+
+    fn fetch(&self, _: &Key, within: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        (self.0)(within)
+    }
+
+    fn store(&self, _: &Key, _: &[u8], within: Duration) -> Result<(), RemoteError> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        (self.0)(within).map(drop)
+    }
+}
+
+fn odd<F>(behave: F) -> (RemoteOptions, Arc<AtomicUsize>)
+where
+    F: Fn(Duration) -> Result<Option<Vec<u8>>, RemoteError> + Send + Sync + 'static,
+{
+    let asked = Arc::new(AtomicUsize::new(0));
+    (RemoteOptions::new(Odd(behave, Arc::clone(&asked))), asked)
+}
+
+#[test]
+fn a_remote_that_never_answers_costs_one_deadline() {
+    let folder = tempfile::tempdir().unwrap();
+    let (remote, asked) = odd(|_| {
+        std::thread::sleep(Duration::from_secs(3600));
+        Ok(None)
+    });
+    let remote = RemoteOptions { deadline: Duration::from_millis(150), ..remote };
+    let vault = Vault::open(options(folder.path()).remote(remote)).unwrap();
+    let start = Instant::now();
+    assert!(matches!(vault.get(&key(1)), Lookup::Absent));
+    let first = start.elapsed();
+    assert!(first >= Duration::from_millis(150) && first < Duration::from_millis(1500), "{first:?}");
+    let start = Instant::now();
+    for n in 0..100 {
+        vault.get_or_build(&key(n), || Ok::<_, Infallible>(plan(n))).unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+    let stats = vault.stats();
+    assert_eq!((stats.remote_failures, stats.remote_skipped), (1, 100));
+    assert!(!vault.flush_remote(Duration::from_millis(10)), "uploads hang, and nobody waits for them");
+    assert!(asked.load(Ordering::SeqCst) <= 2, "one question, one upload");
+    // Dropping the vault does not wait either.
+    let start = Instant::now();
+    drop(vault);
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_remote_that_fails_is_asked_again_after_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let works = Arc::new(AtomicUsize::new(0));
+    let switch = Arc::clone(&works);
+    let (remote, asked) = odd(move |_| match switch.load(Ordering::SeqCst) {
+        0 => Err(RemoteError::Refused { status: 503 }),
+        _ => Ok(None),
+    });
+    let remote = RemoteOptions { retry_after: Duration::from_millis(80), upload: false, ..remote };
+    let vault = Vault::open(options(folder.path()).remote(remote)).unwrap();
+    for _ in 0..20 {
+        assert!(matches!(vault.get(&key(1)), Lookup::Absent));
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    works.store(1, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    for _ in 0..20 {
+        assert!(matches!(vault.get(&key(1)), Lookup::Absent));
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 21);
+    assert_eq!((vault.stats().remote_failures, vault.stats().remote_misses), (1, 20));
+}
+
+#[test]
+fn a_remote_that_panics_is_one_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (remote, _) = odd(|_| std::panic::resume_unwind(Box::new("quietly")));
+    let vault = Vault::open(options(folder.path()).remote(remote)).unwrap();
+    let got = vault.get_or_build(&key(1), || Ok::<_, Infallible>(plan(1))).unwrap();
+    assert_eq!((got.source, vault.stats().remote_failures), (Source::Built, 1));
+}
+
+#[test]
+fn uploads_that_are_refused_do_not_stop_reading() {
+    let folder = tempfile::tempdir().unwrap();
+    let (remote, asked) = odd(|within| match within > Duration::from_secs(5) {
+        true => Err(RemoteError::Refused { status: 405 }), // uploads have the longer time
+        false => Ok(None),
+    });
+    let vault = Vault::open(options(folder.path()).remote(remote)).unwrap();
+    for n in 0..10 {
+        vault.get_or_build(&key(n), || Ok::<_, Infallible>(plan(n))).unwrap();
+        assert!(vault.flush_remote(Duration::from_secs(10)));
+    }
+    let stats = vault.stats();
+    assert_eq!((stats.remote_misses, stats.upload_failures, stats.uploads_dropped), (10, 1, 9));
+    assert_eq!(asked.load(Ordering::SeqCst), 11);
+}
+
+#[test]
+fn the_environment_names_a_remote() {
+    let (remote, here, secret) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    std::fs::write(secret.path(), b"0123456789abcdef0123\n").unwrap();
+    let vars = |extra: Vec<(&'static str, std::ffi::OsString)>| {
+        let location = remote.path().as_os_str().to_owned();
+        VaultOptions::in_folder(here.path()).durable(false).environment(move |name| match name {
+            "QKVAULT_REMOTE" => Some(location.clone()),
+            _ => extra.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone()),
+        })
+    };
+    let sealed =
+        vars(vec![("QKVAULT_REMOTE_SEAL_FILE", secret.path().into()), ("QKVAULT_REMOTE_DEADLINE_MS", "700".into())]);
+    assert_eq!(sealed.resolve().unwrap().remote.unwrap().deadline, Duration::from_millis(700));
+    let vault = Vault::open(sealed).unwrap();
+    vault.put(&key(1), plan(1)).unwrap();
+    assert!(vault.flush_remote(Duration::from_secs(20)) && vault.stats().uploads == 1);
+    for bad in [
+        ("QKVAULT_REMOTE_SEAL_FILE", "/no/such/file"),
+        ("QKVAULT_REMOTE_DEADLINE_MS", "soon"),
+        ("QKVAULT_REMOTE", "https://user:password@host/"),
+    ] {
+        let options = VaultOptions::in_folder(here.path()).environment(move |name| match name {
+            _ if name == bad.0 => Some(bad.1.into()),
+            "QKVAULT_REMOTE" => Some("/remote".into()),
+            _ => None,
+        });
+        let error = Vault::open(options).unwrap_err();
+        assert!(matches!(error, OpenError::Remote { .. } | OpenError::Option(_)), "{error}");
+    }
+}
