@@ -76,6 +76,20 @@ impl Order {
             Order::Bhsd => [h * s * d, s * d, d, 1],
         }
     }
+
+    /// As [`Order::strides`], for dims that nothing has checked yet; `None` when a stride overflows.
+    #[must_use]
+    pub fn checked_strides(self, [b, h, s, d]: [i64; 4]) -> Option<[i64; 4]> {
+        let row = h.checked_mul(d)?;
+        match self {
+            Order::Bshd => Some([s.checked_mul(row)?, d, row, 1]),
+            Order::Sbhd => Some([row, d, b.checked_mul(row)?, 1]),
+            Order::Bhsd => {
+                let plane = s.checked_mul(d)?;
+                Some([h.checked_mul(plane)?, plane, d, 1])
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for Order {
@@ -212,17 +226,23 @@ impl Tensor {
         self.dims[3]
     }
 
+    /// How many steps each stride takes in memory: the dims of a dense tensor, the token capacity of a packed one (whose batch
+    /// stride takes none), the pages and rows of a pool.
+    #[must_use]
+    pub const fn extents(&self) -> [i64; 4] {
+        match self.storage {
+            Storage::Dense => self.dims,
+            Storage::Packed { tokens } => [1, self.dims[1], tokens, self.dims[3]],
+            Storage::Paged { pages, page_size } => [pages, self.dims[1], page_size, self.dims[3]],
+        }
+    }
+
     /// Elements between the first and one past the last element that this tensor can touch; `None` when that overflows.
     ///
     /// Packed tensors span their token capacity, paged ones their pool.
     #[must_use]
     pub fn span(&self) -> Option<i64> {
-        let extents = match self.storage {
-            Storage::Dense => self.dims,
-            Storage::Packed { tokens } => [1, self.dims[1], tokens, self.dims[3]],
-            Storage::Paged { pages, page_size } => [pages, self.dims[1], page_size, self.dims[3]],
-        };
-        extents
+        self.extents()
             .iter()
             .zip(self.strides)
             .try_fold(1_i64, |span, (&n, stride)| n.checked_sub(1)?.checked_mul(stride)?.checked_add(span))
@@ -238,7 +258,7 @@ impl Tensor {
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         (self.storage == Storage::Dense)
-            .then(|| Order::ALL.into_iter().find(|o| o.strides(self.dims) == self.strides))
+            .then(|| Order::ALL.into_iter().find(|o| o.checked_strides(self.dims) == Some(self.strides)))
             .flatten()
     }
 
@@ -246,7 +266,9 @@ impl Tensor {
     #[must_use]
     pub const fn pages_per_sequence(&self) -> Option<i64> {
         match self.storage {
-            Storage::Paged { page_size, .. } if page_size > 0 => Some((self.dims[2] + page_size - 1) / page_size),
+            Storage::Paged { page_size, .. } if page_size > 0 && self.dims[2] > 0 => {
+                Some((self.dims[2] - 1) / page_size + 1)
+            }
             _ => None,
         }
     }
@@ -301,6 +323,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn unchecked_dims_of_any_size_are_asked_about_without_a_panic() {
+        for dims in [[i64::MAX; 4], [i64::MIN, 2, -3, i64::MAX], [0; 4]] {
+            for storage in
+                [Storage::Dense, Storage::Packed { tokens: i64::MAX }, Storage::Paged { pages: 3, page_size: 2 }]
+            {
+                let t = Tensor { dims, strides: [i64::MAX; 4], dtype: DType::F32, storage };
+                let _ = (t.order(), t.span(), t.bytes(), t.pages_per_sequence());
+            }
+        }
+        assert_eq!(Order::Bhsd.checked_strides([2, 3, 5, 7]), Some(Order::Bhsd.strides([2, 3, 5, 7])));
+        assert_eq!(Tensor::paged_hnd(1, 1, i64::MAX, 1, 1, 2, DType::F16).pages_per_sequence(), Some(i64::MAX / 2 + 1));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Masks, score expression, dropout, sinks, outputs and gradients: whether they say something sound together.
 
 use super::Problems;
-use crate::expr::{Axis, ScoreExpr, TensorId, Ty};
+use super::tensors::countable;
+use crate::expr::{Axis, Grad, Node, ScoreExpr, TensorId, Ty};
 use crate::{Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage};
 
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
@@ -10,6 +11,7 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     }
     if let Some(keep) = &a.mask.keep {
         expression(a, "mask.keep", keep, Ty::Bool, problems);
+        predicate(keep, problems);
     }
     if let Some(score) = &a.score {
         expression(a, "score", score, Ty::Float, problems);
@@ -75,6 +77,9 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
             "scores are floats and keep predicates booleans; compare to get a predicate, select to get a score",
         );
     }
+    if !countable(&a.q) || !countable(&a.k) {
+        return;
+    }
     let (s_q, s_kv) = a.seq();
     let scores = [a.batch(), a.q.heads(), s_q, s_kv].map(i64::unsigned_abs);
     for (i, tensor) in e.tensors().iter().enumerate() {
@@ -86,6 +91,39 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
                 format!("dims {:?}", tensor.dims),
                 format!("the {} extent must be 1 or {}", Axis::name(axis), scores[axis.dim()]),
                 "tensors broadcast over (batch, query heads, queries, keys) by extents of 1",
+            );
+        }
+    }
+}
+
+/// What holds for predicates beyond what holds for every expression.
+fn predicate(keep: &ScoreExpr, problems: &mut Problems) {
+    if keep.contains(Node::Score) {
+        problems.add(
+            "keep.score",
+            "mask.keep",
+            "a predicate that reads the score",
+            "which keys are seen depends on indices, lengths, slots and tensors alone",
+            "change the score itself with a score expression: select(condition, score, a large negative number)",
+        );
+    }
+    if matches!(keep.nodes(), [Node::Bool(false)]) {
+        problems.add(
+            "keep.nothing",
+            "mask.keep",
+            "false everywhere",
+            "a predicate that some key can satisfy",
+            "leave the predicate out for a full mask",
+        );
+    }
+    for (spec, name) in keep.tensors().iter().zip(keep.tensor_names()) {
+        if spec.grad == Grad::Needed {
+            problems.add(
+                "keep.gradient",
+                format!("mask.keep: tensor {name}"),
+                "a gradient is asked for",
+                "a predicate has no derivative",
+                "ask for no gradient, or use the tensor in the score expression",
             );
         }
     }

@@ -1,19 +1,25 @@
 //! Validation: every problem of a description at once, and a wrapper that only a sound description gets into.
 //!
 //! What holds for a [`Valid`] attention, checked in this order:
-//! * every tensor has positive dims and strides, hidden stride 1, a span that fits 63 bits, and rows that do not overlap
-//!   (outputs only); pages and packed buffers are big enough ([`tensors`]);
-//! * operands agree in batch, heads, sequence and hidden sizes, and element types go together ([`shapes`]);
+//! * every tensor has dims from 1 to 2^31 - 1, positive strides, hidden stride 1, a span that fits 63 bits, and rows that do
+//!   not overlap (outputs only); pages and packed buffers are big enough ([`tensors`]);
+//! * operands agree in batch, heads, sequence and hidden sizes, the scores can be counted in 63 bits, and element types go
+//!   together ([`shapes`]);
 //! * masks, score expression, dropout, sinks, FP8 and gradients do not contradict each other ([`features`]);
-//! * the mask is in its one canonical encoding.
+//! * whatever can be written in several ways is written in one ([`canonical`]).
 
+mod canonical;
 mod features;
 mod shapes;
+mod strides;
 mod tensors;
 
-use crate::{Attention, Layer, Lengths, Mask, Reason, Refusal};
+use crate::{Attention, Layer, Reason, Refusal};
 
 /// An attention that passed [`validate`], in canonical form.
+///
+/// Two of them are equal when they describe the same computation over the same places in memory, but for what a launch
+/// chooses: the names of slots and tensors never count, and the probability of dropout counts here but not in the key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Valid(Attention);
 
@@ -54,37 +60,21 @@ impl Problems {
     ) {
         self.0.push(Reason::new(Layer::Description, code, field, given, needed, fix));
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 /// Checks a description and brings it into canonical form.
 ///
 /// # Errors
 ///
-/// Every problem found, each with the place, what was given, what is needed and how to fix it.
+/// Every problem found, each with the place, what was given, what is needed and how to fix it. What follows from a problem
+/// already named is left out: a tensor with a dim of 0 is not also said to differ from its neighbours.
 pub fn validate(attention: Attention) -> Result<Valid, Refusal> {
     let mut problems = Problems::default();
     tensors::check(&attention, &mut problems);
-    if problems.is_empty() {
-        shapes::check(&attention, &mut problems);
-        features::check(&attention, &mut problems);
-    }
+    shapes::check(&attention, &mut problems);
+    features::check(&attention, &mut problems);
     match Refusal::of(problems.0) {
         Some(refusal) => Err(refusal),
-        None => Ok(Valid(canonical(attention))),
+        None => Ok(Valid(canonical::form(attention))),
     }
-}
-
-/// The one encoding of the mask: a predicate that is a band becomes the band, bounds that hide nothing are dropped.
-fn canonical(mut attention: Attention) -> Attention {
-    let Mask { band, lengths, keep } = std::mem::take(&mut attention.mask);
-    let (s_q, s_kv) = attention.seq();
-    let lengths = match lengths {
-        Lengths::Full | Lengths::PerSequence => lengths,
-    };
-    attention.mask = Mask { band: band.and_then(|b| b.canonical(s_q, s_kv, lengths)), lengths, keep };
-    attention
 }

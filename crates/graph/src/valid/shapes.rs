@@ -1,12 +1,13 @@
 //! Operands against each other: batch, heads, sequence, hidden sizes, and element types that go together.
 
 use super::Problems;
+use super::tensors::countable;
 use crate::{Attention, Fp8, Gradients, Pass, Storage, Tensor};
 
 const AXES: [&str; 4] = ["batch", "heads", "sequence", "hidden"];
 
 fn same(problems: &mut Problems, axis: usize, (name, t): (&'static str, &Tensor), (other, o): (&str, &Tensor)) {
-    if t.dims[axis] != o.dims[axis] {
+    if t.dims[axis] != o.dims[axis] && countable(t) && countable(o) {
         problems.add(
             "shape.mismatch",
             format!("{name}.dims[{axis}]"),
@@ -28,7 +29,7 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     same(problems, 3, ("k", k), ("q", q));
     same(problems, 3, ("o", o), ("v", v));
     for (name, t) in [("k", k), ("v", v)] {
-        if q.dims[1] % t.dims[1] != 0 {
+        if countable(q) && countable(t) && q.dims[1] % t.dims[1] != 0 {
             problems.add(
                 "heads.group",
                 format!("{name}.dims[1]"),
@@ -38,10 +39,25 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
             );
         }
     }
+    scores(a, problems);
     storage(a, problems);
     types(a, problems);
     if let Pass::Backward(g) = &a.pass {
         gradients(a, g, problems);
+    }
+}
+
+/// The scores are never in memory, but graphs declare them with strides.
+fn scores(a: &Attention, problems: &mut Problems) {
+    let dims = [a.q.dims[0], a.q.dims[1], a.q.dims[2], a.k.dims[2]];
+    if countable(&a.q) && countable(&a.k) && dims.iter().try_fold(1_i64, |n, &d| n.checked_mul(d)).is_none() {
+        problems.add(
+            "shape.scores",
+            "q.dims, k.dims",
+            format!("scores of dims {dims:?}"),
+            "batch, heads, queries and keys must multiply to fewer than 2^63 scores",
+            "split the batch, the heads or the queries",
+        );
     }
 }
 

@@ -1,7 +1,10 @@
-//! Each tensor on its own: positive sizes, unit hidden stride, no overflow, no overlapping rows, room for its rows.
+//! Each tensor on its own: sizes that can be counted, unit hidden stride, no overflow, no overlapping rows, room for its rows.
 
 use super::Problems;
 use crate::{Attention, Gradients, Pass, Storage, Tensor};
+
+/// Largest extent of a dim, a pool or a page: lengths, page tables and the indices of scores are 32-bit integers.
+pub(crate) const MAX_EXTENT: i64 = i32::MAX as i64;
 
 /// Every tensor of the description with its name and whether a launch writes it.
 pub(crate) fn named(a: &Attention) -> Vec<(&'static str, &Tensor, bool)> {
@@ -12,13 +15,23 @@ pub(crate) fn named(a: &Attention) -> Vec<(&'static str, &Tensor, bool)> {
     list
 }
 
+/// Whether the tensor's dims are extents at all; what is not is reported once, here, and compared with nothing.
+pub(super) fn countable(t: &Tensor) -> bool {
+    t.dims.iter().all(|n| (1..=MAX_EXTENT).contains(n))
+}
+
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
     for (name, tensor, written) in named(a) {
-        check_one(name, tensor, written, problems);
+        let dims = dims(name, tensor, problems);
+        let strides = strides(name, tensor, problems);
+        let storage = storage(name, tensor, problems);
+        if dims && strides && storage {
+            places(name, tensor, written, problems);
+        }
     }
 }
 
-fn check_one(name: &'static str, t: &Tensor, written: bool, problems: &mut Problems) {
+fn dims(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
     if t.dims.iter().any(|&n| n < 1) {
         problems.add(
             "tensor.dims",
@@ -27,8 +40,22 @@ fn check_one(name: &'static str, t: &Tensor, written: bool, problems: &mut Probl
             "every dim must be at least 1",
             "give (batch, heads, sequence, hidden)",
         );
-        return;
+        return false;
     }
+    if !countable(t) {
+        problems.add(
+            "tensor.dims-limit",
+            format!("{name}.dims"),
+            format!("{:?}", t.dims),
+            format!("no dim may exceed {MAX_EXTENT}: indices and lengths are 32-bit integers"),
+            "split the batch or the sequence",
+        );
+        return false;
+    }
+    true
+}
+
+fn strides(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
     if t.strides.iter().any(|&n| n < 1) {
         problems.add(
             "tensor.strides",
@@ -37,7 +64,7 @@ fn check_one(name: &'static str, t: &Tensor, written: bool, problems: &mut Probl
             "every stride must be at least 1; cuDNN broadcasts by a dim of 1, not by a stride of 0",
             "give strides in elements, in the order (batch, head, sequence, hidden)",
         );
-        return;
+        return false;
     }
     if t.strides[3] != 1 {
         problems.add(
@@ -47,7 +74,12 @@ fn check_one(name: &'static str, t: &Tensor, written: bool, problems: &mut Probl
             "the hidden dim must be contiguous: stride 1",
             "copy the tensor so that hidden is innermost",
         );
+        return false;
     }
+    true
+}
+
+fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
     match t.storage {
         Storage::Dense => {}
         Storage::Packed { tokens } => {
@@ -59,49 +91,83 @@ fn check_one(name: &'static str, t: &Tensor, written: bool, problems: &mut Probl
                     "the buffer must have room for at least one token",
                     "give the capacity of the packed buffer in tokens",
                 );
-                return;
+                return false;
+            }
+            if tokens < t.dims[0] {
+                problems.add(
+                    "tensor.tokens-batch",
+                    format!("{name}.storage.tokens"),
+                    format!("{tokens} tokens for {} sequences", t.dims[0]),
+                    "room for at least one token per sequence, on average",
+                    "dims[0] is the number of sequences and tokens the room of the packed buffer: were they swapped?",
+                );
+                return false;
             }
         }
         Storage::Paged { pages, page_size } => {
+            let given = || format!("{pages} pages of {page_size} rows");
             if pages < 1 || page_size < 1 {
                 problems.add(
                     "tensor.pages",
                     format!("{name}.storage"),
-                    format!("{pages} pages of {page_size} rows"),
+                    given(),
                     "at least one page of at least one row",
                     "give the pool's page count and the rows of one page",
                 );
-                return;
+                return false;
+            }
+            if pages > MAX_EXTENT || page_size > MAX_EXTENT {
+                problems.add(
+                    "tensor.pages-limit",
+                    format!("{name}.storage"),
+                    given(),
+                    format!("at most {MAX_EXTENT} of each: page tables hold 32-bit integers"),
+                    "use larger pages, or split the pool",
+                );
+                return false;
             }
         }
     }
-    match t.span() {
-        None => problems.add(
+    true
+}
+
+/// Where the elements lie, once dims, strides and storage are sound.
+fn places(name: &'static str, t: &Tensor, written: bool, problems: &mut Problems) {
+    if !addressable(t) {
+        problems.add(
             "tensor.span",
             format!("{name}.strides"),
-            format!("dims {:?} with strides {:?}", t.dims, t.strides),
-            "the tensor must span fewer than 2^63 elements",
+            format!("{:?}, dims {:?} with strides {:?}", t.storage, t.dims, t.strides),
+            "the tensor must span fewer than 2^63 bytes",
             "check the strides: they are in elements, not bytes",
-        ),
-        Some(_) if written && overlaps(t) => problems.add(
+        );
+    } else if written && overlaps(t) {
+        problems.add(
             "tensor.overlap",
             format!("{name}.strides"),
             format!("dims {:?} with strides {:?}", t.dims, t.strides),
             "an output's elements must not share memory",
             "give each (batch, head, row) a place of its own",
-        ),
-        Some(_) => {}
+        );
     }
+}
+
+/// Whether the bytes that the tensor spans can be counted, and those of the dense view that a packed tensor is declared by.
+fn addressable(t: &Tensor) -> bool {
+    let view = match t.storage {
+        Storage::Dense | Storage::Paged { .. } => Some(*t),
+        Storage::Packed { .. } => t.dims[2].checked_mul(t.strides[2]).map(|batch| Tensor {
+            strides: [batch, t.strides[1], t.strides[2], t.strides[3]],
+            storage: Storage::Dense,
+            ..*t
+        }),
+    };
+    t.bytes().is_some() && view.and_then(|view| view.bytes()).is_some()
 }
 
 /// Whether two elements of the tensor may lie at one address: dims sorted by stride must each reach past the ones inside.
 fn overlaps(t: &Tensor) -> bool {
-    let extents = match t.storage {
-        Storage::Dense => t.dims,
-        Storage::Packed { tokens } => [1, t.dims[1], tokens, t.dims[3]],
-        Storage::Paged { pages, page_size } => [pages, t.dims[1], page_size, t.dims[3]],
-    };
-    let mut axes: Vec<(i64, i64)> = extents.into_iter().zip(t.strides).filter(|(n, _)| *n > 1).collect();
+    let mut axes: Vec<(i64, i64)> = t.extents().into_iter().zip(t.strides).filter(|(n, _)| *n > 1).collect();
     axes.sort_by_key(|&(_, stride)| stride);
     let mut reach = 1_i64;
     for (n, stride) in axes {

@@ -1,0 +1,100 @@
+//! One way of writing strides for every way of laying a tensor out: a stride that no step is taken along says nothing, and
+//! must not tell two descriptions apart.
+
+use crate::{Order, Storage, Tensor};
+
+/// The strides that stand for all strides with which the tensor's elements lie at the same places.
+///
+/// A dim of extent 1 takes no step, and neither does the batch dim of a packed tensor. Their strides become those of the memory
+/// order that the other strides belong to, or else what they would be if such a dim were nested as in BSHD.
+pub(super) fn canonical(t: &Tensor) -> [i64; 4] {
+    let extents = t.extents();
+    let packed = matches!(t.storage, Storage::Packed { .. });
+    let free: [bool; 4] = std::array::from_fn(|axis| axis < 3 && (extents[axis] == 1 || (packed && axis == 0)));
+    if !free.contains(&true) {
+        return t.strides;
+    }
+    if !packed {
+        let agrees = |strides: &[i64; 4]| (0..4).all(|axis| free[axis] || strides[axis] == t.strides[axis]);
+        if let Some(strides) = Order::ALL.iter().filter_map(|o| o.checked_strides(extents)).find(agrees) {
+            return strides;
+        }
+    }
+    let [mut batch, mut head, mut row, hidden] = t.strides;
+    let innermost = extents[3];
+    if free[1] {
+        head = innermost;
+    }
+    let inner = innermost.max(head.saturating_mul(extents[1]));
+    if free[2] {
+        row = inner;
+    }
+    if packed {
+        batch = row.saturating_mul(t.dims[2]);
+    } else if free[0] {
+        batch = inner.max(row.saturating_mul(extents[2]));
+    }
+    [batch, head, row, hidden]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::DType;
+
+    /// Where every element of a tensor lies, rows beyond a packed buffer left out.
+    fn places(t: &Tensor) -> Vec<i64> {
+        let [b, h, s, d] = t.extents();
+        let [sb, sh, ss, sd] = t.strides;
+        let mut places = Vec::new();
+        for i in 0..b {
+            for j in 0..h {
+                for k in 0..s {
+                    places.extend((0..d).map(|l| i * sb + j * sh + k * ss + l * sd));
+                }
+            }
+        }
+        places
+    }
+
+    fn tensor() -> impl Strategy<Value = Tensor> {
+        let storage = prop_oneof![
+            Just(Storage::Dense),
+            (1..4_i64).prop_map(|tokens| Storage::Packed { tokens }),
+            (1..3_i64, 1..3_i64).prop_map(|(pages, page_size)| Storage::Paged { pages, page_size }),
+        ];
+        (prop::array::uniform4(1..3_i64), prop::array::uniform3(1..20_i64), storage).prop_map(
+            |(dims, [sb, sh, ss], storage)| Tensor { dims, strides: [sb, sh, ss, 1], dtype: DType::F16, storage },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn p27_equal_places_are_equal_strides(a in tensor(), strides in prop::array::uniform3(1..20_i64)) {
+            let other = Tensor { strides: [strides[0], strides[1], strides[2], 1], ..a };
+            let same = places(&a) == places(&other);
+            prop_assert_eq!(same, canonical(&a) == canonical(&other), "{:?} and {:?}", a, other);
+            let again = Tensor { strides: canonical(&a), ..a };
+            prop_assert_eq!(places(&again), places(&a));
+            prop_assert_eq!(canonical(&again), again.strides);
+        }
+
+        #[test]
+        fn contiguous_tensors_keep_their_strides(dims in prop::array::uniform4(1..4_i64), tokens in 1..4_i64) {
+            let [b, h, s, d] = dims;
+            let dense = Tensor::bshd(b, h, s, d, DType::F16);
+            prop_assert_eq!(canonical(&dense), dense.strides);
+            let packed = Tensor::thd(b, h, s, d, tokens, DType::F16);
+            prop_assert_eq!(canonical(&packed), packed.strides);
+        }
+    }
+
+    #[test]
+    fn one_sequence_has_one_description_whatever_the_order_of_batch_and_sequence() {
+        let (bshd, sbhd) = (Tensor::bshd(1, 8, 64, 32, DType::F16), Tensor::sbhd(1, 8, 64, 32, DType::F16));
+        assert_ne!(bshd.strides, sbhd.strides);
+        assert_eq!(canonical(&bshd), canonical(&sbhd));
+    }
+}
