@@ -296,8 +296,8 @@ impl Attention {
             Some(band) => (0..s_q)
                 .map(|row| {
                     let delta = if band.corner == crate::Corner::TopLeft { 0 } else { s_kv - s_q };
-                    let last = band.right.map_or(s_kv - 1, |r| (row + delta + r).min(s_kv - 1));
-                    let first = band.left.map_or(0, |l| (row + delta - l + 1).max(0));
+                    let last = band.right.map_or(s_kv - 1, |r| (row + delta).saturating_add(r).min(s_kv - 1));
+                    let first = band.left.map_or(0, |l| (row + delta + 1).saturating_sub(l).max(0));
                     (last - first + 1).max(0) as f64
                 })
                 .sum(),

@@ -38,9 +38,7 @@ mod tensor;
 mod valid;
 mod version;
 
-pub use attention::{
-    Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass,
-};
+pub use attention::{Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass};
 pub use canon::bytes as canonical_bytes;
 pub use device::DeviceProps;
 pub use dtype::{DType, UnknownDType};

@@ -75,11 +75,11 @@ impl Band {
             Corner::BottomRight => kv_len - q_len,
         };
         let right = match self.right {
-            Some(r) => col <= row + delta + r,
+            Some(r) => col <= (row + delta).saturating_add(r),
             None => true,
         };
         let left = match self.left {
-            Some(l) => col > row + delta - l,
+            Some(l) => col > (row + delta).saturating_sub(l),
             None => true,
         };
         right && left
@@ -143,6 +143,15 @@ mod tests {
         assert_eq!(tl.canonical(8, 8, Lengths::Full), br.canonical(8, 8, Lengths::Full));
         assert_ne!(tl.canonical(4, 8, Lengths::Full), br.canonical(4, 8, Lengths::Full));
         assert_ne!(tl.canonical(8, 8, Lengths::PerSequence), br.canonical(8, 8, Lengths::PerSequence));
+    }
+
+    #[test]
+    fn bounds_without_end_are_as_good_as_none() {
+        for corner in [Corner::TopLeft, Corner::BottomRight] {
+            let band = Band { corner, left: Some(i64::MAX), right: Some(i64::MAX) };
+            assert!(band.keeps(3, 7, 4, 8) && band.keeps(3, 0, 4, 8));
+            assert_eq!(band.canonical(4, 8, Lengths::PerSequence), None);
+        }
     }
 
     #[test]

@@ -97,8 +97,11 @@ mod tests {
     fn a_summary_names_what_is_not_plain() {
         let a = Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
         assert_eq!(a.to_string(), "fwd bf16 b1 h32/8 q512 kv512 d128 causal stats");
-        let mut a = Attention::bshd(8, (16, 16), (1, 8192), 64, DType::F16)
-            .with_band(Band { corner: Corner::BottomRight, left: Some(4096), right: None });
+        let mut a = Attention::bshd(8, (16, 16), (1, 8192), 64, DType::F16).with_band(Band {
+            corner: Corner::BottomRight,
+            left: Some(4096),
+            right: None,
+        });
         a.q = Tensor::bhsd(8, 16, 2, 64, DType::F16);
         assert_eq!(a.to_string(), "fwd f16 b8 h16 q2 kv8192 d64 q:bhsd window4096-br");
     }

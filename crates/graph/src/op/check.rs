@@ -79,10 +79,11 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
     for (i, op) in graph.ops.iter().enumerate() {
         op.inputs().into_iter().chain(op.outputs()).try_for_each(|id| in_range(Some(i), id))?;
     }
+    // By unique id, which is what cuDNN would confuse: numbered roles beyond a thousand share theirs.
     let mut roles = std::collections::BTreeSet::new();
     for tensor in &graph.tensors {
         if let TensorKind::Operand(role) | TensorKind::Slot(role) = tensor.kind
-            && !roles.insert(role)
+            && !roles.insert(role.uid())
         {
             return Err(GraphFault::RoleTwice { role });
         }
@@ -123,4 +124,30 @@ fn order(graph: &OpGraph) -> Result<(), GraphFault> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::op::OpTensor;
+
+    fn operand(role: Role) -> OpTensor {
+        OpTensor { dims: [1; 4], strides: [1; 4], dtype: DType::F32, kind: TensorKind::Operand(role), offsets: None }
+    }
+
+    #[test]
+    fn p20_roles_that_would_share_an_id_do_not_stand_in_one_graph() {
+        assert_eq!(Role::ScoreTensor(7).uid(), Role::ScoreTensor(1_007).uid());
+        let graph = OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ops: vec![] };
+        assert_eq!(check(&graph), Err(GraphFault::RoleTwice { role: Role::ScoreTensor(1_007) }));
+    }
+
+    #[test]
+    fn a_graph_that_names_tensors_it_lacks_prints_all_the_same() {
+        let graph =
+            OpGraph { tensors: vec![operand(Role::Q)], ops: vec![Op::Reshape { x: TensorId(7), y: TensorId(8) }] };
+        assert!(check(&graph).is_err());
+        assert!(graph.to_string().ends_with("%8? = reshape %7?\n"));
+    }
 }

@@ -13,12 +13,15 @@ impl fmt::Display for Constant {
     }
 }
 
-/// Name of a tensor inside the text of its graph.
+/// Name of a tensor inside the text of its graph; one that is not there is named all the same, so that broken graphs print.
 struct Name<'a>(&'a OpGraph, TensorId);
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.tensor(self.1).kind {
+        let Some(tensor) = self.0.tensors.get(self.1.0 as usize) else {
+            return write!(f, "%{}?", self.1.0);
+        };
+        match tensor.kind {
             TensorKind::Virtual => write!(f, "%{}", self.1.0),
             TensorKind::Operand(role) | TensorKind::Slot(role) => write!(f, "<{role}>"),
             TensorKind::Constant(constant) => write!(f, "{constant}"),
@@ -55,12 +58,11 @@ impl fmt::Display for OpGraph {
             let names: Vec<String> = op
                 .outputs()
                 .into_iter()
-                .map(|id| {
-                    let t = self.tensor(id);
-                    match t.kind {
-                        TensorKind::Virtual => format!("{}:{}{:?}", Name(self, id), t.dtype, t.dims).replace(' ', ""),
-                        _ => Name(self, id).to_string(),
+                .map(|id| match self.tensors.get(id.0 as usize) {
+                    Some(OpTensor { dims, strides: _, dtype, kind: TensorKind::Virtual, offsets: _ }) => {
+                        format!("{}:{dtype}{dims:?}", Name(self, id)).replace(' ', "")
                     }
+                    _ => Name(self, id).to_string(),
                 })
                 .collect();
             write!(f, "{} = ", names.join(", "))?;
