@@ -1,0 +1,181 @@
+//! Whether a plan fits a machine, decided before cuDNN is asked: what each cuDNN version compares when it loads a plan, as data.
+
+use qkvault_graph::{CudnnVersion, PlanKey};
+use qkvault_probe::PlanFacts;
+
+use crate::machine::Machine;
+
+/// Which drivers a plan loads on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverRule {
+    /// Only the one it was compiled for.
+    Same,
+    /// That one and newer ones.
+    SameOrNewer,
+}
+
+/// What cuDNN versions compare when they load a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadRules {
+    /// The first version this holds for.
+    pub since: CudnnVersion,
+    /// The rule on the driver.
+    pub driver: DriverRule,
+    /// Whether the width of the memory bus must be the same.
+    pub memory_bus: bool,
+    /// Where this is known from.
+    pub source: &'static str,
+}
+
+/// By version, oldest first. Every version compares its own number, the compute capability and the SM count.
+///
+/// The versions between 9.19 and 9.27 were not measured; they are taken to be as strict as 9.19.
+pub const LOAD_RULES: [LoadRules; 2] = [
+    LoadRules {
+        since: CudnnVersion::v9(0, 0),
+        driver: DriverRule::Same,
+        memory_bus: false,
+        source: "9.14.0 and 9.19.0 on an H200 (driver 13.0): one property changed at a time",
+    },
+    LoadRules {
+        since: CudnnVersion::v9(27, 0),
+        driver: DriverRule::SameOrNewer,
+        memory_bus: true,
+        source: "9.27.0 on an H200 (driver 13.0): plans for driver 12.8 loaded, for 13.1 not; memory bus 5120 for 6016 refused",
+    },
+];
+
+impl LoadRules {
+    /// The rules of a version.
+    #[must_use]
+    pub fn of(cudnn: CudnnVersion) -> &'static LoadRules {
+        LOAD_RULES.iter().rev().find(|rules| rules.since <= cudnn).unwrap_or(&LOAD_RULES[0])
+    }
+}
+
+/// One way in which a plan is for another machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Mismatch {
+    /// Another cuDNN version.
+    #[error("it is for cuDNN {plan}, and {here} is loaded (a plan loads under its exact version alone)")]
+    OtherCudnn {
+        /// What the plan is for.
+        plan: CudnnVersion,
+        /// What is here.
+        here: CudnnVersion,
+    },
+    /// Another architecture.
+    #[error("it is for sm_{plan}, and this GPU is sm_{here}")]
+    OtherSm {
+        /// What the plan is for.
+        plan: u32,
+        /// What is here.
+        here: u32,
+    },
+    /// Another number of multiprocessors.
+    #[error("it is for a GPU of {plan} SMs, and this one has {here}")]
+    OtherSmCount {
+        /// What the plan is for.
+        plan: i64,
+        /// What is here.
+        here: i64,
+    },
+    /// Another driver, where it must be the same one.
+    #[error("it is for the driver of CUDA {}, and this is that of CUDA {} (cuDNN before 9.27 wants the same one)", cuda(*plan), cuda(*here))]
+    OtherDriver {
+        /// What the plan is for, major * 1000 + minor * 10.
+        plan: i64,
+        /// What is here.
+        here: i64,
+    },
+    /// A newer driver than there is.
+    #[error("it is for the driver of CUDA {} or newer, and this is that of CUDA {}", cuda(*plan), cuda(*here))]
+    OlderDriver {
+        /// What the plan is for, major * 1000 + minor * 10.
+        plan: i64,
+        /// What is here.
+        here: i64,
+    },
+    /// Another memory bus.
+    #[error("it is for a memory bus of {} bits, and this GPU has {}", bits(*plan), bits(*here))]
+    OtherMemoryBus {
+        /// What the plan is for.
+        plan: Option<i64>,
+        /// What is here.
+        here: Option<i64>,
+    },
+}
+
+fn cuda(driver: i64) -> String {
+    format!("{}.{}", driver / 1000, driver % 1000 / 10)
+}
+
+fn bits(width: Option<i64>) -> String {
+    width.map_or_else(|| "unknown width".to_owned(), |width| width.to_string())
+}
+
+/// A plan that is for another machine: every difference that its cuDNN would refuse.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("plan {key} ({what}) does not load here: {}. {}", join(mismatches), fix(mismatches))]
+pub struct OtherMachine {
+    /// The plan.
+    pub key: PlanKey,
+    /// What it computes.
+    pub what: String,
+    /// The differences, at least one.
+    pub mismatches: Vec<Mismatch>,
+}
+
+fn join(mismatches: &[Mismatch]) -> String {
+    mismatches.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn fix(mismatches: &[Mismatch]) -> &'static str {
+    if mismatches.iter().all(|m| matches!(m, Mismatch::OtherCudnn { .. })) {
+        "Load that cuDNN (QKVAULT_CUDNN_PATH names one, `cargo xtask fetch` gets one), or compile it for this one with `qkvault warm`"
+    } else {
+        "Compile it for this machine: `qkvault profile capture` writes its profile, `qkvault warm --target FILE` compiles for it"
+    }
+}
+
+/// Says whether a plan fits a machine.
+///
+/// The library set is not compared: a plan of the slim set was seen to load under the full one (9.19), and the engines are the same.
+///
+/// # Errors
+///
+/// [`OtherMachine`] with every difference.
+pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> {
+    let Machine { cudnn, libraries: _, sm, multi_processors, driver, memory_bus, ordinal: _ } = *here;
+    let mut mismatches = Vec::new();
+    if facts.cudnn != cudnn {
+        mismatches.push(Mismatch::OtherCudnn { plan: facts.cudnn, here: cudnn });
+    }
+    if facts.sm != sm {
+        mismatches.push(Mismatch::OtherSm { plan: facts.sm, here: sm });
+    }
+    if facts.multi_processors != multi_processors {
+        mismatches.push(Mismatch::OtherSmCount { plan: facts.multi_processors, here: multi_processors });
+    }
+    // The plan's own version decides what is compared: it is the one that would load it.
+    let rules = LoadRules::of(facts.cudnn);
+    match rules.driver {
+        DriverRule::Same if facts.driver != driver => {
+            mismatches.push(Mismatch::OtherDriver { plan: facts.driver, here: driver });
+        }
+        DriverRule::SameOrNewer if facts.driver > driver => {
+            mismatches.push(Mismatch::OlderDriver { plan: facts.driver, here: driver });
+        }
+        DriverRule::Same | DriverRule::SameOrNewer => {}
+    }
+    // A loaded cuDNN of before 9.27 reports no width; then its version is the mismatch.
+    if rules.memory_bus && facts.cudnn == cudnn && facts.memory_bus != memory_bus {
+        mismatches.push(Mismatch::OtherMemoryBus { plan: facts.memory_bus, here: memory_bus });
+    }
+    if mismatches.is_empty() {
+        Ok(())
+    } else {
+        Err(OtherMachine { key: facts.key, what: facts.what.clone(), mismatches })
+    }
+}

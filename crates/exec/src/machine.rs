@@ -1,0 +1,88 @@
+//! What decides whether a plan loads here: the loaded cuDNN and the few properties of the GPU that it compares.
+
+use qkvault_graph::{CudnnVersion, LibrarySet, Target};
+use serde::Deserialize;
+
+/// The machine that is to load plans, as far as loading depends on it.
+///
+/// Less than a [`Target`]: it is read leniently, so that a cuDNN whose device properties have fields that qkvault does not know yet still
+/// loads the plans that were compiled for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Version of the loaded cuDNN.
+    pub cudnn: CudnnVersion,
+    /// Its library set.
+    pub libraries: LibrarySet,
+    /// Compute capability, major * 10 + minor.
+    pub sm: u32,
+    /// Streaming multiprocessors.
+    pub multi_processors: i64,
+    /// CUDA version of the driver, major * 1000 + minor * 10.
+    pub driver: i64,
+    /// Width of the memory bus in bits, where this cuDNN reports it.
+    pub memory_bus: Option<i64>,
+    /// CUDA's ordinal of the GPU in this process.
+    pub ordinal: i32,
+}
+
+impl Machine {
+    /// The machine that a target describes.
+    #[must_use]
+    pub fn of(target: &Target) -> Machine {
+        Machine {
+            cudnn: target.cudnn,
+            libraries: target.libraries,
+            sm: target.sm(),
+            multi_processors: target.device.multi_processor_count,
+            driver: target.device.driver_ver,
+            memory_bus: target.device.memory_bus_width,
+            ordinal: i32::try_from(target.device.cuda_device_id).unwrap_or(0),
+        }
+    }
+
+    /// The machine whose properties cuDNN wrote as JSON; fields that are not needed are not looked at.
+    pub(crate) fn read(json: &[u8], cudnn: CudnnVersion, libraries: LibrarySet) -> Result<Machine, serde_json::Error> {
+        let Needed { multi_processor_count, memory_bus_width, device_ver, driver_ver, cuda_device_id } =
+            serde_json::from_slice(json)?;
+        Ok(Machine {
+            cudnn,
+            libraries,
+            sm: device_ver / 10,
+            multi_processors: multi_processor_count,
+            driver: driver_ver,
+            memory_bus: memory_bus_width,
+            ordinal: cuda_device_id,
+        })
+    }
+}
+
+/// The fields of cuDNN's device properties that loading depends on, under cuDNN's names.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Needed {
+    multi_processor_count: i64,
+    #[serde(default)]
+    memory_bus_width: Option<i64>,
+    device_ver: u32,
+    driver_ver: i64,
+    cuda_device_id: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::Profile;
+
+    #[test]
+    fn a_machine_reads_from_the_properties_of_every_profile_and_from_ones_with_more_fields() {
+        for profile in Profile::built_in() {
+            let target = profile.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+            let json = target.device.json_for(target.cudnn).expect("complete");
+            let more = json.replacen('{', r#"{"fieldOfTheFuture":[1,{"a":2}],"#, 1);
+            for json in [json, more] {
+                let read = Machine::read(json.as_bytes(), target.cudnn, target.libraries).expect("reads");
+                assert_eq!(read, Machine::of(&target));
+            }
+        }
+    }
+}

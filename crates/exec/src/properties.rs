@@ -1,0 +1,145 @@
+//! The properties of a GPU that is there, as cuDNN reports them: for targets, and for profiles to take elsewhere.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use qkvault_graph::{CudnnVersion, DeviceProps, LibrarySet, Profile, Target};
+use qkvault_probe::{library_set, library_version};
+use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
+
+use crate::driver::{NoDriver, driver};
+use crate::machine::Machine;
+
+/// Why the properties of a GPU are not known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PropertiesError {
+    /// Nothing can run here.
+    #[error(transparent)]
+    NoDriver(#[from] NoDriver),
+    /// cuDNN did not give them.
+    #[error("cuDNN does not tell the properties of the GPU: {0}; `nvidia-smi` shows whether it works")]
+    Cudnn(#[from] qkvault_sys::Error),
+    /// cuDNN reports properties that this version of qkvault does not know.
+    #[error(
+        "cuDNN {cudnn} reports device properties that this version of qkvault does not know: {}. They may decide what is compiled, so no \
+         target is made without them; use a newer qkvault, or a cuDNN that it knows",
+        fields.join(", ")
+    )]
+    UnknownFields {
+        /// The version that reports them.
+        cudnn: CudnnVersion,
+        /// Their names.
+        fields: Vec<String>,
+    },
+    /// What cuDNN reports cannot be read.
+    #[error("cuDNN {cudnn} reports device properties that cannot be read: {detail}; a newer qkvault may be needed")]
+    Unreadable {
+        /// The version that reports them.
+        cudnn: CudnnVersion,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+/// The device properties of a GPU by CUDA's ordinal, as the JSON that cuDNN writes.
+pub(crate) fn json_of_ordinal(library: &Arc<Library>, ordinal: i32) -> Result<Vec<u8>, PropertiesError> {
+    driver()?;
+    let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
+    device.set_one(A::DEVICEPROP_DEVICE_ID, ordinal)?;
+    Ok(device.finalized()?.get_bytes(A::DEVICEPROP_JSON_REPRESENTATION)?)
+}
+
+/// The device properties of a handle's GPU, as the JSON that cuDNN writes.
+pub(crate) fn json_of_handle(handle: &Handle) -> Result<Vec<u8>, PropertiesError> {
+    let mut device = Descriptor::create(handle.library(), Kind::DEVICEPROP)?;
+    device.set_handle(A::DEVICEPROP_HANDLE, handle)?;
+    Ok(device.finalized()?.get_bytes(A::DEVICEPROP_JSON_REPRESENTATION)?)
+}
+
+/// The machine of properties that cuDNN wrote.
+pub(crate) fn machine(json: &[u8], library: &Library) -> Result<Machine, PropertiesError> {
+    let (cudnn, libraries) = (library_version(library), library_set(library));
+    Machine::read(json, cudnn, libraries).map_err(|e| PropertiesError::Unreadable { cudnn, detail: e.to_string() })
+}
+
+/// The target of properties that cuDNN wrote.
+pub(crate) fn target(json: &[u8], library: &Library) -> Result<Target, PropertiesError> {
+    let (cudnn, libraries) = (library_version(library), library_set(library));
+    read(json, cudnn).map(|device| Target { cudnn, libraries, device })
+}
+
+/// Reads the device properties that a cuDNN version wrote.
+///
+/// # Errors
+///
+/// [`PropertiesError::UnknownFields`] with every field that is not known, [`PropertiesError::Unreadable`].
+pub(crate) fn read(json: &[u8], cudnn: CudnnVersion) -> Result<DeviceProps, PropertiesError> {
+    match serde_json::from_slice(json) {
+        Ok(device) => Ok(device),
+        Err(error) => {
+            let fields = unknown_fields(json);
+            if fields.is_empty() {
+                Err(PropertiesError::Unreadable { cudnn, detail: error.to_string() })
+            } else {
+                Err(PropertiesError::UnknownFields { cudnn, fields })
+            }
+        }
+    }
+}
+
+/// Fields that no profile of ours has; the built-in ones have them all.
+fn unknown_fields(json: &[u8]) -> Vec<String> {
+    let Ok(serde_json::Value::Object(found)) = serde_json::from_slice(json) else { return Vec::new() };
+    let known: BTreeSet<String> = Profile::built_in()
+        .filter_map(|profile| serde_json::to_value(&profile.properties).ok())
+        .filter_map(|value| value.as_object().map(|object| object.keys().cloned().collect::<Vec<_>>()))
+        .flatten()
+        .collect();
+    found.keys().filter(|name| !known.contains(*name)).cloned().collect()
+}
+
+/// The other library set.
+pub(crate) const fn other(libraries: LibrarySet) -> LibrarySet {
+    match libraries {
+        LibrarySet::Slim => LibrarySet::Full,
+        LibrarySet::Full => LibrarySet::Slim,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V: CudnnVersion = CudnnVersion::v9(27, 0);
+
+    fn json() -> String {
+        Profile::named("h200").expect("built in").properties.json_for(V).expect("complete")
+    }
+
+    #[test]
+    fn properties_read_back() {
+        let read = read(json().as_bytes(), V).expect("reads");
+        assert_eq!(read, Profile::named("h200").expect("built in").properties);
+    }
+
+    #[test]
+    fn fields_of_a_newer_cudnn_are_named() {
+        let json = json().replacen('{', r#"{"tensorMemory":1,"warpSpeed":9,"#, 1);
+        let error = read(json.as_bytes(), V).expect_err("unknown fields");
+        let PropertiesError::UnknownFields { fields, .. } = &error else { panic!("{error}") };
+        assert_eq!(fields, &["tensorMemory", "warpSpeed"]);
+        let text = error.to_string();
+        assert!(text.contains("tensorMemory, warpSpeed") && text.contains("9.27.0"), "{text}");
+    }
+
+    #[test]
+    fn a_lacking_field_is_named_and_garbage_is_an_error() {
+        let lacking = json().replacen("\"warpSize\":32,", "", 1);
+        let error = read(lacking.as_bytes(), V).expect_err("lacks a field");
+        assert!(error.to_string().contains("warpSize"), "{error}");
+        for garbage in ["", "[]", "{", "null"] {
+            assert!(matches!(read(garbage.as_bytes(), V), Err(PropertiesError::Unreadable { .. })), "{garbage:?}");
+        }
+    }
+}

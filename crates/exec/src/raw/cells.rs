@@ -1,0 +1,66 @@
+//! Host storage for the numbers that a variant pack points to: slots and constants, at addresses that do not move.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+/// Eight-byte cells on the heap. cuDNN is given their addresses once and reads them at every launch; they change through `&mut` only.
+///
+/// Held by pointer, not as a `Box`: a box may be assumed to be the only way to its contents, and cuDNN has another.
+pub(crate) struct Cells {
+    cells: NonNull<[u64]>,
+}
+
+// SAFETY: plain numbers, reached through this value alone, or by cuDNN while a launch borrows it.
+unsafe impl Send for Cells {}
+
+impl Cells {
+    pub(crate) fn new(values: Vec<u64>) -> Cells {
+        let cells = Box::into_raw(values.into_boxed_slice());
+        Cells { cells: NonNull::new(cells).expect("a box is never null") }
+    }
+
+    /// The address of a cell, for cuDNN to read.
+    pub(crate) fn address(&self, at: usize) -> *mut c_void {
+        assert!(at < self.cells.len(), "cells are counted when they are made");
+        // SAFETY: in bounds of one allocation.
+        unsafe { self.cells.as_ptr().cast::<u64>().add(at) }.cast()
+    }
+
+    pub(crate) fn set(&mut self, at: usize, value: u64) {
+        let cell = self.address(at).cast::<u64>();
+        // SAFETY: in bounds, and nobody reads it: launches borrow what owns the cells.
+        unsafe { cell.write(value) };
+    }
+}
+
+impl Drop for Cells {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw`, dropped once.
+        drop(unsafe { Box::from_raw(self.cells.as_ptr()) });
+    }
+}
+
+impl std::fmt::Debug for Cells {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cells({})", self.cells.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Number;
+
+    #[test]
+    fn addresses_outlive_moves_and_see_new_values() {
+        let cells = Cells::new(vec![Number::F32(0.5).cell(), Number::I32(-3).cell(), 7]);
+        let (first, second) = (cells.address(0).cast::<f32>(), cells.address(1).cast::<i32>());
+        let mut moved = Box::new(cells);
+        // SAFETY: the cells are alive.
+        assert_eq!(unsafe { (first.read(), second.read()) }, (0.5, -3));
+        moved.set(0, Number::F32(0.125).cell());
+        assert_eq!(moved.address(0).cast::<f32>(), first);
+        // SAFETY: the cells are alive.
+        assert_eq!(unsafe { first.read() }, 0.125);
+    }
+}

@@ -1,0 +1,149 @@
+//! Bound plans over cudarc's slices, and their launch.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUstreamCaptureStatus;
+use cudarc::driver::{CudaStream, DevicePtrMut};
+use qkvault_graph::Role;
+
+use crate::bindings::Number;
+use crate::raw;
+use crate::raw::bound::{BindFailure as RawFailure, LaunchError, SlotError};
+use crate::safe::device::Device;
+use crate::safe::operands::{Bindings, Tracked};
+use crate::safe::workspace::{Workspace, WorkspaceError};
+
+/// Why a plan was not bound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindFailure {
+    /// What was bound is wrong, or cuDNN does not take it.
+    #[error(transparent)]
+    Raw(#[from] RawFailure),
+    /// There is no memory for the workspace.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+}
+
+/// A plan with its slices, ready to be launched any number of times.
+///
+/// # Threads
+///
+/// `Send`, not `Sync`: it may move between threads; one at a time launches it. Several bound plans of one loaded plan may be launched from
+/// several threads.
+pub struct Bound<'a> {
+    pub(crate) raw: raw::Bound,
+    pub(crate) operands: Operands<'a>,
+    pub(crate) device: Device,
+}
+
+/// What a launch waits for and what waits for it.
+pub(crate) struct Operands<'a> {
+    tracked: Vec<Box<dyn Tracked + 'a>>,
+    workspace: Option<Arc<Workspace>>,
+}
+
+impl Operands<'_> {
+    /// Runs `then` between cudarc's waits and records for every operand. One stack frame per operand, nothing on the heap.
+    pub(crate) fn hold<R>(&mut self, stream: &CudaStream, then: &mut dyn FnMut() -> R) -> R {
+        match &self.workspace {
+            None => hold(&mut self.tracked, stream, then),
+            Some(workspace) => {
+                let mut memory = workspace.lock();
+                let _guard = memory.device_ptr_mut(stream).1;
+                hold(&mut self.tracked, stream, then)
+            }
+        }
+    }
+}
+
+fn hold<R>(tracked: &mut [Box<dyn Tracked + '_>], stream: &CudaStream, then: &mut dyn FnMut() -> R) -> R {
+    match tracked.split_first_mut() {
+        None => then(),
+        Some((first, rest)) => {
+            let _guard = first.acquire(stream);
+            hold(rest, stream, then)
+        }
+    }
+}
+
+impl<'a> Bound<'a> {
+    pub(crate) fn new(
+        plan: &raw::LoadedPlan,
+        device: &Device,
+        bindings: Bindings<'a>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Bound<'a>, BindFailure> {
+        let Bindings { raw, tracked, workspace } = bindings;
+        let workspace = match (workspace, plan.workspace()) {
+            (Some(given), _) => Some(given),
+            (None, 0) => None,
+            (None, bytes) => Some(Workspace::allocate(stream, bytes)?),
+        };
+        let memory = workspace.as_ref().map_or((0, 0), |workspace| (workspace.address(), workspace.bytes()));
+        let raw = plan.bind(&raw, memory)?;
+        Ok(Bound { raw, operands: Operands { tracked, workspace }, device: device.clone() })
+    }
+
+    /// The plan and its variant pack, for launches that the caller orders: [`raw::Bound::launch`].
+    #[must_use]
+    pub fn raw(&self) -> &raw::Bound {
+        &self.raw
+    }
+
+    /// Gives a slot another value, from the next launch on. Nothing is built or bound anew.
+    ///
+    /// # Errors
+    ///
+    /// [`SlotError`]; then the slot keeps its value.
+    pub fn set_slot(&mut self, role: Role, value: impl Into<Number>) -> Result<(), SlotError> {
+        self.raw.set_slot(role, value)
+    }
+
+    /// Queues a launch on a stream, after what cudarc knows to be still writing to an operand.
+    ///
+    /// Nothing is probed, hashed, allocated or looked up. While a stream is captured, cudarc's event tracking must be off:
+    /// [`Bound::capture`] needs no such thing.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`]; nothing was queued then.
+    pub fn launch(&mut self, stream: &CudaStream) -> Result<(), LaunchError> {
+        ready(&self.device, stream)?;
+        let Bound { raw, operands, device } = self;
+        if device.context().is_managing_stream_synchronization() && is_captured(stream) {
+            return Err(LaunchError::TrackedCapture);
+        }
+        operands.hold(stream, &mut || {
+            // SAFETY: the stream is of this context, which is current; operands are borrowed, and ordered by what `hold` holds.
+            unsafe { raw.launch(stream.cu_stream().cast()) }
+        })?;
+        // Waits and records tell their errors only here.
+        device.context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
+    }
+}
+
+/// Whether the stream is of the plan's context, which is then made current.
+pub(crate) fn ready(device: &Device, stream: &CudaStream) -> Result<(), LaunchError> {
+    let (ours, theirs) = (device.context(), stream.context());
+    if !Arc::ptr_eq(ours, theirs) && ours.cu_ctx() != theirs.cu_ctx() {
+        return Err(LaunchError::OtherContext { stream: theirs.ordinal(), plan: ours.ordinal() });
+    }
+    ours.bind_to_thread().map_err(|e| driver_error("make the context current", &e))
+}
+
+pub(crate) fn driver_error(step: &'static str, error: &cudarc::driver::DriverError) -> LaunchError {
+    LaunchError::Driver { step, detail: error.to_string() }
+}
+
+/// Whether the stream is being captured; the default stream, which cannot be, answers with an error while another one is.
+fn is_captured(stream: &CudaStream) -> bool {
+    stream.capture_status().is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+impl fmt::Debug for Bound<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bound").field("raw", &self.raw).field("device", &self.device).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,79 @@
+//! CUDA graphs by capture: a bound plan recorded once and replayed, with cudarc's ordering around each replay.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaGraph, CudaStream};
+
+use crate::raw::bound::LaunchError;
+use crate::safe::bound::{Bound, driver_error, ready};
+
+/// A captured launch. It keeps plan, slices and workspace, as the graph holds their addresses.
+///
+/// Slots were read when it was captured: to change one, take the bound plan back, set it, and capture again.
+pub struct Captured<'a> {
+    // Before the plan: the graph's kernels are the plan's.
+    graph: CudaGraph,
+    stream: Arc<CudaStream>,
+    bound: Bound<'a>,
+}
+
+impl<'a> Bound<'a> {
+    /// Captures one launch as a CUDA graph. `stream` must not be the default stream, which cannot be captured; nothing runs on it meanwhile.
+    ///
+    /// cudarc's event tracking may be on: its waits and records stay outside the graph, around each [`Captured::launch`].
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`].
+    pub fn capture(self, stream: &Arc<CudaStream>) -> Result<Captured<'a>, LaunchError> {
+        ready(&self.device, stream)?;
+        // Other threads go on allocating meanwhile; only this one must not.
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .map_err(|e| driver_error("begin a capture (the default stream cannot be captured)", &e))?;
+        // SAFETY: the stream is of this context, which is current. Nothing runs now; replays are ordered by `Captured::launch`.
+        let launched = unsafe { self.raw.launch(stream.cu_stream().cast()) };
+        // The capture is ended whatever the launch said.
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        launched?;
+        let graph = graph.map_err(|e| driver_error("end the capture", &e))?.ok_or(LaunchError::Driver {
+            step: "end the capture",
+            detail: "the driver gave an empty graph".to_owned(),
+        })?;
+        Ok(Captured { graph, stream: Arc::clone(stream), bound: self })
+    }
+}
+
+impl<'a> Captured<'a> {
+    /// Queues a replay on the stream it was captured on.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Driver`].
+    pub fn launch(&mut self) -> Result<(), LaunchError> {
+        let Captured { graph, stream, bound } = self;
+        ready(&bound.device, stream)?;
+        bound.operands.hold(stream, &mut || graph.launch()).map_err(|e| driver_error("launch the graph", &e))?;
+        bound.device.context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
+    }
+
+    /// cudarc's graph.
+    #[must_use]
+    pub fn graph(&self) -> &CudaGraph {
+        &self.graph
+    }
+
+    /// Takes the bound plan back; the graph is destroyed.
+    #[must_use]
+    pub fn into_bound(self) -> Bound<'a> {
+        self.bound
+    }
+}
+
+impl fmt::Debug for Captured<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captured").field("bound", &self.bound).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,9 @@
+//! The safe layer over cudarc.
+
+pub(crate) mod bound;
+pub(crate) mod capture;
+pub(crate) mod device;
+pub(crate) mod engine;
+pub(crate) mod operands;
+pub(crate) mod session;
+pub(crate) mod workspace;

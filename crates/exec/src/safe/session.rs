@@ -1,0 +1,126 @@
+//! Sessions and plans over cudarc: the raw layer's, with the context kept alive and entered by themselves.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use qkvault_graph::{Policy, Valid};
+use qkvault_probe::{BuildPolicy, Plan, PlanFacts, Planner};
+use qkvault_sys::Library;
+
+use crate::find::{PrepareError, Prepared};
+use crate::raw;
+use crate::raw::load::LoadError;
+use crate::raw::session::{SessionError, SessionOptions};
+use crate::safe::bound::{BindFailure, Bound};
+use crate::safe::device::Device;
+use crate::safe::operands::Bindings;
+
+/// One GPU with one cuDNN. Cloning gives another hand on the same session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    raw: raw::Session,
+    device: Device,
+}
+
+impl Session {
+    /// A session with the default options. Makes a cuDNN handle, which takes a while the first time in a process.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`].
+    pub fn open(device: &Device, library: &Arc<Library>) -> Result<Session, SessionError> {
+        Session::with_options(device, library, SessionOptions::default())
+    }
+
+    /// A session.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`].
+    pub fn with_options(
+        device: &Device,
+        library: &Arc<Library>,
+        options: SessionOptions,
+    ) -> Result<Session, SessionError> {
+        let raw = raw::Session::open(library, options, Box::new(device.clone()))?;
+        Ok(Session { raw, device: device.clone() })
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Loads a plan: well under a millisecond, except for a process's first, which waits for cuDNN to load its own libraries.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`]; what is known to matter is compared before cuDNN is asked.
+    pub fn load(&self, plan: &Plan) -> Result<LoadedPlan, LoadError> {
+        Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone() })
+    }
+
+    /// Finds the plan of an attention for this machine and loads it, building it if it is missing and `build` allows.
+    ///
+    /// # Errors
+    ///
+    /// [`PrepareError`].
+    pub fn prepare(
+        &self,
+        planner: &Planner,
+        attention: &Valid,
+        policy: &Policy,
+        build: BuildPolicy,
+    ) -> Result<Prepared<LoadedPlan>, PrepareError> {
+        let Prepared { plan, answer, target } = self.raw.prepare(planner, attention, policy, build)?;
+        Ok(Prepared { plan: LoadedPlan { raw: plan, device: self.device.clone() }, answer, target })
+    }
+}
+
+/// Machine, target, counters and handles are those of the raw session.
+impl Deref for Session {
+    type Target = raw::Session;
+
+    fn deref(&self) -> &raw::Session {
+        &self.raw
+    }
+}
+
+/// A plan on a device. Cloning gives another hand on the same one; threads may share it: see [`raw::LoadedPlan`].
+#[derive(Clone, Debug)]
+pub struct LoadedPlan {
+    raw: raw::LoadedPlan,
+    device: Device,
+}
+
+impl LoadedPlan {
+    /// Everything known of the plan.
+    #[must_use]
+    pub fn facts(&self) -> &PlanFacts {
+        self.raw.facts()
+    }
+
+    /// Bytes of scratch memory that a launch needs.
+    #[must_use]
+    pub fn workspace(&self) -> u64 {
+        self.raw.workspace()
+    }
+
+    /// The plan of the raw layer.
+    #[must_use]
+    pub fn raw(&self) -> &raw::LoadedPlan {
+        &self.raw
+    }
+
+    /// Binds slices and slots by role, after checking them all. Scratch memory that the plan needs and `bindings` do not bring is allocated
+    /// on `stream`, once, and belongs to the bound plan.
+    ///
+    /// # Errors
+    ///
+    /// [`BindFailure::Wrong`] with everything that is wrong.
+    pub fn bind<'a>(&self, bindings: Bindings<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
+        Bound::new(&self.raw, &self.device, bindings, stream)
+    }
+}
