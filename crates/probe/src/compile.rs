@@ -215,10 +215,11 @@ fn over_limit(workspace: u64, limit: u64) -> Reason {
 /// Whether a status is about what was asked (bad parameter, not supported) rather than about this machine.
 ///
 /// By the thousands digit of cuDNN's statuses; of the 'not supported' ones, a missing run-time prerequisite (3008) and a
-/// missing sub-library (3009) are about the machine.
+/// missing sub-library (3009) are about the machine. Of the internal errors, a kernel that does not compile (4001) is about
+/// what was asked: cuDNN generated source that its own compiler refuses (seen with 9.27 for a split decode with ALiBi).
 fn is_refusal(error: &Error) -> bool {
     match error {
-        Error::Call(call) => matches!(call.status.0, 2000..=2999 | 3000..=3007 | 3010..=3999),
+        Error::Call(call) => matches!(call.status.0, 2000..=2999 | 3000..=3007 | 3010..=3999 | 4001),
         _ => false,
     }
 }

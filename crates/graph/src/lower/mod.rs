@@ -118,10 +118,10 @@ fn not_built(a: &Attention) -> Vec<Reason> {
             ));
         }
     };
-    add(*sink, "not-built.sink", "sink", "a learnable sink");
     add(dropout.is_some(), "not-built.dropout", "dropout", "dropout");
     add(*block_mask, "not-built.block-mask", "block_mask", "a block mask");
-    add(max || sum_exp, "not-built.outputs", "outputs", "Max or Sum_exp");
+    // With a sink, what cuDNN puts out as maximum and sum counts the sink too, which is not what they are described as.
+    add((max || sum_exp) && *sink, "not-built.outputs", "outputs", "Max or Sum_exp of an attention with a sink");
     add(fp8.is_some(), "not-built.fp8", "fp8", "8-bit formats");
     let rows = |storage: Storage| storage != Storage::Dense;
     let stored = [q, k, v, o].into_iter().any(|t| rows(t.storage));

@@ -3,25 +3,63 @@
 use super::Form;
 use super::builder::Builder;
 use crate::op::{Op, Pointwise, Reduce, TensorId};
-use crate::{Attention, DType, Role};
+use crate::{Attention, DType, Order, Outputs, Role, Tensor};
 
+/// Probabilities of the scores; the outputs asked for are written on the way.
 pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attention) -> TensorId {
     let rows = a.row_tensor();
-    let stats = a.outputs.stats.then(|| g.operand(Role::Stats, &rows));
+    let Outputs { stats, max, sum_exp } = a.outputs;
+    let stats = stats.then(|| g.operand(Role::Stats, &rows));
+    let max = max.then(|| g.operand(Role::Max, &rows));
+    let sum_exp = sum_exp.then(|| g.operand(Role::SumExp, &rows));
+    let sink = a.sink.then(|| {
+        let t = Tensor::dense(Order::Bhsd, [1, a.q.heads(), 1, 1], DType::F32);
+        g.operand(Role::Sink, &t)
+    });
     if form == Form::Fused {
         let y = g.virtual_(g.dims(score), DType::F32);
-        g.push_op(Op::Softmax { x: score, y, stats, max: None, sum_exp: None, sink: None });
+        g.push_op(Op::Softmax { x: score, y, stats, max, sum_exp, sink });
         return y;
     }
-    let max = g.virtual_(rows.dims, DType::F32);
-    g.reduce_into(Reduce::Max, score, max);
-    let shifted = g.binary(Pointwise::Sub, score, max);
+    let mut row = |given: Option<TensorId>, g: &mut Builder| given.unwrap_or_else(|| g.virtual_(rows.dims, DType::F32));
+    let top = match sink {
+        None => {
+            let top = row(max, g);
+            g.reduce_into(Reduce::Max, score, top);
+            top
+        }
+        Some(sink) => {
+            let scores = row(None, g);
+            g.reduce_into(Reduce::Max, score, scores);
+            let top = row(max, g);
+            g.binary_into(Pointwise::Max, scores, sink, DType::F32, top);
+            top
+        }
+    };
+    let shifted = g.binary(Pointwise::Sub, score, top);
     let exp = g.unary(Pointwise::Exp, shifted);
-    let sum = g.virtual_(rows.dims, DType::F32);
-    g.reduce_into(Reduce::Add, exp, sum);
-    // The matcher knows the softmax by its log-sum-exp, so it is written even when nobody wants it.
-    let log = g.unary(Pointwise::Log, sum);
-    let stats = stats.unwrap_or_else(|| g.virtual_(rows.dims, DType::F32));
-    g.binary_into(Pointwise::Add, max, log, DType::F32, stats);
+    let sum = match sink {
+        None => {
+            let sum = row(sum_exp, g);
+            g.reduce_into(Reduce::Add, exp, sum);
+            sum
+        }
+        Some(sink) => {
+            let shifted = g.binary(Pointwise::Sub, sink, top);
+            let extra = g.unary(Pointwise::Exp, shifted);
+            let scores = row(None, g);
+            g.reduce_into(Reduce::Add, exp, scores);
+            let sum = row(sum_exp, g);
+            g.binary_into(Pointwise::Add, scores, extra, DType::F32, sum);
+            sum
+        }
+    };
+    // The matcher knows the softmax by its log-sum-exp, so it is written even when nobody wants it; with Max and Sum_exp
+    // as outputs it knows it by those.
+    if stats.is_some() || !(a.outputs.max && a.outputs.sum_exp) {
+        let log = g.unary(Pointwise::Log, sum);
+        let stats = row(stats, g);
+        g.binary_into(Pointwise::Add, top, log, DType::F32, stats);
+    }
     g.binary(Pointwise::Div, exp, sum)
 }

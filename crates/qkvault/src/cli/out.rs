@@ -30,7 +30,7 @@ pub(super) fn problem(text: &str) {
 /// A table; columns whose name starts with `>` are right-aligned.
 pub(super) fn table(columns: &[&str], rows: &[Vec<String>]) {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(columns.iter().map(|c| c.trim_start_matches('>')));
     for row in rows {
         table.add_row(row.iter().zip(columns).map(|(text, column)| {

@@ -19,6 +19,7 @@ pub enum Command {
         /// A name from `profile ls`, or a profile file
         name: String,
     },
+    #[cfg(feature = "exec")]
     /// Read the properties of this machine's GPU, as cuDNN reports them
     Capture {
         /// Name for the profile
@@ -40,6 +41,7 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
     match command {
         Command::Ls => list(globals),
         Command::Show { name } => out::json(&serde_json::to_value(profile(name)?)?),
+        #[cfg(feature = "exec")]
         Command::Capture { name, out: file, device, library } => {
             let library = qkvault_sys::Library::open(&library.search()?)?;
             let device = qkvault_exec::Device::open(*device)?;
