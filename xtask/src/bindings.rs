@@ -4,6 +4,8 @@
 //! stubs of our own: the result depends on nothing that this machine happens to have. bindgen is compiled only here, in a second build of this
 //! program with the feature `bindings`.
 
+#[cfg(feature = "bindings")]
+mod generate;
 mod stable;
 
 use std::path::{Path, PathBuf};
@@ -82,7 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 #[cfg(feature = "bindings")]
 fn generate(include: &Path, release: &str, output: &Path) -> Result<()> {
-    let text = crate::generate::generate(include, Path::new(STUBS), release)?;
+    let text = generate::generate(include, Path::new(STUBS), release)?;
     std::fs::write(output, text).with_context(|| format!("cannot write {}", output.display()))
 }
 

@@ -9,6 +9,7 @@ mod error;
 mod licence;
 mod manifest;
 mod pins;
+mod pip;
 mod unpack;
 
 use std::fs::{File, TryLockError};

@@ -2,6 +2,4 @@
 
 pub mod bindings;
 pub mod fetch;
-#[cfg(feature = "bindings")]
-pub mod generate;
 pub mod ui;

@@ -39,11 +39,11 @@ pub enum Error {
     Unsupported,
     /// The bytes of the stand-in could not be put where the dynamic loader takes them from.
     #[error(
-        "no libcuda.so.1 was found, and the stand-in for it could not be written: {source}; set TMPDIR to a folder that can be written"
+        "no libcuda.so.1 was found, and the stand-in for it could not be written: {reason}; set TMPDIR to a folder that can be written"
     )]
     Write {
         /// The system's reason.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The dynamic loader refused the stand-in.
     #[error(

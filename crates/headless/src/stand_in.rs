@@ -67,7 +67,7 @@ fn in_memory() -> std::io::Result<File> {
 }
 
 fn from_file() -> Result<(), Error> {
-    let write = |source| Error::Write { source };
+    let write = |reason| Error::Write { reason };
     // Readable by its owner alone, under a name nobody can foresee; removed as soon as it is mapped.
     let mut file = tempfile::Builder::new().prefix("libcuda.so.1-").tempfile().map_err(write)?;
     file.write_all(BYTES).map_err(write)?;

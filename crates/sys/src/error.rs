@@ -20,12 +20,12 @@ pub enum Error {
     Call(#[from] CallError),
     /// No handle can be had: there is no GPU that this process may use.
     #[error(
-        "cuDNN gives no handle here, which means no usable NVIDIA GPU or driver ({source}); to compile without one, use device properties \
+        "cuDNN gives no handle here, which means no usable NVIDIA GPU or driver ({refusal}); to compile without one, use device properties \
          from a profile, which needs no handle; to run, use a machine where `nvidia-smi` lists a GPU"
     )]
     NoDevice {
         /// What `cudnnCreate` answered.
-        source: CallError,
+        refusal: CallError,
     },
     /// The loaded library is older than the function that was asked for.
     #[error("cuDNN {version} at {path} has no function {function}; a newer cuDNN is needed", path = path.display())]

@@ -55,8 +55,8 @@ impl Handle {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: one valid place to write to.
         let status = unsafe { create(&mut pointer) };
-        library.check("cudnnCreate", status, None, None).map_err(|source| {
-            if source.status == Status::NOT_INITIALIZED { Error::NoDevice { source } } else { Error::Call(source) }
+        library.check("cudnnCreate", status, None, None).map_err(|refusal| {
+            if refusal.status == Status::NOT_INITIALIZED { Error::NoDevice { refusal } } else { Error::Call(refusal) }
         })?;
         let raw = Arc::new(RawHandle { library: Arc::clone(library), pointer });
         Ok(Self { raw, _not_sync: std::marker::PhantomData })

@@ -100,20 +100,20 @@ pub enum Error {
         reason: String,
     },
     /// Something could not be read or written.
-    #[error("cannot {what} {}: {source}; {}", path.display(), remedy(source))]
+    #[error("cannot {what} {}: {cause}; {}", path.display(), remedy(cause))]
     Io {
         /// The verb.
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's reason, told in the message.
+        cause: io::Error,
     },
 }
 
 impl Error {
-    pub(crate) fn io(what: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::Io { what, path: path.to_owned(), source }
+    pub(crate) fn io(what: &'static str, path: &Path, cause: io::Error) -> Self {
+        Self::Io { what, path: path.to_owned(), cause }
     }
 }
 

@@ -44,10 +44,10 @@ pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry
         let member = archive.by_index(index).map_err(|error| broken(error.to_string()))?;
         let bytes = write(&mut bar.wrap_read(member), &into.join(&path)).map_err(|error| match error {
             // The archive's own check of what it gives out.
-            Error::Io { source, .. }
-                if source.kind() == io::ErrorKind::InvalidData || source.kind() == io::ErrorKind::InvalidInput =>
+            Error::Io { cause, .. }
+                if cause.kind() == io::ErrorKind::InvalidData || cause.kind() == io::ErrorKind::InvalidInput =>
             {
-                broken(format!("'{}' is damaged: {source}", path.display()))
+                broken(format!("'{}' is damaged: {cause}", path.display()))
             }
             other => other,
         })?;

@@ -95,7 +95,7 @@ impl ParseCallbacks for Namer {
 /// Generates the declarations from `include/cudnn_graph.h`.
 ///
 /// `release` says where the folder is from; it goes into the banner.
-pub fn generate(include: &Path, stub: &Path, release: &str) -> Result<String> {
+pub(super) fn generate(include: &Path, stub: &Path, release: &str) -> Result<String> {
     let namer = Namer::default();
     let seen = Arc::clone(&namer.seen);
     let used = ENUMS.iter().map(|names| names.c).collect::<Vec<_>>().join("|");

@@ -1,0 +1,187 @@
+//! Runs pip, from wherever it is, and makes one error of what it complains about.
+
+use std::io::{self, BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::pins::{Parcel, Wheel};
+use super::{Error, Options};
+use crate::ui;
+
+/// The ways to start pip, in order.
+const PIPS: &[&[&str]] =
+    &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"], &["uv", "tool", "run", "pip"]];
+
+/// Runs the first pip that can be started.
+pub(crate) fn get(
+    parcel: &Parcel,
+    wheels: &[&Wheel],
+    dir: &Path,
+    folder: &Path,
+    options: &Options,
+) -> Result<(), Error> {
+    let list = dir.join("requirements.txt");
+    let lines =
+        wheels.iter().map(|wheel| format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256));
+    std::fs::write(&list, lines.collect::<String>()).map_err(|source| Error::io("write", &list, source))?;
+    let mut tried = Vec::new();
+    for pip in PIPS {
+        match present(pip) {
+            Ok(()) => return download(pip, parcel, wheels, &list, dir, folder, options),
+            Err(reason) => tried.push(format!("{}: {reason}", pip.join(" "))),
+        }
+    }
+    Err(Error::NoPip { tried })
+}
+
+fn present(pip: &[&str]) -> Result<(), String> {
+    let done = Command::new(pip[0]).args(&pip[1..]).arg("--version").stdin(Stdio::null()).output();
+    match done {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(last_line(&String::from_utf8_lossy(&done.stderr)).unwrap_or_else(|| done.status.to_string())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn download(
+    pip: &[&str],
+    parcel: &Parcel,
+    wheels: &[&Wheel],
+    list: &Path,
+    dir: &Path,
+    folder: &Path,
+    options: &Options,
+) -> Result<(), Error> {
+    let mut command = Command::new(pip[0]);
+    command.args(&pip[1..]).args(["download", "--no-deps", "--require-hashes", "--only-binary=:all:"]);
+    command.args(["--disable-pip-version-check", "--no-input"]);
+    if !ui::watched() {
+        command.args(["--progress-bar", "off", "--quiet"]);
+    }
+    if let Some(links) = &options.find_links {
+        command.arg("--no-index").arg("--find-links").arg(links);
+    }
+    command.arg("--dest").arg(dir).arg("--requirement").arg(list);
+    // What pip tells goes where our own lines go; what it complains about is kept for the error.
+    let err = io::stderr().as_fd().try_clone_to_owned().map_or_else(|_| Stdio::null(), Stdio::from);
+    command.stdin(Stdio::null()).stdout(err).stderr(Stdio::piped());
+
+    let start = |error: io::Error| Error::NoPip { tried: vec![format!("{}: {error}", pip.join(" "))] };
+    let mut child = command.spawn().map_err(start)?;
+    let mut complaints = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let line = line.trim().to_owned();
+            if !line.is_empty() {
+                complaints.push(line);
+            }
+        }
+    }
+    let status = child.wait().map_err(start)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(refusal(pip, parcel, wheels, &complaints, folder))
+}
+
+/// Makes one error of what pip complained about.
+fn refusal(pip: &[&str], parcel: &Parcel, wheels: &[&Wheel], complaints: &[String], folder: &Path) -> Error {
+    let whole = complaints.join("\n");
+    if whole.to_lowercase().contains("do not match the hashes") {
+        // pip lists what it got after the word "Got", beside the wheel that it was for.
+        let got = complaints.iter().find_map(|line| line.strip_prefix("Got ")).map(str::trim);
+        let expected = complaints.iter().find_map(|line| line.strip_prefix("Expected sha256 ")).map(str::trim);
+        let wheel = wheels.iter().find(|wheel| expected.is_none_or(|hash| wheel.sha256 == hash));
+        return Error::WrongHash {
+            file: wheel.map_or_else(|| parcel.title.clone(), |wheel| wheel.file.clone()),
+            expected: expected.unwrap_or("another").to_owned(),
+            found: got.map_or_else(|| "is not".to_owned(), |got| format!("is {got}")),
+        };
+    }
+    if whole.contains("No space left on device") {
+        return Error::io("write to", folder, io::ErrorKind::StorageFull.into());
+    }
+    Error::Download {
+        command: format!("{} download", pip.join(" ")),
+        what: parcel.title.clone(),
+        reason: unreachable(complaints).or_else(|| last_line(&whole)).unwrap_or_else(|| "it gave no reason".to_owned()),
+        folder: folder.to_owned(),
+    }
+}
+
+/// Why the index could not be reached, if that is what pip complained about; its last line then says only that it found nothing.
+fn unreachable(complaints: &[String]) -> Option<String> {
+    let line = complaints.iter().rfind(|line| line.contains("connection broken by"))?;
+    let reason = line.split_once("connection broken by")?.1;
+    // `'NewConnectionError('<… object at 0x…>: Failed to …: [Errno -3] Temporary failure in name resolution')': /simple/…/`
+    let reason = reason.split_once(">: ").map_or(reason, |(_, reason)| reason);
+    let reason = reason.split_once("')").map_or(reason, |(reason, _)| reason);
+    Some(format!("the index cannot be reached: {}", reason.trim()))
+}
+
+fn last_line(text: &str) -> Option<String> {
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    Some(line.trim_start_matches("ERROR: ").trim_end_matches('.').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_sys::LibrarySet;
+
+    use super::super::pins::Pins;
+    use super::*;
+
+    fn refused(complaints: &[&str]) -> Error {
+        let parcel =
+            Pins::read(None).and_then(|pins| pins.cudnn(Some("9.19.0.56"), LibrarySet::Slim)).expect("it is listed");
+        let complaints = complaints.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let wheels = parcel.wheels.iter().collect::<Vec<_>>();
+        refusal(&["pip"], &parcel, &wheels, &complaints, Path::new("/cache/9.19.0.56-slim"))
+    }
+
+    #[test]
+    fn no_network_is_told_as_such() {
+        let error = refused(&[
+            "WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError('<pip._vendor.urllib3.\
+             connection.HTTPSConnection object at 0x7f17>: Failed to establish a new connection: [Errno -3] Temporary failure in name \
+             resolution')': /simple/nvidia-cudnn-jit-cu13/",
+            "ERROR: Could not find a version that satisfies the requirement nvidia-cudnn-jit-cu13==9.19.0.56 (from versions: none)",
+            "ERROR: No matching distribution found for nvidia-cudnn-jit-cu13==9.19.0.56",
+        ]);
+        let Error::Download { reason, .. } = error else { panic!("{error:?}") };
+        let expected = "the index cannot be reached: Failed to establish a new connection: [Errno -3] Temporary failure in name resolution";
+        assert_eq!(reason, expected);
+    }
+
+    #[test]
+    fn another_complaint_is_passed_on() {
+        let error = refused(&["ERROR: Could not find a version", "ERROR: No matching distribution found for x==1."]);
+        assert!(
+            matches!(&error, Error::Download { reason, .. } if reason == "No matching distribution found for x==1"),
+            "{error:?}"
+        );
+        assert!(matches!(refused(&[]), Error::Download { .. }));
+    }
+
+    #[test]
+    fn a_wrong_hash_names_the_wheel_it_was_for() {
+        let pinned = "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575";
+        let error = refused(&[
+            "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated …",
+            "nvidia-cuda-nvrtc==13.0.88 from …:",
+            &format!("Expected sha256 {pinned}"),
+            "Got        0000",
+        ]);
+        let Error::WrongHash { file, expected, found } = error else { panic!("{error:?}") };
+        assert!(file.starts_with("nvidia_cuda_nvrtc-13.0.88"), "{file}");
+        assert_eq!((expected.as_str(), found.as_str()), (pinned, "is 0000"));
+    }
+
+    #[test]
+    fn a_full_disk_is_told_as_such() {
+        let error =
+            refused(&["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]);
+        assert!(error.to_string().contains("free some space"), "{error}");
+    }
+}

@@ -1,0 +1,204 @@
+//! The fetch command on a made-up wheel: what it makes, what it leaves when it cannot, and what it says. Needs no network.
+
+#[allow(dead_code, reason = "each test program uses its part")]
+mod common;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{WHEEL, World, bad, files, good, sha256, usual, zip};
+
+/// Whether pip is there; a test that cannot do without says so.
+#[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
+fn pip() -> bool {
+    let found =
+        Command::new("python3").args(["-m", "pip", "--version"]).output().is_ok_and(|done| done.status.success());
+    if !found {
+        println!("requirement not met: `python3 -m pip` cannot be run");
+    }
+    found
+}
+
+const EXPECTED: [&str; 4] = [
+    "made_up_cudnn-9.99.0.1.dist-info/licenses/License.txt",
+    "manifest.toml",
+    "nvidia/cudnn_jit/include/cudnn_graph.h",
+    "nvidia/cudnn_jit/lib/libcudnn.so.9",
+];
+
+#[test]
+fn pip_gets_the_wheel_and_a_second_run_does_nothing() {
+    if !pip() {
+        return;
+    }
+    let world = World::with_wheel(&zip(&usual()));
+    good(world.fetch());
+    assert_eq!(files(&world.set()), EXPECTED);
+    assert_eq!(world.left_over(), [""; 0]);
+    let before = world.set().join("manifest.toml").metadata().and_then(|data| data.modified()).expect("it is there");
+    // Not even the wheel is needed any more, nor a pip.
+    std::fs::remove_file(world.path("links").join(WHEEL)).expect("it is there");
+    let mut again = world.fetch();
+    again.env("PATH", "");
+    assert!(good(again).contains("nothing to do"));
+    let after = world.set().join("manifest.toml").metadata().and_then(|data| data.modified()).expect("it is there");
+    assert_eq!(before, after);
+}
+
+#[test]
+fn a_wheel_that_is_there_already_is_not_downloaded_again() {
+    let world = World::with_wheel(&zip(&usual()));
+    world.downloaded();
+    let mut command = world.fetch();
+    command.env("PATH", "");
+    good(command);
+    assert_eq!(files(&world.set()), EXPECTED);
+}
+
+#[test]
+fn a_wrong_hash_is_refused_and_nothing_is_kept() {
+    if !pip() {
+        return;
+    }
+    let world = World::with_wheel(&zip(&usual()));
+    world.pin(&sha256(b"another wheel"));
+    let said = bad(world.fetch());
+    for part in [WHEEL, &sha256(b"another wheel"), &sha256(&zip(&usual())), "SHA-256"] {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+    assert!(!world.set().exists());
+    assert!(!files(&world.path("cache")).iter().any(|file| file.ends_with(".whl")), "the wrong file was kept");
+}
+
+#[test]
+fn a_wrong_file_left_by_an_earlier_run_is_not_used() {
+    if !pip() {
+        return;
+    }
+    let world = World::with_wheel(&zip(&usual()));
+    world.downloaded();
+    std::fs::write(world.path("cache/libraries/cudnn/.wheels").join(WHEEL), "half of a download")
+        .expect("it can be written");
+    good(world.fetch());
+    assert_eq!(files(&world.set()), EXPECTED);
+}
+
+#[test]
+fn a_truncated_wheel_with_the_right_hash_is_refused() {
+    let whole = zip(&usual());
+    for length in [0, 10, whole.len() / 2, whole.len() - 1] {
+        let world = World::with_wheel(&whole[..length]);
+        world.downloaded();
+        let said = bad(world.fetch());
+        assert!(said.contains("cannot be unpacked"), "{said}");
+        assert!(!world.set().exists());
+        assert!(world.left_over().iter().all(|name| name == ".wheels"), "{:?}", world.left_over());
+    }
+}
+
+#[test]
+fn a_damaged_member_is_refused() {
+    let mut wheel = zip(&usual());
+    // Inside the compressed bytes of the first member, past its header and name.
+    let at = 30 + "nvidia/cudnn_jit/lib/libcudnn.so.9".len() + 10;
+    wheel[at] ^= 0xff;
+    let world = World::with_wheel(&wheel);
+    world.downloaded();
+    assert!(bad(world.fetch()).contains("cannot be unpacked"));
+    assert!(!world.set().exists());
+}
+
+#[test]
+fn a_wheel_that_leads_out_of_its_folder_is_refused_whole() {
+    for name in
+        ["../escaped.so", "/tmp/escaped.so", "nvidia/../../escaped.so", "nvidia\\..\\..\\escaped.so", "./escaped.so"]
+    {
+        let mut members = usual();
+        members.push((name.to_owned(), b"evil".to_vec()));
+        let world = World::with_wheel(&zip(&members));
+        world.downloaded();
+        let said = bad(world.fetch());
+        assert!(said.contains("escaped.so"), "{said}");
+        assert!(!world.set().exists());
+        let written = files(&world.path(""));
+        assert!(
+            !written.iter().any(|file| file.ends_with("escaped.so") || file.ends_with("libcudnn.so.9")),
+            "{written:?}"
+        );
+    }
+}
+
+#[test]
+fn a_wheel_with_nothing_of_use_is_refused() {
+    let world = World::with_wheel(&zip(&[("nvidia/readme.txt".to_owned(), b"nothing".to_vec())]));
+    world.downloaded();
+    assert!(bad(world.fetch()).contains("none of the files"));
+}
+
+#[test]
+fn what_looks_broken_is_fetched_again_and_rubbish_is_swept() {
+    let breakages: [fn(&World); 3] = [
+        |world| std::fs::remove_file(world.set().join("manifest.toml")).expect("it is there"),
+        |world| std::fs::write(world.set().join("nvidia/cudnn_jit/lib/libcudnn.so.9"), "short").expect("it is there"),
+        |world| std::fs::remove_file(world.set().join("nvidia/cudnn_jit/include/cudnn_graph.h")).expect("it is there"),
+    ];
+    for damage in breakages {
+        let world = World::with_wheel(&zip(&usual()));
+        world.downloaded();
+        good(world.fetch());
+        damage(&world);
+        let rubbish = world.path("cache/libraries/cudnn/.unfinished-abc/nvidia");
+        std::fs::create_dir_all(&rubbish).expect("it can be written");
+        world.downloaded();
+        assert!(good(world.fetch()).contains("is not complete"));
+        assert_eq!(files(&world.set()), EXPECTED);
+        assert_eq!(world.left_over(), [""; 0]);
+    }
+}
+
+/// A kill at any moment leaves a complete folder or none, and the next run does well.
+#[test]
+fn a_killed_run_leaves_nothing_that_looks_complete() {
+    let mut members = usual();
+    members.insert(0, ("nvidia/cudnn_jit/lib/libcudnn_large.so.9".to_owned(), vec![0; 64 << 20]));
+    let wheel = zip(&members);
+    for delay in [0, 20, 60, 120] {
+        let world = World::with_wheel(&wheel);
+        world.downloaded();
+        let mut running = world.fetch().stderr(std::process::Stdio::null()).spawn().expect("it can be started");
+        let begun = Instant::now();
+        while world.left_over().iter().all(|name| !name.starts_with(".unfinished"))
+            && begun.elapsed() < Duration::from_secs(20)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(delay));
+        running.kill().expect("it was started");
+        running.wait().expect("it was started");
+        let whole = world.set().exists();
+        assert_eq!(whole, world.set().join("manifest.toml").exists());
+        if whole {
+            assert_eq!(files(&world.set()).len(), EXPECTED.len() + 1);
+        }
+        world.downloaded();
+        good(world.fetch());
+        assert_eq!(files(&world.set()).len(), EXPECTED.len() + 1);
+        assert!(world.left_over().iter().all(|name| name == ".wheels"), "{:?}", world.left_over());
+    }
+}
+
+#[test]
+fn two_runs_at_once_do_the_work_once() {
+    let world = World::with_wheel(&zip(&usual()));
+    world.downloaded();
+    let running =
+        [(); 3].map(|()| world.fetch().stderr(std::process::Stdio::piped()).spawn().expect("it can be started"));
+    let said = running.map(|child| {
+        let done = child.wait_with_output().expect("it was started");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{said}");
+        said
+    });
+    assert_eq!(said.iter().filter(|said| said.contains("fetched:")).count(), 1, "{said:?}");
+    assert_eq!(files(&world.set()), EXPECTED);
+}
