@@ -105,7 +105,7 @@ fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetc
     if parcel.nvidia {
         licence::accepted(options.accept_nvidia_license)?;
     }
-    std::fs::create_dir_all(dest).map_err(|source| Error::io("create", dest, source))?;
+    std::fs::create_dir_all(dest).map_err(|cause| Error::io("create", dest, cause))?;
     let lock = lock(dest)?;
     let broken = match Manifest::state(parcel, &dir) {
         // Another run finished while this one waited.
@@ -129,7 +129,7 @@ fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetc
 
 /// Unpacks into a temporary folder and moves it into place.
 fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: bool) -> Result<u64, Error> {
-    let create = |source| Error::io("create a folder in", dest, source);
+    let create = |cause| Error::io("create a folder in", dest, cause);
     let temporary = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(dest).map_err(create)?;
     let mut entries = Vec::new();
     for (wheel, file) in parcel.wheels.iter().zip(files) {
@@ -144,9 +144,9 @@ fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: boo
     open_to_all(temporary.path())?;
     if broken {
         let aside = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(dest).map_err(create)?;
-        std::fs::rename(dir, aside.path().join("old")).map_err(|source| Error::io("move aside", dir, source))?;
+        std::fs::rename(dir, aside.path().join("old")).map_err(|cause| Error::io("move aside", dir, cause))?;
     }
-    std::fs::rename(temporary.path(), dir).map_err(|source| Error::io("move into place", dir, source))?;
+    std::fs::rename(temporary.path(), dir).map_err(|cause| Error::io("move into place", dir, cause))?;
     // It is no longer where it was made.
     let _ = temporary.keep();
     Ok(bytes)
@@ -155,13 +155,13 @@ fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: boo
 fn open_to_all(dir: &Path) -> Result<(), Error> {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(dir, mode).map_err(|source| Error::io("set the permissions of", dir, source))
+    std::fs::set_permissions(dir, mode).map_err(|cause| Error::io("set the permissions of", dir, cause))
 }
 
 /// One fetch at a time per folder. Where the file system has no locks, the final rename alone must do.
 fn lock(dest: &Path) -> Result<Option<File>, Error> {
     let path = dest.join(".lock");
-    let file = File::create(&path).map_err(|source| Error::io("create", &path, source))?;
+    let file = File::create(&path).map_err(|cause| Error::io("create", &path, cause))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => {

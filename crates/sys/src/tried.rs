@@ -12,7 +12,7 @@ use crate::version::{LibrarySet, Version};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The path given to [`Search::at`].
+    /// The path given to [`Search::at`](crate::Search::at).
     Path,
     /// An environment variable.
     Variable(&'static str),

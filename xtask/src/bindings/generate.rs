@@ -47,10 +47,13 @@ const ENUMS: &[EnumNames] = &[
 const FUNCTIONS: &str = "cudnnBackend.*|cudnn(Create|Destroy|GetVersion|GetMaxDeviceVersion|GetCudartVersion|GetErrorString|\
 GetLastErrorString|SetStream|GetStream|GraphVersionCheck|SetCallback|GetCallback)";
 
+/// Per enum, by the name it gets: each constant's C name and number, in the header's order.
+type Seen = BTreeMap<&'static str, Vec<(String, i64)>>;
+
 /// Renames, hides sentinels, and remembers each constant's C name for the name tables.
 #[derive(Debug, Default)]
 struct Namer {
-    seen: Arc<Mutex<BTreeMap<&'static str, Vec<(String, i64)>>>>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 fn enum_names(c: Option<&str>) -> Option<&'static EnumNames> {

@@ -12,7 +12,7 @@ use crate::ui;
 
 /// Puts every wheel of a parcel into `dir`; those that are there with the right hash are kept.
 pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Options) -> Result<Vec<PathBuf>, Error> {
-    std::fs::create_dir_all(dir).map_err(|source| Error::io("create", dir, source))?;
+    std::fs::create_dir_all(dir).map_err(|cause| Error::io("create", dir, cause))?;
     let mut wanted = Vec::new();
     for wheel in &parcel.wheels {
         let file = dir.join(&wheel.file);
@@ -20,7 +20,7 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
             Some(Ok(())) => {}
             // Left by an earlier run that was cut short, or by another list.
             Some(Err(_)) => {
-                std::fs::remove_file(&file).map_err(|source| Error::io("remove", &file, source))?;
+                std::fs::remove_file(&file).map_err(|cause| Error::io("remove", &file, cause))?;
                 wanted.push(wheel);
             }
             None => wanted.push(wheel),
@@ -29,9 +29,10 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
     if !wanted.is_empty() {
         let bytes = wanted.iter().map(|wheel| wheel.bytes).sum();
         ui::say(&format!("fetching {}: {} to download", parcel.title, ui::size(bytes)));
-        pip::get(parcel, &wanted, dir, folder, options)?;
     }
+    // One at a time, because pip keeps none of several when it is cut short.
     for wheel in &wanted {
+        pip::get(&pip::Want { parcel, wheel, dir, folder }, options)?;
         let file = dir.join(&wheel.file);
         if let Err(error) = check(wheel, &file) {
             let _ = std::fs::remove_file(&file);
@@ -43,7 +44,7 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
 
 /// Whether a file is the one that is pinned.
 fn check(wheel: &Wheel, file: &Path) -> Result<(), Error> {
-    let read = |source| Error::io("read", file, source);
+    let read = |cause| Error::io("read", file, cause);
     let mut input = File::open(file).map_err(read)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];

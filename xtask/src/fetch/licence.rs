@@ -39,10 +39,10 @@ fn remember(record: &PathBuf) -> Result<(), Error> {
         return Ok(());
     }
     let dir = folders::cache_dir();
-    std::fs::create_dir_all(&dir).map_err(|source| Error::io("create", &dir, source))?;
+    std::fs::create_dir_all(&dir).map_err(|cause| Error::io("create", &dir, cause))?;
     let text =
         format!("NVIDIA's licence ({URL}) was accepted on this machine for the libraries that qkvault fetches.\n");
-    std::fs::write(record, text).map_err(|source| Error::io("write", record, source))
+    std::fs::write(record, text).map_err(|cause| Error::io("write", record, cause))
 }
 
 fn asked() -> bool {

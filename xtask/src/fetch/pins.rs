@@ -79,7 +79,7 @@ impl Pins {
     pub(crate) fn read(file: Option<&Path>) -> Result<Self, Error> {
         let name = file.map_or_else(|| "wheels.toml".into(), Path::to_path_buf);
         let text = match file {
-            Some(file) => std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?,
+            Some(file) => std::fs::read_to_string(file).map_err(|cause| Error::io("read", file, cause))?,
             None => LIST.to_owned(),
         };
         toml::from_str(&text).map_err(|error| Error::Pins { file: name, reason: error.to_string() })

@@ -14,7 +14,7 @@ use super::pins::Wheel;
 /// Unpacks one wheel below `into`, and tells what it wrote.
 pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry>, Error> {
     let broken = |reason: String| Error::Wheel { file: wheel.file.clone(), reason };
-    let input = File::open(file).map_err(|source| Error::io("read", file, source))?;
+    let input = File::open(file).map_err(|cause| Error::io("read", file, cause))?;
     let mut archive = ZipArchive::new(io::BufReader::new(input)).map_err(|error| broken(error.to_string()))?;
 
     // All names are looked at before anything is written.
@@ -59,7 +59,7 @@ pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry
 
 /// Writes one file through to the disk.
 fn write(from: &mut impl io::Read, to: &Path) -> Result<u64, Error> {
-    let failed = |source| Error::io("write", to, source);
+    let failed = |cause| Error::io("write", to, cause);
     if let Some(dir) = to.parent() {
         std::fs::create_dir_all(dir).map_err(failed)?;
     }
