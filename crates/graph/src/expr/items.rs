@@ -62,7 +62,26 @@ pub(super) fn items(arena: &Arena, root: NodeId) -> Items {
             (list.len() - 1) as u32
         });
     }
-    Items { root: item_of[root.at()], list }
+    without_leftovers(list, item_of[root.at()])
+}
+
+/// Leaves out items that flattening has left without a use: they would make the form depend on how chains were grouped.
+fn without_leftovers(list: Vec<Item>, root: u32) -> Items {
+    let mut used = vec![false; list.len()];
+    used[root as usize] = true;
+    for at in (0..list.len()).rev() {
+        if used[at] {
+            list[at].kids.iter().for_each(|&kid| used[kid as usize] = true);
+        }
+    }
+    let mut new_place = vec![u32::MAX; list.len()];
+    let mut kept: Vec<Item> = Vec::with_capacity(list.len());
+    for (at, mut item) in list.into_iter().enumerate().filter(|&(at, _)| used[at]) {
+        item.kids.iter_mut().for_each(|kid| *kid = new_place[*kid as usize]);
+        new_place[at] = kept.len() as u32;
+        kept.push(item);
+    }
+    Items { root: new_place[root as usize], list: kept }
 }
 
 fn reached(arena: &Arena, root: NodeId) -> Vec<bool> {

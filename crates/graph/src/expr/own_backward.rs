@@ -1,0 +1,220 @@
+//! A user's own backward: accepted only after it has been compared with central differences of the forward.
+
+use super::arena::Arena;
+use super::canon;
+use super::eval::{EvalError, PointContext, Value};
+use super::node::{Node, NodeId, SlotId, TensorId, Ty};
+use super::operand::SlotTy;
+use super::program::{Derived, Program, ScoreExpr};
+
+/// How far a derivative may be from the difference it is compared with: `|own - difference| <= abs + rel * |difference|`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Absolute part.
+    pub abs: f64,
+    /// Part relative to the difference.
+    pub rel: f64,
+}
+
+impl Default for Tolerance {
+    /// 1e-5 of both: well above the error of the differences and of float32 constants, far below any mistake in a formula.
+    fn default() -> Self {
+        Tolerance { abs: 1e-5, rel: 1e-5 }
+    }
+}
+
+/// Why a user's own backward is not accepted.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OverrideError {
+    /// One of the two expressions is no float.
+    #[error("the {which} is {given}; both the forward and its derivative must be floats")]
+    NotAFloat {
+        /// `forward` or `own backward`.
+        which: &'static str,
+        /// Type of the expression.
+        given: Ty,
+    },
+    /// The backward reads a slot or tensor that the forward does not have, or has in another form.
+    #[error(
+        "the own backward reads '{name}', which the forward does not read in this form; use the operands of the forward only"
+    )]
+    ForeignOperand {
+        /// Display name, by which the operands of the two expressions are matched.
+        name: String,
+    },
+    /// The backward is wrong.
+    #[error(
+        "the own backward gives {own} where the forward changes by {difference} per unit of score \
+         (score {score}, batch, head, query, key {at:?}, slots and tensors {operands:?}); leave it out to get the derived one"
+    )]
+    Disagrees {
+        /// What the backward gives.
+        own: f64,
+        /// Central difference of the forward.
+        difference: f64,
+        /// Score of the point.
+        score: f64,
+        /// Batch, head, query and key of the point.
+        at: [i32; 4],
+        /// Values of the operands at the point: names and numbers.
+        operands: Vec<(String, f64)>,
+    },
+    /// The forward is smooth at too few of the points tried for a verdict.
+    #[error(
+        "the forward could be compared at {compared} of {tried} points only, {needed} are needed; it is too rough to check a backward against"
+    )]
+    Undecided {
+        /// At how many points the two were compared.
+        compared: usize,
+        /// At how many it was tried.
+        tried: usize,
+        /// How many are needed.
+        needed: usize,
+    },
+}
+
+const TRIED: usize = 512;
+const NEEDED: usize = 32;
+
+/// Accepts `own` as the derivative of `forward` by the score if it agrees with central differences wherever the forward is smooth.
+///
+/// Operands are matched by their display names. The result reads the forward's slots and tensors by the forward's ids. The points are the
+/// same in every run: scores from -30 to 30, many of them small; slots and tensors from -3 to 3 and, in half of the points, positive;
+/// positions within lengths of up to 64. Kinks and jumps are left out, so what holds there is taken on trust.
+///
+/// # Errors
+/// If the two do not fit together, disagree, or could not be compared at enough points.
+pub fn check_override(forward: &ScoreExpr, own: &ScoreExpr, tolerance: Tolerance) -> Result<Derived, OverrideError> {
+    for (which, expr) in [("forward", forward), ("own backward", own)] {
+        if expr.root_ty() != Ty::Float {
+            return Err(OverrideError::NotAFloat { which, given: expr.root_ty() });
+        }
+    }
+    let own = over_operands_of(forward, own)?;
+    let mut random = SplitMix(0);
+    let mut compared = 0;
+    for _ in 0..TRIED {
+        let point = Sample::random(forward, &mut random);
+        let Some(difference) = point.difference(forward) else { continue };
+        let found = float(own.eval(&point.at_score(point.score)));
+        let allowed = tolerance.abs + tolerance.rel * difference.abs();
+        match found {
+            Some(found) if (found - difference).abs() <= allowed => compared += 1,
+            _ => return Err(point.disagreement(forward, found.unwrap_or(f64::NAN), difference)),
+        }
+    }
+    if compared < NEEDED {
+        return Err(OverrideError::Undecided { compared, tried: TRIED, needed: NEEDED });
+    }
+    Ok(own)
+}
+
+/// The nodes of `own` over the operands of `forward`.
+fn over_operands_of(forward: &ScoreExpr, own: &ScoreExpr) -> Result<Derived, OverrideError> {
+    let foreign = |name: &str| OverrideError::ForeignOperand { name: name.to_owned() };
+    let mut slots = Vec::new();
+    for (spec, name) in own.slots().iter().zip(own.slot_names()) {
+        let same = forward.slot_named(name).filter(|id| forward.slots()[id.at()] == *spec);
+        slots.push(same.ok_or_else(|| foreign(name))?);
+    }
+    let mut tensors = Vec::new();
+    for (spec, name) in own.tensors().iter().zip(own.tensor_names()) {
+        // Whether a gradient is wanted is said by the forward alone.
+        let fits = |id: &TensorId| {
+            let other = forward.tensors()[id.at()];
+            (other.dims, other.dtype) == (spec.dims, spec.dtype)
+        };
+        tensors.push(forward.tensor_named(name).filter(fits).ok_or_else(|| foreign(name))?);
+    }
+    let mut arena = Arena::over(forward.operands().clone());
+    let mut ids: Vec<NodeId> = Vec::new();
+    for &node in own.nodes() {
+        ids.push(arena.add(match node {
+            Node::Slot(SlotId(id)) => Node::Slot(slots[id as usize]),
+            Node::Tensor(TensorId(id)) => Node::Tensor(tensors[id as usize]),
+            other => other.map_operands(|id| ids[id.at()]),
+        }));
+    }
+    let nodes = canon::ordered(&arena, ids[own.root().at()]);
+    Ok(Derived::from_program(Program::from_parts(nodes, forward.operands().clone())))
+}
+
+fn float(value: Result<Value, EvalError>) -> Option<f64> {
+    value.ok().and_then(Value::float).filter(|x| x.is_finite())
+}
+
+/// A small generator whose numbers are the same everywhere.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 to 1.
+    fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn below(&mut self, n: i32) -> i32 {
+        (self.unit() * f64::from(n)) as i32
+    }
+}
+
+/// A point with values for everything that the forward reads.
+struct Sample {
+    score: f64,
+    at: [i32; 4],
+    lengths: [i32; 2],
+    slots: Vec<Value>,
+    tensors: Vec<Value>,
+}
+
+impl Sample {
+    fn random(forward: &ScoreExpr, random: &mut SplitMix) -> Self {
+        let positive = random.unit() < 0.5;
+        let mut value = |integer: bool| match (integer, random.unit() * 6.0 - 3.0) {
+            (true, x) => Value::Int((x * 3.0) as i32),
+            (false, x) => Value::Float(if positive { x.abs() + 0.1 } else { x }),
+        };
+        let slots = forward.slots().iter().map(|slot| value(slot.ty == SlotTy::Int)).collect();
+        let tensors = forward.tensors().iter().map(|tensor| value(tensor.ty() == Some(Ty::Int))).collect();
+        let reach = [0.5, 5.0, 30.0][random.below(3) as usize];
+        let lengths = [1 + random.below(64), 1 + random.below(64)];
+        let at = [random.below(4), random.below(16), random.below(lengths[0]), random.below(lengths[1])];
+        Sample { score: (random.unit() * 2.0 - 1.0) * reach, at, lengths, slots, tensors }
+    }
+
+    fn at_score(&self, score: f64) -> PointContext<'_> {
+        let Sample { score: _, at, lengths, slots, tensors } = self;
+        PointContext { score, upstream: 1.0, at: *at, lengths: *lengths, slots, tensors }
+    }
+
+    /// Central difference by the score, if steps of several sizes agree about it.
+    fn difference(&self, forward: &ScoreExpr) -> Option<f64> {
+        let value = |score: f64| float(forward.eval(&self.at_score(score)));
+        let slope = |h: f64| Some((value(self.score + h)? - value(self.score - h)?) / (2.0 * h));
+        let (wide, near, close) = (slope(2e-4)?, slope(1e-4)?, slope(1e-5)?);
+        let best = near + (near - wide) / 3.0;
+        // Beside a kink the two sides differ, however small the step.
+        let here = value(self.score)?;
+        let (right, left) = ((value(self.score + 1e-5)? - here) / 1e-5, (here - value(self.score - 1e-5)?) / 1e-5);
+        let scale = 1.0 + best.abs();
+        let smooth = (best - close).abs() < 1e-6 * scale
+            && (near - wide).abs() < 1e-3 * scale
+            && (right - left).abs() < 1e-2 * scale;
+        smooth.then_some(best)
+    }
+
+    fn disagreement(&self, forward: &ScoreExpr, own: f64, difference: f64) -> OverrideError {
+        let names = forward.slot_names().iter().chain(forward.tensor_names());
+        let values = self.slots.iter().chain(&self.tensors);
+        let number = |value: &Value| value.float().or(value.int().map(f64::from)).unwrap_or(f64::NAN);
+        let operands = names.zip(values).map(|(name, value)| (name.clone(), number(value))).collect();
+        OverrideError::Disagrees { own, difference, score: self.score, at: self.at, operands }
+    }
+}

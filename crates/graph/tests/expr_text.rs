@@ -1,0 +1,177 @@
+//! The text form: what it looks like, that it is read back, and what is said about texts that are none.
+
+mod expr_support;
+
+use expr_support::any_expr;
+use proptest::prelude::*;
+use qkvault_graph::DType;
+use qkvault_graph::expr::library::{alibi, causal, padding, softcap};
+use qkvault_graph::expr::*;
+
+#[test]
+fn expressions_are_printed_the_way_they_are_written() {
+    let text = |e: Expr| e.build().expect("well typed").to_string();
+    assert_eq!(text(softcap(score(), slot("cap"))), "slot $cap: float; tanh(score / $cap) * $cap");
+    assert_eq!(
+        text(alibi(score(), 8)),
+        "tensor @alibi_slopes: f32[1, 8, 1, 1]; score + float(key - query) * @alibi_slopes"
+    );
+    assert_eq!(text(causal() & padding()), "query < query_len & key < key_len & query >= key");
+    assert_eq!(text((score() - 1.0) - (score() - (2.0 - score()))), "score - 1.0 - (score - (2.0 - score))");
+    assert_eq!(text(-(score() * -2.0) * -(-score())), "--score * -(score * -2.0)");
+    assert_eq!(text(-constant(2.0) + score()), "score + -(2.0)");
+    let shared = (score() * slot("a")).exp();
+    assert_eq!(text(&shared + 1.0 / &shared), "slot $a: float; let t0 = exp(score * $a); t0 + 1.0 / t0");
+    let bias = TensorSpec::new(DType::BF16, [1, 2, 3, 4]).with_grad();
+    let bias = (score() + tensor("bias", bias)).build().expect("well typed");
+    assert_eq!(format!("{bias:#}"), "tensor @bias: bf16[1, 2, 3, 4] grad;\nscore + @bias");
+}
+
+#[test]
+fn derivatives_are_printed_with_the_operands_they_use() {
+    let expr = softcap(score(), slot("cap")).build().expect("well typed");
+    let factor = vjp(&expr).expect("a derivative").d_score;
+    assert_eq!(factor.to_string(), "slot $cap: float; let t0 = tanh(score / $cap); -(t0 * t0) + 1.0");
+    assert_eq!(
+        factor.applied().to_string(),
+        "slot $cap: float; let t0 = tanh(score / $cap); upstream - upstream * (t0 * t0)"
+    );
+}
+
+#[test]
+fn texts_that_are_none_say_where_and_what_was_expected() {
+    for (text, line, column, expected, found) in [
+        ("", 1, 1, "an expression", "the end"),
+        ("score +", 1, 8, "an expression", "the end"),
+        ("score\n  + ?", 2, 5, "an expression", "'?'"),
+        ("score score", 1, 7, "an operator or the end", "'score'"),
+        ("unknown + 1", 1, 1, "an operation or a name defined before", "'unknown'"),
+        ("$cap + score", 1, 1, "an operation or a name defined before", "'$cap'"),
+        ("slot $cap float; $cap", 1, 11, "':'", "'float'"),
+        ("slot $cap: bool; $cap", 1, 12, "'float' or 'int'", "'bool'"),
+        ("slot $a: float; slot $a: float; $a", 1, 31, "a new name ('a' is defined twice) before this", "';'"),
+        ("slot $a: float; score", 1, 22, "a use of '$a'", "the end"),
+        ("let x = score; score", 1, 21, "a use of 'x'", "the end"),
+        ("let score = 1; score", 1, 5, "a name that means nothing yet", "'score'"),
+        ("tensor @t: f17[1, 1, 1, 1]; @t", 1, 12, "an element type such as f32", "'f17'"),
+        ("tensor @t: f32[1, 1, 1]; @t", 1, 23, "','", "']'"),
+        ("max(score)", 1, 10, "','", "')'"),
+        ("exp(score, score)", 1, 10, "')'", "','"),
+        ("1 < 2 < 3", 1, 7, "parentheses around one of two comparisons", "'<'"),
+        ("score + 99999999999", 1, 9, "an integer of 32 bits", "99999999999"),
+        ("score + 2147483648", 1, 9, "an integer of 32 bits", "2147483648"),
+        ("score + 1e99", 1, 9, "a finite float32 number", "1e99"),
+        ("score + 1x", 1, 9, "a finite float32 number", "1x"),
+        ("é", 1, 1, "an expression", "'é'"),
+        ("true & é", 1, 8, "an expression", "'é'"),
+    ] {
+        let problem = parse_expr(text).expect_err(text);
+        let (expected, found) = (expected.to_owned(), found.to_owned());
+        assert_eq!(problem, ParseError::Syntax { line, column, expected, found }, "{text}");
+    }
+    assert_eq!(parse_expr("-2147483648 < key").expect("the smallest integer").nodes().len(), 3);
+    let problem = parse_expr("exp(key) + log(true)").expect_err("two problems");
+    let ParseError::Meaning { problems } = problem else { panic!("{problem}") };
+    assert_eq!(problems.list().len(), 2);
+}
+
+#[test]
+fn deep_and_long_texts_are_refused_or_read_without_overflowing_the_stack() {
+    for text in ["(".repeat(100_000), "-".repeat(100_000), "exp(".repeat(100_000), "!".repeat(100_000)] {
+        let problem = parse_expr(&text).expect_err("too deep");
+        assert!(problem.to_string().contains("nesting"), "{problem}");
+    }
+    let sum = format!("score{}", " + score".repeat(100_000));
+    assert!(matches!(parse_expr(&sum), Err(ParseError::Meaning { .. })));
+    let doubled: String = (1..200).map(|i| format!("let x{i} = x{} + x{};", i - 1, i - 1)).collect();
+    let shared = parse_expr(&format!("let x0 = score; {doubled} x199")).expect("every step is shared");
+    assert_eq!(shared.nodes().len(), 200);
+    let nested = (0..200).fold(score(), |e, _| e.exp());
+    let nested = nested.build().expect("within the limits");
+    assert_eq!(nested.to_string().parse(), Ok(nested));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 800, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_expression_is_read_back_from_its_text(expr in any_expr(5)) {
+        let expr = expr.0.build().expect("well typed");
+        for text in [format!("{expr}"), format!("{expr:#}")] {
+            let read: ScoreExpr = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
+            prop_assert!(read == expr, "{text}\n  is read as\n{read}");
+            prop_assert_eq!(read.slot_names(), expr.slot_names());
+            prop_assert_eq!(read.tensor_names(), expr.tensor_names());
+            prop_assert_eq!(format!("{read}"), format!("{expr}"));
+        }
+    }
+
+    #[test]
+    fn arbitrary_text_never_panics(text in "\\PC{0,64}") {
+        let _ = parse_expr(&text);
+    }
+
+    #[test]
+    fn text_made_of_tokens_never_panics(tokens in prop::collection::vec(token(), 0..40)) {
+        let _ = parse_expr(&tokens.join(" "));
+    }
+
+    #[test]
+    fn damaged_text_never_panics(expr in any_expr(3), at in any::<prop::sample::Index>(), token in token()) {
+        let text = expr.0.build().expect("well typed").to_string();
+        let at = at.index(text.len() + 1);
+        let _ = parse_expr(&text[..at]);
+        let _ = parse_expr(&format!("{}{token}{}", &text[..at], &text[at..]));
+    }
+}
+
+fn token() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "score",
+        "key",
+        "query",
+        "batch",
+        "true",
+        "exp",
+        "max",
+        "select",
+        "float",
+        "let",
+        "slot",
+        "tensor",
+        "grad",
+        "$a",
+        "@t",
+        "x",
+        "f32",
+        "int",
+        "1",
+        "2.5",
+        "1e9",
+        "99999999999",
+        "(",
+        ")",
+        "[",
+        "]",
+        ",",
+        ";",
+        ":",
+        "=",
+        "==",
+        "!=",
+        "<",
+        "<=",
+        "+",
+        "-",
+        "*",
+        "/",
+        "%",
+        "&",
+        "|",
+        "!",
+        "$",
+        "@",
+        "#",
+        "é",
+    ])
+}
