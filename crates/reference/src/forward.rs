@@ -16,8 +16,9 @@ const TILE_ROWS: usize = 16;
 
 /// Computes a forward in float64: the oracle.
 ///
-/// Rows of a query that sees no key are zeros, with a maximum and a log-sum-exp of minus infinity and a sum of zero (with a
-/// sink, they are those of the sink alone). For a backward, its forward is computed.
+/// Rows of a query that sees no key are zeros, with a maximum and a log-sum-exp of minus infinity and a sum of zero. A sink
+/// counts in the probabilities and in the log-sum-exp (which the backward needs them relative to), not in maximum and sum.
+/// For a backward, its forward is computed.
 ///
 /// # Errors
 ///

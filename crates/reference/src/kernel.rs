@@ -5,11 +5,11 @@ use crate::Real;
 /// What a row of scores leaves behind besides probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RowStat<T> {
-    /// Largest score, the sink among them.
+    /// Largest score.
     pub(crate) max: T,
-    /// Sum of exponentials relative to it.
+    /// Sum of the scores' exponentials relative to it.
     pub(crate) sum: T,
-    /// Logarithm of the sum of exponentials.
+    /// Logarithm of the sum of exponentials, that of the sink among them: what probabilities are relative to.
     pub(crate) stats: T,
 }
 
@@ -48,20 +48,26 @@ pub(crate) fn add_scaled<T: Real>(sum: &mut [T], factor: T, row: &[T]) {
 
 /// Probabilities of a row of scores, in place. Minus infinity is a key that is not seen; a row of nothing else becomes zeros.
 pub(crate) fn softmax<T: Real>(scores: &mut [T], sink: Option<T>) -> RowStat<T> {
-    let max = scores.iter().fold(sink.unwrap_or(T::HIDDEN), |max, &s| max.max(s));
-    if max == T::HIDDEN {
+    let max = scores.iter().fold(T::HIDDEN, |max, &s| max.max(s));
+    let exp = |s: T, top: T| if s == T::HIDDEN { T::ZERO } else { (s - top).exp() };
+    let top = max.max(sink.unwrap_or(T::HIDDEN));
+    if top == T::HIDDEN {
         scores.fill(T::ZERO);
         return RowStat::EMPTY;
     }
-    let mut sum = sink.map_or(T::ZERO, |sink| (sink - max).exp());
-    for s in &mut *scores {
-        *s = if *s == T::HIDDEN { T::ZERO } else { (*s - max).exp() };
-        sum += *s;
-    }
+    let sum_from = |top: T| {
+        let mut sum = T::ZERO;
+        scores.iter().for_each(|&s| sum += exp(s, top));
+        sum
+    };
+    let (sum, total) = match sink {
+        None => (sum_from(top), sum_from(top)),
+        Some(sink) => (if max == T::HIDDEN { T::ZERO } else { sum_from(max) }, sum_from(top) + exp(sink, top)),
+    };
     for s in scores {
-        *s = *s / sum;
+        *s = exp(*s, top) / total;
     }
-    RowStat { max, sum, stats: max + sum.ln() }
+    RowStat { max, sum, stats: top + total.ln() }
 }
 
 #[cfg(test)]
@@ -77,11 +83,11 @@ mod tests {
         assert!((stat.stats - 3f64.ln()).abs() < 1e-15 && (stat.sum - 1.5).abs() < 1e-15);
         let mut row = [0.0_f64];
         let stat = softmax(&mut row, Some(0.0));
-        assert_eq!((row[0], stat.sum, stat.max), (0.5, 2.0, 0.0));
+        assert_eq!((row[0], stat.sum, stat.max, stat.stats), (0.5, 1.0, 0.0, 2f64.ln()));
         let mut row = [f64::NEG_INFINITY; 3];
         assert_eq!(softmax(&mut row, None), RowStat::EMPTY);
         assert_eq!(row, [0.0; 3]);
-        assert_eq!(softmax(&mut row[..0], Some(1.5)), RowStat { max: 1.5, sum: 1.0, stats: 1.5 });
+        assert_eq!(softmax(&mut row[..0], Some(1.5)), RowStat { stats: 1.5, ..RowStat::EMPTY });
     }
 
     #[test]

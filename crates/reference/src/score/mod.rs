@@ -4,7 +4,7 @@
 //! each can be checked against the other.
 
 mod adjoint;
-mod scalar;
+pub(crate) mod scalar;
 
 use qkvault_graph::Role;
 use qkvault_graph::expr::{Axis, Node, NodeId, Program, Side, Ty};

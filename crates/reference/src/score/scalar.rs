@@ -6,7 +6,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
 
-pub(super) fn unary(op: Unary, x: f64) -> f64 {
+pub(crate) fn unary(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Neg => -x,
         Unary::Abs => x.abs(),
@@ -48,7 +48,7 @@ pub(super) fn unary(op: Unary, x: f64) -> f64 {
 ///
 /// Where there is no slope (a kink or a step) it is that of the side named here: 0 for `abs` at 0, the left side for `relu`,
 /// the right side for `elu` (where both are 1), and 0 for the steps of `floor` and `ceil`.
-pub(super) fn slope(op: Unary, x: f64, y: f64) -> f64 {
+pub(crate) fn slope(op: Unary, x: f64, y: f64) -> f64 {
     match op {
         Unary::Neg => -1.0,
         Unary::Abs => {
@@ -113,7 +113,7 @@ fn sigmoid(x: f64) -> f64 {
     if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
 }
 
-pub(super) fn binary(op: Binary, a: f64, b: f64) -> f64 {
+pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
     match op {
         Binary::Add => a + b,
         Binary::Sub => a - b,
@@ -134,7 +134,7 @@ pub(super) fn binary(op: Binary, a: f64, b: f64) -> f64 {
 /// The slopes of a binary operation along its two operands at (a, b), where its value is `y`.
 ///
 /// At a tie of `min` and `max` each operand gets half. The jumps of a remainder count as flat.
-pub(super) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
+pub(crate) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
     let share = |first: bool, second: bool| match (first, second) {
         (true, false) => [1.0, 0.0],
         (false, true) => [0.0, 1.0],
@@ -161,12 +161,12 @@ pub(super) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
     }
 }
 
-pub(super) fn unary_int(op: Unary, x: f64) -> f64 {
+pub(crate) fn unary_int(op: Unary, x: f64) -> f64 {
     let n = x as i32;
     f64::from(if op == Unary::Neg { n.wrapping_neg() } else { n.wrapping_abs() })
 }
 
-pub(super) fn binary_int(op: Binary, a: f64, b: f64) -> f64 {
+pub(crate) fn binary_int(op: Binary, a: f64, b: f64) -> f64 {
     let (a, b) = (a as i32, b as i32);
     f64::from(match op {
         Binary::Add => a.wrapping_add(b),
@@ -185,7 +185,7 @@ pub(super) fn binary_int(op: Binary, a: f64, b: f64) -> f64 {
     })
 }
 
-pub(super) fn compare(op: Compare, a: f64, b: f64) -> bool {
+pub(crate) fn compare(op: Compare, a: f64, b: f64) -> bool {
     match op {
         Compare::Eq => a == b,
         Compare::Ne => a != b,
@@ -196,7 +196,7 @@ pub(super) fn compare(op: Compare, a: f64, b: f64) -> bool {
     }
 }
 
-pub(super) fn logic(op: Logic, a: f64, b: f64) -> bool {
+pub(crate) fn logic(op: Logic, a: f64, b: f64) -> bool {
     match op {
         Logic::And => a != 0.0 && b != 0.0,
         Logic::Or => a != 0.0 || b != 0.0,

@@ -1,6 +1,8 @@
 //! The definition of attention written as plainly as it can be: one loop per index, no sharing of work, no view of memory.
 #![allow(dead_code, reason = "each test uses its own part")]
 
+pub(crate) mod cases;
+
 use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value};
 use qkvault_graph::{Attention, Corner, DropoutSource, Role, Valid, validate};
 use qkvault_reference::{Inputs, View};
@@ -105,10 +107,13 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
         }
     }
     let sink = a.sink.then(|| inputs.get(Role::Sink).expect("bound").get(h));
-    let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
-    let exp: Vec<f64> = scores.iter().map(|s| if *s == f64::NEG_INFINITY { 0.0 } else { (s - max).exp() }).collect();
-    let sum = exp.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
-    let p: Vec<f64> = exp.iter().map(|e| if sum == 0.0 { 0.0 } else { e / sum }).collect();
+    // exp(-inf - -inf) would be NaN; a score of minus infinity counts for nothing.
+    let exp = |s: f64, top: f64| if s == f64::NEG_INFINITY { 0.0 } else { (s - top).exp() };
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = scores.iter().map(|&s| exp(s, max)).sum();
+    let top = sink.map_or(max, |sink| sink.max(max));
+    let total: f64 = scores.iter().copied().chain(sink).map(|s| exp(s, top)).sum();
+    let p: Vec<f64> = scores.iter().map(|&s| if total == 0.0 { 0.0 } else { exp(s, top) / total }).collect();
     let mut o = vec![0.0; a.v.dims[3] as usize];
     for (j, &p) in p.iter().enumerate() {
         let kept = a.dropout.map_or(1.0, |dropout| {
@@ -124,7 +129,7 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
             }
         }
     }
-    NaiveRow { o, max, sum, stats: if sum == 0.0 { max } else { max + sum.ln() }, p }
+    NaiveRow { o, max, sum, stats: if total == 0.0 { max } else { top + total.ln() }, p }
 }
 
 /// Compares the oracle's every row with the naive one.

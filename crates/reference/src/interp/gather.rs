@@ -1,0 +1,90 @@
+//! Operations that only move values: views of memory by other strides, rows out of a paged pool, and given random numbers.
+
+use std::collections::BTreeMap;
+
+use qkvault_graph::op::{OpTensor, TensorId};
+use qkvault_graph::{OpGraph, Role};
+
+use super::grid::{address, indices};
+use super::{Grid, InterpretError};
+use crate::{Inputs, ReferenceError};
+
+/// The memory of `x`, laid out by its strides, seen by the dims and strides of `y`.
+pub(super) fn reshape(
+    op: usize,
+    graph: &OpGraph,
+    [x, y]: [TensorId; 2],
+    values: &Grid,
+    dims: [usize; 4],
+) -> Result<Grid, InterpretError> {
+    let (from, to) = (graph.tensor(x).strides, graph.tensor(y).strides);
+    let memory: BTreeMap<usize, f64> =
+        indices(values.dims()).map(|index| (address(index, from), values.at(index))).collect();
+    let mut seen = Grid::new(dims, f64::NAN);
+    for index in indices(dims) {
+        let address = address(index, to);
+        seen.set(index, *memory.get(&address).ok_or(InterpretError::Hole { op, index, address })?);
+    }
+    Ok(seen)
+}
+
+/// Rows of each sequence out of a pool of pages, as if written to memory as (batch, head, row, hidden) and seen by the strides
+/// of `y`, which may swap rows and hidden. Rows beyond a sequence's length are zero, and table entries beyond it are not read.
+pub(super) fn paged(
+    op: usize,
+    [container, table, lengths]: [&Grid; 3],
+    y: &OpTensor,
+    dims: [usize; 4],
+) -> Result<Grid, InterpretError> {
+    let [pages, heads, page_size, hidden] = container.dims();
+    let [batch, _, _, _] = dims;
+    // Which of the last two dims holds rows is told by the strides: hidden is innermost in memory.
+    let swapped = y.strides[2] == 1 && y.strides[3] != 1 && dims[2] == hidden;
+    let rows = if swapped { dims[3] } else { dims[2] };
+    let expected = if swapped { [batch, heads, hidden, rows] } else { [batch, heads, rows, hidden] };
+    super::rows::same_dims(op, expected, dims)?;
+    super::rows::same_dims(op, lengths.dims(), [batch, 1, 1, 1])?;
+    super::rows::same_dims(op, table.dims(), [batch, 1, table.dims()[2], 1])?;
+    let mut out = Grid::new(dims, 0.0);
+    for i in 0..batch {
+        let given = lengths.at([i, 0, 0, 0]);
+        if !(given >= 0.0 && given <= rows as f64) {
+            return Err(InterpretError::Range { op, what: "length", given, most: rows });
+        }
+        for row in 0..given as usize {
+            let entry = row / page_size;
+            if entry >= table.dims()[2] {
+                let most = table.dims()[2] * page_size;
+                return Err(InterpretError::Range { op, what: "length", given, most });
+            }
+            let page = table.at([i, 0, entry, 0]);
+            if !(page >= 0.0 && page < pages as f64) {
+                return Err(InterpretError::Range { op, what: "page", given: page, most: pages - 1 });
+            }
+            for head in 0..heads {
+                for d in 0..hidden {
+                    let x = container.at([page as usize, head, row % page_size, d]);
+                    out.set(if swapped { [i, head, d, row] } else { [i, head, row, d] }, x);
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Random numbers of 0 and 1: those given as the dropout mask, row-major over the result's dims.
+pub(super) fn mask(op: usize, inputs: &Inputs, dims: [usize; 4]) -> Result<Grid, InterpretError> {
+    let buffer = inputs.get(Role::DropoutMask).ok_or(ReferenceError::DropoutMask)?;
+    let needed = dims.iter().product();
+    if buffer.len() < needed {
+        return Err(ReferenceError::TooShort { role: Role::DropoutMask, given: buffer.len(), needed }.into());
+    }
+    let mut mask = Grid::new(dims, 0.0);
+    for (at, x) in mask.values_mut().iter_mut().enumerate() {
+        *x = buffer.get(at);
+        if *x != 0.0 && *x != 1.0 {
+            return Err(InterpretError::Range { op, what: "random number", given: *x, most: 1 });
+        }
+    }
+    Ok(mask)
+}

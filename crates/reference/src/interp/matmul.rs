@@ -1,0 +1,58 @@
+//! Matrix products: broadcast batch dims, shared heads, and dims cut to the lengths of each sequence.
+
+use super::grid::indices;
+use super::{Grid, InterpretError};
+
+/// `c[.., i, j] = Σ a[.., i, l] · b[.., l, j]` over the `l` within the length of `k`; where `i` or `j` lie beyond the lengths
+/// of `m` or `n` nothing is computed and `left_out` stands.
+pub(super) fn matmul(
+    op: usize,
+    [a, b]: [&Grid; 2],
+    dims: [usize; 4],
+    lengths: [Option<&Grid>; 3],
+    left_out: f64,
+) -> Result<Grid, InterpretError> {
+    let [_, _, m, n] = dims;
+    let k = a.dims()[3];
+    let wrong = |given: [usize; 4], with, rule| Err(InterpretError::Dims { op, given, with, rule });
+    if a.dims()[2] != m {
+        return wrong(a.dims(), dims, "rows of the first factor are rows of the product");
+    }
+    if b.dims()[2..] != [k, n] {
+        return wrong(b.dims(), a.dims(), "the second factor has as many rows as the first has columns");
+    }
+    for factor in [a, b] {
+        for axis in 0..2 {
+            if dims[axis] % factor.dims()[axis] != 0 {
+                return wrong(factor.dims(), dims, "batch and heads of a factor divide those of the product");
+            }
+        }
+    }
+    for length in lengths.into_iter().flatten() {
+        if length.dims() != [dims[0], 1, 1, 1] {
+            return wrong(length.dims(), [dims[0], 1, 1, 1], "lengths are one per sequence");
+        }
+    }
+    let length = |which: usize, sequence: usize, most: usize| {
+        let Some(length) = lengths[which] else { return Ok(most) };
+        let given = length.at([sequence, 0, 0, 0]);
+        let fits = given >= 0.0 && given <= most as f64;
+        if fits { Ok(given as usize) } else { Err(InterpretError::Range { op, what: "length", given, most }) }
+    };
+    let cuts: Vec<[usize; 3]> = (0..dims[0])
+        .map(|sequence| Ok([length(0, sequence, m)?, length(1, sequence, n)?, length(2, sequence, k)?]))
+        .collect::<Result<_, InterpretError>>()?;
+    let mut c = Grid::new(dims, left_out);
+    for [i, h, row, column] in indices(dims) {
+        let [rows, columns, depth] = cuts[i];
+        if row < rows && column < columns {
+            let product = |l| {
+                let over = [dims[0], dims[1]];
+                let left = a.shared([i, h, row, l], [over[0], over[1], m, k]);
+                left * b.shared([i, h, l, column], [over[0], over[1], k, n])
+            };
+            c.set([i, h, row, column], (0..depth).map(product).sum());
+        }
+    }
+    Ok(c)
+}

@@ -1,0 +1,160 @@
+//! An interpreter of op graphs: every operation by its documented meaning, one element after another, in float64.
+//!
+//! It knows nothing of attention. What a lowering emits is interpreted and compared with the oracle, which knows nothing of
+//! lowering; so a mistake in either shows.
+//!
+//! What the library leaves open is fixed here, and said where it matters: rows and columns of a matrix product beyond their
+//! lengths are zero in intermediates and not written in operands ([`Grid`] holds NaN there); a row of a softmax operation that
+//! sees nothing is zeros, while the same written out as maximum, difference and exponential is NaN, as its operations say;
+//! random numbers are the mask bound as [`Role::DropoutMask`].
+
+mod error;
+mod gather;
+mod grid;
+mod matmul;
+mod pointwise;
+mod rows;
+
+use std::collections::BTreeMap;
+
+use qkvault_graph::op::{Op, TensorId, TensorKind, check};
+use qkvault_graph::{DType, OpGraph, Role};
+
+pub use self::error::InterpretError;
+pub use self::grid::Grid;
+use crate::{Inputs, round};
+
+/// How results are rounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Not at all: what the graph means.
+    #[default]
+    Exact,
+    /// Every result to the element type that the graph declares for it, as a library that keeps to the declarations would.
+    Rounded,
+}
+
+/// Runs an op graph; gives every operand that it writes, by role.
+///
+/// # Errors
+///
+/// What is wrong with the graph or its operands: any graph gives an error or a result, never a panic.
+pub fn interpret(
+    graph: &OpGraph,
+    inputs: &Inputs,
+    precision: Precision,
+) -> Result<BTreeMap<Role, Grid>, InterpretError> {
+    check(graph)?;
+    let mut machine = Machine { graph, inputs, precision, values: vec![None; graph.tensors.len()] };
+    let written: std::collections::BTreeSet<TensorId> = graph.ops.iter().flat_map(Op::outputs).collect();
+    let read: std::collections::BTreeSet<TensorId> = graph.ops.iter().flat_map(Op::inputs).collect();
+    for &id in read.difference(&written) {
+        machine.values[id.0 as usize] = Some(machine.load(id)?);
+    }
+    for (at, op) in graph.ops.iter().enumerate() {
+        machine.run(at, op)?;
+    }
+    let role = |id: &TensorId| match graph.tensor(*id).kind {
+        TensorKind::Operand(role) => Some(role),
+        TensorKind::Virtual | TensorKind::Slot(_) | TensorKind::Constant(_) => None,
+    };
+    let mut results = BTreeMap::new();
+    for id in &written {
+        if let (Some(role), Some(grid)) = (role(id), machine.values[id.0 as usize].take()) {
+            results.insert(role, grid);
+        }
+    }
+    Ok(results)
+}
+
+struct Machine<'a> {
+    graph: &'a OpGraph,
+    inputs: &'a Inputs,
+    precision: Precision,
+    values: Vec<Option<Grid>>,
+}
+
+impl Machine<'_> {
+    /// A value that an earlier step made; [`check`] and the order of steps see to it that it is there.
+    fn get(&self, id: TensorId) -> Result<&Grid, InterpretError> {
+        self.values[id.0 as usize].as_ref().ok_or(InterpretError::NoValue { id })
+    }
+
+    fn maybe(&self, id: Option<TensorId>) -> Result<Option<&Grid>, InterpretError> {
+        id.map(|id| self.get(id)).transpose()
+    }
+
+    fn dims(&self, id: TensorId) -> Result<[usize; 4], InterpretError> {
+        Grid::dims_of(id, self.graph.tensor(id))
+    }
+
+    /// What rows and columns that an operation leaves out hold.
+    fn left_out(&self, id: TensorId) -> f64 {
+        match self.graph.tensor(id).kind {
+            TensorKind::Virtual => 0.0,
+            TensorKind::Operand(_) | TensorKind::Slot(_) | TensorKind::Constant(_) => f64::NAN,
+        }
+    }
+
+    /// Keeps a result, with whatever its element type does to it.
+    fn put(&mut self, id: TensorId, mut grid: Grid) {
+        let dtype = self.graph.tensor(id).dtype;
+        // Integers and truth values are what they are in any mode; only real numbers can be kept too exactly.
+        if self.precision == Precision::Rounded || !dtype.is_float() {
+            for x in grid.values_mut().iter_mut().filter(|x| !x.is_nan() || dtype != DType::Bool) {
+                *x = round(dtype, *x);
+            }
+        }
+        self.values[id.0 as usize] = Some(grid);
+    }
+
+    fn run(&mut self, at: usize, op: &Op) -> Result<(), InterpretError> {
+        match *op {
+            Op::Matmul { a, b, c, m, n, k } => {
+                let lengths = [self.maybe(m)?, self.maybe(n)?, self.maybe(k)?];
+                let product =
+                    matmul::matmul(at, [self.get(a)?, self.get(b)?], self.dims(c)?, lengths, self.left_out(c))?;
+                self.put(c, product);
+            }
+            Op::Pointwise { mode, x, b, t, y, axis, compute } => {
+                let operands = [Some(self.get(x)?), self.maybe(b)?, self.maybe(t)?];
+                let y_grid = pointwise::pointwise(at, (mode, axis, compute), operands, self.dims(y)?)?;
+                self.put(y, y_grid);
+            }
+            Op::Reduction { op, x, y } => {
+                let reduced = rows::reduce(at, op, self.get(x)?, self.dims(y)?)?;
+                self.put(y, reduced);
+            }
+            Op::Rng { keep: _, seed: _, offset: _, y } => {
+                let mask = gather::mask(at, self.inputs, self.dims(y)?)?;
+                self.put(y, mask);
+            }
+            Op::Reshape { x, y } => {
+                let seen = gather::reshape(at, self.graph, [x, y], self.get(x)?, self.dims(y)?)?;
+                self.put(y, seen);
+            }
+            Op::PagedLoad { container, table, lengths, y } => {
+                let parts = [self.get(container)?, self.get(table)?, self.get(lengths)?];
+                let rows = gather::paged(at, parts, self.graph.tensor(y), self.dims(y)?)?;
+                self.put(y, rows);
+            }
+            Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right, y, compare } => {
+                let lengths = [self.maybe(seq_q)?, self.maybe(seq_kv)?];
+                let bounds = [self.maybe(left)?, self.maybe(shift_right)?];
+                let masked = rows::band(at, compare, [self.get(x)?, self.get(fill)?], lengths, bounds, self.dims(y)?)?;
+                self.put(y, masked);
+            }
+            Op::Softmax { x, y, stats, max, sum_exp, sink } => {
+                let [p, by_row @ ..] = rows::softmax(at, self.get(x)?, self.maybe(sink)?, self.dims(y)?)?;
+                for (id, grid) in [stats, max, sum_exp].into_iter().zip(by_row) {
+                    if let Some(id) = id {
+                        rows::same_dims(at, grid.dims(), self.dims(id)?)?;
+                        self.put(id, grid);
+                    }
+                }
+                self.put(y, p);
+            }
+        }
+        Ok(())
+    }
+}
