@@ -21,7 +21,7 @@ pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attentio
         g.push_op(Op::Softmax { x: score, y, stats, max, sum_exp, sink });
         return y;
     }
-    let mut row = |given: Option<TensorId>, g: &mut Builder| given.unwrap_or_else(|| g.virtual_(rows.dims, DType::F32));
+    let row = |given: Option<TensorId>, g: &mut Builder| given.unwrap_or_else(|| g.virtual_(rows.dims, DType::F32));
     let top = match sink {
         None => {
             let top = row(max, g);

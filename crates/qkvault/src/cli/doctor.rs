@@ -48,18 +48,12 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     Ok(if good { Outcome::Good } else { Outcome::Bad })
 }
 
-#[cfg(not(feature = "exec"))]
-fn gpu() -> Finding {
-    Finding { what: "gpu", good: true, text: "this command was built without the feature exec".into(), facts: json!({ "present": null }) }
-}
-
-#[cfg(feature = "exec")]
 fn gpu() -> Finding {
     match qkvault_exec::Device::open(0) {
         Ok(device) => Finding {
             what: "gpu",
             good: true,
-            text: device.to_string(),
+            text: format!("{} ({})", device.name(), device.uuid()),
             facts: json!({ "present": true, "name": device.name() }),
         },
         Err(error) => Finding {

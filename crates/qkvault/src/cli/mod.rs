@@ -8,6 +8,7 @@ mod doctor;
 mod jobs;
 mod out;
 mod profile;
+mod run;
 mod target;
 mod warm;
 
@@ -36,6 +37,8 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Compile the plans that a model needs, for a GPU that need not be here
     Warm(warm::Args),
+    /// Run a model's attentions on the GPU with plans from the vault, or on the CPU, and check the numbers
+    Run(run::Args),
     /// Look at the vault and keep it in order
     #[command(subcommand)]
     Cache(cache::Command),
@@ -59,7 +62,7 @@ impl Command {
     pub fn needs_cudnn(&self) -> Option<&LibraryArgs> {
         match self {
             Command::Warm(args) => Some(&args.library),
-            Command::Doctor(_) | Command::Cache(_) | Command::Profile(_) => None,
+            Command::Doctor(_) | Command::Run(_) | Command::Cache(_) | Command::Profile(_) => None,
         }
     }
 }
@@ -71,6 +74,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
     let done = match command {
         Command::Doctor(args) => doctor::run(globals, args),
         Command::Warm(args) => warm::run(globals, args),
+        Command::Run(args) => run::run(globals, args),
         Command::Cache(command) => cache::run(globals, command),
         Command::Profile(command) => profile::run(globals, command),
     };

@@ -1,0 +1,267 @@
+//! `run` on a GPU: plans from the vault, random data, poisoned outputs, rows checked against float64, times by events.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaSlice, CudaStream};
+use qkvault_exec::cudarc;
+use qkvault_exec::{Bindings, Bound, Device, LoadedPlan, PrepareError, Session};
+use qkvault_graph::{Policy, Role, Valid};
+use qkvault_probe::{Compiler, PlanError, Planner};
+use qkvault_reference::{Buffer, Inputs, Tolerance, View, buffer_len, compare_rows, forward_rows};
+use qkvault_sys::{Library, Search};
+use serde_json::{Value, json};
+
+use super::{Args, Row};
+use crate::cli::jobs::Job;
+use crate::cli::{Globals, open_vault, out};
+
+pub(super) fn run(
+    globals: &Globals,
+    args: &Args,
+    policy: &Policy,
+    jobs: &[Job],
+    device: &Device,
+) -> anyhow::Result<(Value, Vec<Row>)> {
+    let search: Search = args.library.search()?;
+    let library = Library::open(&search)?;
+    let compiler = if args.build { Some(Compiler::open(&search)?) } else { None };
+    let session = Session::open(device, &library)?;
+    let planner = Planner::new(open_vault(globals)?, compiler);
+    let stream = device.context().new_stream()?;
+    let target = session.target()?;
+    let mut loads = Vec::new();
+    let rows = jobs
+        .iter()
+        .map(|job| match &job.attention {
+            Err(refusal) => Row::failed(job, "refused", refusal.to_string()),
+            Ok(attention) => {
+                let run = Run { args, policy, session: &session, planner: &planner, stream: &stream, job, attention };
+                let row = run.row(&mut loads).unwrap_or_else(|(status, why)| Row::failed(job, status, why));
+                out::note(&format!("{} {}", row.status, row.what));
+                row
+            }
+        })
+        .collect();
+    let stats = planner.vault().stats();
+    // The first load of a process waits for cuDNN's own libraries.
+    let first = loads.first().copied();
+    let mut rest: Vec<f64> = loads.iter().skip(1).copied().collect();
+    let machine = json!({
+        "where": "gpu", "device": device.name(), "uuid": device.uuid(), "target": target.label(),
+        "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(), "cudnn_path": library.path(),
+        "driver": target.device.driver_ver, "vault": planner.vault().folder(),
+        "builds": stats.builds, "disk_hits": stats.hits(),
+        "first_load_ms": first, "median_load_ms": median(&mut rest),
+    });
+    Ok((machine, rows))
+}
+
+type Failure = (&'static str, String);
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    ("failed", error.to_string())
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    policy: &'a Policy,
+    session: &'a Session,
+    planner: &'a Planner,
+    stream: &'a Arc<CudaStream>,
+    job: &'a Job,
+    attention: &'a Valid,
+}
+
+impl Run<'_> {
+    fn row(&self, loads: &mut Vec<f64>) -> Result<Row, Failure> {
+        let started = Instant::now();
+        let prepared = self
+            .session
+            .prepare(self.planner, self.attention, self.policy, self.args.build_policy())
+            .map_err(|e| match e {
+                PrepareError::Refused(refusal) => ("refused", refusal.to_string()),
+                PrepareError::Plan(error @ PlanError::Missing { .. }) => ("failed", error.to_string()),
+                other => failed(other),
+            })?;
+        let prepare_ms = started.elapsed().as_secs_f64() * 1e3;
+        loads.push(prepare_ms);
+        let plan = &prepared.plan;
+        let mut inputs = Inputs::random(self.attention, self.args.seed).map_err(failed)?;
+        inputs.set_f32(Role::Scale, self.job.uses[0].scale);
+        let mut memory = self.upload(plan, &inputs)?;
+        let mut bindings = Bindings::new();
+        for binding in &plan.facts().bindings {
+            let role = binding.role;
+            if binding.slot {
+                let buffer = inputs.buffer(role).map_err(failed)?;
+                bindings = match buffer.dtype() {
+                    qkvault_graph::DType::I32 => bindings.slot(role, buffer.int(0) as i32),
+                    _ => bindings.slot(role, buffer.get(0) as f32),
+                };
+            } else {
+                let slice = memory.get_mut(&role).ok_or_else(|| failed(format!("no memory for {role}")))?;
+                let bytes = slice.len() as u64;
+                let address = address(slice, self.stream);
+                // SAFETY: `memory` outlives the bound plan, nothing else uses it, and one stream orders all that does.
+                bindings = unsafe { bindings.tensor(role, address, bytes) };
+            }
+        }
+        let mut bound = plan.bind(bindings, self.stream).map_err(failed)?;
+        bound.launch(self.stream).map_err(failed)?;
+        self.stream.synchronize().map_err(failed)?;
+        let checks = self.check(&inputs, &memory)?;
+        let times = self.time(&mut bound)?;
+        drop(bound);
+        Ok(self.tell(plan, prepare_ms, &checks, &times))
+    }
+
+    /// Device memory for every operand: inputs as they are, outputs poisoned.
+    fn upload(&self, plan: &LoadedPlan, inputs: &Inputs) -> Result<BTreeMap<Role, CudaSlice<u8>>, Failure> {
+        let mut memory = BTreeMap::new();
+        for binding in plan.facts().bindings.iter().filter(|b| !b.slot) {
+            let slice = if binding.output {
+                let len = buffer_len(self.attention, binding.role).ok_or_else(|| failed(format!("{} has no size", binding.role)))?;
+                self.stream.clone_htod(Buffer::poisoned(binding.dtype, len).bytes())
+            } else {
+                self.stream.clone_htod(inputs.buffer(binding.role).map_err(failed)?.bytes())
+            };
+            memory.insert(binding.role, slice.map_err(failed)?);
+        }
+        Ok(memory)
+    }
+
+    /// Rows of every output against float64, and whether all of it was written.
+    fn check(&self, inputs: &Inputs, memory: &BTreeMap<Role, CudaSlice<u8>>) -> Result<Vec<Check>, Failure> {
+        let rows = forward_rows(self.attention, inputs, &self.sample()).map_err(failed)?;
+        let mut checks = Vec::new();
+        for role in [Role::O, Role::Stats, Role::Max, Role::SumExp] {
+            let Some(slice) = memory.get(&role) else { continue };
+            let dtype = if role == Role::O { self.attention.o.dtype } else { qkvault_graph::DType::F32 };
+            let bytes = self.stream.clone_dtoh(slice).map_err(failed)?;
+            let actual = Buffer::new(dtype, bytes).map_err(failed)?;
+            let view = View::new(self.attention, role, inputs).map_err(failed)?;
+            let found = compare_rows(&rows, role, &view, &actual, Tolerance::of(role, dtype));
+            // Every element of an output counts as written or not, also in rows that are not compared.
+            let unwritten = (0..actual.len()).filter(|&i| actual.is_poison(i)).count();
+            let whole = self.attention.mask.lengths == qkvault_graph::Lengths::Full && self.attention.o.order().is_some();
+            let good = found.good && (unwritten == 0 || !whole);
+            checks.push(Check { role, relative: found.relative, max_abs: found.max_abs, unwritten, good, text: format!("{found:?}") });
+        }
+        Ok(checks)
+    }
+
+    /// Rows to check: corners, neighbours of tile edges, and others spread by a generator, the same for a seed.
+    fn sample(&self) -> Vec<(usize, usize, usize)> {
+        let (b, h) = (self.attention.batch() as usize, self.attention.q.heads() as usize);
+        let s = self.attention.seq().0 as usize;
+        let mut rows = vec![(0, 0, 0), (b - 1, h - 1, s - 1), (0, h - 1, 127.min(s - 1)), (b - 1, 0, 128.min(s - 1))];
+        let mut state = self.args.seed;
+        while rows.len() < self.args.rows.max(4) {
+            // splitmix64
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let z = (z ^ (z >> 31)) as usize;
+            rows.push((z % b, (z >> 12) % h, (z >> 24) % s));
+        }
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
+    /// Median device time of one launch, and host time of one launch call, in milliseconds and microseconds.
+    fn time(&self, bound: &mut Bound<'_>) -> Result<Times, Failure> {
+        if self.args.rounds == 0 {
+            return Ok(Times { device_ms: f64::NAN, host_us: f64::NAN });
+        }
+        let context = self.stream.context();
+        let event = || context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
+        // Enough launches that one round takes about two milliseconds.
+        let expected = (self.attention.flops() / 5e14).max(self.bytes() / 4e12).max(5e-6);
+        let launches = ((2e-3 / expected) as usize).clamp(3, 100);
+        let mut device = Vec::new();
+        let mut host = Vec::new();
+        for round in 0..=self.args.rounds {
+            let (start, end) = (event()?, event()?);
+            start.record(self.stream).map_err(failed)?;
+            let clock = Instant::now();
+            for _ in 0..launches {
+                bound.launch(self.stream).map_err(failed)?;
+            }
+            let elapsed = clock.elapsed().as_secs_f64() * 1e6 / launches as f64;
+            end.record(self.stream).map_err(failed)?;
+            end.synchronize().map_err(failed)?;
+            // The first round warms up.
+            if round > 0 {
+                host.push(elapsed);
+                device.push(f64::from(start.elapsed_ms(&end).map_err(failed)?) / launches as f64);
+            }
+        }
+        Ok(Times { device_ms: median(&mut device).unwrap_or(f64::NAN), host_us: median(&mut host).unwrap_or(f64::NAN) })
+    }
+
+    /// Fewest bytes that the attention moves: each operand once.
+    fn bytes(&self) -> f64 {
+        let a = self.attention.get();
+        [a.q, a.k, a.v, a.o].iter().filter_map(qkvault_graph::Tensor::bytes).sum::<i64>() as f64
+    }
+
+    fn tell(&self, plan: &LoadedPlan, prepare_ms: f64, checks: &[Check], times: &Times) -> Row {
+        let good = checks.iter().all(|c| c.good);
+        let of = |role| checks.iter().find(|c| c.role == role);
+        let tflops = self.attention.flops() / times.device_ms / 1e9;
+        let terabytes = self.bytes() / times.device_ms / 1e9;
+        let decode = self.attention.seq().0 == 1;
+        let rate = if decode { format!("{terabytes:.2} TB/s") } else { format!("{tflops:.0} TFLOP/s") };
+        let checked: Vec<Value> = checks
+            .iter()
+            .map(|c| json!({ "role": c.role.to_string(), "relative": c.relative, "max_abs": c.max_abs, "unwritten": c.unwritten, "good": c.good }))
+            .collect();
+        let why = checks.iter().filter(|c| !c.good).map(|c| format!("{}: {}", c.role, c.text)).collect::<Vec<_>>();
+        Row {
+            what: self.job.uses[0].label(),
+            status: if good { "right" } else { "wrong" },
+            cells: [
+                of(Role::O).map_or_else(|| "-".into(), |c| format!("{:.1e}", c.relative)),
+                of(Role::Stats).map_or_else(|| "-".into(), |c| format!("{:.1e}", c.max_abs)),
+                format!("{:.4}", times.device_ms),
+                rate,
+            ],
+            facts: json!({
+                "key": plan.facts().key.to_string(), "engine": plan.facts().engine, "workspace": plan.workspace(),
+                "prepare_ms": prepare_ms, "checks": checked, "device_ms": times.device_ms, "host_us": times.host_us,
+                "tflops": tflops, "terabytes_per_s": terabytes, "scale": self.job.uses[0].scale,
+                "uses": self.job.uses.iter().map(crate::cli::jobs::Use::label).collect::<Vec<_>>(),
+            }),
+            why: (!why.is_empty()).then(|| why.join("\n")),
+        }
+    }
+}
+
+struct Check {
+    role: Role,
+    relative: f64,
+    max_abs: f64,
+    unwritten: usize,
+    good: bool,
+    text: String,
+}
+
+struct Times {
+    device_ms: f64,
+    host_us: f64,
+}
+
+fn address(slice: &mut CudaSlice<u8>, stream: &CudaStream) -> u64 {
+    use cudarc::driver::DevicePtrMut as _;
+    slice.device_ptr_mut(stream).0
+}
+
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
