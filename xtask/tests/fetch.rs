@@ -111,7 +111,7 @@ fn a_damaged_member_is_refused() {
 #[test]
 fn a_wheel_that_leads_out_of_its_folder_is_refused_whole() {
     for name in
-        ["../escaped.so", "/tmp/escaped.so", "nvidia/../../escaped.so", "nvidia\\..\\..\\escaped.so", "./escaped.so"]
+        ["../escaped.so", "/escaped.so", "nvidia/../../escaped.so", "nvidia\\..\\..\\escaped.so", "./escaped.so"]
     {
         let mut members = usual();
         members.push((name.to_owned(), b"evil".to_vec()));

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::{FromRawFd as _, IntoRawFd as _};
 use std::path::PathBuf;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -42,7 +42,8 @@ pub(crate) fn load() -> Result<(), Error> {
         return Err(Error::Unsupported);
     }
     let from_memory = in_memory().and_then(|file| {
-        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        // Left open for good: the loader knows the library by this path, and would take it for any other file that came to have it.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.into_raw_fd()));
         open(path.as_os_str(), RTLD_GLOBAL).map_err(|error| std::io::Error::other(with_sources(&error)))
     });
     match from_memory {

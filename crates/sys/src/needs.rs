@@ -8,9 +8,9 @@
 //! |---|---|---|
 //! | `libcudnn_graph` | every call, `cudnnGetVersion` too | the process ends |
 //! | `libcudnn_engines_runtime_compiled` | finalizing any tensor or operation | status 1008 |
-//! | `libnvrtc` and the `libnvrtc-builtins` of its exact version | 9.20 and older; from 9.21 the compiler is inside `libcudnn_graph` | no engines; status 4001 |
+//! | `libnvrtc` and the `libnvrtc-builtins` of its exact version | 9.20 and older, also to load a plan; from 9.21 the compiler is inside `libcudnn_graph` | no engines; status 3008 on loading; without the builtins 4001 |
 //! | `libcublasLt` | the full set, 9.19 and newer | the process ends |
-//! | `libcuda.so.1` | all; from 9.27 linked by the engines, before that opened by them | status 1008; no engines |
+//! | `libcuda.so.1` | all; linked by the engines of 9.27, opened by those of 9.25 and older | status 1008; no engines |
 //!
 //! `libnvrtc` does not look for its builtins in its own folder, so both are opened here by absolute path; a library that is open under its
 //! name serves all later look-ups of it.

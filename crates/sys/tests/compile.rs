@@ -3,18 +3,20 @@
 #[allow(dead_code, reason = "each test program uses its part")]
 mod common;
 
-use common::{alone, attention, fetched};
+use std::path::PathBuf;
+
+use common::{alone, attention, fetched, fetched_full};
 use qkvault_sys::{AttributeName as A, Error, Handle, HeurMode, Kind, Library, LibrarySet, Search, Version};
 
 const OLDER: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn-9.19.json");
 const NEWER: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn-9.27.json");
 
-fn compiles(version: &str, profile: &str) {
-    let Some(set) = fetched(version) else { return };
+fn compiles(version: &str, set: Option<PathBuf>, kind: LibrarySet, profile: &str) {
+    let Some(set) = set else { return };
     qkvault_headless::ensure().expect("a driver or the stand-in");
     let library = Library::open(&Search::at(&set)).expect("a fetched set is whole");
     assert_eq!(Ok(library.version()), version.parse());
-    assert_eq!(library.set(), LibrarySet::Slim);
+    assert_eq!(library.set(), kind);
 
     let graph = attention::attention(&library).expect("a plain attention");
     let device = attention::device(&library, profile).expect("a profile for this version");
@@ -58,17 +60,37 @@ fn compiles(version: &str, profile: &str) {
 
 #[test]
 fn with_9_27() {
-    alone("with_9_27", || compiles("9.27.0", NEWER));
+    alone("with_9_27", || compiles("9.27.0", fetched("9.27.0"), LibrarySet::Slim, NEWER));
 }
 
 #[test]
 fn with_9_19() {
-    alone("with_9_19", || compiles("9.19.0", OLDER));
+    alone("with_9_19", || compiles("9.19.0", fetched("9.19.0"), LibrarySet::Slim, OLDER));
 }
 
 #[test]
 fn with_9_14() {
-    alone("with_9_14", || compiles("9.14.0", OLDER));
+    alone("with_9_14", || compiles("9.14.0", fetched("9.14.0"), LibrarySet::Slim, OLDER));
+}
+
+#[test]
+fn with_full_9_28() {
+    alone("with_full_9_28", || compiles("9.28.0", fetched_full("9.28.0"), LibrarySet::Full, NEWER));
+}
+
+#[test]
+fn with_full_9_27() {
+    alone("with_full_9_27", || compiles("9.27.0", fetched_full("9.27.0"), LibrarySet::Full, NEWER));
+}
+
+#[test]
+fn with_full_9_19() {
+    alone("with_full_9_19", || compiles("9.19.0", fetched_full("9.19.0"), LibrarySet::Full, OLDER));
+}
+
+#[test]
+fn with_full_9_14() {
+    alone("with_full_9_14", || compiles("9.14.0", fetched_full("9.14.0"), LibrarySet::Full, OLDER));
 }
 
 /// Descriptors may move: made on one thread, finalized and compiled on another, as a warm-up on all cores does.

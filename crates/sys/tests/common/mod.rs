@@ -33,20 +33,29 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
 ///
 /// A stated requirement: with `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
 pub(crate) fn fetched(version: &str) -> Option<PathBuf> {
+    find(version, "slim")
+        .map_err(|reason| {
+            assert!(std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_none_or(|value| value != "1"), "{reason}");
+            say(&reason);
+        })
+        .ok()
+}
+
+/// The folder of a fetched full cuDNN, or `None`, with the reason printed. Never required: it is more than 1 GB.
+pub(crate) fn fetched_full(version: &str) -> Option<PathBuf> {
+    find(version, "full").map_err(|reason| say(&reason)).ok()
+}
+
+fn find(version: &str, set: &str) -> Result<PathBuf, String> {
     let is_it = |dir: &PathBuf| {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(version) && name.ends_with("-slim") && dir.join(MANIFEST).exists()
+        name.starts_with(version) && name.ends_with(&format!("-{set}")) && dir.join(MANIFEST).exists()
     };
-    let found = cudnn_dir().read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).find(is_it);
-    if found.is_none() {
-        let reason = format!(
-            "requirement not met: no cuDNN {version} (slim) in {}; `cargo xtask fetch` gets it",
-            cudnn_dir().display()
-        );
-        assert!(std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_none_or(|value| value != "1"), "{reason}");
-        say(&reason);
-    }
-    found
+    let root = cudnn_dir();
+    let found = root.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).find(is_it);
+    found.ok_or_else(|| {
+        format!("requirement not met: no cuDNN {version} ({set}) in {}; `cargo xtask fetch --cudnn {version} --{set}` gets it", root.display())
+    })
 }
 
 #[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
