@@ -3,6 +3,7 @@
 //! * [`Attention`] is the description; [`validate`] collects every problem and gives a [`Valid`] one, in canonical form.
 //! * [`Valid::key`] is what a description is known by, [`plan_key`] what a compiled plan is known by.
 //! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN is given for a [`Target`].
+//! * [`text`] is the form in which an attention is written by hand, printed and read.
 //! * [`expr`] is the closed language of score expressions; [`model`] plans the attentions of published models.
 //!
 //! Nothing here needs CUDA, cuDNN or a C++ compiler, and nothing here is unsafe.
@@ -19,6 +20,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "testing")]
+pub mod arbitrary;
 mod attention;
 mod canon;
 pub mod codec;
@@ -35,6 +38,7 @@ mod role;
 mod summary;
 mod target;
 mod tensor;
+pub mod text;
 mod valid;
 mod version;
 

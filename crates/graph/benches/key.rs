@@ -1,0 +1,59 @@
+//! How long a description takes from value to key: what is on the path of every look-up.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use qkvault_graph::expr::{self, TensorSpec};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, canonical_bytes, lower,
+    plan_key, text, validate,
+};
+
+/// The prefill of an 8-billion-parameter model: what issue trackers complain of when a launch has to build it.
+fn prefill() -> Attention {
+    Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats()
+}
+
+/// Everything at once: a backward with softcap, ALiBi, relative bias with gradient and a document mask.
+fn largest() -> Attention {
+    let tensor = |name, dims| expr::tensor(name, TensorSpec::new(DType::F32, dims));
+    let ids = |name, dims| expr::tensor(name, TensorSpec::new(DType::I32, dims));
+    let cap = expr::slot("softcap");
+    let distance = (expr::key() - expr::query()).to_float();
+    let bias = expr::tensor("bias", TensorSpec::new(DType::F32, [1, 32, 4096, 4096]).with_grad());
+    let score = (expr::score() / &cap).tanh() * &cap + tensor("slopes", [1, 32, 1, 1]) * distance + bias;
+    let documents = ids("documents_q", [2, 1, 4096, 1]).eq(ids("documents_kv", [2, 1, 1, 4096]));
+    let keep = documents & (expr::key().le(expr::query()) | expr::key().lt(expr::int_slot("prefix")));
+    let forward = Attention::bshd(2, (32, 8), (4096, 4096), 128, DType::BF16)
+        .with_score(score.build_score().expect("well typed"))
+        .with_keep(keep.build_predicate().expect("well typed"))
+        .with_lengths()
+        .with_stats();
+    forward.backward(BackwardOptions::default())
+}
+
+fn keys(c: &mut Criterion) {
+    for (name, attention) in [("prefill", prefill()), ("largest", largest())] {
+        c.bench_function(&format!("key of {name}: clone, validate, canonicalise, hash"), |b| {
+            b.iter(|| validate(black_box(&attention).clone()).expect("sound").key());
+        });
+        let valid = validate(attention.clone()).expect("sound");
+        c.bench_function(&format!("canonical bytes of {name}"), |b| b.iter(|| canonical_bytes(black_box(&valid))));
+        c.bench_function(&format!("key of valid {name}"), |b| b.iter(|| black_box(&valid).key()));
+        let printed = text::print(&attention);
+        c.bench_function(&format!("print {name}"), |b| b.iter(|| text::print(black_box(&attention))));
+        c.bench_function(&format!("parse {name}"), |b| b.iter(|| text::parse(black_box(&printed)).expect("reads")));
+    }
+}
+
+fn plans(c: &mut Criterion) {
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+    let policy = Policy::default();
+    let valid = validate(prefill()).expect("sound");
+    let graph = lower(&valid, &target, &policy).expect("a dense forward lowers");
+    c.bench_function("lower prefill", |b| b.iter(|| lower(black_box(&valid), &target, &policy)));
+    c.bench_function("plan key of prefill", |b| b.iter(|| plan_key(black_box(&graph), &target, &policy)));
+}
+
+criterion_group!(benches, keys, plans);
+criterion_main!(benches);

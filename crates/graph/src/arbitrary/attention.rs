@@ -1,0 +1,254 @@
+//! Recipes of random sound attentions: independent choices, each of which shrinks by itself, and the attention they make.
+
+use proptest::prelude::*;
+
+use super::tensor::{self, Layout};
+use super::{Features, Space, Term};
+use crate::{
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Outputs, PaddedRows,
+    ScoreExpr, Tensor,
+};
+
+/// The choices that make an attention. Any values give a sound one.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    batch: i64,
+    /// Key heads, value heads, and how many times their common multiple the query heads are.
+    heads: (i64, i64, i64),
+    seq: (i64, i64),
+    hidden: (i64, i64),
+    bf16: bool,
+    /// Of Q, K, V, O, dO, dQ, dK, dV.
+    layouts: [Layout; 8],
+    storage: Rows,
+    /// Tokens beyond what the batch needs, pages, rows of a page.
+    room: (i64, i64, i64),
+    mask: (Option<Band>, bool, Option<Term>),
+    score: Option<Term>,
+    sink: bool,
+    dropout: Option<(bool, f32)>,
+    block_mask: bool,
+    outputs: Outputs,
+    padded_rows: bool,
+    fp8: Option<(Fp8, [bool; 2])>,
+    backward: Option<(bool, bool)>,
+}
+
+/// How the rows of the operands are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    Dense,
+    /// Q and O packed, K and V too or dense.
+    Packed {
+        kv: bool,
+    },
+    /// K and V paged, Q and O dense or packed.
+    Paged {
+        packed_q: bool,
+    },
+}
+
+fn band() -> impl Strategy<Value = Band> {
+    let corner = prop::sample::select(vec![Corner::TopLeft, Corner::BottomRight]);
+    let bounds = prop_oneof![
+        3 => Just((None, Some(0))),
+        2 => (1..20_i64).prop_map(|l| (Some(l), Some(0))),
+        1 => (1..20_i64).prop_map(|l| (Some(l), None)),
+        1 => (0..9_i64).prop_map(|r| (None, Some(r))),
+        1 => (1..5_000_i64, 0..5_000_i64).prop_map(|(l, r)| (Some(l), Some(r))),
+    ];
+    (corner, bounds).prop_map(|(corner, (left, right))| Band { corner, left, right })
+}
+
+/// Present in some cases, where the space has it at all.
+fn sometimes<S: Strategy + 'static>(
+    on: bool,
+    probability: f64,
+    inner: impl Fn() -> S,
+) -> BoxedStrategy<Option<S::Value>>
+where
+    S::Value: Clone + 'static,
+{
+    if on { prop::option::weighted(probability, inner()).boxed() } else { Just(None).boxed() }
+}
+
+fn flag(on: bool, probability: f64) -> BoxedStrategy<bool> {
+    if on { prop::bool::weighted(probability).boxed() } else { Just(false).boxed() }
+}
+
+fn rows(on: bool) -> BoxedStrategy<Rows> {
+    if !on {
+        return Just(Rows::Dense).boxed();
+    }
+    prop_oneof![
+        3 => Just(Rows::Dense),
+        1 => any::<bool>().prop_map(|kv| Rows::Packed { kv }),
+        1 => any::<bool>().prop_map(|packed_q| Rows::Paged { packed_q }),
+    ]
+    .boxed()
+}
+
+pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
+    let Space { batch, heads, seq, hidden, features } = space;
+    let Features { storage, score, keep, sink, dropout, block_mask, outputs, padded_rows, fp8, backward } = features;
+    let hidden = 1..=(hidden / 8).max(1);
+    let shape = (1..=batch, (1..=heads, 1..=heads, 1..=2_i64), (1..=seq, 1..=seq), (hidden.clone(), hidden));
+    let storing = (
+        prop::array::uniform8(tensor::layout()),
+        rows(storage),
+        (0..=seq, 1..=4 * batch, 1..=seq.min(256)),
+        any::<bool>(),
+    );
+    let masks = (
+        prop::option::weighted(0.6, band()),
+        any::<bool>(),
+        sometimes(keep, 0.3, || Term::predicate(3)),
+        sometimes(score, 0.4, || Term::score(3)),
+    );
+    let probability = prop_oneof![4 => 0.01_f32..0.99, 1 => Just(0.0_f32)];
+    let extras = (
+        flag(sink, 0.2),
+        sometimes(dropout, 0.2, move || (any::<bool>(), probability.clone())),
+        flag(block_mask, 0.1),
+        (any::<bool>(), flag(outputs, 0.3), flag(outputs, 0.3)),
+        flag(padded_rows, 0.3),
+    );
+    let regimes = (
+        sometimes(fp8, 0.2, || {
+            (prop::sample::select(vec![Fp8::Delayed, Fp8::Current, Fp8::Block]), any::<[bool; 2]>())
+        }),
+        sometimes(backward, 0.4, any::<(bool, bool)>),
+    );
+    (shape, storing, masks, extras, regimes).prop_map(
+        |(
+            (batch, heads, seq, (d_qk, d_v)),
+            (layouts, storage, room, bf16),
+            (band, lengths, keep, score),
+            (sink, dropout, block_mask, (stats, max, sum_exp), padded_rows),
+            (fp8, backward),
+        )| Recipe {
+            batch,
+            heads,
+            seq,
+            hidden: (8 * d_qk, 8 * d_v),
+            bf16,
+            layouts,
+            storage,
+            room,
+            mask: (band, lengths, keep),
+            score,
+            sink,
+            dropout,
+            block_mask,
+            outputs: Outputs { stats, max, sum_exp },
+            padded_rows,
+            fp8,
+            backward,
+        },
+    )
+}
+
+impl Recipe {
+    /// The attention that these choices make.
+    pub(super) fn build(&self) -> Attention {
+        let (h_k, h_v, times) = self.heads;
+        let h_q = least_common_multiple(h_k, h_v) * times;
+        let ((s_q, s_kv), (d_qk, d_v), b) = (self.seq, self.hidden, self.batch);
+        let [q, k, v, o, d_o, d_q, d_k, d_v_layout] = self.layouts;
+        let (input, output) = self.dtypes();
+        // A backward has no paged operands.
+        let storage = match self.storage {
+            Rows::Paged { packed_q: true } if self.backward.is_some() => Rows::Packed { kv: false },
+            Rows::Paged { packed_q: false } if self.backward.is_some() => Rows::Dense,
+            storage => storage,
+        };
+        let query = |layout, d, dtype| self.rows_of_q(storage, layout, [b, h_q, s_q, d], dtype);
+        let key = |layout, h, d, dtype| self.rows_of_kv(storage, layout, [b, h, s_kv, d], dtype);
+        let mut a = Attention::forward(
+            query(q, d_qk, input),
+            key(k, h_k, d_qk, input),
+            key(v, h_v, d_v, input),
+            query(o, d_v, output),
+        );
+        let scores = [b, h_q, s_q, s_kv].map(i64::unsigned_abs);
+        let (band, lengths, keep) = &self.mask;
+        let lengths = if *lengths || storage != Rows::Dense { Lengths::PerSequence } else { Lengths::Full };
+        a.mask = Mask { band: *band, lengths, keep: keep.as_ref().and_then(|term| predicate(term, scores)) };
+        a.score = self.score.as_ref().and_then(|term| term.write(scores).build_score().ok());
+        a.sink = self.sink;
+        a.dropout = self.dropout.map(|(mask, probability)| Dropout {
+            source: if mask { DropoutSource::Mask } else { DropoutSource::Philox },
+            probability,
+        });
+        a.block_mask = self.block_mask;
+        a.outputs = self.outputs;
+        a.padded_rows = if self.padded_rows { PaddedRows::Zero } else { PaddedRows::Undefined };
+        a.fp8 = self.fp8.map(|(scaling, _)| scaling);
+        if let Some((d_sink, deterministic)) = self.backward {
+            a.outputs.stats = true;
+            let gradient = self.gradient_dtype(input);
+            a = a.backward(BackwardOptions {
+                d_o: Some(query(d_o, d_v, output)),
+                d_q: Some(query(d_q, d_qk, gradient)),
+                d_k: Some(key(d_k, h_k, d_qk, gradient)),
+                d_v: Some(key(d_v_layout, h_v, d_v, gradient)),
+                d_sink: d_sink && self.sink,
+                deterministic,
+            });
+        }
+        a
+    }
+
+    /// Element types of (Q, K, V) and of O.
+    fn dtypes(&self) -> (DType, DType) {
+        let half = if self.bf16 { DType::BF16 } else { DType::F16 };
+        match self.fp8 {
+            None => (half, half),
+            Some((Fp8::Delayed, [range, _])) => (eight(range), eight(range)),
+            Some((Fp8::Current | Fp8::Block, [range, _])) => (eight(range), half),
+        }
+    }
+
+    fn gradient_dtype(&self, input: DType) -> DType {
+        match self.fp8 {
+            None => input,
+            Some((_, [_, true])) => DType::E5M2,
+            Some((_, [_, false])) => DType::BF16,
+        }
+    }
+
+    fn rows_of_q(&self, storage: Rows, layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {
+        match storage {
+            Rows::Dense | Rows::Paged { packed_q: false } => tensor::dense(layout, dims, dtype),
+            Rows::Packed { .. } | Rows::Paged { packed_q: true } => {
+                tensor::packed(layout, dims, dims[0] + self.room.0, dtype)
+            }
+        }
+    }
+
+    fn rows_of_kv(&self, storage: Rows, layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {
+        match storage {
+            Rows::Dense | Rows::Packed { kv: false } => tensor::dense(layout, dims, dtype),
+            Rows::Packed { kv: true } => tensor::packed(layout, dims, dims[0] + self.room.0, dtype),
+            Rows::Paged { .. } => tensor::paged(layout, dims, self.room.1, self.room.2, dtype),
+        }
+    }
+}
+
+fn eight(range: bool) -> DType {
+    if range { DType::E5M2 } else { DType::E4M3 }
+}
+
+/// A predicate that some key can satisfy; nothing for one that is false as it stands.
+fn predicate(term: &Term, scores: [u64; 4]) -> Option<ScoreExpr> {
+    let keep = term.write(scores).build_predicate().ok()?;
+    (!matches!(keep.nodes(), [crate::expr::Node::Bool(false)])).then_some(keep)
+}
+
+fn least_common_multiple(a: i64, b: i64) -> i64 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}

@@ -1,0 +1,147 @@
+//! Faults: one way to break each rule of validation, put into any sound attention, several at once where they do not touch.
+
+use crate::expr::{Expr, TensorSpec, key, query, score, tensor};
+use crate::{
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage,
+};
+
+/// One way to break one rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// The code of the reason that validation must give.
+    pub code: &'static str,
+    /// What it touches; faults without a common zone can be put into one attention.
+    pub zones: &'static [&'static str],
+    /// Makes room for it, without breaking anything.
+    pub(super) prepare: fn(&mut Attention),
+    /// Breaks the rule.
+    pub(super) inject: fn(&mut Attention),
+}
+
+impl Fault {
+    /// Puts the fault into an attention.
+    pub fn put(&self, attention: &mut Attention) {
+        (self.prepare)(attention);
+        (self.inject)(attention);
+    }
+}
+
+const fn fault(code: &'static str, zones: &'static [&'static str], inject: fn(&mut Attention)) -> Fault {
+    Fault { code, zones, prepare: |_| {}, inject }
+}
+
+const fn prepared(
+    code: &'static str,
+    zones: &'static [&'static str],
+    prepare: fn(&mut Attention),
+    inject: fn(&mut Attention),
+) -> Fault {
+    Fault { code, zones, prepare, inject }
+}
+
+/// A fault for every code that validation knows.
+pub const FAULTS: &[Fault] = &[
+    fault("tensor.dims", &["k"], |a| a.k.dims[3] = 0),
+    fault("tensor.dims-limit", &["v"], |a| a.v.dims[2] = 1 << 31),
+    fault("tensor.strides", &["o places"], |a| a.o.strides[1] = 0),
+    fault("tensor.hidden-stride", &["q places"], |a| a.q.strides[3] = 2),
+    fault("tensor.tokens", &["q storage"], |a| a.q.storage = Storage::Packed { tokens: 0 }),
+    fault("tensor.tokens-batch", &["o storage", "o"], |a| {
+        a.o.dims[0] = 1_000;
+        a.o.storage = Storage::Packed { tokens: 999 };
+    }),
+    fault("tensor.pages", &["k storage"], |a| a.k.storage = Storage::Paged { pages: 0, page_size: 16 }),
+    fault("tensor.pages-limit", &["v storage"], |a| a.v.storage = Storage::Paged { pages: 1 << 31, page_size: 16 }),
+    fault("tensor.span", &["v", "v storage"], |a| {
+        a.v.storage = Storage::Dense;
+        a.v.dims[2] = 5;
+        a.v.strides[2] = i64::MAX / 3;
+    }),
+    fault("tensor.overlap", &["o", "o storage", "o places", "pass"], |a| {
+        a.pass = Pass::Forward;
+        a.o.storage = Storage::Dense;
+        a.o.dims = [2; 4];
+        a.o.strides = [4, 2, 1, 1];
+    }),
+    fault("shape.mismatch", &["o"], |a| a.o.dims[1] += 1),
+    fault("heads.group", &["k"], |a| a.k.dims[1] = 2 * a.q.dims[1]),
+    fault("shape.scores", &["q", "q places", "k"], |a| a.q.dims = [i64::from(i32::MAX); 4]),
+    fault("storage.paged", &["q storage"], |a| a.q.storage = Storage::Paged { pages: 4, page_size: 4 }),
+    fault("storage.packed", &["q storage", "o storage"], |a| {
+        a.q.storage = Storage::Dense;
+        a.o.storage = Storage::Packed { tokens: 1 << 20 };
+    }),
+    fault("storage.paged-pair", &["k storage", "v storage"], |a| {
+        a.k.storage = Storage::Paged { pages: 4, page_size: 4 };
+        a.v.storage = Storage::Dense;
+    }),
+    fault("dtype.mixed", &["dtype"], |a| a.k.dtype = if a.q.dtype == DType::F16 { DType::BF16 } else { DType::F16 }),
+    fault("dtype.input", &["dtype"], |a| a.q.dtype = DType::F32),
+    fault("dtype.output", &["dtype"], |a| a.o.dtype = DType::I64),
+    prepared("storage.gradient", &["pass", "q storage"], into_backward, |a| {
+        let dense = a.q.storage == Storage::Dense;
+        gradients(a).d_q.storage = if dense { Storage::Packed { tokens: 1 << 20 } } else { Storage::Dense };
+    }),
+    prepared("storage.paged-backward", &["pass", "k storage", "v storage"], into_backward, |a| {
+        let pool = Storage::Paged { pages: 4, page_size: 4 };
+        (a.k.storage, a.v.storage) = (pool, pool);
+        (gradients(a).d_k.storage, gradients(a).d_v.storage) = (pool, pool);
+    }),
+    prepared("dtype.gradient", &["pass"], into_backward, |a| gradients(a).d_k.dtype = DType::I32),
+    fault("band.left", &["band"], |a| {
+        a.mask.band = Some(Band { corner: Corner::TopLeft, left: Some(0), right: Some(0) });
+    }),
+    fault("band.right", &["band"], |a| {
+        a.mask.band = Some(Band { corner: Corner::BottomRight, left: None, right: Some(-1) });
+    }),
+    fault("band.empty", &["band"], |a| {
+        a.mask.band = Some(Band { corner: Corner::TopLeft, left: None, right: None });
+    }),
+    fault("score.type", &["score"], |a| a.score = query().le(key()).build().ok()),
+    fault("score.broadcast", &["score", "q", "k"], |a| {
+        let heads = a.q.dims[1].unsigned_abs() + 1;
+        a.score = (score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1]))).build().ok();
+    }),
+    fault("keep.score", &["keep"], |a| a.mask.keep = score().gt(0.5).build().ok()),
+    fault("keep.nothing", &["keep"], |a| a.mask.keep = Expr::from(false).build().ok()),
+    fault("keep.gradient", &["keep"], |a| {
+        let learned = tensor("learned", TensorSpec::new(DType::F32, [1; 4]).with_grad());
+        a.mask.keep = learned.gt(0.5).build().ok();
+    }),
+    fault("lengths.missing", &["lengths", "k storage"], |a| {
+        a.mask.lengths = Lengths::Full;
+        a.k.storage = Storage::Packed { tokens: 1 << 20 };
+    }),
+    fault("dropout.probability", &["dropout"], |a| {
+        a.dropout = Some(Dropout { source: DropoutSource::Philox, probability: 1.0 });
+    }),
+    prepared("backward.stats", &["pass"], into_backward, |a| a.outputs.stats = false),
+    prepared("backward.sink", &["pass", "sink"], into_backward, |a| {
+        a.sink = false;
+        gradients(a).d_sink = true;
+    }),
+];
+
+/// A sound backward of the same forward; paged operands become dense, since a backward has none.
+fn into_backward(a: &mut Attention) {
+    if a.is_backward() {
+        return;
+    }
+    for t in [&mut a.k, &mut a.v] {
+        if matches!(t.storage, Storage::Paged { .. }) {
+            t.storage = Storage::Dense;
+        }
+    }
+    a.outputs.stats = true;
+    *a = a.backward(BackwardOptions::default());
+}
+
+fn gradients(a: &mut Attention) -> &mut Gradients {
+    if !a.is_backward() {
+        into_backward(a);
+    }
+    match &mut a.pass {
+        Pass::Backward(gradients) => gradients,
+        Pass::Forward => unreachable!("it was just made a backward"),
+    }
+}

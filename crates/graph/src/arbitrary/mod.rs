@@ -1,0 +1,139 @@
+//! Random attentions for property tests, here and in other crates: sound ones over the whole space, unsound ones with what is
+//! wrong with them, changes of one field at a time, and op graphs that nobody would write. Only with the feature `testing`.
+//!
+//! ```
+//! use proptest::prelude::*;
+//! use qkvault_graph::arbitrary::{self, Space};
+//!
+//! proptest!(|(a in arbitrary::attention(Space::SMALL))| {
+//!     prop_assert!(qkvault_graph::validate(a).is_ok());
+//! });
+//! ```
+
+mod attention;
+mod fault;
+mod mutate;
+mod op_graph;
+mod read;
+mod tensor;
+mod term;
+mod write;
+
+use proptest::prelude::*;
+
+use crate::Attention;
+
+pub use fault::{FAULTS, Fault};
+pub use mutate::{Effect, Mutation, mutations, renamed};
+pub use op_graph::op_graph;
+pub use read::{read_bytes, read_text};
+pub use term::Term;
+
+/// How large random attentions may be, and what they may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Most sequences.
+    pub batch: i64,
+    /// Most key or value heads; there are up to four times as many query heads.
+    pub heads: i64,
+    /// Most queries, and most keys.
+    pub seq: i64,
+    /// Largest hidden size, in steps of 8.
+    pub hidden: i64,
+    /// What they may have beside a band, lengths and Stats.
+    pub features: Features,
+}
+
+/// What random attentions may have beside a band, lengths and Stats. Each is present in some of them only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named like the parts of an attention")]
+pub struct Features {
+    /// Packed and paged operands.
+    pub storage: bool,
+    pub score: bool,
+    pub keep: bool,
+    pub sink: bool,
+    pub dropout: bool,
+    pub block_mask: bool,
+    /// Max and Sum_exp.
+    pub outputs: bool,
+    pub padded_rows: bool,
+    pub fp8: bool,
+    pub backward: bool,
+}
+
+impl Features {
+    /// Everything.
+    pub const ALL: Features = Features {
+        storage: true,
+        score: true,
+        keep: true,
+        sink: true,
+        dropout: true,
+        block_mask: true,
+        outputs: true,
+        padded_rows: true,
+        fp8: true,
+        backward: true,
+    };
+
+    /// Dense forwards in 16 bits.
+    pub const NONE: Features = Features {
+        storage: false,
+        score: false,
+        keep: false,
+        sink: false,
+        dropout: false,
+        block_mask: false,
+        outputs: false,
+        padded_rows: false,
+        fp8: false,
+        backward: false,
+    };
+}
+
+impl Space {
+    /// Everything, in sizes that a CPU computes in well under a millisecond.
+    pub const SMALL: Space = Space { batch: 3, heads: 2, seq: 12, hidden: 16, features: Features::ALL };
+
+    /// Everything, in the sizes of models.
+    pub const WIDE: Space = Space { batch: 64, heads: 16, seq: 16_384, hidden: 256, features: Features::ALL };
+
+    /// The same sizes with other features.
+    #[must_use]
+    pub const fn with(self, features: Features) -> Space {
+        Space { features, ..self }
+    }
+}
+
+/// Random sound attentions. They are not in canonical form: [`crate::validate`] brings them there.
+pub fn attention(space: Space) -> impl Strategy<Value = Attention> + use<> {
+    attention::recipe(space).prop_map(move |recipe| recipe.build())
+}
+
+/// Random attentions with one or more faults each, and the codes of the reasons that validation must find, in any order
+/// (it may find more: what follows from a fault).
+pub fn invalid(space: Space) -> impl Strategy<Value = (Attention, Vec<&'static str>)> + use<> {
+    (attention::recipe(space), prop::collection::vec(0..FAULTS.len(), 1..6)).prop_map(|(recipe, chosen)| {
+        let mut attention = recipe.build();
+        let mut codes = Vec::new();
+        let mut zones = Vec::new();
+        let mut faults: Vec<&Fault> = Vec::new();
+        for at in chosen {
+            let fault = &FAULTS[at];
+            if !zones.iter().any(|zone| fault.zones.contains(zone)) {
+                zones.extend(fault.zones);
+                faults.push(fault);
+            }
+        }
+        // What makes room for a fault must not undo another one.
+        for fault in &faults {
+            (fault.prepare)(&mut attention);
+        }
+        for fault in &faults {
+            (fault.inject)(&mut attention);
+            codes.push(fault.code);
+        }
+        (attention, codes)
+    })
+}

@@ -1,0 +1,291 @@
+//! Changes of one field of an attention at a time, each with what it does to the key. Every struct is taken apart without `..`,
+//! so that a new field does not compile until its changes are written down here.
+
+use crate::expr::{ScoreExpr, key, query, score};
+use crate::{
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs,
+    PaddedRows, Pass, Storage, Tensor,
+};
+
+/// What a change does to the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Another computation, or other places: another key.
+    Changes,
+    /// The same computation: the same key.
+    Nothing,
+    /// Either, by the rules of the canonical form.
+    Depends,
+}
+
+/// An attention with one field changed. It may be unsound, for instance where operands must agree in the field.
+#[derive(Clone, Debug)]
+pub struct Mutation {
+    /// What was changed.
+    pub field: String,
+    /// The changed attention.
+    pub attention: Attention,
+    /// What that does to the key.
+    pub effect: Effect,
+}
+
+/// Every change of one field of a sound attention. Sizes and types that operands must agree in are changed in all of them.
+#[must_use]
+pub fn mutations(a: &Attention) -> Vec<Mutation> {
+    let mut list = List { base: a, found: Vec::new() };
+    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
+    for (name, t, get) in
+        [("q", q, (|a| &mut a.q) as Get), ("k", k, |a| &mut a.k), ("v", v, |a| &mut a.v), ("o", o, |a| &mut a.o)]
+    {
+        list.tensor(name, t, get);
+    }
+    list.sizes();
+    list.types();
+    list.mask(mask);
+    list.score(score.as_ref());
+    list.change("sink", Effect::Changes, |a| a.sink = !sink);
+    list.dropout(*dropout);
+    list.change("block_mask", Effect::Changes, |a| a.block_mask = !block_mask);
+    list.outputs(*outputs);
+    let padded = if mask.lengths == Lengths::Full { Effect::Nothing } else { Effect::Changes };
+    list.change("padded_rows", padded, |a| {
+        a.padded_rows = match padded_rows {
+            PaddedRows::Undefined => PaddedRows::Zero,
+            PaddedRows::Zero => PaddedRows::Undefined,
+        };
+    });
+    list.change("fp8", Effect::Changes, |a| {
+        a.fp8 = match fp8 {
+            None => Some(Fp8::Current),
+            Some(Fp8::Delayed | Fp8::Block) => Some(Fp8::Current),
+            Some(Fp8::Current) => Some(Fp8::Block),
+        };
+    });
+    list.pass(pass);
+    list.found
+}
+
+/// The same attention with other display names in its expressions, in another order of the alphabet.
+#[must_use]
+pub fn renamed(a: &Attention) -> Attention {
+    let rename = |e: &ScoreExpr| {
+        let mut form = serde_json::to_value(e).expect("expressions always serialise");
+        for table in ["slots", "tensors"] {
+            for (i, entry) in form[table].as_array_mut().into_iter().flatten().enumerate() {
+                entry["name"] = format!("{table}_{}", char::from(b'z' - (i % 26) as u8)).into();
+            }
+        }
+        serde_json::from_value(form).expect("names do not matter, and these differ as long as there are at most 26")
+    };
+    let mut a = a.clone();
+    a.score = a.score.as_ref().map(rename);
+    a.mask.keep = a.mask.keep.as_ref().map(rename);
+    a
+}
+
+type Get = fn(&mut Attention) -> &mut Tensor;
+
+struct List<'a> {
+    base: &'a Attention,
+    found: Vec<Mutation>,
+}
+
+impl List<'_> {
+    fn change(&mut self, field: impl Into<String>, effect: Effect, with: impl FnOnce(&mut Attention)) {
+        let mut attention = self.base.clone();
+        with(&mut attention);
+        self.found.push(Mutation { field: field.into(), attention, effect });
+    }
+
+    /// What a tensor can differ in by itself.
+    fn tensor(&mut self, name: &str, t: &Tensor, get: Get) {
+        let Tensor { dims: _, strides, dtype: _, storage } = t;
+        let packed = matches!(storage, Storage::Packed { .. });
+        for (axis, stride) in strides.iter().enumerate().take(3) {
+            let walked = t.extents()[axis] > 1 && !(packed && axis == 0);
+            let effect = if walked { Effect::Changes } else { Effect::Nothing };
+            self.change(format!("{name}.strides[{axis}]"), effect, |a| get(a).strides[axis] = stride + 1);
+        }
+        match *storage {
+            Storage::Dense => {}
+            Storage::Packed { tokens } => {
+                self.change(format!("{name}.tokens"), Effect::Changes, |a| {
+                    get(a).storage = Storage::Packed { tokens: tokens + 1 };
+                });
+            }
+            Storage::Paged { pages, page_size } => {
+                for (what, pages, page_size) in [("pages", pages + 1, page_size), ("page_size", pages, page_size + 1)] {
+                    self.change(format!("{name}.{what}"), Effect::Changes, |a| {
+                        get(a).storage = Storage::Paged { pages, page_size };
+                    });
+                }
+            }
+        }
+    }
+
+    /// Sizes, each in every tensor that has it, and strides left as they are: fewer elements never overlap more.
+    fn sizes(&mut self) {
+        let (h_q, h_k, h_v) = self.base.heads();
+        let ([b, _, s_q, d_qk], [_, _, s_kv, d_v]) = (self.base.q.dims, self.base.v.dims);
+        // (name, axis, size, smaller size, which of Q, K, V and O with their gradients have it).
+        let sizes: [(&str, usize, i64, i64, &[usize]); 8] = [
+            ("batch", 0, b, b - 1, &[0, 1, 2, 3]),
+            ("queries", 2, s_q, s_q - 1, &[0, 3]),
+            ("keys", 2, s_kv, s_kv - 1, &[1, 2]),
+            ("hidden of q and k", 3, d_qk, d_qk - 1, &[0, 1]),
+            ("hidden of v and o", 3, d_v, d_v - 1, &[2, 3]),
+            ("query heads", 1, h_q, h_q - h_k.max(h_v), &[0, 3]),
+            ("key heads", 1, h_k, 1, &[1]),
+            ("value heads", 1, h_v, 1, &[2]),
+        ];
+        for (field, axis, now, to, which) in sizes {
+            if to > 0 && to != now {
+                self.change(field, Effect::Changes, |a| {
+                    let groups = tensors(a).into_iter().enumerate().filter(|(i, _)| which.contains(i));
+                    groups.flat_map(|(_, group)| group).for_each(|t| t.dims[axis] = to);
+                });
+            }
+        }
+    }
+
+    /// Element types: those that must agree together, the others one by one.
+    fn types(&mut self) {
+        let other = |dtype: DType| match dtype {
+            DType::F16 => DType::BF16,
+            DType::E4M3 => DType::E5M2,
+            DType::E5M2 => DType::E4M3,
+            _ => DType::F16,
+        };
+        if self.base.fp8.is_none() {
+            self.change("every dtype", Effect::Changes, |a| {
+                tensors(a).into_iter().flatten().for_each(|t| t.dtype = other(t.dtype));
+            });
+            return;
+        }
+        self.change("dtype of q, k and v", Effect::Changes, |a| {
+            [&mut a.q, &mut a.k, &mut a.v].into_iter().for_each(|t| t.dtype = other(t.dtype));
+        });
+        self.change("dtype of o", Effect::Changes, |a| a.o.dtype = other(a.o.dtype));
+        for i in 0..4 {
+            self.change(format!("dtype of gradient {i}"), Effect::Changes, |a| {
+                match tensors(a)[i].get_mut(1) {
+                    Some(gradient) => gradient.dtype = other(gradient.dtype),
+                    // A forward has no gradients: something else that changes the key.
+                    None => a.sink = !a.sink,
+                }
+            });
+        }
+    }
+
+    fn mask(&mut self, mask: &Mask) {
+        let Mask { band, lengths, keep } = mask;
+        let bands = match *band {
+            None => vec![Band::CAUSAL, Band::window(Corner::BottomRight, 2)],
+            Some(Band { corner, left, right }) => {
+                let flipped = match corner {
+                    Corner::TopLeft => Corner::BottomRight,
+                    Corner::BottomRight => Corner::TopLeft,
+                };
+                vec![
+                    Band { corner: flipped, left, right },
+                    Band { corner, left: left.map_or(Some(1), |l| Some(l + 1)), right },
+                    Band { corner, left, right: right.map_or(Some(0), |r| Some(r + 1)) },
+                ]
+            }
+        };
+        for band in bands {
+            self.change("mask.band", Effect::Depends, |a| a.mask.band = Some(band));
+        }
+        if band.is_some() {
+            self.change("mask.band", Effect::Depends, |a| a.mask.band = None);
+        }
+        self.change("mask.lengths", Effect::Changes, |a| {
+            a.mask.lengths = match lengths {
+                Lengths::Full => Lengths::PerSequence,
+                Lengths::PerSequence => Lengths::Full,
+            };
+        });
+        let further = match keep {
+            None => query().le(key()),
+            Some(_) => query().lt(key()) | query().eq(7),
+        };
+        let further = further.build_predicate().expect("a comparison of integers is a predicate");
+        self.change("mask.keep", Effect::Depends, |a| a.mask.keep = Some(further));
+    }
+
+    fn score(&mut self, now: Option<&ScoreExpr>) {
+        let other = (score() * 3.0 + query().to_float()).build_score().expect("a sum of floats is a score");
+        let effect = if now == Some(&other) { Effect::Nothing } else { Effect::Changes };
+        self.change("score", effect, |a| a.score = Some(other));
+        let identity = score().build_score().expect("the score is a score");
+        self.change("score", if now.is_none() { Effect::Nothing } else { Effect::Depends }, |a| {
+            a.score = Some(identity);
+        });
+    }
+
+    fn dropout(&mut self, now: Option<Dropout>) {
+        let Some(Dropout { source, probability }) = now else {
+            let dropout = |probability| Some(Dropout { source: DropoutSource::Philox, probability });
+            self.change("dropout", Effect::Changes, |a| a.dropout = dropout(0.5));
+            self.change("dropout of nothing", Effect::Nothing, |a| a.dropout = dropout(0.0));
+            return;
+        };
+        let drawn = source == DropoutSource::Philox;
+        let none = drawn && probability == 0.0;
+        self.change("dropout", if none { Effect::Nothing } else { Effect::Changes }, |a| a.dropout = None);
+        let other = if drawn { DropoutSource::Mask } else { DropoutSource::Philox };
+        self.change("dropout.source", Effect::Changes, |a| a.dropout = Some(Dropout { source: other, probability }));
+        let value = if none { Effect::Changes } else { Effect::Nothing };
+        self.change("dropout.probability", value, |a| {
+            a.dropout = Some(Dropout { source, probability: probability / 2.0 + 0.3 });
+        });
+    }
+
+    fn outputs(&mut self, Outputs { stats, max, sum_exp }: Outputs) {
+        self.change("outputs.stats", Effect::Changes, |a| a.outputs.stats = !stats);
+        let effect = if self.base.is_backward() { Effect::Nothing } else { Effect::Changes };
+        self.change("outputs.max", effect, |a| a.outputs.max = !max);
+        self.change("outputs.sum_exp", effect, |a| a.outputs.sum_exp = !sum_exp);
+    }
+
+    fn pass(&mut self, pass: &Pass) {
+        let Pass::Backward(gradients) = pass else {
+            self.change("pass", Effect::Changes, |a| {
+                a.outputs.stats = true;
+                *a = a.backward(BackwardOptions::default());
+            });
+            return;
+        };
+        let Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic } = gradients;
+        let list: [(&str, &Tensor, Get); 4] = [
+            ("d_o", d_o, |a| &mut gradients_of(a).d_o),
+            ("d_q", d_q, |a| &mut gradients_of(a).d_q),
+            ("d_k", d_k, |a| &mut gradients_of(a).d_k),
+            ("d_v", d_v, |a| &mut gradients_of(a).d_v),
+        ];
+        for (name, t, get) in list {
+            self.tensor(name, t, get);
+        }
+        self.change("pass", Effect::Changes, |a| a.pass = Pass::Forward);
+        self.change("pass.d_sink", Effect::Changes, |a| gradients_of(a).d_sink = !d_sink);
+        self.change("pass.deterministic", Effect::Changes, |a| gradients_of(a).deterministic = !deterministic);
+    }
+}
+
+fn gradients_of(a: &mut Attention) -> &mut Gradients {
+    match &mut a.pass {
+        Pass::Backward(gradients) => gradients,
+        Pass::Forward => unreachable!("changes of gradients are made of backwards only"),
+    }
+}
+
+/// Q, K, V and O, each with its gradient where there is one.
+fn tensors(a: &mut Attention) -> [Vec<&mut Tensor>; 4] {
+    let mut groups = [vec![&mut a.q], vec![&mut a.k], vec![&mut a.v], vec![&mut a.o]];
+    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &mut a.pass {
+        for (group, gradient) in groups.iter_mut().zip([d_q, d_k, d_v, d_o]) {
+            group.push(gradient);
+        }
+    }
+    groups
+}

@@ -1,0 +1,86 @@
+//! Random op graphs that nobody checked: tensors and operations that name each other at random, with any dims and roles.
+
+use proptest::prelude::*;
+
+use crate::op::{Constant, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
+use crate::{DType, Role};
+
+/// Tensors that ids are drawn from; there may be fewer.
+const IDS: u32 = 10;
+
+fn id() -> impl Strategy<Value = TensorId> + Clone {
+    prop_oneof![40 => (0..IDS).prop_map(TensorId), 1 => any::<u32>().prop_map(TensorId)]
+}
+
+fn maybe() -> impl Strategy<Value = Option<TensorId>> + Clone {
+    prop::option::of(id())
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![
+        4 => (0..4_000_i64).prop_filter_map("an id of a role", Role::from_uid),
+        1 => any::<u16>().prop_map(Role::Slot),
+        1 => any::<u16>().prop_map(Role::ScoreTensor),
+    ]
+}
+
+fn tensor() -> impl Strategy<Value = OpTensor> {
+    let extent = || prop_oneof![20 => 1..4_i64, 1 => any::<i64>()];
+    let kind = prop_oneof![
+        4 => Just(TensorKind::Virtual),
+        2 => role().prop_map(TensorKind::Operand),
+        1 => role().prop_map(TensorKind::Slot),
+        1 => any::<u32>().prop_map(|bits| TensorKind::Constant(Constant::F32(bits))),
+        1 => any::<i32>().prop_map(|value| TensorKind::Constant(Constant::I32(value))),
+    ];
+    let dims = || prop_oneof![Just([1; 4]), prop::array::uniform4(extent())];
+    (dims(), dims(), prop::sample::select(DType::ALL.to_vec()), kind, maybe())
+        .prop_map(|(dims, strides, dtype, kind, offsets)| OpTensor { dims, strides, dtype, kind, offsets })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let modes = vec![Pointwise::Add, Pointwise::Exp, Pointwise::Select, Pointwise::GenIndex, Pointwise::CmpGe];
+    let mode = prop::sample::select(modes);
+    let reduce = prop::sample::select(vec![Reduce::Add, Reduce::Max, Reduce::Amax]);
+    let dtype = prop::sample::select(DType::ALL.to_vec());
+    prop_oneof![
+        (id(), id(), id(), maybe(), maybe(), maybe()).prop_map(|(a, b, c, m, n, k)| Op::Matmul { a, b, c, m, n, k }),
+        (mode.clone(), id(), maybe(), maybe(), id(), prop::option::of(any::<u8>()), dtype)
+            .prop_map(|(mode, x, b, t, y, axis, compute)| Op::Pointwise { mode, x, b, t, y, axis, compute }),
+        (reduce, id(), id()).prop_map(|(op, x, y)| Op::Reduction { op, x, y }),
+        (any::<u64>(), id(), id(), id()).prop_map(|(keep, seed, offset, y)| Op::Rng { keep, seed, offset, y }),
+        (id(), id()).prop_map(|(x, y)| Op::Reshape { x, y }),
+        (id(), id(), id(), id()).prop_map(|(container, table, lengths, y)| Op::PagedLoad {
+            container,
+            table,
+            lengths,
+            y
+        }),
+        ((id(), id(), id(), mode), (maybe(), maybe(), maybe(), maybe())).prop_map(
+            |((x, fill, y, compare), (seq_q, seq_kv, left, shift_right))| Op::BandMask {
+                x,
+                fill,
+                seq_q,
+                seq_kv,
+                left,
+                shift_right,
+                y,
+                compare,
+            }
+        ),
+        (id(), id(), maybe(), maybe(), maybe(), maybe()).prop_map(|(x, y, stats, max, sum_exp, sink)| Op::Softmax {
+            x,
+            y,
+            stats,
+            max,
+            sum_exp,
+            sink
+        }),
+    ]
+}
+
+/// Random op graphs, nearly all of them broken.
+pub fn op_graph() -> impl Strategy<Value = OpGraph> {
+    (prop::collection::vec(tensor(), 0..IDS as usize + 2), prop::collection::vec(op(), 0..8))
+        .prop_map(|(tensors, ops)| OpGraph { tensors, ops })
+}

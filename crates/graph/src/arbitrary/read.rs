@@ -1,0 +1,68 @@
+//! Reading whatever comes: what fuzzing drives, and what its corpus is replayed by. Everything that reads outside data must
+//! either refuse it or give a value that holds what its type promises.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Attention, OpGraph, Policy, Profile, Refusal, ScoreExpr, canonical_bytes, codec, op, text, validate};
+
+/// Reads bytes as MessagePack and as JSON of everything that is stored or sent, and as text.
+///
+/// # Panics
+///
+/// When a value was read that does not survive being written and read again: the bug that fuzzing looks for.
+pub fn read_bytes(data: &[u8]) {
+    one::<Attention>(data, attention);
+    one::<Refusal>(data, |refusal| assert!(!refusal.reasons().is_empty()));
+    one::<Profile>(data, |_| {});
+    one::<Policy>(data, |_| {});
+    one::<ScoreExpr>(data, |_| {});
+    one::<OpGraph>(data, |graph| {
+        let _ = (op::check(graph), graph.to_string(), graph.roles());
+    });
+    if let Ok(text) = std::str::from_utf8(data) {
+        read_text(text);
+    }
+}
+
+/// Reads a text as an attention.
+///
+/// # Panics
+///
+/// When what was read does not print as a text of the same attention.
+pub fn read_text(given: &str) {
+    match text::parse(given) {
+        Ok(a) => attention(&a),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Reads one type from both encodings.
+fn one<T: Serialize + DeserializeOwned>(data: &[u8], check: impl Fn(&T)) {
+    if let Ok(value) = codec::decode::<T>(data) {
+        check(&value);
+        let written = codec::encode(&value);
+        let again: T = codec::decode(&written).expect("what was written reads");
+        assert_eq!(codec::encode(&again), written);
+    }
+    if let Ok(value) = serde_json::from_slice::<T>(data) {
+        check(&value);
+        if let Ok(written) = serde_json::to_string(&value) {
+            // Numbers that JSON has no word for, such as a probability that is not a number, are written as null.
+            if let Ok(again) = serde_json::from_str::<T>(&written) {
+                assert_eq!(serde_json::to_string(&again).ok(), Some(written));
+            }
+        }
+    }
+}
+
+fn attention(a: &Attention) {
+    let _ = a.to_string();
+    let printed = text::print(a);
+    let read = text::parse(&printed).expect("what was printed reads");
+    assert_eq!(text::print(&read), printed);
+    if let Ok(valid) = validate(a.clone()) {
+        let again = validate(valid.get().clone()).expect("a sound attention stays sound");
+        assert_eq!(canonical_bytes(&valid), canonical_bytes(&again));
+    }
+}

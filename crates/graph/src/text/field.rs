@@ -1,0 +1,133 @@
+//! The fields of a text, each given at most once, and what stands for those left out.
+
+use super::ParseError;
+use super::cursor::{Cursor, one_of};
+use super::layout;
+use super::value::{self, TensorText};
+use crate::expr::ScoreExpr;
+use crate::{Band, Dropout, Fp8, Lengths, Outputs, PaddedRows, Tensor};
+
+/// Names of the fields, in the order in which they are printed.
+const NAMES: [&str; 21] = [
+    "pass",
+    "q",
+    "k",
+    "v",
+    "o",
+    "mask",
+    "lengths",
+    "keep",
+    "score",
+    "sink",
+    "dropout",
+    "block_mask",
+    "outputs",
+    "padded_rows",
+    "fp8",
+    "d_o",
+    "d_q",
+    "d_k",
+    "d_v",
+    "d_sink",
+    "deterministic",
+];
+
+/// What a text says; nothing for what it leaves out.
+#[derive(Default)]
+pub(super) struct Fields {
+    /// Where each field of the text starts, by name.
+    pub(super) places: Vec<(&'static str, usize)>,
+    pub(super) backward: Option<bool>,
+    /// Q, K, V, O, dO, dQ, dK, dV.
+    pub(super) tensors: [Option<TensorText>; 8],
+    pub(super) band: Option<Option<Band>>,
+    pub(super) lengths: Option<Lengths>,
+    pub(super) keep: Option<Option<ScoreExpr>>,
+    pub(super) score: Option<Option<ScoreExpr>>,
+    pub(super) sink: Option<bool>,
+    pub(super) dropout: Option<Option<Dropout>>,
+    pub(super) block_mask: Option<bool>,
+    pub(super) outputs: Option<Outputs>,
+    pub(super) padded_rows: Option<PaddedRows>,
+    pub(super) fp8: Option<Option<Fp8>>,
+    pub(super) d_sink: Option<bool>,
+    pub(super) deterministic: Option<bool>,
+}
+
+impl Fields {
+    /// Reads one field: name, colon, value, end of the line.
+    pub(super) fn read(&mut self, c: &mut Cursor<'_>) -> Result<(), ParseError> {
+        let start = c.at;
+        let word = c.peek_word();
+        let Some(&name) = NAMES.iter().find(|name| **name == word) else {
+            return Err(c.expected(format!("a field: {}", one_of(&NAMES))));
+        };
+        if self.place(name).is_some() {
+            return Err(ParseError::at(c.text, start, format!("`{name}` a second time"), "each field once"));
+        }
+        self.places.push((name, start));
+        c.at += word.len();
+        c.sign(':')?;
+        self.value(name, c)?;
+        if c.at_end_of_line() { Ok(()) } else { Err(c.expected("the end of the line")) }
+    }
+
+    fn value(&mut self, name: &'static str, c: &mut Cursor<'_>) -> Result<(), ParseError> {
+        match name {
+            "pass" => self.backward = Some(c.choice(&[("forward", false), ("backward", true)])?),
+            "mask" => self.band = Some(value::band(c)?),
+            "lengths" => {
+                let choices = [("full", Lengths::Full), ("per-sequence", Lengths::PerSequence)];
+                self.lengths = Some(c.choice(&choices)?);
+            }
+            "keep" => self.keep = Some(value::expression(c)?),
+            "score" => self.score = Some(value::expression(c)?),
+            "sink" => self.sink = Some(value::flag(c)?),
+            "dropout" => self.dropout = Some(value::dropout(c)?),
+            "block_mask" => self.block_mask = Some(value::flag(c)?),
+            "outputs" => self.outputs = Some(value::outputs(c)?),
+            "padded_rows" => {
+                let choices = [("undefined", PaddedRows::Undefined), ("zero", PaddedRows::Zero)];
+                self.padded_rows = Some(c.choice(&choices)?);
+            }
+            "fp8" => {
+                let choices = [
+                    ("none", None),
+                    ("delayed", Some(Fp8::Delayed)),
+                    ("current", Some(Fp8::Current)),
+                    ("block", Some(Fp8::Block)),
+                ];
+                self.fp8 = Some(c.choice(&choices)?);
+            }
+            "d_sink" => self.d_sink = Some(value::flag(c)?),
+            "deterministic" => self.deterministic = Some(value::flag(c)?),
+            tensor => {
+                let at = ["q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v"].iter().position(|n| *n == tensor);
+                self.tensors[at.expect("every other field is a tensor")] = Some(value::tensor(c)?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn place(&self, name: &str) -> Option<usize> {
+        self.places.iter().find(|(n, _)| *n == name).map(|&(_, at)| at)
+    }
+
+    /// The first field that only a backward has.
+    pub(super) fn gradient_field(&self) -> Option<(&'static str, usize)> {
+        let gradients = &NAMES[15..];
+        self.places.iter().find(|(name, _)| gradients.contains(name)).copied()
+    }
+}
+
+/// O when it is left out: Q with the hidden size of V, laid out like Q where that has a name and as usual where it has not.
+pub(super) fn output(q: &Tensor, d_v: i64) -> Option<Tensor> {
+    let [b, h, s, d_qk] = q.dims;
+    if d_v == d_qk {
+        return Some(*q);
+    }
+    let dims = [b, h, s, d_v];
+    let word = layout::word(q).unwrap_or(layout::words(q.storage)[0]);
+    let Tensor { dims: _, strides: _, dtype, storage } = *q;
+    Some(Tensor { dims, strides: layout::strides(word, dims, storage)?, dtype, storage })
+}

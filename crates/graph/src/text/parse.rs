@@ -1,0 +1,92 @@
+//! From a text to an attention. Any text gives an attention or an error; whether the attention is sound is for
+//! [`crate::validate`] to say.
+
+use super::ParseError;
+use super::cursor::Cursor;
+use super::field::{self, Fields};
+use super::value::TensorText;
+use crate::{Attention, BackwardOptions, Lengths, Mask, Outputs, PaddedRows, Pass};
+
+/// Reads the text form of an attention ([the module](super) describes it).
+///
+/// # Errors
+///
+/// The first place where the text cannot go on as it does, what stands there and what could.
+pub fn parse(text: &str) -> Result<Attention, ParseError> {
+    let mut cursor = Cursor::new(text);
+    let mut fields = Fields::default();
+    cursor.lines();
+    while !cursor.rest().is_empty() {
+        fields.read(&mut cursor)?;
+        cursor.lines();
+    }
+    attention(text, fields)
+}
+
+fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
+    let gradient_field = fields.gradient_field();
+    let q_at = fields.place("q").unwrap_or_default();
+    let Fields {
+        places: _,
+        backward,
+        tensors: [q, k, v, o, d_o, d_q, d_k, d_v],
+        band,
+        lengths,
+        keep,
+        score,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        d_sink,
+        deterministic,
+    } = fields;
+    let backward = backward.unwrap_or(false);
+    if let Some((name, at)) = gradient_field
+        && !backward
+    {
+        return Err(ParseError::at(text, at, format!("`{name}` in a forward"), "a line `pass: backward` beside it"));
+    }
+    let q = q.ok_or_else(|| {
+        let expected = "the field q, the only one that must be there: q: bf16 [1,32,512,128]";
+        ParseError::at(text, text.len(), "the end of the text", expected)
+    })?;
+    let dtype = q.dtype.ok_or_else(|| ParseError::at(text, q.at, "dims", "the element type of q before its dims"))?;
+    // An element type that is left out is that of Q.
+    let tensor = |t: TensorText| t.with(t.dtype.unwrap_or(dtype));
+    let q = tensor(q);
+    let k = k.map_or(q, tensor);
+    let v = v.map_or(k, tensor);
+    let o = o.map(tensor).or_else(|| field::output(&q, v.dims[3])).ok_or_else(|| {
+        let found = format!("dims {:?}", q.dims);
+        ParseError::at(text, q_at, found, "dims whose strides fit 63 bits, or a field o")
+    })?;
+    let forward = Attention {
+        q,
+        k,
+        v,
+        o,
+        mask: Mask { band: band.flatten(), lengths: lengths.unwrap_or(Lengths::Full), keep: keep.flatten() },
+        score: score.flatten(),
+        sink: sink.unwrap_or(false),
+        dropout: dropout.flatten(),
+        block_mask: block_mask.unwrap_or(false),
+        outputs: outputs.unwrap_or(Outputs { stats: backward, max: false, sum_exp: false }),
+        padded_rows: padded_rows.unwrap_or(PaddedRows::Undefined),
+        fp8: fp8.flatten(),
+        pass: Pass::Forward,
+    };
+    if !backward {
+        return Ok(forward);
+    }
+    Ok(forward.backward(BackwardOptions {
+        d_o: d_o.map(tensor),
+        d_q: d_q.map(tensor),
+        d_k: d_k.map(tensor),
+        d_v: d_v.map(tensor),
+        d_sink: d_sink.unwrap_or(false),
+        deterministic: deterministic.unwrap_or(false),
+    }))
+}

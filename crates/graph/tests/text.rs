@@ -1,0 +1,267 @@
+//! The text form: what was printed reads back, what cannot be read says where and why, and nothing panics.
+
+use proptest::prelude::*;
+use qkvault_graph::arbitrary::{self, Space};
+use qkvault_graph::expr::{TensorSpec, query, score, slot, tensor};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Interleave, Order, Outputs,
+    PaddedRows, Pass, Storage, Tensor, text,
+};
+
+fn read(given: &str) -> Attention {
+    text::parse(given).unwrap_or_else(|e| panic!("{e}\n{given}"))
+}
+
+fn names(a: &Attention) -> Vec<&str> {
+    [&a.score, &a.mask.keep]
+        .into_iter()
+        .flatten()
+        .flat_map(|e| e.slot_names().iter().chain(e.tensor_names()).map(String::as_str))
+        .collect()
+}
+
+fn round_trip(a: &Attention) {
+    let printed = text::print(a);
+    let again = read(&printed);
+    assert_eq!(&again, a, "{printed}");
+    assert_eq!(names(&again), names(a), "{printed}");
+    assert_eq!(text::print(&again), printed);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn sound_attentions_round_trip(a in arbitrary::attention(Space::WIDE)) {
+        round_trip(&a);
+    }
+
+    #[test]
+    fn unsound_attentions_round_trip((a, _) in arbitrary::invalid(Space::SMALL)) {
+        round_trip(&a);
+    }
+
+    #[test]
+    fn any_text_reads_or_is_refused(given in "\\PC{0,200}") {
+        arbitrary::read_text(&given);
+    }
+
+    #[test]
+    fn any_lines_read_or_are_refused(
+        lines in prop::collection::vec(
+            ("(q|k|o|mask|score|keep|d_q|pass|dropout|outputs|fp8)", "[:{}\\[\\],# a-z0-9.$@\n-]{0,40}"),
+            0..8,
+        ),
+    ) {
+        let lines: Vec<String> = lines.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        arbitrary::read_text(&lines.join("\n"));
+    }
+
+    #[test]
+    fn a_text_with_a_piece_changed_reads_or_is_refused(
+        a in arbitrary::attention(Space::SMALL), at in any::<prop::sample::Index>(), piece in "\\PC{0,3}", cut in 0..4_usize,
+    ) {
+        let printed = text::print(&a);
+        let places: Vec<usize> = printed.char_indices().map(|(i, _)| i).collect();
+        let from = at.index(places.len());
+        let to = (from + cut).min(places.len() - 1);
+        arbitrary::read_text(&format!("{}{piece}{}", &printed[..places[from]], &printed[places[to]..]));
+    }
+}
+
+#[test]
+fn p8_every_variant_of_every_enum_round_trips() {
+    let base = Attention::bshd(2, (4, 2), (8, 16), 32, DType::BF16).with_lengths().with_stats();
+    let mut list: Vec<Attention> = vec![base.clone()];
+    let mut with = |change: &dyn Fn(&mut Attention)| {
+        let mut a = base.clone();
+        change(&mut a);
+        list.push(a);
+    };
+    for dtype in DType::ALL {
+        with(&|a| a.q.dtype = dtype);
+    }
+    for order in Order::ALL {
+        with(&|a| a.v = Tensor::dense(order, a.v.dims, a.v.dtype));
+        for interleave in [Interleave::Parts, Interleave::Heads] {
+            with(&|a| a.k = Tensor::parts::<3>(order, interleave, a.k.dims, a.k.dtype)[0].tensor);
+            with(&|a| a.k = Tensor::parts::<2>(order, interleave, a.k.dims, a.k.dtype)[0].tensor);
+        }
+    }
+    with(&|a| a.q = Tensor::thd(2, 4, 8, 32, 11, DType::BF16));
+    with(&|a| a.k = Tensor::paged_nhd(2, 4, 8, 32, 5, 4, DType::BF16));
+    with(&|a| a.k = Tensor::paged_hnd(2, 4, 8, 32, 5, 4, DType::BF16));
+    with(&|a| a.k.strides = [i64::MIN, -1, i64::MAX, 0]);
+    for corner in [Corner::TopLeft, Corner::BottomRight] {
+        for left in [None, Some(-3), Some(7)] {
+            for right in [None, Some(0), Some(9)] {
+                with(&|a| a.mask.band = Some(Band { corner, left, right }));
+            }
+        }
+    }
+    for source in [DropoutSource::Philox, DropoutSource::Mask] {
+        for probability in [0.0, 0.1, 1e-30, f32::INFINITY, -0.0] {
+            with(&|a| a.dropout = Some(Dropout { source, probability }));
+        }
+    }
+    for [stats, max, sum_exp] in [[false, true, true], [true, false, true], [false; 3], [true; 3]] {
+        with(&|a| a.outputs = Outputs { stats, max, sum_exp });
+    }
+    with(&|a| a.padded_rows = PaddedRows::Zero);
+    for fp8 in [Fp8::Delayed, Fp8::Current, Fp8::Block] {
+        with(&|a| a.fp8 = Some(fp8));
+    }
+    with(&|a| a.sink = true);
+    with(&|a| a.block_mask = true);
+    with(&|a| a.mask.lengths = qkvault_graph::Lengths::Full);
+    for (d_sink, deterministic) in [(false, true), (true, false)] {
+        let d_o = Some(Tensor::bhsd(2, 4, 8, 32, DType::F16));
+        with(&|a| *a = a.backward(BackwardOptions { d_o, d_sink, deterministic, ..Default::default() }));
+    }
+    for a in &list {
+        round_trip(a);
+    }
+}
+
+#[test]
+fn the_text_is_complete_and_readable() {
+    let slopes = tensor("alibi_slopes", TensorSpec::new(DType::F32, [1, 32, 1, 1]));
+    let capped = (score() / slot("softcap")).tanh() * slot("softcap");
+    let mut a = Attention::bshd(2, (32, 8), (512, 1024), 128, DType::BF16)
+        .with_band(Band { corner: Corner::BottomRight, left: Some(128), right: Some(0) })
+        .with_lengths()
+        .with_score(capped.build_score().expect("a score"))
+        .with_keep((query() % 7).ne(3).build_predicate().expect("a predicate"))
+        .with_sink()
+        .with_dropout(0.1)
+        .with_stats();
+    a.k = Tensor::paged_hnd(2, 8, 1024, 128, 256, 16, DType::BF16);
+    a.v.strides[0] += 8;
+    assert_eq!(
+        text::print(&a),
+        "\
+pass: forward
+q: bf16 [2,32,512,128] bshd
+k: bf16 [2,8,1024,128] paged 256 x 16 hnd
+v: bf16 [2,8,1024,128] strides [1048584,128,1024,1]
+o: bf16 [2,32,512,128] bshd
+mask: band left 128 right 0 bottom-right
+lengths: per-sequence
+keep: query % 7 != 3
+score: slot $softcap: float; tanh(score / $softcap) * $softcap
+sink: yes
+dropout: philox 0.1
+block_mask: no
+outputs: stats
+padded_rows: undefined
+fp8: none
+"
+    );
+    let long = (capped + slopes * (qkvault_graph::expr::key() - query()).to_float()).build_score().expect("a score");
+    let printed = text::print(&a.with_score(long));
+    let expected = "\
+score: {
+  slot $softcap: float;
+  tensor @alibi_slopes: f32[1, 32, 1, 1];
+";
+    assert!(printed.contains(expected), "{printed}");
+}
+
+#[test]
+fn what_is_left_out_is_as_the_constructors_have_it() {
+    assert_eq!(read("q: f16 [2,8,64,32]"), Attention::bshd(2, (8, 8), (64, 64), 32, DType::F16));
+    assert_eq!(
+        read("# decode\n\n q : f16 [2,8,1,32]  # one query\nk:[2,2,64,32]\n\tmask: causal bottom-right"),
+        Attention::bshd(2, (8, 2), (1, 64), 32, DType::F16).with_band(Band::CAUSAL_BOTTOM_RIGHT)
+    );
+    let a = read(
+        "pass: backward\nq: bf16 [1,4,64,192] sbhd\nv: [1,4,64,128] b3hsd\nmask: causal window 16\nd_v: f16 [1,4,64,128]",
+    );
+    assert_eq!(a.o, Tensor::sbhd(1, 4, 64, 128, DType::BF16));
+    assert_eq!(a.v, Tensor::parts::<3>(Order::Bhsd, Interleave::Parts, [1, 4, 64, 128], DType::BF16)[2].tensor);
+    assert_eq!(a.mask.band, Some(Band::window(Corner::TopLeft, 16)));
+    let Pass::Backward(g) = a.pass else { panic!("a backward") };
+    assert_eq!((g.d_q, g.d_k, g.d_o), (a.q, a.k, a.o));
+    assert_eq!(g.d_v, Tensor::bshd(1, 4, 64, 128, DType::F16));
+    assert!(a.outputs.stats && !g.deterministic);
+    let a = read("q: bf16 [4,8,128,64] packed tokens 300\nv: [4,8,128,32] paged 9 x 16\nlengths: per-sequence");
+    assert_eq!(a.q, Tensor::thd(4, 8, 128, 64, 300, DType::BF16));
+    assert_eq!(a.o, Tensor::thd(4, 8, 128, 32, 300, DType::BF16));
+    assert_eq!(a.v.storage, Storage::Paged { pages: 9, page_size: 16 });
+}
+
+#[test]
+fn expressions_stand_on_a_line_or_in_braces_with_comments() {
+    let a = read(
+        "q: f16 [1,2,8,8]\nscore: { # softcap\n  slot $c: float; # given at launch\n  tanh(score / $c) * $c } # end\nsink: yes",
+    );
+    let b = read("q: f16 [1,2,8,8]\nscore: slot $cap: float; tanh(score / $cap) * $cap # softcap\nsink: yes");
+    assert_eq!(a, b);
+    assert_eq!((names(&a), names(&b)), (vec!["c"], vec!["cap"]));
+}
+
+#[test]
+fn errors_say_where_what_and_what_else() {
+    for (given, error) in [
+        (
+            "",
+            "line 1, column 1: found the end of the text, expected the field q, the only one that must be there: q: bf16 [1,32,512,128]",
+        ),
+        (
+            "\n# nothing\n heads: 3",
+            "line 3, column 2: found `heads`, expected a field: pass, q, k, v, o, mask, lengths, keep, score, sink, dropout, block_mask, outputs, padded_rows, fp8, d_o, d_q, d_k, d_v, d_sink or deterministic",
+        ),
+        ("q bf16", "line 1, column 3: found `bf16`, expected `:`"),
+        ("q: b16 [1,2,3,4]", "line 1, column 4: found `b16`, expected an element type such as bf16, or dims"),
+        ("q: [1,2,3,4]", "line 1, column 4: found dims, expected the element type of q before its dims"),
+        ("q: f16 [1,2,3]", "line 1, column 14: found ']', expected `,`"),
+        ("q: f16 [1,2,3,x]", "line 1, column 15: found `x`, expected an integer of 64 bits"),
+        (
+            "q: f16 [1,2,3,9999999999999999999]",
+            "line 1, column 15: found `9999999999999999999`, expected an integer of 64 bits",
+        ),
+        (
+            "q: f16 [1,2,3,4] bhds",
+            "line 1, column 18: found `bhds`, expected packed, paged, strides or a layout: bshd, sbhd, bhsd, bs3hd, bsh3d, sb3hd, sbh3d, b3hsd, bh3sd, bs2hd, bsh2d, sb2hd, sbh2d, b2hsd or bh2sd",
+        ),
+        (
+            "q: f16 [1,2,3,4] packed 7",
+            "line 1, column 25: found `7`, expected tokens and how many the buffer has room for",
+        ),
+        ("q: f16 [1,2,3,4] paged 7 of 8", "line 1, column 26: found `of`, expected x and the rows of a page"),
+        (
+            "q: f16 [1,2,3,4] paged 7 x 8 thd",
+            "line 1, column 30: found `thd`, expected strides or a layout: nhd or hnd",
+        ),
+        (
+            "q: f16 [1,4294967296,4294967296,8]",
+            "line 1, column 8: found dims [1, 4294967296, 4294967296, 8], expected dims whose strides as bshd fit 63 bits",
+        ),
+        ("q: f16 [1,2,3,4]\nq: f16 [1,2,3,4]", "line 2, column 1: found `q` a second time, expected each field once"),
+        ("q: f16 [1,2,3,4]\nmask: casual", "line 2, column 7: found `casual`, expected none, causal or band"),
+        ("q: f16 [1,2,3,4]\nmask: causal bottom", "line 2, column 14: found `bottom`, expected the end of the line"),
+        ("q: f16 [1,2,3,4]\nsink: maybe", "line 2, column 7: found `maybe`, expected yes or no"),
+        ("q: f16 [1,2,3,4]\nsink:", "line 2, column 6: found the end of the text, expected yes or no"),
+        (
+            "q: f16 [1,2,3,4]\noutputs: stats lse",
+            "line 2, column 16: found `lse`, expected none, or some of stats, max and sum_exp",
+        ),
+        (
+            "q: f16 [1,2,3,4]\ndropout: philox a lot",
+            "line 2, column 17: found `a`, expected a probability of zeroing, 0 up to but not 1",
+        ),
+        (
+            "q: f16 [1,2,3,4]\ndeterministic: yes",
+            "line 2, column 1: found `deterministic` in a forward, expected a line `pass: backward` beside it",
+        ),
+        ("q: f16 [1,2,3,4]\nkeep: key <= query @", "line 2, column 20: found @, expected a name after '@'"),
+        ("q: f16 [1,2,3,4]\nscore: {\n  score *\n}", "line 4, column 1: found the end, expected an expression"),
+        ("q: f16 [1,2,3,4]\nscore: { score", "line 2, column 15: found the end of the text, expected `}`"),
+        (
+            "q: f16 [1,2,3,4]\nscore: score + (key < 3)",
+            "line 2, column 8: found an expression with problems (at add: the right operand of 'add' is bool, but float or int is needed; turn the truth value into a number with select(1.0, 0.0)), expected one that is well typed",
+        ),
+    ] {
+        assert_eq!(text::parse(given).expect_err(given).to_string(), error, "{given}");
+    }
+}
