@@ -28,7 +28,7 @@ impl Buffer {
     ///
     /// [`ReferenceError::Torn`] when they are no whole number of elements.
     pub fn new(dtype: DType, bytes: Vec<u8>) -> Result<Buffer, ReferenceError> {
-        if bytes.len() % dtype.size() == 0 {
+        if bytes.len().is_multiple_of(dtype.size()) {
             Ok(Buffer { dtype, bytes })
         } else {
             Err(ReferenceError::Torn { dtype, bytes: bytes.len() })

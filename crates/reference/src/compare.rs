@@ -153,10 +153,9 @@ impl Tally {
         }
         if !actual.is_finite() || !expected.is_finite() {
             // A number that the format cannot hold is infinite in any result.
-            let same = actual == expected || actual == crate::round(buffer.dtype(), expected);
-            if !same && !(actual.is_nan() && expected.is_nan()) {
-                self.non_finite += 1;
-            }
+            let both_nan = actual.is_nan() && expected.is_nan();
+            let same = both_nan || actual == expected || actual == crate::round(buffer.dtype(), expected);
+            self.non_finite += usize::from(!same);
             return;
         }
         let off = (actual - expected).abs();

@@ -97,6 +97,9 @@ pub enum ReferenceError {
         /// Why not.
         why: &'static str,
     },
+    /// A backward was asked of a forward.
+    #[error("this is a forward: derive its backward with `Attention::backward` and validate that")]
+    NotABackward,
     /// A row that the attention does not have.
     #[error("there is no row (batch {}, head {}, query {}); this attention has {batch} sequences of {heads} query heads, and that sequence {queries} queries", row.0, row.1, row.2)]
     Row {

@@ -11,6 +11,7 @@ use crate::{Buffer, ReferenceError};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
     buffers: BTreeMap<Role, Buffer>,
+    widened: bool,
 }
 
 impl Inputs {
@@ -65,11 +66,25 @@ impl Inputs {
         self.buffers.iter().map(|(&role, buffer)| (role, buffer))
     }
 
+    /// The same numbers with every float in f32, so that numbers between those of the operands' own types can be set: what a
+    /// derivative is measured with. Such inputs are for the oracle alone; a device has no operand of that type.
+    #[must_use]
+    pub fn widened(&self) -> Inputs {
+        let wide = |buffer: &Buffer| match buffer.dtype() {
+            DType::F16 | DType::BF16 | DType::E4M3 | DType::E5M2 => {
+                Buffer::of(DType::F32, (0..buffer.len()).map(|at| buffer.get(at)))
+            }
+            _ => buffer.clone(),
+        };
+        Inputs { buffers: self.iter().map(|(role, buffer)| (role, wide(buffer))).collect(), widened: true }
+    }
+
     /// The buffer of an operand, checked for element type and size.
     pub(crate) fn checked(&self, operand: &Operand) -> Result<&Buffer, ReferenceError> {
         let role = operand.role;
-        let (buffer, needed) = (self.buffer(role)?, operand.len()?);
-        if buffer.dtype() != operand.tensor.dtype {
+        let (buffer, needed) = (self.buffer(role)?, operand.elements()?);
+        let wide = self.widened && buffer.dtype() == DType::F32 && operand.tensor.dtype.is_float();
+        if buffer.dtype() != operand.tensor.dtype && !wide {
             return Err(ReferenceError::WrongType { role, given: buffer.dtype(), needed: operand.tensor.dtype });
         }
         if buffer.len() < needed {
@@ -81,6 +96,6 @@ impl Inputs {
 
 impl FromIterator<(Role, Buffer)> for Inputs {
     fn from_iter<I: IntoIterator<Item = (Role, Buffer)>>(list: I) -> Inputs {
-        Inputs { buffers: list.into_iter().collect() }
+        Inputs { buffers: list.into_iter().collect(), widened: false }
     }
 }

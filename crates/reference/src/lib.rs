@@ -9,6 +9,7 @@
 //! buffers. The exceptions are the roundings that an 8-bit attention is defined by (see `fp8.rs`).
 #![forbid(unsafe_code)]
 
+mod backward;
 mod buffer;
 mod compare;
 mod error;
@@ -23,9 +24,11 @@ mod outputs;
 mod random;
 mod real;
 mod score;
+mod scores;
 mod setup;
 mod view;
 
+pub use backward::backward;
 pub use buffer::{Buffer, POISON};
 pub use compare::{Comparison, Tolerance, compare, compare_rows};
 pub use error::ReferenceError;

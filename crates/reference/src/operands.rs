@@ -31,7 +31,7 @@ impl Operand {
     /// # Errors
     ///
     /// [`ReferenceError::TooLarge`].
-    pub fn len(&self) -> Result<usize, ReferenceError> {
+    pub fn elements(&self) -> Result<usize, ReferenceError> {
         let span = self.tensor.span().and_then(|n| usize::try_from(n).ok());
         span.filter(|&n| n.checked_mul(8).is_some()).ok_or(ReferenceError::TooLarge { role: self.role })
     }
@@ -40,7 +40,7 @@ impl Operand {
 /// Elements that the buffer of a role needs; `None` for roles that the attention does not have.
 #[must_use]
 pub fn buffer_len(attention: &Attention, role: Role) -> Option<usize> {
-    operand(attention, role)?.len().ok()
+    operand(attention, role)?.elements().ok()
 }
 
 /// The operand of a role, if the attention has it.

@@ -33,7 +33,7 @@ impl Output {
     pub(crate) fn new(a: &Attention, role: Role, inputs: &Inputs, lens: &SeqLens) -> Result<Output, ReferenceError> {
         let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
         let view = View::of(&operand, inputs, lens)?;
-        let len = operand.len()?;
+        let len = operand.elements()?;
         let rows = match operand.tensor.storage {
             Storage::Packed { .. } => lens.side(role).to_vec(),
             Storage::Dense | Storage::Paged { .. } => vec![view.dims[2]; view.dims[0]],
@@ -76,6 +76,11 @@ impl Output {
             self.values[at] = x;
             self.defined[at] = Defined::Value;
         }
+    }
+
+    /// Adds to the number at an address; what nothing is added to is zero.
+    pub(crate) fn add(&mut self, at: usize, x: f64) {
+        self.values[at] += x;
     }
 
     /// Which output.

@@ -65,12 +65,6 @@ impl<'a> Setup<'a> {
         let bind = |e: Option<&'a qkvault_graph::ScoreExpr>, slot, tensor| {
             e.map(|e| Bound::new(e.program(), slot, tensor, inputs)).transpose()
         };
-        if a.mask.keep.as_ref().is_some_and(|keep| keep.contains(qkvault_graph::expr::Node::Score)) {
-            return Err(ReferenceError::NotModelled {
-                what: "a keep predicate that reads the score",
-                why: "whether the score before or after the score expression is meant is not said",
-            });
-        }
         Ok(Setup {
             scale: inputs
                 .checked(&operand(a, Role::Scale).ok_or(ReferenceError::Missing { role: Role::Scale })?)?

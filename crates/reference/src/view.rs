@@ -125,7 +125,7 @@ fn packed(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usiz
     if buffer.len() < needed {
         return Err(ReferenceError::TooShort { role, given: buffer.len(), needed });
     }
-    let room = operand.len()? as i64;
+    let room = operand.elements()? as i64;
     let Tensor { dims: [_, heads, _, hidden], strides: [_, sh, ss, sd], .. } = operand.tensor;
     let start = |sequence: usize| {
         let (given, next) = (buffer.int(sequence), buffer.int(sequence + 1));

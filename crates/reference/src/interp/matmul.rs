@@ -23,7 +23,7 @@ pub(super) fn matmul(
     }
     for factor in [a, b] {
         for axis in 0..2 {
-            if dims[axis] % factor.dims()[axis] != 0 {
+            if !dims[axis].is_multiple_of(factor.dims()[axis]) {
                 return wrong(factor.dims(), dims, "batch and heads of a factor divide those of the product");
             }
         }

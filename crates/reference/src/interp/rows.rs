@@ -12,8 +12,9 @@ pub(super) fn same_dims(op: usize, given: [usize; 4], with: [usize; 4]) -> Resul
 
 /// `x` combined over the dims that are smaller in the result: 1, or for heads a divisor (heads next to each other combine).
 pub(super) fn reduce(op: usize, how: Reduce, x: &Grid, dims: [usize; 4]) -> Result<Grid, InterpretError> {
-    let fits =
-        |axis: usize| dims[axis] == 1 || dims[axis] == x.dims()[axis] || (axis == 1 && x.dims()[1] % dims[1] == 0);
+    let fits = |axis: usize| {
+        dims[axis] == 1 || dims[axis] == x.dims()[axis] || (axis == 1 && x.dims()[1].is_multiple_of(dims[1]))
+    };
     if !(0..4).all(fits) {
         let rule = "each extent of a reduction's result is 1 or that of its operand, or for heads a divisor of it";
         return Err(InterpretError::Dims { op, given: dims, with: x.dims(), rule });

@@ -120,7 +120,7 @@ fn complete(a: &Attention, inputs: &mut Inputs) -> Result<(), ReferenceError> {
 }
 
 fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Result<Option<Buffer>, ReferenceError> {
-    let (len, dtype) = (operand.len()?, operand.tensor.dtype);
+    let (len, dtype) = (operand.elements()?, operand.tensor.dtype);
     let lens = |list: &[usize]| Buffer::of(DType::I32, list.iter().map(|&n| n as f64));
     let one = |x: f64| Buffer::of(dtype, [x]);
     Ok(Some(match operand.role {

@@ -7,7 +7,7 @@ mod adjoint;
 pub(crate) mod scalar;
 
 use qkvault_graph::Role;
-use qkvault_graph::expr::{Axis, Node, NodeId, Program, Side, Ty};
+use qkvault_graph::expr::{Axis, Grad, Node, NodeId, Program, Side, TensorId, Ty};
 
 use crate::operands::{Operand, score_tensor};
 use crate::{Buffer, Inputs, ReferenceError};
@@ -21,7 +21,7 @@ pub(crate) struct Bound<'a> {
     slots: Vec<f64>,
     tensors: Vec<(&'a Buffer, [usize; 4])>,
     /// Number of its first tensor among the attention's.
-    pub(crate) first_tensor: u16,
+    first_tensor: u16,
 }
 
 /// Where a row of scores stands.
@@ -71,8 +71,12 @@ impl<'a> Bound<'a> {
         Ok(Bound { program, slots, tensors, first_tensor })
     }
 
-    pub(crate) fn program(&self) -> &'a Program {
-        self.program
+    /// The attention's numbers of the tensors whose gradient is asked for, with their places among the expression's.
+    pub(crate) fn differentiated(&self) -> impl Iterator<Item = (u16, TensorId, [usize; 4])> + '_ {
+        let tensors = (self.first_tensor..).zip(self.program.tensors()).zip(0..);
+        tensors
+            .filter(|((_, spec), _)| spec.grad == Grad::Needed)
+            .map(|((number, spec), id)| (number, TensorId(id), spec.dims.map(|n| n as usize)))
     }
 
     /// The values of the root for keys from `first` on, whose scaled scores are given; at most [`LANES`] of them.

@@ -133,23 +133,20 @@ pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
 
 /// The slopes of a binary operation along its two operands at (a, b), where its value is `y`.
 ///
-/// At a tie of `min` and `max` each operand gets half. The jumps of a remainder count as flat.
+/// Where there is none: at a tie of `min` and `max` all of it is the second operand's; the jumps of a remainder are as beside
+/// them; `pow` is flat along its base where the exponent is 0, and along its exponent where the base is 0.
 pub(crate) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
-    let share = |first: bool, second: bool| match (first, second) {
-        (true, false) => [1.0, 0.0],
-        (false, true) => [0.0, 1.0],
-        _ => [0.5, 0.5],
-    };
+    let first = |taken: bool| if taken { [1.0, 0.0] } else { [0.0, 1.0] };
     match op {
         Binary::Add => [1.0, 1.0],
         Binary::Sub => [1.0, -1.0],
         Binary::Mul => [b, a],
         Binary::Div => [1.0 / b, -y / b],
-        Binary::Min => share(a < b, b < a),
-        Binary::Max => share(a > b, b > a),
+        Binary::Min => first(a < b),
+        Binary::Max => first(a > b),
         Binary::Pow => {
             let to_base = if b == 0.0 { 0.0 } else { b * a.powf(b - 1.0) };
-            let to_exponent = if a == 0.0 && b > 0.0 { 0.0 } else { y * a.ln() };
+            let to_exponent = if a == 0.0 { 0.0 } else { y * a.ln() };
             [to_base, to_exponent]
         }
         Binary::Rem => [1.0, -(a / b).trunc()],

@@ -1,0 +1,175 @@
+//! Gradients that one query head of one sequence gives, to everything it read.
+
+use std::ops::Range;
+
+use qkvault_graph::Scaled;
+
+use crate::fp8::Rounded;
+use crate::kernel::{add_scaled, dot, softmax};
+use crate::score::{LANES, Registers, element};
+use crate::scores::{ScoreRow, Scores};
+use crate::setup::{Setup, Source};
+
+/// Query rows that pass over the keys together.
+const TILE_ROWS: usize = 16;
+
+/// What every head reads.
+pub(super) struct Shared<'a> {
+    pub(super) setup: Setup<'a>,
+    pub(super) d_o: Source<'a>,
+    pub(super) d_o_factor: f64,
+    /// How gradients of scores are rounded; `None` where they are not.
+    pub(super) d_s: Option<Rounded>,
+}
+
+/// The part of a score tensor's gradient that comes from one head: all of it where the tensor is broadcast, else its own plane.
+pub(super) struct TensorPart {
+    /// Place of the part in the tensor.
+    start: usize,
+    values: Vec<f64>,
+}
+
+impl TensorPart {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &f64> {
+        self.values.iter()
+    }
+
+    pub(super) fn place(&self, at: usize) -> usize {
+        self.start + at
+    }
+}
+
+/// Gradients by one query head.
+pub(super) struct HeadGradients {
+    /// A row per query.
+    pub(super) d_q: Vec<f64>,
+    /// A row per key.
+    pub(super) d_k: Vec<f64>,
+    /// A row per key.
+    pub(super) d_v: Vec<f64>,
+    pub(super) d_sink: f64,
+    /// One for each tensor whose gradient is asked for.
+    pub(super) tensors: Vec<TensorPart>,
+    /// Largest magnitude of the gradients of scores, times the softmax scale.
+    pub(super) amax: f64,
+}
+
+/// Rows of one head that are read again and again.
+struct Operands {
+    keys: Vec<f64>,
+    values: Vec<f64>,
+}
+
+impl HeadGradients {
+    pub(super) fn compute(shared: &Shared<'_>, b: usize, h: usize) -> HeadGradients {
+        let setup = &shared.setup;
+        let (h_k, h_v) = setup.shared_heads(h);
+        let (d_qk, d_v) = (setup.q.view.dims[3], setup.v.view.dims[3]);
+        let (q_len, kv) = (setup.lens.q[b], 0..setup.lens.kv[b]);
+        let read = Operands {
+            keys: setup.factors.rows(Scaled::K, &setup.k, (b, h_k), kv.clone()),
+            values: setup.factors.rows(Scaled::V, &setup.v, (b, h_v), kv.clone()),
+        };
+        let origin = setup.at(b, h, 0);
+        let part =
+            |dims: [usize; 4]| TensorPart { start: element(dims, origin, 0), values: vec![0.0; dims[2] * dims[3]] };
+        let mut head = HeadGradients {
+            d_q: vec![0.0; q_len * d_qk],
+            d_k: vec![0.0; kv.len() * d_qk],
+            d_v: vec![0.0; kv.len() * d_v],
+            d_sink: 0.0,
+            tensors: setup.score.iter().flat_map(|score| score.differentiated()).map(|(.., dims)| part(dims)).collect(),
+            amax: 0.0,
+        };
+        let queries: Vec<usize> = (0..q_len).collect();
+        for tile in queries.chunks(TILE_ROWS) {
+            head.tile(shared, (b, h), tile, &read);
+        }
+        head
+    }
+
+    fn tile(&mut self, shared: &Shared<'_>, (b, h): (usize, usize), queries: &[usize], read: &Operands) {
+        let setup = &shared.setup;
+        let (d_qk, d_v) = (setup.q.view.dims[3], setup.v.view.dims[3]);
+        let mut d_o: Vec<f64> = shared.d_o.rows(b, h, queries.iter().copied());
+        d_o.iter_mut().for_each(|x| *x *= shared.d_o_factor);
+        let plain = Scores::products(setup, (b, h), queries, &read.keys);
+        let mut masked = Scores::compute(setup, (b, h), queries, &read.keys);
+        let mut registers = [Registers::default(), Registers::default()];
+        for ((row, plain), d_o) in masked.list.iter_mut().zip(&plain.list).zip(d_o.chunks_exact(d_v)) {
+            let keys = row.first..row.first + row.scores.len();
+            let sink = setup.sink::<f64>(h);
+            let stat = softmax(&mut row.scores, sink);
+            let dropout = setup.survivors(row.at, keys.clone());
+            let kept = |at: usize| dropout.as_ref().map_or(1.0, |factors| factors[at]);
+            // Keys that are not seen take no part, whatever their values are.
+            let mut d_p = vec![0.0; row.scores.len()];
+            for (at, (&p, value)) in row.scores.iter().zip(rows(&read.values, &keys, d_v)).enumerate() {
+                if p != 0.0 && kept(at) != 0.0 {
+                    d_p[at] = kept(at) * dot(d_o, value);
+                }
+            }
+            let d = dot(&row.scores, &d_p);
+            if let Some(sink) = sink {
+                self.d_sink -= (sink - stat.stats).exp() * d;
+            }
+            for (at, &p) in row.scores.iter().enumerate() {
+                let weight = p * kept(at);
+                if weight != 0.0 {
+                    let weight = setup.factors.probabilities().map_or(weight, |rounded| rounded.through(weight));
+                    add_scaled(&mut self.d_v[(keys.start + at) * d_v..][..d_v], weight, d_o);
+                }
+            }
+            // From here on the row holds gradients: of the masked score, of the plain one, and of the product.
+            for (p, d_p) in row.scores.iter_mut().zip(d_p) {
+                *p *= d_p - d;
+            }
+            self.through_expression(setup, row, plain, &mut registers);
+            for x in &mut row.scores {
+                *x *= setup.scale;
+                self.amax = self.amax.max(x.abs());
+                *x = shared.d_s.map_or(*x, |rounded| rounded.through(*x));
+            }
+        }
+        let first = queries.first().copied().unwrap_or(0);
+        masked.weigh(&read.keys, d_qk, &mut self.d_q[first * d_qk..][..queries.len() * d_qk]);
+        let q: Vec<f64> = setup.factors.rows(Scaled::Q, &setup.q, (b, h), queries.iter().copied());
+        for (row, q) in masked.list.iter().zip(q.chunks_exact(d_qk)) {
+            for (at, &x) in row.scores.iter().enumerate().filter(|(_, x)| **x != 0.0) {
+                add_scaled(&mut self.d_k[(row.first + at) * d_qk..][..d_qk], x, q);
+            }
+        }
+    }
+
+    /// Turns gradients of the score expression's value into gradients of the plain score, and adds those of its tensors.
+    fn through_expression(
+        &mut self,
+        setup: &Setup<'_>,
+        row: &mut ScoreRow<f64>,
+        plain: &ScoreRow<f64>,
+        [values, gradients]: &mut [Registers; 2],
+    ) {
+        let Some(score) = &setup.score else { return };
+        let chunks = row.scores.chunks_mut(LANES).zip(plain.scores.chunks(LANES));
+        for (first, (upstream, plain)) in (row.first..).step_by(LANES).zip(chunks) {
+            score.run(row.at, first, plain, values);
+            score.reverse(values, upstream, gradients);
+            for ((_, id, dims), part) in score.differentiated().zip(&mut self.tensors) {
+                for (key, &x) in
+                    (first..).zip(score.tensor_gradient(id, gradients, upstream.len()).into_iter().flatten())
+                {
+                    part.values[element([1, 1, dims[2], dims[3]], row.at, key)] += x;
+                }
+            }
+            match score.score_gradient(gradients, upstream.len()) {
+                Some(gradient) => upstream.copy_from_slice(gradient),
+                None => upstream.fill(0.0),
+            }
+        }
+    }
+}
+
+/// The rows of these keys.
+fn rows<'v>(values: &'v [f64], keys: &Range<usize>, d: usize) -> impl Iterator<Item = &'v [f64]> {
+    values[keys.start * d..keys.end * d].chunks_exact(d)
+}

@@ -1,0 +1,141 @@
+//! The backward, from its definition: the chain rule written row by row, every sum in float64.
+//!
+//! With `P` the probabilities, `M` the factors of dropout (1 without), `dP = M ∘ (dO · Vᵀ)` and `D` the row sums of `P ∘ dP`:
+//! the gradient of the masked score is `P ∘ (dP - D)`, that of the scaled score what the score expression's slope makes of it,
+//! and from there `dQ`, `dK`, `dV = (P ∘ M)ᵀ · dO` follow; heads that share a key or value head are summed. A sink `z` has the
+//! gradient `-Σ exp(z - Stats) D`.
+//!
+//! Everything is recomputed from Q, K, V and dO; the O and Stats that a device is given are those of the forward, rounded, and
+//! are not read here. Not modelled, being properties of kernels: rounding of P and dS to 16 bits between two products, and of
+//! dK and dV before heads are summed. In 8 bits P and dS are rounded, as the description's scales say.
+
+mod head;
+
+use qkvault_graph::{Attention, Fp8, Gradients, Pass, Role, Scaled, Valid};
+use rayon::prelude::*;
+
+use self::head::{HeadGradients, Shared};
+use crate::fp8::{Rounded, factor};
+use crate::outputs::{Output, Outputs};
+use crate::setup::{Setup, Source};
+use crate::{Inputs, ReferenceError, operand};
+
+/// Computes a backward in float64: dQ, dK, dV, the sink's gradient and those of score tensors where they are asked for, and in
+/// 8 bits the largest magnitudes.
+///
+/// # Errors
+///
+/// [`ReferenceError::NotABackward`], what is missing or wrong in `inputs`, and what is
+/// [not modelled](ReferenceError::NotModelled).
+pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    let a = attention.get();
+    let Pass::Backward(Gradients { d_o, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ }) = a.pass else {
+        return Err(ReferenceError::NotABackward);
+    };
+    if a.fp8 == Some(Fp8::Block) {
+        return Err(ReferenceError::NotModelled {
+            what: "a microscaled backward",
+            why: "it reads Q, K and dO a second time, scaled along the sequence, and there are no operands for that yet",
+        });
+    }
+    let setup = Setup::new(a, inputs)?;
+    let mut sums = Sums::new(a, inputs, &setup, d_sink)?;
+    let shared = Shared {
+        d_o: Source::of(a, Role::DO, inputs, &setup.lens)?,
+        d_o_factor: factor(a, inputs, Role::Descale(Scaled::DO))?,
+        d_s: match a.fp8 {
+            None => None,
+            Some(_) => Some(Rounded {
+                scale: factor(a, inputs, Role::ScaleOf(Scaled::DP))?,
+                descale: factor(a, inputs, Role::Descale(Scaled::DP))?,
+                dtype: if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype },
+            }),
+        },
+        setup,
+    };
+    for b in 0..a.batch() as usize {
+        let heads: Vec<HeadGradients> =
+            (0..a.q.dims[1] as usize).into_par_iter().map(|h| HeadGradients::compute(&shared, b, h)).collect();
+        sums.add(&shared.setup, b, &heads);
+    }
+    sums.finish(a, inputs)
+}
+
+/// Gradients as they are summed.
+struct Sums {
+    d_q: Output,
+    d_k: Output,
+    d_v: Output,
+    d_sink: Option<Output>,
+    tensors: Vec<Output>,
+    /// Largest magnitude of the gradient of the scores.
+    amax: f64,
+}
+
+impl Sums {
+    fn new(a: &Attention, inputs: &Inputs, setup: &Setup<'_>, d_sink: bool) -> Result<Sums, ReferenceError> {
+        let output = |role| Output::new(a, role, inputs, &setup.lens);
+        let tensors = setup.score.iter().flat_map(|score| score.differentiated());
+        Ok(Sums {
+            d_q: output(Role::DQ)?,
+            d_k: output(Role::DK)?,
+            d_v: output(Role::DV)?,
+            d_sink: d_sink.then(|| output(Role::DSink)).transpose()?,
+            tensors: tensors.map(|(n, ..)| output(Role::DScoreTensor(n))).collect::<Result<_, _>>()?,
+            amax: 0.0,
+        })
+    }
+
+    /// Adds the gradients of all query heads of a sequence.
+    fn add(&mut self, setup: &Setup<'_>, b: usize, heads: &[HeadGradients]) {
+        let (h_q, h_k, h_v) = setup.a.heads();
+        let d_qk = setup.q.view.dims[3];
+        for (h, head) in heads.iter().enumerate() {
+            for (s, row) in head.d_q.chunks_exact(d_qk).enumerate() {
+                self.d_q.put(b, h, s, row.iter().copied());
+            }
+            if let Some(d_sink) = &mut self.d_sink {
+                d_sink.add(h, head.d_sink);
+            }
+            for (sum, part) in self.tensors.iter_mut().zip(&head.tensors) {
+                part.iter().enumerate().for_each(|(at, &x)| sum.add(part.place(at), x));
+            }
+            self.amax = self.amax.max(head.amax);
+        }
+        let by_group = |h_kv: i64, out: &mut Output, of: fn(&HeadGradients) -> &[f64], d: usize| {
+            for (h, group) in heads.chunks((h_q / h_kv) as usize).enumerate() {
+                for s in 0..setup.lens.kv[b] {
+                    let row = (s * d..(s + 1) * d).map(|at| group.iter().map(|head| of(head)[at]).sum());
+                    out.put(b, h, s, row);
+                }
+            }
+        };
+        by_group(h_k, &mut self.d_k, |head| &head.d_k, d_qk);
+        by_group(h_v, &mut self.d_v, |head| &head.d_v, setup.v.view.dims[3]);
+    }
+
+    /// In 8 bits: measures each gradient, then multiplies it by its scale.
+    fn finish(self, a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+        let Sums { d_q, d_k, d_v, d_sink, tensors, amax } = self;
+        let mut list = Vec::new();
+        let mut measured = vec![(Scaled::DP, amax)];
+        for (which, mut out) in [(Scaled::DQ, d_q), (Scaled::DK, d_k), (Scaled::DV, d_v)] {
+            let scale = factor(a, inputs, Role::ScaleOf(which))?;
+            measured.push((which, out.values.iter().fold(0.0, |max: f64, x| max.max(x.abs()))));
+            out.values.iter_mut().for_each(|x| *x *= scale);
+            list.push(out);
+        }
+        list.extend(d_sink);
+        list.extend(tensors);
+        let lens = crate::view::SeqLens::of(a, inputs)?;
+        for (which, amax) in measured {
+            let role = Role::Amax(which);
+            if operand(a, role).is_some() {
+                let mut out = Output::new(a, role, inputs, &lens)?;
+                out.put(0, 0, 0, [amax]);
+                list.push(out);
+            }
+        }
+        Ok(Outputs(list))
+    }
+}
