@@ -64,6 +64,7 @@ mod settings;
 mod stats;
 mod trust;
 mod vault;
+mod verify;
 mod write;
 
 pub use cause::Cause;
@@ -71,11 +72,12 @@ pub use entry::{Entry, EntryKind};
 pub use error::{Error, OpenError, StoreError};
 pub use evict::{Candidate, Eviction, MAX_SKEW, plan_eviction};
 pub use format::{
-    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, decode, decode_header, encode,
+    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, check_stored, decode, decode_header,
+    encode,
 };
 pub use gc::GcReport;
 pub use key::{Key, ParseKeyError};
-pub use list::{Depth, Listed, Usage, VerifyReport};
+pub use list::{Listed, Usage};
 pub use lookup::Lookup;
 pub use obtain::Obtained;
 pub use options::{Clock, DiskLimits, Mode, VaultOptions};
@@ -90,3 +92,4 @@ pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOpti
 pub use settings::{FolderSource, OptionError, RemoteSettings, Settings, parse_bytes};
 pub use stats::Stats;
 pub use vault::{Source, Vault};
+pub use verify::{Depth, VerifyReport};

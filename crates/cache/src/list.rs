@@ -1,13 +1,11 @@
-//! Looking at what is stored: lists by headers, one entry in full, checks of all, and clearing.
+//! Looking at what is stored: lists by headers, one entry in full, what the folder holds, and clearing it.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use crate::folder::Folder;
-use crate::read::{open_for_reading, unreadable};
 use crate::scan::Found;
 use crate::{Entry, Header, Key, Rejection, Source, StoreError, Vault, decode};
 
@@ -29,27 +27,6 @@ pub struct Listed {
     pub shadowed: bool,
     /// The header, or why the file would not be served.
     pub header: Result<Header, Rejection>,
-}
-
-/// How much of each entry [`Vault::verify`] looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Depth {
-    /// The header and the length of the file.
-    Header,
-    /// Everything: also the checksum of the stored bytes, decompression, and the checksum of the payload.
-    Payload,
-}
-
-/// What a check of all entries found.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct VerifyReport {
-    /// Entries that are good.
-    pub good: u64,
-    /// Bytes of their files.
-    pub good_bytes: u64,
-    /// Entries that would not be served, with the reasons, in the order of the list.
-    pub bad: Vec<(Listed, Rejection)>,
 }
 
 /// What lies in the folder.
@@ -93,59 +70,6 @@ impl Vault {
             }
         }
         shown
-    }
-
-    /// Checks every stored entry, with one thread per core, and changes nothing.
-    pub fn verify(&self, depth: Depth) -> VerifyReport {
-        let mut files = Vec::new();
-        for (folder, source) in self.places() {
-            files.extend(folder.entries().map(|(key, path)| (folder, source, key, path)));
-        }
-        let next = AtomicUsize::new(0);
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
-        let work = || {
-            let mut found = Vec::new();
-            while let Some((folder, source, key, path)) = files.get(next.fetch_add(1, Relaxed)) {
-                let Some(listed) = list(folder, *source, *key, path.clone(), false) else {
-                    continue;
-                };
-                let result = match (depth, &listed.header) {
-                    (_, Err(rejection)) => Err(rejection.clone()),
-                    (Depth::Header, Ok(_)) => Ok(()),
-                    (Depth::Payload, Ok(_)) => read_whole(folder, &listed).map(drop),
-                };
-                found.push((listed, result));
-            }
-            found
-        };
-        let mut checked: Vec<(Listed, Result<(), Rejection>)> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-            let mut all = work();
-            for other in others {
-                match other.join() {
-                    Ok(found) => all.extend(found),
-                    // A check that was lost must not look like a check that passed.
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all
-        });
-        let rank = |source| match source {
-            Source::Layer(n) => n + 1,
-            _ => 0,
-        };
-        checked.sort_by_key(|(listed, _)| (rank(listed.source), listed.key));
-        let mut report = VerifyReport::default();
-        for (listed, result) in checked {
-            match result {
-                Ok(()) => {
-                    report.good += 1;
-                    report.good_bytes += listed.file_bytes;
-                }
-                Err(rejection) => report.bad.push((listed, rejection)),
-            }
-        }
-        report
     }
 
     /// Counts what lies in the vault's own folder.
@@ -200,21 +124,24 @@ impl Vault {
 
 /// `None` when the file is gone.
 fn list(folder: &Folder, source: Source, key: Key, path: PathBuf, shadowed: bool) -> Option<Listed> {
-    let meta = fs::symlink_metadata(&path).ok()?;
     let header = folder.read_header(&key, &path);
-    Some(Listed {
-        key,
-        source,
-        file_bytes: meta.len(),
-        last_used: meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-        shadowed,
-        header,
-        path,
-    })
+    listed(source, key, path, shadowed, header)
+}
+
+/// The same with a header that was read already.
+pub(crate) fn listed(
+    source: Source,
+    key: Key,
+    path: PathBuf,
+    shadowed: bool,
+    header: Result<Header, Rejection>,
+) -> Option<Listed> {
+    let meta = fs::symlink_metadata(&path).ok()?;
+    let last_used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    Some(Listed { key, source, file_bytes: meta.len(), last_used, shadowed, header, path })
 }
 
 fn read_whole(folder: &Folder, listed: &Listed) -> Result<Entry, Rejection> {
-    let file = open_for_reading(&listed.path).map_err(|error| unreadable(&error))?;
-    let bytes = folder.read(&listed.path, &file)?;
+    let bytes = folder.read_path(&listed.path)?;
     decode(&bytes, Some(&listed.key)).map(|(_, entry)| entry)
 }

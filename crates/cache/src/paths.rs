@@ -43,12 +43,17 @@ impl Places {
 
     /// The folder of an entry: 256 of them, by the first byte of the key.
     pub(crate) fn shard(&self, key: &Key) -> PathBuf {
-        self.entries.join(format!("{:02x}", key.0[0]))
+        self.entries.join(&key.to_string()[..2])
     }
 
     /// The file of an entry.
     pub(crate) fn entry(&self, key: &Key) -> PathBuf {
-        self.shard(key).join(entry_name(key))
+        let name = entry_name(key);
+        let mut path = PathBuf::with_capacity(self.entries.as_os_str().len() + name.len() + 4);
+        path.push(&self.entries);
+        path.push(&name[..2]);
+        path.push(name);
+        path
     }
 
     /// The lock file of a key.

@@ -44,6 +44,12 @@ impl Folder {
         }
     }
 
+    /// The bytes of an entry file.
+    pub(crate) fn read_path(&self, path: &Path) -> Result<Vec<u8>, Rejection> {
+        let file = open_for_reading(path).map_err(|error| unreadable(&error))?;
+        self.read(path, &file)
+    }
+
     /// The bytes of an opened entry file, within the limit of the format.
     pub(crate) fn read(&self, path: &Path, file: &File) -> Result<Vec<u8>, Rejection> {
         let meta = file.metadata().map_err(|error| unreadable(&error))?;

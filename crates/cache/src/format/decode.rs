@@ -98,16 +98,22 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     })
 }
 
-/// Reads and checks a whole entry: `bytes` must be exactly one entry file.
-pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Rejection> {
+/// Checks a whole entry without decompressing it: `bytes` must be exactly one entry file, as it was written.
+pub fn check_stored(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
     let header = decode_header(bytes, key)?;
     if header.file_len() != bytes.len() as u64 {
         return Err(Rejection::FileLength { expected: header.file_len(), found: bytes.len() as u64 });
     }
-    let stored = &bytes[header.header_len..];
-    if blake3::hash(stored).as_bytes() != &header.stored_hash {
+    if blake3::hash(&bytes[header.header_len..]).as_bytes() != &header.stored_hash {
         return Err(Rejection::StoredChecksum);
     }
+    Ok(header)
+}
+
+/// Reads and checks a whole entry: `bytes` must be exactly one entry file.
+pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Rejection> {
+    let header = check_stored(bytes, key)?;
+    let stored = &bytes[header.header_len..];
     let payload = match header.codec {
         Codec::None => stored.to_vec(),
         Codec::Zstd => decompress(stored, header.payload_len as usize)?,

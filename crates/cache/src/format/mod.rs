@@ -6,7 +6,7 @@
 mod decode;
 mod encode;
 
-pub use decode::{decode, decode_header};
+pub use decode::{check_stored, decode, decode_header};
 pub use encode::{EncodeError, encode};
 
 use crate::{EntryKind, Key};

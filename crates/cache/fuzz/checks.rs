@@ -1,0 +1,111 @@
+//! What the fuzzers check, as plain functions of bytes: the stable test `corpus` runs the same over the kept inputs.
+//!
+//! The `signed` ones put right checksums around the input, so that the checks behind them are reached as well.
+
+use qkvault_cache::{
+    Codec, PACK_MAGIC, PACK_VERSION, PackLimits, UnpackOptions, check_stored, decode, decode_header, encode,
+    read_manifest, verify_pack,
+};
+
+type Check = fn(&[u8]);
+
+/// Every check of the corpus, by the name of its fuzz target.
+pub(crate) const CHECKS: [(&str, Check); 4] =
+    [("entry", entry), ("entry_signed", entry_signed), ("pack", pack), ("pack_signed", pack_signed)];
+
+/// Any bytes are an entry or are rejected, and the three ways of reading agree.
+pub(crate) fn entry(bytes: &[u8]) {
+    let header = decode_header(bytes, None);
+    let stored = check_stored(bytes, None);
+    let whole = decode(bytes, None);
+    if let Ok(found) = &stored {
+        assert_eq!(header.as_ref(), Ok(found), "a checked file has the header that was read alone");
+    }
+    if let Ok((found, entry)) = whole {
+        assert_eq!(stored, Ok(found.clone()), "what decompresses was stored whole");
+        assert_eq!(found.payload_len, entry.payload.len() as u64);
+        assert_eq!(found.file_len(), bytes.len() as u64);
+        assert!(decode(bytes, Some(&found.key)).is_ok());
+        let mut other = found.key;
+        other.0[0] ^= 1;
+        assert!(decode(bytes, Some(&other)).is_err(), "an entry answers under its own key only");
+        let again = encode(&found.key, &entry, Codec::None).expect("what was read can be written");
+        let (_, same) = decode(&again, Some(&found.key)).expect("what was written can be read");
+        assert_eq!(same, entry);
+        if found.codec == Codec::None {
+            assert_eq!(again, bytes, "there is one form of an entry");
+        }
+    } else if let Err(rejection) = whole {
+        assert!(!rejection.to_string().is_empty());
+    }
+}
+
+/// The same with the magic, the version, and every checksum that the lengths allow put right.
+pub(crate) fn entry_signed(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    if bytes.len() >= 168 {
+        bytes[..8].copy_from_slice(&[0x93, b'Q', b'K', b'V', b'E', 0x0d, 0x0a, 0x1a]);
+        bytes[8..10].copy_from_slice(&1u16.to_le_bytes());
+        // The length of the header follows from those of its fields, as a writer would have it.
+        let fields: usize = [19, 20, 21].map(|at| usize::from(bytes[at])).iter().sum();
+        let meta = usize::from(u16::from_le_bytes([bytes[22], bytes[23]]));
+        let len = 168 + fields + meta + 32 * usize::from(bytes[18]);
+        if len <= bytes.len() {
+            bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
+            let stored = bytes[len..].to_vec();
+            bytes[24..32].copy_from_slice(&(stored.len() as u64).to_le_bytes());
+            let payload = match bytes[17] {
+                0 => Some(stored.clone()),
+                1 => zstd::bulk::decompress(&stored, 1 << 20).ok(),
+                _ => None,
+            };
+            if let Some(payload) = payload {
+                bytes[32..40].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+                bytes[72..104].copy_from_slice(blake3::hash(&payload).as_bytes());
+            }
+            bytes[104..136].copy_from_slice(blake3::hash(&stored).as_bytes());
+            let checksum = blake3::hash(&bytes[..len - 32]);
+            bytes[len - 32..len].copy_from_slice(checksum.as_bytes());
+        }
+    }
+    entry(&bytes);
+}
+
+fn limits() -> PackLimits {
+    PackLimits { entries: 1_000, packed_bytes: 1 << 20, plain_bytes: 4 << 20 }
+}
+
+/// Any bytes are a pack or are refused, and a good pack has the manifest that was read alone.
+pub(crate) fn pack(bytes: &[u8]) {
+    let options = UnpackOptions { seal: None, limits: limits() };
+    let manifest = read_manifest(&mut &bytes[..], None, &limits());
+    match verify_pack(bytes, &options) {
+        Ok(found) => assert_eq!(found, manifest.expect("a good pack has a good manifest")),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// A pack around the input: its first bytes say how it is cut into a manifest and a body.
+pub(crate) fn pack_signed(bytes: &[u8]) {
+    let Some((head, rest)) = bytes.split_at_checked(8) else { return };
+    let cut = usize::from(u16::from_le_bytes([head[0], head[1]])).min(rest.len());
+    let (manifest, body) = rest.split_at(cut);
+    // An odd byte means that the body is given as it should decompress.
+    let compressed = zstd::bulk::compress(body, 1).unwrap_or_default();
+    let body = if head[2] & 1 == 1 { &compressed } else { body };
+    let plain = u64::from(u32::from_le_bytes([head[4], head[5], head[6], head[7]]));
+    let mut out = vec![0; 168];
+    out[..8].copy_from_slice(&PACK_MAGIC);
+    out[8..10].copy_from_slice(&PACK_VERSION.to_le_bytes());
+    out[12..16].copy_from_slice(&u32::from(head[3]).to_le_bytes());
+    out[16..24].copy_from_slice(&(manifest.len() as u64).to_le_bytes());
+    out[24..32].copy_from_slice(&(body.len() as u64).to_le_bytes());
+    out[32..40].copy_from_slice(&plain.to_le_bytes());
+    out[40..72].copy_from_slice(blake3::hash(manifest).as_bytes());
+    out[72..104].copy_from_slice(blake3::hash(body).as_bytes());
+    let checksum = blake3::hash(&out[..136]);
+    out[136..168].copy_from_slice(checksum.as_bytes());
+    out.extend_from_slice(manifest);
+    out.extend_from_slice(body);
+    pack(&out);
+}

@@ -1,0 +1,92 @@
+//! Checking all that is stored, with one thread per core.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::folder::Folder;
+use crate::format::{check_stored, decode};
+use crate::list::listed;
+use crate::{Header, Key, Listed, Rejection, Source, Vault};
+
+/// How much of each entry [`Vault::verify`] looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// The header and the length of the file.
+    Header,
+    /// The whole file against its checksums: it is what was written. As fast as the disk.
+    Stored,
+    /// Also what it decompresses to, against the checksum of the payload.
+    Payload,
+}
+
+/// What a check of all entries found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Entries that are good.
+    pub good: u64,
+    /// Bytes of their files.
+    pub good_bytes: u64,
+    /// Entries that would not be served, with the reasons, in the order of [`Vault::ls`].
+    pub bad: Vec<(Listed, Rejection)>,
+}
+
+impl Vault {
+    /// Checks every stored entry of all places, and changes nothing.
+    pub fn verify(&self, depth: Depth) -> VerifyReport {
+        let mut files = Vec::new();
+        for (folder, source) in self.places() {
+            files.extend(folder.entries().map(|(key, path)| (folder, source, key, path)));
+        }
+        let next = AtomicUsize::new(0);
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
+        let work = || {
+            let mut found = Vec::new();
+            while let Some((folder, source, key, path)) = files.get(next.fetch_add(1, Relaxed)) {
+                let header = check(folder, key, path, depth);
+                // `None`: it is gone, so there is nothing to be good or bad.
+                found.extend(listed(*source, *key, path.clone(), false, header));
+            }
+            found
+        };
+        let mut checked: Vec<Listed> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mut all = work();
+            for other in others {
+                match other.join() {
+                    Ok(found) => all.extend(found),
+                    // A check that was lost must not look like a check that passed.
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            all
+        });
+        let rank = |source| match source {
+            Source::Layer(n) => n + 1,
+            _ => 0,
+        };
+        checked.sort_by_key(|listed| (rank(listed.source), listed.key));
+        let mut report = VerifyReport::default();
+        for listed in checked {
+            match &listed.header {
+                Ok(_) => {
+                    report.good += 1;
+                    report.good_bytes += listed.file_bytes;
+                }
+                Err(rejection) => {
+                    let rejection = rejection.clone();
+                    report.bad.push((listed, rejection));
+                }
+            }
+        }
+        report
+    }
+}
+
+fn check(folder: &Folder, key: &Key, path: &Path, depth: Depth) -> Result<Header, Rejection> {
+    match depth {
+        Depth::Header => folder.read_header(key, path),
+        Depth::Stored => check_stored(&folder.read_path(path)?, Some(key)),
+        Depth::Payload => decode(&folder.read_path(path)?, Some(key)).map(|(header, _)| header),
+    }
+}
