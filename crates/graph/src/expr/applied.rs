@@ -28,9 +28,8 @@ impl Derived {
     }
 }
 
-/// `upstream * factor`. Walks down chains of operations at the root in a loop where they can be long.
+/// `upstream * factor`, taking products and quotients at the root of the factor apart.
 fn apply(s: &mut Simplifier, mut upstream: NodeId, mut factor: NodeId) -> NodeId {
-    // What is done to the product after the factors found below: divisors and negations commute with it.
     loop {
         match s.arena.node(factor) {
             Node::Binary(Binary::Mul, a, b) => {
@@ -72,10 +71,13 @@ fn product(s: &mut Simplifier, upstream: NodeId, factor: NodeId) -> NodeId {
     }
 }
 
-/// A product in which a factor of 0 gives the constant 0, also where the upstream gradient is infinite: what is masked has no gradient.
+/// A product with one of these constants, or with what stands beside it. A factor of 0 gives 0, also where the upstream gradient is
+/// infinite: what is masked has no gradient.
 fn unit_product(s: &mut Simplifier, upstream: NodeId, factor: NodeId) -> NodeId {
     match s.constant(factor) {
         Some(zero) if zero.value() == 0.0 => factor,
-        _ => s.mul(upstream, factor),
+        Some(_) => s.mul(upstream, factor),
+        // At most one of two arms gets here, so shared parts are not walked through again and again.
+        None => apply(s, upstream, factor),
     }
 }

@@ -67,7 +67,7 @@ impl Arena {
     }
 
     /// An integer as a float; constants that float32 holds exactly become float constants.
-    pub(super) fn to_float(&mut self, id: NodeId) -> NodeId {
+    pub(super) fn float_of(&mut self, id: NodeId) -> NodeId {
         match self.node(id) {
             Node::Int(n) => match exact_float(n) {
                 Some(value) => self.add(Node::Float(value)),

@@ -7,10 +7,12 @@ use super::arena::{Arena, Operands};
 use super::canon;
 use super::error::{ExprError, ExprErrors, OperandKind};
 use super::handle::{Expr, Inner, Op};
-use super::limits::{MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
-use super::node::{Axis, FloatConst, Node, NodeId, SlotId, TensorId, Ty};
-use super::operand::{Grad, SlotSpec, SlotTy, TensorSpec};
+use super::limits::{MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
+use super::node::{FloatConst, Node, NodeId, SlotId, TensorId, Ty};
+use super::operand::SlotSpec;
+use super::operand_check::{is_name, tensor_problems};
 use super::ops::{Binary, Logic};
+use super::place::{Path, place};
 use super::program::ScoreExpr;
 use super::typing::Mismatch;
 
@@ -52,9 +54,6 @@ fn rooted(expr: ScoreExpr, needed: Ty, fix: &'static str) -> Result<ScoreExpr, E
     let given = expr.root_ty();
     if given == needed { Ok(expr) } else { Err(ExprError::RootType { given, needed, fix }.into()) }
 }
-
-/// Each handle with the number of its operands already visited: a path from the root.
-type Path<'e> = Vec<(&'e Expr, usize)>;
 
 #[derive(Default)]
 struct Builder {
@@ -184,7 +183,7 @@ impl Builder {
                 arena.try_add(Node::Tensor(id))
             }
             (Op::ToFloat, &[a]) if arena.ty(a) == Ty::Bool => arena.try_add(Node::ToFloat(a)),
-            (Op::ToFloat, &[a]) => Ok(arena.to_float(a)),
+            (Op::ToFloat, &[a]) => Ok(arena.float_of(a)),
             (Op::Unary(op), &[a]) => arena.try_add(Node::Unary(*op, a)),
             (Op::Binary(op), &[a, b]) => {
                 let [a, b] = promoted(arena, [a, b]);
@@ -213,8 +212,8 @@ impl Builder {
 /// An integer meeting a float becomes a float.
 fn promoted(arena: &mut Arena, [a, b]: [NodeId; 2]) -> [NodeId; 2] {
     match (arena.ty(a), arena.ty(b)) {
-        (Ty::Int, Ty::Float) => [arena.to_float(a), b],
-        (Ty::Float, Ty::Int) => [a, arena.to_float(b)],
+        (Ty::Int, Ty::Float) => [arena.float_of(a), b],
+        (Ty::Float, Ty::Int) => [a, arena.float_of(b)],
         _ => [a, b],
     }
 }
@@ -229,77 +228,4 @@ fn select(arena: &mut Arena, keep: NodeId, yes: NodeId, no: NodeId) -> Result<No
     }
     let [yes, no] = promoted(arena, [yes, no]);
     arena.try_add(Node::Select { keep, yes, no })
-}
-
-/// Problems of a tensor taken alone.
-pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
-    let TensorSpec { dims, dtype, grad } = spec;
-    let mut problems = Vec::new();
-    let mut elements: u64 = 1;
-    for axis in Axis::ALL {
-        let given = dims[axis.dim()];
-        let product = elements.checked_mul(given).filter(|&n| n <= i64::MAX as u64);
-        if given == 0 || given > MAX_EXTENT || product.is_none() {
-            problems.push(ExprError::Extent { name: name.into(), axis, given });
-        }
-        elements = product.unwrap_or(elements).max(1);
-    }
-    match (spec.ty(), grad) {
-        (None, _) => problems.push(ExprError::TensorType { name: name.into(), given: dtype }),
-        (Some(Ty::Int), Grad::Needed) => problems.push(ExprError::IntegerGradient { name: name.into(), given: dtype }),
-        (Some(_), _) => {}
-    }
-    problems
-}
-
-/// Whether text forms can carry this name.
-pub(super) fn is_name(name: &str) -> bool {
-    let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && name.len() <= MAX_NAME
-}
-
-/// The path as text: `add.right > tanh`. Long paths keep their two ends.
-fn place(path: &Path<'_>) -> String {
-    const ENDS: usize = 6;
-    let last = path.len() - 1;
-    let mut text = String::new();
-    for (i, (expr, visited)) in path.iter().enumerate() {
-        if i >= ENDS && i + ENDS <= last {
-            if i == ENDS {
-                text.push_str(" > ...");
-            }
-            continue;
-        }
-        if i > 0 {
-            text.push_str(" > ");
-        }
-        text.push_str(op_name(&expr.0.op));
-        let operands = expr.operands().count();
-        if i < last && operands > 1 {
-            let names: [&str; 3] = if operands == 3 { ["keep", "yes", "no"] } else { ["left", "right", ""] };
-            text.push('.');
-            text.push_str(names[visited - 1]);
-        }
-    }
-    text
-}
-
-fn op_name(op: &Op) -> &'static str {
-    match op {
-        Op::Score => "score",
-        Op::Index(axis) => axis.name(),
-        Op::Length(side) => side.name(),
-        Op::Float(_) | Op::Int(_) | Op::Bool(_) => "constant",
-        Op::Slot(_, SlotTy::Float | SlotTy::Int) => "slot",
-        Op::Tensor(..) => "tensor",
-        Op::ToFloat => "to_float",
-        Op::Unary(op) => op.name(),
-        Op::Binary(op) => op.name(),
-        Op::Compare(op) => op.name(),
-        Op::Not => "!",
-        Op::Logic(op) => op.name(),
-        Op::Select => "select",
-    }
 }

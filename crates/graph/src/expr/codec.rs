@@ -3,12 +3,12 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::arena::{Arena, Operands};
-use super::build::{is_name, tensor_problems};
 use super::canon;
 use super::error::{ExprError, ExprErrors, OperandKind};
 use super::limits::{MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
 use super::node::{Node, NodeId};
 use super::operand::{Grad, SlotSpec, SlotTy, TensorSpec};
+use super::operand_check::{is_name, tensor_problems};
 use super::ops::Binary;
 use super::program::ScoreExpr;
 use crate::DType;
@@ -140,5 +140,5 @@ fn checked_node(at: usize, node: Node, ids: &[NodeId], arena: &mut Arena) -> Res
         fix: mismatch.fix,
     })?;
     // Converted constants have one form.
-    Ok(if let Node::ToFloat(of) = node { arena.to_float(of) } else { id })
+    Ok(if let Node::ToFloat(of) = node { arena.float_of(of) } else { id })
 }

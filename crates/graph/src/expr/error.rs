@@ -21,7 +21,7 @@ pub enum ExprError {
         op: &'static str,
         /// Which operand.
         operand: &'static str,
-        /// Ty of that operand.
+        /// Type of that operand.
         given: Ty,
         /// Types that would do.
         needed: &'static str,
@@ -115,9 +115,9 @@ pub enum ExprError {
     /// The whole expression is of another type than asked for.
     #[error("the expression is {given}, but {needed} is needed here; {fix}")]
     RootType {
-        /// Ty of the expression.
+        /// Type of the expression.
         given: Ty,
-        /// Ty asked for.
+        /// Type asked for.
         needed: Ty,
         /// What to write instead.
         fix: &'static str,

@@ -3,7 +3,7 @@
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-use super::parse::ParseError;
+use super::parse_error::ParseError;
 
 /// One token.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,42 @@
 //! Score expressions: what an attention does to its scores, and which of them it keeps, as data.
 //!
-//! An expression is written with ordinary Rust operators on [`Expr`] handles and closed by [`Expr::build`] into a [`ScoreExpr`]:
-//! a canonical list of typed nodes that holds no address, no closure and no name, so that equal meaning is equal data.
+//! An expression is written with ordinary Rust operators on [`Expr`] handles and closed by [`Expr::build`] into a [`ScoreExpr`]: a
+//! canonical list of typed nodes that holds no address, no closure and no name, so that equal meaning is equal data. From that one value
+//! everything else follows: its value at a point ([`Program::eval`]), its derivative ([`derivative`], [`vjp`]), its text (`Display`,
+//! [`parse_expr`]), its serde form, and outside this module its key, its lowering and its interpreter.
+//!
+//! ```
+//! use qkvault_graph::expr::{library, score, slot, vjp};
+//!
+//! let softcap = library::softcap(score(), slot("cap")).build_score()?;
+//! assert_eq!(softcap.to_string(), "slot $cap: float; tanh(score / $cap) * $cap");
+//!
+//! let backward = vjp(&softcap).expect("softcap is smooth");
+//! assert_eq!(backward.d_score.to_string(), "slot $cap: float; let t0 = tanh(score / $cap); -(t0 * t0) + 1.0");
+//! # Ok::<(), qkvault_graph::expr::ExprErrors>(())
+//! ```
+//!
+//! # What an expression reads
+//!
+//! The scaled score, the four indices and the actual lengths of the two sequences; constants; *slots*, numbers that the host gives at
+//! launch and that are never part of a key; and device *tensors* that broadcast over (batch, head, query, key). A host tensor of
+//! several elements cannot be written down.
+//!
+//! # Types
+//!
+//! Float (float32 on a device), int (32 bits, wrapping) and bool. Integers that meet floats become floats; nothing else is converted.
+//! Building never fails half-way: operators take anything, and `build` reports every problem with its place.
+//!
+//! # Masks
+//!
+//! A score expression modifies scores that are kept; which scores are kept is said by the mask of the attention, whose predicate is an
+//! expression of type bool. Infinities are no constants here, see [`FloatConst`]. A predicate that is a diagonal band is recognised
+//! ([`ScoreExpr::as_band`]), so that causal and window masks have one encoding.
+//!
+//! # Derivatives
+//!
+//! Derived, always. [`derivative`] states what holds where none exists. A gradient that is asked of a tensor is given or refused, never
+//! silently zero; a user's own derivative is taken only after [`check_override`].
 
 mod applied;
 mod arena;
@@ -9,26 +44,36 @@ mod band;
 mod build;
 mod canon;
 mod codec;
+mod conditions;
+mod constant;
+mod declare;
 mod derive;
 mod error;
 mod eval;
+mod fold;
+mod grammar;
 mod handle;
 mod items;
+mod leaf;
 mod lex;
 pub mod library;
 mod limits;
 mod node;
 mod operand;
+mod operand_check;
 mod operators;
 mod ops;
 mod own_backward;
 mod parse;
+mod parse_error;
+mod place;
 mod print;
 mod program;
 mod rank;
 mod rules;
 mod scalar;
 mod simplify;
+mod slopes;
 mod term;
 mod typing;
 mod vjp;
@@ -42,6 +87,7 @@ pub use node::{Axis, FloatConst, Node, NodeId, NotFinite, Side, SlotId, TensorId
 pub use operand::{Grad, SlotSpec, SlotTy, TensorSpec};
 pub use ops::{Binary, Compare, Logic, Unary};
 pub use own_backward::{OverrideError, Tolerance, check_override};
-pub use parse::{ParseError, parse_expr};
+pub use parse::parse_expr;
+pub use parse_error::ParseError;
 pub use program::{Derived, Program, ScoreExpr};
 pub use vjp::{TensorGrad, Vjp, vjp};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::node::{Axis, Ty};
 use crate::DType;
 
-/// Ty of a slot: how the host passes the number.
+/// Type of a slot: how the host passes the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotTy {
@@ -27,7 +27,7 @@ impl SlotTy {
         }
     }
 
-    /// Ty of the value inside an expression.
+    /// Type of the value inside an expression.
     #[must_use]
     pub const fn ty(self) -> Ty {
         match self {
@@ -98,7 +98,7 @@ impl TensorSpec {
         TensorSpec { grad: Grad::Needed, ..self }
     }
 
-    /// Ty of an element inside an expression; nothing for element types that expressions do not read.
+    /// Type of an element inside an expression; nothing for element types that expressions do not read.
     #[must_use]
     pub const fn ty(&self) -> Option<Ty> {
         match self.dtype {

@@ -1,5 +1,7 @@
 //! The operations of score expressions: which there are, what each one means, and the numbers under which they enter canonical bytes.
 //!
+//! There is one zero: the sign that IEEE 754 gives a zero has no meaning here, although a device may show it as the sign of an infinity.
+//!
 //! Codes are never reused and never renumbered. Where an operation has a cuDNN pointwise mode of its own, its number is in brackets.
 
 use std::fmt;
@@ -61,7 +63,7 @@ operations! {
         Sqrt = 5, "sqrt";
         /// `1 / sqrt(x)` (17); infinity at 0, NaN below.
         Rsqrt = 6, "rsqrt";
-        /// `1 / x` (22); infinity at 0, of either sign.
+        /// `1 / x` (22); infinity at 0.
         Reciprocal = 7, "reciprocal";
         /// Sine (18), argument in radians.
         Sin = 8, "sin";
@@ -116,8 +118,7 @@ operations! {
         Rem = 8, "rem";
         /// Remainder of floored division (24, cuDNN 9.27): it has the sign of `b`. Zero divisors as for `Rem`.
         FloorRem = 9, "floor_rem";
-        /// Angle of the point with ordinate `a` and abscissa `b` (23), in [-pi, pi]. The language does not tell the zeros of IEEE 754 apart:
-        /// where `a` is 0 and `b` negative, either end of the range may come out.
+        /// Angle of the point with ordinate `a` and abscissa `b` (23), in (-pi, pi]; 0 at the origin.
         Atan2 = 10, "atan2";
     }
 }

@@ -3,52 +3,15 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use super::error::{ExprError, ExprErrors};
-use super::handle::{self, Expr, Op};
+use super::grammar::{COMPARE, PREFIX, infix, is_call, leaf};
+use super::handle::Expr;
 use super::lex::{Placed, Token, syntax, tokens};
-use super::node::{Axis, Side};
-use super::operand::{Grad, SlotTy, TensorSpec};
-use super::ops::{Binary, Compare, Logic, Unary};
+use super::ops::{Binary, Unary};
+use super::parse_error::ParseError;
 use super::program::ScoreExpr;
-use crate::DType;
 
 /// Deepest nesting of parentheses, calls and prefixes in a text.
 const MAX_NESTING: usize = 128;
-
-/// A text that is no score expression.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ParseError {
-    /// The text does not follow the grammar.
-    #[error("line {line}, column {column}: expected {expected}, found {found}")]
-    Syntax {
-        /// Line, from 1.
-        line: usize,
-        /// Character in the line, from 1.
-        column: usize,
-        /// What could stand there.
-        expected: String,
-        /// What stands there.
-        found: String,
-    },
-    /// The text is well formed, but what it says is not.
-    #[error("{problems}")]
-    Meaning {
-        /// Every problem.
-        problems: ExprErrors,
-    },
-}
-
-impl From<ExprErrors> for ParseError {
-    fn from(problems: ExprErrors) -> Self {
-        ParseError::Meaning { problems }
-    }
-}
-
-impl From<ExprError> for ParseError {
-    fn from(problem: ExprError) -> Self {
-        ParseError::Meaning { problems: problem.into() }
-    }
-}
 
 impl FromStr for ScoreExpr {
     type Err = ParseError;
@@ -83,13 +46,13 @@ pub fn parse_expr(text: &str) -> Result<ScoreExpr, ParseError> {
 /// What a name stands for, and whether it was used.
 type Names<'t> = HashMap<(char, &'t str), (Expr, bool)>;
 
-struct Parser<'p, 't> {
+pub(super) struct Parser<'p, 't> {
     text: &'t str,
     tokens: &'p [Placed<'t>],
-    at: usize,
+    pub(super) at: usize,
     nesting: usize,
     /// Slots under `$`, tensors under `@`, lets under a blank.
-    names: Names<'t>,
+    pub(super) names: Names<'t>,
 }
 
 impl<'t> Parser<'_, 't> {
@@ -113,70 +76,8 @@ impl<'t> Parser<'_, 't> {
         Ok(expr)
     }
 
-    fn slot(&mut self) -> Result<(), ParseError> {
-        self.at += 1;
-        let Token::Slot(name) = *self.peek() else { return Err(self.expected("$ and a name")) };
-        self.at += 1;
-        self.sign(":")?;
-        let ty = match self.peek() {
-            Token::Word("float") => SlotTy::Float,
-            Token::Word("int") => SlotTy::Int,
-            _ => return Err(self.expected("'float' or 'int'")),
-        };
-        self.at += 1;
-        self.define(('$', name), Expr::leaf(Op::Slot(name.into(), ty)))
-    }
-
-    fn tensor(&mut self) -> Result<(), ParseError> {
-        self.at += 1;
-        let Token::Tensor(name) = *self.peek() else { return Err(self.expected("@ and a name")) };
-        self.at += 1;
-        self.sign(":")?;
-        let dtype = match self.peek() {
-            Token::Word(word) => word.parse::<DType>().map_err(|_| self.expected("an element type such as f32"))?,
-            _ => return Err(self.expected("an element type such as f32")),
-        };
-        self.at += 1;
-        let mut dims = [0; 4];
-        for (i, extent) in dims.iter_mut().enumerate() {
-            self.sign(if i == 0 { "[" } else { "," })?;
-            let Token::Int(n) = *self.peek() else { return Err(self.expected("an extent")) };
-            *extent = n.unsigned_abs();
-            self.at += 1;
-        }
-        self.sign("]")?;
-        let grad = if *self.peek() == Token::Word("grad") {
-            self.at += 1;
-            Grad::Needed
-        } else {
-            Grad::None
-        };
-        self.define(('@', name), handle::tensor(name, TensorSpec { dims, dtype, grad }))
-    }
-
-    fn binding(&mut self) -> Result<(), ParseError> {
-        self.at += 1;
-        let Token::Word(name) = *self.peek() else { return Err(self.expected("a name")) };
-        if leaf(name).is_some() || is_call(name) || ["slot", "tensor", "let"].contains(&name) {
-            return Err(self.expected("a name that means nothing yet"));
-        }
-        self.at += 1;
-        self.sign("=")?;
-        let expr = self.expression(0)?;
-        self.define((' ', name), expr)
-    }
-
-    fn define(&mut self, name: (char, &'t str), expr: Expr) -> Result<(), ParseError> {
-        self.sign(";")?;
-        if self.names.insert(name, (expr, false)).is_some() {
-            self.at -= 1;
-            return Err(self.expected(&format!("a new name ('{}' is defined twice) before this", name.1)));
-        }
-        Ok(())
-    }
-
     /// An expression whose operators bind at least as tightly as `least` (0 for any).
-    fn expression(&mut self, least: u8) -> Result<Expr, ParseError> {
+    pub(super) fn expression(&mut self, least: u8) -> Result<Expr, ParseError> {
         self.nesting += 1;
         if self.nesting > MAX_NESTING {
             return Err(self.expected(&format!("at most {MAX_NESTING} levels of nesting (use let)")));
@@ -280,7 +181,7 @@ impl<'t> Parser<'_, 't> {
         Ok(expr)
     }
 
-    fn peek(&self) -> &Token<'t> {
+    pub(super) fn peek(&self) -> &Token<'t> {
         &self.tokens[self.at.min(self.tokens.len() - 1)].token
     }
 
@@ -290,7 +191,7 @@ impl<'t> Parser<'_, 't> {
         }
     }
 
-    fn sign(&mut self, sign: &'static str) -> Result<(), ParseError> {
+    pub(super) fn sign(&mut self, sign: &'static str) -> Result<(), ParseError> {
         if *self.peek() != Token::Sign(sign) {
             return Err(self.expected(&format!("'{sign}'")));
         }
@@ -303,7 +204,7 @@ impl<'t> Parser<'_, 't> {
         self.expected(what)
     }
 
-    fn expected(&self, what: &str) -> ParseError {
+    pub(super) fn expected(&self, what: &str) -> ParseError {
         let Placed { token, start } = &self.tokens[self.at.min(self.tokens.len() - 1)];
         let found = match token {
             Token::Word(word) => format!("'{word}'"),
@@ -316,38 +217,4 @@ impl<'t> Parser<'_, 't> {
         };
         syntax(self.text, *start, what.to_owned(), found)
     }
-}
-
-const COMPARE: u8 = 3;
-const PREFIX: u8 = 6;
-
-/// How tightly an infix operator binds, and the operation it makes.
-fn infix(sign: &str) -> Option<(u8, Op)> {
-    Some(match sign {
-        "|" => (1, Op::Logic(Logic::Or)),
-        "&" => (2, Op::Logic(Logic::And)),
-        "+" => (4, Op::Binary(Binary::Add)),
-        "-" => (4, Op::Binary(Binary::Sub)),
-        "*" => (5, Op::Binary(Binary::Mul)),
-        "/" => (5, Op::Binary(Binary::Div)),
-        "%" => (5, Op::Binary(Binary::Rem)),
-        _ => (COMPARE, Op::Compare(Compare::from_name(sign)?)),
-    })
-}
-
-fn leaf(word: &str) -> Option<Expr> {
-    Some(match word {
-        "score" => handle::score(),
-        "true" => Expr::from(true),
-        "false" => Expr::from(false),
-        _ => match (Axis::ALL.iter().find(|a| a.name() == word), Side::ALL.iter().find(|s| s.name() == word)) {
-            (Some(axis), _) => Expr::leaf(Op::Index(*axis)),
-            (_, Some(side)) => Expr::leaf(Op::Length(*side)),
-            (None, None) => return None,
-        },
-    })
-}
-
-fn is_call(word: &str) -> bool {
-    matches!(word, "float" | "select") || Unary::from_name(word).is_some() || Binary::from_name(word).is_some()
 }

@@ -54,13 +54,13 @@ impl Program {
         self.nodes[id.at()]
     }
 
-    /// Ty of a node's value.
+    /// Type of a node's value.
     #[must_use]
     pub fn ty(&self, id: NodeId) -> Ty {
         self.types[id.at()]
     }
 
-    /// Ty of the result.
+    /// Type of the result.
     #[must_use]
     pub fn root_ty(&self) -> Ty {
         self.ty(self.root())

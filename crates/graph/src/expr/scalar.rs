@@ -1,4 +1,7 @@
 //! What each operation does to numbers: float64 reference semantics, and the wrapping 32-bit integers of the language.
+//!
+//! There is one zero: where IEEE 754 would look at the sign of a zero (division by it, `atan2` on the negative axis), it counts as
+//! positive. A device looks at the sign and may give the other infinity, or the other end of the range of `atan2`, at such points.
 
 use super::ops::{Binary, Compare, Logic, Unary};
 
@@ -12,8 +15,8 @@ impl Unary {
             Unary::Exp => x.exp(),
             Unary::Log => x.ln(),
             Unary::Sqrt => x.sqrt(),
-            Unary::Rsqrt => x.sqrt().recip(),
-            Unary::Reciprocal => x.recip(),
+            Unary::Rsqrt => unsigned(x).sqrt().recip(),
+            Unary::Reciprocal => unsigned(x).recip(),
             Unary::Sin => x.sin(),
             Unary::Cos => x.cos(),
             Unary::Tan => x.tan(),
@@ -55,6 +58,11 @@ impl Unary {
     }
 }
 
+/// The number, -0 as 0.
+fn unsigned(x: f64) -> f64 {
+    x + 0.0
+}
+
 /// `1 / (1 + e^-x)` without overflow on either side.
 fn sigmoid(x: f64) -> f64 {
     if x >= 0.0 {
@@ -77,17 +85,17 @@ impl Binary {
             Binary::Add => a + b,
             Binary::Sub => a - b,
             Binary::Mul => a * b,
-            Binary::Div => a / b,
+            Binary::Div => a / unsigned(b),
             Binary::Min => a.min(b),
             Binary::Max => a.max(b),
-            Binary::Pow => a.powf(b),
+            Binary::Pow => unsigned(a).powf(b),
             Binary::Rem => a % b,
             Binary::FloorRem => {
                 let r = a % b;
                 // A remainder of the other sign belongs to the quotient one lower.
                 if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
             }
-            Binary::Atan2 => a.atan2(b),
+            Binary::Atan2 => unsigned(a).atan2(unsigned(b)),
         }
     }
 

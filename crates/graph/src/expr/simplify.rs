@@ -5,8 +5,9 @@
 //! `1 - t * t`): cuDNN refuses the other form in a backward graph.
 
 use super::arena::{Arena, exact_float};
+use super::fold::exact;
 use super::node::{FloatConst, Node, NodeId, Ty};
-use super::ops::{Binary, Compare, Logic, Unary};
+use super::ops::{Binary, Unary};
 
 /// An arena that simplifies what is added to it, and knows some facts about each node.
 #[derive(Debug, Default)]
@@ -62,12 +63,12 @@ impl Simplifier {
         self.facts[id.at()].varies
     }
 
-    fn finite(&self, id: NodeId) -> bool {
+    pub(super) fn finite(&self, id: NodeId) -> bool {
         self.facts[id.at()].finite
     }
 
     /// Adds a node as it is.
-    fn raw(&mut self, node: Node) -> NodeId {
+    pub(super) fn raw(&mut self, node: Node) -> NodeId {
         let id = self.arena.add(node);
         self.note();
         id
@@ -77,7 +78,7 @@ impl Simplifier {
     pub(super) fn node(&mut self, node: Node) -> NodeId {
         match node {
             Node::ToFloat(a) => {
-                let id = self.arena.to_float(a);
+                let id = self.arena.float_of(a);
                 self.note();
                 id
             }
@@ -238,75 +239,4 @@ impl Simplifier {
             (None, _) => self.raw(Node::Binary(Binary::Div, a, b)),
         }
     }
-
-    pub(super) fn compare(&mut self, op: Compare, a: NodeId, b: NodeId) -> NodeId {
-        let known = match (self.arena.node(a), self.arena.node(b)) {
-            (Node::Int(a), Node::Int(b)) => Some(op.apply(a, b)),
-            (Node::Float(a), Node::Float(b)) => Some(op.apply(a.value(), b.value())),
-            _ if a == b && self.finite(a) => Some(op.apply(0, 0)),
-            _ => None,
-        };
-        self.raw(known.map_or(Node::Compare(op, a, b), Node::Bool))
-    }
-
-    fn not(&mut self, a: NodeId) -> NodeId {
-        match self.arena.node(a) {
-            Node::Bool(value) => self.raw(Node::Bool(!value)),
-            Node::Not(x) => x,
-            Node::Compare(op, x, y) if self.arena.ty(x) == Ty::Int => self.compare(op.negated(), x, y),
-            _ => self.raw(Node::Not(a)),
-        }
-    }
-
-    fn logic(&mut self, op: Logic, a: NodeId, b: NodeId) -> NodeId {
-        let neutral = op == Logic::And;
-        for (x, other) in [(a, b), (b, a)] {
-            match self.arena.node(x) {
-                Node::Bool(value) if value == neutral => return other,
-                Node::Bool(_) => return x,
-                Node::Not(y) if y == other => return self.raw(Node::Bool(!neutral)),
-                _ => {}
-            }
-        }
-        if a == b { a } else { self.raw(Node::Logic(op, a, b)) }
-    }
-
-    pub(super) fn select(&mut self, keep: NodeId, yes: NodeId, no: NodeId) -> NodeId {
-        match self.arena.node(keep) {
-            Node::Bool(true) => return yes,
-            Node::Bool(false) => return no,
-            Node::Not(other) => return self.select(other, no, yes),
-            _ => {}
-        }
-        // Inside an arm the same condition is already decided.
-        if let Node::Select { keep: inner, yes: taken, .. } = self.arena.node(yes)
-            && inner == keep
-        {
-            return self.select(keep, taken, no);
-        }
-        if let Node::Select { keep: inner, no: taken, .. } = self.arena.node(no)
-            && inner == keep
-        {
-            return self.select(keep, yes, taken);
-        }
-        if yes == no { yes } else { self.raw(Node::Select { keep, yes, no }) }
-    }
-}
-
-/// The result of an operation on constants, if float32 holds it without rounding.
-pub(super) fn exact(op: Binary, a: FloatConst, b: FloatConst) -> Option<FloatConst> {
-    let (x, y) = (f64::from(a.value()), f64::from(b.value()));
-    let wide = op.apply(x, y);
-    let narrow = FloatConst::new(wide as f32).ok()?;
-    let kept = f64::from(narrow.value()) == wide;
-    let exact = match op {
-        // The sum of two float32 numbers is exact in float64 if taking either operand away leaves the other.
-        Binary::Add => wide - x == y && wide - y == x,
-        Binary::Sub => wide + y == x && x - wide == y,
-        // A product of two float32 numbers always fits float64, so a quotient is exact if it multiplies back.
-        Binary::Mul | Binary::Min | Binary::Max => true,
-        Binary::Div => wide * y == x,
-        Binary::Pow | Binary::Rem | Binary::FloorRem | Binary::Atan2 => false,
-    };
-    (kept && exact).then_some(narrow)
 }

@@ -102,7 +102,7 @@ pub(super) fn select(keep: Ty, yes: Ty, no: Ty) -> Result<Ty, Mismatch> {
     Ok(yes)
 }
 
-/// Ty of a node whose operands, slot and tensor are known to exist.
+/// Type of a node whose operands, slot and tensor are known to exist.
 ///
 /// `None` as a tensor's type (an element type that expressions do not read) counts as float here; it is reported elsewhere.
 pub(super) fn node(node: Node, types: &[Ty], slots: &[SlotSpec], tensors: &[TensorSpec]) -> Result<Ty, Mismatch> {

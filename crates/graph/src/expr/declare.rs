@@ -1,0 +1,73 @@
+//! The statements in front of an expression in text: slots, tensors and `let`s.
+
+use super::grammar::{is_call, leaf};
+use super::handle::{self, Expr, Op};
+use super::lex::Token;
+use super::operand::{Grad, SlotTy, TensorSpec};
+use super::parse::Parser;
+use super::parse_error::ParseError;
+use crate::DType;
+
+impl<'t> Parser<'_, 't> {
+    pub(super) fn slot(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let Token::Slot(name) = *self.peek() else { return Err(self.expected("$ and a name")) };
+        self.at += 1;
+        self.sign(":")?;
+        let ty = match self.peek() {
+            Token::Word("float") => SlotTy::Float,
+            Token::Word("int") => SlotTy::Int,
+            _ => return Err(self.expected("'float' or 'int'")),
+        };
+        self.at += 1;
+        self.define(('$', name), Expr::leaf(Op::Slot(name.into(), ty)))
+    }
+
+    pub(super) fn tensor(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let Token::Tensor(name) = *self.peek() else { return Err(self.expected("@ and a name")) };
+        self.at += 1;
+        self.sign(":")?;
+        let dtype = match self.peek() {
+            Token::Word(word) => word.parse::<DType>().map_err(|_| self.expected("an element type such as f32"))?,
+            _ => return Err(self.expected("an element type such as f32")),
+        };
+        self.at += 1;
+        let mut dims = [0; 4];
+        for (i, extent) in dims.iter_mut().enumerate() {
+            self.sign(if i == 0 { "[" } else { "," })?;
+            let Token::Int(n) = *self.peek() else { return Err(self.expected("an extent")) };
+            *extent = n.unsigned_abs();
+            self.at += 1;
+        }
+        self.sign("]")?;
+        let grad = if *self.peek() == Token::Word("grad") {
+            self.at += 1;
+            Grad::Needed
+        } else {
+            Grad::None
+        };
+        self.define(('@', name), handle::tensor(name, TensorSpec { dims, dtype, grad }))
+    }
+
+    pub(super) fn binding(&mut self) -> Result<(), ParseError> {
+        self.at += 1;
+        let Token::Word(name) = *self.peek() else { return Err(self.expected("a name")) };
+        if leaf(name).is_some() || is_call(name) || ["slot", "tensor", "let"].contains(&name) {
+            return Err(self.expected("a name that means nothing yet"));
+        }
+        self.at += 1;
+        self.sign("=")?;
+        let expr = self.expression(0)?;
+        self.define((' ', name), expr)
+    }
+
+    fn define(&mut self, name: (char, &'t str), expr: Expr) -> Result<(), ParseError> {
+        self.sign(";")?;
+        if self.names.insert(name, (expr, false)).is_some() {
+            self.at -= 1;
+            return Err(self.expected(&format!("a new name ('{}' is defined twice) before this", name.1)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! Arithmetic on constants, done only where float32 holds the result without rounding.
+
+use super::node::FloatConst;
+use super::ops::Binary;
+
+/// The result of an operation on constants, if float32 holds it without rounding.
+pub(super) fn exact(op: Binary, a: FloatConst, b: FloatConst) -> Option<FloatConst> {
+    let (x, y) = (f64::from(a.value()), f64::from(b.value()));
+    let wide = op.apply(x, y);
+    let narrow = FloatConst::new(wide as f32).ok()?;
+    let kept = f64::from(narrow.value()) == wide;
+    let exact = match op {
+        // The sum of two float32 numbers is exact in float64 if taking either operand away leaves the other.
+        Binary::Add => wide - x == y && wide - y == x,
+        Binary::Sub => wide + y == x && x - wide == y,
+        // A product of two float32 numbers always fits float64, so a quotient is exact if it multiplies back.
+        Binary::Mul | Binary::Min | Binary::Max => true,
+        Binary::Div => wide * y == x,
+        Binary::Pow | Binary::Rem | Binary::FloorRem | Binary::Atan2 => false,
+    };
+    (kept && exact).then_some(narrow)
+}

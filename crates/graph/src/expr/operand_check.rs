@@ -1,0 +1,35 @@
+//! Rules for what an expression reads: names that text can carry, tensors that can exist.
+
+use super::error::ExprError;
+use super::limits::{MAX_EXTENT, MAX_NAME};
+use super::node::{Axis, Ty};
+use super::operand::{Grad, TensorSpec};
+
+/// Problems of a tensor taken alone.
+pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
+    let TensorSpec { dims, dtype, grad } = spec;
+    let mut problems = Vec::new();
+    let mut elements: u64 = 1;
+    for axis in Axis::ALL {
+        let given = dims[axis.dim()];
+        let product = elements.checked_mul(given).filter(|&n| n <= i64::MAX as u64);
+        if given == 0 || given > MAX_EXTENT || product.is_none() {
+            problems.push(ExprError::Extent { name: name.into(), axis, given });
+        }
+        elements = product.unwrap_or(elements).max(1);
+    }
+    match (spec.ty(), grad) {
+        (None, _) => problems.push(ExprError::TensorType { name: name.into(), given: dtype }),
+        (Some(Ty::Int), Grad::Needed) => problems.push(ExprError::IntegerGradient { name: name.into(), given: dtype }),
+        (Some(_), _) => {}
+    }
+    problems
+}
+
+/// Whether text forms can carry this name.
+pub(super) fn is_name(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.len() <= MAX_NAME
+}

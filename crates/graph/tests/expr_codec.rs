@@ -1,0 +1,159 @@
+//! Serde forms: round trips through JSON and MessagePack, and that whatever else is read is refused.
+
+mod expr_support;
+
+use expr_support::any_expr;
+use proptest::prelude::*;
+use qkvault_graph::DType;
+use qkvault_graph::expr::*;
+use serde_json::{Value as Json, json};
+
+fn softcap_with_bias() -> ScoreExpr {
+    let bias = tensor("bias", TensorSpec::new(DType::BF16, [1, 8, 1, 64]).with_grad());
+    let cap = slot("cap");
+    ((score() / &cap).tanh() * cap + bias).build().expect("well typed")
+}
+
+#[test]
+fn the_json_form_is_fixed() {
+    let written = serde_json::to_value(softcap_with_bias()).expect("plain data");
+    let expected = json!({
+        "nodes": [
+            "score",
+            { "slot": 0 },
+            { "binary": ["div", 0, 1] },
+            { "unary": ["tanh", 2] },
+            { "binary": ["mul", 3, 1] },
+            { "tensor": 0 },
+            { "binary": ["add", 4, 5] },
+        ],
+        "slots": [{ "name": "cap", "ty": "float" }],
+        "tensors": [{ "name": "bias", "dims": [1, 8, 1, 64], "dtype": "bf16", "grad": "needed" }],
+    });
+    assert_eq!(written, expected);
+}
+
+#[test]
+fn what_is_not_in_canonical_form_is_brought_into_it() {
+    let read: ScoreExpr = serde_json::from_value(json!({
+        "nodes": [{ "int": 7 }, { "tensor": 0 }, { "slot": 1 }, "score", { "binary": ["div", 3, 2] }, { "unary": ["tanh", 4] }, { "slot": 1 },
+                  { "binary": ["mul", 6, 5] }, { "binary": ["add", 1, 7] }],
+        "slots": [{ "name": "unused", "ty": "int" }, { "name": "other", "ty": "float" }],
+        "tensors": [{ "name": "b", "dims": [1, 8, 1, 64], "dtype": "bf16", "grad": "needed" }],
+    }))
+    .expect("valid");
+    assert_eq!(read, softcap_with_bias());
+    assert_eq!(read.slot_names(), ["other"]);
+}
+
+#[test]
+fn forms_that_are_no_expression_are_refused_with_the_reason() {
+    let refused = |nodes: Json, reason: &str| {
+        let slots = json!([{ "name": "s", "ty": "float" }]);
+        let tensors = json!([{ "name": "t", "dims": [1, 1, 1, 1], "dtype": "f32", "grad": "none" }]);
+        let form = json!({ "nodes": nodes, "slots": slots, "tensors": tensors });
+        let problem = serde_json::from_value::<ScoreExpr>(form).expect_err(reason).to_string();
+        assert!(problem.contains(reason), "{problem}");
+    };
+    refused(json!([]), "there is no node at all");
+    refused(json!([{ "unary": ["exp", 0] }]), "node 0: it refers to itself or to a later node");
+    refused(json!(["score", { "unary": ["exp", 2] }, "score"]), "node 1: it refers to itself or to a later node");
+    refused(json!(["score", { "unary": ["exp", 4294967295_u32] }]), "refers to itself or to a later node");
+    refused(json!([{ "slot": 1 }]), "a slot that is not in the table");
+    refused(json!([{ "tensor": 9 }]), "a tensor that is not in the table");
+    refused(json!(["upstream"]), "belongs to derivatives only");
+    refused(json!(["score", { "not": 0 }]), "the only operand of '!' is float, but bool is needed");
+    refused(
+        json!(["score", { "int": 1 }, { "binary": ["add", 0, 1] }]),
+        "right operand of 'add' is int, but float is needed",
+    );
+    refused(json!(["score", { "to_float": 0 }]), "is float, but int is needed");
+    refused(json!([{ "int": 1 }, { "int": 0 }, { "binary": ["rem", 0, 1] }]), "'rem' by the constant 0");
+    refused(json!([{ "float": 2143289344 }]), "NaN is no constant");
+    refused(json!([{ "float": 2139095040 }]), "inf is no constant");
+    refused(json!([{ "unary": ["explode", 0] }]), "unknown variant");
+    refused(json!(vec!["score"; MAX_NODES + 1]), "4097 nodes, at most 4096 are taken");
+    let with = |slots: Json, tensors: Json, reason: &str| {
+        let form = json!({ "nodes": ["score"], "slots": slots, "tensors": tensors });
+        let problem = serde_json::from_value::<ScoreExpr>(form).expect_err(reason).to_string();
+        assert!(problem.contains(reason), "{problem}");
+    };
+    with(json!([{ "name": "a b", "ty": "float" }]), json!([]), "the name 'a b' is refused");
+    with(
+        json!([{ "name": "a", "ty": "float" }, { "name": "a", "ty": "int" }]),
+        json!([]),
+        "'a' is a slot (float) and also a slot (int)",
+    );
+    with(
+        json!([]),
+        json!([{ "name": "t", "dims": [1, 0, 1, 1], "dtype": "f32", "grad": "none" }]),
+        "extent 0 over head",
+    );
+    with(
+        json!([]),
+        json!([{ "name": "t", "dims": [1, 1, 1, 1], "dtype": "u8", "grad": "none" }]),
+        "the tensor 't' is u8",
+    );
+    with(
+        json!([]),
+        json!([{ "name": "t", "dims": [1, 1, 1, 1], "dtype": "i32", "grad": "needed" }]),
+        "only float tensors have one",
+    );
+    with(json!([{ "name": "a", "ty": "float", "value": 1 }]), json!([]), "unknown field `value`");
+}
+
+#[test]
+fn minus_zero_is_zero_in_every_form() {
+    assert_eq!(constant(-0.0).build(), constant(0.0).build());
+    let read: ScoreExpr =
+        serde_json::from_value(json!({ "nodes": [{ "float": 1_u32 << 31 }], "slots": [], "tensors": [] }))
+            .expect("valid");
+    assert_eq!(read, constant(0.0).build().expect("well typed"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn p1_expressions_survive_json_and_messagepack(expr in any_expr(5)) {
+        let expr = expr.0.build().expect("well typed");
+        let json: ScoreExpr = serde_json::from_str(&serde_json::to_string(&expr).expect("plain data")).expect("valid");
+        let packed: ScoreExpr = rmp_serde::from_slice(&rmp_serde::to_vec(&expr).expect("plain data")).expect("valid");
+        let named: ScoreExpr = rmp_serde::from_slice(&rmp_serde::to_vec_named(&expr).expect("plain data")).expect("valid");
+        for read in [json, packed, named] {
+            prop_assert_eq!(&read, &expr);
+            prop_assert_eq!(read.slot_names(), expr.slot_names());
+            prop_assert_eq!(read.tensor_names(), expr.tensor_names());
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+        let _ = rmp_serde::from_slice::<ScoreExpr>(&bytes);
+        let _ = serde_json::from_slice::<ScoreExpr>(&bytes);
+    }
+
+    #[test]
+    fn damaged_bytes_give_an_error_or_a_sound_expression(
+        expr in any_expr(4), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>(),
+    ) {
+        let expr = expr.0.build().expect("well typed");
+        for mut bytes in [rmp_serde::to_vec(&expr).expect("plain data"), serde_json::to_vec(&expr).expect("plain data")] {
+            let json = bytes[0] == b'{';
+            for (at, value) in &damage {
+                let at = at.index(bytes.len());
+                bytes[at] = *value;
+            }
+            for bytes in [&bytes[..], &bytes[..cut.index(bytes.len())]] {
+                let read: Option<ScoreExpr> =
+                    if json { serde_json::from_slice(bytes).ok() } else { rmp_serde::from_slice(bytes).ok() };
+                let Some(read) = read else { continue };
+                prop_assert_eq!(read.nodes().len() - 1, read.root().at());
+                for (at, node) in read.nodes().iter().enumerate() {
+                    prop_assert!(node.operands().all(|id| id.at() < at));
+                }
+                let _ = (read.to_string(), read.as_band(), simplified(&read), vjp(&read));
+            }
+        }
+    }
+}
