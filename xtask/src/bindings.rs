@@ -38,6 +38,21 @@ pub struct Args {
     generate: Option<Vec<PathBuf>>,
 }
 
+impl Args {
+    /// The arguments of `bindings --check`.
+    #[must_use]
+    pub fn check() -> Args {
+        Args { check: true, cudnn: None, fetch: fetch::Options::default(), generate: None }
+    }
+
+    /// The same, with NVIDIA's licence accepted or not.
+    #[must_use]
+    pub fn accepting(mut self, accepted: bool) -> Args {
+        self.fetch.accept_nvidia_license = accepted;
+        self
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     if let Some([include, release, output]) = args.generate.as_deref() {

@@ -48,8 +48,8 @@ pub struct Options {
     /// Make the folder `VERSION-SET` below DIR instead of in the cache folder
     #[arg(long, value_name = "DIR")]
     pub dest: Option<PathBuf>,
-    /// Accept NVIDIA's licence (remembered)
-    #[arg(long)]
+    /// Whether NVIDIA's licence is accepted; `--accept-nvidia-license` is an option of every command of `cargo xtask`
+    #[arg(skip)]
     pub accept_nvidia_license: bool,
     /// Another list of wheels; for tests
     #[arg(long, value_name = "FILE", hide = true)]
@@ -57,6 +57,15 @@ pub struct Options {
     /// Take wheels from this folder and from nowhere else; for tests and for machines without a network
     #[arg(long, value_name = "DIR", hide = true)]
     pub find_links: Option<PathBuf>,
+}
+
+impl Args {
+    /// The same, with NVIDIA's licence accepted or not.
+    #[must_use]
+    pub fn accepting(mut self, accepted: bool) -> Args {
+        self.options.accept_nvidia_license = accepted;
+        self
+    }
 }
 
 /// What was asked for, where it is.

@@ -1,5 +1,9 @@
 //! Chores of the workspace, as functions: what `cargo xtask` runs, and what its other commands call.
 
 pub mod bindings;
+pub mod bundle;
+pub mod cargo;
 pub mod fetch;
+pub mod test;
+pub mod tidy;
 pub mod ui;

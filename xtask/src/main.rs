@@ -1,29 +1,74 @@
-//! `cargo xtask`: the chores of this workspace. Exit code 0 is good, 1 is an error, 2 is wrong usage.
+//! `cargo xtask`: the chores of this workspace, and every command of `qkvault`, which is the same code.
+//!
+//! Exit code 0 is good, 1 is an error or a refusal, 2 is wrong usage.
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
+use qkvault::cli::{self, Globals};
+use qkvault_sys::LibrarySet;
+use xtask::{bindings, bundle, fetch, test, tidy, ui};
 
-/// The chores of the qkvault workspace.
+/// The chores of the qkvault workspace, and the commands of `qkvault`.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Main {
+    /// Accept NVIDIA's licence of the libraries that are fetched (remembered; also QKVAULT_ACCEPT_NVIDIA_LICENSE=1)
+    #[arg(long, global = true)]
+    accept_nvidia_license: bool,
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Get the cuDNN libraries, by pip and with pinned hashes, into the cache folder
-    Fetch(xtask::fetch::Args),
+    Fetch(fetch::Args),
     /// Generate the cuDNN declarations, or check that they are up to date
-    Bindings(xtask::bindings::Args),
+    Bindings(bindings::Args),
+    /// Make a folder to copy to a GPU host: the command, a packed vault, a script; needs no toolchain there
+    Bundle(bundle::Args),
+    /// Check what no compiler checks: who may import whom, module comments, words that must not be here
+    Tidy,
+    /// Run every check and test that needs no GPU
+    Test(test::Args),
+    /// What CI runs: `test`, and that the declarations are up to date
+    Ci(test::Args),
+    #[command(flatten)]
+    Qkvault(cli::Command),
 }
 
 fn main() -> ExitCode {
-    let done = match Command::parse() {
-        Command::Fetch(args) => xtask::fetch::run(&args).map_err(anyhow::Error::from),
-        Command::Bindings(args) => xtask::bindings::run(&args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    let Main { accept_nvidia_license: accept, globals, command } = Main::parse();
+    match run(accept, &globals, command) {
+        Ok(code) => code,
         Err(error) => {
-            xtask::ui::say(&format!("error: {error:#}"));
+            ui::say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
+    let options = fetch::Options { accept_nvidia_license: accept, ..fetch::Options::default() };
+    match command {
+        Command::Fetch(args) => fetch::run(&args.accepting(accept))?,
+        Command::Bindings(args) => bindings::run(&args.accepting(accept))?,
+        Command::Bundle(args) => bundle::run(&args, &options)?,
+        Command::Tidy => tidy::run()?,
+        Command::Test(args) => test::run(&args, &options)?,
+        Command::Ci(args) => test::ci(&args, &options)?,
+        Command::Qkvault(mut command) => {
+            if let Some(library) = command.library_to_fetch() {
+                let set = if library.full { LibrarySet::Full } else { LibrarySet::Slim };
+                let fetched = fetch::ensure(library.cudnn.as_deref(), set, &options)?;
+                library.cudnn_path = Some(fetched.dir);
+            }
+            return Ok(cli::main(globals, &command));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -54,7 +54,8 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
         Command::Ls => list(globals, &vault.ls().collect::<Vec<_>>()),
         Command::Show { key } => {
             let mut found = vault.ls().filter(|l| l.key.to_string().starts_with(key.as_str()));
-            let listed = found.next().ok_or_else(|| anyhow::anyhow!("no entry's key begins with '{key}'; see `cache ls`"))?;
+            let listed =
+                found.next().ok_or_else(|| anyhow::anyhow!("no entry's key begins with '{key}'; see `cache ls`"))?;
             let bad = listed.header.is_err();
             out::json(&detail(&listed));
             return Ok(if bad { Outcome::Bad } else { Outcome::Good });
@@ -82,7 +83,8 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
             let mut limits: DiskLimits = vault.settings().limits.clone();
             if let Some(text) = max_bytes {
                 let bytes = parse_bytes(text);
-                limits.max_bytes = Some(bytes.ok_or_else(|| anyhow::anyhow!("'{text}' is no size; write 500MB or 2GiB"))?);
+                limits.max_bytes =
+                    Some(bytes.ok_or_else(|| anyhow::anyhow!("'{text}' is no size; write 500MB or 2GiB"))?);
             }
             let report = vault.gc(&limits)?;
             if globals.json {

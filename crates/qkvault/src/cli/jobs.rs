@@ -135,7 +135,8 @@ fn attentions(
             };
             for &seq in lengths {
                 if let Some(most) = model.max_positions.filter(|&most| seq > most) {
-                    let text = format!("{name}: {phase} of {seq} left out, the model is made for at most {most} positions");
+                    let text =
+                        format!("{name}: {phase} of {seq} left out, the model is made for at most {most} positions");
                     if !notes.contains(&text) {
                         notes.push(text);
                     }

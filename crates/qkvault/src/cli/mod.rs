@@ -7,6 +7,7 @@ mod cache;
 mod doctor;
 mod jobs;
 mod out;
+mod pack;
 mod profile;
 mod run;
 mod target;
@@ -42,6 +43,10 @@ pub enum Command {
     /// Look at the vault and keep it in order
     #[command(subcommand)]
     Cache(cache::Command),
+    /// Write the vault, or a part of it, to one file
+    Pack(pack::PackArgs),
+    /// Take a pack's entries into the vault, after checking all of it
+    Unpack(pack::UnpackArgs),
     /// Captured GPUs
     #[command(subcommand)]
     Profile(profile::Command),
@@ -57,14 +62,37 @@ pub enum Outcome {
 }
 
 impl Command {
-    /// The cuDNN that the command will compile with, if it compiles: `cargo xtask` fetches it first.
+    /// The cuDNN that the command will compile with, if it compiles with one that may have to be fetched first, as
+    /// `cargo xtask` does; one that is named by path or variable is taken as it is.
     #[must_use]
-    pub fn needs_cudnn(&self) -> Option<&LibraryArgs> {
-        match self {
-            Command::Warm(args) => Some(&args.library),
-            Command::Doctor(_) | Command::Run(_) | Command::Cache(_) | Command::Profile(_) => None,
-        }
+    pub fn library_to_fetch(&mut self) -> Option<&mut LibraryArgs> {
+        let library = match self {
+            Command::Warm(args) => &mut args.library,
+            Command::Doctor(_)
+            | Command::Run(_)
+            | Command::Cache(_)
+            | Command::Pack(_)
+            | Command::Unpack(_)
+            | Command::Profile(_) => return None,
+        };
+        let named = library.cudnn_path.is_some() || std::env::var_os("QKVAULT_CUDNN_PATH").is_some();
+        (!named).then_some(library)
     }
+}
+
+/// A command from its words, for programs that run several: `["warm", "--model", "config.json"]`.
+///
+/// # Errors
+///
+/// What is wrong with the words.
+pub fn parse<T: Into<std::ffi::OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Words {
+        #[command(subcommand)]
+        command: Command,
+    }
+    <Words as clap::Parser>::try_parse_from(words).map(|words| words.command)
 }
 
 /// Runs a command and says how it ended.
@@ -76,6 +104,8 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Warm(args) => warm::run(globals, args),
         Command::Run(args) => run::run(globals, args),
         Command::Cache(command) => cache::run(globals, command),
+        Command::Pack(args) => pack::pack(globals, args),
+        Command::Unpack(args) => pack::unpack(globals, args),
         Command::Profile(command) => profile::run(globals, command),
     };
     match done {

@@ -40,11 +40,17 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
     match command {
         Command::Ls => list(globals),
         Command::Show { name } => out::json(&serde_json::to_value(profile(name)?)?),
-            Command::Capture { name, out: file, device, library } => {
+        Command::Capture { name, out: file, device, library } => {
             let library = qkvault_sys::Library::open(&library.search()?)?;
             let device = qkvault_exec::Device::open(*device)?;
             let properties = device.properties(&library)?;
-            let source = format!("read with cuDNN {} from an {}, driver for CUDA {}.{}", library.version(), device.name(), properties.driver_ver / 1000, properties.driver_ver % 1000 / 10);
+            let source = format!(
+                "read with cuDNN {} from an {}, driver for CUDA {}.{}",
+                library.version(),
+                device.name(),
+                properties.driver_ver / 1000,
+                properties.driver_ver % 1000 / 10
+            );
             let profile = Profile { name: name.clone(), source, verified: true, properties };
             let value = serde_json::to_value(&profile)?;
             match file {

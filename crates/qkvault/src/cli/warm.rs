@@ -151,7 +151,8 @@ fn entry(row: &Row) -> serde_json::Value {
     }
     match &row.result {
         Ok(answer) => {
-            value["key"] = if row.job.attention.is_ok() { answer.key.to_string().into() } else { serde_json::Value::Null };
+            value["key"] =
+                if row.job.attention.is_ok() { answer.key.to_string().into() } else { serde_json::Value::Null };
             value["milliseconds"] = answer.milliseconds.into();
             if let Some(why) = &answer.unstored {
                 value["unstored"] = why.to_string().into();

@@ -15,7 +15,9 @@ pub(super) fn run(args: &Args, policy: &Policy, jobs: &[Job]) -> Vec<Row> {
     jobs.iter()
         .map(|job| match &job.attention {
             Err(refusal) => Row::failed(job, "refused", refusal.to_string()),
-            Ok(attention) => one(args, policy, job, attention).unwrap_or_else(|(status, why)| Row::failed(job, status, why)),
+            Ok(attention) => {
+                one(args, policy, job, attention).unwrap_or_else(|(status, why)| Row::failed(job, status, why))
+            }
         })
         .collect()
 }
@@ -24,7 +26,10 @@ fn one(args: &Args, policy: &Policy, job: &Job, attention: &Valid) -> Result<Row
     let failed = |e: &dyn std::fmt::Display| ("failed", e.to_string());
     if attention.flops() > MOST_WORK {
         let what = if job.uses[0].phase == Phase::Prefill { "--seq 512 --batch 1" } else { "--seq 1024 --batch 1" };
-        let why = format!("{:.0} billion operations are too much for the CPU; run it on a GPU, or try {what}", attention.flops() / 1e9);
+        let why = format!(
+            "{:.0} billion operations are too much for the CPU; run it on a GPU, or try {what}",
+            attention.flops() / 1e9
+        );
         return Err(("failed", why));
     }
     let target = Profile::named("h200").map_err(|e| failed(&e))?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);

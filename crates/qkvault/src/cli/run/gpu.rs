@@ -123,7 +123,8 @@ impl Run<'_> {
         let mut memory = BTreeMap::new();
         for binding in plan.facts().bindings.iter().filter(|b| !b.slot) {
             let slice = if binding.output {
-                let len = buffer_len(self.attention, binding.role).ok_or_else(|| failed(format!("{} has no size", binding.role)))?;
+                let len = buffer_len(self.attention, binding.role)
+                    .ok_or_else(|| failed(format!("{} has no size", binding.role)))?;
                 self.stream.clone_htod(Buffer::poisoned(binding.dtype, len).bytes())
             } else {
                 self.stream.clone_htod(inputs.buffer(binding.role).map_err(failed)?.bytes())
@@ -146,9 +147,17 @@ impl Run<'_> {
             let found = compare_rows(&rows, role, &view, &actual, Tolerance::of(role, dtype));
             // Every element of an output counts as written or not, also in rows that are not compared.
             let unwritten = (0..actual.len()).filter(|&i| actual.is_poison(i)).count();
-            let whole = self.attention.mask.lengths == qkvault_graph::Lengths::Full && self.attention.o.order().is_some();
+            let whole =
+                self.attention.mask.lengths == qkvault_graph::Lengths::Full && self.attention.o.order().is_some();
             let good = found.good && (unwritten == 0 || !whole);
-            checks.push(Check { role, relative: found.relative, max_abs: found.max_abs, unwritten, good, text: format!("{found:?}") });
+            checks.push(Check {
+                role,
+                relative: found.relative,
+                max_abs: found.max_abs,
+                unwritten,
+                good,
+                text: format!("{found:?}"),
+            });
         }
         Ok(checks)
     }

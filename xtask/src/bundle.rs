@@ -1,0 +1,125 @@
+//! `cargo xtask bundle`: a folder to copy to a GPU host. It holds the command, a packed vault, the models, a script that runs
+//! them all and writes JSON, and a program that measures the same attentions in PyTorch; no toolchain is needed there.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use qkvault::cli::{self, Globals};
+use qkvault_sys::LibrarySet;
+
+use crate::{cargo, fetch, ui};
+
+/// Options of the command.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder to make
+    #[arg(long, value_name = "DIR", default_value = "bundle")]
+    out: PathBuf,
+    /// The cuDNN version that is installed on the GPU host: plans load in no other
+    #[arg(long, value_name = "VERSION", default_value = "9.19")]
+    cudnn: String,
+    /// The GPU, by name or profile file
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200")]
+    target: String,
+    /// Model configs (default: every one in `models`)
+    #[arg(long, value_name = "FILE")]
+    model: Vec<PathBuf>,
+    /// Carry the cuDNN libraries too, for a host that has none
+    #[arg(long)]
+    with_cudnn: bool,
+}
+
+const RUN: &str = include_str!("bundle/run.sh");
+const PEER: &str = include_str!("bundle/sdpa_peer.py");
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// What could not be built, compiled or written.
+pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
+    let root = cargo::root();
+    let out = root.join(&args.out);
+    let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
+    cargo::run(&["build", "--release", "--package", "qkvault", "--features", "cli", "--bin", "qkvault"], &[])?;
+    if out.exists() {
+        std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;
+    }
+    std::fs::create_dir_all(out.join("models"))?;
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    copy(&target_dir.join("release/qkvault"), &out.join("qkvault"))?;
+    let models = if args.model.is_empty() { models(&root)? } else { args.model.clone() };
+    for model in &models {
+        copy(model, &out.join("models").join(model.file_name().context("a model is a file")?))?;
+    }
+    write(&out.join("run.sh"), RUN, true)?;
+    write(&out.join("sdpa_peer.py"), PEER, false)?;
+    warm(args, &models, &out, &fetched.dir)?;
+    if args.with_cudnn {
+        let lib = out.join("cudnn");
+        std::fs::create_dir_all(&lib)?;
+        for file in libraries(&fetched.dir)? {
+            copy(&file, &lib.join(file.file_name().context("a library is a file")?))?;
+        }
+    }
+    ui::say(&format!("bundle: {}; copy it to the GPU host and run ./run.sh there", out.display()));
+    Ok(())
+}
+
+/// Compiles everything that `run.sh` runs, and packs it.
+fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path) -> Result<()> {
+    let vault = tempfile::tempdir_in(out)?;
+    let globals = Globals { json: false, vault: Some(vault.path().to_path_buf()) };
+    // The variants that `run.sh` asks for: as published, with Stats, and in f16 with Stats.
+    for extra in [&[][..], &["--stats"], &["--stats", "--dtype", "f16"]] {
+        let mut line: Vec<std::ffi::OsString> = vec!["warm".into(), "--target".into(), args.target.clone().into()];
+        line.extend(["--cudnn-path".into(), cudnn.as_os_str().to_owned()]);
+        models.iter().for_each(|m| line.extend(["--model".into(), m.as_os_str().to_owned()]));
+        line.extend(extra.iter().map(Into::into));
+        // What is refused is told by `warm` itself; the rest of the bundle is good all the same.
+        let _ = cli::main(&globals, &cli::parse(line)?);
+    }
+    let line = ["pack".into(), out.join("vault.qkvpack").into_os_string()];
+    let _ = cli::main(&globals, &cli::parse(line)?);
+    Ok(())
+}
+
+fn models(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut list = Vec::new();
+    for entry in std::fs::read_dir(root.join("models"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            list.push(path);
+        }
+    }
+    list.sort();
+    Ok(list)
+}
+
+/// Shared libraries below a fetched set.
+fn libraries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut list = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            list.extend(libraries(&path)?);
+        } else if path.to_string_lossy().contains(".so.") {
+            list.push(path);
+        }
+    }
+    Ok(list)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::copy(from, to).with_context(|| format!("{} could not be copied to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+fn write(path: &Path, text: &str, executable: bool) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(path, text).with_context(|| format!("{} could not be written", path.display()))?;
+    if executable {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}

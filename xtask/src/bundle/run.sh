@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Runs every plan of this bundle on the GPU of this machine and writes JSON files to the folder given (default: results).
+#
+#   ./run.sh [RESULTS] [MODEL...]       models by name, such as llama-3.1-8b (default: all of this bundle)
+#
+# cuDNN is taken from ./cudnn if the bundle carries it, else from QKVAULT_CUDNN_PATH, else from the nvidia-cudnn wheel that
+# python3 sees (PyTorch's), else from wherever qkvault finds one.
+set -u
+cd "$(dirname "$0")"
+results=${1:-results}
+shift $(($# > 0 ? 1 : 0))
+mkdir -p "$results"
+if [ -d cudnn ]; then
+    export QKVAULT_CUDNN_PATH=$PWD/cudnn
+elif [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
+    wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)
+    [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
+fi
+./qkvault --vault vault unpack vault.qkvpack || exit 1
+./qkvault --vault vault doctor --json >"$results/doctor.json"
+models=()
+if [ $# -gt 0 ]; then
+    for name in "$@"; do models+=(--model "models/$name.json"); done
+else
+    for file in models/*.json; do models+=(--model "$file"); done
+fi
+status=0
+./qkvault --vault vault run "${models[@]}" --stats --json >"$results/run-bf16.json" || status=1
+./qkvault --vault vault run "${models[@]}" --stats --dtype f16 --json >"$results/run-f16.json" || status=1
+if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    python3 sdpa_peer.py "$results/run-bf16.json" >"$results/peer-bf16.json" || status=1
+fi
+python3 - "$results" <<'END' || true
+import json, sys
+for name in ("run-bf16", "run-f16"):
+    d = json.load(open(f"{sys.argv[1]}/{name}.json"))
+    print(name, {k: d[k] for k in ("right", "wrong", "refused", "failed")}, d["machine"].get("median_load_ms"))
+END
+exit $status

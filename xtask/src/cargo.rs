@@ -1,0 +1,40 @@
+//! Running cargo from a chore: in the workspace's root, told before it runs, an error if it fails.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::ui;
+
+/// The workspace's root.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// Runs cargo with these arguments and variables.
+///
+/// # Errors
+///
+/// When it cannot be started or fails; the message is the command, to be run by hand.
+pub fn run(args: &[&str], variables: &[(&str, &str)]) -> Result<()> {
+    let shown: Vec<String> = variables.iter().map(|(k, v)| format!("{k}='{v}' ")).collect();
+    let line = format!("{}cargo {}", shown.concat(), args.join(" "));
+    ui::say(&format!("$ {line}"));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(args).envs(variables.iter().copied()).current_dir(root());
+    // What cargo told this program about its own package would reach build scripts and rebuild things.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
+    let status = command.status().with_context(|| format!("`{line}` could not be started"))?;
+    if !status.success() {
+        bail!("`{line}` failed");
+    }
+    Ok(())
+}

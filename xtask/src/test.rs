@@ -1,0 +1,54 @@
+//! `cargo xtask test`: every check and test that needs no GPU, with the real cuDNN. `cargo xtask ci` is that and a little more.
+
+use anyhow::Result;
+use qkvault_sys::LibrarySet;
+
+use crate::{bindings, cargo, fetch, tidy, ui};
+
+/// Options of the commands.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Leave formatting, clippy and documentation out
+    #[arg(long)]
+    only_tests: bool,
+}
+
+/// The cuDNN versions that tests meet; each process holds one.
+const VERSIONS: [&str; 3] = ["9.27.0.42", "9.19.0.56", "9.14.0.64"];
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// The first step that fails.
+pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
+    for version in VERSIONS {
+        let fetched = fetch::ensure(Some(version), LibrarySet::Slim, options)?;
+        ui::say(&format!("cuDNN {version}: {}", fetched.dir.display()));
+    }
+    let features = ["--features", "qkvault/cli"];
+    if !args.only_tests {
+        tidy::run()?;
+        cargo::run(&["fmt", "--all", "--check"], &[])?;
+        let clippy = [&["clippy", "--workspace", "--all-targets"][..], &features, &["--", "-D", "warnings"]].concat();
+        cargo::run(&clippy, &[])?;
+    }
+    let required = [("QKVAULT_REQUIRE_CUDNN", "1")];
+    cargo::run(&[&["test", "--workspace"][..], &features].concat(), &required)?;
+    if !args.only_tests {
+        let doc = [&["doc", "--workspace", "--no-deps"][..], &features].concat();
+        cargo::run(&doc, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    }
+    ui::say("all good");
+    Ok(())
+}
+
+/// What CI runs.
+///
+/// # Errors
+///
+/// The first step that fails.
+pub fn ci(args: &Args, options: &fetch::Options) -> Result<()> {
+    run(args, options)?;
+    bindings::run(&bindings::Args::check().accepting(options.accept_nvidia_license))
+}

@@ -1,0 +1,135 @@
+//! `cargo xtask tidy`: what no compiler checks.
+//!
+//! * packages use only the packages that ARCHITECTURE.md lets them use;
+//! * every Rust file opens with a comment that says what it is for, and stays short;
+//! * no registry hosts, no paths of somebody's machine, no unfinished work, no NVIDIA files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{cargo, ui};
+
+/// Who may use whom (`[dependencies]` alone; tests may use more).
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("qkvault-graph", &[]),
+    ("qkvault-sys", &[]),
+    ("qkvault-cache", &[]),
+    ("qkvault-headless", &[]),
+    ("qkvault-reference", &["qkvault-graph"]),
+    ("qkvault-probe", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-headless"]),
+    ("qkvault-exec", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-probe", "qkvault-headless"]),
+    ("xtask", &["qkvault", "qkvault-sys"]),
+];
+
+/// Packages that may use every other.
+const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-tests"];
+
+/// Most lines of a hand-written file of code; tables and tests may be longer.
+const MOST_LINES: usize = 360;
+
+/// Files that are long for a reason.
+const LONG: &[(&str, &str)] = &[("crates/sys/src/bindings.rs", "generated")];
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// Everything found, each with the file and what to do.
+pub fn run() -> Result<()> {
+    let root = cargo::root();
+    let files = tracked(&root)?;
+    let mut found = dependencies(&root)?;
+    for file in &files {
+        let name = file.to_string_lossy().into_owned();
+        if name.rsplit('.').next().is_some_and(|end| matches!(end, "so" | "whl" | "a")) || name.contains(".so.") {
+            found.push(format!("{name}: no library or wheel belongs in the repository"));
+        }
+        // What git knows and the folder no longer has is somebody's rename in progress.
+        let Ok(text) = std::fs::read_to_string(root.join(file)) else { continue };
+        words(&name, &text, &mut found);
+        if name.ends_with(".rs") {
+            shape(&name, &text, &mut found);
+        }
+    }
+    if !found.is_empty() {
+        bail!("{} things to tidy:\n  {}", found.len(), found.join("\n  "));
+    }
+    ui::say(&format!("tidy: {} files", files.len()));
+    Ok(())
+}
+
+fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
+    let output =
+        Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("git did not start")?;
+    let text = String::from_utf8(output.stdout).context("file names are text")?;
+    Ok(text.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).collect())
+}
+
+fn dependencies(root: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut manifests = vec![root.join("xtask/Cargo.toml"), root.join("tests/Cargo.toml")];
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        manifests.push(entry?.path().join("Cargo.toml"));
+    }
+    let rules: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    for path in manifests.iter().filter(|p| p.is_file()) {
+        let text = std::fs::read_to_string(path)?;
+        let manifest: toml::Table = text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
+        let table = |key: &str| manifest.get(key).and_then(toml::Value::as_table);
+        let name = table("package").and_then(|p| p.get("name")).and_then(toml::Value::as_str).unwrap_or_default();
+        if MAY_USE_ALL.contains(&name) {
+            continue;
+        }
+        let Some(allowed) = rules.get(name) else {
+            found.push(format!("{}: package {name} has no row in tidy's table and in ARCHITECTURE.md", path.display()));
+            continue;
+        };
+        for used in table("dependencies").into_iter().flat_map(toml::Table::keys) {
+            if used.starts_with("qkvault") && !allowed.contains(&used.as_str()) {
+                found.push(format!(
+                    "{name} uses {used}: an architecture change; write it into ARCHITECTURE.md and tidy's table first"
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn words(name: &str, text: &str, found: &mut Vec<String>) {
+    // Put together here, so that this file does not find itself.
+    let hosts = ["pypi", "crates", "npmjs", "debian"].map(|host| {
+        let end = match host {
+            "pypi" | "debian" => "org",
+            "crates" => "io",
+            _ => "com",
+        };
+        format!("{host}.{end}")
+    });
+    let lock = name == "Cargo.lock" || name.starts_with("LICENSE");
+    for host in hosts.iter().filter(|host| !lock && text.contains(host.as_str())) {
+        found.push(format!("{name}: names the registry host {host}"));
+    }
+    let unfinished = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimpl", "emented!(")];
+    for word in unfinished.into_iter().filter(|word| name.ends_with(".rs") && text.contains(word)) {
+        found.push(format!("{name}: unfinished work ({word})"));
+    }
+}
+
+fn shape(name: &str, text: &str, found: &mut Vec<String>) {
+    let first = text.lines().next().unwrap_or_default();
+    if !first.starts_with("//!")
+        && !first.starts_with("// @generated")
+        && !first.starts_with("//")
+        && !first.starts_with("#!")
+    {
+        found.push(format!("{name}: opens without a comment that says what it is for"));
+    }
+    let lines = text.lines().count();
+    let is_test = name.contains("/tests") || name.contains("/benches/");
+    if lines > MOST_LINES && !is_test && !LONG.iter().any(|(file, _)| *file == name) {
+        found.push(format!("{name}: {lines} lines; {MOST_LINES} is the most, split it by concern"));
+    }
+}
