@@ -163,6 +163,27 @@ fn exchangeable_operands_do_not_depend_on_names() {
 }
 
 #[test]
+fn p1_the_canonical_order_is_fixed_for_ever() {
+    // Keys in vaults depend on these: if one of them changes, the version of the key format has to change with it.
+    let text = |e: Expr| built(&e).to_string();
+    let [a, b, c] = ["a", "b", "c"].map(slot);
+    assert_eq!(text((&b + &a) * &a - score()), "slot $a: float; slot $b: float; ($a + $b) * $a - score");
+    assert_eq!(
+        text((&a * &b).gt(&c) & (&b * &c).lt(&a) & c.lt(score())),
+        "slot $c: float; slot $b: float; slot $a: float; score > $c & $c * $b < $a & $b * $a > $c"
+    );
+    let t = |name: &str, dims| tensor(name, TensorSpec::new(DType::F32, dims));
+    assert_eq!(
+        text(2.0 * t("x", [1, 8, 1, 1]) * key() * t("y", [1, 1, 1, 1]) + (3.0 + score()) * (&a + query_len())),
+        "slot $a: float; tensor @x: f32[1, 8, 1, 1]; tensor @y: f32[1, 1, 1, 1]; (score + 3.0) * (float(query_len) + $a) + float(key) * (@x * 2.0) * @y"
+    );
+    assert_eq!(
+        text(head().eq(3) | (batch().lt(int_slot("n")) | (int_slot("n") + 1).ge(key_len()) | query().ne(key()))),
+        "slot $n: int; head == 3 | query != key | batch < $n | $n + 1 >= key_len"
+    );
+}
+
+#[test]
 fn every_problem_is_reported_with_its_place() {
     let e = score().exp().select(key().exp(), query() / 2) + (true & key());
     let found = problems(&e);

@@ -4,6 +4,7 @@ mod expr_support;
 
 use expr_support::{Point, SCORES, call, central, float_expr, join, point};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use qkvault_graph::DType;
 use qkvault_graph::expr::*;
 
@@ -72,6 +73,20 @@ fn p29_every_binary_operation_has_both_its_derivatives() {
         }
         assert!(count >= 12, "{op}: only {count} points could be compared");
     }
+}
+
+#[test]
+fn enough_random_points_can_be_compared_for_the_comparison_to_mean_something() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut compared_with, mut asked) = (0, 0);
+    for _ in 0..1000 {
+        let (expr, point) = (float_expr(6), point()).new_tree(&mut runner).expect("no filters").current();
+        let expr = expr.0.build().expect("well typed");
+        let nonzero = derivative(&expr, Wrt::Score).is_ok_and(|d| !d.is_zero());
+        asked += usize::from(nonzero);
+        compared_with += usize::from(nonzero && compared(&expr, &point).unwrap() > 0);
+    }
+    assert!(compared_with > 300, "{compared_with} of {asked} could be compared");
 }
 
 proptest! {
