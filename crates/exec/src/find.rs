@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use qkvault_graph::{Policy, Refusal, Target, Valid};
+use qkvault_graph::{LibrarySet, Policy, Refusal, Target, Valid};
 use qkvault_probe::{Answer, BuildPolicy, Plan, PlanError, Planner};
 
 use crate::fit::{DriverRule, LoadRules};
-use crate::properties::{PropertiesError, other};
-use crate::raw::load::LoadError;
+use crate::properties::PropertiesError;
+use crate::raw::load_error::LoadError;
 
 /// CUDA versions of drivers that plans are looked for under, newest first, where an older driver's plans load too.
 pub const DRIVERS: [i64; 8] = [13_050, 13_040, 13_030, 13_020, 13_010, 13_000, 12_090, 12_080];
@@ -27,7 +27,10 @@ pub fn candidates(here: &Target) -> Vec<Target> {
         DriverRule::Same => vec![own],
         DriverRule::SameOrNewer => std::iter::once(own).chain(older).collect(),
     };
-    let sets = [here.libraries, other(here.libraries)];
+    let sets = match here.libraries {
+        LibrarySet::Slim => [LibrarySet::Slim, LibrarySet::Full],
+        LibrarySet::Full => [LibrarySet::Full, LibrarySet::Slim],
+    };
     drivers.into_iter().flat_map(|driver| sets.map(|set| with(driver, set))).collect()
 }
 

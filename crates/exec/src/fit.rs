@@ -27,21 +27,30 @@ pub struct LoadRules {
     pub source: &'static str,
 }
 
-/// By version, oldest first. Every version compares its own number, the compute capability and the SM count.
+/// By version, oldest first. Every version compares its own number, the compute capability, the SM count, and limits that follow from the
+/// architecture (threads, registers, shared memory).
 ///
-/// The versions between 9.19 and 9.27 were not measured; they are taken to be as strict as 9.19.
-pub const LOAD_RULES: [LoadRules; 2] = [
+/// Found by changing one property at a time, on an H200 (9.14.0, 9.19.0, 9.27.0) and with device properties in the place of a GPU (those,
+/// 9.16.0, 9.20.0, 9.21.1, 9.22.0, 9.23.0, 9.23.2, 9.24.1, 9.25.1, 9.26.0, 9.26.1 and 9.28.0), which agree. What was found not to matter: name,
+/// PCI id, ordinal, clocks, L2 size, memory size, cooperative launch, blocks per SM.
+pub const LOAD_RULES: [LoadRules; 3] = [
     LoadRules {
         since: CudnnVersion::v9(0, 0),
         driver: DriverRule::Same,
         memory_bus: false,
-        source: "9.14.0 and 9.19.0 on an H200 (driver 13.0): one property changed at a time",
+        source: "seen from 9.14.0 to 9.22.0; before 9.14 assumed",
+    },
+    LoadRules {
+        since: CudnnVersion::v9(23, 0),
+        driver: DriverRule::SameOrNewer,
+        memory_bus: false,
+        source: "seen from 9.23.0 to 9.26.1",
     },
     LoadRules {
         since: CudnnVersion::v9(27, 0),
         driver: DriverRule::SameOrNewer,
         memory_bus: true,
-        source: "9.27.0 on an H200 (driver 13.0): plans for driver 12.8 loaded, for 13.1 not; memory bus 5120 for 6016 refused",
+        source: "seen with 9.27.0 and 9.28.0; newer ones assumed",
     },
 ];
 
@@ -82,7 +91,7 @@ pub enum Mismatch {
         here: i64,
     },
     /// Another driver, where it must be the same one.
-    #[error("it is for the driver of CUDA {}, and this is that of CUDA {} (cuDNN before 9.27 wants the same one)", cuda(*plan), cuda(*here))]
+    #[error("it is for the driver of CUDA {}, and this is that of CUDA {} (cuDNN before 9.23 wants the same one)", cuda(*plan), cuda(*here))]
     OtherDriver {
         /// What the plan is for, major * 1000 + minor * 10.
         plan: i64,
@@ -141,7 +150,7 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 
 /// Says whether a plan fits a machine.
 ///
-/// The library set is not compared: a plan of the slim set was seen to load under the full one (9.19), and the engines are the same.
+/// The library set is not compared: plans of either set were seen to load under the other (9.19).
 ///
 /// # Errors
 ///

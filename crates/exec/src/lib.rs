@@ -1,5 +1,65 @@
 //! Plans on a device: load, bind by role, launch.
+//!
+//! * [`Device`] is a GPU, or an error value that says why there is none.
+//! * [`Session`] is a GPU with a cuDNN: it loads plans ([`Session::load`]) after comparing everything that is known to matter, or finds them in
+//!   a vault first ([`Session::prepare`], [`Engine`]).
+//! * [`LoadedPlan::bind`] takes slices and slots by [`Role`](qkvault_graph::Role), checks them all, and gives a [`Bound`] plan.
+//! * [`Bound::launch`] queues a launch and does nothing else: no probing, hashing, building, allocating or looking up.
+//! * [`raw`] has the same without cudarc: addresses as numbers, streams as pointers. It is all there is without the feature `cudarc`.
+//!
+//! ```no_run
+//! # #[cfg(feature = "cudarc")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use half::bf16;
+//! use qkvault_cache::{Vault, VaultOptions};
+//! use qkvault_exec::{Bindings, Device, Engine, Session};
+//! use qkvault_graph::{Attention, Band, DType, Policy, Role, validate};
+//! use qkvault_probe::{BuildPolicy, Planner};
+//! use qkvault_sys::{Library, Search};
+//!
+//! let device = Device::open(0)?;
+//! let session = Session::open(&device, &Library::open(&Search::default())?)?;
+//! let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, None))?;
+//!
+//! let attention = validate(Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL))?;
+//! let plan = engine.prepare(&attention, &Policy::default(), BuildPolicy::LoadOnly)?.plan;
+//!
+//! let stream = device.context().new_stream()?;
+//! let q = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;
+//! let (k, v) = (stream.alloc_zeros::<bf16>(8 * 512 * 128)?, stream.alloc_zeros::<bf16>(8 * 512 * 128)?);
+//! let mut o = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;
+//! let bindings = Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v).slice_mut(Role::O, &mut o);
+//! let mut bound = plan.bind(bindings.slot(Role::Scale, 0.088_388_35_f32), &stream)?;
+//! bound.launch(&stream)?;
+//! // Another scale, no new plan; then as a CUDA graph.
+//! bound.set_slot(Role::Scale, 0.1_f32)?;
+//! let mut graph = bound.capture(&stream)?;
+//! graph.launch()?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "cudarc"))]
+//! # fn main() {}
+//! ```
+//!
+//! # CUDA graphs
+//!
+//! [`Bound::capture`] records one launch and gives a [`Captured`] one to replay. cudarc's event tracking stays outside the graph.
+//!
+//! To record launches together with other work, capture by cudarc's own means (`begin_capture`, [`Bound::launch`], `end_capture`). Two things
+//! are to be seen to then. Event tracking must be off meanwhile (`CudaContext::disable_event_tracking`): its waits on
+//! events from outside a capture would break it, and [`Bound::launch`] refuses rather than do so. And the session must have as many handles as
+//! launches run at one time ([`SessionOptions::handles`]), because none can be made during a capture. The bound plan must outlive the graph.
+//!
+//! Slots are read when a launch is captured; a replay does not see [`Bound::set_slot`].
+//!
+//! # Threads
+//!
+//! Sessions and loaded plans may be shared among threads; a bound plan may move between them. Handles are leased from the session for each
+//! launch, so that two launches never share one. Nothing is destroyed by the end of a thread.
 
+#![cfg_attr(not(feature = "cudarc"), allow(rustdoc::broken_intra_doc_links))]
+
+mod bind_error;
 mod bindings;
 mod check;
 mod driver;
@@ -13,15 +73,17 @@ mod safe;
 mod scratch;
 mod threads;
 
+pub use bind_error::{BindError, BindErrors};
 pub use bindings::Number;
-pub use check::{BindError, BindErrors, check_bindings, check_workspace};
+pub use check::{check_bindings, check_workspace};
 pub use driver::{MemoryKind, NoDriver, driver, memory_kind};
 pub use find::{DRIVERS, PrepareError, Prepared, candidates, prepare};
 pub use fit::{DriverRule, LOAD_RULES, LoadRules, Mismatch, OtherMachine, check_fit};
 pub use machine::Machine;
-pub use properties::PropertiesError;
+pub use properties::{PropertiesError, present_target};
 pub use raw::bound::{LaunchError, SlotError};
-pub use raw::load::LoadError;
+pub use raw::load::would_load;
+pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};
 pub use scratch::SCRATCH_ALIGNMENT;
 

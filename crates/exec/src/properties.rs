@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use qkvault_graph::{CudnnVersion, DeviceProps, LibrarySet, Profile, Target};
+use qkvault_graph::{CudnnVersion, DeviceProps, Profile, Target};
 use qkvault_probe::{library_set, library_version};
 use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 
@@ -42,12 +42,16 @@ pub enum PropertiesError {
     },
 }
 
-/// The device properties of a GPU by CUDA's ordinal, as the JSON that cuDNN writes.
-pub(crate) fn json_of_ordinal(library: &Arc<Library>, ordinal: i32) -> Result<Vec<u8>, PropertiesError> {
+/// What plans for a GPU that is there are compiled for; `ordinal` is CUDA's. Needs no handle.
+///
+/// # Errors
+///
+/// [`PropertiesError`]; fields that this version of qkvault does not know are named.
+pub fn present_target(library: &Arc<Library>, ordinal: i32) -> Result<Target, PropertiesError> {
     driver()?;
     let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
     device.set_one(A::DEVICEPROP_DEVICE_ID, ordinal)?;
-    Ok(device.finalized()?.get_bytes(A::DEVICEPROP_JSON_REPRESENTATION)?)
+    target(&device.finalized()?.get_bytes(A::DEVICEPROP_JSON_REPRESENTATION)?, library)
 }
 
 /// The device properties of a handle's GPU, as the JSON that cuDNN writes.
@@ -97,14 +101,6 @@ fn unknown_fields(json: &[u8]) -> Vec<String> {
         .flatten()
         .collect();
     found.keys().filter(|name| !known.contains(*name)).cloned().collect()
-}
-
-/// The other library set.
-pub(crate) const fn other(libraries: LibrarySet) -> LibrarySet {
-    match libraries {
-        LibrarySet::Slim => LibrarySet::Full,
-        LibrarySet::Full => LibrarySet::Slim,
-    }
 }
 
 #[cfg(test)]

@@ -3,32 +3,12 @@
 use std::ffi::c_void;
 
 use qkvault_graph::{DType, PlanKey, Role};
-use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind};
+use qkvault_sys::{Descriptor, Error};
 
 use crate::bindings::{Bindings, Number};
-use crate::check::{BindErrors, check_bindings, check_workspace};
-use crate::driver::memory_kind;
+use crate::raw::bind::BindFailure;
 use crate::raw::cells::Cells;
 use crate::raw::load::LoadedPlan;
-
-/// Why a plan was not bound.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindFailure {
-    /// What was bound is wrong.
-    #[error(transparent)]
-    Wrong(#[from] BindErrors),
-    /// cuDNN does not take the variant pack.
-    #[error(
-        "cuDNN does not take what was bound to the plan of '{what}': {source}; report this with what `qkvault doctor` prints"
-    )]
-    Cudnn {
-        /// What the plan computes.
-        what: String,
-        /// What cuDNN answered.
-        source: Error,
-    },
-}
 
 /// Why a slot kept its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,11 +52,12 @@ pub enum LaunchError {
         /// What it computes.
         what: String,
         /// What cuDNN answered.
-        source: Error,
+        source: Box<Error>,
     },
     /// The driver refused a step before or after it.
     #[error(
-        "the launch could not {step}: {detail}; if it is an error of an earlier kernel or of something dropped before, it is reported here          because CUDA tells it late"
+        "the launch could not {step}: {detail}; if it is an error of an earlier kernel or of something dropped before, it is reported here \
+         because CUDA tells it late"
     )]
     Driver {
         /// What was tried.
@@ -96,7 +77,8 @@ pub enum LaunchError {
     },
     /// The stream is being captured while cudarc tracks events, whose waits a capture does not allow.
     #[error(
-        "the stream is being captured, and cudarc's event tracking is on, which would break the capture; use Bound::capture, or turn it off          before the operands are allocated (CudaContext::disable_event_tracking) and order the streams yourself"
+        "the stream is being captured, and cudarc's event tracking is on, which would break the capture; use Bound::capture, or turn it off first \
+         (CudaContext::disable_event_tracking) and order the streams yourself"
     )]
     TrackedCapture,
 }
@@ -108,79 +90,19 @@ pub enum LaunchError {
 /// `Send`, not `Sync`: it may move between threads; one at a time launches it.
 #[derive(Debug)]
 pub struct Bound {
-    pack: Descriptor,
-    cells: Cells,
-    slots: Vec<Slot>,
-    plan: LoadedPlan,
-    workspace: (u64, u64),
+    pub(crate) pack: Descriptor,
+    pub(crate) cells: Cells,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) plan: LoadedPlan,
+    pub(crate) workspace: (u64, u64),
 }
 
+/// Where a slot's value lies.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    role: Role,
-    dtype: DType,
-    cell: usize,
-}
-
-impl LoadedPlan {
-    /// Binds operands, slots and `workspace` (address and bytes; zeros if the plan needs none) by role, after checking them all.
-    ///
-    /// # Errors
-    ///
-    /// [`BindFailure::Wrong`] with everything that is wrong.
-    pub fn bind(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<Bound, BindFailure> {
-        self.check(bindings, workspace)?;
-        let mut values: Vec<u64> = self.facts().fixed.iter().map(|fixed| cell(fixed.value.bytes())).collect();
-        let mut slots = Vec::new();
-        for binding in self.facts().bindings.iter().filter(|b| b.slot) {
-            slots.push(Slot { role: binding.role, dtype: binding.dtype, cell: values.len() });
-            let given = bindings.slots.iter().find(|(role, _)| *role == binding.role);
-            values.push(given.map_or(0, |(_, value)| value.cell()));
-        }
-        let cells = Cells::new(values);
-        let pack = self.pack(bindings, workspace.0, &cells, &slots)?;
-        Ok(Bound { pack, cells, slots, plan: self.clone(), workspace })
-    }
-
-    fn check(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<(), BindErrors> {
-        let ordinal = self.session().machine().ordinal;
-        check_bindings(self.facts(), bindings, ordinal, &memory_kind)?;
-        check_workspace(self.facts(), bindings, self.workspace(), workspace.0, workspace.1)
-    }
-
-    /// The variant pack of checked bindings.
-    fn pack(
-        &self,
-        bindings: &Bindings,
-        workspace: u64,
-        cells: &Cells,
-        slots: &[Slot],
-    ) -> Result<Descriptor, BindFailure> {
-        let at = |address: u64| address as usize as *mut c_void;
-        let fixed = self.facts().fixed.iter().enumerate().map(|(i, fixed)| (fixed.uid, cells.address(i)));
-        let slots = slots.iter().map(|slot| (slot.role.uid(), cells.address(slot.cell)));
-        let operands = bindings.operands.iter().map(|operand| (operand.role.uid(), at(operand.address)));
-        let buffers = self.scratch().buffers.iter().map(|(role, offset)| (role.uid(), at(workspace + offset)));
-        let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) = fixed.chain(slots).chain(operands).chain(buffers).unzip();
-        let make = || {
-            let mut pack = Descriptor::create(&self.session().inner.library, Kind::VARIANT_PACK)?;
-            pack.set(A::VARIANT_PACK_UNIQUE_IDS, &uids)?;
-            // SAFETY: host addresses are those of cells that live as long as the pack; that operands and workspace stay valid is what the
-            // caller promises with each launch, the only thing that follows them.
-            unsafe {
-                pack.set_pointers(A::VARIANT_PACK_DATA_POINTERS, &pointers)?;
-                pack.set_pointers(A::VARIANT_PACK_WORKSPACE, &[at(workspace)])?;
-            }
-            pack.finalized()
-        };
-        make().map_err(|source| BindFailure::Cudnn { what: self.facts().what.clone(), source })
-    }
-}
-
-fn cell(bytes: [u8; 4]) -> u64 {
-    let mut cell = [0; 8];
-    cell[..4].copy_from_slice(&bytes);
-    u64::from_ne_bytes(cell)
+pub(crate) struct Slot {
+    pub(crate) role: Role,
+    pub(crate) dtype: DType,
+    pub(crate) cell: usize,
 }
 
 impl Bound {
@@ -241,7 +163,7 @@ impl Bound {
         // SAFETY: the caller's promise.
         unsafe { self.queue(stream) }.map_err(|source| {
             let facts = self.plan.facts();
-            LaunchError::Refused { key: facts.key, what: facts.what.clone(), source }
+            LaunchError::Refused { key: facts.key, what: facts.what.clone(), source: Box::new(source) }
         })
     }
 

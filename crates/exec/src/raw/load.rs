@@ -4,116 +4,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use qkvault_graph::{CudnnVersion, PlanKey, Role};
-use qkvault_probe::{Plan, PlanFacts};
-use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, Status};
+use qkvault_graph::Target;
+use qkvault_probe::{Plan, PlanFacts, library_version};
+use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, Library};
 
-use crate::fit::{OtherMachine, check_fit};
-use crate::raw::session::{Session, SessionError};
+use crate::fit::check_fit;
+use crate::machine::Machine;
+use crate::raw::load_error::LoadError;
+use crate::raw::session::Session;
 use crate::scratch::{self, Scratch};
-
-/// Why a plan was not loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The plan is for another machine; cuDNN was not asked.
-    #[error(transparent)]
-    OtherMachine(#[from] OtherMachine),
-    /// The plan needs more scratch memory than the session allows.
-    #[error(
-        "plan {key} ({what}) needs {need} bytes of workspace, and the budget is {budget}; raise SessionOptions::workspace_budget, or compile \
-         with a workspace limit (Policy::workspace_limit)"
-    )]
-    WorkspaceTooLarge {
-        /// The plan.
-        key: PlanKey,
-        /// What it computes.
-        what: String,
-        /// Bytes that a launch needs.
-        need: u64,
-        /// Bytes that it may have.
-        budget: u64,
-    },
-    /// The plan has another length than its facts say.
-    #[error(
-        "plan {key} ({what}) has {found} bytes where its facts say {expected}; remove it (`qkvault cache verify`) and build it again"
-    )]
-    Length {
-        /// The plan.
-        key: PlanKey,
-        /// What it computes.
-        what: String,
-        /// What the facts say.
-        expected: u64,
-        /// What there is.
-        found: u64,
-    },
-    /// The plan needs a buffer cleared before each launch, as only old versions do.
-    #[error(
-        "plan {key} ({what}) wants {role} cleared before each launch, as cuDNN {cudnn} does not do it; use cuDNN 9.6 or newer"
-    )]
-    NeedsClearing {
-        /// The plan.
-        key: PlanKey,
-        /// What it computes.
-        what: String,
-        /// The buffer.
-        role: Role,
-        /// The version.
-        cudnn: CudnnVersion,
-    },
-    /// cuDNN does not take the plan.
-    #[error("cuDNN does not load plan {key} ({what}): {source}; {}", advice(source))]
-    Refused {
-        /// The plan.
-        key: PlanKey,
-        /// What it computes.
-        what: String,
-        /// What cuDNN answered.
-        source: Error,
-    },
-    /// cuDNN reports another workspace than the facts.
-    #[error(
-        "plan {key} ({what}) needs {found} bytes of workspace as cuDNN loads it, and its facts say {expected}; facts and plan are not of one \
-         build: remove it (`qkvault cache verify`) and build it again"
-    )]
-    Workspace {
-        /// The plan.
-        key: PlanKey,
-        /// What it computes.
-        what: String,
-        /// What the facts say.
-        expected: u64,
-        /// What cuDNN says.
-        found: i64,
-    },
-    /// cuDNN could not be readied.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// cuDNN gave no object to load into.
-    #[error("cuDNN could not load: {0}")]
-    Cudnn(#[from] Error),
-}
-
-/// What to do about cuDNN's answer to a plan.
-fn advice(error: &Error) -> &'static str {
-    let Error::Call(call) = error else {
-        return "the library is not usable here: `qkvault doctor` shows what is loaded";
-    };
-    match call.status {
-        Status::SERIALIZATION_VERSION_MISMATCH => {
-            "it is written in another version's form: compile it again with the cuDNN that is loaded"
-        }
-        Status::SUBLIBRARY_VERSION_MISMATCH => {
-            "it was compiled by another cuDNN, or libraries of several versions are mixed here: compile it again with the one that is \
-             loaded, and see `qkvault doctor` for the loaded files"
-        }
-        Status::NOT_SUPPORTED_ARCH_MISMATCH => {
-            "it was compiled for another GPU or driver: capture this machine's profile (`qkvault profile capture`) and compile for that"
-        }
-        _ => "build it again; if that does not help, report it with the plan's key and what `qkvault doctor` prints",
-    }
-}
 
 /// A plan on a device. Cloning gives another hand on the same one.
 ///
@@ -163,21 +62,54 @@ impl Session {
         check_fit(facts, &self.inner.machine)?;
         let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_budget)?;
         self.enter()?;
-        let (key, what) = (facts.key, || facts.what.clone());
-        let mut descriptor = Descriptor::create(&self.inner.library, Kind::EXECUTION_PLAN)?;
-        let refused = |source| LoadError::Refused { key, what: what(), source };
-        descriptor.set(A::EXECUTION_PLAN_JSON_REPRESENTATION, blob).map_err(refused)?;
-        descriptor
-            .set_handle(A::EXECUTION_PLAN_HANDLE, self.inner.pool.lease(std::ptr::null_mut())?.handle())
-            .map_err(refused)?;
-        descriptor.finalize().map_err(refused)?;
-        let found = descriptor.get_one::<i64>(A::EXECUTION_PLAN_WORKSPACE_SIZE)?;
-        if u64::try_from(found) != Ok(facts.workspace) {
-            return Err(LoadError::Workspace { key, what: what(), expected: facts.workspace, found });
-        }
+        let descriptor = descriptor(&self.inner.library, plan, |plan| {
+            plan.set_handle(A::EXECUTION_PLAN_HANDLE, self.inner.pool.lease(std::ptr::null_mut())?.handle())
+        })?;
         let (facts, session) = (facts.clone(), self.clone());
         Ok(LoadedPlan { inner: Arc::new(Loaded { plan: Mutex::new(descriptor), facts, scratch, session }) })
     }
+}
+
+/// Asks cuDNN whether a plan would load on a machine that need not be there: what `Session::load` does, with device properties in the
+/// place of a handle. No GPU is needed, only something that serves as `libcuda.so.1` (`qkvault_probe::Compiler::open` sees to that).
+///
+/// # Errors
+///
+/// [`LoadError`], as loading there would give.
+pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
+    check_fit(&plan.facts, &Machine { cudnn: library_version(library), ..Machine::of(target) })?;
+    check_facts(&plan.facts, plan.blob.len() as u64, None)?;
+    let json = target.device.json_for(target.cudnn).map_err(LoadError::Properties)?;
+    let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
+    device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
+    device.finalize()?;
+    descriptor(library, plan, |plan| plan.set_descriptor(A::EXECUTION_PLAN_DEVICEPROP, &device)).map(drop)
+}
+
+/// cuDNN's plan of a plan's bytes, for the machine that `attach` names; its workspace is compared with the facts.
+fn descriptor(
+    library: &Arc<Library>,
+    plan: &Plan,
+    attach: impl FnOnce(&mut Descriptor) -> Result<(), Error>,
+) -> Result<Descriptor, LoadError> {
+    let Plan { facts, blob } = plan;
+    let mut descriptor = Descriptor::create(library, Kind::EXECUTION_PLAN)?;
+    let take = || {
+        descriptor.set(A::EXECUTION_PLAN_JSON_REPRESENTATION, blob)?;
+        attach(&mut descriptor)?;
+        descriptor.finalize()?;
+        descriptor.get_one::<i64>(A::EXECUTION_PLAN_WORKSPACE_SIZE)
+    };
+    let found = take().map_err(|source| LoadError::Refused {
+        key: facts.key,
+        what: facts.what.clone(),
+        source: Box::new(source),
+    })?;
+    if u64::try_from(found) != Ok(facts.workspace) {
+        let (key, what) = (facts.key, facts.what.clone());
+        return Err(LoadError::Workspace { key, what, expected: facts.workspace, found });
+    }
+    Ok(descriptor)
 }
 
 /// What can be said against a plan's own facts, without cuDNN; the division of its scratch memory if nothing.
@@ -223,5 +155,68 @@ impl LoadedPlan {
 
     pub(crate) fn descriptor(&self) -> MutexGuard<'_, Descriptor> {
         self.inner.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role};
+    use qkvault_probe::Binding;
+
+    fn facts(cudnn: CudnnVersion, buffers: &[(Role, u64)]) -> PlanFacts {
+        let buffer =
+            |&(role, bytes)| Binding { role, dtype: DType::F32, slot: false, output: true, bytes, alignment: 16 };
+        PlanFacts {
+            key: PlanKey::from_bytes([1; 32]),
+            graph_key: GraphKey::from_bytes([2; 32]),
+            what: "bwd".into(),
+            cudnn,
+            libraries: LibrarySet::Slim,
+            sm: 90,
+            multi_processors: 132,
+            driver: 13_000,
+            memory_bus: None,
+            engine: String::new(),
+            workspace: 1000,
+            compile_ms: 0,
+            blob_bytes: 5,
+            bindings: buffers.iter().map(buffer).collect(),
+            fixed: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn buffers_follow_the_workspace_and_count_towards_the_budget() {
+        let facts = facts(CudnnVersion::v9(19, 0), &[(Role::O, 999), (Role::SoftmaxSum, 10), (Role::DqAccum, 300)]);
+        let scratch = check_facts(&facts, 5, None).expect("no budget");
+        assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 1024), (Role::DqAccum, 1280)]);
+        assert_eq!(scratch.bytes, 1580);
+        assert_eq!(check_facts(&facts, 5, Some(1580)).expect("just enough"), scratch);
+        let error = check_facts(&facts, 5, Some(1579)).expect_err("one byte short");
+        assert!(matches!(error, LoadError::WorkspaceTooLarge { need: 1580, budget: 1579, .. }), "{error}");
+        assert!(error.to_string().contains("workspace_budget"), "{error}");
+    }
+
+    #[test]
+    fn sizes_beyond_all_memory_fit_no_budget_and_do_not_overflow() {
+        let mut facts = facts(CudnnVersion::v9(19, 0), &[(Role::SoftmaxSum, 100)]);
+        facts.workspace = u64::MAX;
+        assert!(matches!(check_facts(&facts, 5, Some(u64::MAX - 1)), Err(LoadError::WorkspaceTooLarge { .. })));
+    }
+
+    #[test]
+    fn facts_of_another_length_are_an_error() {
+        let facts = facts(CudnnVersion::v9(19, 0), &[]);
+        let error = check_facts(&facts, 4, None).expect_err("a byte is missing");
+        assert!(matches!(error, LoadError::Length { expected: 5, found: 4, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_version_that_wants_its_sums_cleared_is_refused() {
+        let old = facts(CudnnVersion::v9(5, 1), &[(Role::DqAccum, 300)]);
+        let error = check_facts(&old, 5, None).expect_err("nobody clears it");
+        assert!(matches!(error, LoadError::NeedsClearing { role: Role::DqAccum, .. }), "{error}");
+        assert!(check_facts(&facts(CudnnVersion::v9(5, 1), &[(Role::SoftmaxSum, 4)]), 5, None).is_ok());
     }
 }

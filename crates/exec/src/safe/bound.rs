@@ -7,9 +7,10 @@ use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaStream, DevicePtrMut};
 use qkvault_graph::Role;
 
+use crate::bind_error::BindErrors;
 use crate::bindings::Number;
 use crate::raw;
-use crate::raw::bound::{BindFailure as RawFailure, LaunchError, SlotError};
+use crate::raw::bound::{LaunchError, SlotError};
 use crate::safe::device::Device;
 use crate::safe::operands::{Bindings, Tracked};
 use crate::safe::workspace::{Workspace, WorkspaceError};
@@ -18,12 +19,24 @@ use crate::safe::workspace::{Workspace, WorkspaceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindFailure {
-    /// What was bound is wrong, or cuDNN does not take it.
+    /// What was bound is wrong.
     #[error(transparent)]
-    Raw(#[from] RawFailure),
+    Wrong(#[from] BindErrors),
     /// There is no memory for the workspace.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    /// cuDNN does not take what was bound.
+    #[error(transparent)]
+    Cudnn(Box<raw::BindFailure>),
+}
+
+impl From<raw::BindFailure> for BindFailure {
+    fn from(failure: raw::BindFailure) -> BindFailure {
+        match failure {
+            raw::BindFailure::Wrong(errors) => BindFailure::Wrong(errors),
+            other @ raw::BindFailure::Cudnn { .. } => BindFailure::Cudnn(Box::new(other)),
+        }
+    }
 }
 
 /// A plan with its slices, ready to be launched any number of times.

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, DriverError};
 use qkvault_graph::{DeviceProps, Target};
-use qkvault_probe::library_version;
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
-use crate::properties::{self, PropertiesError};
+use crate::properties::{PropertiesError, present_target};
 use crate::raw::session::Place;
 
 /// Why there is no GPU to use.
@@ -136,7 +135,7 @@ impl Device {
     ///
     /// [`PropertiesError`]; fields that this version of qkvault does not know are named.
     pub fn properties(&self, library: &Arc<Library>) -> Result<DeviceProps, PropertiesError> {
-        properties::read(&self.json(library)?, library_version(library))
+        Ok(self.target(library)?.device)
     }
 
     /// What plans for this GPU under this cuDNN are compiled for.
@@ -145,12 +144,8 @@ impl Device {
     ///
     /// As [`Device::properties`].
     pub fn target(&self, library: &Arc<Library>) -> Result<Target, PropertiesError> {
-        properties::target(&self.json(library)?, library)
-    }
-
-    fn json(&self, library: &Arc<Library>) -> Result<Vec<u8>, PropertiesError> {
         // Ordinals of an open context are small.
-        properties::json_of_ordinal(library, c_int::try_from(self.ordinal()).unwrap_or(c_int::MAX))
+        present_target(library, c_int::try_from(self.ordinal()).unwrap_or(c_int::MAX))
     }
 }
 

@@ -10,7 +10,7 @@ use qkvault_sys::Library;
 
 use crate::find::{PrepareError, Prepared};
 use crate::raw;
-use crate::raw::load::LoadError;
+use crate::raw::load_error::LoadError;
 use crate::raw::session::{SessionError, SessionOptions};
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::Device;

@@ -1,0 +1,261 @@
+//! Binding: every mistake is found, named by its role, and all of them at once.
+
+mod common;
+
+use common::{forward, h200, operand};
+use proptest::prelude::*;
+use qkvault_exec::raw::{Bindings, Operand};
+use qkvault_exec::{BindError, MemoryKind, SCRATCH_ALIGNMENT, check_bindings, check_workspace};
+use qkvault_graph::{CudnnVersion, DType, Role};
+use qkvault_probe::PlanFacts;
+
+const GPU: i32 = 0;
+/// Where the operands lie in these tests, one after the other.
+const BASE: u64 = 0x7f00_0000_0000;
+
+fn facts() -> PlanFacts {
+    forward(&h200(CudnnVersion::v9(27, 0)))
+}
+
+fn address(i: u64) -> u64 {
+    BASE + i * 0x1_0000
+}
+
+/// Everything as it should be, without the roles in `but`.
+fn good_but(but: &[Role]) -> Bindings {
+    let mut bindings = Bindings::new();
+    for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !but.contains(&b.role)) {
+        bindings = match (b.slot, b.dtype) {
+            (false, _) => bindings.tensor(b.role, address(i as u64), b.bytes),
+            (true, DType::I32) => bindings.slot(b.role, -3),
+            (true, _) => bindings.slot(b.role, 0.125_f32),
+        };
+    }
+    bindings
+}
+
+fn device(_: u64) -> MemoryKind {
+    MemoryKind::Device(GPU)
+}
+
+fn errors_on(bindings: &Bindings, memory: &dyn Fn(u64) -> MemoryKind) -> Vec<BindError> {
+    let errors = check_bindings(&facts(), bindings, GPU, memory).map_or_else(|e| e.into_vec(), |()| Vec::new());
+    for error in &errors {
+        assert!(!error.to_string().is_empty());
+    }
+    errors
+}
+
+fn errors(bindings: &Bindings) -> Vec<BindError> {
+    errors_on(bindings, &device)
+}
+
+/// The good bindings with one operand's address, bytes or type changed.
+fn with(role: Role, change: impl FnOnce(&mut Operand)) -> Bindings {
+    let at = facts().bindings.iter().position(|b| b.role == role).expect("the plan has it") as u64;
+    let mut operand = Operand { role, address: address(at), bytes: 4096, dtype: None, writable: true };
+    change(&mut operand);
+    good_but(&[role]).operand(operand)
+}
+
+#[test]
+fn what_is_right_is_taken() {
+    assert_eq!(errors(&good_but(&[])), []);
+    // More memory than the plan reaches over, managed memory, and a driver that cannot be asked are no mistakes.
+    assert_eq!(errors(&with(Role::Q, |q| q.bytes = 5000)), []);
+    for kind in [MemoryKind::Managed, MemoryKind::Unknown] {
+        assert_eq!(errors_on(&good_but(&[]), &|_| kind), []);
+    }
+}
+
+#[test]
+fn p20_missing_extra_and_duplicate_roles_are_named() {
+    let missing = errors(&good_but(&[Role::K, Role::Scale]));
+    assert_eq!(
+        missing,
+        [
+            BindError::Missing { role: Role::K, slot: false, dtype: DType::BF16, bytes: 4096 },
+            BindError::Missing { role: Role::Scale, slot: true, dtype: DType::F32, bytes: 4 },
+        ]
+    );
+    assert!(missing[0].to_string().contains("K is missing") && missing[1].to_string().contains("`slot`"));
+
+    let extra = errors(&good_but(&[]).tensor(Role::DQ, address(20), 64).slot(Role::Slot(9), 1.0_f32));
+    let [BindError::Extra { role: Role::DQ, plan_has }, BindError::Extra { role: Role::Slot(9), .. }] = &extra[..]
+    else {
+        panic!("{extra:?}")
+    };
+    assert!(plan_has.contains(&Role::Stats) && extra[0].to_string().contains("Stats"));
+
+    let twice = good_but(&[]).tensor(Role::Q, address(21), 4096).slot(Role::Scale, 2.0_f32);
+    assert_eq!(
+        errors(&twice),
+        [BindError::Duplicate { role: Role::Q, times: 2 }, BindError::Duplicate { role: Role::Scale, times: 2 }]
+    );
+}
+
+#[test]
+fn p20_the_order_of_binding_means_nothing() {
+    let mut reversed = Bindings::new().slot(Role::Slot(0), 1).slot(Role::Scale, 1.0_f32);
+    for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !b.slot).rev() {
+        reversed = reversed.tensor(b.role, address(i as u64), b.bytes);
+    }
+    assert_eq!(errors(&reversed), []);
+}
+
+#[test]
+fn a_buffer_of_the_workspace_is_not_the_callers_to_bind() {
+    let mut facts = facts();
+    facts.bindings.push(operand(Role::DqAccum, DType::F32, true, 512));
+    let check = |bindings| check_bindings(&facts, &bindings, GPU, &device).map_err(|e| e.into_vec());
+    assert_eq!(check(good_but(&[])), Ok(()));
+    assert_eq!(
+        check(good_but(&[]).tensor(Role::DqAccum, address(20), 512)),
+        Err(vec![BindError::Internal { role: Role::DqAccum }])
+    );
+}
+
+#[test]
+fn p17_numbers_and_tensors_are_not_taken_for_each_other() {
+    let number = good_but(&[Role::V]).slot(Role::V, 1.0_f32);
+    assert_eq!(errors(&number), [BindError::NotANumber { role: Role::V, dtype: DType::BF16, bytes: 4096 }]);
+    let tensor = good_but(&[Role::Scale]).tensor(Role::Scale, address(20), 4);
+    assert_eq!(errors(&tensor), [BindError::NotATensor { role: Role::Scale, dtype: DType::F32 }]);
+}
+
+#[test]
+fn wrong_element_types_are_named() {
+    let given = Some(DType::F16);
+    assert_eq!(
+        errors(&with(Role::Q, |q| q.dtype = given)),
+        [BindError::WrongDType { role: Role::Q, needed: DType::BF16, given: DType::F16 }]
+    );
+    assert_eq!(
+        errors(&good_but(&[Role::Scale]).slot(Role::Scale, 1)),
+        [BindError::WrongDType { role: Role::Scale, needed: DType::F32, given: DType::I32 }]
+    );
+}
+
+#[test]
+fn sizes_and_addresses_are_checked() {
+    assert_eq!(
+        errors(&with(Role::Q, |q| q.bytes = 4095)),
+        [BindError::TooSmall { role: Role::Q, needed: 4096, given: 4095 }]
+    );
+    assert_eq!(errors(&with(Role::V, |v| v.address = 0)), [BindError::Null { role: Role::V }]);
+    let end = u64::MAX - 15;
+    assert_eq!(
+        errors(&with(Role::V, |v| v.address = end)),
+        [BindError::OutOfRange { role: Role::V, address: end, bytes: 4096 }]
+    );
+}
+
+#[test]
+fn p21_each_operand_off_by_two_bytes_is_misaligned() {
+    for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !b.slot) {
+        let off = address(i as u64) + 2;
+        assert_eq!(
+            errors(&with(b.role, |o| o.address = off)),
+            [BindError::Misaligned { role: b.role, address: off, needed: 16 }]
+        );
+    }
+}
+
+#[test]
+fn p17_memory_that_is_not_this_gpus_is_refused() {
+    let k = address(1);
+    let at_k = |kind| move |address| if address == k { kind } else { MemoryKind::Device(GPU) };
+    for found in [MemoryKind::PinnedHost, MemoryKind::Unregistered] {
+        assert_eq!(
+            errors_on(&good_but(&[]), &at_k(found)),
+            [BindError::NotDevice { role: Role::K, address: k, found }]
+        );
+    }
+    assert_eq!(
+        errors_on(&good_but(&[]), &at_k(MemoryKind::Device(3))),
+        [BindError::OtherDevice { role: Role::K, found: 3, needed: GPU }]
+    );
+}
+
+#[test]
+fn an_output_needs_memory_of_its_own_that_may_be_written() {
+    assert_eq!(errors(&with(Role::O, |o| o.writable = false)), [BindError::NotWritable { role: Role::O }]);
+    // An input that could be written to is an input.
+    assert_eq!(errors(&with(Role::K, |k| k.writable = true)), []);
+
+    // O in the place of Q; the error names the output first, whatever the order.
+    let (at, q) = ((address(0), address(0) + 4096), address(0));
+    assert_eq!(
+        errors(&with(Role::O, |o| o.address = q)),
+        [BindError::Overlap { role: Role::O, other: Role::Q, at, other_at: at }]
+    );
+    // Two outputs; by the plan's bytes (256 of Stats), not by the caller's 4096.
+    let inside = with(Role::Stats, |s| s.address = address(3) + 4096 - 16);
+    assert!(matches!(errors(&inside)[..], [BindError::Overlap { role: Role::O, other: Role::Stats, .. }]));
+    assert_eq!(errors(&with(Role::Stats, |s| s.address = address(4) - 256)), []);
+    // Inputs may share: K and V of a latent cache do.
+    assert_eq!(errors(&with(Role::V, |v| v.address = address(1))), []);
+    // What only interleaves is said to.
+    assert_eq!(errors(&inside.interleaved(Role::Stats, Role::O)), []);
+}
+
+#[test]
+fn everything_wrong_is_told_at_once() {
+    let bindings = good_but(&[Role::V, Role::O]).tensor(Role::O, address(0) + 1, 10).tensor(Role::DK, 16, 16);
+    let errors = check_bindings(&facts(), &bindings, GPU, &device).expect_err("much is wrong");
+    assert_eq!(errors.len(), 5, "{errors}");
+    let text = errors.to_string();
+    for part in ["V is missing", "O has 10 bytes", "multiple of 16", "dK was bound", "overlaps Q", &facts().what] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}
+
+#[test]
+fn p36_the_workspace_is_checked_before_a_launch() {
+    let (facts, bindings) = (facts(), good_but(&[]));
+    let check =
+        |needed, address, given| check_workspace(&facts, &bindings, needed, address, given).map_err(|e| e.into_vec());
+    let far = address(30);
+    assert_eq!(check(1024, far, 1024), Ok(()));
+    assert_eq!(check(0, 0, 0), Ok(()));
+    for (address, given) in [(far, 1023), (0, 1024), (far + 16, 1024)] {
+        assert_eq!(check(1024, address, given), Err(vec![BindError::Workspace { address, given, needed: 1024 }]));
+    }
+    let over_v = address(2) + 2048;
+    assert!(over_v.is_multiple_of(SCRATCH_ALIGNMENT));
+    assert_eq!(check(1024, over_v, 1024), Err(vec![BindError::WorkspaceOverlap { role: Role::V }]));
+}
+
+proptest! {
+    /// Operands laid one after the other in any order, with any gaps that keep their alignment, are always taken; any one of them moved
+    /// to where an output lies is always refused.
+    #[test]
+    fn ranges_overlap_exactly_when_they_share_an_address(
+        order in Just(vec![0_usize, 1, 2, 3, 4]).prop_shuffle(),
+        gaps in proptest::collection::vec(0_u64..5, 5),
+        moved in 0_usize..5,
+        by in 0_u64..64,
+    ) {
+        let facts = facts();
+        let mut at = BASE;
+        let mut places = [0_u64; 5];
+        for (&i, gap) in order.iter().zip(&gaps) {
+            at += gap * 16;
+            places[i] = at;
+            at += facts.bindings[i].bytes;
+        }
+        let bind = |places: &[u64; 5]| {
+            let slots = Bindings::new().slot(Role::Scale, 1.0_f32).slot(Role::Slot(0), 0);
+            facts.bindings.iter().zip(places).fold(slots, |all, (b, &at)| all.tensor(b.role, at, b.bytes))
+        };
+        prop_assert_eq!(check_bindings(&facts, &bind(&places), GPU, &device), Ok(()));
+
+        let output = if moved == 3 { 4 } else { 3 };
+        let bytes = facts.bindings[output].bytes;
+        places[moved] = places[output] + by * 16 % bytes;
+        let refused = check_bindings(&facts, &bind(&places), GPU, &device);
+        let names = |e: &BindError| matches!(e, BindError::Overlap { role, other, .. }
+            if [*role, *other].contains(&facts.bindings[moved].role));
+        prop_assert!(refused.is_err_and(|errors| errors.iter().any(names)));
+    }
+}

@@ -1,0 +1,56 @@
+//! What the tests of this package share: facts of plans that were never compiled, and stated requirements.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use qkvault_graph::op::Constant;
+use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Profile, Role, Target};
+use qkvault_probe::{Binding, Fixed, PlanFacts};
+
+/// A requirement of a test that this machine does not meet: said, and a failure where the variable promises that it is met.
+pub fn unmet(variable: &str, what: &str) {
+    let reason = format!("requirement not met: {what}");
+    assert!(std::env::var_os(variable).is_none_or(|value| value != "1"), "{reason}");
+    println!("{reason}");
+}
+
+/// The H200 of the built-in profile under a cuDNN.
+pub fn h200(cudnn: CudnnVersion) -> Target {
+    Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim)
+}
+
+pub fn operand(role: Role, dtype: DType, output: bool, bytes: u64) -> Binding {
+    Binding { role, dtype, slot: false, output, bytes, alignment: 16 }
+}
+
+pub fn slot(role: Role, dtype: DType) -> Binding {
+    Binding { role, dtype, slot: true, output: false, bytes: dtype.size() as u64, alignment: dtype.size() as u32 }
+}
+
+/// A made-up forward: four bf16 operands of 4 KiB, statistics, two slots and a constant.
+pub fn forward(target: &Target) -> PlanFacts {
+    PlanFacts {
+        key: PlanKey::from_bytes([7; 32]),
+        graph_key: GraphKey::from_bytes([8; 32]),
+        what: "fwd bf16 b1 h4 q16 kv16 d32".into(),
+        cudnn: target.cudnn,
+        libraries: target.libraries,
+        sm: target.sm(),
+        multi_processors: target.device.multi_processor_count,
+        driver: target.device.driver_ver,
+        memory_bus: target.device.memory_bus_width,
+        engine: String::new(),
+        workspace: 1024,
+        compile_ms: 1,
+        blob_bytes: 3,
+        bindings: vec![
+            operand(Role::Q, DType::BF16, false, 4096),
+            operand(Role::K, DType::BF16, false, 4096),
+            operand(Role::V, DType::BF16, false, 4096),
+            operand(Role::O, DType::BF16, true, 4096),
+            operand(Role::Stats, DType::F32, true, 256),
+            slot(Role::Scale, DType::F32),
+            slot(Role::Slot(0), DType::I32),
+        ],
+        fixed: vec![Fixed { uid: 10_003, value: Constant::f32(-1.0) }],
+    }
+}

@@ -1,0 +1,105 @@
+//! Whether a plan fits a machine: every difference that matters is found before cuDNN is asked, and none that does not.
+
+mod common;
+
+use common::{forward, h200};
+use qkvault_exec::{LOAD_RULES, LoadRules, Machine, Mismatch, check_fit};
+use qkvault_graph::{CudnnVersion, LibrarySet, Target};
+
+const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
+const MIDDLE: CudnnVersion = CudnnVersion::v9(25, 1);
+const NEW: CudnnVersion = CudnnVersion::v9(27, 0);
+
+/// The mismatches of a plan for an H200 on a machine that differs from it.
+fn on(cudnn: CudnnVersion, change: impl FnOnce(&mut Target)) -> Vec<Mismatch> {
+    let target = h200(cudnn);
+    let mut here = target.clone();
+    change(&mut here);
+    match check_fit(&forward(&target), &Machine::of(&here)) {
+        Ok(()) => Vec::new(),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.contains(&error.key.to_string()) && text.contains("qkvault warm"), "{text}");
+            error.mismatches
+        }
+    }
+}
+
+#[test]
+fn rules_are_in_order_and_every_version_has_some() {
+    assert!(LOAD_RULES.is_sorted_by(|a, b| a.since < b.since));
+    assert_eq!(LoadRules::of(CudnnVersion::v9(0, 0)), &LOAD_RULES[0]);
+    assert_eq!(LoadRules::of(CudnnVersion::v9(22, 99)), &LOAD_RULES[0]);
+    assert_eq!(LoadRules::of(CudnnVersion::v9(23, 0)), &LOAD_RULES[1]);
+    assert_eq!(LoadRules::of(CudnnVersion::v9(99, 0)), &LOAD_RULES[2]);
+}
+
+#[test]
+fn a_plan_fits_the_machine_it_is_for_and_what_does_not_matter_does_not() {
+    for cudnn in [OLD, MIDDLE, NEW] {
+        assert_eq!(on(cudnn, |_| ()), []);
+        let same = on(cudnn, |here| {
+            here.libraries = LibrarySet::Full;
+            here.device.device_name = "another board".into();
+            here.device.pci_device_id = 99;
+            here.device.cuda_device_id = 3;
+            here.device.l2_cache_size = 1;
+            here.device.total_global_mem = 1;
+        });
+        assert_eq!(same, []);
+    }
+}
+
+#[test]
+fn p35_another_cudnn_is_named_with_what_to_do() {
+    let error = check_fit(&forward(&h200(OLD)), &Machine::of(&h200(NEW))).expect_err("another version");
+    assert_eq!(error.mismatches, [Mismatch::OtherCudnn { plan: OLD, here: NEW }]);
+    let text = error.to_string();
+    assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
+    // A patch level is another version too.
+    let (plan, here) = (CudnnVersion::v9(19, 0), CudnnVersion::v9(19, 1));
+    assert_eq!(on(plan, |t| t.cudnn = here), [Mismatch::OtherCudnn { plan, here }]);
+}
+
+#[test]
+fn p35_another_gpu_is_named() {
+    for cudnn in [OLD, MIDDLE, NEW] {
+        assert_eq!(on(cudnn, |t| t.device.device_ver = 1000), [Mismatch::OtherSm { plan: 90, here: 100 }]);
+        let fewer = on(cudnn, |t| t.device.multi_processor_count = 114);
+        assert_eq!(fewer, [Mismatch::OtherSmCount { plan: 132, here: 114 }]);
+    }
+}
+
+#[test]
+fn the_driver_must_be_the_same_before_9_23_and_no_older_from_then_on() {
+    for (driver, here) in [(12_080, "12.8"), (13_010, "13.1")] {
+        let mismatches = on(OLD, |t| t.device.driver_ver = driver);
+        assert_eq!(mismatches, [Mismatch::OtherDriver { plan: 13_000, here: driver }]);
+        let text = mismatches[0].to_string();
+        assert!(text.contains("CUDA 13.0") && text.contains(here), "{text}");
+    }
+    for cudnn in [MIDDLE, NEW] {
+        assert_eq!(on(cudnn, |t| t.device.driver_ver = 13_010), []);
+        let older = on(cudnn, |t| t.device.driver_ver = 12_080);
+        assert_eq!(older, [Mismatch::OlderDriver { plan: 13_000, here: 12_080 }]);
+    }
+}
+
+#[test]
+fn the_memory_bus_matters_from_9_27_on() {
+    let h100 = |t: &mut Target| t.device.memory_bus_width = Some(5120);
+    assert_eq!(on(OLD, h100), []);
+    assert_eq!(on(MIDDLE, h100), []);
+    assert_eq!(on(NEW, h100), [Mismatch::OtherMemoryBus { plan: Some(6016), here: Some(5120) }]);
+}
+
+#[test]
+fn all_differences_are_told_at_once() {
+    let mismatches = on(NEW, |t| {
+        t.device.device_ver = 890;
+        t.device.multi_processor_count = 142;
+        t.device.driver_ver = 12_080;
+        t.device.memory_bus_width = Some(384);
+    });
+    assert_eq!(mismatches.len(), 4, "{mismatches:?}");
+}

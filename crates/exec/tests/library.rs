@@ -1,0 +1,186 @@
+//! The real cuDNN, without a GPU: what it takes and refuses when a plan is loaded is what the rules say, change by change.
+//!
+//! Needs a fetched slim cuDNN of each version; with `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
+
+mod common;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{h200, unmet};
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
+use qkvault_graph::{Attention, Band, DType, LibrarySet, Policy, Target, validate};
+use qkvault_probe::{BuildPolicy, Compiler, Failure, Plan, PlanFacts, Planner, library_set, library_version};
+use qkvault_sys::{Error, Library, Search, Status, Version};
+
+const ALONE: &str = "QKVAULT_TEST_ALONE";
+
+/// Runs a test's body in a process of its own, since one process loads one cuDNN.
+fn alone(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some_and(|name| name == test) {
+        return body();
+    }
+    let program = std::env::current_exe().expect("a test has a program");
+    let done = Command::new(program).args(["--exact", test, "--nocapture"]).env(ALONE, test).output();
+    let done = done.expect("it can be started");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{test}, run alone, ended with {}:\n{said}", done.status);
+    assert!(said.contains("1 passed"), "{test} is not the name of a test:\n{said}");
+    print!("{said}");
+}
+
+/// A plan for an H200, compiled here, with the library that compiled it.
+fn plan(version: Version) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
+    let search = Search::default().version(version).set(qkvault_sys::LibrarySet::Slim);
+    let compiler = match Compiler::open(&search) {
+        Ok(compiler) => compiler,
+        Err(Failure::Broken(Error::Load(error))) => {
+            unmet("QKVAULT_REQUIRE_CUDNN", &format!("no cuDNN {version} (slim): {error}"));
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let library = Arc::clone(compiler.library());
+    let target = h200(library_version(&library));
+    let target = Target { libraries: library_set(&library), ..target };
+    let attention = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
+    let attention = validate(attention).expect("valid");
+    let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+    let plan = answer.expect("it can be compiled").outcome.expect("cuDNN takes it");
+    Some((library, target, plan))
+}
+
+/// The same plan with other facts: what the rules would let through is put to cuDNN.
+fn with(plan: &Plan, change: impl FnOnce(&mut PlanFacts)) -> Plan {
+    let mut plan = plan.clone();
+    change(&mut plan.facts);
+    plan
+}
+
+/// Changes of the H200 that a plan for it may meet, by name.
+fn changes() -> Vec<(&'static str, fn(&mut Target))> {
+    vec![
+        ("nothing", |_| ()),
+        ("library set", |t| t.libraries = LibrarySet::Full),
+        ("fewer SMs", |t| t.device.multi_processor_count = 114),
+        ("more SMs", |t| t.device.multi_processor_count = 144),
+        ("sm_89", |t| t.device.device_ver = 890),
+        ("sm_100", |t| t.device.device_ver = 1000),
+        ("driver 12.8", |t| t.device.driver_ver = 12_080),
+        ("driver 12.9", |t| t.device.driver_ver = 12_090),
+        ("driver 13.1", |t| t.device.driver_ver = 13_010),
+        ("narrower bus", |t| t.device.memory_bus_width = Some(5120)),
+        ("wider bus", |t| t.device.memory_bus_width = Some(8192)),
+        ("name", |t| t.device.device_name = "another".into()),
+        ("PCI id", |t| t.device.pci_device_id = 99),
+        ("ordinal", |t| t.device.cuda_device_id = 1),
+        ("SM clock", |t| t.device.sm_clock_rate_khz = 1_000_000),
+        ("memory clock", |t| t.device.mem_clock_rate_khz = 1_000_000),
+        ("L2", |t| t.device.l2_cache_size = 50 << 20),
+        ("memory", |t| t.device.total_global_mem = 80 << 30),
+    ]
+}
+
+fn rules_and_library_agree(version: Version) {
+    let Some((library, target, plan)) = plan(version) else { return };
+    for (name, change) in changes() {
+        let mut here = target.clone();
+        change(&mut here);
+        let rules = check_fit(&plan.facts, &Machine::of(&here));
+        // Facts of the machine itself pass the rules, so that cuDNN is the one to judge.
+        let asked = with(&plan, |facts| {
+            facts.sm = here.sm();
+            facts.multi_processors = here.device.multi_processor_count;
+            facts.driver = here.device.driver_ver;
+            facts.memory_bus = here.device.memory_bus_width;
+        });
+        let library = would_load(&library, &asked, &here);
+        assert_eq!(rules.is_ok(), library.is_ok(), "{version}, {name}: {rules:?} by the rules, {library:?} by cuDNN");
+        if let Err(error) = library {
+            let text = error.to_string();
+            assert!(text.contains("3007") && text.contains("profile capture"), "{name}: {text}");
+        }
+    }
+    refusals_tell_what_to_do(&library, &target, &plan);
+    loading_is_fast(&library, &target, &plan);
+}
+
+fn refusals_tell_what_to_do(library: &Arc<Library>, target: &Target, plan: &Plan) {
+    // Bytes that are no plan, with facts that say they are.
+    for bytes in [&plan.blob[..plan.blob.len() / 2], b"no plan at all", b"{}", b""] {
+        let mut bad = with(plan, |facts| facts.blob_bytes = bytes.len() as u64);
+        bad.blob = bytes.into();
+        let error = would_load(library, &bad, target).expect_err("no plan");
+        let LoadError::Refused { source, .. } = &error else { panic!("{error}") };
+        assert!(matches!(&**source, Error::Call(call) if call.status != Status::SUCCESS), "{error}");
+        assert!(error.to_string().contains("build it again"), "{error}");
+    }
+    let cut = Plan { facts: plan.facts.clone(), blob: plan.blob[1..].into() };
+    assert!(matches!(would_load(library, &cut, target), Err(LoadError::Length { .. })));
+    let greedy = with(plan, |facts| facts.workspace += 1);
+    assert!(matches!(would_load(library, &greedy, target), Err(LoadError::Workspace { .. })));
+    // A target for a cuDNN that is not the loaded one.
+    let other = with(plan, |facts| facts.cudnn.patch += 1);
+    let error = would_load(library, &other, target).expect_err("another version");
+    let LoadError::OtherMachine(error) = error else { panic!("{error}") };
+    assert!(matches!(error.mismatches[..], [Mismatch::OtherCudnn { .. }]), "{error}");
+}
+
+/// 0.4 to 0.6 ms on a GPU, and as much here; the bound leaves room for a busy machine.
+fn loading_is_fast(library: &Arc<Library>, target: &Target, plan: &Plan) {
+    let mut times: Vec<Duration> = (0..21)
+        .map(|_| {
+            let started = Instant::now();
+            would_load(library, plan, target).expect("it is its own machine's");
+            started.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    println!("cuDNN {}: a plan of {} bytes loads in {:?} (median of 21)", target.cudnn, plan.blob.len(), times[10]);
+    assert!(times[10] < Duration::from_millis(10), "{:?}", times[10]);
+}
+
+#[test]
+fn rules_hold_for_9_19() {
+    alone("rules_hold_for_9_19", || rules_and_library_agree(Version::new(9, 19, 0)));
+}
+
+#[test]
+fn rules_hold_for_9_27() {
+    alone("rules_hold_for_9_27", || rules_and_library_agree(Version::new(9, 27, 0)));
+}
+
+/// Another cuDNN's plan under a loaded one: refused by the rules, and by cuDNN itself where the rules are told otherwise.
+#[test]
+fn a_plan_of_9_19_is_refused_by_9_27() {
+    const BLOB: &str = "QKVAULT_TEST_BLOB";
+    const NAME: &str = "a_plan_of_9_19_is_refused_by_9_27";
+    let folder = std::env::temp_dir().join(format!("qkvault-exec-{}", std::process::id()));
+    if let Some(blob) = std::env::var_os(BLOB) {
+        // The inner process, which has 9.27.
+        let Some((library, target, own)) = plan(Version::new(9, 27, 0)) else { return };
+        let blob = std::fs::read(blob).expect("written by the outer process");
+        let mut foreign = with(&own, |facts| facts.blob_bytes = blob.len() as u64);
+        foreign.blob = blob.into();
+        let error = would_load(&library, &foreign, &target).expect_err("another version's plan");
+        let text = error.to_string();
+        assert!(text.contains("1002") && text.contains("compile it again"), "{text}");
+        return;
+    }
+    alone(NAME, || {
+        let Some((_, _, plan)) = plan(Version::new(9, 19, 0)) else { return };
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let file = folder.join("plan");
+        std::fs::write(&file, &plan.blob).expect("it can be written");
+        let program = std::env::current_exe().expect("a test has a program");
+        let done = Command::new(program).args(["--exact", NAME, "--nocapture"]).env(BLOB, &file).output();
+        let done = done.expect("it can be started");
+        let _ = std::fs::remove_dir_all(&folder);
+        let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{said}");
+        print!("{said}");
+    });
+}

@@ -1,0 +1,38 @@
+//! On a machine without a driver every way in is an error value, and the stand-in that compiles plans is never taken for a driver.
+
+#![cfg(feature = "cudarc")]
+
+use std::path::Path;
+
+use qkvault_exec::{Device, DeviceError, MemoryKind, NoDriver, driver, memory_kind, present_target};
+use qkvault_sys::{Library, Search};
+
+/// One test, because its steps change the process: once the stand-in is loaded it stays.
+#[test]
+fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
+    if driver().is_ok() {
+        println!("requirement not met: this machine has a driver");
+        return;
+    }
+    let Err(DeviceError::NoDriver(NoDriver::Absent { detail })) = Device::open(0) else {
+        panic!("there is no driver");
+    };
+    assert!(detail.contains("libcuda.so.1"), "{detail}");
+    let text = Device::open(7).expect_err("no driver").to_string();
+    assert!(text.contains("nvidia-smi") && text.contains("qkvault warm"), "{text}");
+
+    // What a process that compiles has loaded. It answers cuInit with 100; before this was looked for, it was taken for a driver.
+    qkvault_headless::ensure().expect("the stand-in loads");
+    assert_eq!(driver(), Err(NoDriver::StandIn));
+    let error = Device::open(0).expect_err("the stand-in is no driver");
+    assert!(matches!(error, DeviceError::NoDriver(NoDriver::StandIn)), "{error}");
+    assert!(error.to_string().contains("stand-in"));
+    assert_eq!(memory_kind(0x1000), MemoryKind::Unknown);
+
+    // With a cuDNN too, where there is one.
+    if let Ok(library) = Library::open(&Search::default()) {
+        assert!(library.path().starts_with(Path::new("/")));
+        let error = present_target(&library, 0).expect_err("no driver");
+        assert!(error.to_string().contains("stand-in"), "{error}");
+    }
+}
