@@ -32,7 +32,7 @@ pub enum OpenError {
     /// Others can write to the folder.
     #[error(
         "the vault folder {} is not trusted: {why}. A stored plan runs on the GPU, so whoever can write there can run \
-         code. Use another folder (QKVAULT_CACHE_DIR), make this one private (chmod go-w), or, if you trust everyone \
+         code. Use another folder (QKVAULT_CACHE_DIR), make this one private (chown it to this user, chmod go-w), or, if you trust everyone \
          who can write to it, allow it with QKVAULT_CACHE_ALLOW_SHARED=1",
         path.display()
     )]

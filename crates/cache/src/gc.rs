@@ -67,7 +67,7 @@ impl Vault {
                     report.bytes += bytes;
                 }
                 Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, now)),
-                Found::Foreign => {}
+                Found::Foreign | Found::Unlisted(..) => {}
             }
         }
         report.leftovers += remove_stale_locks(folder, now);

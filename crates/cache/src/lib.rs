@@ -40,6 +40,7 @@
 
 mod cause;
 mod entry;
+mod env;
 mod error;
 mod evict;
 mod flight;
@@ -60,6 +61,7 @@ mod read;
 mod rejection;
 mod remote;
 mod scan;
+mod seen;
 mod settings;
 mod stats;
 mod trust;
@@ -69,6 +71,7 @@ mod write;
 
 pub use cause::Cause;
 pub use entry::{Entry, EntryKind};
+pub use env::parse_bytes;
 pub use error::{Error, OpenError, StoreError};
 pub use evict::{Candidate, Eviction, MAX_SKEW, plan_eviction};
 pub use format::{
@@ -89,7 +92,7 @@ pub use rejection::Rejection;
 #[cfg(feature = "http")]
 pub use remote::{BadLocation, HttpRemote};
 pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name};
-pub use settings::{FolderSource, OptionError, RemoteSettings, Settings, parse_bytes};
+pub use settings::{FolderSource, OptionError, RemoteSettings, Settings};
 pub use stats::Stats;
 pub use vault::{Source, Vault};
 pub use verify::{Depth, VerifyReport};

@@ -86,6 +86,7 @@ impl Vault {
                 }
                 Found::Temp(_) => usage.temporary += 1,
                 Found::Foreign => usage.foreign += 1,
+                Found::Unlisted(..) => {}
             }
         }
         usage.quarantined = fs::read_dir(&folder.places.quarantine).map_or(0, |files| files.count() as u64);
@@ -101,7 +102,7 @@ impl Vault {
         let aside = fs::read_dir(&folder.places.quarantine).into_iter().flatten().flatten();
         let paths = folder.scan().filter_map(|found| match found {
             Found::Entry(_, path) | Found::Temp(path) => Some(path),
-            Found::Foreign => None,
+            Found::Foreign | Found::Unlisted(..) => None,
         });
         for path in paths.chain(aside.map(|file| file.path())) {
             match fs::remove_file(&path) {

@@ -1,7 +1,7 @@
 //! Looking a key up through the places of the vault, and storing under it.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::folder::Folder;
 use crate::format::{Codec, encode};
@@ -27,9 +27,6 @@ pub(crate) enum Below {
     Found(Arc<Entry>, Source),
     Missing(Option<Rejection>),
 }
-
-/// Most keys remembered as stamped. Beyond it the memory starts afresh, and a few entries are stamped twice.
-const STAMPED: usize = 65_536;
 
 impl Vault {
     /// Looks a key up: memory, then the folder, the layers, and the remote.
@@ -206,25 +203,20 @@ impl Vault {
             count(&inner.counters.quarantined);
         }
         let moved = moved.as_deref().map(Path::display).map(tracing::field::display);
-        tracing::warn!(path = %path.display(), cause = %rejection.cause(), why = %rejection, moved_to = moved, "a stored entry was rejected");
+        let cause = rejection.cause();
+        if moved.is_some() || inner.told.first(key) {
+            tracing::warn!(path = %path.display(), %cause, why = %rejection, moved_to = moved, "a stored entry was rejected");
+        } else {
+            // It stays where it is and is met again at every look-up.
+            tracing::debug!(path = %path.display(), %cause, "a stored entry was rejected again");
+        }
     }
 
     /// Marks an entry as used, at most once per key: eviction needs days, not seconds.
     fn stamp(&self, folder: &Folder, key: &Key, file: &std::fs::File) {
-        if self.inner.settings.mode != Mode::ReadWrite {
-            return;
+        if self.inner.settings.mode == Mode::ReadWrite && self.inner.stamped.first(key) {
+            folder.stamp(file, (self.inner.options.clock)());
         }
-        {
-            let stamped = self.inner.stamped.lock();
-            let mut stamped = stamped.unwrap_or_else(PoisonError::into_inner);
-            if stamped.len() >= STAMPED {
-                stamped.clear();
-            }
-            if !stamped.insert(*key) {
-                return;
-            }
-        }
-        folder.stamp(file, (self.inner.options.clock)());
     }
 
     fn copy_up(&self, key: &Key, entry: &Entry) {

@@ -24,10 +24,9 @@ impl Folder {
             tracing::debug!(path = %from.display(), %error, "could not move a rejected entry aside");
             return None;
         }
-        let again = fs::read(&to).ok().map(|bytes| crate::decode(&bytes, Some(key)));
-        if let Some(Ok(_)) = again {
-            // A third writer may have put the same key there once more; a link never replaces it, a rename would only
-            // replace one good entry by another.
+        let again = self.read_path(&to).and_then(|bytes| crate::decode(&bytes, Some(key)));
+        if again.is_ok() {
+            // Should a third writer have put the key there once more, one good entry replaces another.
             if let Err(error) = fs::rename(&to, &from) {
                 tracing::warn!(path = %to.display(), %error, "a good entry could not be moved back from quarantine");
             }

@@ -88,14 +88,16 @@ impl Folder {
     }
 }
 
-/// Opens without waiting for the other end, should the file be a pipe.
+/// Opens without waiting for the other end, should the file be a pipe, and without following a link.
 pub(crate) fn open_for_reading(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+
+        use rustix::fs::OFlags;
+        options.custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32);
     }
     options.open(path)
 }

@@ -1,7 +1,7 @@
 //! Walking the entries of a folder: names and metadata only, in the order of the keys within each of its parts.
 
 use std::fs::{self, DirEntry, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::folder::Folder;
@@ -19,37 +19,32 @@ pub(crate) enum Found {
     Temp(PathBuf),
     /// Anything else: not ours, never touched.
     Foreign,
+    /// A folder that could not be listed, and why.
+    Unlisted(PathBuf, String),
 }
 
 /// Most bytes of a header that are read at once; nearly every header is shorter.
 const FIRST_READ: usize = 1024;
 
 impl Folder {
-    /// All files in the folder of entries. A part that cannot be listed counts as empty.
+    /// All files in the folder of entries. A folder that is not there holds none.
     pub(crate) fn scan(&self) -> impl Iterator<Item = Found> + use<> {
-        let parts = sorted(&self.places.entries).into_iter();
+        let (parts, unlisted) = sorted(&self.places.entries);
         // The kind of the directory entry itself: a link to a folder is not followed.
-        let parts = parts.filter(|part| part.file_type().is_ok_and(|kind| kind.is_dir()));
-        parts.flat_map(|part| {
+        let parts = parts.into_iter().filter(|part| part.file_type().is_ok_and(|kind| kind.is_dir()));
+        let found = parts.flat_map(|part| {
             let part = part.path();
-            sorted(&part).into_iter().map(move |file| {
-                let path = file.path();
-                let name = file.file_name();
-                let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
-                match key_of(&path) {
-                    Some(key) if is_file && is_part_of(&part, &key) => Found::Entry(key, path),
-                    _ if is_file && name.to_string_lossy().starts_with(TEMP_PREFIX) => Found::Temp(path),
-                    _ => Found::Foreign,
-                }
-            })
-        })
+            let (files, unlisted) = sorted(&part);
+            files.into_iter().map(move |file| classify(&part, &file)).chain(unlisted)
+        });
+        found.chain(unlisted)
     }
 
     /// The entries among them.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Key, PathBuf)> + use<> {
         self.scan().filter_map(|found| match found {
             Found::Entry(key, path) => Some((key, path)),
-            Found::Temp(_) | Found::Foreign => None,
+            Found::Temp(_) | Found::Foreign | Found::Unlisted(..) => None,
         })
     }
 
@@ -81,13 +76,34 @@ fn is_part_of(part: &Path, key: &Key) -> bool {
     part.file_name().is_some_and(|name| *name == *format!("{:02x}", key.0[0]))
 }
 
-fn sorted(folder: &Path) -> Vec<DirEntry> {
-    let Ok(files) = fs::read_dir(folder) else {
-        return Vec::new();
+fn classify(part: &Path, file: &DirEntry) -> Found {
+    let path = file.path();
+    let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+    match key_of(&path) {
+        Some(key) if is_file && is_part_of(part, &key) => Found::Entry(key, path),
+        _ if is_file && file.file_name().to_string_lossy().starts_with(TEMP_PREFIX) => Found::Temp(path),
+        _ => Found::Foreign,
+    }
+}
+
+/// The files of a folder by name, and what kept it from being listed whole.
+fn sorted(folder: &Path) -> (Vec<DirEntry>, Option<Found>) {
+    let mut unlisted = None;
+    let mut failed = |error: io::Error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            unlisted = Some(Found::Unlisted(folder.to_owned(), error.to_string()));
+        }
     };
-    let mut files: Vec<DirEntry> = files.flatten().collect();
+    let mut files = Vec::new();
+    match fs::read_dir(folder) {
+        Ok(listing) => listing.for_each(|file| match file {
+            Ok(file) => files.push(file),
+            Err(error) => failed(error),
+        }),
+        Err(error) => failed(error),
+    }
     files.sort_by_key(DirEntry::file_name);
-    files
+    (files, unlisted)
 }
 
 fn read_up_to(file: &File, len: usize, bytes: &mut Vec<u8>) -> Result<(), Rejection> {

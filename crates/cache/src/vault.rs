@@ -1,9 +1,8 @@
 //! The vault itself: opening it, looking a key up through its places, storing.
 
-use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::flight::Flights;
@@ -11,8 +10,9 @@ use crate::folder::Folder;
 use crate::gc::AutoGc;
 use crate::memory::Memory;
 use crate::remote::{Link, Uploader};
+use crate::seen::Seen;
 use crate::stats::Counters;
-use crate::{Key, Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
+use crate::{Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
 
 /// An open vault. Cloning gives another handle on the same one.
 #[derive(Clone)]
@@ -32,7 +32,10 @@ pub(crate) struct Inner {
     pub(crate) flights: Flights,
     pub(crate) counters: Counters,
     pub(crate) auto_gc: AutoGc,
-    pub(crate) stamped: Mutex<HashSet<Key>>,
+    /// Keys stamped as used.
+    pub(crate) stamped: Seen,
+    /// Keys whose rejection was logged and could not be moved aside.
+    pub(crate) told: Seen,
 }
 
 // The vault's locks are never held while foreign code runs, so a caught panic leaves nothing half done.
@@ -143,7 +146,8 @@ impl Vault {
                 flights: Flights::default(),
                 counters: Counters::default(),
                 auto_gc: AutoGc::default(),
-                stamped: Mutex::default(),
+                stamped: Seen::default(),
+                told: Seen::default(),
             }),
         }
     }

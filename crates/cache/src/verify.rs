@@ -1,11 +1,12 @@
 //! Checking all that is stored, with one thread per core.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::folder::Folder;
 use crate::format::{check_stored, decode};
 use crate::list::listed;
+use crate::scan::Found;
 use crate::{Header, Key, Listed, Rejection, Source, Vault};
 
 /// How much of each entry [`Vault::verify`] looks at.
@@ -29,14 +30,23 @@ pub struct VerifyReport {
     pub good_bytes: u64,
     /// Entries that would not be served, with the reasons, in the order of [`Vault::ls`].
     pub bad: Vec<(Listed, Rejection)>,
+    /// Folders that could not be listed, so that what lies there was not checked, and why.
+    pub unlisted: Vec<(PathBuf, String)>,
 }
 
 impl Vault {
     /// Checks every stored entry of all places, and changes nothing.
     pub fn verify(&self, depth: Depth) -> VerifyReport {
+        let mut report = VerifyReport::default();
         let mut files = Vec::new();
         for (folder, source) in self.places() {
-            files.extend(folder.entries().map(|(key, path)| (folder, source, key, path)));
+            for found in folder.scan() {
+                match found {
+                    Found::Entry(key, path) => files.push((folder, source, key, path)),
+                    Found::Unlisted(path, why) => report.unlisted.push((path, why)),
+                    Found::Temp(_) | Found::Foreign => {}
+                }
+            }
         }
         let next = AtomicUsize::new(0);
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
@@ -66,7 +76,6 @@ impl Vault {
             _ => 0,
         };
         checked.sort_by_key(|listed| (rank(listed.source), listed.key));
-        let mut report = VerifyReport::default();
         for listed in checked {
             match &listed.header {
                 Ok(_) => {

@@ -144,6 +144,16 @@ fn refusals_answer_for_their_library_only() {
 }
 
 #[test]
+fn a_vault_can_be_copied_elsewhere() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    open(from.path()).put(&key(1), plan(1)).unwrap();
+    let copied = to.path().join("copy");
+    let status = std::process::Command::new("cp").arg("-r").args([from.path(), &copied]).status().unwrap();
+    assert!(status.success());
+    assert_eq!(open(&copied).get_or_build(&key(1), never).unwrap().source, Source::Disk);
+}
+
+#[test]
 fn layers_answer_below_and_hits_are_copied_up() {
     let (low, top) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     open(low.path()).put(&key(1), plan(1)).unwrap();

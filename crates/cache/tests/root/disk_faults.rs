@@ -171,6 +171,13 @@ fn what_is_no_file_is_rejected_and_never_waited_for() {
     let fresh = open(folder.path());
     assert!(matches!(fresh.get(&key(1)), Lookup::Rejected(Rejection::Unreadable { .. })));
     std::fs::remove_dir(&path).unwrap();
+    // A link, even to a good entry.
+    let elsewhere = folder.path().join("elsewhere.qkv");
+    std::fs::write(&elsewhere, qkvault_cache::encode(&key(1), &plan(1), qkvault_cache::Codec::Zstd).unwrap()).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+    assert!(matches!(fresh.get(&key(1)), Lookup::Rejected(Rejection::Unreadable { .. })));
+    std::fs::remove_file(&path).unwrap();
     // A pipe with nobody at the other end.
     if Command::new("mkfifo").arg(&path).status().is_ok_and(|status| status.success()) {
         assert!(matches!(fresh.get(&key(1)), Lookup::Rejected(Rejection::Unreadable { .. })));
