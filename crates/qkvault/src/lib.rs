@@ -29,3 +29,8 @@ pub use qkvault_graph as graph;
 pub use qkvault_probe as probe;
 pub use qkvault_reference as reference;
 pub use qkvault_sys as sys;
+
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

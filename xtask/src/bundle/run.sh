@@ -34,6 +34,6 @@ python3 - "$results" <<'END' || true
 import json, sys
 for name in ("run-bf16", "run-f16"):
     d = json.load(open(f"{sys.argv[1]}/{name}.json"))
-    print(name, {k: d[k] for k in ("right", "wrong", "refused", "failed")}, d["machine"].get("median_load_ms"))
+    print(name, {k: d[k] for k in ("right", "wrong", "refused", "failed")}, {k: v for k, v in d["machine"].items() if k.startswith("median") or k == "builds"})
 END
 exit $status

@@ -9,7 +9,7 @@ use qkvault_graph::{DType, GraphKey, Layer, Reason, Refusal, Valid, validate};
 
 /// Which attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
-pub struct ModelArgs {
+pub(super) struct ModelArgs {
     /// A Hugging Face config.json; may be given several times
     #[arg(long, value_name = "FILE", required = true)]
     pub model: Vec<PathBuf>,
