@@ -48,9 +48,11 @@ pub(crate) fn add_scaled<T: Real>(sum: &mut [T], factor: T, row: &[T]) {
 
 /// Probabilities of a row of scores, in place. Minus infinity is a key that is not seen; a row of nothing else becomes zeros.
 pub(crate) fn softmax<T: Real>(scores: &mut [T], sink: Option<T>) -> RowStat<T> {
-    let max = scores.iter().fold(T::HIDDEN, |max, &s| max.max(s));
+    // A score that is no number makes the whole row none, and is not to be taken for one that is not seen.
+    let larger = |max: T, s: T| if s > max || s.is_nan() { s } else { max };
+    let max = scores.iter().fold(T::HIDDEN, |max, &s| larger(max, s));
     let exp = |s: T, top: T| if s == T::HIDDEN { T::ZERO } else { (s - top).exp() };
-    let top = max.max(sink.unwrap_or(T::HIDDEN));
+    let top = sink.map_or(max, |sink| larger(max, sink));
     if top == T::HIDDEN {
         scores.fill(T::ZERO);
         return RowStat::EMPTY;
@@ -84,6 +86,8 @@ mod tests {
         let mut row = [0.0_f64];
         let stat = softmax(&mut row, Some(0.0));
         assert_eq!((row[0], stat.sum, stat.max, stat.stats), (0.5, 1.0, 0.0, 2f64.ln()));
+        let mut row = [f64::NAN, f64::NEG_INFINITY];
+        assert!(softmax(&mut row, None).stats.is_nan() && row[0].is_nan());
         let mut row = [f64::NEG_INFINITY; 3];
         assert_eq!(softmax(&mut row, None), RowStat::EMPTY);
         assert_eq!(row, [0.0; 3]);

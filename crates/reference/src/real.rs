@@ -28,8 +28,8 @@ pub trait Real:
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
-    /// The larger of two numbers; a number wins over NaN.
-    fn max(self, other: Self) -> Self;
+    /// Whether it is no number.
+    fn is_nan(self) -> bool;
 }
 
 macro_rules! real {
@@ -59,8 +59,8 @@ macro_rules! real {
             }
 
             #[inline]
-            fn max(self, other: Self) -> Self {
-                <$t>::max(self, other)
+            fn is_nan(self) -> bool {
+                <$t>::is_nan(self)
             }
         }
     };

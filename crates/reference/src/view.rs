@@ -130,7 +130,8 @@ fn packed(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usiz
     let start = |sequence: usize| {
         let (given, next) = (buffer.int(sequence), buffer.int(sequence + 1));
         let end = match lens[sequence] {
-            0 => given,
+            // Where a sequence without rows begins is never looked at: the end of the last row may lie past the buffer.
+            0 => 0,
             rows => given.saturating_add((rows as i64 - 1) * ss + (heads - 1) * sh + (hidden - 1) * sd + 1),
         };
         match usize::try_from(given) {

@@ -2,11 +2,18 @@
 
 mod common;
 
-use common::{cases, valid};
+use common::{cases, near, valid};
 use proptest::prelude::*;
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::expr::{Binary, Node};
 use qkvault_graph::op::TensorKind;
-use qkvault_graph::{CudnnVersion, Form, LibrarySet, OpGraph, Policy, Profile, Role, Target, Valid, lower};
-use qkvault_reference::{Choice, Grid, Inputs, LengthChoice, Outputs, Precision, Unused, forward, interpret};
+use qkvault_graph::{
+    Attention, Band, CudnnVersion, DType, Form, LibrarySet, OpGraph, Policy, Profile, Role, ScoreExpr, Target, Valid,
+    lower,
+};
+use qkvault_reference::{
+    Choice, Inputs, LengthChoice, Outputs, Precision, Unused, backward, forward, forward_rows, interpret,
+};
 
 fn targets() -> Vec<(Target, Policy)> {
     let target = |minor| Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
@@ -18,59 +25,73 @@ fn targets() -> Vec<(Target, Policy)> {
         .collect()
 }
 
-/// A dim that the graph declares transposed reads back as the operand's own.
-fn at(grid: &Grid, [b, h, s, d]: [usize; 4]) -> f64 {
-    grid.at([b, h, s, d])
-}
-
 /// Compares every defined row. Rows that see nothing are passed over where the softmax is written out: their scores are all
 /// minus infinity, whose difference from their maximum is NaN by the meaning of the operations.
-fn same(a: &Valid, graph: &OpGraph, inputs: &Inputs, exact: &Outputs, empty: bool) -> Result<usize, TestCaseError> {
-    let results = interpret(graph, inputs, Precision::Exact).map_err(|e| TestCaseError::fail(e.to_string()))?;
-    let mut compared = 0;
+fn same(a: &Valid, graph: &OpGraph, inputs: &Inputs, exact: &Outputs, form: Form) -> Result<(), TestCaseError> {
+    let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(format!("{e}\n{graph}"));
+    let results = interpret(graph, inputs, Precision::Exact).map_err(|e| failed(&e))?;
     for out in exact.iter() {
         let role = out.role();
-        let grid = results.get(&role).ok_or_else(|| TestCaseError::fail(format!("{role} is not written")))?;
+        let grid = results.get(&role).ok_or_else(|| failed(&format!("{role} is not written")))?;
         let [batch, heads, seq, hidden] = out.operand().tensor.dims.map(|n| n as usize);
         for b in 0..batch {
-            for h in 0..heads {
-                for s in 0..seq.min(common::lens(a, inputs, b)[0]) {
-                    if !empty && common::naive_row(a, inputs, [b, h, s]).p.iter().all(|&p| p == 0.0) {
-                        continue;
-                    }
-                    for d in 0..hidden {
-                        let (x, y) = (out.at(b, h, s, d), at(grid, [b, h, s, d]));
-                        prop_assert!(
-                            x == y || (x - y).abs() <= 1e-9 * (1.0 + x.abs()),
-                            "{role} {:?}: {y} for {x}",
-                            [b, h, s, d]
-                        );
-                        compared += 1;
-                    }
+            let rows = match role {
+                Role::O | Role::Stats | Role::Max | Role::SumExp | Role::DQ => common::lens(a, inputs, b)[0],
+                Role::DK | Role::DV => common::lens(a, inputs, b)[1],
+                _ => seq,
+            };
+            for (h, s) in (0..heads).flat_map(|h| (0..rows).map(move |s| (h, s))) {
+                let row =
+                    || Ok::<_, TestCaseError>(forward_rows(a, inputs, &[(b, h, s)]).map_err(|e| failed(&e))?.remove(0));
+                let written_out = form == Form::Expanded && !a.is_backward() && !a.sink;
+                if written_out && row()?.sum_exp == 0.0 {
+                    continue;
+                }
+                for d in 0..hidden {
+                    let (x, y) = (out.at(b, h, s, d), grid.at([b, h, s, d]));
+                    // What the largest of numbers and NaN is, nobody says.
+                    let unsaid = role == Role::Max && x.is_nan();
+                    prop_assert!(unsaid || near(x, y), "{role} {:?}: {y} for {x}\n{graph}", [b, h, s, d]);
                 }
             }
         }
     }
-    Ok(compared)
+    Ok(())
 }
 
+/// How many of the targets lower it; what is lowered must mean what the attention means.
 fn check(a: &Valid, seed: u64, choice: &Choice) -> Result<usize, TestCaseError> {
-    let inputs = Inputs::random_with(a, seed, choice).map_err(|e| TestCaseError::fail(e.to_string()))?;
-    let exact = forward(a, &inputs).map_err(|e| TestCaseError::fail(e.to_string()))?;
-    let mut lowered = 0;
-    for (target, policy) in targets() {
-        let Ok(graph) = lower(a, &target, &policy) else { continue };
-        same(a, &graph, &inputs, &exact, policy.form == Form::Fused)?;
-        lowered += 1;
+    let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(e.to_string());
+    let graphs: Vec<_> = targets()
+        .into_iter()
+        .filter_map(|(target, policy)| Some((lower(a, &target, &policy).ok()?, policy.form)))
+        .collect();
+    if graphs.is_empty() {
+        return Ok(0);
     }
-    Ok(lowered)
+    let mut inputs = Inputs::random_with(a, seed, choice).map_err(|e| failed(&e))?;
+    common::with_dropout_mask(a, &mut inputs, seed);
+    let exact = if a.is_backward() { backward(a, &inputs) } else { forward(a, &inputs) }.map_err(|e| failed(&e))?;
+    for (graph, form) in &graphs {
+        same(a, graph, &inputs, &exact, *form)?;
+    }
+    Ok(graphs.len())
+}
+
+/// Left out below: a floored remainder, which is lowered as `a - b floor(a / b)`, another number where `a` is much larger than
+/// `b`; and a score expression that does not read the score, whose lowered scores lack the dims of scores.
+fn is_delicate(a: &Attention) -> bool {
+    let floor_rem = |e: &ScoreExpr| e.nodes().iter().any(|n| matches!(n, Node::Binary(Binary::FloorRem, ..)));
+    a.score.iter().chain(&a.mask.keep).any(floor_rem) || a.score.as_ref().is_some_and(|e| !e.contains(Node::Score))
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p7_p41_interpreting_the_lowering_of_dense_forwards_equals_the_oracle(a in cases::dense(), seed in any::<u64>(), poison in any::<bool>()) {
+    fn p7_p41_interpreting_the_lowering_of_dense_forwards_equals_the_oracle(
+        a in cases::dense(), seed in any::<u64>(), poison in any::<bool>(),
+    ) {
         let a = valid(a);
         let unused = if poison { Unused::Poison } else { Unused::Finite };
         let lowered = check(&a, seed, &Choice { lengths: LengthChoice::Any, unused, spread: false })?;
@@ -78,9 +99,29 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn p7_p41_whatever_lowers_means_what_the_oracle_computes(a in attention(Space::SMALL), seed in any::<u64>(), any in any::<bool>()) {
+        prop_assume!(!is_delicate(&a));
+        let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
+        check(&valid(a), seed, &Choice { lengths, unused: Unused::Pages, spread: any })?;
+    }
+
+    #[test]
+    fn p7_p41_score_expressions_lower_to_what_they_mean(
+        a in attention(Space::SMALL.with(Features { score: true, keep: true, sink: true, ..Features::NONE })), seed in any::<u64>(),
+    ) {
+        prop_assume!(!is_delicate(&a));
+        let lowered = check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, ..Choice::default() })?;
+        prop_assert!(lowered > 0);
+    }
+}
+
 #[test]
 fn rounded_results_stay_near_exact_ones_and_differ_from_them() {
-    let a = valid(qkvault_graph::Attention::bshd(1, (2, 1), (8, 40), 16, qkvault_graph::DType::BF16).with_stats());
+    let a = valid(Attention::bshd(1, (2, 1), (8, 40), 16, DType::BF16).with_stats());
     let inputs = Inputs::random(&a, 3).expect("random");
     let (target, policy) = targets().remove(0);
     let graph = lower(&a, &target, &policy).expect("lowers");
@@ -91,7 +132,7 @@ fn rounded_results_stay_near_exact_ones_and_differ_from_them() {
         for s in 0..8 {
             for d in 0..16 {
                 let (x, y) = (exact.at([0, h, s, d]), rounded.at([0, h, s, d]));
-                assert_eq!(y, qkvault_reference::round(qkvault_graph::DType::BF16, y));
+                assert_eq!(y, qkvault_reference::round(DType::BF16, y));
                 off += (x - y) * (x - y);
                 norm += x * x;
             }
@@ -103,7 +144,7 @@ fn rounded_results_stay_near_exact_ones_and_differ_from_them() {
 
 #[test]
 fn broken_graphs_and_operands_are_error_values() {
-    let a = valid(qkvault_graph::Attention::bshd(1, (2, 1), (3, 4), 8, qkvault_graph::DType::F16).with_stats());
+    let a = valid(Attention::bshd(1, (2, 1), (3, 4), 8, DType::F16).with_stats());
     let inputs = Inputs::random(&a, 3).expect("random");
     let (target, policy) = targets().remove(0);
     let good = lower(&a, &target, &policy).expect("lowers");
@@ -129,5 +170,20 @@ fn broken_graphs_and_operands_are_error_values() {
         let operand = good.ops[op].outputs().iter().any(|&id| good.tensor(id).kind != TensorKind::Virtual);
         let run = interpret(&bad, &inputs, Precision::Exact);
         assert!(run.is_err() || operand || !read, "{op}");
+    }
+}
+
+#[test]
+fn a_prefill_of_a_model_can_be_interpreted() {
+    let a = valid(Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL));
+    let inputs = Inputs::random(&a, 3).expect("random");
+    let start = std::time::Instant::now();
+    forward(&a, &inputs).expect("computes");
+    println!("oracle {:?}", start.elapsed());
+    for (target, policy) in targets() {
+        let Ok(graph) = lower(&a, &target, &policy) else { continue };
+        let start = std::time::Instant::now();
+        interpret(&graph, &inputs, Precision::Exact).expect("runs");
+        println!("interpreter {:?} {:?}", policy.form, start.elapsed());
     }
 }

@@ -4,9 +4,28 @@ mod common;
 
 use std::time::Instant;
 
-use common::{check_naive, valid};
+use common::{check_naive, valid, with_dropout_mask};
+use proptest::prelude::*;
+use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::{Attention, Band, DType};
-use qkvault_reference::{Inputs, Tolerance, compare, forward};
+use qkvault_reference::{Choice, Inputs, LengthChoice, Tolerance, Unused, compare, forward};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn p22_every_feature_of_16_bit_forwards_agrees_with_plain_loops(
+        a in attention(Space::SMALL.with(Features { fp8: false, backward: false, ..Features::ALL })),
+        seed in any::<u64>(),
+        spread in any::<bool>(),
+    ) {
+        let a = valid(a);
+        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread };
+        let mut inputs = Inputs::random_with(&a, seed, &choice).expect("random");
+        with_dropout_mask(&a, &mut inputs, seed);
+        check_naive(&a, &inputs);
+    }
+}
 
 #[test]
 fn dense() {

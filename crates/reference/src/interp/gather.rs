@@ -1,7 +1,5 @@
 //! Operations that only move values: views of memory by other strides, rows out of a paged pool, and given random numbers.
 
-use std::collections::BTreeMap;
-
 use qkvault_graph::op::{OpTensor, TensorId};
 use qkvault_graph::{OpGraph, Role};
 
@@ -18,12 +16,19 @@ pub(super) fn reshape(
     dims: [usize; 4],
 ) -> Result<Grid, InterpretError> {
     let (from, to) = (graph.tensor(x).strides, graph.tensor(y).strides);
-    let memory: BTreeMap<usize, f64> =
-        indices(values.dims()).map(|index| (address(index, from), values.at(index))).collect();
+    let span = address(values.dims().map(|n| n - 1), from).saturating_add(1);
+    if span > 1 << 28 {
+        return Err(InterpretError::TooLarge { id: x, dims: graph.tensor(x).dims });
+    }
+    let mut memory: Vec<Option<f64>> = vec![None; span];
+    for index in indices(values.dims()) {
+        memory[address(index, from)] = Some(values.at(index));
+    }
     let mut seen = Grid::new(dims, f64::NAN);
     for index in indices(dims) {
         let address = address(index, to);
-        seen.set(index, *memory.get(&address).ok_or(InterpretError::Hole { op, index, address })?);
+        let value = memory.get(address).copied().flatten();
+        seen.set(index, value.ok_or(InterpretError::Hole { op, index, address })?);
     }
     Ok(seen)
 }

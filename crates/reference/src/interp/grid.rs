@@ -1,6 +1,7 @@
 //! Values of a tensor: one float64 per element, row-major over its logical dims, whatever its strides.
 
 use qkvault_graph::op::{OpTensor, TensorId, TensorKind};
+use rayon::prelude::*;
 
 use super::{InterpretError, Machine};
 use crate::{Buffer, ReferenceError};
@@ -48,14 +49,31 @@ impl Grid {
         ((a * nb + b) * nc + c) * nd + d
     }
 
-    /// The value at an index, where extents of 1 are broadcast and heads are shared by groups.
-    pub(super) fn shared(&self, index: [usize; 4], over: [usize; 4]) -> f64 {
-        let place = std::array::from_fn(|axis| match (self.dims[axis], over[axis]) {
+    /// A row, where extents of 1 are broadcast over those of `over` and heads are shared by groups.
+    pub(super) fn row(&self, index: [usize; 3], over: [usize; 4]) -> Line<'_> {
+        let place = std::array::from_fn::<usize, 3, _>(|axis| match (self.dims[axis], over[axis]) {
             (1, _) => 0,
             (own, all) if own == all => index[axis],
             (own, all) => index[axis] / (all / own),
         });
-        self.values[self.place(place)]
+        let start = self.place([place[0], place[1], place[2], 0]);
+        match self.dims[3] {
+            1 => Line::One(self.values[start]),
+            n => Line::Each(&self.values[start..start + n]),
+        }
+    }
+
+    /// The one number of a scalar, or that of a sequence.
+    pub(super) fn number(&self, sequence: usize) -> f64 {
+        self.values[if self.dims[0] == 1 { 0 } else { sequence }]
+    }
+
+    /// Fills row after row, several at a time.
+    pub(super) fn fill_rows(&mut self, fill: impl Fn([usize; 3], &mut [f64]) + Sync) {
+        let [_, heads, rows, n] = self.dims;
+        self.values.par_chunks_mut(n).enumerate().for_each(|(at, row)| {
+            fill([at / (heads * rows), at / rows % heads, at % rows], row);
+        });
     }
 
     pub(super) fn set(&mut self, index: [usize; 4], x: f64) {
@@ -68,10 +86,23 @@ impl Grid {
     }
 
     /// Fills every element from its index.
-    pub(super) fn fill_with(&mut self, mut value: impl FnMut([usize; 4]) -> f64) {
-        for index in indices(self.dims) {
-            let x = value(index);
-            self.set(index, x);
+    pub(super) fn fill_with(&mut self, value: impl Fn([usize; 4]) -> f64 + Sync) {
+        self.fill_rows(|[i, j, k], row| row.iter_mut().enumerate().for_each(|(l, x)| *x = value([i, j, k, l])));
+    }
+}
+
+/// A row that is read: one number for all of it, or one for each place.
+#[derive(Clone, Copy)]
+pub(super) enum Line<'g> {
+    One(f64),
+    Each(&'g [f64]),
+}
+
+impl Line<'_> {
+    pub(super) fn at(self, i: usize) -> f64 {
+        match self {
+            Line::One(x) => x,
+            Line::Each(row) => row[i],
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Matrix products: broadcast batch dims, shared heads, and dims cut to the lengths of each sequence.
 
-use super::grid::indices;
+use super::grid::Line;
 use super::{Grid, InterpretError};
+use crate::kernel::add_scaled;
 
 /// `c[.., i, j] = Σ a[.., i, l] · b[.., l, j]` over the `l` within the length of `k`; where `i` or `j` lie beyond the lengths
 /// of `m` or `n` nothing is computed and `left_out` stands.
@@ -43,16 +44,21 @@ pub(super) fn matmul(
         .map(|sequence| Ok([length(0, sequence, m)?, length(1, sequence, n)?, length(2, sequence, k)?]))
         .collect::<Result<_, InterpretError>>()?;
     let mut c = Grid::new(dims, left_out);
-    for [i, h, row, column] in indices(dims) {
+    c.fill_rows(|[i, h, row], out| {
         let [rows, columns, depth] = cuts[i];
-        if row < rows && column < columns {
-            let product = |l| {
-                let over = [dims[0], dims[1]];
-                let left = a.shared([i, h, row, l], [over[0], over[1], m, k]);
-                left * b.shared([i, h, l, column], [over[0], over[1], k, n])
-            };
-            c.set([i, h, row, column], (0..depth).map(product).sum());
+        if row >= rows {
+            return;
         }
-    }
+        let left = a.row([i, h, row], [dims[0], dims[1], m, k]);
+        let out = &mut out[..columns];
+        out.fill(0.0);
+        for l in 0..depth {
+            let x = left.at(l);
+            match b.row([i, h, l], [dims[0], dims[1], k, n]) {
+                Line::One(y) => out.iter_mut().for_each(|sum| *sum += x * y),
+                Line::Each(row) => add_scaled(out, x, row),
+            }
+        }
+    });
     Ok(c)
 }

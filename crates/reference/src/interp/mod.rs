@@ -27,7 +27,7 @@ use crate::{Inputs, round};
 /// How results are rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Not at all: what the graph means.
+    /// Not at all, but for 8-bit intermediates: what the graph means.
     #[default]
     Exact,
     /// Every result to the element type that the graph declares for it, as a library that keeps to the declarations would.
@@ -51,8 +51,13 @@ pub fn interpret(
     for &id in read.difference(&written) {
         machine.values[id.0 as usize] = Some(machine.load(id)?);
     }
+    let mut last_use = vec![usize::MAX; graph.tensors.len()];
+    for (at, op) in graph.ops.iter().enumerate() {
+        op.inputs().into_iter().chain(op.outputs()).for_each(|id| last_use[id.0 as usize] = at);
+    }
     for (at, op) in graph.ops.iter().enumerate() {
         machine.run(at, op)?;
+        machine.forget(|id| last_use[id] == at);
     }
     let role = |id: &TensorId| match graph.tensor(*id).kind {
         TensorKind::Operand(role) => Some(role),
@@ -88,6 +93,15 @@ impl Machine<'_> {
         Grid::dims_of(id, self.graph.tensor(id))
     }
 
+    /// Drops intermediates that nothing reads any more: scores are large.
+    fn forget(&mut self, done: impl Fn(usize) -> bool) {
+        for (id, tensor) in self.graph.tensors.iter().enumerate() {
+            if tensor.kind == TensorKind::Virtual && done(id) {
+                self.values[id] = None;
+            }
+        }
+    }
+
     /// What rows and columns that an operation leaves out hold.
     fn left_out(&self, id: TensorId) -> f64 {
         match self.graph.tensor(id).kind {
@@ -98,9 +112,12 @@ impl Machine<'_> {
 
     /// Keeps a result, with whatever its element type does to it.
     fn put(&mut self, id: TensorId, mut grid: Grid) {
-        let dtype = self.graph.tensor(id).dtype;
-        // Integers and truth values are what they are in any mode; only real numbers can be kept too exactly.
-        if self.precision == Precision::Rounded || !dtype.is_float() {
+        let tensor = self.graph.tensor(id);
+        let dtype = tensor.dtype;
+        // Integers and truth values are what they are in any mode, and an 8-bit attention is defined by what its
+        // intermediates are rounded to; only other real numbers can be kept too exactly.
+        let defined = !dtype.is_float() || (dtype.is_fp8() && tensor.kind == TensorKind::Virtual);
+        if self.precision == Precision::Rounded || defined {
             for x in grid.values_mut().iter_mut().filter(|x| !x.is_nan() || dtype != DType::Bool) {
                 *x = round(dtype, *x);
             }

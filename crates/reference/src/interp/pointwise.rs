@@ -4,7 +4,6 @@ use qkvault_graph::DType;
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
 use qkvault_graph::op::Pointwise;
 
-use super::grid::indices;
 use super::{Grid, InterpretError};
 use crate::score::scalar;
 
@@ -91,42 +90,41 @@ pub(super) fn pointwise(
     let second = || b.ok_or(lacks("a mode of two operands has one"));
     let whole = compute == DType::I32;
     let mut y = Grid::new(dims, f64::NAN);
-    let mut each = |value: &dyn Fn([usize; 4]) -> f64| {
-        for index in indices(dims) {
-            y.set(index, value(index));
-        }
-    };
-    let of = |grid: &Grid, index| grid.shared(index, dims);
     let truth = |t: bool| f64::from(u8::from(t));
+    let mut one = |f: &(dyn Fn(f64) -> f64 + Sync)| {
+        y.fill_rows(|at, out| {
+            let x = x.row(at, dims);
+            out.iter_mut().enumerate().for_each(|(i, y)| *y = f(x.at(i)));
+        });
+    };
     match kind(mode) {
-        Kind::Unary(f) if whole && f.takes_int() => each(&|i| scalar::unary_int(f, of(x, i))),
-        Kind::Unary(f) => each(&|i| scalar::unary(f, of(x, i))),
-        Kind::Identity => each(&|i| of(x, i)),
-        Kind::Not => each(&|i| truth(of(x, i) == 0.0)),
-        Kind::Binary(f) => {
-            let b = second()?;
-            if whole && f.takes_int() {
-                each(&|i| scalar::binary_int(f, of(x, i), of(b, i)));
-            } else {
-                each(&|i| scalar::binary(f, of(x, i), of(b, i)));
-            }
-        }
-        Kind::Compare(f) => {
-            let b = second()?;
-            each(&|i| truth(scalar::compare(f, of(x, i), of(b, i))));
-        }
-        Kind::Logic(f) => {
-            let b = second()?;
-            each(&|i| truth(scalar::logic(f, of(x, i), of(b, i))));
-        }
+        Kind::Unary(f) if whole && f.takes_int() => one(&|x| scalar::unary_int(f, x)),
+        Kind::Unary(f) => one(&|x| scalar::unary(f, x)),
+        Kind::Identity => one(&|x| x),
+        Kind::Not => one(&|x| truth(x == 0.0)),
+        Kind::Binary(f) if whole && f.takes_int() => two(&mut y, x, second()?, |a, b| scalar::binary_int(f, a, b)),
+        Kind::Binary(f) => two(&mut y, x, second()?, |a, b| scalar::binary(f, a, b)),
+        Kind::Compare(f) => two(&mut y, x, second()?, |a, b| truth(scalar::compare(f, a, b))),
+        Kind::Logic(f) => two(&mut y, x, second()?, |a, b| truth(scalar::logic(f, a, b))),
         Kind::Select => {
             let (b, t) = (second()?, t.ok_or(lacks("a selection has no condition"))?);
-            each(&|i| if of(t, i) != 0.0 { of(x, i) } else { of(b, i) });
+            y.fill_rows(|at, out| {
+                let [x, b, t] = [x, b, t].map(|grid| grid.row(at, dims));
+                out.iter_mut().enumerate().for_each(|(i, y)| *y = if t.at(i) != 0.0 { x.at(i) } else { b.at(i) });
+            });
         }
         Kind::Index => {
             let axis = axis.map(usize::from).filter(|&axis| axis < 4).ok_or(lacks("an index needs an axis below 4"))?;
-            each(&|i| i[axis] as f64);
+            y.fill_with(|index| index[axis] as f64);
         }
     }
     Ok(y)
+}
+
+fn two(y: &mut Grid, a: &Grid, b: &Grid, f: impl Fn(f64, f64) -> f64 + Sync) {
+    let dims = y.dims();
+    y.fill_rows(|at, out| {
+        let [a, b] = [a, b].map(|grid| grid.row(at, dims));
+        out.iter_mut().enumerate().for_each(|(i, y)| *y = f(a.at(i), b.at(i)));
+    });
 }

@@ -2,7 +2,7 @@
 
 use qkvault_graph::op::{Pointwise, Reduce};
 
-use super::grid::indices;
+use super::grid::{Line, indices};
 use super::{Grid, InterpretError};
 use crate::kernel;
 
@@ -25,6 +25,15 @@ pub(super) fn reduce(op: usize, how: Reduce, x: &Grid, dims: [usize; 4]) -> Resu
         Reduce::Amax => (0.0, |max, x| max.max(x.abs())),
     };
     let mut y = Grid::new(dims, start);
+    if dims[..3] == x.dims()[..3] && dims[3] == 1 {
+        y.fill_rows(|at, out| {
+            out[0] = match x.row(at, x.dims()) {
+                Line::One(x) => combine(start, x),
+                Line::Each(row) => row.iter().fold(start, |so_far, &x| combine(so_far, x)),
+            }
+        });
+        return Ok(y);
+    }
     for index in indices(x.dims()) {
         let place = std::array::from_fn(|axis| index[axis] / (x.dims()[axis] / dims[axis]));
         let so_far = y.at(place);
@@ -51,22 +60,25 @@ pub(super) fn band(
             return Err(InterpretError::Dims { op, given, with: dims, rule });
         }
     }
-    let number = |grid: Option<&Grid>, index| grid.map_or(0.0, |grid| grid.shared(index, dims));
     if lengths[0].is_some() != lengths[1].is_some() {
         return Err(InterpretError::Operands { op, what: "a band has both lengths or none" });
     }
+    let right = match compare {
+        Pointwise::CmpGe => true,
+        Pointwise::CmpGt => false,
+        _ => return Err(InterpretError::Operands { op, what: "a band compares by >= or >" }),
+    };
     let mut y = Grid::new(dims, f64::NAN);
-    for index in indices(dims) {
-        let first = [index[0], 0, 0, 0];
-        let (row, column) = (index[2] as f64, index[3] as f64);
-        let delta = number(lengths[1], first) - number(lengths[0], first);
-        let inside = match compare {
-            Pointwise::CmpGe => row + delta + number(shift, first) >= column,
-            Pointwise::CmpGt => column + number(left, first) - delta > row,
-            _ => return Err(InterpretError::Operands { op, what: "a band compares by >= or >" }),
-        };
-        y.set(index, if inside { x.at(index) } else { fill.shared(first, dims) });
-    }
+    y.fill_rows(|[i, j, k], out| {
+        let number = |grid: Option<&Grid>| grid.map_or(0.0, |grid| grid.number(i));
+        let delta = number(lengths[1]) - number(lengths[0]);
+        let (row, fill, x) = (k as f64, fill.number(i), x.row([i, j, k], dims));
+        let (last, first) = (row + delta + number(shift), row + delta - number(left));
+        for (l, y) in out.iter_mut().enumerate() {
+            let column = l as f64;
+            *y = if if right { last >= column } else { column > first } { x.at(l) } else { fill };
+        }
+    });
     Ok(y)
 }
 

@@ -3,7 +3,7 @@
 mod lengths;
 mod rng;
 
-use qkvault_graph::{Attention, DType, Pass, Role, Scaled, Storage, Valid, validate};
+use qkvault_graph::{Attention, DType, DropoutSource, Pass, Role, Scaled, Storage, Valid, validate};
 
 use self::lengths::Drawn;
 use self::rng::Rng;
@@ -57,7 +57,7 @@ impl Inputs {
     /// Everything that an attention reads, at random: normal numbers, varied lengths, shuffled pages, the usual softmax scale.
     ///
     /// For a backward, O and Stats are those of its forward, computed here; only where dropout is drawn by Philox are they
-    /// left to the caller, since the mask is not known.
+    /// left to the caller, since the mask is not known: bind it, then call [`Inputs::add_forward`].
     ///
     /// # Errors
     ///
@@ -89,34 +89,37 @@ impl Inputs {
         if choice.unused != Unused::Finite {
             poison_unused(a, &list, choice.unused, &mut inputs)?;
         }
+        let drawn_mask = a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0);
         if let Pass::Backward(_) = a.pass
-            && inputs.get(Role::DropoutMask).is_some() | a.dropout.is_none_or(|d| d.probability == 0.0)
+            && !drawn_mask
         {
-            complete(a, &mut inputs)?;
+            inputs.add_forward(attention)?;
         }
         Ok(inputs)
     }
-}
 
-/// What the forward leaves for the backward.
-fn complete(a: &Attention, inputs: &mut Inputs) -> Result<(), ReferenceError> {
-    let mut plain = Attention { pass: Pass::Forward, ..a.clone() };
-    // In 8 bits the backward has no scale of O; its descale says what O was stored with.
-    let descale = inputs.get(Role::Descale(Scaled::O)).map(|buffer| buffer.get(0));
-    if let Some(descale) = descale {
-        inputs.set_f32(Role::ScaleOf(Scaled::O), (1.0 / descale) as f32);
-    }
-    plain.outputs.stats = true;
-    let outputs = forward(&validate(plain).map_err(ReferenceError::Forward)?, inputs)?;
-    for role in [Role::O, Role::Stats] {
-        if let Some(buffer) = outputs.buffer(role) {
-            inputs.insert(role, buffer);
+    /// Adds what the forward leaves for a backward: O and Stats, computed from the other inputs.
+    ///
+    /// # Errors
+    ///
+    /// What [`forward`] says of the backward's forward.
+    pub fn add_forward(&mut self, backward: &Valid) -> Result<(), ReferenceError> {
+        let mut plain = Attention { pass: Pass::Forward, ..backward.get().clone() };
+        plain.outputs.stats = true;
+        // In 8 bits the backward has no scale of O; its descale says what O was stored with.
+        let descale = self.get(Role::Descale(Scaled::O)).map(|buffer| buffer.get(0));
+        let mut bound = self.clone();
+        if let Some(descale) = descale {
+            bound.set_f32(Role::ScaleOf(Scaled::O), (1.0 / descale) as f32);
         }
+        let outputs = forward(&validate(plain).map_err(ReferenceError::Forward)?, &bound)?;
+        for role in [Role::O, Role::Stats] {
+            if let Some(buffer) = outputs.buffer(role) {
+                self.insert(role, buffer);
+            }
+        }
+        Ok(())
     }
-    if descale.is_some() {
-        inputs.remove(Role::ScaleOf(Scaled::O));
-    }
-    Ok(())
 }
 
 fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Result<Option<Buffer>, ReferenceError> {

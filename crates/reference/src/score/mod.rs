@@ -5,6 +5,8 @@
 
 mod adjoint;
 pub(crate) mod scalar;
+#[cfg(test)]
+mod tests;
 
 use qkvault_graph::Role;
 use qkvault_graph::expr::{Axis, Grad, Node, NodeId, Program, Side, TensorId, Ty};

@@ -1,10 +1,16 @@
 //! What each operation does to one number, and its slope: written from the definitions in `qkvault_graph::expr`, in float64.
 //!
+//! There is one zero in the language: -0 counts as 0 where its sign would show (division by it, `atan2`).
 //! Booleans are 0 and 1; integers are 32 bits and wrap. Both are held in float64, which holds them exactly.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
+
+/// The number, -0 as 0.
+fn unsigned(x: f64) -> f64 {
+    x + 0.0
+}
 
 pub(crate) fn unary(op: Unary, x: f64) -> f64 {
     match op {
@@ -13,8 +19,8 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
         Unary::Exp => x.exp(),
         Unary::Log => x.ln(),
         Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / x.sqrt(),
-        Unary::Reciprocal => 1.0 / x,
+        Unary::Rsqrt => 1.0 / unsigned(x).sqrt(),
+        Unary::Reciprocal => 1.0 / unsigned(x),
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
         Unary::Tan => x.tan(),
@@ -59,8 +65,8 @@ pub(crate) fn slope(op: Unary, x: f64, y: f64) -> f64 {
             }
         }
         Unary::Exp => y,
-        Unary::Log => 1.0 / x,
-        Unary::Sqrt => 0.5 / y,
+        Unary::Log => 1.0 / unsigned(x),
+        Unary::Sqrt => 0.5 / unsigned(y),
         Unary::Rsqrt => -0.5 * y * y * y,
         Unary::Reciprocal => -y * y,
         Unary::Sin => x.cos(),
@@ -118,16 +124,16 @@ pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Add => a + b,
         Binary::Sub => a - b,
         Binary::Mul => a * b,
-        Binary::Div => a / b,
+        Binary::Div => a / unsigned(b),
         Binary::Min => a.min(b),
         Binary::Max => a.max(b),
-        Binary::Pow => a.powf(b),
+        Binary::Pow => unsigned(a).powf(b),
         Binary::Rem => a % b,
         Binary::FloorRem => {
             let r = a % b;
             if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
         }
-        Binary::Atan2 => a.atan2(b),
+        Binary::Atan2 => unsigned(a).atan2(unsigned(b)),
     }
 }
 
@@ -141,16 +147,16 @@ pub(crate) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
         Binary::Add => [1.0, 1.0],
         Binary::Sub => [1.0, -1.0],
         Binary::Mul => [b, a],
-        Binary::Div => [1.0 / b, -y / b],
+        Binary::Div => [1.0 / unsigned(b), -y / unsigned(b)],
         Binary::Min => first(a < b),
         Binary::Max => first(a > b),
         Binary::Pow => {
-            let to_base = if b == 0.0 { 0.0 } else { b * a.powf(b - 1.0) };
+            let to_base = if b == 0.0 { 0.0 } else { b * unsigned(a).powf(b - 1.0) };
             let to_exponent = if a == 0.0 { 0.0 } else { y * a.ln() };
             [to_base, to_exponent]
         }
-        Binary::Rem => [1.0, -(a / b).trunc()],
-        Binary::FloorRem => [1.0, -(a / b).floor()],
+        // The whole quotient that this remainder belongs to; `a / b` itself may round up to the next one.
+        Binary::Rem | Binary::FloorRem => [1.0, -((a - y) / b).round()],
         Binary::Atan2 => {
             let r = a * a + b * b;
             [b / r, -a / r]

@@ -4,8 +4,8 @@
 pub(crate) mod cases;
 
 use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value};
-use qkvault_graph::{Attention, Corner, DropoutSource, Role, Valid, validate};
-use qkvault_reference::{Inputs, View};
+use qkvault_graph::{Attention, Corner, DType, DropoutSource, Role, Valid, validate};
+use qkvault_reference::{Buffer, Inputs, View};
 
 pub(crate) fn valid(a: Attention) -> Valid {
     validate(a).unwrap_or_else(|why| panic!("{why}"))
@@ -74,6 +74,11 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
     let (h_q, h_k, h_v) = a.heads();
     let (k_head, v_head) = (h as i64 * h_k / h_q, h as i64 * h_v / h_q);
     let scale = inputs.get(Role::Scale).expect("bound").get(0);
+    let element = |role| {
+        let (view, buffer) = (View::new(a, role, inputs).expect("sound"), inputs.get(role).expect("bound"));
+        move |b, h, s, d| buffer.get(view.at(b, h, s, d))
+    };
+    let (q, k, v) = (element(Role::Q), element(Role::K), element(Role::V));
     let mut scores = vec![f64::NEG_INFINITY; kv_len];
     for (j, score) in scores.iter_mut().enumerate() {
         if let Some(band) = a.mask.band {
@@ -98,8 +103,7 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
         }
         let mut product = 0.0;
         for d in 0..a.q.dims[3] as usize {
-            let q = read(a, inputs, Role::Q, [b, h, i, d]);
-            product += q * read(a, inputs, Role::K, [b, k_head as usize, j, d]);
+            product += q(b, h, i, d) * k(b, k_head as usize, j, d);
         }
         *score = product * scale;
         if let Some(e) = &a.score {
@@ -109,9 +113,10 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
     let sink = a.sink.then(|| inputs.get(Role::Sink).expect("bound").get(h));
     // exp(-inf - -inf) would be NaN; a score of minus infinity counts for nothing.
     let exp = |s: f64, top: f64| if s == f64::NEG_INFINITY { 0.0 } else { (s - top).exp() };
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let larger = |max: f64, s: f64| if s > max || s.is_nan() { s } else { max };
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, larger);
     let sum: f64 = scores.iter().map(|&s| exp(s, max)).sum();
-    let top = sink.map_or(max, |sink| sink.max(max));
+    let top = sink.map_or(max, |sink| larger(max, sink));
     let total: f64 = scores.iter().copied().chain(sink).map(|s| exp(s, top)).sum();
     let p: Vec<f64> = scores.iter().map(|&s| if total == 0.0 { 0.0 } else { exp(s, top) / total }).collect();
     let mut o = vec![0.0; a.v.dims[3] as usize];
@@ -125,7 +130,7 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
         });
         if p * kept != 0.0 {
             for (d, o) in o.iter_mut().enumerate() {
-                *o += p * kept * read(a, inputs, Role::V, [b, v_head as usize, j, d]);
+                *o += p * kept * v(b, v_head as usize, j, d);
             }
         }
     }
@@ -141,15 +146,35 @@ pub(crate) fn check_naive(a: &Valid, inputs: &Inputs) {
                 let row = naive_row(a, inputs, [b, h, i]);
                 for (d, &x) in row.o.iter().enumerate() {
                     let y = outputs.get(Role::O).expect("always").at(b, h, i, d);
-                    assert!((x - y).abs() < 1e-12, "O at {:?}: {y} for {x}", [b, h, i, d]);
+                    assert!(near(x, y), "O at {:?}: {y} for {x}", [b, h, i, d]);
                 }
                 for (role, x) in [(Role::Max, row.max), (Role::SumExp, row.sum), (Role::Stats, row.stats)] {
                     if let Some(out) = outputs.get(role) {
                         let y = out.at(b, h, i, 0);
-                        assert!(x == y || (x - y).abs() < 1e-12, "{role} at {:?}: {y} for {x}", [b, h, i]);
+                        assert!(near(x, y), "{role} at {:?}: {y} for {x}", [b, h, i]);
                     }
                 }
             }
         }
+    }
+}
+
+/// Equal but for the order of sums.
+pub(crate) fn near(x: f64, y: f64) -> bool {
+    x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= 1e-9 * x.abs().max(1.0)
+}
+
+/// Binds a random mask where dropout is drawn by Philox, as if the library had dumped it, and what depends on it.
+pub(crate) fn with_dropout_mask(a: &Valid, inputs: &mut Inputs, seed: u64) {
+    let Some(dropout) = a.dropout.filter(|d| d.source == DropoutSource::Philox) else { return };
+    let len = (a.batch() * a.q.dims[1] * a.q.dims[2] * a.k.dims[2]) as usize;
+    let mut state = seed;
+    let mask = (0..len).map(|_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        f64::from(u8::from((state >> 40) as f32 / (1 << 24) as f32 >= dropout.probability))
+    });
+    inputs.insert(Role::DropoutMask, Buffer::of(DType::F32, mask));
+    if a.is_backward() {
+        inputs.add_forward(a).expect("computes");
     }
 }

@@ -1,0 +1,117 @@
+//! The row evaluator against the evaluator at a point, and its reverse sweep against the derivative that is derived: two
+//! programs by two hands in each case.
+
+use proptest::prelude::*;
+use qkvault_graph::Role;
+use qkvault_graph::arbitrary::Term;
+use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value, vjp};
+
+use super::{Bound, LANES, Registers, RowAt, element};
+use crate::{Buffer, Inputs};
+
+const DIMS: [u64; 4] = [2, 3, 4, 7];
+
+/// Slots and tensors of an expression, smooth numbers that differ everywhere.
+fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
+    let mut state = seed;
+    let mut number = |whole: bool| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let x = (state >> 40) as f64 / f64::from(1 << 24) * 4.0 - 2.0;
+        if whole { (x * 3.0).round() } else { x }
+    };
+    let slots = (0..).map(Role::Slot).zip(e.slots());
+    let slots: Vec<_> =
+        slots.map(|(role, s)| (role, Buffer::of(s.ty.dtype(), [number(s.ty == SlotTy::Int)]))).collect();
+    let tensors = (0..).map(Role::ScoreTensor).zip(e.tensors());
+    let tensors = tensors.map(|(role, t)| {
+        let len = t.dims.iter().product::<u64>();
+        (role, Buffer::of(t.dtype, (0..len).map(|_| number(!t.dtype.is_float()))))
+    });
+    slots.into_iter().chain(tensors).collect()
+}
+
+/// What the language's own evaluator is given at a key.
+fn at_point<T>(
+    e: &ScoreExpr,
+    inputs: &Inputs,
+    at: RowAt,
+    key: usize,
+    score: f64,
+    eval: impl FnOnce(&PointContext<'_>) -> T,
+) -> T {
+    let value = |x: f64, float: bool| if float { Value::Float(x) } else { Value::Int(x as i32) };
+    let slots = e.slots().iter().zip(0..);
+    let slots: Vec<Value> =
+        slots.map(|(s, n)| value(inputs.get(Role::Slot(n)).expect("bound").get(0), s.ty == SlotTy::Float)).collect();
+    let tensors = e.tensors().iter().zip(0..);
+    let tensors: Vec<Value> = tensors
+        .map(|(t, n)| {
+            let place = element(t.dims.map(|n| n as usize), at, key);
+            value(inputs.get(Role::ScoreTensor(n)).expect("bound").get(place), t.dtype.is_float())
+        })
+        .collect();
+    let indices = [at.batch, at.head, at.query, key].map(|i| i as i32);
+    eval(&PointContext {
+        score,
+        upstream: 1.0,
+        at: indices,
+        lengths: at.lens.map(|n| n as i32),
+        slots: &slots,
+        tensors: &tensors,
+    })
+}
+
+fn near(x: f64, y: f64, tolerance: f64) -> bool {
+    x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= tolerance * x.abs().max(1.0)
+}
+
+const AT: RowAt = RowAt { batch: 1, head: 2, query: 3, lens: [4, 7] };
+
+fn scores() -> Vec<f64> {
+    (0..7).map(|key| f64::from(key) * 0.37 - 1.25).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn p29_rows_evaluate_as_points_do(term in Term::score(6), seed in any::<u64>()) {
+        let Ok(e) = term.write(DIMS).build_score() else { return Ok(()) };
+        let inputs = inputs(&e, seed);
+        let bound = Bound::new(e.program(), 0, 0, &inputs).expect("bound");
+        let mut values = Registers::default();
+        let row = bound.run(AT, 0, &scores(), &mut values);
+        for (key, (&x, &score)) in row.iter().zip(&scores()).enumerate() {
+            let y = at_point(&e, &inputs, AT, key, score, |p| e.eval(p)).expect("bound").float().expect("a score");
+            prop_assert!(near(y, x, 1e-12), "key {key}: {x} for {y} by {e}");
+        }
+    }
+
+    #[test]
+    fn p29_p30_the_reverse_sweep_agrees_with_the_derived_derivative(term in Term::score(4), seed in any::<u64>()) {
+        let Ok(e) = term.write(DIMS).build_score() else { return Ok(()) };
+        let Ok(derived) = vjp(&e) else { return Ok(()) };
+        let inputs = inputs(&e, seed);
+        let bound = Bound::new(e.program(), 0, 0, &inputs).expect("bound");
+        let [mut values, mut gradients] = [Registers::default(), Registers::default()];
+        bound.run(AT, 0, &scores(), &mut values);
+        // The derived one holds its constants in float32, which large or tiny numbers magnify; and at poles anything may come out.
+        let tame = |key: usize| {
+            values.0.chunks(LANES).all(|node| node[key] == 0.0 || (1e-2..1e3).contains(&node[key].abs()))
+        };
+        bound.reverse(&values, &[1.0; 7], &mut gradients);
+        let mut pairs = vec![(&derived.d_score, bound.score_gradient(&gradients, 7))];
+        for t in &derived.d_tensors {
+            pairs.push((&t.factor, bound.tensor_gradient(t.tensor, &gradients, 7)));
+        }
+        for (factor, own) in pairs {
+            let own = own.expect("a derivative that is not zero is that of a leaf that is read");
+            for (key, (&x, &score)) in own.iter().zip(&scores()).enumerate() {
+                let y = at_point(&e, &inputs, AT, key, score, |p| factor.eval(p)).expect("bound").float().expect("a slope");
+                if tame(key) && x.is_finite() && y.is_finite() && y.abs() < 1e3 {
+                    prop_assert!(near(y, x, 1e-4), "key {key}: {x} for {y} by {e}");
+                }
+            }
+        }
+    }
+}
