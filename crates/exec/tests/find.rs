@@ -139,7 +139,8 @@ fn another_targets_plan_that_does_not_load_is_passed_over_and_ones_own_is_an_err
     assert_eq!(outcome.expect("the older driver's loads").target, older);
     assert_eq!(tried, [key(&other_set), key(&older)]);
 
-    let (outcome, _) = run(&here, std::slice::from_ref(&here), BuildPolicy::BuildIfMissing, &[here.clone()]);
+    let (outcome, _) =
+        run(&here, std::slice::from_ref(&here), BuildPolicy::BuildIfMissing, std::slice::from_ref(&here));
     assert!(matches!(outcome, Err(PrepareError::Load(LoadError::Length { .. }))), "{outcome:?}");
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{h200, unmet};
+use common::{h200, say, unmet};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
 use qkvault_graph::{Attention, Band, DType, LibrarySet, Policy, Target, validate};
@@ -28,7 +28,7 @@ fn alone(test: &str, body: impl FnOnce()) {
     let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{test}, run alone, ended with {}:\n{said}", done.status);
     assert!(said.contains("1 passed"), "{test} is not the name of a test:\n{said}");
-    print!("{said}");
+    say(&said);
 }
 
 /// A plan for an H200, compiled here, with the library that compiled it.
@@ -60,8 +60,10 @@ fn with(plan: &Plan, change: impl FnOnce(&mut PlanFacts)) -> Plan {
     plan
 }
 
+type Change = (&'static str, fn(&mut Target));
+
 /// Changes of the H200 that a plan for it may meet, by name.
-fn changes() -> Vec<(&'static str, fn(&mut Target))> {
+fn changes() -> Vec<Change> {
     vec![
         ("nothing", |_| ()),
         ("library set", |t| t.libraries = LibrarySet::Full),
@@ -139,8 +141,9 @@ fn loading_is_fast(library: &Arc<Library>, target: &Target, plan: &Plan) {
         })
         .collect();
     times.sort_unstable();
-    println!("cuDNN {}: a plan of {} bytes loads in {:?} (median of 21)", target.cudnn, plan.blob.len(), times[10]);
-    assert!(times[10] < Duration::from_millis(10), "{:?}", times[10]);
+    let median = times[10];
+    say(&format!("cuDNN {}: a plan of {} bytes loads in {median:?} (median of 21)", target.cudnn, plan.blob.len()));
+    assert!(median < Duration::from_millis(10), "{median:?}");
 }
 
 #[test]
@@ -181,6 +184,6 @@ fn a_plan_of_9_19_is_refused_by_9_27() {
         let _ = std::fs::remove_dir_all(&folder);
         let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{said}");
-        print!("{said}");
+        say(&said);
     });
 }

@@ -7,27 +7,33 @@ use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Profile,
 use qkvault_probe::{Binding, Fixed, PlanFacts};
 
 /// A requirement of a test that this machine does not meet: said, and a failure where the variable promises that it is met.
-pub fn unmet(variable: &str, what: &str) {
+pub(crate) fn unmet(variable: &str, what: &str) {
     let reason = format!("requirement not met: {what}");
     assert!(std::env::var_os(variable).is_none_or(|value| value != "1"), "{reason}");
-    println!("{reason}");
+    say(&reason);
+}
+
+/// Tells something that is no failure.
+#[expect(clippy::print_stdout, reason = "a test that cannot run, or measures, says so")]
+pub(crate) fn say(line: &str) {
+    println!("{line}");
 }
 
 /// The H200 of the built-in profile under a cuDNN.
-pub fn h200(cudnn: CudnnVersion) -> Target {
+pub(crate) fn h200(cudnn: CudnnVersion) -> Target {
     Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim)
 }
 
-pub fn operand(role: Role, dtype: DType, output: bool, bytes: u64) -> Binding {
+pub(crate) fn operand(role: Role, dtype: DType, output: bool, bytes: u64) -> Binding {
     Binding { role, dtype, slot: false, output, bytes, alignment: 16 }
 }
 
-pub fn slot(role: Role, dtype: DType) -> Binding {
+pub(crate) fn slot(role: Role, dtype: DType) -> Binding {
     Binding { role, dtype, slot: true, output: false, bytes: dtype.size() as u64, alignment: dtype.size() as u32 }
 }
 
 /// A made-up forward: four bf16 operands of 4 KiB, statistics, two slots and a constant.
-pub fn forward(target: &Target) -> PlanFacts {
+pub(crate) fn forward(target: &Target) -> PlanFacts {
     PlanFacts {
         key: PlanKey::from_bytes([7; 32]),
         graph_key: GraphKey::from_bytes([8; 32]),

@@ -1,0 +1,361 @@
+//! Plans on a real GPU, judged by the oracle.
+//!
+//! Needs a driver, a cuDNN that the usual search finds, and plans for the GPU in the vault folder that `QKVAULT_TEST_VAULT` names; with
+//! `QKVAULT_REQUIRE_GPU=1` a requirement that is not met is a failure. The plans are made anywhere by the test `fill` of this file:
+//!
+//! ```text
+//! QKVAULT_TEST_VAULT=/some/folder QKVAULT_TEST_FILL=h200 cargo test -p qkvault-exec --test gpu fill
+//! ```
+#![cfg(feature = "cudarc")]
+
+mod common;
+mod kit;
+
+use std::time::{Duration, Instant};
+
+use common::say;
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use half::{bf16, f16};
+use kit::{Case, Gpu, attentions, decode, prefill};
+use qkvault_exec::raw;
+use qkvault_exec::{
+    BindError, BindFailure, Bindings, Device, DeviceError, LaunchError, LoadError, Machine, MemoryKind, PrepareError,
+    Session, SessionOptions, SlotError, Workspace, cudarc, memory_kind, present_target,
+};
+use qkvault_graph::{Attention, DType, Policy, Role, validate};
+use qkvault_probe::{BuildPolicy, PlanError};
+
+#[test]
+fn fill() {
+    kit::fill();
+}
+
+#[test]
+fn p42_every_plan_writes_what_the_oracle_says_over_poison() {
+    let Some(gpu) = Gpu::open() else { return };
+    for attention in attentions() {
+        let mut case = Case::new(&gpu, &attention, 1);
+        let plan = gpu.load(&attention);
+        let mut bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
+        bound.launch(&gpu.stream).expect("it is queued");
+        drop(bound);
+        case.check(&gpu);
+    }
+    assert_eq!(gpu.engine.planner().vault().stats().builds, 0);
+}
+
+#[test]
+fn p47_another_scale_needs_no_other_plan_and_no_other_binding() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = prefill();
+    let plan = gpu.load(&attention);
+    let (loads, mut case) = (gpu.engine.session().stats().loads, Case::new(&gpu, &attention, 2));
+    for scale in [0.125_f32, 0.03, 0.5] {
+        case.inputs.set_f32(Role::Scale, 1.0);
+        let mut bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
+        bound.set_slot(Role::Scale, scale).expect("the plan has it");
+        bound.launch(&gpu.stream).expect("it is queued");
+        drop(bound);
+        case.inputs.set_f32(Role::Scale, scale);
+        case.check(&gpu);
+        case.poison(&gpu);
+    }
+    assert_eq!(gpu.engine.session().stats().loads, loads);
+
+    let mut bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
+    assert!(matches!(bound.set_slot(Role::Scale, 1), Err(SlotError::WrongDType { .. })));
+    assert!(matches!(bound.set_slot(Role::Slot(3), 1.0_f32), Err(SlotError::NoSlot { .. })));
+}
+
+#[test]
+fn p17_p20_p21_wrong_bindings_are_refused_before_a_launch() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = prefill();
+    let plan = gpu.load(&attention);
+    let elements = |role| plan.facts().bindings.iter().find(|b| b.role == role).expect("bound").bytes as usize / 2;
+    let make = |role| gpu.stream.alloc_zeros::<bf16>(elements(role)).expect("memory");
+    let (q, k, v, mut o) = (make(Role::Q), make(Role::K), make(Role::V), make(Role::O));
+    let mut stats = gpu.stream.alloc_zeros::<f32>(elements(Role::Stats) / 2).expect("memory");
+    let errors = |bindings: Bindings<'_>| match plan.bind(bindings, &gpu.stream) {
+        Err(BindFailure::Wrong(errors)) => errors.into_vec(),
+        other => panic!("{other:?}"),
+    };
+
+    let all = Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
+    let found = errors(all.slice(Role::O, &o).slot(Role::Scale, 1.0_f32));
+    assert!(
+        matches!(found[..], [BindError::NotWritable { role: Role::O }, BindError::Missing { role: Role::Stats, .. }]),
+        "{found:?}"
+    );
+
+    let other = gpu.stream.alloc_zeros::<f16>(elements(Role::K)).expect("memory");
+    let half_of_v = v.slice(1..);
+    let wrong = Bindings::new().slice(Role::Q, &q).slice(Role::K, &other).slice(Role::V, &half_of_v);
+    let wrong = wrong.slice_mut(Role::O, &mut o).slice_mut(Role::Stats, &mut stats).slot(Role::Scale, 1);
+    let found = errors(wrong);
+    assert!(
+        matches!(
+            found[..],
+            [
+                BindError::WrongDType { role: Role::K, needed: DType::BF16, given: DType::F16 },
+                BindError::TooSmall { role: Role::V, .. },
+                BindError::Misaligned { role: Role::V, .. },
+                BindError::WrongDType { role: Role::Scale, needed: DType::F32, given: DType::I32 },
+            ]
+        ),
+        "{found:?}"
+    );
+
+    // Host memory: what CUDA knows of, and what it does not.
+    let context = gpu.engine.session().device().context();
+    // SAFETY: its contents are never read.
+    let pinned = unsafe { context.alloc_pinned::<bf16>(elements(Role::Q)) }.expect("pinned memory");
+    let plain = vec![0_u128; elements(Role::K) / 8];
+    let pinned = pinned.as_ptr().expect("no error before") as u64;
+    assert_eq!(memory_kind(pinned), MemoryKind::PinnedHost);
+    let bytes = |role| elements(role) as u64 * 2;
+    // SAFETY: refused, and so never launched.
+    let host = unsafe {
+        Bindings::new().tensor(Role::Q, pinned, bytes(Role::Q)).tensor(Role::K, plain.as_ptr() as u64, bytes(Role::K))
+    };
+    let host = host.slice(Role::V, &v).slice_mut(Role::O, &mut o).slice_mut(Role::Stats, &mut stats);
+    let found = errors(host.slot(Role::Scale, 1.0_f32));
+    assert!(
+        matches!(
+            found[..],
+            [
+                BindError::NotDevice { role: Role::Q, found: MemoryKind::PinnedHost, .. },
+                BindError::NotDevice { role: Role::K, found: MemoryKind::Unregistered, .. },
+            ]
+        ),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn p32_p33_two_threads_with_a_stream_each_share_a_plan() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = prefill();
+    let plan = gpu.load(&attention);
+    let context = gpu.engine.session().device().context();
+    let threads: Vec<_> = (0..2)
+        .map(|seed| {
+            let (plan, stream) = (plan.clone(), context.new_stream().expect("a stream"));
+            let mut case = Case::on(&stream, &attention, seed);
+            std::thread::spawn(move || {
+                let mut bound = plan.bind(case.bindings(&plan), &stream).expect("all roles are bound");
+                for _ in 0..500 {
+                    bound.launch(&stream).expect("it is queued");
+                }
+                drop(bound);
+                case.check_on(&stream);
+                let first = case.download(&stream);
+                case.poison_on(&stream);
+                let mut bound = plan.bind(case.bindings(&plan), &stream).expect("all roles are bound");
+                bound.launch(&stream).expect("it is queued");
+                drop(bound);
+                assert!(case.download(&stream) == first, "launches of one plan differ");
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("the thread's checks hold"));
+    let handles = gpu.engine.session().stats().handles;
+    assert!(handles <= 2, "{handles} handles for two threads");
+}
+
+#[test]
+fn p19_threads_that_come_and_go_leave_no_handles() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = decode();
+    let plan = gpu.load(&attention);
+    for seed in 0..100 {
+        let (plan, stream) = (plan.clone(), gpu.stream.clone());
+        let mut case = Case::on(&stream, &attention, seed);
+        let thread = std::thread::spawn(move || {
+            let mut bound = plan.bind(case.bindings(&plan), &stream).expect("all roles are bound");
+            bound.launch(&stream).expect("it is queued");
+        });
+        thread.join().expect("no panic");
+    }
+    gpu.stream.synchronize().expect("all launches end well");
+    assert_eq!(gpu.engine.session().stats().handles, 1);
+}
+
+#[test]
+fn layers_take_turns_with_one_workspace() {
+    let Some(gpu) = Gpu::open() else { return };
+    let plans: Vec<_> = [prefill(), decode()].into_iter().map(|a| (gpu.load(&a), a)).collect();
+    let bytes = plans.iter().map(|(plan, _)| plan.workspace()).max().unwrap_or(0).max(256);
+    let workspace = Workspace::allocate(&gpu.stream, bytes).expect("memory");
+    // SAFETY: the memory is this test's, and nothing runs on it yet.
+    unsafe { result::memset_d8_sync(workspace.address(), 0xff, bytes as usize) }.expect("it can be written");
+    let mut cases: Vec<_> = plans.iter().map(|(plan, a)| (plan, Case::new(&gpu, a, 5))).collect();
+    {
+        let mut bound: Vec<_> = cases
+            .iter_mut()
+            .map(|(plan, case)| plan.bind(case.bindings(plan).workspace(&workspace), &gpu.stream).expect("bound"))
+            .collect();
+        for _ in 0..10 {
+            bound.iter_mut().for_each(|bound| bound.launch(&gpu.stream).expect("it is queued"));
+        }
+    }
+    cases.iter_mut().for_each(|(_, case)| case.check(&gpu));
+
+    let small = Workspace::allocate(&gpu.stream, 16).expect("memory");
+    for (plan, case) in cases.iter_mut().filter(|(plan, _)| plan.workspace() > 16) {
+        let refused = plan.bind(case.bindings(plan).workspace(&small), &gpu.stream);
+        let Err(BindFailure::Wrong(errors)) = refused else { panic!("{refused:?}") };
+        assert!(matches!(errors[..], [BindError::Workspace { given: 16, .. }]), "{errors}");
+    }
+}
+
+#[test]
+fn a_captured_launch_replays_with_event_tracking_on() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = prefill();
+    let plan = gpu.load(&attention);
+    let mut case = Case::new(&gpu, &attention, 7);
+    let bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
+    let mut captured = bound.capture(&gpu.stream).expect("it is captured");
+    for _ in 0..20 {
+        captured.launch().expect("it is queued");
+    }
+    // Slots were read at capture; another value takes another capture.
+    let mut bound = captured.into_bound();
+    bound.set_slot(Role::Scale, 0.25_f32).expect("the plan has it");
+    let mut captured = bound.capture(&gpu.stream).expect("it is captured again");
+    captured.launch().expect("it is queued");
+    drop(captured);
+    case.inputs.set_f32(Role::Scale, 0.25);
+    case.check(&gpu);
+}
+
+#[test]
+fn a_launch_inside_a_capture_of_the_callers_own_works_with_event_tracking_off() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = prefill();
+    let plan = gpu.load(&attention);
+    let mut case = Case::new(&gpu, &attention, 8);
+    gpu.stream.synchronize().expect("uploads are done");
+    let mut bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
+    let begin = || gpu.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).expect("begins");
+    let end = || gpu.stream.end_capture(CUgraphInstantiate_flags(0));
+
+    begin();
+    assert!(matches!(bound.launch(&gpu.stream), Err(LaunchError::TrackedCapture)));
+    let _ = end();
+
+    let context = gpu.engine.session().device().context();
+    // SAFETY: this context has one stream in use, and memory outlives what runs on it.
+    unsafe { context.disable_event_tracking() };
+    begin();
+    bound.launch(&gpu.stream).expect("it is recorded");
+    bound.launch(&gpu.stream).expect("twice");
+    let graph = end().expect("it is ended").expect("there is a graph");
+    graph.launch().expect("it is queued");
+    gpu.stream.synchronize().expect("it ends well");
+    drop((graph, bound));
+    case.check(&gpu);
+}
+
+#[test]
+fn the_raw_layer_launches_on_a_foreign_stream() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = prefill();
+    let mut case = Case::new(&gpu, &attention, 9);
+    gpu.stream.synchronize().expect("uploads are done");
+    let device = gpu.engine.session().device();
+    device.context().bind_to_thread().expect("it is made current");
+    // SAFETY: the context is the primary one, current on this thread, and outlives the session.
+    let session = unsafe { raw::Session::on_current(gpu.engine.session().library(), SessionOptions::default()) };
+    let session = session.expect("a session");
+    assert_eq!(session.machine(), gpu.engine.session().machine());
+    let prepared = session.prepare(gpu.engine.planner(), &attention, &Policy::default(), BuildPolicy::LoadOnly);
+    let plan = prepared.expect("it is in the vault").plan;
+    let workspace = Workspace::allocate(&gpu.stream, plan.workspace().max(1)).expect("memory");
+    let bindings = case.raw_bindings(&gpu.stream, plan.facts());
+    let mut bound = plan.bind(&bindings, (workspace.address(), workspace.bytes())).expect("all roles are bound");
+    let stream = gpu.stream.cu_stream().cast();
+    // SAFETY: memory and workspace outlive the launches, which this stream orders.
+    unsafe { bound.launch(stream) }.expect("it is queued");
+    bound.rebind(&bindings).expect("the same again");
+    // SAFETY: as above.
+    unsafe { bound.launch(stream) }.expect("it is queued");
+    gpu.stream.synchronize().expect("it ends well");
+    case.check(&gpu);
+}
+
+#[test]
+fn p13_p36_what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
+    let Some(gpu) = Gpu::open() else { return };
+    let never = validate(Attention::bshd(3, (6, 3), (129, 130), 64, DType::BF16)).expect("valid");
+    for build in [BuildPolicy::NeverBuild, BuildPolicy::LoadOnly] {
+        let missing = gpu.engine.prepare(&never, &Policy::default(), build);
+        assert!(matches!(missing, Err(PrepareError::Plan(PlanError::Missing { .. }))), "{missing:?}");
+    }
+    let budget = SessionOptions { workspace_budget: Some(0), handles: 1 };
+    let device = gpu.engine.session().device();
+    let session = Session::with_options(device, gpu.engine.session().library(), budget).expect("a session");
+    let refused = session.prepare(gpu.engine.planner(), &prefill(), &Policy::default(), BuildPolicy::LoadOnly);
+    match refused {
+        Err(PrepareError::Load(LoadError::WorkspaceTooLarge { need, budget: 0, .. })) => assert!(need > 0),
+        // A plan without a workspace fits any budget.
+        Ok(prepared) => assert_eq!(prepared.plan.workspace(), 0),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(Device::open(99), Err(DeviceError::BadOrdinal { given: 99, .. })));
+}
+
+#[test]
+fn target_and_machine_of_a_gpu_agree() {
+    let Some(gpu) = Gpu::open() else { return };
+    let session = gpu.engine.session();
+    let (by_handle, by_ordinal) = (session.target(), session.device().target(session.library()));
+    let (by_handle, by_ordinal) = (by_handle.expect("known"), by_ordinal.expect("known"));
+    assert_eq!(by_handle, by_ordinal);
+    assert_eq!(session.machine(), &Machine::of(&by_handle));
+    assert_eq!(present_target(session.library(), session.machine().ordinal).expect("known"), by_handle);
+    say(&format!("{:?}: {by_handle}", session.device()));
+}
+
+/// Prints what loading, binding and launching cost; the bounds are far above what was measured (0.5 ms, 0.3 us, 4.3 us).
+#[test]
+fn p37_costs_of_load_bind_and_launch() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attention = decode();
+    let median = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    let timed = |mut work: Box<dyn FnMut() + '_>, n: usize| {
+        let one = |_| {
+            let started = Instant::now();
+            work();
+            started.elapsed()
+        };
+        median((0..n).map(one).collect())
+    };
+    let plan = gpu.load(&attention);
+    let loading = timed(Box::new(|| drop(gpu.load(&attention))), 21);
+    let mut case = Case::new(&gpu, &attention, 11);
+    let bindings = case.raw_bindings(&gpu.stream, plan.facts());
+    let workspace = Workspace::allocate(&gpu.stream, plan.workspace().max(1)).expect("memory");
+    let memory = (workspace.address(), workspace.bytes());
+    let raw = plan.raw().bind(&bindings, memory).expect("all roles are bound");
+    let binding = timed(Box::new(|| drop(plan.raw().bind(&bindings, memory).expect("bound"))), 201);
+    // SAFETY: memory outlives the launches, which this stream orders.
+    let launching =
+        timed(Box::new(|| unsafe { raw.launch(gpu.stream.cu_stream().cast()) }.expect("it is queued")), 201);
+    gpu.stream.synchronize().expect("all end well");
+    let mut bound = plan.bind(case.bindings(&plan).workspace(&workspace), &gpu.stream).expect("bound");
+    let tracked = timed(Box::new(|| bound.launch(&gpu.stream).expect("it is queued")), 201);
+    gpu.stream.synchronize().expect("all end well");
+    let mut captured = bound.capture(&gpu.stream).expect("it is captured");
+    let replayed = timed(Box::new(|| captured.launch().expect("it is queued")), 201);
+    gpu.stream.synchronize().expect("all end well");
+    say(&format!(
+        "prepare {loading:?}, bind {binding:?}, launch {launching:?}, with cudarc's events {tracked:?}, replay with them {replayed:?}"
+    ));
+    assert!(loading < Duration::from_millis(10) && launching < Duration::from_micros(200));
+}

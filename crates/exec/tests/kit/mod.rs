@@ -1,0 +1,209 @@
+//! What the GPU tests share: the attentions, a GPU with an engine over the test vault, and operands on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use qkvault_cache::{Mode, Vault, VaultOptions};
+use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, cudarc, raw};
+use qkvault_graph::{Attention, Band, DType, Policy, Profile, Role, Valid, validate};
+use qkvault_probe::{BuildPolicy, Compiler, PlanFacts, Planner, library_set, library_version};
+use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
+use qkvault_sys::{Library, Search};
+
+use crate::common::{say, unmet};
+
+const VAULT: &str = "QKVAULT_TEST_VAULT";
+const FILL: &str = "QKVAULT_TEST_FILL";
+const REQUIRE: &str = "QKVAULT_REQUIRE_GPU";
+
+fn valid(attention: Attention) -> Valid {
+    validate(attention).expect("the attentions of the tests are valid")
+}
+
+/// A causal prefill with statistics: two outputs, a workspace on most GPUs.
+pub(crate) fn prefill() -> Valid {
+    valid(Attention::bshd(2, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL).with_stats())
+}
+
+/// One query per sequence.
+pub(crate) fn decode() -> Valid {
+    valid(Attention::bshd(4, (8, 2), (1, 512), 128, DType::BF16))
+}
+
+/// Everything that the tests have plans for.
+pub(crate) fn attentions() -> Vec<Valid> {
+    let f16 = Attention::bshd(1, (4, 4), (384, 384), 128, DType::F16);
+    let rectangle = Attention::bshd(1, (4, 2), (128, 640), 128, DType::BF16);
+    vec![
+        prefill(),
+        decode(),
+        valid(f16.clone().with_stats()),
+        valid(f16.with_band(Band::CAUSAL)),
+        valid(rectangle.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats()),
+        valid(Attention::bshd(3, (4, 1), (256, 256), 64, DType::BF16).with_lengths().with_band(Band::CAUSAL)),
+    ]
+}
+
+/// Compiles the plans of [`attentions`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
+pub(crate) fn fill() {
+    let (Ok(folder), Ok(profile)) = (std::env::var(VAULT), std::env::var(FILL)) else {
+        return say(&format!("not asked for: {VAULT} and {FILL} are not both set"));
+    };
+    let compiler = Compiler::open(&Search::default()).expect("a cuDNN to compile with");
+    let library = Arc::clone(compiler.library());
+    let target = Profile::named(&profile).expect("a built-in profile");
+    let target = target.target(library_version(&library), library_set(&library));
+    let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
+    for attention in attentions() {
+        let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+        let answer = answer.expect("it can be compiled");
+        assert!(answer.unstored.is_none(), "{:?}", answer.unstored);
+        let plan = answer.outcome.expect("cuDNN takes it");
+        let roles: Vec<String> = plan.facts.bindings.iter().map(|b| b.role.to_string()).collect();
+        let (bytes, workspace) = (plan.facts.blob_bytes, plan.facts.workspace);
+        say(&format!("{attention}: {bytes} bytes, workspace {workspace}, binds {}", roles.join(" ")));
+    }
+}
+
+/// A GPU with the plans of the test vault.
+pub(crate) struct Gpu {
+    pub(crate) engine: Engine,
+    pub(crate) stream: Arc<CudaStream>,
+}
+
+impl Gpu {
+    /// `None`, with the requirement that is not met said, where these tests cannot run.
+    pub(crate) fn open() -> Option<Gpu> {
+        let device = match Device::open(0) {
+            Ok(device) => device,
+            Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
+                unmet(REQUIRE, &error.to_string());
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let Some(folder) = std::env::var_os(VAULT) else {
+            unmet(REQUIRE, &format!("{VAULT} is not set"));
+            return None;
+        };
+        let library = match Library::open(&Search::default()) {
+            Ok(library) => library,
+            Err(error) => {
+                unmet(REQUIRE, &error.to_string());
+                return None;
+            }
+        };
+        let vault = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)).expect("the test vault");
+        let session = Session::open(&device, &library).expect("a session");
+        let engine = Engine::new(session, Planner::new(vault, None)).expect("the GPU's target is known");
+        // A stream of its own puts cudarc into the mode in which it tracks events.
+        let stream = device.context().new_stream().expect("a stream");
+        Some(Gpu { engine, stream })
+    }
+
+    /// The plan of an attention; it has to be in the vault.
+    pub(crate) fn load(&self, attention: &Valid) -> LoadedPlan {
+        let prepared = self.engine.prepare(attention, &Policy::default(), BuildPolicy::LoadOnly);
+        prepared.unwrap_or_else(|error| panic!("{attention}: {error}")).plan
+    }
+}
+
+/// An attention with random operands on the GPU and poisoned outputs.
+pub(crate) struct Case {
+    attention: Valid,
+    pub(crate) inputs: Inputs,
+    read: BTreeMap<Role, CudaSlice<u8>>,
+    written: BTreeMap<Role, CudaSlice<u8>>,
+}
+
+impl Case {
+    pub(crate) fn new(gpu: &Gpu, attention: &Valid, seed: u64) -> Case {
+        Case::on(&gpu.stream, attention, seed)
+    }
+
+    pub(crate) fn on(stream: &Arc<CudaStream>, attention: &Valid, seed: u64) -> Case {
+        let inputs = Inputs::random(attention, seed).expect("random operands");
+        let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
+        for operand in qkvault_reference::operands(attention) {
+            let role = operand.role;
+            if operand.output {
+                let len = qkvault_reference::buffer_len(attention, role).expect("every operand has a size");
+                let poison = Buffer::poisoned(operand.tensor.dtype, len);
+                written.insert(role, stream.clone_htod(poison.bytes()).expect("memory"));
+            } else if !role.is_slot() {
+                let buffer = inputs.buffer(role).expect("every input is there");
+                read.insert(role, stream.clone_htod(buffer.bytes()).expect("memory"));
+            }
+        }
+        Case { attention: attention.clone(), inputs, read, written }
+    }
+
+    fn slot(inputs: &Inputs, role: Role, dtype: DType) -> Number {
+        let buffer = inputs.buffer(role).expect("every slot has a value");
+        match dtype {
+            DType::I32 => Number::I32(buffer.int(0) as i32),
+            _ => Number::F32(buffer.get(0) as f32),
+        }
+    }
+
+    /// Every role of the plan, bound to this case's memory.
+    pub(crate) fn bindings(&mut self, plan: &LoadedPlan) -> Bindings<'_> {
+        let Case { attention: _, inputs, read, written } = self;
+        let of_plan = |role: &Role| plan.facts().bindings.iter().any(|b| b.role == *role);
+        let slots = plan.facts().bindings.iter().filter(|b| b.slot);
+        let mut bindings = slots.fold(Bindings::new(), |all, b| all.slot(b.role, Self::slot(inputs, b.role, b.dtype)));
+        for (role, slice) in read.iter().filter(|(role, _)| of_plan(role)) {
+            bindings = bindings.slice(*role, slice);
+        }
+        for (role, slice) in written.iter_mut().filter(|(role, _)| of_plan(role)) {
+            bindings = bindings.slice_mut(*role, slice);
+        }
+        bindings
+    }
+
+    /// The same by address.
+    pub(crate) fn raw_bindings(&mut self, stream: &CudaStream, facts: &PlanFacts) -> raw::Bindings {
+        facts.bindings.iter().fold(raw::Bindings::new(), |all, b| {
+            if b.slot {
+                return all.slot(b.role, Self::slot(&self.inputs, b.role, b.dtype));
+            }
+            let slice = if b.output { &self.written[&b.role] } else { &self.read[&b.role] };
+            all.tensor(b.role, slice.device_ptr(stream).0, slice.len() as u64)
+        })
+    }
+
+    /// What the outputs hold.
+    pub(crate) fn download(&self, stream: &Arc<CudaStream>) -> BTreeMap<Role, Vec<u8>> {
+        let bytes = |slice| stream.clone_dtoh(slice).expect("it can be read");
+        self.written.iter().map(|(role, slice)| (*role, bytes(slice))).collect()
+    }
+
+    pub(crate) fn poison(&mut self, gpu: &Gpu) {
+        self.poison_on(&gpu.stream);
+    }
+
+    pub(crate) fn poison_on(&mut self, stream: &Arc<CudaStream>) {
+        for slice in self.written.values_mut() {
+            let poison = vec![qkvault_reference::POISON; slice.len()];
+            stream.memcpy_htod(&poison, slice).expect("it can be written");
+        }
+    }
+
+    pub(crate) fn check(&mut self, gpu: &Gpu) {
+        self.check_on(&gpu.stream);
+    }
+
+    /// Compares every output with the oracle.
+    pub(crate) fn check_on(&mut self, stream: &Arc<CudaStream>) {
+        let expected = forward(&self.attention, &self.inputs).expect("the oracle can do it");
+        for (role, bytes) in self.download(stream) {
+            let output = expected.get(role).expect("the oracle has every output");
+            let dtype = output.operand().tensor.dtype;
+            let actual = Buffer::new(dtype, bytes).expect("whole elements");
+            let found = compare(output, &actual, Tolerance::of(role, dtype));
+            say(&format!("{}: {role}: {found}", self.attention));
+            assert!(found.good, "{}: {role}: {found}", self.attention);
+        }
+    }
+}
