@@ -5,7 +5,8 @@
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_graph::{Attention, Band, Corner, DType, Form, Policy, Profile, Tensor, validate};
+use qkvault_graph::expr::{TensorSpec, library, score, slot, tensor};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Policy, Profile, Tensor, validate};
 use qkvault_probe::{BuildPolicy, Compiler, Planner, library_set, library_version};
 use qkvault_sys::Search;
 
@@ -45,6 +46,35 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         mla_prefill,
         Attention::bshd(1, (4, 4), (100, 100), 100, DType::BF16),
     ];
+    let train = Attention::bshd(2, (8, 8), (512, 512), 128, DType::BF16).with_stats();
+    let grouped = Attention::bshd(2, (8, 2), (512, 512), 64, DType::F16).with_stats();
+    let capped = library::softcap(score(), slot("cap")).build_score()?;
+    let biased = {
+        let spec = TensorSpec::new(DType::BF16, [1, 8, 512, 512]).with_grad();
+        (score() + tensor("bias", spec)).build_score()?
+    };
+    let alibi = library::alibi(score(), 8).build_score()?;
+    let forwards = [
+        train.clone(),
+        train.clone().with_band(Band::CAUSAL),
+        grouped.clone().with_band(Band::CAUSAL),
+        grouped.with_lengths(),
+        train.clone().with_score(capped.clone()),
+        train.clone().with_score(capped).with_band(Band::CAUSAL),
+        train.clone().with_score(alibi).with_band(Band::CAUSAL),
+        train.clone().with_score(biased),
+        train.clone().with_dropout(0.1),
+        train.clone().with_sink().with_band(Band::CAUSAL),
+        train.with_band(Band::window(Corner::TopLeft, 128)),
+    ];
+    let backward = |a: &Attention| {
+        let d_sink = a.sink;
+        a.backward(BackwardOptions { d_sink, ..BackwardOptions::default() })
+    };
+    let deterministic = forwards[1].backward(BackwardOptions { deterministic: true, ..BackwardOptions::default() });
+    let train: Vec<Attention> = forwards.iter().flat_map(|a| [a.clone(), backward(a)]).chain([deterministic]).collect();
+    let only_train = std::env::args().nth(2).is_some_and(|a| a == "train");
+    let cases = if only_train { train } else { cases.into_iter().chain(train).collect() };
     for attention in cases {
         let attention = validate(attention)?;
         for form in [Form::Expanded, Form::Fused] {

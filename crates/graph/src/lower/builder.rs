@@ -61,6 +61,20 @@ impl Builder {
         self.push(OpTensor { dims, strides, dtype, kind: TensorKind::Virtual, offsets: None })
     }
 
+    /// A result that is never in memory, with strides of its own.
+    pub(super) fn virtual_strided(&mut self, dims: [i64; 4], strides: [i64; 4], dtype: DType) -> TensorId {
+        self.push(OpTensor { dims, strides, dtype, kind: TensorKind::Virtual, offsets: None })
+    }
+
+    /// Random ones with probability `keep`, zeros else: Philox from the seed and offset operands.
+    pub(super) fn rng(&mut self, keep: f64, dims: [i64; 4]) -> TensorId {
+        let number = Tensor::dense(Order::Bhsd, [1; 4], DType::I64);
+        let (seed, offset) = (self.operand(Role::DropoutSeed, &number), self.operand(Role::DropoutOffset, &number));
+        let y = self.virtual_(dims, DType::F32);
+        self.graph.ops.push(Op::Rng { keep: keep.to_bits(), seed, offset, y });
+        y
+    }
+
     pub(super) fn dims(&self, id: TensorId) -> [i64; 4] {
         self.graph.tensor(id).dims
     }
@@ -94,6 +108,12 @@ impl Builder {
         let y = self.virtual_(self.dims(x), out);
         self.graph.ops.push(Op::Pointwise { mode, x, b: None, t: None, y, axis: None, compute });
         y
+    }
+
+    /// `mode(x)` in f32, into a given tensor.
+    pub(super) fn unary_into(&mut self, mode: Pointwise, x: TensorId, y: TensorId) {
+        let compute = DType::F32;
+        self.graph.ops.push(Op::Pointwise { mode, x, b: None, t: None, y, axis: None, compute });
     }
 
     /// `mode(x, b)` computed in `compute`, giving `out`; sizes broadcast.

@@ -5,8 +5,8 @@
 use super::builder::Builder;
 use super::score::Context;
 use super::{Form, mask, score, softmax};
-use crate::op::Pointwise;
-use crate::{DType, Lengths, OpGraph, Order, Role, Tensor, Valid};
+use crate::op::{Constant, Pointwise, TensorId};
+use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Tensor, Valid};
 
 pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
     let a = attention.get();
@@ -49,7 +49,28 @@ pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
         score = mask::band(&mut g, form, score, band, [s_q, s_kv], lengths);
     }
     let p = softmax::forward(&mut g, form, score, a);
+    let p = dropped(&mut g, p, a, score_dims);
     g.set_dtype(p, a.q.dtype);
     g.matmul([p, v, o], [len_q, None, len_kv]);
     g.finish()
+}
+
+/// Probabilities after dropout: the mask first, then the scale; a mask of the caller's in the other order, as the matcher wants.
+fn dropped(g: &mut Builder, p: TensorId, a: &Attention, dims: [i64; 4]) -> TensorId {
+    let Some(Dropout { source, probability }) = a.dropout.filter(|d| d.probability > 0.0) else { return p };
+    let factor = Constant::f32(1.0 / (1.0 - probability));
+    match source {
+        DropoutSource::Philox => {
+            let mask = g.rng(1.0 - f64::from(probability), dims);
+            let kept = g.binary(Pointwise::Mul, p, mask);
+            let factor = g.constant(factor);
+            g.binary(Pointwise::Mul, kept, factor)
+        }
+        DropoutSource::Mask => {
+            let factor = g.constant(factor);
+            let scaled = g.binary(Pointwise::Mul, p, factor);
+            let mask = g.operand(Role::DropoutMask, &Tensor::dense(Order::Bhsd, dims, a.q.dtype));
+            g.binary(Pointwise::Mul, scaled, mask)
+        }
+    }
 }

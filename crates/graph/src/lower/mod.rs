@@ -3,6 +3,7 @@
 //! Versions and architectures differ in which operations they know, never in the meaning; what differs is read from the
 //! [`Target`], and what may be chosen from the [`Policy`]. What is not built yet is refused by name.
 
+mod backward;
 mod builder;
 mod forward;
 mod mask;
@@ -97,13 +98,13 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
     }
     match Refusal::of(reasons) {
         Some(refusal) => Err(refusal),
-        None => Ok(forward::lower(attention, form)),
+        None => Ok(backward::lower(attention, form).unwrap_or_else(|| forward::lower(attention, form))),
     }
 }
 
 /// Parts of the description that lowering does not build yet, one reason each.
 fn not_built(a: &Attention) -> Vec<Reason> {
-    let Attention { q, k, v, o, mask: _, score: _, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } = a;
+    let Attention { q, k, v, o, mask: _, score, sink, dropout: _, block_mask, outputs, padded_rows: _, fp8, pass } = a;
     let Outputs { stats: _, max, sum_exp } = *outputs;
     let mut reasons = Vec::new();
     let mut add = |missing: bool, code: &'static str, field: &'static str, what: &str| {
@@ -118,7 +119,6 @@ fn not_built(a: &Attention) -> Vec<Reason> {
             ));
         }
     };
-    add(dropout.is_some(), "not-built.dropout", "dropout", "dropout");
     add(*block_mask, "not-built.block-mask", "block_mask", "a block mask");
     // With a sink, what cuDNN puts out as maximum and sum counts the sink too, which is not what they are described as.
     add((max || sum_exp) && *sink, "not-built.outputs", "outputs", "Max or Sum_exp of an attention with a sink");
@@ -126,6 +126,8 @@ fn not_built(a: &Attention) -> Vec<Reason> {
     let rows = |storage: Storage| storage != Storage::Dense;
     let stored = [q, k, v, o].into_iter().any(|t| rows(t.storage));
     add(stored, "not-built.storage", "storage", "packed or paged operands");
-    add(matches!(pass, Pass::Backward(_)), "not-built.backward", "pass", "a backward");
+    let derivable = score.as_ref().is_none_or(|s| crate::expr::vjp(s).is_ok());
+    let backward = matches!(pass, Pass::Backward(_));
+    add(backward && !derivable, "not-built.derivative", "score", "a derivative that does not exist");
     reasons
 }

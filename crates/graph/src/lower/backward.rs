@@ -1,0 +1,243 @@
+//! The backward as a composite graph: the probabilities are computed again from Q, K and the log-sum-exp, then the five
+//! matrix products with everything between them, in the order cuDNN's matcher knows.
+//!
+//! Source of the order: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts. Masks come after
+//! the log-sum-exp is subtracted, as in 1.32, so that a row that sees no key gives zeros and not NaN.
+
+use super::builder::Builder;
+use super::score::{self, Context};
+use super::{Form, mask};
+use crate::expr::{Derived, Node, TensorGrad, vjp};
+use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
+use crate::{DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Role, Tensor, Valid};
+
+/// Writes the backward. `None` for a forward, and for a score expression without the derivatives that are asked for, which
+/// validation refuses.
+pub(super) fn lower(attention: &Valid, form: Form) -> Option<OpGraph> {
+    let a = attention.get();
+    let Pass::Backward(gradients) = &a.pass else { return None };
+    let derivative = match &a.score {
+        None => None,
+        Some(score) => Some(vjp(score).ok()?),
+    };
+    let mut g = Builder::default();
+    let (s_q, s_kv) = a.seq();
+    let [b, h_q] = [a.batch(), a.q.heads()];
+    let rows = [b, h_q, s_q, 1];
+    let io = a.q.dtype;
+
+    let q = g.operand(Role::Q, &a.q);
+    let k_t = g.transposed(Role::K, &a.k);
+    let v_t = g.transposed(Role::V, &a.v);
+    let o = g.operand(Role::O, &a.o);
+    let d_o = g.operand(Role::DO, &gradients.d_o);
+    let stats = g.operand(Role::Stats, &a.row_tensor());
+    let scale = g.slot(Role::Scale, DType::F32);
+    let lengths = match a.mask.lengths {
+        Lengths::Full => None,
+        Lengths::PerSequence => {
+            let t = Tensor::dense(Order::Bhsd, [b, 1, 1, 1], DType::I32);
+            Some((g.operand(Role::SeqLenQ, &t), g.operand(Role::SeqLenKv, &t)))
+        }
+    };
+    let (len_q, len_kv) = lengths.unzip();
+    let dropout = a.dropout.filter(|d| d.probability > 0.0).map(|d| Drop::new(&mut g, d, [b, h_q, s_q, s_kv], io));
+
+    // D = rowsum(dO ∘ O); the product with one is part of the pattern that the matcher knows.
+    let product = g.binary(Pointwise::Mul, d_o, o);
+    let d = g.virtual_(rows, DType::F32);
+    g.reduce_into(Reduce::Add, product, d);
+    if gradients.d_sink {
+        d_sink(&mut g, h_q, stats, d);
+    }
+    let keep = g.constant(Constant::f32(dropout.as_ref().map_or(1.0, |d| 1.0 - d.probability)));
+    let sum = g.operand(Role::SoftmaxSum, &Tensor::dense(Order::Bhsd, rows, DType::F32));
+    g.binary_into(Pointwise::Mul, d, keep, DType::F32, sum);
+
+    // The probabilities, again.
+    let product = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
+    g.matmul([q, k_t, product], [len_q, len_kv, None]);
+    let scaled = g.binary(Pointwise::Mul, product, scale);
+    let mut context = Context { score: scaled, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
+    let mut score = scaled;
+    let mut memo = score::Memo::default();
+    if let Some(expression) = &a.score {
+        score = score::expression_with(&mut g, expression, &context, &mut memo);
+        context.first_slot = expression.slots().len() as u16;
+        context.first_tensor = expression.tensors().len() as u16;
+    }
+    score = g.binary(Pointwise::Sub, score, stats);
+    if let Some(predicate) = &a.mask.keep {
+        let inner = Context { score, ..context };
+        let keep = score::expression(&mut g, predicate, &inner);
+        score = mask::hide(&mut g, keep, score);
+    }
+    if let Some((len_q, len_kv)) = lengths {
+        score = mask::padding(&mut g, score, len_q, len_kv);
+    }
+    if let Some(band) = a.mask.band {
+        score = mask::band(&mut g, form, score, band, [s_q, s_kv], lengths);
+    }
+    let p = g.unary(Pointwise::Exp, score);
+
+    // dV = Pᵀ·dO, summed over the heads of a group.
+    let dropped = dropout.as_ref().map_or(p, |d| d.apply(&mut g, p));
+    let p_t = transpose(&mut g, dropped, io);
+    let [_, h_v, _, d_v] = a.v.dims;
+    product_over_groups(
+        &mut g,
+        [p_t, d_o],
+        Role::DV,
+        &gradients.d_v,
+        [b, h_q, h_v, s_kv, d_v],
+        [len_kv, None, len_q],
+        io,
+    );
+
+    // dS, by the modified score.
+    let d_p = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
+    g.matmul([d_o, v_t, d_p], [len_q, len_kv, None]);
+    let masked = dropout.as_ref().map_or(d_p, |d| g.binary(Pointwise::Mul, d_p, d.mask));
+    let centred = g.binary(Pointwise::Sub, masked, sum);
+    let mut d_s = g.binary(Pointwise::Mul, centred, p);
+    if let Some(drop) = &dropout {
+        let factor = g.constant(Constant::f32(1.0 / (1.0 - drop.probability)));
+        d_s = g.binary(Pointwise::Mul, d_s, factor);
+    }
+    let context = Context { score: scaled, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
+    let mut wants_tensors = false;
+    if let Some(derivative) = &derivative {
+        for gradient in &derivative.d_tensors {
+            wants_tensors = true;
+            tensor_gradient(&mut g, a, gradient, d_s, &context, &mut memo);
+        }
+        d_s = times(&mut g, d_s, &derivative.d_score, &context, &mut memo);
+    }
+    let d_s = g.binary(Pointwise::Mul, d_s, scale);
+
+    // dK = dSᵀ·Q, summed over the heads of a group; dQ = dS·K.
+    let d_s_t = transpose(&mut g, d_s, io);
+    let [_, h_k, _, d_qk] = a.k.dims;
+    product_over_groups(
+        &mut g,
+        [d_s_t, q],
+        Role::DK,
+        &gradients.d_k,
+        [b, h_q, h_k, s_kv, d_qk],
+        [len_kv, None, len_q],
+        io,
+    );
+    d_q(&mut g, a.k, gradients, [d_s, k_t], [len_q, None, len_kv], wants_tensors);
+    Some(g.finish())
+}
+
+/// Dropout of the backward: the keep mask, applied again.
+struct Drop {
+    mask: TensorId,
+    probability: f32,
+}
+
+impl Drop {
+    fn new(g: &mut Builder, Dropout { source, probability }: Dropout, scores: [i64; 4], io: DType) -> Drop {
+        let mask = match source {
+            DropoutSource::Philox => g.rng(1.0 - f64::from(probability), scores),
+            DropoutSource::Mask => g.operand(Role::DropoutMask, &Tensor::dense(Order::Bhsd, scores, io)),
+        };
+        Drop { mask, probability }
+    }
+
+    fn apply(&self, g: &mut Builder, p: TensorId) -> TensorId {
+        let kept = g.binary(Pointwise::Mul, p, self.mask);
+        let factor = g.constant(Constant::f32(1.0 / (1.0 - self.probability)));
+        g.binary(Pointwise::Mul, kept, factor)
+    }
+}
+
+/// `Σ exp(sink - stats) · D` per head; cuDNN puts the minus sign itself.
+fn d_sink(g: &mut Builder, h_q: i64, stats: TensorId, d: TensorId) {
+    let per_head = Tensor::dense(Order::Bhsd, [1, h_q, 1, 1], DType::F32);
+    let sink = g.operand(Role::Sink, &per_head);
+    let shifted = g.binary(Pointwise::Sub, sink, stats);
+    let share = g.unary(Pointwise::Exp, shifted);
+    let terms = g.binary(Pointwise::Mul, share, d);
+    let out = g.operand(Role::DSink, &per_head);
+    g.reduce_into(Reduce::Add, terms, out);
+}
+
+/// A score-shaped tensor seen with its last two dims swapped, in the operands' element type.
+fn transpose(g: &mut Builder, x: TensorId, io: DType) -> TensorId {
+    let [b, h, s_q, s_kv] = g.dims(x);
+    let y = g.virtual_strided([b, h, s_kv, s_q], [h * s_q * s_kv, s_q * s_kv, 1, s_kv], io);
+    g.push_op(Op::Reshape { x, y });
+    y
+}
+
+/// `left · right` over the keys, into dV or dK; where several query heads share one head, their parts are summed.
+fn product_over_groups(
+    g: &mut Builder,
+    [left, right]: [TensorId; 2],
+    role: Role,
+    out: &Tensor,
+    [b, h_q, h, s_kv, width]: [i64; 5],
+    lengths: [Option<TensorId>; 3],
+    io: DType,
+) {
+    let out = g.operand(role, out);
+    if h_q == h {
+        g.matmul([left, right, out], lengths);
+    } else {
+        let full = g.virtual_([b, h_q, s_kv, width], io);
+        g.matmul([left, right, full], lengths);
+        g.reduce_into(Reduce::Add, full, out);
+    }
+}
+
+/// `x` times a derivative, unless that is one.
+fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &mut score::Memo) -> TensorId {
+    if let [Node::Float(c)] = by.nodes()
+        && c.value() == 1.0
+    {
+        return x;
+    }
+    let factor = score::expression_with(g, by, context, memo);
+    g.binary(Pointwise::Mul, x, factor)
+}
+
+/// Gradient of a tensor of the score expression, summed over the dims in which it is broadcast.
+fn tensor_gradient(
+    g: &mut Builder,
+    a: &crate::Attention,
+    gradient: &TensorGrad,
+    d_s: TensorId,
+    context: &Context,
+    memo: &mut score::Memo,
+) {
+    let Some(expression) = &a.score else { return };
+    let spec = expression.tensors()[gradient.tensor.at()];
+    let terms = times(g, d_s, &gradient.factor, context, memo);
+    let t = Tensor::dense(Order::Bhsd, spec.dims.map(u64::cast_signed), spec.dtype);
+    let out = g.operand(Role::DScoreTensor(gradient.tensor.0 as u16), &t);
+    g.reduce_into(Reduce::Add, terms, out);
+}
+
+/// dQ: accumulated in f32 over blocks of keys in an order that varies, or, where two runs must agree bit for bit or a tensor's
+/// gradient is wanted, directly, for which cuDNN keeps dS in its workspace.
+fn d_q(
+    g: &mut Builder,
+    k: Tensor,
+    gradients: &Gradients,
+    [d_s, k_t]: [TensorId; 2],
+    lengths: [Option<TensorId>; 3],
+    wants_tensors: bool,
+) {
+    let keys = g.virtual_strided(k.dims, k.strides, k.dtype);
+    g.push_op(Op::Reshape { x: k_t, y: keys });
+    let out = g.operand(Role::DQ, &gradients.d_q);
+    if gradients.deterministic || wants_tensors {
+        g.matmul([d_s, keys, out], lengths);
+    } else {
+        let accumulated = g.operand(Role::DqAccum, &Tensor::dense(Order::Bhsd, gradients.d_q.dims, DType::F32));
+        g.matmul([d_s, keys, accumulated], lengths);
+        g.unary_into(Pointwise::Identity, accumulated, out);
+    }
+}
