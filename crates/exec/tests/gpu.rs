@@ -202,6 +202,14 @@ fn layers_take_turns_with_one_workspace() {
     }
     cases.iter_mut().for_each(|(_, case)| case.check(&gpu));
 
+    // Other memory in place of the first, with the workspace that was there.
+    let ((plan, case), mut other) = (&mut cases[0], Case::new(&gpu, &prefill(), 6));
+    let bound = plan.bind(case.bindings(plan).workspace(&workspace), &gpu.stream).expect("bound");
+    let mut bound = bound.rebind(other.bindings(plan)).expect("bound again");
+    bound.launch(&gpu.stream).expect("it is queued");
+    drop(bound);
+    other.check(&gpu);
+
     let small = Workspace::allocate(&gpu.stream, 16).expect("memory");
     for (plan, case) in cases.iter_mut().filter(|(plan, _)| plan.workspace() > 16) {
         let refused = plan.bind(case.bindings(plan).workspace(&small), &gpu.stream);

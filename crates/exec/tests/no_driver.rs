@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use qkvault_exec::{Device, DeviceError, MemoryKind, NoDriver, driver, memory_kind, present_target};
+use qkvault_exec::{
+    Device, DeviceError, MemoryKind, NoDriver, SessionError, SessionOptions, driver, memory_kind, present_target, raw,
+};
 use qkvault_sys::{Library, Search};
 
 /// One test, because its steps change the process: once the stand-in is loaded it stays.
@@ -34,5 +36,8 @@ fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
         assert!(library.path().starts_with(Path::new("/")));
         let error = present_target(&library, 0).expect_err("no driver");
         assert!(error.to_string().contains("stand-in"), "{error}");
+        // SAFETY: there is no context here at all, which is what is to be found out.
+        let session = unsafe { raw::Session::on_current(&library, SessionOptions::default()) };
+        assert!(matches!(session, Err(SessionError::NoDriver(NoDriver::StandIn))), "{session:?}");
     }
 }

@@ -86,17 +86,31 @@ impl<'a> Bound<'a> {
         plan: &raw::LoadedPlan,
         device: &Device,
         bindings: Bindings<'a>,
-        stream: &Arc<CudaStream>,
+        allocate: impl FnOnce(u64) -> Result<Arc<Workspace>, WorkspaceError>,
     ) -> Result<Bound<'a>, BindFailure> {
         let Bindings { raw, tracked, workspace } = bindings;
         let workspace = match (workspace, plan.workspace()) {
             (Some(given), _) => Some(given),
             (None, 0) => None,
-            (None, bytes) => Some(Workspace::allocate(stream, bytes)?),
+            (None, bytes) => Some(allocate(bytes)?),
         };
         let memory = workspace.as_ref().map_or((0, 0), |workspace| (workspace.address(), workspace.bytes()));
         let raw = plan.bind(&raw, memory)?;
         Ok(Bound { raw, operands: Operands { tracked, workspace }, device: device.clone() })
+    }
+
+    /// Binds other slices and slots to the same plan, in place of all that were bound. The workspace stays, unless `bindings` bring one.
+    ///
+    /// # Errors
+    ///
+    /// As [`LoadedPlan::bind`](crate::LoadedPlan::bind).
+    pub fn rebind<'b>(self, bindings: Bindings<'b>) -> Result<Bound<'b>, BindFailure> {
+        let Bound { raw, operands: Operands { tracked: _, workspace: own }, device } = self;
+        let workspace = bindings.workspace.clone().or(own);
+        let bindings = Bindings { workspace, ..bindings };
+        Bound::new(raw.plan(), &device, bindings, |bytes| {
+            Err(WorkspaceError { bytes, ordinal: device.ordinal(), detail: "the plan had none".to_owned() })
+        })
     }
 
     /// The plan and its variant pack, for launches that the caller orders: [`raw::Bound::launch`].
@@ -121,7 +135,7 @@ impl<'a> Bound<'a> {
     ///
     /// # Errors
     ///
-    /// [`LaunchError`]; nothing was queued then.
+    /// [`LaunchError`]; nothing was queued then, unless the driver only failed to order what comes after.
     pub fn launch(&mut self, stream: &CudaStream) -> Result<(), LaunchError> {
         ready(&self.device, stream)?;
         let Bound { raw, operands, device } = self;

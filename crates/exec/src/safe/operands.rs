@@ -13,7 +13,7 @@ use crate::safe::workspace::Workspace;
 
 /// A Rust type that stands for element types of operands.
 pub trait Element: 'static {
-    /// The one element type; `None` for bytes, which carry any type of one byte.
+    /// The element type; `None` for bytes, which say nothing of what they hold and are taken for any.
     const DTYPE: Option<DType>;
 }
 
@@ -132,5 +132,32 @@ fn operand<T: Element>(role: Role, address: u64, bytes: u64, writable: bool) -> 
 impl fmt::Debug for Bindings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bindings").field("raw", &self.raw).field("workspace", &self.workspace).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
+
+    /// Slices and views of both kinds are taken; compiling it is the test.
+    #[allow(dead_code)]
+    fn all_kinds<'a>(
+        q: &'a CudaSlice<bf16>,
+        k: &'a CudaView<'a, f16>,
+        o: &'a mut CudaSlice<u8>,
+        stats: &'a mut CudaViewMut<'a, f32>,
+    ) -> Bindings<'a> {
+        Bindings::new()
+            .slice(Role::Q, q)
+            .slice(Role::K, k)
+            .slice_mut(Role::O, o)
+            .slice_mut(Role::Stats, stats)
+            .slot(Role::Scale, 1.0_f32)
+    }
+
+    #[test]
+    fn bytes_stand_for_any_type_and_others_for_their_own() {
+        assert_eq!((u8::DTYPE, bf16::DTYPE, i64::DTYPE), (None, Some(DType::BF16), Some(DType::I64)));
     }
 }

@@ -15,6 +15,7 @@ use crate::raw::session::{SessionError, SessionOptions};
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::Device;
 use crate::safe::operands::Bindings;
+use crate::safe::workspace::Workspace;
 
 /// One GPU with one cuDNN. Cloning gives another hand on the same session.
 #[derive(Clone, Debug)]
@@ -115,12 +116,12 @@ impl LoadedPlan {
     }
 
     /// Binds slices and slots by role, after checking them all. Scratch memory that the plan needs and `bindings` do not bring is allocated
-    /// on `stream`, once, and belongs to the bound plan.
+    /// on `stream`, once, and belongs to the bound plan. Not to be done while a stream is captured.
     ///
     /// # Errors
     ///
     /// [`BindFailure::Wrong`] with everything that is wrong.
     pub fn bind<'a>(&self, bindings: Bindings<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
-        Bound::new(&self.raw, &self.device, bindings, stream)
+        Bound::new(&self.raw, &self.device, bindings, |bytes| Workspace::allocate(stream, bytes))
     }
 }
