@@ -1,0 +1,111 @@
+//! Mistakes that must not compile, each beside the same lines without the mistake. Read by `cargo test --doc` alone.
+
+/// P4, P13: only what was validated has a key, is lowered, and so reaches the library.
+///
+/// ```
+/// use qkvault_graph::*;
+/// let attention = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16);
+/// let target = Profile::named("h200").unwrap().target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+/// let attention = validate(attention).unwrap();
+/// let _ = lower(&attention, &target, &Policy::default());
+/// ```
+///
+/// ```compile_fail,E0308
+/// use qkvault_graph::*;
+/// let attention = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16);
+/// let target = Profile::named("h200").unwrap().target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+/// let _ = lower(&attention, &target, &Policy::default());
+/// ```
+///
+/// ```
+/// use qkvault_graph::*;
+/// let _ = validate(Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16)).unwrap().key();
+/// ```
+///
+/// ```compile_fail,E0599
+/// use qkvault_graph::*;
+/// let _ = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16).key();
+/// ```
+///
+/// A valid attention is made by validation alone, and does not change.
+///
+/// ```compile_fail,E0423
+/// use qkvault_graph::*;
+/// let _ = Valid(Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16));
+/// ```
+///
+/// ```compile_fail,E0594
+/// use qkvault_graph::*;
+/// let mut valid = validate(Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16)).unwrap();
+/// valid.sink = true;
+/// ```
+struct OnlyTheValid;
+
+/// P15: there is no attention, tensor or format that nobody chose.
+///
+/// ```
+/// use qkvault_graph::*;
+/// let _ = (Policy::default(), Mask::default(), BackwardOptions::default());
+/// ```
+///
+/// ```compile_fail,E0599
+/// use qkvault_graph::*;
+/// let _ = Attention::default();
+/// ```
+///
+/// ```compile_fail,E0599
+/// use qkvault_graph::*;
+/// let _ = Tensor::default();
+/// ```
+///
+/// ```compile_fail,E0599
+/// use qkvault_graph::*;
+/// let _ = Valid::default();
+/// ```
+struct NothingUnset;
+
+/// P17: a slot is one number on the host, everything larger a tensor on the device; neither is taken for the other.
+///
+/// ```
+/// use qkvault_graph::{DType, expr};
+/// let _ = (expr::slot("cap"), expr::tensor("bias", expr::TensorSpec::new(DType::F32, [1, 8, 1, 1])));
+/// ```
+///
+/// ```compile_fail,E0061
+/// use qkvault_graph::{DType, expr};
+/// let _ = expr::slot("bias", expr::TensorSpec::new(DType::F32, [1, 8, 1, 1]));
+/// ```
+struct KindsOfOperands;
+
+/// P22: sequences, rows and pages are counted in units of their own, and offsets come from cumulative lengths alone.
+///
+/// ```
+/// use qkvault_graph::*;
+/// let (batch, room) = (Batch::new(3).unwrap(), Tokens::new(900).unwrap());
+/// let q = Tensor::packed(batch, 8, 512, 64, room, DType::F16);
+/// let lengths = CuSeqlens::new(vec![0, 100, 100, 612]).unwrap();
+/// let _ = RaggedOffsets::new(&lengths, &q);
+/// ```
+///
+/// ```compile_fail,E0308
+/// use qkvault_graph::*;
+/// let (batch, room) = (Batch::new(3).unwrap(), Tokens::new(900).unwrap());
+/// let q = Tensor::packed(room, 8, 512, 64, batch, DType::F16);
+/// ```
+///
+/// ```compile_fail,E0308
+/// use qkvault_graph::*;
+/// let q = Tensor::thd(3, 8, 512, 64, 900, DType::F16);
+/// let _ = RaggedOffsets::new(&vec![0, 100, 100, 612], &q);
+/// ```
+///
+/// ```compile_fail,E0308
+/// use qkvault_graph::*;
+/// let pages: Pages = Batch::new(3).unwrap();
+/// ```
+///
+/// ```compile_fail,E0423
+/// use qkvault_graph::*;
+/// let _ = CuSeqlens(vec![5, 3]);
+/// ```
+struct UnitsOfTheirOwn;

@@ -1,0 +1,118 @@
+//! Cumulative lengths: the rows before each sequence of a batch, and those of all of them.
+
+use super::{Batch, Pages, Tokens, reason, sound};
+use crate::Refusal;
+
+/// Cumulative lengths of the sequences of a batch (`cu_seqlens`): batch + 1 entries from 0 to the number of tokens.
+///
+/// No entry is smaller than the one before it, and no sequence is longer than a 32-bit length can say.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CuSeqlens(Vec<i64>);
+
+impl CuSeqlens {
+    /// From cumulative lengths.
+    ///
+    /// # Errors
+    ///
+    /// Every reason why they are none: no sequence, a first entry that is not 0, entries that fall, sequences that are too long.
+    pub fn new(cumulative: Vec<i64>) -> Result<CuSeqlens, Refusal> {
+        let mut reasons = Vec::new();
+        if cumulative.len() < 2 {
+            reasons.push(reason(
+                "offsets.entries",
+                "cu_seqlens",
+                format!("{} entries", cumulative.len()),
+                "one entry more than there are sequences, and at least one sequence",
+                "begin with 0 and end with the number of tokens",
+            ));
+        }
+        if let Some(first) = cumulative.first().filter(|first| **first != 0) {
+            reasons.push(reason(
+                "offsets.start",
+                "cu_seqlens[0]",
+                first.to_string(),
+                "the first sequence begins at 0",
+                "give cumulative lengths, not lengths: 0, then the sum up to each sequence",
+            ));
+        }
+        for (i, pair) in cumulative.windows(2).enumerate() {
+            let place = || format!("cu_seqlens[{}]", i + 1);
+            let given = || format!("{} after {}", pair[1], pair[0]);
+            match pair[1].checked_sub(pair[0]) {
+                Some(0..=0x7fff_ffff) => {}
+                Some(i64::MIN..0) => reasons.push(reason(
+                    "offsets.falls",
+                    place(),
+                    given(),
+                    "cumulative lengths never fall",
+                    "give the rows before each sequence, in the order of the batch",
+                )),
+                Some(_) | None => reasons.push(reason(
+                    "offsets.length-limit",
+                    place(),
+                    given(),
+                    format!("no sequence may be longer than {}", i32::MAX),
+                    "lengths are 32-bit integers: split the sequence",
+                )),
+            }
+        }
+        sound(reasons, || CuSeqlens(cumulative))
+    }
+
+    /// From the length of each sequence.
+    ///
+    /// # Errors
+    ///
+    /// No sequence at all, negative lengths, more tokens than 63 bits can count.
+    pub fn from_lengths(lengths: &[i32]) -> Result<CuSeqlens, Refusal> {
+        let negative = lengths.iter().enumerate().filter(|(_, n)| **n < 0).map(|(i, n)| {
+            let fix = "a sequence may be empty: give 0";
+            reason("lengths.negative", format!("lengths[{i}]"), n.to_string(), "lengths of 0 or more", fix)
+        });
+        sound(negative.collect(), || ())?;
+        let mut cumulative = vec![0_i64];
+        let mut tokens = 0_i64;
+        for &length in lengths {
+            // 2^32 lengths of 2^31 would be needed to overflow, more than fit in memory.
+            tokens = tokens.saturating_add(i64::from(length));
+            cumulative.push(tokens);
+        }
+        CuSeqlens::new(cumulative)
+    }
+
+    /// Number of sequences.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch(self.0.len() as i64 - 1)
+    }
+
+    /// Rows of all sequences together.
+    #[must_use]
+    pub fn tokens(&self) -> Tokens {
+        Tokens(self.0[self.0.len() - 1])
+    }
+
+    /// Length of each sequence.
+    pub fn lengths(&self) -> impl Iterator<Item = i32> {
+        self.0.windows(2).map(|pair| (pair[1] - pair[0]) as i32)
+    }
+
+    /// Length of the longest sequence.
+    #[must_use]
+    pub fn longest(&self) -> i32 {
+        self.lengths().max().unwrap_or(0)
+    }
+
+    /// Pages that the sequences fill, each beginning a page of its own; nothing for pages without rows.
+    #[must_use]
+    pub fn pages(&self, page_size: i64) -> Option<Pages> {
+        let pages = |n: i32| if n == 0 { 0 } else { (i64::from(n) - 1) / page_size + 1 };
+        (page_size > 0).then(|| Pages(self.lengths().map(pages).sum()))
+    }
+
+    /// The entries: rows before each sequence, and those of all sequences last.
+    #[must_use]
+    pub fn cumulative(&self) -> &[i64] {
+        &self.0
+    }
+}

@@ -1,0 +1,94 @@
+//! Where sequences begin: cumulative lengths, element offsets of packed operands, and page tables, as types that cannot be
+//! taken for each other.
+//!
+//! A packed buffer holds [`Tokens`] rows of a [`Batch`] of sequences; mixing the two up gives plausible, wrong results. So the
+//! offsets that cuDNN reads, batch + 1 of them and in elements of one operand, are made from cumulative lengths and that
+//! operand alone.
+//!
+//! ```
+//! use qkvault_graph::{Attention, CuSeqlens, DType, Packed, Tensor, ragged_offsets, validate};
+//!
+//! let q = Tensor::thd(3, 8, 512, 64, 1024, DType::BF16);
+//! let kv = Tensor::thd(3, 2, 512, 64, 1024, DType::BF16);
+//! let attention = validate(Attention::forward(q, kv, kv, q).with_lengths())?;
+//! let lengths = CuSeqlens::from_lengths(&[100, 0, 512])?;
+//! let offsets = ragged_offsets(&attention, &lengths, &lengths)?;
+//! assert_eq!(offsets[&Packed::Q].elements(), [0, 100 * 8 * 64, 100 * 8 * 64, 612 * 8 * 64]);
+//! assert_eq!(offsets[&Packed::K].elements(), [0, 100 * 2 * 64, 100 * 2 * 64, 612 * 2 * 64]);
+//! # Ok::<(), qkvault_graph::Refusal>(())
+//! ```
+
+mod cumulative;
+mod pages;
+mod ragged;
+
+pub use cumulative::CuSeqlens;
+pub use pages::PageTable;
+pub use ragged::{RaggedOffsets, ragged_offsets};
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(i64);
+
+        impl $name {
+            /// A count of 0 or more; nothing for a negative number.
+            #[must_use]
+            pub const fn new(count: i64) -> Option<$name> {
+                if count < 0 { None } else { Some($name(count)) }
+            }
+
+            /// The count as a number.
+            #[must_use]
+            pub const fn get(self) -> i64 {
+                self.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )+};
+}
+
+counts! {
+    /// A number of rows, all sequences together.
+    Tokens;
+    /// A number of sequences.
+    Batch;
+    /// A number of pages of a pool.
+    Pages;
+}
+
+use crate::{DType, Layer, Reason, Refusal, Tensor};
+
+impl Tensor {
+    /// [`Tensor::thd`] with counts that cannot be swapped: rows of a batch of sequences, none longer than `longest`, in a buffer
+    /// with room for `room`.
+    #[must_use]
+    pub const fn packed(batch: Batch, heads: i64, longest: i64, hidden: i64, room: Tokens, dtype: DType) -> Tensor {
+        Tensor::thd(batch.0, heads, longest, hidden, room.0, dtype)
+    }
+}
+
+/// A reason about what is given at launch rather than about the description.
+fn reason(
+    code: &'static str,
+    field: impl Into<std::borrow::Cow<'static, str>>,
+    given: String,
+    needed: impl Into<String>,
+    fix: &'static str,
+) -> Reason {
+    Reason::new(Layer::Description, code, field, given, needed, fix)
+}
+
+/// The value, if nothing is wrong with it.
+fn sound<T>(reasons: Vec<Reason>, value: impl FnOnce() -> T) -> Result<T, Refusal> {
+    match Refusal::of(reasons) {
+        Some(refusal) => Err(refusal),
+        None => Ok(value()),
+    }
+}

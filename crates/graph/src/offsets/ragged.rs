@@ -1,0 +1,133 @@
+//! Element offsets of packed operands, as cuDNN reads them.
+
+use std::collections::BTreeMap;
+
+use super::{CuSeqlens, reason, sound};
+use crate::{Gradients, Packed, Pass, Reason, Refusal, Storage, Tensor, Valid};
+
+/// Where each sequence of one packed operand begins, in elements of that operand: batch + 1 entries of 64 bits.
+///
+/// They are made from cumulative lengths and the operand alone, and fit that operand only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RaggedOffsets(Vec<i64>);
+
+impl RaggedOffsets {
+    /// The offsets of the sequences of a packed tensor: rows before each sequence, times the elements from row to row.
+    ///
+    /// # Errors
+    ///
+    /// Every reason why these lengths are not those of this tensor: it is not packed, has another batch, too little room, or too
+    /// short a longest sequence; or an offset does not fit 63 bits.
+    pub fn new(lengths: &CuSeqlens, tensor: &Tensor) -> Result<RaggedOffsets, Refusal> {
+        let mut reasons = Vec::new();
+        misfits(lengths, tensor, "tensor", &mut reasons);
+        let row = tensor.strides[2];
+        let elements: Option<Vec<i64>> = lengths.cumulative().iter().map(|rows| rows.checked_mul(row)).collect();
+        if elements.is_none() {
+            reasons.push(reason(
+                "offsets.overflow",
+                "tensor.strides[2]",
+                format!("{} rows of {row} elements", lengths.tokens()),
+                "offsets that fit 63 bits",
+                "check the strides: they are in elements, not bytes",
+            ));
+        }
+        sound(reasons, || RaggedOffsets(elements.unwrap_or_default()))
+    }
+
+    /// The offsets, in elements.
+    #[must_use]
+    pub fn elements(&self) -> &[i64] {
+        &self.0
+    }
+}
+
+fn misfits(lengths: &CuSeqlens, tensor: &Tensor, name: &str, reasons: &mut Vec<Reason>) {
+    let Storage::Packed { tokens } = tensor.storage else {
+        reasons.push(reason(
+            "offsets.storage",
+            format!("{name}.storage"),
+            format!("{:?}", tensor.storage),
+            "only packed tensors have offsets",
+            "bind no offsets to it",
+        ));
+        return;
+    };
+    if tensor.dims[0] != lengths.batch().get() {
+        reasons.push(reason(
+            "offsets.batch",
+            "cu_seqlens",
+            format!("lengths of {} sequences", lengths.batch()),
+            format!(
+                "{name} has {} sequences, and so {} cumulative lengths",
+                tensor.dims[0],
+                tensor.dims[0].saturating_add(1)
+            ),
+            "give one entry per sequence and one more, not one per token",
+        ));
+    }
+    if tokens < lengths.tokens().get() {
+        reasons.push(reason(
+            "offsets.capacity",
+            "cu_seqlens",
+            format!("{} tokens", lengths.tokens()),
+            format!("{name} has room for {tokens}"),
+            "use a plan for a larger buffer, or fewer sequences",
+        ));
+    }
+    if tensor.dims[2] < i64::from(lengths.longest()) {
+        reasons.push(reason(
+            "offsets.longest",
+            "cu_seqlens",
+            format!("a sequence of {} rows", lengths.longest()),
+            format!("{name} takes sequences of up to {}", tensor.dims[2]),
+            "use a plan for longer sequences",
+        ));
+    }
+}
+
+/// The offsets of every packed operand of an attention, for the lengths of its queries and of its keys and values.
+///
+/// # Errors
+///
+/// Every reason why the lengths do not fit the attention.
+pub fn ragged_offsets(
+    attention: &Valid,
+    queries: &CuSeqlens,
+    keys: &CuSeqlens,
+) -> Result<BTreeMap<Packed, RaggedOffsets>, Refusal> {
+    let a = attention.get();
+    let rows = a.row_tensor();
+    let mut operands =
+        vec![(Packed::Q, &a.q, queries), (Packed::K, &a.k, keys), (Packed::V, &a.v, keys), (Packed::O, &a.o, queries)];
+    if a.outputs.stats || a.outputs.max || a.outputs.sum_exp {
+        operands.push((Packed::Stats, &rows, queries));
+    }
+    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &a.pass {
+        operands.extend([
+            (Packed::DO, d_o, queries),
+            (Packed::DQ, d_q, queries),
+            (Packed::DK, d_k, keys),
+            (Packed::DV, d_v, keys),
+        ]);
+    }
+    let mut reasons = Vec::new();
+    let mut offsets = BTreeMap::new();
+    for (operand, tensor, lengths) in operands {
+        if matches!(tensor.storage, Storage::Packed { .. }) {
+            match RaggedOffsets::new(lengths, tensor) {
+                Ok(found) => {
+                    offsets.insert(operand, found);
+                }
+                Err(refusal) => reasons.extend(refusal.reasons().iter().cloned().map(|r| named(operand, r))),
+            }
+        }
+    }
+    sound(reasons, || offsets)
+}
+
+/// The reason with the operand it is about.
+fn named(operand: Packed, mut reason: Reason) -> Reason {
+    reason.field = format!("{} of {operand:?}", reason.field).into();
+    reason
+}
