@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Constant, Op, OpGraph, OpTensor, TensorId, TensorKind};
+use crate::Order;
 
 impl fmt::Display for Constant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,8 +60,10 @@ impl fmt::Display for OpGraph {
                 .outputs()
                 .into_iter()
                 .map(|id| match self.tensors.get(id.0 as usize) {
-                    Some(OpTensor { dims, strides: _, dtype, kind: TensorKind::Virtual, offsets: _ }) => {
-                        format!("{}:{dtype}{dims:?}", Name(self, id)).replace(' ', "")
+                    Some(OpTensor { dims, strides, dtype, kind: TensorKind::Virtual, offsets: _ }) => {
+                        let plain = Order::Bhsd.checked_strides(*dims) == Some(*strides);
+                        let strides = if plain { String::new() } else { format!("strides{strides:?}") };
+                        format!("{}:{dtype}{dims:?}{strides}", Name(self, id)).replace(' ', "")
                     }
                     _ => Name(self, id).to_string(),
                 })
@@ -71,6 +74,16 @@ impl fmt::Display for OpGraph {
         }
         Ok(())
     }
+}
+
+/// The name of an operation in lower case with dashes: `cmp-lt` of `CmpLt`.
+fn kebab(name: impl fmt::Debug) -> String {
+    let name = format!("{name:?}");
+    let dash = |(i, c): (usize, char)| {
+        let start = c.is_ascii_uppercase() && i > 0;
+        start.then_some('-').into_iter().chain([c.to_ascii_lowercase()])
+    };
+    name.chars().enumerate().flat_map(dash).collect()
 }
 
 fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
@@ -87,7 +100,7 @@ fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
             extra(f, "k", k)
         }
         Op::Pointwise { mode, x, b, t, y: _, axis, compute } => {
-            write!(f, "{} {}", format!("{mode:?}").to_lowercase(), n(x))?;
+            write!(f, "{} {}", kebab(mode), n(x))?;
             if let Some(b) = b {
                 write!(f, " {}", n(b))?;
             }
@@ -97,7 +110,7 @@ fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
             }
             if compute == crate::DType::F32 { Ok(()) } else { write!(f, " in {compute}") }
         }
-        Op::Reduction { op, x, y: _ } => write!(f, "reduce-{} {}", format!("{op:?}").to_lowercase(), n(x)),
+        Op::Reduction { op, x, y: _ } => write!(f, "reduce-{} {}", kebab(op), n(x)),
         Op::Rng { keep, seed, offset, y: _ } => {
             write!(f, "bernoulli {} seed={} offset={}", f64::from_bits(keep), n(seed), n(offset))
         }
@@ -106,7 +119,7 @@ fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
             write!(f, "paged-load {} table={} lengths={}", n(container), n(table), n(lengths))
         }
         Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right, y: _, compare } => {
-            write!(f, "band-mask {} {} {}", n(x), n(fill), format!("{compare:?}").to_lowercase())?;
+            write!(f, "band-mask {} {} {}", n(x), n(fill), kebab(compare))?;
             extra(f, "seq_q", seq_q)?;
             extra(f, "seq_kv", seq_kv)?;
             extra(f, "left", left)?;
