@@ -1,0 +1,236 @@
+//! Keys: pure functions of meaning, the same however a description came about, and different where anything decisive is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use qkvault_graph::arbitrary::{self, Features, Space};
+use qkvault_graph::expr::{TensorSpec, int_slot, key, query, score, slot, tensor};
+use qkvault_graph::{
+    Attention, Band, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths, LibrarySet, Order, Policy,
+    Profile, ScoreExpr, Target, Tensor, codec, lower, plan_key, text, validate,
+};
+
+fn graph_key(a: Attention) -> GraphKey {
+    validate(a).expect("sound").key()
+}
+
+fn target() -> Target {
+    Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim)
+}
+
+fn base() -> Attention {
+    Attention::bshd(2, (8, 2), (64, 128), 32, DType::BF16)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn p1_p16_a_key_survives_messagepack_json_and_text(a in arbitrary::attention(Space::SMALL)) {
+        let base = graph_key(a.clone());
+        let packed: Attention = codec::decode(&codec::encode(&a)).expect("reads");
+        prop_assert_eq!(&packed, &a);
+        prop_assert_eq!(graph_key(packed), base);
+        let json = serde_json::to_string(&a).expect("writes");
+        let read: Attention = serde_json::from_str(&json).expect("reads");
+        prop_assert_eq!(&read, &a);
+        prop_assert_eq!(graph_key(read), base);
+        prop_assert_eq!(graph_key(text::parse(&text::print(&a)).expect("reads")), base);
+        // Fields of a JSON object in another order.
+        let sorted: BTreeMap<String, serde_json::Value> = serde_json::from_str(&json).expect("an object");
+        let reversed: Vec<String> = sorted.iter().rev().map(|(k, v)| format!("{k:?}:{v}")).collect();
+        let read: Attention = serde_json::from_str(&format!("{{{}}}", reversed.join(","))).expect("reads");
+        prop_assert_eq!(graph_key(read), base);
+    }
+
+    #[test]
+    fn p1_threads_and_fresh_allocations_agree(a in arbitrary::attention(Space::SMALL)) {
+        let base = graph_key(a.clone());
+        let elsewhere = std::thread::scope(|s| s.spawn(|| graph_key(a.clone())).join().expect("no panic"));
+        prop_assert_eq!(elsewhere, base);
+        let copies: Vec<Attention> = (0..3).map(|_| a.clone()).collect();
+        drop(a);
+        for copy in copies {
+            prop_assert_eq!(graph_key(copy), base);
+        }
+    }
+}
+
+#[test]
+fn p2_the_order_in_which_things_are_added_does_not_matter() {
+    let cap = || ((score() / slot("cap")).tanh() * slot("cap")).build_score().expect("a score");
+    let a = base().with_band(Band::CAUSAL).with_lengths().with_score(cap()).with_stats().with_sink();
+    let b = base().with_sink().with_stats().with_score(cap()).with_lengths().with_band(Band::CAUSAL);
+    assert_eq!(graph_key(a), graph_key(b));
+}
+
+#[test]
+fn p2b_a_changed_expression_under_an_old_name_is_another_key() {
+    let modified = |factor: f32| base().with_score((score() * factor).build_score().expect("a score"));
+    assert_ne!(graph_key(modified(0.5)), graph_key(modified(0.25)));
+}
+
+#[test]
+fn p5_batch_sizes_have_keys_of_their_own() {
+    let keys: BTreeSet<GraphKey> =
+        (1..=16).map(|b| graph_key(Attention::bshd(b, (8, 2), (64, 128), 32, DType::BF16))).collect();
+    assert_eq!(keys.len(), 16);
+}
+
+#[test]
+fn p6_every_band_has_one_encoding() {
+    // Which keys every query sees, for fixed lengths or for every pair of lengths, per band and corner.
+    let seen = |band: Option<Band>, s_q: i64, s_kv: i64, lengths: Lengths| -> Vec<bool> {
+        let pairs: Vec<(i64, i64)> = match lengths {
+            Lengths::Full => vec![(s_q, s_kv)],
+            Lengths::PerSequence => (1..=s_q).flat_map(|q| (1..=s_kv).map(move |kv| (q, kv))).collect(),
+        };
+        pairs
+            .into_iter()
+            .flat_map(|(q, kv)| (0..q).flat_map(move |row| (0..kv).map(move |col| (row, col, q, kv))))
+            .map(|(row, col, q, kv)| band.is_none_or(|b| b.keeps(row, col, q, kv)))
+            .collect()
+    };
+    for (s_q, s_kv) in [(1, 1), (1, 4), (4, 4), (3, 5), (5, 3)] {
+        for lengths in [Lengths::Full, Lengths::PerSequence] {
+            for corner in [Corner::TopLeft, Corner::BottomRight] {
+                let mut keys: BTreeMap<Vec<bool>, GraphKey> = BTreeMap::new();
+                let bound = |low: i64| (low..8).map(Some).chain([None]);
+                for (left, right) in bound(1).flat_map(|l| bound(0).map(move |r| (l, r))) {
+                    let band = (left.is_some() || right.is_some()).then_some(Band { corner, left, right });
+                    let mut a = Attention::bshd(1, (1, 1), (s_q, s_kv), 8, DType::F16);
+                    a.mask.band = band;
+                    a.mask.lengths = lengths;
+                    let key = graph_key(a);
+                    let other = keys.insert(seen(band, s_q, s_kv, lengths), key);
+                    assert!(other.is_none_or(|other| other == key), "{band:?} over {s_q}x{s_kv} {lengths:?}");
+                }
+                let distinct: BTreeSet<&GraphKey> = keys.values().collect();
+                assert_eq!(distinct.len(), keys.len(), "{s_q}x{s_kv} {lengths:?} {corner:?}");
+            }
+        }
+    }
+    let causal = |band| graph_key(base().with_band(band));
+    assert_ne!(causal(Band::CAUSAL), causal(Band::CAUSAL_BOTTOM_RIGHT));
+}
+
+#[test]
+fn p7_every_tensor_has_a_format_of_its_own() {
+    let dims = [2, 8, 64, 32];
+    let mut keys = BTreeSet::new();
+    for [q, k, v, o] in itertools(&Order::ALL).flat_map(|[a, b]| itertools(&Order::ALL).map(move |[c, d]| [a, b, c, d]))
+    {
+        let t = |order| Tensor::dense(order, dims, DType::F16);
+        keys.insert(graph_key(Attention::forward(t(q), t(k), t(v), t(o))));
+    }
+    assert_eq!(keys.len(), 81);
+}
+
+fn itertools<T: Copy>(list: &[T]) -> impl Iterator<Item = [T; 2]> {
+    list.iter().flat_map(move |&a| list.iter().map(move |&b| [a, b]))
+}
+
+#[test]
+fn p16_every_way_to_write_an_attention_gives_one_key() {
+    let built = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
+    let q = Tensor::bshd(1, 32, 4096, 128, DType::BF16);
+    // One sequence: the order of batch and sequence in memory is no difference.
+    let kv = Tensor::sbhd(1, 8, 4096, 128, DType::BF16);
+    let by_hand = Attention::forward(q, kv, kv, q).with_band(Band::CAUSAL_BOTTOM_RIGHT);
+    let read = text::parse("q: bf16 [1,32,4096,128]\nk: [1,8,4096,128]\nmask: causal").expect("reads");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/llama-3.1-8b.json");
+    let config = std::fs::read_to_string(path).expect("models are checked in");
+    let model = qkvault_graph::model::Model::from_config(&config).expect("a published config");
+    let planned = model.layers[0].attention(qkvault_graph::model::Phase::Prefill, 1, 4096).expect("it prefills");
+    let keys: BTreeSet<GraphKey> = [built, by_hand, read, planned].map(graph_key).into();
+    assert_eq!(keys.len(), 1);
+}
+
+#[test]
+fn p17_host_scalars_and_device_tensors_are_different_kinds() {
+    let scaled = |by: qkvault_graph::expr::Expr| base().with_score((score() * by).build_score().expect("a score"));
+    let one = |dtype| tensor("x", TensorSpec::new(dtype, [1; 4]));
+    let keys: BTreeSet<GraphKey> = [
+        scaled(slot("x")),
+        scaled(int_slot("x").to_float()),
+        scaled(one(DType::F32)),
+        scaled(one(DType::BF16)),
+        scaled(one(DType::I32).to_float()),
+    ]
+    .map(graph_key)
+    .into();
+    assert_eq!(keys.len(), 5);
+}
+
+#[test]
+fn p27_values_given_at_launch_are_in_no_key_and_their_absence_is() {
+    let capped = |name: &str| {
+        let e: ScoreExpr = (slot(name) * score().tanh()).build_score().expect("a score");
+        base().with_score(e)
+    };
+    assert_eq!(graph_key(capped("thirty")), graph_key(capped("fifty")));
+    assert_eq!(graph_key(base().with_dropout(0.1)), graph_key(base().with_dropout(0.9)));
+    assert_eq!(graph_key(base().with_dropout(0.0)), graph_key(base()));
+    assert_ne!(graph_key(base().with_dropout(0.1)), graph_key(base()));
+
+    assert_ne!(
+        graph_key(base().with_keep(key().le(query()).build_predicate().expect("a predicate"))),
+        graph_key(base())
+    );
+    assert_eq!(graph_key(base().with_score(score().build_score().expect("a score"))), graph_key(base()));
+    let always = qkvault_graph::expr::constant(true).build_predicate().expect("a predicate");
+    assert_eq!(graph_key(base().with_keep(always)), graph_key(base()));
+}
+
+#[test]
+fn p28_every_part_of_target_and_policy_changes_the_plan_key() {
+    let valid = validate(base()).expect("sound");
+    let (target, policy) = (target(), Policy::default());
+    let graph = lower(&valid, &target, &policy).expect("dense forwards lower");
+    let mut keys = BTreeSet::from([plan_key(&graph, &target, &policy)]);
+    let Policy { form: _, heuristics: _, workspace_limit: _ } = policy;
+    let policies = [
+        Policy { form: Form::Fused, ..policy },
+        Policy { heuristics: Heuristics::A, ..policy },
+        Policy { heuristics: Heuristics::Fallback, ..policy },
+        Policy { workspace_limit: Some(0), ..policy },
+        Policy { workspace_limit: Some(1 << 30), ..policy },
+    ];
+    for policy in policies {
+        assert!(keys.insert(plan_key(&graph, &target, &policy)), "{policy:?}");
+    }
+    let Target { cudnn: _, libraries: _, device } = &target;
+    let mut larger = device.clone();
+    larger.multi_processor_count += 1;
+    let targets = [
+        Target { cudnn: CudnnVersion::v9(27, 1), ..target.clone() },
+        Target { libraries: LibrarySet::Full, ..target.clone() },
+        Target { device: larger, ..target.clone() },
+    ];
+    for target in targets {
+        assert!(keys.insert(plan_key(&graph, &target, &policy)), "{target}");
+    }
+    let mut named = target.clone();
+    named.device.device_name = "the same silicon under another name".into();
+    assert!(!keys.insert(plan_key(&graph, &named, &policy)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn p28_plan_keys_are_equal_exactly_when_op_graphs_are(
+        a in arbitrary::attention(Space::SMALL.with(Features::NONE)), b in arbitrary::attention(Space::SMALL.with(Features::NONE)),
+        change in any::<prop::sample::Index>(),
+    ) {
+        let (target, policy) = (target(), Policy::default());
+        let lowered = |a: &Attention| lower(&validate(a.clone()).ok()?, &target, &policy).ok();
+        let mutations = arbitrary::mutations(&a);
+        let near = mutations[change.index(mutations.len())].attention.clone();
+        for b in [b, near] {
+            if let (Some(a), Some(b)) = (lowered(&a), lowered(&b)) {
+                prop_assert_eq!(plan_key(&a, &target, &policy) == plan_key(&b, &target, &policy), a == b);
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What must hold for every attention, tried on random ones: validation, canonical form, keys, lowering, reading.
+
+mod keys;
+mod lowering;
+mod mutation;
+mod offsets;
+mod process;
+mod reading;
+mod type_level;
+mod validation;

@@ -1,0 +1,202 @@
+//! Validation: sound attentions pass and stay as they are, unsound ones get every reason at once.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use qkvault_graph::arbitrary::{self, FAULTS, Space};
+use qkvault_graph::{Attention, DType, Layer, Refusal, Storage, Tensor, validate};
+
+fn codes(refusal: &Refusal) -> BTreeSet<&str> {
+    refusal.reasons().iter().map(|r| r.code.as_ref()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn random_attentions_are_sound_and_validation_is_idempotent(
+        (a, wide) in (arbitrary::attention(Space::SMALL), arbitrary::attention(Space::WIDE)),
+    ) {
+        for a in [a, wide] {
+            let valid = match validate(a.clone()) {
+                Ok(valid) => valid,
+                Err(refusal) => return Err(TestCaseError::fail(format!("{a:?}\n{refusal}"))),
+            };
+            let again = validate(valid.get().clone());
+            prop_assert_eq!(again.as_ref(), Ok(&valid));
+            prop_assert_eq!(valid.clone().into_inner(), valid.get().clone());
+        }
+    }
+
+    #[test]
+    fn every_problem_is_found_at_once((a, expected) in arbitrary::invalid(Space::SMALL)) {
+        let refusal = validate(a).expect_err("it has a fault");
+        let found = codes(&refusal);
+        for code in &expected {
+            prop_assert!(found.contains(code), "{} of {:?} is not in {:?}", code, expected, found);
+        }
+        for reason in refusal.reasons() {
+            prop_assert_eq!(reason.layer, Layer::Description);
+            for text in [&reason.field[..], &reason.given, &reason.needed, &reason.fix] {
+                prop_assert!(!text.is_empty(), "{}", reason);
+            }
+        }
+    }
+}
+
+/// The codes that the sources of validation give, read from the sources: the first text of every call that adds a problem.
+fn codes_in_sources() -> BTreeSet<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/valid");
+    let mut codes = BTreeSet::new();
+    for file in std::fs::read_dir(folder).expect("the sources are here") {
+        let source = std::fs::read_to_string(file.expect("an entry").path()).expect("a source file");
+        for call in source.split("problems.add(").skip(1) {
+            let code = call.split('"').nth(1).expect("the first argument is the code");
+            codes.insert(code.to_owned());
+        }
+    }
+    codes
+}
+
+#[test]
+fn p24_every_rule_has_a_fault_that_fires_it() {
+    let tested: BTreeSet<String> = FAULTS.iter().map(|f| f.code.to_owned()).collect();
+    assert_eq!(tested.len(), FAULTS.len(), "one fault per code");
+    assert_eq!(codes_in_sources(), tested);
+    for fault in FAULTS {
+        let mut a = Attention::bshd(4, (4, 2), (8, 8), 16, DType::F16);
+        fault.put(&mut a);
+        let refusal = validate(a).expect_err(fault.code);
+        assert!(refusal.has(fault.code), "{}: {refusal}", fault.code);
+    }
+}
+
+/// A small forward with one thing changed, and the only code it may be refused with; nothing for a sound one.
+#[track_caller]
+fn expect(code: Option<&str>, change: impl FnOnce(&mut Attention)) {
+    let mut a = Attention::bshd(4, (4, 2), (8, 8), 16, DType::F16);
+    change(&mut a);
+    let found = validate(a).err();
+    let found = found.as_ref().map(|r| codes(r).into_iter().collect::<Vec<_>>().join(" "));
+    assert_eq!(found.as_deref(), code);
+}
+
+#[test]
+fn extents_are_32_bit_integers_and_no_larger() {
+    let most = i64::from(i32::MAX);
+    let keys = |n: i64| {
+        move |a: &mut Attention| {
+            a.k = Tensor::bhsd(4, 1, n, 16, DType::F16);
+            a.v = a.k;
+        }
+    };
+    expect(None, keys(most));
+    expect(Some("tensor.dims-limit"), keys(most + 1));
+    let pool = |pages: i64, page_size: i64| {
+        move |a: &mut Attention| {
+            a.k.storage = Storage::Paged { pages, page_size };
+            a.v = a.k;
+            a.mask.lengths = qkvault_graph::Lengths::PerSequence;
+        }
+    };
+    expect(None, pool(most, 16));
+    expect(Some("tensor.pages-limit"), pool(most + 1, 16));
+    expect(None, pool(1, 1));
+    expect(Some("tensor.pages"), pool(0, 16));
+    expect(Some("tensor.pages"), pool(4, 0));
+}
+
+#[test]
+fn scores_are_counted_in_63_bits() {
+    // 4 batches of 4 heads leave 2^59 scores for each.
+    let square = |s_q: i64, s_kv: i64| {
+        move |a: &mut Attention| {
+            a.q = Tensor::bhsd(4, 4, s_q, 1, DType::F16);
+            a.o = a.q;
+            a.k = Tensor::bhsd(4, 2, s_kv, 1, DType::F16);
+            a.v = a.k;
+        }
+    };
+    expect(None, square((1 << 29) - 1, 1 << 30));
+    expect(Some("shape.scores"), square(1 << 29, 1 << 30));
+}
+
+#[test]
+fn p22_packed_buffers_have_room_for_their_batch() {
+    let packed = |batch: i64, tokens: i64| {
+        move |a: &mut Attention| {
+            a.q = Tensor::thd(batch, 4, 8, 16, tokens, DType::F16);
+            a.o = a.q;
+            a.k = Tensor::thd(batch, 2, 8, 16, tokens, DType::F16);
+            a.v = a.k;
+            a.mask.lengths = qkvault_graph::Lengths::PerSequence;
+        }
+    };
+    expect(None, packed(4, 4));
+    expect(None, packed(4, 1 << 40));
+    expect(Some("tensor.tokens-batch"), packed(4, 3));
+    expect(Some("tensor.tokens"), packed(4, 0));
+}
+
+#[test]
+fn spans_are_counted_in_bytes_and_packed_views_must_fit_too() {
+    let stride = |stride: i64| move |a: &mut Attention| a.v.strides[0] = stride;
+    let most = (i64::MAX / 2 - a_sequence()) / 3;
+    expect(None, stride(most));
+    expect(Some("tensor.span"), stride(most + 1));
+    let view = |rows: i64| {
+        move |a: &mut Attention| {
+            let k = Tensor::thd(4, 2, 8, 16, 4, DType::F16);
+            a.k = Tensor { strides: [1, 16, rows, 1], dims: k.dims, dtype: k.dtype, storage: k.storage };
+            a.v = a.k;
+            a.mask.lengths = qkvault_graph::Lengths::PerSequence;
+        }
+    };
+    expect(None, view(1 << 40));
+    // Four rows fit, the eight rows of four declared sequences do not.
+    expect(Some("tensor.span"), view(1 << 59));
+}
+
+/// Elements that the rows of one sequence of V span in the base attention of [`expect`].
+fn a_sequence() -> i64 {
+    7 * 2 * 16 + 16 + 15 + 1
+}
+
+#[test]
+fn bounds_windows_and_probabilities_are_refused_just_outside() {
+    use qkvault_graph::{Band, Corner};
+    let band =
+        |left, right| move |a: &mut Attention| a.mask.band = Some(Band { corner: Corner::BottomRight, left, right });
+    expect(None, band(Some(1), Some(0)));
+    expect(Some("band.left"), band(Some(0), Some(0)));
+    expect(Some("band.right"), band(Some(1), Some(-1)));
+    expect(Some("band.left band.right"), band(Some(0), Some(-1)));
+    expect(None, band(Some(i64::MAX), Some(i64::MAX)));
+    let dropout = |p: f32| move |a: &mut Attention| *a = a.clone().with_dropout(p);
+    for sound in [0.0, -0.0, 0.999_999_9] {
+        expect(None, dropout(sound));
+    }
+    for unsound in [-1e-9, 1.0, f32::NAN, f32::INFINITY] {
+        expect(Some("dropout.probability"), dropout(unsound));
+    }
+}
+
+#[test]
+fn groups_divide_and_broken_dims_are_named_once() {
+    expect(None, |a| a.k.dims[1] = 1);
+    expect(Some("heads.group"), |a| a.k.dims[1] = 3);
+    expect(Some("tensor.dims"), |a| a.k.dims = [0, -1, 0, 0]);
+    expect(Some("tensor.dims tensor.hidden-stride tensor.tokens"), |a| {
+        a.k.dims[0] = 0;
+        a.k.storage = Storage::Packed { tokens: 0 };
+        a.k.strides[3] = 2;
+        a.mask.lengths = qkvault_graph::Lengths::PerSequence;
+    });
+}
+
+#[test]
+fn outputs_may_not_overlap_and_inputs_may() {
+    expect(None, |a| a.k.strides = [1, 1, 1, 1]);
+    expect(None, |a| a.o.strides = [16, 64, 256, 1]);
+    expect(Some("tensor.overlap"), |a| a.o.strides = [16, 64, 255, 1]);
+}
