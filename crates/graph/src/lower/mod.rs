@@ -12,7 +12,7 @@ mod softmax;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attention, CudnnVersion, Layer, OpGraph, Outputs, Pass, Reason, Refusal, Storage, Target, Valid};
+use crate::{Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Pass, Reason, Refusal, Storage, Target, Valid};
 
 /// The first version whose composite graphs may hold band-mask and softmax operations.
 ///
@@ -104,7 +104,7 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
 
 /// Parts of the description that lowering does not build yet, one reason each.
 fn not_built(a: &Attention) -> Vec<Reason> {
-    let Attention { q, k, v, o, mask: _, score, sink, dropout: _, block_mask, outputs, padded_rows: _, fp8, pass } = a;
+    let Attention { q, k, v, o, mask, score, sink, dropout: _, block_mask, outputs, padded_rows, fp8, pass } = a;
     let Outputs { stats: _, max, sum_exp } = *outputs;
     let mut reasons = Vec::new();
     let mut add = |missing: bool, code: &'static str, field: &'static str, what: &str| {
@@ -122,6 +122,9 @@ fn not_built(a: &Attention) -> Vec<Reason> {
     add(*block_mask, "not-built.block-mask", "block_mask", "a block mask");
     // With a sink, what cuDNN puts out as maximum and sum counts the sink too, which is not what they are described as.
     add((max || sum_exp) && *sink, "not-built.outputs", "outputs", "Max or Sum_exp of an attention with a sink");
+    // cuDNN leaves rows beyond a sequence's length as they were.
+    let zeros = *padded_rows == PaddedRows::Zero && mask.lengths == Lengths::PerSequence;
+    add(zeros, "not-built.padded-rows", "padded_rows", "padded rows written as zeros");
     add(fp8.is_some(), "not-built.fp8", "fp8", "8-bit formats");
     let rows = |storage: Storage| storage != Storage::Dense;
     let stored = [q, k, v, o].into_iter().any(|t| rows(t.storage));

@@ -6,10 +6,12 @@
 mod cache;
 mod doctor;
 mod jobs;
+mod memory;
 mod out;
 mod pack;
 mod profile;
 mod run;
+mod selftest;
 mod target;
 mod warm;
 
@@ -40,6 +42,8 @@ pub enum Command {
     Warm(warm::Args),
     /// Run a model's attentions on the GPU with plans from the vault, or on the CPU, and check the numbers
     Run(run::Args),
+    /// Run random attentions on the GPU and compare them with the oracle
+    Selftest(selftest::Args),
     /// Look at the vault and keep it in order
     #[command(subcommand)]
     Cache(cache::Command),
@@ -70,6 +74,7 @@ impl Command {
             Command::Warm(args) => &mut args.library,
             Command::Doctor(_)
             | Command::Run(_)
+            | Command::Selftest(_)
             | Command::Cache(_)
             | Command::Pack(_)
             | Command::Unpack(_)
@@ -103,6 +108,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Doctor(args) => doctor::run(globals, args),
         Command::Warm(args) => warm::run(globals, args),
         Command::Run(args) => run::run(globals, args),
+        Command::Selftest(args) => selftest::run(globals, args),
         Command::Cache(command) => cache::run(globals, command),
         Command::Pack(args) => pack::pack(globals, args),
         Command::Unpack(args) => pack::unpack(globals, args),

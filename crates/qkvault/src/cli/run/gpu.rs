@@ -1,22 +1,22 @@
 //! `run` on a GPU: plans from the vault, random data, poisoned outputs, rows checked against float64, times by events.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::CudaStream;
 use qkvault_exec::cudarc;
 use qkvault_cache::{Mode, Vault, VaultOptions};
-use qkvault_exec::{Bindings, Bound, Device, LoadedPlan, PrepareError, Prepared, Session};
+use qkvault_exec::{Bound, Device, LoadedPlan, PrepareError, Prepared, Session};
 use qkvault_graph::{Policy, Role, Valid};
 use qkvault_probe::{BuildPolicy, Compiler, PlanError, Planner};
-use qkvault_reference::{Buffer, Inputs, Tolerance, View, buffer_len, compare_rows, forward_rows};
+use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
 
 use super::{Args, Row};
 use crate::cli::jobs::Job;
+use crate::cli::memory::{Failure, Memory, failed};
 use crate::cli::{Globals, open_vault, out};
 
 pub(super) fn run(
@@ -59,12 +59,6 @@ pub(super) fn run(
     Ok((machine, rows))
 }
 
-type Failure = (&'static str, String);
-
-fn failed(error: impl std::fmt::Display) -> Failure {
-    ("failed", error.to_string())
-}
-
 struct Run<'a> {
     args: &'a Args,
     policy: &'a Policy,
@@ -91,30 +85,14 @@ impl Run<'_> {
         let plan = &prepared.plan;
         let mut inputs = Inputs::random(self.attention, self.args.seed).map_err(failed)?;
         inputs.set_f32(Role::Scale, self.job.uses[0].scale);
-        let mut memory = self.upload(plan, &inputs)?;
-        let mut bindings = Bindings::new();
-        for binding in &plan.facts().bindings {
-            let role = binding.role;
-            if binding.slot {
-                let buffer = inputs.buffer(role).map_err(failed)?;
-                bindings = match buffer.dtype() {
-                    qkvault_graph::DType::I32 => bindings.slot(role, buffer.int(0) as i32),
-                    _ => bindings.slot(role, buffer.get(0) as f32),
-                };
-            } else {
-                let slice = memory.get_mut(&role).ok_or_else(|| failed(format!("no memory for {role}")))?;
-                let bytes = slice.len() as u64;
-                let address = address(slice, self.stream);
-                // SAFETY: `memory` outlives the bound plan, nothing else uses it, and one stream orders all that does.
-                bindings = unsafe { bindings.tensor(role, address, bytes) };
-            }
-        }
-        let mut bound = plan.bind(bindings, self.stream).map_err(failed)?;
-        bound.launch(self.stream).map_err(failed)?;
+        let mut memory = Memory::upload(self.stream, self.attention, plan, &inputs)?;
+        let times = {
+            let mut bound = memory.bind(plan, &inputs, self.stream)?;
+            bound.launch(self.stream).map_err(failed)?;
+            self.time(&mut bound)?
+        };
         self.stream.synchronize().map_err(failed)?;
         let checks = self.check(&inputs, &memory)?;
-        let times = self.time(&mut bound)?;
-        drop(bound);
         Ok(self.tell(plan, prepare_ms, &checks, &times))
     }
 
@@ -135,31 +113,13 @@ impl Run<'_> {
         Ok(Load { vault_ms, load_ms: started.elapsed().as_secs_f64() * 1e3 })
     }
 
-    /// Device memory for every operand: inputs as they are, outputs poisoned.
-    fn upload(&self, plan: &LoadedPlan, inputs: &Inputs) -> Result<BTreeMap<Role, CudaSlice<u8>>, Failure> {
-        let mut memory = BTreeMap::new();
-        for binding in plan.facts().bindings.iter().filter(|b| !b.slot) {
-            let slice = if binding.output {
-                let len = buffer_len(self.attention, binding.role)
-                    .ok_or_else(|| failed(format!("{} has no size", binding.role)))?;
-                self.stream.clone_htod(Buffer::poisoned(binding.dtype, len).bytes())
-            } else {
-                self.stream.clone_htod(inputs.buffer(binding.role).map_err(failed)?.bytes())
-            };
-            memory.insert(binding.role, slice.map_err(failed)?);
-        }
-        Ok(memory)
-    }
-
     /// Rows of every output against float64, and whether all of it was written.
-    fn check(&self, inputs: &Inputs, memory: &BTreeMap<Role, CudaSlice<u8>>) -> Result<Vec<Check>, Failure> {
+    fn check(&self, inputs: &Inputs, memory: &Memory) -> Result<Vec<Check>, Failure> {
         let rows = forward_rows(self.attention, inputs, &self.sample()).map_err(failed)?;
         let mut checks = Vec::new();
         for role in [Role::O, Role::Stats, Role::Max, Role::SumExp] {
-            let Some(slice) = memory.get(&role) else { continue };
-            let dtype = if role == Role::O { self.attention.o.dtype } else { qkvault_graph::DType::F32 };
-            let bytes = self.stream.clone_dtoh(slice).map_err(failed)?;
-            let actual = Buffer::new(dtype, bytes).map_err(failed)?;
+            let Some(actual) = memory.download(self.stream, role)? else { continue };
+            let dtype = actual.dtype();
             let view = View::new(self.attention, role, inputs).map_err(failed)?;
             let found = compare_rows(&rows, role, &view, &actual, Tolerance::of(role, dtype));
             // Every element of an output counts as written or not, also in rows that are not compared.
@@ -292,11 +252,6 @@ struct Check {
 struct Times {
     device_ms: f64,
     host_us: f64,
-}
-
-fn address(slice: &mut CudaSlice<u8>, stream: &CudaStream) -> u64 {
-    use cudarc::driver::DevicePtrMut as _;
-    slice.device_ptr_mut(stream).0
 }
 
 fn median(values: &mut [f64]) -> Option<f64> {

@@ -1,0 +1,123 @@
+//! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature, from a seed.
+
+use qkvault_graph::expr::{Expr, TensorSpec, library, score, slot};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Tensor,
+};
+
+/// splitmix64.
+pub(super) struct Draw(u64);
+
+impl Draw {
+    pub(super) fn new(seed: u64, case: u64) -> Draw {
+        Draw(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[(self.bits() >> 16) as usize % list.len()]
+    }
+
+    /// True in `percent` of a hundred cases.
+    fn chance(&mut self, percent: u64) -> bool {
+        (self.bits() >> 16) % 100 < percent
+    }
+}
+
+const LENGTHS: [i64; 16] = [1, 2, 17, 63, 64, 65, 96, 127, 128, 129, 160, 192, 200, 255, 256, 300];
+
+/// The attention of one case.
+pub(super) fn attention(seed: u64, case: u64) -> Attention {
+    let mut draw = Draw::new(seed, case);
+    let dtype = draw.one_of(&[DType::BF16, DType::F16]);
+    let (b, kv_heads) = (draw.one_of(&[1, 2, 3]), draw.one_of(&[1, 2, 3]));
+    let heads = kv_heads * draw.one_of(&[1, 1, 2, 4]);
+    let s_kv = draw.one_of(&LENGTHS);
+    let s_q = match draw.one_of(&[0, 0, 1, 2]) {
+        0 => s_kv,
+        1 => draw.one_of(&LENGTHS),
+        _ => 1,
+    };
+    let (d_qk, d_v) = draw.one_of(&[(64, 64), (128, 128), (128, 128), (32, 32), (80, 80), (96, 96), (128, 64), (192, 128), (256, 256)]);
+    let mut a = operands(&mut draw, dtype, [b, heads, kv_heads], [s_q, s_kv], [d_qk, d_v]);
+    mask(&mut draw, &mut a, [s_q, s_kv]);
+    if let Some(expression) = expression(&mut draw, &a, dtype) {
+        a.score = expression.build_score().ok();
+    }
+    a.sink = draw.chance(15);
+    if draw.chance(12) {
+        a.dropout = Some(Dropout { source: DropoutSource::Mask, probability: draw.one_of(&[0.1, 0.5]) });
+    }
+    a.outputs.stats = draw.chance(70);
+    if !a.sink && draw.chance(10) {
+        (a.outputs.max, a.outputs.sum_exp) = (true, true);
+    }
+    if draw.chance(50) {
+        a.outputs = qkvault_graph::Outputs { stats: true, max: false, sum_exp: false };
+        let d_sink = a.sink && draw.chance(60);
+        let deterministic = draw.chance(25);
+        a = a.backward(BackwardOptions { d_sink, deterministic, ..BackwardOptions::default() });
+    }
+    a
+}
+
+fn operands(draw: &mut Draw, dtype: DType, [b, h, h_kv]: [i64; 3], [s_q, s_kv]: [i64; 2], [d_qk, d_v]: [i64; 2]) -> Attention {
+    let order = draw.one_of(&[Order::Bshd, Order::Bshd, Order::Sbhd, Order::Bhsd]);
+    let o = Tensor::dense(draw.one_of(&Order::ALL), [b, h, s_q, d_v], dtype);
+    if h == h_kv && s_q == s_kv && d_qk == d_v && draw.chance(30) {
+        let interleave = draw.one_of(&[Interleave::Parts, Interleave::Heads]);
+        // Each part in a buffer of its own, with the strides it would have in a shared one.
+        let [q, k, v] = Tensor::parts::<3>(order, interleave, [b, h, s_q, d_qk], dtype);
+        return Attention::forward(q.tensor, k.tensor, v.tensor, o);
+    }
+    let q = Tensor::dense(order, [b, h, s_q, d_qk], dtype);
+    let k = Tensor::dense(order, [b, h_kv, s_kv, d_qk], dtype);
+    let v = Tensor::dense(order, [b, h_kv, s_kv, d_v], dtype);
+    Attention::forward(q, k, v, o)
+}
+
+fn mask(draw: &mut Draw, a: &mut Attention, [s_q, s_kv]: [i64; 2]) {
+    let window = draw.one_of(&[1, 16, 64, 100]);
+    // Bottom right with more queries than keys has rows that see nothing, which cuDNN refuses or leaves undefined.
+    let corner = if s_q <= s_kv && draw.chance(50) { Corner::BottomRight } else { Corner::TopLeft };
+    a.mask.band = match draw.one_of(&[0, 0, 1, 1, 1, 2, 3]) {
+        0 => None,
+        1 => Some(Band { corner, left: None, right: Some(0) }),
+        2 => Some(Band { corner, left: Some(window), right: Some(0) }),
+        _ => Some(Band { corner, left: Some(window), right: Some(draw.one_of(&[0, 7, 40])) }),
+    };
+    if draw.chance(25) {
+        a.mask.lengths = qkvault_graph::Lengths::PerSequence;
+    }
+    let [b, q, k] = [a.batch(), s_q, s_kv].map(i64::unsigned_abs);
+    if draw.chance(10) {
+        a.mask.keep = library::prefix_lm("prefix", b).build_predicate().ok();
+    } else if draw.chance(10) {
+        let dilated = library::dilated_window(64, 2);
+        a.mask.keep = if draw.chance(50) { dilated } else { library::document_mask("q_ids", "k_ids", b, q, k) }.build_predicate().ok();
+    }
+}
+
+fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<Expr> {
+    let [h, q, k] = [a.q.heads(), a.seq().0, a.seq().1].map(i64::unsigned_abs);
+    let bias = |draw: &mut Draw| {
+        let spec = TensorSpec::new(dtype, draw.one_of(&[[1, h, q, k], [1, 1, q, k]]));
+        if draw.chance(50) { spec.with_grad() } else { spec }
+    };
+    match draw.one_of(&[0, 0, 0, 1, 1, 2, 3, 4, 5, 6]) {
+        1 => Some(library::softcap(score(), slot("cap"))),
+        2 => Some(library::alibi(score(), h)),
+        3 => Some(library::bias(score(), "bias", bias(draw))),
+        4 => Some(library::softcap(library::alibi(score(), h), slot("cap"))),
+        5 => Some(library::soft_window(score(), 32, slot("slope"))),
+        6 => Some(score() * score() * slot("curve") + score()),
+        _ => None,
+    }
+}
