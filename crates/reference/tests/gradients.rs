@@ -6,9 +6,14 @@ use std::time::Instant;
 
 use common::{cases, valid};
 use proptest::prelude::*;
+use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{Expr, TensorSpec, head, key, query, score, select, slot, tensor};
-use qkvault_graph::{Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Role, Valid};
-use qkvault_reference::{Choice, Inputs, LengthChoice, Unused, backward, buffer_len, forward, operand};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Pass, Role, Scaled, Tensor, Valid,
+};
+use qkvault_reference::{
+    Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, backward, buffer_len, forward, operand,
+};
 
 /// Σ dO ∘ O over the rows within lengths.
 fn loss(forward_of: &Valid, inputs: &Inputs) -> f64 {
@@ -90,6 +95,21 @@ proptest! {
         a.outputs = qkvault_graph::Outputs::default();
         a.dropout = dropout.map(|probability| Dropout { source: DropoutSource::Mask, probability });
         check(&a, seed, 4, &ANY)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn p22_p29_gradients_of_packed_masked_and_dropped_out_attention_are_slopes(
+        a in attention(Space::SMALL.with(Features { score: false, fp8: false, ..Features::ALL })), seed in any::<u64>(),
+    ) {
+        prop_assume!(a.is_backward());
+        let mut plain = Attention { pass: Pass::Forward, ..a };
+        // A mask that is given is a mask that is known.
+        plain.dropout = plain.dropout.map(|dropout| Dropout { source: DropoutSource::Mask, ..dropout });
+        check(&plain, seed, 4, &ANY)?;
     }
 }
 
@@ -179,4 +199,52 @@ fn a_backward_is_fast_enough_to_be_an_oracle() {
     let start = Instant::now();
     backward(&a, &inputs).expect("computes");
     println!("backward {:?}", start.elapsed());
+}
+
+/// In 8 bits, with scales under which nothing saturates, gradients are those of 16 bits but for rounding; and they are measured
+/// before they are scaled.
+#[test]
+fn gradients_in_eight_bits_are_near_those_in_sixteen() {
+    let shape = |dtype| (Tensor::bshd(1, 4, 24, 64, dtype), Tensor::bshd(1, 2, 40, 64, dtype));
+    let ((q, kv), (q_wide, kv_wide)) = (shape(DType::E4M3), shape(DType::BF16));
+    let mut eight = Attention::forward(q, kv, kv, q).with_stats();
+    eight.fp8 = Some(Fp8::Delayed);
+    let eight = valid(eight.backward(BackwardOptions::default()));
+    let inputs = Inputs::random(&eight, 5).expect("random");
+    let sixteen = Attention::forward(q_wide, kv_wide, kv_wide, q_wide).with_stats();
+    let sixteen = valid(sixteen.backward(BackwardOptions::default()));
+    let mut same = Inputs::new();
+    same.set_f32(Role::Scale, eight.default_scale());
+    let pairs = [(Role::Q, Scaled::Q), (Role::K, Scaled::K), (Role::V, Scaled::V), (Role::DO, Scaled::DO)];
+    for (role, which) in pairs {
+        let descale = inputs.get(Role::Descale(which)).expect("bound").get(0);
+        let stored = inputs.get(role).expect("bound");
+        same.insert(role, Buffer::of(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
+    }
+    let (want, got) = (backward(&sixteen, &same).expect("computes"), backward(&eight, &inputs).expect("computes"));
+    for (role, which) in [(Role::DQ, Scaled::DQ), (Role::DK, Scaled::DK), (Role::DV, Scaled::DV)] {
+        let scale = inputs.get(Role::ScaleOf(which)).expect("bound").get(0);
+        let (x, y) = (want.get(role).expect("always").values(), got.get(role).expect("always").values());
+        let off: f64 = x.iter().zip(y).map(|(x, y)| (x - y / scale).powi(2)).sum();
+        let error = (off / x.iter().map(|x| x * x).sum::<f64>()).sqrt();
+        assert!((1e-3..6e-2).contains(&error), "{role}: {error}");
+        let largest = y.iter().fold(0.0, |max: f64, y| max.max((y / scale).abs()));
+        let amax = got.get(Role::Amax(which)).expect("measured").at(0, 0, 0, 0);
+        assert!(common::near(amax, largest), "{role}: {amax} and {largest}");
+    }
+    assert!(got.get(Role::Amax(Scaled::DP)).expect("measured").at(0, 0, 0, 0) > 0.0);
+}
+
+#[test]
+fn what_is_not_modelled_is_said() {
+    let mut a = Attention::bshd(1, (1, 1), (4, 4), 32, DType::E4M3).with_stats();
+    a.o.dtype = DType::BF16;
+    a.fp8 = Some(Fp8::Block);
+    let back = valid(valid(a.clone()).backward(BackwardOptions::default()));
+    assert!(matches!(backward(&back, &Inputs::new()), Err(ReferenceError::NotModelled { .. })));
+    let forward_of = valid(a);
+    assert_eq!(backward(&forward_of, &Inputs::new()).map(|_| ()), Err(ReferenceError::NotABackward));
+    let philox = valid(Attention::bshd(1, (1, 1), (4, 4), 32, DType::F16).with_dropout(0.5));
+    let refused = forward(&philox, &Inputs::random(&philox, 1).expect("random")).map(|_| ());
+    assert_eq!(refused, Err(ReferenceError::DropoutMask));
 }

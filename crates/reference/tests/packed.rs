@@ -1,0 +1,144 @@
+//! Packed and paged operands: rows found by cumulative lengths and page tables give what dense ones give.
+
+mod common;
+
+use common::valid;
+use qkvault_graph::{Attention, Band, DType, Packed, PaddedRows, Role, Tensor, Valid};
+use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, View, forward};
+
+/// A dense attention and the same one packed and paged, for these lengths.
+fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
+    let (b, h, d, dtype) = (q.len() as i64, 2, 8, DType::BF16);
+    let (s_q, s_kv) = (*q.iter().max().expect("some") as i64, *kv.iter().max().expect("some") as i64);
+    let (s_q, s_kv) = (s_q.max(1), s_kv.max(1));
+    let band = Band { left: Some(9), ..Band::CAUSAL_BOTTOM_RIGHT };
+    let attention =
+        |q: Tensor, kv: Tensor| valid(Attention::forward(q, kv, kv, q).with_band(band).with_lengths().with_stats());
+    let dense = |s| Tensor::bshd(b, h, s, d, dtype);
+    let tokens = |lens: &[usize]| (lens.iter().sum::<usize>() as i64 + room).max(b);
+    let packed = |lens, s| Tensor::thd(b, h, s, d, tokens(lens), dtype);
+    let pages = b * ((s_kv + page_size - 1) / page_size) + 3;
+    [
+        attention(dense(s_q), dense(s_kv)),
+        attention(packed(q, s_q), packed(kv, s_kv)),
+        attention(packed(q, s_q), Tensor::paged_hnd(b, h, s_kv, d, pages, page_size, dtype)),
+    ]
+}
+
+/// Copies Q, K and V of the dense attention into the other layouts, and compares the results.
+fn check(q: &[usize], kv: &[usize], room: i64, page_size: i64) {
+    let all = trio(q, kv, room, page_size);
+    let lengths = LengthChoice::Exact { q: q.to_vec(), kv: kv.to_vec() };
+    let choice = Choice { lengths, unused: Unused::Poison, spread: room > 0 };
+    let inputs = all.each_ref().map(|a| Inputs::random_with(a, 3, &choice).expect("random"));
+    let results: Vec<_> = all
+        .iter()
+        .zip(&inputs)
+        .map(|(a, own)| {
+            let mut own = own.clone();
+            for (role, lens) in [(Role::Q, q), (Role::K, kv), (Role::V, kv)] {
+                let (from, to) = (View::new(&all[0], role, &inputs[0]), View::new(a, role, &own));
+                let (from, to) = (from.expect("sound"), to.expect("sound"));
+                let source = inputs[0].get(role).expect("bound");
+                let target = own.get_mut(role).expect("bound");
+                for (b, &len) in lens.iter().enumerate() {
+                    for (h, s) in (0..2).flat_map(|h| (0..len).map(move |s| (h, s))) {
+                        (0..8).for_each(|d| target.set(to.at(b, h, s, d), source.get(from.at(b, h, s, d))));
+                    }
+                }
+            }
+            (forward(a, &own).expect("computes"), own)
+        })
+        .collect();
+    for (other, _) in &results[1..] {
+        for role in [Role::O, Role::Stats] {
+            let (x, y) = (results[0].0.get(role).expect("there"), other.get(role).expect("there"));
+            for (b, &len) in q.iter().enumerate() {
+                for (h, s) in (0..2).flat_map(|h| (0..len).map(move |s| (h, s))) {
+                    for d in 0..if role == Role::O { 8 } else { 1 } {
+                        let (x, y) = (x.at(b, h, s, d), y.at(b, h, s, d));
+                        assert!(x == y && !x.is_nan(), "{role} {:?}: {x} and {y}", [b, h, s, d]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn p22_tokens_far_outnumber_sequences() {
+    check(&[40, 3], &[70, 9], 0, 16);
+    check(&[40, 3], &[70, 9], 50, 16);
+}
+
+#[test]
+fn p22_one_sequence() {
+    check(&[7], &[11], 0, 4);
+    check(&[1], &[1], 5, 1);
+}
+
+#[test]
+fn p22_sequences_without_rows() {
+    check(&[0, 4, 0, 2], &[3, 4, 0, 5], 0, 2);
+    check(&[0, 0], &[0, 0], 2, 4);
+    check(&[3, 5], &[0, 6], 4, 4);
+}
+
+#[test]
+fn p22_the_last_page_is_half_full_and_unused_pages_are_never_read() {
+    check(&[5, 6, 1], &[16, 17, 5], 0, 8);
+    check(&[2, 3], &[100, 33], 0, 64);
+}
+
+#[test]
+fn p22_offsets_are_64_bits_wide() {
+    // A buffer whose second sequence begins beyond 2^31 elements cannot be had here; an offset that would wrap to a sound
+    // one is refused, not wrapped.
+    let [_, packed, _] = trio(&[2, 2], &[2, 2], 0, 2);
+    let mut inputs = Inputs::random(&packed, 1).expect("random");
+    let wrapped = [0_i64, (1 << 32) + 32, (1 << 32) + 64].into_iter().flat_map(i64::to_ne_bytes).collect();
+    inputs.insert(Role::Offsets(Packed::K), Buffer::new(DType::I64, wrapped).expect("whole"));
+    let refused = forward(&packed, &inputs).expect_err("beyond the buffer");
+    assert!(matches!(refused, ReferenceError::Offset { sequence: 1, .. }), "{refused}");
+    assert!(refused.to_string().contains("elements"), "{refused}");
+}
+
+#[test]
+fn p22_wrong_offsets_lengths_and_pages_are_error_values() {
+    let [dense, packed, paged] = trio(&[2, 3], &[4, 5], 0, 2);
+    let with = |a: &Valid, role, values: &[f64], dtype| {
+        let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
+        let mut inputs = Inputs::random_with(a, 1, &Choice { lengths, ..Choice::default() }).expect("random");
+        inputs.insert(role, Buffer::of(dtype, values.iter().copied()));
+        forward(a, &inputs).map(|_| ()).expect_err("wrong")
+    };
+    let offsets = |values: &[f64]| with(&packed, Role::Offsets(Packed::Q), values, DType::I64);
+    assert!(matches!(offsets(&[-16.0, 32.0, 80.0]), ReferenceError::Offset { sequence: 0, given: -16, .. }));
+    assert!(matches!(offsets(&[32.0, 0.0, 80.0]), ReferenceError::Offset { sequence: 0, .. }), "falling");
+    assert!(matches!(offsets(&[0.0, 48.0, 80.0]), ReferenceError::Offset { sequence: 1, end: 96, room: 80, .. }));
+    assert!(matches!(offsets(&[0.0, 32.0]), ReferenceError::TooShort { needed: 3, .. }));
+    let length = |values: &[f64]| with(&dense, Role::SeqLenKv, values, DType::I32);
+    assert!(matches!(length(&[4.0, 6.0]), ReferenceError::Length { sequence: 1, given: 6, most: 5, .. }));
+    assert!(matches!(length(&[-1.0, 1.0]), ReferenceError::Length { sequence: 0, given: -1, .. }));
+    assert!(matches!(with(&dense, Role::SeqLenKv, &[1.0, 1.0], DType::I64), ReferenceError::WrongType { .. }));
+    let table = |values: &[f64]| with(&paged, Role::PageTableV, values, DType::I32);
+    let refused = table(&[0.0, 1.0, 99.0, 0.0, 1.0, 99.0]);
+    assert!(matches!(refused, ReferenceError::Page { sequence: 1, entry: 2, given: 99, pages: 9, .. }), "{refused}");
+    assert!(matches!(with(&dense, Role::Q, &[0.0; 7], DType::BF16), ReferenceError::TooShort { .. }));
+    assert!(matches!(forward(&dense, &Inputs::new()), Err(ReferenceError::Missing { .. })));
+}
+
+#[test]
+fn p42_zeroed_padding_reaches_tokens_that_no_sequence_has() {
+    let [_, packed, _] = trio(&[2, 3], &[4, 5], 6, 2);
+    let mut a = packed.into_inner();
+    a.padded_rows = PaddedRows::Zero;
+    let a = valid(a);
+    let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
+    let inputs = Inputs::random_with(&a, 1, &Choice { lengths, spread: true, ..Choice::default() }).expect("random");
+    let outputs = forward(&a, &inputs).expect("computes");
+    let (o, stats) = (outputs.buffer(Role::O).expect("O"), outputs.buffer(Role::Stats).expect("Stats"));
+    assert!((0..o.len()).all(|at| !o.is_poison(at)));
+    assert_eq!((0..o.len()).filter(|&at| o.get(at) == 0.0).count(), 6 * 16);
+    assert_eq!((0..stats.len()).filter(|&at| stats.get(at) == f64::NEG_INFINITY).count(), 6 * 2);
+}
