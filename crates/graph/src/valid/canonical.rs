@@ -1,8 +1,9 @@
 //! The canonical form of a sound attention: of all ways to write the same computation, one.
 //!
 //! * Strides that no step is taken along are those of the memory order around them ([`super::strides`]).
-//! * A band's bounds that hide nothing are dropped, and its corners are one when every sequence is square; a predicate that is
-//!   true everywhere is no predicate.
+//! * A predicate that is a diagonal band becomes one, and joins the band that is there where both count from one corner; a
+//!   predicate that is true everywhere is none. A band's bounds that hide nothing are dropped, and its corners are one when every
+//!   sequence is square.
 //! * A score expression that leaves the score alone is none; Philox dropout that drops nothing is none.
 //! * Padded rows are undefined where no row is padding; a backward has no other output of its forward than the one it reads.
 //!
@@ -11,18 +12,14 @@
 
 use crate::expr::{Node, ScoreExpr};
 use crate::{
-    Attention, Dropout, DropoutSource, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Tensor, valid::strides,
+    Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Tensor,
+    valid::strides,
 };
 
 pub(super) fn form(attention: Attention) -> Attention {
     let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = attention;
-    let (s_q, s_kv) = (q.dims[2], k.dims[2]);
-    let Mask { band, lengths, keep } = mask;
-    let mask = Mask {
-        band: band.and_then(|b| b.canonical(s_q, s_kv, lengths)),
-        lengths,
-        keep: keep.filter(|e| !matches!(e.nodes(), [Node::Bool(true)])),
-    };
+    let mask = masks(mask, (q.dims[2], k.dims[2]));
+    let lengths = mask.lengths;
     let outputs = match pass {
         Pass::Forward => outputs,
         Pass::Backward(_) => {
@@ -53,6 +50,34 @@ pub(super) fn form(attention: Attention) -> Attention {
     }
 }
 
+/// Sequences up to which predicates are recognised: [`ScoreExpr::as_band`] promises nothing beyond.
+const RECOGNISED: i64 = 1 << 28;
+
+fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
+    let Mask { band, lengths, keep } = mask;
+    let canonical = |band: Band| band.canonical(s_q, s_kv, lengths);
+    let band = band.and_then(canonical);
+    let Some(keep) = keep.filter(|e| !matches!(e.nodes(), [Node::Bool(true)])) else {
+        return Mask { band, lengths, keep: None };
+    };
+    let recognised = keep.as_band().filter(|_| s_q < RECOGNISED && s_kv < RECOGNISED);
+    match recognised.map(|found| both(band, canonical(found))) {
+        Some(Some(band)) => Mask { band: band.and_then(canonical), lengths, keep: None },
+        Some(None) | None => Mask { band, lengths, keep: Some(keep) },
+    }
+}
+
+/// What two bands keep together, where one band can say it: both count from one corner, or one of them hides nothing.
+fn both(a: Option<Band>, b: Option<Band>) -> Option<Option<Band>> {
+    let (Some(a), Some(b)) = (a, b) else { return Some(a.or(b)) };
+    let nearer = |x: Option<i64>, y: Option<i64>| match (x, y) {
+        (Some(x), Some(y)) => Some(x.min(y)),
+        (x, y) => x.or(y),
+    };
+    let joined = Band { corner: a.corner, left: nearer(a.left, b.left), right: nearer(a.right, b.right) };
+    (a.corner == b.corner).then_some(Some(joined))
+}
+
 fn tensor(t: Tensor) -> Tensor {
     let strides = strides::canonical(&t);
     let Tensor { dims, strides: _, dtype, storage } = t;
@@ -74,5 +99,61 @@ fn drops(dropout: &Dropout) -> bool {
     match source {
         DropoutSource::Philox => probability > 0.0,
         DropoutSource::Mask => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::expr::{Expr, key, key_len, query, query_len};
+    use crate::{Attention, Corner, DType, validate};
+
+    /// A band written as a predicate, and the band itself.
+    fn bands() -> impl Strategy<Value = (Expr, Option<Band>)> {
+        let bound = |low: i64| prop::option::of(low..9_i64);
+        (any::<bool>(), bound(1), bound(0)).prop_map(|(bottom, left, right)| {
+            let ahead = if bottom { (key() - key_len()) - (query() - query_len()) } else { key() - query() };
+            let mut keep = Expr::from(true);
+            if let Some(right) = right {
+                keep = keep & ahead.le(right as i32);
+            }
+            if let Some(left) = left {
+                keep = keep & ahead.gt(-left as i32);
+            }
+            let corner = if bottom { Corner::BottomRight } else { Corner::TopLeft };
+            let band = (left.is_some() || right.is_some()).then_some(Band { corner, left, right });
+            (keep, band)
+        })
+    }
+
+    fn masked(band: Option<Band>, keep: Option<&Expr>, seq: (i64, i64), lengths: Lengths) -> Mask {
+        let mut a = Attention::bshd(1, (1, 1), seq, 8, DType::F16);
+        let keep = keep.map(|e| e.build_predicate().expect("a predicate"));
+        a.mask = Mask { band, lengths, keep };
+        validate(a).expect("sound").into_inner().mask
+    }
+
+    proptest! {
+        #[test]
+        fn p6_bands_and_predicates_that_are_bands_have_one_encoding(
+            (keep, as_band) in bands(), (_, beside) in bands(), s_q in 1..9_i64, s_kv in 1..9_i64, per in any::<bool>(),
+        ) {
+            let lengths = if per { Lengths::PerSequence } else { Lengths::Full };
+            let written = masked(None, Some(&keep), (s_q, s_kv), lengths);
+            prop_assert_eq!(&written, &masked(as_band, None, (s_q, s_kv), lengths));
+            prop_assert!(written.keep.is_none());
+            // With another band beside it: the same keys are seen, and the result is canonical.
+            let mask = masked(beside, Some(&keep), (s_q, s_kv), lengths);
+            if mask.keep.is_none() {
+                for (row, col) in (0..s_q).flat_map(|row| (0..s_kv).map(move |col| (row, col))) {
+                    let keeps = |band: Option<Band>| band.is_none_or(|b| b.keeps(row, col, s_q, s_kv));
+                    prop_assert_eq!(keeps(mask.band), keeps(as_band) && keeps(beside));
+                }
+            } else {
+                prop_assert!(as_band.zip(beside).is_some_and(|(a, b)| a.corner != b.corner));
+            }
+        }
     }
 }
