@@ -69,10 +69,13 @@ fn engine_id(line: &str) -> Option<i64> {
 }
 
 /// (status, text) of a line such as `Warning: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; Reason: text`.
+///
+/// A warning with the status of success is no cause: cuDNN tells so once in a process which of its libraries it lacks.
 fn cause(line: &str) -> Option<(&str, &str)> {
     let rest = line.strip_prefix("Warning: ").or_else(|| line.strip_prefix("Error: "))?;
     let (status, text) = rest.split_once("; Reason: ")?;
-    Some((status.strip_prefix("CUDNN_STATUS_").unwrap_or(status), text.trim()))
+    let status = status.strip_prefix("CUDNN_STATUS_").unwrap_or(status);
+    (status != "SUCCESS").then_some((status, text.trim()))
 }
 
 fn reason(cause: Cause) -> Reason {
@@ -120,6 +123,14 @@ Process=3322; Thread=3322; GPU=NULL"#;
             texts,
             ["[library / library.not-supported-shape] engines 1, 2: not a multiple of 8 at: d_qk % 8 != 0"]
         );
+    }
+
+    /// Which attempt of a process gets this message is chance, so a refusal that held it differed from process to process.
+    #[test]
+    fn what_is_said_on_success_is_no_cause() {
+        let text = "Warning: CUDNN_STATUS_SUCCESS; Reason: Unable to load any of {libcudnn_engines_precompiled.so.9}.";
+        assert!(reasons(&[message(text)]).is_empty());
+        assert_eq!(reasons(&[message(text), message(REFUSED)]).len(), 1);
     }
 
     #[test]
