@@ -154,6 +154,14 @@ fn derivatives_are_as_simple_as_one_would_write_them() {
 }
 
 #[test]
+fn simplifying_keeps_the_sign_of_a_division_by_zero() {
+    let e = built(&(-score() / -(key().to_float())));
+    let at = PointContext { score: 0.5, ..PointContext::default() };
+    assert_eq!(e.eval(&at), Ok(Value::Float(f64::NEG_INFINITY)));
+    assert_eq!(simplified(&e).eval(&at), e.eval(&at));
+}
+
+#[test]
 fn the_first_operand_of_a_derivative_varies_over_the_scores() {
     // cuDNN refuses a pointwise operation of the backward whose first operand is a scalar or an input tensor.
     let slopes = trained("slopes", [1, 8, 1, 1]);

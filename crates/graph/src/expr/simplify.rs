@@ -228,15 +228,17 @@ impl Simplifier {
     }
 
     pub(super) fn div(&mut self, a: NodeId, b: NodeId) -> NodeId {
-        match (self.negated(a), self.negated(b)) {
-            _ if self.is(b, 1.0) => a,
-            _ if self.is(b, -1.0) => self.neg(a),
-            (Some(a), Some(b)) => self.div(a, b),
-            (Some(inner), None) => {
-                let quotient = self.div(inner, b);
-                self.neg(quotient)
-            }
-            (None, _) => self.raw(Node::Binary(Binary::Div, a, b)),
+        if self.is(b, 1.0) {
+            return a;
         }
+        if self.is(b, -1.0) {
+            return self.neg(a);
+        }
+        // A negated divisor stays: it decides the sign of the infinity where it is 0.
+        if let Some(inner) = self.negated(a) {
+            let quotient = self.div(inner, b);
+            return self.neg(quotient);
+        }
+        self.raw(Node::Binary(Binary::Div, a, b))
     }
 }
