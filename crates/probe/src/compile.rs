@@ -7,6 +7,7 @@ use std::time::Instant;
 use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
+use crate::quirks::{self, Choice};
 use crate::{convert, words, write};
 
 /// cuDNN as a compiler.
@@ -133,12 +134,16 @@ impl Compiler {
             };
             for config in &configs {
                 match plan(config) {
-                    Ok(plan) => match policy.workspace_limit {
-                        Some(limit) if workspace(&plan)? > limit => {
-                            reasons.push(over_limit(workspace(&plan)?, limit));
+                    Ok(plan) => {
+                        let choice = Choice { engine: engine_index(config), workspace: workspace(&plan)? };
+                        if let Some(limit) = policy.workspace_limit.filter(|&limit| choice.workspace > limit) {
+                            reasons.push(over_limit(choice.workspace, limit));
+                        } else if let Some(reason) = quirks::against(graph, target, choice) {
+                            reasons.push(reason);
+                        } else {
+                            return Ok((plan, engine(config)));
                         }
-                        _ => return Ok((plan, engine(config))),
-                    },
+                    }
                     Err(error) => collect(&mut reasons, "library.plan", name, error)?,
                 }
             }
@@ -166,11 +171,16 @@ fn workspace(plan: &Descriptor) -> Result<u64, Error> {
     Ok(plan.get_one::<i64>(A::EXECUTION_PLAN_WORKSPACE_SIZE)?.unsigned_abs())
 }
 
+/// Number of a configuration's engine, from a library that tells it.
+fn engine_index(config: &Descriptor) -> Option<i64> {
+    let engines = config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE).ok()?;
+    engines.first()?.get_one(A::ENGINE_GLOBAL_INDEX).ok()
+}
+
 /// Engine number and knobs of a configuration, for people; a library that does not tell gives an empty text.
 fn engine(config: &Descriptor) -> String {
     let mut text = String::new();
-    let engines = config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE).unwrap_or_default();
-    if let Some(index) = engines.first().and_then(|e| e.get_one::<i64>(A::ENGINE_GLOBAL_INDEX).ok()) {
+    if let Some(index) = engine_index(config) {
         let _ = write!(text, "engine {index}");
     }
     for knob in config.get_descriptors(A::ENGINECFG_KNOB_CHOICES, Kind::KNOB_CHOICE).unwrap_or_default() {

@@ -6,14 +6,14 @@
 
 use super::builder::Builder;
 use super::score::{self, Context};
-use super::{Form, mask};
+use super::{Form, limits, mask};
 use crate::expr::{Derived, Node, TensorGrad, vjp};
 use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
-use crate::{DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Role, Tensor, Valid};
+use crate::{DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Reason, Role, Tensor, Valid};
 
-/// Writes the backward. `None` for a forward, and for a score expression without the derivatives that are asked for, which
-/// validation refuses.
-pub(super) fn lower(attention: &Valid, form: Form) -> Option<OpGraph> {
+/// Writes the backward, or says why its derivative is not written. `None` for a forward, and for a score expression without
+/// the derivatives that are asked for, which is refused before.
+pub(super) fn lower(attention: &Valid, form: Form) -> Option<Result<OpGraph, Reason>> {
     let a = attention.get();
     let Pass::Backward(gradients) = &a.pass else { return None };
     let derivative = match &a.score {
@@ -107,11 +107,15 @@ pub(super) fn lower(attention: &Valid, form: Form) -> Option<OpGraph> {
     let context = Context { score: scaled, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
     let mut wants_tensors = false;
     if let Some(derivative) = &derivative {
+        memo.seal();
         for gradient in &derivative.d_tensors {
             wants_tensors = true;
             tensor_gradient(&mut g, a, gradient, d_s, &context, &mut memo);
         }
         d_s = times(&mut g, d_s, &derivative.d_score, &context, &mut memo);
+        if memo.reads_anew() {
+            return Some(Err(limits::derivative(&derivative.d_score.to_string())));
+        }
     }
     let d_s = g.binary(Pointwise::Mul, d_s, scale);
 
@@ -128,7 +132,7 @@ pub(super) fn lower(attention: &Valid, form: Form) -> Option<OpGraph> {
         io,
     );
     d_q(&mut g, a.k, gradients, [d_s, k_t], [len_q, None, len_kv], wants_tensors);
-    Some(g.finish())
+    Some(Ok(g.finish()))
 }
 
 /// Dropout of the backward: the keep mask, applied again.

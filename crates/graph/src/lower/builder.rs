@@ -75,6 +75,11 @@ impl Builder {
         y
     }
 
+    /// Whether a tensor is an operand or a slot rather than a result or a constant.
+    pub(super) fn is_input(&self, id: TensorId) -> bool {
+        matches!(self.graph.tensor(id).kind, TensorKind::Operand(_) | TensorKind::Slot(_))
+    }
+
     pub(super) fn dims(&self, id: TensorId) -> [i64; 4] {
         self.graph.tensor(id).dims
     }

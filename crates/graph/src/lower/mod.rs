@@ -6,13 +6,17 @@
 mod backward;
 mod builder;
 mod forward;
+mod limits;
 mod mask;
 mod score;
 mod softmax;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Pass, Reason, Refusal, Storage, Target, Valid};
+use crate::{
+    Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Pass, Reason, Refusal, Storage, Target,
+    Valid,
+};
 
 /// The first version whose composite graphs may hold band-mask and softmax operations.
 ///
@@ -82,23 +86,16 @@ impl Form {
 ///
 /// What is not built yet ([`Layer::NotBuilt`]), and forms that the version does not know ([`Layer::Rule`]).
 pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
-    let form = policy.form.resolve();
-    let mut reasons = not_built(attention);
-    if form == Form::Fused && target.cudnn < FUSED_OPS {
-        let mut reason = Reason::new(
-            Layer::Rule,
-            "form.fused",
-            "policy.form",
-            format!("fused, for cuDNN {}", target.cudnn),
-            "band-mask and softmax operations",
-            "use the expanded form",
-        );
-        reason.since = Some(FUSED_OPS);
-        reasons.push(reason);
+    let (form, mut reasons) = limits::form(attention, target, policy);
+    reasons.extend(not_built(attention));
+    reasons.extend(limits::backward(attention));
+    if let Some(refusal) = Refusal::of(reasons) {
+        return Err(refusal);
     }
-    match Refusal::of(reasons) {
-        Some(refusal) => Err(refusal),
-        None => Ok(backward::lower(attention, form).unwrap_or_else(|| forward::lower(attention, form))),
+    match backward::lower(attention, form) {
+        None => Ok(forward::lower(attention, form)),
+        Some(Ok(graph)) => Ok(graph),
+        Some(Err(reason)) => Err(reason.into()),
     }
 }
 

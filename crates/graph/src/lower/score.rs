@@ -30,7 +30,11 @@ pub(super) struct Context {
 /// Masks keep operations of their own: cuDNN skips hidden blocks only where a mask's index and comparison stand next to its
 /// select (a factor of two on an H200 with cuDNN 9.19).
 #[derive(Default)]
-pub(super) struct Memo(BTreeMap<Step, TensorId>);
+pub(super) struct Memo {
+    known: BTreeMap<Step, TensorId>,
+    sealed: bool,
+    anew: bool,
+}
 
 /// One operation, before it is written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,8 +48,15 @@ enum Step {
 
 impl Memo {
     fn write(&mut self, g: &mut Builder, score: TensorId, step: Step) -> TensorId {
-        if let Some(&known) = self.0.get(&step) {
+        if let Some(&known) = self.known.get(&step) {
             return known;
+        }
+        self.anew |= self.sealed && matches!(step, Step::Index(_));
+        match step {
+            Step::Constant(..) | Step::Index(_) => {}
+            Step::Unary(_, x, _) => self.leaf(g, score, &[x]),
+            Step::Binary(_, x, b, ..) => self.leaf(g, score, &[x, b]),
+            Step::Select(keep, yes, no, _) => self.leaf(g, score, &[keep, yes, no]),
         }
         let written = match step {
             Step::Constant(0, bits) => g.constant(Constant::F32(bits)),
@@ -55,8 +66,23 @@ impl Memo {
             Step::Binary(mode, x, b, compute, out) => g.binary_as(mode, x, b, compute, out),
             Step::Select(keep, yes, no, out) => g.select_as(keep, yes, no, out),
         };
-        self.0.insert(step, written);
+        self.known.insert(step, written);
         written
+    }
+
+    /// From here on, what reads the score, an index, a slot or a tensor anew is remembered.
+    pub(super) fn seal(&mut self) {
+        self.sealed = true;
+    }
+
+    /// Whether something was read anew since.
+    pub(super) const fn reads_anew(&self) -> bool {
+        self.anew
+    }
+
+    /// A new operation of a derivative over an operand that no operation computed.
+    fn leaf(&mut self, g: &Builder, score: TensorId, steps: &[TensorId]) {
+        self.anew |= self.sealed && steps.iter().any(|&x| x == score || g.is_input(x));
     }
 }
 

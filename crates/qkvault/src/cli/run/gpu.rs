@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::CudaStream;
-use qkvault_exec::cudarc;
+use cudarc::driver::sys::CUevent_flags;
 use qkvault_cache::{Mode, Vault, VaultOptions};
+use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadedPlan, PrepareError, Prepared, Session};
 use qkvault_graph::{Policy, Role, Valid};
 use qkvault_probe::{BuildPolicy, Compiler, PlanError, Planner};
@@ -103,9 +103,8 @@ impl Run<'_> {
         let vault = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)).map_err(failed)?;
         let planner = Planner::new(vault, None);
         let started = Instant::now();
-        let answer = planner
-            .plan(self.attention, &prepared.target, self.policy, BuildPolicy::LoadOnly)
-            .map_err(failed)?;
+        let answer =
+            planner.plan(self.attention, &prepared.target, self.policy, BuildPolicy::LoadOnly).map_err(failed)?;
         let vault_ms = started.elapsed().as_secs_f64() * 1e3;
         let plan = answer.outcome.map_err(failed)?;
         let started = Instant::now();

@@ -45,7 +45,17 @@ pub(super) fn attention(seed: u64, case: u64) -> Attention {
         1 => draw.one_of(&LENGTHS),
         _ => 1,
     };
-    let (d_qk, d_v) = draw.one_of(&[(64, 64), (128, 128), (128, 128), (32, 32), (80, 80), (96, 96), (128, 64), (192, 128), (256, 256)]);
+    let (d_qk, d_v) = draw.one_of(&[
+        (64, 64),
+        (128, 128),
+        (128, 128),
+        (32, 32),
+        (80, 80),
+        (96, 96),
+        (128, 64),
+        (192, 128),
+        (256, 256),
+    ]);
     let mut a = operands(&mut draw, dtype, [b, heads, kv_heads], [s_q, s_kv], [d_qk, d_v]);
     mask(&mut draw, &mut a, [s_q, s_kv]);
     if let Some(expression) = expression(&mut draw, &a, dtype) {
@@ -68,7 +78,13 @@ pub(super) fn attention(seed: u64, case: u64) -> Attention {
     a
 }
 
-fn operands(draw: &mut Draw, dtype: DType, [b, h, h_kv]: [i64; 3], [s_q, s_kv]: [i64; 2], [d_qk, d_v]: [i64; 2]) -> Attention {
+fn operands(
+    draw: &mut Draw,
+    dtype: DType,
+    [b, h, h_kv]: [i64; 3],
+    [s_q, s_kv]: [i64; 2],
+    [d_qk, d_v]: [i64; 2],
+) -> Attention {
     let order = draw.one_of(&[Order::Bshd, Order::Bshd, Order::Sbhd, Order::Bhsd]);
     let o = Tensor::dense(draw.one_of(&Order::ALL), [b, h, s_q, d_v], dtype);
     if h == h_kv && s_q == s_kv && d_qk == d_v && draw.chance(30) {
@@ -101,7 +117,9 @@ fn mask(draw: &mut Draw, a: &mut Attention, [s_q, s_kv]: [i64; 2]) {
         a.mask.keep = library::prefix_lm("prefix", b).build_predicate().ok();
     } else if draw.chance(10) {
         let dilated = library::dilated_window(64, 2);
-        a.mask.keep = if draw.chance(50) { dilated } else { library::document_mask("q_ids", "k_ids", b, q, k) }.build_predicate().ok();
+        a.mask.keep = if draw.chance(50) { dilated } else { library::document_mask("q_ids", "k_ids", b, q, k) }
+            .build_predicate()
+            .ok();
     }
 }
 

@@ -165,8 +165,11 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<
     for (role, buffer) in &actual {
         let Some(output) = expected.get(*role) else { continue };
         let found = compare(output, buffer, tolerance(*role, buffer.dtype()));
+        // Sums that cancel, as gradients over a few keys do, leave the rounding of their terms.
+        let cancelled = found.max_abs <= floor(attention, *role, buffer.dtype());
+        let written = found.non_finite + found.unwritten + found.touched == 0;
         worst = worst.max(found.relative.min(found.max_abs));
-        if !found.good {
+        if !(found.good || cancelled && written) {
             faults.push(format!("{role}: {found:?}"));
         }
     }
@@ -181,6 +184,15 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<
         }
     }
     Ok((worst, faults))
+}
+
+/// Difference of one element that rounding of terms explains whatever the result: terms are of the order of one.
+fn floor(attention: &Attention, role: Role, dtype: qkvault_graph::DType) -> f64 {
+    if role == Role::Stats {
+        return 0.0;
+    }
+    let ulp = if dtype == qkvault_graph::DType::F16 { 1e-3 } else { 8e-3 };
+    if attention.seq().1 <= 4 { 2.0 * ulp } else { 0.02 * ulp }
 }
 
 /// Gradients go through two roundings to 16 bits more than O does: probabilities and their gradients are operands of products.

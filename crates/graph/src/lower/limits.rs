@@ -1,0 +1,71 @@
+//! What limits lowering beyond what is not built: forms that a version knows, and backwards that were seen to be computed
+//! wrongly in the form that is emitted, which are refused until another form is found.
+
+use super::{FUSED_OPS, Form, Policy};
+use crate::expr::{Axis, Node};
+use crate::{Attention, Layer, Outputs, Pass, Reason, Target};
+
+/// The form to write, and why it cannot be written.
+pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
+    let Outputs { stats, max, sum_exp } = a.outputs;
+    // The expanded softmax puts out the log-sum-exp, or maximum and sum, or neither: with another set cuDNN leaves some
+    // unwritten without a word (H200, 9.19).
+    let together = !a.is_backward() && ((stats && (max || sum_exp)) || max != sum_exp);
+    let form = match policy.form {
+        Form::Auto if together => Form::Fused,
+        other => other.resolve(),
+    };
+    let mut reasons = Vec::new();
+    let mut add = |code: &'static str, field: &'static str, given: String, needed: &'static str, fix: &'static str| {
+        let mut reason = Reason::new(Layer::Rule, code, field, given, needed, fix);
+        reason.since = Some(FUSED_OPS);
+        reasons.push(reason);
+    };
+    if together && (target.cudnn < FUSED_OPS || form == Form::Expanded) {
+        add(
+            "outputs.combination",
+            "outputs",
+            format!("stats {stats}, max {max}, sum_exp {sum_exp}, for cuDNN {} and {form:?}", target.cudnn),
+            "Stats alone, or Max and Sum_exp together; other sets need the softmax operation",
+            "ask for Stats alone: it is Max + ln(Sum_exp)",
+        );
+    } else if form == Form::Fused && target.cudnn < FUSED_OPS {
+        let given = format!("fused, for cuDNN {}", target.cudnn);
+        add("form.fused", "policy.form", given, "band-mask and softmax operations", "use the expanded form");
+    }
+    (form, reasons)
+}
+
+/// Backwards that cuDNN 9.19 computed wrongly on an H200 when compared with the float64 oracle (`docs/results`).
+pub(super) fn backward(a: &Attention) -> Vec<Reason> {
+    let Pass::Backward(_) = a.pass else { return Vec::new() };
+    let mut reasons = Vec::new();
+    let mut add = |code: &'static str, field: &'static str, given: &str| {
+        let needed = "cuDNN's result was wrong for this on the card, in the form that is emitted";
+        let fix = "leave it out of the backward; the CPU reference computes it";
+        reasons.push(Reason::new(Layer::Quirk, code, field, given, needed, fix));
+    };
+    if a.dropout.is_some_and(|d| d.probability > 0.0) {
+        add("backward.dropout", "dropout", "dropout in a backward");
+    }
+    let indexed = [&a.score, &a.mask.keep].into_iter().flatten().any(|e| e.contains(Node::Index(Axis::Key)));
+    if a.seq().0 == 1 && indexed {
+        add("backward.one-query-index", "score", "one query, with an expression that reads the key's index");
+    }
+    reasons
+}
+
+/// The reason against a derivative that does more than reuse what the forward computed.
+///
+/// Seen wrong: `score + score * score * slot`, whose derivative reads the score and the slot again (all gradients NaN). Seen
+/// right: derivatives of one, and those of tanh over its own value.
+pub(super) fn derivative(text: &str) -> Reason {
+    Reason::new(
+        Layer::Quirk,
+        "backward.derivative",
+        "score",
+        format!("a derivative that reads the score, an index, a slot or a tensor anew: {text}"),
+        "cuDNN's result was wrong for such derivatives on the card, in the form that is emitted",
+        "the CPU reference computes it; softcap, ALiBi, bias and windows are not affected",
+    )
+}
