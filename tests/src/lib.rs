@@ -1,1 +1,14 @@
-//! Shared helpers of the integration tests.
+//! What the integration tests share: the real cuDNN as a stated requirement, the table of forwards that is put to it, and
+//! the goldens that its answers are compared with.
+//!
+//! One process holds one cuDNN, so each version has test programs of its own; what they do is here.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+pub mod case;
+pub mod compile;
+pub mod cudnn;
+pub mod golden;
+pub mod kernel;
+pub mod same;
+pub mod table;

@@ -1,0 +1,65 @@
+//! The real cuDNN as a stated requirement of a test.
+
+use std::path::PathBuf;
+
+use qkvault_graph::{Profile, Target};
+use qkvault_probe::{Compiler, library_set, library_version};
+use qkvault_sys::Search;
+use qkvault_sys::folders::{MANIFEST, cudnn_dir};
+
+/// The folder of a fetched slim set, or what is missing and how to get it.
+///
+/// # Errors
+///
+/// The reason, in words.
+pub fn fetched(version: &str) -> Result<PathBuf, String> {
+    let root = cudnn_dir();
+    let is_it = |dir: &PathBuf| {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(version) && name.ends_with("-slim") && dir.join(MANIFEST).exists()
+    };
+    let found = root.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).find(is_it);
+    found.ok_or_else(|| {
+        format!(
+            "requirement not met: no cuDNN {version} (slim) in {}; `cargo xtask fetch --cudnn {version}` gets it",
+            root.display()
+        )
+    })
+}
+
+/// A compiler with the fetched slim cuDNN of this version, or `None`, with the reason printed, where there is none.
+///
+/// With `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
+///
+/// # Panics
+///
+/// When cuDNN is required and not there, and when what was fetched cannot be used.
+#[must_use]
+pub fn compiler(version: &str) -> Option<Compiler> {
+    match fetched(version) {
+        Ok(dir) => Some(Compiler::open(&Search::at(dir)).unwrap_or_else(|e| panic!("a fetched set is whole: {e}"))),
+        Err(reason) => {
+            assert!(std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_none_or(|value| value != "1"), "{reason}");
+            say(&reason);
+            None
+        }
+    }
+}
+
+/// A built-in GPU under the compiler's cuDNN.
+///
+/// # Panics
+///
+/// When there is no profile of this name.
+#[must_use]
+pub fn target(compiler: &Compiler, profile: &str) -> Target {
+    let library = compiler.library();
+    let profile = Profile::named(profile).unwrap_or_else(|e| panic!("{e}"));
+    profile.target(library_version(library), library_set(library))
+}
+
+/// A line for who reads the output of a test.
+#[expect(clippy::print_stdout, reason = "a test that cannot run says so, and one that measures says what")]
+pub fn say(line: &str) {
+    println!("{line}");
+}

@@ -1,0 +1,28 @@
+//! The compiled kernel inside what cuDNN wrote.
+
+use serde_json::Value;
+
+/// How base64 of an ELF file begins.
+const ELF: &str = "f0VMR";
+
+/// Every compiled kernel in a plan's bytes, as the base64 text in which it stands there, in order of appearance.
+///
+/// # Panics
+///
+/// When the bytes are not JSON.
+#[must_use]
+pub fn cubins(blob: &[u8]) -> Vec<String> {
+    let plan: Value = serde_json::from_slice(blob).unwrap_or_else(|e| panic!("a plan is JSON: {e}"));
+    let mut found = Vec::new();
+    collect(&plan, &mut found);
+    found
+}
+
+fn collect(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::String(text) if text.starts_with(ELF) => found.push(text.clone()),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| collect(field, found)),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}

@@ -1,0 +1,85 @@
+//! What must not change a kernel: compiling again, and properties of a board that are no part of any key.
+
+use qkvault_graph::{Attention, Band, DType, DeviceProps, Policy, Target, Valid, lower, validate};
+use qkvault_probe::{Compiled, Compiler};
+
+use crate::cudnn::{compiler, target};
+use crate::kernel::cubins;
+
+/// A prompt and a decode step: their kernels, and how their heuristics choose, differ most.
+fn attentions() -> [Valid; 2] {
+    let prefill = Attention::bshd(2, (8, 2), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL);
+    let decode = Attention::bshd(2, (8, 2), (1, 4096), 128, DType::BF16).with_lengths();
+    [prefill, decode].map(|a| validate(a).unwrap())
+}
+
+/// Compiles, or ends the test.
+///
+/// # Panics
+///
+/// When there is no plan.
+#[must_use]
+pub fn compiled(compiler: &Compiler, attention: &Valid, target: &Target) -> Compiled {
+    let policy = Policy::default();
+    let graph = lower(attention, target, &policy).unwrap_or_else(|e| panic!("{attention}: {e}"));
+    compiler.compile(&graph, target, &policy).unwrap_or_else(|e| panic!("{attention} for {target}: {e}"))
+}
+
+/// One attention compiled twice gives the same kernel, engine, workspace, and number of bytes.
+///
+/// # Panics
+///
+/// When it does not.
+pub fn check_twice(version: &str) {
+    let Some(compiler) = compiler(version) else { return };
+    let target = target(&compiler, "h200");
+    for attention in attentions() {
+        let [a, b] = [(); 2].map(|()| compiled(&compiler, &attention, &target));
+        let kernels = cubins(&a.blob);
+        assert!(!kernels.is_empty() && kernels.iter().all(|k| k.len() > 10_000), "{attention}: no kernel inside");
+        assert!(kernels == cubins(&b.blob), "{attention}: two kernels");
+        assert_eq!((&a.engine, a.workspace, a.blob.len()), (&b.engine, b.workspace, b.blob.len()), "{attention}");
+    }
+}
+
+/// A property of a board, and how it is changed.
+type Change = (&'static str, fn(&mut DeviceProps));
+
+/// The properties that `DeviceProps` leaves out of keys.
+const BOARD: [Change; 8] = [
+    ("pciDeviceId", |p| p.pci_device_id += 1),
+    ("isTccDriver", |p| p.is_tcc_driver = 1 - p.is_tcc_driver),
+    ("totalGlobalMem", |p| p.total_global_mem /= 4),
+    ("smClockRateKHz", |p| p.sm_clock_rate_khz /= 2),
+    ("memClockRateKHz", |p| p.mem_clock_rate_khz /= 2),
+    ("l2CacheSize", |p| p.l2_cache_size /= 4),
+    ("cudaDeviceId", |p| p.cuda_device_id += 1),
+    ("deviceName", |p| p.device_name = "Another GPU".to_owned()),
+];
+
+/// The properties that are left out of keys change neither engine nor kernel nor workspace: one at a time for an H200, all
+/// together for an A100 and a B200.
+///
+/// # Panics
+///
+/// When one does; then it has to enter keys.
+pub fn check_board(version: &str) {
+    let Some(compiler) = compiler(version) else { return };
+    for attention in attentions() {
+        for gpu in ["h200", "a100", "b200"] {
+            let target = target(&compiler, gpu);
+            let base = compiled(&compiler, &attention, &target);
+            let alone = BOARD.chunks(if gpu == "h200" { 1 } else { BOARD.len() });
+            for changes in alone {
+                let mut other = target.clone();
+                changes.iter().for_each(|(_, change)| change(&mut other.device));
+                assert_ne!(other.device, target.device, "a change changes something");
+                let plan = compiled(&compiler, &attention, &other);
+                let names: Vec<&str> = changes.iter().map(|(name, _)| *name).collect();
+                let what = format!("{attention} for {target} with another {}", names.join(", "));
+                assert_eq!((&plan.engine, plan.workspace), (&base.engine, base.workspace), "{what}");
+                assert!(cubins(&plan.blob) == cubins(&base.blob), "{what}: another kernel");
+            }
+        }
+    }
+}

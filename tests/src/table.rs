@@ -1,0 +1,157 @@
+//! The table of forwards: a plain one with one thing changed at a time, then rows in which every two values meet.
+//!
+//! The first part reads well: what a version refuses there it refuses because of the one thing. The second finds what
+//! only fails together. Both are the same in every run; what a version does not know is left out.
+
+use qkvault_graph::{Band, Corner, CudnnVersion, DType, FUSED_OPS, Form, Order, Outputs};
+
+use crate::case::{Case, Extra, Layout};
+
+const GPUS: [&str; 3] = ["h200", "a100", "b200"];
+const DTYPES: [DType; 2] = [DType::BF16, DType::F16];
+const HEADS: [(i64, i64); 3] = [(8, 2), (8, 8), (8, 1)];
+const HIDDEN: [(i64, i64); 5] = [(128, 128), (64, 64), (80, 80), (256, 256), (192, 128)];
+/// A square of whole tiles, one that is not, decode, a chunk of a prompt, less than one tile.
+const SEQ: [(i64, i64); 5] = [(512, 512), (1000, 1000), (1, 1024), (256, 1024), (77, 77)];
+const BANDS: [Option<Band>; 6] = [
+    Some(Band::CAUSAL),
+    None,
+    Some(Band::CAUSAL_BOTTOM_RIGHT),
+    Some(Band::window(Corner::TopLeft, 128)),
+    Some(Band::window(Corner::BottomRight, 128)),
+    Some(Band { corner: Corner::BottomRight, left: Some(128), right: Some(16) }),
+];
+const OUTPUTS: [Outputs; 4] = [
+    Outputs { stats: false, max: false, sum_exp: false },
+    Outputs { stats: true, max: false, sum_exp: false },
+    Outputs { stats: false, max: true, sum_exp: true },
+    Outputs { stats: true, max: true, sum_exp: true },
+];
+const EXTRAS: [Extra; 6] =
+    [Extra::Plain, Extra::Sink, Extra::Softcap, Extra::Alibi, Extra::Documents, Extra::Dropout];
+const LAYOUTS: [Layout; 4] =
+    [Layout::Each(Order::Bshd), Layout::Each(Order::Sbhd), Layout::Each(Order::Bhsd), Layout::Parts];
+const FORMS: [Form; 2] = [Form::Expanded, Form::Fused];
+
+/// How many values each column has, in the order of [`Case`]'s fields; the first value of each is the plain one.
+const COLUMNS: [usize; 11] = [
+    DTYPES.len(),
+    HEADS.len(),
+    HIDDEN.len(),
+    SEQ.len(),
+    BANDS.len(),
+    2,
+    OUTPUTS.len(),
+    EXTRAS.len(),
+    LAYOUTS.len(),
+    FORMS.len(),
+    GPUS.len(),
+];
+const FORM: usize = 9;
+
+type Row = [usize; COLUMNS.len()];
+
+fn case(row: Row) -> Case {
+    let [dtype, heads, hidden, seq, band, lengths, outputs, extra, layout, form, gpu] = row;
+    Case {
+        dtype: DTYPES[dtype],
+        heads: HEADS[heads],
+        hidden: HIDDEN[hidden],
+        seq: SEQ[seq],
+        band: BANDS[band],
+        lengths: lengths == 1,
+        outputs: OUTPUTS[outputs],
+        extra: EXTRAS[extra],
+        layout: LAYOUTS[layout],
+        form: FORMS[form],
+        gpu: GPUS[gpu],
+    }
+}
+
+/// The rows for a version.
+#[must_use]
+pub fn rows(version: CudnnVersion) -> Vec<Case> {
+    let mut columns = COLUMNS;
+    if version < FUSED_OPS {
+        columns[FORM] = 1;
+    }
+    let mut rows: Vec<Row> = vec![Row::default()];
+    for (column, &values) in columns.iter().enumerate() {
+        for value in 1..values {
+            let mut row = Row::default();
+            row[column] = value;
+            rows.push(row);
+        }
+    }
+    for row in pairs(&columns) {
+        if !rows.contains(&row) {
+            rows.push(row);
+        }
+    }
+    rows.into_iter().map(case).collect()
+}
+
+/// Rows in which every two values of different columns meet at least once: of some random rows, each time the one with
+/// the most pairs that have not met.
+fn pairs(columns: &Row) -> Vec<Row> {
+    let mut open: Vec<[(usize, usize); 2]> = Vec::new();
+    for a in 0..columns.len() {
+        for b in a + 1..columns.len() {
+            open.extend((0..columns[a] * columns[b]).map(|n| [(a, n / columns[b]), (b, n % columns[b])]));
+        }
+    }
+    let meets = |row: &Row, pair: &[(usize, usize); 2]| pair.iter().all(|&(column, value)| row[column] == value);
+    let mut random = Random(1);
+    let mut rows = Vec::new();
+    while let Some(&first) = open.first() {
+        let tries = (0..200).map(|_| {
+            let mut row = columns.map(|values| random.below(values));
+            first.iter().for_each(|&(column, value)| row[column] = value);
+            row
+        });
+        let best = tries.max_by_key(|row| open.iter().filter(|pair| meets(row, pair)).count());
+        let Some(row) = best else { break };
+        open.retain(|pair| !meets(&row, pair));
+        rows.push(row);
+    }
+    rows
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::validate;
+
+    #[test]
+    fn every_row_is_valid_once_and_every_pair_of_values_meets() {
+        for version in [CudnnVersion::v9(19, 0), CudnnVersion::v9(27, 0)] {
+            let rows = rows(version);
+            assert!((60..=100).contains(&rows.len()), "{} rows", rows.len());
+            let mut names: Vec<String> = rows.iter().map(ToString::to_string).collect();
+            for row in &rows {
+                validate(row.attention()).unwrap_or_else(|e| panic!("{row}: {e}"));
+            }
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), rows.len());
+            for extra in EXTRAS {
+                for band in BANDS {
+                    assert!(rows.iter().any(|r| (r.extra, r.band) == (extra, band)), "{extra:?} {band:?}");
+                }
+            }
+        }
+    }
+}
