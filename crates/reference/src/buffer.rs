@@ -1,6 +1,7 @@
 //! Host memory with an element type: the bytes that a device would hold, read exactly and written with one rounding.
 
 use qkvault_graph::DType;
+use rayon::prelude::*;
 
 use crate::float::{decode_small, encode_small};
 use crate::{Real, ReferenceError};
@@ -55,6 +56,18 @@ impl Buffer {
         for (i, x) in values.into_iter().enumerate() {
             buffer.set(i, x);
         }
+        buffer
+    }
+
+    /// `len` elements, `chunk` at a time and several chunks at once; `fill` is given the number of the chunk.
+    pub(crate) fn filled(dtype: DType, len: usize, chunk: usize, fill: impl Fn(usize, &mut [f64]) + Sync) -> Buffer {
+        let mut buffer = Buffer::zeros(dtype, len);
+        let size = dtype.size();
+        buffer.bytes.par_chunks_mut(chunk * size).enumerate().for_each(|(number, bytes)| {
+            let mut values = vec![0.0; bytes.len() / size];
+            fill(number, &mut values);
+            bytes.chunks_exact_mut(size).zip(values).for_each(|(place, x)| store(dtype, place, x));
+        });
         buffer
     }
 
@@ -158,16 +171,7 @@ impl Buffer {
     /// When there is no such element.
     pub fn set(&mut self, at: usize, x: f64) {
         let size = self.dtype.size();
-        let place = &mut self.bytes[at * size..][..size];
-        match self.dtype {
-            DType::F32 => place.copy_from_slice(&(x as f32).to_ne_bytes()),
-            DType::I32 => place.copy_from_slice(&(x.round_ties_even() as i32).to_ne_bytes()),
-            DType::I64 => place.copy_from_slice(&(x.round_ties_even() as i64).to_ne_bytes()),
-            DType::F16 | DType::BF16 => place.copy_from_slice(&(encode_small(self.dtype, x) as u16).to_ne_bytes()),
-            DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::U8 | DType::Bool => {
-                place[0] = encode_small(self.dtype, x) as u8;
-            }
-        }
+        store(self.dtype, &mut self.bytes[at * size..][..size], x);
     }
 
     /// Copies one element of a buffer of the same element type, bits and all.
@@ -189,6 +193,17 @@ impl Buffer {
     #[must_use]
     pub fn is_poison(&self, at: usize) -> bool {
         self.element(at).iter().all(|&byte| byte == POISON)
+    }
+}
+
+/// Writes a number to the bytes of one element.
+fn store(dtype: DType, place: &mut [u8], x: f64) {
+    match dtype {
+        DType::F32 => place.copy_from_slice(&(x as f32).to_ne_bytes()),
+        DType::I32 => place.copy_from_slice(&(x.round_ties_even() as i32).to_ne_bytes()),
+        DType::I64 => place.copy_from_slice(&(x.round_ties_even() as i64).to_ne_bytes()),
+        DType::F16 | DType::BF16 => place.copy_from_slice(&(encode_small(dtype, x) as u16).to_ne_bytes()),
+        DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::U8 | DType::Bool => place[0] = encode_small(dtype, x) as u8,
     }
 }
 

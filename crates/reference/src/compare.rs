@@ -180,3 +180,39 @@ impl Tally {
         Comparison { elements, relative, max_abs, worst, non_finite, unwritten, touched, good }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::{Attention, validate};
+
+    use super::*;
+    use crate::{Inputs, forward};
+
+    fn exact() -> Output {
+        let a = validate(Attention::bshd(1, (1, 1), (2, 3), 8, DType::BF16)).expect("sound");
+        let outputs = forward(&a, &Inputs::random(&a, 1).expect("random")).expect("computes");
+        outputs.get(Role::O).expect("always").clone()
+    }
+
+    #[test]
+    fn each_kind_of_wrong_is_told_apart() {
+        let (o, tolerance) = (exact(), Tolerance::of(Role::O, DType::BF16));
+        let good = o.buffer();
+        assert!(compare(&o, &good, tolerance).good);
+        let mut late = good.clone();
+        late.set(9, o.values()[9] + 3.0);
+        let found = compare(&o, &late, tolerance);
+        assert!(!found.good && (found.max_abs - 3.0).abs() < 0.1);
+        assert_eq!(found.worst.expect("one differs").index, [0, 0, 1, 1]);
+        assert!(found.to_string().starts_with("wrong: relative error"), "{found}");
+        let norm = o.values().iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert!((found.relative - 3.0 / norm).abs() < 0.05);
+        let mut infinite = good.clone();
+        infinite.set(0, f64::INFINITY);
+        assert_eq!(compare(&o, &infinite, tolerance).non_finite, 1);
+        let never = Buffer::poisoned(DType::BF16, good.len());
+        assert_eq!(compare(&o, &never, tolerance).unwritten, 16);
+        let short = Buffer::new(DType::BF16, good.bytes()[..28].to_vec()).expect("whole");
+        assert_eq!(compare(&o, &short, tolerance).unwritten, 2);
+    }
+}

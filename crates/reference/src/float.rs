@@ -44,7 +44,7 @@ impl Format {
         }
         let quantum = exponent - self.mantissa as i32;
         // Scaling by a power of two is exact here, so this is the only rounding.
-        let steps = (a * 2f64.powi(-quantum)).round_ties_even() as u32;
+        let steps = (a * power(-quantum)).round_ties_even() as u32;
         // A subnormal has exponent field 0; the hidden bit of a normal one is counted into its field, and a carry out of
         // the mantissa too.
         let code = (((exponent - lowest) as u32) << self.mantissa) + steps;
@@ -61,6 +61,12 @@ impl Format {
         let (exponent, steps) = if field == 0 { (1, low) } else { (field, low + (1 << self.mantissa)) };
         sign * f64::from(steps) * 2f64.powi(exponent - self.bias - self.mantissa as i32)
     }
+}
+
+/// A power of two within float64's normal range.
+fn power(exponent: i32) -> f64 {
+    debug_assert!((-1022..1024).contains(&exponent));
+    f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
 /// The bits of `x` in the 16-bit or 8-bit format of an element type; for the others use [`round`].

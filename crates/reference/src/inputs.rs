@@ -79,14 +79,18 @@ impl Inputs {
         Inputs { buffers: self.iter().map(|(role, buffer)| (role, wide(buffer))).collect(), widened: true }
     }
 
+    /// The buffer of a role, checked for its element type.
+    pub(crate) fn typed(&self, role: Role, needed: DType) -> Result<&Buffer, ReferenceError> {
+        let buffer = self.buffer(role)?;
+        let given = buffer.dtype();
+        let wide = self.widened && given == DType::F32 && needed.is_float();
+        if given == needed || wide { Ok(buffer) } else { Err(ReferenceError::WrongType { role, given, needed }) }
+    }
+
     /// The buffer of an operand, checked for element type and size.
     pub(crate) fn checked(&self, operand: &Operand) -> Result<&Buffer, ReferenceError> {
         let role = operand.role;
-        let (buffer, needed) = (self.buffer(role)?, operand.elements()?);
-        let wide = self.widened && buffer.dtype() == DType::F32 && operand.tensor.dtype.is_float();
-        if buffer.dtype() != operand.tensor.dtype && !wide {
-            return Err(ReferenceError::WrongType { role, given: buffer.dtype(), needed: operand.tensor.dtype });
-        }
+        let (buffer, needed) = (self.typed(role, operand.tensor.dtype)?, operand.elements()?);
         if buffer.len() < needed {
             return Err(ReferenceError::TooShort { role, given: buffer.len(), needed });
         }

@@ -8,11 +8,12 @@ use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{Binary, Node};
 use qkvault_graph::op::TensorKind;
 use qkvault_graph::{
-    Attention, Band, CudnnVersion, DType, Form, LibrarySet, OpGraph, Policy, Profile, Role, ScoreExpr, Target, Valid,
-    lower,
+    Attention, BackwardOptions, Band, CudnnVersion, DType, Dropout, DropoutSource, Form, Lengths, LibrarySet, OpGraph,
+    Pass, Policy, Profile, Role, ScoreExpr, Target, Valid, lower,
 };
 use qkvault_reference::{
-    Choice, Inputs, LengthChoice, Outputs, Precision, Unused, backward, forward, forward_rows, interpret,
+    Buffer, Choice, Defined, Inputs, LengthChoice, Outputs, Precision, Unused, backward, forward, forward_rows,
+    interpret,
 };
 
 fn targets() -> Vec<(Target, Policy)> {
@@ -29,9 +30,15 @@ fn targets() -> Vec<(Target, Policy)> {
 /// minus infinity, whose difference from their maximum is NaN by the meaning of the operations.
 fn same(a: &Valid, graph: &OpGraph, inputs: &Inputs, exact: &Outputs, form: Form) -> Result<(), TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(format!("{e}\n{graph}"));
+    // In f32 are: the factor of what dropout keeps, the forward's results that a backward reads, constants of derivatives.
+    let slack = if a.dropout.is_some() || a.is_backward() { 1e-5 } else { 0.0 };
     let results = interpret(graph, inputs, Precision::Exact).map_err(|e| failed(&e))?;
     for out in exact.iter() {
         let role = out.role();
+        // The sum for a sink is written over every row: what padded rows add to it, nobody says.
+        if role == Role::DSink && a.mask.lengths == Lengths::PerSequence {
+            continue;
+        }
         let grid = results.get(&role).ok_or_else(|| failed(&format!("{role} is not written")))?;
         let [batch, heads, seq, hidden] = out.operand().tensor.dims.map(|n| n as usize);
         for b in 0..batch {
@@ -51,7 +58,11 @@ fn same(a: &Valid, graph: &OpGraph, inputs: &Inputs, exact: &Outputs, form: Form
                     let (x, y) = (out.at(b, h, s, d), grid.at([b, h, s, d]));
                     // What the largest of numbers and NaN is, nobody says.
                     let unsaid = role == Role::Max && x.is_nan();
-                    prop_assert!(unsaid || near(x, y), "{role} {:?}: {y} for {x}\n{graph}", [b, h, s, d]);
+                    prop_assert!(
+                        unsaid || near(x, y) || (x - y).abs() <= slack * x.abs().max(1.0),
+                        "{role} {:?}: {y} for {x}\n{graph}",
+                        [b, h, s, d]
+                    );
                 }
             }
         }
@@ -72,10 +83,30 @@ fn check(a: &Valid, seed: u64, choice: &Choice) -> Result<usize, TestCaseError> 
     let mut inputs = Inputs::random_with(a, seed, choice).map_err(|e| failed(&e))?;
     common::with_dropout_mask(a, &mut inputs, seed);
     let exact = if a.is_backward() { backward(a, &inputs) } else { forward(a, &inputs) }.map_err(|e| failed(&e))?;
+    if a.is_backward() && a.fp8.is_none() {
+        inputs = with_exact_forward(a, &inputs);
+    }
     for (graph, form) in &graphs {
         same(a, graph, &inputs, &exact, *form)?;
     }
     Ok(graphs.len())
+}
+
+/// A lowered backward reads the forward's O, which in 16 bits is wrong in the third digit already: here it is given in f32.
+///
+/// Padded rows hold what a kernel might leave there: anything in Stats, any number in O. Not NaN: gradients of score tensors
+/// are sums over padded rows too, where it would be multiplied by a probability of zero.
+fn with_exact_forward(a: &Valid, inputs: &Inputs) -> Inputs {
+    let plain = valid(Attention { pass: Pass::Forward, ..a.get().clone() });
+    let outputs = forward(&plain, inputs).expect("computes");
+    let mut wide = inputs.widened();
+    for role in [Role::O, Role::Stats] {
+        let out = outputs.get(role).expect("a backward has both");
+        let left = if role == Role::O { 7.0 } else { f64::NAN };
+        let number = |at| if out.defined()[at] == Defined::Value { out.values()[at] } else { left };
+        wide.insert(role, Buffer::of(DType::F32, (0..out.values().len()).map(number)));
+    }
+    wide
 }
 
 /// Left out below: a floored remainder, which is lowered as `a - b floor(a / b)`, another number where `a` is much larger than
@@ -104,6 +135,8 @@ proptest! {
 
     #[test]
     fn p7_p41_whatever_lowers_means_what_the_oracle_computes(a in attention(Space::SMALL), seed in any::<u64>(), any in any::<bool>()) {
+        // Slopes of random expressions are wild; those of sensible ones are below.
+        prop_assume!(!(a.is_backward() && a.score.is_some()));
         prop_assume!(!is_delicate(&a));
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
         check(&valid(a), seed, &Choice { lengths, unused: Unused::Pages, spread: any })?;
@@ -117,6 +150,37 @@ proptest! {
         let lowered = check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, ..Choice::default() })?;
         prop_assert!(lowered > 0);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn p29_lowered_backwards_are_the_gradients(
+        a in attention(Space::SMALL.with(Features { keep: true, sink: true, backward: true, ..Features::NONE })),
+        dropout in prop::option::weighted(0.3, 0.1_f32..0.7),
+        seed in any::<u64>(),
+    ) {
+        prop_assume!(a.is_backward() && !is_delicate(&a));
+        let mut a = a;
+        a.dropout = dropout.map(|probability| Dropout { source: DropoutSource::Philox, probability });
+        check(&valid(a), seed, &Choice::default())?;
+    }
+}
+
+#[test]
+fn p29_p30_p31_score_expressions_lower_with_their_derivatives_and_tensor_gradients() {
+    let mut lowered = 0;
+    for (i, lengths) in [false, true].into_iter().enumerate() {
+        let plain = Attention::bshd(2, (4, 2), (5, 6), 8, DType::F16).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats();
+        let plain = if lengths { plain.with_lengths() } else { plain };
+        for (name, expression) in cases::smooth(&plain) {
+            let a = valid(plain.clone().with_score(expression.build_score().expect(name)));
+            let a = valid(a.backward(BackwardOptions::default()));
+            lowered += check(&a, i as u64, &Choice::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    }
+    assert!(lowered > 0);
 }
 
 #[test]

@@ -128,11 +128,7 @@ impl Machine<'_> {
                 Ok(Grid::new(dims, value))
             }
             TensorKind::Slot(role) => {
-                let buffer = self.inputs.buffer(role)?;
-                let given = buffer.dtype();
-                if given != tensor.dtype {
-                    return Err(ReferenceError::WrongType { role, given, needed: tensor.dtype }.into());
-                }
+                let buffer = self.inputs.typed(role, tensor.dtype)?;
                 if buffer.is_empty() {
                     return Err(InterpretError::NoNumber { role });
                 }
@@ -140,11 +136,7 @@ impl Machine<'_> {
             }
             TensorKind::Virtual => Err(InterpretError::NoValue { id }),
             TensorKind::Operand(role) => {
-                let buffer = self.inputs.buffer(role)?;
-                let given = buffer.dtype();
-                if given != tensor.dtype {
-                    return Err(ReferenceError::WrongType { role, given, needed: tensor.dtype }.into());
-                }
+                let buffer = self.inputs.typed(role, tensor.dtype)?;
                 let starts = tensor.offsets.map(|offsets| self.starts(offsets, dims[0])).transpose()?;
                 let mut strides = tensor.strides;
                 if starts.is_some() {

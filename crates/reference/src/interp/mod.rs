@@ -6,7 +6,8 @@
 //! What the library leaves open is fixed here, and said where it matters: rows and columns of a matrix product beyond their
 //! lengths are zero in intermediates and not written in operands ([`Grid`] holds NaN there); a row of a softmax operation that
 //! sees nothing is zeros, while the same written out as maximum, difference and exponential is NaN, as its operations say;
-//! random numbers are the mask bound as [`Role::DropoutMask`].
+//! random numbers are the mask bound as [`Role::DropoutMask`]; and the sum written to [`Role::DSink`] is negated, as the library
+//! negates it (NVIDIA's frontend leaves the sign of that gradient to it).
 
 mod error;
 mod gather;
@@ -65,7 +66,10 @@ pub fn interpret(
     };
     let mut results = BTreeMap::new();
     for id in &written {
-        if let (Some(role), Some(grid)) = (role(id), machine.values[id.0 as usize].take()) {
+        if let (Some(role), Some(mut grid)) = (role(id), machine.values[id.0 as usize].take()) {
+            if role == Role::DSink {
+                grid.values_mut().iter_mut().for_each(|x| *x = -*x);
+            }
             results.insert(role, grid);
         }
     }

@@ -6,7 +6,7 @@ mod rng;
 use qkvault_graph::{Attention, DType, DropoutSource, Pass, Role, Scaled, Storage, Valid, validate};
 
 use self::lengths::Drawn;
-use self::rng::Rng;
+pub(crate) use self::rng::Rng;
 use crate::operands::{Operand, operands};
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError, View, forward};
@@ -164,17 +164,18 @@ fn scale_of(which: Scaled) -> f64 {
     }
 }
 
+/// Numbers that are made together, from a generator of their own: so that many can be made at a time.
+const CHUNK: usize = 1 << 12;
+
 fn normal(dtype: DType, len: usize, rng: &mut Rng) -> Buffer {
     let factor = if dtype.is_fp8() { 32.0 } else { 1.0 };
-    let mut buffer = Buffer::zeros(dtype, len);
-    for at in (0..len).step_by(2) {
-        let pair = rng.normals();
-        buffer.set(at, pair[0] * factor);
-        if at + 1 < len {
-            buffer.set(at + 1, pair[1] * factor);
+    let seed = rng.bits();
+    Buffer::filled(dtype, len, CHUNK, |chunk, numbers| {
+        let mut rng = Rng::new(seed ^ (chunk as u64).wrapping_mul(0xd134_2543_de82_ef95));
+        for pair in numbers.chunks_mut(2) {
+            pair.iter_mut().zip(rng.normals()).for_each(|(x, normal)| *x = normal * factor);
         }
-    }
-    buffer
+    })
 }
 
 /// Poisons what no row within its sequence's length lies in, of Q, K, V and dO; or only pages that hold no such row.

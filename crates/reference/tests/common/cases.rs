@@ -1,6 +1,7 @@
 //! Random small attentions of 16-bit tensors: every layout, mask and output that a dense forward can have.
 
 use proptest::prelude::*;
+use qkvault_graph::expr::{Expr, TensorSpec, head, key, query, score, select, slot, tensor as operand};
 use qkvault_graph::{Attention, Band, Corner, DType, Interleave, Lengths, Order, Outputs, Tensor};
 
 /// A dense tensor in some order, contiguous, a part of a shared buffer, or with room between rows.
@@ -54,11 +55,36 @@ pub(crate) fn dense() -> impl Strategy<Value = Attention> {
             );
             a.mask.band = band;
             a.mask.lengths = if lengths { Lengths::PerSequence } else { Lengths::Full };
-            let [stats, max, sum_exp, sink] = flags;
-            a.outputs = Outputs { stats, max, sum_exp };
-            // Lowering has no Max and Sum_exp beside a sink: cuDNN's would count the sink.
-            a.sink = sink && !max && !sum_exp;
+            // cuDNN has Max and Sum_exp together or not at all, before 9.21 not beside Stats, and not beside a sink.
+            let [stats, max, sink, _] = flags;
+            a.outputs = Outputs { stats: stats && !max, max, sum_exp: max };
+            a.sink = sink && !max;
             a
         },
     )
+}
+
+/// Score expressions that are smooth where random scores lie, with tensors that ask for their gradient.
+pub(crate) fn smooth(a: &Attention) -> Vec<(&'static str, Expr)> {
+    let [b, h, s_q, s_kv] = [a.q.dims[0], a.q.dims[1], a.q.dims[2], a.k.dims[2]].map(i64::unsigned_abs);
+    let t = |name: &str, dims| operand(name, TensorSpec::new(DType::F32, dims).with_grad());
+    let distance = || (query() - key()).to_float();
+    vec![
+        ("softcap", (score() / slot("cap")).tanh() * slot("cap")),
+        ("alibi with learnt slopes", score() - t("slopes", [1, h, 1, 1]) * distance().abs()),
+        (
+            "bias of every shape",
+            score() + t("full", [b, h, s_q, s_kv]) + t("rows", [1, h, s_q, s_kv]) * t("batch", [b, 1, 1, s_kv]),
+        ),
+        ("a bias inside a softcap", ((score() + t("bias", [1, 1, s_q, s_kv])) / slot("cap")).tanh() * slot("cap")),
+        ("score squared", score() * score() * t("one", [1, 1, 1, 1])),
+        ("a soft window", score() + (t("width", [1, h, 1, 1]) - distance().abs()).sigmoid().log()),
+        ("arms of a selection", select(&head().lt(1), score() * 2.0, (score() * t("w", [1, 1, 1, s_kv])).sin())),
+        (
+            "many kinds",
+            score().softplus() + score().erf() * t("a", [1, h, 1, s_kv]).cos() - score().swish()
+                + (score() * score() + 1.0).sqrt(),
+        ),
+        ("a number of its own", t("only", [1, h, s_q, s_kv]).exp() + score() * 0.5),
+    ]
 }

@@ -1,0 +1,115 @@
+//! Gradients checked by measuring: the slope of the forward along single elements, against what the backward says.
+
+use qkvault_graph::{Attention, Pass, Role, Valid, validate};
+
+use crate::random::Rng;
+use crate::setup::Source;
+use crate::view::SeqLens;
+use crate::{Inputs, Output, ReferenceError, View, backward, forward, operand};
+
+/// What a check of gradients found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GradientCheck {
+    /// Elements measured.
+    pub elements: usize,
+    /// Largest difference between a gradient and the slope measured, relative to the slope where that is above 1.
+    pub worst: f64,
+    /// Where that is: the gradient's role, (batch, head, sequence, hidden), what the backward says, what was measured.
+    pub at: Option<(Role, [usize; 4], f64, f64)>,
+}
+
+/// Measures slopes of `Σ dO ∘ O` along elements chosen at random, `samples` of each operand that has a gradient, and compares
+/// them with the gradients of [`backward`]. Elements of padding have no slope and are passed over.
+///
+/// Slopes are taken from four points at most 2^-6 away, so they are wrong by about the fourth power of that where the
+/// attention is smooth, and by anything where a score expression has a kink or a step that near.
+///
+/// # Errors
+///
+/// What [`backward`] says, and [`ReferenceError::NotModelled`] for 8-bit attention, whose roundings are steps everywhere.
+pub fn check_gradients(
+    attention: &Valid,
+    inputs: &Inputs,
+    samples: usize,
+    seed: u64,
+) -> Result<GradientCheck, ReferenceError> {
+    let a = attention.get();
+    if a.fp8.is_some() {
+        let why = "its roundings are steps, along which no slope can be measured";
+        return Err(ReferenceError::NotModelled { what: "slopes of 8-bit attention", why });
+    }
+    let gradients = backward(attention, inputs)?;
+    let plain = validate(Attention { pass: Pass::Forward, ..a.clone() }).map_err(ReferenceError::Forward)?;
+    let mut wide = inputs.widened();
+    let (mut rng, lens) = (Rng::new(seed), SeqLens::of(a, inputs)?);
+    let mut found = GradientCheck { elements: 0, worst: 0.0, at: None };
+    for (gradient, of) in gradients.iter().filter_map(|out| Some((out, operand_of(out.role())?))) {
+        let dims = operand(a, of).ok_or(ReferenceError::Missing { role: of })?.tensor.dims;
+        let view = View::new(a, of, inputs)?;
+        for _ in 0..samples {
+            let index @ [b, h, s, d] = dims.map(|n| rng.within(0, n as usize - 1));
+            let by_rows = matches!(of, Role::Q | Role::K | Role::V);
+            if by_rows && s >= lens.side(of)[b] {
+                continue;
+            }
+            let measured = slope(a, &plain, &mut wide, of, view.at(b, h, s, d))?;
+            let given = gradient.at(b, h, s, d);
+            let off = (given - measured).abs() / measured.abs().max(1.0);
+            // A gradient that is no number is as wrong as one can be.
+            let off = if off.is_nan() { f64::INFINITY } else { off };
+            found.elements += 1;
+            if found.at.is_none() || off > found.worst {
+                found.worst = off;
+                found.at = Some((gradient.role(), index, given, measured));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The operand that a gradient is of.
+const fn operand_of(gradient: Role) -> Option<Role> {
+    match gradient {
+        Role::DQ => Some(Role::Q),
+        Role::DK => Some(Role::K),
+        Role::DV => Some(Role::V),
+        Role::DSink => Some(Role::Sink),
+        Role::DScoreTensor(n) => Some(Role::ScoreTensor(n)),
+        _ => None,
+    }
+}
+
+/// Slope of the loss along one element of an operand, by four points around it. The step is one that f32 holds exactly beside
+/// the 16-bit numbers of usual size.
+fn slope(a: &Attention, plain: &Valid, inputs: &mut Inputs, role: Role, at: usize) -> Result<f64, ReferenceError> {
+    let step = 2f64.powi(-7);
+    let x = inputs.buffer(role)?.get(at);
+    let mut moved = |by: f64| {
+        if let Some(buffer) = inputs.get_mut(role) {
+            buffer.set(at, x + by * step);
+        }
+        loss(a, plain, inputs)
+    };
+    let near = moved(1.0)? - moved(-1.0)?;
+    let far = moved(2.0)? - moved(-2.0)?;
+    moved(0.0)?;
+    Ok((8.0 * near - far) / (12.0 * step))
+}
+
+/// Σ dO ∘ O over the rows within lengths.
+fn loss(a: &Attention, plain: &Valid, inputs: &Inputs) -> Result<f64, ReferenceError> {
+    let lens = SeqLens::of(a, inputs)?;
+    let d_o = Source::of(a, Role::DO, inputs, &lens)?;
+    let outputs = forward(plain, inputs)?;
+    let o: &Output = outputs.get(Role::O).ok_or(ReferenceError::Missing { role: Role::O })?;
+    let [_, heads, _, hidden] = a.o.dims.map(|n| n as usize);
+    let mut sum = 0.0;
+    for (b, &rows) in lens.q.iter().enumerate() {
+        for h in 0..heads {
+            for (s, row) in d_o.rows::<f64>(b, h, 0..rows).chunks_exact(hidden).enumerate() {
+                sum += row.iter().enumerate().map(|(d, x)| x * o.at(b, h, s, d)).sum::<f64>();
+            }
+        }
+    }
+    Ok(sum)
+}
