@@ -2,16 +2,19 @@
 
 use std::time::Instant;
 
-use qkvault_graph::{Attention, Band, DType, Target, Valid, validate};
-use qkvault_probe::Compiler;
+use qkvault_graph::{Attention, Band, DType, validate};
 use qkvault_tests::cudnn::{compiler, say, target};
 use qkvault_tests::same::compiled;
 
 /// Plans that each thread compiles in a round.
-const EACH: usize = 4;
+const EACH: usize = 3;
 
-/// Rounds at most: other work on the machine spoils one now and then, a lock inside cuDNN would spoil all.
-const ROUNDS: usize = 5;
+/// Rounds at most. A round counts only if a plain loop gains from a second thread at that moment: on a machine that is
+/// busy with other work nothing would, whatever cuDNN does.
+const ROUNDS: usize = 4;
+
+/// What a plain loop must gain from the second thread for a round to count; idle cores give 2.
+const IDLE: f64 = 1.8;
 
 /// A loose bound for machines that do other things too; on an idle one it is 1.7 to 2.
 const LEAST: f64 = 1.5;
@@ -28,25 +31,51 @@ fn two_threads_compile_faster_than_one() {
     let attention = validate(attention).unwrap_or_else(|e| panic!("{e}"));
     // The first plan of a process also loads cuDNN's parts.
     let _ = compiled(&compiler, &attention, &target);
-    let mut ratios = Vec::new();
+    let mut best: Option<f64> = None;
     for _ in 0..ROUNDS {
-        let [one, two] = [1, 2].map(|threads| rate(&compiler, &attention, &target, threads));
-        say(&format!("{one:.2} plans/s with one thread, {two:.2} with two: {:.2} times", two / one));
-        ratios.push(two / one);
-        if two / one >= LEAST {
+        let before = spin_ratio();
+        let [one, two] = [1, 2].map(|threads| {
+            rate(threads, EACH, || {
+                let _ = compiled(&compiler, &attention, &target);
+            })
+        });
+        let ratio = two / one;
+        let idle = before.min(spin_ratio());
+        say(&format!(
+            "{one:.2} plans/s with one thread, {two:.2} with two: {ratio:.2} times (a plain loop: {idle:.2} times)"
+        ));
+        if ratio >= LEAST {
             return;
         }
+        if idle >= IDLE {
+            best = Some(best.map_or(ratio, |b| b.max(ratio)));
+        }
     }
-    panic!("two threads compile at most {:.2} times as fast as one", ratios.into_iter().fold(0.0, f64::max));
+    match best {
+        Some(best) => panic!("two threads compile at most {best:.2} times as fast as one, on idle cores"),
+        None => say("requirement not met: two idle cores; the machine was busy with other work all the time"),
+    }
 }
 
-/// Plans per second.
-fn rate(compiler: &Compiler, attention: &Valid, target: &Target, threads: usize) -> f64 {
+/// What a second thread brings to a loop that needs nothing but a core.
+fn spin_ratio() -> f64 {
+    let spin = || {
+        let mut x = 1_u64;
+        for _ in 0..10_000_000 {
+            x = std::hint::black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
+        }
+    };
+    let [one, two] = [1, 2].map(|threads| rate(threads, EACH, spin));
+    two / one
+}
+
+/// Runs of `work` per second, `each` of them on each thread.
+fn rate(threads: usize, each: usize, work: impl Fn() + Sync) -> f64 {
     let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| (0..EACH).for_each(|_| drop(compiled(compiler, attention, target))));
+            scope.spawn(|| (0..each).for_each(|_| work()));
         }
     });
-    (threads * EACH) as f64 / started.elapsed().as_secs_f64()
+    (threads * each) as f64 / started.elapsed().as_secs_f64()
 }
