@@ -4,9 +4,9 @@ mod common;
 
 use common::{cases, near, valid};
 use proptest::prelude::*;
-use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::arbitrary::{Features, Space, attention, op_graph};
 use qkvault_graph::expr::{Binary, Node};
-use qkvault_graph::op::TensorKind;
+use qkvault_graph::op::{TensorId, TensorKind};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CudnnVersion, DType, Dropout, DropoutSource, Form, Lengths, LibrarySet, OpGraph,
     Pass, Policy, Profile, Role, ScoreExpr, Target, Valid, lower,
@@ -249,5 +249,60 @@ fn a_prefill_of_a_model_can_be_interpreted() {
         let start = std::time::Instant::now();
         interpret(&graph, &inputs, Precision::Exact).expect("runs");
         println!("interpreter {:?} {:?}", policy.form, start.elapsed());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_graph_over_any_operands_gives_an_error_or_a_result(graph in op_graph(), seed in any::<u64>()) {
+        let mut inputs = Inputs::new();
+        let mut state = seed;
+        for tensor in &graph.tensors {
+            if let TensorKind::Operand(role) | TensorKind::Slot(role) = tensor.kind {
+                let span = tensor.dims.iter().zip(tensor.strides).try_fold(1_i64, |sum, (&n, s)| {
+                    n.checked_sub(1)?.checked_mul(s)?.checked_add(sum)
+                });
+                let numbers = (0..span.unwrap_or(1).clamp(1, 4096)).map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    f64::from((state >> 60) as u32) - 2.0
+                });
+                inputs.insert(role, Buffer::of(tensor.dtype, numbers));
+            }
+        }
+        for precision in [Precision::Exact, Precision::Rounded] {
+            if let Ok(results) = interpret(&graph, &inputs, precision) {
+                prop_assert!(results.len() <= graph.tensors.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_good_graph_with_a_few_changes_gives_an_error_or_a_result(
+        a in attention(Space { batch: 2, heads: 1, seq: 4, hidden: 8, features: Features { fp8: false, ..Features::ALL } }),
+        which in 0..4_usize,
+        changes in prop::collection::vec((any::<usize>(), 0..4_usize, 0..9_i64, any::<u8>()), 1..4),
+    ) {
+        let a = valid(a);
+        let (target, policy) = targets().remove(which);
+        let Ok(mut graph) = lower(&a, &target, &policy) else { return Ok(()) };
+        let mut inputs = Inputs::random(&a, 1).expect("random");
+        common::with_dropout_mask(&a, &mut inputs, 1);
+        for (at, axis, to, kind) in changes {
+            let (tensors, ops) = (graph.tensors.len(), graph.ops.len());
+            let tensor = &mut graph.tensors[at % tensors];
+            match kind % 6 {
+                0 => tensor.dims[axis] = to,
+                1 => tensor.strides[axis] = to,
+                2 => tensor.dtype = DType::ALL[at % DType::ALL.len()],
+                3 => tensor.offsets = Some(TensorId((at >> 8) as u32 % tensors as u32)),
+                4 => graph.ops.swap(at % ops, (at >> 8) % ops),
+                _ => {
+                    graph.ops.remove(at % ops);
+                }
+            }
+        }
+        let _ = interpret(&graph, &inputs, Precision::Exact);
     }
 }

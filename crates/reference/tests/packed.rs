@@ -142,3 +142,18 @@ fn p42_zeroed_padding_reaches_tokens_that_no_sequence_has() {
     assert_eq!((0..o.len()).filter(|&at| o.get(at) == 0.0).count(), 6 * 16);
     assert_eq!((0..stats.len()).filter(|&at| stats.get(at) == f64::NEG_INFINITY).count(), 6 * 2);
 }
+
+#[test]
+fn p22_sequences_may_lie_apart() {
+    let [_, packed, _] = trio(&[2, 3], &[4, 5], 6, 2);
+    let starts = |spread, seed| {
+        let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
+        let inputs =
+            Inputs::random_with(&packed, seed, &Choice { lengths, spread, ..Choice::default() }).expect("random");
+        let offsets = inputs.get(Role::Offsets(Packed::Q)).expect("bound");
+        [offsets.int(0), offsets.int(1), offsets.int(2)]
+    };
+    // Rows are 2 heads of 8 elements, and offsets count elements.
+    assert_eq!(starts(false, 1), [0, 2 * 16, 5 * 16]);
+    assert!((0..20).any(|seed| starts(true, seed)[1] > 2 * 16));
+}
