@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod cause;
+mod crew;
 mod entry;
 mod env;
 mod error;

@@ -1,8 +1,8 @@
 //! Checking all that is stored, with one thread per core.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::crew;
 use crate::folder::Folder;
 use crate::format::{check_stored, decode};
 use crate::list::listed;
@@ -48,28 +48,10 @@ impl Vault {
                 }
             }
         }
-        let next = AtomicUsize::new(0);
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
-        let work = || {
-            let mut found = Vec::new();
-            while let Some((folder, source, key, path)) = files.get(next.fetch_add(1, Relaxed)) {
-                let header = check(folder, key, path, depth);
-                // `None`: it is gone, so there is nothing to be good or bad.
-                found.extend(listed(*source, *key, path.clone(), false, header));
-            }
-            found
-        };
-        let mut checked: Vec<Listed> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-            let mut all = work();
-            for other in others {
-                match other.join() {
-                    Ok(found) => all.extend(found),
-                    // A check that was lost must not look like a check that passed.
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all
+        let mut checked = crew::each(&files, crew::cores(), |(folder, source, key, path)| {
+            let header = check(folder, key, path, depth);
+            // `None`: it is gone, so there is nothing to be good or bad.
+            listed(*source, *key, path.clone(), false, header)
         });
         let rank = |source| match source {
             Source::Layer(n) => n + 1,
