@@ -98,6 +98,7 @@ pub enum Fp8 {
 /// Direction of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[allow(clippy::large_enum_variant, reason = "copied with its attention, of which there is one per plan")]
 pub enum Pass {
     /// O from Q, K and V.
     Forward,

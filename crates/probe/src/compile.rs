@@ -7,7 +7,6 @@ use std::time::Instant;
 use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
-use crate::quirks::{self, Choice};
 use crate::{convert, words, write};
 
 /// cuDNN as a compiler.
@@ -134,16 +133,10 @@ impl Compiler {
             };
             for config in &configs {
                 match plan(config) {
-                    Ok(plan) => {
-                        let choice = Choice { engine: engine_index(config), workspace: workspace(&plan)? };
-                        if let Some(limit) = policy.workspace_limit.filter(|&limit| choice.workspace > limit) {
-                            reasons.push(over_limit(choice.workspace, limit));
-                        } else if let Some(reason) = quirks::against(graph, target, choice) {
-                            reasons.push(reason);
-                        } else {
-                            return Ok((plan, engine(config)));
-                        }
-                    }
+                    Ok(plan) => match policy.workspace_limit {
+                        Some(limit) if workspace(&plan)? > limit => reasons.push(over_limit(workspace(&plan)?, limit)),
+                        _ => return Ok((plan, engine(config))),
+                    },
                     Err(error) => collect(&mut reasons, "library.plan", name, error)?,
                 }
             }

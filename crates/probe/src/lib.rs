@@ -12,7 +12,6 @@ mod compile;
 mod convert;
 mod plan;
 mod planner;
-mod quirks;
 mod words;
 mod write;
 
@@ -20,7 +19,6 @@ pub use compile::{Compiled, Compiler, Failure};
 pub use convert::{library_set, library_version};
 pub use plan::{BadPlan, Binding, Fixed, Plan, PlanFacts};
 pub use planner::{Answer, BuildPolicy, PlanError, Planner};
-pub use quirks::{QUIRKS, Quirk};
 
 pub use qkvault_cache as cache;
 pub use qkvault_graph as graph;

@@ -3,7 +3,10 @@
 
 use super::{FUSED_OPS, Form, Policy};
 use crate::expr::{Axis, Node};
-use crate::{Attention, Layer, Outputs, Pass, Reason, Target};
+use crate::{Attention, Layer, Lengths, Outputs, Pass, Reason, Target};
+
+/// Width of the widest tile of cuDNN's attention kernels, in queries and in keys.
+const TILE: i64 = 128;
 
 /// The form to write, and why it cannot be written.
 pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
@@ -36,21 +39,33 @@ pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Ve
     (form, reasons)
 }
 
-/// Backwards that cuDNN 9.19 computed wrongly on an H200 when compared with the float64 oracle (`docs/results`).
-pub(super) fn backward(a: &Attention) -> Vec<Reason> {
-    let Pass::Backward(_) = a.pass else { return Vec::new() };
+/// Descriptions that cuDNN 9.19 computed wrongly on an H200, in the form that is emitted, when compared with the float64
+/// oracle (`docs/results/selftest.md`).
+pub(super) fn wrong(a: &Attention) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let mut add = |code: &'static str, field: &'static str, given: &str| {
+    let mut add = |code: &'static str, field: &'static str, given: &str, fix: &'static str| {
         let needed = "cuDNN's result was wrong for this on the card, in the form that is emitted";
-        let fix = "leave it out of the backward; the CPU reference computes it";
         reasons.push(Reason::new(Layer::Quirk, code, field, given, needed, fix));
     };
-    if a.dropout.is_some_and(|d| d.probability > 0.0) {
-        add("backward.dropout", "dropout", "dropout in a backward");
+    let reads = |axis| [&a.score, &a.mask.keep].into_iter().flatten().any(|e| e.contains(Node::Index(axis)));
+    let (s_q, s_kv) = a.seq();
+    if s_q == 1 && reads(Axis::Key) {
+        let given = "one query, with an expression that reads the key's index";
+        add("score.one-query-index", "score", given, "say it as a bias tensor of extents [1, heads, 1, keys]");
     }
-    let indexed = [&a.score, &a.mask.keep].into_iter().flatten().any(|e| e.contains(Node::Index(Axis::Key)));
-    if a.seq().0 == 1 && indexed {
-        add("backward.one-query-index", "score", "one query, with an expression that reads the key's index");
+    let Pass::Backward(_) = a.pass else { return reasons };
+    if a.dropout.is_some_and(|d| d.probability > 0.0) {
+        add("backward.dropout", "dropout", "dropout in a backward", "the CPU reference computes it");
+    }
+    let whole = s_q % TILE == 0 && s_kv % TILE == 0;
+    if !whole && a.mask.lengths == Lengths::Full && (reads(Axis::Key) || reads(Axis::Query)) {
+        let given = "an expression that reads an index, in a backward whose lengths are no multiples of 128";
+        add(
+            "backward.index-tail",
+            "score",
+            given,
+            "add per-sequence lengths: then what a tile holds beyond them is hidden",
+        );
     }
     reasons
 }

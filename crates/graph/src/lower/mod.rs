@@ -88,7 +88,7 @@ impl Form {
 pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
     let (form, mut reasons) = limits::form(attention, target, policy);
     reasons.extend(not_built(attention));
-    reasons.extend(limits::backward(attention));
+    reasons.extend(limits::wrong(attention));
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }

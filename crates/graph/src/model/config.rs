@@ -7,9 +7,9 @@ use crate::{DType, Layer, Reason, Refusal};
 /// A parsed config.
 pub(super) struct Config(Map<String, Value>);
 
-fn reason(code: &'static str, field: &str, given: impl Into<String>, needed: impl Into<String>) -> Reason {
+fn reason(code: &'static str, field: &str, given: impl Into<String>, needed: impl Into<String>) -> Refusal {
     let fix = "give the config.json that the model was published with";
-    Reason::new(Layer::Description, code, field.to_owned(), given, needed, fix)
+    Reason::new(Layer::Description, code, field.to_owned(), given, needed, fix).into()
 }
 
 impl Config {
@@ -23,9 +23,9 @@ impl Config {
                     Value::String(_) => "a string",
                     Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => "a bare value",
                 };
-                Err(reason("config.json", "config", kind, "a JSON object with a model_type").into())
+                Err(reason("config.json", "config", kind, "a JSON object with a model_type"))
             }
-            Err(e) => Err(reason("config.json", "config", e.to_string(), "a JSON object with a model_type").into()),
+            Err(e) => Err(reason("config.json", "config", e.to_string(), "a JSON object with a model_type")),
         }
     }
 
@@ -43,7 +43,7 @@ impl Config {
     }
 
     /// A whole number; absent is `None`, anything but a whole number from 1 to 2^31 - 1 is a reason.
-    pub(super) fn int(&self, field: &str) -> Result<Option<i64>, Reason> {
+    pub(super) fn int(&self, field: &str) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.get(field) else { return Ok(None) };
         match value.as_i64() {
             Some(n) if (1..=i64::from(i32::MAX)).contains(&n) => Ok(Some(n)),
@@ -52,7 +52,7 @@ impl Config {
     }
 
     /// A whole number that must be there, under the first of several names.
-    pub(super) fn need(&self, names: &[&str]) -> Result<i64, Reason> {
+    pub(super) fn need(&self, names: &[&str]) -> Result<i64, Refusal> {
         for name in names {
             if let Some(n) = self.int(name)? {
                 return Ok(n);
@@ -61,7 +61,7 @@ impl Config {
         Err(reason("config.missing", names[0], "absent", format!("{} is needed to plan attention", names.join(" or "))))
     }
 
-    pub(super) fn float(&self, field: &str) -> Result<Option<f32>, Reason> {
+    pub(super) fn float(&self, field: &str) -> Result<Option<f32>, Refusal> {
         let Some(value) = self.get(field) else { return Ok(None) };
         match value.as_f64() {
             Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x as f32)),
@@ -69,7 +69,7 @@ impl Config {
         }
     }
 
-    pub(super) fn flag(&self, field: &str) -> Result<bool, Reason> {
+    pub(super) fn flag(&self, field: &str) -> Result<bool, Refusal> {
         match self.get(field) {
             None => Ok(false),
             Some(Value::Bool(b)) => Ok(*b),
@@ -82,7 +82,7 @@ impl Config {
     }
 
     /// The pattern of layer types, repeated to `layers` entries when the config gives one period of it.
-    pub(super) fn layer_types(&self, layers: usize) -> Result<Option<Vec<bool>>, Reason> {
+    pub(super) fn layer_types(&self, layers: usize) -> Result<Option<Vec<bool>>, Refusal> {
         let Some(value) = self.get("layer_types") else { return Ok(None) };
         let bad = |given: String| {
             reason("config.field", "layer_types", given, "a list of sliding_attention and full_attention")
@@ -96,14 +96,14 @@ impl Config {
                 _ => Err(bad(v.to_string())),
             })
             .collect::<Result<_, _>>()?;
-        if layers % sliding.len() != 0 {
+        if !layers.is_multiple_of(sliding.len()) {
             return Err(bad(format!("{} entries for {layers} layers", sliding.len())));
         }
         Ok(Some(sliding.into_iter().cycle().take(layers).collect()))
     }
 
     /// The element type, with a note where the config does not say.
-    pub(super) fn dtype(&self, notes: &mut Vec<String>) -> Result<DType, Reason> {
+    pub(super) fn dtype(&self, notes: &mut Vec<String>) -> Result<DType, Refusal> {
         let (field, text) = match (self.text("torch_dtype"), self.text("dtype")) {
             (Some(t), _) => ("torch_dtype", t),
             (None, Some(t)) => ("dtype", t),

@@ -15,9 +15,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn take<T: Default>(&mut self, result: Result<T, Reason>) -> T {
-        result.unwrap_or_else(|reason| {
-            self.reasons.push(reason);
+    fn take<T: Default>(&mut self, result: Result<T, Refusal>) -> T {
+        result.unwrap_or_else(|refusal| {
+            self.reasons.extend(Vec::from(refusal));
             T::default()
         })
     }
@@ -67,8 +67,8 @@ pub(super) fn read(config: &Config) -> Result<Model, Refusal> {
     let mut r = Reader { config, reasons: Vec::new() };
     let mut notes = Vec::new();
     let family = config.text("model_type").unwrap_or("").to_owned();
-    let dtype = config.dtype(&mut notes).unwrap_or_else(|reason| {
-        r.reasons.push(reason);
+    let dtype = config.dtype(&mut notes).unwrap_or_else(|refusal| {
+        r.reasons.extend(Vec::from(refusal));
         DType::BF16
     });
     let layers = match family.as_str() {
