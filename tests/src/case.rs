@@ -122,7 +122,11 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { dtype, heads, hidden, seq, band, lengths, outputs, extra, layout, form, gpu } = *self;
-        write!(f, "{gpu} {form:?} | {dtype} h{}/{} q{} kv{} d{}/{}", heads.0, heads.1, seq.0, seq.1, hidden.0, hidden.1)?;
+        write!(
+            f,
+            "{gpu} {form:?} | {dtype} h{}/{} q{} kv{} d{}/{}",
+            heads.0, heads.1, seq.0, seq.1, hidden.0, hidden.1
+        )?;
         match layout {
             Layout::Each(order) => write!(f, " {order}")?,
             Layout::Parts => f.write_str(" parts")?,

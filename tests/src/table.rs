@@ -27,8 +27,7 @@ const OUTPUTS: [Outputs; 4] = [
     Outputs { stats: false, max: true, sum_exp: true },
     Outputs { stats: true, max: true, sum_exp: true },
 ];
-const EXTRAS: [Extra; 6] =
-    [Extra::Plain, Extra::Sink, Extra::Softcap, Extra::Alibi, Extra::Documents, Extra::Dropout];
+const EXTRAS: [Extra; 6] = [Extra::Plain, Extra::Sink, Extra::Softcap, Extra::Alibi, Extra::Documents, Extra::Dropout];
 const LAYOUTS: [Layout; 4] =
     [Layout::Each(Order::Bshd), Layout::Each(Order::Sbhd), Layout::Each(Order::Bhsd), Layout::Parts];
 const FORMS: [Form; 2] = [Form::Expanded, Form::Fused];

@@ -31,11 +31,11 @@ pub struct Planner {
 /// A plan or a refusal, with where it came from.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Key of the plan.
-    pub key: PlanKey,
+    /// Key of the plan; `None` where lowering refused, because without an op graph there is nothing that a plan could be of.
+    pub key: Option<PlanKey>,
     /// Key of the attention.
     pub graph_key: GraphKey,
-    /// Where the answer came from.
+    /// Where the answer came from. A look-up that may not build tells memory from everything else ([`Source::Disk`]).
     pub source: Source,
     /// Why a built plan was not stored, if it was not; the plan is good all the same.
     pub unstored: Option<Arc<StoreError>>,
@@ -50,8 +50,10 @@ pub struct Answer {
 pub enum PlanError {
     /// The plan is not there, and building was not allowed.
     #[error(
-        "no plan {key} ({what} for {target}) is there, and building it is not allowed here; \
-         build it ahead with `qkvault warm`, or use BuildPolicy::BuildIfMissing"
+        "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
+         build it ahead with `qkvault warm`{load}, or use BuildPolicy::BuildIfMissing",
+        place = if *memory_alone { "the memory of this process" } else { "the vault" },
+        load = if *memory_alone { " and load it with BuildPolicy::LoadOnly" } else { "" },
     )]
     Missing {
         /// The key that was looked for.
@@ -60,6 +62,8 @@ pub enum PlanError {
         what: String,
         /// What it is for.
         target: String,
+        /// Whether only memory was looked at, as [`BuildPolicy::NeverBuild`] asks.
+        memory_alone: bool,
     },
     /// Building is needed, and there is no compiler.
     #[error("plan {key} is not in the vault, and this planner has no cuDNN to build it with; open it with a compiler")]
@@ -120,30 +124,22 @@ impl Planner {
             Ok(graph) => graph,
             Err(refusal) => {
                 // What lowering refuses costs microseconds to refuse again: it is not stored.
-                let key = PlanKey::from_bytes(*graph_key.bytes());
                 let milliseconds = started.elapsed().as_secs_f64() * 1e3;
                 let outcome = Err(refusal);
-                return Ok(Answer { key, graph_key, source: Source::Built, unstored: None, outcome, milliseconds });
+                let source = Source::Built;
+                return Ok(Answer { key: None, graph_key, source, unstored: None, outcome, milliseconds });
             }
         };
         let key = plan_key(&graph, target, policy);
         let job = Job { attention, graph: &graph, target, policy, key, graph_key, what: &what };
         let vault = self.vault.for_library(&target.cudnn.to_string());
         let (source, unstored, outcome) = match build {
-            BuildPolicy::NeverBuild | BuildPolicy::LoadOnly => self.look(&vault, &job)?,
+            BuildPolicy::NeverBuild => look(&vault, &job, true)?,
+            BuildPolicy::LoadOnly => look(&vault, &job, false)?,
             BuildPolicy::BuildIfMissing => self.obtain(&vault, &job)?,
         };
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        Ok(Answer { key, graph_key, source, unstored, outcome, milliseconds })
-    }
-
-    fn look(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
-        if let Lookup::Hit(entry) = vault.get(&vault_key(&job.key))
-            && let Ok(outcome) = outcome(job.key, &entry)
-        {
-            return Ok((Source::Disk, None, outcome));
-        }
-        Err(PlanError::Missing { key: job.key, what: job.what.to_owned(), target: job.target.label() })
+        Ok(Answer { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
     }
 
     fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
@@ -191,6 +187,26 @@ impl Planner {
             Err(failure) => Err(Build::Failed(Arc::new(failure))),
         }
     }
+}
+
+/// What is there already. Memory alone touches no disk, so that code which must not wait does not.
+fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanError> {
+    let key = vault_key(&job.key);
+    let found = match vault.recall(&key) {
+        Some(entry) => Some((Source::Memory, entry)),
+        None if memory_alone => None,
+        None => match vault.get(&key) {
+            Lookup::Hit(entry) => Some((Source::Disk, entry)),
+            Lookup::Absent | Lookup::Rejected(_) => None,
+        },
+    };
+    if let Some((source, entry)) = found
+        && let Ok(outcome) = outcome(job.key, &entry)
+    {
+        return Ok((source, None, outcome));
+    }
+    let (what, target) = (job.what.to_owned(), job.target.label());
+    Err(PlanError::Missing { key: job.key, what, target, memory_alone })
 }
 
 type Found = (Source, Option<Arc<StoreError>>, Result<Arc<Plan>, Refusal>);

@@ -126,7 +126,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 /// A description that is refused before it has a key.
 fn undescribed(refusal: &Refusal) -> Answer {
     Answer {
-        key: qkvault_graph::PlanKey::from_bytes([0; 32]),
+        key: None,
         graph_key: qkvault_graph::GraphKey::from_bytes([0; 32]),
         source: Source::Built,
         unstored: None,
@@ -151,8 +151,7 @@ fn entry(row: &Row) -> serde_json::Value {
     }
     match &row.result {
         Ok(answer) => {
-            value["key"] =
-                if row.job.attention.is_ok() { answer.key.to_string().into() } else { serde_json::Value::Null };
+            value["key"] = answer.key.map(|key| key.to_string()).into();
             value["milliseconds"] = answer.milliseconds.into();
             if let Some(why) = &answer.unstored {
                 value["unstored"] = why.to_string().into();
@@ -182,10 +181,8 @@ fn print(rows: &[Row]) {
         .map(|row| {
             let dash = || "-".to_owned();
             let plan = row.result.as_ref().ok().and_then(|a| a.outcome.as_ref().ok());
-            let key = match &row.result {
-                Ok(answer) if plan.is_some() => answer.key.short(),
-                _ => dash(),
-            };
+            let key = row.result.as_ref().ok().and_then(|a| a.key).filter(|_| plan.is_some());
+            let key = key.map_or_else(dash, |key| key.short());
             vec![
                 row.what(),
                 key,

@@ -1,0 +1,195 @@
+//! The planner over a vault with the real cuDNN: who builds, who is answered, and what is kept.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+use std::sync::{Arc, Barrier};
+
+use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
+use qkvault_graph::{Attention, Band, CudnnVersion, DType, Policy, Refusal, Target, Valid, validate};
+use qkvault_probe::{Answer, BuildPolicy, Compiler, Failure, Plan, PlanError, Planner};
+use qkvault_tests::cudnn::{compiler, target};
+
+/// Compiler, target and a folder for a vault, where the requirement is met.
+struct Bench {
+    compiler: Compiler,
+    target: Target,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Option<Bench> {
+        let compiler = compiler("9.27.0")?;
+        let target = target(&compiler, "h200");
+        Some(Bench { compiler, target, folder: tempfile::tempdir().unwrap() })
+    }
+
+    /// A vault as a process that has just started sees it: nothing in memory.
+    fn vault(&self) -> Vault {
+        Vault::open(VaultOptions::in_folder(self.folder.path()).without_environment()).unwrap()
+    }
+
+    fn planner(&self) -> Planner {
+        Planner::new(self.vault(), Some(self.compiler.clone()))
+    }
+
+    fn ask(&self, planner: &Planner, attention: &Valid, build: BuildPolicy) -> Result<Answer, PlanError> {
+        planner.plan(attention, &self.target, &Policy::default(), build)
+    }
+}
+
+/// What cuDNN compiles.
+fn sound() -> Valid {
+    validate(Attention::bshd(1, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL)).unwrap()
+}
+
+/// What cuDNN refuses: a hidden size that is no multiple of 8.
+fn refused() -> Valid {
+    validate(Attention::bshd(1, (4, 4), (128, 128), 100, DType::BF16)).unwrap()
+}
+
+fn plan(answer: Answer) -> Arc<Plan> {
+    answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+fn refusal(answer: Answer) -> Refusal {
+    answer.outcome.err().unwrap_or_else(|| panic!("it was compiled"))
+}
+
+#[test]
+fn p18_sixteen_threads_that_want_one_plan_build_it_once() {
+    const THREADS: usize = 16;
+    let Some(bench) = Bench::new() else { return };
+    let (planner, attention, start) = (bench.planner(), sound(), Barrier::new(THREADS));
+    let answers: Vec<Answer> = std::thread::scope(|scope| {
+        let ask = || {
+            start.wait();
+            bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap()
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let stats = planner.vault().stats();
+    assert_eq!((stats.builds, stats.build_failures, stats.stores), (1, 0, 1), "{stats:?}");
+    assert_eq!(stats.hits(), THREADS as u64 - 1, "{stats:?}");
+    assert_eq!(answers.iter().filter(|a| a.source == Source::Built).count(), 1);
+    let plans: Vec<Arc<Plan>> = answers.into_iter().map(plan).collect();
+    assert!(plans.iter().all(|p| **p == *plans[0]), "all get the same plan");
+}
+
+/// A warm-up and a service on one machine, each a process of its own, share what either built.
+#[test]
+fn s3_2_asked_twice_and_loaded_it_is_built_once() {
+    let Some(bench) = Bench::new() else { return };
+    let (first, attention) = (bench.planner(), sound());
+    let built = bench.ask(&first, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let again = bench.ask(&first, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let second = bench.planner();
+    let loaded = bench.ask(&second, &attention, BuildPolicy::LoadOnly).unwrap();
+    assert_eq!([built.source, again.source, loaded.source], [Source::Built, Source::Memory, Source::Disk]);
+    assert_eq!(first.vault().stats().builds + second.vault().stats().builds, 1);
+    assert!(built.key.is_some() && [again.key, loaded.key] == [built.key, built.key]);
+    let plans = [built, again, loaded].map(plan);
+    assert!(plans.iter().all(|p| **p == *plans[0]));
+    assert_eq!(Some(plans[0].facts.graph_key), Some(attention.key()));
+}
+
+#[test]
+fn a_refusal_is_kept_and_answers_for_its_own_version_alone() {
+    let Some(bench) = Bench::new() else { return };
+    let (first, attention) = (bench.planner(), refused());
+    let told = bench.ask(&first, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let key = Key(*told.key.unwrap().bytes());
+    let second = bench.planner();
+    let kept = bench.ask(&second, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    assert_eq!([told.source, kept.source], [Source::Built, Source::Disk]);
+    assert_eq!(second.vault().stats().builds, 0, "the library was asked again");
+    let (told, kept) = (refusal(told), refusal(kept));
+    assert_eq!(told, kept);
+    assert!(told.reasons().iter().any(|r| r.given.contains("100") || r.given.contains("% 8")), "{told}");
+
+    let newer = bench.vault().for_library("9.28.0");
+    assert!(matches!(newer.get(&key), Lookup::Absent), "a newer library may accept it");
+    assert_eq!(newer.stats().refusals_expired, 1);
+    assert!(matches!(bench.vault().for_library("9.27.0").get(&key), Lookup::Hit(_)));
+}
+
+#[test]
+fn what_is_missing_is_named_by_its_key() {
+    let Some(bench) = Bench::new() else { return };
+    let (planner, attention) = (bench.planner(), sound());
+    for (build, words) in
+        [(BuildPolicy::LoadOnly, "in the vault"), (BuildPolicy::NeverBuild, "in the memory of this process")]
+    {
+        let error = bench.ask(&planner, &attention, build).unwrap_err();
+        let PlanError::Missing { key, .. } = &error else { panic!("{error}") };
+        let text = error.to_string();
+        assert!(text.contains(&key.to_string()) && text.contains("qkvault warm") && text.contains(words), "{text}");
+    }
+    assert_eq!(planner.vault().stats().builds, 0);
+    let built = bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let PlanError::Missing { key, .. } = bench.ask(&bench.planner(), &attention, BuildPolicy::NeverBuild).unwrap_err()
+    else {
+        panic!("it is not in the memory of a new process")
+    };
+    assert_eq!(built.key, Some(key), "the key that was missing is the key that is built");
+}
+
+/// `NeverBuild` read the disk, on paths that must not wait for one.
+#[test]
+fn never_build_touches_no_disk() {
+    let Some(bench) = Bench::new() else { return };
+    let attention = sound();
+    bench.ask(&bench.planner(), &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let later = bench.planner();
+    assert!(matches!(bench.ask(&later, &attention, BuildPolicy::NeverBuild), Err(PlanError::Missing { .. })));
+    assert_eq!(later.vault().stats().bytes_read, 0);
+    bench.ask(&later, &attention, BuildPolicy::LoadOnly).unwrap();
+    let answer = bench.ask(&later, &attention, BuildPolicy::NeverBuild).unwrap();
+    assert_eq!(answer.source, Source::Memory);
+}
+
+/// Bounded memory and disk: what was evicted from memory is a disk hit, what was evicted from disk is built again.
+#[test]
+fn p3_what_is_evicted_comes_back() {
+    let Some(bench) = Bench::new() else { return };
+    let options = VaultOptions::in_folder(bench.folder.path()).without_environment().memory(0, 0);
+    let planner = Planner::new(Vault::open(options).unwrap(), Some(bench.compiler.clone()));
+    let attention = sound();
+    let sources = [(); 2].map(|()| bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap().source);
+    assert_eq!(sources, [Source::Built, Source::Disk]);
+    let nothing = DiskLimits { max_bytes: Some(0), grace: std::time::Duration::ZERO, ..DiskLimits::default() };
+    assert_eq!(planner.vault().gc(&nothing).unwrap().evicted, 1);
+    let again = bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    assert_eq!((again.source, planner.vault().stats().builds), (Source::Built, 2));
+}
+
+#[test]
+fn what_cannot_be_built_here_is_an_error_and_is_not_kept() {
+    let Some(bench) = Bench::new() else { return };
+    let attention = sound();
+    let lookup = Planner::new(bench.vault(), None);
+    let error = bench.ask(&lookup, &attention, BuildPolicy::BuildIfMissing).unwrap_err();
+    assert!(matches!(error, PlanError::NoCompiler { .. }), "{error}");
+
+    let planner = bench.planner();
+    let other = Target { cudnn: CudnnVersion::v9(19, 0), ..bench.target.clone() };
+    for _ in 0..2 {
+        let error = planner.plan(&attention, &other, &Policy::default(), BuildPolicy::BuildIfMissing).unwrap_err();
+        assert!(matches!(&error, PlanError::Failure(f) if matches!(**f, Failure::OtherLibrary { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
+    }
+    let stats = planner.vault().stats();
+    assert_eq!((stats.builds, stats.build_failures, stats.stores), (2, 2, 0), "a failure is not remembered");
+}
+
+/// Without an op graph there is no plan to have a key: it was the attention's own key, which no plan is ever found by.
+#[test]
+fn what_lowering_refuses_has_no_plan_key() {
+    let Some(bench) = Bench::new() else { return };
+    let mut attention = Attention::bshd(1, (4, 4), (128, 128), 64, DType::BF16);
+    attention.block_mask = true;
+    let answer = bench.ask(&bench.planner(), &validate(attention).unwrap(), BuildPolicy::BuildIfMissing).unwrap();
+    assert_eq!(answer.key, None);
+    assert!(refusal(answer).has("not-built.block-mask"));
+}
