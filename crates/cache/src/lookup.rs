@@ -60,8 +60,10 @@ impl Vault {
         Ok(entry)
     }
 
-    /// The memory layer's answer, counted.
-    pub(crate) fn recall(&self, key: &Key) -> Option<Arc<Entry>> {
+    /// What memory has, for callers that must not wait for a disk. Counted as a hit; a miss is not counted, since nobody was
+    /// asked who should know.
+    #[must_use]
+    pub fn recall(&self, key: &Key) -> Option<Arc<Entry>> {
         let entry = self.inner.memory.get(key)?;
         if !self.answers(&entry) {
             return None;
