@@ -65,7 +65,8 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
             if let Some(library) = command.library_to_fetch() {
                 let set = if library.full { LibrarySet::Full } else { LibrarySet::Slim };
                 let fetched = fetch::ensure(library.cudnn.as_deref(), set, &options)?;
-                library.cudnn_path = Some(fetched.dir);
+                // The folder says exactly which; a version given in part would be taken for one that ends in 0.
+                (library.cudnn, library.cudnn_path) = (None, Some(fetched.dir));
             }
             return Ok(cli::main(globals, &command));
         }

@@ -32,11 +32,15 @@ pub enum Command {
     /// Delete what is over the limits, oldest first
     Gc {
         /// Most bytes to keep, such as 500MB (also QKVAULT_CACHE_MAX_BYTES)
-        #[arg(long, value_name = "BYTES")]
-        max_bytes: Option<String>,
+        #[arg(long, value_name = "BYTES", value_parser = size)]
+        max_bytes: Option<u64>,
     },
     /// Delete every entry
     Clear,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "a size is written like 500M or 2G".to_owned())
 }
 
 /// Runs one of the commands.
@@ -80,12 +84,8 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
             return Ok(if bad.is_empty() { Outcome::Good } else { Outcome::Bad });
         }
         Command::Gc { max_bytes } => {
-            let mut limits: DiskLimits = vault.settings().limits.clone();
-            if let Some(text) = max_bytes {
-                let bytes = parse_bytes(text);
-                limits.max_bytes =
-                    Some(bytes.ok_or_else(|| anyhow::anyhow!("'{text}' is no size; write 500MB or 2GiB"))?);
-            }
+            let mut limits: DiskLimits = vault.settings().limits;
+            limits.max_bytes = max_bytes.or(limits.max_bytes);
             let report = vault.gc(&limits)?;
             if globals.json {
                 out::json(&json!({

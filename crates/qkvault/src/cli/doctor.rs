@@ -6,7 +6,7 @@ use qkvault_sys::Library;
 use serde_json::{Value, json};
 
 use super::target::LibraryArgs;
-use super::{Globals, Outcome, open_vault, out};
+use super::{Globals, Outcome, failure, open_vault, out};
 
 /// Options of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -115,13 +115,9 @@ fn vault(globals: &Globals) -> Finding {
             }
         }
         Err(error) => {
-            let folder = VaultOptions::new().resolve().ok().map(|s| format!("{s:?}"));
-            Finding {
-                what: "vault",
-                good: false,
-                text: format!("{error:#}"),
-                facts: json!({ "why": format!("{error:#}"), "settings": folder }),
-            }
+            let folder = globals.vault.clone().or_else(|| VaultOptions::new().resolve().ok().map(|s| s.folder));
+            let text = failure::text(&error);
+            Finding { what: "vault", good: false, facts: json!({ "folder": folder, "why": text }), text }
         }
     }
 }

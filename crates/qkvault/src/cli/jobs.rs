@@ -171,8 +171,8 @@ pub(super) fn nothing() -> Refusal {
         "warm.nothing",
         "--seq",
         "no attention is left to compile",
-        "at least one phase, batch and length that the model is made for",
-        "give --phase, --batch and --seq that fit the model",
+        "at least one is needed",
+        "give --phase, --batch and --seq that the model is made for; the notes say what was left out",
     )
     .into()
 }

@@ -5,6 +5,7 @@
 
 mod cache;
 mod doctor;
+mod failure;
 mod jobs;
 mod memory;
 mod out;
@@ -118,11 +119,12 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Bad) => ExitCode::FAILURE,
         Err(error) => {
+            let text = failure::text(&error);
             if globals.json {
-                out::json(&serde_json::json!({ "error": format!("{error:#}") }));
+                out::json(&serde_json::json!({ "error": text }));
             }
-            out::problem(&format!("error: {error:#}"));
-            ExitCode::FAILURE
+            out::problem(&format!("error: {text}"));
+            failure::code(&error).into()
         }
     }
 }

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use qkvault_graph::{Profile, Target};
+use qkvault_graph::{BadVersion, CudnnVersion, Profile, Target};
 use qkvault_probe::{Compiler, library_set, library_version};
 use qkvault_sys::{LibrarySet, Search, Version};
 
 /// Which cuDNN to use.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LibraryArgs {
-    /// The version wanted, such as 9.27 or 9.19.0 (default: the first that is found)
-    #[arg(long, value_name = "VERSION")]
+    /// The version wanted, such as 9.27 (which is 9.27.0) or 9.10.2 (default: the first that is found)
+    #[arg(long, value_name = "VERSION", value_parser = is_version)]
     pub cudnn: Option<String>,
     /// The full library set instead of the slim one
     #[arg(long)]
@@ -29,6 +29,11 @@ pub struct TargetArgs {
     pub target: String,
 }
 
+/// Lets only versions through, as they were written: a fetch may match one in part.
+fn is_version(text: &str) -> Result<String, BadVersion> {
+    text.parse::<CudnnVersion>().map(|_| text.to_owned())
+}
+
 impl LibraryArgs {
     /// The search that these options describe.
     pub(super) fn search(&self) -> anyhow::Result<Search> {
@@ -37,7 +42,8 @@ impl LibraryArgs {
             None => Search::default(),
         };
         if let Some(version) = &self.cudnn {
-            search = search.version(version.parse::<Version>()?);
+            let CudnnVersion { major, minor, patch } = version.parse()?;
+            search = search.version(Version::new(major.into(), minor.into(), patch.into()));
         }
         if self.full {
             search = search.set(LibrarySet::Full);

@@ -76,7 +76,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let planner = Planner::new(vault, Some(compiler));
     let form = if args.fused_ops { Form::Fused } else { Form::Auto };
     let policy = Policy { form, workspace_limit: args.workspace_limit, ..Policy::default() };
-    out::note(&format!("{} attentions for {target}", jobs.len()));
+    let s = if jobs.len() == 1 { "" } else { "s" };
+    out::note(&format!("{} attention{s} for {target}", jobs.len()));
     let started = Instant::now();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.jobs.unwrap_or(0)).build()?;
     let bar = progress(jobs.len() as u64);

@@ -1,0 +1,47 @@
+//! Errors as people meet them: one paragraph, and an exit code.
+
+use qkvault_graph::Refusal;
+
+/// The error and its causes, outermost first. A cause that the text before it tells already is not told again.
+pub(super) fn text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    text
+}
+
+/// 2 where the command was asked for what does not exist, 1 for everything else.
+pub(super) fn code(error: &anyhow::Error) -> u8 {
+    let usage = |r: &Refusal| ["target.unknown", "warm.nothing"].iter().any(|code| r.has(code));
+    if error.downcast_ref::<Refusal>().is_some_and(usage) { 2 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_that_is_told_already_is_not_repeated() {
+        let disk = || std::io::Error::other("the disk is gone");
+        let told = anyhow::Error::new(disk()).context("could not write x: the disk is gone; look at the disk");
+        assert_eq!(text(&told), "could not write x: the disk is gone; look at the disk");
+        let untold: anyhow::Result<()> = Err(disk()).context("could not write x");
+        assert_eq!(text(&untold.expect_err("it is one")), "could not write x: the disk is gone");
+    }
+
+    #[test]
+    fn an_unknown_gpu_is_wrong_usage_and_a_broken_disk_is_not() {
+        let unknown = qkvault_graph::Profile::named("h2000").expect_err("there is none");
+        assert_eq!(code(&unknown.into()), 2);
+        assert_eq!(code(&std::io::Error::other("broken").into()), 1);
+    }
+}
