@@ -7,7 +7,7 @@ use crate::{CudnnVersion, Layer, Reason};
 /// Properties of a GPU under the names cuDNN uses in the JSON form of its device-properties descriptor
 /// (attribute 2702; read on an H200 with cuDNN 9.14, 9.19 and 9.27).
 ///
-/// The fields of [`DeviceProps::identity`] belong to one board or one boot and are no part of any key.
+/// What names a board (PCI id, ordinal, name) and clocks, L2 size, memory size and driver model are no part of any key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(
