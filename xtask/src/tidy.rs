@@ -108,7 +108,7 @@ fn words(name: &str, text: &str, found: &mut Vec<String>) {
         };
         format!("{host}.{end}")
     });
-    let lock = name == "Cargo.lock" || name.starts_with("LICENSE");
+    let lock = name.ends_with("Cargo.lock") || name.starts_with("LICENSE");
     for host in hosts.iter().filter(|host| !lock && text.contains(host.as_str())) {
         found.push(format!("{name}: names the registry host {host}"));
     }
