@@ -50,7 +50,7 @@ pub enum Failure {
         found_set: LibrarySet,
     },
     /// Compiling cannot work here, whatever is asked: something is missing or broken.
-    #[error("cuDNN could not compile here: {0}")]
+    #[error("{}", broken(.0))]
     Broken(#[from] Error),
     /// No stand-in for the driver could be loaded.
     #[error("there is no NVIDIA driver, and its stand-in could not be loaded: {0}")]
@@ -184,6 +184,14 @@ fn engine(config: &Descriptor) -> String {
         }
     }
     text
+}
+
+/// A cuDNN that is not there has said all itself.
+fn broken(error: &Error) -> String {
+    match error {
+        Error::Load(load) => load.to_string(),
+        other => format!("cuDNN could not compile here: {other}"),
+    }
 }
 
 enum Attempt {

@@ -188,7 +188,7 @@ fn stats(globals: &Globals, vault: &qkvault_cache::Vault) {
         return;
     }
     out::line(&format!(
-        "{plans} plans, {refusals} refusals, {bad} bad; {} in {} files; {} in quarantine",
+        "plans: {plans}, refusals: {refusals}, bad: {bad}; {} in {} files, {} more in quarantine",
         out::bytes(usage.bytes),
         usage.entries,
         usage.quarantined

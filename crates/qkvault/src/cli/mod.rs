@@ -11,6 +11,7 @@ mod memory;
 mod out;
 mod pack;
 mod profile;
+mod rejections;
 mod run;
 mod selftest;
 mod target;
@@ -130,11 +131,14 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
 }
 
 /// Log lines on standard error, as `QKVAULT_LOG` asks (`qkvault_probe=debug,cudnn=info`); warnings by default, without
-/// cuDNN's own, which come back as reasons.
+/// cuDNN's own, which come back as reasons, and the vault's, which the commands tell at their end.
 fn start_log() {
+    use std::io::IsTerminal as _;
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("QKVAULT_LOG").unwrap_or_else(|_| EnvFilter::new("warn,cudnn=off"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::try_from_env("QKVAULT_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,cudnn=off,qkvault_cache=error"));
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     let _ = log.try_init();
 }
 

@@ -25,13 +25,26 @@ pub struct LibraryArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct TargetArgs {
     /// A GPU by name (see `profile ls`) or a profile file
-    #[arg(long, value_name = "NAME|FILE", default_value = "h200")]
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200", value_parser = is_target)]
     pub target: String,
 }
 
 /// Lets only versions through, as they were written: a fetch may match one in part.
 fn is_version(text: &str) -> Result<String, BadVersion> {
     text.parse::<CudnnVersion>().map(|_| text.to_owned())
+}
+
+/// Lets names of known GPUs and of files through: an unknown one is told before anything is fetched or opened.
+fn is_target(name: &str) -> Result<String, String> {
+    if Path::new(name).is_file() || Profile::named(name).is_ok() {
+        return Ok(name.to_owned());
+    }
+    let names: Vec<String> = Profile::built_in().map(|p| p.name).collect();
+    let names = names.join(", ");
+    Err(format!(
+        "no GPU of that name is known and no file has it; the known ones are {names}; `qkvault profile capture` on \
+         a GPU host writes a file for another"
+    ))
 }
 
 impl LibraryArgs {

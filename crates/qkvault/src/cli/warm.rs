@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use indicatif::{ParallelProgressIterator as _, ProgressBar, ProgressStyle};
-use qkvault_cache::Source;
+use qkvault_cache::{Source, StoreError};
 use qkvault_graph::{Form, Policy, Refusal};
 use qkvault_probe::{Answer, BuildPolicy, Compiler, PlanError, Planner};
 use rayon::prelude::*;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::jobs::{self, Job, ModelArgs};
 use super::target::{LibraryArgs, TargetArgs};
-use super::{Globals, Outcome, open_vault, out};
+use super::{Globals, Outcome, open_vault, out, rejections};
 
 /// Options of `warm`.
 #[derive(Debug, clap::Args)]
@@ -58,6 +58,11 @@ impl Row {
         }
     }
 
+    /// Why the answer was not stored, if it was not.
+    fn unstored(&self) -> Option<&StoreError> {
+        self.result.as_ref().ok()?.unstored.as_deref()
+    }
+
     fn refusal(&self) -> Option<&Refusal> {
         self.result.as_ref().ok().and_then(|a| a.outcome.as_ref().err())
     }
@@ -65,7 +70,7 @@ impl Row {
 
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
-    let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
+    let jobs::Jobs { jobs, mut notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         notes.iter().for_each(|n| out::note(&format!("note: {n}")));
         return Err(jobs::nothing().into());
@@ -100,6 +105,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let seconds = started.elapsed().as_secs_f64();
     let count = |status| rows.iter().filter(|r| r.status() == status).count();
     let (built, hits, refused, failed) = (count("built"), count("hit"), count("refused"), count("failed"));
+    notes.extend(rejections::note(planner.vault()));
     if globals.json {
         out::json(&json!({
             "target": target.label(),
@@ -110,6 +116,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
             "hits": hits,
             "refused": refused,
             "failed": failed,
+            "unstored": rows.iter().filter(|r| r.unstored().is_some()).count(),
+            "rejected": planner.vault().stats().rejected(),
             "seconds": seconds,
             "notes": notes,
         }));
@@ -121,7 +129,19 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
             out::line(&format!("vault: {}", folder.display()));
         }
     }
-    Ok(if refused + failed == 0 { Outcome::Good } else { Outcome::Bad })
+    // A warm-up whose plans are gone with the process was for nothing: an error, told where errors are.
+    let lost = unstored(&rows);
+    if let Some(text) = &lost {
+        out::problem(&format!("error: {text}"));
+    }
+    Ok(if refused + failed == 0 && lost.is_none() { Outcome::Good } else { Outcome::Bad })
+}
+
+/// How many answers are not in the vault, and why the first is not.
+fn unstored(rows: &[Row]) -> Option<String> {
+    let lost: Vec<&StoreError> = rows.iter().filter_map(Row::unstored).collect();
+    let first = lost.first()?;
+    Some(format!("{} of {} answers could not be stored and will be made again: {first}", lost.len(), rows.len()))
 }
 
 /// A description that is refused before it has a key.
@@ -212,11 +232,5 @@ fn print(rows: &[Row]) {
     for (text, whats) in told {
         let more = if whats.len() > 1 { format!(" and {} more", whats.len() - 1) } else { String::new() };
         out::line(&format!("\n{}{more}:\n  {}", whats[0], text.replace('\n', "\n  ")));
-    }
-    for row in rows {
-        if let Ok(Answer { unstored: Some(why), .. }) = &row.result {
-            out::line(&format!("\n{} was compiled but not stored: {why}", row.what()));
-            break;
-        }
     }
 }

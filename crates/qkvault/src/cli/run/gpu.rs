@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{Args, Row};
 use crate::cli::jobs::Job;
 use crate::cli::memory::{Failure, Memory, failed};
-use crate::cli::{Globals, open_vault, out};
+use crate::cli::{Globals, open_vault, out, rejections};
 
 pub(super) fn run(
     globals: &Globals,
@@ -47,6 +47,9 @@ pub(super) fn run(
         })
         .collect();
     let stats = planner.vault().stats();
+    if let Some(text) = rejections::note(planner.vault()) {
+        out::note(&format!("note: {text}"));
+    }
     let of = |which: fn(&Load) -> f64| median(&mut loads.iter().map(which).collect::<Vec<_>>());
     let machine = json!({
         "where": "gpu", "device": device.name(), "uuid": device.uuid(), "target": target.label(),

@@ -1,0 +1,19 @@
+//! What the vault did not serve in this process, for people: a rejected entry is built again, but somebody should know.
+
+use qkvault_cache::Vault;
+
+/// A line about the entries that were rejected since the vault was opened, if there were any.
+pub(super) fn note(vault: &Vault) -> Option<String> {
+    let stats = vault.stats();
+    let causes: Vec<String> = stats.rejections.iter().map(|(cause, n)| format!("{n} {cause}")).collect();
+    let aside = match (stats.quarantined, vault.folder()) {
+        (n @ 1.., Some(folder)) => {
+            format!("; {n} set aside in {}", folder.join("vault/v1/quarantine").display())
+        }
+        _ => String::new(),
+    };
+    let (what, was) = if stats.rejected() == 1 { ("entry", "was") } else { ("entries", "were") };
+    (!causes.is_empty()).then(|| {
+        format!("{} stored {what} {was} not sound and not used ({}){aside}", stats.rejected(), causes.join(", "))
+    })
+}
