@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses its own part")]
 
 pub(crate) mod cases;
+pub(crate) mod lowered;
 
 use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value};
 use qkvault_graph::{Attention, Corner, DType, DropoutSource, Role, Valid, validate};
