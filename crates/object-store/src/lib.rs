@@ -1,0 +1,142 @@
+//! A cloud object store as a remote of the vault: any store of the crate `object_store`, behind
+//! [`qkvault_cache::Remote`].
+//!
+//! It is a crate of its own because it brings an async runtime and a hundred crates that a vault on disk does not need.
+//! An entry is one object, named as in every other remote: `PREFIX/v1/ab/<key>.qkv`.
+//!
+//! ```
+//! use qkvault_cache::{RemoteOptions, Vault, VaultOptions};
+//! use qkvault_object_store::ObjectStoreRemote;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let store = object_store::memory::InMemory::new();
+//! let remote = ObjectStoreRemote::new(store, "team/plans", "memory")?;
+//! let options = VaultOptions::in_folder(folder.path()).remote(RemoteOptions::new(remote));
+//! let vault = Vault::open(options)?;
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
+use qkvault_cache::{Key, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
+use tokio::runtime::{Builder, Runtime};
+
+/// Objects of a store, below a prefix.
+pub struct ObjectStoreRemote {
+    store: Box<dyn ObjectStore>,
+    prefix: Path,
+    location: String,
+    /// `None` only while this is dropped.
+    runtime: Option<Runtime>,
+}
+
+/// Why a store cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetUpError {
+    /// A prefix that no object can have.
+    #[error("`{prefix}` cannot be the start of an object's name: {source}")]
+    Prefix {
+        /// The prefix.
+        prefix: String,
+        /// Why.
+        source: object_store::path::Error,
+    },
+    /// There is no runtime to ask it with.
+    #[error("no async runtime could be started: {0}")]
+    Runtime(io::Error),
+}
+
+impl ObjectStoreRemote {
+    /// A store, the prefix of its objects (may be empty), and what to call it in logs: no secrets there.
+    pub fn new(store: impl ObjectStore, prefix: &str, location: impl Into<String>) -> Result<Self, SetUpError> {
+        let path = Path::parse(prefix);
+        let prefix = path.map_err(|source| SetUpError::Prefix { prefix: prefix.to_owned(), source })?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(SetUpError::Runtime)?;
+        Ok(ObjectStoreRemote { store: Box::new(store), prefix, location: location.into(), runtime: Some(runtime) })
+    }
+
+    fn path(&self, key: &Key) -> Path {
+        remote_name(key).split('/').fold(self.prefix.clone(), |path, part| path.join(part))
+    }
+
+    /// Runs a request to its end or to its deadline. The vault calls from threads of its own, never from async code.
+    fn run<T>(
+        &self,
+        within: Duration,
+        request: impl Future<Output = Result<T, RemoteError>>,
+    ) -> Result<T, RemoteError> {
+        let Some(runtime) = &self.runtime else {
+            return Err(RemoteError::Unreachable { detail: "it is being closed".to_owned() });
+        };
+        runtime.block_on(async {
+            let answer = tokio::time::timeout(within, request).await;
+            answer.unwrap_or(Err(RemoteError::Timeout { within }))
+        })
+    }
+}
+
+impl Remote for ObjectStoreRemote {
+    fn location(&self) -> String {
+        self.location.clone()
+    }
+
+    fn fetch(&self, key: &Key, within: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
+        let path = self.path(key);
+        self.run(within, async {
+            let object = match self.store.get(&path).await {
+                Ok(object) => object,
+                Err(Error::NotFound { .. }) => return Ok(None),
+                Err(error) => return Err(told(&error)),
+            };
+            if object.meta.size > MAX_REMOTE_BYTES {
+                return Err(RemoteError::TooLarge { limit: MAX_REMOTE_BYTES });
+            }
+            let bytes = object.bytes().await.map_err(|error| told(&error))?;
+            Ok(Some(bytes.to_vec()))
+        })
+    }
+
+    fn store(&self, key: &Key, bytes: &[u8], within: Duration) -> Result<(), RemoteError> {
+        let path = self.path(key);
+        let payload = PutPayload::from(bytes.to_vec());
+        self.run(within, async {
+            // Every store of the crate shows an object whole or not at all.
+            self.store.put(&path, payload).await.map(drop).map_err(|error| told(&error))
+        })
+    }
+}
+
+fn told(error: &Error) -> RemoteError {
+    match error {
+        Error::Unauthenticated { .. } => RemoteError::Refused { status: 401 },
+        Error::PermissionDenied { .. } => RemoteError::Refused { status: 403 },
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => RemoteError::Refused { status: 501 },
+        other => RemoteError::Unreachable { detail: other.to_string() },
+    }
+}
+
+impl Drop for ObjectStoreRemote {
+    fn drop(&mut self) {
+        // Dropping a runtime waits for its threads, and panics within async code; this does neither.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for ObjectStoreRemote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ObjectStoreRemote { store: _, prefix, location, runtime: _ } = self;
+        f.debug_struct("ObjectStoreRemote").field("location", location).field("prefix", prefix).finish_non_exhaustive()
+    }
+}
