@@ -35,7 +35,8 @@ impl Vault {
     ///   [`lock_wait`](crate::VaultOptions::lock_wait) the build goes on without.
     /// * A stored file that is rejected counts as absent. A built entry that cannot be stored is given all the same.
     ///
-    /// `build` must depend on nothing that is not under the key. It may use the vault for other keys.
+    /// `build` must depend on nothing that is not under the key. It may use the vault for other keys, as long as no two
+    /// builders need each other's results: they would wait for ever. For its own key it gets [`Error::Reentrant`].
     pub fn get_or_build<E>(&self, key: &Key, build: impl FnOnce() -> Result<Entry, E>) -> Result<Obtained, Error<E>>
     where
         E: Send + Sync + 'static,
