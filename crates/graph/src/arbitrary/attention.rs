@@ -6,7 +6,7 @@ use super::tensor::{self, Layout};
 use super::{Features, Space, Term};
 use crate::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Outputs, PaddedRows,
-    ScoreExpr, Tensor,
+    ScoreExpr, Tensor, validate,
 };
 
 /// The choices that make an attention. Any values give a sound one.
@@ -195,6 +195,10 @@ impl Recipe {
                 d_sink: d_sink && self.sink,
                 deterministic,
             });
+        }
+        // The only choices that can contradict each other: a predicate, and the band beside it.
+        if a.mask.keep.is_some() && validate(a.clone()).is_err_and(|refusal| refusal.has("mask.contradiction")) {
+            a.mask.keep = None;
         }
         a
     }

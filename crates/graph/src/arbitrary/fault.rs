@@ -108,6 +108,10 @@ pub const FAULTS: &[Fault] = &[
         let learned = tensor("learned", TensorSpec::new(DType::F32, [1; 4]).with_grad());
         a.mask.keep = learned.gt(0.5).build().ok();
     }),
+    fault("mask.contradiction", &["keep", "band", "q", "k"], |a| {
+        a.mask.band = Some(Band::CAUSAL);
+        a.mask.keep = query().lt(key()).build().ok();
+    }),
     fault("lengths.missing", &["lengths", "k storage"], |a| {
         a.mask.lengths = Lengths::Full;
         a.k.storage = Storage::Packed { tokens: 1 << 20 };

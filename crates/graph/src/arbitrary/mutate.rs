@@ -114,8 +114,13 @@ impl List<'_> {
                 });
             }
             Storage::Paged { pages, page_size } => {
-                for (what, pages, page_size) in [("pages", pages + 1, page_size), ("page_size", pages, page_size + 1)] {
-                    self.change(format!("{name}.{what}"), Effect::Changes, |a| {
+                let swapped = if pages == page_size { Effect::Nothing } else { Effect::Changes };
+                for (what, effect, pages, page_size) in [
+                    ("pages", Effect::Changes, pages + 1, page_size),
+                    ("page_size", Effect::Changes, pages, page_size + 1),
+                    ("pages and page_size", swapped, page_size, pages),
+                ] {
+                    self.change(format!("{name}.{what}"), effect, |a| {
                         get(a).storage = Storage::Paged { pages, page_size };
                     });
                 }

@@ -16,6 +16,14 @@ impl ScoreExpr {
     /// Holds for sequences of fewer than 2^28 positions; beyond that the 32-bit integers of some way of writing might wrap.
     #[must_use]
     pub fn as_band(&self) -> Option<Band> {
+        let (corner, left, right) = self.diagonal_bounds()?;
+        let sound = left.is_none_or(|left| left >= 1) && right.is_none_or(|right| right >= 0);
+        sound.then_some(Band { corner, left, right })
+    }
+
+    /// As [`ScoreExpr::as_band`], for bounds that need not have the diagonal between them, nor anything at all: the corner, and
+    /// the left and right bounds as in [`Band`], of any size.
+    pub(crate) fn diagonal_bounds(&self) -> Option<(Corner, Option<i64>, Option<i64>)> {
         let program = self.program();
         let linear = linear_forms(program);
         let mut found = Bounds::default();
@@ -37,7 +45,8 @@ impl ScoreExpr {
                 _ => return None,
             }
         }
-        found.band()
+        let Bounds { corner, left, right } = found;
+        Some((corner?, left, right))
     }
 }
 
@@ -153,11 +162,5 @@ impl Bounds {
             self.left = Some(self.left.map_or(steps + 1, |left| left.min(steps + 1)));
         }
         Some(())
-    }
-
-    fn band(self) -> Option<Band> {
-        let Bounds { corner, left, right } = self;
-        let sound = left.is_none_or(|left| left >= 1) && right.is_none_or(|right| right >= 0);
-        corner.filter(|_| sound).map(|corner| Band { corner, left, right })
     }
 }

@@ -1,9 +1,10 @@
 //! Masks, score expression, dropout, sinks, outputs and gradients: whether they say something sound together.
 
 use super::Problems;
+use super::canonical::RECOGNISED;
 use super::tensors::countable;
 use crate::expr::{Axis, Grad, Node, ScoreExpr, TensorId, Ty};
-use crate::{Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage};
+use crate::{Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage};
 
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
     if let Some(band) = a.mask.band {
@@ -12,6 +13,7 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     if let Some(keep) = &a.mask.keep {
         expression(a, "mask.keep", keep, Ty::Bool, problems);
         predicate(keep, problems);
+        contradiction(a, keep, problems);
     }
     if let Some(score) = &a.score {
         expression(a, "score", score, Ty::Float, problems);
@@ -126,6 +128,46 @@ fn predicate(keep: &ScoreExpr, problems: &mut Problems) {
                 "ask for no gradient, or use the tensor in the score expression",
             );
         }
+    }
+}
+
+/// A predicate and a band, or a predicate by itself, whose bounds leave nothing between them.
+fn contradiction(a: &Attention, keep: &ScoreExpr, problems: &mut Problems) {
+    let (s_q, s_kv) = a.seq();
+    let recognised = countable(&a.q) && countable(&a.k) && s_q < RECOGNISED && s_kv < RECOGNISED;
+    let Some((corner, left, right)) = keep.diagonal_bounds().filter(|_| recognised) else { return };
+    // Distances of query and key along the diagonal of a corner, from `low` to `high`.
+    let (mut low, mut high) = match corner {
+        Corner::TopLeft => (1 - s_kv, s_q - 1),
+        Corner::BottomRight => (1 - s_q, s_kv - 1),
+    };
+    let mut bound = |left: Option<i64>, right: Option<i64>, shift: i64| {
+        low = right.map_or(low, |r| low.max(shift.saturating_sub(r)));
+        high = left.map_or(high, |l| high.min(shift.saturating_add(l - 1)));
+    };
+    bound(left, right, 0);
+    if let Some(band) = a.mask.band.filter(|b| b.left.is_none_or(|l| l >= 1)) {
+        let shift = match (band.corner, corner) {
+            (x, y) if x == y => Some(0),
+            _ if a.mask.lengths == Lengths::PerSequence => None,
+            (Corner::TopLeft, _) => Some(s_kv - s_q),
+            (Corner::BottomRight, _) => Some(s_q - s_kv),
+        };
+        if let Some(shift) = shift {
+            bound(band.left, band.right, shift);
+        }
+    }
+    if low > high {
+        problems.add(
+            "mask.contradiction",
+            "mask",
+            format!(
+                "a predicate with the bounds left {left:?}, right {right:?} ({corner:?}), and the band {:?}",
+                a.mask.band
+            ),
+            "some key must be seen by some query",
+            "drop the part of the mask that hides what the other part keeps",
+        );
     }
 }
 

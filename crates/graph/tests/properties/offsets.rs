@@ -70,6 +70,7 @@ proptest! {
                     .collect()
             })
             .collect();
+        prop_assert_eq!(cumulative.pages(page_size).expect("pages with rows").get(), rows.iter().map(Vec::len).sum::<usize>() as i64);
         let table = PageTable::new(&pool, &cumulative, &rows).expect("it fits");
         prop_assert_eq!(table.entries().len(), table.width() * lengths.len());
         for (i, &n) in lengths.iter().enumerate() {

@@ -200,3 +200,46 @@ fn outputs_may_not_overlap_and_inputs_may() {
     expect(None, |a| a.o.strides = [16, 64, 256, 1]);
     expect(Some("tensor.overlap"), |a| a.o.strides = [16, 64, 255, 1]);
 }
+
+#[test]
+fn contradictory_masks_are_those_that_no_key_of_any_query_passes() {
+    use qkvault_graph::expr::{Expr, key, key_len, query, query_len};
+    use qkvault_graph::{Band, Corner, Lengths, Mask};
+    let diagonals = [("top left", query() - key()), ("bottom right", (query() - query_len()) - (key() - key_len()))];
+    for (s_q, s_kv) in [(1, 1), (1, 4), (3, 3), (4, 2), (2, 5)] {
+        for (from, to) in (-6..6).flat_map(|from| (from - 1..7).map(move |to| (from, to))) {
+            for (corner, distance) in &diagonals {
+                let keep: Expr = distance.ge(from) & distance.le(to);
+                let band = |corner, left, right| Some(Band { corner, left, right });
+                for band in [
+                    None,
+                    band(Corner::TopLeft, None, Some(0)),
+                    band(Corner::BottomRight, Some(1), Some(0)),
+                    band(Corner::BottomRight, Some(2), None),
+                ] {
+                    let seen = (0..s_q).any(|row| {
+                        (0..s_kv).any(|col| {
+                            let shift = if *corner == "top left" { 0 } else { s_kv - s_q };
+                            let x = row - col + shift;
+                            (i64::from(from)..=i64::from(to)).contains(&x)
+                                && band.is_none_or(|b| b.keeps(row, col, s_q, s_kv))
+                        })
+                    });
+                    let mut a = Attention::bshd(1, (1, 1), (s_q, s_kv), 8, DType::F16);
+                    let keep = keep.build_predicate().expect("a predicate");
+                    a.mask = Mask { band, lengths: Lengths::Full, keep: Some(keep) };
+                    let refused = validate(a.clone()).err();
+                    assert_eq!(
+                        refused.is_some(),
+                        !seen,
+                        "{corner} {from}..={to} with {band:?} over {s_q}x{s_kv}: {refused:?}"
+                    );
+                    assert!(refused.is_none_or(|r| r.has("mask.contradiction")));
+                    // With lengths given at launch, what some lengths let through is no contradiction.
+                    a.mask.lengths = Lengths::PerSequence;
+                    assert!(!seen || validate(a).is_ok());
+                }
+            }
+        }
+    }
+}
