@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 
+use super::choices::{Rows, band, flag, rows, sometimes};
 use super::tensor::{self, Layout};
 use super::{Features, Space, Term};
 use crate::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Outputs, PaddedRows,
+    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Outputs, PaddedRows,
     ScoreExpr, Tensor, validate,
 };
 
@@ -32,60 +33,6 @@ pub(super) struct Recipe {
     padded_rows: bool,
     fp8: Option<(Fp8, [bool; 2])>,
     backward: Option<(bool, bool)>,
-}
-
-/// How the rows of the operands are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rows {
-    Dense,
-    /// Q and O packed, K and V too or dense.
-    Packed {
-        kv: bool,
-    },
-    /// K and V paged, Q and O dense or packed.
-    Paged {
-        packed_q: bool,
-    },
-}
-
-fn band() -> impl Strategy<Value = Band> {
-    let corner = prop::sample::select(vec![Corner::TopLeft, Corner::BottomRight]);
-    let bounds = prop_oneof![
-        3 => Just((None, Some(0))),
-        2 => (1..20_i64).prop_map(|l| (Some(l), Some(0))),
-        1 => (1..20_i64).prop_map(|l| (Some(l), None)),
-        1 => (0..9_i64).prop_map(|r| (None, Some(r))),
-        1 => (1..5_000_i64, 0..5_000_i64).prop_map(|(l, r)| (Some(l), Some(r))),
-    ];
-    (corner, bounds).prop_map(|(corner, (left, right))| Band { corner, left, right })
-}
-
-/// Present in some cases, where the space has it at all.
-fn sometimes<S: Strategy + 'static>(
-    on: bool,
-    probability: f64,
-    inner: impl Fn() -> S,
-) -> BoxedStrategy<Option<S::Value>>
-where
-    S::Value: Clone + 'static,
-{
-    if on { prop::option::weighted(probability, inner()).boxed() } else { Just(None).boxed() }
-}
-
-fn flag(on: bool, probability: f64) -> BoxedStrategy<bool> {
-    if on { prop::bool::weighted(probability).boxed() } else { Just(false).boxed() }
-}
-
-fn rows(on: bool) -> BoxedStrategy<Rows> {
-    if !on {
-        return Just(Rows::Dense).boxed();
-    }
-    prop_oneof![
-        3 => Just(Rows::Dense),
-        1 => any::<bool>().prop_map(|kv| Rows::Packed { kv }),
-        1 => any::<bool>().prop_map(|packed_q| Rows::Paged { packed_q }),
-    ]
-    .boxed()
 }
 
 pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {

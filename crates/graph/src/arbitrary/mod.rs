@@ -11,6 +11,7 @@
 //! ```
 
 mod attention;
+mod choices;
 mod fault;
 mod mutate;
 mod op_graph;

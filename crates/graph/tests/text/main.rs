@@ -1,5 +1,7 @@
 //! The text form: what was printed reads back, what cannot be read says where and why, and nothing panics.
 
+mod errors;
+
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Space};
 use qkvault_graph::expr::{TensorSpec, query, score, slot, tensor};
@@ -198,70 +200,4 @@ fn expressions_stand_on_a_line_or_in_braces_with_comments() {
     let b = read("q: f16 [1,2,8,8]\nscore: slot $cap: float; tanh(score / $cap) * $cap # softcap\nsink: yes");
     assert_eq!(a, b);
     assert_eq!((names(&a), names(&b)), (vec!["c"], vec!["cap"]));
-}
-
-#[test]
-fn errors_say_where_what_and_what_else() {
-    for (given, error) in [
-        (
-            "",
-            "line 1, column 1: found the end of the text, expected the field q, the only one that must be there: q: bf16 [1,32,512,128]",
-        ),
-        (
-            "\n# nothing\n heads: 3",
-            "line 3, column 2: found `heads`, expected a field: pass, q, k, v, o, mask, lengths, keep, score, sink, dropout, block_mask, outputs, padded_rows, fp8, d_o, d_q, d_k, d_v, d_sink or deterministic",
-        ),
-        ("q bf16", "line 1, column 3: found `bf16`, expected `:`"),
-        ("q: b16 [1,2,3,4]", "line 1, column 4: found `b16`, expected an element type such as bf16, or dims"),
-        ("q: [1,2,3,4]", "line 1, column 4: found dims, expected the element type of q before its dims"),
-        ("q: f16 [1,2,3]", "line 1, column 14: found ']', expected `,`"),
-        ("q: f16 [1,2,3,x]", "line 1, column 15: found `x`, expected an integer of 64 bits"),
-        (
-            "q: f16 [1,2,3,9999999999999999999]",
-            "line 1, column 15: found `9999999999999999999`, expected an integer of 64 bits",
-        ),
-        (
-            "q: f16 [1,2,3,4] bhds",
-            "line 1, column 18: found `bhds`, expected packed, paged, strides or a layout: bshd, sbhd, bhsd, bs3hd, bsh3d, sb3hd, sbh3d, b3hsd, bh3sd, bs2hd, bsh2d, sb2hd, sbh2d, b2hsd or bh2sd",
-        ),
-        (
-            "q: f16 [1,2,3,4] packed 7",
-            "line 1, column 25: found `7`, expected tokens and how many the buffer has room for",
-        ),
-        ("q: f16 [1,2,3,4] paged 7 of 8", "line 1, column 26: found `of`, expected x and the rows of a page"),
-        (
-            "q: f16 [1,2,3,4] paged 7 x 8 thd",
-            "line 1, column 30: found `thd`, expected strides or a layout: nhd or hnd",
-        ),
-        (
-            "q: f16 [1,4294967296,4294967296,8]",
-            "line 1, column 8: found dims [1, 4294967296, 4294967296, 8], expected dims whose strides as bshd fit 63 bits",
-        ),
-        ("q: f16 [1,2,3,4]\nq: f16 [1,2,3,4]", "line 2, column 1: found `q` a second time, expected each field once"),
-        ("q: f16 [1,2,3,4]\nmask: casual", "line 2, column 7: found `casual`, expected none, causal or band"),
-        ("q: f16 [1,2,3,4]\nmask: causal bottom", "line 2, column 14: found `bottom`, expected the end of the line"),
-        ("q: f16 [1,2,3,4]\nsink: maybe", "line 2, column 7: found `maybe`, expected yes or no"),
-        ("q: f16 [1,2,3,4]\nsink:", "line 2, column 6: found the end of the text, expected yes or no"),
-        (
-            "q: f16 [1,2,3,4]\noutputs: stats lse",
-            "line 2, column 16: found `lse`, expected none, or some of stats, max and sum_exp",
-        ),
-        (
-            "q: f16 [1,2,3,4]\ndropout: philox a lot",
-            "line 2, column 17: found `a`, expected a probability of zeroing, 0 up to but not 1",
-        ),
-        (
-            "q: f16 [1,2,3,4]\ndeterministic: yes",
-            "line 2, column 1: found `deterministic` in a forward, expected a line `pass: backward` beside it",
-        ),
-        ("q: f16 [1,2,3,4]\nkeep: key <= query @", "line 2, column 20: found @, expected a name after '@'"),
-        ("q: f16 [1,2,3,4]\nscore: {\n  score *\n}", "line 4, column 1: found the end, expected an expression"),
-        ("q: f16 [1,2,3,4]\nscore: { score", "line 2, column 15: found the end of the text, expected `}`"),
-        (
-            "q: f16 [1,2,3,4]\nscore: score + (key < 3)",
-            "line 2, column 8: found an expression with problems (at add: the right operand of 'add' is bool, but float or int is needed; turn the truth value into a number with select(1.0, 0.0)), expected one that is well typed",
-        ),
-    ] {
-        assert_eq!(text::parse(given).expect_err(given).to_string(), error, "{given}");
-    }
 }
