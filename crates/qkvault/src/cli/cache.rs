@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use qkvault_cache::{Depth, DiskLimits, EntryKind, Listed, parse_bytes};
-use qkvault_graph::codec;
+use qkvault_cache::{Depth, DiskLimits, EntryKind, Listed, Vault, parse_bytes};
+use qkvault_graph::{Refusal, codec};
 use qkvault_probe::PlanFacts;
 use serde_json::{Value, json};
 
@@ -56,14 +56,7 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
             }
         }
         Command::Ls => list(globals, &vault.ls().collect::<Vec<_>>()),
-        Command::Show { key } => {
-            let mut found = vault.ls().filter(|l| l.key.to_string().starts_with(key.as_str()));
-            let listed =
-                found.next().ok_or_else(|| anyhow::anyhow!("no entry's key begins with '{key}'; see `cache ls`"))?;
-            let bad = listed.header.is_err();
-            out::json(&detail(&listed));
-            return Ok(if bad { Outcome::Bad } else { Outcome::Good });
-        }
+        Command::Show { key } => return show(&vault, key),
         Command::Stats => stats(globals, &vault),
         Command::Verify { headers } => {
             let report = vault.verify(if *headers { Depth::Header } else { Depth::Payload });
@@ -107,6 +100,23 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
         }
     }
     Ok(Outcome::Good)
+}
+
+/// Everything known of the entry whose key begins so; a refusal with its reasons.
+fn show(vault: &Vault, digits: &str) -> anyhow::Result<Outcome> {
+    let found: Vec<Listed> = vault.ls().filter(|l| !l.shadowed && l.key.to_string().starts_with(digits)).collect();
+    let listed = match &found[..] {
+        [] => anyhow::bail!("no entry's key begins with '{digits}'; see `cache ls`"),
+        [one] => one,
+        many => anyhow::bail!("{} keys begin with '{digits}'; give more of its digits, see `cache ls`", many.len()),
+    };
+    let mut value = detail(listed);
+    let entry = vault.show(&listed.key).into_iter().next().and_then(|(_, entry)| entry.ok());
+    if let Some(refusal) = entry.filter(|e| e.kind == EntryKind::Refusal) {
+        value["reasons"] = json!(codec::decode::<Refusal>(&refusal.payload)?);
+    }
+    out::json(&value);
+    Ok(if listed.header.is_err() { Outcome::Bad } else { Outcome::Good })
 }
 
 fn age(listed: &Listed) -> String {
@@ -163,7 +173,7 @@ fn detail(listed: &Listed) -> Value {
     value
 }
 
-fn stats(globals: &Globals, vault: &qkvault_cache::Vault) {
+fn stats(globals: &Globals, vault: &Vault) {
     let usage = vault.usage();
     let (mut plans, mut refusals, mut bad) = (0, 0, 0);
     let mut targets: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();

@@ -135,8 +135,8 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
 fn start_log() {
     use std::io::IsTerminal as _;
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("QKVAULT_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,cudnn=off,qkvault_cache=error"));
+    let filter =
+        EnvFilter::try_from_env("QKVAULT_LOG").unwrap_or_else(|_| EnvFilter::new("warn,cudnn=off,qkvault_cache=error"));
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     let _ = log.try_init();

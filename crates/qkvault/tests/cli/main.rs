@@ -1,0 +1,13 @@
+//! The `qkvault` command as people and scripts meet it: run as a program, judged by its output, its exit code and the vault it
+//! leaves. Nothing here has a GPU; what compiles, compiles with the real cuDNN.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+mod bad_input;
+mod cache;
+mod faults;
+mod kit;
+mod models;
+mod others;
+mod packs;
+mod warm;

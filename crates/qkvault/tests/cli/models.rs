@@ -1,0 +1,64 @@
+//! The published models: each compiles, or what is not supported is named.
+
+use crate::kit::Place;
+
+const MODELS: [&str; 8] = [
+    "bert-base",
+    "deepseek-v3",
+    "gemma-2-27b",
+    "gpt-oss-20b",
+    "llama-3.1-8b",
+    "mistral-7b-v0.1",
+    "mpt-7b",
+    "qwen2.5-7b",
+];
+
+/// What is refused in these shapes, as (model, phase, code): reviewed when it changes.
+const REFUSED: [(&str, &str, &str); 1] = [("mpt-7b", "decode", "score.one-query-index")];
+
+fn warm(version: &str) {
+    let Some(place) = Place::with_cudnn(version) else { return };
+    let models: Vec<String> = MODELS.iter().map(|m| format!("--model ../../models/{m}.json")).collect();
+    let (code, report) = place.json(&format!("warm {} --seq 512 --batch 1 --target h200", models.join(" ")));
+    let plans = report["plans"].as_array().unwrap();
+    let mut refused = Vec::new();
+    for plan in plans {
+        let what = plan["what"].as_str().unwrap();
+        match plan["status"].as_str().unwrap() {
+            "built" => assert!(plan["bytes"].as_u64() > Some(20_000), "{plan:#}"),
+            "refused" => {
+                let (model, phase) =
+                    (what.split(' ').next().unwrap(), if what.contains("decode") { "decode" } else { "prefill" });
+                let codes: Vec<&str> =
+                    plan["reasons"].as_array().unwrap().iter().map(|r| r["code"].as_str().unwrap()).collect();
+                refused.push((model.to_owned(), phase, codes.join(" ")));
+            }
+            other => panic!("{other}: {plan:#}"),
+        }
+    }
+    let expected: Vec<_> = REFUSED.iter().map(|&(m, p, c)| (m.to_owned(), p, c.to_owned())).collect();
+    assert_eq!(refused, expected);
+    assert_eq!(code, i32::from(!refused.is_empty()));
+    // Every model and every phase it has is there, alone or beside another model that needs the same.
+    let uses: Vec<&str> =
+        plans.iter().flat_map(|p| p["uses"].as_array().unwrap()).map(|u| u.as_str().unwrap()).collect();
+    for model in MODELS {
+        let phases = if model == "bert-base" { &["prefill"][..] } else { &["prefill", "decode"] };
+        for phase in phases {
+            assert!(
+                uses.iter().any(|u| u.starts_with(model) && u.contains(phase)),
+                "no {phase} of {model} in {uses:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_published_models_compile_with_9_27() {
+    warm("9.27.0");
+}
+
+#[test]
+fn the_published_models_compile_with_9_19() {
+    warm("9.19.0");
+}

@@ -1,0 +1,97 @@
+//! `pack` and `unpack`: a vault as one file, sealed or not, whole or in part, and never half.
+
+use crate::kit::{Place, fields, numbers};
+
+/// A vault with four plans: prefill and decode, in two types.
+fn filled() -> Option<Place> {
+    let place = Place::with_cudnn("9.27.0")?;
+    for dtype in ["bf16", "f16"] {
+        let words = format!("warm --model ../../models/qwen2.5-7b.json --seq 128 --batch 1 --dtype {dtype}");
+        place.run(&words).good();
+    }
+    assert_eq!(place.entries().len(), 4);
+    Some(place)
+}
+
+#[test]
+fn a_pack_carries_a_vault_to_another_machine() {
+    let Some(from) = filled() else { return };
+    let pack = from.path("plans.qkvpack").display().to_string();
+    let (code, report) = from.json(&format!("pack {pack}"));
+    fields(&report, &["entries", "plain_bytes", "packed_bytes", "skipped"]);
+    assert_eq!((code, &report["entries"]), (0, &4.into()));
+    assert!(from.run(&format!("pack {pack}")).good().contains("do not publish"));
+
+    let to = Place::with_cudnn("9.27.0").unwrap();
+    let (code, checked) = to.json(&format!("unpack {pack} --verify-only"));
+    assert_eq!((code, &checked["entries"]), (0, &4.into()));
+    assert!(to.entries().is_empty(), "a check stores nothing");
+    let (_, report) = to.json(&format!("unpack {pack}"));
+    assert_eq!(numbers(&report, ["stored", "already"]), [4, 0]);
+    assert!(to.run(&format!("unpack {pack}")).good().starts_with("0 stored, 4 were there, of 4"));
+    let (_, warm) = to.json("warm --model ../../models/qwen2.5-7b.json --seq 128 --batch 1");
+    assert_eq!(numbers(&warm, ["built", "hits"]), [0, 2], "what came is what was compiled");
+    assert_eq!(to.json("cache verify").1["good"], 4);
+}
+
+#[test]
+fn a_part_can_be_packed_and_a_part_unpacked() {
+    let Some(from) = filled() else { return };
+    let pack = from.path("part.qkvpack").display().to_string();
+    for (select, entries) in [
+        ("--only-what f16", 4), // bf16 contains it, too
+        ("--only-what bf16", 2),
+        ("--only-what causal", 2),
+        ("--only-target sm_90", 4),
+        ("--only-target sm_80", 0),
+    ] {
+        let (code, report) = from.json(&format!("pack {pack} {select}"));
+        assert_eq!((code, &report["entries"]), (0, &entries.into()), "{select}");
+    }
+    let key = from.entries()[0].file_name().unwrap().to_string_lossy()[..16].to_owned();
+    from.run(&format!("pack {pack}")).good();
+    let to = Place::new();
+    let (_, report) = to.json(&format!("unpack {pack} --key {key}"));
+    assert_eq!(numbers(&report, ["entries", "selected", "stored"]), [4, 1, 1]);
+    assert_eq!(to.entries()[0].file_name(), from.entries()[0].file_name());
+}
+
+#[test]
+fn a_sealed_pack_opens_with_its_secret_alone() {
+    let Some(from) = filled() else { return };
+    let pack = from.path("sealed.qkvpack").display().to_string();
+    let secret = from.file("secret", "correct horse battery staple, and some more of it");
+    let wrong = from.file("wrong", "incorrect horse battery staple, and some more of it");
+    let weak = from.file("weak", "short");
+    from.run(&format!("pack {pack} --seal {weak}")).failed(1, &["32"]);
+    from.run(&format!("pack {pack} --seal {}", from.path("absent").display())).failed(1, &["absent"]);
+    assert!(!from.path("sealed.qkvpack").exists(), "a pack that was not made is not there");
+    from.run(&format!("pack {pack} --seal {secret}")).good();
+    let to = Place::new();
+    to.run(&format!("unpack {pack} --seal {wrong}")).failed(1, &["seal"]);
+    to.run(&format!("unpack {pack}")).failed(1, &["seal"]);
+    assert!(to.entries().is_empty(), "nothing of it was stored");
+    to.run(&format!("unpack {pack} --seal {secret}")).good();
+    assert_eq!(to.entries().len(), 4);
+}
+
+#[test]
+fn a_damaged_pack_stores_nothing_and_harms_nothing() {
+    let Some(place) = filled() else { return };
+    let pack = place.path("plans.qkvpack");
+    place.run(&format!("pack {}", pack.display())).good();
+    let bytes = std::fs::read(&pack).unwrap();
+    let (half, mut flipped) = (&bytes[..bytes.len() / 2], bytes.clone());
+    flipped[bytes.len() * 3 / 4] ^= 1;
+    for (name, content) in [("half", half), ("flipped", &flipped[..]), ("foreign", b"no pack at all"), ("empty", b"")] {
+        std::fs::write(place.path(name), content).unwrap();
+        let to = Place::new();
+        for option in ["", "--verify-only"] {
+            to.run(&format!("unpack {} {option}", place.path(name).display())).failed(1, &[]);
+        }
+        assert!(to.entries().is_empty(), "{name}: something was stored");
+    }
+    place.run("unpack /nonexistent.qkvpack").failed(1, &["/nonexistent.qkvpack"]);
+    place.run("pack /nonexistent/x.qkvpack").failed(1, &["/nonexistent"]);
+    assert_eq!(place.json("cache verify").1["good"], 4);
+}
