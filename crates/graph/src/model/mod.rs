@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::expr::library;
 use crate::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Tensor};
 
 /// A model's attention layers.
@@ -175,13 +176,10 @@ impl LayerKind {
     fn score(&self) -> Result<Option<crate::ScoreExpr>, Refusal> {
         let mut score = crate::expr::score();
         if self.softcap.is_some() {
-            let cap = crate::expr::slot("softcap");
-            score = (score / cap.clone()).tanh() * cap;
+            score = library::softcap(score, crate::expr::slot("softcap"));
         }
         if self.alibi_bias_max.is_some() {
-            let slopes = crate::expr::TensorSpec::new(DType::F32, [1, self.heads.unsigned_abs(), 1, 1]);
-            let distance = (crate::expr::key() - crate::expr::query()).to_float();
-            score = score + crate::expr::tensor("alibi_slopes", slopes) * distance;
+            score = library::alibi(score, self.heads.unsigned_abs());
         }
         if self.softcap.is_none() && self.alibi_bias_max.is_none() {
             return Ok(None);

@@ -8,9 +8,10 @@ use cudarc::driver::sys::CUevent_flags;
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadedPlan, PrepareError, Prepared, Session};
-use qkvault_graph::{Policy, Role, Valid};
+use qkvault_graph::expr::library;
+use qkvault_graph::{DType, Policy, Role, Valid};
 use qkvault_probe::{BuildPolicy, Compiler, PlanError, Planner};
-use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
+use qkvault_reference::{Buffer, Inputs, Tolerance, View, compare_rows, forward_rows};
 use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
 
@@ -88,6 +89,7 @@ impl Run<'_> {
         let plan = &prepared.plan;
         let mut inputs = Inputs::random(self.attention, self.args.seed).map_err(failed)?;
         inputs.set_f32(Role::Scale, self.job.uses[0].scale);
+        self.slopes(&mut inputs);
         let mut memory = Memory::upload(self.stream, self.attention, plan, &inputs)?;
         let times = {
             let mut bound = memory.bind(plan, &inputs, self.stream)?;
@@ -99,20 +101,36 @@ impl Run<'_> {
         Ok(self.tell(plan, prepare_ms, &checks, &times))
     }
 
+    /// ALiBi's slopes are the usual ones, not random: a model's attention is run as the model would.
+    fn slopes(&self, inputs: &mut Inputs) {
+        let Some(score) = &self.attention.score else { return };
+        if let Some(tensor) = score.tensor_named(library::ALIBI_SLOPES) {
+            let slopes = library::alibi_slopes(self.attention.q.heads() as usize);
+            let buffer = Buffer::of(DType::F32, slopes.into_iter().map(f64::from));
+            inputs.insert(Role::ScoreTensor(tensor.0 as u16), buffer);
+        }
+    }
+
     /// Time from the vault's file to a plan on the device, in milliseconds: read and checked from disk, given to cuDNN.
     fn load_again(&self, prepared: &Prepared<LoadedPlan>) -> Result<Load, Failure> {
-        // A vault of its own remembers nothing: the plan comes from the file.
+        // A vault of its own remembers nothing: each time the plan comes from the file.
         let Some(folder) = self.planner.vault().folder() else { return Ok(Load::default()) };
-        let vault = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)).map_err(failed)?;
-        let planner = Planner::new(vault, None);
-        let started = Instant::now();
-        let answer =
-            planner.plan(self.attention, &prepared.target, self.policy, BuildPolicy::LoadOnly).map_err(failed)?;
-        let vault_ms = started.elapsed().as_secs_f64() * 1e3;
-        let plan = answer.outcome.map_err(failed)?;
-        let started = Instant::now();
-        self.session.load(&plan).map_err(failed)?;
-        Ok(Load { vault_ms, load_ms: started.elapsed().as_secs_f64() * 1e3 })
+        let (mut vault_ms, mut load_ms) = (Vec::new(), Vec::new());
+        for _ in 0..LOADS {
+            let options = VaultOptions::in_folder(folder).mode(Mode::ReadOnly);
+            let planner = Planner::new(Vault::open(options).map_err(failed)?, None);
+            let started = Instant::now();
+            let answer =
+                planner.plan(self.attention, &prepared.target, self.policy, BuildPolicy::LoadOnly).map_err(failed)?;
+            vault_ms.push(started.elapsed().as_secs_f64() * 1e3);
+            let plan = answer.outcome.map_err(failed)?;
+            let started = Instant::now();
+            let loaded = self.session.load(&plan).map_err(failed)?;
+            load_ms.push(started.elapsed().as_secs_f64() * 1e3);
+            drop(loaded);
+        }
+        let of = |times: &mut [f64]| median(times).unwrap_or_default();
+        Ok(Load { vault_ms: of(&mut vault_ms), load_ms: of(&mut load_ms) })
     }
 
     /// Rows of every output against float64, and whether all of it was written.
@@ -128,7 +146,9 @@ impl Run<'_> {
             let unwritten = (0..actual.len()).filter(|&i| actual.is_poison(i)).count();
             let whole =
                 self.attention.mask.lengths == qkvault_graph::Lengths::Full && self.attention.o.order().is_some();
-            let good = found.good && (unwritten == 0 || !whole);
+            // A log-sum-exp in the thousands has an f32 step of more than the absolute bound.
+            let fine = found.good || (role == Role::Stats && found.relative < 1e-6 && found.non_finite == 0);
+            let good = fine && (unwritten == 0 || !whole);
             checks.push(Check {
                 role,
                 relative: found.relative,
@@ -235,7 +255,10 @@ impl Run<'_> {
     }
 }
 
-/// Times of one load.
+/// Times a plan is loaded, for a median.
+const LOADS: usize = 5;
+
+/// Times of one load, each a median.
 #[derive(Default)]
 struct Load {
     vault_ms: f64,
