@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-sys", &[]),
     ("qkvault-cache", &[]),
     ("qkvault-headless", &[]),
+    ("qkvault-object-store", &["qkvault-cache"]),
     ("qkvault-reference", &["qkvault-graph"]),
     ("qkvault-probe", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-headless"]),
     ("qkvault-exec", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-probe", "qkvault-headless"]),
