@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use qkvault_graph::expr::library::{alibi, document_mask, softcap};
+use qkvault_graph::expr::library::{alibi, document_mask, prefix_lm, softcap};
 use qkvault_graph::expr::{score, slot};
 use qkvault_graph::{Attention, Band, Corner, DType, Form, Order, Outputs, Storage, Tensor};
 
@@ -47,10 +47,12 @@ pub enum Extra {
     Softcap,
     /// ALiBi, slopes in a tensor.
     Alibi,
-    /// A document mask as the keep predicate.
-    Documents,
     /// Philox dropout.
     Dropout,
+    /// A causal mask with a prefix that is seen whole, as the keep predicate.
+    Prefix,
+    /// A document mask as the keep predicate.
+    Documents,
 }
 
 /// How the operands lie in memory.
@@ -109,11 +111,12 @@ impl Case {
             Extra::Sink => a.with_sink(),
             Extra::Softcap => a.with_score(softcap(score(), slot("softcap")).build_score().unwrap()),
             Extra::Alibi => a.with_score(alibi(score(), h_q.unsigned_abs()).build_score().unwrap()),
+            Extra::Dropout => a.with_dropout(0.1),
+            Extra::Prefix => a.with_keep(prefix_lm("prefix", batch).build_predicate().unwrap()),
             Extra::Documents => {
                 let keep = document_mask("query_documents", "key_documents", batch, queries, keys);
                 a.with_keep(keep.build_predicate().unwrap())
             }
-            Extra::Dropout => a.with_dropout(0.1),
         }
     }
 }

@@ -27,7 +27,8 @@ const OUTPUTS: [Outputs; 4] = [
     Outputs { stats: false, max: true, sum_exp: true },
     Outputs { stats: true, max: true, sum_exp: true },
 ];
-const EXTRAS: [Extra; 6] = [Extra::Plain, Extra::Sink, Extra::Softcap, Extra::Alibi, Extra::Documents, Extra::Dropout];
+const EXTRAS: [Extra; 7] =
+    [Extra::Plain, Extra::Sink, Extra::Softcap, Extra::Alibi, Extra::Dropout, Extra::Prefix, Extra::Documents];
 const LAYOUTS: [Layout; 4] =
     [Layout::Each(Order::Bshd), Layout::Each(Order::Sbhd), Layout::Each(Order::Bhsd), Layout::Parts];
 /// What users get, and what they may ask for.
@@ -48,6 +49,7 @@ const COLUMNS: [usize; 11] = [
     GPUS.len(),
 ];
 const OUTPUT: usize = 6;
+const EXTRA: usize = 7;
 const FORM: usize = 9;
 
 type Row = [usize; COLUMNS.len()];
@@ -88,6 +90,8 @@ pub fn rows(version: CudnnVersion) -> Vec<Case> {
         // All outputs together are refused before the library is asked: one row above shows it.
         columns[OUTPUT] -= 1;
     }
+    // The document mask as the library of expressions writes it compares two operands, which no version takes: one row.
+    columns[EXTRA] -= 1;
     for row in pairs(&columns) {
         if !rows.contains(&row) {
             rows.push(row);
@@ -152,7 +156,7 @@ mod tests {
             names.sort();
             names.dedup();
             assert_eq!(names.len(), rows.len());
-            for extra in EXTRAS {
+            for &extra in &EXTRAS[..EXTRAS.len() - 1] {
                 for band in BANDS {
                     assert!(rows.iter().any(|r| (r.extra, r.band) == (extra, band)), "{extra:?} {band:?}");
                 }
