@@ -7,10 +7,10 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUevent_flags;
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_exec::cudarc;
-use qkvault_exec::{Bound, Device, LoadedPlan, PrepareError, Prepared, Session};
+use qkvault_exec::{Bound, Device, LoadedPlan, PrepareError, Session};
 use qkvault_graph::expr::library;
 use qkvault_graph::{DType, Policy, Role, Valid};
-use qkvault_probe::{BuildPolicy, Compiler, PlanError, Planner};
+use qkvault_probe::{BuildPolicy, Compiler, Plan, PlanError, Planner};
 use qkvault_reference::{Buffer, Inputs, Tolerance, View, compare_rows, forward_rows};
 use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
@@ -34,14 +34,14 @@ pub(super) fn run(
     let planner = Planner::new(open_vault(globals)?, compiler);
     let stream = device.context().new_stream()?;
     let target = session.target()?;
-    let mut loads = Vec::new();
+    let loads = start_up(args, policy, jobs, &session, &planner);
     let rows = jobs
         .iter()
         .map(|job| match &job.attention {
             Err(refusal) => Row::failed(job, "refused", refusal.to_string()),
             Ok(attention) => {
                 let run = Run { args, policy, session: &session, planner: &planner, stream: &stream, job, attention };
-                let row = run.row(&mut loads).unwrap_or_else(|(status, why)| Row::failed(job, status, why));
+                let row = run.row().unwrap_or_else(|(status, why)| Row::failed(job, status, why));
                 out::note(&format!("{} {}", row.status, row.what));
                 row
             }
@@ -74,7 +74,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn row(&self, loads: &mut Vec<Load>) -> Result<Row, Failure> {
+    fn row(&self) -> Result<Row, Failure> {
         let started = Instant::now();
         let prepared = self
             .session
@@ -85,7 +85,6 @@ impl Run<'_> {
                 other => failed(other),
             })?;
         let prepare_ms = started.elapsed().as_secs_f64() * 1e3;
-        loads.push(self.load_again(&prepared)?);
         let plan = &prepared.plan;
         let mut inputs = Inputs::random(self.attention, self.args.seed).map_err(failed)?;
         inputs.set_f32(Role::Scale, self.job.uses[0].scale);
@@ -109,28 +108,6 @@ impl Run<'_> {
             let buffer = Buffer::of(DType::F32, slopes.into_iter().map(f64::from));
             inputs.insert(Role::ScoreTensor(tensor.0 as u16), buffer);
         }
-    }
-
-    /// Time from the vault's file to a plan on the device, in milliseconds: read and checked from disk, given to cuDNN.
-    fn load_again(&self, prepared: &Prepared<LoadedPlan>) -> Result<Load, Failure> {
-        // A vault of its own remembers nothing: each time the plan comes from the file.
-        let Some(folder) = self.planner.vault().folder() else { return Ok(Load::default()) };
-        let (mut vault_ms, mut load_ms) = (Vec::new(), Vec::new());
-        for _ in 0..LOADS {
-            let options = VaultOptions::in_folder(folder).mode(Mode::ReadOnly);
-            let planner = Planner::new(Vault::open(options).map_err(failed)?, None);
-            let started = Instant::now();
-            let answer =
-                planner.plan(self.attention, &prepared.target, self.policy, BuildPolicy::LoadOnly).map_err(failed)?;
-            vault_ms.push(started.elapsed().as_secs_f64() * 1e3);
-            let plan = answer.outcome.map_err(failed)?;
-            let started = Instant::now();
-            let loaded = self.session.load(&plan).map_err(failed)?;
-            load_ms.push(started.elapsed().as_secs_f64() * 1e3);
-            drop(loaded);
-        }
-        let of = |times: &mut [f64]| median(times).unwrap_or_default();
-        Ok(Load { vault_ms: of(&mut vault_ms), load_ms: of(&mut load_ms) })
     }
 
     /// Rows of every output against float64, and whether all of it was written.
@@ -255,14 +232,44 @@ impl Run<'_> {
     }
 }
 
-/// Times a plan is loaded, for a median.
-const LOADS: usize = 5;
+/// How often the start of a process is repeated, for medians.
+const STARTS: usize = 7;
 
-/// Times of one load, each a median.
-#[derive(Default)]
+/// Times of one load, in milliseconds.
 struct Load {
+    /// Looked up, read from its file, checked.
     vault_ms: f64,
+    /// Given to cuDNN.
     load_ms: f64,
+}
+
+/// What a process does when it starts: every plan, one after another, from the vault's files to the device.
+///
+/// Each pass has a vault of its own that remembers nothing, and keeps its plans until its end.
+fn start_up(args: &Args, policy: &Policy, jobs: &[Job], session: &Session, planner: &Planner) -> Vec<Load> {
+    let Some(folder) = planner.vault().folder() else { return Vec::new() };
+    let mut loads = Vec::new();
+    for _ in 0..if args.rounds == 0 { 1 } else { STARTS } {
+        let Ok(vault) = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)) else { return loads };
+        let (planner, mut kept) = (Planner::new(vault, None), Vec::new());
+        for attention in jobs.iter().filter_map(|job| job.attention.as_ref().ok()) {
+            let started = Instant::now();
+            let Some(plan) = find(&planner, attention, session, policy) else { continue };
+            let vault_ms = started.elapsed().as_secs_f64() * 1e3;
+            let started = Instant::now();
+            let Ok(loaded) = session.load(&plan) else { continue };
+            loads.push(Load { vault_ms, load_ms: started.elapsed().as_secs_f64() * 1e3 });
+            kept.push(loaded);
+        }
+    }
+    loads
+}
+
+/// The stored plan for this machine, looked for in the order in which `Session::prepare` does.
+fn find(planner: &Planner, attention: &Valid, session: &Session, policy: &Policy) -> Option<Arc<Plan>> {
+    let here = session.target().ok()?;
+    let look = |target| planner.plan(attention, &target, policy, BuildPolicy::LoadOnly).ok()?.outcome.ok();
+    qkvault_exec::candidates(&here).into_iter().find_map(look)
 }
 
 struct Check {
