@@ -34,7 +34,7 @@ pub(super) fn run(
     let planner = Planner::new(open_vault(globals)?, compiler);
     let stream = device.context().new_stream()?;
     let target = session.target()?;
-    let loads = start_up(args, policy, jobs, &session, &planner);
+    let loads = load_times(args, policy, jobs, &session, &planner);
     let rows = jobs
         .iter()
         .map(|job| match &job.attention {
@@ -232,8 +232,8 @@ impl Run<'_> {
     }
 }
 
-/// How often the start of a process is repeated, for medians.
-const STARTS: usize = 7;
+/// How often each plan is loaded, for medians.
+const LOADS: usize = 21;
 
 /// Times of one load, in milliseconds.
 struct Load {
@@ -243,23 +243,26 @@ struct Load {
     load_ms: f64,
 }
 
-/// What a process does when it starts: every plan, one after another, from the vault's files to the device.
+/// Loads every plan from the vault's file to the device, many times; a median for each plan.
 ///
-/// Each pass has a vault of its own that remembers nothing, and keeps its plans until its end.
-fn start_up(args: &Args, policy: &Policy, jobs: &[Job], session: &Session, planner: &Planner) -> Vec<Load> {
+/// Each time the vault is another one that remembers nothing. The first loads of a process wait for cuDNN's own libraries.
+fn load_times(args: &Args, policy: &Policy, jobs: &[Job], session: &Session, planner: &Planner) -> Vec<Load> {
     let Some(folder) = planner.vault().folder() else { return Vec::new() };
     let mut loads = Vec::new();
-    for _ in 0..if args.rounds == 0 { 1 } else { STARTS } {
-        let Ok(vault) = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)) else { return loads };
-        let (planner, mut kept) = (Planner::new(vault, None), Vec::new());
-        for attention in jobs.iter().filter_map(|job| job.attention.as_ref().ok()) {
+    for attention in jobs.iter().filter_map(|job| job.attention.as_ref().ok()) {
+        let (mut vault_ms, mut load_ms) = (Vec::new(), Vec::new());
+        for _ in 0..if args.rounds == 0 { 1 } else { LOADS } {
+            let Ok(vault) = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)) else { return loads };
+            let planner = Planner::new(vault, None);
             let started = Instant::now();
-            let Some(plan) = find(&planner, attention, session, policy) else { continue };
-            let vault_ms = started.elapsed().as_secs_f64() * 1e3;
+            let Some(plan) = find(&planner, attention, session, policy) else { break };
+            vault_ms.push(started.elapsed().as_secs_f64() * 1e3);
             let started = Instant::now();
-            let Ok(loaded) = session.load(&plan) else { continue };
-            loads.push(Load { vault_ms, load_ms: started.elapsed().as_secs_f64() * 1e3 });
-            kept.push(loaded);
+            let Ok(_loaded) = session.load(&plan) else { break };
+            load_ms.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+        if let (Some(vault_ms), Some(load_ms)) = (median(&mut vault_ms), median(&mut load_ms)) {
+            loads.push(Load { vault_ms, load_ms });
         }
     }
     loads
