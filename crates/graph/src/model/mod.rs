@@ -125,7 +125,7 @@ impl LayerKind {
     ///
     /// A phase the model does not have: an encoder does not decode.
     pub fn attention(&self, phase: Phase, batch: i64, seq: i64) -> Result<Attention, Refusal> {
-        let a = match phase {
+        let mut a = match phase {
             Phase::Prefill => self.shape(batch, (seq, seq)),
             Phase::Decode if !self.causal => {
                 return Err(Reason::new(
@@ -144,7 +144,6 @@ impl LayerKind {
             },
         };
         let corner = if phase == Phase::Prefill { Corner::TopLeft } else { Corner::BottomRight };
-        let mut a = a;
         if self.causal || self.window.is_some() {
             let right = self.causal.then_some(0);
             a = a.with_band(Band { corner, left: self.window, right });

@@ -1,7 +1,6 @@
 //! `pack` and `unpack`: a vault, or a part of it, as one file.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -68,18 +67,14 @@ fn seal(path: Option<&Path>) -> anyhow::Result<Option<SealKey>> {
     Ok(Some(SealKey::from_secret(&secret)?))
 }
 
-/// Runs `pack`. The file is written beside its place and renamed, so that half a pack is never found.
+/// Runs `pack`.
 pub(super) fn pack(globals: &Globals, args: &PackArgs) -> anyhow::Result<Outcome> {
     let vault = open_vault(globals)?;
     let options = PackOptions { level: args.level, seal: seal(args.seal.as_deref())? };
-    let folder = args.out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)
-        .with_context(|| format!("{} cannot be written to", folder.display()))?;
     let select = &args.select;
-    let report = vault.pack(|h| select.takes(&h.target, &h.what, &h.key.to_string()), &options, &mut file)?;
-    file.flush()?;
-    file.as_file().sync_all()?;
-    file.persist(&args.out).with_context(|| format!("{} could not be written", args.out.display()))?;
+    let report = vault
+        .pack_file(|h| select.takes(&h.target, &h.what, &h.key.to_string()), &options, &args.out)
+        .with_context(|| format!("{} could not be written", args.out.display()))?;
     if globals.json {
         out::json(&json!({
             "entries": report.entries, "plain_bytes": report.plain_bytes, "packed_bytes": report.packed_bytes,
