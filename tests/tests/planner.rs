@@ -5,7 +5,7 @@
 use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
-use qkvault_graph::{Attention, Band, CudnnVersion, DType, Policy, Refusal, Target, Valid, validate};
+use qkvault_graph::{Attention, Band, CudnnVersion, DType, Policy, Refusal, Role, Target, Tensor, Valid, validate};
 use qkvault_probe::{Answer, BuildPolicy, Compiler, Failure, Plan, PlanError, Planner};
 use qkvault_tests::cudnn::{compiler, target};
 
@@ -192,4 +192,22 @@ fn what_lowering_refuses_has_no_plan_key() {
     let answer = bench.ask(&bench.planner(), &validate(attention).unwrap(), BuildPolicy::BuildIfMissing).unwrap();
     assert_eq!(answer.key, None);
     assert!(refusal(answer).has("not-built.block-mask"));
+}
+
+#[test]
+fn one_plan_serves_packed_buffers_of_every_capacity_and_each_is_told_its_own_reach() {
+    let Some(bench) = Bench::new() else { return };
+    let planner = bench.planner();
+    let packed = |tokens| {
+        let t = Tensor::thd(4, 8, 256, 64, tokens, DType::BF16);
+        validate(Attention::forward(t, t, t, t).with_lengths()).unwrap()
+    };
+    let reach = |answer: &Answer| {
+        let plan = answer.outcome.as_ref().unwrap_or_else(|refusal| panic!("{refusal}"));
+        plan.facts.bindings.iter().find(|b| b.role == Role::Q).unwrap().bytes
+    };
+    let small = bench.ask(&planner, &packed(100), BuildPolicy::BuildIfMissing).unwrap();
+    let large = bench.ask(&planner, &packed(1000), BuildPolicy::LoadOnly).unwrap();
+    assert_eq!(small.key, large.key);
+    assert_eq!((reach(&small), reach(&large)), (100 * 8 * 64 * 2, 1000 * 8 * 64 * 2));
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::op::{Constant, TensorId, TensorKind};
-use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, codec};
+use qkvault_graph::{
+    Attention, CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, codec,
+};
 use serde::{Deserialize, Serialize};
 
 /// Alignment in bytes that every operand is declared with, as cuDNN's own front end does.
@@ -107,7 +109,10 @@ pub enum BadPlan {
 }
 
 /// The operands of an op graph, in order of unique id.
-pub(crate) fn bindings(graph: &OpGraph, backward: bool) -> Vec<Binding> {
+///
+/// How far a packed operand reaches is decided at launch by its offsets; it counts as the room that its description gives.
+pub(crate) fn bindings(graph: &OpGraph, attention: &Attention) -> Vec<Binding> {
+    let backward = attention.is_backward();
     let mut list: Vec<(i64, Binding)> = graph
         .tensors
         .iter()
@@ -118,7 +123,8 @@ pub(crate) fn bindings(graph: &OpGraph, backward: bool) -> Vec<Binding> {
                 TensorKind::Virtual | TensorKind::Constant(_) => return None,
             };
             let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
-            let bytes = span.unsigned_abs() * t.dtype.size() as u64;
+            let packed = t.offsets.and_then(|_| attention.stored(role)?.span());
+            let bytes = packed.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
             let output = role.is_output(backward);
             // A number on the host is read where it lies; operands must lie as they were declared.
             let alignment = if slot { t.dtype.size() } else { ALIGNMENT } as u32;
@@ -127,6 +133,19 @@ pub(crate) fn bindings(graph: &OpGraph, backward: bool) -> Vec<Binding> {
         .collect();
     list.sort_unstable_by_key(|(uid, _)| *uid);
     list.into_iter().map(|(_, binding)| binding).collect()
+}
+
+/// The plan with the capacities of an attention's packed operands, which are not under its key: it may have been compiled for
+/// an attention that has others.
+pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attention) -> Arc<Plan> {
+    if graph.tensors.iter().all(|t| t.offsets.is_none()) {
+        return plan;
+    }
+    let bindings = bindings(graph, attention);
+    if plan.facts.bindings == bindings {
+        return plan;
+    }
+    Arc::new(Plan { facts: PlanFacts { bindings, ..plan.facts.clone() }, blob: Arc::clone(&plan.blob) })
 }
 
 /// The fixed numbers of an op graph.

@@ -138,6 +138,8 @@ impl Planner {
             BuildPolicy::LoadOnly => look(&vault, &job, false)?,
             BuildPolicy::BuildIfMissing => self.obtain(&vault, &job)?,
         };
+        // One plan serves every capacity of packed buffers; how much of them a launch may reach is this attention's own.
+        let outcome = outcome.map(|plan| plan::for_capacity(plan, &graph, attention));
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
         Ok(Answer { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
     }
@@ -178,7 +180,7 @@ impl Planner {
                     workspace: compiled.workspace,
                     compile_ms: compiled.milliseconds,
                     blob_bytes: compiled.blob.len() as u64,
-                    bindings: plan::bindings(job.graph, job.attention.is_backward()),
+                    bindings: plan::bindings(job.graph, job.attention),
                     fixed: plan::fixed(job.graph),
                 };
                 Ok(Plan { facts, blob: compiled.blob.into() }.to_entry(job.target))

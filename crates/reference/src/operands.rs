@@ -197,25 +197,9 @@ fn block_scales(t: &Tensor, along_rows: bool) -> Tensor {
     }
 }
 
-/// The offsets that a packed operand is found by. Stats, Max and Sum_exp share theirs.
-pub(crate) const fn offsets_of(role: Role) -> Option<Packed> {
-    match role {
-        Role::Q => Some(Packed::Q),
-        Role::K => Some(Packed::K),
-        Role::V => Some(Packed::V),
-        Role::O => Some(Packed::O),
-        Role::Stats | Role::Max | Role::SumExp => Some(Packed::Stats),
-        Role::DO => Some(Packed::DO),
-        Role::DQ => Some(Packed::DQ),
-        Role::DK => Some(Packed::DK),
-        Role::DV => Some(Packed::DV),
-        _ => None,
-    }
-}
-
 fn offsets(list: &mut List, batch: i64) {
     let packed = list.0.iter().filter(|o| matches!(o.tensor.storage, Storage::Packed { .. }));
-    let mut which: Vec<Packed> = packed.filter_map(|o| offsets_of(o.role)).collect();
+    let mut which: Vec<Packed> = packed.filter_map(|o| o.role.offsets()).collect();
     which.sort_unstable();
     which.dedup();
     for packed in which {

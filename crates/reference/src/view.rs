@@ -2,7 +2,7 @@
 
 use qkvault_graph::{Attention, Lengths, Role, Storage, Tensor};
 
-use crate::operands::{Operand, offsets_of, operand};
+use crate::operands::{Operand, operand};
 use crate::{Inputs, ReferenceError};
 
 /// Lengths of every sequence.
@@ -119,7 +119,7 @@ impl View {
 /// Where each sequence begins, from the offsets bound for this operand.
 fn packed(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usize>, ReferenceError> {
     let missing = ReferenceError::Missing { role: operand.role };
-    let role = Role::Offsets(offsets_of(operand.role).ok_or(missing)?);
+    let role = Role::Offsets(operand.role.offsets().ok_or(missing)?);
     let buffer = inputs.buffer(role)?;
     let needed = lens.len() + 1;
     if buffer.len() < needed {

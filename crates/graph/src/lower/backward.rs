@@ -51,7 +51,7 @@ pub(super) fn lower(attention: &Valid, form: Form) -> Option<Result<OpGraph, Rea
         d_sink(&mut g, h_q, stats, d);
     }
     let keep = g.constant(Constant::f32(dropout.as_ref().map_or(1.0, |d| 1.0 - d.probability)));
-    let sum = g.operand(Role::SoftmaxSum, &Tensor::dense(Order::Bhsd, rows, DType::F32));
+    let sum = g.operand(Role::SoftmaxSum, &a.row_tensor());
     g.binary_into(Pointwise::Mul, d, keep, DType::F32, sum);
 
     // The probabilities, again.
@@ -235,12 +235,14 @@ fn d_q(
     wants_tensors: bool,
 ) {
     let keys = g.virtual_strided(k.dims, k.strides, k.dtype);
+    let offsets = g.offsets(k_t);
+    g.set_offsets(keys, offsets);
     g.push_op(Op::Reshape { x: k_t, y: keys });
     let out = g.operand(Role::DQ, &gradients.d_q);
     if gradients.deterministic || wants_tensors {
         g.matmul([d_s, keys, out], lengths);
     } else {
-        let accumulated = g.operand(Role::DqAccum, &Tensor::dense(Order::Bhsd, gradients.d_q.dims, DType::F32));
+        let accumulated = g.operand(Role::DqAccum, &crate::storage::accumulator(&gradients.d_q));
         g.matmul([d_s, keys, accumulated], lengths);
         g.unary_into(Pointwise::Identity, accumulated, out);
     }

@@ -23,9 +23,25 @@ impl Builder {
         id
     }
 
-    /// An operand in device memory; asking again for the same role gives the same tensor.
+    /// An operand in device memory; asking again for the same role gives the same tensor. A packed one has its offsets.
     pub(super) fn operand(&mut self, role: Role, t: &Tensor) -> TensorId {
-        self.operand_as(role, t.dims, t.strides, t.dtype)
+        let id = self.operand_as(role, t.dims, t.strides, t.dtype);
+        self.with_offsets(id, role, t)
+    }
+
+    fn with_offsets(&mut self, id: TensorId, role: Role, t: &Tensor) -> TensorId {
+        let offsets = super::ragged::offsets(self, role, t);
+        self.set_offsets(id, offsets);
+        id
+    }
+
+    /// The offsets of a packed tensor.
+    pub(super) fn offsets(&self, id: TensorId) -> Option<TensorId> {
+        self.graph.tensor(id).offsets
+    }
+
+    pub(super) fn set_offsets(&mut self, id: TensorId, offsets: Option<TensorId>) {
+        self.graph.tensors[id.0 as usize].offsets = offsets;
     }
 
     pub(super) fn operand_as(&mut self, role: Role, dims: [i64; 4], strides: [i64; 4], dtype: DType) -> TensorId {
@@ -41,7 +57,8 @@ impl Builder {
     /// An operand with its last two dims swapped: the same memory, read as a transposed matrix.
     pub(super) fn transposed(&mut self, role: Role, t: &Tensor) -> TensorId {
         let ([b, h, s, d], [sb, sh, ss, sd]) = (t.dims, t.strides);
-        self.operand_as(role, [b, h, d, s], [sb, sh, sd, ss], t.dtype)
+        let id = self.operand_as(role, [b, h, d, s], [sb, sh, sd, ss], t.dtype);
+        self.with_offsets(id, role, t)
     }
 
     /// A number given at launch.

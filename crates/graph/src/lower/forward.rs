@@ -4,7 +4,7 @@
 
 use super::builder::Builder;
 use super::score::Context;
-use super::{Form, mask, score, softmax};
+use super::{Form, mask, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Tensor, Valid};
 
@@ -15,8 +15,8 @@ pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
     let score_dims = [a.batch(), a.q.heads(), s_q, s_kv];
 
     let q = g.operand(Role::Q, &a.q);
-    let k = g.transposed(Role::K, &a.k);
-    let v = g.operand(Role::V, &a.v);
+    let k = paged::keys(&mut g, &a.k);
+    let v = paged::values(&mut g, &a.v);
     let o = g.operand(Role::O, &a.o);
     let lengths = match a.mask.lengths {
         Lengths::Full => None,
@@ -27,6 +27,7 @@ pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
     };
     let (len_q, len_kv) = lengths.unzip();
 
+    let k = paged::gathered_keys(&mut g, k, &a.k, len_kv);
     let scores = g.virtual_(score_dims, DType::F32);
     g.matmul([q, k, scores], [len_q, len_kv, None]);
     let scale = g.slot(Role::Scale, DType::F32);
@@ -51,6 +52,7 @@ pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
     let p = softmax::forward(&mut g, form, score, a);
     let p = dropped(&mut g, p, a, score_dims);
     g.set_dtype(p, a.q.dtype);
+    let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
     g.matmul([p, v, o], [len_q, None, len_kv]);
     g.finish()
 }

@@ -8,14 +8,18 @@ mod builder;
 mod forward;
 mod limits;
 mod mask;
+mod paged;
+mod ragged;
 mod score;
 mod softmax;
+mod stored;
 
 use serde::{Deserialize, Serialize};
 
+pub use ragged::WIDE_OFFSETS;
+
 use crate::{
-    Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Pass, Reason, Refusal, Storage, Target,
-    Valid,
+    Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Pass, Reason, Refusal, Target, Valid,
 };
 
 /// The first version whose composite graphs may hold band-mask and softmax operations.
@@ -89,19 +93,36 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
     let (form, mut reasons) = limits::form(attention, target, policy);
     reasons.extend(not_built(attention));
     reasons.extend(limits::wrong(attention));
+    reasons.extend(stored::limits(attention, target));
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
-    match backward::lower(attention, form) {
-        None => Ok(forward::lower(attention, form)),
-        Some(Ok(graph)) => Ok(graph),
-        Some(Err(reason)) => Err(reason.into()),
-    }
+    let mut graph = match backward::lower(attention, form) {
+        None => forward::lower(attention, form),
+        Some(Ok(graph)) => graph,
+        Some(Err(reason)) => return Err(reason.into()),
+    };
+    ragged::width(&mut graph, target);
+    Ok(graph)
 }
 
 /// Parts of the description that lowering does not build yet, one reason each.
 fn not_built(a: &Attention) -> Vec<Reason> {
-    let Attention { q, k, v, o, mask, score, sink, dropout: _, block_mask, outputs, padded_rows, fp8, pass } = a;
+    let Attention {
+        q: _,
+        k: _,
+        v: _,
+        o: _,
+        mask,
+        score,
+        sink,
+        dropout: _,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        pass,
+    } = a;
     let Outputs { stats: _, max, sum_exp } = *outputs;
     let mut reasons = Vec::new();
     let mut add = |missing: bool, code: &'static str, field: &'static str, what: &str| {
@@ -123,9 +144,6 @@ fn not_built(a: &Attention) -> Vec<Reason> {
     let zeros = *padded_rows == PaddedRows::Zero && mask.lengths == Lengths::PerSequence;
     add(zeros, "not-built.padded-rows", "padded_rows", "padded rows written as zeros");
     add(fp8.is_some(), "not-built.fp8", "fp8", "8-bit formats");
-    let rows = |storage: Storage| storage != Storage::Dense;
-    let stored = [q, k, v, o].into_iter().any(|t| rows(t.storage));
-    add(stored, "not-built.storage", "storage", "packed or paged operands");
     let derivable = score.as_ref().is_none_or(|s| crate::expr::vjp(s).is_ok());
     let backward = matches!(pass, Pass::Backward(_));
     add(backward && !derivable, "not-built.derivative", "score", "a derivative that does not exist");

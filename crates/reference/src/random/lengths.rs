@@ -3,7 +3,7 @@
 use qkvault_graph::{Attention, Corner, DType, Lengths, Role, Storage, Tensor};
 
 use super::{Choice, LengthChoice, rng::Rng};
-use crate::operands::{Operand, offsets_of};
+use crate::operands::Operand;
 use crate::{Buffer, Inputs};
 
 /// Query and KV lengths of every sequence.
@@ -73,7 +73,7 @@ fn shrink(lens: &mut [usize], room: usize) {
 /// Offsets of every packed operand: sequences in order, the room left over between them if so chosen, else at the end.
 pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng: &mut Rng, inputs: &mut Inputs) {
     for operand in operands {
-        let (Storage::Packed { tokens }, Some(packed)) = (operand.tensor.storage, offsets_of(operand.role)) else {
+        let (Storage::Packed { tokens }, Some(packed)) = (operand.tensor.storage, operand.role.offsets()) else {
             continue;
         };
         let role = Role::Offsets(packed);

@@ -12,10 +12,15 @@ use qkvault_reference::{
 use super::{lens, near, valid, with_dropout_mask};
 
 pub(crate) fn targets() -> Vec<(Target, Policy)> {
+    targets_of(&[19, 27])
+}
+
+/// Both forms for these minor versions of cuDNN 9.
+pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, Policy)> {
     let target = |minor| Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-    [19, 27]
-        .into_iter()
-        .flat_map(|minor| {
+    minors
+        .iter()
+        .flat_map(|&minor| {
             [Form::Expanded, Form::Fused].map(|form| (target(minor), Policy { form, ..Policy::default() }))
         })
         .collect()
@@ -67,8 +72,18 @@ fn same(a: &Valid, graph: &OpGraph, inputs: &Inputs, exact: &Outputs, form: Form
 
 /// How many of the targets lower it; what is lowered must mean what the attention means.
 pub(crate) fn check(a: &Valid, seed: u64, choice: &Choice) -> Result<usize, TestCaseError> {
+    check_on(targets(), a, seed, choice)
+}
+
+/// As [`check`], for these targets.
+pub(crate) fn check_on(
+    targets: Vec<(Target, Policy)>,
+    a: &Valid,
+    seed: u64,
+    choice: &Choice,
+) -> Result<usize, TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(e.to_string());
-    let graphs: Vec<_> = targets()
+    let graphs: Vec<_> = targets
         .into_iter()
         .filter_map(|(target, policy)| Some((lower(a, &target, &policy).ok()?, policy.form)))
         .collect();

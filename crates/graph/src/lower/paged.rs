@@ -1,0 +1,57 @@
+//! Paged keys and values in op graphs: the pool as an operand, and the operation that gathers a sequence's rows from it.
+//!
+//! The pool is declared as it lies, (pages, heads, rows of a page, hidden); what is gathered is a contiguous intermediate, of
+//! which that of the keys is declared with its last two dims swapped, as the first matrix product reads it. Source:
+//! cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, as facts.
+
+use super::builder::Builder;
+use crate::op::{Op, TensorId};
+use crate::{DType, Order, Role, Storage, Tensor};
+
+/// K as the first matrix product reads it, or the pool that it is gathered from.
+pub(super) fn keys(g: &mut Builder, t: &Tensor) -> TensorId {
+    match t.storage {
+        Storage::Dense | Storage::Packed { .. } => g.transposed(Role::K, t),
+        Storage::Paged { .. } => pool(g, Role::K, t),
+    }
+}
+
+/// V as the second matrix product reads it, or the pool that it is gathered from.
+pub(super) fn values(g: &mut Builder, t: &Tensor) -> TensorId {
+    match t.storage {
+        Storage::Dense | Storage::Packed { .. } => g.operand(Role::V, t),
+        Storage::Paged { .. } => pool(g, Role::V, t),
+    }
+}
+
+fn pool(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
+    g.operand_as(role, t.extents(), t.strides, t.dtype)
+}
+
+/// Keys out of their pages; those that are not paged are there already.
+pub(super) fn gathered_keys(g: &mut Builder, k: TensorId, t: &Tensor, len_kv: Option<TensorId>) -> TensorId {
+    let [b, h, s, d] = t.dims;
+    gathered(g, k, Role::PageTableK, t, len_kv, ([b, h, d, s], [h * s * d, s * d, 1, d]))
+}
+
+/// Values out of their pages; those that are not paged are there already.
+pub(super) fn gathered_values(g: &mut Builder, v: TensorId, t: &Tensor, len_kv: Option<TensorId>) -> TensorId {
+    gathered(g, v, Role::PageTableV, t, len_kv, (t.dims, Order::Bhsd.strides(t.dims)))
+}
+
+fn gathered(
+    g: &mut Builder,
+    container: TensorId,
+    table: Role,
+    t: &Tensor,
+    len_kv: Option<TensorId>,
+    (dims, strides): ([i64; 4], [i64; 4]),
+) -> TensorId {
+    // A valid paged attention has lengths: validation refuses one without.
+    let (Some(pages), Some(lengths)) = (t.pages_per_sequence(), len_kv) else { return container };
+    let entries = Tensor::dense(Order::Bhsd, [t.dims[0], 1, pages, 1], DType::I32);
+    let table = g.operand(table, &entries);
+    let y = g.virtual_strided(dims, strides, t.dtype);
+    g.push_op(Op::PagedLoad { container, table, lengths, y });
+    y
+}

@@ -1,0 +1,124 @@
+//! What the library is known not to take of packed and paged operands, by version and architecture, as rules with their
+//! source: cudnn-frontend 1.23 and 1.32, `node/sdpa_support_surface.h` and `node/scaled_dot_product_flash_attention.h`.
+
+use crate::{Attention, CudnnVersion, Layer, Pass, Reason, Storage, Target};
+
+/// Versions from which something holds.
+mod since {
+    use crate::CudnnVersion;
+
+    /// Paged keys and values.
+    pub(super) const PAGED: CudnnVersion = CudnnVersion::v9(5, 0);
+    /// Packed queries over paged keys and values.
+    pub(super) const PAGED_PACKED: CudnnVersion = CudnnVersion::v9(7, 0);
+    /// Paged keys and values with rows longer than 128.
+    pub(super) const PAGED_WIDE: CudnnVersion = CudnnVersion::v9(9, 1);
+    /// Packed forwards before Hopper.
+    pub(super) const PACKED_AMPERE: CudnnVersion = CudnnVersion::v9(18, 1);
+    /// Packed backwards with fewer key than query heads.
+    pub(super) const PACKED_GROUPS: CudnnVersion = CudnnVersion::v9(6, 0);
+    /// Packed backwards with a sink, which read out of bounds before.
+    pub(super) const PACKED_SINK: CudnnVersion = CudnnVersion::v9(26, 0);
+    /// Packed Stats of one query per sequence with grouped heads being wrong (NVIDIA/cudnn-frontend issue 1083: only the first
+    /// head of each group is written, in 9.26 and 9.27).
+    pub(super) const WRONG_ONE_QUERY_STATS: CudnnVersion = CudnnVersion::v9(26, 0);
+}
+
+/// Why packed and paged operands cannot be lowered for a target.
+pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
+    let mut rules = Rules { version: target.cudnn, reasons: Vec::new() };
+    let packed = |s: Storage| matches!(s, Storage::Packed { .. });
+    let any_packed = [a.q, a.k, a.v, a.o].into_iter().any(|t| packed(t.storage));
+    let paged = matches!(a.k.storage, Storage::Paged { .. });
+    if paged {
+        rules.from(since::PAGED, "storage.paged", "k.storage", "paged keys and values", "gather the pages first");
+        let wide = a.q.hidden().max(a.v.hidden()) > 128;
+        if wide {
+            let fix = "gather the pages first";
+            rules.from(since::PAGED_WIDE, "storage.paged-hidden", "k.dims[3]", "paged rows longer than 128", fix);
+        }
+        if any_packed {
+            let fix = "use dense queries";
+            rules.from(since::PAGED_PACKED, "storage.paged-packed", "q.storage", "packed queries over pages", fix);
+        }
+    }
+    if any_packed {
+        // Of consumer GPUs with compute capability 12, the backward's rules are those of Ampere and Ada.
+        let (old, narrow) = (target.sm() < 90, target.sm() < 90 || target.sm() >= 120);
+        if old {
+            let given = "packed operands before compute capability 9.0";
+            let fix = "use dense operands with lengths";
+            rules.from(since::PACKED_AMPERE, "storage.packed-sm", "q.storage", given, fix);
+        }
+        let grouped = a.q.heads() != a.k.heads();
+        let one_query = packed(a.q.storage) && a.q.seq() == 1 && grouped && a.outputs.stats && !a.is_backward();
+        if one_query && target.cudnn >= since::WRONG_ONE_QUERY_STATS {
+            rules.reasons.push(Reason::new(
+                Layer::Quirk,
+                "storage.packed-one-query-stats",
+                "outputs.stats",
+                format!("packed Stats of one query per sequence with grouped heads, for cuDNN {}", target.cudnn),
+                "the library writes those of the first head of each group only",
+                "use dense queries, or room for two queries per sequence",
+            ));
+        }
+        if let Pass::Backward(gradients) = &a.pass {
+            backward(&mut rules, a, gradients.deterministic, narrow);
+        }
+    }
+    rules.reasons
+}
+
+fn backward(rules: &mut Rules, a: &Attention, deterministic: bool, narrow: bool) {
+    let (h_q, h_k, h_v) = a.heads();
+    if h_q != h_k || h_q != h_v {
+        let given = "a packed backward with fewer key or value heads than query heads";
+        rules.from(since::PACKED_GROUPS, "storage.packed-heads", "k.dims[1]", given, "repeat the heads");
+    }
+    if a.sink {
+        let given = "a packed backward with a sink, in which earlier versions read out of bounds";
+        rules.from(since::PACKED_SINK, "storage.packed-sink", "sink", given, "use dense operands with lengths");
+    }
+    if narrow && rules.version >= since::PACKED_AMPERE {
+        let packed_rows = matches!(a.q.storage, Storage::Packed { .. });
+        for (is, code, field, given) in [
+            (packed_rows, "storage.packed-stats", "outputs.stats", "packed Stats in a backward"),
+            (deterministic, "storage.packed-deterministic", "pass.deterministic", "a deterministic packed backward"),
+        ] {
+            if is {
+                rules.reasons.push(Reason::new(
+                    Layer::Rule,
+                    code,
+                    field,
+                    given,
+                    "compute capability 9.0 or 10.x",
+                    "use dense operands with lengths on this GPU",
+                ));
+            }
+        }
+    }
+}
+
+struct Rules {
+    version: CudnnVersion,
+    reasons: Vec<Reason>,
+}
+
+impl Rules {
+    /// Adds a reason if the version is older than the first that takes it.
+    fn from(
+        &mut self,
+        since: CudnnVersion,
+        code: &'static str,
+        field: &'static str,
+        given: &'static str,
+        fix: &'static str,
+    ) {
+        if self.version < since {
+            let given = format!("{given}, for cuDNN {}", self.version);
+            let mut reason = Reason::new(Layer::Rule, code, field, given, format!("cuDNN {since} or newer"), fix);
+            reason.since = Some(since);
+            self.reasons.push(reason);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Where the rows of an operand lie, by role: which tensor a role is, and which offsets a packed one is found by.
+
+use crate::{Attention, DType, Gradients, Packed, Pass, Role, Storage, Tensor};
+
+/// Tokens that buffers of the launcher's own are rounded up to: what NVIDIA's front end tells the library of packed backwards
+/// (cudnn-frontend 1.23, `max_total_seq_len`, in its tests).
+const TOKEN_GRAIN: i64 = 64;
+
+impl Role {
+    /// The offsets that say where each sequence of this operand begins when it is packed. Stats, Max and Sum_exp share theirs,
+    /// and so do the launcher's buffers with the operand that they are shaped like.
+    #[must_use]
+    pub const fn offsets(self) -> Option<Packed> {
+        match self {
+            Role::Q => Some(Packed::Q),
+            Role::K => Some(Packed::K),
+            Role::V => Some(Packed::V),
+            Role::O => Some(Packed::O),
+            Role::Stats | Role::Max | Role::SumExp | Role::SoftmaxSum => Some(Packed::Stats),
+            Role::DO => Some(Packed::DO),
+            Role::DQ | Role::DqAccum => Some(Packed::DQ),
+            Role::DK => Some(Packed::DK),
+            Role::DV => Some(Packed::DV),
+            _ => None,
+        }
+    }
+}
+
+impl Attention {
+    /// The tensor of a role whose rows can be packed or paged; nothing for roles that are neither, and for those that this
+    /// attention does not have.
+    #[must_use]
+    pub fn stored(&self, role: Role) -> Option<Tensor> {
+        let gradients = match &self.pass {
+            Pass::Forward => None,
+            Pass::Backward(gradients) => Some(gradients),
+        };
+        let of = |pick: fn(&Gradients) -> Tensor| gradients.map(pick);
+        match role {
+            Role::Q => Some(self.q),
+            Role::K => Some(self.k),
+            Role::V => Some(self.v),
+            Role::O => Some(self.o),
+            Role::Stats | Role::Max | Role::SumExp => Some(self.row_tensor()),
+            Role::DO => of(|g| g.d_o),
+            Role::DQ => of(|g| g.d_q),
+            Role::DK => of(|g| g.d_k),
+            Role::DV => of(|g| g.d_v),
+            Role::SoftmaxSum => gradients.map(|_| rounded(self.row_tensor())),
+            Role::DqAccum => gradients.map(|g| rounded(accumulator(&g.d_q))),
+            _ => None,
+        }
+    }
+}
+
+/// The f32 sums of dQ: like dQ where that is packed, since they are found by its offsets; else contiguous.
+pub(crate) fn accumulator(d_q: &Tensor) -> Tensor {
+    match d_q.storage {
+        Storage::Packed { .. } => Tensor { dtype: DType::F32, ..*d_q },
+        Storage::Dense | Storage::Paged { .. } => Tensor::dense(crate::Order::Bhsd, d_q.dims, DType::F32),
+    }
+}
+
+fn rounded(t: Tensor) -> Tensor {
+    match t.storage {
+        Storage::Packed { tokens } => {
+            let room = tokens.max(1).saturating_add(TOKEN_GRAIN - 1) / TOKEN_GRAIN * TOKEN_GRAIN;
+            Tensor { storage: Storage::Packed { tokens: room }, ..t }
+        }
+        Storage::Dense | Storage::Paged { .. } => t,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BackwardOptions;
+
+    #[test]
+    fn buffers_of_a_packed_backward_have_room_for_its_tokens_and_not_for_every_sequence_at_its_longest() {
+        let q = Tensor::thd(64, 8, 4096, 64, 1000, DType::BF16);
+        let a = Attention::forward(q, q, q, q).with_lengths().with_stats().backward(BackwardOptions::default());
+        let sums = a.stored(Role::DqAccum).expect("a backward has it");
+        assert_eq!(sums.bytes(), Some(1024 * 8 * 64 * 4));
+        assert_eq!(a.stored(Role::SoftmaxSum).and_then(|t| t.bytes()), Some(1024 * 8 * 4));
+        assert_eq!((Role::DqAccum.offsets(), Role::SoftmaxSum.offsets()), (Some(Packed::DQ), Some(Packed::Stats)));
+        assert_eq!(a.stored(Role::Scale), None);
+    }
+}
