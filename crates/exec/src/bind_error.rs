@@ -4,10 +4,9 @@ use std::fmt;
 use std::ops::Deref;
 
 use qkvault_graph::{DType, Role};
-use qkvault_probe::PlanFacts;
+use qkvault_probe::{PlanFacts, SCRATCH_ALIGNMENT};
 
 use crate::driver::MemoryKind;
-use crate::scratch::SCRATCH_ALIGNMENT;
 
 /// One thing wrong with what was bound. Every one names the role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

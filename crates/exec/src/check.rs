@@ -1,12 +1,11 @@
 //! The checks of binding, as pure functions over a plan's facts, the caller's bindings and a way to ask what memory is at an address.
 
 use qkvault_graph::{DType, Role};
-use qkvault_probe::{Binding, PlanFacts};
+use qkvault_probe::{Binding, PlanFacts, SCRATCH_ALIGNMENT};
 
 use crate::bind_error::{BindError, BindErrors};
 use crate::bindings::{Bindings, Operand};
 use crate::driver::MemoryKind;
-use crate::scratch::SCRATCH_ALIGNMENT;
 
 /// Checks bindings and workspace against a plan. `memory` tells what is at an address, `ordinal` on which GPU the plan is loaded.
 ///
@@ -137,10 +136,11 @@ fn tensor(
     }
 }
 
-/// The range that a launch reaches over: the plan's bytes, not the caller's, which may be those of a larger buffer.
+/// The range that a launch reaches over: the plan's bytes, not the caller's, which may be those of a larger buffer. What is smaller is
+/// refused as that, and not for what lies behind it too.
 fn spans(facts: &PlanFacts, operand: &Operand) -> Option<(u64, u64)> {
     let binding = facts.bindings.iter().find(|b| b.role == operand.role && !b.slot)?;
-    (operand.address != 0).then(|| (operand.address, operand.address.saturating_add(binding.bytes)))
+    (operand.address != 0).then(|| (operand.address, operand.address.saturating_add(binding.bytes.min(operand.bytes))))
 }
 
 fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {

@@ -45,7 +45,7 @@ pub fn driver() -> Result<(), NoDriver> {
 }
 
 /// The driver's library, opened once and never closed.
-fn open() -> Result<&'static Library, NoDriver> {
+pub(crate) fn open() -> Result<&'static Library, NoDriver> {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     if let Some(library) = LIBRARY.get() {
         return Ok(library);

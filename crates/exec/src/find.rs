@@ -80,7 +80,7 @@ pub fn prepare<P>(
         BuildPolicy::NeverBuild => BuildPolicy::NeverBuild,
         BuildPolicy::LoadOnly | BuildPolicy::BuildIfMissing => BuildPolicy::LoadOnly,
     };
-    let mut missing = None;
+    let (mut missing, mut too_large) = (None, None);
     for (i, target) in candidates(here).into_iter().enumerate() {
         let answer = match planner.plan(attention, &target, policy, look) {
             Ok(answer) => answer,
@@ -97,9 +97,16 @@ pub fn prepare<P>(
             Ok(plan) => match load(&Arc::clone(plan)) {
                 Ok(plan) => return Ok(Prepared { plan, answer, target }),
                 Err(error) if i == 0 => return Err(error.into()),
+                // Which target it was compiled for has nothing to do with that: it is no missing plan.
+                Err(error @ LoadError::WorkspaceTooLarge { .. }) => {
+                    too_large.get_or_insert(error);
+                }
                 Err(error) => tracing::debug!(%error, %target, "a plan of another target does not load here"),
             },
         }
+    }
+    if let Some(error) = too_large {
+        return Err(error.into());
     }
     match (build, missing) {
         (BuildPolicy::NeverBuild | BuildPolicy::LoadOnly, Some(missing)) => Err(missing.into()),

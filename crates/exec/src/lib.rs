@@ -62,6 +62,7 @@
 mod bind_error;
 mod bindings;
 mod check;
+mod clear;
 mod driver;
 mod find;
 mod fit;
@@ -81,11 +82,11 @@ pub use find::{DRIVERS, PrepareError, Prepared, candidates, prepare};
 pub use fit::{DriverRule, LOAD_RULES, LoadRules, Mismatch, OtherMachine, check_fit};
 pub use machine::Machine;
 pub use properties::{PropertiesError, present_target};
+pub use qkvault_probe::SCRATCH_ALIGNMENT;
 pub use raw::bound::{LaunchError, SlotError};
 pub use raw::load::would_load;
 pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};
-pub use scratch::SCRATCH_ALIGNMENT;
 
 #[cfg(feature = "cudarc")]
 pub use safe::{

@@ -200,6 +200,13 @@ fn an_output_needs_memory_of_its_own_that_may_be_written() {
 }
 
 #[test]
+fn what_is_too_small_is_not_also_said_to_overlap_what_lies_behind_it() {
+    // V ends where O begins, and is 16 bytes short: only the launch would have run into O.
+    let short = with(Role::V, |v| (v.address, v.bytes) = (address(3) - 4080, 4080));
+    assert_eq!(errors(&short), [BindError::TooSmall { role: Role::V, needed: 4096, given: 4080 }]);
+}
+
+#[test]
 fn everything_wrong_is_told_at_once() {
     let bindings = good_but(&[Role::V, Role::O]).tensor(Role::O, address(0) + 1, 10).tensor(Role::DK, 16, 16);
     let errors = check_bindings(&facts(), &bindings, GPU, &device).expect_err("much is wrong");

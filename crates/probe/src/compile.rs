@@ -7,7 +7,7 @@ use std::time::Instant;
 use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
-use crate::{convert, words, write};
+use crate::{convert, plan as plans, scratch, words, write};
 
 /// cuDNN as a compiler.
 #[derive(Clone, Debug)]
@@ -134,7 +134,9 @@ impl Compiler {
             for config in &configs {
                 match plan(config) {
                     Ok(plan) => match policy.workspace_limit {
-                        Some(limit) if workspace(&plan)? > limit => reasons.push(over_limit(workspace(&plan)?, limit)),
+                        Some(limit) if needs(&plan, graph)? > limit => {
+                            reasons.push(over_limit(needs(&plan, graph)?, limit, graph, target.sm()));
+                        }
                         _ => return Ok((plan, engine(config))),
                     },
                     Err(error) => collect(&mut reasons, "library.plan", name, error)?,
@@ -162,6 +164,11 @@ fn plan(config: &Descriptor) -> Result<Descriptor, Error> {
 
 fn workspace(plan: &Descriptor) -> Result<u64, Error> {
     Ok(plan.get_one::<i64>(A::EXECUTION_PLAN_WORKSPACE_SIZE)?.unsigned_abs())
+}
+
+/// Bytes of scratch memory that a launch needs, buffers that the launcher provides included.
+fn needs(plan: &Descriptor, graph: &OpGraph) -> Result<u64, Error> {
+    Ok(scratch::Scratch::of(workspace(plan)?, &plans::bindings(graph, true)).bytes)
 }
 
 /// Number of a configuration's engine, from a library that tells it.
@@ -212,14 +219,24 @@ fn add(reasons: &mut Vec<Reason>, code: &'static str, field: &str, text: &str) {
     reasons.push(Reason::new(Layer::Library, code, field.to_owned(), text, "", ""));
 }
 
-fn over_limit(workspace: u64, limit: u64) -> Reason {
+fn over_limit(workspace: u64, limit: u64, graph: &OpGraph, sm: u32) -> Reason {
+    let quadratic = scratch::keeps_scores(&plans::bindings(graph, true), sm);
+    let (code, why, fix) = if quadratic {
+        (
+            "workspace.quadratic",
+            ", which holds a gradient of every score: the backward is deterministic, or a bias wants its gradient",
+            "sum dQ in any order (deterministic: no), take fewer sequences at a time, or raise the limit",
+        )
+    } else {
+        ("workspace.limit", "", "raise the limit")
+    };
     Reason::new(
         Layer::Rule,
-        "workspace.limit",
+        code,
         "policy.workspace_limit",
-        format!("an engine needs {workspace} bytes of workspace"),
+        format!("an engine needs {workspace} bytes of workspace{why}"),
         format!("at most {limit} bytes are allowed"),
-        "raise the limit",
+        fix,
     )
 }
 

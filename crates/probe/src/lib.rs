@@ -12,6 +12,7 @@ mod compile;
 mod convert;
 mod plan;
 mod planner;
+mod scratch;
 mod words;
 mod write;
 
@@ -19,6 +20,7 @@ pub use compile::{Compiled, Compiler, Failure};
 pub use convert::{library_set, library_version};
 pub use plan::{BadPlan, Binding, Fixed, Plan, PlanFacts};
 pub use planner::{Answer, BuildPolicy, PlanError, Planner};
+pub use scratch::{SCRATCH_ALIGNMENT, Scratch};
 
 pub use qkvault_cache as cache;
 pub use qkvault_graph as graph;

@@ -69,7 +69,7 @@ impl LoadedPlan {
         let fixed = self.facts().fixed.iter().enumerate().map(|(i, fixed)| (fixed.uid, cells.address(i)));
         let slots = slots.iter().map(|slot| (slot.role.uid(), cells.address(slot.cell)));
         let operands = bindings.operands.iter().map(|operand| (operand.role.uid(), at(operand.address)));
-        let buffers = self.scratch().buffers.iter().map(|(role, offset)| (role.uid(), at(workspace + offset)));
+        let buffers = self.scratch().buffers.iter().map(|(role, offset, _)| (role.uid(), at(workspace + offset)));
         let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) = fixed.chain(slots).chain(operands).chain(buffers).unzip();
         let make = || {
             let mut pack = Descriptor::create(&self.session().inner.library, Kind::VARIANT_PACK)?;

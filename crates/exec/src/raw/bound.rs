@@ -6,6 +6,7 @@ use qkvault_graph::{DType, PlanKey, Role};
 use qkvault_sys::{Descriptor, Error};
 
 use crate::bindings::{Bindings, Number};
+use crate::clear::clear;
 use crate::raw::bind::BindFailure;
 use crate::raw::cells::Cells;
 use crate::raw::load::LoadedPlan;
@@ -160,6 +161,11 @@ impl Bound {
     ///
     /// [`LaunchError`]; nothing was queued then.
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<(), LaunchError> {
+        for &(offset, bytes) in self.plan.clear() {
+            // SAFETY: a part of the workspace, which the caller promises to be this launch's alone.
+            unsafe { clear(self.workspace.0 + offset, bytes, stream) }
+                .map_err(|detail| LaunchError::Driver { step: "clear a buffer that the kernels sum in", detail })?;
+        }
         // SAFETY: the caller's promise.
         unsafe { self.queue(stream) }.map_err(|source| {
             let facts = self.plan.facts();

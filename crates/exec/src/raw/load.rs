@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use qkvault_graph::Target;
-use qkvault_probe::{Plan, PlanFacts, library_version};
+use qkvault_probe::{Plan, PlanFacts, Scratch, library_version};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, Library};
 
 use crate::fit::check_fit;
 use crate::machine::Machine;
 use crate::raw::load_error::LoadError;
 use crate::raw::session::Session;
-use crate::scratch::{self, Scratch};
+use crate::scratch::to_clear;
 
 /// A plan on a device. Cloning gives another hand on the same one.
 ///
@@ -30,6 +30,7 @@ struct Loaded {
     plan: Mutex<Descriptor>,
     facts: PlanFacts,
     scratch: Scratch,
+    clear: Vec<(u64, u64)>,
     session: Session,
 }
 
@@ -65,8 +66,8 @@ impl Session {
         let descriptor = descriptor(&self.inner.library, plan, |plan| {
             plan.set_handle(A::EXECUTION_PLAN_HANDLE, self.inner.pool.lease(std::ptr::null_mut())?.handle())
         })?;
-        let (facts, session) = (facts.clone(), self.clone());
-        Ok(LoadedPlan { inner: Arc::new(Loaded { plan: Mutex::new(descriptor), facts, scratch, session }) })
+        let (facts, clear, session) = (facts.clone(), to_clear(facts, &scratch), self.clone());
+        Ok(LoadedPlan { inner: Arc::new(Loaded { plan: Mutex::new(descriptor), facts, scratch, clear, session }) })
     }
 }
 
@@ -118,13 +119,11 @@ pub(crate) fn check_facts(facts: &PlanFacts, length: u64, budget: Option<u64>) -
     if length != facts.blob_bytes {
         return Err(LoadError::Length { key, what: what(), expected: facts.blob_bytes, found: length });
     }
-    if let Some(role) = scratch::needs_clearing(facts) {
-        return Err(LoadError::NeedsClearing { key, what: what(), role, cudnn: facts.cudnn });
-    }
-    let scratch = Scratch::of(facts);
+    let scratch = facts.scratch();
     match budget {
         Some(budget) if scratch.bytes > budget => {
-            Err(LoadError::WorkspaceTooLarge { key, what: what(), need: scratch.bytes, budget })
+            let quadratic = facts.keeps_scores();
+            Err(LoadError::WorkspaceTooLarge { key, what: what(), need: scratch.bytes, budget, quadratic })
         }
         _ => Ok(scratch),
     }
@@ -151,6 +150,11 @@ impl LoadedPlan {
 
     pub(crate) fn scratch(&self) -> &Scratch {
         &self.inner.scratch
+    }
+
+    /// Offset and bytes of what is cleared in the scratch memory before each launch.
+    pub(crate) fn clear(&self) -> &[(u64, u64)] {
+        &self.inner.clear
     }
 
     pub(crate) fn descriptor(&self) -> MutexGuard<'_, Descriptor> {
@@ -190,7 +194,7 @@ mod tests {
     fn buffers_follow_the_workspace_and_count_towards_the_budget() {
         let facts = facts(CudnnVersion::v9(19, 0), &[(Role::O, 999), (Role::SoftmaxSum, 10), (Role::DqAccum, 300)]);
         let scratch = check_facts(&facts, 5, None).expect("no budget");
-        assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 1024), (Role::DqAccum, 1280)]);
+        assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 1024, 10), (Role::DqAccum, 1280, 300)]);
         assert_eq!(scratch.bytes, 1580);
         assert_eq!(check_facts(&facts, 5, Some(1580)).expect("just enough"), scratch);
         let error = check_facts(&facts, 5, Some(1579)).expect_err("one byte short");
@@ -213,10 +217,23 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_wants_its_sums_cleared_is_refused() {
-        let old = facts(CudnnVersion::v9(5, 1), &[(Role::DqAccum, 300)]);
-        let error = check_facts(&old, 5, None).expect_err("nobody clears it");
-        assert!(matches!(error, LoadError::NeedsClearing { role: Role::DqAccum, .. }), "{error}");
-        assert!(check_facts(&facts(CudnnVersion::v9(5, 1), &[(Role::SoftmaxSum, 4)]), 5, None).is_ok());
+    fn versions_that_want_their_sums_cleared_get_them_cleared_and_others_do_not() {
+        let cleared = |cudnn, buffers: &[(Role, u64)]| {
+            let facts = facts(cudnn, buffers);
+            to_clear(&facts, &facts.scratch())
+        };
+        let buffers = [(Role::SoftmaxSum, 10), (Role::DqAccum, 300)];
+        assert_eq!(cleared(CudnnVersion::v9(5, 1), &buffers), [(1280, 300)]);
+        assert_eq!(cleared(CudnnVersion::v9(6, 0), &buffers), []);
+        assert_eq!(cleared(CudnnVersion::v9(5, 1), &buffers[..1]), []);
+    }
+
+    #[test]
+    fn a_backward_over_the_budget_is_told_what_grows_with_queries_times_keys() {
+        let told = |buffers: &[(Role, u64)]| {
+            check_facts(&facts(CudnnVersion::v9(19, 0), buffers), 5, Some(1)).expect_err("too large").to_string()
+        };
+        let (direct, summed) = (told(&[(Role::DQ, 10)]), told(&[(Role::DQ, 10), (Role::DqAccum, 20)]));
+        assert!(direct.contains("deterministic") && !summed.contains("deterministic"), "{direct}\n{summed}");
     }
 }

@@ -1,10 +1,14 @@
 //! Why a plan was not loaded, and what to do about each of cuDNN's answers.
 
-use qkvault_graph::{CudnnVersion, PlanKey, Reason, Role};
+use qkvault_graph::{PlanKey, Reason};
 use qkvault_sys::{Error, Status};
 
 use crate::fit::OtherMachine;
 use crate::raw::session::SessionError;
+
+/// What a backward keeps that makes its workspace large.
+const WHY_QUADRATIC: &str = " (it holds a gradient of every score, because the backward is deterministic or a bias wants its gradient; a \
+                             backward that is neither sums dQ in a buffer of its size instead)";
 
 /// Why a plan was not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -15,8 +19,9 @@ pub enum LoadError {
     OtherMachine(#[from] OtherMachine),
     /// The plan needs more scratch memory than the session allows.
     #[error(
-        "plan {key} ({what}) needs {need} bytes of workspace, and the budget is {budget}; raise SessionOptions::workspace_budget, or compile \
-         with a workspace limit (Policy::workspace_limit)"
+        "plan {key} ({what}) needs {need} bytes of workspace{}, and the budget is {budget}; raise SessionOptions::workspace_budget, or compile \
+         with a workspace limit (Policy::workspace_limit)",
+        if *quadratic { WHY_QUADRATIC } else { "" }
     )]
     WorkspaceTooLarge {
         /// The plan.
@@ -27,6 +32,8 @@ pub enum LoadError {
         need: u64,
         /// Bytes that it may have.
         budget: u64,
+        /// Whether what it needs grows with queries times keys.
+        quadratic: bool,
     },
     /// The plan has another length than its facts say.
     #[error(
@@ -41,20 +48,6 @@ pub enum LoadError {
         expected: u64,
         /// What there is.
         found: u64,
-    },
-    /// The plan needs a buffer cleared before each launch, as only old versions do.
-    #[error(
-        "plan {key} ({what}) wants {role} cleared before each launch, as cuDNN {cudnn} does not do it; use cuDNN 9.6 or newer"
-    )]
-    NeedsClearing {
-        /// The plan.
-        key: PlanKey,
-        /// What it computes.
-        what: String,
-        /// The buffer.
-        role: Role,
-        /// The version.
-        cudnn: CudnnVersion,
     },
     /// cuDNN does not take the plan.
     #[error("cuDNN does not load plan {key} ({what}): {source}; {}", advice(source))]
