@@ -61,6 +61,12 @@ pub enum PrepareError {
     /// The plan does not load.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// What belongs to the plan on the GPU could not be put there.
+    #[error("the slopes of ALiBi could not be put on the GPU: {detail}")]
+    Resident {
+        /// What the driver answered.
+        detail: String,
+    },
 }
 
 /// Finds the plan of an attention for a machine and loads it: stored plans that load here first, and only then a build, if allowed.

@@ -5,6 +5,7 @@
 //!   a vault first ([`Session::prepare`], [`Engine`]).
 //! * [`LoadedPlan::bind`] takes slices and slots by [`Role`](qkvault_graph::Role), checks them all, and gives a [`Bound`] plan.
 //! * [`Bound::launch`] queues a launch and does nothing else: no probing, hashing, building, allocating or looking up.
+//! * [`TrainingPair`] is a forward that keeps what its backward needs, and that backward, from one description ([`Training`]).
 //! * [`raw`] has the same without cudarc: addresses as numbers, streams as pointers. It is all there is without the feature `cudarc`.
 //!
 //! ```no_run
@@ -73,6 +74,7 @@ pub mod raw;
 mod safe;
 mod scratch;
 mod threads;
+mod training;
 
 pub use bind_error::{BindError, BindErrors};
 pub use bindings::Number;
@@ -87,6 +89,7 @@ pub use raw::bound::{LaunchError, SlotError};
 pub use raw::load::would_load;
 pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};
+pub use training::{ForwardRun, KEPT, Prints, Training, TrainingError, forward_run};
 
 #[cfg(feature = "cudarc")]
 pub use safe::{
@@ -96,6 +99,7 @@ pub use safe::{
     engine::Engine,
     operands::{Bindings, Element},
     session::{LoadedPlan, Session},
+    training::{Saved, StepError, TrainingPair},
     workspace::{Workspace, WorkspaceError},
 };
 

@@ -13,6 +13,7 @@ use crate::raw;
 use crate::raw::bound::{LaunchError, SlotError};
 use crate::safe::device::Device;
 use crate::safe::operands::{Bindings, Tracked};
+use crate::safe::resident::Resident;
 use crate::safe::workspace::{Workspace, WorkspaceError};
 
 /// Why a plan was not bound.
@@ -48,6 +49,7 @@ impl From<raw::BindFailure> for BindFailure {
 pub struct Bound<'a> {
     pub(crate) raw: raw::Bound,
     pub(crate) operands: Operands<'a>,
+    resident: Option<Resident>,
     pub(crate) device: Device,
 }
 
@@ -85,9 +87,14 @@ impl<'a> Bound<'a> {
     pub(crate) fn new(
         plan: &raw::LoadedPlan,
         device: &Device,
+        resident: Option<Resident>,
         bindings: Bindings<'a>,
         allocate: impl FnOnce(u64) -> Result<Arc<Workspace>, WorkspaceError>,
     ) -> Result<Bound<'a>, BindFailure> {
+        let bindings = match &resident {
+            Some(resident) => resident.bind(bindings),
+            None => bindings,
+        };
         let Bindings { raw, tracked, workspace } = bindings;
         let workspace = match (workspace, plan.workspace()) {
             (Some(given), _) => Some(given),
@@ -96,7 +103,7 @@ impl<'a> Bound<'a> {
         };
         let memory = workspace.as_ref().map_or((0, 0), |workspace| (workspace.address(), workspace.bytes()));
         let raw = plan.bind(&raw, memory)?;
-        Ok(Bound { raw, operands: Operands { tracked, workspace }, device: device.clone() })
+        Ok(Bound { raw, operands: Operands { tracked, workspace }, resident, device: device.clone() })
     }
 
     /// Binds other slices and slots to the same plan, in place of all that were bound. The workspace stays, unless `bindings` bring one.
@@ -105,10 +112,10 @@ impl<'a> Bound<'a> {
     ///
     /// As [`LoadedPlan::bind`](crate::LoadedPlan::bind).
     pub fn rebind<'b>(self, bindings: Bindings<'b>) -> Result<Bound<'b>, BindFailure> {
-        let Bound { raw, operands: Operands { tracked: _, workspace: own }, device } = self;
+        let Bound { raw, operands: Operands { tracked: _, workspace: own }, resident, device } = self;
         let workspace = bindings.workspace.clone().or(own);
         let bindings = Bindings { workspace, ..bindings };
-        Bound::new(raw.plan(), &device, bindings, |bytes| {
+        Bound::new(raw.plan(), &device, resident, bindings, |bytes| {
             Err(WorkspaceError { bytes, ordinal: device.ordinal(), detail: "the plan had none".to_owned() })
         })
     }
@@ -138,7 +145,7 @@ impl<'a> Bound<'a> {
     /// [`LaunchError`]; nothing was queued then, unless the driver only failed to order what comes after.
     pub fn launch(&mut self, stream: &CudaStream) -> Result<(), LaunchError> {
         ready(&self.device, stream)?;
-        let Bound { raw, operands, device } = self;
+        let Bound { raw, operands, resident: _, device } = self;
         if device.context().is_managing_stream_synchronization() && is_captured(stream) {
             return Err(LaunchError::TrackedCapture);
         }

@@ -6,6 +6,8 @@ use qkvault_probe::{BuildPolicy, Planner};
 use crate::find::{PrepareError, Prepared};
 use crate::properties::PropertiesError;
 use crate::safe::session::{LoadedPlan, Session};
+use crate::safe::training::TrainingPair;
+use crate::training::Training;
 
 /// Hands out plans that are loaded on one GPU.
 #[derive(Clone, Debug)]
@@ -39,6 +41,20 @@ impl Engine {
         build: BuildPolicy,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
         self.session.prepare(&self.planner, attention, policy, build)
+    }
+
+    /// Both plans of a step of training, as [`Engine::prepare`] gives one.
+    ///
+    /// # Errors
+    ///
+    /// [`PrepareError`].
+    pub fn prepare_training(
+        &self,
+        training: &Training,
+        policy: &Policy,
+        build: BuildPolicy,
+    ) -> Result<TrainingPair, PrepareError> {
+        self.session.prepare_training(&self.planner, training, policy, build)
     }
 
     /// The session; its counters tell every load.

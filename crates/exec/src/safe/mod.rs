@@ -5,5 +5,7 @@ pub(crate) mod capture;
 pub(crate) mod device;
 pub(crate) mod engine;
 pub(crate) mod operands;
+pub(crate) mod resident;
 pub(crate) mod session;
+pub(crate) mod training;
 pub(crate) mod workspace;

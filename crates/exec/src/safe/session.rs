@@ -15,6 +15,7 @@ use crate::raw::session::{SessionError, SessionOptions};
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::Device;
 use crate::safe::operands::Bindings;
+use crate::safe::resident::Resident;
 use crate::safe::workspace::Workspace;
 
 /// One GPU with one cuDNN. Cloning gives another hand on the same session.
@@ -60,10 +61,13 @@ impl Session {
     ///
     /// [`LoadError`]; what is known to matter is compared before cuDNN is asked.
     pub fn load(&self, plan: &Plan) -> Result<LoadedPlan, LoadError> {
-        Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone() })
+        Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone(), resident: None })
     }
 
     /// Finds the plan of an attention for this machine and loads it, building it if it is missing and `build` allows.
+    ///
+    /// ALiBi's slopes, where the attention has the usual ones ([`library::alibi`](qkvault_graph::expr::library::alibi)), are put on the
+    /// GPU here once, and need not be bound. Not to be done while a stream is captured.
     ///
     /// # Errors
     ///
@@ -76,7 +80,10 @@ impl Session {
         build: BuildPolicy,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
         let Prepared { plan, answer, target } = self.raw.prepare(planner, attention, policy, build)?;
-        Ok(Prepared { plan: LoadedPlan { raw: plan, device: self.device.clone() }, answer, target })
+        let stream = self.device.context().default_stream();
+        let resident = Resident::upload(&stream, attention)
+            .map_err(|error| PrepareError::Resident { detail: error.to_string() })?;
+        Ok(Prepared { plan: LoadedPlan { raw: plan, device: self.device.clone(), resident }, answer, target })
     }
 }
 
@@ -94,6 +101,7 @@ impl Deref for Session {
 pub struct LoadedPlan {
     raw: raw::LoadedPlan,
     device: Device,
+    resident: Option<Resident>,
 }
 
 impl LoadedPlan {
@@ -109,6 +117,12 @@ impl LoadedPlan {
         self.raw.workspace()
     }
 
+    /// Bytes of operands that the plan has on the GPU by itself: ALiBi's slopes.
+    #[must_use]
+    pub fn resident(&self) -> u64 {
+        self.resident.as_ref().map_or(0, Resident::bytes)
+    }
+
     /// The plan of the raw layer.
     #[must_use]
     pub fn raw(&self) -> &raw::LoadedPlan {
@@ -122,6 +136,7 @@ impl LoadedPlan {
     ///
     /// [`BindFailure::Wrong`] with everything that is wrong.
     pub fn bind<'a>(&self, bindings: Bindings<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
-        Bound::new(&self.raw, &self.device, bindings, |bytes| Workspace::allocate(stream, bytes))
+        let own = self.resident.clone();
+        Bound::new(&self.raw, &self.device, own, bindings, |bytes| Workspace::allocate(stream, bytes))
     }
 }

@@ -1,0 +1,283 @@
+//! Pairs of loaded plans: a forward that keeps what its backward needs, and that backward.
+
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::{self, CUstreamCaptureStatus};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
+use qkvault_graph::{PlanKey, Policy, Role};
+use qkvault_probe::{BuildPolicy, Planner};
+
+use crate::find::PrepareError;
+use crate::raw::bound::LaunchError;
+use crate::safe::bound::BindFailure;
+use crate::safe::operands::Bindings;
+use crate::safe::session::{LoadedPlan, Session};
+use crate::safe::workspace::{Workspace, WorkspaceError};
+use crate::training::{ForwardRun, Prints, Training, TrainingError, forward_run};
+
+/// The variable that turns the check of saved operands on.
+const CHECK: &str = "QKVAULT_CHECK_SAVED";
+
+/// Why a step of training did not go on. Nothing was launched, unless it is the launch itself that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// Forward and backward do not go together.
+    #[error(transparent)]
+    Training(#[from] TrainingError),
+    /// What was bound is wrong.
+    #[error(transparent)]
+    Bind(#[from] BindFailure),
+    /// The launch failed.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// There is no memory for what is kept.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    /// The driver refused to keep or to read something.
+    #[error("{step}: {detail}")]
+    Driver {
+        /// What was tried.
+        step: &'static str,
+        /// What the driver answered.
+        detail: String,
+    },
+    /// The check reads operands back, which a capture does not allow.
+    #[error("saved operands cannot be checked while a stream is captured; unset {CHECK}, or leave `checked` off")]
+    CheckedCapture,
+}
+
+/// The two plans of a step of training, loaded. One pair serves every layer of its shape; each layer has a [`Saved`] of its own.
+///
+/// ```no_run
+/// # use qkvault_exec::{Bindings, Engine, StepError, Training, cudarc};
+/// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Role};
+/// # use qkvault_probe::BuildPolicy;
+/// # fn run(engine: &Engine, stream: &std::sync::Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn std::error::Error>> {
+/// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
+/// let pair = engine.prepare_training(&Training::of(&attention, BackwardOptions::default())?, &Policy::default(), BuildPolicy::LoadOnly)?;
+/// let zeros = || stream.alloc_zeros::<half::bf16>(2 * 512 * 8 * 64);
+/// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
+/// let (d_o, mut d_q, mut d_k, mut d_v) = (zeros()?, zeros()?, zeros()?, zeros()?);
+///
+/// let mut saved = pair.saved(stream)?;
+/// let inputs = || Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
+/// pair.forward(&mut saved, inputs().slice_mut(Role::O, &mut o).slot(Role::Scale, 0.125_f32), stream)?;
+/// // The loss is computed here, and dO. Numbers (scale, softcap, dropout's seed) and Stats are the forward's.
+/// let gradients = inputs().slice(Role::O, &o).slice(Role::DO, &d_o);
+/// let gradients = gradients.slice_mut(Role::DQ, &mut d_q).slice_mut(Role::DK, &mut d_k).slice_mut(Role::DV, &mut d_v);
+/// pair.backward(&mut saved, gradients, stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct TrainingPair {
+    forward: LoadedPlan,
+    backward: LoadedPlan,
+    workspace: Arc<OnceLock<Arc<Workspace>>>,
+    checked: bool,
+}
+
+/// What a forward keeps for its backward: Stats and dropout's seed and offset, in memory of its own, and the numbers it ran with.
+///
+/// The operands (Q, K, V, O and those of the score expression) stay the caller's and have to hold the same at the backward; see
+/// [`TrainingPair::checked`].
+#[derive(Debug)]
+pub struct Saved {
+    stats: CudaSlice<f32>,
+    seed: CudaSlice<i64>,
+    offset: CudaSlice<i64>,
+    run: Option<ForwardRun>,
+    of: PlanKey,
+    what: String,
+}
+
+impl Session {
+    /// Finds and loads both plans of a step of training, as [`Session::prepare`] does one.
+    ///
+    /// # Errors
+    ///
+    /// [`PrepareError`], of the forward first.
+    pub fn prepare_training(
+        &self,
+        planner: &Planner,
+        training: &Training,
+        policy: &Policy,
+        build: BuildPolicy,
+    ) -> Result<TrainingPair, PrepareError> {
+        Ok(TrainingPair {
+            forward: self.prepare(planner, training.forward(), policy, build)?.plan,
+            backward: self.prepare(planner, training.backward(), policy, build)?.plan,
+            workspace: Arc::default(),
+            checked: std::env::var_os(CHECK).is_some_and(|value| value == "1"),
+        })
+    }
+}
+
+impl TrainingPair {
+    /// The forward's plan, for launches without the pair.
+    #[must_use]
+    pub fn forward_plan(&self) -> &LoadedPlan {
+        &self.forward
+    }
+
+    /// The backward's plan.
+    #[must_use]
+    pub fn backward_plan(&self) -> &LoadedPlan {
+        &self.backward
+    }
+
+    /// Bytes of scratch memory of the larger of the two, which share it.
+    #[must_use]
+    pub fn workspace(&self) -> u64 {
+        self.forward.workspace().max(self.backward.workspace())
+    }
+
+    /// Turns the check on or off that inputs, O and Stats hold at the backward what they held at the forward (also `QKVAULT_CHECK_SAVED=1`).
+    /// It is for finding mistakes: each pass then waits for the stream, copies these operands to the host and hashes them, which takes
+    /// milliseconds where a launch takes microseconds, and cannot be captured.
+    #[must_use]
+    pub fn checked(self, checked: bool) -> TrainingPair {
+        TrainingPair { checked, ..self }
+    }
+
+    /// Memory for what one layer's forward keeps. Allocates, the first time for the scratch memory of the pair too: not to be done while
+    /// a stream is captured.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError::Workspace`], [`StepError::Driver`].
+    pub fn saved(&self, stream: &Arc<CudaStream>) -> Result<Saved, StepError> {
+        let driver =
+            |error: DriverError| StepError::Driver { step: "memory for what is saved", detail: error.to_string() };
+        if self.workspace.get().is_none() && self.workspace() > 0 {
+            // Two threads may come here at once: one allocation is dropped again then.
+            let _ = self.workspace.set(Workspace::allocate(stream, self.workspace())?);
+        }
+        let bytes = self.forward.facts().bindings.iter().find(|b| b.role == Role::Stats).map_or(4, |b| b.bytes);
+        let length = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
+        Ok(Saved {
+            // SAFETY: floats have no invalid values, and the forward writes them before the backward reads them.
+            stats: unsafe { stream.alloc(length) }.map_err(driver)?,
+            seed: stream.alloc_zeros(1).map_err(driver)?,
+            offset: stream.alloc_zeros(1).map_err(driver)?,
+            run: None,
+            of: self.forward.facts().key,
+            what: self.forward.facts().what.clone(),
+        })
+    }
+
+    /// Binds what the forward reads and writes, launches it, and keeps in `saved` what the backward needs.
+    ///
+    /// Stats is not bound: `saved` has it. With dropout, seed and offset are given as numbers:
+    /// `.slot(Role::DropoutSeed, 42_i64).slot(Role::DropoutOffset, 0_i64)`.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`].
+    pub fn forward(
+        &self,
+        saved: &mut Saved,
+        bindings: Bindings<'_>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), StepError> {
+        self.own(saved)?;
+        let mut bindings = bindings;
+        let run = forward_run(self.forward.facts(), &mut bindings.raw)?;
+        // From here on what was kept before is gone.
+        saved.run = None;
+        let Saved { stats, seed, offset, run: kept, of: _, what: _ } = saved;
+        if let Some((first, second)) = run.dropout() {
+            put(seed, first, stream)?;
+            put(offset, second, stream)?;
+            bindings = bindings.slice(Role::DropoutSeed, &*seed).slice(Role::DropoutOffset, &*offset);
+        }
+        let bindings = self.shared(bindings.slice_mut(Role::Stats, stats));
+        let operands = bindings.raw.clone();
+        self.forward.bind(bindings, stream)?.launch(stream)?;
+        let run = if self.checked { run.with_prints(prints(&self.forward, &operands, stream)?) } else { run };
+        *kept = Some(run);
+        Ok(())
+    }
+
+    /// Binds what the backward reads and writes beside what was kept, and launches it. It may be launched again: what is kept stays.
+    ///
+    /// Stats, slots and dropout's seed are the forward's, and are left out; a slot that is given all the same must be equal.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`].
+    pub fn backward(
+        &self,
+        saved: &mut Saved,
+        bindings: Bindings<'_>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), StepError> {
+        self.own(saved)?;
+        let mut bindings = bindings;
+        let Saved { stats, seed, offset, run, of: _, what: _ } = saved;
+        let run = run.as_ref().ok_or(TrainingError::NoForward)?;
+        run.complete(self.backward.facts(), &mut bindings.raw)?;
+        if run.dropout().is_some() {
+            bindings = bindings.slice(Role::DropoutSeed, &*seed).slice(Role::DropoutOffset, &*offset);
+        }
+        let bindings = self.shared(bindings.slice(Role::Stats, &*stats));
+        let operands = bindings.raw.clone();
+        let mut bound = self.backward.bind(bindings, stream)?;
+        if self.checked {
+            run.check(&prints(&self.backward, &operands, stream)?)?;
+        }
+        Ok(bound.launch(stream)?)
+    }
+
+    /// What was saved must be of a pair of the same forward.
+    fn own(&self, saved: &Saved) -> Result<(), TrainingError> {
+        let facts = self.forward.facts();
+        if saved.of == facts.key {
+            return Ok(());
+        }
+        Err(TrainingError::OtherPair { saved: saved.what.clone(), pair: facts.what.clone() })
+    }
+
+    /// The pair's scratch memory, unless the caller brings some.
+    fn shared<'a>(&self, bindings: Bindings<'a>) -> Bindings<'a> {
+        match (&bindings.workspace, self.workspace.get()) {
+            (None, Some(workspace)) => bindings.workspace(workspace),
+            _ => bindings,
+        }
+    }
+}
+
+/// Writes a number on the GPU in the order of the stream, without host memory that would have to outlive it.
+fn put(cell: &mut CudaSlice<i64>, value: i64, stream: &Arc<CudaStream>) -> Result<(), StepError> {
+    let (address, _guard) = cell.device_ptr_mut(stream);
+    let bits = value.cast_unsigned();
+    for (at, word) in [(address, bits as u32), (address + 4, (bits >> 32) as u32)] {
+        // SAFETY: one of two words of a live allocation of this context, exclusively borrowed and ordered by the guard.
+        unsafe { sys::cuMemsetD32Async(at, word, 1, stream.cu_stream()) }
+            .result()
+            .map_err(|error| StepError::Driver { step: "dropout's seed", detail: error.to_string() })?;
+    }
+    Ok(())
+}
+
+/// Fingerprints of every operand of a plan that a forward reads or writes.
+fn prints(plan: &LoadedPlan, bound: &crate::raw::Bindings, stream: &Arc<CudaStream>) -> Result<Prints, StepError> {
+    let driver =
+        |error: DriverError| StepError::Driver { step: "the check of saved operands", detail: error.to_string() };
+    if stream.capture_status().map_err(driver)? != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        return Err(StepError::CheckedCapture);
+    }
+    // Whatever stream wrote them: they are read when nothing runs any more.
+    stream.context().synchronize().map_err(driver)?;
+    let mut prints = Prints::new();
+    let gradient = |role: Role| role == Role::DO || (role != Role::O && role.is_output(true));
+    for binding in plan.facts().bindings.iter().filter(|b| !b.slot && !gradient(b.role)) {
+        let Some(operand) = bound.operands.iter().find(|o| o.role == binding.role) else { continue };
+        let mut bytes = vec![0_u8; usize::try_from(binding.bytes.min(operand.bytes)).unwrap_or(0)];
+        // SAFETY: the operand is bound, so that this many bytes of device memory are its own; nothing writes to them now.
+        unsafe { result::memcpy_dtoh_sync(&mut bytes, operand.address) }.map_err(driver)?;
+        prints.add(binding.role, &bytes);
+    }
+    Ok(prints)
+}

@@ -1,0 +1,161 @@
+//! Pairs of plans for a step of training: what can be wrong with them is told before anything is launched, without a GPU.
+
+mod common;
+
+use common::{forward, h200, operand, slot};
+use qkvault_exec::raw::Bindings;
+use qkvault_exec::{BindError, MemoryKind, Prints, Training, TrainingError, check_bindings, forward_run};
+use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
+use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Policy, Refusal, Role, lower, validate};
+use qkvault_probe::PlanFacts;
+
+fn attention() -> Attention {
+    Attention::bshd(2, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL)
+}
+
+fn refused(attention: &Attention) -> Refusal {
+    Training::of(attention, BackwardOptions::default()).expect_err("it cannot be trained")
+}
+
+/// A made-up forward with dropout's two numbers on the GPU.
+fn facts() -> PlanFacts {
+    let mut facts = forward(&h200(CudnnVersion::v9(19, 0)));
+    facts.bindings.extend([Role::DropoutSeed, Role::DropoutOffset].map(|role| operand(role, DType::I64, false, 8)));
+    facts
+}
+
+/// Its backward.
+fn backward() -> PlanFacts {
+    let mut facts = facts();
+    facts.bindings.iter_mut().for_each(|b| b.output = false);
+    let gradients = [Role::DQ, Role::DK, Role::DV].map(|role| operand(role, DType::BF16, true, 4096));
+    facts.bindings.push(operand(Role::DO, DType::BF16, false, 4096));
+    facts.bindings.extend(gradients);
+    facts.bindings.push(operand(Role::DqAccum, DType::F32, true, 8192));
+    facts
+}
+
+fn numbers() -> Bindings {
+    let slots = Bindings::new().slot(Role::Scale, 0.125_f32).slot(Role::Slot(0), 50);
+    slots.slot(Role::DropoutSeed, 42_i64).slot(Role::DropoutOffset, 7_i64)
+}
+
+#[test]
+fn both_passes_follow_from_one_description() {
+    let training = Training::of(&attention(), BackwardOptions::default()).expect("both are sound");
+    assert_eq!(training.forward().get(), &attention().with_stats());
+    assert_eq!(training.backward().get(), &attention().with_stats().backward(BackwardOptions::default()));
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused_when_it_is_described() {
+    let backward = attention().with_stats().backward(BackwardOptions::default());
+    assert!(refused(&backward).has("training.backward"));
+    let heads = Attention::bshd(2, (8, 3), (256, 256), 64, DType::BF16);
+    assert!(refused(&heads).to_string().contains("heads"), "{}", refused(&heads));
+    // No derivative by the score, and none by a bias that is only compared with.
+    let nothing = attention().with_score((score() * 0.0 + constant(1.0)).build_score().expect("a score"));
+    assert!(refused(&nothing).has("training.derivative"));
+    let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 1]).with_grad());
+    let compared = qkvault_graph::expr::select(&bias.gt(0.0), score(), score() * 2.0).build_score().expect("a score");
+    let refusal = refused(&attention().with_score(compared));
+    assert!(refusal.has("training.derivative") && refusal.to_string().contains("bias"), "{refusal}");
+    // A bias that wants a gradient and broadcasts over nothing that there is.
+    let odd = TensorSpec::new(DType::BF16, [1, 3, 256, 256]).with_grad();
+    let odd = library::bias(score(), "bias", odd).build_score().expect("a score");
+    assert!(refused(&attention().with_score(odd)).has("score.broadcast"));
+    // A sink's gradient without a sink.
+    let options = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
+    assert!(Training::of(&attention(), options).expect_err("no sink").has("backward.sink"));
+}
+
+#[test]
+fn a_backward_of_a_forward_without_stats_is_refused() {
+    let bare = validate(attention().backward(BackwardOptions::default())).expect_err("no Stats");
+    assert!(bare.has("backward.stats"));
+    // With Stats in the description and none bound, binding names it.
+    let errors =
+        check_bindings(&backward(), &Bindings::new(), 0, &|_| MemoryKind::Device(0)).expect_err("nothing is bound");
+    assert!(errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::Stats, .. })), "{errors}");
+}
+
+#[test]
+fn a_derivative_that_does_not_exist_is_refused_by_lowering_too() {
+    let nothing = (score() * 0.0 + constant(1.0)).build_score().expect("a score");
+    let backward = attention().with_score(nothing).with_stats().backward(BackwardOptions::default());
+    let backward = validate(backward).expect("a description without a derivative is one all the same");
+    let refusal = lower(&backward, &h200(CudnnVersion::v9(19, 0)), &Policy::default()).expect_err("no derivative");
+    assert!(refusal.has("not-built.derivative"), "{refusal}");
+}
+
+#[test]
+fn the_backward_takes_its_numbers_from_the_forward() {
+    let mut given = numbers();
+    let run = forward_run(&facts(), &mut given).expect("all numbers are there");
+    assert_eq!(run.dropout(), Some((42, 7)));
+    // What the plan reads on the GPU is no slot for it.
+    assert_eq!(given, Bindings::new().slot(Role::Scale, 0.125_f32).slot(Role::Slot(0), 50));
+
+    let mut nothing = Bindings::new();
+    run.complete(&backward(), &mut nothing).expect("all is known");
+    assert_eq!(nothing, given);
+    let mut same = numbers();
+    run.complete(&backward(), &mut same).expect("the same numbers are no contradiction");
+    assert_eq!(same, given);
+}
+
+#[test]
+fn other_numbers_than_the_forwards_are_refused_and_named() {
+    let run = forward_run(&facts(), &mut numbers()).expect("all numbers are there");
+    let other = |mut given: Bindings| run.complete(&backward(), &mut given).expect_err("another number");
+    let seed = other(Bindings::new().slot(Role::DropoutSeed, 43_i64));
+    assert!(matches!(seed, TrainingError::OtherNumber { role: Role::DropoutSeed, .. }));
+    assert!(seed.to_string().contains("43") && seed.to_string().contains("42") && seed.to_string().contains("mask"));
+    let scale = other(Bindings::new().slot(Role::Scale, 0.25_f32));
+    assert!(
+        matches!(scale, TrainingError::OtherNumber { role: Role::Scale, .. }) && !scale.to_string().contains("mask")
+    );
+    // What the plan does not have is left for binding to name.
+    let mut unknown = Bindings::new().slot(Role::Slot(9), 1.0_f32);
+    run.complete(&backward(), &mut unknown).expect("binding names it");
+    let errors = check_bindings(&backward(), &unknown, 0, &|_| MemoryKind::Device(0)).expect_err("no such slot");
+    assert!(errors.iter().any(|e| matches!(e, BindError::Extra { role: Role::Slot(9), .. })), "{errors}");
+}
+
+#[test]
+fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
+    let run = |mut given: Bindings| forward_run(&facts(), &mut given).expect_err("something is wrong");
+    assert_eq!(run(Bindings::new()), TrainingError::MissingNumber { role: Role::DropoutSeed });
+    let no_offset = Bindings::new().slot(Role::DropoutSeed, 1_i64);
+    assert_eq!(run(no_offset), TrainingError::MissingNumber { role: Role::DropoutOffset });
+    let float = run(Bindings::new().slot(Role::DropoutSeed, 1.5_f32));
+    assert!(matches!(float, TrainingError::NotAnInteger { role: Role::DropoutSeed, .. }), "{float}");
+    for role in [Role::Stats, Role::DropoutSeed] {
+        assert_eq!(run(numbers().tensor(role, 0x1000, 256)), TrainingError::Kept { role });
+    }
+    // A forward without dropout has no such numbers, and one given is left for binding to name.
+    let plain = forward(&h200(CudnnVersion::v9(19, 0)));
+    let mut given = numbers();
+    assert_eq!(forward_run(&plain, &mut given).expect("no dropout").dropout(), None);
+    assert_eq!(given, numbers());
+    assert_eq!(slot(Role::Scale, DType::F32).bytes, 4);
+}
+
+#[test]
+fn operands_that_changed_are_named() {
+    let print = |o: &[u8]| {
+        let mut prints = Prints::new();
+        prints.add(Role::Q, b"queries");
+        prints.add(Role::O, o);
+        prints
+    };
+    let run = forward_run(&facts(), &mut numbers()).expect("all numbers are there");
+    assert_eq!(run.check(&print(b"other")), Ok(()), "without fingerprints nothing is known");
+    let run = run.with_prints(print(b"output"));
+    assert_eq!(run.check(&print(b"output")), Ok(()));
+    assert_eq!(run.check(&print(b"other")), Err(TrainingError::Changed { roles: vec![Role::O] }));
+    // What the backward has and the forward had not is new, not changed.
+    let mut more = print(b"output");
+    more.add(Role::DO, b"gradient");
+    assert_eq!(run.check(&more), Ok(()));
+}
