@@ -1,12 +1,15 @@
 //! What the GPU tests share: the attentions, a GPU with an engine over the test vault, and operands on it.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
-use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, cudarc, raw};
-use qkvault_graph::{Attention, Band, DType, Policy, Profile, Role, Valid, validate};
+use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
+use qkvault_graph::expr::{library, score, slot};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Profile, Role, Valid, validate};
 use qkvault_probe::{BuildPolicy, Compiler, PlanFacts, Planner, library_set, library_version};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
 use qkvault_sys::{Library, Search};
@@ -45,7 +48,25 @@ pub(crate) fn attentions() -> Vec<Valid> {
     ]
 }
 
-/// Compiles the plans of [`attentions`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
+/// What the tests of training have pairs of plans for: plain, grouped heads, a softcap, ALiBi, lengths.
+pub(crate) fn trainings() -> Vec<Training> {
+    let plain = Attention::bshd(2, (4, 4), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL);
+    let grouped = Attention::bshd(1, (8, 2), (256, 256), 128, DType::F16).with_band(Band::CAUSAL);
+    let softcap = library::softcap(score(), slot("cap")).build_score().expect("a score");
+    let alibi = library::alibi(score(), 4).build_score().expect("a score");
+    let lengths = Attention::bshd(2, (4, 4), (256, 256), 64, DType::BF16).with_lengths();
+    let list = [plain.clone(), grouped, plain.clone().with_score(softcap), plain.with_score(alibi), lengths];
+    list.iter().map(|a| Training::of(a, BackwardOptions::default()).expect("it can be trained")).collect()
+}
+
+/// A pair whose backward gives the same bits each time, and needs a large workspace for it.
+pub(crate) fn deterministic() -> Training {
+    let options = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
+    let attention = Attention::bshd(1, (4, 4), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
+    Training::of(&attention, options).expect("it can be trained")
+}
+
+/// Compiles the plans of [`attentions`], [`trainings`] and [`deterministic`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
 pub(crate) fn fill() {
     let (Ok(folder), Ok(profile)) = (std::env::var(VAULT), std::env::var(FILL)) else {
         return say(&format!("not asked for: {VAULT} and {FILL} are not both set"));
@@ -55,13 +76,15 @@ pub(crate) fn fill() {
     let target = Profile::named(&profile).expect("a built-in profile");
     let target = target.target(library_version(&library), library_set(&library));
     let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
-    for attention in attentions() {
+    let pairs = trainings().into_iter().chain([deterministic()]);
+    let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);
+    for attention in attentions().into_iter().chain(passes) {
         let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
         let answer = answer.expect("it can be compiled");
         assert!(answer.unstored.is_none(), "{:?}", answer.unstored);
         let plan = answer.outcome.expect("cuDNN takes it");
         let roles: Vec<String> = plan.facts.bindings.iter().map(|b| b.role.to_string()).collect();
-        let (bytes, workspace) = (plan.facts.blob_bytes, plan.facts.workspace);
+        let (bytes, workspace) = (plan.facts.blob_bytes, plan.facts.scratch().bytes);
         say(&format!("{attention}: {bytes} bytes, workspace {workspace}, binds {}", roles.join(" ")));
     }
 }

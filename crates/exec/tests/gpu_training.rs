@@ -1,0 +1,244 @@
+//! Pairs of plans on a real GPU, judged by the oracle. Requirements, and how the plans are made, are those of `gpu.rs`.
+#![cfg(feature = "cudarc")]
+
+mod common;
+mod kit;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use common::say;
+use cudarc::driver::CudaSlice;
+use kit::{Gpu, deterministic, trainings};
+use qkvault_exec::{
+    BindError, BindFailure, Bindings, LoadError, PrepareError, Saved, Session, SessionOptions, StepError, Training,
+    TrainingError, TrainingPair, cudarc,
+};
+use qkvault_graph::{Attention, DType, Policy, Role};
+use qkvault_probe::BuildPolicy;
+use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
+
+/// One layer: operands on the GPU, and what the oracle is given.
+struct Layer {
+    training: Training,
+    inputs: Inputs,
+    read: BTreeMap<Role, CudaSlice<u8>>,
+    written: BTreeMap<Role, CudaSlice<u8>>,
+    o: CudaSlice<u8>,
+}
+
+impl Layer {
+    fn new(gpu: &Gpu, training: &Training, seed: u64) -> Layer {
+        let pass = training.backward();
+        let mut inputs = Inputs::random(pass, seed).expect("random operands");
+        slopes(&mut inputs, pass);
+        let poisoned = |role: Role, dtype: DType| {
+            let length = buffer_len(pass, role).expect("every operand has a size");
+            gpu.stream.clone_htod(Buffer::poisoned(dtype, length).bytes()).expect("memory")
+        };
+        let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
+        for operand in operands(pass).into_iter().filter(|o| !o.role.is_slot()) {
+            let role = operand.role;
+            if operand.output {
+                written.insert(role, poisoned(role, operand.tensor.dtype));
+            } else if ![Role::O, Role::Stats].contains(&role) {
+                let buffer = inputs.buffer(role).expect("every input is there");
+                read.insert(role, gpu.stream.clone_htod(buffer.bytes()).expect("memory"));
+            }
+        }
+        let o = poisoned(Role::O, pass.o.dtype);
+        Layer { training: training.clone(), inputs, read, written, o }
+    }
+
+    /// Slots by value.
+    fn slots<'a>(&self, pair: &TrainingPair) -> Bindings<'a> {
+        let slots = pair.forward_plan().facts().bindings.iter().filter(|b| b.slot);
+        slots.fold(Bindings::new(), |all, b| {
+            let buffer = self.inputs.buffer(b.role).expect("every slot has a value");
+            match b.dtype {
+                DType::I32 => all.slot(b.role, buffer.int(0) as i32),
+                _ => all.slot(b.role, buffer.get(0) as f32),
+            }
+        })
+    }
+
+    fn forward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut Saved) -> Result<(), StepError> {
+        let slots = self.slots(pair);
+        let bindings = given(slots, &self.read, pair.forward_plan().resident() > 0, false);
+        pair.forward(saved, bindings.slice_mut(Role::O, &mut self.o), &gpu.stream)
+    }
+
+    fn backward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut Saved) -> Result<(), StepError> {
+        let bindings = given(Bindings::new(), &self.read, pair.forward_plan().resident() > 0, true);
+        let bindings = bindings.slice(Role::O, &self.o);
+        let bindings = self.written.iter_mut().fold(bindings, |all, (role, slice)| all.slice_mut(*role, slice));
+        pair.backward(saved, bindings, &gpu.stream)
+    }
+
+    fn gradients(&self, gpu: &Gpu) -> BTreeMap<Role, Vec<u8>> {
+        self.written.iter().map(|(role, slice)| (*role, gpu.stream.clone_dtoh(slice).expect("read"))).collect()
+    }
+
+    /// Every gradient against the oracle, which goes through the exact forward.
+    fn check(&self, gpu: &Gpu) {
+        let pass = self.training.backward();
+        let expected = backward(pass, &self.inputs).expect("the oracle can do it");
+        for (role, bytes) in self.gradients(gpu) {
+            let output = expected.get(role).expect("the oracle has every gradient");
+            let dtype = output.operand().tensor.dtype;
+            let usual = Tolerance::of(role, dtype);
+            // Probabilities and their gradients are rounded to 16 bits before they are multiplied.
+            let tolerance = Tolerance { relative: 4.0 * usual.relative, ..usual };
+            let found = compare(output, &Buffer::new(dtype, bytes).expect("whole"), tolerance);
+            say(&format!("{pass}: {role}: {found}"));
+            assert!(found.good, "{pass}: {role}: {found}");
+        }
+    }
+}
+
+/// The usual slopes in place of random ones, as the pair has them by itself.
+fn slopes(inputs: &mut Inputs, attention: &Attention) {
+    let Some(score) = &attention.score else { return };
+    if let Some(tensor) = score.tensor_named(qkvault_graph::expr::library::ALIBI_SLOPES) {
+        let slopes = qkvault_graph::expr::library::alibi_slopes(attention.q.heads() as usize);
+        let buffer = Buffer::of(DType::F32, slopes.into_iter().map(f64::from));
+        inputs.insert(Role::ScoreTensor(tensor.0 as u16), buffer);
+    }
+}
+
+/// The inputs of a pass; slopes that are resident are left out.
+fn given<'a>(
+    start: Bindings<'a>,
+    read: &'a BTreeMap<Role, CudaSlice<u8>>,
+    resident: bool,
+    backward: bool,
+) -> Bindings<'a> {
+    let wanted = |role: Role| (backward || role != Role::DO) && !(resident && matches!(role, Role::ScoreTensor(_)));
+    read.iter().filter(|(role, _)| wanted(**role)).fold(start, |all, (role, slice)| all.slice(*role, slice))
+}
+
+fn pair(gpu: &Gpu, training: &Training) -> TrainingPair {
+    let prepared = gpu.engine.prepare_training(training, &Policy::default(), BuildPolicy::LoadOnly);
+    prepared.unwrap_or_else(|error| panic!("{}: {error}", training.forward()))
+}
+
+#[test]
+fn each_pair_gives_the_gradients_of_the_oracle_over_poison() {
+    let Some(gpu) = Gpu::open() else { return };
+    for training in trainings() {
+        let pair = pair(&gpu, &training);
+        let mut layers = [Layer::new(&gpu, &training, 1), Layer::new(&gpu, &training, 2)];
+        let mut saved = [pair.saved(&gpu.stream).expect("memory"), pair.saved(&gpu.stream).expect("memory")];
+        // As a model does: forward through both layers, back through both in the other order.
+        for (layer, saved) in layers.iter_mut().zip(&mut saved) {
+            layer.forward(&gpu, &pair, saved).expect("it is queued");
+        }
+        for (layer, saved) in layers.iter_mut().zip(&mut saved).rev() {
+            layer.backward(&gpu, &pair, saved).expect("it is queued");
+        }
+        layers.iter().for_each(|layer| layer.check(&gpu));
+        say(&format!(
+            "workspace {} forward, {} backward",
+            pair.forward_plan().workspace(),
+            pair.backward_plan().workspace()
+        ));
+    }
+}
+
+#[test]
+fn a_backward_can_be_launched_again_and_a_deterministic_one_gives_the_same_bits() {
+    let Some(gpu) = Gpu::open() else { return };
+    let training = deterministic();
+    let pair = pair(&gpu, &training);
+    let (mut layer, mut saved) = (Layer::new(&gpu, &training, 3), pair.saved(&gpu.stream).expect("memory"));
+    layer.forward(&gpu, &pair, &mut saved).expect("it is queued");
+    let mut once = || {
+        layer.backward(&gpu, &pair, &mut saved).expect("it is queued");
+        layer.gradients(&gpu)
+    };
+    let first = once();
+    (0..4).for_each(|_| assert!(once() == first, "two runs differ"));
+    layer.check(&gpu);
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_before_a_launch() {
+    let Some(gpu) = Gpu::open() else { return };
+    let all = trainings();
+    let (training, other) = (&all[0], &all[1]);
+    let (first, second) = (pair(&gpu, training), pair(&gpu, other));
+    let (mut layer, mut saved) = (Layer::new(&gpu, training, 4), first.saved(&gpu.stream).expect("memory"));
+    let error = layer.backward(&gpu, &first, &mut saved).expect_err("no forward yet");
+    assert!(matches!(error, StepError::Training(TrainingError::NoForward)), "{error}");
+    let error = layer.forward(&gpu, &second, &mut saved).expect_err("another pair's");
+    assert!(matches!(error, StepError::Training(TrainingError::OtherPair { .. })), "{error}");
+
+    layer.forward(&gpu, &first, &mut saved).expect("it is queued");
+    let wrong = |bindings: Bindings<'_>, saved: &mut Saved| {
+        first.backward(saved, bindings, &gpu.stream).expect_err("something is wrong")
+    };
+    let error = wrong(Bindings::new().slot(Role::Scale, 123.0_f32), &mut saved);
+    assert!(matches!(error, StepError::Training(TrainingError::OtherNumber { role: Role::Scale, .. })), "{error}");
+    let stats = gpu.stream.alloc_zeros::<f32>(16).expect("memory");
+    let error = wrong(Bindings::new().slice(Role::Stats, &stats), &mut saved);
+    assert!(matches!(error, StepError::Training(TrainingError::Kept { role: Role::Stats })), "{error}");
+    let StepError::Bind(BindFailure::Wrong(errors)) = wrong(Bindings::new(), &mut saved) else { panic!("not told") };
+    assert!(errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::DO, .. })), "{errors}");
+    // None of that touched what is saved.
+    layer.backward(&gpu, &first, &mut saved).expect("it is queued");
+    layer.check(&gpu);
+}
+
+#[test]
+fn operands_that_changed_are_found_when_that_is_asked_for() {
+    let Some(gpu) = Gpu::open() else { return };
+    let training = &trainings()[0];
+    let plain = pair(&gpu, training).checked(false);
+    let pair = plain.clone().checked(true);
+    let (mut layer, mut saved) = (Layer::new(&gpu, training, 5), pair.saved(&gpu.stream).expect("memory"));
+    layer.forward(&gpu, &pair, &mut saved).expect("it is queued");
+    layer.backward(&gpu, &pair, &mut saved).expect("nothing changed");
+    layer.check(&gpu);
+
+    let flip = |slice: &mut CudaSlice<u8>| {
+        let mut bytes = gpu.stream.clone_dtoh(slice).expect("read");
+        bytes[6] ^= 1;
+        gpu.stream.memcpy_htod(&bytes, slice).expect("written");
+    };
+    flip(layer.read.get_mut(&Role::K).expect("every attention has keys"));
+    flip(&mut layer.o);
+    let error = layer.backward(&gpu, &pair, &mut saved).expect_err("two operands changed");
+    let StepError::Training(TrainingError::Changed { mut roles }) = error else { panic!("{error}") };
+    roles.sort_unstable();
+    assert_eq!(roles, [Role::K, Role::O]);
+    // Without the check it is the caller's to avoid.
+    layer.backward(&gpu, &plain, &mut saved).expect("nobody looks");
+
+    let mut timed = |pair: &TrainingPair| {
+        layer.forward(&gpu, pair, &mut saved).expect("it is queued");
+        gpu.stream.synchronize().expect("it ends well");
+        let started = Instant::now();
+        layer.forward(&gpu, pair, &mut saved).expect("it is queued");
+        started.elapsed()
+    };
+    let (off, on) = (timed(&plain), timed(&pair));
+    say(&format!("host time of a forward, bound and launched: {off:?}; with the check: {on:?}"));
+}
+
+#[test]
+fn a_deterministic_backward_over_the_budget_is_refused_with_the_reason() {
+    let Some(gpu) = Gpu::open() else { return };
+    let training = deterministic();
+    let options = SessionOptions { workspace_budget: Some(1 << 16), handles: 1 };
+    let session = Session::with_options(gpu.engine.session().device(), gpu.engine.session().library(), options);
+    let session = session.expect("a session");
+    let planner = gpu.engine.planner();
+    let error = session.prepare_training(planner, &training, &Policy::default(), BuildPolicy::LoadOnly);
+    let error = error.expect_err("64 KiB are too little");
+    assert!(
+        matches!(error, PrepareError::Load(LoadError::WorkspaceTooLarge { quadratic: true, budget: 65_536, .. })),
+        "{error}"
+    );
+    assert!(error.to_string().contains("deterministic"), "{error}");
+    say(&error.to_string());
+}
