@@ -98,6 +98,20 @@ impl Inputs {
         Ok(inputs)
     }
 
+    /// Poisons memory of Q, K, V and dO that no row within its sequence's length lies in, by the lengths, offsets and tables that
+    /// are bound: for those who bind others than were drawn.
+    ///
+    /// # Errors
+    ///
+    /// Lengths, offsets and tables that do not fit.
+    pub fn poison_unused(&mut self, attention: &Valid, unused: Unused) -> Result<(), ReferenceError> {
+        let a = attention.get();
+        match unused {
+            Unused::Finite => Ok(()),
+            Unused::Pages | Unused::Poison => poison_unused(a, &operands(a), unused, self),
+        }
+    }
+
     /// Adds what the forward leaves for a backward: O and Stats, computed from the other inputs.
     ///
     /// # Errors

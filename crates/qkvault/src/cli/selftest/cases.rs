@@ -6,6 +6,7 @@ use qkvault_graph::{
 };
 
 /// splitmix64.
+#[derive(Clone)]
 pub(super) struct Draw(u64);
 
 impl Draw {
@@ -21,12 +22,17 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
+    pub(super) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
         list[(self.bits() >> 16) as usize % list.len()]
     }
 
+    /// A number from `low` to `high`, both included.
+    pub(super) fn within(&mut self, low: i64, high: i64) -> i64 {
+        low + ((self.bits() >> 16) % (high - low + 1).max(1).unsigned_abs()).cast_signed()
+    }
+
     /// True in `percent` of a hundred cases.
-    fn chance(&mut self, percent: u64) -> bool {
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
         (self.bits() >> 16) % 100 < percent
     }
 }

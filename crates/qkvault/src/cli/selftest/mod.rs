@@ -1,6 +1,8 @@
 //! `selftest`: random valid attentions on the GPU against the oracle, outputs poisoned first; right, refused or wrong, with the seed.
 
+mod batch;
 mod cases;
+mod serving;
 
 use std::sync::Arc;
 
@@ -35,6 +37,12 @@ pub struct Args {
     /// The GPU's number
     #[arg(long, default_value_t = 0)]
     device: usize,
+    /// Batches as an engine that serves requests has them: packed queries, paged keys and values
+    #[arg(long)]
+    serving: bool,
+    /// With `--serving`: poison rows beyond the lengths in pages that are in use too, which kernels need not bear
+    #[arg(long, requires = "serving")]
+    tails: bool,
 }
 
 /// One case, ready to be launched.
@@ -77,7 +85,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     // In parts, so that the operands of thousands of cases are not held at once.
     let numbers: Vec<u64> = (args.first..args.first + args.cases).collect();
     for part in numbers.chunks(256) {
-        let ready: Vec<Case> = part.par_iter().map(|&n| prepare(args.seed, n, &planner, &target, &policy)).collect();
+        let ready: Vec<Case> = part.par_iter().map(|&n| prepare(args, n, &planner, &target, &policy)).collect();
         for case in &ready {
             let verdict = judge(case, &session, &stream);
             let at = ["right", "refused", "wrong", "failed"].iter().position(|s| *s == verdict.status).unwrap_or(3);
@@ -111,13 +119,15 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 fn row(case: &Case, verdict: &Verdict) -> Value {
     json!({
         "case": case.number, "attention": case.attention.to_string(), "score": case.attention.score.as_ref().map(ToString::to_string),
-        "keep": case.attention.mask.keep.as_ref().map(ToString::to_string), "status": verdict.status, "why": verdict.why,
+        "keep": case.attention.mask.keep.as_ref().map(ToString::to_string),
+        "lengths": case.prepared.as_ref().ok().map(|ready| batch::lengths(&ready.inputs)), "status": verdict.status, "why": verdict.why,
     })
 }
 
 /// Everything of a case that needs no GPU: the plan, random operands, and what must come out.
-fn prepare(seed: u64, number: u64, planner: &Planner, target: &qkvault_graph::Target, policy: &Policy) -> Case {
-    let attention = cases::attention(seed, number);
+fn prepare(args: &Args, number: u64, planner: &Planner, target: &qkvault_graph::Target, policy: &Policy) -> Case {
+    let seed = args.seed;
+    let attention = if args.serving { serving::attention(seed, number) } else { cases::attention(seed, number) };
     let prepared = (|| {
         let refused = |r: Refusal| ("refused", r.to_string());
         let valid = validate(attention.clone()).map_err(refused)?;
@@ -127,7 +137,12 @@ fn prepare(seed: u64, number: u64, planner: &Planner, target: &qkvault_graph::Ta
             Err(error @ PlanError::Missing { .. }) => return Err(failed(error)),
             Err(error) => return Err(failed(error)),
         };
-        let inputs = Inputs::random(&valid, seed ^ number).map_err(failed)?;
+        let inputs = if args.serving {
+            batch::inputs(&valid, seed, number, args.tails)
+        } else {
+            Inputs::random(&valid, seed ^ number)
+        };
+        let inputs = inputs.map_err(failed)?;
         let expected = match valid.get().pass {
             Pass::Forward => forward(&valid, &inputs),
             Pass::Backward(_) => backward(&valid, &inputs),
@@ -171,6 +186,8 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<
         worst = worst.max(found.relative.min(found.max_abs));
         if !(found.good || cancelled && written) {
             faults.push(format!("{role}: {found:?}"));
+        } else if let Some(fault) = batch::worst_sequence(attention, inputs, output, buffer) {
+            faults.push(fault);
         }
     }
     if let Pass::Backward(gradients) = attention.pass
