@@ -7,7 +7,8 @@ use std::time::Instant;
 use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
-use crate::{convert, plan as plans, scratch, words, write};
+use crate::scratch::{Scratch, graph_keeps_scores};
+use crate::{convert, words, write};
 
 /// cuDNN as a compiler.
 #[derive(Clone, Debug)]
@@ -168,7 +169,7 @@ fn workspace(plan: &Descriptor) -> Result<u64, Error> {
 
 /// Bytes of scratch memory that a launch needs, buffers that the launcher provides included.
 fn needs(plan: &Descriptor, graph: &OpGraph) -> Result<u64, Error> {
-    Ok(scratch::Scratch::of(workspace(plan)?, &plans::bindings(graph, true)).bytes)
+    Ok(Scratch::of_graph(workspace(plan)?, graph).bytes)
 }
 
 /// Number of a configuration's engine, from a library that tells it.
@@ -220,7 +221,7 @@ fn add(reasons: &mut Vec<Reason>, code: &'static str, field: &str, text: &str) {
 }
 
 fn over_limit(workspace: u64, limit: u64, graph: &OpGraph, sm: u32) -> Reason {
-    let quadratic = scratch::keeps_scores(&plans::bindings(graph, true), sm);
+    let quadratic = graph_keeps_scores(graph, sm);
     let (code, why, fix) = if quadratic {
         (
             "workspace.quadratic",

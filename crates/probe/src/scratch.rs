@@ -1,8 +1,9 @@
 //! Memory that a launch needs beside its operands: cuDNN's workspace first, then the buffers that qkvault itself provides.
 
-use qkvault_graph::Role;
+use qkvault_graph::op::{OpTensor, TensorKind};
+use qkvault_graph::{OpGraph, Role};
 
-use crate::plan::{Binding, PlanFacts};
+use crate::plan::PlanFacts;
 
 /// Alignment of every part, and of the whole: what `cuMemAlloc` gives.
 pub const SCRATCH_ALIGNMENT: u64 = 256;
@@ -18,15 +19,23 @@ pub struct Scratch {
 
 impl Scratch {
     /// Divides scratch memory. Sizes saturate: a plan that needs more than there is of u64 fits no budget.
-    pub(crate) fn of(workspace: u64, bindings: &[Binding]) -> Scratch {
+    fn of(workspace: u64, operands: impl Iterator<Item = (Role, u64)>) -> Scratch {
         let mut bytes = workspace;
         let mut buffers = Vec::new();
-        for binding in bindings.iter().filter(|b| b.role.is_internal()) {
+        for (role, length) in operands.filter(|(role, _)| role.is_internal()) {
             let offset = bytes.checked_next_multiple_of(SCRATCH_ALIGNMENT).unwrap_or(u64::MAX);
-            buffers.push((binding.role, offset, binding.bytes));
-            bytes = offset.saturating_add(binding.bytes);
+            buffers.push((role, offset, length));
+            bytes = offset.saturating_add(length);
         }
         Scratch { bytes, buffers }
+    }
+
+    /// The scratch memory of an op graph's plan, before there are facts of it. Buffers are dense, and lie in order of unique id.
+    pub(crate) fn of_graph(workspace: u64, graph: &OpGraph) -> Scratch {
+        let bytes = |t: &OpTensor| t.dims.iter().product::<i64>().unsigned_abs() * t.dtype.size() as u64;
+        let mut list: Vec<(Role, u64)> = operands(graph).map(|(role, t)| (role, bytes(t))).collect();
+        list.sort_unstable_by_key(|(role, _)| role.uid());
+        Scratch::of(workspace, list.into_iter())
     }
 }
 
@@ -35,41 +44,63 @@ impl PlanFacts {
     /// inputs nor outputs.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
-        Scratch::of(self.workspace, &self.bindings)
+        Scratch::of(self.workspace, self.bindings.iter().map(|b| (b.role, b.bytes)))
     }
 
     /// Whether cuDNN keeps a gradient of every score in its workspace, which grows with queries times keys: a backward whose dQ is not
     /// summed in a buffer of its own, as one that is deterministic or gives a bias its gradient, before Blackwell.
     #[must_use]
     pub fn keeps_scores(&self) -> bool {
-        keeps_scores(&self.bindings, self.sm)
+        keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
     }
 }
 
-pub(crate) fn keeps_scores(bindings: &[Binding], sm: u32) -> bool {
-    let has = |role| bindings.iter().any(|b| b.role == role);
+/// As [`PlanFacts::keeps_scores`], of an op graph.
+pub(crate) fn graph_keeps_scores(graph: &OpGraph, sm: u32) -> bool {
+    keeps_scores(operands(graph).map(|(role, _)| role), sm)
+}
+
+fn keeps_scores(roles: impl Iterator<Item = Role> + Clone, sm: u32) -> bool {
+    let has = |role| roles.clone().any(|r| r == role);
     sm < 100 && has(Role::DQ) && !has(Role::DqAccum)
+}
+
+fn operands(graph: &OpGraph) -> impl Iterator<Item = (Role, &OpTensor)> + Clone {
+    graph.tensors.iter().filter_map(|t| match t.kind {
+        TensorKind::Operand(role) => Some((role, t)),
+        TensorKind::Slot(_) | TensorKind::Virtual | TensorKind::Constant(_) => None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::DType;
-
-    fn buffers(list: &[(Role, u64)]) -> Vec<Binding> {
-        let binding =
-            |&(role, bytes)| Binding { role, dtype: DType::F32, slot: false, output: true, bytes, alignment: 16 };
-        list.iter().map(binding).collect()
-    }
+    use qkvault_graph::{
+        Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, validate,
+    };
 
     #[test]
     fn buffers_follow_the_workspace_each_aligned() {
-        let list = buffers(&[(Role::DQ, 999), (Role::SoftmaxSum, 10), (Role::DqAccum, 300)]);
-        let scratch = Scratch::of(1000, &list);
+        let list = [(Role::DQ, 999), (Role::SoftmaxSum, 10), (Role::DqAccum, 300)];
+        let scratch = Scratch::of(1000, list.into_iter());
         assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 1024, 10), (Role::DqAccum, 1280, 300)]);
         assert_eq!(scratch.bytes, 1580);
-        assert!(!keeps_scores(&list, 90) && keeps_scores(&list[..2], 90) && !keeps_scores(&list[1..], 90));
-        assert!(!keeps_scores(&list[..2], 100));
-        assert_eq!(Scratch::of(u64::MAX, &list).bytes, u64::MAX);
+        assert_eq!(Scratch::of(u64::MAX, list.into_iter()).bytes, u64::MAX);
+    }
+
+    #[test]
+    fn an_op_graph_tells_what_its_plan_will_need() {
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let graph = |deterministic| {
+            let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
+            let attention = Attention::bshd(2, (4, 4), (128, 128), 64, DType::BF16).with_stats().backward(options);
+            lower(&validate(attention).expect("valid"), &target, &Policy::default()).expect("lowers")
+        };
+        let (summed, direct) = (graph(false), graph(true));
+        assert!(!graph_keeps_scores(&summed, 90) && graph_keeps_scores(&direct, 90));
+        assert!(!graph_keeps_scores(&direct, 100));
+        let scratch = Scratch::of_graph(0, &direct);
+        assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 0, 2 * 4 * 128 * 4)]);
+        assert_eq!(Scratch::of_graph(256, &summed).bytes, 256 + 4096 + 2 * 4 * 128 * 64 * 4);
     }
 }
