@@ -73,6 +73,7 @@ pub mod raw;
 #[cfg(feature = "cudarc")]
 mod safe;
 mod scratch;
+pub mod serving;
 mod threads;
 mod training;
 
@@ -93,6 +94,7 @@ pub use training::{ForwardRun, KEPT, Prints, Training, TrainingError, forward_ru
 
 #[cfg(feature = "cudarc")]
 pub use safe::{
+    batch::{Batch, BatchError, Uploaded},
     bound::{BindFailure, Bound},
     capture::Captured,
     device::{Device, DeviceError},

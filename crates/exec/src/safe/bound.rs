@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUstreamCaptureStatus;
-use cudarc::driver::{CudaStream, DevicePtrMut};
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use qkvault_graph::Role;
 
 use crate::bind_error::BindErrors;
 use crate::bindings::Number;
 use crate::raw;
 use crate::raw::bound::{LaunchError, SlotError};
+use crate::safe::batch::StepMemory;
 use crate::safe::device::Device;
 use crate::safe::operands::{Bindings, Tracked};
 use crate::safe::resident::Resident;
@@ -57,18 +58,35 @@ pub struct Bound<'a> {
 pub(crate) struct Operands<'a> {
     tracked: Vec<Box<dyn Tracked + 'a>>,
     workspace: Option<Arc<Workspace>>,
+    batch: Option<Arc<StepMemory>>,
 }
 
 impl Operands<'_> {
     /// Runs `then` between cudarc's waits and records for every operand. One stack frame per operand, nothing on the heap.
     pub(crate) fn hold<R>(&mut self, stream: &CudaStream, then: &mut dyn FnMut() -> R) -> R {
         match &self.workspace {
-            None => hold(&mut self.tracked, stream, then),
+            None => hold_batch(&mut self.tracked, self.batch.as_ref(), stream, then),
             Some(workspace) => {
                 let mut memory = workspace.lock();
                 let _guard = memory.device_ptr_mut(stream).1;
-                hold(&mut self.tracked, stream, then)
+                hold_batch(&mut self.tracked, self.batch.as_ref(), stream, then)
             }
+        }
+    }
+}
+
+fn hold_batch<R>(
+    tracked: &mut [Box<dyn Tracked + '_>],
+    batch: Option<&Arc<StepMemory>>,
+    stream: &CudaStream,
+    then: &mut dyn FnMut() -> R,
+) -> R {
+    match batch {
+        None => hold(tracked, stream, then),
+        Some(batch) => {
+            let memory = batch.lock();
+            let _guard = memory.device_ptr(stream).1;
+            hold(tracked, stream, then)
         }
     }
 }
@@ -95,7 +113,7 @@ impl<'a> Bound<'a> {
             Some(resident) => resident.bind(bindings),
             None => bindings,
         };
-        let Bindings { raw, tracked, workspace } = bindings;
+        let Bindings { raw, tracked, workspace, batch } = bindings;
         let workspace = match (workspace, plan.workspace()) {
             (Some(given), _) => Some(given),
             (None, 0) => None,
@@ -103,7 +121,7 @@ impl<'a> Bound<'a> {
         };
         let memory = workspace.as_ref().map_or((0, 0), |workspace| (workspace.address(), workspace.bytes()));
         let raw = plan.bind(&raw, memory)?;
-        Ok(Bound { raw, operands: Operands { tracked, workspace }, resident, device: device.clone() })
+        Ok(Bound { raw, operands: Operands { tracked, workspace, batch }, resident, device: device.clone() })
     }
 
     /// Binds other slices and slots to the same plan, in place of all that were bound. The workspace stays, unless `bindings` bring one.
@@ -112,7 +130,7 @@ impl<'a> Bound<'a> {
     ///
     /// As [`LoadedPlan::bind`](crate::LoadedPlan::bind).
     pub fn rebind<'b>(self, bindings: Bindings<'b>) -> Result<Bound<'b>, BindFailure> {
-        let Bound { raw, operands: Operands { tracked: _, workspace: own }, resident, device } = self;
+        let Bound { raw, operands: Operands { tracked: _, workspace: own, batch: _ }, resident, device } = self;
         let workspace = bindings.workspace.clone().or(own);
         let bindings = Bindings { workspace, ..bindings };
         Bound::new(raw.plan(), &device, resident, bindings, |bytes| {

@@ -1,5 +1,6 @@
 //! The safe layer over cudarc.
 
+pub(crate) mod batch;
 pub(crate) mod bound;
 pub(crate) mod capture;
 pub(crate) mod device;

@@ -9,6 +9,7 @@ use half::{bf16, f16};
 use qkvault_graph::{DType, Role};
 
 use crate::bindings::{Bindings as Raw, Number, Operand};
+use crate::safe::batch::StepMemory;
 use crate::safe::workspace::Workspace;
 
 /// A Rust type that stands for element types of operands.
@@ -62,6 +63,7 @@ pub struct Bindings<'a> {
     pub(crate) raw: Raw,
     pub(crate) tracked: Vec<Box<dyn Tracked + 'a>>,
     pub(crate) workspace: Option<Arc<Workspace>>,
+    pub(crate) batch: Option<Arc<StepMemory>>,
 }
 
 impl<'a> Bindings<'a> {

@@ -1,0 +1,150 @@
+//! A step's numbers on the device: one block of memory that bound plans and captured graphs share, updated in place.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError};
+use qkvault_graph::Valid;
+
+use crate::safe::operands::Bindings;
+use crate::safe::session::LoadedPlan;
+use crate::serving::{Step, StepErrors, StepImage, StepLayout};
+
+/// Why a batch was not made or updated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// The step is not one of the plan's.
+    #[error(transparent)]
+    Step(#[from] StepErrors),
+    /// The driver refused.
+    #[error("a step's lengths and tables could not be {step}: {detail}")]
+    Driver {
+        /// What was tried.
+        step: &'static str,
+        /// What the driver answered.
+        detail: String,
+    },
+}
+
+fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchError {
+    move |error| BatchError::Driver { step, detail: error.to_string() }
+}
+
+/// The block on the device.
+pub(crate) struct StepMemory {
+    words: Mutex<CudaSlice<i32>>,
+    address: u64,
+}
+
+impl StepMemory {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CudaSlice<i32>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lengths, offsets and page tables of a plan's steps, on the device and as a copy on the host.
+///
+/// Bind it once ([`Bindings::batch`]), to as many plans as run one step after the other (the layers of a model), and update it
+/// before each step: addresses stay, so bound plans and captured graphs stay valid. Updates are ordered after the launches that
+/// read the step before, and before those that read this one.
+///
+/// An update writes words that changed, and allocates nothing. It fills the numbers of a plan with the given batch and lengths;
+/// another plan of the same shapes may share it.
+pub struct Batch {
+    image: StepImage,
+    memory: Arc<StepMemory>,
+    /// Words that were changed on the host by an update that did not reach the device.
+    stale: bool,
+}
+
+/// What an update copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uploaded {
+    /// Bytes, all copies together.
+    pub bytes: usize,
+    /// Copies, at most three.
+    pub copies: usize,
+}
+
+impl Batch {
+    /// The batch of a plan that computes this attention; every sequence is idle at first.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`].
+    pub fn new(plan: &LoadedPlan, attention: &Valid, stream: &Arc<CudaStream>) -> Result<Batch, BatchError> {
+        let image = StepImage::new(StepLayout::of(attention, plan.facts())?);
+        let mut words = stream.clone_htod(image.words()).map_err(driver("put on the GPU"))?;
+        let address = words.device_ptr_mut(stream).0;
+        Ok(Batch { image, memory: Arc::new(StepMemory { words: Mutex::new(words), address }), stale: false })
+    }
+
+    /// Whether every entry of the tables is looked at with each update; by default in debug builds only.
+    pub fn check_pages(&mut self, always: bool) {
+        self.image.check_pages(always);
+    }
+
+    /// Makes the next launches compute this step.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError::Step`] with everything that is wrong; then the step before stays.
+    pub fn update<T: AsRef<[i32]>>(
+        &mut self,
+        step: &Step<'_, T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Uploaded, BatchError> {
+        let dirty = self.image.fill(step)?;
+        let mut memory = self.memory.lock();
+        let mut uploaded = Uploaded::default();
+        let whole = 0..self.image.words().len();
+        let all = self.stale.then_some(whole);
+        self.stale = true;
+        for range in all.clone().into_iter().chain(dirty.ranges().filter(|_| all.is_none())) {
+            let words = &self.image.words()[range.clone()];
+            // From pageable memory: the driver has read it when the call returns, so that the next update may overwrite it.
+            stream.memcpy_htod(words, &mut memory.slice_mut(range)).map_err(driver("updated"))?;
+            uploaded.bytes += size_of_val(words);
+            uploaded.copies += 1;
+        }
+        self.stale = false;
+        Ok(uploaded)
+    }
+
+    /// Copies the block back from the device, compares it with what was put there and checks it as a kernel would read it: page
+    /// ids within the pool, offsets that do not fall, lengths within the plan. It waits for the stream: for debugging.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError::Step`] with the operand that is not as it should be.
+    pub fn verify(&self, stream: &Arc<CudaStream>) -> Result<(), BatchError> {
+        let memory = self.memory.lock();
+        let words = stream.clone_dtoh(&*memory).map_err(driver("read back"))?;
+        stream.synchronize().map_err(driver("read back"))?;
+        Ok(self.image.verify(&words)?)
+    }
+
+    /// The block on the host.
+    #[must_use]
+    pub fn image(&self) -> &StepImage {
+        &self.image
+    }
+}
+
+impl Bindings<'_> {
+    /// Binds the lengths, offsets and page tables of a batch to their roles.
+    #[must_use]
+    pub fn batch(mut self, batch: &Batch) -> Self {
+        for (role, at, words) in batch.image.layout().operands() {
+            self.raw = self.raw.tensor(role, batch.memory.address + 4 * at as u64, 4 * words as u64);
+        }
+        self.batch = Some(Arc::clone(&batch.memory));
+        self
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Batch({} sequences at {:#x})", self.image.layout().batch(), self.memory.address)
+    }
+}

@@ -1,0 +1,172 @@
+//! Whether a step is one of a plan's, and whether what lies on a device is.
+
+use qkvault_graph::Role;
+
+use super::error::{StepError, StepErrors};
+use super::layout::{Kind, Section, Side, StepLayout};
+use super::step::{Rows, Step};
+
+/// Errors told of one step: what is wrong in one sequence is often wrong in all.
+const MOST: usize = 16;
+
+impl StepLayout {
+    /// Checks a step against the plan; `pages` says whether every entry of the tables is looked at too.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, each error with the name of its operand; the first 16.
+    pub fn check<T: AsRef<[i32]>>(&self, step: &Step<'_, T>, pages: bool) -> Result<(), StepErrors> {
+        let mut errors = Vec::new();
+        let sequences = step.queries.sequences();
+        if sequences > self.batch {
+            return Err(StepError::Sequences { operand: Role::SeqLenQ, given: sequences, most: self.batch }.into());
+        }
+        let given = step.keys.sequences();
+        if given != sequences {
+            return Err(StepError::OtherBatch { operand: Role::SeqLenKv, given, needed: sequences }.into());
+        }
+        self.rows(Role::SeqLenQ, step.queries, self.longest[0], &mut errors);
+        self.rows(Role::SeqLenKv, step.keys, self.longest[1], &mut errors);
+        if self.aligned {
+            for sequence in 0..sequences {
+                let (queries, keys) = (step.queries.length(sequence), step.keys.length(sequence));
+                if queries > keys && queries > 0 {
+                    errors.push(StepError::NoKey { operand: Role::SeqLenKv, sequence, queries, keys });
+                }
+            }
+        }
+        if errors.is_empty() {
+            for section in &self.sections {
+                section_of(section, step, pages, &mut errors);
+            }
+        }
+        errors.truncate(MOST);
+        StepErrors::check(errors)
+    }
+
+    fn rows(&self, operand: Role, rows: Rows<'_>, most: i64, errors: &mut Vec<StepError>) {
+        if let Rows::Cumulative(list) = rows {
+            let before = std::iter::once(0).chain(list.iter().copied());
+            for (entry, (&given, before)) in list.iter().zip(before).enumerate() {
+                if given < before || (entry == 0 && given != 0) {
+                    errors.push(StepError::Falls { operand, entry, given, before });
+                }
+            }
+            if !errors.is_empty() {
+                return;
+            }
+        }
+        for sequence in 0..rows.sequences() {
+            let given = rows.length(sequence);
+            if !(0..=most).contains(&given) {
+                errors.push(StepError::Length { operand, sequence, given, most });
+            }
+        }
+    }
+
+    /// Checks a block as a kernel would read it: what a copy back from the device holds. For debugging, when tables or lengths are
+    /// written on the device by others than this crate.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepLayout::check`]; page tables are looked at as far as the lengths in the block reach.
+    pub fn check_words(&self, words: &[i32]) -> Result<(), StepErrors> {
+        let of = |role| self.operands().find(|(r, ..)| *r == role);
+        let list = |role| of(role).map_or(&[][..], |(_, at, n)| words.get(at..at + n).unwrap_or(&[]));
+        let (queries, keys) = (list(Role::SeqLenQ), list(Role::SeqLenKv));
+        let table = |values| {
+            let role = if values { Role::PageTableV } else { Role::PageTableK };
+            let kind = self.sections.iter().find(|s| s.role == role).map(|s| s.kind);
+            let width = match kind {
+                Some(Kind::Table { width, .. }) => width,
+                _ => return Vec::new(),
+            };
+            list(role).chunks(width).collect::<Vec<_>>()
+        };
+        let (k, v) = (table(false), table(true));
+        let step =
+            Step { queries: Rows::Lengths(queries), keys: Rows::Lengths(keys), pages: &k, value_pages: Some(&v) };
+        self.check(&step, true)?;
+        let mut errors = Vec::new();
+        for section in &self.sections {
+            let Kind::Offsets { side, row, wide, room } = section.kind else { continue };
+            let rows = if side == Side::Queries { queries } else { keys };
+            let found = words.get(section.at..section.at + section.words).unwrap_or(&[]);
+            let entries: Vec<i64> = match wide {
+                true => found.chunks_exact(2).map(|pair| joined([pair[0], pair[1]])).collect(),
+                false => found.iter().map(|&word| i64::from(word)).collect(),
+            };
+            let pairs = entries.windows(2).zip(rows).enumerate();
+            for (sequence, (pair, &length)) in pairs.filter(|(_, (_, n))| **n > 0) {
+                let (begin, end) = (pair[0], pair[0].saturating_add(i64::from(length) * row));
+                if begin < 0 || end > pair[1] {
+                    let (entry, before) = (sequence + 1, end);
+                    errors.push(StepError::Falls { operand: section.role, entry, given: pair[1], before });
+                } else if end > room.saturating_mul(row) {
+                    let given = end / row.max(1);
+                    errors.push(StepError::Tokens { operand: section.role, given, room });
+                }
+            }
+        }
+        errors.truncate(MOST);
+        StepErrors::check(errors)
+    }
+}
+
+/// Two words as they lie in memory, as one number.
+pub(super) fn joined([a, b]: [i32; 2]) -> i64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&a.to_ne_bytes());
+    bytes[4..].copy_from_slice(&b.to_ne_bytes());
+    i64::from_ne_bytes(bytes)
+}
+
+fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: bool, errors: &mut Vec<StepError>) {
+    let operand = section.role;
+    match section.kind {
+        Kind::Lengths(_) => {}
+        Kind::Offsets { side, row, wide, room } => {
+            let rows = if side == Side::Queries { step.queries } else { step.keys };
+            let mut total = 0_i64;
+            for sequence in 0..rows.sequences() {
+                let given = total.saturating_mul(row);
+                if !wide && given > i64::from(i32::MAX) {
+                    errors.push(StepError::Overflow { operand, sequence, given });
+                    return;
+                }
+                total = total.saturating_add(rows.length(sequence));
+            }
+            if total > room {
+                errors.push(StepError::Tokens { operand, given: total, room });
+            } else if !wide && total.saturating_mul(row) > i64::from(i32::MAX) {
+                let sequence = rows.sequences();
+                errors.push(StepError::Overflow { operand, sequence, given: total.saturating_mul(row) });
+            }
+        }
+        Kind::Table { values, width, pages: pool, rows } => {
+            let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
+            let needed = step.keys.sequences();
+            if table.len() != needed {
+                errors.push(StepError::OtherBatch { operand, given: table.len(), needed });
+                return;
+            }
+            for (sequence, entries) in table.iter().enumerate() {
+                let (entries, length) = (entries.as_ref(), step.keys.length(sequence));
+                let given = entries.len();
+                let needed = ((length + rows - 1) / rows).unsigned_abs() as usize;
+                if given < needed {
+                    errors.push(StepError::Short { operand, sequence, given, rows: length, needed });
+                } else if given > width {
+                    errors.push(StepError::Long { operand, sequence, given, most: width });
+                } else if pages {
+                    let used = entries.iter().take(needed).enumerate();
+                    let bad = used.filter(|(_, page)| !(0..pool).contains(&i64::from(**page)));
+                    errors.extend(bad.map(|(entry, &page)| {
+                        let last = pool - 1;
+                        StepError::Page { operand, sequence, entry, page, last }
+                    }));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Where the numbers of a step lie in one block of memory, from a plan and what it computes.
+
+use qkvault_graph::{Attention, Corner, DType, Role, Storage, Valid};
+use qkvault_probe::PlanFacts;
+
+use super::error::{StepError, StepErrors};
+
+/// Sections begin at multiples of this many 32-bit words, 256 bytes: more than any operand is declared with.
+const GRAIN: usize = 64;
+
+/// Where the numbers of a plan's steps lie: lengths and offsets first, then page tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepLayout {
+    pub(super) batch: usize,
+    /// Longest queries and keys.
+    pub(super) longest: [i64; 2],
+    /// Whether a query past the last key would see none: a band aligned bottom right that ends at its diagonal.
+    pub(super) aligned: bool,
+    pub(super) sections: Vec<Section>,
+    /// Which section an operand lies in; several operands with equal offsets share one.
+    roles: Vec<(Role, usize)>,
+    words: usize,
+}
+
+/// Numbers that lie together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Section {
+    /// The operand whose name errors tell.
+    pub(super) role: Role,
+    pub(super) kind: Kind,
+    /// First word.
+    pub(super) at: usize,
+    pub(super) words: usize,
+}
+
+/// Whose rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Queries,
+    Keys,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Lengths(Side),
+    /// Elements before each sequence: `row` per row, in 64 or 32 bits, in a buffer of `room` rows.
+    Offsets {
+        side: Side,
+        row: i64,
+        wide: bool,
+        room: i64,
+    },
+    /// `width` entries per sequence, each a page of `rows` rows in a pool of `pages`.
+    Table {
+        values: bool,
+        width: usize,
+        pages: i64,
+        rows: i64,
+    },
+}
+
+impl StepLayout {
+    /// The layout of a plan's steps, and of what it computes.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError::NoStep`] for a plan without lengths.
+    pub fn of(attention: &Valid, facts: &PlanFacts) -> Result<StepLayout, StepErrors> {
+        let a = attention.get();
+        let mut layout = StepLayout {
+            batch: a.batch().unsigned_abs() as usize,
+            longest: [a.seq().0, a.seq().1],
+            aligned: a.mask.band.is_some_and(|band| band.corner == Corner::BottomRight && band.right.is_some())
+                || a.seq().0 == 1,
+            sections: Vec::new(),
+            roles: Vec::new(),
+            words: 0,
+        };
+        // Tables last: they are large and change rarely.
+        for tables in [false, true] {
+            for binding in &facts.bindings {
+                let role = binding.role;
+                if matches!(role, Role::PageTableK | Role::PageTableV) == tables
+                    && let Some(kind) = kind(a, role, binding.dtype)?
+                {
+                    layout.add(role, kind);
+                }
+            }
+        }
+        let has = |role| layout.roles.iter().any(|(r, _)| *r == role);
+        if !(has(Role::SeqLenQ) && has(Role::SeqLenKv)) {
+            return Err(StepError::NoStep { what: "its sequences have no lengths".to_owned() }.into());
+        }
+        Ok(layout)
+    }
+
+    fn add(&mut self, role: Role, kind: Kind) {
+        // Offsets that are equal whatever the step are there once.
+        let same = self.sections.iter().position(|s| s.kind == kind && matches!(kind, Kind::Offsets { .. }));
+        let section = same.unwrap_or_else(|| {
+            let words = match kind {
+                Kind::Lengths(_) => self.batch,
+                Kind::Offsets { wide, .. } => (self.batch + 1) * if wide { 2 } else { 1 },
+                Kind::Table { width, .. } => self.batch * width,
+            };
+            self.sections.push(Section { role, kind, at: self.words, words });
+            self.words = (self.words + words).next_multiple_of(GRAIN);
+            self.sections.len() - 1
+        });
+        self.roles.push((role, section));
+    }
+
+    /// 32-bit words of the whole block.
+    #[must_use]
+    pub const fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Sequences of a step, at most.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Operands of the block: each with its first word and its number of words.
+    pub fn operands(&self) -> impl Iterator<Item = (Role, usize, usize)> {
+        self.roles.iter().map(|(role, section)| {
+            let Section { role: _, kind: _, at, words } = self.sections[*section];
+            (*role, at, words)
+        })
+    }
+}
+
+/// What the numbers of an operand are; nothing for operands that no step gives.
+fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, StepErrors> {
+    Ok(Some(match role {
+        Role::SeqLenQ => Kind::Lengths(Side::Queries),
+        Role::SeqLenKv => Kind::Lengths(Side::Keys),
+        Role::PageTableK | Role::PageTableV => {
+            let values = role == Role::PageTableV;
+            let t = if values { &a.v } else { &a.k };
+            let (Storage::Paged { pages, page_size }, Some(width)) = (t.storage, t.pages_per_sequence()) else {
+                return Err(StepError::NoStep { what: format!("{role} without pages") }.into());
+            };
+            Kind::Table { values, width: width.unsigned_abs() as usize, pages, rows: page_size }
+        }
+        Role::Offsets(packed) => {
+            let of = [Role::Q, Role::K, Role::V, Role::O, Role::Stats, Role::DO, Role::DQ, Role::DK, Role::DV];
+            let operand = of.into_iter().find(|r| r.offsets() == Some(packed));
+            let tensor = operand.and_then(|operand| a.stored(operand));
+            let (Some(operand), Some(t)) = (operand, tensor) else {
+                return Err(StepError::NoStep { what: format!("{role} without its operand") }.into());
+            };
+            let Storage::Packed { tokens } = t.storage else {
+                return Err(StepError::NoStep { what: format!("{role} of an operand that is not packed") }.into());
+            };
+            let keys = matches!(operand, Role::K | Role::V | Role::DK | Role::DV);
+            let side = if keys { Side::Keys } else { Side::Queries };
+            Kind::Offsets { side, row: t.strides[2], wide: dtype == DType::I64, room: tokens }
+        }
+        _ => return Ok(None),
+    }))
+}
