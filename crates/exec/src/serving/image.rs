@@ -106,8 +106,11 @@ impl StepImage {
                 Kind::Table { values, .. } => &mut dirty.tables[usize::from(values)],
                 Kind::Lengths(_) | Kind::Offsets { .. } => &mut dirty.small,
             };
-            *range =
-                if range.is_empty() { changed } else { range.start.min(changed.start)..range.end.max(changed.end) };
+            *range = if range.start == range.end {
+                changed
+            } else {
+                range.start.min(changed.start)..range.end.max(changed.end)
+            };
         }
         *active = step.queries.sequences();
         Ok(dirty)

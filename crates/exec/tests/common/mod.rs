@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use qkvault_graph::op::Constant;
-use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Profile, Role, Target};
+use qkvault_graph::op::{Constant, OpTensor, TensorKind};
+use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
 use qkvault_probe::{Binding, Fixed, PlanFacts};
 
 /// A requirement of a test that this machine does not meet: said, and a failure where the variable promises that it is met.
@@ -59,4 +59,17 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
         ],
         fixed: vec![Fixed { uid: 10_003, value: Constant::f32(-1.0) }],
     }
+}
+
+/// Facts of a plan of this op graph that was never compiled: its operands in order of unique id, each of 4 KiB.
+pub(crate) fn facts_of(graph: &OpGraph, target: &Target) -> PlanFacts {
+    let dtype = |role| {
+        let is = |t: &&OpTensor| matches!(t.kind, TensorKind::Operand(r) | TensorKind::Slot(r) if r == role);
+        graph.tensors.iter().find(is).expect("a role of this graph").dtype
+    };
+    let binding = |role: Role| match role.is_slot() {
+        true => slot(role, dtype(role)),
+        false => operand(role, dtype(role), role.is_output(false), 4096),
+    };
+    PlanFacts { bindings: graph.roles().into_iter().map(binding).collect(), ..forward(target) }
 }

@@ -1,0 +1,240 @@
+//! Steps of serving: what is filled in is what the oracle reads, what is wrong is named, and updates change what differs.
+
+mod common;
+
+use common::{facts_of, h200};
+use proptest::prelude::*;
+use qkvault_exec::serving::{Rows, Step, StepError, StepErrors, StepImage, StepLayout};
+use qkvault_graph::CuSeqlens;
+use qkvault_graph::{
+    Attention, Band, CudnnVersion, DType, Packed, Policy, Role, Tensor, Valid, lower, ragged_offsets, validate,
+};
+
+const PAGE: i64 = 4;
+
+/// Packed queries over pages: up to 3 sequences of up to 8 queries and 16 keys, 20 tokens in all, a pool of 9 pages.
+fn mixed() -> Valid {
+    let q = Tensor::thd(3, 4, 8, 16, 20, DType::BF16);
+    let kv = Tensor::paged_nhd(3, 2, 16, 16, 9, PAGE, DType::BF16);
+    let a = Attention::forward(q, kv, kv, q).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats();
+    validate(a).expect("sound")
+}
+
+fn layout(a: &Valid, minor: u16) -> StepLayout {
+    let target = h200(CudnnVersion::v9(minor, 0));
+    let graph = lower(a, &target, &Policy::default()).expect("lowers");
+    StepLayout::of(a, &facts_of(&graph, &target)).expect("it has steps")
+}
+
+fn image(a: &Valid) -> StepImage {
+    let mut image = StepImage::new(layout(a, 27));
+    image.check_pages(true);
+    image
+}
+
+/// The words of an operand.
+fn words(image: &StepImage, role: Role) -> &[i32] {
+    let (_, at, n) = image.layout().operands().find(|(r, ..)| *r == role).expect("the plan has it");
+    &image.words()[at..at + n]
+}
+
+fn wide(image: &StepImage, role: Role) -> Vec<i64> {
+    let pair = |w: &[i32]| i64::from(w[0] as u32) | i64::from(w[1]) << 32;
+    words(image, role).chunks_exact(2).map(pair).collect()
+}
+
+fn errors<T: AsRef<[i32]>>(image: &mut StepImage, step: &Step<'_, T>) -> Vec<StepError> {
+    let before = image.words().to_vec();
+    let errors: StepErrors = image.fill(step).expect_err("refused");
+    assert_eq!(image.words(), before, "a refused step changes nothing");
+    assert!(!errors.to_string().is_empty());
+    errors.to_vec()
+}
+
+#[test]
+fn a_step_is_what_the_kernels_read() {
+    let a = mixed();
+    let mut image = image(&a);
+    let pages = [vec![3, 7, 1], vec![], vec![8]];
+    let step = Step::paged(Rows::Lengths(&[5, 0, 1]), Rows::Lengths(&[9, 0, 4]), &pages);
+    image.fill(&step).expect("sound");
+    assert_eq!(words(&image, Role::SeqLenQ), [5, 0, 1]);
+    assert_eq!(words(&image, Role::SeqLenKv), [9, 0, 4]);
+    for table in [Role::PageTableK, Role::PageTableV] {
+        assert_eq!(words(&image, table), [3, 7, 1, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
+    }
+    // The offsets that the description derives from the same lengths.
+    let lengths = CuSeqlens::from_lengths(&[5, 0, 1]).expect("lengths");
+    let expected = ragged_offsets(&a, &lengths, &CuSeqlens::from_lengths(&[9, 0, 4]).expect("lengths")).expect("fit");
+    for packed in [Packed::Q, Packed::O, Packed::Stats] {
+        assert_eq!(wide(&image, Role::Offsets(packed)), expected[&packed].elements(), "{packed:?}");
+    }
+    // Q and O have equal offsets, and so one place.
+    let at = |role| image.layout().operands().find(|(r, ..)| *r == role).expect("there").1;
+    assert_eq!(at(Role::Offsets(Packed::Q)), at(Role::Offsets(Packed::O)));
+    assert!(image.layout().operands().all(|(_, at, _)| at % 64 == 0), "aligned to 256 bytes");
+    image.layout().check_words(image.words()).expect("sound as a kernel reads it");
+}
+
+#[test]
+fn sequences_that_are_not_there_are_idle() {
+    let mut image = image(&mixed());
+    let pages = [vec![0, 1], vec![2, 3], vec![4]];
+    image.fill(&Step::paged(Rows::One(3), Rows::Lengths(&[7, 8, 2]), &pages)).expect("sound");
+    image.fill(&Step::paged(Rows::One(1), Rows::Cumulative(&[0, 8]), &pages[..1])).expect("sound");
+    assert_eq!((words(&image, Role::SeqLenQ), words(&image, Role::SeqLenKv)), (&[1, 0, 0][..], &[8, 0, 0][..]));
+    assert_eq!(wide(&image, Role::Offsets(Packed::Stats)), [0, 4, 4, 4]);
+    assert_eq!(image.sequences(), 1);
+}
+
+#[test]
+fn p22_offsets_that_fall_or_exceed_the_tokens_are_named() {
+    let mut image = image(&mixed());
+    let pages = [vec![0, 1, 2, 3], vec![4, 5], vec![6, 7]];
+    let keys = Rows::Lengths(&[16, 8, 8]);
+    let falls = errors(&mut image, &Step::paged(Rows::Cumulative(&[0, 5, 3, 4]), keys, &pages));
+    assert_eq!(falls, [StepError::Falls { operand: Role::SeqLenQ, entry: 2, given: 3, before: 5 }]);
+    let start = errors(&mut image, &Step::paged(Rows::Cumulative(&[1, 5, 6, 7]), keys, &pages));
+    assert!(matches!(start[..], [StepError::Falls { entry: 0, given: 1, .. }]));
+    let tokens = errors(&mut image, &Step::paged(Rows::Lengths(&[8, 8, 8]), keys, &pages));
+    let q = StepError::Tokens { operand: Role::Offsets(Packed::Q), given: 24, room: 20 };
+    let stats = StepError::Tokens { operand: Role::Offsets(Packed::Stats), given: 24, room: 20 };
+    assert_eq!(tokens, [q, stats]);
+}
+
+#[test]
+fn p22_lengths_over_the_plan_and_of_another_batch_are_named() {
+    let mut image = image(&mixed());
+    let pages = [vec![0, 1, 2, 3, 4], vec![5]];
+    let keys = Rows::Lengths(&[17, 1]);
+    let long = errors(&mut image, &Step::paged(Rows::Lengths(&[9, 1]), keys, &pages));
+    assert_eq!(
+        long,
+        [
+            StepError::Length { operand: Role::SeqLenQ, sequence: 0, given: 9, most: 8 },
+            StepError::Length { operand: Role::SeqLenKv, sequence: 0, given: 17, most: 16 },
+        ]
+    );
+    let negative = errors(&mut image, &Step::paged(Rows::One(1), Rows::Lengths(&[-1]), &pages[..1]));
+    assert!(negative.contains(&StepError::Length { operand: Role::SeqLenKv, sequence: 0, given: -1, most: 16 }));
+    let many = errors(&mut image, &Step::paged(Rows::One(4), Rows::Lengths(&[1; 4]), &pages));
+    assert_eq!(many, [StepError::Sequences { operand: Role::SeqLenQ, given: 4, most: 3 }]);
+    // One length per token, where one per sequence is due.
+    let tokens = errors(&mut image, &Step::paged(Rows::One(2), Rows::Lengths(&[1; 3]), &pages));
+    assert_eq!(tokens, [StepError::OtherBatch { operand: Role::SeqLenKv, given: 3, needed: 2 }]);
+    let table = errors(&mut image, &Step::paged(Rows::One(2), Rows::Lengths(&[1, 1]), &pages[..1]));
+    let of = |operand| StepError::OtherBatch { operand, given: 1, needed: 2 };
+    assert_eq!(table, [of(Role::PageTableK), of(Role::PageTableV)]);
+    let blind = errors(&mut image, &Step::paged(Rows::Lengths(&[3]), Rows::Lengths(&[2]), &pages[..1]));
+    assert_eq!(blind, [StepError::NoKey { operand: Role::SeqLenKv, sequence: 0, queries: 3, keys: 2 }]);
+}
+
+#[test]
+fn p22_tables_that_are_short_long_or_point_outside_the_pool_are_named() {
+    let mut image = image(&mixed());
+    let step = |pages: &[Vec<i32>], image: &mut StepImage| {
+        errors(image, &Step::paged(Rows::One(1), Rows::Lengths(&[9]), pages)).remove(0)
+    };
+    let operand = Role::PageTableK;
+    let short = step(&[vec![1, 2]], &mut image);
+    assert_eq!(short, StepError::Short { operand, sequence: 0, given: 2, rows: 9, needed: 3 });
+    let long = step(&[vec![1, 2, 3, 4, 5]], &mut image);
+    assert_eq!(long, StepError::Long { operand, sequence: 0, given: 5, most: 4 });
+    for page in [9, -1] {
+        let outside = step(&[vec![1, 2, page]], &mut image);
+        assert_eq!(outside, StepError::Page { operand, sequence: 0, entry: 2, page, last: 8 });
+        assert!(outside.to_string().contains("PageTableK"));
+    }
+    // Entries that no row needs are not looked at, and not copied.
+    let spare = [vec![1, 2, 3, -1]];
+    image.fill(&Step::paged(Rows::One(1), Rows::Lengths(&[9]), &spare)).expect("sound");
+    // A table of its own for the values.
+    let values = [vec![6, 7, 9]];
+    let both = Step { queries: Rows::One(1), keys: Rows::Lengths(&[9]), pages: &spare, value_pages: Some(&values[..]) };
+    assert!(matches!(errors(&mut image, &both)[..], [StepError::Page { operand: Role::PageTableV, page: 9, .. }]));
+    // Without looking at pages, which is for code that has them from its own allocator.
+    image.check_pages(false);
+    image.fill(&both).expect("taken as it is");
+    let words = image.words().to_vec();
+    let found = image.layout().check_words(&words).expect_err("found when it is read back");
+    assert!(matches!(found[..], [StepError::Page { operand: Role::PageTableV, page: 9, .. }]));
+}
+
+#[test]
+fn p22_offsets_of_32_bits_that_would_overflow_are_named() {
+    // 9.5 has offsets of 32 bits: 2^31 elements are 262,144 tokens of 64 heads of 128.
+    let t = Tensor::thd(2, 64, 300_000, 128, 600_000, DType::BF16);
+    let a = validate(Attention::forward(t, t, t, t).with_lengths()).expect("sound");
+    let rows = Rows::Lengths(&[262_143, 262_144]);
+    let mut narrow = StepImage::new(layout(&a, 5));
+    let overflow = errors(&mut narrow, &Step::unpaged(rows, rows));
+    let of = |operand| StepError::Overflow { operand, sequence: 2, given: 524_287 * 64 * 128 };
+    assert_eq!(overflow, [of(Role::Offsets(Packed::Q)), of(Role::Offsets(Packed::K))]);
+    let small = Rows::Lengths(&[100_000, 162_143]);
+    narrow.fill(&Step::unpaged(small, small)).expect("it fits");
+    assert_eq!(words(&narrow, Role::Offsets(Packed::V)), [0, 100_000 * 8192, 262_143 * 8192]);
+    let mut image = StepImage::new(layout(&a, 27));
+    image.fill(&Step::unpaged(rows, rows)).expect("64 bits hold it");
+    assert_eq!(wide(&image, Role::Offsets(Packed::O)), [0, 262_143 * 8192, 524_287 * 8192]);
+}
+
+#[test]
+fn what_is_overwritten_on_the_device_is_told() {
+    let mut image = image(&mixed());
+    let pages = [vec![3, 7, 1]];
+    image.fill(&Step::paged(Rows::Lengths(&[5]), Rows::Lengths(&[9]), &pages)).expect("sound");
+    image.verify(image.words()).expect("as it was put there");
+    let at = |role| image.layout().operands().find(|(r, ..)| *r == role).expect("there").1;
+    let with = |word: usize, value: i32| {
+        let mut device = image.words().to_vec();
+        device[word] = value;
+        image.verify(&device).expect_err("overwritten")[0].clone()
+    };
+    let table = with(at(Role::PageTableK) + 1, 8);
+    assert_eq!(table, StepError::Overwritten { operand: Role::PageTableK, word: 1, found: 8, expected: 7 });
+    assert!(matches!(with(at(Role::PageTableK) + 1, 99), StepError::Page { page: 99, .. }));
+    assert!(matches!(with(at(Role::SeqLenKv), 17), StepError::Length { given: 17, .. }));
+    assert!(matches!(with(at(Role::Offsets(Packed::Q)) + 2, 3), StepError::Falls { entry: 1, given: 3, .. }));
+}
+
+/// Queries, keys and pages of each sequence.
+type Drawn = (Vec<i32>, Vec<i32>, Vec<Vec<i32>>);
+
+/// Random sound steps of [`mixed`].
+fn steps() -> impl Strategy<Value = Vec<Drawn>> {
+    let sequence = (0..=6_i32, 0..=10_i32, prop::collection::vec(0..9_i32, 4));
+    prop::collection::vec(prop::collection::vec(sequence, 0..=3), 1..8).prop_map(|steps| {
+        let each = |step: Vec<(i32, i32, Vec<i32>)>| {
+            let keys: Vec<i32> = step.iter().map(|(q, more, _)| q + more).collect();
+            (step.iter().map(|(q, ..)| *q).collect(), keys, step.into_iter().map(|(.., pages)| pages).collect())
+        };
+        steps.into_iter().map(each).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn p22_updates_in_place_leave_what_a_fresh_step_would_and_say_every_word_that_changed(steps in steps()) {
+        let mut image = image(&mixed());
+        let mut device = image.words().to_vec();
+        for (queries, keys, pages) in &steps {
+            let step = Step::paged(Rows::Lengths(queries), Rows::Lengths(keys), pages);
+            let dirty = image.fill(&step).expect("sound");
+            for range in dirty.ranges() {
+                device[range.clone()].copy_from_slice(&image.words()[range]);
+            }
+            prop_assert_eq!(&device[..], image.words());
+            image.verify(&device).expect("sound");
+            prop_assert_eq!(image.fill(&step).expect("sound").words(), 0, "again is no change");
+            let mut fresh = self::image(&mixed());
+            fresh.fill(&step).expect("sound");
+            for role in [Role::SeqLenQ, Role::SeqLenKv, Role::Offsets(Packed::Q), Role::Offsets(Packed::Stats)] {
+                prop_assert_eq!(words(&image, role), words(&fresh, role));
+            }
+            for (i, (row, &keys)) in pages.iter().zip(keys).enumerate() {
+                let used = (i64::from(keys) + PAGE - 1) / PAGE;
+                prop_assert_eq!(&words(&image, Role::PageTableK)[i * 4..][..used as usize], &row[..used as usize]);
+            }
+        }
+    }
+}
