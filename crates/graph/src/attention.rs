@@ -91,7 +91,12 @@ pub enum Fp8 {
     Delayed,
     /// One scale per tensor, of this very tensor; outputs are 16-bit.
     Current,
-    /// One power-of-two scale per 32 elements (MXFP8).
+    /// One power-of-two scale per 32 elements (MXFP8); outputs are 16-bit.
+    ///
+    /// Elements share a scale along the dim that a product sums over: the hidden dim in Q and K, the sequence in the V of a
+    /// forward. A backward sums over both, so it reads Q, K and dO twice, in two 8-bit forms with scales of their own
+    /// ([`crate::Role::QT`], [`crate::Role::KT`], [`crate::Role::DOT`] lie in memory as Q, K and dO do), V with scales along the
+    /// hidden dim, and dO in 16 bits.
     Block,
 }
 
@@ -111,6 +116,9 @@ pub enum Pass {
 pub struct Gradients {
     /// Gradient of O, with O's dims.
     pub d_o: Tensor,
+    /// Gradient of O in 16 bits, with O's dims: what a microscaled backward ([`Fp8::Block`]) reads beside the 8-bit one, and no
+    /// other does.
+    pub d_o_half: Option<Tensor>,
     /// Gradient of Q, with Q's dims.
     pub d_q: Tensor,
     /// Gradient of K, with K's dims.
@@ -126,13 +134,15 @@ pub struct Gradients {
 /// What to choose when a backward is derived from its forward; `None` means like the forward's own tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardOptions {
-    /// Format of dO; like O when not given.
+    /// Format of dO; like O when not given, in Q's type when that is 8-bit.
     pub d_o: Option<Tensor>,
-    /// Format of dQ; like Q when not given.
+    /// Format of the 16-bit dO of a microscaled backward; like O when not given. No other backward has one.
+    pub d_o_half: Option<Tensor>,
+    /// Format of dQ; like Q when not given, in O's type when outputs are 16-bit.
     pub d_q: Option<Tensor>,
-    /// Format of dK; like K when not given.
+    /// Format of dK; like K when not given, in O's type when outputs are 16-bit.
     pub d_k: Option<Tensor>,
-    /// Format of dV; like V when not given.
+    /// Format of dV; like V when not given, in O's type when outputs are 16-bit.
     pub d_v: Option<Tensor>,
     /// Whether the gradient of the sink logits is wanted.
     pub d_sink: bool,
@@ -223,12 +233,20 @@ impl Attention {
     /// The backward reads the forward's Stats; a forward that does not put them out is refused when the backward is validated.
     #[must_use]
     pub fn backward(&self, options: BackwardOptions) -> Attention {
-        let BackwardOptions { d_o, d_q, d_k, d_v, d_sink, deterministic } = options;
+        let BackwardOptions { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic } = options;
+        // 8-bit products take 8-bit operands, whatever O was stored in; what comes out is as wide as O.
+        let (input, output) = match self.fp8 {
+            None => (self.o.dtype, self.q.dtype),
+            Some(Fp8::Delayed) => (self.q.dtype, self.q.dtype),
+            Some(Fp8::Current | Fp8::Block) => (self.q.dtype, self.o.dtype),
+        };
+        let stored = |t: Tensor, dtype| Tensor { dtype, ..t };
         let pass = Pass::Backward(Gradients {
-            d_o: d_o.unwrap_or(self.o),
-            d_q: d_q.unwrap_or(self.q),
-            d_k: d_k.unwrap_or(self.k),
-            d_v: d_v.unwrap_or(self.v),
+            d_o: d_o.unwrap_or(stored(self.o, input)),
+            d_o_half: d_o_half.or((self.fp8 == Some(Fp8::Block)).then_some(self.o)),
+            d_q: d_q.unwrap_or(stored(self.q, output)),
+            d_k: d_k.unwrap_or(stored(self.k, output)),
+            d_v: d_v.unwrap_or(stored(self.v, output)),
             d_sink,
             deterministic,
         });

@@ -37,8 +37,10 @@ pub fn bytes(attention: &Valid) -> Vec<u8> {
     let features = (score.as_ref().map(expression), sink, dropout, block_mask, (stats, max, sum_exp), padded_rows, fp8);
     let pass = match pass {
         Pass::Forward => None,
-        Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic }) => {
-            Some(([d_o, d_q, d_k, d_v].map(tensor), d_sink, deterministic))
+        Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic }) => {
+            // The list says by its length whether there is a 16-bit dO.
+            let tensors: Vec<_> = [d_o, d_q, d_k, d_v].into_iter().chain(d_o_half).map(tensor).collect();
+            Some((tensors, d_sink, deterministic))
         }
     };
     codec::encode(&(operands, mask_bytes(mask), features, pass))

@@ -4,6 +4,7 @@
 //! * [`Valid::key`] is what a description is known by, [`plan_key`] what a compiled plan is known by.
 //! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN is given for a [`Target`].
 //! * [`text`] is the form in which an attention is written by hand, printed and read.
+//! * [`operands`] are the buffers that an attention reads and writes, by role.
 //! * [`expr`] is the closed language of score expressions; [`model`] plans the attentions of published models.
 //!
 //! Nothing here needs CUDA, cuDNN or a C++ compiler, and nothing here is unsafe.
@@ -36,6 +37,8 @@ mod mask;
 pub mod model;
 mod offsets;
 pub mod op;
+mod operands;
+pub mod random;
 mod reason;
 mod role;
 mod storage;
@@ -56,6 +59,7 @@ pub use lower::{FUSED_OPS, Form, Heuristics, Policy, WIDE_OFFSETS, lower};
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};
 pub use op::OpGraph;
+pub use operands::{BLOCK, Operand, TILE, buffer_len, operand, operands, score_tensor};
 pub use reason::{Layer, NoReason, Reason, Refusal};
 pub use role::{Packed, Role, Scaled};
 pub use target::{Profile, Target};

@@ -33,6 +33,14 @@ pub enum Role {
     DK,
     /// Gradient of the values.
     DV,
+    /// Queries a second time, in 8 bits scaled along the sequence; where Q's elements lie, with Q's type.
+    QT,
+    /// Keys a second time, in 8 bits scaled along the sequence; where K's elements lie, with K's type.
+    KT,
+    /// Gradient of the output a second time, in 8 bits scaled along the sequence; where dO's elements lie, with dO's type.
+    DOT,
+    /// Gradient of the output in 16 bits, beside the 8-bit one.
+    DOHalf,
     /// Softmax scale: one f32 on the host, read at launch.
     Scale,
     /// A slot of the score expression or mask predicate: one number on the host, read at launch.
@@ -93,12 +101,16 @@ pub enum Packed {
     DQ,
     DK,
     DV,
+    DOHalf,
 }
 
 /// Operands that have FP8 scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "named like the roles they belong to; S is the probabilities, DP their gradient")]
+#[allow(
+    missing_docs,
+    reason = "named like the roles they belong to; S is the probabilities, DP their gradient, QT and the like the forms scaled along the sequence"
+)]
 pub enum Scaled {
     Q,
     K,
@@ -110,15 +122,28 @@ pub enum Scaled {
     DQ,
     DK,
     DV,
+    QT,
+    KT,
+    DOT,
 }
 
 impl Packed {
-    const ALL: [Packed; 9] =
-        [Packed::Q, Packed::K, Packed::V, Packed::O, Packed::Stats, Packed::DO, Packed::DQ, Packed::DK, Packed::DV];
+    const ALL: [Packed; 10] = [
+        Packed::Q,
+        Packed::K,
+        Packed::V,
+        Packed::O,
+        Packed::Stats,
+        Packed::DO,
+        Packed::DQ,
+        Packed::DK,
+        Packed::DV,
+        Packed::DOHalf,
+    ];
 }
 
 impl Scaled {
-    const ALL: [Scaled; 10] = [
+    const ALL: [Scaled; 13] = [
         Scaled::Q,
         Scaled::K,
         Scaled::V,
@@ -129,6 +154,9 @@ impl Scaled {
         Scaled::DQ,
         Scaled::DK,
         Scaled::DV,
+        Scaled::QT,
+        Scaled::KT,
+        Scaled::DOT,
     ];
 }
 
@@ -163,6 +191,10 @@ impl Role {
             Role::DqAccum => 24,
             Role::DkFullHeads => 25,
             Role::DvFullHeads => 26,
+            Role::QT => 27,
+            Role::KT => 28,
+            Role::DOT => 29,
+            Role::DOHalf => 30,
             Role::Offsets(p) => 100 + p as i64,
             Role::Descale(s) => 200 + s as i64,
             Role::ScaleOf(s) => 220 + s as i64,
@@ -203,11 +235,15 @@ impl Role {
             Role::DqAccum,
             Role::DkFullHeads,
             Role::DvFullHeads,
+            Role::QT,
+            Role::KT,
+            Role::DOT,
+            Role::DOHalf,
         ];
         let at = |base: i64| usize::try_from(uid - base).ok();
         let number = || u16::try_from(uid % 1_000).ok();
         match uid {
-            1..=26 => at(1).and_then(|i| fixed.get(i).copied()),
+            1..=30 => at(1).and_then(|i| fixed.get(i).copied()),
             100..200 => at(100).and_then(|i| Packed::ALL.get(i).copied()).map(Role::Offsets),
             200..220 => at(200).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Descale),
             220..240 => at(220).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::ScaleOf),
@@ -257,6 +293,10 @@ impl fmt::Display for Role {
             Role::DQ => f.write_str("dQ"),
             Role::DK => f.write_str("dK"),
             Role::DV => f.write_str("dV"),
+            Role::QT => f.write_str("Q scaled along the sequence"),
+            Role::KT => f.write_str("K scaled along the sequence"),
+            Role::DOT => f.write_str("dO scaled along the sequence"),
+            Role::DOHalf => f.write_str("dO in 16 bits"),
             other => write!(f, "{other:?}"),
         }
     }
@@ -276,6 +316,6 @@ mod tests {
             }
         }
         assert!(seen.contains_key(&Role::DvFullHeads) && seen.contains_key(&Role::Amax(Scaled::DV)));
-        assert_eq!(seen.len(), 26 + 9 + 30 + 3_000);
+        assert_eq!(seen.len(), 30 + 10 + 39 + 3_000);
     }
 }

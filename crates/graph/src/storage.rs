@@ -21,6 +21,11 @@ impl Role {
             Role::DQ | Role::DqAccum => Some(Packed::DQ),
             Role::DK => Some(Packed::DK),
             Role::DV => Some(Packed::DV),
+            // The second 8-bit form of an operand lies as the first one does.
+            Role::QT => Some(Packed::Q),
+            Role::KT => Some(Packed::K),
+            Role::DOT => Some(Packed::DO),
+            Role::DOHalf => Some(Packed::DOHalf),
             _ => None,
         }
     }
@@ -36,6 +41,8 @@ impl Attention {
             Pass::Backward(gradients) => Some(gradients),
         };
         let of = |pick: fn(&Gradients) -> Tensor| gradients.map(pick);
+        // The second 8-bit forms of a microscaled backward.
+        let second = gradients.filter(|g| g.d_o_half.is_some());
         match role {
             Role::Q => Some(self.q),
             Role::K => Some(self.k),
@@ -46,6 +53,10 @@ impl Attention {
             Role::DQ => of(|g| g.d_q),
             Role::DK => of(|g| g.d_k),
             Role::DV => of(|g| g.d_v),
+            Role::QT => second.map(|_| self.q),
+            Role::KT => second.map(|_| self.k),
+            Role::DOT => second.map(|g| g.d_o),
+            Role::DOHalf => gradients.and_then(|g| g.d_o_half),
             Role::SoftmaxSum => gradients.map(|_| rounded(self.row_tensor())),
             Role::DqAccum => gradients.map(|g| rounded(accumulator(&g.d_q))),
             _ => None,

@@ -1,8 +1,8 @@
 //! Gradients checked by measuring: the slope of the forward along single elements, against what the backward says.
 
+use qkvault_graph::random::Rng;
 use qkvault_graph::{Attention, Pass, Role, Valid, validate};
 
-use crate::random::Rng;
 use crate::setup::Source;
 use crate::view::SeqLens;
 use crate::{Inputs, Output, ReferenceError, View, backward, forward, operand};

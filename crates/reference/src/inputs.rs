@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use qkvault_graph::{DType, Role};
 
-use crate::operands::Operand;
+use crate::Operand;
 use crate::{Buffer, ReferenceError};
 
 /// Buffers by role. Slots are buffers of one element.
@@ -90,12 +90,17 @@ impl Inputs {
     /// The buffer of an operand, checked for element type and size.
     pub(crate) fn checked(&self, operand: &Operand) -> Result<&Buffer, ReferenceError> {
         let role = operand.role;
-        let (buffer, needed) = (self.typed(role, operand.tensor.dtype)?, operand.elements()?);
+        let (buffer, needed) = (self.typed(role, operand.tensor.dtype)?, elements(operand)?);
         if buffer.len() < needed {
             return Err(ReferenceError::TooShort { role, given: buffer.len(), needed });
         }
         Ok(buffer)
     }
+}
+
+/// Elements that the buffer of an operand needs.
+pub(crate) fn elements(operand: &Operand) -> Result<usize, ReferenceError> {
+    operand.elements().ok_or(ReferenceError::TooLarge { role: operand.role })
 }
 
 impl FromIterator<(Role, Buffer)> for Inputs {

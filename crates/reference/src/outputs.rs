@@ -1,8 +1,8 @@
 //! What a computation leaves behind: exact numbers in the memory order of each output, and the buffers a device would hold.
 
-use qkvault_graph::{Attention, PaddedRows, Role, Storage};
+use qkvault_graph::{Attention, Operand, PaddedRows, Role, Storage, operand};
 
-use crate::operands::{Operand, operand};
+use crate::inputs::elements;
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError, View};
 
@@ -33,7 +33,7 @@ impl Output {
     pub(crate) fn new(a: &Attention, role: Role, inputs: &Inputs, lens: &SeqLens) -> Result<Output, ReferenceError> {
         let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
         let view = View::of(&operand, inputs, lens)?;
-        let len = operand.elements()?;
+        let len = elements(&operand)?;
         let rows = match operand.tensor.storage {
             Storage::Packed { .. } => lens.side(role).to_vec(),
             Storage::Dense | Storage::Paged { .. } => vec![view.dims[2]; view.dims[0]],

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, Role};
+use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, Operand, Role, TILE, operand};
 
 use crate::fp8::Factors;
-use crate::operands::{Operand, TILE, operand};
 use crate::score::{Bound, LANES, Registers, RowAt};
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, Real, ReferenceError, View};

@@ -1,9 +1,8 @@
 //! Where the rows of an operand lie in its buffer: dense, packed by cumulative lengths, or paged through a table.
 
-use qkvault_graph::{Attention, Lengths, Role, Storage, Tensor};
+use qkvault_graph::{Attention, Lengths, Role, Storage, Tensor, operand};
 
-use crate::operands::{Operand, operand};
-use crate::{Inputs, ReferenceError};
+use crate::{Inputs, Operand, ReferenceError};
 
 /// Lengths of every sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ impl SeqLens {
     /// Those of the side that an operand belongs to.
     pub(crate) fn side(&self, role: Role) -> &[usize] {
         match role {
-            Role::K | Role::V | Role::DK | Role::DV => &self.kv,
+            Role::K | Role::KT | Role::V | Role::DK | Role::DV => &self.kv,
             _ => &self.q,
         }
     }
@@ -125,7 +124,7 @@ fn packed(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usiz
     if buffer.len() < needed {
         return Err(ReferenceError::TooShort { role, given: buffer.len(), needed });
     }
-    let room = operand.elements()? as i64;
+    let room = crate::inputs::elements(operand)? as i64;
     let Tensor { dims: [_, heads, _, hidden], strides: [_, sh, ss, sd], .. } = operand.tensor;
     let start = |sequence: usize| {
         let (given, next) = (buffer.int(sequence), buffer.int(sequence + 1));

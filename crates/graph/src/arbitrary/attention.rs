@@ -19,8 +19,8 @@ pub(super) struct Recipe {
     seq: (i64, i64),
     hidden: (i64, i64),
     bf16: bool,
-    /// Of Q, K, V, O, dO, dQ, dK, dV.
-    layouts: [Layout; 8],
+    /// Of Q, K, V, O, dO, dQ, dK, dV, dO in 16 bits.
+    layouts: [Layout; 9],
     storage: Rows,
     /// Tokens beyond what the batch needs, pages, rows of a page.
     room: (i64, i64, i64),
@@ -41,7 +41,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
     let hidden = 1..=(hidden / 8).max(1);
     let shape = (1..=batch, (1..=heads, 1..=heads, 1..=2_i64), (1..=seq, 1..=seq), (hidden.clone(), hidden));
     let storing = (
-        prop::array::uniform8(tensor::layout()),
+        prop::array::uniform9(tensor::layout()),
         rows(storage),
         (0..=seq, 1..=4 * batch, 1..=seq.min(256)),
         any::<bool>(),
@@ -101,7 +101,7 @@ impl Recipe {
         let (h_k, h_v, times) = self.heads;
         let h_q = least_common_multiple(h_k, h_v) * times;
         let ((s_q, s_kv), (d_qk, d_v), b) = (self.seq, self.hidden, self.batch);
-        let [q, k, v, o, d_o, d_q, d_k, d_v_layout] = self.layouts;
+        let [q, k, v, o, d_o, d_q, d_k, d_v_layout, d_o_half] = self.layouts;
         let (input, output) = self.dtypes();
         // A backward has no paged operands.
         let storage = match self.storage {
@@ -135,7 +135,9 @@ impl Recipe {
             a.outputs.stats = true;
             let gradient = self.gradient_dtype(input);
             a = a.backward(BackwardOptions {
-                d_o: Some(query(d_o, d_v, output)),
+                d_o: Some(query(d_o, d_v, self.d_o_dtype(input))),
+                d_o_half: (self.fp8.is_some_and(|(scaling, _)| scaling == Fp8::Block))
+                    .then(|| query(d_o_half, d_v, output)),
                 d_q: Some(query(d_q, d_qk, gradient)),
                 d_k: Some(key(d_k, h_k, d_qk, gradient)),
                 d_v: Some(key(d_v_layout, h_v, d_v, gradient)),
@@ -143,9 +145,15 @@ impl Recipe {
                 deterministic,
             });
         }
-        // The only choices that can contradict each other: a predicate, and the band beside it.
-        if a.mask.keep.is_some() && validate(a.clone()).is_err_and(|refusal| refusal.has("mask.contradiction")) {
-            a.mask.keep = None;
+        // The only choices that can go wrong together: a predicate and the band beside it, and an expression that leaves the
+        // score out or has no derivative for the backward that is asked for.
+        if let Err(refusal) = validate(a.clone()) {
+            if refusal.has("mask.contradiction") {
+                a.mask.keep = None;
+            }
+            if refusal.has("score.unread") || refusal.has("score.derivative") {
+                a.score = None;
+            }
         }
         a
     }
@@ -163,9 +171,19 @@ impl Recipe {
     fn gradient_dtype(&self, input: DType) -> DType {
         match self.fp8 {
             None => input,
-            Some((_, [_, true])) => DType::E5M2,
-            Some((_, [_, false])) => DType::BF16,
+            Some((Fp8::Delayed, [_, range])) => eight(range),
+            Some((Fp8::Current | Fp8::Block, [_, half])) => {
+                if half {
+                    DType::F16
+                } else {
+                    DType::BF16
+                }
+            }
         }
+    }
+
+    fn d_o_dtype(&self, input: DType) -> DType {
+        self.fp8.map_or(input, |(_, [_, range])| eight(range))
     }
 
     fn rows_of_q(&self, storage: Rows, layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {

@@ -2,7 +2,7 @@
 
 use crate::expr::{Expr, TensorSpec, key, query, score, tensor};
 use crate::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Pass, Storage,
 };
 
 /// One way to break one rule.
@@ -102,6 +102,8 @@ pub const FAULTS: &[Fault] = &[
         let heads = a.q.dims[1].unsigned_abs() + 1;
         a.score = (score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1]))).build().ok();
     }),
+    fault("score.unread", &["score"], |a| a.score = query().to_float().build().ok()),
+    prepared("score.derivative", &["score", "pass"], into_backward, |a| a.score = score().floor().build().ok()),
     fault("keep.score", &["keep"], |a| a.mask.keep = score().gt(0.5).build().ok()),
     fault("keep.nothing", &["keep"], |a| a.mask.keep = Expr::from(false).build().ok()),
     fault("keep.gradient", &["keep"], |a| {
@@ -120,6 +122,15 @@ pub const FAULTS: &[Fault] = &[
         a.dropout = Some(Dropout { source: DropoutSource::Philox, probability: 1.0 });
     }),
     prepared("backward.stats", &["pass"], into_backward, |a| a.outputs.stats = false),
+    prepared("backward.half-missing", &["pass", "dtype", "fp8"], into_backward, |a| {
+        a.fp8 = Some(Fp8::Block);
+        gradients(a).d_o_half = None;
+    }),
+    prepared("backward.half-extra", &["pass", "dtype", "fp8"], into_backward, |a| {
+        a.fp8 = None;
+        let like = a.o;
+        gradients(a).d_o_half = Some(like);
+    }),
     prepared("backward.sink", &["pass", "sink"], into_backward, |a| {
         a.sink = false;
         gradients(a).d_sink = true;

@@ -117,6 +117,10 @@ operations! {
         /// A float divisor of 0 gives NaN. An integer divisor of 0 gives 0 here and is undefined on a device; as a constant it is refused.
         Rem = 8, "rem";
         /// Remainder of floored division (24, cuDNN 9.27): it has the sign of `b`. Zero divisors as for `Rem`.
+        ///
+        /// On a device it is `a - b * floor(a / b)` in float32, for integers too. That is exact where `|a| + |b|` is at most 2^24
+        /// (for floats: times a power of two that both are whole multiples of). Beyond, the quotient or the product may round, and
+        /// the result be off by `b` or by an odd unit; document ids, positions and periods stay far below.
         FloorRem = 9, "floor_rem";
         /// Angle of the point with ordinate `a` and abscissa `b` (23), in (-pi, pi]; 0 at the origin.
         Atan2 = 10, "atan2";

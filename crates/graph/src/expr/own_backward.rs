@@ -6,6 +6,7 @@ use super::eval::{EvalError, PointContext, Value};
 use super::node::{Node, NodeId, SlotId, TensorId, Ty};
 use super::operand::SlotTy;
 use super::program::{Derived, Program, ScoreExpr};
+use crate::random::Rng;
 
 /// How far a derivative may be from the difference it is compared with: `|own - difference| <= abs + rel * |difference|`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,7 +92,7 @@ pub fn check_override(forward: &ScoreExpr, own: &ScoreExpr, tolerance: Tolerance
         }
     }
     let own = over_operands_of(forward, own)?;
-    let mut random = SplitMix(0);
+    let mut random = Rng::new(0);
     let mut compared = 0;
     for _ in 0..TRIED {
         let point = Sample::random(forward, &mut random);
@@ -143,28 +144,6 @@ fn float(value: Result<Value, EvalError>) -> Option<f64> {
     value.ok().and_then(Value::float).filter(|x| x.is_finite())
 }
 
-/// A small generator whose numbers are the same everywhere.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to 1.
-    fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn below(&mut self, n: i32) -> i32 {
-        (self.unit() * f64::from(n)) as i32
-    }
-}
-
 /// A point with values for everything that the forward reads.
 struct Sample {
     score: f64,
@@ -175,7 +154,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn random(forward: &ScoreExpr, random: &mut SplitMix) -> Self {
+    fn random(forward: &ScoreExpr, random: &mut Rng) -> Self {
         let positive = random.unit() < 0.5;
         let mut value = |integer: bool| match (integer, random.unit() * 6.0 - 3.0) {
             (true, x) => Value::Int((x * 3.0) as i32),
@@ -183,9 +162,10 @@ impl Sample {
         };
         let slots = forward.slots().iter().map(|slot| value(slot.ty == SlotTy::Int)).collect();
         let tensors = forward.tensors().iter().map(|tensor| value(tensor.ty() == Some(Ty::Int))).collect();
-        let reach = [0.5, 5.0, 30.0][random.below(3) as usize];
-        let lengths = [1 + random.below(64), 1 + random.below(64)];
-        let at = [random.below(4), random.below(16), random.below(lengths[0]), random.below(lengths[1])];
+        let mut below = |n: i32| random.within(0, n as usize - 1) as i32;
+        let reach = [0.5, 5.0, 30.0][below(3) as usize];
+        let lengths = [1 + below(64), 1 + below(64)];
+        let at = [below(4), below(16), below(lengths[0]), below(lengths[1])];
         Sample { score: (random.unit() * 2.0 - 1.0) * reach, at, lengths, slots, tensors }
     }
 

@@ -1,7 +1,8 @@
 //! What each operation does to numbers: float64 reference semantics, and the wrapping 32-bit integers of the language.
 //!
-//! There is one zero: where IEEE 754 would look at the sign of a zero (division by it, `atan2` on the negative axis), it counts as
-//! positive. A device looks at the sign and may give the other infinity, or the other end of the range of `atan2`, at such points.
+//! There is one zero: no operation sees or gives -0. Where IEEE 754 would look at the sign of a zero (division by it, `atan2` on the
+//! negative axis), it counts as positive. A device looks at the sign and may give the other infinity, or the other end of the range of
+//! `atan2`, at such points.
 
 use super::ops::{Binary, Compare, Logic, Unary};
 
@@ -9,14 +10,15 @@ impl Unary {
     /// The operation on a float, as IEEE 754 has it: division by zero gives infinities, a logarithm or root of a negative number NaN.
     #[must_use]
     pub fn apply(self, x: f64) -> f64 {
-        match self {
+        let x = unsigned(x);
+        unsigned(match self {
             Unary::Neg => -x,
             Unary::Abs => x.abs(),
             Unary::Exp => x.exp(),
             Unary::Log => x.ln(),
             Unary::Sqrt => x.sqrt(),
-            Unary::Rsqrt => unsigned(x).sqrt().recip(),
-            Unary::Reciprocal => unsigned(x).recip(),
+            Unary::Rsqrt => x.sqrt().recip(),
+            Unary::Reciprocal => x.recip(),
             Unary::Sin => x.sin(),
             Unary::Cos => x.cos(),
             Unary::Tan => x.tan(),
@@ -44,7 +46,7 @@ impl Unary {
             Unary::GeluTanh => 0.5 * x * (1.0 + gelu_inner(x).tanh()),
             Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
             Unary::Swish => x * sigmoid(x),
-        }
+        })
     }
 
     /// The operation on an integer; nothing for operations that take floats only.
@@ -81,22 +83,23 @@ impl Binary {
     /// The operation on floats, as IEEE 754 has it.
     #[must_use]
     pub fn apply(self, a: f64, b: f64) -> f64 {
-        match self {
+        let (a, b) = (unsigned(a), unsigned(b));
+        unsigned(match self {
             Binary::Add => a + b,
             Binary::Sub => a - b,
             Binary::Mul => a * b,
-            Binary::Div => a / unsigned(b),
+            Binary::Div => a / b,
             Binary::Min => a.min(b),
             Binary::Max => a.max(b),
-            Binary::Pow => unsigned(a).powf(b),
+            Binary::Pow => a.powf(b),
             Binary::Rem => a % b,
             Binary::FloorRem => {
                 let r = a % b;
                 // A remainder of the other sign belongs to the quotient one lower.
                 if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
             }
-            Binary::Atan2 => unsigned(a).atan2(unsigned(b)),
-        }
+            Binary::Atan2 => a.atan2(b),
+        })
     }
 
     /// The operation on integers; nothing for operations that take floats only.

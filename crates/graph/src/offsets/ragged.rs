@@ -103,13 +103,14 @@ pub fn ragged_offsets(
     if a.outputs.stats || a.outputs.max || a.outputs.sum_exp {
         operands.push((Packed::Stats, &rows, queries));
     }
-    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &a.pass {
+    if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &a.pass {
         operands.extend([
             (Packed::DO, d_o, queries),
             (Packed::DQ, d_q, queries),
             (Packed::DK, d_k, keys),
             (Packed::DV, d_v, keys),
         ]);
+        operands.extend(d_o_half.iter().map(|t| (Packed::DOHalf, t, queries)));
     }
     let mut reasons = Vec::new();
     let mut offsets = BTreeMap::new();

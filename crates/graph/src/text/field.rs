@@ -8,7 +8,7 @@ use crate::expr::ScoreExpr;
 use crate::{Band, Dropout, Fp8, Lengths, Outputs, PaddedRows, Tensor};
 
 /// Names of the fields, in the order in which they are printed.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "pass",
     "q",
     "k",
@@ -28,6 +28,7 @@ const NAMES: [&str; 21] = [
     "d_q",
     "d_k",
     "d_v",
+    "d_o_half",
     "d_sink",
     "deterministic",
 ];
@@ -38,8 +39,10 @@ pub(super) struct Fields {
     /// Where each field of the text starts, by name.
     pub(super) places: Vec<(&'static str, usize)>,
     pub(super) backward: Option<bool>,
-    /// Q, K, V, O, dO, dQ, dK, dV.
-    pub(super) tensors: [Option<TensorText>; 8],
+    /// Q, K, V, O, dO, dQ, dK, dV, dO in 16 bits.
+    pub(super) tensors: [Option<TensorText>; 9],
+    /// Whether it says that there is no 16-bit dO.
+    pub(super) no_half: bool,
     pub(super) band: Option<Option<Band>>,
     pub(super) lengths: Option<Lengths>,
     pub(super) keep: Option<Option<ScoreExpr>>,
@@ -101,8 +104,12 @@ impl Fields {
             }
             "d_sink" => self.d_sink = Some(value::flag(c)?),
             "deterministic" => self.deterministic = Some(value::flag(c)?),
+            "d_o_half" if c.peek_word() == "none" => {
+                c.choice(&[("none", ())])?;
+                self.no_half = true;
+            }
             tensor => {
-                let at = ["q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v"].iter().position(|n| *n == tensor);
+                let at = ["q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v", "d_o_half"].iter().position(|n| *n == tensor);
                 self.tensors[at.expect("every other field is a tensor")] = Some(value::tensor(c)?);
             }
         }

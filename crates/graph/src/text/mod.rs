@@ -8,7 +8,8 @@
 //! | field | value |
 //! |---|---|
 //! | `pass` | `forward` or `backward` |
-//! | `q`, `k`, `v`, `o`, `d_o`, `d_q`, `d_k`, `d_v` | element type (that of Q when left out), dims, storage, layout: see below |
+//! | `q`, `k`, `v`, `o`, `d_o`, `d_q`, `d_k`, `d_v`, `d_o_half` | element type (that of Q when left out; `d_o_half`: that of O), dims, storage, layout: see below |
+//! | `d_o_half` | as the tensors above, or `none`; there when `fp8` is `block` unless it says `none` |
 //! | `mask` | `none`, `causal`, `causal window 4096`, `band left 128 right 0`; then `top-left` (the default) or `bottom-right` |
 //! | `lengths` | `full` or `per-sequence` |
 //! | `keep`, `score` | `none`, or an expression in its own text form ([`crate::expr::parse_expr`]); in braces, over several lines |

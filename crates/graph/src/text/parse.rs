@@ -29,7 +29,8 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
     let Fields {
         places: _,
         backward,
-        tensors: [q, k, v, o, d_o, d_q, d_k, d_v],
+        tensors: [q, k, v, o, d_o, d_q, d_k, d_v, d_o_half],
+        no_half,
         band,
         lengths,
         keep,
@@ -81,12 +82,17 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
     if !backward {
         return Ok(forward);
     }
-    Ok(forward.backward(BackwardOptions {
+    let mut backward = forward.backward(BackwardOptions {
         d_o: d_o.map(tensor),
+        d_o_half: d_o_half.map(|t| t.with(t.dtype.unwrap_or(forward.o.dtype))),
         d_q: d_q.map(tensor),
         d_k: d_k.map(tensor),
         d_v: d_v.map(tensor),
         d_sink: d_sink.unwrap_or(false),
         deterministic: deterministic.unwrap_or(false),
-    }))
+    });
+    if let (Pass::Backward(gradients), true) = (&mut backward.pass, no_half) {
+        gradients.d_o_half = None;
+    }
+    Ok(backward)
 }

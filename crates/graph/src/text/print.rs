@@ -70,9 +70,15 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         Some(Fp8::Block) => "block",
     };
     writeln!(f, "fp8: {fp8}")?;
-    if let Some(Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic }) = gradients {
+    if let Some(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic }) = gradients {
         for (name, t) in [("d_o", d_o), ("d_q", d_q), ("d_k", d_k), ("d_v", d_v)] {
             tensor(f, name, t)?;
+        }
+        match d_o_half {
+            Some(t) => tensor(f, "d_o_half", t)?,
+            // Left out, it would be read as the one that such a backward needs.
+            None if attention.fp8 == Some(Fp8::Block) => writeln!(f, "d_o_half: none")?,
+            None => {}
         }
         writeln!(f, "d_sink: {}", yes(*d_sink))?;
         writeln!(f, "deterministic: {}", yes(*deterministic))?;

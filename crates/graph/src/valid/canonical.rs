@@ -85,8 +85,16 @@ fn tensor(t: Tensor) -> Tensor {
 }
 
 fn gradients(gradients: Gradients) -> Gradients {
-    let Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic } = gradients;
-    Gradients { d_o: tensor(d_o), d_q: tensor(d_q), d_k: tensor(d_k), d_v: tensor(d_v), d_sink, deterministic }
+    let Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic } = gradients;
+    Gradients {
+        d_o: tensor(d_o),
+        d_o_half: d_o_half.map(tensor),
+        d_q: tensor(d_q),
+        d_k: tensor(d_k),
+        d_v: tensor(d_v),
+        d_sink,
+        deterministic,
+    }
 }
 
 fn is_identity(score: &ScoreExpr) -> bool {

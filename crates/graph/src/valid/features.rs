@@ -3,7 +3,7 @@
 use super::Problems;
 use super::canonical::RECOGNISED;
 use super::tensors::countable;
-use crate::expr::{Axis, Grad, Node, ScoreExpr, TensorId, Ty};
+use crate::expr::{Axis, Grad, Node, ScoreExpr, TensorId, Ty, vjp};
 use crate::{Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage};
 
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
@@ -17,6 +17,7 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     }
     if let Some(score) = &a.score {
         expression(a, "score", score, Ty::Float, problems);
+        modification(a, score, problems);
     }
     lengths(a, problems);
     if let Some(Dropout { source, probability }) = a.dropout {
@@ -93,6 +94,32 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
                 format!("dims {:?}", tensor.dims),
                 format!("the {} extent must be 1 or {}", Axis::name(axis), scores[axis.dim()]),
                 "tensors broadcast over (batch, query heads, queries, keys) by extents of 1",
+            );
+        }
+    }
+}
+
+/// What holds for score expressions beyond what holds for every expression.
+fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
+    if score.root_ty() != Ty::Float {
+        return;
+    }
+    if !score.contains(Node::Score) {
+        problems.add(
+            "score.unread",
+            "score",
+            score.to_string(),
+            "an expression that reads the score: without it Q and K have no part in the result",
+            "add to the score or multiply it; hide keys with the mask's predicate",
+        );
+    } else if a.is_backward() {
+        for problem in vjp(score).err().into_iter().flatten() {
+            problems.add(
+                "score.derivative",
+                "score",
+                score.to_string(),
+                problem.to_string(),
+                "change the expression, ask for no gradient of that tensor, or run the forward alone",
             );
         }
     }
@@ -190,7 +217,7 @@ fn lengths(a: &Attention, problems: &mut Problems) {
 }
 
 fn backward(a: &Attention, g: &Gradients, problems: &mut Problems) {
-    let Gradients { d_o: _, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ } = g;
+    let Gradients { d_o: _, d_o_half: _, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ } = g;
     if !a.outputs.stats {
         problems.add(
             "backward.stats",

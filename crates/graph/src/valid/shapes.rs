@@ -134,9 +134,17 @@ fn types(a: &Attention, problems: &mut Problems) {
 }
 
 fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
-    let Gradients { d_o, d_q, d_k, d_v, d_sink: _, deterministic: _ } = g;
-    let pairs = [("d_o", d_o, "o", &a.o), ("d_q", d_q, "q", &a.q), ("d_k", d_k, "k", &a.k), ("d_v", d_v, "v", &a.v)];
-    for (name, t, of, like) in pairs {
+    let Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink: _, deterministic: _ } = g;
+    let (inputs, outputs) = widths(a.fp8);
+    let mut tensors = vec![
+        ("d_o", d_o, "o", &a.o, inputs),
+        ("d_q", d_q, "q", &a.q, outputs),
+        ("d_k", d_k, "k", &a.k, outputs),
+        ("d_v", d_v, "v", &a.v, outputs),
+    ];
+    tensors.extend(d_o_half.iter().map(|t| ("d_o_half", t, "o", &a.o, Width::Sixteen)));
+    half(a, d_o_half.as_ref(), problems);
+    for (name, t, of, like, width) in tensors {
         for axis in 0..4 {
             same(problems, axis, (name, t), (of, like));
         }
@@ -158,18 +166,58 @@ fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
                 "gather the pages first",
             );
         }
-        let fits = match a.fp8 {
-            None => t.dtype == a.q.dtype,
-            Some(_) => t.dtype.is_fp8() || t.dtype.is_half(),
+        let (fits, needed) = match width {
+            Width::OfQ => (t.dtype == a.q.dtype, format!("Q's type, {}", a.q.dtype)),
+            Width::Eight => (t.dtype.is_fp8(), "an 8-bit type: 8-bit products take 8-bit operands".into()),
+            Width::Sixteen => (t.dtype.is_half(), "a 16-bit type, as this kind of scaling has it".into()),
         };
         if !fits {
             problems.add(
                 "dtype.gradient",
                 format!("{name}.dtype"),
                 t.dtype.to_string(),
-                if a.fp8.is_none() { format!("Q's type, {}", a.q.dtype) } else { "an 8-bit or 16-bit type".into() },
+                needed,
                 "change the gradient's element type",
             );
         }
+    }
+}
+
+/// How wide the elements of a gradient are.
+#[derive(Clone, Copy)]
+enum Width {
+    OfQ,
+    Eight,
+    Sixteen,
+}
+
+/// Of dO, which a backward reads, and of dQ, dK and dV, which it writes.
+const fn widths(fp8: Option<Fp8>) -> (Width, Width) {
+    match fp8 {
+        None => (Width::OfQ, Width::OfQ),
+        Some(Fp8::Delayed) => (Width::Eight, Width::Eight),
+        Some(Fp8::Current | Fp8::Block) => (Width::Eight, Width::Sixteen),
+    }
+}
+
+/// A microscaled backward reads dO in 16 bits too, and no other does.
+fn half(a: &Attention, d_o_half: Option<&Tensor>, problems: &mut Problems) {
+    let block = a.fp8 == Some(Fp8::Block);
+    if block && d_o_half.is_none() {
+        problems.add(
+            "backward.half-missing",
+            "pass.d_o_half",
+            "none, with block scales",
+            "dO in 16 bits, beside the 8-bit one: row sums of dO and O are taken from it",
+            "derive the backward with `Attention::backward`, which adds it",
+        );
+    } else if !block && d_o_half.is_some() {
+        problems.add(
+            "backward.half-extra",
+            "pass.d_o_half",
+            format!("a 16-bit dO beside dO, with fp8 {:?}", a.fp8),
+            "one dO: only a backward with block scales reads a second one",
+            "leave d_o_half out",
+        );
     }
 }

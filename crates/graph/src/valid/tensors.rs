@@ -9,8 +9,9 @@ pub(crate) const MAX_EXTENT: i64 = i32::MAX as i64;
 /// Every tensor of the description with its name and whether a launch writes it.
 pub(crate) fn named(a: &Attention) -> Vec<(&'static str, &Tensor, bool)> {
     let mut list = vec![("q", &a.q, false), ("k", &a.k, false), ("v", &a.v, false), ("o", &a.o, !a.is_backward())];
-    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &a.pass {
+    if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &a.pass {
         list.extend([("d_o", d_o, false), ("d_q", d_q, true), ("d_k", d_k, true), ("d_v", d_v, true)]);
+        list.extend(d_o_half.iter().map(|t| ("d_o_half", t, false)));
     }
     list
 }

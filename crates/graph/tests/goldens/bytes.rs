@@ -62,10 +62,11 @@ fn attention_has(a: &Attention, seen: &mut BTreeSet<String>) {
         Pass::Forward => {
             seen.insert("forward".into());
         }
-        Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic }) => {
+        Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic }) => {
             seen.insert(format!("d_sink {d_sink}"));
             seen.insert(format!("deterministic {deterministic}"));
-            tensors.extend([d_o, d_q, d_k, d_v]);
+            seen.insert(format!("d_o_half {}", d_o_half.is_some()));
+            tensors.extend([d_o, d_q, d_k, d_v].into_iter().chain(d_o_half));
         }
     }
     for Tensor { dims: _, strides: _, dtype, storage } in tensors {
@@ -119,7 +120,7 @@ fn everything() -> Vec<String> {
     for corner in ["TopLeft", "BottomRight"] {
         all.extend([(true, true), (true, false), (false, true)].map(|(l, r)| format!("{corner} left {l} right {r}")));
     }
-    let flags = ["sink", "block_mask", "stats", "max", "sum_exp", "d_sink", "deterministic"];
+    let flags = ["sink", "block_mask", "stats", "max", "sum_exp", "d_sink", "deterministic", "d_o_half"];
     all.extend(flags.iter().flat_map(|flag| [format!("{flag} false"), format!("{flag} true")]));
     all.extend([DType::F16, DType::BF16, DType::E4M3, DType::E5M2].map(|d| format!("operand {d}")));
     all.extend(Unary::ALL.iter().map(|op| format!("unary {op}")));

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use qkvault_graph::Scaled;
 
+use super::block::Block;
 use crate::fp8::Rounded;
 use crate::kernel::{add_scaled, dot, softmax};
 use crate::score::{LANES, Registers, element};
@@ -18,8 +19,18 @@ pub(super) struct Shared<'a> {
     pub(super) setup: Setup<'a>,
     pub(super) d_o: Source<'a>,
     pub(super) d_o_factor: f64,
+    /// What a microscaled backward reads besides.
+    pub(super) block: Option<Block<'a>>,
     /// How gradients of scores are rounded; `None` where they are not.
     pub(super) d_s: Option<Rounded>,
+}
+
+impl Shared<'_> {
+    fn d_o_rows(&self, (b, h): (usize, usize), queries: &[usize]) -> Vec<f64> {
+        let mut d_o: Vec<f64> = self.d_o.rows(b, h, queries.iter().copied());
+        d_o.iter_mut().for_each(|x| *x *= self.d_o_factor);
+        d_o
+    }
 }
 
 /// The part of a score tensor's gradient that comes from one head: all of it where the tensor is broadcast, else its own plane.
@@ -58,6 +69,8 @@ pub(super) struct HeadGradients {
 struct Operands {
     keys: Vec<f64>,
     values: Vec<f64>,
+    /// Keys as dQ sums them, where that is another form.
+    summed_keys: Option<Vec<f64>>,
 }
 
 impl HeadGradients {
@@ -69,6 +82,7 @@ impl HeadGradients {
         let read = Operands {
             keys: setup.factors.rows(Scaled::K, &setup.k, (b, h_k), kv.clone()),
             values: setup.factors.rows(Scaled::V, &setup.v, (b, h_v), kv.clone()),
+            summed_keys: shared.block.as_ref().map(|block| block.k_t((b, h_k), kv.clone())),
         };
         let origin = setup.at(b, h, 0);
         let part =
@@ -91,12 +105,15 @@ impl HeadGradients {
     fn tile(&mut self, shared: &Shared<'_>, (b, h): (usize, usize), queries: &[usize], read: &Operands) {
         let setup = &shared.setup;
         let (d_qk, d_v) = (setup.q.view.dims[3], setup.v.view.dims[3]);
-        let mut d_o: Vec<f64> = shared.d_o.rows(b, h, queries.iter().copied());
-        d_o.iter_mut().for_each(|x| *x *= shared.d_o_factor);
+        let block = shared.block.as_ref();
+        let d_o: Vec<f64> = block.map_or_else(|| shared.d_o_rows((b, h), queries), |block| block.d_o((b, h), queries));
+        let summed_d_o = block.map(|block| block.d_o_t((b, h), queries));
+        let summed_d_o = summed_d_o.as_ref().unwrap_or(&d_o).chunks_exact(d_v);
         let plain = Scores::products(setup, (b, h), queries, &read.keys);
         let mut masked = Scores::compute(setup, (b, h), queries, &read.keys);
         let mut registers = [Registers::default(), Registers::default()];
-        for ((row, plain), d_o) in masked.list.iter_mut().zip(&plain.list).zip(d_o.chunks_exact(d_v)) {
+        let rows_of_d_o = d_o.chunks_exact(d_v).zip(summed_d_o);
+        for ((row, plain), (d_o, summed_d_o)) in masked.list.iter_mut().zip(&plain.list).zip(rows_of_d_o) {
             let keys = row.first..row.first + row.scores.len();
             let sink = setup.sink::<f64>(h);
             let stat = softmax(&mut row.scores, sink);
@@ -109,7 +126,7 @@ impl HeadGradients {
                     d_p[at] = kept(at) * dot(d_o, value);
                 }
             }
-            let d = dot(&row.scores, &d_p);
+            let d = block.map_or_else(|| dot(&row.scores, &d_p), |block| block.row_sum((b, h), row.at.query));
             if let Some(sink) = sink {
                 self.d_sink -= (sink - stat.stats).exp() * d;
             }
@@ -117,7 +134,7 @@ impl HeadGradients {
                 let weight = p * kept(at);
                 if weight != 0.0 {
                     let weight = setup.factors.probabilities().map_or(weight, |rounded| rounded.through(weight));
-                    add_scaled(&mut self.d_v[(keys.start + at) * d_v..][..d_v], weight, d_o);
+                    add_scaled(&mut self.d_v[(keys.start + at) * d_v..][..d_v], weight, summed_d_o);
                 }
             }
             // From here on the row holds gradients: of the masked score, of the plain one, and of the product.
@@ -132,8 +149,15 @@ impl HeadGradients {
             }
         }
         let first = queries.first().copied().unwrap_or(0);
-        masked.weigh(&read.keys, d_qk, &mut self.d_q[first * d_qk..][..queries.len() * d_qk]);
-        let q: Vec<f64> = setup.factors.rows(Scaled::Q, &setup.q, (b, h), queries.iter().copied());
+        masked.weigh(
+            read.summed_keys.as_ref().unwrap_or(&read.keys),
+            d_qk,
+            &mut self.d_q[first * d_qk..][..queries.len() * d_qk],
+        );
+        let q: Vec<f64> = match block {
+            Some(block) => block.q_t((b, h), queries),
+            None => setup.factors.rows(Scaled::Q, &setup.q, (b, h), queries.iter().copied()),
+        };
         for (row, q) in masked.list.iter().zip(q.chunks_exact(d_qk)) {
             for (at, &x) in row.scores.iter().enumerate().filter(|(_, x)| **x != 0.0) {
                 add_scaled(&mut self.d_k[(row.first + at) * d_qk..][..d_qk], x, q);

@@ -6,14 +6,17 @@
 //! gradient `-Σ exp(z - Stats) D`.
 //!
 //! Everything is recomputed from Q, K, V and dO; the O and Stats that a device is given are those of the forward, rounded, and
-//! are not read here. Not modelled, being properties of kernels: rounding of P and dS to 16 bits between two products, and of
+//! are not read here. A microscaled backward alone reads O: its row sums are those of `dO ∘ O` by definition, since O came from
+//! a V with other scales. Not modelled, being properties of kernels: rounding of P and dS to 16 bits between two products, and of
 //! dK and dV before heads are summed. In 8 bits P and dS are rounded, as the description's scales say.
 
+mod block;
 mod head;
 
 use qkvault_graph::{Attention, Fp8, Gradients, Pass, Role, Scaled, Valid};
 use rayon::prelude::*;
 
+use self::block::Block;
 use self::head::{HeadGradients, Shared};
 use crate::fp8::{Rounded, factor};
 use crate::outputs::{Output, Outputs};
@@ -29,23 +32,22 @@ use crate::{Inputs, ReferenceError, operand};
 /// [not modelled](ReferenceError::NotModelled).
 pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
     let a = attention.get();
-    let Pass::Backward(Gradients { d_o, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ }) = a.pass else {
+    let Pass::Backward(Gradients { d_o, d_o_half: _, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ }) = a.pass
+    else {
         return Err(ReferenceError::NotABackward);
     };
-    if a.fp8 == Some(Fp8::Block) {
-        return Err(ReferenceError::NotModelled {
-            what: "a microscaled backward",
-            why: "it reads Q, K and dO a second time, scaled along the sequence, and there are no operands for that yet",
-        });
-    }
     let setup = Setup::new(a, inputs)?;
     let mut sums = Sums::new(a, inputs, &setup, d_sink)?;
     let shared = Shared {
         d_o: Source::of(a, Role::DO, inputs, &setup.lens)?,
-        d_o_factor: factor(a, inputs, Role::Descale(Scaled::DO))?,
+        d_o_factor: match a.fp8 {
+            None | Some(Fp8::Block) => 1.0,
+            Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::DO))?,
+        },
+        block: (a.fp8 == Some(Fp8::Block)).then(|| Block::new(a, inputs, &setup.lens)).transpose()?,
         d_s: match a.fp8 {
-            None => None,
-            Some(_) => Some(Rounded {
+            None | Some(Fp8::Block) => None,
+            Some(Fp8::Delayed | Fp8::Current) => Some(Rounded {
                 scale: factor(a, inputs, Role::ScaleOf(Scaled::DP))?,
                 descale: factor(a, inputs, Role::Descale(Scaled::DP))?,
                 dtype: if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype },

@@ -1,10 +1,10 @@
 //! Random lengths that fit what the attention has room for, and the offsets and page tables that go with them.
 
+use qkvault_graph::random::Rng;
 use qkvault_graph::{Attention, Corner, DType, Lengths, Role, Storage, Tensor};
 
-use super::{Choice, LengthChoice, rng::Rng};
-use crate::operands::Operand;
-use crate::{Buffer, Inputs};
+use super::{Choice, LengthChoice};
+use crate::{Buffer, Inputs, Operand};
 
 /// Query and KV lengths of every sequence.
 pub(super) struct Drawn {
@@ -56,7 +56,7 @@ pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &m
 }
 
 fn is_kv(role: Role) -> bool {
-    matches!(role, Role::K | Role::V | Role::DK | Role::DV)
+    matches!(role, Role::K | Role::KT | Role::V | Role::DK | Role::DV)
 }
 
 /// Takes rows off the longest sequences until all fit.

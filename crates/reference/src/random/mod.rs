@@ -1,13 +1,12 @@
 //! Random operands: all that an attention reads, from a seed, the same on every machine.
 
 mod lengths;
-mod rng;
+mod microscale;
 
-use qkvault_graph::{Attention, DType, DropoutSource, Pass, Role, Scaled, Storage, Valid, validate};
+use qkvault_graph::random::Rng;
+use qkvault_graph::{Attention, DType, DropoutSource, Operand, Pass, Role, Scaled, Storage, Valid, operands, validate};
 
 use self::lengths::Drawn;
-pub(crate) use self::rng::Rng;
-use crate::operands::{Operand, operands};
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError, View, forward};
 
@@ -86,6 +85,7 @@ impl Inputs {
                 inputs.insert(operand.role, buffer);
             }
         }
+        microscale::second_forms(a, &mut inputs)?;
         if choice.unused != Unused::Finite {
             poison_unused(a, &list, choice.unused, &mut inputs)?;
         }
@@ -123,6 +123,7 @@ impl Inputs {
         // In 8 bits the backward has no scale of O; its descale says what O was stored with.
         let descale = self.get(Role::Descale(Scaled::O)).map(|buffer| buffer.get(0));
         let mut bound = self.clone();
+        microscale::forward_values(backward.get(), &plain, &mut bound)?;
         if let Some(descale) = descale {
             bound.set_f32(Role::ScaleOf(Scaled::O), (1.0 / descale) as f32);
         }
@@ -137,7 +138,7 @@ impl Inputs {
 }
 
 fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Result<Option<Buffer>, ReferenceError> {
-    let (len, dtype) = (operand.elements()?, operand.tensor.dtype);
+    let (len, dtype) = (crate::inputs::elements(operand)?, operand.tensor.dtype);
     let lens = |list: &[usize]| Buffer::of(DType::I32, list.iter().map(|&n| n as f64));
     let one = |x: f64| Buffer::of(dtype, [x]);
     Ok(Some(match operand.role {
@@ -159,9 +160,9 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
             Buffer::of(dtype, (0..len).map(|_| f64::from(u8::from(rng.unit() < keep))))
         }
         Role::BlockMask => Buffer::of(dtype, (0..len).map(|_| (rng.bits() >> 56 | 1) as f64)),
-        // Block scales: powers of two around 1, so that normal numbers stay in range.
+        // Block scales: powers of two around that of 8-bit numbers, so that what they stand for is about normal.
         Role::Descale(_) if dtype == DType::E8M0 => {
-            Buffer::of(dtype, (0..len).map(|_| 2f64.powi(rng.within(0, 2) as i32 - 1)))
+            Buffer::of(dtype, (0..len).map(|_| 2f64.powi(rng.within(0, 2) as i32 - 6)))
         }
         Role::Descale(which) => one(f64::from((1.0 / scale_of(which)) as f32)),
         Role::ScaleOf(which) => one(scale_of(which)),
@@ -175,6 +176,8 @@ fn scale_of(which: Scaled) -> f64 {
         Scaled::S => 256.0,
         Scaled::DP | Scaled::DQ | Scaled::DK => 64.0,
         Scaled::Q | Scaled::K | Scaled::V | Scaled::O | Scaled::DO | Scaled::DV => 32.0,
+        // These have a scale per block instead.
+        Scaled::QT | Scaled::KT | Scaled::DOT => 1.0,
     }
 }
 
@@ -192,10 +195,16 @@ fn normal(dtype: DType, len: usize, rng: &mut Rng) -> Buffer {
     })
 }
 
+/// Whether a launch reads the operand row by row, those of padding too.
+const fn is_read_by_rows(role: Role) -> bool {
+    use Role::{DO, DOHalf, DOT, K, KT, Q, QT, V};
+    matches!(role, Q | K | V | DO | QT | KT | DOT | DOHalf)
+}
+
 /// Poisons what no row within its sequence's length lies in, of Q, K, V and dO; or only pages that hold no such row.
 fn poison_unused(a: &Attention, list: &[Operand], unused: Unused, inputs: &mut Inputs) -> Result<(), ReferenceError> {
     let lens = SeqLens::of(a, inputs)?;
-    for operand in list.iter().filter(|o| matches!(o.role, Role::Q | Role::K | Role::V | Role::DO)) {
+    for operand in list.iter().filter(|o| is_read_by_rows(o.role)) {
         let page_size = match operand.tensor.storage {
             Storage::Paged { page_size, .. } if unused == Unused::Pages => page_size as usize,
             _ if unused == Unused::Pages => continue,

@@ -8,11 +8,10 @@ pub(crate) mod scalar;
 #[cfg(test)]
 mod tests;
 
-use qkvault_graph::Role;
 use qkvault_graph::expr::{Axis, Grad, Node, NodeId, Program, Side, TensorId, Ty};
+use qkvault_graph::{Role, score_tensor};
 
-use crate::operands::{Operand, score_tensor};
-use crate::{Buffer, Inputs, ReferenceError};
+use crate::{Buffer, Inputs, Operand, ReferenceError};
 
 /// Keys that are worked on at a time: a few dozen nodes of so many lanes stay in the first cache.
 pub(crate) const LANES: usize = 128;

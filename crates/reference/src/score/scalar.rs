@@ -1,6 +1,6 @@
 //! What each operation does to one number, and its slope: written from the definitions in `qkvault_graph::expr`, in float64.
 //!
-//! There is one zero in the language: -0 counts as 0 where its sign would show (division by it, `atan2`).
+//! There is one zero in the language: no operation sees or gives -0, so that its sign never shows (in a division by it, in `atan2`).
 //! Booleans are 0 and 1; integers are 32 bits and wrap. Both are held in float64, which holds them exactly.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
@@ -13,14 +13,15 @@ fn unsigned(x: f64) -> f64 {
 }
 
 pub(crate) fn unary(op: Unary, x: f64) -> f64 {
-    match op {
+    let x = unsigned(x);
+    unsigned(match op {
         Unary::Neg => -x,
         Unary::Abs => x.abs(),
         Unary::Exp => x.exp(),
         Unary::Log => x.ln(),
         Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / unsigned(x).sqrt(),
-        Unary::Reciprocal => 1.0 / unsigned(x),
+        Unary::Rsqrt => 1.0 / x.sqrt(),
+        Unary::Reciprocal => 1.0 / x,
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
         Unary::Tan => x.tan(),
@@ -47,7 +48,7 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
         Unary::GeluTanh => 0.5 * x * (1.0 + gelu_argument(x).tanh()),
         Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
         Unary::Swish => x * sigmoid(x),
-    }
+    })
 }
 
 /// The slope of a unary operation at `x`, where its value is `y`.
@@ -55,6 +56,7 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
 /// Where there is no slope (a kink or a step) it is that of the side named here: 0 for `abs` at 0, the left side for `relu`,
 /// the right side for `elu` (where both are 1), and 0 for the steps of `floor` and `ceil`.
 pub(crate) fn slope(op: Unary, x: f64, y: f64) -> f64 {
+    let (x, y) = (unsigned(x), unsigned(y));
     match op {
         Unary::Neg => -1.0,
         Unary::Abs => {
@@ -65,8 +67,8 @@ pub(crate) fn slope(op: Unary, x: f64, y: f64) -> f64 {
             }
         }
         Unary::Exp => y,
-        Unary::Log => 1.0 / unsigned(x),
-        Unary::Sqrt => 0.5 / unsigned(y),
+        Unary::Log => 1.0 / x,
+        Unary::Sqrt => 0.5 / y,
         Unary::Rsqrt => -0.5 * y * y * y,
         Unary::Reciprocal => -y * y,
         Unary::Sin => x.cos(),
@@ -120,21 +122,22 @@ fn sigmoid(x: f64) -> f64 {
 }
 
 pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
-    match op {
+    let (a, b) = (unsigned(a), unsigned(b));
+    unsigned(match op {
         Binary::Add => a + b,
         Binary::Sub => a - b,
         Binary::Mul => a * b,
-        Binary::Div => a / unsigned(b),
+        Binary::Div => a / b,
         Binary::Min => a.min(b),
         Binary::Max => a.max(b),
-        Binary::Pow => unsigned(a).powf(b),
+        Binary::Pow => a.powf(b),
         Binary::Rem => a % b,
         Binary::FloorRem => {
             let r = a % b;
             if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
         }
-        Binary::Atan2 => unsigned(a).atan2(unsigned(b)),
-    }
+        Binary::Atan2 => a.atan2(b),
+    })
 }
 
 /// The slopes of a binary operation along its two operands at (a, b), where its value is `y`.
@@ -142,16 +145,17 @@ pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
 /// Where there is none: at a tie of `min` and `max` all of it is the second operand's; the jumps of a remainder are as beside
 /// them; `pow` is flat along its base where the exponent is 0, and along its exponent where the base is 0.
 pub(crate) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
+    let (a, b) = (unsigned(a), unsigned(b));
     let first = |taken: bool| if taken { [1.0, 0.0] } else { [0.0, 1.0] };
     match op {
         Binary::Add => [1.0, 1.0],
         Binary::Sub => [1.0, -1.0],
         Binary::Mul => [b, a],
-        Binary::Div => [1.0 / unsigned(b), -y / unsigned(b)],
+        Binary::Div => [1.0 / b, -y / b],
         Binary::Min => first(a < b),
         Binary::Max => first(a > b),
         Binary::Pow => {
-            let to_base = if b == 0.0 { 0.0 } else { b * unsigned(a).powf(b - 1.0) };
+            let to_base = if b == 0.0 { 0.0 } else { b * a.powf(unsigned(b - 1.0)) };
             let to_exponent = if a == 0.0 { 0.0 } else { y * a.ln() };
             [to_base, to_exponent]
         }

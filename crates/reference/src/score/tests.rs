@@ -115,3 +115,39 @@ proptest! {
         }
     }
 }
+
+/// Where zeros, infinities and NaN are: both tables of operations give the same bits, and never the zero that has a sign.
+#[test]
+fn p29_both_tables_of_operations_agree_bit_for_bit_on_special_numbers() {
+    use qkvault_graph::expr::{Binary, Unary};
+
+    use super::scalar;
+    let special = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 1e-300, 1e300, 40.0, f64::MIN_POSITIVE, f64::INFINITY];
+    let special: Vec<f64> = special.iter().flat_map(|&x| [x, -x]).chain([f64::NAN]).collect();
+    let same = |x: f64, y: f64| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+    for &a in &special {
+        for &op in Unary::ALL {
+            let (ours, theirs) = (scalar::unary(op, a), op.apply(a));
+            assert!(same(ours, theirs), "{op}({a}): {ours} and {theirs}");
+            assert!(ours != 0.0 || ours.is_sign_positive(), "{op}({a}) is {ours}");
+            assert!(same(op.apply(a + 0.0), theirs), "{op} sees the sign of {a}");
+        }
+        for (&b, &op) in special.iter().flat_map(|b| Binary::ALL.iter().map(move |op| (b, op))) {
+            let (ours, theirs) = (scalar::binary(op, a, b), op.apply(a, b));
+            assert!(same(ours, theirs), "{op}({a}, {b}): {ours} and {theirs}");
+            assert!(ours != 0.0 || ours.is_sign_positive(), "{op}({a}, {b}) is {ours}");
+            assert!(same(op.apply(a + 0.0, b + 0.0), theirs), "{op} sees the sign of {a} or {b}");
+        }
+    }
+    let whole = [0, 1, -1, 2, -2, 3, 7, -7, i32::MAX, i32::MIN];
+    for &a in &whole {
+        for op in Unary::ALL.iter().filter(|op| op.takes_int()) {
+            assert_eq!(op.apply_int(a).map(f64::from), Some(scalar::unary_int(*op, f64::from(a))), "{op}({a})");
+        }
+        for (&b, op) in whole.iter().flat_map(|b| Binary::ALL.iter().map(move |op| (b, op))) {
+            if let Some(theirs) = op.apply_int(a, b) {
+                assert_eq!(f64::from(theirs), scalar::binary_int(*op, f64::from(a), f64::from(b)), "{op}({a}, {b})");
+            }
+        }
+    }
+}

@@ -178,7 +178,7 @@ impl List<'_> {
             });
             return;
         };
-        let Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic } = gradients;
+        let Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic } = gradients;
         let list: [(&str, &Tensor, Get); 4] = [
             ("d_o", d_o, |a| &mut gradients_of(a).d_o),
             ("d_q", d_q, |a| &mut gradients_of(a).d_q),
@@ -187,6 +187,10 @@ impl List<'_> {
         ];
         for (name, t, get) in list {
             self.tensor(name, t, get);
+        }
+        if let Some(t) = d_o_half {
+            self.tensor("d_o_half", t, |a| gradients_of(a).d_o_half.as_mut().expect("a backward that has one"));
+            self.change("pass.d_o_half", Effect::Changes, |a| gradients_of(a).d_o_half = None);
         }
         self.change("pass", Effect::Changes, |a| a.pass = Pass::Forward);
         self.change("pass.d_sink", Effect::Changes, |a| gradients_of(a).d_sink = !d_sink);

@@ -78,9 +78,16 @@ impl List<'_> {
             [&mut a.q, &mut a.k, &mut a.v].into_iter().for_each(|t| t.dtype = other(t.dtype));
         });
         self.change("dtype of o", Effect::Changes, |a| a.o.dtype = other(a.o.dtype));
-        for i in 0..4 {
-            self.change(format!("dtype of gradient {i}"), Effect::Changes, |a| {
-                match tensors(a)[i].get_mut(1) {
+        let gradients = [
+            ("dtype of gradient 0", 0, 1),
+            ("dtype of gradient 1", 1, 1),
+            ("dtype of gradient 2", 2, 1),
+            ("dtype of gradient 3", 3, 1),
+            ("dtype of d_o_half", 3, 2),
+        ];
+        for (field, i, at) in gradients {
+            self.change(field, Effect::Changes, |a| {
+                match tensors(a)[i].get_mut(at) {
                     Some(gradient) => gradient.dtype = other(gradient.dtype),
                     // A forward has no gradients: something else that changes the key.
                     None => a.sink = !a.sink,
@@ -93,10 +100,11 @@ impl List<'_> {
 /// Q, K, V and O, each with its gradient where there is one.
 fn tensors(a: &mut Attention) -> [Vec<&mut Tensor>; 4] {
     let mut groups = [vec![&mut a.q], vec![&mut a.k], vec![&mut a.v], vec![&mut a.o]];
-    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &mut a.pass {
+    if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &mut a.pass {
         for (group, gradient) in groups.iter_mut().zip([d_q, d_k, d_v, d_o]) {
             group.push(gradient);
         }
+        groups[3].extend(d_o_half);
     }
     groups
 }

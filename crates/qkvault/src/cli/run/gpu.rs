@@ -143,14 +143,9 @@ impl Run<'_> {
         let (b, h) = (self.attention.batch() as usize, self.attention.q.heads() as usize);
         let s = self.attention.seq().0 as usize;
         let mut rows = vec![(0, 0, 0), (b - 1, h - 1, s - 1), (0, h - 1, 127.min(s - 1)), (b - 1, 0, 128.min(s - 1))];
-        let mut state = self.args.seed;
+        let mut rng = qkvault_graph::random::Rng::new(self.args.seed);
         while rows.len() < self.args.rows.max(4) {
-            // splitmix64
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let z = (z ^ (z >> 31)) as usize;
+            let z = rng.bits() as usize;
             rows.push((z % b, (z >> 12) % h, (z >> 24) % s));
         }
         rows.sort_unstable();

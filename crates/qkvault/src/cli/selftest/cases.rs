@@ -1,39 +1,32 @@
 //! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature, from a seed.
 
+use qkvault_graph::random::Rng;
 use qkvault_graph::expr::{Expr, TensorSpec, library, score, slot};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Tensor,
 };
 
-/// splitmix64.
+/// What each case draws its choices from.
 #[derive(Clone)]
-pub(super) struct Draw(u64);
+pub(super) struct Draw(Rng);
 
 impl Draw {
     pub(super) fn new(seed: u64, case: u64) -> Draw {
-        Draw(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Draw(Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     pub(super) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[(self.bits() >> 16) as usize % list.len()]
+        list[(self.0.bits() >> 16) as usize % list.len()]
     }
 
     /// A number from `low` to `high`, both included.
     pub(super) fn within(&mut self, low: i64, high: i64) -> i64 {
-        low + ((self.bits() >> 16) % (high - low + 1).max(1).unsigned_abs()).cast_signed()
+        low + ((self.0.bits() >> 16) % (high - low + 1).max(1).unsigned_abs()).cast_signed()
     }
 
     /// True in `percent` of a hundred cases.
     pub(super) fn chance(&mut self, percent: u64) -> bool {
-        (self.bits() >> 16) % 100 < percent
+        (self.0.bits() >> 16) % 100 < percent
     }
 }
 

@@ -2,17 +2,15 @@
 //!
 //! Slots and tensors of the score expression are numbered first, those of the keep predicate after them.
 
-use qkvault_graph::expr::{Grad, ScoreExpr, TensorSpec};
-use qkvault_graph::{
-    Attention, DType, DropoutSource, Fp8, Gradients, Lengths, Order, Packed, Pass, Role, Scaled, Storage, Tensor,
-};
+mod scales;
 
-use crate::ReferenceError;
+use crate::expr::{Grad, ScoreExpr, TensorSpec};
+use crate::{Attention, DType, DropoutSource, Gradients, Lengths, Order, Packed, Pass, Role, Storage, Tensor};
+
+pub use scales::BLOCK;
 
 /// Rows and columns of one tile of a block mask.
 pub const TILE: usize = 128;
-/// Elements that share a scale in the microscaled formats.
-pub(crate) const BLOCK: usize = 32;
 
 /// One operand of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,21 +24,27 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// Elements that its buffer needs.
-    ///
-    /// # Errors
-    ///
-    /// [`ReferenceError::TooLarge`].
-    pub fn elements(&self) -> Result<usize, ReferenceError> {
+    /// Elements that its buffer needs; `None` when this machine cannot address them.
+    #[must_use]
+    pub fn elements(&self) -> Option<usize> {
         let span = self.tensor.span().and_then(|n| usize::try_from(n).ok());
-        span.filter(|&n| n.checked_mul(8).is_some()).ok_or(ReferenceError::TooLarge { role: self.role })
+        span.filter(|&n| n.checked_mul(8).is_some())
+    }
+
+    /// The offsets that it is found by, where it is packed.
+    #[must_use]
+    pub const fn offsets(&self) -> Option<Packed> {
+        match self.tensor.storage {
+            Storage::Packed { .. } => self.role.offsets(),
+            Storage::Dense | Storage::Paged { .. } => None,
+        }
     }
 }
 
 /// Elements that the buffer of a role needs; `None` for roles that the attention does not have.
 #[must_use]
 pub fn buffer_len(attention: &Attention, role: Role) -> Option<usize> {
-    operand(attention, role)?.elements().ok()
+    operand(attention, role)?.elements()
 }
 
 /// The operand of a role, if the attention has it.
@@ -89,15 +93,18 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
     let tiles = |n: i64| (n + TILE as i64 - 1) / TILE as i64;
     let blocks = dense([b, h_q, tiles(s_q), (tiles(s_kv) + 7) / 8], DType::U8);
     list.when(*block_mask, Role::BlockMask, blocks, false);
-    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic: _ }) = pass {
+    if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic: _ }) = pass {
         list.input(Role::DO, *d_o);
+        if let Some(half) = d_o_half {
+            list.input(Role::DOHalf, *half);
+        }
         list.add(Role::DQ, *d_q, true);
         list.add(Role::DK, *d_k, true);
         list.add(Role::DV, *d_v, true);
         list.when(*d_sink, Role::DSink, dense([1, h_q, 1, 1], DType::F32), true);
     }
     if let Some(scaling) = fp8 {
-        scales(&mut list, attention, *scaling, backward);
+        scales::add(&mut list, attention, *scaling);
     }
     offsets(&mut list, b);
     list.0
@@ -131,7 +138,8 @@ fn number(dtype: DType) -> Tensor {
 }
 
 /// A tensor of a score expression, row-major over (batch, head, query, key).
-pub(crate) fn score_tensor(spec: &TensorSpec) -> Tensor {
+#[must_use]
+pub fn score_tensor(spec: &TensorSpec) -> Tensor {
     dense(spec.dims.map(u64::cast_signed), spec.dtype)
 }
 
@@ -151,55 +159,8 @@ fn expressions(list: &mut List, score: Option<&ScoreExpr>, keep: Option<&ScoreEx
     }
 }
 
-fn scales(list: &mut List, a: &Attention, scaling: Fp8, backward: bool) {
-    let factor = number(DType::F32);
-    if scaling == Fp8::Block {
-        for (role, t, along_rows) in [(Scaled::Q, &a.q, false), (Scaled::K, &a.k, false), (Scaled::V, &a.v, true)] {
-            list.input(Role::Descale(role), block_scales(t, along_rows));
-        }
-        list.when(!backward, Role::Amax(Scaled::O), factor, true);
-        return;
-    }
-    let forward = [Scaled::Q, Scaled::K, Scaled::V, Scaled::S];
-    let gradients = [Scaled::DQ, Scaled::DK, Scaled::DV];
-    for which in forward {
-        list.input(Role::Descale(which), factor);
-    }
-    list.input(Role::ScaleOf(Scaled::S), factor);
-    if backward {
-        for which in [Scaled::O, Scaled::DO, Scaled::DP] {
-            list.input(Role::Descale(which), factor);
-        }
-        list.input(Role::ScaleOf(Scaled::DP), factor);
-        for which in gradients {
-            list.input(Role::ScaleOf(which), factor);
-            list.add(Role::Amax(which), factor, true);
-        }
-        list.add(Role::Amax(Scaled::DP), factor, true);
-    } else {
-        list.input(Role::ScaleOf(Scaled::O), factor);
-        list.add(Role::Amax(Scaled::S), factor, true);
-        list.add(Role::Amax(Scaled::O), factor, true);
-    }
-}
-
-/// The scale factors of a microscaled tensor: one per 32 elements of a row, or of a column for V, which is summed over rows.
-/// Padded to whole 128 × 4 tiles, the order in which cuDNN reads them (`F8_128x4`).
-fn block_scales(t: &Tensor, along_rows: bool) -> Tensor {
-    let up = |n: i64, to: i64| (n + to - 1) / to * to;
-    let groups = |n: i64| up((n + BLOCK as i64 - 1) / BLOCK as i64, 4);
-    let [b, h, s, d] = t.dims;
-    if along_rows {
-        let [s, d] = [groups(s), up(d, 128)];
-        Tensor { dims: [b, h, s, d], strides: [h * s * d, s * d, 1, s], dtype: DType::E8M0, storage: Storage::Dense }
-    } else {
-        dense([b, h, up(s, 128), groups(d)], DType::E8M0)
-    }
-}
-
 fn offsets(list: &mut List, batch: i64) {
-    let packed = list.0.iter().filter(|o| matches!(o.tensor.storage, Storage::Packed { .. }));
-    let mut which: Vec<Packed> = packed.filter_map(|o| o.role.offsets()).collect();
+    let mut which: Vec<Packed> = list.0.iter().filter_map(Operand::offsets).collect();
     which.sort_unstable();
     which.dedup();
     for packed in which {

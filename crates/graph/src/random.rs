@@ -1,16 +1,19 @@
-//! Random numbers that are the same everywhere and always: splitmix64, and normal numbers by Box and Muller.
+//! Random numbers that are the same everywhere and always, for whatever is recorded with its seed: splitmix64, and normal
+//! numbers by Box and Muller.
 
-/// A generator with 64 bits of state.
+/// A generator with 64 bits of state. What follows from a seed never changes: records name seeds.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    pub(crate) const fn new(seed: u64) -> Rng {
+    /// The generator that starts from this state.
+    #[must_use]
+    pub const fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
     /// 64 random bits.
-    pub(crate) fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,23 +22,29 @@ impl Rng {
     }
 
     /// Uniform in [0, 1).
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * 2f64.powi(-53)
     }
 
     /// Uniform in `low..=high`.
-    pub(crate) fn within(&mut self, low: usize, high: usize) -> usize {
+    ///
+    /// # Panics
+    ///
+    /// When `high` is below `low`.
+    pub fn within(&mut self, low: usize, high: usize) -> usize {
+        assert!(low <= high, "nothing lies in {low}..={high}");
         low + (self.unit() * (high - low + 1) as f64) as usize
     }
 
     /// Two numbers of the standard normal distribution.
-    pub(crate) fn normals(&mut self) -> [f64; 2] {
+    pub fn normals(&mut self) -> [f64; 2] {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         let (sin, cos) = (std::f64::consts::TAU * self.unit()).sin_cos();
         [radius * cos, radius * sin]
     }
 
-    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
+    /// Puts a list in random order.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for i in (1..list.len()).rev() {
             list.swap(i, self.within(0, i));
         }

@@ -1,0 +1,86 @@
+//! The remainder of floored division, where lowering writes it as a quotient, a floor and a product in float32.
+
+mod common;
+
+use common::valid;
+use qkvault_graph::expr::{Binary, Expr, TensorSpec, tensor};
+use qkvault_graph::random::Rng;
+use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Policy, Profile, Role, lower};
+use qkvault_reference::{Buffer, Inputs, Precision, forward, interpret};
+
+/// For which of these pairs the lowered remainder, rounded as declared, is that of the language.
+///
+/// Each pair belongs to a key that is seen where both agree: equal scores make Stats the logarithm of how many are seen.
+fn agreeing(pairs: &[(i32, i32)]) -> Vec<bool> {
+    let n = pairs.len() as i64;
+    let list = |name| tensor(name, TensorSpec::new(DType::I32, [1, 1, 2, n as u64]));
+    let right: Expr = list("a").floor_rem(list("b")).eq(list("r"));
+    // One query for each key, so that every pair is judged by itself.
+    let a = Attention::bshd(1, (1, 1), (2, n), 8, DType::F16).with_stats();
+    let a = valid(a.with_keep(right.build_predicate().expect("a predicate")));
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+    let graph = lower(&a, &target, &Policy::default()).expect("a dense forward");
+    let keep = a.mask.keep.as_ref().expect("no band");
+    pairs
+        .iter()
+        .enumerate()
+        .map(|(i, _)| {
+            let mut inputs = Inputs::random(&a, 1).expect("random");
+            for (name, of) in [("a", 0), ("b", 1), ("r", 2)] {
+                let number =
+                    |&(a, b): &(i32, i32)| f64::from([a, b, Binary::FloorRem.apply_int(a, b).expect("integers")][of]);
+                // The other keys are hidden: no remainder is -1 where the divisor is 1.
+                let hidden = [0.0, 1.0, -1.0][of];
+                let one = pairs.iter().enumerate().map(|(j, pair)| if i == j { number(pair) } else { hidden });
+                let one: Vec<f64> = one.collect();
+                let id = keep.tensor_named(name).expect("it reads it").0 as u16;
+                inputs.insert(Role::ScoreTensor(id), Buffer::of(DType::I32, one.iter().chain(&one).copied()));
+            }
+            let exact = forward(&a, &inputs).expect("computes").get(Role::Stats).expect("asked for").at(0, 0, 1, 0);
+            assert!(exact.is_finite(), "the language disagrees with itself");
+            let found = interpret(&graph, &inputs, Precision::Rounded).expect("runs");
+            found.get(&Role::Stats).expect("asked for").at([0, 0, 1, 0]).is_finite()
+        })
+        .collect()
+}
+
+const MOST: i32 = 1 << 24;
+
+#[test]
+fn floor_rem_is_exact_up_to_the_bound_that_is_documented() {
+    let mut pairs = vec![
+        (MOST - 1, 1),
+        (1, MOST - 1),
+        (-1, MOST - 1),
+        (MOST - 1, -1),
+        (MOST - 3, 3),
+        (-(MOST - 3), 3),
+        (MOST / 2, MOST / 2),
+        (MOST / 2, -MOST / 2),
+        (MOST / 2 - 1, MOST / 2 + 1),
+        (-(MOST / 2 - 1), MOST / 2 + 1),
+        (0, 7),
+        (0, -7),
+    ];
+    let mut rng = Rng::new(24);
+    while pairs.len() < 200 {
+        let b = 1 + rng.within(0, [10, 1 << 12, MOST as usize - 2][pairs.len() % 3]) as i32;
+        let whole = rng.within(0, (MOST - b) as usize) as i32;
+        // Half of them at a multiple or one beside it, where a quotient that rounds would be a whole number too high or low.
+        let a = if pairs.len() % 2 == 0 { whole } else { whole / b * b - rng.within(0, 1) as i32 };
+        let (a, b) = (if rng.unit() < 0.5 { -a } else { a }, if rng.unit() < 0.5 { -b } else { b });
+        pairs.push((a, b));
+    }
+    let wrong: Vec<_> = pairs.iter().zip(agreeing(&pairs)).filter(|(_, agrees)| !agrees).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn floor_rem_is_not_promised_beyond_the_bound() {
+    // The quotient 2^24 - 1/3 rounds to 2^24.
+    assert_eq!(agreeing(&[(3 * MOST - 1, 3), (MOST - 4, 3)]), [false, true]);
+    // The quotient of these rounds down to -3 as it should, but float32 cannot hold -3 * 5592407, which is odd and above 2^24.
+    let (a, b) = (-(MOST - 1) as f32, 5_592_407_f32);
+    assert_eq!((a / b).floor(), -3.0);
+    assert_ne!(f64::from(-3.0 * b), -3.0 * f64::from(b));
+}
