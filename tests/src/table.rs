@@ -110,11 +110,11 @@ fn pairs(columns: &Row) -> Vec<Row> {
         }
     }
     let meets = |row: &Row, pair: &[(usize, usize); 2]| pair.iter().all(|&(column, value)| row[column] == value);
-    let mut random = Random(1);
+    let mut random = Rng::new(1);
     let mut rows = Vec::new();
     while let Some(&first) = open.first() {
         let tries = (0..200).map(|_| {
-            let mut row = columns.map(|values| random.below(values));
+            let mut row = columns.map(|values| (random.bits() % values as u64) as usize);
             first.iter().for_each(|&(column, value)| row[column] = value);
             row
         });
