@@ -1,7 +1,7 @@
 //! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature, from a seed.
 
-use qkvault_graph::random::Rng;
 use qkvault_graph::expr::{Expr, TensorSpec, library, score, slot};
+use qkvault_graph::random::Rng;
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Tensor,
 };
