@@ -32,8 +32,23 @@ fn largest() -> Attention {
     forward.backward(BackwardOptions::default())
 }
 
+/// The golden vector with the most canonical bytes, and its name.
+fn largest_golden() -> (String, Attention) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/bytes");
+    let goldens = std::fs::read_dir(folder).expect("the goldens are checked in").map(|entry| {
+        let path = entry.expect("an entry").path();
+        let given = std::fs::read_to_string(&path).expect("a golden file");
+        let attention = text::parse(given.split("\n---").next().unwrap_or_default()).expect("reads");
+        (path.file_stem().expect("a name").to_string_lossy().into_owned(), attention)
+    });
+    let bytes = |a: &Attention| canonical_bytes(&validate(a.clone()).expect("sound")).len();
+    goldens.max_by_key(|(_, a)| bytes(a)).expect("there are goldens")
+}
+
 fn keys(c: &mut Criterion) {
-    for (name, attention) in [("prefill", prefill()), ("largest", largest())] {
+    let (name, golden) = largest_golden();
+    let golden_name = format!("largest golden ({name})");
+    for (name, attention) in [("prefill", prefill()), ("largest", largest()), (golden_name.as_str(), golden)] {
         c.bench_function(&format!("key of {name}: clone, validate, canonicalise, hash"), |b| {
             b.iter(|| validate(black_box(&attention).clone()).expect("sound").key());
         });

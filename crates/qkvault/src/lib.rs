@@ -18,6 +18,40 @@
 //! println!("{}", plan_key(&graph, &target, &Policy::default()));
 //! # Ok::<(), qkvault::graph::Refusal>(())
 //! ```
+//!
+//! What an attention does to its scores is data as well: an expression in a closed language, written with Rust's operators or
+//! taken from a library of common ones. Its derivative follows from it, and so does every gradient.
+//!
+//! ```
+//! use qkvault::graph::expr::{library, score, slot, vjp};
+//! use qkvault::graph::{Attention, BackwardOptions, DType, Role, validate};
+//! use qkvault::reference::{Inputs, check_gradients};
+//!
+//! // Gemma's softcap with ALiBi on top, and several documents in one sequence: 2 sequences, 4 query heads over 2 key heads.
+//! let modified = library::alibi(library::softcap(score(), slot("softcap")), 4).build_score()?;
+//! let documents = library::document_mask("document_of_query", "document_of_key", 2, 12, 12).build_predicate()?;
+//!
+//! // The derivative by the score, over the recomputed score. ALiBi does not depend on it.
+//! let derived = vjp(&modified).expect("softcap is smooth").d_score;
+//! println!("{modified}\n{derived}");
+//! assert_eq!(derived.to_string(), "slot $softcap: float; let t0 = tanh(score / $softcap); -(t0 * t0) + 1.0");
+//!
+//! let attention = Attention::bshd(2, (4, 2), (12, 12), 16, DType::BF16).with_score(modified).with_keep(documents).with_stats();
+//! let forward = validate(attention)?;
+//! // Known by its meaning: the same in every process and on every machine, whatever slots and tensors are called or hold.
+//! println!("{}", forward.key());
+//! assert_eq!(forward.key().to_string(), "KEY");
+//!
+//! // The backward is derived from the forward, and its gradients are checked against slopes that are measured.
+//! let backward = validate(forward.backward(BackwardOptions::default()))?;
+//! let mut inputs = Inputs::random(&backward, 1)?;
+//! inputs.set_f32(Role::Slot(0), 30.0);
+//! inputs.add_forward(&backward)?;
+//! let found = check_gradients(&backward, &inputs, 16, 1)?;
+//! println!("{} elements of dQ, dK and dV, the worst off by {:.1e}", found.elements, found.worst);
+//! assert!(found.elements == 48 && found.worst < 1e-6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #[cfg(feature = "cli")]
 pub mod cli;
