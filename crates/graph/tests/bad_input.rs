@@ -34,7 +34,7 @@ fn an_expression_of_the_wrong_type() {
     assert_eq!(reason(&refused(base().with_keep(number)), "score.type").given, "int");
     // While it is built: every problem with its place.
     let errors = (score().sqrt() + query().le(key())).build_score().expect_err("a truth value is no number");
-    assert!(errors.to_string().contains("the right operand of '+' is bool"), "{errors}");
+    assert!(errors.to_string().contains("the right operand of 'add' is bool"), "{errors}");
 }
 
 #[test]

@@ -148,10 +148,10 @@ impl Case {
     pub(crate) fn on(stream: &Arc<CudaStream>, attention: &Valid, seed: u64) -> Case {
         let inputs = Inputs::random(attention, seed).expect("random operands");
         let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
-        for operand in qkvault_reference::operands(attention) {
+        for operand in qkvault_graph::operands(attention) {
             let role = operand.role;
             if operand.output {
-                let len = qkvault_reference::buffer_len(attention, role).expect("every operand has a size");
+                let len = qkvault_graph::buffer_len(attention, role).expect("every operand has a size");
                 let poison = Buffer::poisoned(operand.tensor.dtype, len);
                 written.insert(role, stream.clone_htod(poison.bytes()).expect("memory"));
             } else if !role.is_slot() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
 use qkvault_exec::{Bindings, Bound, LoadedPlan, cudarc};
-use qkvault_graph::{Attention, DType, Role};
+use qkvault_graph::{Attention, DType, Role, buffer_len};
 use qkvault_reference::{Buffer, Inputs};
 
 /// A status and why, for the row of a table.
