@@ -1,6 +1,5 @@
 //! The description of both passes: one attention in, a forward with Stats and its backward out.
 
-use qkvault_graph::expr::vjp;
 use qkvault_graph::{Attention, BackwardOptions, Layer, Reason, Refusal, Valid, validate};
 
 /// A forward and its backward, from one description, so that nothing is said twice and the two cannot differ.
@@ -40,9 +39,6 @@ impl Training {
             .into());
         }
         let forward = attention.clone().with_stats();
-        if let Some(refusal) = underivable(&forward) {
-            return Err(refusal);
-        }
         let backward = validate(forward.backward(options))?;
         Ok(Training { forward: validate(forward)?, backward })
     }
@@ -58,20 +54,4 @@ impl Training {
     pub fn backward(&self) -> &Valid {
         &self.backward
     }
-}
-
-/// A score expression that has not every derivative asked of it.
-fn underivable(attention: &Attention) -> Option<Refusal> {
-    let problems = vjp(attention.score.as_ref()?).err()?;
-    let reasons = problems.iter().map(|problem| {
-        Reason::new(
-            Layer::Description,
-            "training.derivative",
-            "score",
-            problem.to_string(),
-            "a derivative by the score and by every tensor that asks for its gradient",
-            "see the expression's own rules in `qkvault_graph::expr`",
-        )
-    });
-    Refusal::of(reasons.collect())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
-use qkvault_exec::{Bindings, Bound, LoadedPlan, cudarc};
+use qkvault_exec::{Bindings, Bound, LoadedPlan, Workspace, cudarc};
 use qkvault_graph::{Attention, DType, Role, buffer_len};
 use qkvault_reference::{Buffer, Inputs};
 
@@ -48,7 +48,21 @@ impl Memory {
         inputs: &Inputs,
         stream: &Arc<CudaStream>,
     ) -> Result<Bound<'a>, Failure> {
+        self.bind_over(plan, inputs, stream, None)
+    }
+
+    /// As [`Memory::bind`], with scratch memory that other plans use too.
+    pub(super) fn bind_over<'a>(
+        &'a mut self,
+        plan: &LoadedPlan,
+        inputs: &Inputs,
+        stream: &Arc<CudaStream>,
+        workspace: Option<&Arc<Workspace>>,
+    ) -> Result<Bound<'a>, Failure> {
         let mut bindings = Bindings::new();
+        if let Some(workspace) = workspace {
+            bindings = bindings.workspace(workspace);
+        }
         for binding in plan.facts().bindings.iter().filter(|b| b.slot) {
             let buffer = inputs.buffer(binding.role).map_err(failed)?;
             bindings = match buffer.dtype() {

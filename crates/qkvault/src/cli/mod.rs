@@ -3,7 +3,10 @@
 //! Every command prints a table or lines for people, or one JSON object with `--json`. Exit code 0 is good, 1 means that
 //! something was refused, is corrupt or failed, 2 is wrong usage.
 
+mod bench;
 mod cache;
+mod clock;
+mod data;
 mod doctor;
 mod failure;
 mod jobs;
@@ -44,6 +47,8 @@ pub enum Command {
     Warm(warm::Args),
     /// Run a model's attentions on the GPU with plans from the vault, or on the CPU, and check the numbers
     Run(run::Args),
+    /// Time attentions of a file on the GPU, forward and backward
+    Bench(bench::Args),
     /// Run random attentions on the GPU and compare them with the oracle
     Selftest(selftest::Args),
     /// Look at the vault and keep it in order
@@ -76,6 +81,7 @@ impl Command {
             Command::Warm(args) => &mut args.library,
             Command::Doctor(_)
             | Command::Run(_)
+            | Command::Bench(_)
             | Command::Selftest(_)
             | Command::Cache(_)
             | Command::Pack(_)
@@ -110,6 +116,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Doctor(args) => doctor::run(globals, args),
         Command::Warm(args) => warm::run(globals, args),
         Command::Run(args) => run::run(globals, args),
+        Command::Bench(args) => bench::run(globals, args),
         Command::Selftest(args) => selftest::run(globals, args),
         Command::Cache(command) => cache::run(globals, command),
         Command::Pack(args) => pack::pack(globals, args),

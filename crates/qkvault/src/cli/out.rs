@@ -11,6 +11,13 @@ pub(super) fn json(value: &serde_json::Value) {
     let _ = writeln!(std::io::stdout(), "{value:#}");
 }
 
+/// One JSON object on one line of standard output, for a program that reads line by line.
+pub(super) fn record(value: &serde_json::Value) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{value}").and_then(|()| out.flush());
+}
+
 /// A line on standard output.
 pub(super) fn line(text: &str) {
     use std::io::Write as _;

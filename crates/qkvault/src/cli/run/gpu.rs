@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUevent_flags;
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadedPlan, PrepareError, Session};
@@ -16,6 +15,7 @@ use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
 
 use super::{Args, Row};
+use crate::cli::clock::{self, Round, median};
 use crate::cli::jobs::Job;
 use crate::cli::memory::{Failure, Memory, failed};
 use crate::cli::{Globals, open_vault, out, rejections};
@@ -154,34 +154,24 @@ impl Run<'_> {
     }
 
     /// Median device time of one launch, and host time of one launch call, in milliseconds and microseconds.
-    fn time(&self, bound: &mut Bound<'_>) -> Result<Times, Failure> {
+    fn time(&self, bound: &mut Bound<'_>) -> Result<Round, Failure> {
         if self.args.rounds == 0 {
-            return Ok(Times { device_ms: f64::NAN, host_us: f64::NAN });
+            return Ok(Round { device_ms: f64::NAN, host_us: f64::NAN });
         }
-        let context = self.stream.context();
-        let event = || context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
         // Enough launches that one round takes about two milliseconds.
         let expected = (self.attention.flops() / 5e14).max(self.bytes() / 4e12).max(5e-6);
         let launches = ((2e-3 / expected) as usize).clamp(3, 100);
         let mut device = Vec::new();
         let mut host = Vec::new();
         for round in 0..=self.args.rounds {
-            let (start, end) = (event()?, event()?);
-            start.record(self.stream).map_err(failed)?;
-            let clock = Instant::now();
-            for _ in 0..launches {
-                bound.launch(self.stream).map_err(failed)?;
-            }
-            let elapsed = clock.elapsed().as_secs_f64() * 1e6 / launches as f64;
-            end.record(self.stream).map_err(failed)?;
-            end.synchronize().map_err(failed)?;
+            let Round { device_ms, host_us } = clock::round(self.stream, bound, launches)?;
             // The first round warms up.
             if round > 0 {
-                host.push(elapsed);
-                device.push(f64::from(start.elapsed_ms(&end).map_err(failed)?) / launches as f64);
+                host.push(host_us);
+                device.push(device_ms);
             }
         }
-        Ok(Times { device_ms: median(&mut device).unwrap_or(f64::NAN), host_us: median(&mut host).unwrap_or(f64::NAN) })
+        Ok(Round { device_ms: median(&mut device).unwrap_or(f64::NAN), host_us: median(&mut host).unwrap_or(f64::NAN) })
     }
 
     /// Fewest bytes that the attention moves: each operand once; of K and V, for one query with a window, the window.
@@ -195,7 +185,7 @@ impl Run<'_> {
         bytes(&a.q) + bytes(&a.o) + seen * (bytes(&a.k) + bytes(&a.v))
     }
 
-    fn tell(&self, plan: &LoadedPlan, prepare_ms: f64, checks: &[Check], times: &Times) -> Row {
+    fn tell(&self, plan: &LoadedPlan, prepare_ms: f64, checks: &[Check], times: &Round) -> Row {
         let good = checks.iter().all(|c| c.good);
         let of = |role| checks.iter().find(|c| c.role == role);
         let tflops = self.attention.flops() / times.device_ms / 1e9;
@@ -277,14 +267,4 @@ struct Check {
     unwritten: usize,
     good: bool,
     text: String,
-}
-
-struct Times {
-    device_ms: f64,
-    host_us: f64,
-}
-
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Training speed on this machine's GPU, qkvault beside PyTorch, and the record as JSON and Markdown.
+#
+#   ./training.sh [RESULTS] [OPTIONS of `qkvault bench`...]      such as --only softcap-causal --form auto,fused --build
+#
+# Needs the command and `vault.qkvpack` or --build beside it, and python3 with PyTorch. cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's.
+set -u
+cd "$(dirname "$0")"
+results=${1:-results}
+shift $(($# > 0 ? 1 : 0))
+mkdir -p "$results"
+if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
+    wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)
+    [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
+fi
+[ -f vault.qkvpack ] && [ ! -d vault ] && ./qkvault --vault vault unpack vault.qkvpack
+python3 training_peers.py --out "$results/training.json" -- ./qkvault --vault vault bench --cases training.txt "$@"

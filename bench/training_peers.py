@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""qkvault's attentions beside those of PyTorch on the same GPU, forward and backward, taking turns in one run.
+
+    python3 training_peers.py [--out RESULTS.json] [--rounds N] -- ./qkvault --vault vault bench --cases training.txt [more options]
+
+The command after `--` gets `--interactive`: it loads and checks its plans, tells what it has on the first line, and then times what it is
+asked for. Each round measures every competitor of every case once, every other round in reverse, because a card drops its clocks under
+load; medians are told. Times are between CUDA events, over about 20 ms of launches after one that is not counted.
+
+TFLOP/s are counted in the usual way: 4 b h s_q s_kv d for a forward and 2.5 times that for a backward, one half of it when causal; of
+windows and documents the share of the pairs that they let through, as FlexAttention's own benchmark counts them. A case's goal says
+what its figures are held against:
+  flex F B R    at least F (forward) or B (backward) TFLOP/s, or at least R times as fast as compiled FlexAttention
+  nvidia F B    at least 0.98 of the better of PyTorch's cuDNN backend, measured here, and NVIDIA's published F and B
+"""
+import argparse, json, math, statistics, subprocess, sys, time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+
+
+class Command:
+    """The other program: one line asked, one line answered."""
+
+    def __init__(self, words):
+        self.process = subprocess.Popen(words + ["--interactive"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{words[0]} told nothing and ended with {self.process.wait()}")
+        header = json.loads(line)
+        self.machine, self.entries = header["machine"], header["entries"]
+
+    def time(self, entry, direction, launches):
+        self.process.stdin.write(f"{entry} {direction} {launches}\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["ms"]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def timed(f, n):
+    """Milliseconds of one call."""
+    f()
+    if not CUDA:
+        start = time.perf_counter()
+        for _ in range(n):
+            f()
+        return (time.perf_counter() - start) * 1e3 / n
+    a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    a.record()
+    for _ in range(n):
+        f()
+    b.record()
+    b.synchronize()
+    return a.elapsed_time(b) / n
+
+
+def mods(e):
+    """Score modification and mask of a case as FlexAttention takes them."""
+    cap, window, documents = e["slots"].get("cap"), (e["band"] or {}).get("left"), e["documents"]
+    causal, s = (e["band"] or {}).get("right") == 0, e["seq_q"]
+    slopes = None
+    if "alibi_slopes" in (e["score"] or ""):
+        slopes = torch.tensor(alibi_slopes(e["heads"]), device=DEVICE, dtype=torch.float32)
+    score = None
+    if cap and slopes is not None:
+        score = lambda x, b, h, q, k: cap * torch.tanh(x / cap) + slopes[h] * (k - q)
+    elif cap:
+        score = lambda x, b, h, q, k: cap * torch.tanh(x / cap)
+    elif slopes is not None:
+        score = lambda x, b, h, q, k: x + slopes[h] * (k - q)
+    length = s // documents
+    if e["keep"] and causal:
+        mask = lambda b, h, q, k: (q >= k) & (q // length == k // length)
+    elif e["keep"]:
+        mask = lambda b, h, q, k: q // length == k // length
+    elif causal and window:
+        mask = lambda b, h, q, k: (q >= k) & (q - k < window)
+    elif causal:
+        mask = lambda b, h, q, k: q >= k
+    else:
+        mask = None
+    return score, mask
+
+
+def alibi_slopes(heads):
+    n = 1 << (heads.bit_length() - 1)
+    return [2.0 ** (-8.0 * i / n) for i in range(1, n + 1)] + [2.0 ** (-4.0 * (2 * j + 1) / n) for j in range(heads - n)]
+
+
+def competitors(e):
+    """Calls by name: forward, and backward."""
+    b, h, hk, sq, sk, d = (e[k] for k in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "d_qk"))
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[e["dtype"]]
+    make = lambda heads, s: torch.randn(b, s, heads, d, device=DEVICE, dtype=dtype).transpose(1, 2)
+    q, k, v = (make(*x).detach().requires_grad_() for x in ((h, sq), (hk, sk), (hk, sk)))
+    do, gqa, found = make(h, sq), h != hk, {}
+    score, mask = mods(e)
+    if e["score"] is None and e["keep"] is None and (e["band"] or {}).get("left") is None:
+        def plain():
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION if CUDA else SDPBackend.MATH):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=e["band"] is not None, scale=e["scale"], enable_gqa=gqa)
+        found["torch_cudnn"] = plain
+    else:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        flex = torch.compile(flex_attention, dynamic=False) if CUDA else flex_attention
+        blocks = create_block_mask(mask, None, None, sq, sk, device=DEVICE) if mask else None
+        found["flex"] = lambda: flex(q, k, v, score_mod=score, block_mask=blocks, scale=e["scale"], enable_gqa=gqa)
+    calls = {}
+    for name, f in found.items():
+        out = f()
+        back = lambda out=out: torch.autograd.grad(out, (q, k, v), do, retain_graph=True)
+        back()
+        calls[name] = {"forward": f, "backward": back}
+    return calls
+
+
+def judge(e, direction, ms, peers, tflops):
+    """The goal in words, and whether it is reached; None where nothing can be said."""
+    words = e["notes"].get("goal", "").split()
+    at = {"forward": 1, "backward": 2}[direction]
+    if not words or ms is None:
+        return None, None
+    figure = float(words[at])
+    if words[0] == "flex":
+        times = float(words[3])
+        ratio = peers["flex"]["ms"] / ms if "ms" in peers.get("flex", {}) else math.nan
+        return f">= {figure:.0f} TFLOP/s or >= {times} x FlexAttention", tflops >= figure or ratio >= times
+    best = max([figure] + [p["tflops"] for p in peers.values() if "tflops" in p])
+    return f">= 0.98 x {best:.0f} TFLOP/s", tflops >= 0.98 * best
+
+
+def measure(command, rounds):
+    rows, by_case = [], {}
+    for e in command.entries:
+        by_case.setdefault(e["case"], []).append(e)
+    for case, entries in by_case.items():
+        try:
+            calls, error = competitors(entries[0]), None
+        except Exception as problem:  # a peer that cannot is a row, not the end
+            calls, error = {}, f"{type(problem).__name__}: {problem}"[:300]
+        for direction in ("forward", "backward"):
+            flops = entries[0][direction]["flops"]
+            n = max(3, min(100, int(0.020 / (flops / 5e14))))
+            turns = [(e["entry"], None) for e in entries if e[direction]["status"] == "right"]
+            turns += [(name, f[direction]) for name, f in calls.items()]
+            times = {name: [] for name, _ in turns}
+            for r in range(rounds):
+                for name, f in turns if r % 2 == 0 else turns[::-1]:
+                    times[name].append(timed(f, n) if f else command.time(name, direction, n))
+            tell = lambda name: {
+                "ms": statistics.median(times[name]), "best_ms": min(times[name]),
+                "tflops": flops / statistics.median(times[name]) / 1e9,
+            }
+            peers = {name: tell(name) for name in calls}
+            if error:
+                peers["error"] = {"why": error}
+            for e in entries:
+                mine = tell(e["entry"]) if times.get(e["entry"]) else {"ms": None, "tflops": None}
+                goal, reached = judge(e, direction, mine["ms"], peers, mine["tflops"])
+                plan = e[direction]
+                row = {
+                    "entry": e["entry"], "case": case, "form": e["form"], "direction": direction, "attention": e["attention"],
+                    "status": plan["status"], "why": plan["why"], "share": e["share"], "flops": flops, **mine, "peers": peers,
+                    "ratios": {p: round(peers[p]["ms"] / mine["ms"], 3) for p in calls if mine["ms"]},
+                    "workspace": plan.get("workspace"), "resident": plan.get("resident"), "engine": plan.get("engine"),
+                    "key": plan.get("key"), "checks": plan["checks"], "goal": goal, "reached": reached,
+                }
+                rows.append(row)
+                print(json.dumps({k: row[k] for k in ("entry", "direction", "status", "tflops", "ratios", "goal", "reached")}), flush=True)
+        del calls
+        if CUDA:
+            torch.cuda.empty_cache()
+    return rows
+
+
+def table(rows):
+    lines = ["| case | direction | ms | TFLOP/s | peer | peer TFLOP/s | times as fast | workspace | goal | reached |", "|---|---|---|---|---|---|---|---|---|---|"]
+    for r in rows:
+        peers = [(n, p) for n, p in r["peers"].items() if "tflops" in p]
+        name, peer = peers[0] if peers else ("", None)
+        cells = [
+            r["entry"], r["direction"], f"{r['ms']:.4f}" if r["ms"] else r["status"], f"{r['tflops']:.0f}" if r["ms"] else "", name,
+            f"{peer['tflops']:.0f}" if peer else "", f"{r['ratios'].get(name, math.nan):.2f}" if r["ms"] and peer else "",
+            "" if r["workspace"] is None else str(r["workspace"]), r["goal"] or "", {True: "yes", False: "no", None: ""}[r["reached"]],
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", help="file for the record; the table goes beside it as .md")
+    p.add_argument("--rounds", type=int, default=11)
+    p.add_argument("command", nargs=argparse.REMAINDER)
+    a = p.parse_args()
+    words = a.command[1:] if a.command[:1] == ["--"] else a.command
+    torch.manual_seed(0)
+    command = Command(words)
+    rows = measure(command, a.rounds)
+    command.close()
+    record = {
+        "machine": command.machine, "torch": torch.__version__, "torch_cudnn": torch.backends.cudnn.version(),
+        "gpu": torch.cuda.get_device_name() if CUDA else "none", "rounds": a.rounds, "rows": rows,
+        "reached": sum(r["reached"] is True for r in rows), "not_reached": sum(r["reached"] is False for r in rows),
+        "not_run": sum(r["ms"] is None for r in rows),
+    }
+    text = table(rows)
+    print(text)
+    print({k: record[k] for k in ("reached", "not_reached", "not_run")})
+    if a.out:
+        json.dump(record, open(a.out, "w"), indent=1)
+        open(a.out.rsplit(".", 1)[0] + ".md", "w").write(text + "\n")
+    sys.exit(0 if record["not_reached"] + record["not_run"] == 0 else 1)
+
+
+if __name__ == "__main__":
+    main()

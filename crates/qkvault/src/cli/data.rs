@@ -1,0 +1,146 @@
+//! Data for attentions too large for the oracle's own generator: noise that repeats, and what masks and expressions need to mean something.
+
+use qkvault_graph::expr::{ScoreExpr, library};
+use qkvault_graph::random::Rng;
+use qkvault_graph::{DType, Operand, Role, Valid, operands};
+use qkvault_reference::{Buffer, Inputs};
+
+/// Elements after which noise repeats: a prime, so that rows and heads are not alike.
+const PERIOD: usize = 1_000_003;
+
+/// What cannot be drawn at random.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    /// Slots by name.
+    pub(super) slots: Vec<(String, f64)>,
+    /// Documents of equal length in a sequence, for integer tensors that are read by position.
+    pub(super) documents: u64,
+    /// Seed of everything that is drawn.
+    pub(super) seed: u64,
+}
+
+/// Everything that an attention reads, but for O and Stats of a backward, which its forward leaves.
+///
+/// # Errors
+///
+/// A slot that has no value.
+pub(super) fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, String> {
+    let mut inputs = Inputs::new();
+    let left = |role| attention.is_backward() && [Role::O, Role::Stats].contains(&role);
+    for operand in operands(attention).iter().filter(|o| !o.output && !left(o.role)) {
+        inputs.insert(operand.role, fill(attention, operand, recipe)?);
+    }
+    Ok(inputs)
+}
+
+fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String> {
+    let (role, dtype) = (operand.role, operand.tensor.dtype);
+    let len = operand.elements().map_err(|e| e.to_string())?;
+    let mut rng = Rng::new(recipe.seed ^ role.uid().unsigned_abs().wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let lengths = |rng: &mut Rng, most: i64| {
+        let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();
+        Buffer::of(DType::I32, (0..len).map(one).collect::<Vec<_>>())
+    };
+    Ok(match role {
+        Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
+        Role::Slot(n) => Buffer::of(dtype, [slot(a, n, recipe)?]),
+        Role::ScoreTensor(n) if is_slopes(a, n) => {
+            Buffer::of(dtype, library::alibi_slopes(len).into_iter().map(f64::from))
+        }
+        Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, recipe.documents),
+        Role::SeqLenQ => lengths(&mut rng, a.seq().0),
+        Role::SeqLenKv => lengths(&mut rng, a.seq().1),
+        Role::DropoutSeed | Role::DropoutOffset => Buffer::of(dtype, [(recipe.seed % 1_000) as f64]),
+        Role::DropoutMask => {
+            let drop = a.dropout.map_or(0.0, |d| f64::from(d.probability));
+            let keep = |rng: &mut Rng| f64::from(u8::from(rng.unit() >= drop));
+            repeated(dtype, len, &mut rng, keep)
+        }
+        _ => repeated(dtype, len, &mut rng, |rng| rng.normals()[0]),
+    })
+}
+
+/// Elements from a generator, over and over.
+fn repeated(dtype: DType, len: usize, rng: &mut Rng, mut one: impl FnMut(&mut Rng) -> f64) -> Buffer {
+    let block = Buffer::of(dtype, (0..len.min(PERIOD)).map(|_| one(rng)).collect::<Vec<_>>());
+    let bytes: Vec<u8> = block.bytes().iter().copied().cycle().take(len * dtype.size()).collect();
+    Buffer::new(dtype, bytes).expect("whole elements")
+}
+
+/// The expressions in the order in which their operands are numbered.
+fn expressions(a: &Valid) -> impl Iterator<Item = &ScoreExpr> {
+    [a.score.as_ref(), a.mask.keep.as_ref()].into_iter().flatten()
+}
+
+fn slot(a: &Valid, n: u16, recipe: &Recipe) -> Result<f64, String> {
+    let name = expressions(a).flat_map(|e| e.slot_names()).nth(n.into()).map_or("", String::as_str);
+    let known = recipe.slots.iter().find(|(known, _)| known == name);
+    known
+        .map(|(_, value)| *value)
+        .ok_or_else(|| format!("the slot '{name}' has no value; add a line `slot: {name} 50`"))
+}
+
+fn is_slopes(a: &Valid, n: u16) -> bool {
+    expressions(a).flat_map(|e| e.tensor_names()).nth(n.into()).is_some_and(|name| name == library::ALIBI_SLOPES)
+}
+
+/// Which document each position is of; a tensor that is not read by position says how long a prefix is: one document's length.
+fn documents(operand: &Operand, documents: u64) -> Buffer {
+    let [_, _, q, k] = operand.tensor.dims;
+    let positions = q.max(k).unsigned_abs();
+    let of = |at: u64| if positions > 1 { at % positions * documents / positions } else { documents };
+    Buffer::of(
+        operand.tensor.dtype,
+        (0..operand.tensor.dims.iter().product::<i64>().unsigned_abs()).map(|at| of(at) as f64),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{BackwardOptions, text, validate};
+
+    fn attention(expressions: &str) -> Valid {
+        let text = format!("q: bf16 [2,2,64,16]\noutputs: stats\n{expressions}");
+        let attention = text::parse(&text).expect("it reads").backward(BackwardOptions::default());
+        validate(attention).expect("it is sound")
+    }
+
+    fn recipe() -> Recipe {
+        Recipe { slots: vec![("cap".into(), 50.0)], documents: 4, seed: 3 }
+    }
+
+    #[test]
+    fn everything_a_backward_reads_but_what_its_forward_leaves_is_there() {
+        let a = attention(
+            "score: slot $cap: float; tensor @alibi_slopes: f32[1, 2, 1, 1]; tanh(score / $cap) * $cap + @alibi_slopes * float(key - query)\nlengths: per-sequence",
+        );
+        let inputs = inputs(&a, &recipe()).expect("every slot has a value");
+        let wanted: Vec<Role> = operands(&a).iter().filter(|o| !o.output).map(|o| o.role).collect();
+        let missing: Vec<&Role> = wanted.iter().filter(|role| inputs.get(**role).is_none()).collect();
+        assert_eq!(missing, [&Role::O, &Role::Stats]);
+        assert_eq!(inputs.get(Role::Slot(0)).map(|b| b.get(0)), Some(50.0));
+        assert_eq!(inputs.get(Role::ScoreTensor(0)).map(|b| b.get(1)), Some(0.003_906_25));
+        let lengths = inputs.get(Role::SeqLenKv).expect("there");
+        assert!((0..2).all(|i| (32..=64).contains(&lengths.int(i))), "{lengths:?}");
+        let q = inputs.get(Role::Q).expect("there");
+        let mean = (0..q.len()).map(|i| q.get(i)).sum::<f64>() / q.len() as f64;
+        let square = (0..q.len()).map(|i| q.get(i).powi(2)).sum::<f64>() / q.len() as f64;
+        assert!(mean.abs() < 0.1 && (square - 1.0).abs() < 0.1, "{mean} {square}");
+    }
+
+    #[test]
+    fn a_slot_without_a_value_is_named() {
+        let a = attention("score: slot $other: float; score * $other");
+        assert!(inputs(&a, &recipe()).expect_err("no value").contains("other"));
+    }
+
+    #[test]
+    fn documents_are_of_equal_length_and_follow_the_position() {
+        let keep = "keep: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
+        let inputs = inputs(&attention(keep), &recipe()).expect("no slots");
+        let ids = inputs.get(Role::ScoreTensor(0)).expect("there");
+        let found: Vec<i64> = [0, 15, 16, 63, 64, 127].iter().map(|&at| ids.int(at)).collect();
+        assert_eq!(found, [0, 0, 1, 3, 0, 3]);
+    }
+}
