@@ -6,7 +6,7 @@ use common::{forward, h200, operand, slot};
 use qkvault_exec::raw::Bindings;
 use qkvault_exec::{BindError, MemoryKind, Prints, Training, TrainingError, check_bindings, forward_run};
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
-use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Policy, Refusal, Role, lower, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refusal, Role, validate};
 use qkvault_probe::PlanFacts;
 
 fn attention() -> Attention {

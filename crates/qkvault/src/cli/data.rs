@@ -35,7 +35,7 @@ pub(super) fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, Strin
 
 fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String> {
     let (role, dtype) = (operand.role, operand.tensor.dtype);
-    let len = operand.elements().map_err(|e| e.to_string())?;
+    let len = operand.elements().ok_or_else(|| format!("{role} is too large"))?;
     let mut rng = Rng::new(recipe.seed ^ role.uid().unsigned_abs().wrapping_mul(0x2545_f491_4f6c_dd1d));
     let lengths = |rng: &mut Rng, most: i64| {
         let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();

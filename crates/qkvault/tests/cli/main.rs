@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 mod bad_input;
+mod bench;
 mod cache;
 mod faults;
 mod kit;

@@ -84,6 +84,7 @@ fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
         d_q: Some(g.d_q),
         d_k: Some(g.d_k),
         d_v: Some(g.d_v),
+        d_o_half: g.d_o_half,
         d_sink: g.d_sink,
         deterministic: g.deterministic,
     };

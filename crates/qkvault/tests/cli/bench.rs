@@ -1,0 +1,67 @@
+//! `bench`: the file of cases, and what can be told of them without a GPU.
+
+use crate::kit::{Place, fields};
+
+const PASS: [&str; 14] = [
+    "status",
+    "why",
+    "flops",
+    "checks",
+    "ms",
+    "best_ms",
+    "rounds",
+    "tflops",
+    "key",
+    "engine",
+    "resident",
+    "workspace",
+    "workspace_of_cudnn",
+    "workspace_buffers",
+];
+
+const CASES: &str = "# two\ncase: softcap\nslot: cap 50\nnote: goal flex 1 2 3\nq: bf16 [1,4,256,64]\nmask: causal\nscore: slot $cap: float; tanh(score / $cap) * $cap\n\ncase: same-bits\nq: bf16 [1,4,256,64]\nmask: causal\npass: backward\ndeterministic: yes\n";
+
+#[test]
+fn cases_are_compiled_forward_and_backward_without_a_gpu_and_tell_their_scratch_memory() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let file = place.file("cases.txt", CASES);
+    let (code, report) = place.json(&format!("bench --plan --cases {file}"));
+    assert_eq!(code, 0, "{report:#}");
+    let [softcap, same] = &report["entries"].as_array().unwrap()[..] else { panic!("{report:#}") };
+    assert_eq!((&softcap["entry"], &softcap["share"]), (&"softcap".into(), &0.5.into()));
+    assert_eq!(softcap["notes"]["goal"], "flex 1 2 3");
+    for pass in [&softcap["forward"], &softcap["backward"], &same["backward"]] {
+        fields(pass, &PASS);
+        assert_eq!((&pass["status"], &pass["ms"]), (&"compiled".into(), &serde_json::Value::Null));
+    }
+    // Row sums, and dQ in f32 unless it is computed directly; all of it is the workspace.
+    let backward = &softcap["backward"];
+    let buffers: Vec<u64> =
+        backward["workspace_buffers"].as_array().unwrap().iter().map(|b| b["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(buffers, [4 * 256 * 4, 4 * 256 * 64 * 4]);
+    assert!(backward["workspace"].as_u64() >= Some(buffers.iter().sum()));
+    assert_eq!(same["backward"]["workspace_buffers"].as_array().unwrap().len(), 1);
+    assert!(same["backward"]["workspace_of_cudnn"].as_u64() > Some(4 * 256 * 256 * 2), "{same:#}");
+
+    let (code, report) = place.json(&format!("bench --plan --cases {file} --only same-bits"));
+    assert_eq!((code, report["entries"].as_array().unwrap().len()), (0, 1));
+}
+
+#[test]
+fn a_file_that_does_not_read_is_told_by_line_and_case() {
+    let place = Place::new();
+    for (text, told) in [
+        ("case: a\nslot: cap\nq: bf16 [1,4,256,64]", "line 2"),
+        ("case: a\nq: bf16 [1,3,256,64]\nk: bf16 [1,2,256,64]", "'a'"),
+        ("q: bf16 [1,4,256,64]", "case: NAME"),
+    ] {
+        let file = place.file("cases.txt", text);
+        let (code, report) = place.json(&format!("bench --plan --cases {file}"));
+        assert_eq!(code, 1);
+        assert!(report["error"].as_str().unwrap().contains(told), "{report:#}");
+    }
+    let file = place.file("cases.txt", CASES);
+    let (_, report) = place.json(&format!("bench --plan --cases {file} --only other"));
+    assert!(report["error"].as_str().unwrap().contains("softcap, same-bits"), "{report:#}");
+    assert_eq!(place.run(&format!("bench --cases {file} --form odd")).code, 2);
+}
