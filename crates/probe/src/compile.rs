@@ -136,7 +136,10 @@ impl Compiler {
                 match plan(config) {
                     Ok(plan) => match policy.workspace_limit {
                         Some(limit) if needs(&plan, graph)? > limit => {
-                            reasons.push(over_limit(needs(&plan, graph)?, limit, graph, target.sm()));
+                            let reason = over_limit(needs(&plan, graph)?, limit, graph, target.sm());
+                            if !reasons.contains(&reason) {
+                                reasons.push(reason);
+                            }
                         }
                         _ => return Ok((plan, engine(config))),
                     },

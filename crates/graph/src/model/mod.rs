@@ -69,7 +69,7 @@ pub struct Latent {
     pub d_v: i64,
 }
 
-/// Which part of inference a plan is for.
+/// Which part of inference or of training a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -77,11 +77,15 @@ pub enum Phase {
     Prefill,
     /// One new query over a cache of keys and values.
     Decode,
+    /// A step of training: a forward over whole sequences that puts out Stats, from which its backward follows.
+    Train,
 }
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Phase; 2] = [Phase::Prefill, Phase::Decode];
+    pub const ALL: [Phase; 3] = [Phase::Prefill, Phase::Decode, Phase::Train];
+    /// Those of inference.
+    pub const INFERENCE: [Phase; 2] = [Phase::Prefill, Phase::Decode];
 }
 
 impl fmt::Display for Phase {
@@ -89,6 +93,7 @@ impl fmt::Display for Phase {
         f.pad(match self {
             Phase::Prefill => "prefill",
             Phase::Decode => "decode",
+            Phase::Train => "train",
         })
     }
 }
@@ -100,7 +105,7 @@ impl FromStr for Phase {
         Phase::ALL
             .into_iter()
             .find(|p| p.to_string() == s)
-            .ok_or_else(|| format!("'{s}' is no phase; use prefill or decode"))
+            .ok_or_else(|| format!("'{s}' is no phase; use prefill, decode or train"))
     }
 }
 
@@ -119,14 +124,14 @@ impl LayerKind {
     /// The attention of a phase for `batch` sequences of `seq` keys.
     ///
     /// Operands are contiguous BSHD. A prefill has as many queries as keys; a decode has one query, over a cache whose rows are
-    /// all in use, and a window aligned to the last key.
+    /// all in use, and a window aligned to the last key. Training is a prefill with Stats: the forward of the pair.
     ///
     /// # Errors
     ///
     /// A phase the model does not have: an encoder does not decode.
     pub fn attention(&self, phase: Phase, batch: i64, seq: i64) -> Result<Attention, Refusal> {
         let mut a = match phase {
-            Phase::Prefill => self.shape(batch, (seq, seq)),
+            Phase::Prefill | Phase::Train => self.shape(batch, (seq, seq)),
             Phase::Decode if !self.causal => {
                 return Err(Reason::new(
                     Layer::Description,
@@ -143,7 +148,7 @@ impl LayerKind {
                 None => self.shape(batch, (1, seq)),
             },
         };
-        let corner = if phase == Phase::Prefill { Corner::TopLeft } else { Corner::BottomRight };
+        let corner = if phase == Phase::Decode { Corner::BottomRight } else { Corner::TopLeft };
         if self.causal || self.window.is_some() {
             let right = self.causal.then_some(0);
             a = a.with_band(Band { corner, left: self.window, right });
@@ -152,6 +157,7 @@ impl LayerKind {
             a = a.with_score(score);
         }
         a.sink = self.sink;
+        a.outputs.stats = phase == Phase::Train;
         Ok(a)
     }
 

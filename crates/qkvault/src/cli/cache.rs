@@ -166,6 +166,12 @@ fn detail(listed: &Listed) -> Value {
             if header.kind == EntryKind::Plan
                 && let Ok(facts) = codec::decode::<PlanFacts>(&header.meta)
             {
+                let scratch = facts.scratch();
+                let buffer = |(role, offset, bytes): &(qkvault_graph::Role, u64, u64)| json!({ "role": role, "offset": offset, "bytes": bytes });
+                value["scratch"] = json!({
+                    "bytes": scratch.bytes, "of_cudnn": facts.workspace,
+                    "buffers": scratch.buffers.iter().map(buffer).collect::<Vec<_>>(),
+                });
                 value["facts"] = json!(facts);
             }
         }

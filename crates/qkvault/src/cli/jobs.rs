@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use qkvault_exec::Training;
 use qkvault_graph::model::{Model, Phase};
-use qkvault_graph::{DType, GraphKey, Layer, Reason, Refusal, Valid, validate};
+use qkvault_graph::{BackwardOptions, DType, GraphKey, Layer, Reason, Refusal, Valid, validate};
 
 /// Which attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
@@ -13,13 +14,13 @@ pub(super) struct ModelArgs {
     /// A Hugging Face config.json; may be given several times
     #[arg(long, value_name = "FILE", required = true)]
     pub model: Vec<PathBuf>,
-    /// prefill, decode (default: both); may be given several times, or with commas
+    /// prefill, decode (default: both), train (a forward with Stats and its backward); may be given several times, or with commas
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<Phase>,
-    /// Sequences per launch (default: 1, 4 for prefill; 1, 8, 32 for decode)
+    /// Sequences per launch (default: 1, 4 for prefill and train; 1, 8, 32 for decode)
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=1_048_576))]
     pub batch: Vec<i64>,
-    /// Tokens of a prompt, or of the cache that a decode reads (default: 512 to 8192 by doubling; 1024, 4096, 8192)
+    /// Tokens of a prompt, or of the cache that a decode reads (default: 512 to 8192 by doubling; 1024, 4096, 8192; train: 2048, 4096)
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=16_777_216))]
     pub seq: Vec<i64>,
     /// Element type instead of the config's: bf16 or f16
@@ -28,6 +29,9 @@ pub(super) struct ModelArgs {
     /// Also put out the log-sum-exp (Stats)
     #[arg(long)]
     pub stats: bool,
+    /// Train: a backward that gives the same bits each time
+    #[arg(long)]
+    pub deterministic: bool,
 }
 
 /// One attention to compile, with everything that needs it.
@@ -45,6 +49,8 @@ pub(super) struct Use {
     pub(super) layer: String,
     pub(super) layers: usize,
     pub(super) phase: Phase,
+    /// Of a pair, the backward.
+    pub(super) backward: bool,
     pub(super) batch: i64,
     pub(super) seq: i64,
     /// Softmax scale that the layer binds.
@@ -53,8 +59,9 @@ pub(super) struct Use {
 
 impl Use {
     pub(super) fn label(&self) -> String {
-        let Use { model, layer, layers, phase, batch, seq, scale: _ } = self;
-        format!("{model} [{layer} x{layers}] {phase} b{batch} s{seq}")
+        let Use { model, layer, layers, phase, backward, batch, seq, scale: _ } = self;
+        let pass = if *backward { " backward" } else { "" };
+        format!("{model} [{layer} x{layers}] {phase}{pass} b{batch} s{seq}")
     }
 }
 
@@ -66,6 +73,7 @@ pub(super) struct Jobs {
 
 const PREFILL_BATCHES: [i64; 2] = [1, 4];
 const PREFILL_LENGTHS: [i64; 5] = [512, 1024, 2048, 4096, 8192];
+const TRAIN_LENGTHS: [i64; 2] = [2048, 4096];
 const DECODE_BATCHES: [i64; 3] = [1, 8, 32];
 const DECODE_LENGTHS: [i64; 3] = [1024, 4096, 8192];
 
@@ -122,7 +130,7 @@ fn attentions(
 ) -> Vec<(Result<Valid, Refusal>, Use)> {
     let mut list = Vec::new();
     let asked = !args.phase.is_empty();
-    let phases: &[Phase] = if asked { &args.phase } else { &Phase::ALL };
+    let phases: &[Phase] = if asked { &args.phase } else { &Phase::INFERENCE };
     for kind in &model.layers {
         for &phase in phases {
             if phase == Phase::Decode && !kind.causal && !asked {
@@ -131,6 +139,7 @@ fn attentions(
             }
             let (batches, lengths) = match phase {
                 Phase::Prefill => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &PREFILL_LENGTHS)),
+                Phase::Train => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &TRAIN_LENGTHS)),
                 Phase::Decode => (or(&args.batch, &DECODE_BATCHES), or(&args.seq, &DECODE_LENGTHS)),
             };
             for &seq in lengths {
@@ -148,11 +157,23 @@ fn attentions(
                         layer: kind.label.clone(),
                         layers: kind.count,
                         phase,
+                        backward: false,
                         batch,
                         seq,
                         scale: kind.scale,
                     };
-                    let attention = kind.attention(phase, batch, seq).and_then(|mut a| {
+                    let described = kind.attention(phase, batch, seq);
+                    if phase == Phase::Train {
+                        let options =
+                            BackwardOptions { deterministic: args.deterministic, ..BackwardOptions::default() };
+                        let training = described.and_then(|a| Training::of(&a, options));
+                        let pass = |which: fn(&Training) -> &Valid| training.as_ref().map(|t| which(t).clone());
+                        list.push((pass(Training::forward).map_err(Clone::clone), usage.clone()));
+                        let usage = Use { backward: true, ..usage };
+                        list.push((pass(Training::backward).map_err(Clone::clone), usage));
+                        continue;
+                    }
+                    let attention = described.and_then(|mut a| {
                         a.outputs.stats |= args.stats;
                         validate(a)
                     });

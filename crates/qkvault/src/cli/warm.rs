@@ -181,7 +181,7 @@ fn entry(row: &Row) -> serde_json::Value {
                 Ok(plan) => {
                     value["engine"] = plan.facts.engine.clone().into();
                     value["bytes"] = plan.facts.blob_bytes.into();
-                    value["workspace"] = plan.facts.workspace.into();
+                    value["workspace"] = plan.facts.scratch().bytes.into();
                     value["compile_ms"] = plan.facts.compile_ms.into();
                 }
                 Err(refusal) => value["reasons"] = json!(refusal),
@@ -209,7 +209,7 @@ fn print(rows: &[Row]) {
                 key,
                 plan.map_or_else(dash, |p| p.facts.engine.clone()),
                 plan.map_or_else(dash, |p| p.facts.blob_bytes.to_string()),
-                plan.map_or_else(dash, |p| p.facts.workspace.to_string()),
+                plan.map_or_else(dash, |p| p.facts.scratch().bytes.to_string()),
                 plan.map_or_else(dash, |p| p.facts.compile_ms.to_string()),
                 row.status().to_owned(),
             ]

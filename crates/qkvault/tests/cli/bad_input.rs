@@ -109,3 +109,10 @@ fn nothing_fetched_and_no_cudnn_anywhere() {
     done.failed(1, &candidates);
     assert!(!done.err.contains("\u{1b}["), "{}", done.err);
 }
+
+#[test]
+fn run_has_no_training_and_says_what_has() {
+    let done = Place::new().run("run --model ../../models/llama-3.1-8b.json --phase train");
+    assert_eq!(done.code, 2, "{}", done.err);
+    assert!(done.err.contains("qkvault bench"), "{}", done.err);
+}

@@ -158,3 +158,36 @@ fn the_version_may_be_given_in_part() {
     assert!(keys.iter().all(|k| *k == keys[0]));
     assert_eq!(place.entries().len(), 1);
 }
+
+#[test]
+fn a_step_of_training_is_compiled_forward_and_backward_and_tells_its_scratch_memory() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let words = format!("warm {LLAMA} --phase train --seq 256 --batch 1");
+    let (code, report) = place.json(&words);
+    assert_eq!((code, counts(&report)), (0, [2, 0, 0, 0]), "{report:#}");
+    let [forward, backward] = &report["plans"].as_array().unwrap()[..] else { panic!("{report:#}") };
+    assert_eq!(forward["what"], "llama-3.1-8b [full x32] train b1 s256");
+    assert_eq!(backward["what"], "llama-3.1-8b [full x32] train backward b1 s256");
+    assert!(forward["attention"].as_str().unwrap().contains("stats"), "{forward:#}");
+    // Row sums and dQ in f32 are part of the workspace, in `warm` and in `cache show`.
+    let buffers = 32 * 256 * 4 + 32 * 256 * 128 * 4;
+    assert!(backward["workspace"].as_u64() >= Some(buffers), "{backward:#}");
+    let (_, shown) = place.json(&format!("cache show {}", backward["key"].as_str().unwrap()));
+    fields(&shown["scratch"], &["bytes", "of_cudnn", "buffers"]);
+    assert_eq!(shown["scratch"]["bytes"], backward["workspace"]);
+    let bytes = shown["scratch"]["buffers"].as_array().unwrap().iter().map(|b| b["bytes"].as_u64().unwrap());
+    assert_eq!(bytes.sum::<u64>(), buffers);
+}
+
+#[test]
+fn a_deterministic_backward_over_the_limit_is_refused_because_it_keeps_every_score() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    // dQ in f32 and dK, dV of every query head take 32 MiB, a gradient of every score 64 MiB.
+    let words = format!("warm {LLAMA} --phase train --seq 1024 --batch 1 --workspace-limit 50000000");
+    assert_eq!(counts(&place.json(&words).1), [2, 0, 0, 0]);
+    let (code, report) = place.json(&format!("{words} --deterministic"));
+    assert_eq!((code, counts(&report)), (1, [0, 1, 1, 0]), "{report:#}");
+    let reasons = &report["plans"][1]["reasons"];
+    assert_eq!(reasons[0]["code"], "workspace.quadratic", "{reasons:#}");
+    assert!(reasons[0]["given"].as_str().unwrap().contains("gradient of every score"), "{reasons:#}");
+}

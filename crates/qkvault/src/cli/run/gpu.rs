@@ -6,7 +6,7 @@ use std::time::Instant;
 use cudarc::driver::CudaStream;
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_exec::cudarc;
-use qkvault_exec::{Bound, Device, LoadedPlan, PrepareError, Session};
+use qkvault_exec::{Bound, Device, LoadError, LoadedPlan, PrepareError, Session, SessionOptions};
 use qkvault_graph::expr::library;
 use qkvault_graph::{DType, Policy, Role, Valid};
 use qkvault_probe::{BuildPolicy, Compiler, Plan, PlanError, Planner};
@@ -30,7 +30,8 @@ pub(super) fn run(
     let search: Search = args.library.search()?;
     let library = Library::open(&search)?;
     let compiler = if args.build { Some(Compiler::open(&search)?) } else { None };
-    let session = Session::open(device, &library)?;
+    let options = SessionOptions { workspace_budget: args.workspace_budget, ..SessionOptions::default() };
+    let session = Session::with_options(device, &library, options)?;
     let planner = Planner::new(open_vault(globals)?, compiler);
     let stream = device.context().new_stream()?;
     let target = session.target()?;
@@ -81,6 +82,7 @@ impl Run<'_> {
             .prepare(self.planner, self.attention, self.policy, self.args.build_policy())
             .map_err(|e| match e {
                 PrepareError::Refused(refusal) => ("refused", refusal.to_string()),
+                PrepareError::Load(error @ LoadError::WorkspaceTooLarge { .. }) => ("refused", error.to_string()),
                 PrepareError::Plan(error @ PlanError::Missing { .. }) => ("failed", error.to_string()),
                 other => failed(other),
             })?;
@@ -208,6 +210,7 @@ impl Run<'_> {
             ],
             facts: json!({
                 "key": plan.facts().key.to_string(), "engine": plan.facts().engine, "workspace": plan.workspace(),
+                "workspace_of_cudnn": plan.facts().workspace, "resident": plan.resident(),
                 "prepare_ms": prepare_ms, "checks": checked, "device_ms": times.device_ms, "host_us": times.host_us,
                 "tflops": tflops, "terabytes_per_s": terabytes, "scale": self.job.uses[0].scale,
                 "uses": self.job.uses.iter().map(crate::cli::jobs::Use::label).collect::<Vec<_>>(),

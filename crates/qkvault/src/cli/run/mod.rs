@@ -4,7 +4,8 @@
 mod cpu;
 mod gpu;
 
-use qkvault_graph::Policy;
+use qkvault_graph::model::Phase;
+use qkvault_graph::{Layer, Policy, Reason, Refusal};
 use qkvault_probe::BuildPolicy;
 use serde_json::{Value, json};
 
@@ -34,6 +35,9 @@ pub struct Args {
     /// Rounds of timing; 0 leaves timing out
     #[arg(long, value_name = "N", default_value_t = 9)]
     rounds: usize,
+    /// Refuse plans that need more scratch memory than this many bytes
+    #[arg(long, value_name = "BYTES")]
+    workspace_budget: Option<u64>,
     /// Seed of the random data
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -67,6 +71,11 @@ impl Row {
 
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    if args.model.phase.contains(&Phase::Train) {
+        let fix = "`qkvault bench` times both passes of a step, and `qkvault selftest` checks them";
+        let reason = Reason::new(Layer::Description, "run.train", "--phase", "train", "prefill or decode", fix);
+        return Err(Refusal::from(reason).into());
+    }
     let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         return Err(jobs::nothing().into());
