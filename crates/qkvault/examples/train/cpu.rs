@@ -1,0 +1,82 @@
+//! Everything on the CPU: plain loops for products, and the oracle in the place of cuDNN, with operands rounded as it would have them.
+
+use qkvault::exec::Training;
+use qkvault::graph::{DType, Role};
+use qkvault::reference::{Buffer, Inputs, backward, forward};
+
+use crate::Failure;
+use crate::model::{Config, Machine, Matrix};
+
+pub(crate) struct Cpu {
+    layers: [Training; 2],
+    kept: [Inputs; 2],
+    dtype: DType,
+    cap: f32,
+}
+
+impl Cpu {
+    pub(crate) fn new(config: &Config) -> Result<Cpu, Failure> {
+        let Config { dtype, cap, .. } = *config;
+        Ok(Cpu { layers: config.attentions()?, kept: [Inputs::new(), Inputs::new()], dtype, cap })
+    }
+
+    fn buffer(&self, values: &[f32]) -> Buffer {
+        Buffer::of(self.dtype, values.iter().map(|&x| f64::from(x)))
+    }
+}
+
+fn floats(buffer: &Buffer) -> Vec<f32> {
+    (0..buffer.len()).map(|i| buffer.get(i) as f32).collect()
+}
+
+impl Machine for Cpu {
+    fn product(&mut self, a: Matrix<'_>, b: Matrix<'_>) -> Result<Vec<f32>, Failure> {
+        let ((m, k), (_, n)) = (a.shape(), b.shape());
+        let at = |x: Matrix<'_>, i: usize, j: usize| {
+            if x.transposed { x.values[j * x.columns + i] } else { x.values[i * x.columns + j] }
+        };
+        let mut c = vec![0.0; m * n];
+        for (i, row) in c.chunks_exact_mut(n).enumerate() {
+            for l in 0..k {
+                let factor = at(a, i, l);
+                row.iter_mut().enumerate().for_each(|(j, sum)| *sum += factor * at(b, l, j));
+            }
+        }
+        Ok(c)
+    }
+
+    fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
+        let attention = self.layers[layer].forward();
+        // The scale and the slopes are the usual ones; the cap replaces a random one.
+        let mut inputs = Inputs::new();
+        for (role, values) in [Role::Q, Role::K, Role::V].into_iter().zip(qkv) {
+            inputs.insert(role, self.buffer(values));
+        }
+        inputs.set_f32(Role::Scale, attention.default_scale());
+        if layer == 0 {
+            inputs.set_f32(Role::Slot(0), self.cap);
+        } else {
+            let slopes = qkvault::graph::expr::library::alibi_slopes(attention.q.heads() as usize);
+            inputs.insert(Role::ScoreTensor(0), Buffer::of(DType::F32, slopes.into_iter().map(f64::from)));
+        }
+        let outputs = forward(attention, &inputs)?;
+        for role in [Role::O, Role::Stats] {
+            inputs.insert(role, outputs.buffer(role).ok_or("a forward has O and Stats")?);
+        }
+        let o = floats(inputs.buffer(Role::O)?);
+        self.kept[layer] = inputs;
+        Ok(o)
+    }
+
+    fn attend_back(&mut self, layer: usize, d_o: &[f32]) -> Result<[Vec<f32>; 3], Failure> {
+        let d_o = self.buffer(d_o);
+        self.kept[layer].insert(Role::DO, d_o);
+        let outputs = backward(self.layers[layer].backward(), &self.kept[layer])?;
+        let gradient = |role| outputs.buffer(role).map(|b| floats(&b)).ok_or("a backward has every gradient");
+        Ok([gradient(Role::DQ)?, gradient(Role::DK)?, gradient(Role::DV)?])
+    }
+
+    fn tell(&self) -> serde_json::Value {
+        serde_json::json!({ "where": "the oracle, on the CPU" })
+    }
+}

@@ -1,0 +1,167 @@
+//! Everything on the GPU: products by cuBLAS, attention by pairs of plans.
+
+use std::sync::Arc;
+
+use cudarc::cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
+use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
+use cudarc::driver::{CudaSlice, CudaStream};
+use half::{bf16, f16};
+use qkvault::cache::{Vault, VaultOptions};
+use qkvault::exec::{Bindings, Device, Engine, Saved, Session, TrainingPair, cudarc};
+use qkvault::graph::{DType, Policy, Profile, Role};
+use qkvault::probe::{BuildPolicy, Compiler, Planner, library_set, library_version};
+use qkvault::sys::{Library, Search};
+
+use crate::Failure;
+use crate::model::{Config, Machine, Matrix};
+
+/// One layer: its pair, what a forward keeps, and operands that stay where they are.
+struct Layer {
+    pair: TrainingPair,
+    saved: Saved,
+    q: CudaSlice<u8>,
+    k: CudaSlice<u8>,
+    v: CudaSlice<u8>,
+    o: CudaSlice<u8>,
+    d_o: CudaSlice<u8>,
+    d_q: CudaSlice<u8>,
+    d_k: CudaSlice<u8>,
+    d_v: CudaSlice<u8>,
+}
+
+pub(crate) struct Gpu {
+    stream: Arc<CudaStream>,
+    blas: CudaBlas,
+    layers: Vec<Layer>,
+    dtype: DType,
+    scale: f32,
+    cap: f32,
+}
+
+fn vault(folder: Option<&str>) -> Result<Vault, Failure> {
+    Ok(Vault::open(folder.map_or_else(VaultOptions::new, VaultOptions::in_folder))?)
+}
+
+/// Compiles both passes of both layers for a GPU that need not be here.
+pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Result<(), Failure> {
+    let compiler = Compiler::open(&Search::default())?;
+    let library = compiler.library();
+    let target = Profile::named(profile)?.target(library_version(library), library_set(library));
+    let planner = Planner::new(vault(folder)?, Some(compiler));
+    for training in config.attentions()? {
+        for pass in [training.forward(), training.backward()] {
+            let answer = planner.plan(pass, &target, &Policy::default(), BuildPolicy::BuildIfMissing)?;
+            let facts = &answer.outcome.map_err(|refusal| refusal.to_string())?.facts;
+            println!("{pass}: {}, {} bytes of scratch memory", facts.key, facts.scratch().bytes);
+        }
+    }
+    Ok(())
+}
+
+impl Gpu {
+    pub(crate) fn new(config: &Config, device: &Device, folder: Option<&str>, build: bool) -> Result<Gpu, Failure> {
+        let search = Search::default();
+        let session = Session::open(device, &Library::open(&search)?)?;
+        let compiler = if build { Some(Compiler::open(&search)?) } else { None };
+        let engine = Engine::new(session, Planner::new(vault(folder)?, compiler))?;
+        let policy = if build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly };
+        let stream = device.context().new_stream()?;
+        let bytes = config.batch * config.seq * config.width * config.dtype.size();
+        let mut layers = Vec::new();
+        for training in &config.attentions()? {
+            let pair = engine.prepare_training(training, &Policy::default(), policy)?;
+            let zeros = || stream.alloc_zeros::<u8>(bytes);
+            let saved = pair.saved(&stream)?;
+            let [q, k, v, o] = [zeros()?, zeros()?, zeros()?, zeros()?];
+            let [d_o, d_q, d_k, d_v] = [zeros()?, zeros()?, zeros()?, zeros()?];
+            layers.push(Layer { pair, saved, q, k, v, o, d_o, d_q, d_k, d_v });
+        }
+        let scale = config.attentions()?[0].forward().default_scale();
+        let blas = CudaBlas::new(Arc::clone(&stream))?;
+        Ok(Gpu { stream, blas, layers, dtype: config.dtype, scale, cap: config.cap })
+    }
+}
+
+/// To the attention's element type.
+fn narrow(dtype: DType, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::F16 => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
+        _ => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
+    }
+}
+
+fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    let pairs = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match dtype {
+        DType::F16 => pairs.map(|b| f16::from_le_bytes(b).to_f32()).collect(),
+        _ => pairs.map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
+    }
+}
+
+impl Machine for Gpu {
+    fn product(&mut self, a: Matrix<'_>, b: Matrix<'_>) -> Result<Vec<f32>, Failure> {
+        let ((m, k), (_, n)) = (a.shape(), b.shape());
+        let stream = &self.stream;
+        let (left, right) = (stream.clone_htod(a.values)?, stream.clone_htod(b.values)?);
+        let mut product = stream.alloc_zeros::<f32>(m * n)?;
+        // cuBLAS counts by columns, so that it is given the product of the transposed: Cᵀ = Bᵀ·Aᵀ.
+        let operation = |x: Matrix<'_>| if x.transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
+        let config = GemmConfig {
+            transa: operation(b),
+            transb: operation(a),
+            m: n as i32,
+            n: m as i32,
+            k: k as i32,
+            alpha: 1.0_f32,
+            lda: b.columns as i32,
+            ldb: a.columns as i32,
+            beta: 0.0,
+            ldc: n as i32,
+        };
+        // SAFETY: the three matrices have the sizes that the configuration says.
+        unsafe { self.blas.gemm(config, &right, &left, &mut product) }?;
+        Ok(stream.clone_dtoh(&product)?)
+    }
+
+    fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
+        let Gpu { stream, blas: _, layers, dtype, scale, cap } = self;
+        let Layer { pair, saved, q, k, v, o, .. } = &mut layers[layer];
+        for (slice, values) in [&mut *q, &mut *k, &mut *v].into_iter().zip(qkv) {
+            stream.memcpy_htod(&narrow(*dtype, values), slice)?;
+        }
+        let mut bindings = Bindings::new().slice(Role::Q, &*q).slice(Role::K, &*k).slice(Role::V, &*v);
+        bindings = bindings.slice_mut(Role::O, &mut *o).slot(Role::Scale, *scale);
+        // The slopes of the second layer are resident: nothing is bound for them.
+        if layer == 0 {
+            bindings = bindings.slot(Role::Slot(0), *cap);
+        }
+        pair.forward(saved, bindings, stream)?;
+        Ok(widen(*dtype, &stream.clone_dtoh(o)?))
+    }
+
+    fn attend_back(&mut self, layer: usize, d_o: &[f32]) -> Result<[Vec<f32>; 3], Failure> {
+        let Gpu { stream, layers, dtype, .. } = self;
+        let Layer { pair, saved, q, k, v, o, d_o: upstream, d_q, d_k, d_v } = &mut layers[layer];
+        stream.memcpy_htod(&narrow(*dtype, d_o), upstream)?;
+        let inputs = Bindings::new().slice(Role::Q, &*q).slice(Role::K, &*k).slice(Role::V, &*v);
+        let inputs = inputs.slice(Role::O, &*o).slice(Role::DO, &*upstream);
+        let gradients = inputs.slice_mut(Role::DQ, &mut *d_q).slice_mut(Role::DK, &mut *d_k);
+        pair.backward(saved, gradients.slice_mut(Role::DV, &mut *d_v), stream)?;
+        let read = |slice: &CudaSlice<u8>| Ok::<_, Failure>(widen(*dtype, &stream.clone_dtoh(slice)?));
+        Ok([read(d_q)?, read(d_k)?, read(d_v)?])
+    }
+
+    fn tell(&self) -> serde_json::Value {
+        let plans = self.layers.iter().flat_map(|l| [l.pair.forward_plan(), l.pair.backward_plan()]);
+        let list: Vec<serde_json::Value> = plans
+            .map(|plan| {
+                let facts = plan.facts();
+                serde_json::json!({
+                    "what": facts.what, "key": facts.key.to_string(), "workspace": plan.workspace(),
+                    "resident": plan.resident(), "cudnn": facts.cudnn.to_string(), "engine": facts.engine,
+                })
+            })
+            .collect();
+        list.into()
+    }
+}
