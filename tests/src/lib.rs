@@ -8,6 +8,7 @@
 pub mod case;
 pub mod compile;
 pub mod cudnn;
+pub mod dynamic;
 pub mod golden;
 pub mod kernel;
 pub mod same;

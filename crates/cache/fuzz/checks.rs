@@ -3,15 +3,15 @@
 //! The `signed` ones put right checksums around the input, so that the checks behind them are reached as well.
 
 use qkvault_cache::{
-    Codec, PACK_MAGIC, PACK_VERSION, PackLimits, UnpackOptions, check_stored, decode, decode_header, encode,
-    read_manifest, verify_pack,
+    Codec, Key, PACK_MAGIC, PACK_VERSION, PackLimits, UnpackOptions, check_stored, decode, decode_blob, decode_header,
+    decode_with, encode, read_manifest, verify_pack,
 };
 
 type Check = fn(&[u8]);
 
 /// Every check of the corpus, by the name of its fuzz target.
-pub(crate) const CHECKS: [(&str, Check); 4] =
-    [("entry", entry), ("entry_signed", entry_signed), ("pack", pack), ("pack_signed", pack_signed)];
+pub(crate) const CHECKS: [(&str, Check); 5] =
+    [("entry", entry), ("entry_signed", entry_signed), ("blob", blob), ("pack", pack), ("pack_signed", pack_signed)];
 
 /// Any bytes are an entry or are rejected, and the three ways of reading agree.
 pub(crate) fn entry(bytes: &[u8]) {
@@ -37,6 +37,27 @@ pub(crate) fn entry(bytes: &[u8]) {
         }
     } else if let Err(rejection) = whole {
         assert!(!rejection.to_string().is_empty());
+    }
+    // With blobs that are not the right ones, an entry that shares some is put together all the same, and found out.
+    if let Ok((found, _)) = decode_with(bytes, None, |hash| Ok(hash.to_string())) {
+        assert!(found.shared.is_empty() || found.payload_len > 0);
+    }
+}
+
+/// Any bytes are a blob or are rejected, also with the header's checksum and the name put right.
+pub(crate) fn blob(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    assert!(decode_blob(&bytes, &Key([0; 32])).is_err(), "nobody knows bytes with this hash");
+    if bytes.len() >= 128 {
+        let stored = blake3::hash(&bytes[128..]);
+        bytes[64..96].copy_from_slice(stored.as_bytes());
+        let checksum = blake3::hash(&bytes[..96]);
+        bytes[96..128].copy_from_slice(checksum.as_bytes());
+        let mut name = [0; 32];
+        name.copy_from_slice(&bytes[32..64]);
+        if let Ok(found) = decode_blob(&bytes, &Key(name)) {
+            assert_eq!(blake3::hash(&found).as_bytes(), &name, "a blob has the bytes that its name says");
+        }
     }
 }
 

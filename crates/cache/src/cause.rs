@@ -45,6 +45,8 @@ pub enum Cause {
     StoredChecksum,
     /// See [`Rejection::Decompress`].
     Decompress,
+    /// See [`Rejection::Blob`].
+    Blob,
     /// See [`Rejection::PayloadLength`].
     PayloadLength,
     /// See [`Rejection::PayloadChecksum`].
@@ -53,7 +55,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of the checks; `ALL[c as usize] == c`.
-    pub const ALL: [Cause; 20] = [
+    pub const ALL: [Cause; 21] = [
         Cause::Unreadable,
         Cause::Untrusted,
         Cause::Seal,
@@ -72,6 +74,7 @@ impl Cause {
         Cause::FileLength,
         Cause::StoredChecksum,
         Cause::Decompress,
+        Cause::Blob,
         Cause::PayloadLength,
         Cause::PayloadChecksum,
     ];
@@ -97,6 +100,7 @@ impl Cause {
             Cause::FileLength => "file-length",
             Cause::StoredChecksum => "stored-checksum",
             Cause::Decompress => "decompress",
+            Cause::Blob => "blob",
             Cause::PayloadLength => "payload-length",
             Cause::PayloadChecksum => "payload-checksum",
         }

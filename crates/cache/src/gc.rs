@@ -9,8 +9,9 @@ use std::time::{Duration, SystemTime};
 use crate::crew;
 use crate::folder::Folder;
 use crate::scan::Found;
+use crate::shares::Shares;
 use crate::stats::add;
-use crate::{Candidate, DiskLimits, Key, Mode, StoreError, Vault, plan_eviction};
+use crate::{Candidate, DiskLimits, Key, Mode, StoreError, Vault, plan_shared_eviction};
 
 /// What a collection did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,12 @@ pub struct GcReport {
     pub leftovers: u64,
     /// Entries that should have gone and could not be deleted.
     pub failed: u64,
+    /// Blobs that entries share; their bytes are among `bytes`.
+    pub blobs: u64,
+    /// Blobs deleted because no entry refers to them any more.
+    pub removed_blobs: u64,
+    /// Their bytes.
+    pub removed_blob_bytes: u64,
 }
 
 /// A file being written, or a lock, that is older than this belongs to nobody any more.
@@ -57,6 +64,7 @@ impl Vault {
         let now = (self.inner.options.clock)();
         let in_use: HashSet<Key> = self.inner.memory.in_use().collect();
         let mut report = GcReport::default();
+        let mut shares = Shares::list(folder, now, &mut report);
         let mut candidates = Vec::new();
         for found in folder.scan() {
             match found {
@@ -71,26 +79,32 @@ impl Vault {
                     report.bytes += bytes;
                 }
                 Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, now)),
-                Found::Foreign | Found::Unlisted(..) => {}
+                Found::Blob(..) | Found::Foreign | Found::Unlisted(..) => {}
             }
         }
         report.leftovers += remove_stale_locks(folder, now);
 
-        let plan = plan_eviction(&candidates, now, limits);
+        shares.read(folder, &candidates);
+        let plan = plan_shared_eviction(&candidates, &shares.parts, now, limits);
         let going: HashSet<Key> = plan.keys.into_iter().collect();
+        let all = candidates.clone();
         candidates.retain(|candidate| going.contains(&candidate.key));
         // All of them go, so folder by folder, which file systems do faster.
         candidates.sort_unstable_by_key(|candidate| candidate.key);
         let outcomes = crew::each(&candidates, DELETERS, |candidate| delete(folder, candidate));
-        for (deleted, bytes) in outcomes {
+        let mut gone = HashSet::new();
+        for (key, deleted, bytes) in outcomes {
             match deleted {
                 true => {
                     report.evicted += 1;
                     report.evicted_bytes += bytes;
+                    gone.insert(key);
                 }
                 false => report.failed += 1,
             }
         }
+        let kept = all.iter().map(|candidate| !gone.contains(&candidate.key));
+        (report.removed_blobs, report.removed_blob_bytes) = shares.remove_unused(folder, kept, now, limits.grace);
         add(&self.inner.counters.evicted_disk, report.evicted);
         add(&self.inner.counters.evicted_disk_bytes, report.evicted_bytes);
         tracing::debug!(?report, "collected");
@@ -146,23 +160,23 @@ impl Vault {
 
 /// Deletes one entry, unless it was used or written again since it was looked at. Whether it worked, and its bytes;
 /// `None` if it stays or is gone.
-fn delete(folder: &Folder, candidate: &Candidate) -> Option<(bool, u64)> {
+fn delete(folder: &Folder, candidate: &Candidate) -> Option<(Key, bool, u64)> {
     let Candidate { key, bytes, last_used, in_use: _ } = candidate;
     let path = folder.places.entry(key);
     if look(&path) != Some((*bytes, *last_used)) {
         return None;
     }
     match fs::remove_file(&path) {
-        Ok(()) => Some((true, *bytes)),
+        Ok(()) => Some((*key, true, *bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "an entry could not be evicted");
-            Some((false, 0))
+            Some((*key, false, 0))
         }
     }
 }
 
-fn look(path: &Path) -> Option<(u64, SystemTime)> {
+pub(crate) fn look(path: &Path) -> Option<(u64, SystemTime)> {
     let meta = fs::symlink_metadata(path).ok()?;
     // A file system without times makes every entry the oldest.
     let last_used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -173,7 +187,7 @@ fn is_stale(path: &Path, now: SystemTime) -> bool {
     look(path).is_some_and(|(_, time)| now.duration_since(time).is_ok_and(|age| age > STALE))
 }
 
-fn remove_stale(path: &Path, now: SystemTime) -> bool {
+pub(crate) fn remove_stale(path: &Path, now: SystemTime) -> bool {
     is_stale(path, now) && fs::remove_file(path).is_ok()
 }
 

@@ -38,6 +38,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blobs;
 mod cause;
 mod crew;
 mod entry;
@@ -64,6 +65,7 @@ mod remote;
 mod scan;
 mod seen;
 mod settings;
+mod shares;
 mod stats;
 mod trust;
 mod vault;
@@ -74,10 +76,10 @@ pub use cause::Cause;
 pub use entry::{Entry, EntryKind};
 pub use env::parse_bytes;
 pub use error::{Error, OpenError, StoreError};
-pub use evict::{Candidate, Eviction, MAX_SKEW, plan_eviction};
+pub use evict::{Candidate, Eviction, MAX_SKEW, SharedParts, plan_eviction, plan_shared_eviction};
 pub use format::{
-    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, check_stored, decode, decode_header,
-    encode,
+    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, check_stored, decode, decode_blob,
+    decode_header, decode_with, encode,
 };
 pub use gc::GcReport;
 pub use key::{Key, ParseKeyError};

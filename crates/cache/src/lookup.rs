@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::folder::Folder;
-use crate::format::{Codec, encode};
+use crate::format::encode_shared;
 use crate::read::Loaded;
 use crate::remote::Fetched;
 use crate::stats::{add, count};
@@ -174,9 +174,8 @@ impl Vault {
     pub(crate) fn store(&self, key: &Key, entry: &Entry) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let folder = self.writable()?;
-        let stored = encode(key, entry, Codec::Zstd)
-            .map_err(StoreError::from)
-            .and_then(|bytes| folder.store(key, &bytes).map(|()| bytes.len() as u64));
+        let stored =
+            encode_shared(key, entry).map_err(StoreError::from).and_then(|shared| folder.store_shared(key, &shared));
         match stored {
             Ok(bytes) => {
                 count(&inner.counters.stores);

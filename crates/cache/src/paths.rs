@@ -21,6 +21,8 @@ pub(crate) struct Places {
     pub(crate) version: PathBuf,
     /// `ROOT/vault/v1/entries`.
     pub(crate) entries: PathBuf,
+    /// `ROOT/vault/v1/blobs`.
+    pub(crate) blobs: PathBuf,
     /// `ROOT/vault/v1/locks`.
     pub(crate) locks: PathBuf,
     /// `ROOT/vault/v1/quarantine`.
@@ -33,6 +35,7 @@ impl Places {
         let version = vault.join("v1");
         Places {
             entries: version.join("entries"),
+            blobs: version.join("blobs"),
             locks: version.join("locks"),
             quarantine: version.join("quarantine"),
             version,
@@ -54,6 +57,16 @@ impl Places {
         path.push(&name[..2]);
         path.push(name);
         path
+    }
+
+    /// The folder of a blob: 256 of them, by the first byte of its hash.
+    pub(crate) fn blob_shard(&self, hash: &Key) -> PathBuf {
+        self.blobs.join(&hash.to_string()[..2])
+    }
+
+    /// The file of a blob.
+    pub(crate) fn blob(&self, hash: &Key) -> PathBuf {
+        self.blob_shard(hash).join(entry_name(hash))
     }
 
     /// The lock file of a key.

@@ -86,8 +86,8 @@ pub enum Rejection {
         /// The byte found.
         found: u8,
     },
-    /// The payload lives partly in shared blobs, which this library does not read.
-    #[error("the payload needs {count} shared blobs, which this library does not read")]
+    /// Shared blobs are listed where the codec knows none, or the other way round.
+    #[error("{count} shared blobs are listed, which does not go with the codec")]
     SharedBlobs {
         /// How many.
         count: usize,
@@ -115,6 +115,14 @@ pub enum Rejection {
     #[error("the payload does not decompress: {detail}")]
     Decompress {
         /// What zstd said.
+        detail: String,
+    },
+    /// A blob that the entry shares with others is not there or not good. The entry itself may be good.
+    #[error("the blob {hash} that it shares with other entries {detail}")]
+    Blob {
+        /// The blob.
+        hash: Key,
+        /// What is wrong with it.
         detail: String,
     },
     /// The payload has another length than declared.
@@ -152,14 +160,15 @@ impl Rejection {
             Rejection::FileLength { .. } => Cause::FileLength,
             Rejection::StoredChecksum => Cause::StoredChecksum,
             Rejection::Decompress { .. } => Cause::Decompress,
+            Rejection::Blob { .. } => Cause::Blob,
             Rejection::PayloadLength { .. } => Cause::PayloadLength,
             Rejection::PayloadChecksum => Cause::PayloadChecksum,
         }
     }
 
-    /// Whether the bytes themselves are bad, so that the file is moved aside. What could not be read, or is only not
-    /// trusted, may be a good entry and stays.
+    /// Whether the bytes themselves are bad, so that the file is moved aside. What could not be read, is only not
+    /// trusted, or lacks a blob, may be a good entry and stays.
     pub fn is_about_content(&self) -> bool {
-        !matches!(self, Rejection::Unreadable { .. } | Rejection::Untrusted { .. })
+        !matches!(self, Rejection::Unreadable { .. } | Rejection::Untrusted { .. } | Rejection::Blob { .. })
     }
 }

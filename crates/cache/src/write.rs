@@ -12,7 +12,11 @@ use crate::{Key, StoreError, trust};
 impl Folder {
     /// Stores the bytes of an entry under its key: written beside it, synced, renamed over it.
     pub(crate) fn store(&self, key: &Key, bytes: &[u8]) -> Result<(), StoreError> {
-        let shard = self.places.shard(key);
+        self.place(&self.places.shard(key), &entry_name(key), bytes)
+    }
+
+    /// Stores a file in a part of the folder.
+    pub(crate) fn place(&self, shard: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let io = |action: &'static str, path: &Path, source: io::Error| StoreError::Io {
             action,
             path: path.to_owned(),
@@ -27,24 +31,24 @@ impl Folder {
                 use std::os::unix::fs::PermissionsExt;
                 builder.permissions(fs::Permissions::from_mode(0o666));
             }
-            builder.tempfile_in(&shard)
+            builder.tempfile_in(shard)
         };
         let mut file = match temp() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.create()
-                    .and_then(|()| trust::create_private(&shard, self.allow_shared))
-                    .map_err(|error| io("make the folder", &shard, error))?;
+                    .and_then(|()| trust::create_private(shard, self.allow_shared))
+                    .map_err(|error| io("make the folder", shard, error))?;
                 temp()
             }
             other => other,
         }
-        .map_err(|error| io("make a file in", &shard, error))?;
-        self.check_shard(&shard)?;
+        .map_err(|error| io("make a file in", shard, error))?;
+        self.check_shard(shard)?;
         file.write_all(bytes).map_err(|error| io("write", file.path(), error))?;
         if self.durable {
             file.as_file().sync_all().map_err(|error| io("sync", file.path(), error))?;
         }
-        let path = shard.join(entry_name(key));
+        let path = shard.join(name);
         match file.persist(&path) {
             Ok(_) => Ok(()),
             Err(error) => Err(io("rename a file to", &path, error.error)),

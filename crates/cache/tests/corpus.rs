@@ -29,7 +29,13 @@ fn every_kept_input_is_answered() {
 #[test]
 fn neighbours_of_good_files_are_answered() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for file in ["format/golden-v1.qkv", "format/golden-v1-zstd.qkv", "pack/golden-v1.qkvpack"] {
+    for file in [
+        "format/golden-v1.qkv",
+        "format/golden-v1-zstd.qkv",
+        "format/golden-v1-shared.qkv",
+        "format/golden-v1.qkvblob",
+        "pack/golden-v1.qkvpack",
+    ] {
         let good = std::fs::read(source.join(file)).unwrap();
         for at in 0..good.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {

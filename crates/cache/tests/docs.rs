@@ -54,7 +54,7 @@ fn the_table_of_the_entry_has_the_fields_where_the_code_puts_them() {
     };
     let bytes = encode(&key, &entry, Codec::Zstd).unwrap();
     let format = read("docs/vault-format.md");
-    let section = format.split("## Entry").nth(1).unwrap().split("## Pack").next().unwrap();
+    let section = format.split("## Entry").nth(1).unwrap().split("## Blob").next().unwrap();
     // Offset and length of a field by its name in the table.
     let field = |name: &str| -> &[u8] {
         let row = section.lines().find(|line| line.split('|').nth(3).is_some_and(|cell| cell.trim() == name));

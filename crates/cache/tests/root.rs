@@ -10,6 +10,7 @@ mod root {
     pub(crate) mod kit;
 
     mod basics;
+    mod blobs;
     mod bounds;
     mod disk_faults;
     #[cfg(feature = "http")]

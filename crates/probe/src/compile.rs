@@ -7,6 +7,7 @@ use std::time::Instant;
 use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
+use crate::kernels::KernelCache;
 use crate::scratch::{Scratch, graph_keeps_scores};
 use crate::{convert, words, write};
 
@@ -82,12 +83,56 @@ impl Compiler {
     ///
     /// [`Failure`]; a refusal holds the library's own words.
     pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<Compiled, Failure> {
+        self.compile_in(graph, target, policy, None)
+    }
+
+    /// The same with dynamic shapes and a kernel cache. What comes out need not be a plan of this shape: see
+    /// [`DynamicShapes`](crate::DynamicShapes) before keeping it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`].
+    pub fn compile_dynamic(
+        &self,
+        graph: &OpGraph,
+        target: &Target,
+        policy: &Policy,
+        kernels: &KernelCache,
+    ) -> Result<Compiled, Failure> {
+        self.compile_in(graph, target, policy, Some(kernels))
+    }
+
+    /// An empty kernel cache for the family of an op graph.
+    ///
+    /// # Errors
+    ///
+    /// cuDNN's.
+    pub fn kernel_cache(&self, graph: &OpGraph) -> Result<KernelCache, Error> {
+        KernelCache::of(&write::op_graph(&self.library, graph, true)?)
+    }
+
+    /// A kernel cache from what [`KernelCache::bytes`] gave.
+    ///
+    /// # Errors
+    ///
+    /// cuDNN's.
+    pub fn read_kernel_cache(&self, bytes: &[u8]) -> Result<KernelCache, Error> {
+        KernelCache::read(&self.library, bytes)
+    }
+
+    fn compile_in(
+        &self,
+        graph: &OpGraph,
+        target: &Target,
+        policy: &Policy,
+        kernels: Option<&KernelCache>,
+    ) -> Result<Compiled, Failure> {
         let (found, found_set) = (convert::library_version(&self.library), convert::library_set(&self.library));
         if (target.cudnn, target.libraries) != (found, found_set) {
             return Err(Failure::OtherLibrary { wanted: target.cudnn, wanted_set: target.libraries, found, found_set });
         }
         let started = Instant::now();
-        let (result, messages) = log::collect(|| self.attempt(graph, target, policy));
+        let (result, messages) = log::collect(|| self.attempt(graph, target, policy, kernels));
         match result {
             Ok((plan, engine)) => Ok(Compiled {
                 blob: plan.get_bytes(A::EXECUTION_PLAN_JSON_REPRESENTATION)?,
@@ -112,12 +157,19 @@ impl Compiler {
     }
 
     /// The first engine configuration of the policy's heuristics that gives a plan within its limits.
-    fn attempt(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<(Descriptor, String), Attempt> {
+    fn attempt(
+        &self,
+        graph: &OpGraph,
+        target: &Target,
+        policy: &Policy,
+        kernels: Option<&KernelCache>,
+    ) -> Result<(Descriptor, String), Attempt> {
         let json = target.device.json_for(target.cudnn).map_err(Attempt::Refused)?;
         let mut device = Descriptor::create(&self.library, Kind::DEVICEPROP)?;
         device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
         device.finalize().map_err(|e| attempt("library.device", "target.device", e))?;
-        let ops = write::op_graph(&self.library, graph).map_err(|e| attempt("library.graph", "op graph", e))?;
+        let ops = write::op_graph(&self.library, graph, kernels.is_some())
+            .map_err(|e| attempt("library.graph", "op graph", e))?;
         let modes: &[(HeurMode, &str)] = match policy.heuristics {
             Heuristics::AThenFallback => &[(HeurMode::A, "mode A"), (HeurMode::FALLBACK, "fallback")],
             Heuristics::A => &[(HeurMode::A, "mode A")],
@@ -133,7 +185,7 @@ impl Compiler {
                 }
             };
             for config in &configs {
-                match plan(config) {
+                match plan(config, kernels) {
                     Ok(plan) => match policy.workspace_limit {
                         Some(limit) if needs(&plan, graph)? > limit => {
                             let reason = over_limit(needs(&plan, graph)?, limit, graph, target.sm());
@@ -160,10 +212,16 @@ impl Compiler {
     }
 }
 
-fn plan(config: &Descriptor) -> Result<Descriptor, Error> {
+fn plan(config: &Descriptor, kernels: Option<&KernelCache>) -> Result<Descriptor, Error> {
     let mut plan = Descriptor::create(config.library(), Kind::EXECUTION_PLAN)?;
     plan.set_descriptor(A::EXECUTION_PLAN_ENGINE_CONFIG, config)?;
-    plan.finalized()
+    match kernels {
+        None => plan.finalized(),
+        Some(kernels) => kernels.with(|kernels| {
+            plan.set_descriptor(A::EXECUTION_PLAN_KERNEL_CACHE, kernels)?;
+            plan.finalized()
+        }),
+    }
 }
 
 fn workspace(plan: &Descriptor) -> Result<u64, Error> {

@@ -10,6 +10,8 @@
 
 mod compile;
 mod convert;
+mod deep;
+mod kernels;
 mod plan;
 mod planner;
 mod scratch;
@@ -18,6 +20,8 @@ mod write;
 
 pub use compile::{Compiled, Compiler, Failure};
 pub use convert::{library_set, library_version};
+pub use deep::{Deep, Difference};
+pub use kernels::{DYNAMIC_SHAPES, DynamicShapes, KernelCache};
 pub use plan::{BadPlan, Binding, Fixed, Plan, PlanFacts};
 pub use planner::{Answer, BuildPolicy, PlanError, Planner};
 pub use scratch::{SCRATCH_ALIGNMENT, Scratch};

@@ -167,7 +167,8 @@ fn label(text: &str) -> String {
 }
 
 impl Plan {
-    /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload.
+    /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload. What a planner stores also has what the plan
+    /// was compiled from behind those bytes.
     #[must_use]
     pub fn to_entry(&self, target: &Target) -> Entry {
         Entry {
@@ -190,11 +191,11 @@ impl Plan {
         if facts.key != key {
             return Err(BadPlan::WrongKey { wanted: key, found: facts.key });
         }
+        // What follows cuDNN's bytes is what they were compiled from, for deep checks alone.
+        let blob = usize::try_from(facts.blob_bytes).ok().and_then(|len| entry.payload.get(..len));
         let found = entry.payload.len() as u64;
-        if found != facts.blob_bytes {
-            return Err(BadPlan::Length { wanted: facts.blob_bytes, found });
-        }
-        Ok(Plan { facts, blob: entry.payload.as_slice().into() })
+        let blob = blob.ok_or(BadPlan::Length { wanted: facts.blob_bytes, found })?.into();
+        Ok(Plan { facts, blob })
     }
 }
 

@@ -7,6 +7,7 @@ use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, 
 use qkvault_graph::{GraphKey, OpGraph, PlanKey, Policy, Refusal, Target, Valid, codec, lower, plan_key};
 
 use crate::compile::{Compiler, Failure};
+use crate::deep::Origin;
 use crate::plan::{self, BadPlan, Plan, PlanFacts};
 
 /// What may be done to get a plan.
@@ -183,7 +184,11 @@ impl Planner {
                     bindings: plan::bindings(job.graph, job.attention),
                     fixed: plan::fixed(job.graph),
                 };
-                Ok(Plan { facts, blob: compiled.blob.into() }.to_entry(job.target))
+                let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);
+                let Job { graph, target, policy, .. } = *job;
+                let origin = Origin { graph: graph.clone(), target: target.clone(), policy: *policy };
+                entry.payload.extend(codec::encode(&origin));
+                Ok(entry)
             }
             Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target)),
             Err(failure) => Err(Build::Failed(Arc::new(failure))),

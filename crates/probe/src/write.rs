@@ -14,8 +14,8 @@ use crate::plan::ALIGNMENT;
 /// The first version that knows the mode of a reshape.
 const RESHAPE_MODE: Version = Version::new(9, 22, 0);
 
-/// The operation graph of cuDNN, finalized.
-pub(crate) fn op_graph(library: &Arc<Library>, graph: &OpGraph) -> Result<Descriptor, Error> {
+/// The operation graph of cuDNN, finalized; `dynamic` asks for kernels that serve other shapes as well.
+pub(crate) fn op_graph(library: &Arc<Library>, graph: &OpGraph, dynamic: bool) -> Result<Descriptor, Error> {
     let mut writer = Writer { library, graph, tensors: Vec::with_capacity(graph.tensors.len()) };
     writer.tensors.resize_with(graph.tensors.len(), || None);
     // Offsets first: the tensors that use them refer to their descriptors.
@@ -29,6 +29,9 @@ pub(crate) fn op_graph(library: &Arc<Library>, graph: &OpGraph) -> Result<Descri
     let ops: Vec<Descriptor> = graph.ops.iter().map(|op| writer.op(op)).collect::<Result<_, _>>()?;
     let mut descriptor = Descriptor::create(library, Kind::OPERATIONGRAPH)?;
     descriptor.set_descriptors(A::OPERATIONGRAPH_OPS, &ops.iter().collect::<Vec<_>>())?;
+    if dynamic {
+        descriptor.set_bool(A::OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, true)?;
+    }
     descriptor.finalized()
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use super::share::{frame_limit, join};
 use super::{Codec, FIXED_LEN, FORMAT_VERSION, HASH_LEN, Header, MAGIC, MAX_HEADER, MAX_PAYLOAD, MIN_HEADER, at};
 use crate::{Entry, EntryKind, Key, Rejection};
 
@@ -70,9 +71,10 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     let meta = take(lens[3]).to_vec();
 
     let codec = Codec::from_code(bytes[at::CODEC]).ok_or(Rejection::Codec { found: bytes[at::CODEC] })?;
-    if shared != 0 {
+    if (shared != 0) != (codec == Codec::Shared) {
         return Err(Rejection::SharedBlobs { count: shared });
     }
+    let shared = take(lens[4]).chunks_exact(HASH_LEN).map(|hash| Key(array(hash))).collect();
     let stored_len = u64_le(&bytes[at::STORED_LEN..]);
     let payload_len = u64_le(&bytes[at::PLAIN_LEN..]);
     let longest = stored_len.max(payload_len);
@@ -90,6 +92,7 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
         what,
         meta,
         codec,
+        shared,
         header_len,
         stored_len,
         payload_len,
@@ -110,13 +113,31 @@ pub fn check_stored(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection
     Ok(header)
 }
 
-/// Reads and checks a whole entry: `bytes` must be exactly one entry file.
+/// Reads and checks a whole entry that stands alone: `bytes` must be exactly one entry file. One that shares blobs with
+/// others is rejected for lack of them.
 pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Rejection> {
+    let none = |hash: &Key| -> Result<Vec<u8>, _> {
+        Err(Rejection::Blob { hash: *hash, detail: "is not at hand: the entry was taken from its folder alone".into() })
+    };
+    decode_with(bytes, key, none)
+}
+
+/// The same with the texts of the blobs that the entry shares, each of which has the hash that it is asked for by.
+pub fn decode_with<T: AsRef<[u8]>>(
+    bytes: &[u8],
+    key: Option<&Key>,
+    text: impl FnMut(&Key) -> Result<T, Rejection>,
+) -> Result<(Header, Entry), Rejection> {
     let header = check_stored(bytes, key)?;
     let stored = &bytes[header.header_len..];
+    let len = header.payload_len as usize;
     let payload = match header.codec {
         Codec::None => stored.to_vec(),
-        Codec::Zstd => decompress(stored, header.payload_len as usize)?,
+        Codec::Zstd => decompress(stored, len)?,
+        Codec::Shared => {
+            let frame = decompress(stored, frame_limit(len, header.shared.len()))?;
+            join(&frame, &header.shared, len, text)?
+        }
     };
     if payload.len() as u64 != header.payload_len {
         return Err(Rejection::PayloadLength { declared: header.payload_len, found: payload.len() as u64 });
@@ -136,7 +157,7 @@ pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Reject
 }
 
 /// Decompresses into at most `len` bytes; more is an error, never an allocation.
-fn decompress(stored: &[u8], len: usize) -> Result<Vec<u8>, Rejection> {
+pub(super) fn decompress(stored: &[u8], len: usize) -> Result<Vec<u8>, Rejection> {
     thread_local! {
         // A context costs more to make than a small plan to decompress, so each thread keeps one.
         static CONTEXT: RefCell<zstd::bulk::Decompressor<'static>> = RefCell::default();
@@ -160,13 +181,13 @@ fn label(field: &'static str, bytes: &[u8]) -> Result<String, Rejection> {
 }
 
 // The callers below have checked that the bytes are there; a short slice would be a bug of this file.
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(super) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[..N]);
     out
 }
 
-fn u16_le(bytes: &[u8]) -> u16 {
+pub(super) fn u16_le(bytes: &[u8]) -> u16 {
     u16::from_le_bytes(array(bytes))
 }
 
@@ -174,6 +195,6 @@ fn u32_le(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(array(bytes))
 }
 
-fn u64_le(bytes: &[u8]) -> u64 {
+pub(super) fn u64_le(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(array(bytes))
 }

@@ -1,5 +1,6 @@
 //! Entry to bytes.
 
+use super::share::{Split, split};
 use super::{Codec, FIXED_LEN, FORMAT_VERSION, HASH_LEN, MAGIC, MAX_LABEL, MAX_META, MAX_PAYLOAD};
 use crate::{Entry, Key};
 
@@ -41,11 +42,44 @@ pub enum EncodeError {
     },
 }
 
-/// The bytes of an entry file. With [`Codec::Zstd`] a payload that does not shrink is stored as it is.
+/// The bytes of an entry file that stands alone. With [`Codec::Zstd`] and [`Codec::Shared`] the payload is compressed, and
+/// stored as it is if it does not shrink; nothing is shared.
 ///
 /// The result depends on the arguments only: no time, no host, no path.
 pub fn encode(key: &Key, entry: &Entry, codec: Codec) -> Result<Vec<u8>, EncodeError> {
-    let Entry { kind, target, what, library, meta, payload } = entry;
+    let payload = &entry.payload;
+    check(entry)?;
+    let compressed = match codec {
+        Codec::None => None,
+        Codec::Zstd | Codec::Shared => Some(compress(payload)?).filter(|bytes| bytes.len() < payload.len()),
+    };
+    Ok(match &compressed {
+        Some(stored) => file(key, entry, Codec::Zstd, &[], stored),
+        None => file(key, entry, Codec::None, &[], payload),
+    })
+}
+
+/// An entry file whose kernels lie in blobs beside it.
+pub(crate) struct Shared {
+    /// The bytes of the file.
+    pub(crate) file: Vec<u8>,
+    /// The blobs that it refers to, by hash.
+    pub(crate) blobs: Vec<(Key, Vec<u8>)>,
+}
+
+/// The bytes of an entry file and of what it shares with others; a payload with nothing to share stands alone.
+pub(crate) fn encode_shared(key: &Key, entry: &Entry) -> Result<Shared, EncodeError> {
+    check(entry)?;
+    let Some(Split { frame, blobs }) = split(&entry.payload) else {
+        return Ok(Shared { file: encode(key, entry, Codec::Zstd)?, blobs: Vec::new() });
+    };
+    let hashes: Vec<Key> = blobs.iter().map(|(hash, _)| *hash).collect();
+    Ok(Shared { file: file(key, entry, Codec::Shared, &hashes, &compress(&frame)?), blobs })
+}
+
+/// Whether the format can hold an entry.
+fn check(entry: &Entry) -> Result<(), EncodeError> {
+    let Entry { kind: _, target, what, library, meta, payload } = entry;
     for (field, label) in [("library", library), ("target", target), ("what", what)] {
         if label.len() > MAX_LABEL {
             return Err(EncodeError::LabelTooLong { field, found: label.len() });
@@ -57,18 +91,14 @@ pub fn encode(key: &Key, entry: &Entry, codec: Codec) -> Result<Vec<u8>, EncodeE
     if payload.len() as u64 > MAX_PAYLOAD {
         return Err(EncodeError::PayloadTooLong { found: payload.len() as u64, limit: MAX_PAYLOAD });
     }
+    Ok(())
+}
 
-    let compressed = match codec {
-        Codec::None => None,
-        Codec::Zstd => Some(compress(payload)?).filter(|bytes| bytes.len() < payload.len()),
-    };
-    let (codec, stored) = match &compressed {
-        Some(bytes) => (Codec::Zstd, bytes.as_slice()),
-        None => (Codec::None, payload.as_slice()),
-    };
-
+/// Header and stored bytes of an entry that was checked.
+fn file(key: &Key, entry: &Entry, codec: Codec, shared: &[Key], stored: &[u8]) -> Vec<u8> {
+    let Entry { kind, target, what, library, meta, payload } = entry;
     let labels = library.len() + target.len() + what.len();
-    let header_len = FIXED_LEN + labels + meta.len() + HASH_LEN;
+    let header_len = FIXED_LEN + labels + meta.len() + shared.len() * HASH_LEN + HASH_LEN;
     let mut out = Vec::with_capacity(header_len + stored.len());
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -76,8 +106,8 @@ pub fn encode(key: &Key, entry: &Entry, codec: Codec) -> Result<Vec<u8>, EncodeE
     out.extend_from_slice(&(header_len as u32).to_le_bytes());
     out.push(kind.code());
     out.push(codec.code());
-    out.push(0); // shared blobs: none in version 1
-    // The checks above keep the casts below exact.
+    // `check` and `split` keep the casts below exact.
+    out.push(shared.len() as u8);
     out.push(library.len() as u8);
     out.push(target.len() as u8);
     out.push(what.len() as u8);
@@ -89,7 +119,7 @@ pub fn encode(key: &Key, entry: &Entry, codec: Codec) -> Result<Vec<u8>, EncodeE
     out.extend_from_slice(payload_hash.as_bytes());
     let stored_hash = match codec {
         Codec::None => payload_hash,
-        Codec::Zstd => blake3::hash(stored),
+        Codec::Zstd | Codec::Shared => blake3::hash(stored),
     };
     out.extend_from_slice(stored_hash.as_bytes());
     debug_assert_eq!(out.len(), FIXED_LEN);
@@ -97,13 +127,16 @@ pub fn encode(key: &Key, entry: &Entry, codec: Codec) -> Result<Vec<u8>, EncodeE
     out.extend_from_slice(target.as_bytes());
     out.extend_from_slice(what.as_bytes());
     out.extend_from_slice(meta);
+    for hash in shared {
+        out.extend_from_slice(hash.as_bytes());
+    }
     let header_hash = blake3::hash(&out);
     out.extend_from_slice(header_hash.as_bytes());
     debug_assert_eq!(out.len(), header_len);
     out.extend_from_slice(stored);
-    Ok(out)
+    out
 }
 
-fn compress(payload: &[u8]) -> Result<Vec<u8>, EncodeError> {
+pub(super) fn compress(payload: &[u8]) -> Result<Vec<u8>, EncodeError> {
     zstd::bulk::compress(payload, LEVEL).map_err(|error| EncodeError::Compress { detail: error.to_string() })
 }

@@ -3,11 +3,17 @@
 //! `docs/vault-format.md` has the same, byte by byte. Everything here is a pure function of bytes: no file, no clock.
 //! The test `golden` pins the bytes; when it fails on purpose, raise [`FORMAT_VERSION`] and the folder name.
 
+mod blob;
 mod decode;
 mod encode;
+mod share;
 
-pub use decode::{check_stored, decode, decode_header};
+pub use blob::decode_blob;
+pub(crate) use blob::{check_blob, encode_blob};
+pub use decode::{check_stored, decode, decode_header, decode_with};
 pub use encode::{EncodeError, encode};
+pub(crate) use encode::{Shared, encode_shared};
+pub(crate) use share::text_of;
 
 use crate::{EntryKind, Key};
 
@@ -67,6 +73,8 @@ pub enum Codec {
     None,
     /// One zstd frame.
     Zstd,
+    /// One zstd frame of the payload without its kernels, which lie in blobs that other entries may refer to as well.
+    Shared,
 }
 
 impl Codec {
@@ -74,6 +82,7 @@ impl Codec {
         match self {
             Codec::None => 0,
             Codec::Zstd => 1,
+            Codec::Shared => 2,
         }
     }
 
@@ -81,6 +90,7 @@ impl Codec {
         match code {
             0 => Some(Codec::None),
             1 => Some(Codec::Zstd),
+            2 => Some(Codec::Shared),
             _ => None,
         }
     }
@@ -103,6 +113,9 @@ pub struct Header {
     pub meta: Vec<u8>,
     /// How the payload is stored.
     pub codec: Codec,
+    /// Hashes of the blobs that the payload shares with other entries, in order; none unless the codec is
+    /// [`Codec::Shared`].
+    pub shared: Vec<Key>,
     /// Length of this header in the file, in bytes.
     pub header_len: usize,
     /// Length of the payload in the file, in bytes.

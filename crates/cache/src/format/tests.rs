@@ -61,6 +61,30 @@ fn golden() {
     assert_eq!((found, header.codec), (entry(), Codec::Zstd));
 }
 
+/// An entry with something to share, and what it shares.
+fn shared() -> (Entry, Shared) {
+    let payload = [b"{\"cubin\":\"", &text_of(&[0x7f; 7_000])[..], b"\"}"].concat();
+    let entry = Entry { payload, ..entry() };
+    let shared = encode_shared(&key(), &entry).unwrap();
+    (entry, shared)
+}
+
+#[test]
+fn golden_of_an_entry_that_shares() {
+    let golden = include_bytes!("golden-v1-shared.qkv");
+    let (entry, Shared { file, blobs }) = shared();
+    let [(hash, bytes)] = &blobs[..] else { panic!("one kernel") };
+    for bytes_of_file in [&golden[..], &file] {
+        let text = |asked: &Key| Ok(if asked == hash { text_of(bytes) } else { panic!("another blob") });
+        let (header, found) = decode_with(bytes_of_file, Some(&key()), text).unwrap();
+        assert_eq!((&found, header.codec, &header.shared[..]), (&entry, Codec::Shared, &[*hash][..]));
+    }
+    assert!(matches!(decode(golden, None), Err(Rejection::Blob { .. })), "alone it is no entry");
+    // A blob with other bytes than the hash says cannot come from a folder; if it did, the payload's hash finds it.
+    let wrong = decode_with(golden, None, |_| Ok(text_of(&[0x7e; 7_000])));
+    assert_eq!(wrong, Err(Rejection::PayloadChecksum));
+}
+
 /// `cargo test -p qkvault-cache write_golden -- --ignored` writes new golden files, after a deliberate change.
 #[test]
 #[ignore = "writes the golden files"]
@@ -69,6 +93,8 @@ fn write_golden() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/format").join(name);
         std::fs::write(path, encode(&key(), &entry(), codec).unwrap()).unwrap();
     }
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/format/golden-v1-shared.qkv");
+    std::fs::write(path, shared().1.file).unwrap();
 }
 
 #[test]
@@ -89,7 +115,8 @@ fn every_field_has_its_own_rejection() {
         (Cause::FieldLengths, signed(|b| b[at::WHAT_LEN] += 1)),
         (Cause::FieldLengths, signed(|b| b[at::META_LEN] += 1)),
         (Cause::Label, signed(|b| b[FIXED_LEN] = 0xff)),
-        (Cause::Codec, signed(|b| b[at::CODEC] = 2)),
+        (Cause::Codec, signed(|b| b[at::CODEC] = 3)),
+        (Cause::SharedBlobs, signed(|b| b[at::CODEC] = 2)),
         (Cause::PayloadTooLarge, signed(|b| b[at::STORED_LEN + 7] = 1)),
         (Cause::PayloadTooLarge, signed(|b| b[at::PLAIN_LEN + 7] = 1)),
         (Cause::FileLength, signed(|b| b[at::STORED_LEN] += 1)),
@@ -107,7 +134,7 @@ fn every_field_has_its_own_rejection() {
 }
 
 #[test]
-fn entries_that_use_shared_blobs_are_left_to_a_later_version() {
+fn blobs_in_the_list_of_an_entry_that_shares_none_are_rejected() {
     // One reference of 32 bytes before the checksum, its count, and the header's new length.
     let bytes = changed(|b| {
         let len = u32::from_le_bytes(b[at::HEADER_LEN..at::KIND].try_into().unwrap()) as usize;

@@ -1,5 +1,6 @@
 //! `cache`: look at the vault and keep it in order.
 
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use qkvault_cache::{Depth, DiskLimits, EntryKind, Listed, Vault, parse_bytes};
@@ -7,7 +8,8 @@ use qkvault_graph::{Refusal, codec};
 use qkvault_probe::PlanFacts;
 use serde_json::{Value, json};
 
-use super::{Globals, Outcome, open_vault, out};
+use super::target::LibraryArgs;
+use super::{Globals, Outcome, deep, open_vault, out};
 
 /// The commands about the vault.
 #[derive(Debug, clap::Subcommand)]
@@ -28,6 +30,11 @@ pub enum Command {
         /// Headers alone, without reading payloads
         #[arg(long)]
         headers: bool,
+        /// Also compile every plan again with the cuDNN that is found, and compare the kernels inside
+        #[arg(long, conflicts_with = "headers")]
+        deep: bool,
+        #[command(flatten)]
+        library: LibraryArgs,
     },
     /// Delete what is over the limits, oldest first
     Gc {
@@ -58,23 +65,38 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
         Command::Ls => list(globals, &vault.ls().collect::<Vec<_>>()),
         Command::Show { key } => return show(&vault, key),
         Command::Stats => stats(globals, &vault),
-        Command::Verify { headers } => {
+        Command::Verify { headers: _, deep: true, library } => return deep::run(globals, &vault, library),
+        Command::Verify { headers, deep: false, library: _ } => {
             let report = vault.verify(if *headers { Depth::Header } else { Depth::Payload });
             let bad: Vec<Value> = report
                 .bad
                 .iter()
                 .map(|(l, why)| json!({ "key": l.key.to_string(), "path": l.path, "why": why.to_string() }))
                 .collect();
+            let told = |list: &[(PathBuf, _)]| -> Vec<Value> {
+                list.iter().map(|(path, why): &(PathBuf, String)| json!({ "path": path, "why": why })).collect()
+            };
+            let bad_blobs: Vec<_> =
+                report.bad_blobs.iter().map(|(path, why)| (path.clone(), why.to_string())).collect();
             if globals.json {
-                out::json(&json!({ "good": report.good, "good_bytes": report.good_bytes, "bad": bad }));
+                out::json(&json!({
+                    "good": report.good, "good_bytes": report.good_bytes, "bad": bad,
+                    "good_blobs": report.good_blobs, "good_blob_bytes": report.good_blob_bytes,
+                    "bad_blobs": told(&bad_blobs), "unlisted": told(&report.unlisted),
+                }));
             } else {
-                for (listed, why) in &report.bad {
-                    out::line(&format!("BAD {}: {why}", listed.path.display()));
+                let files = report.bad.iter().map(|(listed, why)| (&listed.path, why.to_string()));
+                let files =
+                    files.chain(bad_blobs.iter().chain(&report.unlisted).map(|(path, why)| (path, why.clone())));
+                for (path, why) in files {
+                    out::line(&format!("BAD {}: {why}", path.display()));
                 }
-                let size = out::bytes(report.good_bytes);
-                out::line(&format!("{} good ({size}), {} bad", report.good, report.bad.len()));
+                let size = out::bytes(report.good_bytes + report.good_blob_bytes);
+                let bad = report.bad.len() + bad_blobs.len() + report.unlisted.len();
+                out::line(&format!("{} good ({size}), {bad} bad", report.good));
             }
-            return Ok(if bad.is_empty() { Outcome::Good } else { Outcome::Bad });
+            let sound = bad.is_empty() && bad_blobs.is_empty() && report.unlisted.is_empty();
+            return Ok(if sound { Outcome::Good } else { Outcome::Bad });
         }
         Command::Gc { max_bytes } => {
             let mut limits: DiskLimits = vault.settings().limits;
@@ -84,18 +106,25 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
                 out::json(&json!({
                     "entries": report.entries, "bytes": report.bytes, "evicted": report.evicted,
                     "evicted_bytes": report.evicted_bytes, "leftovers": report.leftovers, "failed": report.failed,
+                    "blobs": report.blobs, "removed_blobs": report.removed_blobs,
+                    "removed_blob_bytes": report.removed_blob_bytes,
                 }));
             } else {
-                let (was, gone) = (out::bytes(report.bytes), out::bytes(report.evicted_bytes));
+                let (was, gone) =
+                    (out::bytes(report.bytes), out::bytes(report.evicted_bytes + report.removed_blob_bytes));
                 out::line(&format!("{} of {} entries deleted ({gone} of {was})", report.evicted, report.entries));
             }
         }
         Command::Clear => {
             let usage = vault.clear()?;
             if globals.json {
-                out::json(&json!({ "entries": usage.entries, "bytes": usage.bytes }));
+                out::json(&json!({ "entries": usage.entries, "bytes": usage.bytes + usage.blob_bytes }));
             } else {
-                out::line(&format!("{} entries deleted ({})", usage.entries, out::bytes(usage.bytes)));
+                out::line(&format!(
+                    "{} entries deleted ({})",
+                    usage.entries,
+                    out::bytes(usage.bytes + usage.blob_bytes)
+                ));
             }
         }
     }
@@ -197,16 +226,18 @@ fn stats(globals: &Globals, vault: &Vault) {
     }
     if globals.json {
         out::json(&json!({
-            "folder": vault.folder(), "entries": usage.entries, "bytes": usage.bytes, "plans": plans,
+            "folder": vault.folder(), "entries": usage.entries, "bytes": usage.bytes, "blobs": usage.blobs,
+            "blob_bytes": usage.blob_bytes, "plans": plans,
             "refusals": refusals, "bad": bad, "quarantined": usage.quarantined, "temporary": usage.temporary,
             "foreign": usage.foreign, "targets": targets,
         }));
         return;
     }
     out::line(&format!(
-        "plans: {plans}, refusals: {refusals}, bad: {bad}; {} in {} files, {} more in quarantine",
-        out::bytes(usage.bytes),
+        "plans: {plans}, refusals: {refusals}, bad: {bad}; {} in {} files and {} shared blobs, {} more in quarantine",
+        out::bytes(usage.bytes + usage.blob_bytes),
         usage.entries,
+        usage.blobs,
         usage.quarantined
     ));
     for (target, n) in targets {

@@ -7,6 +7,7 @@ mod bench;
 mod cache;
 mod clock;
 mod data;
+mod deep;
 mod doctor;
 mod failure;
 mod jobs;
