@@ -69,7 +69,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
 /// Compiles everything that `run.sh` runs, and packs it.
 fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path) -> Result<()> {
     let vault = tempfile::tempdir_in(out)?;
-    let globals = Globals { json: false, vault: Some(vault.path().to_path_buf()) };
+    let globals = Globals { vault: Some(vault.path().to_path_buf()), ..Globals::default() };
     // The variants that `run.sh` asks for: as published, with Stats, and in f16 with Stats.
     for extra in [&[][..], &["--stats"], &["--stats", "--dtype", "f16"]] {
         let mut line: Vec<std::ffi::OsString> = vec!["warm".into(), "--target".into(), args.target.clone().into()];

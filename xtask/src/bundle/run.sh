@@ -25,8 +25,8 @@ else
     for file in models/*.json; do models+=(--model "$file"); done
 fi
 status=0
-./qkvault --vault vault run "${models[@]}" --stats --json >"$results/run-bf16.json" || status=1
-./qkvault --vault vault run "${models[@]}" --stats --dtype f16 --json >"$results/run-f16.json" || status=1
+./qkvault --vault vault run "${models[@]}" --pack vault.qkvpack --stats --json >"$results/run-bf16.json" || status=1
+./qkvault --vault vault run "${models[@]}" --pack vault.qkvpack --stats --dtype f16 --json >"$results/run-f16.json" || status=1
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     python3 sdpa_peer.py "$results/run-bf16.json" >"$results/peer-bf16.json" || status=1
 fi
@@ -34,6 +34,6 @@ python3 - "$results" <<'END' || true
 import json, sys
 for name in ("run-bf16", "run-f16"):
     d = json.load(open(f"{sys.argv[1]}/{name}.json"))
-    print(name, {k: d[k] for k in ("right", "wrong", "refused", "failed")}, {k: v for k, v in d["machine"].items() if k.startswith("median") or k == "builds"})
+    print(name, {k: d[k] for k in ("right", "wrong", "refused", "failed")}, {k: v for k, v in d["machine"].items() if k.startswith("median") or k in ("builds", "pack")})
 END
 exit $status

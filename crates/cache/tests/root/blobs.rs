@@ -11,26 +11,6 @@ use qkvault_cache::{
 
 use super::kit::*;
 
-/// Bytes of a kernel's text in these tests, as in a small real plan.
-const TEXT: usize = 40_000;
-
-/// The nth plan of a family: JSON of its own around the kernel of the family.
-fn member(family: u64, n: u64) -> Entry {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut state = family + 1;
-    let mut text = String::with_capacity(TEXT);
-    while text.len() < TEXT {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        text.push(DIGITS[(state >> 58) as usize] as char);
-    }
-    let own = (0..40)
-        .map(|i| format!("{{\"dim\":[{n},32,{},128],\"stride\":[{i},1]}}", n * 512))
-        .collect::<Vec<_>>()
-        .join(",");
-    let payload = format!("{{\"tensors\":[{own}],\"kernels\":[{{\"cubin\":\"{text}\"}}]}}").into_bytes();
-    Entry { payload, ..plan(n) }
-}
-
 /// A vault that forgets what it read, also of blobs.
 fn forgetful(folder: &Path) -> Vault {
     Vault::open(options(folder).memory(0, 0)).unwrap()

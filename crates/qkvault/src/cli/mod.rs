@@ -21,8 +21,10 @@ mod selftest;
 mod target;
 mod warm;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use qkvault_cache::{Vault, VaultOptions};
 
@@ -37,6 +39,13 @@ pub struct Globals {
     /// The vault's folder (also QKVAULT_CACHE_DIR; default: below the user's cache folder)
     #[arg(long, global = true, value_name = "DIR")]
     pub vault: Option<PathBuf>,
+    /// A remote store that is asked for what the vault lacks and given what is built: an http(s) address, or a folder
+    /// (also QKVAULT_REMOTE; a bearer token is taken from QKVAULT_REMOTE_TOKEN)
+    #[arg(long, global = true, value_name = "ADDRESS|DIR")]
+    pub remote: Option<String>,
+    /// Longest time that one look-up waits for it, in milliseconds (also QKVAULT_REMOTE_DEADLINE_MS; default: 1000)
+    #[arg(long, global = true, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=600_000))]
+    pub remote_deadline_ms: Option<u32>,
 }
 
 /// The commands.
@@ -99,7 +108,7 @@ impl Command {
 /// # Errors
 ///
 /// What is wrong with the words.
-pub fn parse<T: Into<std::ffi::OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
+pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
     #[derive(clap::Parser)]
     #[command(no_binary_name = true)]
     struct Words {
@@ -150,11 +159,35 @@ fn start_log() {
     let _ = log.try_init();
 }
 
-/// The vault that the options name.
+/// The vault that the options name. What they say beats the environment.
 fn open_vault(globals: &Globals) -> anyhow::Result<Vault> {
-    let options = match &globals.vault {
+    let Globals { json: _, vault, remote, remote_deadline_ms } = globals;
+    let options = match vault {
         Some(folder) => VaultOptions::in_folder(folder),
         None => VaultOptions::new(),
     };
+    let given: [(&str, Option<OsString>); 2] = [
+        ("QKVAULT_REMOTE", remote.as_ref().map(Into::into)),
+        ("QKVAULT_REMOTE_DEADLINE_MS", remote_deadline_ms.map(|ms| ms.to_string().into())),
+    ];
+    let options = options.environment(move |name| {
+        let given = given.iter().find(|(given, _)| *given == name).and_then(|(_, value)| value.clone());
+        given.or_else(|| std::env::var_os(name))
+    });
     Ok(Vault::open(options)?)
+}
+
+/// Longest time that a command waits at its end until what it built is in the remote store.
+const FLUSH: Duration = Duration::from_secs(60);
+
+/// Waits for the remote store to take what was built, and says what it did not take.
+fn flush_remote(vault: &Vault) -> Option<String> {
+    let remote = vault.settings().remote.as_ref()?;
+    let done = vault.flush_remote(FLUSH);
+    let stats = vault.stats();
+    let lost = stats.upload_failures + stats.uploads_dropped;
+    let late = if done { String::new() } else { format!(", the rest not within {} s", FLUSH.as_secs()) };
+    (lost > 0 || !done).then(|| {
+        format!("the remote store {} took {} entries and did not take {lost}{late}", remote.location, stats.uploads)
+    })
 }

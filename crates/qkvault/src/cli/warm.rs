@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::jobs::{self, Job, ModelArgs};
 use super::target::{LibraryArgs, TargetArgs};
-use super::{Globals, Outcome, open_vault, out, rejections};
+use super::{Globals, Outcome, flush_remote, open_vault, out, rejections};
 
 /// Options of `warm`.
 #[derive(Debug, clap::Args)]
@@ -106,6 +106,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let count = |status| rows.iter().filter(|r| r.status() == status).count();
     let (built, hits, refused, failed) = (count("built"), count("hit"), count("refused"), count("failed"));
     notes.extend(rejections::note(planner.vault()));
+    notes.extend(flush_remote(planner.vault()));
     if globals.json {
         out::json(&json!({
             "target": target.label(),
@@ -118,6 +119,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
             "failed": failed,
             "unstored": rows.iter().filter(|r| r.unstored().is_some()).count(),
             "rejected": planner.vault().stats().rejected(),
+            "remote_hits": planner.vault().stats().hits_remote,
+            "uploads": planner.vault().stats().uploads,
             "seconds": seconds,
             "notes": notes,
         }));

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::time::{Duration, SystemTime};
 
+use qkvault_cache::{EntryKind, Lookup, Vault, VaultOptions};
+
 use crate::kit::{Place, fields, numbers};
 
 /// A vault with two plans and a refusal.
@@ -41,11 +43,9 @@ fn what_is_kept_is_listed_shown_and_counted() {
         assert_eq!(&shown, entry);
     }
     let (_, stats) = place.json("cache stats");
-    fields(
-        &stats,
-        &["folder", "entries", "bytes", "plans", "refusals", "bad", "quarantined", "temporary", "foreign", "targets"],
-    );
-    assert_eq!(numbers(&stats, ["plans", "refusals", "bad"]), [2, 2, 0]);
+    let names = ["folder", "entries", "bytes", "blobs", "blob_bytes", "plans", "refusals", "bad"];
+    fields(&stats, &[&names[..], &["quarantined", "temporary", "foreign", "targets"]].concat());
+    assert_eq!(numbers(&stats, ["plans", "refusals", "bad", "blobs"]), [2, 2, 0, 2]);
     assert!(place.run("cache stats").good().contains("plans: 2, refusals: 2, bad: 0"));
     for depth in ["", "--headers"] {
         let (code, report) = place.json(&format!("cache verify {depth}"));
@@ -55,6 +55,46 @@ fn what_is_kept_is_listed_shown_and_counted() {
 
     place.run("cache show zz").failed(1, &["zz", "cache ls"]);
     place.run("cache show").failed(2, &["KEY"]);
+}
+
+/// A plan whose checksums are right and whose kernel is another one: what a deep check is for.
+#[test]
+fn a_deep_check_compiles_again_and_finds_a_kernel_that_was_changed() {
+    let Some(place) = filled() else { return };
+    let deep = "cache verify --deep";
+    let (code, report) = place.json(deep);
+    fields(&report, &["cudnn", "entries", "same", "skipped", "different", "failed", "bad"]);
+    assert_eq!(
+        (code, numbers(&report, ["same", "skipped", "different", "failed", "bad"])),
+        (0, [2, 2, 0, 0, 0]),
+        "{report:#}"
+    );
+    let text = place.run(deep);
+    assert_eq!(text.good().lines().count(), 5, "one line per entry, and the counts: {}", text.out);
+
+    let vault = Vault::open(VaultOptions::in_folder(place.path("")).without_environment()).unwrap();
+    let plan = vault.ls().find(|l| l.header.as_ref().is_ok_and(|h| h.kind == EntryKind::Plan)).unwrap().key;
+    let Lookup::Hit(entry) = vault.get(&plan) else { panic!("it is there") };
+    let mut changed = (*entry).clone();
+    let at = changed.payload.windows(5).position(|text| text == b"f0VMR").unwrap() + 20_000;
+    changed.payload[at] = if changed.payload[at] == b'A' { b'B' } else { b'A' };
+    vault.put(&plan, changed).unwrap();
+    assert_eq!(place.json("cache verify").0, 0, "nothing but a compiler can tell");
+    let (code, report) = place.json(deep);
+    assert_eq!((code, numbers(&report, ["same", "different"])), (1, [1, 1]), "{report:#}");
+    assert!(
+        report["entries"].to_string().contains("its kernels are not those that cuDNN 9.27.0 compiles"),
+        "{report:#}"
+    );
+
+    // A good plan under the key of another, with the header put right.
+    let other =
+        vault.ls().find(|l| l.key != plan && l.header.as_ref().is_ok_and(|h| h.kind == EntryKind::Plan)).unwrap().key;
+    let Lookup::Hit(good) = vault.get(&other) else { panic!("it is there") };
+    vault.put(&plan, (*good).clone()).unwrap();
+    let (code, report) = place.json(deep);
+    assert_eq!((code, numbers(&report, ["same", "different"])), (1, [1, 1]), "{report:#}");
+    place.run("cache verify --deep --headers").failed(2, &["--headers"]);
 }
 
 /// The first of several keys was shown, whichever was meant.
@@ -74,7 +114,8 @@ fn digits_that_several_keys_begin_with_are_not_enough() {
 fn gc_keeps_what_was_used_of_late_and_clear_keeps_nothing() {
     let Some(place) = filled() else { return };
     let (code, report) = place.json("cache gc --max-bytes 0");
-    fields(&report, &["entries", "bytes", "evicted", "evicted_bytes", "leftovers", "failed"]);
+    let names = ["entries", "bytes", "evicted", "evicted_bytes", "leftovers", "failed"];
+    fields(&report, &[&names[..], &["blobs", "removed_blobs", "removed_blob_bytes"]].concat());
     // Nothing was evicted, because 0 means no limit; and because all of it was written just now.
     assert_eq!((code, &report["evicted"]), (0, &0.into()), "{report:#}");
     assert_eq!(place.json("cache gc --max-bytes 1").1["evicted"], 0);

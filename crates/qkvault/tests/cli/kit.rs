@@ -99,7 +99,7 @@ impl Place {
         }
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
         command.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--vault").arg(vault).args(words.split_whitespace());
-        let compiles = ["warm", "doctor"].iter().any(|c| words.split_whitespace().any(|w| w == *c));
+        let compiles = ["warm", "doctor", "--deep"].iter().any(|c| words.split_whitespace().any(|w| w == *c));
         if compiles && !words.contains("--cudnn") {
             command.args(&self.cudnn);
         }

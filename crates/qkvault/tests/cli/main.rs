@@ -11,4 +11,5 @@ mod kit;
 mod models;
 mod others;
 mod packs;
+mod remotes;
 mod warm;

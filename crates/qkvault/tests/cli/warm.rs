@@ -9,8 +9,20 @@ use crate::kit::{Place, fields, numbers, say};
 
 const LLAMA: &str = "--model ../../models/llama-3.1-8b.json";
 
-const TOP: [&str; 12] = [
-    "target", "cudnn", "vault", "plans", "built", "hits", "refused", "failed", "unstored", "rejected", "seconds",
+const TOP: [&str; 14] = [
+    "target",
+    "cudnn",
+    "vault",
+    "plans",
+    "built",
+    "hits",
+    "refused",
+    "failed",
+    "unstored",
+    "rejected",
+    "seconds",
+    "remote_hits",
+    "uploads",
     "notes",
 ];
 

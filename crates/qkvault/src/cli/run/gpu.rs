@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cudarc::driver::CudaStream;
-use qkvault_cache::{Mode, Vault, VaultOptions};
+use qkvault_cache::{Mode, Source, Vault, VaultOptions};
 use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadError, LoadedPlan, PrepareError, Session, SessionOptions};
 use qkvault_graph::expr::library;
@@ -14,11 +14,12 @@ use qkvault_reference::{Buffer, Inputs, Tolerance, View, compare_rows, forward_r
 use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
 
+use super::pack::Pack;
 use super::{Args, Row};
 use crate::cli::clock::{self, Round, median};
 use crate::cli::jobs::Job;
 use crate::cli::memory::{Failure, Memory, failed};
-use crate::cli::{Globals, open_vault, out, rejections};
+use crate::cli::{Globals, flush_remote, open_vault, out, rejections};
 
 pub(super) fn run(
     globals: &Globals,
@@ -29,14 +30,16 @@ pub(super) fn run(
 ) -> anyhow::Result<(Value, Vec<Row>)> {
     let search: Search = args.library.search()?;
     let library = Library::open(&search)?;
-    let compiler = if args.build { Some(Compiler::open(&search)?) } else { None };
+    let compiler = if args.build || args.unforeseen { Some(Compiler::open(&search)?) } else { None };
+    let pack = args.pack.as_deref().map(Pack::read).transpose()?;
     let options = SessionOptions { workspace_budget: args.workspace_budget, ..SessionOptions::default() };
     let session = Session::with_options(device, &library, options)?;
-    let planner = Planner::new(open_vault(globals)?, compiler);
+    let vault = if args.unforeseen { Vault::in_memory(VaultOptions::new()) } else { open_vault(globals)? };
+    let planner = Planner::new(vault, compiler);
     let stream = device.context().new_stream()?;
     let target = session.target()?;
     let loads = load_times(args, policy, jobs, &session, &planner);
-    let rows = jobs
+    let rows: Vec<Row> = jobs
         .iter()
         .map(|job| match &job.attention {
             Err(refusal) => Row::failed(job, "refused", refusal.to_string()),
@@ -52,12 +55,17 @@ pub(super) fn run(
     if let Some(text) = rejections::note(planner.vault()) {
         out::note(&format!("note: {text}"));
     }
+    if let Some(text) = flush_remote(planner.vault()) {
+        out::note(&format!("note: {text}"));
+    }
     let of = |which: fn(&Load) -> f64| median(&mut loads.iter().map(which).collect::<Vec<_>>());
     let machine = json!({
         "where": "gpu", "device": device.name(), "uuid": device.uuid(), "target": target.label(),
         "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(), "cudnn_path": library.path(),
         "driver": target.device.driver_ver, "vault": planner.vault().folder(),
-        "builds": stats.builds, "disk_hits": stats.hits(),
+        "builds": stats.builds, "disk_hits": stats.hits(), "rejected": stats.rejected(),
+        "unforeseen": args.unforeseen, "median_first_launch_ms": median(&mut numbers(&rows, "first_launch_ms")),
+        "pack": pack.map(|pack| pack.record(&rows, stats.builds)),
         "median_vault_ms": of(|l| l.vault_ms), "median_load_ms": of(|l| l.load_ms),
         "median_vault_and_load_ms": of(|l| l.vault_ms + l.load_ms),
     });
@@ -92,14 +100,22 @@ impl Run<'_> {
         inputs.set_f32(Role::Scale, self.job.uses[0].scale);
         self.slopes(&mut inputs);
         let mut memory = Memory::upload(self.stream, self.attention, plan, &inputs)?;
-        let times = {
+        // The data is not what is timed: a service has its own on the device already.
+        self.stream.synchronize().map_err(failed)?;
+        let launching = Instant::now();
+        let (first_launch_ms, times) = {
             let mut bound = memory.bind(plan, &inputs, self.stream)?;
             bound.launch(self.stream).map_err(failed)?;
-            self.time(&mut bound)?
+            self.stream.synchronize().map_err(failed)?;
+            let first_launch_ms = prepare_ms + launching.elapsed().as_secs_f64() * 1e3;
+            (first_launch_ms, self.time(&mut bound)?)
         };
         self.stream.synchronize().map_err(failed)?;
         let checks = self.check(&inputs, &memory)?;
-        Ok(self.tell(plan, prepare_ms, &checks, &times))
+        let mut row = self.tell(plan, prepare_ms, &checks, &times);
+        row.facts["first_launch_ms"] = first_launch_ms.into();
+        row.facts["built"] = (prepared.answer.source == Source::Built).into();
+        Ok(row)
     }
 
     /// ALiBi's slopes are the usual ones, not random: a model's attention is run as the model would.
@@ -218,6 +234,11 @@ impl Run<'_> {
             why: (!why.is_empty()).then(|| why.join("\n")),
         }
     }
+}
+
+/// A number of every row that has it.
+fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
+    rows.iter().filter_map(|row| row.facts[name].as_f64()).collect()
 }
 
 /// How often each plan is loaded, for medians.

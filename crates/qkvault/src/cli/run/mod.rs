@@ -3,6 +3,9 @@
 
 mod cpu;
 mod gpu;
+mod pack;
+
+use std::path::PathBuf;
 
 use qkvault_graph::model::Phase;
 use qkvault_graph::{Layer, Policy, Reason, Refusal};
@@ -23,6 +26,13 @@ pub struct Args {
     /// Compile what is not in the vault, instead of telling that it is missing
     #[arg(long)]
     build: bool,
+    /// Use no stored plan and store none: every attention is compiled as if nobody had foreseen it, and the time from
+    /// asking for it to the end of its first launch is told
+    #[arg(long, conflicts_with_all = ["cpu", "pack"])]
+    unforeseen: bool,
+    /// The pack that the vault was unpacked from: the record then tells how many of its plans were served
+    #[arg(long, value_name = "FILE", conflicts_with = "cpu")]
+    pack: Option<PathBuf>,
     /// Use the CPU even if there is a GPU
     #[arg(long)]
     cpu: bool,
@@ -45,7 +55,7 @@ pub struct Args {
 
 impl Args {
     fn build_policy(&self) -> BuildPolicy {
-        if self.build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly }
+        if self.build || self.unforeseen { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly }
     }
 }
 
