@@ -82,7 +82,8 @@ fn family(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = VaultOptions::in_folder(folder.path()).without_environment().durable(false);
     // Room for the kernel, and for one plan at a time.
-    let vaults = [("first of a family", options.clone().memory(0, 0)), ("further of a family", options.memory(1, 1 << 20))];
+    let vaults =
+        [("first of a family", options.clone().memory(0, 0)), ("further of a family", options.memory(1, 1 << 20))];
     for (name, options) in vaults {
         let vault = Vault::open(options).expect("a temporary folder can be used");
         for n in 0..64 {

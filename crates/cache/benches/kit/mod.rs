@@ -23,7 +23,8 @@ pub(crate) fn member(n: u64, len: usize) -> Entry {
         if own.len() >= len / 6 {
             break;
         }
-        let one = format!("{{\"name\":\"{tensor}\",\"dim\":[{n},32,{},128],\"stride\":[{},{n},1]}},", n * 512, n * tensor);
+        let one =
+            format!("{{\"name\":\"{tensor}\",\"dim\":[{n},32,{},128],\"stride\":[{},{n},1]}},", n * 512, n * tensor);
         own.push_str(&one);
     }
     let payload = format!("{{\"tensors\":[{own}],\"kernels\":[{{\"cubin\":\"{kernel}\"}}]}}").into_bytes();

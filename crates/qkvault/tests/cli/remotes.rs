@@ -34,7 +34,7 @@ fn a_remote_that_never_answers_costs_no_more_than_the_stated_time() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
-    let place = place.set("QKVAULT_REMOTE_TOKEN", "a token");
+    let place = place.set("QKVAULT_REMOTE_TOKEN", "a-token");
     let started = Instant::now();
     let (code, report) = place.json(&format!("--remote {address} --remote-deadline-ms 200 {WARM}"));
     let seconds = started.elapsed().as_secs_f64();
