@@ -24,7 +24,7 @@ fn what_is_warmed_on_one_machine_is_found_on_another() {
     let (code, report) = to.json(&warm);
     assert_eq!((code, numbers(&report, ["built", "hits", "remote_hits", "uploads"])), (0, [0, 1, 1, 0]), "{report:#}");
     // By the environment, and the vault has kept it.
-    let to = to.set("QKVAULT_REMOTE", &from.path("nothing here").display().to_string());
+    let to = to.set("QKVAULT_REMOTE", from.path("nothing here").display().to_string());
     assert_eq!(numbers(&to.json(WARM).1, ["built", "hits", "remote_hits"]), [0, 1, 0]);
 }
 
