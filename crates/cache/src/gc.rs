@@ -79,7 +79,9 @@ impl Vault {
                     report.bytes += bytes;
                 }
                 Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, now)),
-                Found::Blob(..) | Found::Foreign | Found::Unlisted(..) => {}
+                // Entries that nobody has seen may need any of the blobs.
+                Found::Unlisted(..) => shares.keep_all(),
+                Found::Blob(..) | Found::Foreign => {}
             }
         }
         report.leftovers += remove_stale_locks(folder, now);

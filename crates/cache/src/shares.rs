@@ -41,6 +41,11 @@ impl Shares {
         shares
     }
 
+    /// Not every entry is known: no blob is removed.
+    pub(crate) fn keep_all(&mut self) {
+        self.whole = false;
+    }
+
     /// Reads which blobs each entry refers to, if there are any blobs.
     pub(crate) fn read(&mut self, folder: &Folder, entries: &[Candidate]) {
         if self.blobs.is_empty() {

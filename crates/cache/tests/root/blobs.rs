@@ -187,6 +187,29 @@ fn gc_removes_a_blob_with_its_last_entry_and_counts_its_bytes() {
     assert!(blob_files(folder.path()).is_empty());
 }
 
+/// Entries in a part that cannot be read may need any blob.
+#[test]
+fn gc_keeps_every_blob_when_it_cannot_see_every_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let vault = forgetful(folder.path());
+    vault.put(&key(1), member(0, 1)).unwrap();
+    // Its header cannot be read for a reason that says nothing about it: others can write to it.
+    let path = file_of(folder.path(), &key(1));
+    let clock: Clock = Arc::new(|| SystemTime::now() + Duration::from_secs(1800));
+    let later = Vault::open(options(folder.path()).memory(0, 0).clock(clock)).unwrap();
+    let limits = DiskLimits { max_bytes: None, ..DiskLimits::default() };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(later.gc(&limits).unwrap().removed_blobs, 0);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    assert_eq!(*forgetful(folder.path()).get_or_build(&key(1), never).unwrap().entry, member(0, 1));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(later.gc(&limits).unwrap().removed_blobs, 1);
+}
+
 /// A collector of another host, whose clock is half an hour ahead, removes what no entry needs while writers come and go.
 #[test]
 fn writers_and_collectors_never_part_an_entry_from_its_blob() {

@@ -1,6 +1,5 @@
 //! `cache`: look at the vault and keep it in order.
 
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 use qkvault_cache::{Depth, DiskLimits, EntryKind, Listed, Vault, parse_bytes};
@@ -66,38 +65,7 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
         Command::Show { key } => return show(&vault, key),
         Command::Stats => stats(globals, &vault),
         Command::Verify { headers: _, deep: true, library } => return deep::run(globals, &vault, library),
-        Command::Verify { headers, deep: false, library: _ } => {
-            let report = vault.verify(if *headers { Depth::Header } else { Depth::Payload });
-            let bad: Vec<Value> = report
-                .bad
-                .iter()
-                .map(|(l, why)| json!({ "key": l.key.to_string(), "path": l.path, "why": why.to_string() }))
-                .collect();
-            let told = |list: &[(PathBuf, _)]| -> Vec<Value> {
-                list.iter().map(|(path, why): &(PathBuf, String)| json!({ "path": path, "why": why })).collect()
-            };
-            let bad_blobs: Vec<_> =
-                report.bad_blobs.iter().map(|(path, why)| (path.clone(), why.to_string())).collect();
-            if globals.json {
-                out::json(&json!({
-                    "good": report.good, "good_bytes": report.good_bytes, "bad": bad,
-                    "good_blobs": report.good_blobs, "good_blob_bytes": report.good_blob_bytes,
-                    "bad_blobs": told(&bad_blobs), "unlisted": told(&report.unlisted),
-                }));
-            } else {
-                let files = report.bad.iter().map(|(listed, why)| (&listed.path, why.to_string()));
-                let files =
-                    files.chain(bad_blobs.iter().chain(&report.unlisted).map(|(path, why)| (path, why.clone())));
-                for (path, why) in files {
-                    out::line(&format!("BAD {}: {why}", path.display()));
-                }
-                let size = out::bytes(report.good_bytes + report.good_blob_bytes);
-                let bad = report.bad.len() + bad_blobs.len() + report.unlisted.len();
-                out::line(&format!("{} good ({size}), {bad} bad", report.good));
-            }
-            let sound = bad.is_empty() && bad_blobs.is_empty() && report.unlisted.is_empty();
-            return Ok(if sound { Outcome::Good } else { Outcome::Bad });
-        }
+        Command::Verify { headers, deep: false, library: _ } => return Ok(verify(globals, &vault, *headers)),
         Command::Gc { max_bytes } => {
             let mut limits: DiskLimits = vault.settings().limits;
             limits.max_bytes = max_bytes.or(limits.max_bytes);
@@ -129,6 +97,32 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
         }
     }
     Ok(Outcome::Good)
+}
+
+/// Checks every file; good if all are.
+fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
+    let report = vault.verify(if headers { Depth::Header } else { Depth::Payload });
+    let entries = report.bad.iter().map(|(listed, why)| (&listed.path, Some(listed.key), why.to_string()));
+    let blobs = report.bad_blobs.iter().map(|(path, why)| (path, None, why.to_string()));
+    let folders = report.unlisted.iter().map(|(path, why)| (path, None, why.clone()));
+    let bad: Vec<_> = entries.chain(blobs).chain(folders).collect();
+    if globals.json {
+        let list: Vec<Value> = bad
+            .iter()
+            .map(|(path, key, why)| json!({ "key": key.map(|key| key.to_string()), "path": path, "why": why }))
+            .collect();
+        out::json(&json!({
+            "good": report.good, "good_bytes": report.good_bytes, "good_blobs": report.good_blobs,
+            "good_blob_bytes": report.good_blob_bytes, "bad": list,
+        }));
+    } else {
+        for (path, _, why) in &bad {
+            out::line(&format!("BAD {}: {why}", path.display()));
+        }
+        let size = out::bytes(report.good_bytes + report.good_blob_bytes);
+        out::line(&format!("{} good ({size}), {} bad", report.good, bad.len()));
+    }
+    if bad.is_empty() { Outcome::Good } else { Outcome::Bad }
 }
 
 /// Everything known of the entry whose key begins so; a refusal with its reasons.
