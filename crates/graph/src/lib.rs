@@ -41,6 +41,7 @@ mod operands;
 pub mod random;
 mod reason;
 mod role;
+pub mod serving;
 mod storage;
 mod summary;
 mod target;

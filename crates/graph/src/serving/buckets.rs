@@ -1,0 +1,254 @@
+//! The set of plans of a policy, and which of them a step runs on.
+
+use serde::{Deserialize, Serialize};
+
+use super::policy::ServePolicy;
+use crate::Refusal;
+
+/// What a plan of the set is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepKind {
+    /// One new token in each sequence: dense queries.
+    Decode,
+    /// Any number of new tokens in each sequence, one included: packed queries.
+    Mixed,
+}
+
+/// Sizes of one plan of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Bucket {
+    /// What it is for.
+    pub kind: StepKind,
+    /// Most sequences.
+    pub batch: i64,
+    /// Most new tokens of a sequence.
+    pub queries: i64,
+    /// Most keys of a sequence.
+    pub keys: i64,
+    /// Room of packed buffers, in tokens; no part of a plan's key.
+    pub tokens: i64,
+}
+
+/// Sizes of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StepSize {
+    /// Sequences.
+    pub sequences: i64,
+    /// New tokens of the sequence that has most.
+    pub queries: i64,
+    /// Keys of the sequence that has most.
+    pub keys: i64,
+}
+
+/// The plans of a policy: a grid of batch, queries and keys for mixed steps, one of batch and keys for decodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    policy: ServePolicy,
+    batch: Vec<i64>,
+    queries: Vec<i64>,
+    keys: Vec<i64>,
+}
+
+/// Sizes from the largest down, each the one before divided by the growth and rounded up, until there is no smaller one to
+/// make; smallest first.
+fn line(most: i64, least: i64, growth: Option<u32>) -> Vec<i64> {
+    let mut sizes = vec![most];
+    if let Some(growth) = growth.map(i64::from) {
+        let mut size = most;
+        while size > least {
+            size = ((size - 1) / growth + 1).max(least);
+            sizes.push(size);
+        }
+    }
+    sizes.reverse();
+    sizes
+}
+
+impl Buckets {
+    /// The set of a policy.
+    ///
+    /// # Errors
+    ///
+    /// Every reason why it is none.
+    pub fn new(policy: &ServePolicy) -> Result<Buckets, Refusal> {
+        let policy = policy.checked()?;
+        let ServePolicy { batch, queries, keys, tokens: _, least_batch, least_queries, least_keys, growth } = policy;
+        Ok(Buckets {
+            policy,
+            batch: line(batch, least_batch, growth.batch),
+            queries: line(queries, least_queries, growth.queries),
+            keys: line(keys, least_keys, growth.keys),
+        })
+    }
+
+    /// The policy that it is of.
+    #[must_use]
+    pub const fn policy(&self) -> &ServePolicy {
+        &self.policy
+    }
+
+    /// How many plans there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.decodes() * (1 + self.queries.len())
+    }
+
+    /// Whether there is none, which is never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn decodes(&self) -> usize {
+        self.batch.len() * self.keys.len()
+    }
+
+    /// A plan of the set.
+    ///
+    /// # Panics
+    ///
+    /// When there is none of this number.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Bucket {
+        assert!(at < self.len(), "plan {at} of {}", self.len());
+        let grid = at % self.decodes();
+        let (batch, keys) = (self.batch[grid / self.keys.len()], self.keys[grid % self.keys.len()]);
+        let (kind, queries) = match at / self.decodes() {
+            0 => (StepKind::Decode, 1),
+            n => (StepKind::Mixed, self.queries[n - 1].min(keys)),
+        };
+        let tokens = self.policy.tokens.min(batch.saturating_mul(queries)).max(batch);
+        Bucket { kind, batch, queries, keys, tokens }
+    }
+
+    /// Every plan of the set, decodes first.
+    pub fn iter(&self) -> impl Iterator<Item = Bucket> {
+        (0..self.len()).map(|at| self.get(at))
+    }
+
+    /// The smallest plan that a step runs on; nothing for a step outside the ranges. No memory is allocated and nothing compared
+    /// but a few numbers.
+    #[must_use]
+    pub fn pick(&self, step: StepSize) -> Option<usize> {
+        let StepSize { sequences, queries, keys } = step;
+        let kind = if queries <= 1 { StepKind::Decode } else { StepKind::Mixed };
+        self.pick_as(kind, sequences, queries, keys)
+    }
+
+    /// The smallest mixed plan that a step runs on, for a set whose decodes could not be compiled.
+    #[must_use]
+    pub fn pick_mixed(&self, step: StepSize) -> Option<usize> {
+        let StepSize { sequences, queries, keys } = step;
+        self.pick_as(StepKind::Mixed, sequences, queries, keys)
+    }
+
+    fn pick_as(&self, kind: StepKind, sequences: i64, queries: i64, keys: i64) -> Option<usize> {
+        let at =
+            |line: &[i64], size: i64| Some(line.partition_point(|&most| most < size)).filter(|&at| at < line.len());
+        let grid = at(&self.batch, sequences)? * self.keys.len() + at(&self.keys, keys)?;
+        Some(match kind {
+            StepKind::Decode => grid,
+            StepKind::Mixed => grid + self.decodes() * (1 + at(&self.queries, queries)?),
+        })
+    }
+
+    /// How many times more scores a plan has room for than a step has, were every sequence as long as its longest: 1 is none to
+    /// waste. What of it costs time is another matter, see `docs/results`: kernels skip tiles beyond the lengths.
+    #[must_use]
+    pub fn padding(&self, step: StepSize, at: usize) -> f64 {
+        let Bucket { kind: _, batch, queries, keys, tokens: _ } = self.get(at);
+        let area = |b: i64, q: i64, k: i64| b.max(1) as f64 * q.max(1) as f64 * k.max(1) as f64;
+        area(batch, queries, keys) / area(step.sequences, step.queries, step.keys)
+    }
+
+    /// The most that [`Buckets::padding`] can be for a step no smaller than the smallest plan; nothing where a size has one plan
+    /// for its whole range.
+    #[must_use]
+    pub fn bound(&self, kind: StepKind) -> Option<f64> {
+        let growth = self.policy.growth;
+        let queries = match kind {
+            StepKind::Decode => Some(1),
+            StepKind::Mixed => growth.queries,
+        };
+        Some(f64::from(growth.batch?) * f64::from(queries?) * f64::from(growth.keys?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::policy::Growth;
+    use super::*;
+
+    fn policies() -> impl Strategy<Value = ServePolicy> {
+        let growth = || prop::option::weighted(0.8, 2..6_u32);
+        let least = (1..9_i64, 1..200_i64, 1..3000_i64);
+        ((1..300_i64, 1..9000_i64, 0..100_000_i64), least, (growth(), growth(), growth())).prop_map(
+            |((batch, queries, more), (least_batch, least_queries, least_keys), (gb, gq, gk))| ServePolicy {
+                batch,
+                queries,
+                keys: queries + more,
+                tokens: batch + queries,
+                least_batch,
+                least_queries,
+                least_keys,
+                growth: Growth { batch: gb, queries: gq, keys: gk },
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn p13_every_step_in_range_has_a_plan_that_holds_it_and_wastes_no_more_than_is_said(
+            policy in policies(), sizes in (0.0..1.0_f64, 0.0..1.0_f64, 0.0..1.0_f64), decode in any::<bool>(),
+        ) {
+            let buckets = Buckets::new(&policy).expect("sound");
+            let within = |most: i64, x: f64| 1 + ((most - 1) as f64 * x) as i64;
+            let queries = if decode { 1 } else { within(policy.queries, sizes.1) };
+            let keys = within(policy.keys, sizes.2).max(queries);
+            let step = StepSize { sequences: within(policy.batch, sizes.0), queries, keys };
+            let at = buckets.pick(step).expect("within the ranges");
+            let bucket = buckets.get(at);
+            prop_assert!(bucket.batch >= step.sequences && bucket.queries >= step.queries && bucket.keys >= step.keys);
+            prop_assert_eq!(bucket.kind == StepKind::Decode, queries == 1);
+            // No plan of the kind is smaller and holds it.
+            for other in buckets.iter().filter(|other| other.kind == bucket.kind) {
+                let holds = other.batch >= step.sequences && other.queries >= step.queries && other.keys >= step.keys;
+                prop_assert!(!holds || (other.batch, other.keys) >= (bucket.batch, bucket.keys)
+                    || other.batch >= bucket.batch && other.keys >= bucket.keys && other.queries >= bucket.queries);
+            }
+            let small = step.sequences < policy.least_batch.min(policy.batch)
+                || (queries > 1 && queries < policy.least_queries.min(policy.queries))
+                || step.keys < policy.least_keys.min(policy.keys);
+            if let Some(bound) = buckets.bound(bucket.kind).filter(|_| !small) {
+                prop_assert!(buckets.padding(step, at) <= bound, "{} over {bound}", buckets.padding(step, at));
+            }
+            // A decode may run as a mixed step too.
+            let mixed = buckets.get(buckets.pick_mixed(step).expect("within the ranges"));
+            prop_assert!(mixed.kind == StepKind::Mixed && mixed.batch >= step.sequences && mixed.keys >= step.keys);
+        }
+
+        #[test]
+        fn steps_out_of_range_have_none(policy in policies()) {
+            let buckets = Buckets::new(&policy).expect("sound");
+            let most = StepSize { sequences: policy.batch, queries: policy.queries, keys: policy.keys };
+            prop_assert!(buckets.pick(most).is_some());
+            prop_assert_eq!(buckets.pick(StepSize { sequences: policy.batch + 1, ..most }), None);
+            prop_assert_eq!(buckets.pick(StepSize { keys: policy.keys + 1, ..most }), None);
+            if policy.queries > 1 {
+                prop_assert_eq!(buckets.pick(StepSize { queries: policy.queries + 1, ..most }), None);
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_set_is_small() {
+        let buckets = Buckets::new(&ServePolicy::default()).expect("sound");
+        assert!(buckets.len() <= 64, "{}", buckets.len());
+        let wrong = ServePolicy { queries: 9, keys: 8, tokens: 1, ..ServePolicy::default() };
+        let refusal = Buckets::new(&wrong).expect_err("contradicts itself");
+        assert!(refusal.has("serve.queries") && refusal.has("serve.tokens"));
+    }
+}

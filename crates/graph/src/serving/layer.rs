@@ -1,0 +1,128 @@
+//! A layer that is served: everything of its attention but the sizes that change from step to step.
+
+use serde::{Deserialize, Serialize};
+
+use super::buckets::{Bucket, StepKind};
+use crate::{Attention, Band, Corner, DType, Refusal, ScoreExpr, Tensor, Valid, validate};
+
+/// Order of the rows of a page and of its heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PageLayout {
+    /// (page, row, head, hidden).
+    #[default]
+    Nhd,
+    /// (page, head, row, hidden).
+    Hnd,
+}
+
+/// A layer that is served over paged keys and values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServeLayer {
+    /// Query heads.
+    pub heads: i64,
+    /// Key and value heads.
+    pub kv_heads: i64,
+    /// Hidden size of Q and K.
+    pub d_qk: i64,
+    /// Hidden size of V and O.
+    pub d_v: i64,
+    /// Element type.
+    pub dtype: DType,
+    /// Pages of the pool; part of every plan.
+    pub pages: i64,
+    /// Rows of a page.
+    pub page_size: i64,
+    /// Order of rows and heads in a page.
+    pub layout: PageLayout,
+    /// Whether V is the first part of K's rows, as in the compressed cache of multi-head latent attention.
+    pub values_in_keys: bool,
+    /// Keys that a query sees, its own included.
+    pub window: Option<i64>,
+    /// What is done to scores.
+    pub score: Option<ScoreExpr>,
+    /// Whether a learnable logit joins the softmax.
+    pub sink: bool,
+    /// Whether the log-sum-exp is put out too.
+    pub stats: bool,
+}
+
+impl ServeLayer {
+    /// A plain causal layer of (query heads, key/value heads) and (hidden of Q and K, of V), over a pool of pages.
+    #[must_use]
+    pub const fn new(
+        (heads, kv_heads): (i64, i64),
+        (d_qk, d_v): (i64, i64),
+        dtype: DType,
+        pages: i64,
+        page_size: i64,
+    ) -> ServeLayer {
+        ServeLayer {
+            heads,
+            kv_heads,
+            d_qk,
+            d_v,
+            dtype,
+            pages,
+            page_size,
+            layout: PageLayout::Nhd,
+            values_in_keys: false,
+            window: None,
+            score: None,
+            sink: false,
+            stats: false,
+        }
+    }
+
+    /// The attention of a plan: queries dense for a decode, else packed; keys and values paged; causal with the last query at the
+    /// last key.
+    ///
+    /// # Errors
+    ///
+    /// Every problem of the layer with these sizes.
+    pub fn attention(&self, bucket: &Bucket) -> Result<Valid, Refusal> {
+        let ServeLayer { heads, kv_heads, d_qk, d_v, dtype, pages, page_size, layout, .. } = *self;
+        let ServeLayer { values_in_keys, window, score, sink, stats, .. } = self;
+        let Bucket { kind, batch, queries, keys, tokens } = *bucket;
+        let rows = |d| match kind {
+            StepKind::Decode => Tensor::bshd(batch, heads, 1, d, dtype),
+            StepKind::Mixed => Tensor::thd(batch, heads, queries, d, tokens, dtype),
+        };
+        let pool = |d| match layout {
+            PageLayout::Nhd => Tensor::paged_nhd(batch, kv_heads, keys, d, pages, page_size, dtype),
+            PageLayout::Hnd => Tensor::paged_hnd(batch, kv_heads, keys, d, pages, page_size, dtype),
+        };
+        let k = pool(d_qk);
+        let v = if *values_in_keys { Tensor { dims: [batch, kv_heads, keys, d_v], ..k } } else { pool(d_v) };
+        let band = Band { corner: Corner::BottomRight, left: *window, right: Some(0) };
+        let mut a = Attention::forward(rows(d_qk), k, v, rows(d_v)).with_lengths().with_band(band);
+        a.score.clone_from(score);
+        a.sink = *sink;
+        a.outputs.stats = *stats;
+        validate(a)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Buckets, ServePolicy};
+    use super::*;
+    use crate::Storage;
+
+    #[test]
+    fn every_plan_of_a_set_is_a_sound_attention_of_its_own_sizes() {
+        let mut layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 1000, 64);
+        layer.layout = PageLayout::Hnd;
+        layer.window = Some(4096);
+        let buckets = Buckets::new(&ServePolicy::default()).expect("sound");
+        for bucket in buckets.iter() {
+            let a = layer.attention(&bucket).unwrap_or_else(|e| panic!("{bucket:?}: {e}"));
+            assert_eq!((a.batch(), a.seq()), (bucket.batch, (bucket.queries, bucket.keys)));
+            assert_eq!(matches!(a.q.storage, Storage::Packed { .. }), bucket.kind == StepKind::Mixed);
+            assert_eq!(a.k.storage, Storage::Paged { pages: 1000, page_size: 64 });
+        }
+        let latent = ServeLayer { values_in_keys: true, ..ServeLayer::new((16, 1), (576, 512), DType::BF16, 9, 64) };
+        let a = latent.attention(&buckets.get(0)).expect("sound");
+        assert_eq!((a.k.strides, a.hidden()), (a.v.strides, (576, 512)));
+    }
+}

@@ -1,0 +1,28 @@
+//! Plans for serving: an attention whose sizes change at every step, and the small set of plans that any step runs on.
+//!
+//! Baked into a plan are the most sequences, the most queries and the most keys of one, and the pool of pages. Everything else is
+//! data: lengths, offsets, tables. So a set of plans is a grid of those three sizes, a step takes the smallest that holds it, and
+//! what it is padded by is bounded by how far apart the grid's lines are.
+//!
+//! ```
+//! use qkvault_graph::DType;
+//! use qkvault_graph::serving::{Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
+//!
+//! let policy = ServePolicy { batch: 64, queries: 2048, keys: 32_768, ..ServePolicy::default() };
+//! let buckets = Buckets::new(&policy)?;
+//! let step = StepSize { sequences: 23, queries: 300, keys: 5000 };
+//! let bucket = buckets.get(buckets.pick(step).expect("within the ranges"));
+//! assert_eq!((bucket.kind, bucket.batch, bucket.queries, bucket.keys), (StepKind::Mixed, 64, 512, 8192));
+//!
+//! let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 10_000, 64);
+//! println!("{}", layer.attention(&bucket)?.get());
+//! # Ok::<(), qkvault_graph::Refusal>(())
+//! ```
+
+mod buckets;
+mod layer;
+mod policy;
+
+pub use buckets::{Bucket, Buckets, StepKind, StepSize};
+pub use layer::{PageLayout, ServeLayer};
+pub use policy::{Growth, ServePolicy};
