@@ -3,7 +3,7 @@
 //! long ones.
 
 use qkvault_graph::{Attention, DType, Role, Storage, Tensor, Valid};
-use qkvault_reference::{Buffer, Choice, Defined, Inputs, LengthChoice, Output, ReferenceError, Tolerance, Unused};
+use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Output, ReferenceError, Tolerance, Unused, View};
 use serde_json::{Value, json};
 
 use super::cases::Draw;
@@ -73,7 +73,27 @@ fn draw_lengths(a: &Attention, draw: &mut Draw) -> (Vec<i64>, Vec<i64>) {
     fit(&mut q, &a.q);
     fit(&mut kv, &a.k);
     q.iter_mut().zip(&kv).for_each(|(q, kv)| *q = (*q).min(*kv));
+    afford(a, &mut q, &kv);
     (q, kv)
+}
+
+/// Floating-point operations of a case that the oracle does in a few tenths of a second of one core.
+const WORK: f64 = 3e8;
+
+/// Takes queries off the costliest sequences until the oracle affords them; the edges stay where they are cheap.
+fn afford(a: &Attention, q: &mut [i64], kv: &[i64]) {
+    let (d_qk, d_v) = a.hidden();
+    let passes = if a.is_backward() { 3 } else { 1 };
+    let each = (2 * a.q.heads() * (d_qk + d_v) * passes) as f64;
+    loop {
+        let work = |(q, kv): (&i64, &i64)| *q as f64 * *kv as f64 * each;
+        let costs: Vec<f64> = q.iter().zip(kv).map(work).collect();
+        let largest = costs.iter().enumerate().filter(|(i, _)| q[*i] > 1).max_by(|x, y| x.1.total_cmp(y.1));
+        match largest {
+            Some((i, _)) if costs.iter().sum::<f64>() > WORK => q[i] = (q[i] / 2).max(1),
+            _ => return,
+        }
+    }
 }
 
 /// Takes rows off the longest sequences until all fit a packed buffer.
@@ -126,12 +146,18 @@ pub(super) fn worst_sequence(a: &Attention, inputs: &Inputs, expected: &Output, 
     if !(stored && by_rows) {
         return None;
     }
-    let mut sums = vec![[0.0_f64; 2]; a.batch() as usize];
-    for (at, (&x, &defined)) in expected.values().iter().zip(expected.defined()).enumerate() {
-        if let (Defined::Value, Some([b, ..])) = (defined, expected.index_of(at)) {
-            let [error, all] = &mut sums[b];
-            *error += (actual.get(at) - x).powi(2);
-            *all += x * x;
+    let view = View::new(a, expected.role(), inputs).ok()?;
+    let keys = matches!(expected.role(), Role::DK | Role::DV);
+    let lengths = inputs.get(if keys { Role::SeqLenKv } else { Role::SeqLenQ })?;
+    let [batch, heads, _, hidden] = expected.operand().tensor.dims.map(|n| n as usize);
+    let mut sums = vec![[0.0_f64; 2]; batch];
+    for (b, [error, all]) in sums.iter_mut().enumerate() {
+        for (h, s) in (0..heads).flat_map(|h| (0..lengths.int(b) as usize).map(move |s| (h, s))) {
+            let start = view.at(b, h, s, 0);
+            for (at, x) in (start..).zip(&expected.values()[start..start + hidden]) {
+                *error += (actual.get(at) - x).powi(2);
+                *all += x * x;
+            }
         }
     }
     // Gradients of few rows are sums that cancel: they are judged together, by the whole.

@@ -4,7 +4,9 @@ mod batch;
 mod cases;
 mod serving;
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use cudarc::driver::CudaStream;
 use qkvault_cache::{Vault, VaultOptions};
@@ -17,7 +19,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::memory::{Failure, Memory, failed};
-use super::target::LibraryArgs;
+use super::target::{LibraryArgs, TargetArgs};
 use super::{Globals, Outcome, out};
 
 /// Options of `selftest`.
@@ -43,6 +45,12 @@ pub struct Args {
     /// With `--serving`: poison rows beyond the lengths in pages that are in use too, which kernels need not bear
     #[arg(long, requires = "serving")]
     tails: bool,
+    /// Write the record to this file too, every few seconds
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Do only what needs no GPU, for this one: plans, operands, the oracle
+    #[arg(long, value_name = "NAME|FILE")]
+    dry: Option<String>,
 }
 
 /// One case, ready to be launched.
@@ -66,54 +74,152 @@ struct Verdict {
     worst: f64,
 }
 
+/// What is told of a run: where it was, what it counts, and what was not right.
+struct Tally<'a> {
+    args: &'a Args,
+    place: Value,
+    counts: [u64; 4],
+    worst: f64,
+    rows: Vec<Value>,
+    started: Instant,
+    told: Instant,
+}
+
+const STATUSES: [&str; 4] = ["right", "refused", "wrong", "failed"];
+
+impl Tally<'_> {
+    fn take(&mut self, case: &Case, verdict: &Verdict) {
+        let at = STATUSES.iter().position(|s| *s == verdict.status).unwrap_or(3);
+        self.counts[at] += 1;
+        if verdict.status == "right" {
+            self.worst = self.worst.max(verdict.worst);
+        } else {
+            let row = row(case, verdict);
+            if verdict.status != "refused" {
+                out::note(&row.to_string());
+            }
+            self.rows.push(row);
+        }
+        if self.told.elapsed().as_secs() >= 3 {
+            self.told = Instant::now();
+            out::note(&format!("{} of {}: {}", self.counts.iter().sum::<u64>(), self.args.cases, self.words()));
+            self.save(None);
+        }
+    }
+
+    fn words(&self) -> String {
+        STATUSES.iter().zip(self.counts).map(|(s, n)| format!("{n} {s}")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn record(&self, builds: Option<u64>) -> Value {
+        let [right, refused, wrong, failed] = self.counts;
+        let mut record = self.place.clone();
+        for (key, value) in [
+            ("seed", json!(self.args.seed)),
+            ("first", json!(self.args.first)),
+            ("cases", json!(self.args.cases)),
+            ("serving", json!(self.args.serving)),
+            ("tails", json!(self.args.tails)),
+            ("right", json!(right)),
+            ("refused", json!(refused)),
+            ("wrong", json!(wrong)),
+            ("failed", json!(failed)),
+            ("worst_relative_error", json!(self.worst)),
+            ("builds", json!(builds)),
+            ("seconds", json!(self.started.elapsed().as_secs_f64())),
+            ("not_right", json!(self.rows)),
+        ] {
+            record[key] = value;
+        }
+        record
+    }
+
+    /// Writes what there is so far, where it was asked for: a run that is stopped has not been for nothing.
+    fn save(&self, builds: Option<u64>) {
+        if let Some(path) = &self.args.record
+            && let Err(error) = std::fs::write(path, format!("{:#}\n", self.record(builds)))
+        {
+            out::problem(&format!("{} could not be written: {error}", path.display()));
+        }
+    }
+}
+
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
-    let device = Device::open(args.device)?;
     let search = args.library.search()?;
-    let library = Library::open(&search)?;
-    let session = Session::open(&device, &library)?;
-    let target = session.target()?;
     let vault = match &globals.vault {
         Some(folder) => Vault::open(VaultOptions::in_folder(folder))?,
         None => Vault::in_memory(VaultOptions::new()),
     };
-    let planner = Planner::new(vault, Some(Compiler::open(&search)?));
-    let stream = device.context().new_stream()?;
-    let policy = Policy::default();
-    let (mut rows, mut counts) = (Vec::new(), [0_u64; 4]);
-    let mut worst = 0.0_f64;
-    // In parts, so that the operands of thousands of cases are not held at once.
-    let numbers: Vec<u64> = (args.first..args.first + args.cases).collect();
-    for part in numbers.chunks(256) {
-        let ready: Vec<Case> = part.par_iter().map(|&n| prepare(args, n, &planner, &target, &policy)).collect();
-        for case in &ready {
-            let verdict = judge(case, &session, &stream);
-            let at = ["right", "refused", "wrong", "failed"].iter().position(|s| *s == verdict.status).unwrap_or(3);
-            counts[at] += 1;
-            if verdict.status == "right" {
-                worst = worst.max(verdict.worst);
-            } else {
-                rows.push(row(case, &verdict));
-            }
+    let compiler = Compiler::open(&search)?;
+    let device = if args.dry.is_some() { None } else { Some(Device::open(args.device)?) };
+    let card = match &device {
+        Some(device) => Some((Session::open(device, &Library::open(&search)?)?, device.context().new_stream()?)),
+        None => None,
+    };
+    let (target, name) = match (&card, &args.dry) {
+        (Some((session, _)), _) => (session.target()?, session.device().name().to_owned()),
+        (None, dry) => {
+            let target = TargetArgs { target: dry.clone().unwrap_or_default() }.target(&compiler)?;
+            (target, "none: only what needs no GPU is done".to_owned())
         }
-        out::note(&format!("{} of {}: {counts:?}", part.last().map_or(0, |n| n - args.first + 1), args.cases));
-    }
-    let [right, refused, wrong, failed] = counts;
-    let record = json!({
-        "device": device.name(), "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
-        "target": target.label(), "driver": target.device.driver_ver, "seed": args.seed, "first": args.first,
-        "cases": args.cases, "right": right, "refused": refused, "wrong": wrong, "failed": failed,
-        "worst_relative_error": worst, "builds": planner.vault().stats().builds, "not_right": rows,
+    };
+    let library = Arc::clone(compiler.library());
+    let planner = Planner::new(vault, Some(compiler));
+    let policy = Policy::default();
+    let place = json!({
+        "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
+        "target": target.label(), "driver": target.device.driver_ver,
     });
+    let (started, told) = (Instant::now(), Instant::now());
+    let mut tally = Tally { args, place, counts: [0; 4], worst: 0.0, rows: Vec::new(), started, told };
+    // Threads of their own: they wait when the GPU is behind, and whoever judges must not wait for them.
+    let pool = rayon::ThreadPoolBuilder::new().build()?;
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<Case>(2 * pool.current_num_threads());
+    std::thread::scope(|scope| {
+        let (planner, target, policy) = (&planner, &target, &policy);
+        let numbers: Vec<u64> = (args.first..args.first + args.cases).collect();
+        scope.spawn(move || {
+            pool.install(|| {
+                numbers.into_par_iter().with_max_len(1).for_each_with(sender, |sender, n| {
+                    // Nobody listens only when the command is at its end.
+                    let _ = sender.send(prepare(args, n, planner, target, policy));
+                });
+            });
+        });
+        for case in receiver {
+            let verdict = match &card {
+                Some((session, stream)) => judge(&case, session, stream),
+                None => dry(&case),
+            };
+            tally.take(&case, &verdict);
+        }
+    });
+    tally.rows.sort_by_key(|row| row["case"].as_u64());
+    let builds = Some(planner.vault().stats().builds);
+    tally.save(builds);
     if globals.json {
-        out::json(&record);
+        out::json(&tally.record(builds));
     } else {
-        for row in rows.iter().filter(|r| r["status"] != "refused") {
+        for row in tally.rows.iter().filter(|r| r["status"] != "refused") {
             out::line(&format!("case {} {}: {}\n  {}", row["case"], row["status"], row["attention"], row["why"]));
         }
-        out::line(&format!("{right} right, {refused} refused, {wrong} wrong, {failed} failed; seed {}", args.seed));
+        out::line(&format!("{}; seed {}", tally.words(), args.seed));
     }
-    Ok(if wrong + failed == 0 { Outcome::Good } else { Outcome::Bad })
+    Ok(if tally.counts[2] + tally.counts[3] == 0 { Outcome::Good } else { Outcome::Bad })
+}
+
+/// The verdict where there is no GPU: what was prepared is as good as it can be, and is compared with itself.
+fn dry(case: &Case) -> Verdict {
+    match &case.prepared {
+        Ok(Ready { attention, plan: _, inputs, expected }) => {
+            let faults = expected.iter().filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer()));
+            let why: Vec<String> = faults.collect();
+            let status = if why.is_empty() { "right" } else { "wrong" };
+            Verdict { status, why: why.join("; "), worst: 0.0 }
+        }
+        Err((status, why)) => Verdict { status, why: why.clone(), worst: 0.0 },
+    }
 }
 
 fn row(case: &Case, verdict: &Verdict) -> Value {

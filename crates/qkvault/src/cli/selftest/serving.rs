@@ -13,7 +13,7 @@ use super::cases::Draw;
 const STEPS: u64 = 4;
 
 /// Elements of a pool: enough for every edge, and few enough that the oracle keeps up.
-const POOL: i64 = 6 << 20;
+const POOL: i64 = 3 << 19;
 
 /// What the batch of a step is made of.
 #[derive(Clone, Copy)]
@@ -66,12 +66,14 @@ fn operands(
     (h, h_kv): (i64, i64),
     (d_qk, d_v): (i64, i64),
 ) -> Attention {
-    let longest = [130, 200, 256, 520, 1024, 1500, 2048];
+    let longest = [130, 200, 256, 520, 1024, 1500];
     let s_kv = draw.one_of(&longest).min(POOL / (b * h_kv * d_qk)).max(130);
     let s_q = match kind {
         Kind::Decode => 1,
         Kind::Chunk => draw.one_of(&[2, 4, 8, 64, 128]),
-        Kind::Mixed | Kind::PackedQueries | Kind::Packed => draw.one_of(&[2, 16, 65, 130, 300, 512]).min(s_kv),
+        Kind::Mixed | Kind::PackedQueries | Kind::Packed => {
+            draw.one_of(&[2, 16, 65, 130, 300, 512]).min(s_kv).min((POOL / (b * h * d_qk)).max(16))
+        }
     };
     // Room for every sequence at its longest, for half of that, or some tokens more.
     let room = |draw: &mut Draw, s: i64| (b * s / draw.one_of(&[1, 1, 2]) + draw.one_of(&[0, 0, 3, 64])).max(b);
