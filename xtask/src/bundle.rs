@@ -31,6 +31,7 @@ pub struct Args {
 
 const RUN: &str = include_str!("bundle/run.sh");
 const PEER: &str = include_str!("bundle/sdpa_peer.py");
+const SERVING_PEER: &str = include_str!("bundle/serving_peer.py");
 
 /// Runs the command.
 ///
@@ -54,6 +55,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     }
     write(&out.join("run.sh"), RUN, true)?;
     write(&out.join("sdpa_peer.py"), PEER, false)?;
+    write(&out.join("serving_peer.py"), SERVING_PEER, false)?;
     warm(args, &models, &out, &fetched.dir)?;
     if args.with_cudnn {
         let lib = out.join("cudnn");

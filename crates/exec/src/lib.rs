@@ -100,6 +100,7 @@ pub use safe::{
     device::{Device, DeviceError},
     engine::Engine,
     operands::{Bindings, Element},
+    serving::{ServePlan, Served},
     session::{LoadedPlan, Session},
     training::{Saved, StepError, TrainingPair},
     workspace::{Workspace, WorkspaceError},

@@ -4,8 +4,9 @@ mod common;
 
 use common::{facts_of, h200};
 use proptest::prelude::*;
-use qkvault_exec::serving::{Rows, Step, StepError, StepErrors, StepImage, StepLayout};
+use qkvault_exec::serving::{PlanSet, Rows, Step, StepError, StepErrors, StepImage, StepLayout};
 use qkvault_graph::CuSeqlens;
+use qkvault_graph::serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
 use qkvault_graph::{
     Attention, Band, CudnnVersion, DType, Packed, Policy, Role, Tensor, Valid, lower, ragged_offsets, validate,
 };
@@ -237,4 +238,19 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_decode_whose_plan_is_refused_runs_as_a_mixed_step() {
+    let policy = ServePolicy { batch: 16, queries: 64, keys: 4096, tokens: 64, ..ServePolicy::default() };
+    let buckets = Buckets::new(&policy).expect("sound");
+    let taken = |bucket: Bucket| Ok::<_, ()>((bucket.kind == StepKind::Mixed).then_some(bucket));
+    let set = PlanSet::new(buckets.clone(), taken).expect("no error");
+    let step = StepSize { sequences: 3, queries: 1, keys: 100 };
+    let at = set.pick(step).expect("a mixed plan");
+    assert_eq!(set.get(at).map(|b| (b.kind, b.batch)), Some((StepKind::Mixed, 4)));
+    assert_eq!(set.pick(StepSize { sequences: 17, ..step }), None);
+    assert_eq!(set.iter().count(), buckets.iter().filter(|b| b.kind == StepKind::Mixed).count());
+    let all = PlanSet::new(buckets, |bucket| Ok::<_, ()>(Some(bucket))).expect("no error");
+    assert_eq!(all.get(all.pick(step).expect("there")).map(|b| b.kind), Some(StepKind::Decode));
 }

@@ -7,6 +7,7 @@ pub(crate) mod device;
 pub(crate) mod engine;
 pub(crate) mod operands;
 pub(crate) mod resident;
+pub(crate) mod serving;
 pub(crate) mod session;
 pub(crate) mod training;
 pub(crate) mod workspace;

@@ -11,9 +11,11 @@ mod check;
 mod error;
 mod image;
 mod layout;
+mod set;
 mod step;
 
 pub use error::{StepError, StepErrors};
 pub use image::{Dirty, StepImage};
 pub use layout::StepLayout;
+pub use set::PlanSet;
 pub use step::{Rows, Step};

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::expr::library;
+use crate::serving::{PageLayout, ServeLayer};
 use crate::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Tensor};
 
 /// A model's attention layers.
@@ -79,12 +80,14 @@ pub enum Phase {
     Decode,
     /// A step of training: a forward over whole sequences that puts out Stats, from which its backward follows.
     Train,
+    /// Any step of an engine over paged keys and values: a set of plans, see [`crate::serving`].
+    Serve,
 }
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Phase; 3] = [Phase::Prefill, Phase::Decode, Phase::Train];
-    /// Those of inference.
+    pub const ALL: [Phase; 4] = [Phase::Prefill, Phase::Decode, Phase::Train, Phase::Serve];
+    /// Those of inference that have a plan for each size.
     pub const INFERENCE: [Phase; 2] = [Phase::Prefill, Phase::Decode];
 }
 
@@ -94,6 +97,7 @@ impl fmt::Display for Phase {
             Phase::Prefill => "prefill",
             Phase::Decode => "decode",
             Phase::Train => "train",
+            Phase::Serve => "serve",
         })
     }
 }
@@ -105,7 +109,7 @@ impl FromStr for Phase {
         Phase::ALL
             .into_iter()
             .find(|p| p.to_string() == s)
-            .ok_or_else(|| format!("'{s}' is no phase; use prefill, decode or train"))
+            .ok_or_else(|| format!("'{s}' is no phase; use prefill, decode, train or serve"))
     }
 }
 
@@ -143,6 +147,17 @@ impl LayerKind {
                 )
                 .into());
             }
+            Phase::Serve => {
+                return Err(Reason::new(
+                    Layer::Description,
+                    "model.serve",
+                    "phase",
+                    "serve, with one batch and one length",
+                    "a set of plans: sizes follow from the ranges of an engine's steps",
+                    "use LayerKind::serving and serving::Buckets",
+                )
+                .into());
+            }
             Phase::Decode => match self.latent {
                 Some(latent) => self.latent_shape(latent, batch, seq),
                 None => self.shape(batch, (1, seq)),
@@ -159,6 +174,32 @@ impl LayerKind {
         a.sink = self.sink;
         a.outputs.stats = phase == Phase::Train;
         Ok(a)
+    }
+
+    /// The layer as an engine serves it, over a pool of pages. Multi-head latent attention is served over its compressed cache.
+    ///
+    /// # Errors
+    ///
+    /// An encoder, which has no cache.
+    pub fn serving(&self, pages: i64, page_size: i64, layout: PageLayout) -> Result<ServeLayer, Refusal> {
+        if !self.causal {
+            return Err(Reason::new(
+                Layer::Description,
+                "model.phase",
+                "phase",
+                "serve, of an encoder",
+                "only models that generate one token at a time keep their keys",
+                "use --phase prefill",
+            )
+            .into());
+        }
+        let (kv_heads, hidden, values_in_keys) = match self.latent {
+            Some(latent) => (1, (latent.d_qk, latent.d_v), true),
+            None => (self.kv_heads, (self.d_qk, self.d_v), false),
+        };
+        let layer = ServeLayer::new((self.heads, kv_heads), hidden, self.dtype, pages, page_size);
+        let score = self.score()?;
+        Ok(ServeLayer { layout, values_in_keys, window: self.window, score, sink: self.sink, ..layer })
     }
 
     fn shape(&self, batch: i64, (s_q, s_kv): (i64, i64)) -> Attention {

@@ -123,6 +123,6 @@ mod tests {
         }
         let latent = ServeLayer { values_in_keys: true, ..ServeLayer::new((16, 1), (576, 512), DType::BF16, 9, 64) };
         let a = latent.attention(&buckets.get(0)).expect("sound");
-        assert_eq!((a.k.strides, a.hidden()), (a.v.strides, (576, 512)));
+        assert_eq!((a.k.strides[2], a.v.strides[2], a.hidden()), (576, 576, (576, 512)));
     }
 }

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use qkvault_exec::Training;
 use qkvault_graph::model::{Model, Phase};
+use qkvault_graph::serving::{Bucket, StepKind};
 use qkvault_graph::{BackwardOptions, DType, GraphKey, Layer, Reason, Refusal, Valid, validate};
+
+use super::serve::ServeArgs;
 
 /// Which attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
@@ -14,7 +17,8 @@ pub(super) struct ModelArgs {
     /// A Hugging Face config.json; may be given several times
     #[arg(long, value_name = "FILE", required = true)]
     pub model: Vec<PathBuf>,
-    /// prefill, decode (default: both), train (a forward with Stats and its backward); may be given several times, or with commas
+    /// prefill, decode (default: both), train (a forward with Stats and its backward), serve (the set of plans of an engine); may be
+    /// given several times, or with commas
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<Phase>,
     /// Sequences per launch (default: 1, 4 for prefill and train; 1, 8, 32 for decode)
@@ -32,6 +36,8 @@ pub(super) struct ModelArgs {
     /// Train: a backward that gives the same bits each time
     #[arg(long)]
     pub deterministic: bool,
+    #[command(flatten)]
+    pub serve: ServeArgs,
 }
 
 /// One attention to compile, with everything that needs it.
@@ -53,15 +59,22 @@ pub(super) struct Use {
     pub(super) backward: bool,
     pub(super) batch: i64,
     pub(super) seq: i64,
+    /// Which plan of a set it is for, where it is for a set.
+    pub(super) bucket: Option<Bucket>,
     /// Softmax scale that the layer binds.
     pub(super) scale: f32,
 }
 
 impl Use {
     pub(super) fn label(&self) -> String {
-        let Use { model, layer, layers, phase, backward, batch, seq, scale: _ } = self;
+        let Use { model, layer, layers, phase, backward, batch, seq, bucket, scale: _ } = self;
         let pass = if *backward { " backward" } else { "" };
-        format!("{model} [{layer} x{layers}] {phase}{pass} b{batch} s{seq}")
+        let queries = match bucket {
+            None => String::new(),
+            Some(Bucket { kind: StepKind::Decode, .. }) => " decode".to_owned(),
+            Some(Bucket { kind: StepKind::Mixed, queries, .. }) => format!(" mixed q{queries}"),
+        };
+        format!("{model} [{layer} x{layers}] {phase}{pass}{queries} b{batch} s{seq}")
     }
 }
 
@@ -137,10 +150,14 @@ fn attentions(
                 notes.push(format!("{name}: an encoder has no decode phase"));
                 continue;
             }
+            if phase == Phase::Serve {
+                list.extend(args.serve.attentions(args.stats, name, model, kind, notes));
+                continue;
+            }
             let (batches, lengths) = match phase {
                 Phase::Prefill => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &PREFILL_LENGTHS)),
                 Phase::Train => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &TRAIN_LENGTHS)),
-                Phase::Decode => (or(&args.batch, &DECODE_BATCHES), or(&args.seq, &DECODE_LENGTHS)),
+                Phase::Decode | Phase::Serve => (or(&args.batch, &DECODE_BATCHES), or(&args.seq, &DECODE_LENGTHS)),
             };
             for &seq in lengths {
                 if let Some(most) = model.max_positions.filter(|&most| seq > most) {
@@ -160,6 +177,7 @@ fn attentions(
                         backward: false,
                         batch,
                         seq,
+                        bucket: None,
                         scale: kind.scale,
                     };
                     let described = kind.attention(phase, batch, seq);

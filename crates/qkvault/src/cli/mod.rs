@@ -4,6 +4,7 @@
 //! something was refused, is corrupt or failed, 2 is wrong usage.
 
 mod bench;
+mod bench_serving;
 mod cache;
 mod clock;
 mod data;
@@ -18,6 +19,7 @@ mod profile;
 mod rejections;
 mod run;
 mod selftest;
+mod serve;
 mod target;
 mod warm;
 
@@ -61,6 +63,8 @@ pub enum Command {
     Bench(bench::Args),
     /// Run random attentions on the GPU and compare them with the oracle
     Selftest(selftest::Args),
+    /// Measure steps of serving on the GPU: decodes, chunks of prompts, what padding costs, thousands of random steps
+    BenchServing(bench_serving::Args),
     /// Look at the vault and keep it in order
     #[command(subcommand)]
     Cache(cache::Command),
@@ -93,6 +97,7 @@ impl Command {
             | Command::Run(_)
             | Command::Bench(_)
             | Command::Selftest(_)
+            | Command::BenchServing(_)
             | Command::Cache(_)
             | Command::Pack(_)
             | Command::Unpack(_)
@@ -128,6 +133,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Run(args) => run::run(globals, args),
         Command::Bench(args) => bench::run(globals, args),
         Command::Selftest(args) => selftest::run(globals, args),
+        Command::BenchServing(args) => bench_serving::run(globals, args),
         Command::Cache(command) => cache::run(globals, command),
         Command::Pack(args) => pack::pack(globals, args),
         Command::Unpack(args) => pack::unpack(globals, args),

@@ -1,0 +1,47 @@
+//! Decodes: keys and values over time, as a share of the bandwidth of a copy on the same card.
+
+use qkvault_exec::serving::{Rows, Step};
+use qkvault_graph::serving::{Bucket, StepKind};
+use serde_json::json;
+
+use super::pool::Pool;
+use super::{Bench, HEADS, HIDDEN, PAGE};
+
+/// Bytes over which measurements that would fit the L2 cache are spread, as the layers of a model are.
+const SPREAD: usize = 256 << 20;
+
+pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
+    for batch in [1_usize, 8, 64, 256] {
+        for keys in [1024_i64, 8192, 32_768] {
+            let pages = batch * (keys / PAGE) as usize;
+            if pages > pool.order.len() || bench.over() {
+                bench.row("decode", json!({ "b": batch, "kv": keys, "left_out": "no room, or no time" }));
+                continue;
+            }
+            let bytes = 2 * batch * (keys * HEADS.1 * HIDDEN * 2) as usize;
+            let layers = SPREAD.div_ceil(bytes).min(pool.order.len() / pages).clamp(1, 48);
+            let bucket = Bucket { kind: StepKind::Decode, batch: batch as i64, queries: 1, keys, tokens: batch as i64 };
+            let plan = pool.plan(bench, bucket)?;
+            let lengths = vec![keys as i32; batch];
+            let mut bound = Vec::new();
+            for layer in 0..layers {
+                let mut batch_ = plan.batch(&bench.stream)?;
+                let tables = pool.tables(layer * pages, &lengths);
+                batch_.update(&Step::paged(Rows::One(batch), Rows::Lengths(&lengths), &tables), &bench.stream)?;
+                bound.push((pool.bind(bench, &plan, &batch_)?, batch_));
+            }
+            let mut next = 0;
+            let us = bench.time(|| {
+                next = (next + 1) % layers;
+                Ok(bound[next].0.launch(&bench.stream)?)
+            })?;
+            let rate = bytes as f64 / (us * 1e-6);
+            let row = json!({
+                "b": batch, "kv": keys, "us": us, "tb_per_s": rate / 1e12, "share_of_copy": rate / bench.copy,
+                "layers": layers, "engine": plan.plan.facts().engine, "workspace": plan.plan.workspace(),
+            });
+            bench.row("decode", row);
+        }
+    }
+    Ok(())
+}

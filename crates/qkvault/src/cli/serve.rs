@@ -1,0 +1,104 @@
+//! `--phase serve`: the set of plans on which any step of an engine runs, for each layer of a model.
+
+use qkvault_graph::model::{LayerKind, Model, Phase};
+use qkvault_graph::serving::{Buckets, Growth, PageLayout, ServePolicy};
+use qkvault_graph::{Refusal, Valid};
+
+use super::jobs::Use;
+
+/// Ranges of the steps of an engine, and its pool of pages.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Options of --phase serve")]
+pub(super) struct ServeArgs {
+    /// Most sequences of a step
+    #[arg(long, value_name = "N", default_value_t = ServePolicy::default().batch)]
+    max_batch: i64,
+    /// Most new tokens of one sequence in a step: the size of a chunk
+    #[arg(long, value_name = "N", default_value_t = ServePolicy::default().queries)]
+    max_new: i64,
+    /// Most new tokens of a step, all sequences together (default: as --max-new, or one of each sequence)
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<i64>,
+    /// Most keys of a sequence; a model made for fewer takes those
+    #[arg(long, value_name = "N", default_value_t = ServePolicy::default().keys)]
+    max_keys: i64,
+    /// Rows of a page
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    page_size: i64,
+    /// Pages of the pool of one layer's keys, and of its values
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pages: i64,
+    /// nhd (page, row, head, hidden) or hnd (page, head, row, hidden)
+    #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
+    page_layout: PageLayout,
+    /// How many times larger the next plan is, for sequences, new tokens and keys; 0 is one plan for all
+    #[arg(long, value_name = "N,N,N", value_delimiter = ',', num_args = 3)]
+    growth: Option<Vec<u32>>,
+}
+
+fn layout(text: &str) -> Result<PageLayout, String> {
+    match text {
+        "nhd" => Ok(PageLayout::Nhd),
+        "hnd" => Ok(PageLayout::Hnd),
+        other => Err(format!("'{other}' is no order of a page; use nhd or hnd")),
+    }
+}
+
+impl ServeArgs {
+    /// The policy for a model.
+    pub(super) fn policy(&self, model: &Model) -> ServePolicy {
+        let keys = self.max_keys.min(model.max_positions.unwrap_or(i64::MAX));
+        let queries = self.max_new.min(keys);
+        let usual = ServePolicy::default();
+        let growth = match self.growth.as_deref() {
+            Some(&[batch, queries, keys]) => {
+                let some = |n: u32| (n > 0).then_some(n);
+                Growth { batch: some(batch), queries: some(queries), keys: some(keys) }
+            }
+            _ => usual.growth,
+        };
+        let tokens = self.max_tokens.unwrap_or(queries).max(self.max_batch).max(queries);
+        ServePolicy { batch: self.max_batch, queries, keys, tokens, growth, ..usual }
+    }
+
+    /// Every plan of a layer's set.
+    pub(super) fn attentions(
+        &self,
+        stats: bool,
+        name: &str,
+        model: &Model,
+        kind: &LayerKind,
+        notes: &mut Vec<String>,
+    ) -> Vec<(Result<Valid, Refusal>, Use)> {
+        let usage = |batch, seq, bucket| Use {
+            model: name.to_owned(),
+            layer: kind.label.clone(),
+            layers: kind.count,
+            phase: Phase::Serve,
+            backward: false,
+            batch,
+            seq,
+            bucket,
+            scale: kind.scale,
+        };
+        let layer = kind.serving(self.pages, self.page_size, self.page_layout);
+        let set = layer.and_then(|mut layer| {
+            layer.stats = stats;
+            Ok((layer, Buckets::new(&self.policy(model))?))
+        });
+        match set {
+            Err(refusal) => vec![(Err(refusal), usage(self.max_batch, self.max_keys, None))],
+            Ok((layer, buckets)) => {
+                let said = match buckets.bound(qkvault_graph::serving::StepKind::Mixed) {
+                    Some(bound) => {
+                        format!("at most {bound} times the scores of a step that is no smaller than the smallest")
+                    }
+                    None => "no bound, as a size has one plan for its whole range".to_owned(),
+                };
+                notes.push(format!("{name} [{}]: {} plans, padded by {said}", kind.label, buckets.len()));
+                let attention = |bucket| (layer.attention(&bucket), usage(bucket.batch, bucket.keys, Some(bucket)));
+                buckets.iter().map(attention).collect()
+            }
+        }
+    }
+}
