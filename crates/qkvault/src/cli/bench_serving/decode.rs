@@ -10,9 +10,21 @@ use super::{Bench, HEADS, HIDDEN, PAGE};
 /// Bytes over which measurements that would fit the L2 cache are spread, as the layers of a model are.
 const SPREAD: usize = 256 << 20;
 
+const BATCHES: [usize; 4] = [1, 8, 64, 256];
+const KEYS: [i64; 3] = [1024, 8192, 32_768];
+
+/// Plans that are measured.
+pub(super) fn buckets() -> Vec<Bucket> {
+    BATCHES.iter().flat_map(|&batch| KEYS.map(|keys| bucket(batch, keys))).collect()
+}
+
+const fn bucket(batch: usize, keys: i64) -> Bucket {
+    Bucket { kind: StepKind::Decode, batch: batch as i64, queries: 1, keys, tokens: batch as i64 }
+}
+
 pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
-    for batch in [1_usize, 8, 64, 256] {
-        for keys in [1024_i64, 8192, 32_768] {
+    for batch in BATCHES {
+        for keys in KEYS {
             let pages = batch * (keys / PAGE) as usize;
             if pages > pool.order.len() || bench.over() {
                 bench.row("decode", json!({ "b": batch, "kv": keys, "left_out": "no room, or no time" }));
@@ -20,8 +32,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
             }
             let bytes = 2 * batch * (keys * HEADS.1 * HIDDEN * 2) as usize;
             let layers = SPREAD.div_ceil(bytes).min(pool.order.len() / pages).clamp(1, 48);
-            let bucket = Bucket { kind: StepKind::Decode, batch: batch as i64, queries: 1, keys, tokens: batch as i64 };
-            let plan = pool.plan(bench, bucket)?;
+            let plan = pool.plan(bench, bucket(batch, keys))?;
             let lengths = vec![keys as i32; batch];
             let mut bound = Vec::new();
             for layer in 0..layers {

@@ -16,6 +16,7 @@ use qkvault_exec::{Device, Engine, Session, cudarc};
 use qkvault_graph::{DType, Policy};
 use qkvault_probe::{BuildPolicy, Compiler, Planner};
 use qkvault_sys::Library;
+use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::target::LibraryArgs;
@@ -104,7 +105,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let mut bench = Bench { args, engine, stream, policy, started: Instant::now(), copy, record };
     let all = [What::Decode, What::Padding, What::Prefill, What::Steps];
     let pool = pool::Pool::new(&bench.stream, args.pages)?;
-    for what in if args.what.is_empty() { &all[..] } else { &args.what } {
+    let chosen = if args.what.is_empty() { &all[..] } else { &args.what };
+    bench.warm(&pool, chosen)?;
+    for what in chosen {
         match what {
             What::Decode => decode::run(&mut bench, &pool)?,
             What::Padding => padding::run(&mut bench, &pool)?,
@@ -143,13 +146,33 @@ impl Bench<'_> {
         }
     }
 
+    /// Builds what is missing of everything that will be measured, on all cores.
+    fn warm(&mut self, pool: &pool::Pool, chosen: &[What]) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let mut buckets = Vec::new();
+        for what in chosen {
+            buckets.extend(match what {
+                What::Decode => decode::buckets(),
+                What::Padding => padding::buckets(),
+                What::Prefill => prefill::buckets(),
+                What::Steps => steps::buckets(pool.order.len())?,
+            });
+        }
+        let (planner, target, layer) = (self.engine.planner(), self.engine.target(), pool.layer());
+        buckets.into_par_iter().try_for_each(|bucket| -> anyhow::Result<()> {
+            planner.plan(&layer.attention(&bucket)?, target, &self.policy, BuildPolicy::BuildIfMissing)?;
+            Ok(())
+        })?;
+        let builds = planner.vault().stats().builds;
+        let seconds = started.elapsed().as_secs_f64();
+        out::note(&format!("{builds} plans built in {seconds:.1} s"));
+        self.record["warm"] = json!({ "builds": builds, "seconds": seconds });
+        Ok(())
+    }
+
     /// Whether the time that was asked for is over.
     fn over(&self) -> bool {
         self.started.elapsed().as_secs() >= self.args.limit
-    }
-
-    const fn build(&self) -> BuildPolicy {
-        BuildPolicy::BuildIfMissing
     }
 
     /// Median time of one call of `launch` on the device, in microseconds, over rounds of as many calls as take about 2 ms.

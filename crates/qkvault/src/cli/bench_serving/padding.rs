@@ -66,20 +66,32 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
+/// Plans that are measured.
+pub(super) fn buckets() -> Vec<Bucket> {
+    shapes().iter().flat_map(|shape| shape.plans.iter().map(|plan| shape.bucket(*plan))).collect()
+}
+
+impl Shape {
+    fn bucket(&self, (kind, batch, queries, keys): (StepKind, i64, i64, i64)) -> Bucket {
+        let tokens = self.queries.iter().map(|&n| i64::from(n)).sum::<i64>().max(batch);
+        Bucket { kind, batch, queries, keys, tokens }
+    }
+}
+
 pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
-    for Shape { name, queries, keys, plans } in shapes() {
-        let tables = pool.tables(0, &keys);
+    for shape in shapes() {
+        let Shape { name, queries, keys, plans } = &shape;
+        let tables = pool.tables(0, keys);
         let mut exact = None;
-        for (kind, batch, most_queries, most_keys) in plans {
+        for &sizes in plans {
             if bench.over() {
                 bench.row("padding", json!({ "step": name, "left_out": "no time" }));
                 break;
             }
-            let tokens = queries.iter().map(|&n| i64::from(n)).sum::<i64>().max(batch);
-            let bucket = Bucket { kind, batch, queries: most_queries, keys: most_keys, tokens };
+            let bucket = shape.bucket(sizes);
             let plan = pool.plan(bench, bucket)?;
             let mut data = plan.batch(&bench.stream)?;
-            data.update(&Step::paged(Rows::Lengths(&queries), Rows::Lengths(&keys), &tables), &bench.stream)?;
+            data.update(&Step::paged(Rows::Lengths(queries), Rows::Lengths(keys), &tables), &bench.stream)?;
             let mut bound = pool.bind(bench, &plan, &data)?;
             let us = bench.time(|| Ok(bound.launch(&bench.stream)?))?;
             let base = *exact.get_or_insert(us);

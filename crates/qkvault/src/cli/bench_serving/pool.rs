@@ -7,6 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use qkvault_exec::{Batch, Bindings, Bound, ServePlan, cudarc};
 use qkvault_graph::Role;
 use qkvault_graph::serving::{Bucket, ServeLayer};
+use qkvault_probe::BuildPolicy;
 
 use super::{Bench, DTYPE, HEADS, HIDDEN, PAGE, SCALE};
 
@@ -96,7 +97,7 @@ impl Pool {
     /// The plan of these sizes.
     pub(super) fn plan(&self, bench: &Bench<'_>, bucket: Bucket) -> anyhow::Result<ServePlan> {
         let attention = self.layer().attention(&bucket)?;
-        let plan = bench.engine.prepare(&attention, &bench.policy, bench.build())?.plan;
+        let plan = bench.engine.prepare(&attention, &bench.policy, BuildPolicy::BuildIfMissing)?.plan;
         Ok(ServePlan { bucket, attention, plan })
     }
 

@@ -9,15 +9,25 @@ use super::{Bench, HEADS, HIDDEN};
 
 const CONTEXT: i64 = 32_768;
 
+const NEW: [i64; 5] = [512, 1024, 2048, 4096, 8192];
+
+/// Plans that are measured.
+pub(super) fn buckets() -> Vec<Bucket> {
+    NEW.map(bucket).into()
+}
+
+const fn bucket(new: i64) -> Bucket {
+    Bucket { kind: StepKind::Mixed, batch: 1, queries: new, keys: CONTEXT + new, tokens: new }
+}
+
 pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
-    for new in [512_i64, 1024, 2048, 4096, 8192] {
+    for new in NEW {
         if bench.over() {
             bench.row("prefill", json!({ "new": new, "left_out": "no time" }));
             continue;
         }
         let keys = [(CONTEXT + new) as i32];
-        let bucket = Bucket { kind: StepKind::Mixed, batch: 1, queries: new, keys: CONTEXT + new, tokens: new };
-        let plan = pool.plan(bench, bucket)?;
+        let plan = pool.plan(bench, bucket(new))?;
         let mut data = plan.batch(&bench.stream)?;
         let tables = pool.tables(0, &keys);
         data.update(&Step::paged(Rows::Lengths(&[new as i32]), Rows::Lengths(&keys), &tables), &bench.stream)?;

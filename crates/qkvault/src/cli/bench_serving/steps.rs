@@ -4,9 +4,8 @@ use std::time::Instant;
 
 use qkvault_exec::serving::{Rows, Step};
 use qkvault_exec::{Batch, Bound};
-use qkvault_graph::serving::{Buckets, ServePolicy, StepSize};
+use qkvault_graph::serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
 use qkvault_probe::BuildPolicy;
-use rayon::prelude::*;
 use serde_json::json;
 
 use super::pool::{Pool, Random};
@@ -15,22 +14,28 @@ use super::{Bench, PAGE};
 /// Steps after which the host waits for the GPU, outside of what is timed: a full queue would be timed else.
 const QUEUE: usize = 64;
 
-pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
-    // Every sequence has pages of its own, for as many keys as the pool allows.
+/// The policy: every sequence has pages of its own, for as many keys as the pool allows.
+fn policy(pages: usize) -> ServePolicy {
     let policy = ServePolicy::default();
-    let per_sequence = (pool.order.len() / policy.batch as usize).min((policy.keys / PAGE) as usize);
-    let most_keys = per_sequence * PAGE as usize;
-    let policy = ServePolicy { keys: most_keys as i64, queries: policy.queries.min(most_keys as i64), ..policy };
+    let per_sequence = (pages / policy.batch as usize).min((policy.keys / PAGE) as usize);
+    let keys = per_sequence as i64 * PAGE;
+    ServePolicy { keys, queries: policy.queries.min(keys), ..policy }
+}
+
+/// The plan that is captured.
+const CAPTURED: Bucket = Bucket { kind: StepKind::Mixed, batch: 16, queries: 256, keys: 4096, tokens: 512 };
+
+/// Plans that are used.
+pub(super) fn buckets(pages: usize) -> anyhow::Result<Vec<Bucket>> {
+    Ok(Buckets::new(&policy(pages))?.iter().chain([CAPTURED]).collect())
+}
+
+pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
+    let policy = policy(pool.order.len());
+    let most_keys = policy.keys as usize;
     let buckets = Buckets::new(&policy)?;
     let layer = pool.layer();
-    let (planner, target) = (bench.engine.planner().clone(), bench.engine.target().clone());
-    let started = Instant::now();
-    let all: Vec<_> = buckets.iter().collect();
-    all.into_par_iter().try_for_each(|bucket| -> anyhow::Result<()> {
-        planner.plan(&layer.attention(&bucket)?, &target, &bench.policy, BuildPolicy::BuildIfMissing)?;
-        Ok(())
-    })?;
-    let warm_seconds = started.elapsed().as_secs_f64();
+    let planner = bench.engine.planner().clone();
     let started = Instant::now();
     let served = bench.engine.prepare_serving(&layer, &buckets, &bench.policy, BuildPolicy::LoadOnly)?;
     let load_seconds = started.elapsed().as_secs_f64();
@@ -95,7 +100,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     let both = |which| json!({ "median_us": of(which, 0.5), "p99_us": of(which, 0.99) });
     let row = json!({
         "steps": bench.args.steps, "builds": planner.vault().stats().builds - before, "plans": buckets.len(), "plans_used": used.len(),
-        "refused": served.refused.len(), "warm_seconds": warm_seconds, "load_seconds": load_seconds, "seconds": seconds,
+        "refused": served.refused.len(), "load_seconds": load_seconds, "seconds": seconds,
         "choose": both(0), "update": both(1), "launch": both(2), "host": both(3),
         "bytes_copied_per_step": copied / bench.args.steps.max(1), "policy": policy,
     });
@@ -106,14 +111,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
 /// Whether a captured graph sees updates of its batch: replays against launches, bit for bit.
 fn captured(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     let stream = bench.stream.clone();
-    let bucket = qkvault_graph::serving::Bucket {
-        kind: qkvault_graph::serving::StepKind::Mixed,
-        batch: 16,
-        queries: 256,
-        keys: 4096,
-        tokens: 512,
-    };
-    let plan = pool.plan(bench, bucket)?;
+    let plan = pool.plan(bench, CAPTURED)?;
     let mut batch = plan.batch(&stream)?;
     let mut direct = pool.bind(bench, &plan, &batch)?;
     let mut graph = pool.bind(bench, &plan, &batch)?.capture(&stream)?;
