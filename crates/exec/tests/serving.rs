@@ -62,7 +62,8 @@ fn a_step_is_what_the_kernels_read() {
     assert_eq!(words(&image, Role::SeqLenQ), [5, 0, 1]);
     assert_eq!(words(&image, Role::SeqLenKv), [9, 0, 4]);
     for table in [Role::PageTableK, Role::PageTableV] {
-        assert_eq!(words(&image, table), [3, 7, 1, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
+        // Beyond the length, where kernels look up pages of a whole tile: the sequence's own last page.
+        assert_eq!(words(&image, table), [3, 7, 1, 1, 0, 0, 0, 0, 8, 8, 8, 8]);
     }
     // The offsets that the description derives from the same lengths.
     let lengths = CuSeqlens::from_lengths(&[5, 0, 1]).expect("lengths");

@@ -78,7 +78,7 @@ fn steps() -> impl Strategy<Value = Attention> {
 
 #[test]
 fn p22_p41_serving_steps_lower_to_what_they_mean() {
-    over(512, 4.0, &(steps(), any::<u64>(), any::<bool>()), |(a, seed, any)| {
+    over(512, 3.0, &(steps(), any::<u64>(), any::<bool>()), |(a, seed, any)| {
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
         let choice = Choice { lengths, unused: Unused::Pages, spread: !any };
         check_on(targets_of(&MINORS), &valid(a), seed, &choice)

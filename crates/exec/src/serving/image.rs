@@ -6,6 +6,11 @@ use super::error::{StepError, StepErrors};
 use super::layout::{Kind, Side, StepLayout};
 use super::step::{Rows, Step};
 
+/// Keys of the widest tile of a kernel, with room to spare. A kernel that reads keys in tiles looks up the pages of a whole one,
+/// those beyond a sequence's length too, and multiplies what lies there by a probability of zero: NaN stays NaN (seen on an H200
+/// with cuDNN 9.19, pages of 16 to 64 rows). So entries that far beyond the length name the sequence's own last page.
+const TILE: i64 = 256;
+
 /// A copy of the block on the host. It is filled without allocating.
 #[derive(Clone, Debug)]
 pub struct StepImage {
@@ -89,10 +94,13 @@ impl StepImage {
                 }
                 Kind::Table { values, width, pages: _, rows } => {
                     let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
+                    let pages = |keys: i64| ((keys + rows - 1) / rows).unsigned_abs() as usize;
                     for (sequence, entries) in table.iter().enumerate() {
-                        let needed = ((step.keys.length(sequence) + rows - 1) / rows).unsigned_abs() as usize;
-                        for (i, &page) in entries.as_ref().iter().take(needed).enumerate() {
-                            writer.put(sequence * width + i, page);
+                        let (keys, entries) = (step.keys.length(sequence), entries.as_ref());
+                        let (used, reached) = (pages(keys), pages(keys + TILE).min(width));
+                        let Some(&last) = entries.get(used.saturating_sub(1)) else { continue };
+                        for i in 0..reached {
+                            writer.put(sequence * width + i, if i < used { entries[i] } else { last });
                         }
                     }
                 }

@@ -5,6 +5,10 @@
 //! those numbers lie in one block of memory, a [`StepImage`] is that block on the host, filled from a [`Step`] after everything
 //! in it was checked; `Batch`, of the safe layer, keeps a copy on the device.
 //!
+//! Of pages, a kernel reads those that hold keys of the sequence, whole: rows of the last one beyond the length must be finite
+//! numbers, as what was there before is and zeros are; NaN there would become NaN in the output. Pages that no sequence uses may
+//! hold anything.
+//!
 //! The block's address never changes: a captured CUDA graph stays valid, and sees each update.
 
 mod check;

@@ -37,6 +37,16 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
             let fix = "gather the pages first";
             rules.from(since::PAGED_WIDE, "storage.paged-hidden", "k.dims[3]", "paged rows longer than 128", fix);
         }
+        if a.q.seq() == 1 && a.sink {
+            rules.reasons.push(Reason::new(
+                Layer::Quirk,
+                "storage.paged-one-query-sink",
+                "sink",
+                "a sink, with one query per sequence over paged keys",
+                "cuDNN 9.19's result was wrong for this on an H200, and NVIDIA's front end refuses it for every version",
+                "use packed queries with room for two per sequence: a sequence may still have one",
+            ));
+        }
         if any_packed {
             let fix = "use dense queries";
             rules.from(since::PAGED_PACKED, "storage.paged-packed", "q.storage", "packed queries over pages", fix);

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use super::cases::Draw;
 
+/// Keys beyond a length whose pages may be looked up.
+const TILE: i64 = 256;
+
 /// Lengths just over and under the tiles of kernels, and pages.
 const EDGES: [i64; 13] = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257];
 
@@ -16,8 +19,11 @@ pub(super) fn inputs(a: &Valid, seed: u64, case: u64, tails: bool) -> Result<Inp
     let mut draw = Draw::new(seed ^ 0x0062_6174_6368, case);
     let (q, kv) = draw_lengths(a, &mut draw);
     let exact = LengthChoice::Exact { q: widths(&q), kv: widths(&kv) };
-    let choice = Choice { lengths: exact, unused: Unused::Finite, spread: draw.chance(30) };
+    let choice = Choice { lengths: exact, unused: Unused::Finite, spread: false };
     let mut inputs = Inputs::random_with(a, seed ^ case, &choice)?;
+    if draw.chance(30) {
+        spread(a, [&q, &kv], &mut draw, &mut inputs)?;
+    }
     let shared = if draw.chance(40) { draw.within(1, 4) } else { 0 };
     let tables = Draw::new(seed ^ 0x7461_626c_6573, case);
     for (i, (role, t)) in [(Role::PageTableK, &a.k), (Role::PageTableV, &a.v)].into_iter().enumerate() {
@@ -117,7 +123,7 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
     }
     let mut free = pool.into_iter();
     let prefix: Vec<i64> = free.by_ref().take(shared.min(width) as usize).collect();
-    let mut entries = Vec::with_capacity(kv.len() * width as usize);
+    let mut entries: Vec<i64> = Vec::with_capacity(kv.len() * width as usize);
     for &length in kv {
         let used = (length + page_size - 1) / page_size;
         for entry in 0..width {
@@ -125,12 +131,39 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
             entries.push(match common {
                 Some(&page) => page,
                 None if entry < used => free.next().unwrap_or(0),
-                // Beyond the length any page of the pool may stand, poisoned or another's.
+                // Kernels look up the pages of a whole tile, which `Batch` sees to.
+                None if used > 0 && entry * page_size < length + TILE => entries[entries.len() - 1],
+                // Farther beyond the length any page of the pool may stand, poisoned or another's.
                 None => draw.within(0, pages - 1),
             });
         }
     }
     Some(Buffer::of(DType::I32, entries.into_iter().map(|page| page as f64)))
+}
+
+/// Room between the sequences of packed operands, the same in all operands of queries, and in all of keys: where dQ has other
+/// room than Q, cuDNN 9.19 was wrong on an H200.
+fn spread(a: &Valid, lengths: [&[i64]; 2], draw: &mut Draw, inputs: &mut Inputs) -> Result<(), ReferenceError> {
+    let starts = [(&a.q, lengths[0]), (&a.k, lengths[1])].map(|(t, lengths)| {
+        let Storage::Packed { tokens } = t.storage else { return Vec::new() };
+        let mut room = tokens - lengths.iter().sum::<i64>();
+        let mut starts = vec![0_i64];
+        for length in lengths {
+            let gap = draw.within(0, room.max(0));
+            room -= gap;
+            starts.push(starts[starts.len() - 1] + length + gap);
+        }
+        starts
+    });
+    let operands = [Role::Q, Role::O, Role::Stats, Role::DO, Role::DQ, Role::K, Role::V, Role::DK, Role::DV];
+    for (i, role) in operands.into_iter().enumerate() {
+        let (Some(t), Some(packed)) = (a.stored(role), role.offsets()) else { continue };
+        if inputs.get(Role::Offsets(packed)).is_some() {
+            let elements = starts[usize::from(i >= 5)].iter().map(|&token| (token * t.strides[2]) as f64);
+            inputs.insert(Role::Offsets(packed), Buffer::of(DType::I64, elements));
+        }
+    }
+    if a.is_backward() { inputs.add_forward(a) } else { Ok(()) }
 }
 
 /// The lengths of a case, for its row.

@@ -5,7 +5,7 @@
 //! steps (`batch.rs`).
 
 use qkvault_graph::expr::{library, score, slot};
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Tensor};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor};
 
 use super::cases::Draw;
 
@@ -53,7 +53,14 @@ pub(super) fn attention(seed: u64, case: u64) -> Attention {
     a.outputs.stats = draw.chance(50);
     if matches!(kind, Kind::Packed) && draw.chance(45) {
         a.outputs.stats = true;
-        a = a.backward(BackwardOptions { deterministic: draw.chance(20), ..BackwardOptions::default() });
+        // Gradients are often contiguous where what they are of is a part of a buffer.
+        let [b, h, s, d] = a.q.dims;
+        let contiguous = match a.q.storage {
+            Storage::Packed { tokens } if draw.chance(40) => Some(Tensor::thd(b, h, s, d, tokens, dtype)),
+            _ => None,
+        };
+        let deterministic = draw.chance(20);
+        a = a.backward(BackwardOptions { d_q: contiguous, deterministic, ..BackwardOptions::default() });
     }
     a
 }
@@ -132,7 +139,7 @@ fn mask(draw: &mut Draw, kind: Kind, a: &mut Attention) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{Storage, validate};
+    use qkvault_graph::validate;
 
     #[test]
     fn cases_are_sound_and_of_every_kind_and_steps_share_an_attention() {
