@@ -99,8 +99,9 @@ impl StepImage {
                         let (keys, entries) = (step.keys.length(sequence), entries.as_ref());
                         let (used, reached) = (pages(keys), pages(keys + TILE).min(width));
                         let Some(&last) = entries.get(used.saturating_sub(1)) else { continue };
-                        for i in 0..reached {
-                            writer.put(sequence * width + i, if i < used { entries[i] } else { last });
+                        let own = entries.iter().take(used).copied().chain(std::iter::repeat(last));
+                        for (i, page) in own.take(reached).enumerate() {
+                            writer.put(sequence * width + i, page);
                         }
                     }
                 }
