@@ -37,7 +37,9 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     let (role, dtype) = (operand.role, operand.tensor.dtype);
     let len = operand.elements().ok_or_else(|| format!("{role} is too large"))?;
     let mut rng = Rng::new(recipe.seed ^ role.uid().unsigned_abs().wrapping_mul(0x2545_f491_4f6c_dd1d));
-    let lengths = |rng: &mut Rng, most: i64| {
+    // The same share of queries and of keys, so that no more queries than keys are left where there are no more.
+    let lengths = |most: i64| {
+        let mut rng = Rng::new(recipe.seed ^ 0x6c65_6e67_7468);
         let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();
         Buffer::of(DType::I32, (0..len).map(one).collect::<Vec<_>>())
     };
@@ -48,8 +50,8 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
             Buffer::of(dtype, library::alibi_slopes(len).into_iter().map(f64::from))
         }
         Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, recipe.documents),
-        Role::SeqLenQ => lengths(&mut rng, a.seq().0),
-        Role::SeqLenKv => lengths(&mut rng, a.seq().1),
+        Role::SeqLenQ => lengths(a.seq().0),
+        Role::SeqLenKv => lengths(a.seq().1),
         Role::DropoutSeed | Role::DropoutOffset => Buffer::of(dtype, [(recipe.seed % 1_000) as f64]),
         Role::DropoutMask => {
             let drop = a.dropout.map_or(0.0, |d| f64::from(d.probability));

@@ -83,3 +83,27 @@ fn capture_without_a_gpu_is_told() {
         done.failed(1, &["nvidia-smi"]);
     }
 }
+
+#[test]
+fn steps_of_training_are_written_for_another_judge() {
+    let place = Place::new();
+    let folder = place.path("large").display().to_string();
+    let (code, report) = place.json(&format!("selftest --large {folder} --cpu --cases 3 --seed 2"));
+    fields(&report, &["machine", "seed", "cases"]);
+    let written = report["cases"].as_array().unwrap().iter().filter(|c| c["status"] == "written");
+    assert_eq!((code, written.count()), (0, 3), "{report:#}");
+    for case in 0..3 {
+        let text = std::fs::read_to_string(format!("{folder}/{case}/case.json")).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let operands = told["operands"].as_array().unwrap();
+        for role in ["Q", "K", "V", "O", "Stats", "dO", "dQ", "dK", "dV", "Scale"] {
+            assert!(operands.iter().any(|o| o["role"] == role), "{role}: {told:#}");
+        }
+        for operand in operands {
+            let file = format!("{folder}/{case}/{}", operand["file"].as_str().unwrap());
+            let sizes = operand["dims"].as_array().unwrap().iter().zip(operand["strides"].as_array().unwrap());
+            let span = sizes.map(|(n, s)| (n.as_u64().unwrap() - 1) * s.as_u64().unwrap()).sum::<u64>() + 1;
+            assert!(std::fs::metadata(&file).unwrap().len() >= span, "{operand:#}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use qkvault_graph::expr::{Expr, TensorSpec, library, score, slot};
 use qkvault_graph::random::Rng;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Pass, Tensor,
 };
 
 /// What each case draws its choices from.
@@ -30,18 +30,42 @@ impl Draw {
     }
 }
 
+/// Small enough for the oracle.
 const LENGTHS: [i64; 16] = [1, 2, 17, 63, 64, 65, 96, 127, 128, 129, 160, 192, 200, 255, 256, 300];
+
+/// Large enough that kernels loop over many tiles, around their edges and far from them.
+const LARGE: [i64; 10] = [640, 768, 1000, 1024, 1151, 1536, 2000, 2048, 3072, 4096];
 
 /// The attention of one case.
 pub(super) fn attention(seed: u64, case: u64) -> Attention {
-    let mut draw = Draw::new(seed, case);
+    drawn(&mut Draw::new(seed, case), &LENGTHS)
+}
+
+/// The forward of one case for a step of training, and the choices of its backward: large ones, or small ones in their place.
+pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, BackwardOptions) {
+    let mut draw = Draw::new(seed ^ 0x006c_6172_6765, case);
+    let mut a = drawn(&mut draw, if large { &LARGE } else { &LENGTHS });
+    a.pass = Pass::Forward;
+    a.outputs = qkvault_graph::Outputs { stats: true, max: false, sum_exp: false };
+    if draw.chance(8) {
+        // Biases that are broadcast in more ways than a kernel's own: each gets its gradient, summed over what it is broadcast in.
+        let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1].map(i64::unsigned_abs);
+        let dims = draw.one_of(&[[1, h, 1, k], [1, 1, 1, k], [1, h, q, 1], [b, 1, q, k], [b, h, q, k]]);
+        let spec = TensorSpec::new(a.q.dtype, dims).with_grad();
+        a.score = library::bias(score(), "bias", spec).build_score().ok();
+    }
+    let d_sink = a.sink && draw.chance(60);
+    (a, BackwardOptions { d_sink, deterministic: draw.chance(25), ..BackwardOptions::default() })
+}
+
+fn drawn(draw: &mut Draw, lengths: &[i64]) -> Attention {
     let dtype = draw.one_of(&[DType::BF16, DType::F16]);
     let (b, kv_heads) = (draw.one_of(&[1, 2, 3]), draw.one_of(&[1, 2, 3]));
     let heads = kv_heads * draw.one_of(&[1, 1, 2, 4]);
-    let s_kv = draw.one_of(&LENGTHS);
+    let s_kv = draw.one_of(lengths);
     let s_q = match draw.one_of(&[0, 0, 1, 2]) {
         0 => s_kv,
-        1 => draw.one_of(&LENGTHS),
+        1 => draw.one_of(lengths),
         _ => 1,
     };
     let (d_qk, d_v) = draw.one_of(&[
@@ -55,9 +79,9 @@ pub(super) fn attention(seed: u64, case: u64) -> Attention {
         (192, 128),
         (256, 256),
     ]);
-    let mut a = operands(&mut draw, dtype, [b, heads, kv_heads], [s_q, s_kv], [d_qk, d_v]);
-    mask(&mut draw, &mut a, [s_q, s_kv]);
-    if let Some(expression) = expression(&mut draw, &a, dtype) {
+    let mut a = operands(draw, dtype, [b, heads, kv_heads], [s_q, s_kv], [d_qk, d_v]);
+    mask(draw, &mut a, [s_q, s_kv]);
+    if let Some(expression) = expression(draw, &a, dtype) {
         a.score = expression.build_score().ok();
     }
     a.sink = draw.chance(15);

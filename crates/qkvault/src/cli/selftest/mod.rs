@@ -2,6 +2,7 @@
 
 mod batch;
 mod cases;
+mod large;
 mod serving;
 
 use std::path::PathBuf;
@@ -42,6 +43,12 @@ pub struct Args {
     /// Batches as an engine that serves requests has them: packed queries, paged keys and values
     #[arg(long)]
     serving: bool,
+    /// Steps of training too large for the oracle: every operand is written below this folder, for bench/selftest_large.py to compare
+    #[arg(long, value_name = "DIR", conflicts_with = "serving")]
+    large: Option<PathBuf>,
+    /// With `--large`: small ones, computed by the oracle in the place of a GPU, to try the comparison itself
+    #[arg(long, requires = "large")]
+    cpu: bool,
     /// With `--serving`: poison rows beyond the lengths in pages that are in use too, which kernels need not bear
     #[arg(long, requires = "serving")]
     tails: bool,
@@ -146,6 +153,9 @@ impl Tally<'_> {
 
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    if let Some(folder) = &args.large {
+        return large::run(globals, args, folder);
+    }
     let search = args.library.search()?;
     let vault = match &globals.vault {
         Some(folder) => Vault::open(VaultOptions::in_folder(folder))?,
