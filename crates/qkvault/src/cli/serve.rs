@@ -32,8 +32,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
     page_layout: PageLayout,
     /// How many times larger the next plan is, for sequences, new tokens and keys; 0 is one plan for all
-    #[arg(long, value_name = "N,N,N", value_delimiter = ',', num_args = 3)]
-    growth: Option<Vec<u32>>,
+    #[arg(long, value_name = "N,N,N", value_parser = growth)]
+    growth: Option<Growth>,
 }
 
 fn layout(text: &str) -> Result<PageLayout, String> {
@@ -44,19 +44,22 @@ fn layout(text: &str) -> Result<PageLayout, String> {
     }
 }
 
+fn growth(text: &str) -> Result<Growth, String> {
+    let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+    let some = |n: u32| (n > 0).then_some(n);
+    match numbers.as_deref() {
+        Ok(&[batch, queries, keys]) => Ok(Growth { batch: some(batch), queries: some(queries), keys: some(keys) }),
+        _ => Err(format!("'{text}' is not three numbers, for sequences, new tokens and keys, such as 4,4,0")),
+    }
+}
+
 impl ServeArgs {
     /// The policy for a model.
     pub(super) fn policy(&self, model: &Model) -> ServePolicy {
         let keys = self.max_keys.min(model.max_positions.unwrap_or(i64::MAX));
         let queries = self.max_new.min(keys);
         let usual = ServePolicy::default();
-        let growth = match self.growth.as_deref() {
-            Some(&[batch, queries, keys]) => {
-                let some = |n: u32| (n > 0).then_some(n);
-                Growth { batch: some(batch), queries: some(queries), keys: some(keys) }
-            }
-            _ => usual.growth,
-        };
+        let growth = self.growth.unwrap_or(usual.growth);
         let tokens = self.max_tokens.unwrap_or(queries).max(self.max_batch).max(queries);
         ServePolicy { batch: self.max_batch, queries, keys, tokens, growth, ..usual }
     }

@@ -115,4 +115,7 @@ fn run_has_no_training_and_says_what_has() {
     let done = Place::new().run("run --model ../../models/llama-3.1-8b.json --phase train");
     assert_eq!(done.code, 2, "{}", done.err);
     assert!(done.err.contains("qkvault bench"), "{}", done.err);
+    let done = Place::new().run("run --model ../../models/llama-3.1-8b.json --phase serve");
+    assert_eq!(done.code, 2, "{}", done.err);
+    assert!(done.err.contains("bench-serving"), "{}", done.err);
 }

@@ -12,4 +12,5 @@ mod models;
 mod others;
 mod packs;
 mod remotes;
+mod serving;
 mod warm;

@@ -77,8 +77,7 @@ impl Pool {
             order.swap(i, random.below(i + 1));
         }
         let rows = ROWS * (HEADS.0 * HIDDEN * 2) as usize;
-        let [keys, values, queries, outputs] =
-            [pages * PAGE_BYTES, pages * PAGE_BYTES, rows, rows].map(|bytes| filled(bytes));
+        let [keys, values, queries, outputs] = [pages * PAGE_BYTES, pages * PAGE_BYTES, rows, rows].map(filled);
         Ok(Pool { keys: keys?, values: values?, queries: queries?, outputs: outputs?, order })
     }
 

@@ -86,6 +86,11 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         let reason = Reason::new(Layer::Description, "run.train", "--phase", "train", "prefill or decode", fix);
         return Err(Refusal::from(reason).into());
     }
+    if args.model.phase.contains(&Phase::Serve) {
+        let fix = "`qkvault bench-serving` times steps, and `qkvault selftest --serving` checks them";
+        let reason = Reason::new(Layer::Description, "run.serve", "--phase", "serve", "prefill or decode", fix);
+        return Err(Refusal::from(reason).into());
+    }
     let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         return Err(jobs::nothing().into());

@@ -4,10 +4,10 @@ mod batch;
 mod cases;
 mod large;
 mod serving;
+mod tally;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use cudarc::driver::CudaStream;
 use qkvault_cache::{Vault, VaultOptions};
@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 
 use super::memory::{Failure, Memory, failed};
 use super::target::{LibraryArgs, TargetArgs};
-use super::{Globals, Outcome, out};
+use super::{Globals, Outcome};
+use tally::Tally;
 
 /// Options of `selftest`.
 #[derive(Debug, clap::Args)]
@@ -81,76 +82,6 @@ struct Verdict {
     worst: f64,
 }
 
-/// What is told of a run: where it was, what it counts, and what was not right.
-struct Tally<'a> {
-    args: &'a Args,
-    place: Value,
-    counts: [u64; 4],
-    worst: f64,
-    rows: Vec<Value>,
-    started: Instant,
-    told: Instant,
-}
-
-const STATUSES: [&str; 4] = ["right", "refused", "wrong", "failed"];
-
-impl Tally<'_> {
-    fn take(&mut self, case: &Case, verdict: &Verdict) {
-        let at = STATUSES.iter().position(|s| *s == verdict.status).unwrap_or(3);
-        self.counts[at] += 1;
-        if verdict.status == "right" {
-            self.worst = self.worst.max(verdict.worst);
-        } else {
-            let row = row(case, verdict);
-            if verdict.status != "refused" {
-                out::note(&row.to_string());
-            }
-            self.rows.push(row);
-        }
-        if self.told.elapsed().as_secs() >= 3 {
-            self.told = Instant::now();
-            out::note(&format!("{} of {}: {}", self.counts.iter().sum::<u64>(), self.args.cases, self.words()));
-            self.save(None);
-        }
-    }
-
-    fn words(&self) -> String {
-        STATUSES.iter().zip(self.counts).map(|(s, n)| format!("{n} {s}")).collect::<Vec<_>>().join(", ")
-    }
-
-    fn record(&self, builds: Option<u64>) -> Value {
-        let [right, refused, wrong, failed] = self.counts;
-        let mut record = self.place.clone();
-        for (key, value) in [
-            ("seed", json!(self.args.seed)),
-            ("first", json!(self.args.first)),
-            ("cases", json!(self.args.cases)),
-            ("serving", json!(self.args.serving)),
-            ("tails", json!(self.args.tails)),
-            ("right", json!(right)),
-            ("refused", json!(refused)),
-            ("wrong", json!(wrong)),
-            ("failed", json!(failed)),
-            ("worst_relative_error", json!(self.worst)),
-            ("builds", json!(builds)),
-            ("seconds", json!(self.started.elapsed().as_secs_f64())),
-            ("not_right", json!(self.rows)),
-        ] {
-            record[key] = value;
-        }
-        record
-    }
-
-    /// Writes what there is so far, where it was asked for: a run that is stopped has not been for nothing.
-    fn save(&self, builds: Option<u64>) {
-        if let Some(path) = &self.args.record
-            && let Err(error) = std::fs::write(path, format!("{:#}\n", self.record(builds)))
-        {
-            out::problem(&format!("{} could not be written: {error}", path.display()));
-        }
-    }
-}
-
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if let Some(folder) = &args.large {
@@ -181,8 +112,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
         "target": target.label(), "driver": target.device.driver_ver,
     });
-    let (started, told) = (Instant::now(), Instant::now());
-    let mut tally = Tally { args, place, counts: [0; 4], worst: 0.0, rows: Vec::new(), started, told };
+    let mut tally = Tally::new(args, place);
     // Threads of their own: they wait when the GPU is behind, and whoever judges must not wait for them.
     let pool = rayon::ThreadPoolBuilder::new().build()?;
     let (sender, receiver) = std::sync::mpsc::sync_channel::<Case>(2 * pool.current_num_threads());
@@ -205,18 +135,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
             tally.take(&case, &verdict);
         }
     });
-    tally.rows.sort_by_key(|row| row["case"].as_u64());
     let builds = Some(planner.vault().stats().builds);
-    tally.save(builds);
-    if globals.json {
-        out::json(&tally.record(builds));
-    } else {
-        for row in tally.rows.iter().filter(|r| r["status"] != "refused") {
-            out::line(&format!("case {} {}: {}\n  {}", row["case"], row["status"], row["attention"], row["why"]));
-        }
-        out::line(&format!("{}; seed {}", tally.words(), args.seed));
-    }
-    Ok(if tally.counts[2] + tally.counts[3] == 0 { Outcome::Good } else { Outcome::Bad })
+    Ok(tally.finish(globals, builds))
 }
 
 /// The verdict where there is no GPU: what was prepared is as good as it can be, and is compared with itself.
