@@ -1,5 +1,6 @@
 //! Can this GPU and this cuDNN run this attention, and if not why? Compiles plans, with or without a GPU.
 //!
+//! * [`rules`] answer in microseconds, with no library: everything that is known to speak against a description on a target.
 //! * [`Compiler`] puts an op graph to the library: the answer is a plan, or a refusal in the library's own words. It needs
 //!   no GPU and no driver: the target's device properties are data, and a stand-in is loaded where there is no
 //!   `libcuda.so.1`. One compilation takes 0.3 to 1 s of one core.
@@ -14,6 +15,7 @@ mod deep;
 mod kernels;
 mod plan;
 mod planner;
+pub mod rules;
 mod scratch;
 mod words;
 mod write;

@@ -11,6 +11,7 @@ mod data;
 mod deep;
 mod doctor;
 mod failure;
+mod hunt;
 mod jobs;
 mod memory;
 mod out;
@@ -75,6 +76,8 @@ pub enum Command {
     /// Captured GPUs
     #[command(subcommand)]
     Profile(profile::Command),
+    /// Put random descriptions to the rules and to the library, and tell in which they differ
+    Hunt(hunt::Args),
 }
 
 /// What a command came to.
@@ -101,7 +104,8 @@ impl Command {
             | Command::Cache(_)
             | Command::Pack(_)
             | Command::Unpack(_)
-            | Command::Profile(_) => return None,
+            | Command::Profile(_)
+            | Command::Hunt(_) => return None,
         };
         let named = library.cudnn_path.is_some() || std::env::var_os("QKVAULT_CUDNN_PATH").is_some();
         (!named).then_some(library)
@@ -138,6 +142,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Pack(args) => pack::pack(globals, args),
         Command::Unpack(args) => pack::unpack(globals, args),
         Command::Profile(command) => profile::run(globals, command),
+        Command::Hunt(args) => hunt::run(globals, args),
     };
     match done {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

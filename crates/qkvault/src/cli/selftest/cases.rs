@@ -8,24 +8,24 @@ use qkvault_graph::{
 
 /// What each case draws its choices from.
 #[derive(Clone)]
-pub(super) struct Draw(Rng);
+pub(in crate::cli) struct Draw(Rng);
 
 impl Draw {
-    pub(super) fn new(seed: u64, case: u64) -> Draw {
+    pub(in crate::cli) fn new(seed: u64, case: u64) -> Draw {
         Draw(Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    pub(super) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
+    pub(in crate::cli) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
         list[(self.0.bits() >> 16) as usize % list.len()]
     }
 
     /// A number from `low` to `high`, both included.
-    pub(super) fn within(&mut self, low: i64, high: i64) -> i64 {
+    pub(in crate::cli) fn within(&mut self, low: i64, high: i64) -> i64 {
         low + ((self.0.bits() >> 16) % (high - low + 1).max(1).unsigned_abs()).cast_signed()
     }
 
     /// True in `percent` of a hundred cases.
-    pub(super) fn chance(&mut self, percent: u64) -> bool {
+    pub(in crate::cli) fn chance(&mut self, percent: u64) -> bool {
         (self.0.bits() >> 16) % 100 < percent
     }
 }
@@ -37,7 +37,7 @@ const LENGTHS: [i64; 16] = [1, 2, 17, 63, 64, 65, 96, 127, 128, 129, 160, 192, 2
 const LARGE: [i64; 10] = [640, 768, 1000, 1024, 1151, 1536, 2000, 2048, 3072, 4096];
 
 /// The attention of one case.
-pub(super) fn attention(seed: u64, case: u64) -> Attention {
+pub(in crate::cli) fn attention(seed: u64, case: u64) -> Attention {
     drawn(&mut Draw::new(seed, case), &LENGTHS)
 }
 

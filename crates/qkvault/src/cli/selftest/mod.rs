@@ -6,6 +6,9 @@ mod large;
 mod serving;
 mod tally;
 
+pub(super) use cases::{Draw, attention as dense};
+pub(super) use serving::attention as served;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ enum Kind {
 }
 
 /// The attention of one case.
-pub(super) fn attention(seed: u64, case: u64) -> Attention {
+pub(in crate::cli) fn attention(seed: u64, case: u64) -> Attention {
     let mut draw = Draw::new(seed ^ 0x5e72_7669_6e67, case / STEPS);
     let dtype = draw.one_of(&[DType::BF16, DType::BF16, DType::F16]);
     let kinds =

@@ -1,0 +1,30 @@
+//! Rules as data: what a cuDNN is known not to take, what it takes and computes wrongly, and what qkvault has not built.
+//!
+//! [`check`] answers in microseconds, with no library and no GPU: every rule that applies is told, not the first. Asking the
+//! library itself ([`crate::Planner::plan`]) takes 0.3 to 1 s and leaves a plan in the vault; launching does neither.
+//!
+//! A rule is a row of [`RULES`]: a stable code, a kind, the versions it holds for, a condition over a valid description and a
+//! target, what is needed, how to fix it, and where it is known from. Rows are written from what the library answered
+//! (`docs/results/probe.md`, `tests/goldens`), from what a card computed, and from NVIDIA's front end where that is named.
+//! What lowering refuses by itself is folded in, so that there is one answer.
+//!
+//! ```
+//! use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, validate};
+//! use qkvault_probe::rules::{Request, check};
+//!
+//! let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16))?;
+//! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+//! let refusal = check(&Request::new(&odd, &target)).refusal().expect("100 is no multiple of 8");
+//! assert!(refusal.has("hidden.multiple-of-8"));
+//! # Ok::<(), qkvault_graph::Refusal>(())
+//! ```
+
+mod facts;
+mod request;
+mod rule;
+mod table;
+
+pub use facts::Facts;
+pub use request::{Request, Verdict, check};
+pub use rule::{Kind, Rule, Versions};
+pub use table::RULES;

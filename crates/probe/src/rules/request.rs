@@ -1,0 +1,99 @@
+//! The request and its verdict: the front of the rules, which can gain fields without breaking who calls it.
+
+use qkvault_graph::{Layer, OpGraph, Policy, Reason, Refusal, Target, Valid, lower};
+
+use super::{Facts, RULES};
+
+/// What the rules are asked. Made by [`Request::new`] and its methods alone, so that a new field breaks no caller.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Request<'a> {
+    /// The description.
+    pub attention: &'a Valid,
+    /// The GPU and the cuDNN.
+    pub target: &'a Target,
+    /// How plans are made.
+    pub policy: Policy,
+    /// Codes of quirks that are taken although the library computes them wrongly: for those who know better.
+    pub allowed: &'a [&'a str],
+}
+
+impl<'a> Request<'a> {
+    /// Version of what a request can say; it grows by one with every field that changes an answer.
+    pub const VERSION: u32 = 1;
+
+    /// Asks about a description for a target, with the usual policy and no quirk allowed.
+    #[must_use]
+    pub fn new(attention: &'a Valid, target: &'a Target) -> Request<'a> {
+        Request { attention, target, policy: Policy::default(), allowed: &[] }
+    }
+
+    /// Asks for another policy.
+    #[must_use]
+    pub const fn with_policy(mut self, policy: Policy) -> Request<'a> {
+        self.policy = policy;
+        self
+    }
+
+    /// Allows quirks by their codes. Codes of other kinds cannot be allowed: nothing would come of it.
+    #[must_use]
+    pub const fn allowing(mut self, codes: &'a [&'a str]) -> Request<'a> {
+        self.allowed = codes;
+        self
+    }
+}
+
+/// What the rules say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Verdict {
+    /// Everything that speaks against it; nothing where it is supported as far as is known.
+    pub reasons: Vec<Reason>,
+    /// Quirks that apply and were allowed by name.
+    pub allowed: Vec<Reason>,
+}
+
+impl Verdict {
+    /// Whether nothing speaks against it.
+    #[must_use]
+    pub const fn supported(&self) -> bool {
+        self.reasons.is_empty()
+    }
+
+    /// The refusal, if it is one.
+    #[must_use]
+    pub fn refusal(self) -> Option<Refusal> {
+        Refusal::of(self.reasons)
+    }
+}
+
+/// Answers by rules alone: microseconds, no library, no GPU, nothing kept.
+///
+/// Every rule that applies is in the answer, among them those that lowering has itself. A supported answer is what rules know;
+/// the library's own answer is [`crate::Planner::plan`]'s.
+pub fn check(request: &Request<'_>) -> Verdict {
+    let Request { attention, target, policy, allowed } = request;
+    let (graph, lowering) = match lower(attention, target, policy) {
+        Ok(graph) => (Some(graph), Vec::new()),
+        Err(refusal) => (None, Vec::from(refusal)),
+    };
+    check_lowered(attention, target, graph.as_ref(), lowering, allowed)
+}
+
+/// As [`check`], for who has the op graph already.
+pub(crate) fn check_lowered(
+    attention: &Valid,
+    target: &Target,
+    graph: Option<&OpGraph>,
+    mut reasons: Vec<Reason>,
+    allowed: &[&str],
+) -> Verdict {
+    let facts = Facts::of(attention, target, graph);
+    for rule in RULES.iter().copied().flatten() {
+        let known = reasons.iter().any(|r| r.code == rule.code);
+        reasons.extend(rule.reason(&facts).filter(|_| !known));
+    }
+    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && allowed.contains(&r.code.as_ref());
+    let (allowed, reasons) = reasons.into_iter().partition(is_allowed);
+    Verdict { reasons, allowed }
+}

@@ -1,0 +1,5 @@
+//! Bands, lengths and predicates.
+
+use crate::rules::Rule;
+
+pub(super) const RULES: &[Rule] = &[];
