@@ -9,6 +9,7 @@ use qkvault_graph::{GraphKey, OpGraph, PlanKey, Policy, Refusal, Target, Valid, 
 use crate::compile::{Compiler, Failure};
 use crate::deep::Origin;
 use crate::plan::{self, BadPlan, Plan, PlanFacts};
+use crate::rules;
 
 /// What may be done to get a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,6 +28,7 @@ pub enum BuildPolicy {
 pub struct Planner {
     vault: Vault,
     compiler: Option<Compiler>,
+    allowed: Arc<[String]>,
 }
 
 /// A plan or a refusal, with where it came from.
@@ -89,7 +91,13 @@ impl Planner {
     /// A planner over a vault; without a compiler it only looks up.
     #[must_use]
     pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
-        Planner { vault, compiler }
+        Planner { vault, compiler, allowed: Arc::default() }
+    }
+
+    /// Takes what the library is known to compute wrongly, by the codes of the [rules](crate::rules) that would refuse it.
+    #[must_use]
+    pub fn allowing(self, codes: impl IntoIterator<Item = String>) -> Planner {
+        Planner { allowed: codes.into_iter().collect(), ..self }
     }
 
     /// The vault.
@@ -121,10 +129,13 @@ impl Planner {
         let started = Instant::now();
         let graph_key = attention.key();
         let what = attention.to_string();
-        let graph = match lower(attention, target, policy) {
+        // What the library would compute wrongly, and what it cannot be asked for, is not put to it: no plan of it is wanted.
+        let lowered = lower(attention, target, policy)
+            .and_then(|graph| Refusal::of(rules::standing(attention, target, &self.allowed)).map_or(Ok(graph), Err));
+        let graph = match lowered {
             Ok(graph) => graph,
             Err(refusal) => {
-                // What lowering refuses costs microseconds to refuse again: it is not stored.
+                // What lowering and rules refuse costs microseconds to refuse again: it is not stored.
                 let milliseconds = started.elapsed().as_secs_f64() * 1e3;
                 let outcome = Err(refusal);
                 let source = Source::Built;

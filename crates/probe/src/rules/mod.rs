@@ -20,11 +20,16 @@
 //! ```
 
 mod facts;
+mod memory;
+mod nearest;
 mod request;
 mod rule;
 mod table;
 
 pub use facts::Facts;
+pub use memory::{Footprint, on_device};
+pub use nearest::{Near, nearest};
+pub(crate) use request::standing;
 pub use request::{Request, Verdict, check};
 pub use rule::{Kind, Rule, Versions};
 pub use table::RULES;

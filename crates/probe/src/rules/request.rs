@@ -1,8 +1,8 @@
 //! The request and its verdict: the front of the rules, which can gain fields without breaking who calls it.
 
-use qkvault_graph::{Layer, OpGraph, Policy, Reason, Refusal, Target, Valid, lower};
+use qkvault_graph::{Layer, Policy, Reason, Refusal, Target, Valid, lower};
 
-use super::{Facts, RULES};
+use super::{Facts, Kind, RULES, Rule};
 
 /// What the rules are asked. Made by [`Request::new`] and its methods alone, so that a new field breaks no caller.
 #[derive(Clone, Debug)]
@@ -67,28 +67,26 @@ impl Verdict {
     }
 }
 
+/// What speaks against a description whatever the library says: that it computes it wrongly, unless that is allowed by name, and
+/// that qkvault cannot ask for it as it is meant.
+pub(crate) fn standing(attention: &Valid, target: &Target, allowed: &[String]) -> Vec<Reason> {
+    let facts = Facts::of(attention, target);
+    let stands = |rule: &&Rule| match rule.kind {
+        Kind::Unsupported => false,
+        Kind::Wrong => !allowed.iter().any(|code| code == rule.code),
+        Kind::NotBuilt => true,
+    };
+    RULES.iter().copied().flatten().filter(stands).filter_map(|rule| rule.reason(&facts)).collect()
+}
+
 /// Answers by rules alone: microseconds, no library, no GPU, nothing kept.
 ///
 /// Every rule that applies is in the answer, among them those that lowering has itself. A supported answer is what rules know;
 /// the library's own answer is [`crate::Planner::plan`]'s.
 pub fn check(request: &Request<'_>) -> Verdict {
     let Request { attention, target, policy, allowed } = request;
-    let (graph, lowering) = match lower(attention, target, policy) {
-        Ok(graph) => (Some(graph), Vec::new()),
-        Err(refusal) => (None, Vec::from(refusal)),
-    };
-    check_lowered(attention, target, graph.as_ref(), lowering, allowed)
-}
-
-/// As [`check`], for who has the op graph already.
-pub(crate) fn check_lowered(
-    attention: &Valid,
-    target: &Target,
-    graph: Option<&OpGraph>,
-    mut reasons: Vec<Reason>,
-    allowed: &[&str],
-) -> Verdict {
-    let facts = Facts::of(attention, target, graph);
+    let mut reasons = lower(attention, target, policy).err().map_or_else(Vec::new, Vec::from);
+    let facts = Facts::of(attention, target);
     for rule in RULES.iter().copied().flatten() {
         let known = reasons.iter().any(|r| r.code == rule.code);
         reasons.extend(rule.reason(&facts).filter(|_| !known));

@@ -1,10 +1,25 @@
 //! The rows, by what they are about.
 
 mod masks;
+mod passes;
 mod shapes;
 mod versions;
+
+use qkvault_graph::CudnnVersion;
 
 use super::Rule;
 
 /// Every rule, by what they are about. Lowering has rules of its own beside these; [`super::check`] tells both.
-pub const RULES: &[&[Rule]] = &[versions::RULES, shapes::RULES, masks::RULES];
+pub const RULES: &[&[Rule]] = &[versions::RULES, shapes::RULES, masks::RULES, passes::RULES];
+
+/// What NVIDIA's front end refuses in a forward.
+const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
+/// What NVIDIA's front end refuses, or does, in a backward.
+const FE_BACKWARD: &str = "cudnn-frontend 1.23, node/scaled_dot_product_flash_attention.h";
+/// What the library answered.
+const HUNT: &str =
+    "cuDNN 9.14, 9.19 and 9.27 for compute capabilities 8.0, 8.9, 9.0, 10.0 and 12.0 (docs/results/probe.md)";
+
+const fn v9(minor: u16, patch: u16) -> CudnnVersion {
+    CudnnVersion::v9(minor, patch)
+}

@@ -1,16 +1,83 @@
-//! Sizes: hidden dims, lengths, heads.
+//! Sizes: hidden dims and lengths.
 
-use crate::rules::{Kind, Rule, Versions};
+use super::{FE_BACKWARD, FE_FORWARD, HUNT};
+use crate::rules::{Facts, Kind, Rule, Versions};
 
-const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
+/// The hidden sizes of Q with K and of V with O, as a reason gives them.
+fn hidden(f: &Facts<'_>) -> String {
+    format!("{} and {} on compute capability {}.{}", f.d_qk, f.d_v, f.sm() / 10, f.sm() % 10)
+}
 
-pub(super) const RULES: &[Rule] = &[Rule {
-    code: "hidden.multiple-of-8",
-    kind: Kind::Unsupported,
-    versions: Versions::ALL,
-    field: "q.dims[3], v.dims[3]",
-    needed: "hidden sizes that are multiples of 8",
-    fix: "pad the rows with zeros to the next multiple of 8",
-    source: FE_FORWARD,
-    given: |f| (f.d_qk % 8 != 0 || f.d_v % 8 != 0).then(|| format!("{} and {}", f.d_qk, f.d_v)),
-}];
+/// The hidden sizes, where one is over a limit.
+fn over(f: &Facts<'_>, limit: i64) -> Option<String> {
+    (f.d_qk.max(f.d_v) > limit).then(|| hidden(f))
+}
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        code: "hidden.multiple-of-8",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "q.dims[3], v.dims[3]",
+        needed: "hidden sizes that are multiples of 8",
+        fix: "pad the rows with zeros to the next multiple of 8",
+        source: HUNT,
+        given: |f| (f.d_qk % 8 != 0 || f.d_v % 8 != 0).then(|| format!("{} and {}", f.d_qk, f.d_v)),
+    },
+    Rule {
+        code: "hidden.forward-old",
+        kind: Kind::Unsupported,
+        versions: Versions::before(9, 1),
+        field: "q.dims[3], v.dims[3]",
+        needed: "hidden sizes of up to 256 on compute capability 9.0, up to 128 on others",
+        fix: "use cuDNN 9.10.2 or newer",
+        source: FE_FORWARD,
+        given: |f| {
+            let blackwell_is_newer = f.is_blackwell() && f.version() >= super::v9(9, 0);
+            if f.backward() || blackwell_is_newer { None } else { over(f, if f.is_hopper() { 256 } else { 128 }) }
+        },
+    },
+    Rule {
+        code: "hidden.backward",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "q.dims[3], v.dims[3]",
+        needed: "in a backward, hidden sizes of up to 128; of up to 256 on compute capability 9.0; 192 with 128 too on 10.x \
+                 since 9.11",
+        fix: "run the backward on a Hopper GPU, or split the hidden dim of V and O, which is exact",
+        source: HUNT,
+        given: |f| {
+            let limit = if f.is_hopper() { 256 } else { 128 };
+            let latent = f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128) && f.version() >= super::v9(11, 0);
+            if f.backward() && !latent { over(f, limit) } else { None }
+        },
+    },
+    Rule {
+        code: "hidden.backward-latent",
+        kind: Kind::Unsupported,
+        versions: Versions::between((11, 0), (13, 0)),
+        field: "q.dims[3], v.dims[3]",
+        needed: "between 128 and 192 for Q and between 64 and 128 for V, either 192 for Q or 128 for V",
+        fix: "use cuDNN 9.13 or newer",
+        source: FE_BACKWARD,
+        given: |f| {
+            let between = (129..=192).contains(&f.d_qk) && (65..=128).contains(&f.d_v);
+            let refused = f.backward() && f.is_hopper() && between && f.d_qk != 192 && f.d_v != 128;
+            refused.then(|| hidden(f))
+        },
+    },
+    Rule {
+        code: "queries.one-old",
+        kind: Kind::Unsupported,
+        versions: Versions::before(9, 1),
+        field: "q.dims[2]",
+        needed: "more than one query for a right bound, or for hidden sizes over 128 on compute capability 10.x",
+        fix: "use cuDNN 9.10.2 or newer, or leave the causal mask out: one query at the end sees every key",
+        source: FE_FORWARD,
+        given: |f| {
+            let bound = f.a.mask.band.is_some_and(|band| band.right.is_some());
+            let wide = f.is_blackwell() && f.d_qk.max(f.d_v) > 128;
+            (!f.backward() && f.s_q == 1 && (bound || wide)).then(|| "one query".to_owned())
+        },
+    },
+];

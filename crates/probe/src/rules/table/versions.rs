@@ -1,10 +1,7 @@
 //! Versions and GPUs that are refused whatever is described.
 
-use qkvault_graph::CudnnVersion;
-
+use super::FE_FORWARD;
 use crate::rules::{Facts, Kind, Rule, Versions};
-
-const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -61,7 +58,3 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
 ];
-
-/// The first version that compiles without a GPU.
-#[allow(dead_code, reason = "named in tests")]
-pub(super) const DEVICELESS: CudnnVersion = CudnnVersion::v9(8, 0);

@@ -26,6 +26,15 @@ pub(super) fn attention(seed: u64, number: u64) -> Valid {
     unreachable!("most of what is drawn is valid")
 }
 
+/// The descriptions of a file.
+pub(super) fn read(path: &std::path::Path) -> anyhow::Result<Vec<Valid>> {
+    use anyhow::Context as _;
+    let all = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
+    all.split("\n---")
+        .map(|one| Ok(validate(qkvault_graph::text::parse(one.trim_start_matches(['-', '\n']))?)?))
+        .collect()
+}
+
 /// Gives a dense description without score tensors other sizes and a plain layout.
 fn resize(draw: &mut Draw, a: &mut Attention) {
     let tensors = |e: &Option<qkvault_graph::ScoreExpr>| e.as_ref().is_some_and(|e| !e.tensors().is_empty());

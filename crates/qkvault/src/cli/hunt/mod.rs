@@ -48,6 +48,9 @@ pub struct Args {
     /// Processes that compile at the same time
     #[arg(long, default_value_t = 2)]
     workers: usize,
+    /// Descriptions in the text form, with lines of `---` between them, each for every GPU and version, instead of random ones
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// Leave differences as they were drawn
     #[arg(long)]
     keep_size: bool,
@@ -80,6 +83,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let libraries = libraries(args)?;
     let profiles: Vec<Profile> =
         args.targets.iter().map(|name| Ok(Profile::named(name)?)).collect::<anyhow::Result<_>>()?;
+    let given = args.file.as_deref().map(cases::read).transpose()?;
+    let pairs = profiles.len() as u64 * libraries.len() as u64;
+    let cases = given.as_ref().map_or(args.cases, |list| list.len() as u64 * pairs);
     let started = Instant::now();
     let next = AtomicU64::new(args.first);
     let found = Mutex::new(Found::default());
@@ -90,14 +96,14 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
                     let mut workers: BTreeMap<PathBuf, Worker> = BTreeMap::new();
                     loop {
                         let number = next.fetch_add(1, Ordering::Relaxed);
-                        if number >= args.first + args.cases {
+                        if number >= args.first + cases {
                             return anyhow::Ok(());
                         }
-                        let case = draw(args, number, &profiles, &libraries);
+                        let case = draw(args, number, &profiles, &libraries, given.as_deref());
                         one(args, case, &mut workers, &found)?;
                         let n = number - args.first + 1;
                         if n.is_multiple_of(100) {
-                            out::note(&format!("{n} of {}, {:.0} s", args.cases, started.elapsed().as_secs_f64()));
+                            out::note(&format!("{n} of {}, {:.0} s", cases, started.elapsed().as_secs_f64()));
                         }
                     }
                 })
@@ -106,7 +112,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         threads.into_iter().try_for_each(|t| t.join().expect("a thread of the hunt does not panic"))
     })?;
     let found = found.into_inner().expect("no thread of the hunt panicked");
-    report(globals, args, &found, started);
+    report(globals, args, cases, &found, started);
     Ok(if found.differences.is_empty() { Outcome::Good } else { Outcome::Bad })
 }
 
@@ -124,7 +130,13 @@ struct Found {
     differences: BTreeMap<String, (Difference, u64)>,
 }
 
-fn draw(args: &Args, number: u64, profiles: &[Profile], libraries: &[(CudnnVersion, PathBuf)]) -> Case {
+fn draw(
+    args: &Args,
+    number: u64,
+    profiles: &[Profile],
+    libraries: &[(CudnnVersion, PathBuf)],
+    given: Option<&[qkvault_graph::Valid]>,
+) -> Case {
     let pairs = profiles.len() as u64 * libraries.len() as u64;
     // Every pair of GPU and version in turn, so that none is left out by chance.
     let (gpu, library) = ((number % pairs) as usize % profiles.len(), (number % pairs) as usize / profiles.len());
@@ -132,7 +144,10 @@ fn draw(args: &Args, number: u64, profiles: &[Profile], libraries: &[(CudnnVersi
     let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
     Case {
         number,
-        attention: cases::attention(args.seed, number),
+        attention: match given {
+            Some(list) => list[(number / pairs) as usize].clone(),
+            None => cases::attention(args.seed, number),
+        },
         target: profiles[gpu].target(*version, set),
         profile: profiles[gpu].name.clone(),
         library: folder.clone(),
@@ -144,6 +159,10 @@ fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: 
     match compare::judge(&case, workers)? {
         Verdict::NotAsked(code) => *lock().not_asked.entry(code).or_default() += 1,
         Verdict::Agreed { supported, codes } => {
+            if args.file.is_some() {
+                let what = if supported { "supported" } else { "refused" };
+                out::note(&format!("{what}: {} under {} on {}", case.attention, case.target.cudnn, case.profile));
+            }
             let mut found = lock();
             found.agreed += 1;
             *(if supported { &mut found.supported } else { &mut found.refused }) += 1;
@@ -151,6 +170,10 @@ fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: 
         }
         Verdict::Differed(difference) => {
             let signature = difference.signature();
+            if args.file.is_some() {
+                let place = format!("{} under {} on {}", case.attention, case.target.cudnn, case.profile);
+                out::note(&format!("differs: {place}: {}", difference.signature()));
+            }
             let known = lock().differences.get_mut(&signature).map(|(_, n)| *n += 1).is_some();
             if !known {
                 lock().differences.insert(signature.clone(), (difference.clone(), 1));
@@ -190,7 +213,7 @@ fn libraries(args: &Args) -> anyhow::Result<Vec<(CudnnVersion, PathBuf)>> {
     Ok(list)
 }
 
-fn report(globals: &Globals, args: &Args, found: &Found, started: Instant) {
+fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: Instant) {
     let Found { agreed, supported, refused, not_asked, confirmed, differences } = found;
     let differed: u64 = differences.values().map(|(_, n)| n).sum();
     let seconds = started.elapsed().as_secs_f64();
@@ -206,7 +229,7 @@ fn report(globals: &Globals, args: &Args, found: &Found, started: Instant) {
             })
             .collect();
         out::json(&json!({
-            "cases": args.cases, "seed": args.seed, "first": args.first, "agreed": agreed, "supported": supported,
+            "cases": cases, "seed": args.seed, "first": args.first, "agreed": agreed, "supported": supported,
             "refused": refused, "not_asked": not_asked, "confirmed": confirmed, "differed": differed,
             "disagreed": disagreed, "seconds": seconds,
         }));
@@ -222,6 +245,6 @@ fn report(globals: &Globals, args: &Args, found: &Found, started: Instant) {
     out::line(&format!(
         "{} cases of seed {} in {seconds:.0} s: {agreed} agreed ({supported} supported, {refused} refused), {differed} differed, \
          {left} not asked",
-        args.cases, args.seed
+        cases, args.seed
     ));
 }

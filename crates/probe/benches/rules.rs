@@ -1,0 +1,31 @@
+//! How long rules take for one description on one target: under 20 microseconds is asked for.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use qkvault_graph::expr::{library, score, slot};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, validate,
+};
+use qkvault_probe::rules::{Request, check, nearest};
+
+fn bench(c: &mut Criterion) {
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    let plain = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
+    let capped = library::softcap(score(), slot("cap")).build_score().expect("a score");
+    let backward = plain.clone().with_score(capped).with_lengths().backward(BackwardOptions::default());
+    for (name, a) in [("causal forward", plain), ("softcap backward with lengths", backward)] {
+        let a = validate(a).expect("sound");
+        let request = Request::new(&a, &target);
+        c.bench_function(&format!("rules, {name}"), |b| b.iter(|| check(black_box(&request))));
+        let policy = Policy::default();
+        c.bench_function(&format!("of which lowering, {name}"), |b| b.iter(|| lower(black_box(&a), &target, &policy)));
+    }
+    let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16)).expect("sound");
+    let versions = [CudnnVersion::v9(14, 0), CudnnVersion::v9(27, 0)];
+    let request = Request::new(&odd, &target);
+    c.bench_function("nearest supported", |b| b.iter(|| nearest(black_box(&request), &versions)));
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);

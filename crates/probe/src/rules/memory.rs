@@ -1,0 +1,133 @@
+//! Whether an attention fits in memory: its operands, the buffers a launch adds, and cuDNN's workspace.
+
+use qkvault_graph::{Attention, Layer, Policy, Reason, Target, Valid, lower, operands};
+
+use crate::plan::PlanFacts;
+use crate::scratch::{Scratch, graph_keeps_scores};
+
+/// Bytes that one launch needs in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// All operands. Parts of one shared buffer count each on its own, so that this is the most it can be.
+    pub operands: u64,
+    /// What is neither input nor output: cuDNN's workspace and the buffers of a backward.
+    pub scratch: u64,
+    /// Whether cuDNN keeps a gradient of every score in the workspace, which grows with queries times keys.
+    pub quadratic: bool,
+    /// Whether the workspace is the compiled plan's own. Else it is the least that it can be: known buffers, and the gradients
+    /// of the scores where there are any.
+    pub exact: bool,
+}
+
+impl Footprint {
+    /// What is known of an attention without compiling it; nothing where it does not lower.
+    #[must_use]
+    pub fn of(attention: &Valid, target: &Target, policy: &Policy) -> Option<Footprint> {
+        let graph = lower(attention, target, policy).ok()?;
+        let quadratic = graph_keeps_scores(&graph, target.sm());
+        let scores = if quadratic { scores(attention) } else { 0 };
+        Some(Footprint {
+            operands: operand_bytes(attention),
+            scratch: Scratch::of_graph(scores, &graph).bytes,
+            quadratic,
+            exact: false,
+        })
+    }
+
+    /// What a compiled plan of the attention needs.
+    #[must_use]
+    pub fn of_plan(attention: &Valid, facts: &PlanFacts) -> Footprint {
+        Footprint {
+            operands: operand_bytes(attention),
+            scratch: facts.scratch().bytes,
+            quadratic: facts.keeps_scores(),
+            exact: true,
+        }
+    }
+
+    /// Everything together.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.operands.saturating_add(self.scratch)
+    }
+
+    /// Why it does not fit a budget in bytes, such as [`on_device`]; nothing where it does.
+    #[must_use]
+    pub fn over(&self, budget: u64) -> Option<Reason> {
+        if self.bytes() <= budget {
+            return None;
+        }
+        let least = if self.exact { "" } else { "at least " };
+        let given = format!(
+            "{least}{} bytes: {} of operands and {least}{} beside them",
+            self.bytes(),
+            self.operands,
+            self.scratch
+        );
+        let needed = format!("no more than {budget} bytes");
+        let (code, fix) = if self.quadratic && self.operands <= budget {
+            (
+                "workspace.quadratic",
+                "sum dQ in any order (deterministic: no) and ask for no gradient of a bias, take fewer sequences at a time, \
+                 or compile for a GPU with compute capability 10.x, which needs no such workspace",
+            )
+        } else {
+            ("memory.budget", "take fewer sequences or heads at a time, or a GPU with more memory")
+        };
+        Some(Reason::new(Layer::Rule, code, "dims", given, needed, fix))
+    }
+}
+
+/// Bytes of memory of a target's device: all of it, whoever uses it.
+#[must_use]
+pub fn on_device(target: &Target) -> u64 {
+    target.device.total_global_mem.unsigned_abs()
+}
+
+/// A backward's gradients of scores: 16 bits each, rows and keys rounded up to 64 (cudnn-frontend 1.23,
+/// `node/scaled_dot_product_flash_attention.h`).
+fn scores(attention: &Attention) -> u64 {
+    let ([b, h, s_q, _], s_kv) = (attention.q.dims.map(i64::unsigned_abs), attention.k.dims[2].unsigned_abs());
+    [b, h, s_q.next_multiple_of(64), s_kv.next_multiple_of(64), 2].into_iter().fold(1, u64::saturating_mul)
+}
+
+fn operand_bytes(attention: &Attention) -> u64 {
+    let memory = operands(attention).into_iter().filter(|o| !o.role.is_slot());
+    memory.filter_map(|o| o.tensor.bytes()).map(i64::unsigned_abs).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
+
+    fn deepseek(profile: &str, deterministic: bool) -> (Footprint, Target) {
+        let target = Profile::named(profile).expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let q = qkvault_graph::Tensor::bshd(1, 128, 32_768, 192, DType::BF16);
+        let v = qkvault_graph::Tensor::bshd(1, 128, 32_768, 128, DType::BF16);
+        let forward = Attention::forward(q, q, v, v).with_stats();
+        let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
+        let attention = validate(forward.backward(options)).expect("sound");
+        (Footprint::of(&attention, &target, &Policy::default()).expect("lowers"), target)
+    }
+
+    /// NVIDIA's own sweep ran out of memory here (128 heads, 32k, deterministic, H200).
+    #[test]
+    fn p36_a_deterministic_backward_that_is_too_large_is_a_reason_with_its_alternatives() {
+        let (found, target) = deepseek("h200", true);
+        let reason = found.over(on_device(&target)).expect("275 GB do not fit");
+        assert!(found.quadratic && reason.code == "workspace.quadratic" && reason.fix.contains("deterministic: no"));
+        let (found, target) = deepseek("h200", false);
+        assert!(!found.quadratic && found.over(on_device(&target)).is_none(), "{found:?}");
+        let (found, target) = deepseek("b200", true);
+        assert!(!found.quadratic && found.over(on_device(&target)).is_none(), "{found:?}");
+    }
+
+    #[test]
+    fn operands_alone_can_be_too_much() {
+        let (found, _) = deepseek("h200", false);
+        assert_eq!(found.over(found.bytes()), None);
+        assert_eq!(found.over(found.bytes() - 1).map(|r| r.code), Some("memory.budget".into()));
+        assert!(found.over(1).is_some_and(|r| r.given.contains("at least")));
+    }
+}

@@ -1,0 +1,44 @@
+//! Sinks, and what holds for backwards.
+
+use super::{FE_BACKWARD, FE_FORWARD};
+use crate::rules::{Kind, Rule, Versions};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        code: "sink.old",
+        kind: Kind::Unsupported,
+        versions: Versions::before(13, 0),
+        field: "sink",
+        needed: "cuDNN 9.13 or newer",
+        fix: "use a newer cuDNN, or join the sink to the output by Stats afterwards: O times exp(Stats) over (exp(Stats) + exp(sink))",
+        source: FE_FORWARD,
+        given: |f| f.a.sink.then(|| "a sink".to_owned()),
+    },
+    Rule {
+        code: "backward.keys-tail-old",
+        kind: Kind::Wrong,
+        versions: Versions::before(15, 1),
+        field: "k.dims[2]",
+        needed: "a number of keys that is a multiple of 128, or per-sequence lengths",
+        fix: "give per-sequence lengths that say how many there are, as NVIDIA's front end does by itself for these versions",
+        source: FE_BACKWARD,
+        given: |f| {
+            let tail = f.backward() && f.s_kv % 128 != 0 && !f.lengths();
+            tail.then(|| format!("a backward over {} keys", f.s_kv))
+        },
+    },
+    Rule {
+        code: "backward.deterministic-engine",
+        kind: Kind::NotBuilt,
+        versions: Versions::ALL,
+        field: "pass.deterministic",
+        needed: "compute capability below 10: from there on the library is deterministic only in engines that have to be named, \
+                 and qkvault names none",
+        fix: "sum gradients in any order (deterministic: no)",
+        source: FE_BACKWARD,
+        given: |f| {
+            let asked = f.gradients.is_some_and(|g| g.deterministic) && f.sm() >= 100;
+            asked.then(|| format!("a deterministic backward on compute capability {}.{}", f.sm() / 10, f.sm() % 10))
+        },
+    },
+];

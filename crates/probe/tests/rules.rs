@@ -1,0 +1,227 @@
+//! Rules: each fires just inside its bounds and not just outside, all that apply are told, and answers are owned.
+
+use std::collections::BTreeSet;
+
+use qkvault_graph::{
+    Attention, CudnnVersion, DType, Layer, LibrarySet, Policy, Profile, Target, Valid, lower, text, validate,
+};
+use qkvault_probe::rules::{Kind, RULES, Request, Rule, check};
+
+fn rules() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().copied().flatten()
+}
+
+fn attention(given: &str) -> Valid {
+    let a = text::parse(given).unwrap_or_else(|e| panic!("{given}\n{e}"));
+    validate(a).unwrap_or_else(|e| panic!("{given}\n{e}"))
+}
+
+/// A built-in GPU, or one of a compute capability that no profile has.
+fn target(gpu: &str, version: &str) -> Target {
+    let cudnn: CudnnVersion = version.parse().expect("a version");
+    match gpu.strip_prefix("sm_") {
+        None => Profile::named(gpu).expect("built in").target(cudnn, LibrarySet::Slim),
+        Some(sm) => {
+            let mut target = Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim);
+            target.device.device_ver = sm.parse::<i64>().expect("a number") * 10;
+            target
+        }
+    }
+}
+
+/// A description on a GPU under a version.
+type Given = (&'static str, &'static str, &'static str);
+
+const PLAIN: &str = "q: bf16 [1,8,512,64]";
+const BACKWARD: &str = "pass: backward\nq: bf16 [1,8,512,64]";
+
+/// For each rule: inside its bounds, and outside by one thing.
+const BOUNDS: &[(&str, Given, Given)] = &[
+    ("cudnn.major", (PLAIN, "h200", "8.9.7"), (PLAIN, "h200", "9.8.0")),
+    ("cudnn.too-old", (PLAIN, "h200", "9.7.1"), (PLAIN, "h200", "9.8.0")),
+    ("cudnn.withdrawn", (PLAIN, "h200", "9.10.1"), (PLAIN, "h200", "9.10.2")),
+    ("cudnn.withdrawn", (PLAIN, "h200", "9.10.0"), (PLAIN, "h200", "9.9.0")),
+    ("gpu.old", (PLAIN, "sm_75", "9.19"), (PLAIN, "sm_80", "9.19")),
+    ("gpu.unknown", (PLAIN, "sm_130", "9.27"), (PLAIN, "sm_121", "9.27")),
+    ("gpu.unknown", (PLAIN, "sm_99", "9.27"), (PLAIN, "sm_90", "9.27")),
+    ("hidden.multiple-of-8", ("q: bf16 [1,8,512,100]", "h200", "9.19"), ("q: bf16 [1,8,512,104]", "h200", "9.19")),
+    (
+        "hidden.multiple-of-8",
+        ("q: bf16 [1,8,512,64]\nv: [1,8,512,60]", "h200", "9.19"),
+        ("q: bf16 [1,8,512,64]\nv: [1,8,512,56]", "h200", "9.19"),
+    ),
+    ("hidden.forward-old", ("q: bf16 [1,8,512,136]", "a100", "9.9.0"), ("q: bf16 [1,8,512,128]", "a100", "9.9.0")),
+    ("hidden.forward-old", ("q: bf16 [1,8,512,136]", "a100", "9.9.0"), ("q: bf16 [1,8,512,136]", "a100", "9.10.2")),
+    ("hidden.forward-old", ("q: bf16 [1,8,512,264]", "h200", "9.9.0"), ("q: bf16 [1,8,512,256]", "h200", "9.9.0")),
+    ("hidden.forward-old", ("q: bf16 [1,8,512,136]", "b200", "9.8.0"), ("q: bf16 [1,8,512,136]", "b200", "9.9.0")),
+    (
+        "hidden.backward",
+        ("pass: backward\nq: bf16 [1,8,512,136]", "a100", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,512,128]", "a100", "9.27"),
+    ),
+    (
+        "hidden.backward",
+        ("pass: backward\nq: bf16 [1,8,512,264]", "h200", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,512,256]", "h200", "9.27"),
+    ),
+    (
+        "hidden.backward",
+        ("pass: backward\nq: bf16 [1,8,512,192]", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,128]", "b200", "9.27"),
+    ),
+    (
+        "hidden.backward",
+        ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,128]", "rtx-pro-6000", "9.27"),
+        ("q: bf16 [1,8,512,192]\nv: [1,8,512,128]", "rtx-pro-6000", "9.27"),
+    ),
+    (
+        "hidden.backward-latent",
+        ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,96]", "h200", "9.12"),
+        ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,96]", "h200", "9.13"),
+    ),
+    (
+        "hidden.backward-latent",
+        ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,96]", "h200", "9.11"),
+        ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,128]", "h200", "9.11"),
+    ),
+    (
+        "queries.one-old",
+        ("q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
+        ("q: bf16 [1,8,2,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
+    ),
+    (
+        "queries.one-old",
+        ("q: bf16 [1,8,1,136]\nk: [1,8,64,136]", "b200", "9.9.0"),
+        ("q: bf16 [1,8,1,128]\nk: [1,8,64,128]", "b200", "9.9.0"),
+    ),
+    (
+        "band.window-wrong",
+        ("q: bf16 [1,8,2048,64]\nmask: band left 64", "h200", "9.14.0"),
+        ("q: bf16 [1,8,1024,64]\nmask: band left 64", "h200", "9.14.0"),
+    ),
+    (
+        "band.window-wrong",
+        ("q: bf16 [1,8,2048,64]\nmask: band left 64", "h200", "9.14.0"),
+        ("q: bf16 [1,8,2048,64]\nmask: causal window 64", "h200", "9.14.0"),
+    ),
+    (
+        "band.window-old",
+        ("q: bf16 [1,8,512,64]\nmask: band left 64", "h200", "9.9.0"),
+        ("q: bf16 [1,8,512,64]\nmask: causal window 64", "h200", "9.9.0"),
+    ),
+    (
+        "band.window-corner-old",
+        ("q: bf16 [1,8,512,64]\nlengths: per-sequence\nmask: causal window 64 bottom-right", "h200", "9.9.0"),
+        (
+            "q: bf16 [1,8,511,64]\nk: [1,8,512,64]\nlengths: per-sequence\nmask: causal window 64 bottom-right",
+            "h200",
+            "9.9.0",
+        ),
+    ),
+    (
+        "band.rows-without-keys",
+        ("q: bf16 [1,8,512,64]\nk: [1,8,511,64]\nmask: causal bottom-right", "h200", "9.19"),
+        ("q: bf16 [1,8,512,64]\nk: [1,8,513,64]\nmask: causal bottom-right", "h200", "9.19"),
+    ),
+    (
+        "band.rows-without-keys",
+        ("q: bf16 [1,8,512,64]\nk: [1,8,511,64]\nmask: causal bottom-right", "h200", "9.19"),
+        ("q: bf16 [1,8,512,64]\nk: [1,8,511,64]\nmask: causal bottom-right\nlengths: per-sequence", "h200", "9.19"),
+    ),
+    (
+        "sink.old",
+        ("q: bf16 [1,8,512,64]\nsink: yes", "h200", "9.12"),
+        ("q: bf16 [1,8,512,64]\nsink: yes", "h200", "9.13"),
+    ),
+    (
+        "backward.keys-tail-old",
+        ("pass: backward\nq: bf16 [1,8,500,64]", "h200", "9.15.0"),
+        ("pass: backward\nq: bf16 [1,8,500,64]", "h200", "9.15.1"),
+    ),
+    ("backward.keys-tail-old", ("pass: backward\nq: bf16 [1,8,500,64]", "h200", "9.14"), (BACKWARD, "h200", "9.14")),
+    (
+        "backward.deterministic-engine",
+        ("pass: backward\nq: bf16 [1,8,512,64]\ndeterministic: yes", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,512,64]\ndeterministic: yes", "h200", "9.27"),
+    ),
+];
+
+#[test]
+fn p11_p24_every_rule_fires_inside_its_bounds_and_not_outside() {
+    for (code, inside, outside) in BOUNDS {
+        let rule = rules().find(|r| r.code == *code).unwrap_or_else(|| panic!("no rule {code}"));
+        for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
+            let (a, target) = (attention(given), target(gpu, version));
+            let verdict = check(&Request::new(&a, &target));
+            let found = verdict.reasons.iter().find(|r| r.code == *code);
+            assert_eq!(found.is_some(), fires, "{code} for {given} on {gpu} under {version}: {:?}", verdict.reasons);
+            if let Some(reason) = found {
+                assert_eq!((reason.layer, reason.since), (rule.kind.layer(), rule.versions.before));
+                for fact in [&reason.field[..], &reason.given, &reason.needed, &reason.fix] {
+                    assert!(!fact.is_empty(), "{reason:?}");
+                }
+            }
+        }
+    }
+    let tested: BTreeSet<&str> = BOUNDS.iter().map(|(code, ..)| *code).collect();
+    let all: Vec<&str> = rules().map(|r| r.code).collect();
+    assert_eq!(all.iter().copied().collect::<BTreeSet<_>>(), tested, "a rule without bounds, or bounds without a rule");
+    assert_eq!(all.len(), tested.len(), "codes are unique");
+    assert!(rules().all(|r| !r.source.is_empty()));
+}
+
+#[test]
+fn p9_all_rules_that_apply_are_told_and_reasons_are_owned() {
+    let told = |given: &str| check(&Request::new(&attention(given), &target("a100", "9.12"))).reasons;
+    let first = told("pass: backward\nq: bf16 [1,8,500,324]\nsink: yes");
+    let second = told("q: bf16 [1,8,500,60]");
+    for code in ["hidden.multiple-of-8", "hidden.backward", "sink.old", "backward.keys-tail-old"] {
+        assert!(first.iter().any(|r| r.code == code), "{code} is not in {first:?}");
+    }
+    // The first answer is as it was after the second was given.
+    assert!(first.iter().any(|r| r.given.contains("324")) && second.iter().all(|r| !r.given.contains("324")));
+}
+
+#[test]
+fn a_quirk_is_allowed_by_name_and_nothing_else_is() {
+    let a = attention("q: bf16 [1,8,2048,100]\nmask: band left 64");
+    let target = target("h200", "9.14.0");
+    let codes = ["band.window-wrong", "hidden.multiple-of-8"];
+    let verdict = check(&Request::new(&a, &target).allowing(&codes));
+    assert_eq!(verdict.allowed.iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["band.window-wrong"]);
+    assert_eq!(verdict.reasons.iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["hidden.multiple-of-8"]);
+    assert!(rules().any(|r| r.kind == Kind::Wrong));
+}
+
+#[test]
+fn what_lowering_refuses_is_in_the_answer() {
+    let a = attention("q: bf16 [1,8,512,64]\nblock_mask: yes");
+    let target = target("h200", "9.27");
+    let refused = lower(&a, &target, &Policy::default()).expect_err("not built");
+    let verdict = check(&Request::new(&a, &target));
+    assert!(refused.reasons().iter().all(|r| verdict.reasons.contains(r)));
+    assert_eq!(verdict.refusal().map(|r| r.reasons()[0].layer), Some(Layer::NotBuilt));
+}
+
+#[test]
+fn s3_4_requests_are_made_by_their_methods_and_have_a_version() {
+    let a = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::BF16)).expect("sound");
+    let target = target("h200", "9.19");
+    let verdict = check(&Request::new(&a, &target).with_policy(Policy::default()).allowing(&[]));
+    assert!(verdict.supported() && verdict.refusal().is_none());
+    assert_eq!(Request::VERSION, 1);
+}
+
+/// 56 matrix cells in far less than two seconds need answers in microseconds; measured with room for a slow machine.
+#[test]
+fn p12_rules_take_microseconds() {
+    let target = target("h200", "9.19");
+    let a =
+        attention("pass: backward\nq: bf16 [2,32,4096,128]\nk: [2,8,4096,128]\nmask: causal\nlengths: per-sequence");
+    let start = std::time::Instant::now();
+    for _ in 0..1_000 {
+        assert!(check(&Request::new(&a, &target)).supported());
+    }
+    let each = start.elapsed() / 1_000;
+    assert!(each < std::time::Duration::from_millis(1), "{each:?}");
+}
