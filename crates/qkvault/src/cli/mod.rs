@@ -16,6 +16,7 @@ mod jobs;
 mod memory;
 mod out;
 mod pack;
+mod probe;
 mod profile;
 mod rejections;
 mod run;
@@ -76,6 +77,8 @@ pub enum Command {
     /// Captured GPUs
     #[command(subcommand)]
     Profile(profile::Command),
+    /// Say whether a GPU and a cuDNN can run a model's attentions, and if not why
+    Probe(probe::Args),
     /// Put random descriptions to the rules and to the library, and tell in which they differ
     Hunt(hunt::Args),
 }
@@ -96,6 +99,7 @@ impl Command {
     pub fn library_to_fetch(&mut self) -> Option<&mut LibraryArgs> {
         let library = match self {
             Command::Warm(args) => &mut args.library,
+            Command::Probe(args) if args.needs_library() => &mut args.library,
             Command::Doctor(_)
             | Command::Run(_)
             | Command::Bench(_)
@@ -105,6 +109,7 @@ impl Command {
             | Command::Pack(_)
             | Command::Unpack(_)
             | Command::Profile(_)
+            | Command::Probe(_)
             | Command::Hunt(_) => return None,
         };
         let named = library.cudnn_path.is_some() || std::env::var_os("QKVAULT_CUDNN_PATH").is_some();
@@ -142,6 +147,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Pack(args) => pack::pack(globals, args),
         Command::Unpack(args) => pack::unpack(globals, args),
         Command::Profile(command) => profile::run(globals, command),
+        Command::Probe(args) => probe::run(globals, args),
         Command::Hunt(args) => hunt::run(globals, args),
     };
     match done {

@@ -1,0 +1,196 @@
+//! `probe`: whether a GPU and a cuDNN can run the attentions of a model or a description, and if not why. Rules answer in
+//! microseconds, with no library; with `--library` cuDNN itself is asked, and its plans are kept in the vault.
+
+mod ask;
+mod features;
+mod matrix;
+mod page;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use qkvault_graph::model::Phase;
+use qkvault_graph::{CudnnVersion, DType, LibrarySet, Refusal, Target, Valid, text, validate};
+use qkvault_probe::rules::{Footprint, Request, check, nearest, on_device};
+use serde_json::{Value, json};
+
+use super::jobs::{self, ModelArgs};
+use super::target::{LibraryArgs, TargetArgs, profile};
+use super::{Globals, Outcome, out};
+
+/// Options of the command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// A Hugging Face config.json; several may be given
+    #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present_any = ["text", "matrix"])]
+    model: Vec<PathBuf>,
+    /// prefill, decode (default: both)
+    #[arg(long, value_delimiter = ',')]
+    phase: Vec<Phase>,
+    /// Sequences per launch, as for `warm`
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=1_048_576))]
+    batch: Vec<i64>,
+    /// Tokens of a prompt, or of the cache that a decode reads, as for `warm`
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=16_777_216))]
+    seq: Vec<i64>,
+    /// Element type instead of the config's: bf16 or f16
+    #[arg(long)]
+    dtype: Option<DType>,
+    /// A description in the text form, instead of models; may be given several times
+    #[arg(long, value_name = "FILE")]
+    text: Vec<PathBuf>,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    pub(super) library: LibraryArgs,
+    /// Ask the library too, not the rules alone (0.3 to 1 s each; plans and refusals go to the vault)
+    #[arg(long = "library")]
+    pub(super) ask: bool,
+    /// Device memory to fit in, in bytes (default: all of the target's)
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<u64>,
+    /// Quirks to take all the same, by the codes that name them
+    #[arg(long, value_name = "CODE", value_delimiter = ',')]
+    allow: Vec<String>,
+    /// Write models and features by GPU and cuDNN version as FILE.html, FILE.md and FILE.json
+    #[arg(long, value_name = "FILE")]
+    matrix: Option<PathBuf>,
+}
+
+impl Args {
+    fn models(&self) -> ModelArgs {
+        let Args { model, phase, batch, seq, dtype, .. } = self.clone();
+        ModelArgs { model, phase, batch, seq, dtype, stats: false }
+    }
+
+    /// Whether a library has to be there.
+    pub(super) const fn needs_library(&self) -> bool {
+        self.ask && self.matrix.is_none()
+    }
+}
+
+/// The newest version that the rules were written for: what is asked about when nothing is said.
+const NEWEST: CudnnVersion = CudnnVersion::v9(27, 0);
+
+/// Versions that the rules were tried on.
+const TRIED: [CudnnVersion; 3] = [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), NEWEST];
+
+/// One attention and what is said of it.
+struct Row {
+    what: String,
+    attention: Result<Valid, Refusal>,
+    /// Reasons that speak against it; nothing where it is supported.
+    reasons: Vec<qkvault_graph::Reason>,
+    /// Single changes that rules accept.
+    nearest: Vec<String>,
+    footprint: Option<Footprint>,
+    /// How the library answered, where it was asked.
+    library: Option<&'static str>,
+}
+
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    if let Some(file) = &args.matrix {
+        return matrix::write(globals, &args.models(), file);
+    }
+    let (asked, target) = match args.ask {
+        true => {
+            let asked = ask::Library::open(globals, &args.library, &args.target, &args.allow)?;
+            let target = asked.target.clone();
+            (Some(asked), target)
+        }
+        false => (None, rules_target(args)?),
+    };
+    let (list, notes) = attentions(args)?;
+    let budget = args.memory.unwrap_or_else(|| on_device(&target));
+    let mut rows = Vec::new();
+    for (what, attention) in list {
+        let mut row = by_rules(what, attention, &target, budget, &args.allow);
+        if let Some(library) = &asked {
+            library.ask(&mut row)?;
+        }
+        rows.push(row);
+    }
+    print(globals, &target, &rows, &notes);
+    let refused = rows.iter().any(|r| !r.reasons.is_empty());
+    Ok(if refused { Outcome::Bad } else { Outcome::Good })
+}
+
+/// The target without a library: the version is data, as the GPU is.
+fn rules_target(args: &Args) -> anyhow::Result<Target> {
+    let version = args.library.cudnn.as_deref().map(str::parse).transpose()?.unwrap_or(NEWEST);
+    let set = if args.library.full { LibrarySet::Full } else { LibrarySet::Slim };
+    Ok(profile(&args.target.target)?.target(version, set))
+}
+
+type Named = (String, Result<Valid, Refusal>);
+
+fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
+    let mut list = Vec::new();
+    for path in &args.text {
+        let given = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
+        let attention = text::parse(&given).with_context(|| format!("{} is no description", path.display()))?;
+        list.push((attention.to_string(), validate(attention)));
+    }
+    if args.model.is_empty() {
+        anyhow::ensure!(!list.is_empty(), "nothing to probe: give --model config.json or --text FILE");
+        return Ok((list, Vec::new()));
+    }
+    let jobs::Jobs { jobs, notes } = jobs::plan(&args.models())?;
+    list.extend(jobs.into_iter().map(|job| (job.uses[0].label(), job.attention)));
+    Ok((list, notes))
+}
+
+fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, budget: u64, allow: &[String]) -> Row {
+    let valid = match &attention {
+        Ok(valid) => valid,
+        Err(refusal) => {
+            let reasons = refusal.reasons().to_vec();
+            return Row { what, attention, reasons, nearest: Vec::new(), footprint: None, library: None };
+        }
+    };
+    let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
+    let request = Request::new(valid, target).allowing(&allow);
+    let mut reasons = check(&request).reasons;
+    let nearest = nearest(&request, &TRIED).into_iter().map(|near| near.change).collect();
+    let footprint = Footprint::of(valid, target, &request.policy);
+    reasons.extend(footprint.and_then(|f| f.over(budget)));
+    Row { what, attention, reasons, nearest, footprint, library: None }
+}
+
+fn print(globals: &Globals, target: &Target, rows: &[Row], notes: &[String]) {
+    let (supported, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|r| r.reasons.is_empty());
+    if globals.json {
+        out::json(&json!({
+            "target": target.label(),
+            "cudnn": target.cudnn.to_string(),
+            "supported": supported.into_iter().map(entry).collect::<Vec<_>>(),
+            "refused": refused.into_iter().map(entry).collect::<Vec<_>>(),
+            "notes": notes,
+        }));
+        return;
+    }
+    out::line(&format!("for {target}"));
+    for row in rows {
+        let answer = if row.reasons.is_empty() { "supported" } else { "refused" };
+        out::line(&format!("{answer:9} {}", row.what));
+        row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
+        if let Some(first) = row.nearest.first() {
+            out::line(&format!("    nearest supported: {first}"));
+        }
+    }
+    notes.iter().for_each(|n| out::line(&format!("note: {n}")));
+    out::line(&format!("{} supported, {} refused", supported.len(), refused.len()));
+}
+
+fn entry(row: &Row) -> Value {
+    let valid = row.attention.as_ref().ok();
+    json!({
+        "what": row.what,
+        "key": valid.map(|a| a.key().to_string()),
+        "attention": valid.map(|a| a.to_string()),
+        "reasons": row.reasons,
+        "nearest": row.nearest,
+        "bytes": row.footprint.map(|f| f.bytes()),
+        "library": row.library,
+    })
+}
