@@ -19,6 +19,7 @@
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```
 
+mod codes;
 mod facts;
 mod memory;
 mod nearest;
@@ -26,6 +27,7 @@ mod request;
 mod rule;
 mod table;
 
+pub use codes::{CODES, Code, page as codes_page};
 pub use facts::Facts;
 pub use memory::{Footprint, on_device};
 pub use nearest::{Near, nearest};

@@ -11,6 +11,7 @@ mod kit;
 mod models;
 mod others;
 mod packs;
+mod probe;
 mod remotes;
 mod serving;
 mod warm;

@@ -16,7 +16,7 @@ pub(super) enum Verdict {
     /// Both say the same; the codes of the rules that the library confirmed.
     Agreed { supported: bool, codes: Vec<String> },
     /// They differ.
-    Differed(Difference),
+    Differed(Box<Difference>),
 }
 
 /// A difference between rules and library.
@@ -61,8 +61,9 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
     };
     drop(graph);
     let rules: Vec<String> = verdict.reasons.iter().map(|r| format!("{}: {}", r.code, r.given)).collect();
-    let differed =
-        |kind, library| Ok(Verdict::Differed(Difference { case: case.clone(), rules: rules.clone(), library, kind }));
+    let differed = |kind, library| {
+        Ok(Verdict::Differed(Box::new(Difference { case: case.clone(), rules: rules.clone(), library, kind })))
+    };
     match Worker::ask(workers, case)? {
         Answer::Plan if rules.is_empty() => Ok(Verdict::Agreed { supported: true, codes: Vec::new() }),
         Answer::Plan => differed("too strict", Vec::new()),

@@ -176,7 +176,7 @@ fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: 
             }
             let known = lock().differences.get_mut(&signature).map(|(_, n)| *n += 1).is_some();
             if !known {
-                lock().differences.insert(signature.clone(), (difference.clone(), 1));
+                lock().differences.insert(signature.clone(), (*difference.clone(), 1));
                 out::note(&format!("case {}: {signature}", case.number));
                 if !args.keep_size {
                     let smallest = shrink::smallest(&case, &difference, workers)?;

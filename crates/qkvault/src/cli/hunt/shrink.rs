@@ -67,7 +67,7 @@ pub(super) fn smallest(
             if let Verdict::Differed(found) = judge(&case.with(a), workers)?
                 && found.signature() == signature
             {
-                (best, smaller) = (found, true);
+                (best, smaller) = (*found, true);
             }
             if tries >= TRIES {
                 return Ok(best);
@@ -103,12 +103,14 @@ fn each(a: &mut Attention, axis: usize, n: i64) {
 }
 
 fn each_q(a: &mut Attention, axis: usize, n: i64) {
-    (set(&mut a.q, axis, n), set(&mut a.o, axis, n));
+    set(&mut a.q, axis, n);
+    set(&mut a.o, axis, n);
     rewrite(a, |_| ());
 }
 
 fn each_kv(a: &mut Attention, axis: usize, n: i64) {
-    (set(&mut a.k, axis, n), set(&mut a.v, axis, n));
+    set(&mut a.k, axis, n);
+    set(&mut a.v, axis, n);
     rewrite(a, |_| ());
 }
 

@@ -44,6 +44,9 @@ pub(super) struct Line {
     pub(super) cells: Vec<Vec<Option<usize>>>,
 }
 
+/// A description, or why there is none.
+type Described = Result<Valid, Refusal>;
+
 /// Prompts, and caches of a decode, of the models' rows; one sequence.
 const LENGTHS: [i64; 3] = [512, 2048, 4096];
 
@@ -79,22 +82,26 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
         reasons: Vec::new(),
     };
     if !models.model.is_empty() {
-        let args = ModelArgs { batch: vec![1], seq: LENGTHS.to_vec(), ..models.clone() };
+        let phase = Phase::ALL.to_vec();
+        let args = ModelArgs { batch: vec![1], seq: LENGTHS.to_vec(), phase, ..models.clone() };
         let jobs = jobs::plan(&args)?.jobs;
         // Every use of an attention has a row, at the greatest length that its model is made for.
-        let mut rows: BTreeMap<(String, String, Phase), (i64, Result<Valid, Refusal>)> = BTreeMap::new();
-        for job in jobs {
+        let mut rows: BTreeMap<(String, String, Phase, bool), (i64, Described)> = BTreeMap::new();
+        // An encoder has no decode phase: that is no answer of a GPU.
+        let is_asked = |job: &jobs::Job| !job.attention.as_ref().is_err_and(|refusal| refusal.has("model.phase"));
+        for job in jobs.into_iter().filter(is_asked) {
             for one in &job.uses {
-                let row = rows.entry((one.model.clone(), one.layer.clone(), one.phase));
+                let row = rows.entry((one.model.clone(), one.layer.clone(), one.phase, one.backward));
                 let held = row.or_insert_with(|| (one.seq, job.attention.clone()));
                 if one.seq > held.0 {
                     *held = (one.seq, job.attention.clone());
                 }
             }
         }
-        let rows = rows
-            .into_iter()
-            .map(|((model, layer, phase), (seq, attention))| (format!("{model} [{layer}] {phase} {seq}"), attention));
+        let rows = rows.into_iter().map(|((model, layer, phase, backward), (seq, attention))| {
+            let pass = if backward { ", backward" } else { "" };
+            (format!("{model} [{layer}] {phase} {seq}{pass}"), attention)
+        });
         matrix.add("Models", &profiles, rows);
     }
     let rows = |list: &'static [Feature], backward| {
@@ -107,12 +114,7 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
 }
 
 impl Matrix {
-    fn add(
-        &mut self,
-        name: &'static str,
-        profiles: &[Profile],
-        rows: impl Iterator<Item = (String, Result<Valid, Refusal>)>,
-    ) {
+    fn add(&mut self, name: &'static str, profiles: &[Profile], rows: impl Iterator<Item = (String, Described)>) {
         let rows = rows
             .map(|(name, attention)| {
                 let mut cell = |profile: &Profile, version| {

@@ -60,7 +60,7 @@ pub struct Args {
 impl Args {
     fn models(&self) -> ModelArgs {
         let Args { model, phase, batch, seq, dtype, .. } = self.clone();
-        ModelArgs { model, phase, batch, seq, dtype, stats: false }
+        ModelArgs { model, phase, batch, seq, dtype, stats: false, deterministic: false }
     }
 
     /// Whether a library has to be there.

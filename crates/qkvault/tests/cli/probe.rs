@@ -1,0 +1,152 @@
+//! `probe`: answers without a library and with it, and the matrix as a page.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::kit::{Place, fields, say};
+
+#[test]
+fn a_model_is_answered_for_by_rules_alone() {
+    // No cuDNN anywhere: rules need none.
+    let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");
+    let (code, report) = place.json("probe --model ../../models/llama-3.1-8b.json --target a100 --seq 1024");
+    fields(&report, &["target", "cudnn", "supported", "refused", "notes"]);
+    assert_eq!((code, report["refused"].as_array().unwrap().len()), (0, 0), "{report:#}");
+    let first = &report["supported"][0];
+    fields(first, &["what", "key", "attention", "reasons", "nearest", "bytes", "library"]);
+    assert!(first["bytes"].as_u64() > Some(1 << 20) && first["library"].is_null());
+    assert!(place.entries().is_empty());
+}
+
+#[test]
+fn d3_a_refusal_has_every_reason_and_what_would_be_accepted() {
+    let place = Place::new();
+    let file = place.file("odd.txt", "pass: backward\nq: bf16 [1,8,512,300]\nsink: yes\nd_sink: yes");
+    let (code, report) = place.json(&format!("probe --text {file} --target l40s --cudnn 9.12"));
+    let refused = &report["refused"][0];
+    let codes: Vec<&str> = refused["reasons"].as_array().unwrap().iter().map(|r| r["code"].as_str().unwrap()).collect();
+    assert_eq!(code, 1, "{report:#}");
+    for code in ["hidden.multiple-of-8", "hidden.backward", "sink.old"] {
+        assert!(codes.contains(&code), "{code} is not in {codes:?}");
+    }
+    for reason in refused["reasons"].as_array().unwrap() {
+        fields(reason, &["code", "layer", "field", "given", "needed", "fix", "since"]);
+    }
+    let odd = place.file("100.txt", "q: bf16 [1,8,512,100]");
+    let text = place.run(&format!("probe --text {odd}"));
+    assert!(text.out.contains("nearest supported: hidden sizes padded with zeros to multiples of 8"), "{}", text.out);
+    // What contradicts itself is refused with its own reasons.
+    let broken = place.file("broken.txt", "q: bf16 [1,8,512,64]\nk: [1,3,512,64]");
+    let (code, report) = place.json(&format!("probe --text {broken}"));
+    assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("heads.group")));
+}
+
+#[test]
+fn p36_what_does_not_fit_in_memory_is_refused_with_alternatives() {
+    let place = Place::new();
+    let file =
+        place.file("long.txt", "pass: backward\nq: bf16 [1,128,32768,192]\nv: [1,128,32768,128]\ndeterministic: yes");
+    let (code, report) = place.json(&format!("probe --text {file} --cudnn 9.19"));
+    let reason = &report["refused"][0]["reasons"][0];
+    assert_eq!((code, reason["code"].as_str()), (1, Some("workspace.quadratic")), "{report:#}");
+    assert!(reason["fix"].as_str().unwrap().contains("deterministic: no"));
+    let plain = place.file("plain.txt", "q: bf16 [1,8,512,64]");
+    assert_eq!(place.run(&format!("probe --text {plain}")).code, 0);
+    assert!(place.run(&format!("probe --text {plain} --memory 100000")).out.contains("memory.budget"));
+}
+
+#[test]
+fn s3_2_asking_the_library_leaves_its_answers_in_the_vault() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let good = place.file("good.txt", "q: bf16 [1,4,256,64]\nmask: causal");
+    let (code, report) = place.json(&format!("probe --library --text {good}"));
+    assert_eq!((code, report["supported"][0]["library"].as_str()), (0, Some("supported")), "{report:#}");
+    assert_eq!(place.entries().len(), 1);
+    // Asked twice, built once.
+    assert_eq!(place.json(&format!("probe --library --text {good}")).0, 0);
+    let (_, stats) = place.json("cache ls");
+    assert_eq!(stats["entries"].as_array().map(Vec::len), Some(1), "{stats:#}");
+    let odd = place.file("odd.txt", "q: bf16 [1,4,256,100]");
+    let (code, report) = place.json(&format!("probe --library --text {odd}"));
+    let reasons = report["refused"][0]["reasons"].to_string();
+    assert_eq!((code, report["refused"][0]["library"].as_str()), (1, Some("refused")));
+    // The rule's words and the library's own.
+    assert!(reasons.contains("hidden.multiple-of-8") && reasons.contains("d_qk % 8 != 0"), "{reasons}");
+}
+
+#[test]
+fn probe_asks_for_something_to_probe() {
+    let place = Place::new();
+    place.run("probe").failed(2, &["--model"]);
+    place.run("probe --text nothing.txt").failed(1, &["nothing.txt"]);
+    let bad = place.file("bad.txt", "q: bf16 [1,8,512");
+    place.run(&format!("probe --text {bad}")).failed(1, &["bad.txt", "line 1"]);
+    place.run("probe --model ../../models/bert-base.json --target gtx-1080").failed(2, &["gtx-1080"]);
+}
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+fn models() -> String {
+    let mut list: Vec<String> = std::fs::read_dir(docs().join("../models"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().display().to_string())
+        .filter(|path| path.ends_with(".json"))
+        .collect();
+    list.sort();
+    list.join(" ")
+}
+
+#[test]
+fn the_matrix_in_docs_is_up_to_date() {
+    let place = Place::new();
+    let done = place.run(&format!("probe --matrix {} --model {}", place.path("support").display(), models()));
+    done.good();
+    for end in ["html", "md", "json"] {
+        let fresh = std::fs::read_to_string(place.path(&format!("support.{end}"))).unwrap();
+        let path = docs().join(format!("support.{end}"));
+        if std::env::var_os("UPDATE_GOLDENS").is_some_and(|v| v == "1") {
+            std::fs::write(&path, &fresh).unwrap();
+        }
+        let stale = std::fs::read_to_string(&path).unwrap_or_default() != fresh;
+        assert!(!stale, "docs/support.{end} is stale: cargo xtask probe --matrix docs/support --model models/*.json");
+    }
+}
+
+/// A stated requirement: a Chromium on the path. With `QKVAULT_REQUIRE_CHROMIUM=1` its absence is a failure.
+fn chromium() -> Option<&'static str> {
+    let found = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success()));
+    if found.is_none() {
+        let reason = "requirement not met: no Chromium on the path to show the matrix in";
+        assert!(std::env::var_os("QKVAULT_REQUIRE_CHROMIUM").is_none_or(|value| value != "1"), "{reason}");
+        say(reason);
+    }
+    found
+}
+
+#[test]
+fn the_matrix_tells_its_reasons_when_a_cell_is_tapped() {
+    let Some(chromium) = chromium() else { return };
+    let place = Place::new();
+    let page = std::fs::read_to_string(docs().join("support.html")).unwrap();
+    let probe = "<script>const b=document.querySelectorAll('button')[0];b.click();\
+                 document.title=[b.title,document.querySelectorAll('#why li').length,\
+                 document.documentElement.scrollWidth<=innerWidth,document.querySelectorAll('table').length].join('|')</script></html>";
+    let file = place.file("page.html", &page.replace("</html>", probe));
+    let profile = place.path("chromium");
+    let out = Command::new(chromium)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,844", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("file://{file}"))
+        .output()
+        .unwrap();
+    let dom = String::from_utf8_lossy(&out.stdout);
+    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split("</title>").next()).unwrap_or_default();
+    let facts: Vec<&str> = title.split('|').collect();
+    // A cell's reasons are shown, the page itself does not scroll sideways on a phone, and every table is there.
+    assert!(facts.len() == 4 && facts[0].contains("cuDNN"), "{title}");
+    assert!(facts[1].parse::<u32>().is_ok_and(|n| n > 0) && facts[2] == "true" && facts[3] == "4", "{title}");
+}
