@@ -82,7 +82,7 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
         reasons: Vec::new(),
     };
     if !models.model.is_empty() {
-        let phase = Phase::ALL.to_vec();
+        let phase = vec![Phase::Prefill, Phase::Decode, Phase::Train];
         let args = ModelArgs { batch: vec![1], seq: LENGTHS.to_vec(), phase, ..models.clone() };
         let jobs = jobs::plan(&args)?.jobs;
         // Every use of an attention has a row, at the greatest length that its model is made for.

@@ -9,8 +9,7 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_graph::model::Phase;
-use qkvault_graph::{CudnnVersion, DType, LibrarySet, Refusal, Target, Valid, text, validate};
+use qkvault_graph::{CudnnVersion, LibrarySet, Refusal, Target, Valid, text, validate};
 use qkvault_probe::rules::{Footprint, Request, check, nearest, on_device};
 use serde_json::{Value, json};
 
@@ -20,22 +19,10 @@ use super::{Globals, Outcome, out};
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("model", |arg| arg.required(false).num_args(1..).required_unless_present_any(["text", "matrix"])))]
 pub struct Args {
-    /// A Hugging Face config.json; several may be given
-    #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present_any = ["text", "matrix"])]
-    model: Vec<PathBuf>,
-    /// prefill, decode (default: both)
-    #[arg(long, value_delimiter = ',')]
-    phase: Vec<Phase>,
-    /// Sequences per launch, as for `warm`
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=1_048_576))]
-    batch: Vec<i64>,
-    /// Tokens of a prompt, or of the cache that a decode reads, as for `warm`
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=16_777_216))]
-    seq: Vec<i64>,
-    /// Element type instead of the config's: bf16 or f16
-    #[arg(long)]
-    dtype: Option<DType>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// A description in the text form, instead of models; may be given several times
     #[arg(long, value_name = "FILE")]
     text: Vec<PathBuf>,
@@ -58,11 +45,6 @@ pub struct Args {
 }
 
 impl Args {
-    fn models(&self) -> ModelArgs {
-        let Args { model, phase, batch, seq, dtype, .. } = self.clone();
-        ModelArgs { model, phase, batch, seq, dtype, stats: false, deterministic: false }
-    }
-
     /// Whether a library has to be there.
     pub(super) const fn needs_library(&self) -> bool {
         self.ask && self.matrix.is_none()
@@ -90,7 +72,7 @@ struct Row {
 
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if let Some(file) = &args.matrix {
-        return matrix::write(globals, &args.models(), file);
+        return matrix::write(globals, &args.model, file);
     }
     let (asked, target) = match args.ask {
         true => {
@@ -131,11 +113,11 @@ fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
         let attention = text::parse(&given).with_context(|| format!("{} is no description", path.display()))?;
         list.push((attention.to_string(), validate(attention)));
     }
-    if args.model.is_empty() {
+    if args.model.model.is_empty() {
         anyhow::ensure!(!list.is_empty(), "nothing to probe: give --model config.json or --text FILE");
         return Ok((list, Vec::new()));
     }
-    let jobs::Jobs { jobs, notes } = jobs::plan(&args.models())?;
+    let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
     list.extend(jobs.into_iter().map(|job| (job.uses[0].label(), job.attention)));
     Ok((list, notes))
 }
