@@ -108,10 +108,10 @@ fn node(n: &Node) -> (u8, u8, Vec<i64>) {
 
 /// An op graph as hashed: every tensor and operation by number.
 pub(crate) fn op_graph(graph: &OpGraph) -> impl Serialize + use<> {
-    let OpGraph { tensors, ops } = graph;
+    let OpGraph { tensors, ops, avoid } = graph;
     let tensors: Vec<_> = tensors.iter().map(op_tensor).collect();
     let ops: Vec<(u8, Vec<i64>)> = ops.iter().map(op).collect();
-    (tensors, ops)
+    (tensors, ops, avoid.clone())
 }
 
 fn op_tensor(t: &OpTensor) -> impl Serialize + use<> {

@@ -105,7 +105,8 @@ impl Valid {
 /// The key of the plan that compiling this op graph for this target under this policy gives.
 #[must_use]
 pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
-    let Policy { form, heuristics, workspace_limit } = policy;
+    // The rules that were followed are visible in the op graph.
+    let Policy { form, heuristics, workspace_limit, without: _ } = policy;
     // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy.
     let form = match form.resolve() {
         Form::Auto | Form::Expanded => 1_u8,

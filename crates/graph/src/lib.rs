@@ -56,7 +56,9 @@ pub use device::DeviceProps;
 pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, GraphKey, KEY_FORMAT, PlanKey, plan_key};
-pub use lower::{FUSED_OPS, Form, Heuristics, Policy, WIDE_OFFSETS, lower};
+pub use lower::{
+    BadRule, FUSED_OPS, Form, Gain, Heuristics, Policy, RULES, Rule, RuleRow, RuleSet, WIDE_OFFSETS, lower,
+};
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};
 pub use op::OpGraph;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Attention, Band, Corner, Dropout, Lengths, Mask, Outputs, Pass, Storage, Tensor, Valid};
+use crate::{Attention, Band, Corner, Dropout, DropoutSource, Lengths, Mask, Outputs, Pass, Storage, Tensor, Valid};
 
 impl fmt::Display for Attention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,8 +30,12 @@ impl fmt::Display for Attention {
                 write!(f, " {word}")?;
             }
         }
-        if let Some(Dropout { source: _, probability }) = dropout {
-            write!(f, " dropout {probability}")?;
+        if let Some(Dropout { source, probability }) = dropout {
+            let name = match source {
+                DropoutSource::Philox => "dropout",
+                DropoutSource::Mask => "dropout-mask",
+            };
+            write!(f, " {name} {probability}")?;
         }
         if let Some(fp8) = fp8 {
             write!(f, " fp8-{}", format!("{fp8:?}").to_lowercase())?;

@@ -185,6 +185,10 @@ impl Compiler {
                 }
             };
             for config in &configs {
+                if let Some(reason) = avoided(config, graph) {
+                    reasons.push(reason);
+                    continue;
+                }
                 match plan(config, kernels) {
                     Ok(plan) => match policy.workspace_limit {
                         Some(limit) if needs(&plan, graph)? > limit => {
@@ -210,6 +214,23 @@ impl Compiler {
         h.finalize()?;
         h.get_descriptors(A::ENGINEHEUR_RESULTS, Kind::ENGINECFG)
     }
+}
+
+/// Why a configuration's engine must not compute this graph, if so. An engine that cannot be told is not trusted either.
+fn avoided(config: &Descriptor, graph: &OpGraph) -> Option<Reason> {
+    let engine = engine_index(config);
+    if graph.avoid.is_empty() || engine.is_some_and(|engine| !graph.avoid.contains(&engine)) {
+        return None;
+    }
+    let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
+    Some(Reason::new(
+        Layer::Quirk,
+        "engine.wrong",
+        "score",
+        given,
+        "this engine computes wrong numbers for one query with an expression over the key's index, or with Philox",
+        "say the expression as a bias tensor of extents [1, heads, 1, keys]",
+    ))
 }
 
 fn plan(config: &Descriptor, kernels: Option<&KernelCache>) -> Result<Descriptor, Error> {

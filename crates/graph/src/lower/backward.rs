@@ -4,23 +4,27 @@
 //! Source of the order: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts. Masks come after
 //! the log-sum-exp is subtracted, as in 1.32, so that a row that sees no key gives zeros and not NaN.
 
+use super::Form;
 use super::builder::Builder;
+use super::mask::Masks;
+use super::rules::{Rule, RuleSet};
 use super::score::{self, Context};
-use super::{Form, limits, mask};
+use super::step::Memo;
+use super::tails::Tails;
 use crate::expr::{Derived, Node, TensorGrad, vjp};
 use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
-use crate::{DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Reason, Role, Tensor, Valid};
+use crate::{DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Role, Target, Tensor, Valid};
 
-/// Writes the backward, or says why its derivative is not written. `None` for a forward, and for a score expression without
-/// the derivatives that are asked for, which is refused before.
-pub(super) fn lower(attention: &Valid, form: Form) -> Option<Result<OpGraph, Reason>> {
+/// Writes the backward. `None` for a forward, and for a score expression without the derivatives that are asked for, which is
+/// refused before.
+pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: RuleSet) -> Option<OpGraph> {
     let a = attention.get();
     let Pass::Backward(gradients) = &a.pass else { return None };
     let derivative = match &a.score {
         None => None,
         Some(score) => Some(vjp(score).ok()?),
     };
-    let mut g = Builder::default();
+    let mut g = Builder::new(without);
     let (s_q, s_kv) = a.seq();
     let [b, h_q] = [a.batch(), a.q.heads()];
     let rows = [b, h_q, s_q, 1];
@@ -50,7 +54,8 @@ pub(super) fn lower(attention: &Valid, form: Form) -> Option<Result<OpGraph, Rea
     if gradients.d_sink {
         d_sink(&mut g, h_q, stats, d);
     }
-    let keep = g.constant(Constant::f32(dropout.as_ref().map_or(1.0, |d| 1.0 - d.probability)));
+    let late = dropout.as_ref().filter(|d| !d.scales_gradient(&g));
+    let keep = g.constant(Constant::f32(late.map_or(1.0, |d| 1.0 - d.probability)));
     let sum = g.operand(Role::SoftmaxSum, &a.row_tensor());
     g.binary_into(Pointwise::Mul, d, keep, DType::F32, sum);
 
@@ -58,26 +63,20 @@ pub(super) fn lower(attention: &Valid, form: Form) -> Option<Result<OpGraph, Rea
     let product = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
-    let mut context = Context { score: scaled, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
+    let context = Context { score: scaled, upstream: None, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
+    let inner = context.after(a.score.as_ref());
+    let masks = Masks::new(&mut g, a, form, inner);
+    let mut memo = Memo::default();
     let mut score = scaled;
-    let mut memo = score::Memo::default();
     if let Some(expression) = &a.score {
         score = score::expression_with(&mut g, expression, &context, &mut memo);
-        context.first_slot = expression.slots().len() as u16;
-        context.first_tensor = expression.tensors().len() as u16;
     }
+    let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
     score = g.binary(Pointwise::Sub, score, stats);
-    if let Some(predicate) = &a.mask.keep {
-        let inner = Context { score, ..context };
-        let keep = score::expression(&mut g, predicate, &inner);
-        score = mask::hide(&mut g, keep, score);
+    if let Some(tails) = tails {
+        score = tails.hide_scores(&mut g, score);
     }
-    if let Some((len_q, len_kv)) = lengths {
-        score = mask::padding(&mut g, score, len_q, len_kv);
-    }
-    if let Some(band) = a.mask.band {
-        score = mask::band(&mut g, form, score, band, [s_q, s_kv], lengths);
-    }
+    score = masks.apply(&mut g, score);
     let p = g.unary(Pointwise::Exp, score);
 
     // dV = Pᵀ·dO, summed over the heads of a group.
@@ -97,24 +96,22 @@ pub(super) fn lower(attention: &Valid, form: Form) -> Option<Result<OpGraph, Rea
     // dS, by the modified score.
     let d_p = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
     g.matmul([d_o, v_t, d_p], [len_q, len_kv, None]);
-    let masked = dropout.as_ref().map_or(d_p, |d| g.binary(Pointwise::Mul, d_p, d.mask));
+    let masked = dropout.as_ref().map_or(d_p, |d| d.gradient(&mut g, d_p));
     let centred = g.binary(Pointwise::Sub, masked, sum);
     let mut d_s = g.binary(Pointwise::Mul, centred, p);
-    if let Some(drop) = &dropout {
-        let factor = g.constant(Constant::f32(1.0 / (1.0 - drop.probability)));
-        d_s = g.binary(Pointwise::Mul, d_s, factor);
+    if let Some(late) = dropout.as_ref().filter(|d| !d.scales_gradient(&g)) {
+        d_s = late.scaled(&mut g, d_s);
     }
-    let context = Context { score: scaled, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
     let mut wants_tensors = false;
     if let Some(derivative) = &derivative {
-        memo.seal();
+        let context = Context { upstream: Some(d_s), ..context };
         for gradient in &derivative.d_tensors {
             wants_tensors = true;
-            tensor_gradient(&mut g, a, gradient, d_s, &context, &mut memo);
+            tensor_gradient(&mut g, a, gradient, &context, tails, &mut memo);
         }
         d_s = times(&mut g, d_s, &derivative.d_score, &context, &mut memo);
-        if memo.reads_anew() {
-            return Some(Err(limits::derivative(&derivative.d_score.to_string())));
+        if let Some(tails) = tails {
+            d_s = tails.hide_gradient(&mut g, d_s);
         }
     }
     let d_s = g.binary(Pointwise::Mul, d_s, scale);
@@ -132,11 +129,12 @@ pub(super) fn lower(attention: &Valid, form: Form) -> Option<Result<OpGraph, Rea
         io,
     );
     d_q(&mut g, a.k, gradients, [d_s, k_t], [len_q, None, len_kv], wants_tensors);
-    Some(Ok(g.finish()))
+    Some(g.finish())
 }
 
 /// Dropout of the backward: the keep mask, applied again.
 struct Drop {
+    source: DropoutSource,
     mask: TensorId,
     probability: f32,
 }
@@ -147,13 +145,30 @@ impl Drop {
             DropoutSource::Philox => g.rng(1.0 - f64::from(probability), scores),
             DropoutSource::Mask => g.operand(Role::DropoutMask, &Tensor::dense(Order::Bhsd, scores, io)),
         };
-        Drop { mask, probability }
+        Drop { source, mask, probability }
+    }
+
+    /// `x / (1 - p)`.
+    fn scaled(&self, g: &mut Builder, x: TensorId) -> TensorId {
+        let factor = g.constant(Constant::f32(1.0 / (1.0 - self.probability)));
+        g.binary(Pointwise::Mul, x, factor)
     }
 
     fn apply(&self, g: &mut Builder, p: TensorId) -> TensorId {
         let kept = g.binary(Pointwise::Mul, p, self.mask);
-        let factor = g.constant(Constant::f32(1.0 / (1.0 - self.probability)));
-        g.binary(Pointwise::Mul, kept, factor)
+        self.scaled(g, kept)
+    }
+
+    /// Whether the factor stands at the gradient of the probabilities, and not, as cuDNN's own front end writes it, behind the
+    /// difference with D. With a mask of the caller's cuDNN loses D's part of it then; with its own mask it is the other way round.
+    fn scales_gradient(&self, g: &Builder) -> bool {
+        self.source == DropoutSource::Mask && g.follows(Rule::ScaledDropout)
+    }
+
+    /// The gradient of the probabilities before dropout.
+    fn gradient(&self, g: &mut Builder, d_p: TensorId) -> TensorId {
+        let masked = g.binary(Pointwise::Mul, d_p, self.mask);
+        if self.scales_gradient(g) { self.scaled(g, masked) } else { masked }
     }
 }
 
@@ -196,12 +211,15 @@ fn product_over_groups(
     }
 }
 
-/// `x` times a derivative, unless that is one.
-fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &mut score::Memo) -> TensorId {
+/// `x`, the upstream gradient of the context, times a derivative, unless that is one.
+fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &mut Memo) -> TensorId {
     if let [Node::Float(c)] = by.nodes()
         && c.value() == 1.0
     {
         return x;
+    }
+    if g.follows(Rule::AppliedDerivative) {
+        return score::expression_with(g, &by.applied(), context, memo);
     }
     let factor = score::expression_with(g, by, context, memo);
     g.binary(Pointwise::Mul, x, factor)
@@ -212,13 +230,16 @@ fn tensor_gradient(
     g: &mut Builder,
     a: &crate::Attention,
     gradient: &TensorGrad,
-    d_s: TensorId,
     context: &Context,
-    memo: &mut score::Memo,
+    tails: Option<Tails>,
+    memo: &mut Memo,
 ) {
-    let Some(expression) = &a.score else { return };
+    let (Some(expression), Some(d_s)) = (&a.score, context.upstream) else { return };
     let spec = expression.tensors()[gradient.tensor.at()];
-    let terms = times(g, d_s, &gradient.factor, context, memo);
+    let mut terms = times(g, d_s, &gradient.factor, context, memo);
+    if let Some(tails) = tails {
+        terms = tails.hide_gradient(g, terms);
+    }
     let t = Tensor::dense(Order::Bhsd, spec.dims.map(u64::cast_signed), spec.dtype);
     let out = g.operand(Role::DScoreTensor(gradient.tensor.0 as u16), &t);
     g.reduce_into(Reduce::Add, terms, out);

@@ -2,17 +2,28 @@
 
 use std::collections::BTreeMap;
 
+use super::rules::{Rule, RuleSet};
 use crate::op::{Constant, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
 use crate::{DType, Order, Role, Tensor};
 
 /// An op graph being written.
-#[derive(Default)]
 pub(super) struct Builder {
     graph: OpGraph,
     known: BTreeMap<Role, TensorId>,
+    without: RuleSet,
 }
 
 impl Builder {
+    /// An empty graph, to be written without some rules.
+    pub(super) fn new(without: RuleSet) -> Builder {
+        Builder { graph: OpGraph::default(), known: BTreeMap::new(), without }
+    }
+
+    /// Whether a rule holds.
+    pub(super) const fn follows(&self, rule: Rule) -> bool {
+        !self.without.contains(rule)
+    }
+
     pub(super) fn finish(self) -> OpGraph {
         self.graph
     }
@@ -92,9 +103,18 @@ impl Builder {
         y
     }
 
-    /// Whether a tensor is an operand or a slot rather than a result or a constant.
-    pub(super) fn is_input(&self, id: TensorId) -> bool {
-        matches!(self.graph.tensor(id).kind, TensorKind::Operand(_) | TensorKind::Slot(_))
+    /// Whether a tensor is computed and never in memory.
+    pub(super) fn is_virtual(&self, id: TensorId) -> bool {
+        self.graph.tensor(id).kind == TensorKind::Virtual
+    }
+
+    pub(super) fn dtype(&self, id: TensorId) -> DType {
+        self.graph.tensor(id).dtype
+    }
+
+    /// Engines that must not be chosen for this graph.
+    pub(super) fn avoid(&mut self, engines: &[i64]) {
+        self.graph.avoid.extend(engines);
     }
 
     pub(super) fn dims(&self, id: TensorId) -> [i64; 4] {

@@ -3,14 +3,16 @@
 //! Source of the order: cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, as facts.
 
 use super::builder::Builder;
+use super::mask::Masks;
+use super::rules::{Rule, RuleSet};
 use super::score::Context;
-use super::{Form, mask, paged, score, softmax};
+use super::{Form, limits, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Tensor, Valid};
 
-pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
+pub(super) fn lower(attention: &Valid, form: Form, without: RuleSet) -> OpGraph {
     let a = attention.get();
-    let mut g = Builder::default();
+    let mut g = Builder::new(without);
     let (s_q, s_kv) = a.seq();
     let score_dims = [a.batch(), a.q.heads(), s_q, s_kv];
 
@@ -32,28 +34,21 @@ pub(super) fn lower(attention: &Valid, form: Form) -> OpGraph {
     g.matmul([q, k, scores], [len_q, len_kv, None]);
     let scale = g.slot(Role::Scale, DType::F32);
     let mut score = g.binary(Pointwise::Mul, scores, scale);
-    let mut context = Context { score, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
+    let context = Context { score, upstream: None, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
+    let inner = context.after(a.score.as_ref());
+    let masks = Masks::new(&mut g, a, form, inner);
     if let Some(expression) = &a.score {
         score = score::expression(&mut g, expression, &context);
-        context.first_slot = expression.slots().len() as u16;
-        context.first_tensor = expression.tensors().len() as u16;
     }
-    if let Some(predicate) = &a.mask.keep {
-        context.score = score;
-        let keep = score::expression(&mut g, predicate, &context);
-        score = mask::hide(&mut g, keep, score);
-    }
-    if let Some((len_q, len_kv)) = lengths {
-        score = mask::padding(&mut g, score, len_q, len_kv);
-    }
-    if let Some(band) = a.mask.band {
-        score = mask::band(&mut g, form, score, band, [s_q, s_kv], lengths);
-    }
+    let score = masks.apply(&mut g, score);
     let p = softmax::forward(&mut g, form, score, a);
     let p = dropped(&mut g, p, a, score_dims);
     g.set_dtype(p, a.q.dtype);
     let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
     g.matmul([p, v, o], [len_q, None, len_kv]);
+    if g.follows(Rule::AvoidEngines) && limits::miscounts_keys(a) {
+        g.avoid(&[1]);
+    }
     g.finish()
 }
 

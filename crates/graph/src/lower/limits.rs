@@ -1,12 +1,9 @@
-//! What limits lowering beyond what is not built: forms that a version knows, and backwards that were seen to be computed
-//! wrongly in the form that is emitted, which are refused until another form is found.
+//! What limits lowering beyond what is not built: forms that a version knows, and descriptions that were seen to be computed
+//! wrongly in every form that was tried.
 
-use super::{FUSED_OPS, Form, Policy};
-use crate::expr::{Axis, Node};
-use crate::{Attention, Layer, Lengths, Outputs, Pass, Reason, Target};
-
-/// Width of the widest tile of cuDNN's attention kernels, in queries and in keys.
-const TILE: i64 = 128;
+use super::{FUSED_OPS, Form, Policy, tails};
+use crate::expr::{Axis, Grad, Node, Program, TensorSpec};
+use crate::{Attention, DropoutSource, Layer, Outputs, Pass, Reason, Target};
 
 /// The form to write, and why it cannot be written.
 pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
@@ -39,48 +36,58 @@ pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Ve
     (form, reasons)
 }
 
-/// Descriptions that cuDNN 9.19 computed wrongly on an H200, in the form that is emitted, when compared with the float64
-/// oracle (`docs/results/selftest.md`).
-pub(super) fn wrong(a: &Attention) -> Vec<Reason> {
+/// Descriptions that cuDNN 9.19 computed wrongly on an H200, in every form that was tried, when compared with the float64 oracle
+/// (`docs/results/selftest.md`).
+pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut add = |code: &'static str, field: &'static str, given: &str, fix: &'static str| {
-        let needed = "cuDNN's result was wrong for this on the card, in the form that is emitted";
+        let needed = "cuDNN's result was wrong for this on the card, in every form that was tried";
         reasons.push(Reason::new(Layer::Quirk, code, field, given, needed, fix));
     };
-    let reads = |axis| [&a.score, &a.mask.keep].into_iter().flatten().any(|e| e.contains(Node::Index(axis)));
-    let (s_q, s_kv) = a.seq();
-    if s_q == 1 && reads(Axis::Key) {
-        let given = "one query, with an expression that reads the key's index";
-        add("score.one-query-index", "score", given, "say it as a bias tensor of extents [1, heads, 1, keys]");
-    }
-    let Pass::Backward(_) = a.pass else { return reasons };
-    if a.dropout.is_some_and(|d| d.probability > 0.0) {
-        add("backward.dropout", "dropout", "dropout in a backward", "the CPU reference computes it");
-    }
-    let whole = s_q % TILE == 0 && s_kv % TILE == 0;
-    if !whole && a.mask.lengths == Lengths::Full && (reads(Axis::Key) || reads(Axis::Query)) {
-        let given = "an expression that reads an index, in a backward whose lengths are no multiples of 128";
+    if tails::derivative_meets_lengths(a, target) {
+        let given = "per-sequence lengths, with an expression whose derivative is not finite beyond the last row and key, and lengths \
+                     that are no multiples of a tile";
         add(
-            "backward.index-tail",
+            "backward.length-tail",
             "score",
             given,
-            "add per-sequence lengths: then what a tile holds beyond them is hidden",
+            "make the number of queries and of keys a multiple of 128 (the lengths say how much of it is used)",
+        );
+    }
+    let Pass::Backward(gradients) = &a.pass else { return reasons };
+    let (s_q, s_kv) = a.seq();
+    let partial = |spec: &&TensorSpec| {
+        let [_, _, q, k] = spec.dims.map(u64::cast_signed);
+        spec.grad == Grad::Needed && (q, k) != (s_q, s_kv)
+    };
+    if let Some(spec) = a.score.as_ref().and_then(|score| score.tensors().iter().find(partial)) {
+        add(
+            "backward.tensor-gradient",
+            "score",
+            &format!("the gradient of a tensor of extents {:?}, for {s_q} queries and {s_kv} keys", spec.dims),
+            "ask for the gradient of a tensor with all queries and keys (batch and heads may be 1), and sum it",
+        );
+    }
+    if gradients.d_sink && philox(a) {
+        let given = "the gradient of a sink, with dropout drawn by Philox";
+        add(
+            "backward.sink-philox",
+            "d_sink",
+            given,
+            "give the dropout mask as an operand, or leave the sink's gradient out",
         );
     }
     reasons
 }
 
-/// The reason against a derivative that does more than reuse what the forward computed.
-///
-/// Seen wrong: `score + score * score * slot`, whose derivative reads the score and the slot again (all gradients NaN). Seen
-/// right: derivatives of one, and those of tanh over its own value.
-pub(super) fn derivative(text: &str) -> Reason {
-    Reason::new(
-        Layer::Quirk,
-        "backward.derivative",
-        "score",
-        format!("a derivative that reads the score, an index, a slot or a tensor anew: {text}"),
-        "cuDNN's result was wrong for such derivatives on the card, in the form that is emitted",
-        "the CPU reference computes it; softcap, ALiBi, bias and windows are not affected",
-    )
+fn philox(a: &Attention) -> bool {
+    a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0)
+}
+
+/// Whether an engine that splits one query's keys computes with their indices, as expressions and Philox do: it counts them wrongly
+/// beyond 256, and reads memory that is not there.
+pub(super) fn miscounts_keys(a: &Attention) -> bool {
+    let (s_q, s_kv) = a.seq();
+    let reads = |e: Option<&Program>| e.is_some_and(|e| e.contains(Node::Index(Axis::Key)));
+    s_q == 1 && s_kv > 256 && (philox(a) || reads(a.score.as_deref()) || reads(a.mask.keep.as_deref()))
 }

@@ -1,9 +1,11 @@
 //! Masks as operations: padding by lengths, and diagonal bands, as one operation or expanded.
 
-use super::Form;
 use super::builder::Builder;
+use super::rules::Rule;
+use super::score::{self, Context};
+use super::{Form, Lens};
 use crate::op::{Constant, Op, Pointwise, TensorId};
-use crate::{Band, Corner, DType};
+use crate::{Attention, Band, Corner, DType};
 
 /// What a masked score becomes. Libraries before 9.10 used the lowest finite float instead.
 fn hidden(g: &mut Builder) -> TensorId {
@@ -11,49 +13,96 @@ fn hidden(g: &mut Builder) -> TensorId {
 }
 
 /// Hides what a predicate does not keep.
-pub(super) fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId {
+fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId {
     let fill = hidden(g);
     g.select(keep, score, fill)
 }
 
-/// Hides rows beyond the query length and keys beyond the KV length.
-pub(super) fn padding(g: &mut Builder, score: TensorId, len_q: TensorId, len_kv: TensorId) -> TensorId {
+/// Masks of an attention, over scores.
+pub(super) struct Masks<'a> {
+    pub(super) attention: &'a Attention,
+    pub(super) form: Form,
+    /// Of the predicate: its slots and tensors come after the score expression's.
+    pub(super) context: Context,
+    /// Conditions that were written before the score expression, where a policy wants them there.
+    early: Option<Vec<TensorId>>,
+}
+
+impl<'a> Masks<'a> {
+    /// Masks that are written when they are applied; or now, before the score expression, without the rule that says so.
+    pub(super) fn new(g: &mut Builder, attention: &'a Attention, form: Form, context: Context) -> Masks<'a> {
+        let mut masks = Masks { attention, form, context, early: None };
+        if !g.follows(Rule::MasksLast) && form != Form::Fused {
+            masks.early = Some(masks.conditions(g, context.score));
+        }
+        masks
+    }
+
+    /// Hides what no mask keeps: predicate, padding, right bound, left bound, each on the result of the one before.
+    pub(super) fn apply(&self, g: &mut Builder, mut score: TensorId) -> TensorId {
+        if let Some(early) = &self.early {
+            return early.iter().fold(score, |score, &keep| hide(g, keep, score));
+        }
+        let Masks { attention: a, form, context, early: _ } = self;
+        if let Some(predicate) = &a.mask.keep {
+            let keep = score::expression(g, predicate, &Context { score, ..*context });
+            score = hide(g, keep, score);
+        }
+        if let Some(lengths) = context.lengths {
+            let keep = within(g, score, lengths);
+            score = hide(g, keep, score);
+        }
+        let Some(Band { corner, left, right }) = a.mask.band else { return score };
+        let (seq, lengths) = (context.seq, context.lengths);
+        if let Some(right) = right {
+            score = if *form == Form::Fused {
+                fused_right(g, score, corner, right, seq, lengths)
+            } else {
+                let keep = right_bound(g, score, corner, right, seq, lengths);
+                hide(g, keep, score)
+            };
+        }
+        if let Some(left) = left {
+            score = if *form == Form::Fused {
+                fused_left(g, score, corner, left, seq, lengths)
+            } else {
+                let keep = left_bound(g, score, corner, left, seq, lengths);
+                hide(g, keep, score)
+            };
+        }
+        score
+    }
+
+    /// The conditions of every mask, in the order in which they are applied.
+    fn conditions(&self, g: &mut Builder, score: TensorId) -> Vec<TensorId> {
+        let Masks { attention: a, form: _, context, early: _ } = self;
+        let (seq, lengths) = (context.seq, context.lengths);
+        let mut keeps = Vec::new();
+        if let Some(predicate) = &a.mask.keep {
+            keeps.push(score::expression(g, predicate, &Context { score, ..*context }));
+        }
+        if let Some(lengths) = lengths {
+            keeps.push(within(g, score, lengths));
+        }
+        if let Some(Band { corner, left, right }) = a.mask.band {
+            keeps.extend(right.map(|right| right_bound(g, score, corner, right, seq, lengths)));
+            keeps.extend(left.map(|left| left_bound(g, score, corner, left, seq, lengths)));
+        }
+        keeps
+    }
+}
+
+/// Rows within the query length and keys within the KV length.
+fn within(g: &mut Builder, score: TensorId, (len_q, len_kv): Lens) -> TensorId {
     let row = g.index(score, 2, DType::I32);
     let col = g.index(score, 3, DType::I32);
     let row_ok = g.binary_as(Pointwise::CmpLt, row, len_q, DType::Bool, DType::Bool);
     let col_ok = g.binary_as(Pointwise::CmpLt, col, len_kv, DType::Bool, DType::Bool);
-    let keep = g.binary_as(Pointwise::And, row_ok, col_ok, DType::Bool, DType::Bool);
-    hide(g, keep, score)
-}
-
-/// Hides what lies outside a band: the right bound first, then the left on its result.
-pub(super) fn band(
-    g: &mut Builder,
-    form: Form,
-    score: TensorId,
-    band: Band,
-    seq: [i64; 2],
-    lengths: Option<(TensorId, TensorId)>,
-) -> TensorId {
-    let Band { corner, left, right } = band;
-    let mut score = score;
-    if let Some(right) = right {
-        score = match form {
-            Form::Fused => fused_right(g, score, corner, right, seq, lengths),
-            Form::Auto | Form::Expanded => right_bound(g, score, corner, right, seq, lengths),
-        };
-    }
-    if let Some(left) = left {
-        score = match form {
-            Form::Fused => fused_left(g, score, corner, left, seq, lengths),
-            Form::Auto | Form::Expanded => left_bound(g, score, corner, left, seq, lengths),
-        };
-    }
-    score
+    g.binary_as(Pointwise::And, row_ok, col_ok, DType::Bool, DType::Bool)
 }
 
 /// Lengths for a bottom-right diagonal: the operands where there are any, else the dims as numbers.
-fn corner_lengths(g: &mut Builder, seq: [i64; 2], lengths: Option<(TensorId, TensorId)>) -> (TensorId, TensorId) {
+fn corner_lengths(g: &mut Builder, seq: [i64; 2], lengths: Option<Lens>) -> Lens {
     lengths.unwrap_or_else(|| {
         let q = g.constant(Constant::I32(seq[0] as i32));
         let kv = g.constant(Constant::I32(seq[1] as i32));
@@ -67,7 +116,7 @@ fn fused_right(
     corner: Corner,
     right: i64,
     seq: [i64; 2],
-    lengths: Option<(TensorId, TensorId)>,
+    lengths: Option<Lens>,
 ) -> TensorId {
     let fill = hidden(g);
     let (seq_q, seq_kv) = match corner {
@@ -91,7 +140,7 @@ fn fused_left(
     corner: Corner,
     left: i64,
     [s_q, s_kv]: [i64; 2],
-    lengths: Option<(TensorId, TensorId)>,
+    lengths: Option<Lens>,
 ) -> TensorId {
     let fill = hidden(g);
     let (bound, seq_q, seq_kv) = match (corner, lengths) {
@@ -106,14 +155,14 @@ fn fused_left(
     y
 }
 
-/// `row + Δ + right >= col`, where Δ is zero top left.
+/// Keeps `row + Δ + right >= col`, where Δ is zero top left.
 fn right_bound(
     g: &mut Builder,
     score: TensorId,
     corner: Corner,
     right: i64,
     seq: [i64; 2],
-    lengths: Option<(TensorId, TensorId)>,
+    lengths: Option<Lens>,
 ) -> TensorId {
     let mut row = g.index(score, 2, DType::F32);
     let col = g.index(score, 3, DType::F32);
@@ -126,18 +175,17 @@ fn right_bound(
         let shift = g.constant(Constant::I32(right as i32));
         row = g.binary_as(Pointwise::Add, row, shift, DType::I32, DType::I32);
     }
-    let keep = g.binary_as(Pointwise::CmpGe, row, col, DType::Bool, DType::Bool);
-    hide(g, keep, score)
+    g.binary_as(Pointwise::CmpGe, row, col, DType::Bool, DType::Bool)
 }
 
-/// `col + left - Δ > row`, where Δ is zero top left.
+/// Keeps `col + left - Δ > row`, where Δ is zero top left.
 fn left_bound(
     g: &mut Builder,
     score: TensorId,
     corner: Corner,
     left: i64,
     [s_q, s_kv]: [i64; 2],
-    lengths: Option<(TensorId, TensorId)>,
+    lengths: Option<Lens>,
 ) -> TensorId {
     let row = g.index(score, 2, DType::F32);
     let mut col = g.index(score, 3, DType::F32);
@@ -154,6 +202,5 @@ fn left_bound(
             col = g.binary_as(Pointwise::Add, col, shift, DType::F32, DType::F32);
         }
     }
-    let keep = g.binary_as(Pointwise::CmpGt, col, row, DType::Bool, DType::Bool);
-    hide(g, keep, score)
+    g.binary_as(Pointwise::CmpGt, col, row, DType::Bool, DType::Bool)
 }

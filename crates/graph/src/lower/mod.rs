@@ -10,14 +10,19 @@ mod limits;
 mod mask;
 mod paged;
 mod ragged;
+pub(crate) mod rules;
 mod score;
 mod softmax;
+mod step;
 mod stored;
+mod tails;
 
 use serde::{Deserialize, Serialize};
 
 pub use ragged::WIDE_OFFSETS;
+pub use rules::{BadRule, Gain, RULES, Rule, RuleRow, RuleSet};
 
+use crate::op::TensorId;
 use crate::{
     Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Pass, Reason, Refusal, Target, Valid,
 };
@@ -37,7 +42,12 @@ pub struct Policy {
     pub heuristics: Heuristics,
     /// Engines that need more workspace than this many bytes are passed over.
     pub workspace_limit: Option<u64>,
+    /// Rules of lowering that are not followed, for comparing forms: what is written then may be slower, refused or wrong.
+    pub without: RuleSet,
 }
+
+/// Lengths of queries and of keys, as operands.
+type Lens = (TensorId, TensorId);
 
 /// How the op graph of an attention is written; all forms mean the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,7 +77,12 @@ pub enum Heuristics {
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { form: Form::Auto, heuristics: Heuristics::AThenFallback, workspace_limit: None }
+        Policy {
+            form: Form::Auto,
+            heuristics: Heuristics::AThenFallback,
+            workspace_limit: None,
+            without: RuleSet::NONE,
+        }
     }
 }
 
@@ -92,16 +107,13 @@ impl Form {
 pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
     let (form, mut reasons) = limits::form(attention, target, policy);
     reasons.extend(not_built(attention));
-    reasons.extend(limits::wrong(attention));
+    reasons.extend(limits::wrong(attention, target));
     reasons.extend(stored::limits(attention, target));
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
-    let mut graph = match backward::lower(attention, form) {
-        None => forward::lower(attention, form),
-        Some(Ok(graph)) => graph,
-        Some(Err(reason)) => return Err(reason.into()),
-    };
+    let mut graph = backward::lower(attention, form, target, policy.without)
+        .unwrap_or_else(|| forward::lower(attention, form, policy.without));
     ragged::width(&mut graph, target);
     Ok(graph)
 }

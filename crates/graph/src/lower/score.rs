@@ -1,13 +1,13 @@
 //! Score expressions as operations: one operation per node, in the expression's canonical order.
 //!
-//! The canonical order puts what reads the score first in every operation, which is how cuDNN wants it. Floats are computed
-//! in f32, integers in i32, truth values are booleans.
-
-use std::collections::BTreeMap;
+//! Floats are computed in f32, integers and truth values in i32; comparisons are computed as booleans, as cuDNN's own front end
+//! does. What cuDNN accepts is seen to operation by operation, see [`Memo`].
 
 use super::builder::Builder;
+use super::rules::Rule;
+use super::step::{Memo, Step};
 use crate::expr::{Binary, Compare, Logic, Node, NodeId, Program, Side, Ty, Unary};
-use crate::op::{Constant, Pointwise, TensorId};
+use crate::op::{Pointwise, TensorId};
 use crate::{DType, Order, Role, Tensor};
 
 /// What an expression reads besides its own slots and tensors.
@@ -15,6 +15,8 @@ use crate::{DType, Order, Role, Tensor};
 pub(super) struct Context {
     /// The scaled score, (b, h_q, s_q, s_kv).
     pub(super) score: TensorId,
+    /// Gradient of the loss by the expression's value, for derivatives that are applied to it.
+    pub(super) upstream: Option<TensorId>,
     /// Lengths of queries and keys, where they are operands.
     pub(super) lengths: Option<(TensorId, TensorId)>,
     /// Lengths of queries and keys, where they are not.
@@ -25,64 +27,15 @@ pub(super) struct Context {
     pub(super) first_tensor: u16,
 }
 
-/// What was written already, so that an expression and its derivative share their common parts.
-///
-/// Masks keep operations of their own: cuDNN skips hidden blocks only where a mask's index and comparison stand next to its
-/// select (a factor of two on an H200 with cuDNN 9.19).
-#[derive(Default)]
-pub(super) struct Memo {
-    known: BTreeMap<Step, TensorId>,
-    sealed: bool,
-    anew: bool,
-}
-
-/// One operation, before it is written.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    Constant(u8, u32),
-    Index(u8),
-    Unary(Pointwise, TensorId, DType),
-    Binary(Pointwise, TensorId, TensorId, DType, DType),
-    Select(TensorId, TensorId, TensorId, DType),
-}
-
-impl Memo {
-    fn write(&mut self, g: &mut Builder, score: TensorId, step: Step) -> TensorId {
-        if let Some(&known) = self.known.get(&step) {
-            return known;
+impl Context {
+    /// The context of the keep predicate: its slots and tensors are counted on from the score expression's.
+    pub(super) fn after(self, score: Option<&crate::expr::ScoreExpr>) -> Context {
+        let count = |n: usize| n as u16;
+        Context {
+            first_slot: score.map_or(0, |e| count(e.slots().len())),
+            first_tensor: score.map_or(0, |e| count(e.tensors().len())),
+            ..self
         }
-        self.anew |= self.sealed && matches!(step, Step::Index(_));
-        match step {
-            Step::Constant(..) | Step::Index(_) => {}
-            Step::Unary(_, x, _) => self.leaf(g, score, &[x]),
-            Step::Binary(_, x, b, ..) => self.leaf(g, score, &[x, b]),
-            Step::Select(keep, yes, no, _) => self.leaf(g, score, &[keep, yes, no]),
-        }
-        let written = match step {
-            Step::Constant(0, bits) => g.constant(Constant::F32(bits)),
-            Step::Constant(_, bits) => g.constant(Constant::I32(bits.cast_signed())),
-            Step::Index(axis) => g.index(score, axis, DType::I32),
-            Step::Unary(mode, x, out) => g.unary_as(mode, x, out, out),
-            Step::Binary(mode, x, b, compute, out) => g.binary_as(mode, x, b, compute, out),
-            Step::Select(keep, yes, no, out) => g.select_as(keep, yes, no, out),
-        };
-        self.known.insert(step, written);
-        written
-    }
-
-    /// From here on, what reads the score, an index, a slot or a tensor anew is remembered.
-    pub(super) fn seal(&mut self) {
-        self.sealed = true;
-    }
-
-    /// Whether something was read anew since.
-    pub(super) const fn reads_anew(&self) -> bool {
-        self.anew
-    }
-
-    /// A new operation of a derivative over an operand that no operation computed.
-    fn leaf(&mut self, g: &Builder, score: TensorId, steps: &[TensorId]) {
-        self.anew |= self.sealed && steps.iter().any(|&x| x == score || g.is_input(x));
     }
 }
 
@@ -102,10 +55,11 @@ pub(super) fn expression_with(g: &mut Builder, program: &Program, context: &Cont
     done[program.root().at()]
 }
 
-const fn dtype(ty: Ty) -> DType {
+fn dtype(g: &Builder, ty: Ty) -> DType {
     match ty {
         Ty::Float => DType::F32,
         Ty::Int => DType::I32,
+        Ty::Bool if g.follows(Rule::TruthAsInt) => DType::I32,
         Ty::Bool => DType::Bool,
     }
 }
@@ -123,7 +77,7 @@ impl Scope<'_> {
     }
 
     fn int(&mut self, x: i32) -> TensorId {
-        self.step(Step::Constant(1, x.cast_unsigned()))
+        self.step(Step::Int(x))
     }
 
     fn float(&mut self, mode: Pointwise, x: TensorId, b: TensorId) -> TensorId {
@@ -133,11 +87,11 @@ impl Scope<'_> {
 
 fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId {
     let at = |id: NodeId| done[id.at()];
-    let (out, program, context) = (dtype(ty), scope.program, scope.context);
+    let (program, context) = (scope.program, scope.context);
+    let (out, truth) = (dtype(scope.g, ty), dtype(scope.g, Ty::Bool));
     match node {
         Node::Score => context.score,
-        // Factors are multiplied onto the upstream gradient outside; they do not read it.
-        Node::Upstream => context.score,
+        Node::Upstream => context.upstream.expect("only derivatives that are applied to a gradient read it"),
         Node::Index(axis) => scope.step(Step::Index(axis.dim() as u8)),
         Node::Length(side) => match (side, context.lengths) {
             (Side::Query, Some((q, _))) => q,
@@ -145,13 +99,13 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
             (Side::Query, None) => scope.int(context.seq[0] as i32),
             (Side::Key, None) => scope.int(context.seq[1] as i32),
         },
-        Node::Float(x) => scope.step(Step::Constant(0, x.bits())),
+        Node::Float(x) => scope.step(Step::Float(x.bits())),
         Node::Int(x) => scope.int(x),
         // cuDNN has no boolean constants: an index is never below zero.
         Node::Bool(x) => {
             let (index, zero) = (scope.step(Step::Index(3)), scope.int(0));
             let mode = if x { Pointwise::CmpGe } else { Pointwise::CmpLt };
-            scope.step(Step::Binary(mode, index, zero, DType::Bool, DType::Bool))
+            scope.step(Step::Binary(mode, index, zero, DType::Bool, truth))
         }
         Node::Slot(slot) => {
             let ty = program.slots()[slot.at()].ty;
@@ -160,6 +114,7 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
         Node::Tensor(tensor) => {
             let spec = program.tensors()[tensor.at()];
             let operand = Tensor::dense(Order::Bhsd, spec.dims.map(u64::cast_signed), spec.dtype);
+            let operand = whole_queries(scope.g, &operand, context.seq);
             scope.g.operand(Role::ScoreTensor(context.first_tensor + tensor.0 as u16), &operand)
         }
         Node::ToFloat(a) => scope.step(Step::Unary(Pointwise::Identity, at(a), DType::F32)),
@@ -168,15 +123,25 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
         Node::Binary(op, a, b) => scope.step(Step::Binary(binary(op), at(a), at(b), out, out)),
         Node::Compare(op, a, b) => {
             let compute = if program.ty(a) == Ty::Float { DType::F32 } else { DType::Bool };
-            scope.step(Step::Binary(compare(op), at(a), at(b), compute, DType::Bool))
+            scope.step(Step::Binary(compare(op), at(a), at(b), compute, truth))
         }
-        Node::Not(a) => scope.step(Step::Unary(Pointwise::Not, at(a), DType::Bool)),
-        Node::Logic(Logic::And, a, b) => {
-            scope.step(Step::Binary(Pointwise::And, at(a), at(b), DType::Bool, DType::Bool))
-        }
-        Node::Logic(Logic::Or, a, b) => scope.step(Step::Binary(Pointwise::Or, at(a), at(b), DType::Bool, DType::Bool)),
+        Node::Not(a) => scope.step(Step::Unary(Pointwise::Not, at(a), truth)),
+        Node::Logic(Logic::And, a, b) => scope.step(Step::Binary(Pointwise::And, at(a), at(b), truth, truth)),
+        Node::Logic(Logic::Or, a, b) => scope.step(Step::Binary(Pointwise::Or, at(a), at(b), truth, truth)),
         Node::Select { keep, yes, no } => scope.step(Step::Select(at(keep), at(yes), at(no), out)),
     }
+}
+
+/// A tensor that is broadcast over the queries with all of them declared, at one address; of one query, with all keys. One number,
+/// and one for each head, are read rightly as they are.
+fn whole_queries(g: &Builder, t: &Tensor, seq: [i64; 2]) -> Tensor {
+    let mut whole = *t;
+    let [b, _, q, k] = t.dims;
+    let axis = if seq[0] > 1 { 2 } else { 3 };
+    if g.follows(Rule::WholeQueries) && q == 1 && whole.dims[axis] == 1 && (b > 1 || k > 1) {
+        (whole.dims[axis], whole.strides[axis]) = (seq[axis - 2], 0);
+    }
+    whole
 }
 
 /// `a - b * floor(a / b)`: the mode of its own is known to 9.27 on only.

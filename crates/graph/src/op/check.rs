@@ -44,7 +44,9 @@ pub enum GraphFault {
         why: &'static str,
     },
     /// A dim or a stride is not positive.
-    #[error("tensor {id:?} has dims {dims:?} and strides {strides:?}; every entry must be positive")]
+    #[error(
+        "tensor {id:?} has dims {dims:?} and strides {strides:?}; every entry must be positive, but an operand's stride may be 0"
+    )]
     NotPositive {
         /// The tensor.
         id: TensorId,
@@ -91,7 +93,9 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
     order(graph)?;
     for (i, t) in graph.tensors.iter().enumerate() {
         let id = TensorId(i as u32);
-        if t.dims.iter().chain(&t.strides).any(|&n| n < 1) {
+        // A stride of zero repeats what is in memory; results are written once.
+        let least = i64::from(!matches!(t.kind, TensorKind::Operand(_)));
+        if t.dims.iter().any(|&n| n < 1) || t.strides.iter().any(|&n| n < least) {
             return Err(GraphFault::NotPositive { id, dims: t.dims, strides: t.strides });
         }
         let host = matches!(t.kind, TensorKind::Slot(_) | TensorKind::Constant(_));
@@ -139,14 +143,18 @@ mod tests {
     #[test]
     fn p20_roles_that_would_share_an_id_do_not_stand_in_one_graph() {
         assert_eq!(Role::ScoreTensor(7).uid(), Role::ScoreTensor(1_007).uid());
-        let graph = OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ops: vec![] };
+        let graph =
+            OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ops: vec![], avoid: vec![] };
         assert_eq!(check(&graph), Err(GraphFault::RoleTwice { role: Role::ScoreTensor(1_007) }));
     }
 
     #[test]
     fn a_graph_that_names_tensors_it_lacks_prints_all_the_same() {
-        let graph =
-            OpGraph { tensors: vec![operand(Role::Q)], ops: vec![Op::Reshape { x: TensorId(7), y: TensorId(8) }] };
+        let graph = OpGraph {
+            tensors: vec![operand(Role::Q)],
+            ops: vec![Op::Reshape { x: TensorId(7), y: TensorId(8) }],
+            avoid: vec![],
+        };
         assert!(check(&graph).is_err());
         assert!(graph.to_string().ends_with("%8? = reshape %7?\n"));
     }

@@ -21,6 +21,9 @@ pub struct OpGraph {
     pub tensors: Vec<OpTensor>,
     /// Operations in emission order; an operation reads operands and results of earlier ones only.
     pub ops: Vec<Op>,
+    /// Engines of cuDNN, by number, that are known to compute this graph wrongly and are passed over.
+    #[serde(default)]
+    pub avoid: Vec<i64>,
 }
 
 /// One tensor of an op graph.

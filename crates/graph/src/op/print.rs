@@ -72,6 +72,9 @@ impl fmt::Display for OpGraph {
             write_op(f, self, op)?;
             writeln!(f)?;
         }
+        for engine in &self.avoid {
+            writeln!(f, "not engine {engine}")?;
+        }
         Ok(())
     }
 }

@@ -6,5 +6,6 @@ mod mutation;
 mod offsets;
 mod process;
 mod reading;
+mod rules;
 mod type_level;
 mod validation;

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Pass, Policy, Profile, Role, Target, Valid,
-    lower,
+    Attention, CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Pass, Policy, Profile, RULES, Role, RuleSet,
+    Target, Valid, lower,
 };
 use qkvault_reference::{
     Buffer, Choice, Defined, Inputs, Outputs, Precision, backward, forward, forward_rows, interpret,
@@ -15,15 +15,19 @@ pub(crate) fn targets() -> Vec<(Target, Policy)> {
     targets_of(&[19, 27])
 }
 
-/// Both forms for these minor versions of cuDNN 9.
+/// Both forms for these minor versions of cuDNN 9, and the form that no rule of lowering made better: what a rule replaces means
+/// the same.
 pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, Policy)> {
     let target = |minor| Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-    minors
+    let plain = RULES.iter().fold(RuleSet::NONE, |set, row| set.with(row.rule));
+    let mut all: Vec<(Target, Policy)> = minors
         .iter()
         .flat_map(|&minor| {
             [Form::Expanded, Form::Fused].map(|form| (target(minor), Policy { form, ..Policy::default() }))
         })
-        .collect()
+        .collect();
+    all.push((target(minors[0]), Policy { form: Form::Expanded, without: plain, ..Policy::default() }));
+    all
 }
 
 /// Compares every defined row. Rows that see nothing are passed over where the softmax is written out: their scores are all

@@ -169,7 +169,7 @@ impl Step<'_> {
                 files.push(json!({
                     "role": role.to_string(), "file": file, "dtype": t.dtype.to_string(), "dims": t.dims, "strides": t.strides,
                     "output": operand.output.then_some(pass), "relative": finite(allowed.relative),
-                    "absolute": finite(allowed.absolute), "floor": floor(forward, role, t.dtype),
+                    "absolute": finite(allowed.absolute), "floor": floor(forward, role, t.dtype, false),
                 }));
             }
         }

@@ -10,6 +10,7 @@ use crate::cli::{Globals, Outcome, out};
 /// What is told of a run: where it was, what it counts, and what was not right.
 pub(super) struct Tally<'a> {
     args: &'a Args,
+    cases: u64,
     place: Value,
     counts: [u64; 4],
     worst: f64,
@@ -21,10 +22,10 @@ pub(super) struct Tally<'a> {
 const STATUSES: [&str; 4] = ["right", "refused", "wrong", "failed"];
 
 impl Tally<'_> {
-    /// Nothing counted yet; `place` says what the cases run on.
-    pub(super) fn new(args: &Args, place: Value) -> Tally<'_> {
+    /// Nothing counted yet, of so many cases; `place` says what they run on.
+    pub(super) fn new(args: &Args, cases: u64, place: Value) -> Tally<'_> {
         let (started, told) = (Instant::now(), Instant::now());
-        Tally { args, place, counts: [0; 4], worst: 0.0, rows: Vec::new(), started, told }
+        Tally { args, cases, place, counts: [0; 4], worst: 0.0, rows: Vec::new(), started, told }
     }
 
     /// Counts a case, and tells it at once where it is wrong.
@@ -42,7 +43,7 @@ impl Tally<'_> {
         }
         if self.told.elapsed().as_secs() >= 3 {
             self.told = Instant::now();
-            out::note(&format!("{} of {}: {}", self.counts.iter().sum::<u64>(), self.args.cases, self.words()));
+            out::note(&format!("{} of {}: {}", self.counts.iter().sum::<u64>(), self.cases, self.words()));
             self.save(None);
         }
     }
@@ -57,7 +58,7 @@ impl Tally<'_> {
         for (key, value) in [
             ("seed", json!(self.args.seed)),
             ("first", json!(self.args.first)),
-            ("cases", json!(self.args.cases)),
+            ("cases", json!(self.cases)),
             ("serving", json!(self.args.serving)),
             ("tails", json!(self.args.tails)),
             ("right", json!(right)),

@@ -1,0 +1,238 @@
+//! The rules by which equivalent op graphs are told apart: which way of writing the same numbers cuDNN accepts, computes rightly, or
+//! runs faster. Each rule is a row, can be switched off in a [`Policy`](super::Policy), and has its test.
+//!
+//! A rule that is off gives the form it replaces, so that both can be timed, and tried on a library or a GPU that was not seen yet.
+//! Forms that lose are kept here for that alone: without the rules of [`Gain::Right`] cuDNN was seen to compute wrong numbers.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// One rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Rule {
+    /// An operation of an expression reads a computed tensor first.
+    ComputedFirst,
+    /// An operation over operands alone reads the first of them with a computed zero added.
+    LiftOperands,
+    /// Truth values are declared as 32-bit integers.
+    TruthAsInt,
+    /// A derivative is multiplied into the upstream gradient term by term.
+    AppliedDerivative,
+    /// An expression and its derivative share what they both compute.
+    ShareSteps,
+    /// Masks come after the score expression, each with its indices and comparison next to its selection.
+    MasksLast,
+    /// What a tile holds beyond the last row and key is hidden from expressions of a backward.
+    HideTails,
+    /// A tensor that is broadcast over the queries is declared with all queries and a stride of zero.
+    WholeQueries,
+    /// The factor of dropout stands at the gradient of the probabilities.
+    ScaledDropout,
+    /// Engines that compute this graph wrongly are passed over.
+    AvoidEngines,
+}
+
+/// What a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gain {
+    /// Without it cuDNN refuses graphs that mean the same.
+    Accepted,
+    /// Without it cuDNN computes wrong numbers.
+    Right,
+    /// Without it the same numbers take longer.
+    Faster,
+}
+
+/// A rule's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleRow {
+    /// The rule.
+    #[serde(skip)]
+    pub rule: Rule,
+    /// Its stable name, by which it is switched off.
+    pub name: &'static str,
+    /// What it is for.
+    pub gain: Gain,
+    /// What is written, and instead of what.
+    pub says: &'static str,
+    /// What was seen without it, and where.
+    pub seen: &'static str,
+}
+
+/// Every rule, in the order of [`Rule`]. What was seen is of cuDNN 9.19 on sm_90 (an H200) unless said.
+pub const RULES: [RuleRow; 10] = [
+    RuleRow {
+        rule: Rule::ComputedFirst,
+        name: "computed-first",
+        gain: Gain::Accepted,
+        says: "`c + x` becomes `x + c`, `c - x` becomes `-x + c`, `c < x` becomes `x > c`, `p ? c : x` becomes `!p ? x : c`",
+        seen: "refused: in_ports[0].first.isVirtual != true",
+    },
+    RuleRow {
+        rule: Rule::LiftOperands,
+        name: "lift-operands",
+        gain: Gain::Accepted,
+        says: "`a op b` over operands alone becomes `(0 + a) op b`, where 0 is an index less itself",
+        seen: "refused: in_ports[0].first.isVirtual != true; in a backward it is taken for a sink: sub_sink needs a pointwise exp",
+    },
+    RuleRow {
+        rule: Rule::TruthAsInt,
+        name: "truth-as-int",
+        gain: Gain::Accepted,
+        says: "results of comparisons, and, or, not within an expression are i32, not boolean",
+        seen: "refused: get_fort_io_type_str(port.first.getKernelType()) != int32_t, 9.14, 9.19 and 9.27",
+    },
+    RuleRow {
+        rule: Rule::AppliedDerivative,
+        name: "applied-derivative",
+        gain: Gain::Accepted,
+        says: "`dS * (1 - t*t)` becomes `dS - dS*(t*t)`, `dS * (x > 0 ? 1 : 0)` becomes `x > 0 ? dS : 0`",
+        seen: "derivatives that select between constants, or add operands alone, are refused",
+    },
+    RuleRow {
+        rule: Rule::ShareSteps,
+        name: "share-steps",
+        gain: Gain::Faster,
+        says: "the derivative reads the forward's tanh, comparison or index instead of computing it again",
+        seen: "see docs/results/forms.md",
+    },
+    RuleRow {
+        rule: Rule::MasksLast,
+        name: "masks-last",
+        gain: Gain::Faster,
+        says: "indices and comparison of a mask are written after the score expression, next to the selection",
+        seen: "written before a softcap, a causal mask does not let cuDNN skip hidden blocks: 1.26 ms for 0.65 forward, 3.40 for 1.75 backward",
+    },
+    RuleRow {
+        rule: Rule::HideTails,
+        name: "hide-tails",
+        gain: Gain::Right,
+        says: "where lengths are no multiples of a tile, rows and keys beyond them are hidden from the probabilities and the derivative",
+        seen: "cuDNN gives an expression minus infinity, or scores of rows that are not there: NaN in dQ, dK and dV",
+    },
+    RuleRow {
+        rule: Rule::WholeQueries,
+        name: "whole-queries",
+        gain: Gain::Right,
+        says: "extents [b, 1, 1, k] become [b, 1, q, k] with a stride of 0",
+        seen: "relative errors of 0.03 to 3 in backwards, and in forwards of extents [b, h, 1, 1] and i32 [b, 1, 1, 1]; misaligned reads",
+    },
+    RuleRow {
+        rule: Rule::ScaledDropout,
+        name: "scaled-dropout",
+        gain: Gain::Right,
+        says: "with a mask of the caller's: dS = P * (dP * mask / (1 - p) - D) instead of P * (dP * mask - D * (1 - p)) / (1 - p)",
+        seen: "dQ and dK off by 2 to 20 per cent: the factor of D is not applied",
+    },
+    RuleRow {
+        rule: Rule::AvoidEngines,
+        name: "avoid-engines",
+        gain: Gain::Right,
+        says: "engine 1 is passed over for one query with an expression over the key's index, or with Philox",
+        seen: "beyond 256 keys O is off by 0.1 to 1.5, and Philox ends in an illegal address; engine 2 is right",
+    },
+];
+
+impl Rule {
+    /// The rule's row.
+    #[must_use]
+    pub const fn row(self) -> &'static RuleRow {
+        &RULES[self as usize]
+    }
+}
+
+/// Rules, as a set: those that a policy switches off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<&'static str>")]
+pub struct RuleSet(u16);
+
+/// A name that no rule has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{given}' is no rule of lowering; the rules are {}", names(&RuleSet(u16::MAX)).join(", "))]
+pub struct BadRule {
+    /// What came.
+    pub given: String,
+}
+
+fn names(set: &RuleSet) -> Vec<&'static str> {
+    set.iter().map(|rule| rule.row().name).collect()
+}
+
+impl RuleSet {
+    /// No rule.
+    pub const NONE: RuleSet = RuleSet(0);
+
+    /// This set with one rule more.
+    #[must_use]
+    pub const fn with(self, rule: Rule) -> RuleSet {
+        RuleSet(self.0 | 1 << rule as u16)
+    }
+
+    /// Whether a rule is in the set.
+    #[must_use]
+    pub const fn contains(self, rule: Rule) -> bool {
+        self.0 >> rule as u16 & 1 == 1
+    }
+
+    /// The rules in the set, in the order of [`RULES`].
+    pub fn iter(self) -> impl Iterator<Item = Rule> {
+        RULES.iter().map(|row| row.rule).filter(move |&rule| self.contains(rule))
+    }
+}
+
+impl fmt::Display for RuleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&names(self).join(","))
+    }
+}
+
+impl FromStr for RuleSet {
+    type Err = BadRule;
+
+    /// Names with commas between; an empty text is the empty set.
+    fn from_str(text: &str) -> Result<RuleSet, BadRule> {
+        text.split(',').map(str::trim).filter(|name| !name.is_empty()).try_fold(RuleSet::NONE, |set, name| {
+            let row = RULES.iter().find(|row| row.name == name).ok_or_else(|| BadRule { given: name.to_owned() })?;
+            Ok(set.with(row.rule))
+        })
+    }
+}
+
+impl TryFrom<Vec<String>> for RuleSet {
+    type Error = BadRule;
+
+    fn try_from(names: Vec<String>) -> Result<RuleSet, BadRule> {
+        names.join(",").parse()
+    }
+}
+
+impl From<RuleSet> for Vec<&'static str> {
+    fn from(set: RuleSet) -> Vec<&'static str> {
+        names(&set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_the_order_of_the_rules_and_names_are_read_back() {
+        for (at, row) in RULES.iter().enumerate() {
+            assert_eq!(row.rule as usize, at, "{}", row.name);
+            let set: RuleSet = row.name.parse().expect("a name of a row");
+            assert!(set.contains(row.rule) && set.iter().count() == 1 && set.to_string() == row.name);
+        }
+        let all: RuleSet = RULES.map(|row| row.name).join(",").parse().expect("names of rows");
+        assert_eq!(all.iter().count(), RULES.len());
+        let error = "masks-first".parse::<RuleSet>().expect_err("no such rule");
+        assert!(
+            error.to_string().contains("'masks-first' is no rule of lowering; the rules are computed-first, "),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! Operations of score expressions as they are written: known ones are shared, and each is put into the form that cuDNN accepts.
+
+use std::collections::BTreeMap;
+
+use super::builder::Builder;
+use super::rules::Rule;
+use crate::DType;
+use crate::op::{Constant, Pointwise, TensorId};
+
+/// What was written already, so that an expression and its derivative share their common parts.
+///
+/// Masks keep operations of their own: cuDNN skips hidden blocks only where a mask's index and comparison stand next to its
+/// select (a factor of two on an H200 with cuDNN 9.19).
+#[derive(Default)]
+pub(super) struct Memo {
+    known: BTreeMap<Step, TensorId>,
+}
+
+/// One operation, before it is written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    /// An f32, by its bits.
+    Float(u32),
+    /// An i32.
+    Int(i32),
+    /// The index along an axis.
+    Index(u8),
+    /// A mode of one operand, and the type of its result.
+    Unary(Pointwise, TensorId, DType),
+    /// A mode of two operands, the type it is computed in, and that of its result.
+    Binary(Pointwise, TensorId, TensorId, DType, DType),
+    /// `keep ? yes : no`, of a type.
+    Select(TensorId, TensorId, TensorId, DType),
+}
+
+impl Memo {
+    /// Writes an operation, over indices of the shape of `score`.
+    pub(super) fn write(&mut self, g: &mut Builder, score: TensorId, step: Step) -> TensorId {
+        let known = self.known.get(&step).copied();
+        if let Some(known) = known.filter(|_| g.follows(Rule::ShareSteps)) {
+            return known;
+        }
+        let accepted = if g.follows(Rule::ComputedFirst) { self.computed_first(g, score, step) } else { step };
+        let accepted = if g.follows(Rule::LiftOperands) { self.lifted(g, score, accepted) } else { accepted };
+        let written = match accepted {
+            Step::Float(bits) => g.constant(Constant::F32(bits)),
+            Step::Int(value) => g.constant(Constant::I32(value)),
+            Step::Index(axis) => g.index(score, axis, DType::I32),
+            Step::Unary(mode, x, out) => g.unary_as(mode, x, out, out),
+            Step::Binary(mode, x, b, compute, out) => g.binary_as(mode, x, b, compute, out),
+            Step::Select(keep, yes, no, out) => g.select_as(keep, yes, no, out),
+        };
+        self.known.insert(step, written);
+        written
+    }
+
+    /// The same result with a computed tensor first, where one of two operands is computed and the other is not.
+    fn computed_first(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
+        match step {
+            Step::Binary(mode, x, b, compute, out) if !g.is_virtual(x) && g.is_virtual(b) => match turned(mode) {
+                Some(mode) => Step::Binary(mode, b, x, compute, out),
+                None if mode == Pointwise::Sub => {
+                    let negated = self.write(g, score, Step::Unary(Pointwise::Neg, b, out));
+                    Step::Binary(Pointwise::Add, negated, x, compute, out)
+                }
+                None => step,
+            },
+            Step::Select(keep, yes, no, out) if !g.is_virtual(yes) && g.is_virtual(no) => {
+                let truth = g.dtype(keep);
+                let kept = self.write(g, score, Step::Unary(Pointwise::Not, keep, truth));
+                Step::Select(kept, no, yes, out)
+            }
+            step => step,
+        }
+    }
+
+    /// The same result with a computed zero added to a first operand that is not computed.
+    fn lifted(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
+        match step {
+            Step::Unary(mode, x, out) if !g.is_virtual(x) => Step::Unary(mode, self.lift(g, score, x), out),
+            Step::Binary(mode, x, b, compute, out) if !g.is_virtual(x) => {
+                Step::Binary(mode, self.lift(g, score, x), b, compute, out)
+            }
+            Step::Select(keep, yes, no, out) if !g.is_virtual(yes) => {
+                Step::Select(keep, self.lift(g, score, yes), no, out)
+            }
+            step => step,
+        }
+    }
+
+    /// `x` as a computed tensor: the index of the query less itself, plus `x`.
+    fn lift(&mut self, g: &mut Builder, score: TensorId, x: TensorId) -> TensorId {
+        let index = self.write(g, score, Step::Index(2));
+        let mut zero = self.write(g, score, Step::Binary(Pointwise::Sub, index, index, DType::I32, DType::I32));
+        let out = if g.dtype(x) == DType::I32 { DType::I32 } else { DType::F32 };
+        if out == DType::F32 {
+            zero = self.write(g, score, Step::Unary(Pointwise::Identity, zero, DType::F32));
+        }
+        self.write(g, score, Step::Binary(Pointwise::Add, zero, x, out, out))
+    }
+}
+
+/// The mode that gives the same result with the operands exchanged, if there is one.
+const fn turned(mode: Pointwise) -> Option<Pointwise> {
+    use Pointwise as P;
+    Some(match mode {
+        P::Add | P::Mul | P::Min | P::Max | P::And | P::Or | P::CmpEq | P::CmpNeq => mode,
+        P::CmpGt => P::CmpLt,
+        P::CmpGe => P::CmpLe,
+        P::CmpLt => P::CmpGt,
+        P::CmpLe => P::CmpGe,
+        _ => return None,
+    })
+}

@@ -1,0 +1,108 @@
+//! What lies beyond the last row and key: cuDNN computes whole tiles, and an expression of a backward meets there scores that are
+//! minus infinity or of no row at all.
+//!
+//! Seen on an H200 with cuDNN 9.19: where the number of keys is no multiple of 64 the scores beyond are minus infinity, so that
+//! `score * score` makes its probability infinite and its derivative NaN; where only the number of queries is none, they are zero,
+//! and a bias that grows overflows f16. Forwards were right without exception.
+
+use super::builder::Builder;
+use super::rules::Rule;
+use crate::expr::{Axis, Derived, Node, PointContext, Program, SlotTy, Value};
+use crate::op::{Constant, Pointwise, TensorId};
+use crate::{Attention, DType, Lengths, Pass, Target};
+
+/// What is hidden from a backward.
+#[derive(Clone, Copy)]
+pub(super) struct Tails {
+    seq: [i64; 2],
+    probabilities: bool,
+}
+
+/// Width of the widest tile in queries and in keys: of 128 on sm_90, where lengths that are multiples of it were right without help;
+/// of 256 elsewhere, which nobody has looked at.
+const fn tile(target: &Target) -> i64 {
+    if target.sm() == 90 { 128 } else { 256 }
+}
+
+impl Tails {
+    /// What must be hidden; nothing where every tile is whole, where there is no expression, and where the expression is known to
+    /// stay finite.
+    pub(super) fn of(g: &Builder, a: &Attention, derivative: Option<&Derived>, target: &Target) -> Option<Tails> {
+        let derivative = derivative?;
+        let expression = a.score.as_ref()?;
+        let (s_q, s_kv) = a.seq();
+        if is_whole(a, target) || !g.follows(Rule::HideTails) || stays_finite(expression, derivative) {
+            return None;
+        }
+        // Lengths hide the probabilities; a second mask of that form makes cuDNN 9.19 end the process.
+        Some(Tails { seq: [s_q, s_kv], probabilities: a.mask.lengths == Lengths::Full })
+    }
+
+    /// Scores less the log-sum-exp, minus infinity beyond the last row and key.
+    pub(super) fn hide_scores(self, g: &mut Builder, score: TensorId) -> TensorId {
+        if !self.probabilities {
+            return score;
+        }
+        let [row, col] = [2, 3].map(|axis| below(g, score, axis, self.seq[usize::from(axis) - 2]));
+        let keep = g.binary_as(Pointwise::And, row, col, DType::Bool, DType::Bool);
+        let fill = g.constant(Constant::f32(f32::NEG_INFINITY));
+        g.select(keep, score, fill)
+    }
+
+    /// A gradient of scores, zero beyond the last row and key. In two selections: cuDNN leaves out one over both.
+    pub(super) fn hide_gradient(self, g: &mut Builder, mut d_s: TensorId) -> TensorId {
+        for axis in [3, 2] {
+            let keep = below(g, d_s, axis, self.seq[usize::from(axis) - 2]);
+            let zero = g.constant(Constant::f32(0.0));
+            d_s = g.select(keep, d_s, zero);
+        }
+        d_s
+    }
+}
+
+fn below(g: &mut Builder, like: TensorId, axis: u8, length: i64) -> TensorId {
+    let index = g.index(like, axis, DType::I32);
+    let length = g.constant(Constant::I32(length as i32));
+    g.binary_as(Pointwise::CmpLt, index, length, DType::Bool, DType::Bool)
+}
+
+/// Whether an expression of the score and slots alone gives a number or minus infinity, and its derivative a number, at the scores
+/// that tails hold. With indices and tensors it is not known: they have any value there.
+fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
+    let alone = |p: &Program| p.tensors().is_empty() && !Axis::ALL.iter().any(|&axis| p.contains(Node::Index(axis)));
+    alone(expression)
+        && alone(derivative)
+        && values(expression).all(|x| x.is_finite() || x == f64::NEG_INFINITY)
+        && values(derivative).all(f64::is_finite)
+}
+
+/// Whether a backward with lengths has a derivative that is no number beyond the last row and key. The probabilities are zero there,
+/// but no form was found in which cuDNN leaves the derivative out.
+pub(super) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
+    let (Pass::Backward(_), Some(score)) = (&a.pass, &a.score) else { return false };
+    let Ok(vjp) = crate::expr::vjp(score) else { return false };
+    let mut factors = [&vjp.d_score].into_iter().chain(vjp.d_tensors.iter().map(|g| &g.factor));
+    a.mask.lengths == Lengths::PerSequence && !is_whole(a, target) && factors.any(|f| !values(f).all(f64::is_finite))
+}
+
+fn is_whole(a: &Attention, target: &Target) -> bool {
+    let (s_q, s_kv) = a.seq();
+    s_q % tile(target) == 0 && s_kv % tile(target) == 0
+}
+
+/// Values of a program at the scores that tails hold, over some values of everything else.
+fn values(p: &Program) -> impl Iterator<Item = f64> {
+    let of = |int: bool, x: f64| if int { Value::Int(x as i32) } else { Value::Float(x) };
+    [f64::NEG_INFINITY, 0.0].into_iter().flat_map(move |score| {
+        [0.25, 1.0, 50.0, -0.25, -1.0, -50.0].into_iter().map(move |x| {
+            let slots: Vec<Value> = p.slots().iter().map(|spec| of(spec.ty == SlotTy::Int, x)).collect();
+            let tensors: Vec<Value> = p.tensors().iter().map(|spec| of(!spec.dtype.is_float(), x)).collect();
+            let at = [0, 0, 0, if x > 0.0 { 0 } else { 1000 }];
+            let point = PointContext { score, upstream: 1.0, at, lengths: [1; 2], slots: &slots, tensors: &tensors };
+            match p.eval(&point) {
+                Ok(Value::Float(value)) => value,
+                _ => f64::NAN,
+            }
+        })
+    })
+}

@@ -1,0 +1,166 @@
+//! The rules of lowering: each is seen in an op graph where it holds, and what it replaces where it is switched off.
+
+use proptest::prelude::*;
+use qkvault_graph::arbitrary::{self, Features, Space};
+use qkvault_graph::op::{Constant, Op, Pointwise, TensorId, TensorKind};
+use qkvault_graph::{
+    Attention, CudnnVersion, LibrarySet, OpGraph, Policy, Profile, RULES, Role, Rule, RuleSet, Target, lower, text,
+    validate,
+};
+
+fn target(gpu: &str) -> Target {
+    Profile::named(gpu).expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim)
+}
+
+fn without(text: &str, rules: RuleSet, gpu: &str) -> OpGraph {
+    let a = text::parse(text).expect("an attention");
+    let policy = Policy { without: rules, ..Policy::default() };
+    lower(&validate(a).expect("sound"), &target(gpu), &policy).expect("it is lowered")
+}
+
+fn lowered(text: &str) -> OpGraph {
+    without(text, RuleSet::NONE, "h200")
+}
+
+/// Pointwise operations that read a first operand from memory. Two are cuDNN's own: the product of dO and O, and a sink less its row's
+/// maximum or log-sum-exp.
+fn reads_memory_first(graph: &OpGraph) -> Vec<String> {
+    let role = |id: TensorId| match graph.tensor(id).kind {
+        TensorKind::Virtual => None,
+        TensorKind::Operand(role) | TensorKind::Slot(role) => Some(Ok(role)),
+        TensorKind::Constant(c) => Some(Err(c)),
+    };
+    graph
+        .ops
+        .iter()
+        .filter_map(|op| match *op {
+            Op::Pointwise { mode, x, .. } => role(x).map(|first| (mode, first)),
+            _ => None,
+        })
+        .filter(|(_, first)| !matches!(first, Ok(Role::DO | Role::Sink | Role::Max | Role::SumExp | Role::DqAccum)))
+        .map(|(mode, first)| format!("{mode:?} of {first:?}"))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// in_ports[0].first.isVirtual != true, and sub_sink needs a pointwise exp: what cuDNN said.
+    #[test]
+    fn expressions_read_a_computed_tensor_first(a in arbitrary::attention(Space::SMALL.with(Features { fp8: false, ..Features::ALL }))) {
+        let Ok(graph) = lower(&validate(a).expect("sound"), &target("h200"), &Policy::default()) else { return Ok(()) };
+        prop_assert_eq!(reads_memory_first(&graph), Vec::<String>::new(), "{}", graph);
+    }
+}
+
+#[test]
+fn without_its_rule_a_difference_from_a_slot_reads_the_slot_first() {
+    let text = "q: f16 [1,2,128,64]\nscore: slot $a: float; $a - tanh(score)";
+    assert_eq!(reads_memory_first(&lowered(text)), [""; 0]);
+    let rules = RuleSet::NONE.with(Rule::ComputedFirst).with(Rule::LiftOperands);
+    assert_eq!(reads_memory_first(&without(text, rules, "h200")).len(), 1);
+}
+
+/// A mask of the caller's: the factor of dropout was lost on D, so dQ and dK were off.
+#[test]
+fn dropout_with_a_mask_scales_the_gradient_of_the_probabilities() {
+    let constants = |graph: &OpGraph| -> Vec<f32> {
+        let value = |t: &qkvault_graph::op::OpTensor| match t.kind {
+            TensorKind::Constant(Constant::F32(bits)) => Some(f32::from_bits(bits)),
+            _ => None,
+        };
+        graph.tensors.iter().filter_map(value).collect()
+    };
+    let text = |source| format!("pass: backward\nq: f16 [1,2,128,64]\ndropout: {source} 0.5");
+    assert_eq!(constants(&lowered(&text("mask"))), [1.0, 2.0, 2.0]);
+    assert_eq!(constants(&without(&text("mask"), RuleSet::NONE.with(Rule::ScaledDropout), "h200")), [0.5, 2.0, 2.0]);
+    // Philox is right as cuDNN's own front end writes it, and only so.
+    assert_eq!(constants(&lowered(&text("philox"))), [0.5, 2.0, 2.0]);
+}
+
+fn selects(graph: &OpGraph) -> usize {
+    graph.ops.iter().filter(|op| matches!(op, Op::Pointwise { mode: Pointwise::Select, .. })).count()
+}
+
+#[test]
+fn tails_are_hidden_where_a_derivative_would_read_what_is_not_there() {
+    let text = |s: i64, score: &str| format!("pass: backward\nq: f16 [1,2,{s},64]\nscore: {score}");
+    // Scores, then the gradient in two selections: over both at once cuDNN leaves the selection out.
+    assert_eq!(selects(&lowered(&text(200, "score * score"))), 3);
+    assert_eq!(selects(&lowered(&text(256, "score * score"))), 0);
+    assert_eq!(selects(&without(&text(256, "score * score"), RuleSet::NONE, "b200")), 0);
+    assert_eq!(selects(&without(&text(384, "score * score"), RuleSet::NONE, "b200")), 3);
+    // A softcap stays finite at minus infinity and at zero.
+    let cap = "slot $cap: float; tanh(score / $cap) * $cap";
+    assert_eq!(selects(&lowered(&text(200, cap))), 0);
+    assert_eq!(selects(&without(&text(200, "score * score"), RuleSet::NONE.with(Rule::HideTails), "h200")), 0);
+    let a: Attention =
+        text::parse(&format!("{}\nlengths: per-sequence", text(200, "score * score"))).expect("an attention");
+    let refusal =
+        lower(&validate(a).expect("sound"), &target("h200"), &Policy::default()).expect_err("wrong in every form");
+    assert_eq!(refusal.reasons()[0].code, "backward.length-tail");
+}
+
+#[test]
+fn tensors_broadcast_over_queries_are_declared_whole() {
+    let strides = |text: &str, rules| {
+        let graph = without(text, rules, "h200");
+        let kind = TensorKind::Operand(Role::ScoreTensor(0));
+        let t = graph.tensors.iter().find(|t| t.kind == kind).expect("it is read");
+        (t.dims, t.strides)
+    };
+    let text =
+        |q: i64, dims: &str| format!("q: f16 [2,4,{q},64]\nk: [2,4,256,64]\nscore: tensor @t: f32[{dims}]; score + @t");
+    assert_eq!(strides(&text(128, "2, 1, 1, 256"), RuleSet::NONE), ([2, 1, 128, 256], [256, 256, 0, 1]));
+    assert_eq!(strides(&text(128, "2, 4, 1, 1"), RuleSet::NONE), ([2, 4, 128, 1], [4, 1, 0, 1]));
+    assert_eq!(strides(&text(1, "2, 4, 1, 1"), RuleSet::NONE), ([2, 4, 1, 256], [4, 1, 1, 0]));
+    assert_eq!(strides(&text(128, "1, 4, 1, 1"), RuleSet::NONE).0, [1, 4, 1, 1]);
+    assert_eq!(strides(&text(128, "2, 1, 1, 256"), RuleSet::NONE.with(Rule::WholeQueries)).0, [2, 1, 1, 256]);
+}
+
+#[test]
+fn engines_that_miscount_keys_are_passed_over() {
+    let text = |q: i64, kv: i64| format!("q: f16 [1,2,{q},64]\nk: [1,2,{kv},64]\nkeep: key % 2 == 0");
+    assert_eq!(lowered(&text(1, 300)).avoid, [1]);
+    assert_eq!(lowered(&text(1, 256)).avoid, [0; 0]);
+    assert_eq!(lowered(&text(2, 300)).avoid, [0; 0]);
+    assert_eq!(without(&text(1, 300), RuleSet::NONE.with(Rule::AvoidEngines), "h200").avoid, [0; 0]);
+    assert_eq!(lowered("q: f16 [1,2,1,64]\nk: [1,2,300,64]\ndropout: philox 0.1").avoid, [1]);
+}
+
+#[test]
+fn masks_stand_last_with_their_own_indices() {
+    let text = "q: f16 [1,2,128,64]\nmask: causal\nscore: slot $cap: float; tanh(score / $cap) * $cap";
+    let at = |graph: &OpGraph, wanted: Pointwise| {
+        let is = |op: &Op| matches!(op, Op::Pointwise { mode, .. } if *mode == wanted);
+        graph.ops.iter().position(is).expect("it is written")
+    };
+    let (last, first) = (lowered(text), without(text, RuleSet::NONE.with(Rule::MasksLast), "h200"));
+    assert!(at(&last, Pointwise::Tanh) < at(&last, Pointwise::GenIndex));
+    assert!(at(&first, Pointwise::Tanh) > at(&first, Pointwise::CmpGe));
+    assert_eq!(last.ops.len(), first.ops.len());
+}
+
+#[test]
+fn a_derivative_shares_its_steps_with_the_forward() {
+    let text = "pass: backward\nq: f16 [1,2,128,64]\nscore: slot $cap: float; tanh(score / $cap) * $cap";
+    let tanhs = |graph: &OpGraph| {
+        graph.ops.iter().filter(|op| matches!(op, Op::Pointwise { mode: Pointwise::Tanh, .. })).count()
+    };
+    assert_eq!(tanhs(&lowered(text)), 1);
+    assert_eq!(tanhs(&without(text, RuleSet::NONE.with(Rule::ShareSteps), "h200")), 2);
+}
+
+/// Every rule changes some op graph of a few: a row that nothing comes of would be a dead one.
+#[test]
+fn every_rule_changes_some_op_graph() {
+    let texts = [
+        "pass: backward\nq: f16 [1,2,200,64]\nscore: slot $a: float; $a - tanh(score) * $a + score * score\ndropout: mask 0.5\nmask: causal",
+        "q: f16 [2,2,1,64]\nk: [2,2,300,64]\nkeep: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 300]; @q == @k | key < 3",
+        "pass: backward\nq: f16 [2,2,128,64]\nscore: tensor @t: f32[2, 1, 1, 128]; select(score > 0.0, score, @t)",
+    ];
+    for row in &RULES {
+        let changed = |text: &str| without(text, RuleSet::NONE.with(row.rule), "h200") != lowered(text);
+        assert!(texts.iter().any(|text| changed(text)), "{}", row.name);
+    }
+}
