@@ -72,40 +72,44 @@ impl DeviceProps {
         (self.device_ver / 10) as u32
     }
 
+    /// One reason per field that a cuDNN version needs and the properties lack.
+    #[must_use]
+    pub fn missing_for(&self, version: CudnnVersion) -> Vec<Reason> {
+        let fields = [
+            ("smCountOrigin", self.sm_count_origin),
+            ("oversizedSharedMemoryPerBlock", self.oversized_shared_memory_per_block),
+            ("memoryBusWidth", self.memory_bus_width),
+        ];
+        let lacks = fields.iter().filter(|(_, value)| value.is_none() && version >= WIDER_PROPERTIES);
+        lacks
+            .map(|(name, _)| {
+                Reason::new(
+                    Layer::Description,
+                    "profile.field",
+                    *name,
+                    "absent from the device properties",
+                    format!("cuDNN {version} needs it (since {WIDER_PROPERTIES})"),
+                    "capture the profile again with this cuDNN, or add the field by hand",
+                )
+            })
+            .collect()
+    }
+
     /// The properties as JSON for a cuDNN version, with the fields that this version knows.
     ///
     /// # Errors
     ///
     /// One reason per field that the version needs and the properties lack.
     pub fn json_for(&self, version: CudnnVersion) -> Result<String, Vec<Reason>> {
+        let missing = self.missing_for(version);
+        if !missing.is_empty() {
+            return Err(missing);
+        }
         let mut props = self.clone();
         if version < WIDER_PROPERTIES {
             props.sm_count_origin = None;
             props.oversized_shared_memory_per_block = None;
             props.memory_bus_width = None;
-        } else {
-            let fields = [
-                ("smCountOrigin", props.sm_count_origin),
-                ("oversizedSharedMemoryPerBlock", props.oversized_shared_memory_per_block),
-                ("memoryBusWidth", props.memory_bus_width),
-            ];
-            let missing: Vec<Reason> = fields
-                .iter()
-                .filter(|(_, value)| value.is_none())
-                .map(|(name, _)| {
-                    Reason::new(
-                        Layer::Description,
-                        "profile.field",
-                        *name,
-                        "absent from the device properties",
-                        format!("cuDNN {version} needs it (since {WIDER_PROPERTIES})"),
-                        "capture the profile again with this cuDNN, or add the field by hand",
-                    )
-                })
-                .collect();
-            if !missing.is_empty() {
-                return Err(missing);
-            }
         }
         Ok(serde_json::to_string(&props).expect("a struct of numbers and one string always serialises"))
     }

@@ -204,6 +204,21 @@ fn what_lowering_refuses_is_in_the_answer() {
 }
 
 #[test]
+fn a_profile_that_lacks_a_field_is_told_with_the_version_that_needs_it() {
+    let a = attention(PLAIN);
+    let mut lacking = target("h200", "9.27");
+    lacking.device.memory_bus_width = None;
+    let reasons = check(&Request::new(&a, &lacking)).reasons;
+    assert_eq!(
+        reasons.iter().map(|r| (r.code.as_ref(), r.field.as_ref())).collect::<Vec<_>>(),
+        [("profile.field", "memoryBusWidth")]
+    );
+    assert!(reasons[0].needed.contains("since 9.27.0"), "{}", reasons[0]);
+    lacking.cudnn = CudnnVersion::v9(19, 0);
+    assert!(check(&Request::new(&a, &lacking)).supported());
+}
+
+#[test]
 fn s3_4_requests_are_made_by_their_methods_and_have_a_version() {
     let a = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::BF16)).expect("sound");
     let target = target("h200", "9.19");

@@ -86,6 +86,7 @@ pub(crate) fn standing(attention: &Valid, target: &Target, allowed: &[String]) -
 pub fn check(request: &Request<'_>) -> Verdict {
     let Request { attention, target, policy, allowed } = request;
     let mut reasons = lower(attention, target, policy).err().map_or_else(Vec::new, Vec::from);
+    reasons.extend(target.device.missing_for(target.cudnn));
     let facts = Facts::of(attention, target);
     for rule in RULES.iter().copied().flatten() {
         let known = reasons.iter().any(|r| r.code == rule.code);

@@ -7,6 +7,7 @@ mod bad_input;
 mod bench;
 mod cache;
 mod faults;
+mod hunt;
 mod kit;
 mod models;
 mod others;

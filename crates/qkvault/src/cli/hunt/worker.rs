@@ -41,9 +41,11 @@ pub(super) struct Worker {
 impl Worker {
     fn start(library: &Path) -> anyhow::Result<Worker> {
         let program = std::env::current_exe().context("this program's own file is not known")?;
-        let mut child = Command::new(program)
-            .args(["hunt", "--worker"])
-            .arg(library)
+        Worker::of(Command::new(program).args(["hunt", "--worker"]).arg(library))
+    }
+
+    fn of(command: &mut Command) -> anyhow::Result<Worker> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -107,4 +109,18 @@ pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
         output.flush()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an abort inside cuDNN looks like from outside: the process is gone before it has answered.
+    #[test]
+    fn a_worker_that_dies_has_answered_that() {
+        let mut dying = Worker::of(&mut Command::new("true")).expect("every machine has it");
+        assert!(dying.exchange("{}").is_none());
+        let mut talking = Worker::of(Command::new("echo").arg("\"Plan\"")).expect("every machine has it");
+        assert!(matches!(talking.exchange("{}"), Some(Answer::Plan) | None));
+    }
 }
