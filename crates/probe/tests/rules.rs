@@ -85,6 +85,16 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,128]", "h200", "9.11"),
     ),
     (
+        "hidden.backward-latent-one-query",
+        ("pass: backward\nq: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,2,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.27"),
+    ),
+    (
+        "backward.packed-consumer-old",
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18"),
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18.1"),
+    ),
+    (
         "queries.one-old",
         ("q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
         ("q: bf16 [1,8,2,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),

@@ -1,6 +1,6 @@
 //! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
 
-use qkvault_graph::{Attention, Band, Corner, CudnnVersion, Gradients, Lengths, Pass, Target, Valid};
+use qkvault_graph::{Attention, Band, Corner, CudnnVersion, Gradients, Lengths, Pass, Storage, Target, Valid};
 
 /// A description on a target, as rules see it.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,11 @@ impl<'a> Facts<'a> {
 
     pub(super) const fn backward(&self) -> bool {
         self.gradients.is_some()
+    }
+
+    /// Whether any operand is packed.
+    pub(super) fn packed(&self) -> bool {
+        [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Packed { .. }))
     }
 
     pub(super) const fn is_hopper(&self) -> bool {

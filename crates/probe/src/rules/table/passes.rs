@@ -1,6 +1,6 @@
 //! Sinks, and what holds for backwards.
 
-use super::{FE_BACKWARD, FE_FORWARD};
+use super::{FE_BACKWARD, FE_FORWARD, HUNT};
 use crate::rules::{Kind, Rule, Versions};
 
 pub(super) const RULES: &[Rule] = &[
@@ -25,6 +25,19 @@ pub(super) const RULES: &[Rule] = &[
         given: |f| {
             let tail = f.backward() && f.s_kv % 128 != 0 && !f.lengths();
             tail.then(|| format!("a backward over {} keys", f.s_kv))
+        },
+    },
+    Rule {
+        code: "backward.packed-consumer-old",
+        kind: Kind::Unsupported,
+        versions: Versions::before(18, 1),
+        field: "q.storage",
+        needed: "cuDNN 9.18.1 or newer for packed backwards on compute capability 12.x",
+        fix: "use a newer cuDNN, or dense operands with lengths",
+        source: HUNT,
+        given: |f| {
+            let packed = f.backward() && f.packed() && f.sm() >= 120;
+            packed.then(|| "packed operands in a backward".to_owned())
         },
     },
     Rule {

@@ -67,6 +67,20 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "hidden.backward-latent-one-query",
+        kind: Kind::Unsupported,
+        versions: Versions::from(11, 0),
+        field: "q.dims[2]",
+        needed: "in a backward of hidden sizes 192 and 128 on compute capability 10.x, more than one query: the kernel that the \
+                 library generates for one does not compile",
+        fix: "pad to two queries, with lengths that say one, or run the backward on a Hopper GPU",
+        source: HUNT,
+        given: |f| {
+            let latent = f.backward() && f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128);
+            (latent && f.s_q == 1).then(|| "one query".to_owned())
+        },
+    },
+    Rule {
         code: "queries.one-old",
         kind: Kind::Unsupported,
         versions: Versions::before(9, 1),
