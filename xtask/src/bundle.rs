@@ -1,6 +1,8 @@
 //! `cargo xtask bundle`: a folder to copy to a GPU host. It holds the command, a packed vault, the models, a script that runs
 //! them all and writes JSON, and a program that measures the same attentions in PyTorch; no toolchain is needed there.
 
+mod training;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -42,7 +44,10 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let root = cargo::root();
     let out = root.join(&args.out);
     let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
-    cargo::run(&["build", "--release", "--package", "qkvault", "--features", "cli", "--bin", "qkvault"], &[])?;
+    cargo::run(
+        &["build", "--release", "--package", "qkvault", "--features", "cli", "--bin", "qkvault", "--example", "train"],
+        &[],
+    )?;
     if out.exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;
     }
@@ -56,7 +61,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     write(&out.join("run.sh"), RUN, true)?;
     write(&out.join("sdpa_peer.py"), PEER, false)?;
     write(&out.join("serving_peer.py"), SERVING_PEER, false)?;
-    warm(args, &models, &out, &fetched.dir)?;
+    warm(args, &models, &out, &fetched.dir, &root, &target_dir.join("release"))?;
     if args.with_cudnn {
         let lib = out.join("cudnn");
         std::fs::create_dir_all(&lib)?;
@@ -68,8 +73,8 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     Ok(())
 }
 
-/// Compiles everything that `run.sh` runs, and packs it.
-fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path) -> Result<()> {
+/// Compiles everything that the scripts run, and packs it.
+fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path, root: &Path, release: &Path) -> Result<()> {
     let vault = tempfile::tempdir_in(out)?;
     let globals = Globals { vault: Some(vault.path().to_path_buf()), ..Globals::default() };
     // The variants that `run.sh` asks for: as published, with Stats, and in f16 with Stats.
@@ -81,6 +86,7 @@ fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path) -> Result<()>
         // What is refused is told by `warm` itself; the rest of the bundle is good all the same.
         let _ = cli::main(&globals, &cli::parse(line)?);
     }
+    training::add(root, release, out, &globals, &args.target, cudnn)?;
     let line = ["pack".into(), out.join("vault.qkvpack").into_os_string()];
     let _ = cli::main(&globals, &cli::parse(line)?);
     Ok(())

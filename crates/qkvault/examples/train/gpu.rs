@@ -46,7 +46,11 @@ fn vault(folder: Option<&str>) -> Result<Vault, Failure> {
 pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Result<(), Failure> {
     let compiler = Compiler::open(&Search::default())?;
     let library = compiler.library();
-    let target = Profile::named(profile)?.target(library_version(library), library_set(library));
+    let profile = match std::fs::read_to_string(profile) {
+        Ok(text) => Profile::from_json(&text)?,
+        Err(_) => Profile::named(profile)?,
+    };
+    let target = profile.target(library_version(library), library_set(library));
     let planner = Planner::new(vault(folder)?, Some(compiler));
     for training in config.attentions()? {
         for pass in [training.forward(), training.backward()] {

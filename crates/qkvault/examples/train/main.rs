@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! train [--steps 200] [--batch 8] [--seq 256] [--width 256] [--heads 4] [--dtype bf16] [--seed 1] [--rate 0.001]
-//!       [--out FILE] [--vault DIR] [--build | --cpu | --plan PROFILE]
+//!       [--out FILE] [--vault DIR] [--build | --cpu | --plan NAME|FILE]
 //! ```
 //!
 //! `--plan h200` compiles the four plans into the vault for a GPU that need not be here, and stops; `--build` compiles what is missing

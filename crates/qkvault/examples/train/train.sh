@@ -3,7 +3,7 @@
 #
 #   ./train.sh [RESULTS] [OPTIONS of the example...]      such as --steps 200 --dtype f16 --build
 #
-# Needs the program `train` and `train.qkvpack` or --build beside it, and python3 with PyTorch. cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's;
+# Needs the program `train` and `vault.qkvpack` or --build beside it, and python3 with PyTorch. cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's;
 # cuBLAS is PyTorch's, unless the loader finds one.
 set -u
 cd "$(dirname "$0")"
@@ -16,6 +16,6 @@ for name in nvidia.cu13 nvidia.cublas; do
     found=$(libraries $name)
     [ -n "$found" ] && export LD_LIBRARY_PATH=$found:${LD_LIBRARY_PATH:-}
 done
-[ -f train.qkvpack ] && [ ! -d train-vault ] && ./qkvault --vault train-vault unpack train.qkvpack
-./train --vault train-vault --out "$results/train-rust.json" "$@" || exit 1
+[ -f vault.qkvpack ] && [ ! -d vault ] && ./qkvault --vault vault unpack vault.qkvpack
+./train --vault vault --out "$results/train-rust.json" "$@" || exit 1
 python3 train.py "$results/train-rust.json" --out "$results/train.json"
