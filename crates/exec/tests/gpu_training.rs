@@ -32,6 +32,7 @@ impl Layer {
         let pass = training.backward();
         let mut inputs = Inputs::random(pass, seed).expect("random operands");
         slopes(&mut inputs, pass);
+        inputs.add_forward(pass).expect("the oracle can do it");
         let poisoned = |role: Role, dtype: DType| {
             let length = buffer_len(pass, role).expect("every operand has a size");
             gpu.stream.clone_htod(Buffer::poisoned(dtype, length).bytes()).expect("memory")

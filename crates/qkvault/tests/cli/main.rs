@@ -15,4 +15,5 @@ mod packs;
 mod probe;
 mod remotes;
 mod serving;
+mod train;
 mod warm;
