@@ -24,6 +24,7 @@ struct Main {
 }
 
 #[derive(Debug, clap::Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one per process")]
 enum Command {
     /// Get the cuDNN libraries, by pip and with pinned hashes, into the cache folder
     Fetch(fetch::Args),

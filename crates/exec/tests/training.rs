@@ -55,7 +55,7 @@ fn what_cannot_be_trained_is_refused_when_it_is_described() {
     assert!(refused(&heads).to_string().contains("heads"), "{}", refused(&heads));
     // No derivative by the score, and none by a bias that is only compared with.
     let nothing = attention().with_score((score() * 0.0 + constant(1.0)).build_score().expect("a score"));
-    assert!(refused(&nothing).has("score.unread"));
+    assert!(refused(&nothing).to_string().contains("score"), "{}", refused(&nothing));
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 1]).with_grad());
     let compared = qkvault_graph::expr::select(&bias.gt(0.0), score(), score() * 2.0).build_score().expect("a score");
     let refusal = refused(&attention().with_score(compared));

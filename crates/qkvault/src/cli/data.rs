@@ -13,6 +13,8 @@ const PERIOD: usize = 1_000_003;
 pub(super) struct Recipe {
     /// Slots by name.
     pub(super) slots: Vec<(String, f64)>,
+    /// Whether slots that are not among them are drawn.
+    pub(super) draw_others: bool,
     /// Documents of equal length in a sequence, for integer tensors that are read by position.
     pub(super) documents: u64,
     /// Seed of everything that is drawn.
@@ -45,7 +47,7 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     };
     Ok(match role {
         Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
-        Role::Slot(n) => Buffer::of(dtype, [slot(a, n, recipe)?]),
+        Role::Slot(n) => Buffer::of(dtype, [slot(a, n, dtype, recipe, &mut rng)?]),
         Role::ScoreTensor(n) if is_slopes(a, n) => {
             Buffer::of(dtype, library::alibi_slopes(len).into_iter().map(f64::from))
         }
@@ -74,11 +76,13 @@ fn expressions(a: &Valid) -> impl Iterator<Item = &ScoreExpr> {
     [a.score.as_ref(), a.mask.keep.as_ref()].into_iter().flatten()
 }
 
-fn slot(a: &Valid, n: u16, recipe: &Recipe) -> Result<f64, String> {
+fn slot(a: &Valid, n: u16, dtype: DType, recipe: &Recipe, rng: &mut Rng) -> Result<f64, String> {
     let name = expressions(a).flat_map(|e| e.slot_names()).nth(n.into()).map_or("", String::as_str);
     let known = recipe.slots.iter().find(|(known, _)| known == name);
+    let drawn = || if dtype.is_float() { 0.5 + 3.5 * rng.unit() } else { rng.within(1, 100) as f64 };
     known
         .map(|(_, value)| *value)
+        .or_else(|| recipe.draw_others.then(drawn))
         .ok_or_else(|| format!("the slot '{name}' has no value; add a line `slot: {name} 50`"))
 }
 
@@ -109,7 +113,7 @@ mod tests {
     }
 
     fn recipe() -> Recipe {
-        Recipe { slots: vec![("cap".into(), 50.0)], documents: 4, seed: 3 }
+        Recipe { slots: vec![("cap".into(), 50.0)], draw_others: false, documents: 4, seed: 3 }
     }
 
     #[test]

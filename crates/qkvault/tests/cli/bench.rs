@@ -43,8 +43,10 @@ fn cases_are_compiled_forward_and_backward_without_a_gpu_and_tell_their_scratch_
     assert_eq!(same["backward"]["workspace_buffers"].as_array().unwrap().len(), 1);
     assert!(same["backward"]["workspace_of_cudnn"].as_u64() > Some(4 * 256 * 256 * 2), "{same:#}");
 
-    let (code, report) = place.json(&format!("bench --plan --cases {file} --only same-bits"));
-    assert_eq!((code, report["entries"].as_array().unwrap().len()), (0, 1));
+    let (code, report) = place.json(&format!("bench --plan --cases {file} --only softcap --without masks-last"));
+    let [usual, other] = &report["entries"].as_array().unwrap()[..] else { panic!("{report:#}") };
+    assert_eq!((code, &other["entry"]), (0, &"softcap/auto-without-masks-last".into()));
+    assert_ne!(usual["forward"]["key"], other["forward"]["key"]);
 }
 
 #[test]
@@ -64,4 +66,5 @@ fn a_file_that_does_not_read_is_told_by_line_and_case() {
     let (_, report) = place.json(&format!("bench --plan --cases {file} --only other"));
     assert!(report["error"].as_str().unwrap().contains("softcap, same-bits"), "{report:#}");
     assert_eq!(place.run(&format!("bench --cases {file} --form odd")).code, 2);
+    assert_eq!(place.run(&format!("bench --cases {file} --without odd")).code, 2);
 }

@@ -43,7 +43,7 @@ fn is_blank(line: &str) -> bool {
 
 /// The case of the lines from `from` on; those before are there so that errors count lines as the file does.
 fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
-    let mut recipe = Recipe { slots: Vec::new(), documents: 1, seed };
+    let mut recipe = Recipe { slots: Vec::new(), draw_others: false, documents: 1, seed };
     let (mut name, mut notes) = (String::new(), Vec::new());
     let mut attention = "\n".repeat(from);
     for (i, line) in lines.iter().enumerate().skip(from) {

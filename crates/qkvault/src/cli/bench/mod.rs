@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use qkvault_exec::{Device, Session, SessionOptions};
-use qkvault_graph::{Form, Heuristics, Policy};
+use qkvault_graph::{Form, Heuristics, Policy, RuleSet};
 use qkvault_probe::{BuildPolicy, Compiler, Planner};
 use qkvault_sys::Library;
 use serde_json::{Value, json};
@@ -32,6 +32,9 @@ pub struct Args {
     /// Ways to write the op graph, timed beside each other: auto, expanded, fused
     #[arg(long, value_name = "FORM", value_delimiter = ',', default_value = "auto", value_parser = word::<Form>)]
     form: Vec<Form>,
+    /// Rules of lowering that are not followed, names joined by `+`: a variant each, timed beside the usual one (docs of `lower`)
+    #[arg(long, value_name = "RULE+RULE", value_delimiter = ',', value_parser = rules)]
+    without: Vec<RuleSet>,
     /// Heuristics to ask for engines: a-then-fallback, a, fallback
     #[arg(long, value_name = "WHICH", default_value = "a-then-fallback", value_parser = word::<Heuristics>)]
     heuristics: Heuristics,
@@ -70,13 +73,20 @@ fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(Value::String(text.to_owned())).map_err(|error| error.to_string())
 }
 
+fn rules(text: &str) -> Result<RuleSet, String> {
+    text.replace('+', ",").parse().map_err(|error: qkvault_graph::BadRule| error.to_string())
+}
+
 impl Args {
     fn policies(&self) -> Vec<(String, Policy)> {
-        let policy = |form: &Form| {
-            let name = serde_json::to_value(form).ok().and_then(|v| v.as_str().map(str::to_owned));
-            (name.unwrap_or_default(), Policy { form: *form, heuristics: self.heuristics, ..Policy::default() })
+        let policy = |form: Form, without: RuleSet| {
+            let name = serde_json::to_value(form).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+            let rules: Vec<&str> = without.iter().map(|rule| rule.row().name).collect();
+            let name = if rules.is_empty() { name } else { format!("{name}-without-{}", rules.join("+")) };
+            (name, Policy { form, heuristics: self.heuristics, without, ..Policy::default() })
         };
-        self.form.iter().map(policy).collect()
+        let sets = || std::iter::once(RuleSet::default()).chain(self.without.iter().copied());
+        self.form.iter().flat_map(|&form| sets().map(move |without| policy(form, without))).collect()
     }
 
     fn cases(&self) -> anyhow::Result<Vec<Case>> {

@@ -111,7 +111,8 @@ impl Step<'_> {
     fn run(&self, folder: &Path) -> Result<Vec<String>, Failure> {
         let (forward, backward) = (self.training.forward(), self.training.backward());
         let slots = [("cap", 30.0), ("slope", 0.05), ("curve", 0.05)].map(|(name, value)| (name.to_owned(), value));
-        let recipe = Recipe { slots: slots.into(), documents: 3, seed: self.args.seed ^ (self.number << 20) };
+        let recipe =
+            Recipe { slots: slots.into(), draw_others: true, documents: 3, seed: self.args.seed ^ (self.number << 20) };
         let mut inputs = data::inputs(backward, &recipe).map_err(failed)?;
         for (role, buffer) in self.pass(forward, 0, &inputs)? {
             inputs.insert(role, buffer);
