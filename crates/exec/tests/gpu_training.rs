@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use common::say;
 use cudarc::driver::CudaSlice;
-use kit::{Gpu, deterministic, trainings};
+use half::bf16;
+use kit::{Gpu, deterministic, dropout, trainings};
 use qkvault_exec::{
     BindError, BindFailure, Bindings, LoadError, PrepareError, Saved, Session, SessionOptions, StepError, Training,
     TrainingError, TrainingPair, cudarc,
@@ -242,4 +243,44 @@ fn a_deterministic_backward_over_the_budget_is_refused_with_the_reason() {
     );
     assert!(error.to_string().contains("deterministic"), "{error}");
     say(&error.to_string());
+}
+
+/// O is linear in V, so that the sum of O·dO is that of V·dV whatever the mask, if both passes have the same one. With dO = O another mask
+/// would give a sum smaller by a third.
+#[test]
+fn the_backward_has_the_dropout_mask_of_its_forward() {
+    let Some(gpu) = Gpu::open() else { return };
+    let pair = pair(&gpu, &dropout());
+    let noise = Inputs::random(dropout().forward(), 6).expect("random operands");
+    let bytes = |role| noise.buffer(role).expect("every input is there").bytes();
+    let [q, k, v] = [Role::Q, Role::K, Role::V].map(|role| gpu.stream.clone_htod(bytes(role)).expect("memory"));
+    let zeros = || gpu.stream.alloc_zeros::<u8>(q.len()).expect("memory");
+    let [mut o, mut d_q, mut d_k, mut d_v] = [zeros(), zeros(), zeros(), zeros()];
+    let read = |slice: &CudaSlice<u8>| -> Vec<f64> {
+        let bytes = gpu.stream.clone_dtoh(slice).expect("read");
+        bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f64()).collect()
+    };
+    let inputs = || Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
+    let scale = dropout().forward().default_scale();
+    let mut outputs = Vec::new();
+    for seed in [1_i64, 1, -7_000_000_000] {
+        let mut saved = pair.saved(&gpu.stream).expect("memory");
+        let numbers = inputs().slot(Role::Scale, scale).slot(Role::DropoutSeed, seed).slot(Role::DropoutOffset, 5_i64);
+        pair.forward(&mut saved, numbers.slice_mut(Role::O, &mut o), &gpu.stream).expect("it is queued");
+        let error = pair.backward(&mut saved, inputs().slot(Role::DropoutSeed, seed + 1), &gpu.stream);
+        assert!(
+            matches!(error, Err(StepError::Training(TrainingError::OtherNumber { role: Role::DropoutSeed, .. }))),
+            "{error:?}"
+        );
+        let gradients = inputs().slice(Role::O, &o).slice(Role::DO, &o).slice_mut(Role::DQ, &mut d_q);
+        let gradients = gradients.slice_mut(Role::DK, &mut d_k).slice_mut(Role::DV, &mut d_v);
+        pair.backward(&mut saved, gradients, &gpu.stream).expect("it is queued");
+        let (out, grad, values) = (read(&o), read(&d_v), read(&v));
+        let forward: f64 = out.iter().map(|x| x * x).sum();
+        let backward: f64 = values.iter().zip(&grad).map(|(x, y)| x * y).sum();
+        say(&format!("seed {seed}: O·O {forward:.3}, V·dV {backward:.3}"));
+        assert!((forward - backward).abs() < 0.03 * forward, "seed {seed}: {forward} and {backward}");
+        outputs.push(out);
+    }
+    assert!(outputs[0] == outputs[1] && outputs[0] != outputs[2], "the mask does not follow from the seed");
 }

@@ -66,7 +66,13 @@ pub(crate) fn deterministic() -> Training {
     Training::of(&attention, options).expect("it can be trained")
 }
 
-/// Compiles the plans of [`attentions`], [`trainings`] and [`deterministic`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
+/// A pair whose mask is drawn on the GPU.
+pub(crate) fn dropout() -> Training {
+    let attention = Attention::bshd(1, (4, 4), (256, 256), 64, DType::BF16).with_dropout(0.3);
+    Training::of(&attention, BackwardOptions::default()).expect("it can be trained")
+}
+
+/// Compiles the plans of [`attentions`], [`trainings`], [`deterministic`] and [`dropout`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
 pub(crate) fn fill() {
     let (Ok(folder), Ok(profile)) = (std::env::var(VAULT), std::env::var(FILL)) else {
         return say(&format!("not asked for: {VAULT} and {FILL} are not both set"));
@@ -76,7 +82,7 @@ pub(crate) fn fill() {
     let target = Profile::named(&profile).expect("a built-in profile");
     let target = target.target(library_version(&library), library_set(&library));
     let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
-    let pairs = trainings().into_iter().chain([deterministic()]);
+    let pairs = trainings().into_iter().chain([deterministic(), dropout()]);
     let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);
     for attention in attentions().into_iter().chain(passes) {
         let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
