@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::{Layer, Policy, Refusal, lower, validate};
+use qkvault_graph::{Attention, Form, Layer, Policy, Refusal, lower, validate};
 use qkvault_probe::{Compiler, Failure};
 use rayon::prelude::*;
 
 use crate::case::Case;
 use crate::cudnn::{compiler, target};
+use crate::serving_case::{self, Extent};
 use crate::{golden, table};
 
 /// Compiles every row of the table with the fetched slim cuDNN of this version and compares the answers with the golden.
@@ -16,19 +17,54 @@ use crate::{golden, table};
 ///
 /// When an answer is another one, and when a row is neither a plan nor a refusal.
 pub fn check(version: &str) {
+    let rows = table::rows(version.parse().unwrap()).iter().map(Row::of).collect();
+    settle(version, "forward", "Forwards", "tests/src/table.rs", rows);
+}
+
+/// As [`check`], with the rows of serving.
+///
+/// # Panics
+///
+/// As [`check`].
+pub fn check_serving(version: &str, extent: Extent) {
+    let name = match extent {
+        Extent::Usual => "serving",
+        Extent::Full => "serving-full",
+    };
+    settle(version, name, "Packed and paged attentions", "tests/src/serving_case.rs", serving_case::rows(extent));
+}
+
+/// One row of a table: an attention for a GPU, by name.
+pub struct Row {
+    /// The name in goldens.
+    pub name: String,
+    /// The attention.
+    pub attention: Attention,
+    /// The profile that is compiled for.
+    pub gpu: &'static str,
+    /// How the op graph is written.
+    pub form: Form,
+}
+
+impl Row {
+    fn of(case: &Case) -> Row {
+        Row { name: case.to_string(), attention: case.attention(), gpu: case.gpu, form: case.form }
+    }
+}
+
+fn settle(version: &str, name: &str, what: &str, file: &str, rows: Vec<Row>) {
     let Some(compiler) = compiler(version) else { return };
-    let rows = table::rows(version.parse().unwrap());
     let answers: Vec<Answer> = rows.par_iter().map(|row| answer(&compiler, row)).collect();
     let broken: Vec<String> = rows
         .iter()
         .zip(&answers)
         .filter_map(|(row, answer)| match answer {
-            Answer::Broken(why) => Some(format!("{row}: {why}")),
+            Answer::Broken(why) => Some(format!("{}: {why}", row.name)),
             Answer::Plan(_) | Answer::Refused(_) => None,
         })
         .collect();
     assert!(broken.is_empty(), "neither plan nor refusal:\n{}", broken.join("\n"));
-    golden::check(&format!("forward-{version}.txt"), &text(version, &rows, &answers));
+    golden::check(&format!("{name}-{version}.txt"), &text([what, version, file], &rows, &answers));
 }
 
 enum Answer {
@@ -37,10 +73,10 @@ enum Answer {
     Broken(String),
 }
 
-fn answer(compiler: &Compiler, case: &Case) -> Answer {
-    let attention = validate(case.attention()).unwrap_or_else(|e| panic!("{case}: {e}"));
-    let target = target(compiler, case.gpu);
-    let policy = Policy { form: case.form, ..Policy::default() };
+fn answer(compiler: &Compiler, row: &Row) -> Answer {
+    let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+    let target = target(compiler, row.gpu);
+    let policy = Policy { form: row.form, ..Policy::default() };
     let graph = match lower(&attention, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return Answer::Refused(refusal),
@@ -54,15 +90,15 @@ fn answer(compiler: &Compiler, case: &Case) -> Answer {
     }
 }
 
-fn text(version: &str, rows: &[Case], answers: &[Answer]) -> String {
+fn text([what, version, file]: [&str; 3], rows: &[Row], answers: &[Answer]) -> String {
     let refused = answers.iter().filter(|a| matches!(a, Answer::Refused(_))).count();
     let mut text = format!(
-        "# Forwards put to cuDNN {version} (slim) without a GPU: {} rows, {refused} refused.\n\
-         # Written by UPDATE_GOLDENS=1 cargo test -p qkvault-tests; the rows are those of tests/src/table.rs.\n",
+        "# {what} put to cuDNN {version} (slim) without a GPU: {} rows, {refused} refused.\n\
+         # Written by UPDATE_GOLDENS=1 cargo test -p qkvault-tests; the rows are those of {file}.\n",
         rows.len()
     );
     for (row, answer) in rows.iter().zip(answers) {
-        let _ = writeln!(text, "{row}");
+        let _ = writeln!(text, "{}", row.name);
         match answer {
             Answer::Plan(plan) => {
                 let _ = writeln!(text, "    plan: {plan}");

@@ -12,4 +12,5 @@ pub mod dynamic;
 pub mod golden;
 pub mod kernel;
 pub mod same;
+pub mod serving_case;
 pub mod table;

@@ -1,5 +1,6 @@
 //! The table of forwards under cuDNN 9.19 without a GPU, and what must not change a kernel.
 
+use qkvault_tests::serving_case::Extent;
 use qkvault_tests::{compile, dynamic, same};
 
 const VERSION: &str = "9.19.0";
@@ -22,4 +23,15 @@ fn p28_what_is_left_out_of_keys_changes_neither_engine_nor_kernel() {
 #[test]
 fn dynamic_shapes_give_what_the_table_says() {
     dynamic::check(VERSION);
+}
+
+#[test]
+fn packed_and_paged_attentions_are_compiled_or_refused_as_written_down() {
+    compile::check_serving(VERSION, Extent::Usual);
+}
+
+#[test]
+#[ignore = "minutes: every row for every GPU; run with --ignored"]
+fn serving_in_full_is_compiled_or_refused_as_written_down() {
+    compile::check_serving(VERSION, Extent::Full);
 }
