@@ -6,39 +6,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use qkvault::exec::serving::{PlanSet, Rows, Step, StepImage, StepLayout};
-use qkvault::graph::op::TensorKind;
 use qkvault::graph::serving::{Buckets, ServeLayer, ServePolicy, StepSize};
-use qkvault::graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Policy, Profile, Role, Valid, lower};
-use qkvault::probe::{Binding, PlanFacts};
-
-/// Facts of a plan that was never compiled: its operands are what a step's layout follows from.
-fn facts(attention: &Valid) -> PlanFacts {
-    let target =
-        Profile::named("h200").expect("it comes with qkvault").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-    let graph = lower(attention, &target, &Policy::default()).expect("it is lowered");
-    let operand = |role: Role| {
-        let is = |kind: TensorKind| matches!(kind, TensorKind::Operand(r) | TensorKind::Slot(r) if r == role);
-        let dtype = graph.tensors.iter().find(|t| is(t.kind)).map_or(DType::F32, |t| t.dtype);
-        Binding { role, dtype, slot: role.is_slot(), output: role.is_output(false), bytes: 0, alignment: 16 }
-    };
-    PlanFacts {
-        key: PlanKey::from_bytes([0; 32]),
-        graph_key: GraphKey::from_bytes([0; 32]),
-        what: String::new(),
-        cudnn: target.cudnn,
-        libraries: target.libraries,
-        sm: target.sm(),
-        multi_processors: target.device.multi_processor_count,
-        driver: target.device.driver_ver,
-        memory_bus: target.device.memory_bus_width,
-        engine: String::new(),
-        workspace: 0,
-        compile_ms: 0,
-        blob_bytes: 0,
-        bindings: graph.roles().into_iter().map(operand).collect(),
-        fixed: Vec::new(),
-    }
-}
+use qkvault::graph::{CudnnVersion, DType, LibrarySet, Policy, Profile, lower};
 
 fn serving(c: &mut Criterion) {
     let buckets = Buckets::new(&ServePolicy::default()).expect("it is sound");
@@ -52,7 +21,10 @@ fn serving(c: &mut Criterion) {
     let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 131_072, 64);
     let at = buckets.pick(steps[2]).expect("within the ranges");
     let attention = layer.attention(&buckets.get(at)).expect("it is sound");
-    let mut image = StepImage::new(StepLayout::of(&attention, &facts(&attention)).expect("it has steps"));
+    let target = Profile::named("h200").expect("it comes with qkvault");
+    let target = target.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+    let graph = lower(&attention, &target, &Policy::default()).expect("it is lowered");
+    let mut image = StepImage::new(StepLayout::of_graph(&attention, &graph).expect("it has steps"));
     let tables: Vec<Vec<i32>> = (0..256).map(|i| (0..512).map(|page| i * 512 + page).collect()).collect();
     for checks in [false, true] {
         image.check_pages(checks);

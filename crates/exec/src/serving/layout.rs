@@ -1,6 +1,7 @@
 //! Where the numbers of a step lie in one block of memory, from a plan and what it computes.
 
-use qkvault_graph::{Attention, Corner, DType, Role, Storage, Valid};
+use qkvault_graph::op::TensorKind;
+use qkvault_graph::{Attention, Corner, DType, OpGraph, Role, Storage, Valid};
 use qkvault_probe::PlanFacts;
 
 use super::error::{StepError, StepErrors};
@@ -66,6 +67,28 @@ impl StepLayout {
     ///
     /// [`StepError::NoStep`] for a plan without lengths.
     pub fn of(attention: &Valid, facts: &PlanFacts) -> Result<StepLayout, StepErrors> {
+        StepLayout::new(attention, facts.bindings.iter().map(|binding| (binding.role, binding.dtype)))
+    }
+
+    /// The layout of the steps of an op graph, for those who have no plan of it: an interpreter, or a measurement without cuDNN.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepLayout::of`].
+    pub fn of_graph(attention: &Valid, graph: &OpGraph) -> Result<StepLayout, StepErrors> {
+        let mut operands: Vec<(Role, DType)> = graph
+            .tensors
+            .iter()
+            .filter_map(|t| match t.kind {
+                TensorKind::Operand(role) => Some((role, t.dtype)),
+                TensorKind::Slot(_) | TensorKind::Virtual | TensorKind::Constant(_) => None,
+            })
+            .collect();
+        operands.sort_unstable_by_key(|(role, _)| role.uid());
+        StepLayout::new(attention, operands.into_iter())
+    }
+
+    fn new(attention: &Valid, operands: impl Iterator<Item = (Role, DType)> + Clone) -> Result<StepLayout, StepErrors> {
         let a = attention.get();
         let mut layout = StepLayout {
             batch: a.batch().unsigned_abs() as usize,
@@ -78,10 +101,9 @@ impl StepLayout {
         };
         // Tables last: they are large and change rarely.
         for tables in [false, true] {
-            for binding in &facts.bindings {
-                let role = binding.role;
+            for (role, dtype) in operands.clone() {
                 if matches!(role, Role::PageTableK | Role::PageTableV) == tables
-                    && let Some(kind) = kind(a, role, binding.dtype)?
+                    && let Some(kind) = kind(a, role, dtype)?
                 {
                     layout.add(role, kind);
                 }

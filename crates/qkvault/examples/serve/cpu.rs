@@ -1,0 +1,104 @@
+//! Steps without a GPU: the op graph of each plan, interpreted with every result rounded as it is declared, over the words that the
+//! GPU would be given.
+
+use half::bf16;
+use qkvault::exec::serving::{PlanSet, Step, StepImage, StepLayout};
+use qkvault::graph::op::TensorKind;
+use qkvault::graph::serving::{Bucket, Buckets, StepSize};
+use qkvault::graph::{CudnnVersion, DType, LibrarySet, OpGraph, Policy, Profile, Role, Valid, lower};
+use qkvault::reference::{Buffer, Inputs, Precision, interpret};
+
+use crate::model::{HIDDEN, Model, QUERY_HEADS};
+use crate::pages::Pool;
+use crate::{Failure, Machine, Ran, is_decode};
+
+/// One plan: what it computes, what cuDNN would be given for it, and its numbers.
+struct Interpreted {
+    bucket: Bucket,
+    attention: Valid,
+    graph: OpGraph,
+    image: StepImage,
+}
+
+pub(crate) struct Cpu {
+    plans: PlanSet<Interpreted>,
+    version: CudnnVersion,
+}
+
+impl Cpu {
+    pub(crate) fn new(model: &Model, buckets: &Buckets, version: &str) -> Result<Cpu, Failure> {
+        let version: CudnnVersion = version.parse()?;
+        let target = Profile::named("h200")?.target(version, LibrarySet::Slim);
+        let layer = model.layer();
+        let plans = PlanSet::new(buckets.clone(), |bucket| -> Result<_, Failure> {
+            let attention = layer.attention(&bucket)?;
+            let graph = lower(&attention, &target, &Policy::default())?;
+            let mut image = StepImage::new(StepLayout::of_graph(&attention, &graph)?);
+            image.check_pages(true);
+            Ok(Some(Interpreted { bucket, attention, graph, image }))
+        })?;
+        Ok(Cpu { plans, version })
+    }
+}
+
+/// Little pieces of memory as the oracle takes them: what is bound to each role.
+pub(crate) fn inputs(
+    attention: &Valid,
+    image: &StepImage,
+    dtype: impl Fn(Role) -> DType,
+    queries: &[bf16],
+    pool: &Pool,
+) -> Result<Inputs, Failure> {
+    let mut inputs = Inputs::new();
+    for (role, at, words) in image.layout().operands() {
+        let bytes = image.words()[at..at + words].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        inputs.insert(role, Buffer::new(dtype(role), bytes)?);
+    }
+    let numbers = |list: &[bf16], room: usize| -> Result<Buffer, Failure> {
+        let zeros = std::iter::repeat_n(bf16::ZERO, room.saturating_sub(list.len()));
+        let bytes = list.iter().copied().chain(zeros).flat_map(bf16::to_ne_bytes).collect();
+        Ok(Buffer::new(DType::BF16, bytes)?)
+    };
+    let room = attention.q.span().ok_or("queries that can be counted")? as usize;
+    inputs.insert(Role::Q, numbers(queries, room)?);
+    inputs.insert(Role::K, numbers(&pool.keys, 0)?);
+    inputs.insert(Role::V, numbers(&pool.values, 0)?);
+    inputs.set_f32(Role::Scale, attention.default_scale());
+    Ok(inputs)
+}
+
+impl Machine for Cpu {
+    fn name(&self) -> String {
+        format!("op graphs for cuDNN {}, interpreted", self.version)
+    }
+
+    fn pick(&self, size: StepSize) -> Option<usize> {
+        self.plans.pick(size)
+    }
+
+    fn run(&mut self, at: usize, step: &Step<'_>, queries: &[bf16], pool: &Pool) -> Result<Ran, Failure> {
+        let plan = self.plans.get_mut(at).ok_or("a plan that was picked is there")?;
+        let Interpreted { bucket, attention, graph, image } = plan;
+        image.fill(step)?;
+        let dtype = |role| {
+            let is = |kind| matches!(kind, TensorKind::Operand(r) if r == role);
+            graph.tensors.iter().find(|t| is(t.kind)).map_or(DType::I32, |t| t.dtype)
+        };
+        let inputs = inputs(attention, image, dtype, queries, pool)?;
+        let results = interpret(graph, &inputs, Precision::Rounded)?;
+        let o = results.get(&Role::O).ok_or("a forward has an output")?;
+        let mut outputs = Vec::new();
+        for sequence in 0..step.queries.sequences() {
+            for s in 0..step.queries.length(sequence) as usize {
+                let each = (0..QUERY_HEADS).flat_map(|h| (0..HIDDEN).map(move |d| (h, d)));
+                outputs.extend(each.map(|(h, d)| o.at([sequence, h, s, d]) as f32));
+            }
+        }
+        debug_assert!(!is_decode(bucket.kind) || outputs.len() == step.queries.sequences() * QUERY_HEADS * HIDDEN);
+        Ok(Ran { outputs, attention: attention.clone(), inputs })
+    }
+
+    fn builds(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,100 @@
+//! Steps on a GPU: plans from the vault, one batch of lengths, offsets and tables for each, updated in place.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
+use half::bf16;
+use qkvault::cache::{Vault, VaultOptions};
+use qkvault::exec::serving::{PlanSet, Step};
+use qkvault::exec::{Batch, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
+use qkvault::graph::serving::{Buckets, StepSize};
+use qkvault::graph::{DType, Policy, Role};
+use qkvault::probe::{BuildPolicy, Compiler, Planner};
+use qkvault::sys::{Library, Search};
+
+use crate::model::{HIDDEN, KEY_HEADS, Model, PAGE, PAGES, QUERY_HEADS};
+use crate::pages::Pool;
+use crate::{Failure, Machine, Ran, cpu};
+
+/// Rows of queries and outputs that there is room for.
+const ROWS: usize = 256;
+
+struct Loaded {
+    bound: Bound<'static>,
+    batch: Batch,
+    plan: ServePlan,
+}
+
+pub(crate) struct Gpu {
+    // Before the memory that they are bound to.
+    plans: PlanSet<Loaded>,
+    stream: Arc<CudaStream>,
+    engine: Engine,
+    queries: CudaSlice<bf16>,
+    keys: CudaSlice<bf16>,
+    values: CudaSlice<bf16>,
+    outputs: CudaSlice<bf16>,
+    built: u64,
+    name: String,
+}
+
+impl Gpu {
+    pub(crate) fn new(device: &Device, model: &Model, buckets: &Buckets, build: bool) -> Result<Gpu, Failure> {
+        let search = Search::default();
+        let session = Session::open(device, &Library::open(&search)?)?;
+        let compiler = if build { Some(Compiler::open(&search)?) } else { None };
+        let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, compiler))?;
+        let policy = if build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly };
+        let served = engine.prepare_serving(&model.layer(), buckets, &Policy::default(), policy)?;
+        let stream = device.context().new_stream()?;
+        let pool = PAGES * PAGE * KEY_HEADS * HIDDEN;
+        let zeros = |n| stream.alloc_zeros::<bf16>(n);
+        let [queries, outputs] = [zeros(ROWS * QUERY_HEADS * HIDDEN)?, zeros(ROWS * QUERY_HEADS * HIDDEN)?];
+        let [keys, values] = [zeros(pool)?, zeros(pool)?];
+        let plans = served.plans.try_map(|_, plan| -> Result<Loaded, Failure> {
+            let mut batch = plan.batch(&stream)?;
+            batch.check_pages(true);
+            let mut bindings = Bindings::new().slot(Role::Scale, plan.attention.default_scale()).batch(&batch);
+            for (role, memory) in [(Role::Q, &queries), (Role::K, &keys), (Role::V, &values), (Role::O, &outputs)] {
+                let (address, bytes) = (memory.device_ptr(&stream).0, 2 * memory.len() as u64);
+                // SAFETY: the memory lives in the same value, which drops the bound plans first; one stream orders all use of it.
+                bindings = unsafe { bindings.tensor(role, address, bytes) };
+            }
+            let bound = plan.plan.bind(bindings, &stream)?;
+            Ok(Loaded { bound, batch, plan })
+        })?;
+        let built = engine.planner().vault().stats().builds;
+        let name = device.name().to_owned();
+        Ok(Gpu { plans, stream, engine, queries, keys, values, outputs, built, name })
+    }
+}
+
+impl Machine for Gpu {
+    fn name(&self) -> String {
+        format!("{}, {}", self.name, self.engine.target())
+    }
+
+    fn pick(&self, size: StepSize) -> Option<usize> {
+        self.plans.pick(size)
+    }
+
+    fn run(&mut self, at: usize, step: &Step<'_>, queries: &[bf16], pool: &Pool) -> Result<Ran, Failure> {
+        let Loaded { bound, batch, plan } = self.plans.get_mut(at).ok_or("a plan that was picked is there")?;
+        batch.update(step, &self.stream)?;
+        // A real engine's kernels write keys and values into the pool; here they come from the host.
+        self.stream.memcpy_htod(&pool.keys, &mut self.keys)?;
+        self.stream.memcpy_htod(&pool.values, &mut self.values)?;
+        self.stream.memcpy_htod(queries, &mut self.queries)?;
+        bound.launch(&self.stream)?;
+        let outputs = self.stream.clone_dtoh(&self.outputs.slice(..queries.len()))?;
+        batch.verify(&self.stream)?;
+        let dtype = |role| plan.plan.facts().bindings.iter().find(|b| b.role == role).map_or(DType::I32, |b| b.dtype);
+        let inputs = cpu::inputs(&plan.attention, batch.image(), dtype, queries, pool)?;
+        let outputs = outputs.into_iter().map(bf16::to_f32).collect();
+        Ok(Ran { outputs, attention: plan.attention.clone(), inputs })
+    }
+
+    fn builds(&self) -> u64 {
+        self.engine.planner().vault().stats().builds - self.built
+    }
+}
