@@ -2,14 +2,16 @@
 
 mod common;
 
-use common::{facts_of, h200};
+use common::{facts_of, forward, h200, operand};
 use proptest::prelude::*;
 use qkvault_exec::serving::{PlanSet, Rows, Step, StepError, StepErrors, StepImage, StepLayout};
 use qkvault_graph::CuSeqlens;
 use qkvault_graph::serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
 use qkvault_graph::{
-    Attention, Band, CudnnVersion, DType, Packed, Policy, Role, Tensor, Valid, lower, ragged_offsets, validate,
+    Attention, Band, CudnnVersion, DType, Operand, Packed, Policy, Role, Tensor, Valid, lower, operands,
+    ragged_offsets, validate,
 };
+use qkvault_probe::PlanFacts;
 
 const PAGE: i64 = 4;
 
@@ -24,11 +26,18 @@ fn mixed() -> Valid {
 fn layout(a: &Valid, minor: u16) -> StepLayout {
     let target = h200(CudnnVersion::v9(minor, 0));
     let graph = lower(a, &target, &Policy::default()).expect("lowers");
-    StepLayout::of(a, &facts_of(&graph, &target)).expect("it has steps")
+    let layout = StepLayout::of(a, &facts_of(&graph, &target)).expect("it has steps");
+    assert_eq!(layout, StepLayout::of_graph(a, &graph).expect("it has steps"));
+    layout
 }
 
 fn image(a: &Valid) -> StepImage {
-    let mut image = StepImage::new(layout(a, 27));
+    // Pages of 4 rows: smaller than what lowering takes for so few keys.
+    let operand = |o: &Operand| (!o.role.is_slot()).then(|| operand(o.role, o.tensor.dtype, o.output, 4096));
+    let target = h200(CudnnVersion::v9(27, 0));
+    let bindings = operands(a).iter().filter_map(operand).collect();
+    let facts = PlanFacts { bindings, ..forward(&target) };
+    let mut image = StepImage::new(StepLayout::of(a, &facts).expect("it has steps"));
     image.check_pages(true);
     image
 }

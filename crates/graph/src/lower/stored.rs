@@ -3,6 +3,10 @@
 
 use crate::{Attention, CudnnVersion, Layer, Pass, Reason, Storage, Target};
 
+/// Keys of a tile of the kernels for several queries: they look up the pages of whole tiles, past the end of a sequence's row of
+/// the table where it is no multiple of them (seen on an H200 with cuDNN 9.19: NaN of other pages came out).
+const TILE: i64 = 128;
+
 /// Versions from which something holds.
 mod since {
     use crate::CudnnVersion;
@@ -36,6 +40,19 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
         if wide {
             let fix = "gather the pages first";
             rules.from(since::PAGED_WIDE, "storage.paged-hidden", "k.dims[3]", "paged rows longer than 128", fix);
+        }
+        for (t, field) in [(a.k, "k.dims[2]"), (a.v, "v.dims[2]")] {
+            let (Some(width), Storage::Paged { page_size, .. }) = (t.pages_per_sequence(), t.storage) else { continue };
+            if a.q.seq() > 1 && width.saturating_mul(page_size) % TILE != 0 {
+                rules.reasons.push(Reason::new(
+                    Layer::Quirk,
+                    "storage.paged-tile",
+                    field,
+                    format!("up to {} keys, {width} pages of {page_size}, for several queries", t.seq()),
+                    format!("whole tiles of {TILE} keys: cuDNN reads the table up to the end of the last one"),
+                    "round the longest sequence up to a multiple of 128; lengths say how much of it there is",
+                ));
+            }
         }
         if a.q.seq() == 1 && a.sink {
             rules.reasons.push(Reason::new(

@@ -50,14 +50,18 @@ pub struct Buckets {
     keys: Vec<i64>,
 }
 
-/// Sizes from the largest down, each the one before divided by the growth and rounded up, until there is no smaller one to
-/// make; smallest first.
-fn line(most: i64, least: i64, growth: Option<u32>) -> Vec<i64> {
-    let mut sizes = vec![most];
+/// Keys that plans have room for in whole multiples of: kernels read page tables by tiles of as many.
+const TILE: i64 = 128;
+
+/// Sizes from the largest down, each the one before divided by the growth, until there is no smaller one to make; all rounded up
+/// to the grain, smallest first.
+fn line(most: i64, least: i64, growth: Option<u32>, grain: i64) -> Vec<i64> {
+    let whole = |size: i64| (size + grain - 1) / grain * grain;
+    let (mut size, least) = (whole(most), whole(least));
+    let mut sizes = vec![size];
     if let Some(growth) = growth.map(i64::from) {
-        let mut size = most;
         while size > least {
-            size = ((size - 1) / growth + 1).max(least);
+            size = whole((size - 1) / growth + 1).max(least);
             sizes.push(size);
         }
     }
@@ -76,9 +80,9 @@ impl Buckets {
         let ServePolicy { batch, queries, keys, tokens: _, least_batch, least_queries, least_keys, growth } = policy;
         Ok(Buckets {
             policy,
-            batch: line(batch, least_batch, growth.batch),
-            queries: line(queries, least_queries, growth.queries),
-            keys: line(keys, least_keys, growth.keys),
+            batch: line(batch, least_batch, growth.batch, 1),
+            queries: line(queries, least_queries, growth.queries, 1),
+            keys: line(keys, least_keys, growth.keys, TILE),
         })
     }
 
@@ -219,9 +223,10 @@ mod tests {
                 prop_assert!(!holds || (other.batch, other.keys) >= (bucket.batch, bucket.keys)
                     || other.batch >= bucket.batch && other.keys >= bucket.keys && other.queries >= bucket.queries);
             }
-            let small = step.sequences < policy.least_batch.min(policy.batch)
-                || (queries > 1 && queries < policy.least_queries.min(policy.queries))
-                || step.keys < policy.least_keys.min(policy.keys);
+            let least = |line: &[i64]| line[0];
+            let small = step.sequences < least(&buckets.batch)
+                || (queries > 1 && queries < least(&buckets.queries))
+                || step.keys < least(&buckets.keys);
             if let Some(bound) = buckets.bound(bucket.kind).filter(|_| !small) {
                 prop_assert!(buckets.padding(step, at) <= bound, "{} over {bound}", buckets.padding(step, at));
             }
@@ -236,7 +241,7 @@ mod tests {
             let most = StepSize { sequences: policy.batch, queries: policy.queries, keys: policy.keys };
             prop_assert!(buckets.pick(most).is_some());
             prop_assert_eq!(buckets.pick(StepSize { sequences: policy.batch + 1, ..most }), None);
-            prop_assert_eq!(buckets.pick(StepSize { keys: policy.keys + 1, ..most }), None);
+            prop_assert_eq!(buckets.pick(StepSize { keys: policy.keys + TILE, ..most }), None);
             if policy.queries > 1 {
                 prop_assert_eq!(buckets.pick(StepSize { queries: policy.queries + 1, ..most }), None);
             }

@@ -84,6 +84,8 @@ fn operands(
     };
     // Room for every sequence at its longest, for half of that, or some tokens more.
     let room = |draw: &mut Draw, s: i64| (b * s / draw.one_of(&[1, 1, 2]) + draw.one_of(&[0, 0, 3, 64])).max(b);
+    // Several queries over pages want whole tiles of keys: most cases have them, and a few are refused.
+    let s_kv = if s_q > 1 && draw.chance(95) { (s_kv + 127) / 128 * 128 } else { s_kv };
     let tokens = room(draw, s_q);
     let dense = |h, s, d| Tensor::bshd(b, h, s, d, dtype);
     let rows = |d| match kind {
