@@ -117,6 +117,7 @@ pub const CODES: &[Code] = &[
         "packed Stats of one query with grouped heads are wrong in 9.26 and 9.27",
     ),
     code(Q, "storage.paged-one-query-sink", "one query over pages with a sink"),
+    code(Q, "storage.paged-tile", "several queries over a page table that is no whole number of 128-key tiles"),
     code(Q, "backward.tensor-gradient", "the gradient of a tensor that is broadcast over queries or keys"),
     code(Q, "backward.sink-philox", "the gradient of a sink with dropout drawn by Philox"),
     code(Q, "engine.wrong", "the only engines that take it compute it wrongly"),
