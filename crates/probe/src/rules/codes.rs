@@ -98,6 +98,7 @@ pub const CODES: &[Code] = &[
     code(D, "serve.tokens", "fewer tokens in a step than it has sequences, or more than they can have"),
     code(D, "warm.nothing", "nothing is left to compile"),
     code(D, "run.train", "a training step is asked for where only inference is run"),
+    code(D, "run.serve", "steps of an engine are asked for where only whole batches are run"),
     code(D, "training.backward", "a pair for training was given a backward"),
     code(R, "form.fused", "the fused form needs a newer cuDNN"),
     code(R, "outputs.combination", "a set of outputs that needs the softmax operation of 9.21"),

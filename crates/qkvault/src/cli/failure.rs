@@ -20,7 +20,8 @@ pub(super) fn text(error: &anyhow::Error) -> String {
 
 /// 2 where the command was asked for what does not exist, 1 for everything else.
 pub(super) fn code(error: &anyhow::Error) -> u8 {
-    let usage = |r: &Refusal| ["target.unknown", "warm.nothing", "run.train"].iter().any(|code| r.has(code));
+    let usage =
+        |r: &Refusal| ["target.unknown", "warm.nothing", "run.train", "run.serve"].iter().any(|code| r.has(code));
     if error.downcast_ref::<Refusal>().is_some_and(usage) { 2 } else { 1 }
 }
 

@@ -14,7 +14,7 @@ const MODELS: [&str; 8] = [
 ];
 
 /// What is refused in these shapes, as (model, phase, code): reviewed when it changes.
-const REFUSED: [(&str, &str, &str); 1] = [("mpt-7b", "decode", "score.one-query-index")];
+const REFUSED: [(&str, &str, &str); 0] = [];
 
 fn warm(version: &str) {
     let Some(place) = Place::with_cudnn(version) else { return };

@@ -56,7 +56,8 @@ fn the_self_test_of_serving_does_all_but_the_launch_without_a_gpu() {
     let record = place.file("record.json", "");
     let (code, report) = place.json(&format!("selftest --serving --dry h200 --first 16 --cases 3 --record {record}"));
     let counts = ["seed", "first", "cases", "right", "refused", "wrong", "failed", "builds", "seconds", "not_right"];
-    let place_of = ["device", "cudnn", "cudnn_set", "target", "driver", "serving", "tails", "worst_relative_error"];
+    let place_of =
+        ["device", "cudnn", "cudnn_set", "target", "driver", "without", "serving", "tails", "worst_relative_error"];
     fields(&report, &[&counts[..], &place_of].concat());
     assert_eq!((code, report["right"].as_u64().unwrap() + report["refused"].as_u64().unwrap()), (0, 3), "{report:#}");
     let kept: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(record).unwrap()).unwrap();
