@@ -62,7 +62,7 @@ pub struct Batch {
 pub struct Uploaded {
     /// Bytes, all copies together.
     pub bytes: usize,
-    /// Copies, at most three.
+    /// Copies: one for lengths and offsets, and a few for each table, where some sequences got pages.
     pub copies: usize,
 }
 
@@ -94,13 +94,20 @@ impl Batch {
         step: &Step<'_, T>,
         stream: &Arc<CudaStream>,
     ) -> Result<Uploaded, BatchError> {
-        let dirty = self.image.fill(step)?;
+        let all = self.stale.then_some(0..self.image.layout().words());
+        self.stale = true;
+        let changed = match self.image.fill(step) {
+            Ok(changed) => changed.len(),
+            Err(wrong) => {
+                // Nothing was changed.
+                self.stale = all.is_some();
+                return Err(wrong.into());
+            }
+        };
         let mut memory = self.memory.lock();
         let mut uploaded = Uploaded::default();
-        let whole = 0..self.image.words().len();
-        let all = self.stale.then_some(whole);
-        self.stale = true;
-        for range in all.clone().into_iter().chain(dirty.ranges().filter(|_| all.is_none())) {
+        let changes = if all.is_some() { 0 } else { changed };
+        for range in all.into_iter().chain(self.image.changed()[..changes].iter().cloned()) {
             let words = &self.image.words()[range.clone()];
             // From pageable memory: the driver has read it when the call returns, so that the next update may overwrite it.
             stream.memcpy_htod(words, &mut memory.slice_mut(range)).map_err(driver("updated"))?;

@@ -143,7 +143,7 @@ fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: boo
                 errors.push(StepError::Overflow { operand, sequence, given: total.saturating_mul(row) });
             }
         }
-        Kind::Table { values, width, pages: pool, rows } => {
+        Kind::Table { values, width: _, pages: pool, rows } => {
             let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
             let needed = step.keys.sequences();
             if table.len() != needed {
@@ -156,8 +156,6 @@ fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: boo
                 let needed = ((length + rows - 1) / rows).unsigned_abs() as usize;
                 if given < needed {
                     errors.push(StepError::Short { operand, sequence, given, rows: length, needed });
-                } else if given > width {
-                    errors.push(StepError::Long { operand, sequence, given, most: width });
                 } else if pages {
                     let used = entries.iter().take(needed).enumerate();
                     let bad = used.filter(|(_, page)| !(0..pool).contains(&i64::from(**page)));

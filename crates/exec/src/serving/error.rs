@@ -122,20 +122,6 @@ pub enum StepError {
         /// Pages needed.
         needed: usize,
     },
-    /// More pages than the plan's table holds.
-    #[error(
-        "{operand}: sequence {sequence} has {given} pages, and the plan's table holds {most}; use a plan for longer ones"
-    )]
-    Long {
-        /// The table.
-        operand: Role,
-        /// Which sequence.
-        sequence: usize,
-        /// Pages given.
-        given: usize,
-        /// Pages that the table holds.
-        most: usize,
-    },
     /// A page outside the pool.
     #[error(
         "{operand}: entry {entry} of sequence {sequence} is page {page}, and the pool has pages 0 to {last}; a kernel would read memory \

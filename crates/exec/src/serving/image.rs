@@ -19,30 +19,15 @@ pub struct StepImage {
     /// Sequences of the last step.
     active: usize,
     page_checks: bool,
+    /// What the last step changed.
+    changed: Vec<Range<usize>>,
 }
 
-/// Words that changed: of lengths and offsets, which are few, and of each table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dirty {
-    /// Lengths and offsets.
-    pub small: Range<usize>,
-    /// Tables of keys and of values.
-    pub tables: [Range<usize>; 2],
-}
+/// Copies of one section: more are made one over all that changed, as a copy takes about as long as 100 KB do.
+const COPIES: usize = 8;
 
-impl Dirty {
-    /// The ranges that hold anything.
-    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
-        let Dirty { small, tables: [keys, values] } = self;
-        [small, keys, values].into_iter().filter(|range| !range.is_empty()).cloned()
-    }
-
-    /// Words of all ranges.
-    #[must_use]
-    pub fn words(&self) -> usize {
-        self.ranges().map(|range| range.len()).sum()
-    }
-}
+/// Words between two changes that are copied along rather than left out.
+const NEAR: usize = 64;
 
 impl StepImage {
     /// A block in which every sequence is idle. Entries of page tables are looked at in debug builds only, until
@@ -50,7 +35,9 @@ impl StepImage {
     #[must_use]
     pub fn new(layout: StepLayout) -> StepImage {
         let words = vec![0; layout.words()];
-        StepImage { layout, words, active: 0, page_checks: cfg!(debug_assertions) }
+        // No more than one change is noted for each sequence before they are joined, of two ranges.
+        let changed = Vec::with_capacity(2 * layout.batch + layout.sections.len() * COPIES + 2);
+        StepImage { layout, words, active: 0, page_checks: cfg!(debug_assertions), changed }
     }
 
     /// Whether every entry of the tables is looked at with each step: some microseconds for a hundred thousand of them.
@@ -70,59 +57,57 @@ impl StepImage {
         &self.words
     }
 
+    /// Words that the last step changed, in order.
+    #[must_use]
+    pub fn changed(&self) -> &[Range<usize>] {
+        &self.changed
+    }
+
     /// Sequences of the last step.
     #[must_use]
     pub const fn sequences(&self) -> usize {
         self.active
     }
 
-    /// Fills the block with a step and says what changed. Nothing is allocated.
+    /// Fills the block with a step and gives the words that changed, in order. Nothing is allocated, and tables that are as they were
+    /// cost a comparison of memory.
     ///
     /// # Errors
     ///
     /// [`StepErrors`]; then the block is as it was.
-    pub fn fill<T: AsRef<[i32]>>(&mut self, step: &Step<'_, T>) -> Result<Dirty, StepErrors> {
+    pub fn fill<T: AsRef<[i32]>>(&mut self, step: &Step<'_, T>) -> Result<&[Range<usize>], StepErrors> {
         self.layout.check(step, self.page_checks)?;
-        let StepImage { layout, words, active, page_checks: _ } = self;
-        let mut dirty = Dirty::default();
+        let StepImage { layout, words, active, changed, page_checks: _ } = self;
+        changed.clear();
         for section in &layout.sections {
-            let mut writer = Writer { words: &mut words[section.at..section.at + section.words], changed: 0..0 };
+            let own = &mut words[section.at..section.at + section.words];
             match section.kind {
-                Kind::Lengths(side) => lengths(&mut writer, rows(step, side)),
+                Kind::Lengths(side) => lengths(&mut Writer { words: own, at: section.at, changed }, rows(step, side)),
                 Kind::Offsets { side, row, wide, room: _ } => {
-                    offsets(&mut writer, rows(step, side), layout.batch, row, wide);
+                    let writer = &mut Writer { words: own, at: section.at, changed };
+                    offsets(writer, rows(step, side), layout.batch, row, wide);
                 }
                 Kind::Table { values, width, pages: _, rows } => {
                     let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
                     let pages = |keys: i64| ((keys + rows - 1) / rows).unsigned_abs() as usize;
-                    for (sequence, entries) in table.iter().enumerate() {
+                    let lines = own.chunks_mut(width).zip(table).enumerate();
+                    for (sequence, (line, entries)) in lines {
                         let (keys, entries) = (step.keys.length(sequence), entries.as_ref());
                         let (used, reached) = (pages(keys), pages(keys + TILE).min(width));
                         let Some(&last) = entries.get(used.saturating_sub(1)) else { continue };
-                        let own = entries.iter().take(used).copied().chain(std::iter::repeat(last));
-                        for (i, page) in own.take(reached).enumerate() {
-                            writer.put(sequence * width + i, page);
+                        let at = section.at + sequence * width;
+                        put_all(&mut line[..used], &entries[..used], at, changed);
+                        if line[used..reached].iter().any(|&page| page != last) {
+                            line[used..reached].fill(last);
+                            note(changed, at + used..at + reached);
                         }
                     }
                 }
             }
-            let changed = writer.changed;
-            if changed.is_empty() {
-                continue;
-            }
-            let changed = changed.start + section.at..changed.end + section.at;
-            let range = match section.kind {
-                Kind::Table { values, .. } => &mut dirty.tables[usize::from(values)],
-                Kind::Lengths(_) | Kind::Offsets { .. } => &mut dirty.small,
-            };
-            *range = if range.start == range.end {
-                changed
-            } else {
-                range.start.min(changed.start)..range.end.max(changed.end)
-            };
+            join(changed, section.at..section.at + section.words);
         }
         *active = step.queries.sequences();
-        Ok(dirty)
+        Ok(changed)
     }
 
     /// Compares a copy of the block from the device with this one, and checks it as a kernel would read it.
@@ -180,17 +165,47 @@ fn offsets(writer: &mut Writer<'_>, rows: Rows<'_>, batch: usize, row: i64, wide
     }
 }
 
+/// Puts entries where others stand, and notes from where on they differ.
+fn put_all(line: &mut [i32], entries: &[i32], at: usize, changed: &mut Vec<Range<usize>>) {
+    // Memory compared as a whole: that is most tables at most steps.
+    if *line == *entries {
+        return;
+    }
+    let first = line.iter().zip(entries).position(|(a, b)| a != b).unwrap_or(0);
+    line[first..].copy_from_slice(&entries[first..]);
+    note(changed, at + first..at + line.len());
+}
+
+/// Notes a change; one that is near the last joins it.
+fn note(changed: &mut Vec<Range<usize>>, range: Range<usize>) {
+    match changed.last_mut() {
+        Some(last) if range.start >= last.start && range.start <= last.end + NEAR => last.end = last.end.max(range.end),
+        _ => changed.push(range),
+    }
+}
+
+/// Makes one change of a section's, where there are many.
+fn join(changed: &mut Vec<Range<usize>>, section: Range<usize>) {
+    let first = changed.partition_point(|range| range.end <= section.start);
+    if changed.len() - first > COPIES {
+        let end = changed[changed.len() - 1].end;
+        changed[first].end = end;
+        changed.truncate(first + 1);
+    }
+}
+
 struct Writer<'a> {
     words: &'a mut [i32],
-    changed: Range<usize>,
+    /// Place of the first word in the block.
+    at: usize,
+    changed: &'a mut Vec<Range<usize>>,
 }
 
 impl Writer<'_> {
     fn put(&mut self, at: usize, word: i32) {
         if self.words[at] != word {
             self.words[at] = word;
-            let Range { start, end } = self.changed;
-            self.changed = if start == end { at..at + 1 } else { start.min(at)..end.max(at + 1) };
+            note(self.changed, self.at + at..self.at + at + 1);
         }
     }
 }

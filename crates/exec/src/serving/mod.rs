@@ -19,7 +19,7 @@ mod set;
 mod step;
 
 pub use error::{StepError, StepErrors};
-pub use image::{Dirty, StepImage};
+pub use image::StepImage;
 pub use layout::StepLayout;
 pub use set::PlanSet;
 pub use step::{Rows, Step};

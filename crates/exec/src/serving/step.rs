@@ -42,7 +42,8 @@ pub struct Step<'a, T = Vec<i32>> {
     pub queries: Rows<'a>,
     /// Keys of each sequence, those of the new tokens included.
     pub keys: Rows<'a>,
-    /// Pages of each sequence's keys, in order; positions in the pool. Empty where keys are not paged.
+    /// Pages of each sequence's keys, in order; positions in the pool. Empty where keys are not paged. A sequence may have more
+    /// pages than its keys fill, as one that is yet to grow: those are not looked at.
     pub pages: &'a [T],
     /// Pages of its values, where they are others.
     pub value_pages: Option<&'a [T]>,

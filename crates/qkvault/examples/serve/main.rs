@@ -164,12 +164,12 @@ mod tests {
 
     #[test]
     fn every_step_of_continuous_batching_is_the_oracles_and_every_page_comes_back() {
-        let model = Model::new(3);
+        let model = Model::new(1);
         let buckets = Buckets::new(&policy()).expect("sound");
         let mut texts = Vec::new();
         for version in ["9.19", "9.27"] {
             let mut machine = cpu::Cpu::new(&model, &buckets, version).expect("everything lowers");
-            let told = serve(&model, &mut machine, 12, 3).expect("served");
+            let told = serve(&model, &mut machine, 30, 1).expect("served");
             assert_eq!(told["wrong"], 0, "{told:#}");
             let count = |what: &str| told[what].as_u64().expect("a number");
             assert!(count("decode_steps") > 10 && count("decode_steps") < count("steps") && count("plans_used") > 2);
