@@ -139,7 +139,7 @@ def judge(e, direction, ms, peers, tflops):
     return f">= 0.98 x {best:.0f} TFLOP/s", tflops >= 0.98 * best
 
 
-def measure(command, rounds):
+def measure(command, rounds, burst=0.020, rest=0.0):
     rows, by_case = [], {}
     for e in command.entries:
         by_case.setdefault(e["case"], []).append(e)
@@ -150,12 +150,13 @@ def measure(command, rounds):
             calls, error = {}, f"{type(problem).__name__}: {problem}"[:300]
         for direction in ("forward", "backward"):
             flops = entries[0][direction]["flops"]
-            n = max(3, min(100, int(0.020 / (flops / 5e14))))
+            n = max(1 if rest else 3, min(100, int(burst / (flops / 5e14))))
             turns = [(e["entry"], None) for e in entries if e[direction]["status"] == "right"]
             turns += [(name, f[direction]) for name, f in calls.items()]
             times = {name: [] for name, _ in turns}
             for r in range(rounds):
                 for name, f in turns if r % 2 == 0 else turns[::-1]:
+                    time.sleep(rest)
                     times[name].append(timed(f, n) if f else command.time(name, direction, n))
             tell = lambda name: {
                 "ms": statistics.median(times[name]), "best_ms": min(times[name]),
@@ -201,16 +202,18 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", help="file for the record; the table goes beside it as .md")
     p.add_argument("--rounds", type=int, default=11)
+    p.add_argument("--burst", type=float, default=0.020, help="seconds of launches in a turn")
+    p.add_argument("--rest", type=float, default=0.0, help="seconds before each turn in which the card cools: under long load it lowers its clocks")
     p.add_argument("command", nargs=argparse.REMAINDER)
     a = p.parse_args()
     words = a.command[1:] if a.command[:1] == ["--"] else a.command
     torch.manual_seed(0)
     command = Command(words)
-    rows = measure(command, a.rounds)
+    rows = measure(command, a.rounds, a.burst, a.rest)
     command.close()
     record = {
         "machine": command.machine, "torch": torch.__version__, "torch_cudnn": torch.backends.cudnn.version(),
-        "gpu": torch.cuda.get_device_name() if CUDA else "none", "rounds": a.rounds, "rows": rows,
+        "gpu": torch.cuda.get_device_name() if CUDA else "none", "rounds": a.rounds, "burst": a.burst, "rest": a.rest, "rows": rows,
         "reached": sum(r["reached"] is True for r in rows), "not_reached": sum(r["reached"] is False for r in rows),
         "not_run": sum(r["ms"] is None for r in rows),
     }
