@@ -1,12 +1,12 @@
 //! The backward as a composite graph: the probabilities are computed again from Q, K and the log-sum-exp, then the five
 //! matrix products with everything between them, in the order cuDNN's matcher knows.
 //!
-//! Source of the order: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts. Masks come after
-//! the log-sum-exp is subtracted, as in 1.32, so that a row that sees no key gives zeros and not NaN.
+//! Source of the order: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts. Where a row may see no
+//! key, masks come after the log-sum-exp is subtracted, as in 1.32, so that it gives zeros and not NaN.
 
 use super::Form;
 use super::builder::Builder;
-use super::mask::Masks;
+use super::mask::{self, Masks};
 use super::rules::{Rule, RuleSet};
 use super::score::{self, Context};
 use super::step::Memo;
@@ -72,11 +72,17 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
         score = score::expression_with(&mut g, expression, &context, &mut memo);
     }
     let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
+    let early = g.follows(Rule::MasksBeforeStats) && mask::every_row_sees_a_key(a);
+    if early {
+        score = masks.apply(&mut g, score);
+    }
     score = g.binary(Pointwise::Sub, score, stats);
     if let Some(tails) = tails {
         score = tails.hide_scores(&mut g, score);
     }
-    score = masks.apply(&mut g, score);
+    if !early {
+        score = masks.apply(&mut g, score);
+    }
     let p = g.unary(Pointwise::Exp, score);
 
     // dV = Pᵀ·dO, summed over the heads of a group.

@@ -5,7 +5,7 @@ use super::rules::Rule;
 use super::score::{self, Context};
 use super::{Form, Lens};
 use crate::op::{Constant, Op, Pointwise, TensorId};
-use crate::{Attention, Band, Corner, DType};
+use crate::{Attention, Band, Corner, DType, Lengths};
 
 /// What a masked score becomes. Libraries before 9.10 used the lowest finite float instead.
 fn hidden(g: &mut Builder) -> TensorId {
@@ -90,6 +90,22 @@ impl<'a> Masks<'a> {
         }
         keeps
     }
+}
+
+/// Whether every row is sure to see a key: with a band alone, by its first and its last row.
+pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
+    let crate::Mask { band, lengths, keep } = &a.mask;
+    if *lengths != Lengths::Full || keep.is_some() {
+        return false;
+    }
+    let Some(Band { corner, left, right }) = *band else { return true };
+    let (s_q, s_kv) = a.seq();
+    let shift = if corner == Corner::BottomRight { s_kv - s_q } else { 0 };
+    [0, s_q - 1].into_iter().all(|row| {
+        let first = left.map_or(0, |left| (row + shift - left + 1).max(0));
+        let last = right.map_or(s_kv - 1, |right| (row + shift + right).min(s_kv - 1));
+        first <= last
+    })
 }
 
 /// Rows within the query length and keys within the KV length.

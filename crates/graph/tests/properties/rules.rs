@@ -164,3 +164,22 @@ fn every_rule_changes_some_op_graph() {
         assert!(texts.iter().any(|text| changed(text)), "{}", row.name);
     }
 }
+
+#[test]
+fn masks_come_before_the_log_sum_exp_only_where_no_row_is_empty() {
+    let before = |mask: &str| {
+        let graph = lowered(&format!("pass: backward\nq: f16 [1,2,128,64]\nk: [1,2,64,64]\n{mask}"));
+        let stats = TensorKind::Operand(Role::Stats);
+        let subtracts = |op: &Op| matches!(op, Op::Pointwise { mode: Pointwise::Sub, b: Some(b), .. } if graph.tensor(*b).kind == stats);
+        let select = |op: &Op| matches!(op, Op::Pointwise { mode: Pointwise::Select, .. });
+        graph.ops.iter().position(select).expect("a mask")
+            < graph.ops.iter().position(subtracts).expect("the log-sum-exp")
+    };
+    assert!(before("mask: causal"));
+    assert!(before("mask: causal window 65"));
+    // Row 127 sees keys 64 and on of 64; the first rows of a bottom right corner see none; nobody knows lengths and predicates.
+    assert!(!before("mask: causal window 64"));
+    assert!(!before("mask: causal bottom-right"));
+    assert!(!before("mask: causal\nlengths: per-sequence"));
+    assert!(!before("keep: key % 2 == 0"));
+}
