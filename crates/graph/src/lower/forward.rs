@@ -46,7 +46,7 @@ pub(super) fn lower(attention: &Valid, form: Form, without: RuleSet) -> OpGraph 
     g.set_dtype(p, a.q.dtype);
     let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
     g.matmul([p, v, o], [len_q, None, len_kv]);
-    if g.follows(Rule::AvoidEngines) && limits::miscounts_keys(a) {
+    if g.follows(Rule::AvoidEngines) && limits::miscounts(a) {
         g.avoid(&[1]);
     }
     g.finish()

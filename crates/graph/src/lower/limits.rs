@@ -84,10 +84,14 @@ fn philox(a: &Attention) -> bool {
     a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0)
 }
 
-/// Whether an engine that splits one query's keys computes with their indices, as expressions and Philox do: it counts them wrongly
-/// beyond 256, and reads memory that is not there.
-pub(super) fn miscounts_keys(a: &Attention) -> bool {
+/// Whether the engine for one query computes with indices, as expressions and Philox do: it counts keys wrongly beyond 256, and reads
+/// memory that is not there; heads that share keys are rows of one tile to it, and have one index.
+pub(super) fn miscounts(a: &Attention) -> bool {
     let (s_q, s_kv) = a.seq();
-    let reads = |e: Option<&Program>| e.is_some_and(|e| e.contains(Node::Index(Axis::Key)));
-    s_q == 1 && s_kv > 256 && (philox(a) || reads(a.score.as_deref()) || reads(a.mask.keep.as_deref()))
+    let reads = |axis| {
+        let read = |e: Option<&Program>| e.is_some_and(|e| e.contains(Node::Index(axis)));
+        read(a.score.as_deref()) || read(a.mask.keep.as_deref())
+    };
+    let grouped = a.q.heads() != a.k.heads();
+    s_q == 1 && (s_kv > 256 && (philox(a) || reads(Axis::Key)) || grouped && reads(Axis::Head))
 }

@@ -141,8 +141,8 @@ pub const RULES: [RuleRow; 11] = [
         rule: Rule::AvoidEngines,
         name: "avoid-engines",
         gain: Gain::Right,
-        says: "engine 1 is passed over for one query with an expression over the key's index, or with Philox",
-        seen: "beyond 256 keys O is off by 0.1 to 1.5, and Philox ends in an illegal address; engine 2 is right",
+        says: "engine 1 is passed over for one query with Philox or an expression over the key's index, or, of grouped heads, the head's",
+        seen: "beyond 256 keys O is off by 0.1 to 1.5, and Philox ends in an illegal address; grouped heads have one index; engine 2 is right",
     },
 ];
 

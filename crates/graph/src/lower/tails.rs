@@ -93,16 +93,17 @@ fn is_whole(a: &Attention, target: &Target) -> bool {
 /// Values of a program at the scores that tails hold, over some values of everything else.
 fn values(p: &Program) -> impl Iterator<Item = f64> {
     let of = |int: bool, x: f64| if int { Value::Int(x as i32) } else { Value::Float(x) };
-    [f64::NEG_INFINITY, 0.0].into_iter().flat_map(move |score| {
-        [0.25, 1.0, 50.0, -0.25, -1.0, -50.0].into_iter().map(move |x| {
-            let slots: Vec<Value> = p.slots().iter().map(|spec| of(spec.ty == SlotTy::Int, x)).collect();
-            let tensors: Vec<Value> = p.tensors().iter().map(|spec| of(!spec.dtype.is_float(), x)).collect();
-            let at = [0, 0, 0, if x > 0.0 { 0 } else { 1000 }];
-            let point = PointContext { score, upstream: 1.0, at, lengths: [1; 2], slots: &slots, tensors: &tensors };
-            match p.eval(&point) {
-                Ok(Value::Float(value)) => value,
-                _ => f64::NAN,
-            }
-        })
+    const SLOTS: [f64; 6] = [0.25, 1.0, 50.0, -0.25, -1.0, -50.0];
+    // Positions near the first row and key and far from them, so that conditions over indices go either way.
+    const PLACES: [[i32; 4]; 4] = [[0; 4], [0, 1, 0, 1000], [1, 0, 1000, 0], [1, 3, 1001, 1003]];
+    let points = [f64::NEG_INFINITY, 0.0].into_iter().flat_map(|score| SLOTS.map(|x| (score, x)));
+    points.flat_map(|(score, x)| PLACES.map(|at| (score, x, at))).map(move |(score, x, at)| {
+        let slots: Vec<Value> = p.slots().iter().map(|spec| of(spec.ty == SlotTy::Int, x)).collect();
+        let tensors: Vec<Value> = p.tensors().iter().map(|spec| of(!spec.dtype.is_float(), x)).collect();
+        let point = PointContext { score, upstream: 1.0, at, lengths: [1; 2], slots: &slots, tensors: &tensors };
+        match p.eval(&point) {
+            Ok(Value::Float(value)) => value,
+            _ => f64::NAN,
+        }
     })
 }

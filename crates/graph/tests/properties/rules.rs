@@ -101,6 +101,16 @@ fn tails_are_hidden_where_a_derivative_would_read_what_is_not_there() {
     assert_eq!(refusal.reasons()[0].code, "backward.length-tail");
 }
 
+/// A derivative that is no number only where a condition over indices goes one way, far from the first rows: dQ and dK were NaN.
+#[test]
+fn a_derivative_that_is_not_finite_far_from_the_first_rows_is_refused_with_lengths() {
+    let text = "pass: backward\nq: f16 [1,2,160,64]\nlengths: per-sequence\nscore: score + tanh(score - select(query < 5, 1.0, score * 2.0))";
+    let a: Attention = text::parse(text).expect("an attention");
+    let refusal =
+        lower(&validate(a).expect("sound"), &target("h200"), &Policy::default()).expect_err("wrong in every form");
+    assert_eq!(refusal.reasons()[0].code, "backward.length-tail");
+}
+
 #[test]
 fn tensors_broadcast_over_queries_are_declared_whole() {
     let strides = |text: &str, rules| {
@@ -126,6 +136,9 @@ fn engines_that_miscount_keys_are_passed_over() {
     assert_eq!(lowered(&text(2, 300)).avoid, [0; 0]);
     assert_eq!(without(&text(1, 300), RuleSet::NONE.with(Rule::AvoidEngines), "h200").avoid, [0; 0]);
     assert_eq!(lowered("q: f16 [1,2,1,64]\nk: [1,2,300,64]\ndropout: philox 0.1").avoid, [1]);
+    let heads = |kv: i64| format!("q: f16 [1,4,1,64]\nk: [1,{kv},64,64]\nscore: score + float(head) * 0.5");
+    assert_eq!(lowered(&heads(2)).avoid, [1]);
+    assert_eq!(lowered(&heads(4)).avoid, [0; 0]);
 }
 
 #[test]
