@@ -44,16 +44,16 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let root = cargo::root();
     let out = root.join(&args.out);
     let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
-    cargo::run(
-        &["build", "--release", "--package", "qkvault", "--features", "cli", "--bin", "qkvault", "--example", "train"],
-        &[],
-    )?;
+    let examples = ["--example", "train", "--example", "serve"];
+    let build = ["build", "--release", "--package", "qkvault", "--features", "cli", "--bin", "qkvault"];
+    cargo::run(&[&build[..], &examples].concat(), &[])?;
     if out.exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;
     }
     std::fs::create_dir_all(out.join("models"))?;
     let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     copy(&target_dir.join("release/qkvault"), &out.join("qkvault"))?;
+    copy(&target_dir.join("release/examples/serve"), &out.join("serve"))?;
     let models = if args.model.is_empty() { models(&root)? } else { args.model.clone() };
     for model in &models {
         copy(model, &out.join("models").join(model.file_name().context("a model is a file")?))?;
