@@ -23,9 +23,7 @@ pub use ragged::WIDE_OFFSETS;
 pub use rules::{BadRule, Gain, RULES, Rule, RuleRow, RuleSet};
 
 use crate::op::TensorId;
-use crate::{
-    Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Pass, Reason, Refusal, Target, Valid,
-};
+use crate::{Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Reason, Refusal, Target, Valid};
 
 /// The first version whose composite graphs may hold band-mask and softmax operations.
 ///
@@ -105,10 +103,7 @@ impl Form {
 ///
 /// What is not built yet ([`Layer::NotBuilt`]), and forms that the version does not know ([`Layer::Rule`]).
 pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
-    let (form, mut reasons) = limits::form(attention, target, policy);
-    reasons.extend(not_built(attention));
-    reasons.extend(limits::wrong(attention, target));
-    reasons.extend(stored::limits(attention, target));
+    let (form, reasons) = looked_over(attention, target, policy);
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
@@ -116,6 +111,21 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
         .unwrap_or_else(|| forward::lower(attention, form, policy.without));
     ragged::width(&mut graph, target);
     Ok(graph)
+}
+
+/// Why [`lower`] would refuse, without writing a graph: what rules that are asked in microseconds need of it.
+#[must_use]
+pub fn refusals(attention: &Valid, target: &Target, policy: &Policy) -> Vec<Reason> {
+    looked_over(attention, target, policy).1
+}
+
+/// The form to write, and everything that speaks against writing it.
+fn looked_over(attention: &Valid, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
+    let (form, mut reasons) = limits::form(attention, target, policy);
+    reasons.extend(not_built(attention));
+    reasons.extend(limits::wrong(attention, target));
+    reasons.extend(stored::limits(attention, target));
+    (form, reasons)
 }
 
 /// Parts of the description that lowering does not build yet, one reason each.
@@ -126,14 +136,14 @@ fn not_built(a: &Attention) -> Vec<Reason> {
         v: _,
         o: _,
         mask,
-        score,
+        score: _,
         sink,
         dropout: _,
         block_mask,
         outputs,
         padded_rows,
         fp8,
-        pass,
+        pass: _,
     } = a;
     let Outputs { stats: _, max, sum_exp } = *outputs;
     let mut reasons = Vec::new();
@@ -156,8 +166,5 @@ fn not_built(a: &Attention) -> Vec<Reason> {
     let zeros = *padded_rows == PaddedRows::Zero && mask.lengths == Lengths::PerSequence;
     add(zeros, "not-built.padded-rows", "padded_rows", "padded rows written as zeros");
     add(fp8.is_some(), "not-built.fp8", "fp8", "8-bit formats");
-    let derivable = score.as_ref().is_none_or(|s| crate::expr::vjp(s).is_ok());
-    let backward = matches!(pass, Pass::Backward(_));
-    add(backward && !derivable, "not-built.derivative", "score", "a derivative that does not exist");
     reasons
 }

@@ -127,7 +127,6 @@ pub const CODES: &[Code] = &[
     code(N, "not-built.outputs", "Max or Sum_exp of an attention with a sink"),
     code(N, "not-built.padded-rows", "padded rows written as zeros"),
     code(N, "not-built.fp8", "8-bit formats"),
-    code(N, "not-built.derivative", "a derivative that does not exist (validation refuses it before)"),
     code(L, "library.device", "the library refuses the device properties"),
     code(L, "library.graph", "the library refuses the op graph"),
     code(L, "library.heuristics", "the heuristics give no engine"),

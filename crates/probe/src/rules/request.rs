@@ -1,6 +1,6 @@
 //! The request and its verdict: the front of the rules, which can gain fields without breaking who calls it.
 
-use qkvault_graph::{Layer, Policy, Reason, Refusal, Target, Valid, lower};
+use qkvault_graph::{Layer, Policy, Reason, Refusal, Target, Valid, refusals};
 
 use super::{Facts, Kind, RULES, Rule};
 
@@ -85,7 +85,7 @@ pub(crate) fn standing(attention: &Valid, target: &Target, allowed: &[String]) -
 /// the library's own answer is [`crate::Planner::plan`]'s.
 pub fn check(request: &Request<'_>) -> Verdict {
     let Request { attention, target, policy, allowed } = request;
-    let mut reasons = lower(attention, target, policy).err().map_or_else(Vec::new, Vec::from);
+    let mut reasons = refusals(attention, target, policy);
     reasons.extend(target.device.missing_for(target.cudnn));
     let facts = Facts::of(attention, target);
     for rule in RULES.iter().copied().flatten() {

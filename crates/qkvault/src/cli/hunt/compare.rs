@@ -47,6 +47,9 @@ impl Difference {
     }
 }
 
+/// The code of refusals by the compiler: every engine that takes the graph computes it wrongly.
+const ENGINES: &str = "engine.wrong";
+
 /// Judges a case.
 pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
     let verdict = check(&Request::new(&case.attention, &case.target));
@@ -67,6 +70,10 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
     match Worker::ask(workers, case)? {
         Answer::Plan if rules.is_empty() => Ok(Verdict::Agreed { supported: true, codes: Vec::new() }),
         Answer::Plan => differed("too strict", Vec::new()),
+        // What is passed over because it would compute wrongly is no answer of the library.
+        Answer::Refused(library) if library.iter().any(|why| why.starts_with(ENGINES)) => {
+            Ok(Verdict::NotAsked(ENGINES.to_owned()))
+        }
         Answer::Refused(library) if rules.is_empty() => differed("no rule", library),
         Answer::Refused(_) => {
             let codes = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
