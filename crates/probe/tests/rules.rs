@@ -90,6 +90,76 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [1,8,2,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.27"),
     ),
     (
+        "backward.bias-gradient-tail",
+        (
+            "pass: backward\nq: bf16 [1,8,128,64]\nk: [1,8,127,64]\nscore: tensor @b: bf16[1, 8, 128, 127] grad; score + @b",
+            "h200",
+            "9.19",
+        ),
+        (
+            "pass: backward\nq: bf16 [1,8,128,64]\nk: [1,8,128,64]\nscore: tensor @b: bf16[1, 8, 128, 128] grad; score + @b",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "backward.bias-gradient-tail",
+        (
+            "pass: backward\nq: bf16 [1,8,256,64]\nk: [1,8,128,64]\nscore: tensor @b: bf16[1, 8, 256, 128] grad; score + @b",
+            "b200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: bf16 [1,8,256,64]\nk: [1,8,256,64]\nscore: tensor @b: bf16[1, 8, 256, 256] grad; score + @b",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "backward.query-tensor",
+        (
+            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "a100",
+            "9.19",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "backward.query-tensor",
+        (
+            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "rtx-pro-6000",
+            "9.27",
+        ),
+        (
+            "q: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "rtx-pro-6000",
+            "9.27",
+        ),
+    ),
+    (
+        "backward.query-tensor",
+        ("pass: backward\nq: bf16 [2,8,256,64]\nkeep: { tensor @p: i32[2, 1, 1, 1]; key < @p }", "l40s", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,256,64]\nscore: tensor @s: f32[1, 8, 1, 1]; score * @s", "l40s", "9.19"),
+    ),
+    (
+        "queries.one-with-documents",
+        (
+            "q: bf16 [2,8,1,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "h200",
+            "9.27",
+        ),
+        (
+            "q: bf16 [2,8,2,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 2, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "h200",
+            "9.27",
+        ),
+    ),
+    (
         "backward.packed-consumer-old",
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18"),
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18.1"),

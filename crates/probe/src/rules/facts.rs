@@ -1,5 +1,6 @@
 //! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
 
+use qkvault_graph::expr::{Grad, ScoreExpr};
 use qkvault_graph::{Attention, Band, Corner, CudnnVersion, Gradients, Lengths, Pass, Storage, Target, Valid};
 
 /// A description on a target, as rules see it.
@@ -46,6 +47,17 @@ impl<'a> Facts<'a> {
     /// Whether any operand is packed.
     pub(super) fn packed(&self) -> bool {
         [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Packed { .. }))
+    }
+
+    /// Extents of the tensors that the score expression and the predicate read.
+    pub(super) fn expression_tensors(&self) -> impl Iterator<Item = [u64; 4]> + use<'a> {
+        [&self.a.score, &self.a.mask.keep].into_iter().flatten().flat_map(|e| e.tensors().iter().map(|t| t.dims))
+    }
+
+    /// Whether the gradient of a tensor of the score expression is wanted.
+    pub(super) fn tensor_gradient(&self) -> bool {
+        let wanted = |e: &ScoreExpr| e.tensors().iter().any(|t| t.grad == Grad::Needed);
+        self.backward() && self.a.score.as_ref().is_some_and(wanted)
     }
 
     pub(super) const fn is_hopper(&self) -> bool {

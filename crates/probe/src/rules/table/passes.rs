@@ -28,6 +28,54 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "backward.bias-gradient-tail",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "score",
+        needed: "numbers of queries and keys that are multiples of 128 on compute capability 9.0, of 256 on others, for the gradient \
+                 of a tensor of the score expression",
+        fix: "pad queries and keys, with lengths that say how many there are, or ask for no gradient of the tensor",
+        source: HUNT,
+        given: |f| {
+            let tile = if f.is_hopper() { 128 } else { 256 };
+            let tail = f.s_q % tile != 0 || f.s_kv % tile != 0;
+            (f.tensor_gradient() && tail).then(|| format!("{} queries and {} keys", f.s_q, f.s_kv))
+        },
+    },
+    Rule {
+        code: "backward.query-tensor",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "score, mask.keep",
+        needed: "compute capability 9.0 or 10.x for a backward whose expressions read a tensor with one number per query or per sequence (the \
+                 library takes two such tensors, which Stats and the row sums are)",
+        fix: "say the tensor with all keys (extents [.., queries, keys]), or run the backward on another GPU",
+        source: HUNT,
+        given: |f| {
+            let narrow = f.backward() && (f.sm() < 90 || f.sm() >= 120);
+            // A number per sequence is declared with all queries.
+            let per_query = |dims: [u64; 4]| (dims[2] > 1 || dims[0] > 1) && dims[3] == 1;
+            let found = f.expression_tensors().find(|&dims| per_query(dims));
+            found.filter(|_| narrow).map(|dims| format!("a tensor of extents {dims:?}"))
+        },
+    },
+    Rule {
+        code: "queries.one-with-documents",
+        kind: Kind::Unsupported,
+        versions: Versions::from(27, 0),
+        field: "mask.keep",
+        needed: "more than one query where an expression computes with a tensor of one number per sequence and one of the keys",
+        fix: "give the query's number as a tensor with all keys, or use cuDNN 9.19",
+        source: HUNT,
+        given: |f| {
+            let one = f.s_q == 1 && !f.backward();
+            let mut scalar = f.expression_tensors().filter(|dims| dims[2] == 1 && dims[3] == 1);
+            let mut wide = f.expression_tensors().filter(|dims| dims[3] > 1);
+            let both = scalar.next().is_some() && wide.next().is_some();
+            (one && both).then(|| "one query, with a tensor per sequence and a tensor of the keys".to_owned())
+        },
+    },
+    Rule {
         code: "backward.packed-consumer-old",
         kind: Kind::Unsupported,
         versions: Versions::before(18, 1),
