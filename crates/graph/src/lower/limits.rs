@@ -3,7 +3,7 @@
 
 use super::{FUSED_OPS, Form, Policy, tails};
 use crate::expr::{Axis, Grad, Node, Program, TensorSpec};
-use crate::{Attention, DropoutSource, Layer, Outputs, Pass, Reason, Target};
+use crate::{Attention, DropoutSource, Layer, Outputs, Pass, Reason, Storage, Target};
 
 /// The form to write, and why it cannot be written.
 pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
@@ -54,8 +54,26 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
             "make the number of queries and of keys a multiple of 128 (the lengths say how much of it is used)",
         );
     }
-    let Pass::Backward(gradients) = &a.pass else { return reasons };
     let (s_q, s_kv) = a.seq();
+    let narrow = |spec: &&TensorSpec| {
+        let [b, _, q, k] = spec.dims;
+        spec.dtype.size() == 2 && b > 1 && (q, k) == (1, 1)
+    };
+    let tensors = || [&a.score, &a.mask.keep].into_iter().flatten().flat_map(|e| e.tensors());
+    if s_q == 1
+        && let Some(spec) = tensors().find(narrow)
+    {
+        add(
+            "score.one-query-narrow",
+            "score",
+            &format!(
+                "one query, with a {} tensor of extents {:?}: a misaligned read ends the launch",
+                spec.dtype, spec.dims
+            ),
+            "give one number per sequence in f32",
+        );
+    }
+    let Pass::Backward(gradients) = &a.pass else { return reasons };
     let partial = |spec: &&TensorSpec| {
         let [_, _, q, k] = spec.dims.map(u64::cast_signed);
         spec.grad == Grad::Needed && (q, k) != (s_q, s_kv)
@@ -84,8 +102,8 @@ fn philox(a: &Attention) -> bool {
     a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0)
 }
 
-/// Whether the engine for one query computes with indices, as expressions and Philox do: it counts keys wrongly beyond 256, and reads
-/// memory that is not there; heads that share keys are rows of one tile to it, and have one index.
+/// Whether the engine for one query computes with indices, as expressions and Philox do: it counts keys wrongly beyond 256 and over
+/// pages, and reads memory that is not there; heads that share keys are rows of one tile to it, and have one index.
 pub(super) fn miscounts(a: &Attention) -> bool {
     let (s_q, s_kv) = a.seq();
     let reads = |axis| {
@@ -93,5 +111,6 @@ pub(super) fn miscounts(a: &Attention) -> bool {
         read(a.score.as_deref()) || read(a.mask.keep.as_deref())
     };
     let grouped = a.q.heads() != a.k.heads();
-    s_q == 1 && (s_kv > 256 && (philox(a) || reads(Axis::Key)) || grouped && reads(Axis::Head))
+    let paged = [&a.k, &a.v].into_iter().any(|t| matches!(t.storage, Storage::Paged { .. }));
+    s_q == 1 && ((s_kv > 256 || paged) && (philox(a) || reads(Axis::Key)) || grouped && reads(Axis::Head))
 }

@@ -136,6 +136,8 @@ fn engines_that_miscount_keys_are_passed_over() {
     assert_eq!(lowered(&text(2, 300)).avoid, [0; 0]);
     assert_eq!(without(&text(1, 300), RuleSet::NONE.with(Rule::AvoidEngines), "h200").avoid, [0; 0]);
     assert_eq!(lowered("q: f16 [1,2,1,64]\nk: [1,2,300,64]\ndropout: philox 0.1").avoid, [1]);
+    let paged = "q: f16 [1,2,1,64]\nk: [1,2,256,64] paged 8 x 64\nlengths: per-sequence\nkeep: key % 2 == 0";
+    assert_eq!(lowered(paged).avoid, [1]);
     let heads = |kv: i64| format!("q: f16 [1,4,1,64]\nk: [1,{kv},64,64]\nscore: score + float(head) * 0.5");
     assert_eq!(lowered(&heads(2)).avoid, [1]);
     assert_eq!(lowered(&heads(4)).avoid, [0; 0]);
@@ -195,4 +197,16 @@ fn masks_come_before_the_log_sum_exp_only_where_no_row_is_empty() {
     assert!(!before("mask: causal bottom-right"));
     assert!(!before("mask: causal\nlengths: per-sequence"));
     assert!(!before("keep: key % 2 == 0"));
+}
+
+/// 16-bit numbers per sequence over one query: CUDA_ERROR_MISALIGNED_ADDRESS, which ends everything on the device.
+#[test]
+fn one_query_with_narrow_numbers_per_sequence_is_refused() {
+    let lower = |dtype: &str, q: i64| {
+        let text = format!("q: f16 [3,2,{q},64]\nk: [3,2,64,64]\nscore: tensor @t: {dtype}[3, 1, 1, 1]; score + @t");
+        let a: Attention = text::parse(&text).expect("an attention");
+        lower(&validate(a).expect("sound"), &target("h200"), &Policy::default())
+    };
+    assert_eq!(lower("f16", 1).expect_err("it faults").reasons()[0].code, "score.one-query-narrow");
+    assert!(lower("f32", 1).is_ok() && lower("f16", 2).is_ok());
 }
