@@ -9,6 +9,7 @@ pub mod case;
 pub mod compile;
 pub mod cudnn;
 pub mod dynamic;
+pub mod generated;
 pub mod golden;
 pub mod kernel;
 pub mod same;

@@ -35,3 +35,8 @@ fn packed_and_paged_attentions_are_compiled_or_refused_as_written_down() {
 fn serving_in_full_is_compiled_or_refused_as_written_down() {
     compile::check_serving(VERSION, Extent::Full);
 }
+
+#[test]
+fn generated_attentions_are_compiled_or_refused_as_written_down() {
+    qkvault_tests::generated::check(VERSION, "generated_attentions_are_compiled_or_refused_as_written_down");
+}
