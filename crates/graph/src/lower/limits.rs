@@ -3,7 +3,11 @@
 
 use super::{FUSED_OPS, Form, Policy, tails};
 use crate::expr::{Axis, Grad, Node, Program, TensorSpec};
-use crate::{Attention, DropoutSource, Layer, Outputs, Pass, Reason, Storage, Target};
+use crate::{Attention, CudnnVersion, DropoutSource, Layer, Outputs, Pass, Reason, Storage, Target};
+
+/// From here on a backward of one row is not put to the library: 9.27 ends in a segmentation fault (hidden sizes of 64 and 128;
+/// 192 and 256 are compiled), 9.19 does not; those between were not tried.
+const SINGLE_ROW: CudnnVersion = CudnnVersion::v9(20, 0);
 
 /// The form to write, and why it cannot be written.
 pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
@@ -74,6 +78,11 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
         );
     }
     let Pass::Backward(gradients) = &a.pass else { return reasons };
+    if target.cudnn >= SINGLE_ROW && (a.batch(), a.q.heads(), s_q) == (1, 1, 1) && a.hidden().0 <= 128 {
+        let given =
+            "a backward of one row (one sequence, one head, one query) of up to 128; the library ends the process";
+        add("backward.single-row", "q", given, "use two heads or two queries, or cuDNN 9.19");
+    }
     let partial = |spec: &&TensorSpec| {
         let [_, _, q, k] = spec.dims.map(u64::cast_signed);
         spec.grad == Grad::Needed && (q, k) != (s_q, s_kv)

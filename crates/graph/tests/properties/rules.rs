@@ -210,3 +210,16 @@ fn one_query_with_narrow_numbers_per_sequence_is_refused() {
     assert_eq!(lower("f16", 1).expect_err("it faults").reasons()[0].code, "score.one-query-narrow");
     assert!(lower("f32", 1).is_ok() && lower("f16", 2).is_ok());
 }
+
+/// One sequence, one head, one query: cuDNN 9.27 ended the process while it compiled the backward.
+#[test]
+fn a_backward_of_one_row_is_not_put_to_a_library_that_dies_of_it() {
+    let lower = |minor: u16, q: i64| {
+        let a: Attention =
+            text::parse(&format!("pass: backward\nq: f16 [1,1,{q},64]\nk: [1,1,127,64]")).expect("an attention");
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
+        lower(&validate(a).expect("sound"), &target, &Policy::default())
+    };
+    assert_eq!(lower(27, 1).expect_err("it ends the process").reasons()[0].code, "backward.single-row");
+    assert!(lower(27, 2).is_ok() && lower(19, 1).is_ok());
+}

@@ -122,6 +122,7 @@ pub const CODES: &[Code] = &[
     code(Q, "backward.tensor-gradient", "the gradient of a tensor that is broadcast over queries or keys"),
     code(Q, "backward.sink-philox", "the gradient of a sink with dropout drawn by Philox"),
     code(Q, "score.one-query-narrow", "one query with a 16-bit tensor of one number per sequence"),
+    code(Q, "backward.single-row", "a backward of one sequence, one head and one query ends the process of cuDNN 9.27"),
     code(Q, "engine.wrong", "the only engines that take it compute it wrongly"),
     code(Q, "backward.length-tail", "lengths that fill no tile, with a derivative that is not finite beyond them"),
     code(N, "not-built.block-mask", "block masks"),
