@@ -4,6 +4,7 @@ use super::builder::Builder;
 use super::rules::Rule;
 use super::score::{self, Context};
 use super::{Form, Lens};
+use crate::expr::ScoreExpr;
 use crate::op::{Constant, Op, Pointwise, TensorId};
 use crate::{Attention, Band, Corner, DType, Lengths};
 
@@ -13,7 +14,7 @@ fn hidden(g: &mut Builder) -> TensorId {
 }
 
 /// Hides what a predicate does not keep.
-fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId {
+pub(super) fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId {
     let fill = hidden(g);
     g.select(keep, score, fill)
 }
@@ -33,7 +34,7 @@ impl<'a> Masks<'a> {
     pub(super) fn new(g: &mut Builder, attention: &'a Attention, form: Form, context: Context) -> Masks<'a> {
         let mut masks = Masks { attention, form, context, early: None };
         if !g.follows(Rule::MasksLast) && form != Form::Fused {
-            masks.early = Some(masks.conditions(g, context.score));
+            masks.early = Some(masks.masks().map(|mask| masks.condition(g, context.score, mask)).collect());
         }
         masks
     }
@@ -43,53 +44,52 @@ impl<'a> Masks<'a> {
         if let Some(early) = &self.early {
             return early.iter().fold(score, |score, &keep| hide(g, keep, score));
         }
-        let Masks { attention: a, form, context, early: _ } = self;
-        if let Some(predicate) = &a.mask.keep {
-            let keep = score::expression(g, predicate, &Context { score, ..*context });
-            score = hide(g, keep, score);
-        }
-        if let Some(lengths) = context.lengths {
-            let keep = within(g, score, lengths);
-            score = hide(g, keep, score);
-        }
-        let Some(Band { corner, left, right }) = a.mask.band else { return score };
-        let (seq, lengths) = (context.seq, context.lengths);
-        if let Some(right) = right {
-            score = if *form == Form::Fused {
-                fused_right(g, score, corner, right, seq, lengths)
-            } else {
-                let keep = right_bound(g, score, corner, right, seq, lengths);
-                hide(g, keep, score)
-            };
-        }
-        if let Some(left) = left {
-            score = if *form == Form::Fused {
-                fused_left(g, score, corner, left, seq, lengths)
-            } else {
-                let keep = left_bound(g, score, corner, left, seq, lengths);
-                hide(g, keep, score)
+        for mask in self.masks() {
+            score = match (self.form, mask) {
+                (Form::Fused, Mask::Right(corner, right)) => {
+                    fused_right(g, score, corner, right, self.context.seq, self.context.lengths)
+                }
+                (Form::Fused, Mask::Left(corner, left)) => {
+                    fused_left(g, score, corner, left, self.context.seq, self.context.lengths)
+                }
+                (_, mask) => {
+                    let keep = self.condition(g, score, mask);
+                    hide(g, keep, score)
+                }
             };
         }
         score
     }
 
-    /// The conditions of every mask, in the order in which they are applied.
-    fn conditions(&self, g: &mut Builder, score: TensorId) -> Vec<TensorId> {
+    /// Every mask, in the order in which they are applied.
+    fn masks(&self) -> impl Iterator<Item = Mask<'a>> + use<'a> {
         let Masks { attention: a, form: _, context, early: _ } = self;
-        let (seq, lengths) = (context.seq, context.lengths);
-        let mut keeps = Vec::new();
-        if let Some(predicate) = &a.mask.keep {
-            keeps.push(score::expression(g, predicate, &Context { score, ..*context }));
-        }
-        if let Some(lengths) = lengths {
-            keeps.push(within(g, score, lengths));
-        }
-        if let Some(Band { corner, left, right }) = a.mask.band {
-            keeps.extend(right.map(|right| right_bound(g, score, corner, right, seq, lengths)));
-            keeps.extend(left.map(|left| left_bound(g, score, corner, left, seq, lengths)));
-        }
-        keeps
+        let band = a.mask.band;
+        let right = band.and_then(|b| b.right.map(|right| Mask::Right(b.corner, right)));
+        let left = band.and_then(|b| b.left.map(|left| Mask::Left(b.corner, left)));
+        let keep = a.mask.keep.as_ref().map(Mask::Keep);
+        [keep, context.lengths.map(Mask::Padding), right, left].into_iter().flatten()
     }
+
+    /// Which scores one mask keeps.
+    fn condition(&self, g: &mut Builder, score: TensorId, mask: Mask<'_>) -> TensorId {
+        let context = self.context;
+        match mask {
+            Mask::Keep(predicate) => score::expression(g, predicate, &Context { score, ..context }),
+            Mask::Padding(lengths) => within(g, score, lengths),
+            Mask::Right(corner, right) => right_bound(g, score, corner, right, context.seq, context.lengths),
+            Mask::Left(corner, left) => left_bound(g, score, corner, left, context.seq, context.lengths),
+        }
+    }
+}
+
+/// One mask.
+#[derive(Clone, Copy)]
+enum Mask<'a> {
+    Keep(&'a ScoreExpr),
+    Padding(Lens),
+    Right(Corner, i64),
+    Left(Corner, i64),
 }
 
 /// Whether every row is sure to see a key: with a band alone, by its first and its last row.
@@ -109,7 +109,7 @@ pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
 }
 
 /// Rows within the query length and keys within the KV length.
-fn within(g: &mut Builder, score: TensorId, (len_q, len_kv): Lens) -> TensorId {
+pub(super) fn within(g: &mut Builder, score: TensorId, (len_q, len_kv): Lens) -> TensorId {
     let row = g.index(score, 2, DType::I32);
     let col = g.index(score, 3, DType::I32);
     let row_ok = g.binary_as(Pointwise::CmpLt, row, len_q, DType::Bool, DType::Bool);

@@ -6,6 +6,7 @@
 //! and a bias that grows overflows f16. Forwards were right without exception.
 
 use super::builder::Builder;
+use super::mask;
 use super::rules::Rule;
 use crate::expr::{Axis, Derived, Node, PointContext, Program, SlotTy, Value};
 use crate::op::{Constant, Pointwise, TensorId};
@@ -43,10 +44,9 @@ impl Tails {
         if !self.probabilities {
             return score;
         }
-        let [row, col] = [2, 3].map(|axis| below(g, score, axis, self.seq[usize::from(axis) - 2]));
-        let keep = g.binary_as(Pointwise::And, row, col, DType::Bool, DType::Bool);
-        let fill = g.constant(Constant::f32(f32::NEG_INFINITY));
-        g.select(keep, score, fill)
+        let [q, kv] = self.seq.map(|length| g.constant(Constant::I32(length as i32)));
+        let keep = mask::within(g, score, (q, kv));
+        mask::hide(g, keep, score)
     }
 
     /// A gradient of scores, zero beyond the last row and key. In two selections: cuDNN leaves out one over both.
