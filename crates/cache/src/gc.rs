@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::crew;
 use crate::folder::Folder;
+use crate::paths::TEMP_PREFIX;
 use crate::scan::Found;
 use crate::shares::Shares;
 use crate::stats::add;
@@ -64,7 +65,10 @@ impl Vault {
         let now = (self.inner.options.clock)();
         let in_use: HashSet<Key> = self.inner.memory.in_use().collect();
         let mut report = GcReport::default();
-        let mut shares = Shares::list(folder, now, &mut report);
+        // How old a writer's file is, is told by the clock that stamped it: with a host's own clock an hour ahead, every file
+        // in flight would look abandoned.
+        let disk_now = disk_time(folder).unwrap_or(now);
+        let mut shares = Shares::list(folder, disk_now, &mut report);
         let mut candidates = Vec::new();
         for found in folder.scan() {
             match found {
@@ -78,13 +82,13 @@ impl Vault {
                     report.entries += 1;
                     report.bytes += bytes;
                 }
-                Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, now)),
+                Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, disk_now)),
                 // Entries that nobody has seen may need any of the blobs.
                 Found::Unlisted(..) => shares.keep_all(),
                 Found::Blob(..) | Found::Foreign => {}
             }
         }
-        report.leftovers += remove_stale_locks(folder, now);
+        report.leftovers += remove_stale_locks(folder, disk_now);
 
         shares.read(folder, &candidates);
         let plan = plan_shared_eviction(&candidates, &shares.parts, now, limits);
@@ -183,6 +187,12 @@ pub(crate) fn look(path: &Path) -> Option<(u64, SystemTime)> {
     // A file system without times makes every entry the oldest.
     let last_used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     Some((meta.len(), last_used))
+}
+
+/// The time as the folder's file system tells it; `None` if nothing can be written there.
+fn disk_time(folder: &Folder) -> Option<SystemTime> {
+    let probe = tempfile::Builder::new().prefix(TEMP_PREFIX).tempfile_in(&folder.places.version).ok()?;
+    probe.as_file().metadata().and_then(|meta| meta.modified()).ok()
 }
 
 fn is_stale(path: &Path, now: SystemTime) -> bool {

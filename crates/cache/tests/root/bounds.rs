@@ -197,6 +197,20 @@ fn gc_clears_what_dead_writers_left_and_nothing_foreign() {
     assert!(locks.join("held.lock").exists() && !locks.join("dead.lock").exists());
 }
 
+/// A host whose clock was two hours ahead deleted the files that others were writing.
+#[test]
+fn a_collector_ahead_of_time_leaves_files_in_flight() {
+    let folder = tempfile::tempdir().unwrap();
+    let ahead: qkvault_cache::Clock = Arc::new(|| SystemTime::now() + Duration::from_secs(7200));
+    let vault = Vault::open(options(folder.path()).clock(ahead)).unwrap();
+    vault.put(&key(1), plan(1)).unwrap();
+    let in_flight = file_of(folder.path(), &key(1)).with_file_name(".tmp-now");
+    std::fs::write(&in_flight, b"half an entry").unwrap();
+    let report = vault.gc(&DiskLimits::default()).unwrap();
+    assert_eq!(report.leftovers, 0, "{report:?}");
+    assert!(in_flight.exists());
+}
+
 #[test]
 fn the_vault_collects_by_itself_when_it_grows() {
     let folder = tempfile::tempdir().unwrap();
