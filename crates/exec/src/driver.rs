@@ -52,19 +52,8 @@ pub(crate) fn open() -> Result<&'static Library, NoDriver> {
     }
     // SAFETY: the driver's initialisers are as safe as linking to it.
     let opened = unsafe { Library::new(SONAME) };
-    let library = opened.map_err(|error| NoDriver::Absent { detail: with_sources(&error) })?;
+    let library = opened.map_err(|error| NoDriver::Absent { detail: qkvault_sys::with_sources(&error) })?;
     Ok(LIBRARY.get_or_init(|| library))
-}
-
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    text
 }
 
 /// What an address points to, as far as the driver knows.

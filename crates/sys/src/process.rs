@@ -78,7 +78,8 @@ pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
 }
 
 /// An error with the reasons below it, on one line: libloading itself says only that dlopen failed.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+#[must_use]
+pub fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

@@ -2,7 +2,7 @@
 
 use super::Term;
 use crate::DType;
-use crate::expr::{Axis, Binary, Compare, Expr, Logic, TensorSpec, Unary};
+use crate::expr::{Axis, Expr, Logic, TensorSpec};
 use crate::expr::{batch, head, int_slot, key, key_len, query, query_len, score, slot, tensor};
 
 impl Term {
@@ -31,65 +31,13 @@ impl Term {
             }
             Term::IntTensor { axes } => tensor(&format!("ids_{axes}"), TensorSpec::new(DType::I32, dims(*axes))),
             Term::ToFloat(a) => of(a).to_float(),
-            Term::Unary(op, a) => unary(*op, &of(a)),
-            Term::Binary(op, a, b) => binary(*op, &of(a), &of(b)),
-            Term::Compare(op, a, b) => compare(*op, &of(a), &of(b)),
+            Term::Unary(op, a) => of(a).unary(*op),
+            Term::Binary(op, a, b) => Expr::binary(*op, of(a), of(b)),
+            Term::Compare(op, a, b) => of(a).compare(*op, of(b)),
             Term::Not(a) => !of(a),
             Term::Logic(Logic::And, a, b) => of(a).and(of(b)),
             Term::Logic(Logic::Or, a, b) => of(a).or(of(b)),
             Term::Select(keep, yes, no) => of(keep).select(of(yes), of(no)),
         }
-    }
-}
-
-fn unary(op: Unary, a: &Expr) -> Expr {
-    match op {
-        Unary::Neg => -a,
-        Unary::Abs => a.abs(),
-        Unary::Exp => a.exp(),
-        Unary::Log => a.log(),
-        Unary::Sqrt => a.sqrt(),
-        Unary::Rsqrt => a.rsqrt(),
-        Unary::Reciprocal => a.reciprocal(),
-        Unary::Sin => a.sin(),
-        Unary::Cos => a.cos(),
-        Unary::Tan => a.tan(),
-        Unary::Tanh => a.tanh(),
-        Unary::Sigmoid => a.sigmoid(),
-        Unary::Erf => a.erf(),
-        Unary::Floor => a.floor(),
-        Unary::Ceil => a.ceil(),
-        Unary::Relu => a.relu(),
-        Unary::Elu => a.elu(),
-        Unary::Gelu => a.gelu(),
-        Unary::GeluTanh => a.gelu_tanh(),
-        Unary::Softplus => a.softplus(),
-        Unary::Swish => a.swish(),
-    }
-}
-
-fn binary(op: Binary, a: &Expr, b: &Expr) -> Expr {
-    match op {
-        Binary::Add => a + b,
-        Binary::Sub => a - b,
-        Binary::Mul => a * b,
-        Binary::Div => a / b,
-        Binary::Min => a.min(b),
-        Binary::Max => a.max(b),
-        Binary::Pow => a.pow(b),
-        Binary::Rem => a % b,
-        Binary::FloorRem => a.floor_rem(b),
-        Binary::Atan2 => a.atan2(b),
-    }
-}
-
-fn compare(op: Compare, a: &Expr, b: &Expr) -> Expr {
-    match op {
-        Compare::Eq => a.eq(b),
-        Compare::Ne => a.ne(b),
-        Compare::Lt => a.lt(b),
-        Compare::Le => a.le(b),
-        Compare::Gt => a.gt(b),
-        Compare::Ge => a.ge(b),
     }
 }

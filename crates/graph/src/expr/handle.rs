@@ -73,7 +73,7 @@ impl Expr {
         Expr(Arc::new(Inner { op, operands: [None, None, None] }))
     }
 
-    pub(super) fn unary(&self, op: Unary) -> Expr {
+    pub(crate) fn unary(&self, op: Unary) -> Expr {
         Expr(Arc::new(Inner { op: Op::Unary(op), operands: [Some(self.clone()), None, None] }))
     }
 
@@ -81,11 +81,11 @@ impl Expr {
         Expr(Arc::new(Inner { op, operands: [Some(a), Some(b), None] }))
     }
 
-    pub(super) fn binary(op: Binary, a: Expr, b: Expr) -> Expr {
+    pub(crate) fn binary(op: Binary, a: Expr, b: Expr) -> Expr {
         Expr::two(Op::Binary(op), a, b)
     }
 
-    pub(super) fn compare(&self, op: Compare, other: impl Into<Expr>) -> Expr {
+    pub(crate) fn compare(&self, op: Compare, other: impl Into<Expr>) -> Expr {
         Expr::two(Op::Compare(op), self.clone(), other.into())
     }
 
