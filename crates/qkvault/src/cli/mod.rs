@@ -24,6 +24,7 @@ mod selftest;
 mod serve;
 mod target;
 mod warm;
+mod workers;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -58,10 +58,27 @@ fn the_self_test_of_serving_does_all_but_the_launch_without_a_gpu() {
     let counts = ["seed", "first", "cases", "right", "refused", "wrong", "failed", "builds", "seconds", "not_right"];
     let place_of =
         ["device", "cudnn", "cudnn_set", "target", "driver", "without", "serving", "tails", "worst_relative_error"];
-    fields(&report, &[&counts[..], &place_of].concat());
+    let isolation = ["isolated", "repeated_alone"];
+    fields(&report, &[&counts[..], &place_of, &isolation].concat());
     assert_eq!((code, report["right"].as_u64().unwrap() + report["refused"].as_u64().unwrap()), (0, 3), "{report:#}");
     let kept: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(record).unwrap()).unwrap();
     assert_eq!(kept["cases"], 3);
+}
+
+#[test]
+fn a_self_test_in_processes_of_its_own_comes_to_the_same() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let run = |more: &str| {
+        let (code, mut report) = place.json(&format!("selftest --dry h200 --seed 3 --cases 5 {more}"));
+        let mut taken = ["seconds", "builds", "isolated"].map(|name| report.as_object_mut().unwrap().remove(name));
+        (code, taken[1..].iter_mut().map(|value| value.take().unwrap()).collect::<Vec<_>>(), report)
+    };
+    let (together, apart) = (run(""), run("--isolate 2 --workers 2"));
+    assert_eq!((together.0, together.2), (apart.0, apart.2));
+    // Both have one vault: what the first compiled the workers find.
+    assert_eq!(apart.1, [serde_json::json!(0), serde_json::json!({ "each": 2, "workers": 2 })]);
+    // A case that takes too long is told, and is not waited for.
+    place.run("selftest --dry h200 --cases 1 --isolate 1 --case-limit 0").failed(1, &["no answer within 0 s"]);
 }
 
 #[test]

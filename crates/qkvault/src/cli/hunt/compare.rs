@@ -7,7 +7,8 @@ use qkvault_graph::{Layer, Reason};
 use qkvault_probe::rules::{Request, check};
 
 use super::Case;
-use super::worker::{Answer, Worker};
+use super::worker::{self, Answer};
+use crate::cli::workers::Worker;
 
 /// What came of a case.
 pub(super) enum Verdict {
@@ -67,7 +68,7 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
     let differed = |kind, library| {
         Ok(Verdict::Differed(Box::new(Difference { case: case.clone(), rules: rules.clone(), library, kind })))
     };
-    match Worker::ask(workers, case)? {
+    match worker::ask(workers, case)? {
         Answer::Plan if rules.is_empty() => Ok(Verdict::Agreed { supported: true, codes: Vec::new() }),
         Answer::Plan => differed("too strict", Vec::new()),
         // What is passed over because it would compute wrongly is no answer of the library.

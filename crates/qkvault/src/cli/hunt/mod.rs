@@ -20,9 +20,9 @@ use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, text};
 use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 use serde_json::json;
 
+use super::workers::Worker;
 use super::{Globals, Outcome, out};
 use compare::{Difference, Verdict};
-use worker::Worker;
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]

@@ -7,7 +7,7 @@ use qkvault_graph::{Attention, BackwardOptions, Order, Outputs, Pass, Storage, T
 
 use super::Case;
 use super::compare::{Difference, Verdict, judge};
-use super::worker::Worker;
+use crate::cli::workers::Worker;
 
 /// Most questions that one difference is worth.
 const TRIES: usize = 40;

@@ -1,9 +1,9 @@
-//! Workers: processes with one cuDNN each, asked line by line. One that dies has answered too.
+//! What a worker of the hunt is asked and answers: one op graph, compiled by one cuDNN.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use qkvault_graph::{OpGraph, Policy, Target, lower};
@@ -12,6 +12,11 @@ use qkvault_sys::Search;
 use serde::{Deserialize, Serialize};
 
 use super::Case;
+use crate::cli::out;
+use crate::cli::workers::Worker;
+
+/// Longest time for one answer: compiling takes seconds at most, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What is asked: the op graph, so that nothing is derived twice.
 #[derive(Serialize, Deserialize)]
@@ -31,71 +36,29 @@ pub(super) enum Answer {
     Broken(String),
 }
 
-/// A process that compiles.
-pub(super) struct Worker {
-    child: Child,
-    questions: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Worker {
-    fn start(library: &Path) -> anyhow::Result<Worker> {
+/// Puts a case to the worker of its library, which is started where there is none.
+pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
+    let graph = lower(&case.attention, &case.target, &Policy::default())?;
+    let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
+    if !workers.contains_key(&case.library) {
         let program = std::env::current_exe().context("this program's own file is not known")?;
-        Worker::of(Command::new(program).args(["hunt", "--worker"]).arg(library))
+        let mut command = Command::new(program);
+        command.args(["hunt", "--worker"]).arg(&case.library).stderr(Stdio::null());
+        workers.insert(case.library.clone(), Worker::start(&mut command)?);
     }
-
-    fn of(command: &mut Command) -> anyhow::Result<Worker> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("a worker could not be started")?;
-        let (questions, answers) = (child.stdin.take(), child.stdout.take());
-        let (Some(questions), Some(answers)) = (questions, answers) else {
-            anyhow::bail!("a worker has no standard input or output");
-        };
-        Ok(Worker { child, questions, answers: BufReader::new(answers) })
-    }
-
-    /// Puts a case to the worker of its library, which is started where there is none.
-    pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
-        let graph = lower(&case.attention, &case.target, &Policy::default())?;
-        let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
-        if !workers.contains_key(&case.library) {
-            workers.insert(case.library.clone(), Worker::start(&case.library)?);
-        }
-        let answer = workers.get_mut(&case.library).and_then(|worker| worker.exchange(&question));
-        match answer {
-            Some(answer) => Ok(answer),
-            None => {
-                let status = workers.remove(&case.library).map(|mut worker| worker.child.wait());
-                Ok(Answer::Broken(format!("the worker ended: {status:?}")))
-            }
-        }
-    }
-
-    fn exchange(&mut self, question: &str) -> Option<Answer> {
-        writeln!(self.questions, "{question}").ok()?;
-        self.questions.flush().ok()?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // It ends by itself when its input does; one that hangs in the library is ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    let worker = workers.get_mut(&case.library).context("the worker was put there")?;
+    let told = worker.ask(&question, LIMIT).map_err(|silence| silence.to_string());
+    let answer =
+        told.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
+    Ok(answer.unwrap_or_else(|why| {
+        workers.remove(&case.library);
+        Answer::Broken(why)
+    }))
 }
 
 /// What a worker does: opens the library and answers until its input ends.
 pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
     let compiler = Compiler::open(&Search::at(library))?;
-    let mut output = std::io::stdout();
     for line in std::io::stdin().lines() {
         let Question { graph, target } = serde_json::from_str(&line?)?;
         let answer = match compiler.compile(&graph, &target, &Policy::default()) {
@@ -105,22 +68,7 @@ pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
             }
             Err(other) => Answer::Broken(other.to_string()),
         };
-        writeln!(output, "{}", serde_json::to_string(&answer)?)?;
-        output.flush()?;
+        out::record(&serde_json::to_value(&answer)?);
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What an abort inside cuDNN looks like from outside: the process is gone before it has answered.
-    #[test]
-    fn a_worker_that_dies_has_answered_that() {
-        let mut dying = Worker::of(&mut Command::new("true")).expect("every machine has it");
-        assert!(dying.exchange("{}").is_none());
-        let mut talking = Worker::of(Command::new("echo").arg("\"Plan\"")).expect("every machine has it");
-        assert!(matches!(talking.exchange("{}"), Some(Answer::Plan) | None));
-    }
 }

@@ -13,7 +13,8 @@ use qkvault_sys::Library;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Args, cases, floor, tolerance};
+use super::judge::{floor, tolerance};
+use super::{Args, cases};
 use crate::cli::data::{self, Recipe};
 use crate::cli::memory::{Failure, Memory, failed};
 use crate::cli::{Globals, Outcome, open_vault, out};

@@ -1,0 +1,263 @@
+//! Worker processes, asked line by line: what ends a process, hangs it or spoils its GPU context costs one question, and names it.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+/// A process that answers each line with a line. It ends with its value.
+pub(super) struct Worker {
+    child: Child,
+    questions: ChildStdin,
+    answers: Receiver<String>,
+}
+
+/// Why there is no answer; the worker is of no more use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Silence {
+    /// It is gone.
+    #[error("the worker ended: {0}")]
+    Ended(String),
+    /// It is at it for longer than it may be.
+    #[error("no answer within {} s", .0.as_secs())]
+    Slow(Duration),
+}
+
+/// This program, to be started again with the words it was started with, and more of them.
+pub(super) fn this_program<S: AsRef<OsStr>>(more: impl IntoIterator<Item = S>) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("this program's own file is not known")?);
+    command.args(std::env::args_os().skip(1)).args(more);
+    Ok(command)
+}
+
+impl Worker {
+    /// Starts a process; its standard error is the caller's choice.
+    pub(super) fn start(command: &mut Command) -> anyhow::Result<Worker> {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.context("a worker could not be started")?;
+        let (questions, answers) = (child.stdin.take(), child.stdout.take());
+        let (Some(questions), Some(output)) = (questions, answers) else {
+            anyhow::bail!("a worker has no standard input or output");
+        };
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            // It ends with the process, or when nobody listens any more.
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Ok(Worker { child, questions, answers })
+    }
+
+    /// The line that answers a line.
+    pub(super) fn ask(&mut self, question: &str, limit: Duration) -> Result<String, Silence> {
+        // Where it cannot be written the process is gone, which reading finds too.
+        let _ = writeln!(self.questions, "{question}").and_then(|()| self.questions.flush());
+        self.answers.recv_timeout(limit).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Silence::Slow(limit),
+            RecvTimeoutError::Disconnected => Silence::Ended(match self.child.wait() {
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            }),
+        })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // One that hangs, in the library or on the GPU, does not end when its input does.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How numbered questions are put to workers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Isolation {
+    /// Workers at the same time.
+    pub(super) workers: usize,
+    /// Questions to one process before another takes its place.
+    pub(super) each: u64,
+    /// Longest time for one answer.
+    pub(super) limit: Duration,
+}
+
+/// What came of one question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Its number.
+    pub(super) number: u64,
+    /// The answer, or why there is none: of a process that was asked nothing before, if the first one failed.
+    pub(super) answer: Result<String, String>,
+    /// What came of it in a process that had been asked others before, where that made a process of its own necessary.
+    pub(super) beside: Option<Beside>,
+}
+
+/// A question that failed after others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Beside {
+    /// The answer, or why there was none.
+    pub(super) answer: String,
+    /// What the process had been asked before, in this order.
+    pub(super) before: Vec<u64>,
+}
+
+impl Isolation {
+    /// Asks every number of a range. An answer that `is_bad`, or none, makes the process be replaced, and the question be asked
+    /// again of a new one; so a verdict that comes of what another question left behind is not the verdict.
+    ///
+    /// # Errors
+    ///
+    /// A worker that cannot be started.
+    pub(super) fn ask(
+        &self,
+        numbers: std::ops::Range<u64>,
+        start: impl Fn() -> anyhow::Result<Worker> + Sync,
+        is_bad: impl Fn(&str) -> bool + Sync,
+        mut take: impl FnMut(Told),
+    ) -> anyhow::Result<()> {
+        let next = AtomicU64::new(numbers.start);
+        let each = self.each.max(1);
+        let (start, is_bad) = (&start, &is_bad);
+        std::thread::scope(|scope| {
+            let (sender, answers) = channel();
+            let threads: Vec<_> = (0..self.workers.max(1))
+                .map(|_| {
+                    let (sender, next, end) = (sender.clone(), &next, numbers.end);
+                    scope.spawn(move || {
+                        loop {
+                            let first = next.fetch_add(each, Ordering::Relaxed);
+                            if first >= end {
+                                return Ok(());
+                            }
+                            self.chunk(first..end.min(first + each), start, is_bad, &sender)?;
+                        }
+                    })
+                })
+                .collect();
+            drop(sender);
+            answers.into_iter().for_each(&mut take);
+            threads.into_iter().try_for_each(|t| t.join().expect("a thread that only waits does not panic"))
+        })
+    }
+
+    /// Asks some numbers in a row, of one process if all goes well.
+    fn chunk(
+        &self,
+        numbers: std::ops::Range<u64>,
+        start: impl Fn() -> anyhow::Result<Worker>,
+        is_bad: impl Fn(&str) -> bool,
+        sender: &Sender<Told>,
+    ) -> anyhow::Result<()> {
+        let mut worker: Option<Worker> = None;
+        let mut before: Vec<u64> = Vec::new();
+        for number in numbers {
+            let mut beside = None;
+            let answer = loop {
+                let asked = match &mut worker {
+                    Some(worker) => worker,
+                    none => none.insert(start()?),
+                };
+                let answer = asked.ask(&number.to_string(), self.limit).map_err(|silence| silence.to_string());
+                if answer.as_deref().is_ok_and(&is_bad) || answer.is_err() {
+                    worker = None;
+                    let before = std::mem::take(&mut before);
+                    if !before.is_empty() {
+                        beside = Some(Beside { answer: answer.unwrap_or_else(|why| why), before });
+                        continue;
+                    }
+                }
+                break answer;
+            };
+            if worker.is_some() {
+                before.push(number);
+            }
+            // Nobody listens only when the command is at its end.
+            let _ = sender.send(Told { number, answer, beside });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A worker that answers each number as a line of `case` says, counting what it was asked in `n`.
+    fn scripted(cases: &str) -> anyhow::Result<Worker> {
+        let script = format!("n=0; while read x; do n=$((n+1)); case $x in {cases} *) echo right;; esac; done");
+        Worker::start(Command::new("sh").arg("-c").arg(script))
+    }
+
+    fn told(isolation: Isolation, numbers: std::ops::Range<u64>, cases: &str) -> Vec<Told> {
+        let mut list = Vec::new();
+        let done = isolation.ask(numbers, || scripted(cases), |answer| answer.starts_with("failed"), |t| list.push(t));
+        done.expect("every machine has a shell");
+        list.sort_by_key(|t| t.number);
+        list
+    }
+
+    fn right(number: u64) -> Told {
+        Told { number, answer: Ok("right".to_owned()), beside: None }
+    }
+
+    /// What an abort inside cuDNN looks like from outside: the process is gone before it has answered.
+    #[test]
+    fn a_worker_that_dies_has_answered_that() {
+        let mut dying = Worker::start(&mut Command::new("true")).expect("every machine has it");
+        let silence = dying.ask("1", SOON).expect_err("it says nothing");
+        assert!(matches!(&silence, Silence::Ended(status) if status.contains('0')), "{silence}");
+        let mut killed = scripted("1) kill -9 $$;;").expect("every machine has a shell");
+        assert_eq!(killed.ask("2", SOON), Ok("right".to_owned()));
+        let silence = killed.ask("1", SOON).expect_err("it says nothing");
+        assert!(silence.to_string().contains("signal: 9"), "{silence}");
+    }
+
+    #[test]
+    fn one_that_hangs_is_given_up() {
+        let mut hanging = scripted("1) sleep 60;;").expect("every machine has a shell");
+        let limit = Duration::from_millis(300);
+        assert_eq!(hanging.ask("1", limit), Err(Silence::Slow(limit)));
+    }
+
+    #[test]
+    fn what_kills_its_worker_is_named_and_the_others_are_judged() {
+        let isolation = Isolation { workers: 3, each: 4, limit: SOON };
+        let list = told(isolation, 10..21, "15) kill -9 $$;;");
+        assert_eq!(list.iter().map(|t| t.number).collect::<Vec<_>>(), (10..21).collect::<Vec<_>>());
+        let dead = &list[5];
+        assert!(dead.answer.as_ref().is_err_and(|why| why.contains("signal: 9")), "{dead:?}");
+        assert_eq!(dead.beside.as_ref().map(|b| &b.before[..]), Some(&[14][..]));
+        list.iter().filter(|t| t.number != 15).for_each(|t| assert_eq!(*t, right(t.number)));
+    }
+
+    /// A launch that faults leaves a process in which every later one fails.
+    #[test]
+    fn what_fails_because_of_another_is_right_by_itself() {
+        let isolation = Isolation { workers: 1, each: 10, limit: SOON };
+        // 3 spoils the process without a word; 5 fails always.
+        let list = told(
+            isolation,
+            0..8,
+            "3) bad=1; echo right;; 4) test $bad && echo failed || echo right;; 5) echo failed 5;;",
+        );
+        let beside = |answer: &str, before: &[u64]| Some(Beside { answer: answer.to_owned(), before: before.to_vec() });
+        assert_eq!(list[4], Told { beside: beside("failed", &[0, 1, 2, 3]), ..right(4) });
+        assert_eq!(list[5], Told { number: 5, answer: Ok("failed 5".to_owned()), beside: beside("failed 5", &[4]) });
+        for n in [0, 1, 2, 3, 6, 7] {
+            assert_eq!(list[n as usize], right(n));
+        }
+    }
+
+    #[test]
+    fn a_worker_that_cannot_be_started_is_an_error() {
+        let isolation = Isolation { workers: 2, each: 1, limit: SOON };
+        let start = || Worker::start(&mut Command::new("/nonexistent/worker"));
+        let error = isolation.ask(0..3, start, |_| false, |_| ()).expect_err("it is not there");
+        assert!(format!("{error:#}").contains("a worker could not be started"), "{error:#}");
+    }
+}
