@@ -5,8 +5,11 @@
 use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
-use qkvault_graph::{Attention, Band, CudnnVersion, DType, Policy, Refusal, Role, Target, Tensor, Valid, validate};
-use qkvault_probe::{Answer, BuildPolicy, Compiler, Failure, Plan, PlanError, Planner};
+use qkvault_graph::{
+    Attention, Band, CudnnVersion, DType, Policy, QuirkSet, Refusal, Role, Target, Tensor, Valid, text, validate,
+};
+use qkvault_probe::rules::{Near, Request, nearest};
+use qkvault_probe::{Answer, BuildPolicy, Compiler, Confirmation, Failure, Plan, PlanError, Planner};
 use qkvault_tests::cudnn::{compiler, target};
 
 /// Compiler, target and a folder for a vault, where the requirement is met.
@@ -210,4 +213,55 @@ fn one_plan_serves_packed_buffers_of_every_capacity_and_each_is_told_its_own_rea
     let large = bench.ask(&planner, &packed(1000), BuildPolicy::LoadOnly).unwrap();
     assert_eq!(small.key, large.key);
     assert_eq!((reach(&small), reach(&large)), (100 * 8 * 64 * 2, 1000 * 8 * 64 * 2));
+}
+
+/// A quirk of lowering and one of the rules: refused, then compiled under their names, as plans that nobody else is given.
+#[test]
+fn a_quirk_that_is_allowed_by_name_is_compiled_under_a_key_of_its_own() {
+    let Some(bench) = Bench::new() else { return };
+    for (code, given) in [
+        ("backward.sink-philox", "pass: backward\nq: bf16 [1,2,128,64]\nsink: yes\nd_sink: yes\ndropout: philox 0.1"),
+        ("band.rows-without-keys", "q: bf16 [1,2,256,64]\nk: [1,2,128,64]\nmask: causal bottom-right"),
+    ] {
+        let attention = validate(text::parse(given).unwrap()).unwrap();
+        let strict = bench.planner();
+        let refused = bench.ask(&strict, &attention, BuildPolicy::BuildIfMissing).unwrap();
+        assert!(refused.key.is_none() && refusal(refused).has(code));
+        let bold = bench.planner().allowing(QuirkSet::of([code]).unwrap());
+        let built = bench.ask(&bold, &attention, BuildPolicy::BuildIfMissing).unwrap();
+        let key = built.key;
+        assert_eq!(Some(plan(built).facts.key), key);
+        // The name in the policy does the same, and finds the same plan.
+        let policy = Policy { allowed: QuirkSet::of([code]).unwrap(), ..Policy::default() };
+        let named = strict.plan(&attention, &bench.target, &policy, BuildPolicy::LoadOnly).unwrap();
+        assert_eq!((named.key, named.outcome.is_ok()), (key, true));
+        // Who does not name it is refused as before, though a plan is there now.
+        assert!(refusal(bench.ask(&bench.planner(), &attention, BuildPolicy::LoadOnly).unwrap()).has(code));
+        let entry = bench.vault().get(&Key(*key.unwrap().bytes()));
+        assert!(matches!(entry, Lookup::Hit(_)), "it is in the vault under the key that was told");
+    }
+    let plain = bench.planner().allowing(QuirkSet::of(["backward.sink-philox"]).unwrap());
+    let (plain, usual) = (
+        bench.ask(&plain, &sound(), BuildPolicy::BuildIfMissing).unwrap(),
+        bench.ask(&bench.planner(), &sound(), BuildPolicy::BuildIfMissing).unwrap(),
+    );
+    assert_eq!((plain.key, usual.source), (usual.key, Source::Disk), "what has no quirk keeps its key");
+}
+
+#[test]
+fn d3_what_is_nearest_is_confirmed_by_the_library_itself() {
+    let Some(bench) = Bench::new() else { return };
+    let (planner, odd) = (bench.planner(), refused());
+    let versions = [CudnnVersion::v9(19, 0)];
+    let near = nearest(&Request::new(&odd, &bench.target), &versions);
+    let confirmed = planner.confirm(&near[0], &Policy::default()).unwrap();
+    assert!(matches!(confirmed, Confirmation::Supported(_)), "{}: {confirmed:?}", near[0].change);
+    assert_eq!(planner.vault().stats().builds, 1);
+    // What the library does not take is told, and so is what another library would have to say.
+    let same = |target: Target| Near { change: "nothing".into(), attention: odd.clone(), target };
+    let none = planner.confirm(&same(bench.target.clone()), &Policy::default()).unwrap();
+    assert!(matches!(none, Confirmation::Refused(_)), "{none:?}");
+    let other = Target { cudnn: versions[0], ..bench.target.clone() };
+    let other = planner.confirm(&same(other), &Policy::default()).unwrap();
+    assert!(matches!(other, Confirmation::OtherLibrary), "{other:?}");
 }

@@ -105,8 +105,8 @@ impl Valid {
 /// The key of the plan that compiling this op graph for this target under this policy gives.
 #[must_use]
 pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
-    // The rules that were followed are visible in the op graph.
-    let Policy { form, heuristics, workspace_limit, without: _ } = policy;
+    // The rules that were followed and the quirks that were allowed are visible in the op graph.
+    let Policy { form, heuristics, workspace_limit, without: _, allowed: _ } = policy;
     // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy.
     let form = match form.resolve() {
         Form::Auto | Form::Expanded => 1_u8,
@@ -118,10 +118,11 @@ pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
         Heuristics::Fallback => 3,
     };
     let policy = (form, heuristics, workspace_limit);
-    PlanKey(hash(
-        "qkvault 2026-11 plan",
-        &codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), policy)),
-    ))
+    let mut bytes = codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), policy));
+    if !graph.despite.is_empty() {
+        bytes.extend(codec::encode(&Vec::from(graph.despite)));
+    }
+    PlanKey(hash("qkvault 2026-11 plan", &bytes))
 }
 
 #[cfg(test)]

@@ -57,7 +57,8 @@ pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, GraphKey, KEY_FORMAT, PlanKey, plan_key};
 pub use lower::{
-    BadRule, FUSED_OPS, Form, Gain, Heuristics, Policy, RULES, Rule, RuleRow, RuleSet, WIDE_OFFSETS, lower, refusals,
+    BadQuirk, BadRule, FUSED_OPS, Form, Gain, Heuristics, Policy, QUIRKS, QuirkSet, RULES, Rule, RuleRow, RuleSet,
+    WIDE_OFFSETS, lower, refusals,
 };
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};

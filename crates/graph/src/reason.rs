@@ -76,6 +76,13 @@ impl Refusal {
         (!reasons.is_empty()).then_some(Refusal { reasons })
     }
 
+    /// Both refusals' reasons.
+    #[must_use]
+    pub fn and(mut self, more: Refusal) -> Refusal {
+        self.reasons.extend(more.reasons);
+        self
+    }
+
     /// The reasons, at least one.
     #[must_use]
     pub fn reasons(&self) -> &[Reason] {

@@ -10,6 +10,7 @@
 //! Launching does none of this: see `qkvault-exec`.
 
 mod compile;
+mod confirm;
 mod convert;
 mod deep;
 mod kernels;
@@ -21,6 +22,7 @@ mod words;
 mod write;
 
 pub use compile::{Compiled, Compiler, Failure};
+pub use confirm::Confirmation;
 pub use convert::{library_set, library_version};
 pub use deep::{Deep, Difference};
 pub use kernels::{DYNAMIC_SHAPES, DynamicShapes, KernelCache};

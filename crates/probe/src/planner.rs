@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, StoreError, Vault};
-use qkvault_graph::{GraphKey, OpGraph, PlanKey, Policy, Refusal, Target, Valid, codec, lower, plan_key};
+use qkvault_graph::{GraphKey, OpGraph, PlanKey, Policy, QuirkSet, Refusal, Target, Valid, codec, plan_key};
 
 use crate::compile::{Compiler, Failure};
 use crate::deep::Origin;
@@ -28,7 +28,7 @@ pub enum BuildPolicy {
 pub struct Planner {
     vault: Vault,
     compiler: Option<Compiler>,
-    allowed: Arc<[String]>,
+    allowed: QuirkSet,
 }
 
 /// A plan or a refusal, with where it came from.
@@ -91,13 +91,14 @@ impl Planner {
     /// A planner over a vault; without a compiler it only looks up.
     #[must_use]
     pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
-        Planner { vault, compiler, allowed: Arc::default() }
+        Planner { vault, compiler, allowed: QuirkSet::NONE }
     }
 
-    /// Takes what the library is known to compute wrongly, by the codes of the [rules](crate::rules) that would refuse it.
+    /// Takes what the library is known to compute wrongly, beside what a request's own policy allows. A plan that is made in
+    /// spite of a quirk has a key of its own; everything else keeps its key.
     #[must_use]
-    pub fn allowing(self, codes: impl IntoIterator<Item = String>) -> Planner {
-        Planner { allowed: codes.into_iter().collect(), ..self }
+    pub fn allowing(self, quirks: QuirkSet) -> Planner {
+        Planner { allowed: quirks, ..self }
     }
 
     /// The vault.
@@ -129,10 +130,8 @@ impl Planner {
         let started = Instant::now();
         let graph_key = attention.key();
         let what = attention.to_string();
-        // What the library would compute wrongly, and what it cannot be asked for, is not put to it: no plan of it is wanted.
-        let lowered = lower(attention, target, policy)
-            .and_then(|graph| Refusal::of(rules::standing(attention, target, &self.allowed)).map_or(Ok(graph), Err));
-        let graph = match lowered {
+        let policy = &Policy { allowed: policy.allowed.with(self.allowed), ..*policy };
+        let graph = match rules::lowered(attention, target, policy) {
             Ok(graph) => graph,
             Err(refusal) => {
                 // What lowering and rules refuse costs microseconds to refuse again: it is not stored.

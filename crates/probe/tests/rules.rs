@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Layer, LibrarySet, Policy, Profile, Target, Valid, lower, text, validate,
+    Attention, CudnnVersion, DType, Layer, LibrarySet, Policy, Profile, QUIRKS, QuirkSet, Target, Valid, lower, text,
+    validate,
 };
-use qkvault_probe::rules::{Kind, RULES, Request, Rule, check};
+use qkvault_probe::rules::{CODES, Code, Kind, RULES, Request, Rule, check, lowered};
 
 fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().copied().flatten()
@@ -147,17 +148,43 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,256,64]\nscore: tensor @s: f32[1, 8, 1, 1]; score * @s", "l40s", "9.19"),
     ),
     (
-        "queries.one-with-documents",
+        "backward.query-tensor",
         (
-            "q: bf16 [2,8,1,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
-            "h200",
+            "pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,1,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score * @t",
+            "a100",
             "9.27",
         ),
+        // Declared with all keys.
         (
-            "q: bf16 [2,8,2,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 2, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
-            "h200",
+            "pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,64,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score * @t",
+            "a100",
             "9.27",
         ),
+    ),
+    (
+        "backward.query-tensor",
+        ("pass: backward\nq: bf16 [1,8,64,64]\nk: [1,8,1,64]\ndropout: mask 0.1", "rtx-pro-6000", "9.19"),
+        ("pass: backward\nq: bf16 [1,8,64,64]\nk: [1,8,2,64]\ndropout: mask 0.1", "rtx-pro-6000", "9.19"),
+    ),
+    (
+        "backward.query-tensor",
+        ("pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,1,64]\ndropout: mask 0.1", "l40s", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,1,64]\ndropout: mask 0.1", "l40s", "9.27"),
+    ),
+    (
+        "backward.one-query-philox",
+        ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,64,64]\ndropout: philox 0.1", "b200", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,64,64]\ndropout: philox 0.1", "b200", "9.19"),
+    ),
+    (
+        "backward.one-query-philox",
+        ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,64,64]\ndropout: philox 0.1", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,64,64]\ndropout: mask 0.1", "b200", "9.27"),
+    ),
+    (
+        "hidden.backward-latent-one-query",
+        ("pass: backward\nq: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,1,192]\nk: [2,8,64,192]\nv: [2,8,64,128]", "b200", "9.19"),
     ),
     (
         "backward.packed-consumer-old",
@@ -225,6 +252,214 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [1,8,512,64]\ndeterministic: yes", "h200", "9.27"),
     ),
 ];
+
+/// The same for what lowering knows: forms and storage that a version or a GPU does not take, quirks, and what is not built.
+const LIMITS: &[(&str, Given, Given)] = &[
+    (
+        "outputs.combination",
+        ("q: bf16 [1,8,512,64]\noutputs: stats max", "h200", "9.20"),
+        ("q: bf16 [1,8,512,64]\noutputs: stats max", "h200", "9.21"),
+    ),
+    (
+        "outputs.combination",
+        ("q: bf16 [1,8,512,64]\noutputs: max", "h200", "9.19"),
+        ("q: bf16 [1,8,512,64]\noutputs: max sum_exp", "h200", "9.19"),
+    ),
+    (
+        "storage.paged-old",
+        ("q: bf16 [2,8,1,64]\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.4"),
+        ("q: bf16 [2,8,1,64]\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.5"),
+    ),
+    (
+        "storage.paged-hidden",
+        ("q: bf16 [2,8,1,136]\nk: [2,8,128,136] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.0"),
+        ("q: bf16 [2,8,1,128]\nk: [2,8,128,128] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.0"),
+    ),
+    (
+        "storage.paged-hidden",
+        ("q: bf16 [2,8,1,136]\nk: [2,8,128,136] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.0"),
+        ("q: bf16 [2,8,1,136]\nk: [2,8,128,136] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.1"),
+    ),
+    (
+        "storage.paged-packed",
+        ("q: bf16 [2,8,8,64] packed tokens 9\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.6"),
+        ("q: bf16 [2,8,8,64] packed tokens 9\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.7"),
+    ),
+    (
+        "storage.packed-sm",
+        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "l40s", "9.18.0"),
+        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "l40s", "9.18.1"),
+    ),
+    (
+        "storage.packed-sm",
+        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "a100", "9.14"),
+        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.14"),
+    ),
+    (
+        "storage.packed-heads",
+        (
+            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence",
+            "h200",
+            "9.5",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence",
+            "h200",
+            "9.6",
+        ),
+    ),
+    (
+        "storage.packed-sink",
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\nsink: yes", "h200", "9.25"),
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\nsink: yes", "h200", "9.26"),
+    ),
+    (
+        "storage.packed-stats",
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "a100", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.19"),
+    ),
+    (
+        "storage.packed-deterministic",
+        (
+            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+            "a100",
+            "9.19",
+        ),
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "a100", "9.19"),
+    ),
+    (
+        "storage.packed-one-query-stats",
+        (
+            "q: bf16 [2,4,1,64] packed tokens 2\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "h200",
+            "9.26",
+        ),
+        (
+            "q: bf16 [2,4,1,64] packed tokens 2\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "h200",
+            "9.25",
+        ),
+    ),
+    (
+        "storage.packed-one-query-stats",
+        (
+            "q: bf16 [2,4,1,64] packed tokens 2\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "h200",
+            "9.27",
+        ),
+        (
+            "q: bf16 [2,4,2,64] packed tokens 4\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "h200",
+            "9.27",
+        ),
+    ),
+    (
+        "storage.paged-one-query-sink",
+        ("q: bf16 [2,8,1,64]\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence\nsink: yes", "h200", "9.19"),
+        ("q: bf16 [2,8,2,64]\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence\nsink: yes", "h200", "9.19"),
+    ),
+    (
+        "storage.paged-tile",
+        ("q: bf16 [2,8,2,64]\nk: [2,8,192,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.19"),
+        ("q: bf16 [2,8,2,64]\nk: [2,8,256,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.19"),
+    ),
+    (
+        "storage.paged-tile",
+        ("q: bf16 [2,8,2,64]\nk: [2,8,192,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.19"),
+        ("q: bf16 [2,8,1,64]\nk: [2,8,192,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.19"),
+    ),
+    (
+        "backward.tensor-gradient",
+        ("pass: backward\nq: bf16 [1,8,128,64]\nscore: tensor @t: bf16[1, 8, 1, 128] grad; score + @t", "h200", "9.19"),
+        (
+            "pass: backward\nq: bf16 [1,8,128,64]\nscore: tensor @t: bf16[1, 1, 128, 128] grad; score + @t",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "backward.sink-philox",
+        ("pass: backward\nq: bf16 [1,8,128,64]\nsink: yes\nd_sink: yes\ndropout: philox 0.1", "h200", "9.19"),
+        ("pass: backward\nq: bf16 [1,8,128,64]\nsink: yes\nd_sink: yes\ndropout: mask 0.1", "h200", "9.19"),
+    ),
+    (
+        "score.one-query-narrow",
+        ("q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore: tensor @t: bf16[3, 1, 1, 1]; score + @t", "h200", "9.19"),
+        ("q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore: tensor @t: f32[3, 1, 1, 1]; score + @t", "h200", "9.19"),
+    ),
+    (
+        "backward.single-row",
+        ("pass: backward\nq: f16 [1,1,1,64]\nk: [1,1,127,64]", "a100", "9.26"),
+        ("pass: backward\nq: f16 [1,1,1,64]\nk: [1,1,127,64]", "a100", "9.25.1"),
+    ),
+    (
+        "backward.single-row",
+        ("pass: backward\nq: f16 [1,1,1,128]\nk: [1,1,127,128]", "h200", "9.27"),
+        ("pass: backward\nq: f16 [1,1,1,136]\nk: [1,1,127,136]", "h200", "9.27"),
+    ),
+    (
+        "backward.length-tail",
+        ("pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore: score * score", "h200", "9.19"),
+        ("pass: backward\nq: f16 [1,2,256,64]\nlengths: per-sequence\nscore: score * score", "h200", "9.19"),
+    ),
+    ("not-built.block-mask", ("q: bf16 [1,8,512,64]\nblock_mask: yes", "h200", "9.27"), (PLAIN, "h200", "9.27")),
+    (
+        "not-built.outputs",
+        ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: max sum_exp", "h200", "9.27"),
+        ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: stats", "h200", "9.27"),
+    ),
+    (
+        "not-built.padded-rows",
+        ("q: bf16 [1,8,512,64]\nlengths: per-sequence\npadded_rows: zero", "h200", "9.27"),
+        ("q: bf16 [1,8,512,64]\nlengths: per-sequence", "h200", "9.27"),
+    ),
+    (
+        "not-built.fp8",
+        ("q: e4m3 [1,8,512,64]\nk: [1,8,512,64]\no: bf16 [1,8,512,64]\nfp8: current", "b200", "9.27"),
+        (PLAIN, "b200", "9.27"),
+    ),
+];
+
+/// What only a compiled plan, a budget or a policy decides: each has a test of its own beside it.
+const ELSEWHERE: [&str; 5] = ["form.fused", "workspace.limit", "workspace.quadratic", "memory.budget", "engine.wrong"];
+
+#[test]
+fn what_lowering_refuses_begins_and_ends_where_it_is_said_to() {
+    for (code, inside, outside) in LIMITS {
+        for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
+            let reasons = check(&Request::new(&attention(given), &target(gpu, version))).reasons;
+            let found = reasons.iter().any(|r| r.code == *code);
+            assert_eq!(found, fires, "{code} for {given} on {gpu} under {version}: {reasons:?}");
+        }
+    }
+    let tested: BTreeSet<&str> = LIMITS.iter().map(|(code, ..)| *code).chain(ELSEWHERE).collect();
+    let by_lowering = |c: &&Code| matches!(c.layer, Layer::Rule | Layer::Quirk | Layer::NotBuilt);
+    let known: BTreeSet<&str> = CODES.iter().filter(by_lowering).map(|c| c.code).collect();
+    assert_eq!(known, tested, "a code of lowering without bounds, or bounds without a code");
+}
+
+#[test]
+fn every_quirk_can_be_allowed_and_nothing_else_can() {
+    let quirks: BTreeSet<&str> = CODES.iter().filter(|c| c.layer == Layer::Quirk).map(|c| c.code).collect();
+    let wrong: BTreeSet<&str> = rules().filter(|r| r.kind == Kind::Wrong).map(|r| r.code).collect();
+    assert_eq!(QUIRKS.into_iter().collect::<BTreeSet<_>>(), &quirks | &wrong);
+    for (code, (given, gpu, version), _) in LIMITS.iter().chain(BOUNDS).filter(|(code, ..)| QUIRKS.contains(code)) {
+        let (a, target) = (attention(given), target(gpu, version));
+        let policy = Policy { allowed: QuirkSet::known([*code]), ..Policy::default() };
+        let by_policy = check(&Request::new(&a, &target).with_policy(policy));
+        let codes = [*code];
+        let by_request = check(&Request::new(&a, &target).allowing(&codes));
+        assert_eq!(by_policy, by_request);
+        assert!(by_policy.allowed.iter().all(|r| r.code == *code) && !by_policy.allowed.is_empty(), "{code}");
+        assert!(by_policy.reasons.iter().all(|r| r.code != *code), "{code}");
+        // What is put to the library then says what it is in spite of; without the name it is not put to it.
+        assert!(lowered(&a, &target, &Policy::default()).expect_err(code).has(code));
+        if by_policy.supported() {
+            let graph = lowered(&a, &target, &policy).expect(code);
+            assert_eq!(graph.despite, policy.allowed, "{code}");
+        }
+    }
+}
 
 #[test]
 fn p11_p24_every_rule_fires_inside_its_bounds_and_not_outside() {

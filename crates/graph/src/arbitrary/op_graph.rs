@@ -82,5 +82,5 @@ fn op() -> impl Strategy<Value = Op> {
 /// Random op graphs, nearly all of them broken.
 pub fn op_graph() -> impl Strategy<Value = OpGraph> {
     (prop::collection::vec(tensor(), 0..IDS as usize + 2), prop::collection::vec(op(), 0..8))
-        .prop_map(|(tensors, ops)| OpGraph { tensors, ops, avoid: Vec::new() })
+        .prop_map(|(tensors, ops)| OpGraph { tensors, ops, ..OpGraph::default() })
 }

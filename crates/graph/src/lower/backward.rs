@@ -24,7 +24,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
         None => None,
         Some(score) => Some(vjp(score).ok()?),
     };
-    let mut g = Builder::new(without);
+    let mut g = Builder::new(target.cudnn, without);
     let (s_q, s_kv) = a.seq();
     let [b, h_q] = [a.batch(), a.q.heads()];
     let rows = [b, h_q, s_q, 1];

@@ -4,19 +4,30 @@ use std::collections::BTreeMap;
 
 use super::rules::{Rule, RuleSet};
 use crate::op::{Constant, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
-use crate::{DType, Order, Role, Tensor};
+use crate::{CudnnVersion, DType, Order, Role, Tensor};
 
 /// An op graph being written.
 pub(super) struct Builder {
     graph: OpGraph,
     known: BTreeMap<Role, TensorId>,
     without: RuleSet,
+    cudnn: CudnnVersion,
 }
 
 impl Builder {
-    /// An empty graph, to be written without some rules.
-    pub(super) fn new(without: RuleSet) -> Builder {
-        Builder { graph: OpGraph::default(), known: BTreeMap::new(), without }
+    /// An empty graph for a version, to be written without some rules.
+    pub(super) fn new(cudnn: CudnnVersion, without: RuleSet) -> Builder {
+        Builder { graph: OpGraph::default(), known: BTreeMap::new(), without, cudnn }
+    }
+
+    /// The version that it is written for.
+    pub(super) const fn cudnn(&self) -> CudnnVersion {
+        self.cudnn
+    }
+
+    /// Whether a tensor of memory has one number for all keys, declared with a stride of zero.
+    pub(super) fn stands_still(&self, id: TensorId) -> bool {
+        !self.is_virtual(id) && self.graph.tensor(id).strides[3] == 0
     }
 
     /// Whether a rule holds.

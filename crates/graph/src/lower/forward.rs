@@ -8,11 +8,11 @@ use super::rules::{Rule, RuleSet};
 use super::score::Context;
 use super::{Form, limits, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
-use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Tensor, Valid};
+use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Target, Tensor, Valid};
 
-pub(super) fn lower(attention: &Valid, form: Form, without: RuleSet) -> OpGraph {
+pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: RuleSet) -> OpGraph {
     let a = attention.get();
-    let mut g = Builder::new(without);
+    let mut g = Builder::new(target.cudnn, without);
     let (s_q, s_kv) = a.seq();
     let score_dims = [a.batch(), a.q.heads(), s_q, s_kv];
 

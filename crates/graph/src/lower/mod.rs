@@ -9,6 +9,7 @@ mod forward;
 mod limits;
 mod mask;
 mod paged;
+mod quirks;
 mod ragged;
 pub(crate) mod rules;
 mod score;
@@ -19,6 +20,7 @@ mod tails;
 
 use serde::{Deserialize, Serialize};
 
+pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 pub use ragged::WIDE_OFFSETS;
 pub use rules::{BadRule, Gain, RULES, Rule, RuleRow, RuleSet};
 
@@ -42,6 +44,8 @@ pub struct Policy {
     pub workspace_limit: Option<u64>,
     /// Rules of lowering that are not followed, for comparing forms: what is written then may be slower, refused or wrong.
     pub without: RuleSet,
+    /// Quirks that are taken although cuDNN computes them wrongly: for those who know better.
+    pub allowed: QuirkSet,
 }
 
 /// Lengths of queries and of keys, as operands.
@@ -80,6 +84,7 @@ impl Default for Policy {
             heuristics: Heuristics::AThenFallback,
             workspace_limit: None,
             without: RuleSet::NONE,
+            allowed: QuirkSet::NONE,
         }
     }
 }
@@ -101,22 +106,39 @@ impl Form {
 ///
 /// # Errors
 ///
-/// What is not built yet ([`Layer::NotBuilt`]), and forms that the version does not know ([`Layer::Rule`]).
+/// What is not built yet ([`Layer::NotBuilt`]), forms that the version does not know ([`Layer::Rule`]), and what it would compute
+/// wrongly ([`Layer::Quirk`]) unless the policy allows that by its code.
 pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
-    let (form, reasons) = looked_over(attention, target, policy);
+    let (form, mut reasons) = looked_over(attention, target, policy);
+    let despite = allowed(&mut reasons, policy.allowed);
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
     let mut graph = backward::lower(attention, form, target, policy.without)
-        .unwrap_or_else(|| forward::lower(attention, form, policy.without));
+        .unwrap_or_else(|| forward::lower(attention, form, target, policy.without));
     ragged::width(&mut graph, target);
+    graph.despite = despite;
+    if !graph.avoid.is_empty() && policy.allowed.contains(quirks::ENGINE_WRONG) {
+        graph.avoid.clear();
+        graph.despite = despite.with(QuirkSet::known([quirks::ENGINE_WRONG]));
+    }
     Ok(graph)
+}
+
+/// Takes the quirks out of the reasons that a policy allows, and says which those were.
+fn allowed(reasons: &mut Vec<Reason>, allowed: QuirkSet) -> QuirkSet {
+    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && allowed.contains(&r.code);
+    let despite = QuirkSet::known(reasons.iter().filter(|r| is_allowed(r)).map(|r| r.code.as_ref()));
+    reasons.retain(|r| !is_allowed(r));
+    despite
 }
 
 /// Why [`lower`] would refuse, without writing a graph: what rules that are asked in microseconds need of it.
 #[must_use]
 pub fn refusals(attention: &Valid, target: &Target, policy: &Policy) -> Vec<Reason> {
-    looked_over(attention, target, policy).1
+    let mut reasons = looked_over(attention, target, policy).1;
+    allowed(&mut reasons, policy.allowed);
+    reasons
 }
 
 /// The form to write, and everything that speaks against writing it.

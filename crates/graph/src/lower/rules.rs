@@ -35,6 +35,8 @@ pub enum Rule {
     ScaledDropout,
     /// Engines that compute this graph wrongly are passed over.
     AvoidEngines,
+    /// A tensor that stands still along the keys is subtracted negated, not added.
+    SubtractNegated,
 }
 
 /// What a rule is for.
@@ -66,7 +68,7 @@ pub struct RuleRow {
 }
 
 /// Every rule, in the order of [`Rule`]. What was seen is of cuDNN 9.19 on sm_90 (an H200) unless said.
-pub const RULES: [RuleRow; 11] = [
+pub const RULES: [RuleRow; 12] = [
     RuleRow {
         rule: Rule::ComputedFirst,
         name: "computed-first",
@@ -143,6 +145,13 @@ pub const RULES: [RuleRow; 11] = [
         gain: Gain::Right,
         says: "engine 1 is passed over for one query with Philox or an expression over the key's index, or, of grouped heads, the head's",
         seen: "beyond 256 keys O is off by 0.1 to 1.5, and Philox ends in an illegal address; grouped heads have one index; engine 2 is right",
+    },
+    RuleRow {
+        rule: Rule::SubtractNegated,
+        name: "subtract-negated",
+        gain: Gain::Accepted,
+        says: "from 9.26 on, `x + t` becomes `x - (0 - t)` where t has one number for all keys of its one query",
+        seen: "refused by 9.26.0 and 9.27.0, taken by 9.25.0 and older: bias layout should be row major, stride[3] is wrong",
     },
 ];
 

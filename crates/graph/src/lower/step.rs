@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use super::builder::Builder;
 use super::rules::Rule;
-use crate::DType;
 use crate::op::{Constant, Pointwise, TensorId};
+use crate::{CudnnVersion, DType};
+
+/// From here on an addition is taken for a bias, whose keys must lie side by side (9.25.0 takes any, 9.26.0 does not).
+const BIAS_ROWS: CudnnVersion = CudnnVersion::v9(26, 0);
 
 /// What was written already, so that an expression and its derivative share their common parts.
 ///
@@ -42,6 +45,7 @@ impl Memo {
         }
         let accepted = if g.follows(Rule::ComputedFirst) { self.computed_first(g, score, step) } else { step };
         let accepted = if g.follows(Rule::LiftOperands) { self.lifted(g, score, accepted) } else { accepted };
+        let accepted = self.subtracted(g, score, accepted);
         let written = match accepted {
             Step::Float(bits) => g.constant(Constant::F32(bits)),
             Step::Int(value) => g.constant(Constant::I32(value)),
@@ -88,15 +92,32 @@ impl Memo {
         }
     }
 
-    /// `x` as a computed tensor: the index of the query less itself, plus `x`.
-    fn lift(&mut self, g: &mut Builder, score: TensorId, x: TensorId) -> TensorId {
-        let index = self.write(g, score, Step::Index(2));
-        let mut zero = self.write(g, score, Step::Binary(Pointwise::Sub, index, index, DType::I32, DType::I32));
-        let out = if g.dtype(x) == DType::I32 { DType::I32 } else { DType::F32 };
-        if out == DType::F32 {
-            zero = self.write(g, score, Step::Unary(Pointwise::Identity, zero, DType::F32));
+    /// The same result with a second operand that stands still along the keys subtracted negated, where it would be added.
+    fn subtracted(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
+        match step {
+            Step::Binary(Pointwise::Add, x, b, compute, out)
+                if g.cudnn() >= BIAS_ROWS && g.follows(Rule::SubtractNegated) && g.stands_still(b) =>
+            {
+                let zero = self.zero(g, score, out);
+                let negated = self.write(g, score, Step::Binary(Pointwise::Sub, zero, b, compute, out));
+                Step::Binary(Pointwise::Sub, x, negated, compute, out)
+            }
+            step => step,
         }
+    }
+
+    /// `x` as a computed tensor: a computed zero, plus `x`.
+    fn lift(&mut self, g: &mut Builder, score: TensorId, x: TensorId) -> TensorId {
+        let out = if g.dtype(x) == DType::I32 { DType::I32 } else { DType::F32 };
+        let zero = self.zero(g, score, out);
         self.write(g, score, Step::Binary(Pointwise::Add, zero, x, out, out))
+    }
+
+    /// Zero as a computed tensor, i32 or f32: the index of the query less itself.
+    fn zero(&mut self, g: &mut Builder, score: TensorId, out: DType) -> TensorId {
+        let index = self.write(g, score, Step::Index(2));
+        let zero = self.write(g, score, Step::Binary(Pointwise::Sub, index, index, DType::I32, DType::I32));
+        if out == DType::I32 { zero } else { self.write(g, score, Step::Unary(Pointwise::Identity, zero, out)) }
     }
 }
 

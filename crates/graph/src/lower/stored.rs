@@ -35,7 +35,7 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
     let any_packed = [a.q, a.k, a.v, a.o].into_iter().any(|t| packed(t.storage));
     let paged = matches!(a.k.storage, Storage::Paged { .. });
     if paged {
-        rules.from(since::PAGED, "storage.paged", "k.storage", "paged keys and values", "gather the pages first");
+        rules.from(since::PAGED, "storage.paged-old", "k.storage", "paged keys and values", "gather the pages first");
         let wide = a.q.hidden().max(a.v.hidden()) > 128;
         if wide {
             let fix = "gather the pages first";

@@ -143,8 +143,7 @@ mod tests {
     #[test]
     fn p20_roles_that_would_share_an_id_do_not_stand_in_one_graph() {
         assert_eq!(Role::ScoreTensor(7).uid(), Role::ScoreTensor(1_007).uid());
-        let graph =
-            OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ops: vec![], avoid: vec![] };
+        let graph = OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ..OpGraph::default() };
         assert_eq!(check(&graph), Err(GraphFault::RoleTwice { role: Role::ScoreTensor(1_007) }));
     }
 
@@ -153,7 +152,7 @@ mod tests {
         let graph = OpGraph {
             tensors: vec![operand(Role::Q)],
             ops: vec![Op::Reshape { x: TensorId(7), y: TensorId(8) }],
-            avoid: vec![],
+            ..OpGraph::default()
         };
         assert!(check(&graph).is_err());
         assert!(graph.to_string().ends_with("%8? = reshape %7?\n"));

@@ -5,7 +5,7 @@ mod print;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DType, Role};
+use crate::{DType, QuirkSet, Role};
 
 pub use check::{GraphFault, check};
 
@@ -24,6 +24,9 @@ pub struct OpGraph {
     /// Engines of cuDNN, by number, that are known to compute this graph wrongly and are passed over.
     #[serde(default)]
     pub avoid: Vec<i64>,
+    /// Quirks that apply and that the policy allows: cuDNN computes this graph wrongly, and it is wanted all the same.
+    #[serde(default)]
+    pub despite: QuirkSet,
 }
 
 /// One tensor of an op graph.

@@ -188,7 +188,7 @@ fn p28_every_part_of_target_and_policy_changes_the_plan_key() {
     let (target, policy) = (target(), Policy::default());
     let graph = lower(&valid, &target, &policy).expect("dense forwards lower");
     let mut keys = BTreeSet::from([plan_key(&graph, &target, &policy)]);
-    let Policy { form: _, heuristics: _, workspace_limit: _, without: _ } = policy;
+    let Policy { form: _, heuristics: _, workspace_limit: _, without: _, allowed: _ } = policy;
     let policies = [
         Policy { form: Form::Fused, ..policy },
         Policy { heuristics: Heuristics::A, ..policy },

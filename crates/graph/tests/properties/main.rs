@@ -5,6 +5,7 @@ mod lowering;
 mod mutation;
 mod offsets;
 mod process;
+mod quirks;
 mod reading;
 mod rules;
 mod type_level;

@@ -1,7 +1,9 @@
 //! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
 
 use qkvault_graph::expr::{Grad, ScoreExpr};
-use qkvault_graph::{Attention, Band, Corner, CudnnVersion, Gradients, Lengths, Pass, Storage, Target, Valid};
+use qkvault_graph::{
+    Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Storage, Target, Valid,
+};
 
 /// A description on a target, as rules see it.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +51,17 @@ impl<'a> Facts<'a> {
         [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Packed { .. }))
     }
 
-    /// Extents of the tensors that the score expression and the predicate read.
-    pub(super) fn expression_tensors(&self) -> impl Iterator<Item = [u64; 4]> + use<'a> {
-        [&self.a.score, &self.a.mask.keep].into_iter().flatten().flat_map(|e| e.tensors().iter().map(|t| t.dims))
+    /// Extents of a tensor with a number for each query or sequence and none for the keys, as lowering declares it, if one is
+    /// read: by the score expression, by the predicate, or as the dropout mask.
+    pub(super) fn query_tensor(&self) -> Option<[u64; 4]> {
+        let expressions = [&self.a.score, &self.a.mask.keep].into_iter().flatten();
+        let tensors = expressions.flat_map(|e| e.tensors().iter().map(|t| t.dims));
+        let [b, h, s_q, s_kv] = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv].map(i64::unsigned_abs);
+        let by_mask = self.dropout() && !self.philox();
+        let mask = by_mask.then_some([b, h, s_q, s_kv]);
+        // A number per sequence is declared with all queries, or of one query with all keys.
+        let per_query = |&[b, _, q, k]: &[u64; 4]| k == 1 && (q > 1 || (b > 1 && (s_q > 1 || s_kv == 1)));
+        tensors.chain(mask).find(per_query)
     }
 
     /// Whether the gradient of a tensor of the score expression is wanted.
@@ -85,5 +95,10 @@ impl<'a> Facts<'a> {
 
     pub(super) fn dropout(&self) -> bool {
         self.a.dropout.is_some()
+    }
+
+    /// Whether dropout is drawn by the library.
+    pub(super) fn philox(&self) -> bool {
+        self.a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0)
     }
 }

@@ -8,6 +8,9 @@
 //! (`docs/results/probe.md`, `tests/goldens`), from what a card computed, and from NVIDIA's front end where that is named.
 //! What lowering refuses by itself is folded in, so that there is one answer.
 //!
+//! What is computed wrongly (a quirk) is refused until it is allowed by its code ([`Policy::allowed`](qkvault_graph::Policy),
+//! [`Request::allowing`], [`Planner::allowing`](crate::Planner::allowing)); the plan has a key of its own then.
+//!
 //! ```
 //! use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, validate};
 //! use qkvault_probe::rules::{Request, check};
@@ -30,8 +33,7 @@ mod table;
 pub use codes::{CODES, Code, page as codes_page};
 pub use facts::Facts;
 pub use memory::{Footprint, on_device};
-pub use nearest::{Near, nearest};
-pub(crate) use request::standing;
-pub use request::{Request, Verdict, check};
+pub use nearest::{Near, changes, nearest};
+pub use request::{Request, Verdict, check, lowered};
 pub use rule::{Kind, Rule, Versions};
 pub use table::RULES;

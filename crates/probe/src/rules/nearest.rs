@@ -91,12 +91,15 @@ const CHANGES: &[Change] = &[
 /// Single changes that rules accept, the smallest first; nothing where the request is accepted as it is.
 ///
 /// `versions` are the other versions of cuDNN that could be used. That the library itself accepts what is found is for
-/// [`crate::Planner::plan`] to confirm.
+/// [`crate::Planner::confirm`] to say.
 #[must_use]
 pub fn nearest(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
-    if check(request).supported() {
-        return Vec::new();
-    }
+    if check(request).supported() { Vec::new() } else { changes(request, versions) }
+}
+
+/// The same whether rules accept the request as it is or not: for what only the library refuses.
+#[must_use]
+pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
     let accepts =
         |attention: &Valid, target: &Target| check(&Request { attention, target, ..request.clone() }).supported();
     let mut list = Vec::new();

@@ -1,6 +1,6 @@
 //! The request and its verdict: the front of the rules, which can gain fields without breaking who calls it.
 
-use qkvault_graph::{Layer, Policy, Reason, Refusal, Target, Valid, refusals};
+use qkvault_graph::{Layer, OpGraph, Policy, QuirkSet, Reason, Refusal, Target, Valid, lower, refusals};
 
 use super::{Facts, Kind, RULES, Rule};
 
@@ -14,7 +14,7 @@ pub struct Request<'a> {
     pub target: &'a Target,
     /// How plans are made.
     pub policy: Policy,
-    /// Codes of quirks that are taken although the library computes them wrongly: for those who know better.
+    /// Codes of quirks that are taken although the library computes them wrongly, beside those that the policy allows.
     pub allowed: &'a [&'a str],
 }
 
@@ -67,16 +67,26 @@ impl Verdict {
     }
 }
 
-/// What speaks against a description whatever the library says: that it computes it wrongly, unless that is allowed by name, and
-/// that qkvault cannot ask for it as it is meant.
-pub(crate) fn standing(attention: &Valid, target: &Target, allowed: &[String]) -> Vec<Reason> {
+/// The op graph that is put to the library, with the quirks in it that apply and are allowed.
+///
+/// # Errors
+///
+/// What speaks against a description whatever the library says: what lowering refuses, that the library computes it wrongly,
+/// unless the policy allows that by name, and that qkvault cannot ask for it as it is meant. What is merely not supported the
+/// library says itself.
+pub fn lowered(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
+    let lowered = lower(attention, target, policy);
     let facts = Facts::of(attention, target);
-    let stands = |rule: &&Rule| match rule.kind {
-        Kind::Unsupported => false,
-        Kind::Wrong => !allowed.iter().any(|code| code == rule.code),
-        Kind::NotBuilt => true,
-    };
-    RULES.iter().copied().flatten().filter(stands).filter_map(|rule| rule.reason(&facts)).collect()
+    let stands = |rule: &&Rule| rule.kind != Kind::Unsupported;
+    let reasons = RULES.iter().copied().flatten().filter(stands).filter_map(|rule| rule.reason(&facts));
+    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && policy.allowed.contains(&r.code);
+    let (allowed, reasons): (Vec<_>, Vec<_>) = reasons.partition(is_allowed);
+    let despite = QuirkSet::known(allowed.iter().map(|r| r.code.as_ref()));
+    match (lowered, Refusal::of(reasons)) {
+        (Ok(graph), None) => Ok(OpGraph { despite: graph.despite.with(despite), ..graph }),
+        (Err(refusal), None) | (Ok(_), Some(refusal)) => Err(refusal),
+        (Err(refusal), Some(more)) => Err(refusal.and(more)),
+    }
 }
 
 /// Answers by rules alone: microseconds, no library, no GPU, nothing kept.
@@ -85,14 +95,16 @@ pub(crate) fn standing(attention: &Valid, target: &Target, allowed: &[String]) -
 /// the library's own answer is [`crate::Planner::plan`]'s.
 pub fn check(request: &Request<'_>) -> Verdict {
     let Request { attention, target, policy, allowed } = request;
-    let mut reasons = refusals(attention, target, policy);
+    // What is allowed is told too, apart from the rest.
+    let mut reasons = refusals(attention, target, &Policy { allowed: QuirkSet::NONE, ..*policy });
     reasons.extend(target.device.missing_for(target.cudnn));
     let facts = Facts::of(attention, target);
     for rule in RULES.iter().copied().flatten() {
         let known = reasons.iter().any(|r| r.code == rule.code);
         reasons.extend(rule.reason(&facts).filter(|_| !known));
     }
-    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && allowed.contains(&r.code.as_ref());
+    let named = |code: &str| allowed.contains(&code) || policy.allowed.contains(code);
+    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && named(&r.code);
     let (allowed, reasons) = reasons.into_iter().partition(is_allowed);
     Verdict { reasons, allowed }
 }

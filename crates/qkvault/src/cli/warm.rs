@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use indicatif::{ParallelProgressIterator as _, ProgressBar, ProgressStyle};
 use qkvault_cache::{Source, StoreError};
-use qkvault_graph::{Form, Policy, Refusal};
+use qkvault_graph::{Form, Policy, QuirkSet, Refusal};
 use qkvault_probe::{Answer, BuildPolicy, Compiler, PlanError, Planner};
 use rayon::prelude::*;
 use serde_json::json;
@@ -31,6 +31,9 @@ pub struct Args {
     /// Write op graphs with band-mask and softmax operations (cuDNN 9.21 on) instead of expanded ones
     #[arg(long)]
     fused_ops: bool,
+    /// Quirks to take all the same, by the codes that name them (docs/reasons.md)
+    #[arg(long, value_name = "CODE", value_delimiter = ',')]
+    allow: Vec<QuirkSet>,
 }
 
 /// What became of one job.
@@ -80,7 +83,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let target = args.target.target(&compiler)?;
     let planner = Planner::new(vault, Some(compiler));
     let form = if args.fused_ops { Form::Fused } else { Form::Auto };
-    let policy = Policy { form, workspace_limit: args.workspace_limit, ..Policy::default() };
+    let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
+    let policy = Policy { form, workspace_limit: args.workspace_limit, allowed, ..Policy::default() };
     let s = if jobs.len() == 1 { "" } else { "s" };
     out::note(&format!("{} attention{s} for {target}", jobs.len()));
     let started = Instant::now();

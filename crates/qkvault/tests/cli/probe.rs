@@ -75,6 +75,34 @@ fn s3_2_asking_the_library_leaves_its_answers_in_the_vault() {
 }
 
 #[test]
+fn d3_what_is_proposed_is_confirmed_by_the_library_on_request() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let odd = place.file("odd.txt", "q: bf16 [1,4,256,100]");
+    let (code, report) = place.json(&format!("probe --library --confirm --text {odd}"));
+    let nearest = report["refused"][0]["nearest"].as_array().unwrap();
+    fields(&nearest[0], &["change", "attention", "cudnn", "library"]);
+    assert_eq!((code, nearest[0]["library"].as_str()), (1, Some("supported")), "{report:#}");
+    // One that is taken is enough; the refusal and the plan are in the vault.
+    assert!(nearest[1..].iter().all(|n| n["library"].is_null()), "{report:#}");
+    assert_eq!(place.entries().len(), 2);
+    let text = place.run(&format!("probe --library --confirm --text {odd}"));
+    assert!(text.out.contains("nearest supported, confirmed by the library: hidden sizes padded"), "{}", text.out);
+    place.run(&format!("probe --confirm --text {odd}")).failed(2, &["--library"]);
+}
+
+#[test]
+fn a_quirk_is_taken_by_its_name_and_a_wrong_name_is_told() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let quirk =
+        place.file("quirk.txt", "pass: backward\nq: bf16 [1,2,128,64]\nsink: yes\nd_sink: yes\ndropout: philox 0.1");
+    let (code, report) = place.json(&format!("probe --library --text {quirk}"));
+    assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("backward.sink-philox")));
+    let (code, report) = place.json(&format!("probe --library --allow backward.sink-philox --text {quirk}"));
+    assert_eq!((code, report["supported"][0]["library"].as_str()), (0, Some("supported")), "{report:#}");
+    place.run(&format!("probe --allow hidden.backward --text {quirk}")).failed(2, &["hidden.backward", "is no quirk"]);
+}
+
+#[test]
 fn probe_asks_for_something_to_probe() {
     let place = Place::new();
     place.run("probe").failed(2, &["--model"]);

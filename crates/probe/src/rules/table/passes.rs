@@ -46,33 +46,29 @@ pub(super) const RULES: &[Rule] = &[
         code: "backward.query-tensor",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
-        field: "score, mask.keep",
-        needed: "compute capability 9.0 or 10.x for a backward whose expressions read a tensor with one number per query or per sequence (the \
-                 library takes two such tensors, which Stats and the row sums are)",
+        field: "score, mask.keep, dropout",
+        needed: "compute capability 9.0 or 10.x for a backward that reads a tensor with one number per query or per sequence (the \
+                 library takes two such tensors, which Stats and the row sums are); a dropout mask over one key is one too",
         fix: "say the tensor with all keys (extents [.., queries, keys]), or run the backward on another GPU",
         source: HUNT,
         given: |f| {
             let narrow = f.backward() && (f.sm() < 90 || f.sm() >= 120);
-            // A number per sequence is declared with all queries.
-            let per_query = |dims: [u64; 4]| (dims[2] > 1 || dims[0] > 1) && dims[3] == 1;
-            let found = f.expression_tensors().find(|&dims| per_query(dims));
-            found.filter(|_| narrow).map(|dims| format!("a tensor of extents {dims:?}"))
+            let found = if narrow { f.query_tensor() } else { None };
+            found.map(|dims| format!("a tensor of extents {dims:?}"))
         },
     },
     Rule {
-        code: "queries.one-with-documents",
+        code: "backward.one-query-philox",
         kind: Kind::Unsupported,
-        versions: Versions::from(27, 0),
-        field: "mask.keep",
-        needed: "more than one query where an expression computes with a tensor of one number per sequence and one of the keys",
-        fix: "give the query's number as a tensor with all keys, or use cuDNN 9.19",
+        versions: Versions::ALL,
+        field: "dropout",
+        needed: "in a backward with dropout drawn by Philox on compute capability 10.x, more than one query or sequence: the kernel \
+                 that the library generates for one does not compile",
+        fix: "give the dropout mask as an operand, or pad to two queries, with lengths that say one",
         source: HUNT,
         given: |f| {
-            let one = f.s_q == 1 && !f.backward();
-            let mut scalar = f.expression_tensors().filter(|dims| dims[2] == 1 && dims[3] == 1);
-            let mut wide = f.expression_tensors().filter(|dims| dims[3] > 1);
-            let both = scalar.next().is_some() && wide.next().is_some();
-            (one && both).then(|| "one query, with a tensor per sequence and a tensor of the keys".to_owned())
+            let one = f.backward() && f.is_blackwell() && f.s_q == 1 && f.a.batch() == 1;
+            (one && f.philox()).then(|| "one query of one sequence, with dropout drawn by Philox".to_owned())
         },
     },
     Rule {

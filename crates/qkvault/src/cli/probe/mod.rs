@@ -9,8 +9,8 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_graph::{CudnnVersion, LibrarySet, Refusal, Target, Valid, text, validate};
-use qkvault_probe::rules::{Footprint, Request, check, nearest, on_device};
+use qkvault_graph::{CudnnVersion, LibrarySet, Policy, QuirkSet, Refusal, Target, Valid, text, validate};
+use qkvault_probe::rules::{Footprint, Near, Request, check, nearest, on_device};
 use serde_json::{Value, json};
 
 use super::jobs::{self, ModelArgs};
@@ -33,12 +33,15 @@ pub struct Args {
     /// Ask the library too, not the rules alone (0.3 to 1 s each; plans and refusals go to the vault)
     #[arg(long = "library")]
     pub(super) ask: bool,
+    /// Compile what is proposed instead of what was refused, too, until the library accepts one
+    #[arg(long, requires = "ask")]
+    confirm: bool,
     /// Device memory to fit in, in bytes (default: all of the target's)
     #[arg(long, value_name = "BYTES")]
     memory: Option<u64>,
     /// Quirks to take all the same, by the codes that name them
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
-    allow: Vec<String>,
+    allow: Vec<QuirkSet>,
     /// Write models and features by GPU and cuDNN version as FILE.html, FILE.md and FILE.json
     #[arg(long, value_name = "FILE")]
     matrix: Option<PathBuf>,
@@ -63,8 +66,8 @@ struct Row {
     attention: Result<Valid, Refusal>,
     /// Reasons that speak against it; nothing where it is supported.
     reasons: Vec<qkvault_graph::Reason>,
-    /// Single changes that rules accept.
-    nearest: Vec<String>,
+    /// Single changes that rules accept, with what the library says of those that it was asked about.
+    nearest: Vec<(Near, Option<&'static str>)>,
     footprint: Option<Footprint>,
     /// How the library answered, where it was asked.
     library: Option<&'static str>,
@@ -76,19 +79,24 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     let (asked, target) = match args.ask {
         true => {
-            let asked = ask::Library::open(globals, &args.library, &args.target, &args.allow)?;
+            let asked = ask::Library::open(globals, &args.library, &args.target)?;
             let target = asked.target.clone();
             (Some(asked), target)
         }
         false => (None, rules_target(args)?),
     };
     let (list, notes) = attentions(args)?;
+    let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
+    let policy = Policy { allowed, ..Policy::default() };
     let budget = args.memory.unwrap_or_else(|| on_device(&target));
     let mut rows = Vec::new();
     for (what, attention) in list {
-        let mut row = by_rules(what, attention, &target, budget, &args.allow);
+        let mut row = by_rules(what, attention, &target, budget, policy);
         if let Some(library) = &asked {
-            library.ask(&mut row)?;
+            library.ask(&mut row, &policy)?;
+            if args.confirm {
+                library.confirm(&mut row, &policy)?;
+            }
         }
         rows.push(row);
     }
@@ -122,7 +130,7 @@ fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
     Ok((list, notes))
 }
 
-fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, budget: u64, allow: &[String]) -> Row {
+fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, budget: u64, policy: Policy) -> Row {
     let valid = match &attention {
         Ok(valid) => valid,
         Err(refusal) => {
@@ -130,10 +138,9 @@ fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, bu
             return Row { what, attention, reasons, nearest: Vec::new(), footprint: None, library: None };
         }
     };
-    let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
-    let request = Request::new(valid, target).allowing(&allow);
+    let request = Request::new(valid, target).with_policy(policy);
     let mut reasons = check(&request).reasons;
-    let nearest = nearest(&request, &TRIED).into_iter().map(|near| near.change).collect();
+    let nearest = nearest(&request, &TRIED).into_iter().map(|near| (near, None)).collect();
     let footprint = Footprint::of(valid, target, &request.policy);
     reasons.extend(footprint.and_then(|f| f.over(budget)));
     Row { what, attention, reasons, nearest, footprint, library: None }
@@ -156,8 +163,12 @@ fn print(globals: &Globals, target: &Target, rows: &[Row], notes: &[String]) {
         let answer = if row.reasons.is_empty() { "supported" } else { "refused" };
         out::line(&format!("{answer:9} {}", row.what));
         row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
-        if let Some(first) = row.nearest.first() {
-            out::line(&format!("    nearest supported: {first}"));
+        // What the library takes comes before what it was not asked about.
+        let taken = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
+        let open = row.nearest.iter().find(|(_, library)| library.is_none());
+        if let Some((near, library)) = taken.or(open) {
+            let by = if library.is_some() { ", confirmed by the library" } else { "" };
+            out::line(&format!("    nearest supported{by}: {}", near.change));
         }
     }
     notes.iter().for_each(|n| out::line(&format!("note: {n}")));
@@ -171,8 +182,17 @@ fn entry(row: &Row) -> Value {
         "key": valid.map(|a| a.key().to_string()),
         "attention": valid.map(|a| a.to_string()),
         "reasons": row.reasons,
-        "nearest": row.nearest,
+        "nearest": row.nearest.iter().map(proposed).collect::<Vec<_>>(),
         "bytes": row.footprint.map(|f| f.bytes()),
         "library": row.library,
+    })
+}
+
+fn proposed((near, library): &(Near, Option<&'static str>)) -> Value {
+    json!({
+        "change": near.change,
+        "attention": near.attention.to_string(),
+        "cudnn": near.target.cudnn.to_string(),
+        "library": library,
     })
 }
