@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError};
-use qkvault_graph::Valid;
+use qkvault_graph::{Role, Valid};
 
 use crate::safe::operands::Bindings;
 use crate::safe::session::LoadedPlan;
-use crate::serving::{Step, StepErrors, StepImage, StepLayout};
+use crate::serving::{Step, StepErrors, StepImage, StepLayout, pieces};
 
 /// Why a batch was not made or updated.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ pub struct Batch {
 pub struct Uploaded {
     /// Bytes, all copies together.
     pub bytes: usize,
-    /// Copies: one for lengths and offsets, and a few for each table, where some sequences got pages.
+    /// Copies, each of 64 KB at most: one for lengths and offsets each, and one for each 64 KB of a table in which sequences got pages.
     pub copies: usize,
 }
 
@@ -107,9 +107,11 @@ impl Batch {
         let mut memory = self.memory.lock();
         let mut uploaded = Uploaded::default();
         let changes = if all.is_some() { 0 } else { changed };
-        for range in all.into_iter().chain(self.image.changed()[..changes].iter().cloned()) {
+        let changes = all.into_iter().chain(self.image.changed()[..changes].iter().cloned());
+        for range in changes.flat_map(pieces) {
             let words = &self.image.words()[range.clone()];
-            // From pageable memory: the driver has read it when the call returns, so that the next update may overwrite it.
+            // From pageable memory: the driver has read it when the call returns, so that the next update may overwrite it; pieces are
+            // small enough that it does not wait for the stream before.
             stream.memcpy_htod(words, &mut memory.slice_mut(range)).map_err(driver("updated"))?;
             uploaded.bytes += size_of_val(words);
             uploaded.copies += 1;
@@ -129,6 +131,14 @@ impl Batch {
         let words = stream.clone_dtoh(&*memory).map_err(driver("read back"))?;
         stream.synchronize().map_err(driver("read back"))?;
         Ok(self.image.verify(&words)?)
+    }
+
+    /// Where an operand lies on the device, for kernels of the caller's own that write page tables or lengths there: they are
+    /// ordered by the caller, and [`Batch::verify`] finds what is wrong with them.
+    #[must_use]
+    pub fn address(&self, role: Role) -> Option<u64> {
+        let of = |(operand, ..): &(Role, usize, usize)| *operand == role;
+        self.image.layout().operands().find(of).map(|(_, at, _)| self.memory.address + 4 * at as u64)
     }
 
     /// The block on the host.

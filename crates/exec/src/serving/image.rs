@@ -8,7 +8,8 @@ use super::step::{Rows, Step};
 
 /// Keys of the widest tile of a kernel, with room to spare. A kernel that reads keys in tiles looks up the pages of a whole one,
 /// those beyond a sequence's length too, and multiplies what lies there by a probability of zero: NaN stays NaN (seen on an H200
-/// with cuDNN 9.19, pages of 16 to 64 rows). So entries that far beyond the length name the sequence's own last page.
+/// with cuDNN 9.19, pages of 16 to 64 rows). So entries that far beyond the length name the sequence's own first page, which stays
+/// what it is while the sequence grows: a sequence that gets a page changes one entry.
 const TILE: i64 = 256;
 
 /// A copy of the block on the host. It is filled without allocating.
@@ -23,10 +24,14 @@ pub struct StepImage {
     changed: Vec<Range<usize>>,
 }
 
-/// Copies of one section: more are made one over all that changed, as a copy takes about as long as 100 KB do.
-const COPIES: usize = 8;
+/// Words of one copy at most, 64 KB: so much of the host's memory the driver puts aside and returns, while for more it waits until the
+/// stream has done what is queued (CUDA programming guide, "Asynchronous Concurrent Execution").
+const PIECE: usize = 1 << 14;
 
-/// Words between two changes that are copied along rather than left out.
+/// Words between two changes that are copied along: a copy of its own takes about as long.
+const GAP: usize = 1 << 12;
+
+/// Words between two changes that are noted as one.
 const NEAR: usize = 64;
 
 impl StepImage {
@@ -35,8 +40,8 @@ impl StepImage {
     #[must_use]
     pub fn new(layout: StepLayout) -> StepImage {
         let words = vec![0; layout.words()];
-        // No more than one change is noted for each sequence before they are joined, of two ranges.
-        let changed = Vec::with_capacity(2 * layout.batch + layout.sections.len() * COPIES + 2);
+        // Of each sequence two changes of a section at most are noted.
+        let changed = Vec::with_capacity(layout.sections.len() * (2 * layout.batch + 2));
         StepImage { layout, words, active: 0, page_checks: cfg!(debug_assertions), changed }
     }
 
@@ -94,12 +99,13 @@ impl StepImage {
                     for (sequence, (line, entries)) in lines {
                         let (keys, entries) = (step.keys.length(sequence), entries.as_ref());
                         let (used, reached) = (pages(keys), pages(keys + TILE).min(width));
-                        let Some(&last) = entries.get(used.saturating_sub(1)) else { continue };
+                        let (Some(&first), true) = (entries.first(), used > 0) else { continue };
                         let at = section.at + sequence * width;
                         put_all(&mut line[..used], &entries[..used], at, changed);
-                        if line[used..reached].iter().any(|&page| page != last) {
-                            line[used..reached].fill(last);
-                            note(changed, at + used..at + reached);
+                        let mut other = line[used..reached].iter().map(|&page| page != first);
+                        if let Some(skip) = other.position(|other| other) {
+                            line[used + skip..reached].fill(first);
+                            note(changed, at + used + skip..at + reached);
                         }
                     }
                 }
@@ -165,15 +171,17 @@ fn offsets(writer: &mut Writer<'_>, rows: Rows<'_>, batch: usize, row: i64, wide
     }
 }
 
-/// Puts entries where others stand, and notes from where on they differ.
+/// Puts entries where others stand, and notes from where to where they differ.
 fn put_all(line: &mut [i32], entries: &[i32], at: usize, changed: &mut Vec<Range<usize>>) {
     // Memory compared as a whole: that is most tables at most steps.
     if *line == *entries {
         return;
     }
-    let first = line.iter().zip(entries).position(|(a, b)| a != b).unwrap_or(0);
-    line[first..].copy_from_slice(&entries[first..]);
-    note(changed, at + first..at + line.len());
+    let mut differ = line.iter().zip(entries).map(|(a, b)| a != b);
+    let first = differ.position(|d| d).unwrap_or(0);
+    let end = first + 1 + differ.rposition(|d| d).map_or(0, |last| last + 1);
+    line[first..end].copy_from_slice(&entries[first..end]);
+    note(changed, at + first..at + end);
 }
 
 /// Notes a change; one that is near the last joins it.
@@ -184,14 +192,27 @@ fn note(changed: &mut Vec<Range<usize>>, range: Range<usize>) {
     }
 }
 
-/// Makes one change of a section's, where there are many.
+/// Makes one change of those of a section that lie within a piece.
 fn join(changed: &mut Vec<Range<usize>>, section: Range<usize>) {
     let first = changed.partition_point(|range| range.end <= section.start);
-    if changed.len() - first > COPIES {
-        let end = changed[changed.len() - 1].end;
-        changed[first].end = end;
-        changed.truncate(first + 1);
+    let mut kept = first;
+    for at in first + 1..changed.len() {
+        let (kept_end, next) = (changed[kept].end, changed[at].clone());
+        if next.start - kept_end <= GAP && next.end - changed[kept].start <= PIECE {
+            changed[kept].end = next.end;
+        } else {
+            kept += 1;
+            changed.swap(kept, at);
+        }
     }
+    changed.truncate(kept + 1);
+}
+
+/// The copies that a change takes.
+#[cfg(feature = "cudarc")]
+pub(crate) fn pieces(change: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = change.end;
+    change.step_by(PIECE).map(move |start| start..end.min(start + PIECE))
 }
 
 struct Writer<'a> {

@@ -9,7 +9,8 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
 use qkvault_graph::expr::{library, score, slot};
-use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Profile, Role, Valid, validate};
+use qkvault_graph::serving::{Bucket, ServeLayer, StepKind};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Profile, Role, Tensor, Valid, validate};
 use qkvault_probe::{BuildPolicy, Compiler, PlanFacts, Planner, library_set, library_version};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
 use qkvault_sys::{Library, Search};
@@ -72,7 +73,23 @@ pub(crate) fn dropout() -> Training {
     Training::of(&attention, BackwardOptions::default()).expect("it can be trained")
 }
 
-/// Compiles the plans of [`attentions`], [`trainings`], [`deterministic`] and [`dropout`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
+/// What the tests of steps have plans for: a decode, a mixed step over the same pool of 60 pages of 16 rows, packed operands
+/// without pages, and a decode of many sequences with long tables.
+pub(crate) fn servings() -> [Valid; 4] {
+    let mut layer = ServeLayer::new((8, 2), (64, 64), DType::BF16, 60, 16);
+    layer.stats = true;
+    let of = |kind, queries| Bucket { kind, batch: 5, queries, keys: 256, tokens: 90 };
+    let paged =
+        [of(StepKind::Decode, 1), of(StepKind::Mixed, 70)].map(|bucket| layer.attention(&bucket).expect("sound"));
+    let packed = |heads| Tensor::thd(5, heads, 200, 64, 500, DType::BF16);
+    let all = Attention::forward(packed(8), packed(2), packed(2), packed(8)).with_lengths();
+    let [decode, mixed] = paged;
+    let wide = Bucket { kind: StepKind::Decode, batch: 256, queries: 1, keys: 4096, tokens: 256 };
+    let wide = layer.attention(&wide).expect("sound");
+    [decode, mixed, valid(all.with_band(Band::CAUSAL).with_stats()), wide]
+}
+
+/// Compiles the plans of [`attentions`], [`servings`], [`trainings`], [`deterministic`] and [`dropout`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
 pub(crate) fn fill() {
     let (Ok(folder), Ok(profile)) = (std::env::var(VAULT), std::env::var(FILL)) else {
         return say(&format!("not asked for: {VAULT} and {FILL} are not both set"));
@@ -84,7 +101,7 @@ pub(crate) fn fill() {
     let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
     let pairs = trainings().into_iter().chain([deterministic(), dropout()]);
     let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);
-    for attention in attentions().into_iter().chain(passes) {
+    for attention in attentions().into_iter().chain(servings()).chain(passes) {
         let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
         let answer = answer.expect("it can be compiled");
         assert!(answer.unstored.is_none(), "{:?}", answer.unstored);

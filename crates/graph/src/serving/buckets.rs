@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::ServePolicy;
+use super::policy::{Growth, ServePolicy};
 use crate::Refusal;
 
 /// What a plan of the set is for.
@@ -45,7 +45,8 @@ pub struct StepSize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets {
     policy: ServePolicy,
-    batch: Vec<i64>,
+    /// Most sequences of a decode, and of a mixed step.
+    batch: [Vec<i64>; 2],
     queries: Vec<i64>,
     keys: Vec<i64>,
 }
@@ -69,6 +70,18 @@ fn line(most: i64, least: i64, growth: Option<u32>, grain: i64) -> Vec<i64> {
     sizes
 }
 
+/// Sequences of decodes: few of them by one growth, many by another.
+fn decodes(policy: &ServePolicy) -> Vec<i64> {
+    let ServePolicy { batch, least_batch, few, growth, .. } = *policy;
+    if batch <= few || growth.few == growth.many {
+        return line(batch, least_batch, growth.few, 1);
+    }
+    let mut sizes = if least_batch < few { line(few, least_batch, growth.few, 1) } else { Vec::new() };
+    sizes.extend(line(batch, few.max(least_batch), growth.many, 1));
+    sizes.dedup();
+    sizes
+}
+
 impl Buckets {
     /// The set of a policy.
     ///
@@ -77,10 +90,11 @@ impl Buckets {
     /// Every reason why it is none.
     pub fn new(policy: &ServePolicy) -> Result<Buckets, Refusal> {
         let policy = policy.checked()?;
-        let ServePolicy { batch, queries, keys, tokens: _, least_batch, least_queries, least_keys, growth } = policy;
+        let ServePolicy { batch, queries, keys, tokens: _, least_batch, least_queries, least_keys, few: _, growth } =
+            policy;
         Ok(Buckets {
             policy,
-            batch: line(batch, least_batch, growth.batch, 1),
+            batch: [decodes(&policy), line(batch, least_batch, growth.mixed, 1)],
             queries: line(queries, least_queries, growth.queries, 1),
             keys: line(keys, least_keys, growth.keys, TILE),
         })
@@ -95,7 +109,7 @@ impl Buckets {
     /// How many plans there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.decodes() * (1 + self.queries.len())
+        self.decodes() + self.batch[1].len() * self.queries.len() * self.keys.len()
     }
 
     /// Whether there is none, which is never.
@@ -105,7 +119,7 @@ impl Buckets {
     }
 
     fn decodes(&self) -> usize {
-        self.batch.len() * self.keys.len()
+        self.batch[0].len() * self.keys.len()
     }
 
     /// A plan of the set.
@@ -116,11 +130,14 @@ impl Buckets {
     #[must_use]
     pub fn get(&self, at: usize) -> Bucket {
         assert!(at < self.len(), "plan {at} of {}", self.len());
-        let grid = at % self.decodes();
-        let (batch, keys) = (self.batch[grid / self.keys.len()], self.keys[grid % self.keys.len()]);
-        let (kind, queries) = match at / self.decodes() {
-            0 => (StepKind::Decode, 1),
-            n => (StepKind::Mixed, self.queries[n - 1].min(keys)),
+        let keys = |grid: usize| self.keys[grid % self.keys.len()];
+        let (kind, batch, queries, keys) = match at.checked_sub(self.decodes()) {
+            None => (StepKind::Decode, self.batch[0][at / self.keys.len()], 1, keys(at)),
+            Some(at) => {
+                let (batch, rest) = (at / (self.queries.len() * self.keys.len()), at / self.keys.len());
+                let queries = self.queries[rest % self.queries.len()].min(keys(at));
+                (StepKind::Mixed, self.batch[1][batch], queries, keys(at))
+            }
         };
         let tokens = self.policy.tokens.min(batch.saturating_mul(queries)).max(batch);
         Bucket { kind, batch, queries, keys, tokens }
@@ -150,10 +167,13 @@ impl Buckets {
     fn pick_as(&self, kind: StepKind, sequences: i64, queries: i64, keys: i64) -> Option<usize> {
         let at =
             |line: &[i64], size: i64| Some(line.partition_point(|&most| most < size)).filter(|&at| at < line.len());
-        let grid = at(&self.batch, sequences)? * self.keys.len() + at(&self.keys, keys)?;
+        let keys = at(&self.keys, keys)?;
         Some(match kind {
-            StepKind::Decode => grid,
-            StepKind::Mixed => grid + self.decodes() * (1 + at(&self.queries, queries)?),
+            StepKind::Decode => at(&self.batch[0], sequences)? * self.keys.len() + keys,
+            StepKind::Mixed => {
+                let grid = at(&self.batch[1], sequences)? * self.queries.len() + at(&self.queries, queries)?;
+                self.decodes() + grid * self.keys.len() + keys
+            }
         })
     }
 
@@ -170,12 +190,13 @@ impl Buckets {
     /// for its whole range.
     #[must_use]
     pub fn bound(&self, kind: StepKind) -> Option<f64> {
-        let growth = self.policy.growth;
-        let queries = match kind {
-            StepKind::Decode => Some(1),
-            StepKind::Mixed => growth.queries,
+        let Growth { few, many, mixed, queries, keys } = self.policy.growth;
+        let (batch, queries) = match kind {
+            StepKind::Decode if self.policy.batch <= self.policy.few => (few, Some(1)),
+            StepKind::Decode => (few.zip(many).map(|(few, many)| few.max(many)), Some(1)),
+            StepKind::Mixed => (mixed, queries),
         };
-        Some(f64::from(growth.batch?) * f64::from(queries?) * f64::from(growth.keys?))
+        Some(f64::from(batch?) * f64::from(queries?) * f64::from(keys?))
     }
 }
 
@@ -183,14 +204,14 @@ impl Buckets {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::policy::Growth;
     use super::*;
 
     fn policies() -> impl Strategy<Value = ServePolicy> {
         let growth = || prop::option::weighted(0.8, 2..6_u32);
-        let least = (1..9_i64, 1..200_i64, 1..3000_i64);
-        ((1..300_i64, 1..9000_i64, 0..100_000_i64), least, (growth(), growth(), growth())).prop_map(
-            |((batch, queries, more), (least_batch, least_queries, least_keys), (gb, gq, gk))| ServePolicy {
+        let least = (1..9_i64, 1..200_i64, 1..3000_i64, 1..80_i64);
+        let growths = (growth(), growth(), growth(), growth(), growth());
+        ((1..300_i64, 1..9000_i64, 0..100_000_i64), least, growths).prop_map(
+            |((batch, queries, more), (least_batch, least_queries, least_keys, few), growths)| ServePolicy {
                 batch,
                 queries,
                 keys: queries + more,
@@ -198,7 +219,14 @@ mod tests {
                 least_batch,
                 least_queries,
                 least_keys,
-                growth: Growth { batch: gb, queries: gq, keys: gk },
+                few,
+                growth: Growth {
+                    few: growths.0,
+                    many: growths.1,
+                    mixed: growths.2,
+                    queries: growths.3,
+                    keys: growths.4,
+                },
             },
         )
     }
@@ -224,7 +252,7 @@ mod tests {
                     || other.batch >= bucket.batch && other.keys >= bucket.keys && other.queries >= bucket.queries);
             }
             let least = |line: &[i64]| line[0];
-            let small = step.sequences < least(&buckets.batch)
+            let small = step.sequences < least(&buckets.batch[usize::from(queries > 1)])
                 || (queries > 1 && queries < least(&buckets.queries))
                 || step.keys < least(&buckets.keys);
             if let Some(bound) = buckets.bound(bucket.kind).filter(|_| !small) {
@@ -251,7 +279,25 @@ mod tests {
     #[test]
     fn the_default_set_is_small() {
         let buckets = Buckets::new(&ServePolicy::default()).expect("sound");
-        assert!(buckets.len() <= 64, "{}", buckets.len());
+        assert_eq!(buckets.len(), 32, "as the policy's documentation says");
+        let sizes = |kind| -> std::collections::BTreeSet<i64> {
+            buckets.iter().filter(|bucket| bucket.kind == kind).map(|bucket| bucket.batch).collect()
+        };
+        assert!(sizes(StepKind::Decode).into_iter().eq([1, 2, 4, 8, 16, 32, 256]));
+        assert!(sizes(StepKind::Mixed).into_iter().eq([1, 16, 256]));
+        // One plan in each size that is asked for, whatever few are.
+        let one = ServePolicy { growth: Growth::even(None, None, None), ..ServePolicy::default() };
+        assert_eq!(Buckets::new(&one).expect("sound").len(), 2);
+        for most in [20, 32, 33, 100, 1000] {
+            // A step of few runs on a plan of less than twice as many, so that at least half of what cuDNN splits is used.
+            let buckets =
+                Buckets::new(&ServePolicy { batch: most, tokens: 8192, ..ServePolicy::default() }).expect("sound");
+            for sequences in 1..=most {
+                let at = buckets.pick(StepSize { sequences, queries: 1, keys: 100 }).expect("within the ranges");
+                let least = if sequences <= 32 { 2 } else { 8 };
+                assert!(buckets.get(at).batch < least * sequences, "{sequences} of {most}: {:?}", buckets.get(at));
+            }
+        }
         let wrong = ServePolicy { queries: 9, keys: 8, tokens: 1, ..ServePolicy::default() };
         let refusal = Buckets::new(&wrong).expect_err("contradicts itself");
         assert!(refusal.has("serve.queries") && refusal.has("serve.tokens"));

@@ -12,7 +12,7 @@
 //! let buckets = Buckets::new(&policy)?;
 //! let step = StepSize { sequences: 23, queries: 300, keys: 5000 };
 //! let bucket = buckets.get(buckets.pick(step).expect("within the ranges"));
-//! assert_eq!((bucket.kind, bucket.batch, bucket.queries, bucket.keys), (StepKind::Mixed, 64, 512, 8192));
+//! assert_eq!((bucket.kind, bucket.batch, bucket.queries, bucket.keys), (StepKind::Mixed, 64, 2048, 32_768));
 //!
 //! let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 10_000, 64);
 //! println!("{}", layer.attention(&bucket)?.get());

@@ -22,6 +22,9 @@ pub struct ServePolicy {
     pub least_queries: i64,
     /// Nor for fewer keys.
     pub least_keys: i64,
+    /// Decodes of up to this many sequences are few: their plans are as far apart as [`Growth::few`] says, those of more
+    /// as [`Growth::many`].
+    pub few: i64,
     /// How far apart plans are.
     pub growth: Growth,
 }
@@ -29,20 +32,41 @@ pub struct ServePolicy {
 /// How many times larger the next plan is in each size; nothing for one plan over the whole range.
 ///
 /// A step's plan is then less than this many times larger than the step in that size, unless it is the smallest.
+///
+/// # The default
+///
+/// 2 for few sequences of a decode and 8 for many, 16 for the sequences of a mixed step, 8 for new tokens, 16 for keys: 32 plans for
+/// the default ranges. From what padding cost on an H200 with cuDNN 9.19 (`docs/results/serving.md`): keys and new tokens next to
+/// nothing (at most 1.03 times the tightest plan, for up to a thousand times as many), since kernels stop at the lengths; the
+/// sequences of a mixed step 1.11 for 64 times as many; those of a decode 1.05 where there are many. But for few sequences cuDNN
+/// splits the keys among as many blocks as a plan's sequences leave room for, and a step of 8 took 1.6 times as long in a plan
+/// of 16, which splits nothing, and 1.7 in one of 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Growth {
-    /// Of the number of sequences.
-    pub batch: Option<u32>,
+    /// Of the sequences of a decode, up to [`ServePolicy::few`].
+    pub few: Option<u32>,
+    /// Of the sequences of a decode beyond that.
+    pub many: Option<u32>,
+    /// Of the sequences of a mixed step.
+    pub mixed: Option<u32>,
     /// Of the new tokens of a sequence.
     pub queries: Option<u32>,
     /// Of the keys of a sequence.
     pub keys: Option<u32>,
 }
 
+impl Growth {
+    /// The same for sequences whatever the step and however many.
+    #[must_use]
+    pub const fn even(batch: Option<u32>, queries: Option<u32>, keys: Option<u32>) -> Growth {
+        Growth { few: batch, many: batch, mixed: batch, queries, keys }
+    }
+}
+
 impl Default for Growth {
     fn default() -> Growth {
-        Growth { batch: Some(4), queries: Some(4), keys: Some(4) }
+        Growth { few: Some(2), many: Some(8), mixed: Some(16), queries: Some(8), keys: Some(16) }
     }
 }
 
@@ -54,9 +78,10 @@ impl Default for ServePolicy {
             queries: 8192,
             keys: 32_768,
             tokens: 8192,
-            least_batch: 4,
+            least_batch: 1,
             least_queries: 128,
             least_keys: 2048,
+            few: 32,
             growth: Growth::default(),
         }
     }
@@ -65,7 +90,7 @@ impl Default for ServePolicy {
 impl ServePolicy {
     /// Every reason why this is no policy.
     pub(super) fn problems(&self) -> Vec<Reason> {
-        let ServePolicy { batch, queries, keys, tokens, least_batch, least_queries, least_keys, growth } = *self;
+        let ServePolicy { batch, queries, keys, tokens, least_batch, least_queries, least_keys, few, growth } = *self;
         let mut reasons = Vec::new();
         let mut add = |code: &'static str, field: &'static str, given: String, needed: String| {
             let fix = "sizes are counts of sequences, tokens and keys, and a growth is how many times larger the next plan is";
@@ -97,10 +122,17 @@ impl ServePolicy {
                 format!("room for one of each of {batch} sequences, and for {queries} of one"),
             );
         }
-        let Growth { batch, queries, keys } = growth;
-        for (field, growth) in
-            [("serve.growth.batch", batch), ("serve.growth.queries", queries), ("serve.growth.keys", keys)]
-        {
+        if few < 1 {
+            add("serve.range", "serve.few", format!("{few} sequences"), "1 or more".to_owned());
+        }
+        let Growth { few, many, mixed, queries, keys } = growth;
+        for (field, growth) in [
+            ("serve.growth.few", few),
+            ("serve.growth.many", many),
+            ("serve.growth.mixed", mixed),
+            ("serve.growth.queries", queries),
+            ("serve.growth.keys", keys),
+        ] {
             if growth.is_some_and(|g| g < 2) {
                 add("serve.growth", field, format!("{growth:?}"), "2 or more, or none for one plan".to_owned());
             }

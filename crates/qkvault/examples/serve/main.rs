@@ -65,7 +65,8 @@ fn policy() -> ServePolicy {
         least_batch: 4,
         least_queries: 32,
         least_keys: 128,
-        growth: Growth { batch: Some(2), queries: None, keys: Some(2) },
+        growth: Growth::even(Some(2), None, Some(2)),
+        ..ServePolicy::default()
     }
 }
 

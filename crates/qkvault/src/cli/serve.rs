@@ -31,7 +31,8 @@ pub(super) struct ServeArgs {
     /// nhd (page, row, head, hidden) or hnd (page, head, row, hidden)
     #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
     page_layout: PageLayout,
-    /// How many times larger the next plan is, for sequences, new tokens and keys; 0 is one plan for all
+    /// How many times larger the next plan is, for sequences, new tokens and keys; 0 is one plan for all (default: 2 for the
+    /// sequences of decodes up to 32 and 8 beyond, 16 for those of mixed steps, 8, 16)
     #[arg(long, value_name = "N,N,N", value_parser = growth)]
     growth: Option<Growth>,
 }
@@ -48,9 +49,20 @@ fn growth(text: &str) -> Result<Growth, String> {
     let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
     let some = |n: u32| (n > 0).then_some(n);
     match numbers.as_deref() {
-        Ok(&[batch, queries, keys]) => Ok(Growth { batch: some(batch), queries: some(queries), keys: some(keys) }),
+        Ok(&[batch, queries, keys]) => Ok(Growth::even(some(batch), some(queries), some(keys))),
         _ => Err(format!("'{text}' is not three numbers, for sequences, new tokens and keys, such as 4,4,0")),
     }
+}
+
+/// How much larger than a step its plan can be, in words.
+fn padded(growth: &Growth) -> String {
+    let Growth { few, many, mixed, queries, keys } = *growth;
+    let times = |growth: Option<u32>| growth.map_or("any number of".to_owned(), |n| format!("{n}"));
+    let (few, many, mixed, queries, keys) = (times(few), times(many), times(mixed), times(queries), times(keys));
+    format!(
+        "a plan is larger than a step that needs it by less than {few} times in the sequences of small decodes, {many} of large ones, \
+         {mixed} of mixed steps, {queries} in new tokens and {keys} in keys"
+    )
 }
 
 impl ServeArgs {
@@ -92,13 +104,8 @@ impl ServeArgs {
         match set {
             Err(refusal) => vec![(Err(refusal), usage(self.max_batch, self.max_keys, None))],
             Ok((layer, buckets)) => {
-                let said = match buckets.bound(qkvault_graph::serving::StepKind::Mixed) {
-                    Some(bound) => {
-                        format!("at most {bound} times the scores of a step that is no smaller than the smallest")
-                    }
-                    None => "no bound, as a size has one plan for its whole range".to_owned(),
-                };
-                notes.push(format!("{name} [{}]: {} plans, padded by {said}", kind.label, buckets.len()));
+                let said = padded(&buckets.policy().growth);
+                notes.push(format!("{name} [{}]: {} plans; {said}", kind.label, buckets.len()));
                 let attention = |bucket| (layer.attention(&bucket), usage(bucket.batch, bucket.keys, Some(bucket)));
                 buckets.iter().map(attention).collect()
             }

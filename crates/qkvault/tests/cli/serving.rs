@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::kit::{Place, fields};
 
 /// A set of four plans: two of decodes, two of mixed steps.
-const SMALL: &str = "--max-batch 8 --max-new 256 --max-keys 1024 --page-size 64 --pages 64 --growth 4,0,0";
+const SMALL: &str = "--max-batch 8 --max-new 256 --max-keys 1024 --page-size 64 --pages 64 --growth 8,0,0";
 
 #[test]
 fn warming_a_set_compiles_each_of_its_plans_once_and_says_how_much_is_padded() {
@@ -15,7 +15,7 @@ fn warming_a_set_compiles_each_of_its_plans_once_and_says_how_much_is_padded() {
     assert_eq!((code, &report["built"], &report["refused"]), (0, &4.into(), &0.into()), "{report:#}");
     let uses: BTreeSet<&str> =
         report["plans"].as_array().unwrap().iter().map(|p| p["what"].as_str().unwrap()).collect();
-    let each = ["decode b4 s1024", "decode b8 s1024", "mixed q256 b4 s1024", "mixed q256 b8 s1024"];
+    let each = ["decode b1 s1024", "decode b8 s1024", "mixed q256 b1 s1024", "mixed q256 b8 s1024"];
     for what in each {
         assert!(uses.iter().any(|u| u.contains(&format!("serve {what}"))), "{what}: {uses:?}");
     }
@@ -31,7 +31,7 @@ fn warming_a_set_compiles_each_of_its_plans_once_and_says_how_much_is_padded() {
 fn a_set_for_a_layer_with_sinks_has_its_decodes_refused_with_the_reason() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = format!("warm --model ../../models/gpt-oss-20b.json --phase serve {SMALL} --growth 0,0,0");
-    let (code, report) = place.json(&words.replace("--growth 4,0,0 ", ""));
+    let (code, report) = place.json(&words.replace("--growth 8,0,0 ", ""));
     assert_eq!(code, 1, "{report:#}");
     let refused = report["plans"].as_array().unwrap().iter().filter(|p| p["status"] == "refused");
     for plan in refused {

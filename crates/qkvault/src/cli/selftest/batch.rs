@@ -126,13 +126,14 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
     let mut entries: Vec<i64> = Vec::with_capacity(kv.len() * width as usize);
     for &length in kv {
         let used = (length + page_size - 1) / page_size;
+        let first = entries.len();
         for entry in 0..width {
             let common = prefix.get(entry as usize).filter(|_| (entry + 1) * page_size <= length);
             entries.push(match common {
                 Some(&page) => page,
                 None if entry < used => free.next().unwrap_or(0),
                 // Kernels look up the pages of a whole tile, which `Batch` sees to.
-                None if used > 0 && entry * page_size < length + TILE => entries[entries.len() - 1],
+                None if used > 0 && entry * page_size < length + TILE => entries[first],
                 // Farther beyond the length any page of the pool may stand, poisoned or another's.
                 None => draw.within(0, pages - 1),
             });
