@@ -265,3 +265,26 @@ fn d3_what_is_nearest_is_confirmed_by_the_library_itself() {
     let other = planner.confirm(&same(other), &Policy::default()).unwrap();
     assert!(matches!(other, Confirmation::OtherLibrary), "{other:?}");
 }
+
+#[test]
+fn one_plan_serves_pools_of_about_as_many_pages_and_each_is_told_its_own_reach() {
+    let Some(bench) = Bench::new() else { return };
+    let planner = bench.planner();
+    let paged = |pages| {
+        let (q, kv) =
+            (Tensor::bshd(4, 8, 1, 64, DType::BF16), Tensor::paged_nhd(4, 2, 256, 64, pages, 64, DType::BF16));
+        validate(Attention::forward(q, kv, kv, q).with_lengths()).unwrap()
+    };
+    let reach = |answer: &Answer, role| {
+        let plan = answer.outcome.as_ref().unwrap_or_else(|refusal| panic!("{refusal}"));
+        plan.facts.bindings.iter().find(|b| b.role == role).unwrap().bytes
+    };
+    let small = bench.ask(&planner, &paged(700), BuildPolicy::BuildIfMissing).unwrap();
+    let large = bench.ask(&planner, &paged(1000), BuildPolicy::LoadOnly).unwrap();
+    assert_eq!(small.key, large.key);
+    for role in [Role::K, Role::V] {
+        assert_eq!([&small, &large].map(|a| reach(a, role)), [700, 1000].map(|pages| pages * 64 * 2 * 64 * 2));
+    }
+    let larger = bench.ask(&planner, &paged(1025), BuildPolicy::LoadOnly);
+    assert!(larger.is_err(), "a plan for 1024 pages reaches no further");
+}

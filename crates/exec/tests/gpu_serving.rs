@@ -204,6 +204,38 @@ fn p21_p22_misaligned_pools_and_pools_of_fewer_pages_are_refused_by_name() {
     assert!(errors.iter().any(|e| matches!(e, BindError::TooSmall { role: Role::V, .. })), "{errors}");
 }
 
+#[test]
+fn p22_tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
+    let Some(gpu) = Gpu::open() else { return };
+    let (stage, _) = stage(&gpu, 1);
+    let sound = drawn(&[5, 1], &[40, 17], &[vec![3, 9, 50], vec![7, 8]]);
+    let inputs = inputs(stage.attention_of(), &sound, 1);
+    let of_step = |role: &Role| {
+        matches!(role, Role::SeqLenQ | Role::SeqLenKv | Role::PageTableK | Role::PageTableV | Role::Offsets(_))
+    };
+    let check = |change: Option<(Role, usize, u8)>| {
+        let own = inputs.iter().filter(|(role, _)| of_step(role)).map(|(role, buffer)| {
+            let mut bytes = buffer.bytes().to_vec();
+            if let Some((_, at, value)) = change.filter(|(changed, ..)| *changed == role) {
+                bytes[at] = value;
+            }
+            (role, gpu.stream.clone_htod(&bytes).expect("memory"))
+        });
+        let own: Vec<_> = own.collect();
+        let bindings = own.iter().fold(Bindings::new(), |all, (role, slice)| all.slice(*role, slice));
+        stage.plan().verify_step(stage.attention_of(), &bindings, &gpu.stream)
+    };
+    check(None).expect("sound");
+    for (change, operand) in [
+        ((Role::PageTableV, 4, 60), Role::PageTableV),
+        ((Role::SeqLenQ, 0, 71), Role::SeqLenQ),
+        ((Role::Offsets(Packed::O), 9, 1), Role::Offsets(Packed::O)),
+    ] {
+        let Err(BatchError::Step(errors)) = check(Some(change)) else { panic!("{change:?} is not found") };
+        assert!(errors.to_string().contains(&operand.to_string()), "{errors}");
+    }
+}
+
 /// Prints what an update costs on the host while the GPU has work queued: copies from the host's memory must not wait for it.
 #[test]
 fn p37_updates_do_not_wait_for_what_is_queued() {

@@ -191,6 +191,46 @@ fn p22_offsets_of_32_bits_that_would_overflow_are_named() {
 }
 
 #[test]
+fn p22_offsets_of_dq_with_gaps_that_are_not_those_of_q_are_named() {
+    let t = Tensor::thd(3, 4, 8, 16, 30, DType::BF16);
+    let part = Tensor { strides: [8 * 192, 16, 192, 1], ..t };
+    let forward = Attention::forward(part, t, t, t).with_lengths().with_stats();
+    let d_q = qkvault_graph::BackwardOptions { d_q: Some(t), ..Default::default() };
+    let a = validate(forward.backward(d_q)).expect("sound");
+    let layout = layout(&a, 19);
+    let lengths = |n: i64| [5, 0, 1].iter().map(|&x| x * n as i32).collect::<Vec<i32>>();
+    // Rows before each sequence, with room between them, as elements of a row of so many.
+    let elements =
+        |starts: [i64; 4], row: i64| starts.iter().flat_map(|&n| [(n * row) as i32, 0]).collect::<Vec<i32>>();
+    let mut read: std::collections::BTreeMap<Role, Vec<i32>> = layout
+        .operands()
+        .map(|(role, ..)| match role {
+            Role::Offsets(Packed::Q) => (role, elements([0, 7, 7, 20], 192)),
+            Role::Offsets(Packed::Stats) => (role, elements([0, 7, 7, 20], 4)),
+            Role::Offsets(_) => (role, elements([0, 7, 7, 20], 64)),
+            _ => (role, lengths(1)),
+        })
+        .collect();
+    layout.check_operands(&read).expect("gaps are Q's, in rows of another size");
+    read.insert(Role::Offsets(Packed::K), elements([0, 9, 9, 30], 64));
+    layout.check_operands(&read).expect("keys may lie otherwise");
+    read.insert(Role::Offsets(Packed::DQ), elements([0, 5, 6, 20], 64));
+    let found = layout.check_operands(&read).expect_err("dQ would be wrong");
+    assert_eq!(found[..], [StepError::Gaps { operand: Role::Offsets(Packed::DQ), sequence: 2, given: 6, needed: 7 }]);
+    assert!(found.to_string().contains("offsets of DQ"), "{found}");
+    read.insert(Role::Offsets(Packed::DV), elements([0, 5, 25, 31], 64));
+    let found = layout.check_operands(&read).expect_err("and dV falls beyond its tokens");
+    assert!(found.iter().any(|e| matches!(e, StepError::Gaps { .. })), "{found}");
+    read.insert(Role::Offsets(Packed::DV), elements([0, 5, 30, 31], 64));
+    let found = layout.check_operands(&read).expect_err("and dV falls beyond its tokens");
+    let of = StepError::Tokens { operand: Role::Offsets(Packed::DV), given: 31, room: 30 };
+    assert!(found.contains(&of), "{found}");
+    read.remove(&Role::SeqLenKv);
+    let missing = layout.check_operands(&read).expect_err("lengths are missing");
+    assert!(matches!(&missing[..], [StepError::NoStep { what }] if what.contains("SeqLenKv")), "{missing}");
+}
+
+#[test]
 fn what_is_overwritten_on_the_device_is_told() {
     let mut image = image(&mixed());
     let pages = [vec![3, 7, 1]];

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::op::{Constant, TensorId, TensorKind};
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, codec,
+    Attention, CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Storage, Target, Tensor,
+    codec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +111,8 @@ pub enum BadPlan {
 
 /// The operands of an op graph, in order of unique id.
 ///
-/// How far a packed operand reaches is decided at launch by its offsets; it counts as the room that its description gives.
+/// How far a packed operand reaches is decided at launch by its offsets, and how far a pool of pages by its tables: both count as the
+/// room that the description gives.
 pub(crate) fn bindings(graph: &OpGraph, attention: &Attention) -> Vec<Binding> {
     let backward = attention.is_backward();
     let mut list: Vec<(i64, Binding)> = graph
@@ -123,8 +125,9 @@ pub(crate) fn bindings(graph: &OpGraph, attention: &Attention) -> Vec<Binding> {
                 TensorKind::Virtual | TensorKind::Constant(_) => return None,
             };
             let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
-            let packed = t.offsets.and_then(|_| attention.stored(role)?.span());
-            let bytes = packed.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
+            let stored = attention.stored(role).filter(|stored| stored.storage != Storage::Dense);
+            let room = stored.filter(|stored| t.offsets.is_some() || is_pool(stored)).and_then(|stored| stored.span());
+            let bytes = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
             let output = role.is_output(backward);
             // A number on the host is read where it lies; operands must lie as they were declared.
             let alignment = if slot { t.dtype.size() } else { ALIGNMENT } as u32;
@@ -135,10 +138,15 @@ pub(crate) fn bindings(graph: &OpGraph, attention: &Attention) -> Vec<Binding> {
     list.into_iter().map(|(_, binding)| binding).collect()
 }
 
-/// The plan with the capacities of an attention's packed operands, which are not under its key: it may have been compiled for
-/// an attention that has others.
+const fn is_pool(t: &Tensor) -> bool {
+    matches!(t.storage, Storage::Paged { .. })
+}
+
+/// The plan with the capacities of an attention's packed operands and pools, which are not under its key: it may have been compiled
+/// for an attention that has others.
 pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attention) -> Arc<Plan> {
-    if graph.tensors.iter().all(|t| t.offsets.is_none()) {
+    let pools = [&attention.k, &attention.v].into_iter().any(is_pool);
+    if !pools && graph.tensors.iter().all(|t| t.offsets.is_none()) {
         return plan;
     }
     let bindings = bindings(graph, attention);

@@ -26,7 +26,7 @@ pub enum BatchError {
     },
 }
 
-fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchError {
+pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchError {
     move |error| BatchError::Driver { step, detail: error.to_string() }
 }
 

@@ -10,4 +10,5 @@ pub(crate) mod resident;
 pub(crate) mod serving;
 pub(crate) mod session;
 pub(crate) mod training;
+pub(crate) mod verify;
 pub(crate) mod workspace;

@@ -1,4 +1,4 @@
-//! Whether a step is one of a plan's, and whether what lies on a device is.
+//! Whether a step is one of a plan's.
 
 use qkvault_graph::Role;
 
@@ -7,7 +7,7 @@ use super::layout::{Kind, Section, Side, StepLayout};
 use super::step::{Rows, Step};
 
 /// Errors told of one step: what is wrong in one sequence is often wrong in all.
-const MOST: usize = 16;
+pub(super) const MOST: usize = 16;
 
 impl StepLayout {
     /// Checks a step against the plan; `pages` says whether every entry of the tables is looked at too.
@@ -62,54 +62,6 @@ impl StepLayout {
                 errors.push(StepError::Length { operand, sequence, given, most });
             }
         }
-    }
-
-    /// Checks a block as a kernel would read it: what a copy back from the device holds. For debugging, when tables or lengths are
-    /// written on the device by others than this crate.
-    ///
-    /// # Errors
-    ///
-    /// As [`StepLayout::check`]; page tables are looked at as far as the lengths in the block reach.
-    pub fn check_words(&self, words: &[i32]) -> Result<(), StepErrors> {
-        let of = |role| self.operands().find(|(r, ..)| *r == role);
-        let list = |role| of(role).map_or(&[][..], |(_, at, n)| words.get(at..at + n).unwrap_or(&[]));
-        let (queries, keys) = (list(Role::SeqLenQ), list(Role::SeqLenKv));
-        let table = |values| {
-            let role = if values { Role::PageTableV } else { Role::PageTableK };
-            let kind = self.sections.iter().find(|s| s.role == role).map(|s| s.kind);
-            let width = match kind {
-                Some(Kind::Table { width, .. }) => width,
-                _ => return Vec::new(),
-            };
-            list(role).chunks(width).collect::<Vec<_>>()
-        };
-        let (k, v) = (table(false), table(true));
-        let step =
-            Step { queries: Rows::Lengths(queries), keys: Rows::Lengths(keys), pages: &k, value_pages: Some(&v) };
-        self.check(&step, true)?;
-        let mut errors = Vec::new();
-        for section in &self.sections {
-            let Kind::Offsets { side, row, wide, room } = section.kind else { continue };
-            let rows = if side == Side::Queries { queries } else { keys };
-            let found = words.get(section.at..section.at + section.words).unwrap_or(&[]);
-            let entries: Vec<i64> = match wide {
-                true => found.chunks_exact(2).map(|pair| joined([pair[0], pair[1]])).collect(),
-                false => found.iter().map(|&word| i64::from(word)).collect(),
-            };
-            let pairs = entries.windows(2).zip(rows).enumerate();
-            for (sequence, (pair, &length)) in pairs.filter(|(_, (_, n))| **n > 0) {
-                let (begin, end) = (pair[0], pair[0].saturating_add(i64::from(length) * row));
-                if begin < 0 || end > pair[1] {
-                    let (entry, before) = (sequence + 1, end);
-                    errors.push(StepError::Falls { operand: section.role, entry, given: pair[1], before });
-                } else if end > room.saturating_mul(row) {
-                    let given = end / row.max(1);
-                    errors.push(StepError::Tokens { operand: section.role, given, room });
-                }
-            }
-        }
-        errors.truncate(MOST);
-        StepErrors::check(errors)
     }
 }
 

@@ -139,6 +139,21 @@ pub enum StepError {
         /// The last page of the pool.
         last: i64,
     },
+    /// A backward whose dQ has other room between its sequences than Q.
+    #[error(
+        "{operand}: sequence {sequence} begins at row {given}, and that of Q at row {needed}; cuDNN writes dQ wrongly where its sequences \
+         do not lie as Q's do: make both offsets from the same cumulative lengths"
+    )]
+    Gaps {
+        /// The operand.
+        operand: Role,
+        /// Which sequence.
+        sequence: usize,
+        /// Its first row.
+        given: i64,
+        /// The first row of the same sequence in Q.
+        needed: i64,
+    },
     /// What lies on the device is not what was put there.
     #[error("{operand}: word {word} on the device is {found}, and {expected} was put there; who wrote over it?")]
     Overwritten {

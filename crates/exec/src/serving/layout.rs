@@ -144,6 +144,11 @@ impl StepLayout {
         self.batch
     }
 
+    /// Operands with their sections.
+    pub(super) fn roles(&self) -> impl Iterator<Item = (Role, &Section)> {
+        self.roles.iter().map(|(role, section)| (*role, &self.sections[*section]))
+    }
+
     /// Operands of the block: each with its first word and its number of words.
     pub fn operands(&self) -> impl Iterator<Item = (Role, usize, usize)> {
         self.roles.iter().map(|(role, section)| {

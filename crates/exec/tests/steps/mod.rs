@@ -71,7 +71,7 @@ fn step_of(a: &Attention, n: u64) -> Drawn {
             3 => keys.min(s_q),
             _ => (1 + below(&mut state, s_q)).min(keys),
         };
-        let keys = if queries == 0 && n % 2 == 0 { 0 } else { keys };
+        let keys = if queries == 0 && n.is_multiple_of(2) { 0 } else { keys };
         let (queries, keys) = (queries.min(left.0), keys.min(left.1));
         let (queries, mut keys) = (queries.min(keys), keys);
         let mut pages = Vec::new();
@@ -113,6 +113,10 @@ impl Stage {
 
     pub(crate) fn attention(&self) -> &Attention {
         self.attention.get()
+    }
+
+    pub(crate) fn attention_of(&self) -> &Valid {
+        &self.attention
     }
 
     pub(crate) fn plan(&self) -> &LoadedPlan {

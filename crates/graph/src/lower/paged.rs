@@ -1,10 +1,13 @@
 //! Paged keys and values in op graphs: the pool as an operand, and the operation that gathers a sequence's rows from it.
 //!
-//! The pool is declared as it lies, (pages, heads, rows of a page, hidden); what is gathered is a contiguous intermediate, of
+//! The pool is declared as it lies, (pages, heads, rows of a page, hidden), with room for more pages than it has, as how many
+//! there are is known only when an engine starts: a kernel reads the pages that tables name, and their number is but a bound
+//! (an extent of the descriptor by which several queries read it, an unused extent for one). Its strides do not depend on it; what is gathered is a contiguous intermediate, of
 //! which that of the keys is declared with its last two dims swapped, as the first matrix product reads it. Source:
 //! cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, as facts.
 
 use super::builder::Builder;
+use super::rules::Rule;
 use crate::op::{Op, TensorId};
 use crate::{DType, Order, Role, Storage, Tensor};
 
@@ -25,7 +28,19 @@ pub(super) fn values(g: &mut Builder, t: &Tensor) -> TensorId {
 }
 
 fn pool(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
-    g.operand_as(role, t.extents(), t.strides, t.dtype)
+    let [pages, heads, rows, d] = t.extents();
+    // Only where pages lie one after the other: more of them reach into no other head.
+    let outermost = t.strides[0] >= (heads - 1) * t.strides[1] + (rows - 1) * t.strides[2] + (d - 1) * t.strides[3];
+    let pages = if g.follows(Rule::RoundPool) && outermost { rounded(pages) } else { pages };
+    g.operand_as(role, [pages, heads, rows, d], t.strides, t.dtype)
+}
+
+/// The next power of two, where there is one that an extent may be.
+fn rounded(pages: i64) -> i64 {
+    match u64::try_from(pages).ok().and_then(u64::checked_next_power_of_two) {
+        Some(more) if more <= 1 << 30 => more.cast_signed().max(pages),
+        _ => pages,
+    }
 }
 
 /// Keys out of their pages; those that are not paged are there already.

@@ -37,6 +37,8 @@ pub enum Rule {
     AvoidEngines,
     /// A tensor that stands still along the keys is subtracted negated, not added.
     SubtractNegated,
+    /// A pool of pages is declared with as many as the next power of two.
+    RoundPool,
 }
 
 /// What a rule is for.
@@ -49,6 +51,8 @@ pub enum Gain {
     Right,
     /// Without it the same numbers take longer.
     Faster,
+    /// Without it the same kernels are compiled again for sizes that they do not depend on.
+    Shared,
 }
 
 /// A rule's row.
@@ -68,7 +72,7 @@ pub struct RuleRow {
 }
 
 /// Every rule, in the order of [`Rule`]. What was seen is of cuDNN 9.19 on sm_90 (an H200) unless said.
-pub const RULES: [RuleRow; 12] = [
+pub const RULES: [RuleRow; 13] = [
     RuleRow {
         rule: Rule::ComputedFirst,
         name: "computed-first",
@@ -152,6 +156,13 @@ pub const RULES: [RuleRow; 12] = [
         gain: Gain::Accepted,
         says: "from 9.26 on, `x + t` becomes `x - (0 - t)` where t has one number for all keys of its one query",
         seen: "refused by 9.26.0 and 9.27.0, taken by 9.25.0 and older: bias layout should be row major, stride[3] is wrong",
+    },
+    RuleRow {
+        rule: Rule::RoundPool,
+        name: "round-pool",
+        gain: Gain::Shared,
+        says: "a pool of n pages is declared with the next power of two; pages that are not there are in no table",
+        seen: "plans for pools of 4096, 8192 and 100,000 pages have equal kernels, and differ in one number: the first extent of the pool",
     },
 ];
 

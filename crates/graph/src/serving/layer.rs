@@ -29,7 +29,7 @@ pub struct ServeLayer {
     pub d_v: i64,
     /// Element type.
     pub dtype: DType,
-    /// Pages of the pool; part of every plan.
+    /// Pages of the pool. Plans have room for the next power of two: pools of about as many pages run on the same ones.
     pub pages: i64,
     /// Rows of a page.
     pub page_size: i64,

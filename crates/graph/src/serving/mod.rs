@@ -1,7 +1,7 @@
 //! Plans for serving: an attention whose sizes change at every step, and the small set of plans that any step runs on.
 //!
-//! Baked into a plan are the most sequences, the most queries and the most keys of one, and the pool of pages. Everything else is
-//! data: lengths, offsets, tables. So a set of plans is a grid of those three sizes, a step takes the smallest that holds it, and
+//! Baked into a plan are the most sequences, the most queries and the most keys of one, and what a page is. Everything else is
+//! data: lengths, offsets, tables, and, up to the next power of two, how many pages the pool has. So a set of plans is a grid of those three sizes, a step takes the smallest that holds it, and
 //! what it is padded by is bounded by how far apart the grid's lines are.
 //!
 //! ```

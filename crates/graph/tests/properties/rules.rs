@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
-use qkvault_graph::op::{Constant, Op, Pointwise, TensorId, TensorKind};
+use qkvault_graph::op::{Constant, Op, OpTensor, Pointwise, TensorId, TensorKind};
 use qkvault_graph::{
     Attention, CudnnVersion, LibrarySet, OpGraph, Policy, Profile, RULES, Role, Rule, RuleSet, Target, lower, text,
     validate,
@@ -65,7 +65,7 @@ fn without_its_rule_a_difference_from_a_slot_reads_the_slot_first() {
 #[test]
 fn dropout_with_a_mask_scales_the_gradient_of_the_probabilities() {
     let constants = |graph: &OpGraph| -> Vec<f32> {
-        let value = |t: &qkvault_graph::op::OpTensor| match t.kind {
+        let value = |t: &OpTensor| match t.kind {
             TensorKind::Constant(Constant::F32(bits)) => Some(f32::from_bits(bits)),
             _ => None,
         };
@@ -173,6 +173,7 @@ fn every_rule_changes_some_op_graph() {
         "pass: backward\nq: f16 [1,2,200,64]\nscore: slot $a: float; $a - tanh(score) * $a + score * score\ndropout: mask 0.5\nmask: causal",
         "q: f16 [2,2,1,64]\nk: [2,2,300,64]\nkeep: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 300]; @q == @k | key < 3",
         "pass: backward\nq: f16 [2,2,128,64]\nscore: tensor @t: f32[2, 1, 1, 128]; select(score > 0.0, score, @t)",
+        "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64\nlengths: per-sequence",
     ];
     for row in &RULES {
         let with = |text: &str, rules, minor| {
@@ -259,4 +260,21 @@ fn a_backward_of_one_row_is_not_put_to_a_library_that_dies_of_it() {
     };
     assert_eq!(lower(27, 1).expect_err("it ends the process").reasons()[0].code, "backward.single-row");
     assert!(lower(27, 2).is_ok() && lower(26, 1).is_err() && lower(25, 1).is_ok());
+}
+
+#[test]
+fn pools_of_about_as_many_pages_have_one_graph() {
+    let text = |pages: i64| format!("q: f16 [2,4,1,64]\nk: [2,4,256,64] paged {pages} x 64\nlengths: per-sequence");
+    let pool = |text: &str, rules| {
+        let graph = without(text, rules, "h200");
+        let is = |t: &&OpTensor| t.kind == TensorKind::Operand(Role::K);
+        graph.tensors.iter().find(is).expect("it is read").dims[0]
+    };
+    assert_eq!([8, 9, 1000, 1024].map(|pages| pool(&text(pages), RuleSet::NONE)), [8, 16, 1024, 1024]);
+    assert_eq!(pool(&text(1000), RuleSet::NONE.with(Rule::RoundPool)), 1000);
+    assert_eq!(lowered(&text(700)), lowered(&text(1000)));
+    assert_ne!(lowered(&text(500)), lowered(&text(1000)));
+    // Heads outside of pages: a pool of more would reach into the next head.
+    let outside = "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64 strides [4096,36864,64,1]\nlengths: per-sequence";
+    assert_eq!(pool(outside, RuleSet::NONE), 9);
 }

@@ -1,6 +1,6 @@
 //! Values of a tensor: one float64 per element, row-major over its logical dims, whatever its strides.
 
-use qkvault_graph::op::{OpTensor, TensorId, TensorKind};
+use qkvault_graph::op::{Op, OpTensor, TensorId, TensorKind};
 use rayon::prelude::*;
 
 use super::{InterpretError, Machine};
@@ -121,7 +121,7 @@ impl Machine<'_> {
     /// The value of an operand, slot or constant.
     pub(super) fn load(&self, id: TensorId) -> Result<Grid, InterpretError> {
         let tensor = self.graph.tensor(id);
-        let dims = Grid::dims_of(id, tensor)?;
+        let mut dims = Grid::dims_of(id, tensor)?;
         match tensor.kind {
             TensorKind::Constant(constant) => {
                 let value = Buffer::new(constant.dtype(), constant.bytes().to_vec())?.get(0);
@@ -141,6 +141,12 @@ impl Machine<'_> {
                 let mut strides = tensor.strides;
                 if starts.is_some() {
                     strides[0] = 0;
+                }
+                // A pool may have fewer pages than are declared: those that are there.
+                if self.graph.ops.iter().any(|op| matches!(op, Op::PagedLoad { container, .. } if *container == id)) {
+                    let one = address([0, dims[1] - 1, dims[2] - 1, dims[3] - 1], strides);
+                    let more = buffer.len().saturating_sub(one + 1) / (strides[0].unsigned_abs() as usize).max(1);
+                    dims[0] = dims[0].min(more + 1);
                 }
                 // Elements of a packed operand beyond its buffer belong to no sequence; they read as not written.
                 if starts.is_none() {

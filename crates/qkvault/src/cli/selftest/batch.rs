@@ -14,22 +14,42 @@ const TILE: i64 = 256;
 /// Lengths just over and under the tiles of kernels, and pages.
 const EDGES: [i64; 13] = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257];
 
+/// What one case changes of its attention's plan.
+struct Drawn {
+    q: Vec<i64>,
+    kv: Vec<i64>,
+    /// Whether packed sequences lie apart.
+    apart: bool,
+    tables: [Option<Buffer>; 2],
+}
+
+impl Drawn {
+    fn new(a: &Attention, seed: u64, case: u64) -> (Drawn, Draw) {
+        let mut draw = Draw::new(seed ^ 0x0062_6174_6368, case);
+        let (q, kv) = draw_lengths(a, &mut draw);
+        let apart = draw.chance(30);
+        let shared = if draw.chance(40) { draw.within(1, 4) } else { 0 };
+        let own = Draw::new(seed ^ 0x7461_626c_6573, case);
+        let tables = [(&a.k, false), (&a.v, true)].map(|(t, values)| {
+            // K and V often have one table, as engines do, and sometimes two.
+            let other = values && draw.chance(40);
+            table(t, &kv, shared, &mut if other { Draw::new(seed, !case) } else { Draw::clone(&own) })
+        });
+        (Drawn { q, kv, apart, tables }, draw)
+    }
+}
+
 /// Random operands of one step of an attention.
 pub(super) fn inputs(a: &Valid, seed: u64, case: u64, tails: bool) -> Result<Inputs, ReferenceError> {
-    let mut draw = Draw::new(seed ^ 0x0062_6174_6368, case);
-    let (q, kv) = draw_lengths(a, &mut draw);
+    let (Drawn { q, kv, apart, tables }, mut draw) = Drawn::new(a, seed, case);
     let exact = LengthChoice::Exact { q: widths(&q), kv: widths(&kv) };
     let choice = Choice { lengths: exact, unused: Unused::Finite, spread: false };
     let mut inputs = Inputs::random_with(a, seed ^ case, &choice)?;
-    if draw.chance(30) {
+    if apart {
         spread(a, [&q, &kv], &mut draw, &mut inputs)?;
     }
-    let shared = if draw.chance(40) { draw.within(1, 4) } else { 0 };
-    let tables = Draw::new(seed ^ 0x7461_626c_6573, case);
-    for (i, (role, t)) in [(Role::PageTableK, &a.k), (Role::PageTableV, &a.v)].into_iter().enumerate() {
-        // K and V often have one table, as engines do, and sometimes two.
-        let mut own = if i == 1 && draw.chance(40) { Draw::new(seed, !case) } else { Draw::clone(&tables) };
-        if let Some(table) = table(t, &kv, shared, &mut own) {
+    for (role, table) in [Role::PageTableK, Role::PageTableV].into_iter().zip(tables) {
+        if let Some(table) = table {
             inputs.insert(role, table);
         }
     }
@@ -208,22 +228,105 @@ pub(super) fn worst_sequence(a: &Attention, inputs: &Inputs, expected: &Output, 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::serving::attention;
     use super::*;
     use qkvault_graph::validate;
     use qkvault_reference::{backward, forward};
 
+    /// The pages of each sequence, and how often the sequences of a case name each.
+    type Named = (Vec<Vec<i64>>, BTreeMap<i64, usize>);
+
+    fn named(a: &Attention, drawn: &Drawn) -> Option<Named> {
+        let Storage::Paged { page_size, .. } = a.k.storage else { return None };
+        let (table, width) = (drawn.tables[0].as_ref()?, a.k.pages_per_sequence()? as usize);
+        let row = |(b, &n): (usize, &i64)| {
+            (0..((n + page_size - 1) / page_size) as usize).map(|entry| table.int(b * width + entry)).collect()
+        };
+        let rows: Vec<Vec<i64>> = drawn.kv.iter().enumerate().map(row).collect();
+        let mut times = BTreeMap::new();
+        rows.iter().flatten().for_each(|&page| *times.entry(page).or_insert(0) += 1);
+        Some((rows, times))
+    }
+
     #[test]
-    fn batches_fit_their_attention_and_hold_every_edge() {
-        let (mut seen, mut empty) = (std::collections::BTreeSet::new(), 0);
-        for case in (0..160).step_by(3) {
-            let a = validate(attention(1, case)).unwrap_or_else(|e| panic!("{case}: {e}"));
-            let (q, kv) = draw_lengths(&a, &mut Draw::new(1, case));
-            assert!(q.iter().zip(&kv).all(|(q, kv)| q <= kv), "{case}");
-            seen.extend(kv);
-            empty += q.iter().filter(|&&n| n == 0).count();
+    fn p22_twelve_hundred_cases_have_every_kind_of_batch_many_times() {
+        const KINDS: [&str; 13] = [
+            "many more tokens than sequences",
+            "one sequence",
+            "empty sequences",
+            "no keys",
+            "shorter than a page",
+            "shuffled tables",
+            "shared pages",
+            "unused pages",
+            "two tables",
+            "apart",
+            "backward",
+            "one query each",
+            "queries and one query mixed",
+        ];
+        let mut counts = [0; KINDS.len()];
+        let mut lengths = BTreeMap::new();
+        for case in 0..1200 {
+            let a = validate(attention(11, case)).unwrap_or_else(|e| panic!("{case}: {e}"));
+            let (drawn, _) = Drawn::new(&a, 11, case);
+            let (q, kv) = (&drawn.q, &drawn.kv);
+            assert!(q.iter().zip(kv).all(|(q, kv)| q <= kv), "{case}: a query without a key");
+            let page = match a.k.storage {
+                Storage::Paged { page_size, .. } => page_size,
+                Storage::Dense | Storage::Packed { .. } => 0,
+            };
+            let names = named(&a, &drawn);
+            let shuffled = |(rows, _): &Named| rows.iter().any(|row| row.windows(2).any(|pair| pair[1] != pair[0] + 1));
+            let pool = |pages: usize| matches!(a.k.storage, Storage::Paged { pages: n, .. } if n > pages as i64);
+            let several = a.batch() > 1;
+            let is = [
+                q.iter().sum::<i64>() >= 30 * a.batch(),
+                !several,
+                several && q.contains(&0),
+                kv.contains(&0),
+                kv.iter().any(|&n| n > 0 && n < page),
+                names.as_ref().is_some_and(shuffled),
+                names.as_ref().is_some_and(|(_, times)| times.values().any(|&n| n > 1)),
+                names.as_ref().is_some_and(|(_, times)| pool(times.len())),
+                drawn.tables[0].as_ref().map(Buffer::bytes) != drawn.tables[1].as_ref().map(Buffer::bytes),
+                drawn.apart && matches!(a.q.storage, Storage::Packed { .. }),
+                a.is_backward(),
+                a.seq().0 == 1,
+                a.seq().0 > 1 && q.contains(&1) && q.iter().any(|&n| n > 1),
+            ];
+            counts.iter_mut().zip(is).for_each(|(count, is)| *count += usize::from(is));
+            q.iter().for_each(|&n| lengths.entry(n).or_insert([0; 2])[0] += 1);
+            kv.iter().for_each(|&n| lengths.entry(n).or_insert([0; 2])[1] += 1);
         }
-        assert!(EDGES[..11].iter().all(|edge| seen.contains(edge)) && empty > 10);
+        for (kind, count) in KINDS.into_iter().zip(counts) {
+            assert!(count >= 20, "{kind}: {count} of 1,200");
+        }
+        for edge in [1, 63, 64, 65, 127, 128, 129] {
+            let [q, kv] = lengths.get(&edge).copied().unwrap_or_default();
+            assert!(q >= 10 && kv >= 10, "{edge}: {q} times as queries, {kv} as keys");
+        }
+    }
+
+    #[test]
+    fn pages_that_no_sequence_uses_are_not_a_number() {
+        let mut looked_at = 0;
+        let cases = (0..400).filter(|&case| attention(11, case).k.bytes().is_some_and(|n| n < 200_000));
+        for case in cases.step_by(7) {
+            let a = validate(attention(11, case)).unwrap_or_else(|e| panic!("{case}: {e}"));
+            let Some((_, times)) = named(&a, &Drawn::new(&a, 11, case).0) else { continue };
+            let given = inputs(&a, 11, case, false).unwrap_or_else(|e| panic!("{case}: {e}"));
+            let k = given.get(Role::K).expect("it is read");
+            let Storage::Paged { pages, .. } = a.k.storage else { continue };
+            for page in 0..pages {
+                let first = k.get((page * a.k.strides[0]) as usize);
+                assert_eq!(first.is_nan(), !times.contains_key(&page), "{case}: page {page}");
+                looked_at += usize::from(first.is_nan());
+            }
+        }
+        assert!(looked_at > 10, "{looked_at}");
     }
 
     #[test]

@@ -1,0 +1,95 @@
+//! Whether what lies on a device is a step: lengths, offsets and tables as a kernel would read them, copied back for debugging.
+
+use std::collections::BTreeMap;
+
+use qkvault_graph::{Packed, Role};
+
+use super::check::{MOST, joined};
+use super::error::{StepError, StepErrors};
+use super::layout::{Kind, Section, Side, StepLayout};
+use super::step::{Rows, Step};
+
+impl StepLayout {
+    /// Checks a block as a kernel would read it: what a copy back from the device holds. For debugging, when tables or lengths are
+    /// written on the device by others than this crate.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepLayout::check`]; page tables are looked at as far as the lengths in the block reach.
+    pub fn check_words(&self, words: &[i32]) -> Result<(), StepErrors> {
+        let of = |role| {
+            let (_, at, n) = self.operands().find(|(operand, ..)| *operand == role)?;
+            words.get(at..at + n)
+        };
+        self.check_read(&of)
+    }
+
+    /// The same for operands that lie apart, as 32-bit words: what callers bind who write lengths, offsets and tables of their own.
+    /// A backward's dQ is also compared with Q: cuDNN was seen to write dQ wrongly where the gaps between its sequences are not Q's.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepLayout::check_words`], and [`StepError::NoStep`] with the name of an operand that is not there.
+    pub fn check_operands(&self, operands: &BTreeMap<Role, Vec<i32>>) -> Result<(), StepErrors> {
+        self.check_read(&|role| operands.get(&role).map(Vec::as_slice))
+    }
+
+    fn check_read<'w>(&self, of: &impl Fn(Role) -> Option<&'w [i32]>) -> Result<(), StepErrors> {
+        for (role, _, words) in self.operands() {
+            let given = of(role).map_or(0, <[i32]>::len);
+            if given < words {
+                let what = format!("{role} has {given} words of 32 bits, and a step's has {words}");
+                return Err(StepError::NoStep { what }.into());
+            }
+        }
+        let list = |role| of(role).unwrap_or(&[]);
+        let (queries, keys) = (list(Role::SeqLenQ), list(Role::SeqLenKv));
+        let table = |values| {
+            let role = if values { Role::PageTableV } else { Role::PageTableK };
+            match self.sections.iter().find(|s| s.role == role).map(|s| s.kind) {
+                Some(Kind::Table { width, .. }) => list(role).chunks(width).take(self.batch).collect::<Vec<_>>(),
+                _ => Vec::new(),
+            }
+        };
+        let (queries, keys) = (&queries[..self.batch], &keys[..self.batch]);
+        let (k, v) = (table(false), table(true));
+        let step =
+            Step { queries: Rows::Lengths(queries), keys: Rows::Lengths(keys), pages: &k, value_pages: Some(&v) };
+        self.check(&step, true)?;
+        let mut errors = Vec::new();
+        let mut begins = BTreeMap::new();
+        for (role, section) in self.roles() {
+            let Section { role: _, kind: Kind::Offsets { side, row, wide, room }, at: _, words } = *section else {
+                continue;
+            };
+            let rows = if side == Side::Queries { queries } else { keys };
+            let found = &list(role)[..words];
+            let entries: Vec<i64> = match wide {
+                true => found.chunks_exact(2).map(|pair| joined([pair[0], pair[1]])).collect(),
+                false => found.iter().map(|&word| i64::from(word)).collect(),
+            };
+            let pairs = entries.windows(2).zip(rows).enumerate();
+            for (sequence, (pair, &length)) in pairs.filter(|(_, (_, n))| **n > 0) {
+                let (begin, end) = (pair[0], pair[0].saturating_add(i64::from(length) * row));
+                if begin < 0 || end > pair[1] {
+                    let (entry, before) = (sequence + 1, end);
+                    errors.push(StepError::Falls { operand: role, entry, given: pair[1], before });
+                } else if end > room.saturating_mul(row) {
+                    let given = end / row.max(1);
+                    errors.push(StepError::Tokens { operand: role, given, room });
+                }
+            }
+            begins.insert(role, entries.into_iter().map(|entry| entry / row.max(1)).collect::<Vec<_>>());
+        }
+        let [q, d_q] = [Packed::Q, Packed::DQ].map(|packed| begins.get(&Role::Offsets(packed)));
+        if let (Some(q), Some(d_q)) = (q, d_q) {
+            for (sequence, ((&needed, &given), _)) in
+                q.iter().zip(d_q).zip(queries).enumerate().filter(|(_, (pair, n))| **n > 0 && pair.0 != pair.1)
+            {
+                errors.push(StepError::Gaps { operand: Role::Offsets(Packed::DQ), sequence, given, needed });
+            }
+        }
+        errors.truncate(MOST);
+        StepErrors::check(errors)
+    }
+}
