@@ -45,7 +45,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
         }
     };
     let (len_q, len_kv) = lengths.unzip();
-    let dropout = a.dropout.filter(|d| d.probability > 0.0).map(|d| Drop::new(&mut g, d, [b, h_q, s_q, s_kv], io));
+    let dropout = a.dropout.map(|d| Drop::new(&mut g, d, [b, h_q, s_q, s_kv], io));
 
     // D = rowsum(dO ∘ O); the product with one is part of the pattern that the matcher knows.
     let product = g.binary(Pointwise::Mul, d_o, o);

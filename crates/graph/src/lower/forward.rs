@@ -54,7 +54,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
 
 /// Probabilities after dropout: the mask first, then the scale; a mask of the caller's in the other order, as the matcher wants.
 fn dropped(g: &mut Builder, p: TensorId, a: &Attention, dims: [i64; 4]) -> TensorId {
-    let Some(Dropout { source, probability }) = a.dropout.filter(|d| d.probability > 0.0) else { return p };
+    let Some(Dropout { source, probability }) = a.dropout else { return p };
     let factor = Constant::f32(1.0 / (1.0 - probability));
     match source {
         DropoutSource::Philox => {

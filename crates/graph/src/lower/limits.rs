@@ -108,7 +108,7 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
 }
 
 fn philox(a: &Attention) -> bool {
-    a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0)
+    a.dropout.is_some_and(|d| d.source == DropoutSource::Philox)
 }
 
 /// Whether the engine for one query computes with indices, as expressions and Philox do: it counts keys wrongly beyond 256 and over

@@ -278,3 +278,13 @@ fn pools_of_about_as_many_pages_have_one_graph() {
     let outside = "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64 strides [4096,36864,64,1]\nlengths: per-sequence";
     assert_eq!(pool(outside, RuleSet::NONE), 9);
 }
+
+/// A given mask is applied whatever the probability, as the oracle applies it: it was left out where the probability is zero.
+#[test]
+fn a_dropout_mask_is_read_though_the_probability_is_zero() {
+    for pass in ["", "pass: backward\n"] {
+        let with = |dropout: &str| lowered(&format!("{pass}q: f16 [1,2,128,64]\ndropout: {dropout}"));
+        assert!(with("mask 0").roles().contains(&Role::DropoutMask), "{pass}");
+        assert!(!with("philox 0").roles().contains(&Role::DropoutSeed), "{pass}");
+    }
+}

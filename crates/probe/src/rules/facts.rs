@@ -99,6 +99,6 @@ impl<'a> Facts<'a> {
 
     /// Whether dropout is drawn by the library.
     pub(super) fn philox(&self) -> bool {
-        self.a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0)
+        self.a.dropout.is_some_and(|d| d.source == DropoutSource::Philox)
     }
 }

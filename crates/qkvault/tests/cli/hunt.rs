@@ -45,3 +45,24 @@ fn descriptions_of_a_file_are_put_to_every_gpu() {
     assert_eq!(report["confirmed"]["hidden.multiple-of-8"], 2);
     place.run("hunt --versions 9.99 --cases 1").failed(1, &["no fetched cuDNN"]);
 }
+
+/// What a card would be asked, without one: rules and library, and everything of a case but its launch.
+#[test]
+fn rules_library_and_card_are_compared_case_by_case_in_processes_of_their_own() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let run = "selftest --verdicts --dry h200 --seed 5 --cases 8 --isolate 3 --workers 2";
+    let (code, report) = place.json(run);
+    let verdicts = &report["verdicts"];
+    fields(verdicts, &["agreed", "supported_and_right", "refused", "not_asked", "differed", "disagreed"]);
+    assert_eq!((code, verdicts["differed"].as_u64()), (0, Some(0)), "{report:#}");
+    let not_asked: u64 = verdicts["not_asked"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
+    assert_eq!(verdicts["agreed"].as_u64().unwrap() + not_asked, 8, "{report:#}");
+    // Both kinds, dense and served, and more than one that is supported.
+    assert!(verdicts["supported_and_right"].as_u64() > Some(2), "{report:#}");
+    let odd =
+        place.file("odd.txt", "q: f16 [1,2,64,60]\n---\nq: f16 [1,2,64,64]\nblock_mask: yes\n---\nq: f16 [1,2,64,64]");
+    let (_, report) = place.json(&format!("selftest --verdicts --dry h200 --file {odd}"));
+    let verdicts = &report["verdicts"];
+    assert_eq!((verdicts["supported_and_right"].as_u64(), verdicts["refused"].as_u64()), (Some(1), Some(1)));
+    assert_eq!(verdicts["not_asked"]["not-built.block-mask"], 1, "{report:#}");
+}

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::judge::Verdict;
 use super::tally::{Tally, status};
+use super::verdicts::Said;
 use super::{Args, Attentions, Stand, row};
 use crate::cli::workers::{Isolation, Told, Worker, this_program};
 use crate::cli::{Globals, Outcome, out};
@@ -24,6 +25,9 @@ struct Answer {
     row: Value,
     /// Plans that were compiled for it.
     builds: u64,
+    /// What rules and library say, where that was asked.
+    #[serde(default)]
+    said: Option<Said>,
 }
 
 /// What is asked first of a worker that shall say where it runs.
@@ -41,11 +45,11 @@ pub(super) fn serve(stand: &Stand<'_>, attentions: &Attentions<'_>) -> anyhow::R
         let number: u64 = line.parse().with_context(|| format!("'{line}' is no number of a case"))?;
         let case = stand.prepare(attentions.attention(number), number);
         let verdict = stand.judge(&case);
-        let row = if verdict.status == "right" { Value::Null } else { row(&case, &verdict) };
-        let Verdict { status, why, worst } = verdict;
+        let row = if verdict.is_plain() { Value::Null } else { row(&case, &verdict) };
+        let Verdict { status, why, worst, said } = verdict;
         let builds = stand.builds() - built;
         built += builds;
-        out::record(&serde_json::to_value(Answer { status: status.to_owned(), why, worst, row, builds })?);
+        out::record(&serde_json::to_value(Answer { status: status.to_owned(), why, worst, row, builds, said })?);
     }
     Ok(Outcome::Good)
 }
@@ -83,13 +87,13 @@ fn take(tally: &mut Tally<'_>, told: Told) {
     let read =
         answer.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
     match read {
-        Ok(Answer { status: name, why, worst, row, builds }) => {
+        Ok(Answer { status: name, why, worst, row, builds, said }) => {
             tally.builds += builds;
-            tally.take(&Verdict { status: status(&name), why, worst }, || row);
+            tally.take(&Verdict { status: status(&name), why, worst, said }, || row);
         }
         Err(why) => {
             let row = json!({ "case": number, "status": "failed", "why": why });
-            tally.take(&Verdict { status: "failed", why, worst: 0.0 }, || row);
+            tally.take(&Verdict::of("failed", why), || row);
         }
     }
 }

@@ -8,6 +8,7 @@ use qkvault_graph::{Attention, DropoutSource, Pass, Policy, Refusal, Role, Valid
 use qkvault_probe::{Answer, BuildPolicy, PlanError, Planner};
 use qkvault_reference::{Buffer, Inputs, Outputs, Tolerance, backward, compare, forward};
 
+use super::verdicts::Said;
 use super::{Args, batch, philox};
 use crate::cli::memory::{Failure, Memory, failed};
 
@@ -16,6 +17,8 @@ pub(super) struct Case {
     pub(super) number: u64,
     pub(super) attention: Attention,
     pub(super) prepared: Result<Ready, Failure>,
+    /// What rules and library say of it, where that is asked.
+    pub(super) said: Option<Said>,
 }
 
 pub(super) struct Ready {
@@ -33,6 +36,20 @@ pub(super) struct Verdict {
     pub(super) status: &'static str,
     pub(super) why: String,
     pub(super) worst: f64,
+    /// What rules and library say of the case, where that was asked.
+    pub(super) said: Option<Said>,
+}
+
+impl Verdict {
+    /// How a case ended of which nothing else is known.
+    pub(super) fn of(status: &'static str, why: String) -> Verdict {
+        Verdict { status, why, worst: 0.0, said: None }
+    }
+
+    /// Whether there is nothing to tell: it is right, and everybody said so.
+    pub(super) fn is_plain(&self) -> bool {
+        self.status == "right" && self.said.as_ref().is_none_or(|said| said.agrees(self.status))
+    }
 }
 
 /// The verdict where there is no GPU: what was prepared is as good as it can be, and is compared with itself.
@@ -45,9 +62,9 @@ pub(super) fn dry(case: &Case) -> Verdict {
                 .filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer()));
             let why: Vec<String> = faults.collect();
             let status = if why.is_empty() { "right" } else { "wrong" };
-            Verdict { status, why: why.join("; "), worst: 0.0 }
+            Verdict { said: case.said.clone(), ..Verdict::of(status, why.join("; ")) }
         }
-        Err((status, why)) => Verdict { status, why: why.clone(), worst: 0.0 },
+        Err((status, why)) => Verdict { said: case.said.clone(), ..Verdict::of(status, why.clone()) },
     }
 }
 
@@ -61,9 +78,11 @@ pub(super) fn prepare(
     policy: &Policy,
 ) -> Case {
     let seed = args.seed;
+    let valid = validate(attention.clone());
+    let said = valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Said::of(valid, target, planner, policy));
     let prepared = (|| {
         let refused = |r: Refusal| ("refused", r.to_string());
-        let valid = validate(attention.clone()).map_err(refused)?;
+        let valid = valid.map_err(refused)?;
         let planned = |valid: &Valid| match planner.plan(valid, target, policy, BuildPolicy::BuildIfMissing) {
             Ok(Answer { outcome: Ok(plan), .. }) => Ok(plan),
             Ok(Answer { outcome: Err(refusal), .. }) => Err(refused(refusal)),
@@ -71,7 +90,7 @@ pub(super) fn prepare(
             Err(error) => Err(failed(error)),
         };
         let plan = planned(&valid)?;
-        let inputs = if args.serving {
+        let inputs = if args.serves(number) {
             batch::inputs(&valid, seed, number, args.tails)
         } else {
             Inputs::random(&valid, seed ^ number)
@@ -87,7 +106,7 @@ pub(super) fn prepare(
         };
         Ok(Ready { attention: valid, plan, inputs, expected, drawn_by })
     })();
-    Case { number, attention, prepared }
+    Case { number, attention, prepared, said }
 }
 
 /// What the oracle says.
@@ -123,11 +142,12 @@ pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>) ->
         Ok(ready) => launch(ready, session, stream),
         Err(failure) => Err(failure.clone()),
     };
-    match done {
-        Ok((worst, faults)) if faults.is_empty() => Verdict { status: "right", why: String::new(), worst },
-        Ok((worst, faults)) => Verdict { status: "wrong", why: faults.join("; "), worst },
-        Err((status, why)) => Verdict { status, why, worst: 0.0 },
-    }
+    let verdict = match done {
+        Ok((worst, faults)) if faults.is_empty() => Verdict { worst, ..Verdict::of("right", String::new()) },
+        Ok((worst, faults)) => Verdict { worst, ..Verdict::of("wrong", faults.join("; ")) },
+        Err((status, why)) => Verdict::of(status, why),
+    };
+    Verdict { said: case.said.clone(), ..verdict }
 }
 
 /// Launches twice and compares: each output with the oracle, and a deterministic one with itself.

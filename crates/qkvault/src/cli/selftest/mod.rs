@@ -10,6 +10,7 @@ mod philox;
 mod serving;
 mod stand;
 mod tally;
+mod verdicts;
 
 pub(super) use cases::{Draw, attention as dense};
 pub(super) use serving::attention as served;
@@ -81,9 +82,19 @@ pub struct Args {
     /// With `--isolate`: longest time for one case, in seconds
     #[arg(long, value_name = "SECONDS", requires = "isolate", default_value_t = 300)]
     case_limit: u64,
+    /// Compare the verdicts of the rules, of the library without a GPU, and of the card; every fourth case is a serving batch
+    #[arg(long, conflicts_with_all = ["large", "serving"])]
+    verdicts: bool,
     /// Judge the cases whose numbers are on standard input: what `--isolate` starts its processes with
     #[arg(long, hide = true)]
     worker: bool,
+}
+
+impl Args {
+    /// Whether a case is a batch of serving.
+    const fn serves(&self, number: u64) -> bool {
+        self.serving || (self.verdicts && self.file.is_none() && number % 4 == 3)
+    }
 }
 
 /// The attentions of a run: those of a file, or random ones.
@@ -105,7 +116,7 @@ impl Attentions<'_> {
     fn attention(&self, n: u64) -> Attention {
         match &self.given {
             Some(list) => list[n as usize].clone(),
-            None if self.args.serving => serving::attention(self.args.seed, n),
+            None if self.args.serves(n) => serving::attention(self.args.seed, n),
             None => cases::attention(self.args.seed, n),
         }
     }

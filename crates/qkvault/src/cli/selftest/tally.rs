@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::verdicts::Agreement;
 use super::{Args, Verdict};
 use crate::cli::{Globals, Outcome, out};
 
@@ -21,6 +22,8 @@ pub(super) struct Tally<'a> {
     pub(super) isolated: Option<Value>,
     /// Cases that failed after others and were asked again by themselves.
     pub(super) repeated: Vec<Value>,
+    /// How the verdicts compare, where they are compared.
+    agreement: Option<Agreement>,
     started: Instant,
     told: Instant,
 }
@@ -47,6 +50,7 @@ impl Tally<'_> {
             builds: 0,
             isolated: None,
             repeated,
+            agreement: args.verdicts.then(Agreement::default),
             started,
             told,
         }
@@ -58,8 +62,15 @@ impl Tally<'_> {
         self.counts[at] += 1;
         if verdict.status == "right" {
             self.worst = self.worst.max(verdict.worst);
-        } else {
-            let row = row();
+        }
+        let row = if verdict.is_plain() { Value::Null } else { row() };
+        if let Some(agreement) = &mut self.agreement {
+            match &verdict.said {
+                Some(said) => agreement.take(said, verdict.status, &row),
+                None => agreement.silent(verdict.status, &row),
+            }
+        }
+        if verdict.status != "right" {
             if verdict.status != "refused" {
                 out::note(&row.to_string());
             }
@@ -98,6 +109,9 @@ impl Tally<'_> {
         ] {
             record[key] = value;
         }
+        if let Some(agreement) = &self.agreement {
+            record["verdicts"] = agreement.record();
+        }
         record
     }
 
@@ -124,7 +138,11 @@ impl Tally<'_> {
                 out::line(&format!("case {} failed in a process that others had used: {}", row["case"], row["why"]));
             }
             out::line(&format!("{}; seed {}", self.words(), self.args.seed));
+            if let Some(agreement) = &self.agreement {
+                out::line(&format!("verdicts: {:#}", agreement.record()));
+            }
         }
-        if self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
+        let is_one = self.agreement.as_ref().is_none_or(Agreement::is_one);
+        if is_one && self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
     }
 }
