@@ -36,10 +36,16 @@ pub fn fetched(version: &str) -> Result<PathBuf, String> {
 /// When cuDNN is required and not there, and when what was fetched cannot be used.
 #[must_use]
 pub fn compiler(version: &str) -> Option<Compiler> {
-    match fetched(version) {
-        Ok(dir) => Some(Compiler::open(&Search::at(dir)).unwrap_or_else(|e| panic!("a fetched set is whole: {e}"))),
+    let dir = met(fetched(version), std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_some_and(|value| value == "1"))?;
+    Some(Compiler::open(&Search::at(dir)).unwrap_or_else(|e| panic!("a fetched set is whole: {e}")))
+}
+
+/// What a requirement gives, or nothing, with the reason printed; nothing else makes a test end early.
+fn met(requirement: Result<PathBuf, String>, required: bool) -> Option<PathBuf> {
+    match requirement {
+        Ok(dir) => Some(dir),
         Err(reason) => {
-            assert!(std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_none_or(|value| value != "1"), "{reason}");
+            assert!(!required, "{reason}");
             say(&reason);
             None
         }
@@ -62,4 +68,19 @@ pub fn target(compiler: &Compiler, profile: &str) -> Target {
 #[expect(clippy::print_stdout, reason = "a test that cannot run says so, and one that measures says what")]
 pub fn say(line: &str) {
     println!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A test is left out for want of what it says it needs, and of nothing else: where that was promised, its absence fails it.
+    #[test]
+    fn p44_what_was_promised_and_is_not_there_is_a_failure() {
+        let reason = || fetched("9.99.0");
+        assert!(reason().is_err_and(|why| why.contains("requirement not met") && why.contains("xtask fetch")));
+        assert_eq!(met(reason(), false), None);
+        assert!(std::panic::catch_unwind(|| met(reason(), true)).is_err());
+        assert_eq!(met(Ok("here".into()), true), Some("here".into()));
+    }
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
 use qkvault_graph::{
-    Attention, Band, CudnnVersion, DType, Policy, QuirkSet, Refusal, Role, Target, Tensor, Valid, text, validate,
+    Attention, BackwardOptions, Band, CudnnVersion, DType, Policy, QuirkSet, Refusal, Role, Target, Tensor, Valid,
+    text, validate,
 };
 use qkvault_probe::rules::{Near, Request, nearest};
 use qkvault_probe::{Answer, BuildPolicy, Compiler, Confirmation, Failure, Plan, PlanError, Planner};
@@ -287,4 +288,26 @@ fn one_plan_serves_pools_of_about_as_many_pages_and_each_is_told_its_own_reach()
     }
     let larger = bench.ask(&planner, &paged(1025), BuildPolicy::LoadOnly);
     assert!(larger.is_err(), "a plan for 1024 pages reaches no further");
+}
+
+/// The forward has no say in whether its backward is deterministic, so that a step builds its two plans once.
+#[test]
+fn p14_a_deterministic_step_builds_two_plans_and_the_next_step_none() {
+    let Some(bench) = Bench::new() else { return };
+    let planner = bench.planner();
+    let forward = Attention::bshd(1, (2, 2), (128, 128), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
+    let backward = |deterministic| forward.backward(BackwardOptions { deterministic, ..BackwardOptions::default() });
+    let mut keys = Vec::new();
+    for _step in 0..2 {
+        for a in [forward.clone(), backward(true)] {
+            let answer = bench.ask(&planner, &validate(a).unwrap(), BuildPolicy::BuildIfMissing).unwrap();
+            keys.push(answer.key);
+            plan(answer);
+        }
+        assert_eq!(planner.vault().stats().builds, 2);
+    }
+    assert!(keys[..2] == keys[2..] && keys[0] != keys[1]);
+    // The one that sums in any order is another plan, of the same forward.
+    bench.ask(&planner, &validate(backward(false)).unwrap(), BuildPolicy::BuildIfMissing).unwrap();
+    assert_eq!(planner.vault().stats().builds, 3);
 }

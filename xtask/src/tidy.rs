@@ -43,6 +43,7 @@ pub fn run() -> Result<()> {
     let root = cargo::root();
     let files = tracked(&root)?;
     let mut found = dependencies(&root)?;
+    found.extend(lints(&root)?);
     for file in &files {
         let name = file.to_string_lossy().into_owned();
         if name.rsplit('.').next().is_some_and(|end| matches!(end, "so" | "whl" | "a")) || name.contains(".so.") {
@@ -99,6 +100,29 @@ fn dependencies(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
+/// Packages that do without the workspace's lints, which forbid printing among other things.
+fn lints(root: &Path) -> Result<Vec<String>> {
+    let read = |path: PathBuf| -> Result<toml::Table> {
+        let text = std::fs::read_to_string(&path).with_context(|| format!("{} is not there", path.display()))?;
+        text.parse().with_context(|| format!("{} is no TOML", path.display()))
+    };
+    let mut found = Vec::new();
+    let workspace = read(root.join("Cargo.toml"))?;
+    let lints = workspace.get("workspace").and_then(|w| w.get("lints")).and_then(|l| l.get("clippy"));
+    for lint in ["print_stdout", "print_stderr"] {
+        if lints.and_then(|l| l.get(lint)).and_then(toml::Value::as_str) != Some("deny") {
+            found.push(format!("Cargo.toml: the lint clippy::{lint} is not denied; libraries do not print"));
+        }
+    }
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        let path = entry?.path().join("Cargo.toml");
+        if path.is_file() && read(path.clone())?.get("lints").and_then(|l| l.get("workspace")).is_none() {
+            found.push(format!("{}: it does not take the workspace's lints", path.display()));
+        }
+    }
+    Ok(found)
+}
+
 fn words(name: &str, text: &str, found: &mut Vec<String>) {
     // Put together here, so that this file does not find itself.
     let hosts = ["pypi", "crates", "npmjs", "debian"].map(|host| {
@@ -132,5 +156,30 @@ fn shape(name: &str, text: &str, found: &mut Vec<String>) {
     let is_test = name.contains("/tests") || name.contains("/benches/");
     if lines > MOST_LINES && !is_test && !LONG.iter().any(|(file, _)| *file == name) {
         found.push(format!("{name}: {lines} lines; {MOST_LINES} is the most, split it by concern"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Descriptions, keys and the vault know no cuDNN: they build on a machine that has none, and so do the rules above them.
+    #[test]
+    fn p10_what_knows_no_gpu_uses_nothing_that_does() {
+        let alone = ["qkvault-graph", "qkvault-cache"];
+        assert!(alone.iter().all(|name| MAY_USE.contains(&(*name, &[]))));
+        assert_eq!(dependencies(&cargo::root()).expect("manifests are here"), [""; 0]);
+    }
+
+    #[test]
+    fn p26_libraries_print_nothing() {
+        assert_eq!(lints(&cargo::root()).expect("manifests are here"), [""; 0]);
+        let empty = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir_all(empty.path().join("crates/one")).expect("a folder");
+        std::fs::write(empty.path().join("Cargo.toml"), "[workspace.lints.clippy]\nprint_stdout = \"deny\"")
+            .expect("a file");
+        std::fs::write(empty.path().join("crates/one/Cargo.toml"), "[package]\nname = \"one\"").expect("a file");
+        let found = lints(empty.path()).expect("it reads").join("\n");
+        assert!(found.contains("print_stderr") && found.contains("one/Cargo.toml"), "{found}");
     }
 }

@@ -33,6 +33,9 @@ pub struct LoadRules {
 /// Found by changing one property at a time, on an H200 (9.14.0, 9.19.0, 9.27.0) and with device properties in the place of a GPU (those,
 /// 9.16.0, 9.20.0, 9.21.1, 9.22.0, 9.23.0, 9.23.2, 9.24.1, 9.25.1, 9.26.0, 9.26.1 and 9.28.0), which agree. What was found not to matter: name,
 /// PCI id, ordinal, clocks, L2 size, memory size, cooperative launch, blocks per SM.
+///
+/// Done again by `QKVAULT_LOAD_VERSIONS=9.20.0,9.26.0 cargo test -p qkvault-exec --test library named` for versions that were fetched, and on a
+/// GPU by the test `gpu_load`.
 pub const LOAD_RULES: [LoadRules; 3] = [
     LoadRules {
         since: CudnnVersion::v9(0, 0),

@@ -145,7 +145,7 @@ fn another_targets_plan_that_does_not_load_is_passed_over_and_ones_own_is_an_err
 }
 
 #[test]
-fn a_plan_over_the_budget_is_not_called_missing_whichever_target_it_is_of() {
+fn p46_a_plan_over_the_budget_is_not_called_missing_whichever_target_it_is_of() {
     let here = with(&h200(OLD), 13_000, LibrarySet::Full);
     let slim = with(&here, 13_000, LibrarySet::Slim);
     let vault = vault();

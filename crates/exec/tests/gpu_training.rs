@@ -148,7 +148,7 @@ fn each_pair_gives_the_gradients_of_the_oracle_over_poison() {
 }
 
 #[test]
-fn a_backward_can_be_launched_again_and_a_deterministic_one_gives_the_same_bits() {
+fn p45_a_backward_can_be_launched_again_and_a_deterministic_one_gives_the_same_bits() {
     let Some(gpu) = Gpu::open() else { return };
     let training = deterministic();
     let pair = pair(&gpu, &training);

@@ -8,11 +8,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{h200, say, unmet};
+use common::{changes, h200, of_machine, say, unmet, with};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
-use qkvault_graph::{Attention, Band, DType, LibrarySet, Policy, Target, validate};
-use qkvault_probe::{BuildPolicy, Compiler, Failure, Plan, PlanFacts, Planner, library_set, library_version};
+use qkvault_graph::{Attention, Band, DType, Policy, Target, validate};
+use qkvault_probe::{BuildPolicy, Compiler, Failure, Plan, Planner, library_set, library_version};
 use qkvault_sys::{Error, Library, Search, Status, Version};
 
 const ALONE: &str = "QKVAULT_TEST_ALONE";
@@ -53,39 +53,6 @@ fn plan(version: Version) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     Some((library, target, plan))
 }
 
-/// The same plan with other facts: what the rules would let through is put to cuDNN.
-fn with(plan: &Plan, change: impl FnOnce(&mut PlanFacts)) -> Plan {
-    let mut plan = plan.clone();
-    change(&mut plan.facts);
-    plan
-}
-
-type Change = (&'static str, fn(&mut Target));
-
-/// Changes of the H200 that a plan for it may meet, by name.
-fn changes() -> Vec<Change> {
-    vec![
-        ("nothing", |_| ()),
-        ("library set", |t| t.libraries = LibrarySet::Full),
-        ("fewer SMs", |t| t.device.multi_processor_count = 114),
-        ("more SMs", |t| t.device.multi_processor_count = 144),
-        ("sm_89", |t| t.device.device_ver = 890),
-        ("sm_100", |t| t.device.device_ver = 1000),
-        ("driver 12.8", |t| t.device.driver_ver = 12_080),
-        ("driver 12.9", |t| t.device.driver_ver = 12_090),
-        ("driver 13.1", |t| t.device.driver_ver = 13_010),
-        ("narrower bus", |t| t.device.memory_bus_width = Some(5120)),
-        ("wider bus", |t| t.device.memory_bus_width = Some(8192)),
-        ("name", |t| t.device.device_name = "another".into()),
-        ("PCI id", |t| t.device.pci_device_id = 99),
-        ("ordinal", |t| t.device.cuda_device_id = 1),
-        ("SM clock", |t| t.device.sm_clock_rate_khz = 1_000_000),
-        ("memory clock", |t| t.device.mem_clock_rate_khz = 1_000_000),
-        ("L2", |t| t.device.l2_cache_size = 50 << 20),
-        ("memory", |t| t.device.total_global_mem = 80 << 30),
-    ]
-}
-
 fn rules_and_library_agree(version: Version) {
     let Some((library, target, plan)) = plan(version) else { return };
     for (name, change) in changes() {
@@ -93,13 +60,7 @@ fn rules_and_library_agree(version: Version) {
         change(&mut here);
         let rules = check_fit(&plan.facts, &Machine::of(&here));
         // Facts of the machine itself pass the rules, so that cuDNN is the one to judge.
-        let asked = with(&plan, |facts| {
-            facts.sm = here.sm();
-            facts.multi_processors = here.device.multi_processor_count;
-            facts.driver = here.device.driver_ver;
-            facts.memory_bus = here.device.memory_bus_width;
-        });
-        let library = would_load(&library, &asked, &here);
+        let library = would_load(&library, &of_machine(&plan, &here), &here);
         assert_eq!(rules.is_ok(), library.is_ok(), "{version}, {name}: {rules:?} by the rules, {library:?} by cuDNN");
         if let Err(error) = library {
             let text = error.to_string();
@@ -154,6 +115,32 @@ fn rules_hold_for_9_19() {
 #[test]
 fn rules_hold_for_9_27() {
     alone("rules_hold_for_9_27", || rules_and_library_agree(Version::new(9, 27, 0)));
+}
+
+/// Versions that are named with commas between, `QKVAULT_LOAD_VERSIONS=9.20.0,9.23.0`: how the rows of `LOAD_RULES` are found and
+/// looked after. Each needs a fetched slim set.
+#[test]
+fn rules_hold_for_the_versions_that_are_named() {
+    const NAMED: &str = "QKVAULT_LOAD_VERSIONS";
+    const NAME: &str = "rules_hold_for_the_versions_that_are_named";
+    let Ok(named) = std::env::var(NAMED) else { return };
+    let version = |text: &str| {
+        let parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
+        let [major, minor, patch] = parts[..] else { panic!("{text} is no version of three numbers") };
+        Version::new(major, minor, patch)
+    };
+    if std::env::var_os(ALONE).is_some() {
+        return rules_and_library_agree(version(&named));
+    }
+    let program = std::env::current_exe().expect("a test has a program");
+    for one in named.split(',') {
+        let mut command = Command::new(&program);
+        command.args(["--exact", NAME, "--nocapture"]).env(ALONE, NAME).env(NAMED, one);
+        let done = command.output().expect("it can be started");
+        let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{one}: {said}");
+        say(&said);
+    }
 }
 
 /// Another cuDNN's plan under a loaded one: refused by the rules, and by cuDNN itself where the rules are told otherwise.

@@ -10,6 +10,8 @@
 //! Launching does none of this: see `qkvault-exec`.
 
 mod compile;
+#[cfg(doctest)]
+mod compile_fail;
 mod confirm;
 mod convert;
 mod deep;

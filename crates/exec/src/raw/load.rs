@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_follow_the_workspace_and_count_towards_the_budget() {
+    fn p46_buffers_follow_the_workspace_and_count_towards_the_budget() {
         let facts = facts(CudnnVersion::v9(19, 0), &[(Role::O, 999), (Role::SoftmaxSum, 10), (Role::DqAccum, 300)]);
         let scratch = check_facts(&facts, 5, None).expect("no budget");
         assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 1024, 10), (Role::DqAccum, 1280, 300)]);

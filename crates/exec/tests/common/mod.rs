@@ -4,7 +4,7 @@
 
 use qkvault_graph::op::{Constant, OpTensor, TensorKind};
 use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
-use qkvault_probe::{Binding, Fixed, PlanFacts};
+use qkvault_probe::{Binding, Fixed, Plan, PlanFacts};
 
 /// A requirement of a test that this machine does not meet: said, and a failure where the variable promises that it is met.
 pub(crate) fn unmet(variable: &str, what: &str) {
@@ -72,4 +72,47 @@ pub(crate) fn facts_of(graph: &OpGraph, target: &Target) -> PlanFacts {
         false => operand(role, dtype(role), role.is_output(false), 4096),
     };
     PlanFacts { bindings: graph.roles().into_iter().map(binding).collect(), ..forward(target) }
+}
+
+/// The same plan with other facts: what the rules would let through is put to cuDNN.
+pub(crate) fn with(plan: &Plan, change: impl FnOnce(&mut PlanFacts)) -> Plan {
+    let mut plan = plan.clone();
+    change(&mut plan.facts);
+    plan
+}
+
+pub(crate) type Change = (&'static str, fn(&mut Target));
+
+/// Changes of the H200 that a plan for it may meet, by name.
+pub(crate) fn changes() -> Vec<Change> {
+    vec![
+        ("nothing", |_| ()),
+        ("library set", |t| t.libraries = LibrarySet::Full),
+        ("fewer SMs", |t| t.device.multi_processor_count = 114),
+        ("more SMs", |t| t.device.multi_processor_count = 144),
+        ("sm_89", |t| t.device.device_ver = 890),
+        ("sm_100", |t| t.device.device_ver = 1000),
+        ("driver 12.8", |t| t.device.driver_ver = 12_080),
+        ("driver 12.9", |t| t.device.driver_ver = 12_090),
+        ("driver 13.1", |t| t.device.driver_ver = 13_010),
+        ("narrower bus", |t| t.device.memory_bus_width = Some(5120)),
+        ("wider bus", |t| t.device.memory_bus_width = Some(8192)),
+        ("name", |t| t.device.device_name = "another".into()),
+        ("PCI id", |t| t.device.pci_device_id = 99),
+        ("ordinal", |t| t.device.cuda_device_id = 1),
+        ("SM clock", |t| t.device.sm_clock_rate_khz = 1_000_000),
+        ("memory clock", |t| t.device.mem_clock_rate_khz = 1_000_000),
+        ("L2", |t| t.device.l2_cache_size = 50 << 20),
+        ("memory", |t| t.device.total_global_mem = 80 << 30),
+    ]
+}
+
+/// The same plan with the facts of a machine that it need not be for: what the rules pass then, cuDNN judges.
+pub(crate) fn of_machine(plan: &Plan, machine: &Target) -> Plan {
+    with(plan, |facts| {
+        facts.sm = machine.sm();
+        facts.multi_processors = machine.device.multi_processor_count;
+        facts.driver = machine.device.driver_ver;
+        facts.memory_bus = machine.device.memory_bus_width;
+    })
 }

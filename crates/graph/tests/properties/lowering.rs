@@ -102,3 +102,18 @@ fn p47_the_scale_is_always_a_slot() {
         assert!(!graph.tensors.iter().any(|t| t.kind == TensorKind::Constant(Constant::f32(scale))));
     }
 }
+
+/// The flag is a field of the backward's own that has no second place; what is summed in any order is an f32 buffer of its own.
+#[test]
+fn p45_a_deterministic_backward_is_lowered_as_one_on_every_target() {
+    let forward = Attention::bshd(1, (4, 2), (128, 128), 64, DType::F16).with_stats();
+    for target in targets() {
+        let any_order = |deterministic| {
+            let options = qkvault_graph::BackwardOptions { deterministic, ..Default::default() };
+            let valid = validate(forward.backward(options)).expect("sound");
+            let graph = lower(&valid, &target, &Policy::default()).expect("it is lowered");
+            graph.roles().contains(&Role::DqAccum)
+        };
+        assert!(any_order(false) && !any_order(true), "{target}");
+    }
+}

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::kit::{Place, fields, say};
 
 #[test]
-fn a_model_is_answered_for_by_rules_alone() {
+fn p10_a_model_is_answered_for_by_rules_alone() {
     // No cuDNN anywhere: rules need none.
     let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");
     let (code, report) = place.json("probe --model ../../models/llama-3.1-8b.json --target a100 --seq 1024");

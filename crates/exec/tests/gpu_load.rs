@@ -1,0 +1,54 @@
+//! What a real GPU takes: plans for GPUs that differ from it in one property, compiled here, are put to cuDNN with its handle, and are
+//! taken and refused as `LOAD_RULES` say.
+//!
+//! Needs a driver and a slim cuDNN that the usual search finds; with `QKVAULT_REQUIRE_GPU=1` their absence is a failure.
+#![cfg(feature = "cudarc")]
+
+mod common;
+
+use common::{changes, of_machine, say, unmet};
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_exec::{Device, DeviceError, Machine, Session, check_fit};
+use qkvault_graph::{Attention, Band, DType, Policy, Target, validate};
+use qkvault_probe::{BuildPolicy, Compiler, Planner};
+use qkvault_sys::Search;
+
+#[test]
+fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
+    let device = match Device::open(0) {
+        Ok(device) => device,
+        Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
+            return unmet("QKVAULT_REQUIRE_GPU", &error.to_string());
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let compiler = Compiler::open(&Search::default()).expect("a cuDNN");
+    let session = Session::open(&device, compiler.library()).expect("a session");
+    let here = session.target().expect("the GPU's target is known");
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
+    let attention = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
+    let attention = validate(attention).expect("valid");
+    let mut wrong = Vec::new();
+    for (name, change) in changes() {
+        let mut there = here.clone();
+        change(&mut there);
+        // A library compiles for its own set alone.
+        let there = Target { libraries: here.libraries, ..there };
+        let answer = planner.plan(&attention, &there, &Policy::default(), BuildPolicy::BuildIfMissing);
+        let plan = match answer.expect("it can be asked").outcome {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                say(&format!("{name}: not compiled: {refusal}"));
+                continue;
+            }
+        };
+        let rules = check_fit(&plan.facts, &Machine::of(&here));
+        let card = session.load(&of_machine(&plan, &here)).map(drop);
+        let told = |is: bool| if is { "loads" } else { "is refused" };
+        say(&format!("{name}: {} by the rules, {} on the card", told(rules.is_ok()), told(card.is_ok())));
+        if rules.is_ok() != card.is_ok() {
+            wrong.push(format!("{name}: {rules:?} by the rules, {card:?} on the card"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
