@@ -29,6 +29,7 @@ pub mod codec;
 #[cfg(doctest)]
 mod compile_fail;
 mod device;
+mod documents;
 mod dtype;
 pub mod expr;
 mod key;
@@ -53,6 +54,7 @@ mod version;
 pub use attention::{Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass};
 pub use canon::bytes as canonical_bytes;
 pub use device::DeviceProps;
+pub use documents::Documents;
 pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, GraphKey, KEY_FORMAT, PlanKey, plan_key};

@@ -72,6 +72,7 @@ mod program;
 mod rank;
 mod rules;
 mod scalar;
+pub(crate) mod shift;
 mod simplify;
 mod slopes;
 mod term;

@@ -80,6 +80,48 @@ impl CuSeqlens {
         CuSeqlens::new(cumulative)
     }
 
+    /// From the document of each token, rows of `row` tokens one after another: a document is a run of one id in one row. Where there
+    /// are fewer than `most`, empty ones follow.
+    ///
+    /// # Errors
+    ///
+    /// Ids that are no whole rows, a document in two places of a row, more documents than `most`.
+    pub fn from_documents(ids: &[i32], row: usize, most: Batch) -> Result<CuSeqlens, Refusal> {
+        let mut reasons = Vec::new();
+        if row == 0 || ids.is_empty() || !ids.len().is_multiple_of(row) {
+            let given = format!("{} ids in rows of {row}", ids.len());
+            let fix = "give the id of each token, row after row";
+            reasons.push(reason("documents.ids", "ids", given, "whole rows, and at least one", fix));
+        }
+        let mut cumulative = vec![0_i64];
+        for (number, tokens) in ids.chunks(row.max(1)).enumerate() {
+            let mut seen = std::collections::BTreeSet::new();
+            for run in tokens.chunk_by(|a, b| a == b) {
+                let at = cumulative[cumulative.len() - 1];
+                if !seen.insert(run[0]) {
+                    reasons.push(reason(
+                        "documents.split",
+                        format!("ids[{at}]"),
+                        format!("document {} a second time in row {number}", run[0]),
+                        "the tokens of a document one after another",
+                        "give what follows another id, if it is another document, or keep the document mask",
+                    ));
+                }
+                cumulative.push(at + run.len() as i64);
+            }
+        }
+        let documents = cumulative.len() as i64 - 1;
+        if documents > most.get() {
+            let fix = "use a plan for more documents";
+            let needed = format!("{most} at most");
+            reasons.push(reason("documents.count", "ids", format!("{documents} documents"), needed, fix));
+        }
+        sound(reasons, || ())?;
+        let end = cumulative[cumulative.len() - 1];
+        cumulative.extend((documents..most.get()).map(|_| end));
+        CuSeqlens::new(cumulative)
+    }
+
     /// Number of sequences.
     #[must_use]
     pub fn batch(&self) -> Batch {

@@ -60,6 +60,10 @@ impl Problems {
     ) {
         self.0.push(Reason::new(Layer::Description, code, field, given, needed, fix));
     }
+
+    pub(crate) fn into_reasons(self) -> Vec<Reason> {
+        self.0
+    }
 }
 
 /// Checks a description and brings it into canonical form.

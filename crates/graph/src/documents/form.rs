@@ -1,0 +1,174 @@
+//! The packed form of an attention, and every reason why there is none.
+
+use super::{Documents, TILE};
+use crate::expr::ScoreExpr;
+use crate::expr::shift::Absolute;
+use crate::valid::Problems;
+use crate::{Attention, BackwardOptions, Fp8, Gradients, Lengths, Mask, Pass, Storage, Tensor};
+
+/// The attention over packed documents; of no use where there are problems.
+pub(super) fn packed(a: &Attention, documents: Documents, problems: &mut Problems) -> Attention {
+    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
+    let Mask { band, lengths, keep } = mask;
+    bounds(a, documents, problems);
+    let keep = match keep.as_ref().map(ScoreExpr::without_documents) {
+        Some((true, rest)) => rest,
+        Some((false, _)) | None => {
+            let given = keep.as_ref().map_or_else(|| "no predicate".to_owned(), ToString::to_string);
+            problems.add(
+                "documents.mask",
+                "mask.keep",
+                given,
+                "a document mask: an i32 tensor by query equal to one by key, and with it whatever else must hold",
+                "write it as `library::document_mask(..)`, joined to other conditions by `&`",
+            );
+            None
+        }
+    };
+    for (expression, field) in [(score, "score"), (&keep, "mask.keep")] {
+        expression.iter().for_each(|e| relative(e, field, problems));
+    }
+    if *lengths == Lengths::PerSequence {
+        problems.add(
+            "documents.lengths",
+            "mask.lengths",
+            "per-sequence lengths",
+            "rows that documents fill; lengths are the documents' then",
+            "make what pads a row a document of its own, whose output nobody reads",
+        );
+    }
+    if let Some(dropout) = dropout {
+        problems.add(
+            "documents.dropout",
+            "dropout",
+            format!("dropout of {}", dropout.probability),
+            "none: which number or mask belongs to a score goes by its position in the row",
+            "pack the attention without it, and add Philox dropout to the packed one: other numbers of the same law",
+        );
+    }
+    for (is, code, field, given) in [
+        (*block_mask, "documents.block-mask", "block_mask", "a block mask"),
+        (
+            *fp8 == Some(Fp8::Block),
+            "documents.fp8",
+            "fp8",
+            "microscaled formats, whose scales go by rows of a sequence",
+        ),
+    ] {
+        if is {
+            problems.add(code, field, given, "blocks of the whole row have none in a document", "leave it out");
+        }
+    }
+    let mut tensor = |t: &Tensor, name: &'static str| rows(t, name, documents, problems);
+    let [q, k, v, o] = [(q, "q"), (k, "k"), (v, "v"), (o, "o")].map(|(t, name)| tensor(t, name));
+    let forward = Attention {
+        mask: Mask { band: *band, lengths: Lengths::PerSequence, keep },
+        score: score.clone(),
+        sink: *sink,
+        dropout: *dropout,
+        block_mask: *block_mask,
+        outputs: *outputs,
+        padded_rows: *padded_rows,
+        fp8: *fp8,
+        ..Attention::forward(q, k, v, o)
+    };
+    match pass {
+        Pass::Forward => forward,
+        Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic }) => {
+            forward.backward(BackwardOptions {
+                d_o: Some(tensor(d_o, "d_o")),
+                d_o_half: d_o_half.as_ref().map(|t| tensor(t, "d_o_half")),
+                d_q: Some(tensor(d_q, "d_q")),
+                d_k: Some(tensor(d_k, "d_k")),
+                d_v: Some(tensor(d_v, "d_v")),
+                d_sink: *d_sink,
+                deterministic: *deterministic,
+            })
+        }
+    }
+}
+
+/// Documents that the rows can hold.
+fn bounds(a: &Attention, Documents { longest, most }: Documents, problems: &mut Problems) {
+    let (s_q, s_kv) = a.seq();
+    if s_q != s_kv {
+        problems.add(
+            "documents.square",
+            "k.dims[2]",
+            format!("{s_q} queries and {s_kv} keys"),
+            "as many keys as queries: a document's queries are its keys",
+            "describe packed queries and keys with lengths of their own",
+        );
+    }
+    if !(1..=s_q).contains(&longest) {
+        problems.add(
+            "documents.longest",
+            "longest",
+            longest.to_string(),
+            format!("a document of 1 to {s_q} tokens, which a row has"),
+            "give the tokens of the longest document",
+        );
+        return;
+    }
+    let tokens = a.batch().saturating_mul(s_q);
+    let least = a.batch().saturating_mul((s_q - 1) / longest + 1);
+    if !(least..=tokens).contains(&most) {
+        problems.add(
+            "documents.most",
+            "most",
+            most.to_string(),
+            format!("{least} to {tokens} documents: {} rows of {s_q} tokens, none longer than {longest}", a.batch()),
+            "give the most documents of all rows together",
+        );
+    }
+}
+
+/// Tells what an expression reads that a document does not know.
+fn relative(expression: &ScoreExpr, field: &'static str, problems: &mut Problems) {
+    for absolute in expression.absolutes() {
+        let (code, given, fix) = match absolute {
+            Absolute::Position => (
+                "documents.position",
+                format!("a position by itself: {expression}"),
+                "compute with `query - key` alone, or keep the document mask",
+            ),
+            Absolute::Batch => ("documents.batch", "the number of the row".to_owned(), "keep the document mask"),
+            Absolute::Length => (
+                "documents.length",
+                "the length of the row".to_owned(),
+                "keep the document mask: a document has its own",
+            ),
+            Absolute::Tensor(id) => (
+                "documents.tensor",
+                format!("@{} of extents {:?}", expression.tensor_name(id), expression.tensors()[id.at()].dims),
+                "give one number, or one for each head; else keep the document mask",
+            ),
+        };
+        let needed =
+            "expressions of the score, the head and `query - key`: positions count from the beginning of a document";
+        problems.add(code, field, given, needed, fix);
+    }
+}
+
+/// A tensor whose rows lie one after another, as the packed tensor of the same memory.
+fn rows(t: &Tensor, name: &'static str, Documents { longest, most }: Documents, problems: &mut Problems) -> Tensor {
+    let Tensor { dims: [b, h, s, d], strides: [batch, head, row, hidden], dtype, storage } = *t;
+    let follow = b == 1 || s.checked_mul(row) == Some(batch);
+    // Of one head its stride says nothing.
+    if storage != Storage::Dense || !follow || (h > 1 && s > 1 && head > row) {
+        problems.add(
+            "documents.rows",
+            format!("{name}.strides"),
+            format!("{storage:?}, strides {:?} of dims {:?}", t.strides, t.dims),
+            "tokens one after another, each with all of its heads, from row to row too",
+            "store it as (batch, sequence, head, hidden)",
+        );
+    }
+    let longest = longest.clamp(1, i64::from(i32::MAX) - TILE).saturating_add(TILE - 1) / TILE * TILE;
+    Tensor {
+        dims: [most, h, longest, d],
+        strides: [longest.saturating_mul(row), head, row, hidden],
+        dtype,
+        storage: Storage::Packed { tokens: b.saturating_mul(s) },
+    }
+}
