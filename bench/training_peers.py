@@ -78,11 +78,17 @@ def mods(e):
         score = lambda x, b, h, q, k: cap * torch.tanh(x / cap)
     elif slopes is not None:
         score = lambda x, b, h, q, k: x + slopes[h] * (k - q)
-    length = s // documents
+    # The document of a position: a division where all are equally long, as FlexAttention's own examples write it; else looked up.
+    length = documents[0]
+    if all(n == length for n in documents):
+        same = lambda q, k: q // length == k // length
+    else:
+        ids = torch.repeat_interleave(torch.arange(len(documents), device=DEVICE), torch.tensor(documents, device=DEVICE))
+        same = lambda q, k: ids[q] == ids[k]
     if e["keep"] and causal:
-        mask = lambda b, h, q, k: (q >= k) & (q // length == k // length)
+        mask = lambda b, h, q, k: (q >= k) & same(q, k)
     elif e["keep"]:
-        mask = lambda b, h, q, k: q // length == k // length
+        mask = lambda b, h, q, k: same(q, k)
     elif causal and window:
         mask = lambda b, h, q, k: (q >= k) & (q - k < window)
     elif causal:
@@ -170,7 +176,7 @@ def measure(command, rounds, burst=0.020, rest=0.0):
                 goal, reached = judge(e, direction, mine["ms"], peers, mine["tflops"])
                 plan = e[direction]
                 row = {
-                    "entry": e["entry"], "case": case, "form": e["form"], "direction": direction, "attention": e["attention"],
+                    "entry": e["entry"], "case": case, "form": e["form"], "direction": direction, "attention": e["attention"], "run": e["run"],
                     "status": plan["status"], "why": plan["why"], "share": e["share"], "flops": flops, **mine, "peers": peers,
                     "ratios": {p: round(peers[p]["ms"] / mine["ms"], 3) for p in calls if mine["ms"]},
                     "workspace": plan.get("workspace"), "resident": plan.get("resident"), "engine": plan.get("engine"),

@@ -40,3 +40,8 @@ fn serving_in_full_is_compiled_or_refused_as_written_down() {
 fn generated_attentions_are_compiled_or_refused_as_written_down() {
     qkvault_tests::generated::check(VERSION, "generated_attentions_are_compiled_or_refused_as_written_down");
 }
+
+#[test]
+fn packed_documents_are_compiled_in_both_directions() {
+    qkvault_tests::documents::check(VERSION);
+}

@@ -2,7 +2,7 @@
 
 use qkvault_graph::expr::{ScoreExpr, library};
 use qkvault_graph::random::Rng;
-use qkvault_graph::{DType, Operand, Role, Valid, operands};
+use qkvault_graph::{CuSeqlens, DType, Operand, Role, Storage, Valid, operands, ragged_offsets};
 use qkvault_reference::{Buffer, Inputs};
 
 /// Elements after which noise repeats: a prime, so that rows and heads are not alike.
@@ -15,10 +15,47 @@ pub(super) struct Recipe {
     pub(super) slots: Vec<(String, f64)>,
     /// Whether slots that are not among them are drawn.
     pub(super) draw_others: bool,
-    /// Documents of equal length in a sequence, for integer tensors that are read by position.
-    pub(super) documents: u64,
+    /// Documents of a sequence, for integer tensors that are read by position.
+    pub(super) documents: Split,
+    /// Lengths of the sequences of packed operands.
+    pub(super) packed: Vec<i32>,
     /// Seed of everything that is drawn.
     pub(super) seed: u64,
+}
+
+/// How a sequence is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Split {
+    /// Into so many parts, equal but for rounding.
+    Equal(u64),
+    /// Into parts of these lengths.
+    Lengths(Vec<u64>),
+}
+
+impl Split {
+    /// Lengths of the parts of a sequence of so many positions.
+    pub(super) fn lengths(&self, positions: u64) -> Vec<u64> {
+        match self {
+            Split::Equal(n) => {
+                (0..*n).map(|i| ((i + 1) * positions).div_ceil(*n) - (i * positions).div_ceil(*n)).collect()
+            }
+            Split::Lengths(list) => list.clone(),
+        }
+    }
+
+    /// The part that each position is in.
+    pub(super) fn parts(&self, positions: u64) -> Vec<u64> {
+        let of = |(n, length): (usize, u64)| std::iter::repeat_n(n as u64, length as usize);
+        self.lengths(positions).into_iter().enumerate().flat_map(of).collect()
+    }
+
+    /// How many parts there are.
+    pub(super) fn count(&self) -> u64 {
+        match self {
+            Split::Equal(n) => *n,
+            Split::Lengths(list) => list.len() as u64,
+        }
+    }
 }
 
 /// Everything that an attention reads, but for O and Stats of a backward, which its forward leaves.
@@ -32,7 +69,21 @@ pub(super) fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, Strin
     for operand in operands(attention).iter().filter(|o| !o.output && !left(o.role)) {
         inputs.insert(operand.role, fill(attention, operand, recipe)?);
     }
+    if matches!(attention.q.storage, Storage::Packed { .. }) {
+        pack(attention, &recipe.packed, &mut inputs).map_err(|refusal| refusal.to_string())?;
+    }
     Ok(inputs)
+}
+
+/// Lengths and offsets of packed sequences.
+fn pack(a: &Valid, lengths: &[i32], inputs: &mut Inputs) -> Result<(), qkvault_graph::Refusal> {
+    let cumulative = CuSeqlens::from_lengths(lengths)?;
+    for (operand, offsets) in ragged_offsets(a, &cumulative, &cumulative)? {
+        let entries = offsets.elements().iter().flat_map(|n| n.to_ne_bytes()).collect();
+        inputs.insert(Role::Offsets(operand), Buffer::new(DType::I64, entries).expect("whole numbers"));
+    }
+    [Role::SeqLenQ, Role::SeqLenKv].into_iter().for_each(|role| inputs.set_i32(role, lengths));
+    Ok(())
 }
 
 fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String> {
@@ -51,7 +102,7 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
         Role::ScoreTensor(n) if is_slopes(a, n) => {
             Buffer::of(dtype, library::alibi_slopes(len).into_iter().map(f64::from))
         }
-        Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, recipe.documents),
+        Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, &recipe.documents),
         Role::SeqLenQ => lengths(a.seq().0),
         Role::SeqLenKv => lengths(a.seq().1),
         Role::DropoutSeed | Role::DropoutOffset => Buffer::of(dtype, [(recipe.seed % 1_000) as f64]),
@@ -90,21 +141,19 @@ fn is_slopes(a: &Valid, n: u16) -> bool {
     expressions(a).flat_map(|e| e.tensor_names()).nth(n.into()).is_some_and(|name| name == library::ALIBI_SLOPES)
 }
 
-/// Which document each position is of; a tensor that is not read by position says how long a prefix is: one document's length.
-fn documents(operand: &Operand, documents: u64) -> Buffer {
+/// Which document each position is of; a tensor that is not read by position says how long a prefix is: as many as there are documents.
+fn documents(operand: &Operand, documents: &Split) -> Buffer {
     let [_, _, q, k] = operand.tensor.dims;
     let positions = q.max(k).unsigned_abs();
-    let of = |at: u64| if positions > 1 { at % positions * documents / positions } else { documents };
-    Buffer::of(
-        operand.tensor.dtype,
-        (0..operand.tensor.dims.iter().product::<i64>().unsigned_abs()).map(|at| of(at) as f64),
-    )
+    let parts = if positions > 1 { documents.parts(positions) } else { vec![documents.count()] };
+    let all = operand.tensor.dims.iter().product::<i64>().unsigned_abs() as usize;
+    Buffer::of(operand.tensor.dtype, parts.iter().cycle().take(all).map(|&part| part as f64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{BackwardOptions, text, validate};
+    use qkvault_graph::{BackwardOptions, Documents, Packed, text, validate};
 
     fn attention(expressions: &str) -> Valid {
         let text = format!("q: bf16 [2,2,64,16]\noutputs: stats\n{expressions}");
@@ -113,7 +162,13 @@ mod tests {
     }
 
     fn recipe() -> Recipe {
-        Recipe { slots: vec![("cap".into(), 50.0)], draw_others: false, documents: 4, seed: 3 }
+        Recipe {
+            slots: vec![("cap".into(), 50.0)],
+            draw_others: false,
+            documents: Split::Equal(4),
+            packed: Vec::new(),
+            seed: 3,
+        }
     }
 
     #[test]
@@ -148,5 +203,25 @@ mod tests {
         let ids = inputs.get(Role::ScoreTensor(0)).expect("there");
         let found: Vec<i64> = [0, 15, 16, 63, 64, 127].iter().map(|&at| ids.int(at)).collect();
         assert_eq!(found, [0, 0, 1, 3, 0, 3]);
+    }
+
+    #[test]
+    fn packed_documents_lie_where_those_of_a_mask_do() {
+        let keep = "keep: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
+        let dense = attention(keep);
+        let split = Split::Lengths(vec![30, 10, 24]);
+        let recipe = Recipe { documents: split.clone(), packed: vec![30, 10, 24, 30, 10, 24], ..recipe() };
+        let masked = inputs(&dense, &recipe).expect("no slots");
+        let ids = masked.get(Role::ScoreTensor(0)).expect("there");
+        assert_eq!([29, 30, 39, 40, 63, 64].map(|at| ids.int(at)), [0, 1, 1, 2, 2, 0]);
+        let packed = dense.pack_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
+        let packed = inputs(&packed, &recipe).expect("no slots");
+        for role in [Role::Q, Role::K, Role::V, Role::DO] {
+            assert_eq!(packed.get(role), masked.get(role), "{role}");
+        }
+        let starts = packed.get(Role::Offsets(Packed::Q)).expect("there");
+        assert_eq!((0..7).map(|i| starts.int(i) / 32).collect::<Vec<_>>(), [0, 30, 40, 64, 94, 104, 128]);
+        assert_eq!(packed.get(Role::SeqLenKv).map(|b| b.int(1)), Some(10));
+        assert_eq!(Split::Equal(3).lengths(10), [4, 3, 3]);
     }
 }

@@ -2,22 +2,27 @@
 
 use qkvault_exec::Training;
 use qkvault_graph::expr::ScoreExpr;
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, Pass, text};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, Documents, Pass, Refusal, Valid, text, validate};
 
-use crate::cli::data::Recipe;
+use crate::cli::data::{Recipe, Split};
 
 /// One case.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) name: String,
+    /// The forward as it is written.
+    pub(super) described: Valid,
+    /// What is run: the same, or its packed equivalent.
     pub(super) training: Training,
+    /// Whether documents are run as packed sequences.
+    pub(super) packed: bool,
     pub(super) recipe: Recipe,
     /// Lines `note: KEY WORDS`, handed on as they are.
     pub(super) notes: Vec<(String, String)>,
 }
 
-/// Reads a file of cases. A case begins with a line `case: NAME`; its lines `slot: NAME VALUE`, `documents: N` and `note: KEY WORDS` are of
-/// this form, and everything else is the attention's ([`text`]). A `pass: backward` gives the gradients' formats and `deterministic`.
+/// Reads a file of cases. A case begins with a line `case: NAME`; its lines `slot: NAME VALUE`, `documents: N` (or their
+/// lengths), `packed: yes` and `note: KEY WORDS` are of this form, and everything else is the attention's ([`text`]). A `pass: backward` gives the gradients' formats and `deterministic`.
 ///
 /// # Errors
 ///
@@ -43,8 +48,9 @@ fn is_blank(line: &str) -> bool {
 
 /// The case of the lines from `from` on; those before are there so that errors count lines as the file does.
 fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
-    let mut recipe = Recipe { slots: Vec::new(), draw_others: false, documents: 1, seed };
-    let (mut name, mut notes) = (String::new(), Vec::new());
+    let (slots, documents) = (Vec::new(), Split::Equal(1));
+    let mut recipe = Recipe { slots, draw_others: false, documents, packed: Vec::new(), seed };
+    let (mut name, mut notes, mut packed) = (String::new(), Vec::new(), false);
     let mut attention = "\n".repeat(from);
     for (i, line) in lines.iter().enumerate().skip(from) {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
@@ -58,8 +64,16 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
                 recipe.slots.push((slot.to_owned(), value));
             }
             "documents" => {
-                let n = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
-                recipe.documents = n.ok_or_else(|| wrong("`documents: N`, at least 1"))?;
+                let list: Option<Vec<u64>> = words.map(|n| n.parse().ok().filter(|n| *n > 0)).collect();
+                recipe.documents = match list.as_deref() {
+                    None | Some([]) => return Err(wrong("`documents: N`, at least 1, or the length of each")),
+                    Some([n]) => Split::Equal(*n),
+                    Some(lengths) => Split::Lengths(lengths.to_vec()),
+                };
+            }
+            "packed" => {
+                let yes = words.next() == Some("yes");
+                packed = yes.then_some(true).ok_or_else(|| wrong("`packed: yes`"))?;
             }
             "note" => {
                 let key = words.next().ok_or_else(|| wrong("`note: KEY WORDS`"))?;
@@ -72,8 +86,31 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
     let refused = |why: &dyn std::fmt::Display| anyhow::anyhow!("case '{name}': {why}");
     let attention = text::parse(&attention).map_err(|e| refused(&e))?;
     let (forward, options) = passes(&attention);
-    let training = Training::of(&forward, options).map_err(|e| refused(&e))?;
-    Ok(Case { name, training, recipe, notes })
+    let described = validate(forward.clone()).map_err(|e| refused(&e))?;
+    let s = described.seq().0.unsigned_abs();
+    let lengths = recipe.documents.lengths(s);
+    if lengths.iter().sum::<u64>() != s {
+        return Err(refused(&format!("documents of {lengths:?} tokens, in sequences of {s}")));
+    }
+    let training = if packed {
+        let rows = (0..described.batch()).flat_map(|_| &lengths);
+        recipe.packed = rows.map(|&n| i32::try_from(n)).collect::<Result<_, _>>().map_err(|e| refused(&e))?;
+        pack(&described, &recipe.packed, options)
+    } else {
+        Training::of(&forward, options)
+    };
+    let training = training.map_err(|e| refused(&e))?;
+    Ok(Case { name, described, training, packed, recipe, notes })
+}
+
+/// The pass over packed documents.
+fn pack(described: &Valid, lengths: &[i32], options: BackwardOptions) -> Result<Training, Refusal> {
+    let longest = lengths.iter().max().copied().unwrap_or(0);
+    let documents = Documents { longest: longest.into(), most: lengths.len() as i64 };
+    // The formats of gradients become packed with the backward that has them.
+    let backward = validate(described.get().clone().with_stats().backward(options))?.pack_documents(documents)?;
+    let (forward, options) = passes(&backward);
+    Training::of(&forward, options)
 }
 
 /// The forward, and the choices of the backward where it is one that was written.
@@ -95,20 +132,23 @@ impl Case {
     /// The share of the score matrix that is counted as work: one half of a causal one, as everybody counts it; of windows and documents
     /// the pairs that they let through; one of everything else, whatever a predicate hides.
     pub(super) fn share(&self) -> f64 {
-        let a = self.training.forward();
+        let a = &self.described;
         let (s_q, s_kv) = a.seq();
-        let by_documents = a.mask.keep.as_ref().is_some_and(has_documents) && self.recipe.documents > 1;
+        let by_documents = a.mask.keep.as_ref().is_some_and(has_documents) && self.recipe.documents.count() > 1;
         match a.mask.band {
             Some(Band { left: None, right: Some(0), corner: _ }) if !by_documents && s_q == s_kv => return 0.5,
             None if !by_documents => return 1.0,
             _ => {}
         }
-        let documents = if by_documents { self.recipe.documents.cast_signed() } else { 1 };
-        // The first position of a document.
-        let start = |document: i64, s: i64| (document * s + documents - 1) / documents;
-        let seen = (0..s_q).map(|row| {
-            let document = row * documents / s_q;
-            let (mut first, mut last) = (start(document, s_kv), start(document + 1, s_kv) - 1);
+        let documents = if by_documents { self.recipe.documents.clone() } else { Split::Equal(1) };
+        // Where each document begins among the keys, and the end.
+        let ends = documents.lengths(s_kv.unsigned_abs()).into_iter().scan(0, |end, n| {
+            *end += n.cast_signed();
+            Some(*end)
+        });
+        let starts: Vec<i64> = std::iter::once(0).chain(ends).collect();
+        let seen = (0_i64..).zip(documents.parts(s_q.unsigned_abs())).map(|(row, document)| {
+            let (mut first, mut last) = (starts[document as usize], starts[document as usize + 1] - 1);
             if let Some(Band { corner, left, right }) = a.mask.band {
                 let at = if corner == Corner::TopLeft { row } else { row + s_kv - s_q };
                 last = right.map_or(last, |r| last.min(at.saturating_add(r)));
@@ -121,7 +161,7 @@ impl Case {
 
     /// Floating-point operations of the forward, or of the backward: 4 b h s_q s_kv d and 2.5 times that, where Q and V have hidden size d.
     pub(super) fn flops(&self, backward: bool) -> f64 {
-        let a = self.training.forward();
+        let a = &self.described;
         let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.hidden());
         let pairs = (a.batch() * a.q.heads()) as f64 * s_q as f64 * s_kv as f64 * self.share();
         let per_pair = if backward { 3 * d_qk + 2 * d_v } else { d_qk + d_v };
@@ -165,6 +205,10 @@ mod tests {
             ("q: bf16 [1,2,64,16]", "line 1"),
             ("case: a\nslot: cap\nq: bf16 [1,2,64,16]", "line 2"),
             ("case: a\nq: bf16 [1,2,64,16]\nmask: no", "3"),
+            ("case: a\ndocuments: 0\nq: bf16 [1,2,64,16]", "line 2"),
+            ("case: a\ndocuments: 60 3\nq: bf16 [1,2,64,16]", "[60, 3]"),
+            ("case: a\npacked: no\nq: bf16 [1,2,64,16]", "line 2"),
+            ("case: a\npacked: yes\nq: bf16 [1,2,64,16]", "documents.mask"),
             ("case: a\nq: bf16 [1,3,64,16]\nk: bf16 [1,2,64,16]", "'a'"),
         ] {
             let error = read(text, 1).expect_err(text).to_string();
@@ -184,5 +228,19 @@ mod tests {
         assert_eq!(shares(&case(&documents)), [0.25]);
         assert_eq!(shares(&case(&format!("mask: causal\n{documents}"))), [4.0 * 136.0 / 4096.0]);
         assert_eq!(shares(&case(&format!("mask: causal\n{DOCUMENTS}"))), [0.5]);
+        // Packed or not, and of any lengths, it is the same work.
+        for packed in ["", "packed: yes\n"] {
+            let uneven = format!("documents: 32 16 8 8\n{packed}{DOCUMENTS}");
+            assert_eq!(shares(&case(&uneven)), [(1024.0 + 256.0 + 128.0) / 4096.0]);
+        }
+    }
+
+    #[test]
+    fn packed_documents_are_the_sequences_of_every_row() {
+        let text = format!("case: x\nq: bf16 [2,2,64,16]\ndocuments: 40 24\npacked: yes\n{DOCUMENTS}")
+            .replace("i32[1,", "i32[2,");
+        let case = read(&text, 1).expect("it reads").remove(0);
+        assert_eq!((case.training.forward().q.dims, &case.recipe.packed[..]), ([4, 2, 128, 16], &[40, 24, 40, 24][..]));
+        assert!(case.packed && case.training.backward().mask.keep.is_none() && case.described.mask.keep.is_some());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use qkvault_exec::{LoadedPlan, PrepareError, Session, Workspace, cudarc};
 use qkvault_graph::random::Rng;
-use qkvault_graph::{Lengths, Policy, Role, Valid};
+use qkvault_graph::{Lengths, Policy, Role, Storage, Valid};
 use qkvault_probe::{BuildPolicy, Planner};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use serde_json::{Value, json};
@@ -106,12 +106,13 @@ impl Turns {
         memory.bind_over(plan, inputs, &self.stream, workspace)?.launch(&self.stream).map_err(failed)?;
         self.stream.synchronize().map_err(failed)?;
         let mut checks = Vec::new();
-        let expected = if rows > 0 { forward_rows(a, inputs, &sample(a, rows)).map_err(failed)? } else { Vec::new() };
+        let expected =
+            if rows > 0 { forward_rows(a, inputs, &sample(a, rows, inputs)).map_err(failed)? } else { Vec::new() };
         for binding in plan.facts().bindings.iter().filter(|b| b.output && !b.role.is_internal()) {
             let role = binding.role;
             let Some(actual) = memory.download(&self.stream, role)? else { continue };
-            // Rows beyond lengths hold anything.
-            let whole = a.mask.lengths == Lengths::Full;
+            // Rows beyond lengths hold anything; packed documents leave none.
+            let whole = a.mask.lengths == Lengths::Full || matches!(a.q.storage, Storage::Packed { .. });
             let bad = (0..actual.len()).filter(|&i| whole && actual.is_poison(i)).count();
             let mut check = json!({ "role": role, "unwritten": bad, "good": bad == 0 });
             if rows > 0 {
@@ -170,13 +171,19 @@ fn slots(inputs: &Inputs) -> Inputs {
     inputs.iter().filter(|(role, _)| role.is_slot()).map(|(role, buffer)| (role, buffer.clone())).collect()
 }
 
-/// Rows of O spread over batches, heads and queries.
-fn sample(a: &Valid, rows: usize) -> Vec<(usize, usize, usize)> {
+/// Rows of O spread over batches, heads and queries, within the lengths where there are any.
+fn sample(a: &Valid, rows: usize, inputs: &Inputs) -> Vec<(usize, usize, usize)> {
     let sizes = [a.batch(), a.q.heads(), a.seq().0].map(|n| n as usize);
+    let length = |b: usize| inputs.get(Role::SeqLenQ).map_or(sizes[2], |lengths| lengths.int(b).max(0) as usize);
+    let sequences: Vec<usize> = (0..sizes[0]).filter(|&b| length(b) > 0).collect();
+    let Some(&last) = sequences.last() else { return Vec::new() };
     let mut rng = Rng::new(7);
     let mut any = |n: usize| rng.within(0, n - 1);
-    let mut list: Vec<_> = (1..rows).map(|_| (any(sizes[0]), any(sizes[1]), any(sizes[2]))).collect();
-    list.push((sizes[0] - 1, sizes[1] - 1, sizes[2] - 1));
+    let mut list = vec![(last, sizes[1] - 1, length(last) - 1)];
+    list.extend((1..rows).map(|_| {
+        let b = sequences[any(sequences.len())];
+        (b, any(sizes[1]), any(length(b)))
+    }));
     list.sort_unstable();
     list.dedup();
     list

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::judge::{floor, tolerance};
 use super::{Args, cases};
-use crate::cli::data::{self, Recipe};
+use crate::cli::data::{self, Recipe, Split};
 use crate::cli::memory::{Failure, Memory, failed};
 use crate::cli::{Globals, Outcome, open_vault, out};
 
@@ -112,8 +112,13 @@ impl Step<'_> {
     fn run(&self, folder: &Path) -> Result<Vec<String>, Failure> {
         let (forward, backward) = (self.training.forward(), self.training.backward());
         let slots = [("cap", 30.0), ("slope", 0.05), ("curve", 0.05)].map(|(name, value)| (name.to_owned(), value));
-        let recipe =
-            Recipe { slots: slots.into(), draw_others: true, documents: 3, seed: self.args.seed ^ (self.number << 20) };
+        let recipe = Recipe {
+            slots: slots.into(),
+            draw_others: true,
+            documents: Split::Equal(3),
+            packed: Vec::new(),
+            seed: self.args.seed ^ (self.number << 20),
+        };
         let mut inputs = data::inputs(backward, &recipe).map_err(failed)?;
         for (role, buffer) in self.pass(forward, 0, &inputs)? {
             inputs.insert(role, buffer);
@@ -184,7 +189,7 @@ impl Step<'_> {
         let case = json!({
             "case": self.number, "seed": self.args.seed, "attention": forward.to_string(), "backward": backward.to_string(),
             "band": forward.mask.band, "lengths": forward.mask.lengths, "score": expression(forward.score.as_ref()),
-            "keep": expression(forward.mask.keep.as_ref()), "dropout": forward.dropout, "documents": recipe.documents,
+            "keep": expression(forward.mask.keep.as_ref()), "dropout": forward.dropout, "documents": recipe.documents.count(),
             "plans": self.plans.iter().map(|p| p.facts.key.to_string()).collect::<Vec<_>>(), "operands": files,
         });
         std::fs::write(folder.join("case.json"), format!("{case:#}\n"))
