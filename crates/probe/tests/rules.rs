@@ -91,27 +91,27 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [1,8,2,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.27"),
     ),
     (
-        "backward.bias-gradient-tail",
+        "backward.tensor-factor",
         (
-            "pass: backward\nq: bf16 [1,8,128,64]\nk: [1,8,127,64]\nscore: tensor @b: bf16[1, 8, 128, 127] grad; score + @b",
+            "pass: backward\nq: bf16 [1,8,128,64]\nscore: tensor @b: bf16[1, 8, 128, 128] grad; score * 0.5 + @b",
             "h200",
             "9.19",
         ),
         (
-            "pass: backward\nq: bf16 [1,8,128,64]\nk: [1,8,128,64]\nscore: tensor @b: bf16[1, 8, 128, 128] grad; score + @b",
+            "pass: backward\nq: bf16 [1,8,127,64]\nscore: tensor @b: bf16[1, 8, 127, 127] grad; score + @b",
             "h200",
             "9.19",
         ),
     ),
     (
-        "backward.bias-gradient-tail",
+        "backward.tensor-factor",
         (
-            "pass: backward\nq: bf16 [1,8,256,64]\nk: [1,8,128,64]\nscore: tensor @b: bf16[1, 8, 256, 128] grad; score + @b",
+            "pass: backward\nq: bf16 [1,8,256,64]\nscore: tensor @a: bf16[1, 8, 256, 256] grad; tensor @b: bf16[1, 1, 256, 256] grad; score + @a + @b",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [1,8,256,64]\nk: [1,8,256,64]\nscore: tensor @b: bf16[1, 8, 256, 256] grad; score + @b",
+            "pass: backward\nq: bf16 [1,8,200,64]\nscore: slot $c: float; tensor @b: bf16[1, 8, 200, 200] grad; tanh((score + @b) / $c) * $c",
             "b200",
             "9.27",
         ),

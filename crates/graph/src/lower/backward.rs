@@ -111,14 +111,13 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     let mut wants_tensors = false;
     if let Some(derivative) = &derivative {
         let context = Context { upstream: Some(d_s), ..context };
+        let mut hidden = Hidden { tails, known: Vec::new() };
         for gradient in &derivative.d_tensors {
             wants_tensors = true;
-            tensor_gradient(&mut g, a, gradient, &context, tails, &mut memo);
+            tensor_gradient(&mut g, a, gradient, &context, &mut hidden, &mut memo);
         }
         d_s = times(&mut g, d_s, &derivative.d_score, &context, &mut memo);
-        if let Some(tails) = tails {
-            d_s = tails.hide_gradient(&mut g, d_s);
-        }
+        d_s = hidden.of(&mut g, d_s);
     }
     let d_s = g.binary(Pointwise::Mul, d_s, scale);
 
@@ -231,21 +230,38 @@ fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &m
     g.binary(Pointwise::Mul, x, factor)
 }
 
+/// Gradients with their tails hidden, where they must be, each once: cuDNN refuses a second selection over what a tensor's gradient is
+/// summed from.
+struct Hidden {
+    tails: Option<Tails>,
+    known: Vec<(TensorId, TensorId)>,
+}
+
+impl Hidden {
+    fn of(&mut self, g: &mut Builder, gradient: TensorId) -> TensorId {
+        let Some(tails) = self.tails else { return gradient };
+        if let Some((_, hidden)) = self.known.iter().find(|(x, _)| *x == gradient) {
+            return *hidden;
+        }
+        let hidden = tails.hide_gradient(g, gradient);
+        self.known.push((gradient, hidden));
+        hidden
+    }
+}
+
 /// Gradient of a tensor of the score expression, summed over the dims in which it is broadcast.
 fn tensor_gradient(
     g: &mut Builder,
     a: &crate::Attention,
     gradient: &TensorGrad,
     context: &Context,
-    tails: Option<Tails>,
+    hidden: &mut Hidden,
     memo: &mut Memo,
 ) {
     let (Some(expression), Some(d_s)) = (&a.score, context.upstream) else { return };
     let spec = expression.tensors()[gradient.tensor.at()];
-    let mut terms = times(g, d_s, &gradient.factor, context, memo);
-    if let Some(tails) = tails {
-        terms = tails.hide_gradient(g, terms);
-    }
+    let terms = times(g, d_s, &gradient.factor, context, memo);
+    let terms = hidden.of(g, terms);
     let t = Tensor::dense(Order::Bhsd, spec.dims.map(u64::cast_signed), spec.dtype);
     let out = g.operand(Role::DScoreTensor(gradient.tensor.0 as u16), &t);
     g.reduce_into(Reduce::Add, terms, out);

@@ -82,6 +82,31 @@ fn selects(graph: &OpGraph) -> usize {
     graph.ops.iter().filter(|op| matches!(op, Op::Pointwise { mode: Pointwise::Select, .. })).count()
 }
 
+/// consumer_nodes_of_producer.size() != 2 and kcfg.cta_tile.M != 64: what cuDNN says where a bias's gradient is hidden apart.
+#[test]
+fn a_bias_and_the_scores_share_their_hidden_gradient() {
+    for score in ["score + @b", "tanh((score + @b) / 30.0) * 30.0"] {
+        let text = format!(
+            "pass: backward\noutputs: stats\nq: bf16 [1,2,200,64]\nscore: tensor @b: bf16[1, 2, 200, 200] grad; {score}"
+        );
+        let graph = lowered(&text);
+        let summed = graph.ops.iter().find_map(|op| match *op {
+            Op::Reduction { x, y, .. } if graph.tensor(y).kind == TensorKind::Operand(Role::DScoreTensor(0)) => Some(x),
+            _ => None,
+        });
+        let summed = summed.expect("the gradient of the bias");
+        let readers: Vec<&Op> =
+            graph.ops.iter().filter(|op| matches!(op, Op::Pointwise { x, .. } if *x == summed)).collect();
+        let scale = |id: TensorId| graph.tensor(id).kind == TensorKind::Slot(Role::Scale);
+        assert!(
+            matches!(readers[..], [Op::Pointwise { mode: Pointwise::Mul, b: Some(b), .. }] if scale(*b)),
+            "{score}: {readers:?}\n{graph}"
+        );
+        // One selection of the probabilities, two of the gradient.
+        assert_eq!(selects(&graph), 3, "{graph}");
+    }
+}
+
 #[test]
 fn tails_are_hidden_where_a_derivative_would_read_what_is_not_there() {
     let text = |s: i64, score: &str| format!("pass: backward\nq: f16 [1,2,{s},64]\nscore: {score}");

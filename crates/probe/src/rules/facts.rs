@@ -1,6 +1,6 @@
 //! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
 
-use qkvault_graph::expr::{Grad, ScoreExpr};
+use qkvault_graph::expr::{Grad, vjp};
 use qkvault_graph::{
     Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Storage, Target, Valid,
 };
@@ -64,10 +64,18 @@ impl<'a> Facts<'a> {
         tensors.chain(mask).find(per_query)
     }
 
-    /// Whether the gradient of a tensor of the score expression is wanted.
-    pub(super) fn tensor_gradient(&self) -> bool {
-        let wanted = |e: &ScoreExpr| e.tensors().iter().any(|t| t.grad == Grad::Needed);
-        self.backward() && self.a.score.as_ref().is_some_and(wanted)
+    /// Gradients of tensors of the score expression that are not what the score's own gradient is, if any are wanted.
+    pub(super) fn gradient_apart(&self) -> Option<String> {
+        let score = self.a.score.as_ref().filter(|_| self.backward())?;
+        // What is cheap to see first: a derivative takes microseconds.
+        score.tensors().iter().find(|t| t.grad == Grad::Needed)?;
+        let vjp = vjp(score).ok()?;
+        let (several, other) = (vjp.d_tensors.len() > 1, vjp.d_tensors.iter().find(|t| t.factor != vjp.d_score));
+        match (several, other) {
+            (true, _) => Some(format!("gradients of {} tensors", vjp.d_tensors.len())),
+            (false, Some(t)) => Some(format!("the gradient of @{}: {score}", score.tensor_name(t.tensor))),
+            (false, None) => None,
+        }
     }
 
     pub(super) const fn is_hopper(&self) -> bool {

@@ -28,19 +28,15 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        code: "backward.bias-gradient-tail",
+        code: "backward.tensor-factor",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "score",
-        needed: "numbers of queries and keys that are multiples of 128 on compute capability 9.0, of 256 on others, for the gradient \
-                 of a tensor of the score expression",
-        fix: "pad queries and keys, with lengths that say how many there are, or ask for no gradient of the tensor",
+        needed: "for the gradient of a tensor, one tensor that the score's own derivative is the gradient of, as that of a bias which is added \
+                 first",
+        fix: "add the bias before anything else is done to the score, or sum several into one; else ask for no gradient",
         source: HUNT,
-        given: |f| {
-            let tile = if f.is_hopper() { 128 } else { 256 };
-            let tail = f.s_q % tile != 0 || f.s_kv % tile != 0;
-            (f.tensor_gradient() && tail).then(|| format!("{} queries and {} keys", f.s_q, f.s_kv))
-        },
+        given: |f| f.gradient_apart(),
     },
     Rule {
         code: "backward.query-tensor",
