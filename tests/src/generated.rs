@@ -1,8 +1,9 @@
-//! The table of attentions drawn at random, forward and backward, put to cuDNN for three generations of GPUs.
+//! Tables of attentions drawn at random, put to cuDNN for several generations of GPUs: dense ones, forward and backward, and those
+//! of serving, packed and paged.
 //!
-//! The attentions are a file (`goldens/generated.txt`), so that what is drawn and what is compared change apart. A run takes a part of
-//! the rows, the same in every run; `QKVAULT_FULL_TABLE=1` takes all of them, in processes of its own, because a graph that ends
-//! cuDNN's process is an answer too. `UPDATE_GOLDENS=1` with it writes the table.
+//! The attentions are files (`goldens/generated.txt`, `goldens/generated-serving.txt`), so that what is drawn and what is compared
+//! change apart. A run takes a part of the rows, the same in every run; `QKVAULT_FULL_TABLE=1` takes all of them, in processes of its
+//! own, because a graph that ends cuDNN's process is an answer too. `UPDATE_GOLDENS=1` with it writes the table.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,11 +15,22 @@ use rayon::prelude::*;
 use crate::cudnn::{compiler, say, target};
 use crate::golden;
 
-/// One of each generation that the training issue of users names: sm_80, sm_90, sm_100.
-const GPUS: [&str; 3] = ["a100", "h200", "b200"];
+/// A file of attentions, and what it is put to.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// The file's name, and that of the answers before the version.
+    name: &'static str,
+    gpus: &'static [&'static str],
+    /// Rows that a run without `QKVAULT_FULL_TABLE` takes: every so many.
+    part: usize,
+}
 
-/// Rows that a run without `QKVAULT_FULL_TABLE` takes: every so many.
-const PART: usize = 41;
+/// Dense attentions, for one GPU of each generation that people train on: sm_80, sm_90, sm_100.
+pub const TRAINING: Table = Table { name: "generated", gpus: &["a100", "h200", "b200"], part: 41 };
+
+/// Packed and paged ones, for every generation that serves: sm_80, sm_89, sm_90, sm_100, sm_120.
+pub const SERVING: Table =
+    Table { name: "generated-serving", gpus: &["a100", "l40s", "h200", "b200", "rtx-pro-6000"], part: 53 };
 
 /// Rows that one process of a whole table compiles.
 const CHUNK: usize = 30;
@@ -30,15 +42,17 @@ fn goldens() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens")
 }
 
-/// The attentions of the table.
-///
-/// # Panics
-///
-/// When the file has one that cannot be read.
-#[must_use]
-pub fn attentions() -> Vec<Attention> {
-    let text = std::fs::read_to_string(goldens().join("generated.txt")).unwrap();
-    text.split("\n---").map(|part| text::parse(part).unwrap_or_else(|e| panic!("{e}\n{part}"))).collect()
+impl Table {
+    /// The attentions of the table.
+    ///
+    /// # Panics
+    ///
+    /// When the file has one that cannot be read.
+    #[must_use]
+    pub fn attentions(&self) -> Vec<Attention> {
+        let text = std::fs::read_to_string(goldens().join(format!("{}.txt", self.name))).unwrap();
+        text.split("\n---").map(|part| text::parse(part).unwrap_or_else(|e| panic!("{e}\n{part}"))).collect()
+    }
 }
 
 /// Compiles a part of the table with the fetched slim cuDNN of this version, or all of it, and compares with the golden.
@@ -46,29 +60,30 @@ pub fn attentions() -> Vec<Attention> {
 /// # Panics
 ///
 /// When an answer is another one.
-pub fn check(version: &str, test: &str) {
+pub fn check(table: Table, version: &str, test: &str) {
     let Some(compiler) = compiler(version) else { return };
-    let attentions = attentions();
-    let rows = attentions.len() * GPUS.len();
+    let Table { name, gpus, part } = table;
+    let attentions = table.attentions();
+    let rows = attentions.len() * gpus.len();
     if let Ok(range) = std::env::var(ROWS) {
         let (first, end) = range.split_once(' ').unwrap();
         for row in first.parse().unwrap()..end.parse().unwrap() {
             // The test harness begins a line of its own before the first.
-            say(&format!("\nrow {}", line(&compiler, &attentions, row)));
+            say(&format!("\nrow {}", line(&compiler, gpus, &attentions, row)));
         }
         return;
     }
-    let name = format!("generated-{version}.txt");
+    let name = format!("{name}-{version}.txt");
     if std::env::var_os("QKVAULT_FULL_TABLE").is_some_and(|v| v == "1") {
         let firsts: Vec<usize> = (0..rows).step_by(CHUNK).collect();
         let lines: Vec<String> =
-            firsts.par_iter().flat_map(|&first| chunk(test, first, rows.min(first + CHUNK))).collect();
+            firsts.par_iter().flat_map(|&first| chunk(gpus, test, first, rows.min(first + CHUNK))).collect();
         let refused = lines.iter().filter(|line| line.contains("| refused")).count();
         let head = format!(
             "# {} attentions put to cuDNN {version} (slim) without a GPU, for {}: {rows} rows, {refused} refused.\n\
              # Written by UPDATE_GOLDENS=1 QKVAULT_FULL_TABLE=1 cargo test -p qkvault-tests generated.\n",
             attentions.len(),
-            GPUS.join(", ")
+            gpus.join(", ")
         );
         golden::check(&name, &format!("{head}{}\n", lines.join("\n")));
         return;
@@ -76,11 +91,11 @@ pub fn check(version: &str, test: &str) {
     let golden = std::fs::read_to_string(goldens().join(&name)).unwrap();
     let known: Vec<&str> = golden.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(known.len(), rows, "{name} has another number of rows than the attentions; write it anew");
-    let part: Vec<usize> = (0..rows).step_by(PART).filter(|&row| !known[row].ends_with("| ends the process")).collect();
+    let part: Vec<usize> = (0..rows).step_by(part).filter(|&row| !known[row].ends_with("| ends the process")).collect();
     let wrong: Vec<String> = part
         .par_iter()
         .filter_map(|&row| {
-            let came = line(&compiler, &attentions, row);
+            let came = line(&compiler, gpus, &attentions, row);
             (came != known[row]).then(|| format!("- {}\n+ {came}", known[row]))
         })
         .collect();
@@ -88,8 +103,8 @@ pub fn check(version: &str, test: &str) {
 }
 
 /// Rows compiled by a process of its own; where it does not come back, each by another.
-fn chunk(test: &str, first: usize, end: usize) -> Vec<String> {
-    let ended = |row: usize| vec![format!("{row:04} {} | ends the process", GPUS[row % GPUS.len()])];
+fn chunk(gpus: &[&str], test: &str, first: usize, end: usize) -> Vec<String> {
+    let ended = |row: usize| vec![format!("{row:04} {} | ends the process", gpus[row % gpus.len()])];
     let out = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(ROWS, format!("{first} {end}"))
@@ -100,13 +115,13 @@ fn chunk(test: &str, first: usize, end: usize) -> Vec<String> {
     match lines.len() == end - first {
         true => lines,
         false if end - first == 1 => ended(first),
-        false => (first..end).flat_map(|row| chunk(test, row, row + 1)).collect(),
+        false => (first..end).flat_map(|row| chunk(gpus, test, row, row + 1)).collect(),
     }
 }
 
 /// A row: its number, the GPU, the attention in short, and what cuDNN or qkvault says to it.
-fn line(compiler: &Compiler, attentions: &[Attention], row: usize) -> String {
-    let (attention, gpu) = (&attentions[row / GPUS.len()], GPUS[row % GPUS.len()]);
+fn line(compiler: &Compiler, gpus: &[&str], attentions: &[Attention], row: usize) -> String {
+    let (attention, gpu) = (&attentions[row / gpus.len()], gpus[row % gpus.len()]);
     format!("{row:04} {gpu} {attention} | {}", answer(compiler, attention, gpu))
 }
 
@@ -134,14 +149,32 @@ fn refused(refusal: &Refusal) -> String {
 
 #[cfg(test)]
 mod tests {
+    use qkvault_graph::Storage;
+
     use super::*;
 
     #[test]
     fn the_table_has_five_hundred_sound_attentions_in_both_directions() {
-        let list = attentions();
+        let list = TRAINING.attentions();
         let sound = list.iter().filter(|a| validate((*a).clone()).is_ok()).count();
         let backward = list.iter().filter(|a| a.is_backward()).count();
         assert!(list.len() >= 500 && sound == list.len(), "{sound} of {}", list.len());
         assert!((150..350).contains(&backward), "{backward} backwards");
+    }
+
+    #[test]
+    fn the_table_of_serving_has_packed_and_paged_attentions_of_every_kind() {
+        let list = SERVING.attentions();
+        assert!(list.len() >= 100 && list.iter().all(|a| validate(a.clone()).is_ok()), "{} attentions", list.len());
+        let paged = |a: &&Attention| matches!(a.k.storage, Storage::Paged { .. });
+        let packed = |a: &&Attention| matches!(a.q.storage, Storage::Packed { .. });
+        let counts = [
+            list.iter().filter(paged).filter(|a| a.seq().0 == 1).count(),
+            list.iter().filter(paged).filter(packed).count(),
+            list.iter().filter(packed).filter(|a| a.is_backward()).count(),
+            list.iter().filter(|a| a.score.is_some()).count(),
+            list.iter().filter(|a| a.k.heads() == 1).count(),
+        ];
+        assert!(counts.iter().all(|&n| n >= 8), "{counts:?}");
     }
 }

@@ -1,6 +1,7 @@
-//! What must not change a kernel: compiling again, and properties of a board that are no part of any key.
+//! What must not change a kernel: compiling again, properties of a board that are no part of any key, and how many pages a pool has.
 
-use qkvault_graph::{Attention, Band, DType, DeviceProps, Policy, Target, Valid, lower, validate};
+use qkvault_graph::serving::{Bucket, ServeLayer, StepKind};
+use qkvault_graph::{Attention, Band, DType, DeviceProps, Policy, Rule, RuleSet, Target, Valid, lower, validate};
 use qkvault_probe::{Compiled, Compiler};
 
 use crate::cudnn::{compiler, target};
@@ -20,9 +21,36 @@ fn attentions() -> [Valid; 2] {
 /// When there is no plan.
 #[must_use]
 pub fn compiled(compiler: &Compiler, attention: &Valid, target: &Target) -> Compiled {
-    let policy = Policy::default();
-    let graph = lower(attention, target, &policy).unwrap_or_else(|e| panic!("{attention}: {e}"));
-    compiler.compile(&graph, target, &policy).unwrap_or_else(|e| panic!("{attention} for {target}: {e}"))
+    by(compiler, attention, target, &Policy::default())
+}
+
+fn by(compiler: &Compiler, attention: &Valid, target: &Target, policy: &Policy) -> Compiled {
+    let graph = lower(attention, target, policy).unwrap_or_else(|e| panic!("{attention}: {e}"));
+    compiler.compile(&graph, target, policy).unwrap_or_else(|e| panic!("{attention} for {target}: {e}"))
+}
+
+/// How many pages a pool has changes neither engine nor kernel nor workspace, which is why plans are compiled for the next power of
+/// two of them (`round-pool`).
+///
+/// # Panics
+///
+/// When it does.
+pub fn check_pools(version: &str) {
+    let Some(compiler) = compiler(version) else { return };
+    let exact = Policy { without: RuleSet::NONE.with(Rule::RoundPool), ..Policy::default() };
+    for gpu in ["h200", "a100", "b200", "rtx-pro-6000"] {
+        let target = target(&compiler, gpu);
+        for (kind, queries) in [(StepKind::Decode, 1), (StepKind::Mixed, 256)] {
+            let bucket = Bucket { kind, batch: 8, queries, keys: 4096, tokens: 512 };
+            let [few, many] = [1000, 100_000].map(|pages| {
+                let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, pages, 64);
+                by(&compiler, &layer.attention(&bucket).unwrap_or_else(|e| panic!("{e}")), &target, &exact)
+            });
+            assert_eq!((&few.engine, few.workspace), (&many.engine, many.workspace), "{kind:?} for {target}");
+            let kernels = cubins(&few.blob);
+            assert!(!kernels.is_empty() && kernels == cubins(&many.blob), "{kind:?} for {target}: another kernel");
+        }
+    }
 }
 
 /// One attention compiled twice gives the same kernel, engine, workspace, and number of bytes.

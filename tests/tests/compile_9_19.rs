@@ -1,7 +1,7 @@
 //! The table of forwards under cuDNN 9.19 without a GPU, and what must not change a kernel.
 
 use qkvault_tests::serving_case::Extent;
-use qkvault_tests::{compile, dynamic, same};
+use qkvault_tests::{compile, dynamic, generated, same};
 
 const VERSION: &str = "9.19.0";
 
@@ -38,7 +38,18 @@ fn serving_in_full_is_compiled_or_refused_as_written_down() {
 
 #[test]
 fn generated_attentions_are_compiled_or_refused_as_written_down() {
-    qkvault_tests::generated::check(VERSION, "generated_attentions_are_compiled_or_refused_as_written_down");
+    generated::check(generated::TRAINING, VERSION, "generated_attentions_are_compiled_or_refused_as_written_down");
+}
+
+#[test]
+fn generated_attentions_of_serving_are_compiled_or_refused_as_written_down() {
+    let test = "generated_attentions_of_serving_are_compiled_or_refused_as_written_down";
+    generated::check(generated::SERVING, VERSION, test);
+}
+
+#[test]
+fn how_many_pages_a_pool_has_changes_neither_engine_nor_kernel() {
+    same::check_pools(VERSION);
 }
 
 #[test]

@@ -33,7 +33,6 @@ pub struct Args {
 
 const RUN: &str = include_str!("bundle/run.sh");
 const PEER: &str = include_str!("bundle/sdpa_peer.py");
-const SERVING_PEER: &str = include_str!("bundle/serving_peer.py");
 
 /// Runs the command.
 ///
@@ -60,7 +59,9 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     }
     write(&out.join("run.sh"), RUN, true)?;
     write(&out.join("sdpa_peer.py"), PEER, false)?;
-    write(&out.join("serving_peer.py"), SERVING_PEER, false)?;
+    for file in ["serving.sh", "serving_peer.py"] {
+        copy(&root.join("bench").join(file), &out.join(file))?;
+    }
     warm(args, &models, &out, &fetched.dir, &root, &target_dir.join("release"))?;
     if args.with_cudnn {
         let lib = out.join("cudnn");

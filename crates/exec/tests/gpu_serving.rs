@@ -241,6 +241,7 @@ fn p22_tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
 fn p37_updates_do_not_wait_for_what_is_queued() {
     let Some(gpu) = Gpu::open() else { return };
     let (stage, mut batch) = stage(&gpu, JUDGED.end);
+    batch.check_pages(false);
     let mut bound = stage.bind(&gpu, &batch);
     // Tables that change throughout: 256 KB of each.
     let tables = |n: i32| (0..256).map(|i| (0..256).map(|entry| (n + i + entry) % 60).collect()).collect();
@@ -248,12 +249,12 @@ fn p37_updates_do_not_wait_for_what_is_queued() {
         (0..8).map(|n| drawn(&[1; 256], &[4096; 256], &Vec::<Vec<i32>>::clone(&tables(n)))).collect();
     let copied = batch.update(&steps[7].step(), &gpu.stream).expect("sound").bytes;
     assert!(copied > 2 * 256 * 255 * 4, "{copied} bytes");
-    // Work for some 50 ms: copies of 256 MiB on the device.
+    // Work for some 100 ms: copies of 256 MiB on the device.
     let from = gpu.stream.alloc_zeros::<u8>(256 << 20).expect("memory");
     let mut to = gpu.stream.alloc_zeros::<u8>(256 << 20).expect("memory");
     gpu.stream.synchronize().expect("idle");
     let started = Instant::now();
-    for _ in 0..400 {
+    for _ in 0..1000 {
         gpu.stream.memcpy_dtod(&from, &mut to).expect("queued");
     }
     let mut times = Vec::new();
@@ -271,5 +272,5 @@ fn p37_updates_do_not_wait_for_what_is_queued() {
     say(&format!(
         "update and launch: median {median:?}, longest {worst:?}; all queued after {queued:?}, done after {done:?}"
     ));
-    assert!(worst < Duration::from_millis(5) && queued < done, "an update waited for the GPU");
+    assert!(worst < Duration::from_millis(20) && queued < done, "an update waited for the GPU");
 }

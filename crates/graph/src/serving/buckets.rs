@@ -288,6 +288,13 @@ mod tests {
         // One plan in each size that is asked for, whatever few are.
         let one = ServePolicy { growth: Growth::even(None, None, None), ..ServePolicy::default() };
         assert_eq!(Buckets::new(&one).expect("sound").len(), 2);
+        let lines = |kv_heads| {
+            let buckets = Buckets::new(&ServePolicy::default().for_heads(kv_heads)).expect("sound");
+            buckets.iter().filter(|b| b.kind == StepKind::Decode && b.keys == 2048).map(|b| b.batch).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(8), [1, 2, 4, 8, 16, 32, 256]);
+        assert_eq!(lines(1), [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+        assert_eq!(lines(32), [1, 2, 4, 8, 32, 256]);
         for most in [20, 32, 33, 100, 1000] {
             // A step of few runs on a plan of less than twice as many, so that at least half of what cuDNN splits is used.
             let buckets =

@@ -140,6 +140,13 @@ impl ServePolicy {
         reasons
     }
 
+    /// The policy for a layer of this many key heads (those on one card): few are as many sequences as have 256 of them, since that
+    /// is where cuDNN 9.19 was seen to have enough to do on 132 multiprocessors without splitting a sequence's keys.
+    #[must_use]
+    pub fn for_heads(self, kv_heads: i64) -> ServePolicy {
+        ServePolicy { few: (256 / kv_heads.max(1)).max(1), ..self }
+    }
+
     /// The policy, if it is one.
     ///
     /// # Errors

@@ -99,7 +99,8 @@ impl ServeArgs {
         let layer = kind.serving(self.pages, self.page_size, self.page_layout);
         let set = layer.and_then(|mut layer| {
             layer.stats = stats;
-            Ok((layer, Buckets::new(&self.policy(model))?))
+            let policy = self.policy(model).for_heads(layer.kv_heads);
+            Ok((layer, Buckets::new(&policy)?))
         });
         match set {
             Err(refusal) => vec![(Err(refusal), usage(self.max_batch, self.max_keys, None))],
