@@ -136,8 +136,7 @@ impl Turns {
         let seat = seat.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
         let Seat { entry: _, backward: _, plan, memory, slots } = seat;
         let mut bound = memory.bind_over(plan, slots, &self.stream, self.workspace.as_ref())?;
-        clock::round(&self.stream, &mut bound, 1)?;
-        Ok(clock::round(&self.stream, &mut bound, launches.max(1))?.device_ms)
+        Ok(clock::round_after(&self.stream, &mut bound, 1, launches.max(1))?.device_ms)
     }
 
     /// Rounds over every pass, every other one in reverse, so that no entry always follows the same other.

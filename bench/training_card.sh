@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Everything of training that is still to be seen on a GPU, in the order of what it is worth; each step alone, within a time of its own.
+#
+#   ./training_card.sh RESULTS [STEP...]     steps: documents selftest large plain exec example (default: all, in this order)
+#
+# Needs what training.sh needs, beside it. `exec` needs the test programs exec-gpu and exec-gpu-training with their plans in exec-vault.
+# A step that is cut leaves the record of what it has done. SELFTEST_CASES, SELFTEST_SEED and LARGE_CASES change the amounts.
+set -u
+cd "$(dirname "$0")"
+results=${1:?"./training_card.sh RESULTS [STEP...]"}
+shift
+mkdir -p "$results"
+results=$(cd "$results" && pwd)
+if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
+    wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)
+    [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
+fi
+[ -f vault.qkvpack ] && [ ! -d vault ] && ./qkvault --vault vault unpack vault.qkvpack > /dev/null
+
+peers() { # NAME SECONDS OPTIONS-OF-THE-PEER -- OPTIONS-OF-BENCH
+    local name=$1 seconds=$2 mine=()
+    shift 2
+    while [ "${1:-}" != -- ]; do mine+=("$1"); shift; done
+    shift
+    timeout -k 5 "$seconds" python3 training_peers.py --out "$results/$name.json" "${mine[@]}" -- \
+        ./qkvault --vault vault bench --cases training.txt --build "$@"
+}
+
+# Documents as packed sequences beside FlexAttention, and the predicate that loses.
+documents() {
+    peers documents 300 --rounds 9 -- \
+        --only documents-softcap,documents-softcap-packed,uneven-documents-softcap-packed,uneven-documents-causal-softcap-packed
+}
+
+# Random attentions in processes of their own, in parts that fit a call: rules, the library without a GPU and the card.
+selftest() {
+    local cases=${SELFTEST_CASES:-2400} seed=${SELFTEST_SEED:-61} part=800 first=0
+    while [ "$first" -lt "$cases" ]; do
+        timeout -k 5 420 ./qkvault selftest --verdicts --cases "$part" --first "$first" --seed "$seed" --isolate 40 --json \
+            --record "$results/selftest-$seed-$first.json" > /dev/null 2> "$results/selftest-$seed-$first.err"
+        python3 - "$results/selftest-$seed-$first.json" <<'PY'
+import json, sys
+r = json.load(open(sys.argv[1]))
+print({k: r[k] for k in ("first", "right", "refused", "wrong", "failed", "seconds")}, "asked again:", len(r["repeated_alone"]))
+for row in r["not_right"]:
+    if row["status"] != "refused":
+        print(row["case"], row["status"], row.get("attention"), row["why"][:200])
+PY
+        first=$((first + part))
+    done
+}
+
+# Large steps judged by PyTorch in float32.
+large() {
+    timeout -k 5 420 python3 selftest_large.py --cases "${LARGE_CASES:-120}" --seed 7 --out "$results/selftest-large.json" -- \
+        ./qkvault --vault large-vault selftest
+}
+
+# The two plain cells that missed, rested; turns alike for both since.
+plain() {
+    peers plain 240 --burst 0.003 --rest 0.25 --rounds 11 -- --only causal-8k,full-16k
+}
+
+# Plans, bindings and pairs on the device.
+exec_tests() {
+    if [ ! -x exec-gpu-training ]; then
+        echo "no exec-gpu-training here"
+        return
+    fi
+    for program in exec-gpu-training exec-gpu; do
+        QKVAULT_TEST_VAULT=exec-vault QKVAULT_REQUIRE_GPU=1 timeout -k 5 120 "./$program" --test-threads=1 --nocapture \
+            > "$results/$program.txt" 2>&1
+        grep -E "^test result|FAILED|panicked" "$results/$program.txt"
+    done
+}
+
+# Two layers for 200 steps beside PyTorch float32.
+example() {
+    timeout -k 5 180 ./train.sh "$results/train"
+}
+
+[ $# -gt 0 ] || set -- documents selftest large plain exec example
+for step in "$@"; do
+    echo "== $step"
+    begun=$SECONDS
+    case $step in
+        documents | selftest | large | plain | example) "$step" ;;
+        exec) exec_tests ;;
+        *) echo "no step '$step'" >&2; exit 2 ;;
+    esac
+    echo "== $step: $((SECONDS - begun)) s, exit $?"
+done
