@@ -67,18 +67,20 @@ PYTHON
 
 peers() {
     if ! python3 -c 'import flashinfer' 2>/dev/null && ls wheels/*.whl >/dev/null 2>&1; then
-        site=$(mktemp -d)
-        python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" wheels/*.whl
-        # Kernels that were compiled elsewhere (folders NAME with NAME.so), so that none is compiled here.
-        mkdir -p "$site/flashinfer/data/aot"
-        [ -f wheels/kernels.tar ] && tar -xf wheels/kernels.tar -C "$site/flashinfer/data/aot"
+        site=$PWD/wheels/site
+        if [ ! -d "$site" ]; then
+            python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" wheels/*.whl
+            # Kernels that were compiled elsewhere (folders NAME with NAME.so), so that none is compiled here.
+            mkdir -p "$site/flashinfer/data/aot"
+            [ -f wheels/kernels.tar ] && tar -xf wheels/kernels.tar -C "$site/flashinfer/data/aot"
+        fi
         export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH} FLASHINFER_WORKSPACE_BASE=$site
         python3 -c 'import flashinfer; print("flashinfer", flashinfer.__version__)' 2>&1 | tail -n 1
     fi
     # What was not compiled elsewhere would be compiled here for minutes: FLASHINFER names what to take all the same.
     local kernels=cuda_cores,fa2
     tar -tf wheels/kernels.tar 2>/dev/null | grep -q _sm90/ && kernels+=,fa3
-    limited peers 170 python3 serving_peer.py --limit 110 --flashinfer "${FLASHINFER:-$kernels}" --out "$results/peer-serving.json"
+    limited peers "${PEERS_LIMIT:-170}" python3 serving_peer.py --limit 110 --flashinfer "${FLASHINFER:-$kernels}" --out "$results/peer-serving.json"
     grep " decode \| chunk " "$results/peers.log"
 }
 
