@@ -192,6 +192,80 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18.1"),
     ),
     (
+        "hidden.philox",
+        ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.14"),
+        ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,120]\ndropout: philox 0.5", "b200", "9.14"),
+    ),
+    (
+        "hidden.philox",
+        ("q: bf16 [1,2,65,136]\nk: bf16 [1,2,300,136]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
+        ("q: bf16 [1,2,65,192]\nk: bf16 [1,2,300,192]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
+    ),
+    (
+        "hidden.philox",
+        ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.19"),
+        ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "h200", "9.19"),
+    ),
+    (
+        "hidden.philox-one-query",
+        ("q: bf16 [2,2,1,192]\nk: bf16 [2,2,300,192]\nv: bf16 [2,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
+        ("q: bf16 [2,2,2,192]\nk: bf16 [2,2,300,192]\nv: bf16 [2,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
+    ),
+    (
+        "hidden.philox-one-query",
+        ("q: bf16 [2,2,1,256]\nk: bf16 [2,2,300,256]\nv: bf16 [2,2,300,256]\ndropout: philox 0.5", "b200", "9.22"),
+        ("q: bf16 [2,2,1,256]\nk: bf16 [2,2,300,256]\nv: bf16 [2,2,300,256]\ndropout: philox 0.5", "b200", "9.23"),
+    ),
+    (
+        "hidden.philox-one-query",
+        ("q: bf16 [2,2,1,64]\nk: bf16 [2,2,300,64]\nv: bf16 [2,2,300,256]\ndropout: philox 0.5", "b200", "9.19"),
+        ("q: bf16 [2,2,1,64]\nk: bf16 [2,2,300,64]\nv: bf16 [2,2,300,256]\ndropout: mask 0.5", "b200", "9.19"),
+    ),
+    (
+        "hidden.philox",
+        ("q: bf16 [2,2,8,192]\nk: bf16 [2,2,100,192]\nv: bf16 [2,2,100,128]\ndropout: philox 0.5", "b200", "9.27"),
+        ("q: bf16 [2,2,9,192]\nk: bf16 [2,2,100,192]\nv: bf16 [2,2,100,128]\ndropout: philox 0.5", "b200", "9.27"),
+    ),
+    (
+        "backward.query-tensors",
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
+            "h200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score + @a + @b }",
+            "h200",
+            "9.27",
+        ),
+    ),
+    (
+        "backward.query-tensors",
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
+            "b200",
+            "9.21",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
+            "b200",
+            "9.22",
+        ),
+    ),
+    (
+        "backward.query-tensors",
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,1,64]\ndropout: mask 0.1\nscore: tensor @a: f32[2, 1, 64, 1]; score + @a",
+            "h200",
+            "9.19",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,2,64]\ndropout: mask 0.1\nscore: tensor @a: f32[2, 1, 64, 1]; score + @a",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
         "queries.one-old",
         ("q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
         ("q: bf16 [1,8,2,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),

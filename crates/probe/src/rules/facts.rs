@@ -1,13 +1,16 @@
 //! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
 
 use qkvault_graph::expr::{Grad, vjp};
+use qkvault_graph::op::{Op, TensorId, TensorKind};
 use qkvault_graph::{
-    Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Storage, Target, Valid,
+    Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Policy, Role, Storage, Target,
+    Valid, lower,
 };
 
 /// A description on a target, as rules see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
+    valid: &'a Valid,
     pub(super) a: &'a Attention,
     target: &'a Target,
     pub(super) gradients: Option<&'a Gradients>,
@@ -27,7 +30,7 @@ impl<'a> Facts<'a> {
             Pass::Backward(gradients) => Some(gradients),
         };
         let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.hidden());
-        Facts { a, target, gradients, s_q, s_kv, d_qk, d_v }
+        Facts { valid: attention, a, target, gradients, s_q, s_kv, d_qk, d_v }
     }
 
     /// The cuDNN version.
@@ -76,6 +79,25 @@ impl<'a> Facts<'a> {
             (false, Some(t)) => Some(format!("the gradient of @{}: {score}", score.tensor_name(t.tensor))),
             (false, None) => None,
         }
+    }
+
+    /// How often a backward reads such tensors, operation by operation, as it is lowered: an expression and its derivative may each.
+    pub(super) fn query_reads(&self) -> usize {
+        // Written out only where there is one to read: that takes longer than all other rules together.
+        let narrow = self.query_tensor().filter(|_| self.backward());
+        let Some(graph) = narrow.and_then(|_| lower(self.valid, self.target, &Policy::default()).ok()) else {
+            return 0;
+        };
+        let is_read = |id: &TensorId| {
+            let t = graph.tensor(*id);
+            let counts = matches!(t.kind, TensorKind::Operand(Role::ScoreTensor(_) | Role::DropoutMask));
+            counts && t.dims[3] == 1 && (t.dims[2] > 1 || t.dims[0] > 1)
+        };
+        let reads = |op: &Op| match *op {
+            Op::Pointwise { x, b, t, .. } => [Some(x), b, t].iter().flatten().filter(|id| is_read(id)).count(),
+            _ => 0,
+        };
+        graph.ops.iter().map(reads).sum()
     }
 
     pub(super) const fn is_hopper(&self) -> bool {

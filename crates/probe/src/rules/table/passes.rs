@@ -54,6 +54,21 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "backward.query-tensors",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "score, mask.keep, dropout",
+        needed: "in a backward on compute capability 9.0, or on 10.x before 9.22, at most two reads of tensors with one number per query or \
+                 per sequence (the library counts four, of which Stats and the row sums are two; a derivative reads again what it needs)",
+        fix: "say the tensors with all keys (extents [.., queries, keys]), or join them into one",
+        source: HUNT,
+        given: |f| {
+            let counted = f.is_hopper() || (f.is_blackwell() && f.version() < super::v9(22, 0));
+            let reads = if counted { f.query_reads() } else { 0 };
+            (reads > 2).then(|| format!("{reads} reads of such tensors"))
+        },
+    },
+    Rule {
         code: "backward.one-query-philox",
         kind: Kind::Unsupported,
         versions: Versions::ALL,

@@ -81,6 +81,38 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "hidden.philox",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "q.dims[3], v.dims[3]",
+        needed: "in a forward with dropout drawn by Philox on compute capability 10.x, hidden sizes of V and O other than 128 where \
+                 those of Q and K are over 128 (192 is taken for nine queries and more): the kernel that the library generates does \
+                 not compile",
+        fix: "pad V and O to the hidden size of Q, give the dropout mask as an operand, or use a Hopper GPU",
+        source: HUNT,
+        given: |f| {
+            let drawn = !f.backward() && f.is_blackwell() && f.philox();
+            let refused = drawn && f.d_v == 128 && f.d_qk > 128 && (f.d_qk != 192 || f.s_q <= 8);
+            refused.then(|| format!("{}, {} queries", hidden(f), f.s_q))
+        },
+    },
+    Rule {
+        code: "hidden.philox-one-query",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "q.dims[2]",
+        needed: "more than one query in a forward with dropout drawn by Philox and hidden sizes over 128 on compute capability 10.x; \
+                 256 for both is taken since 9.23",
+        fix: "pad to two queries, with lengths that say one, give the dropout mask as an operand, or use a Hopper GPU",
+        source: HUNT,
+        given: |f| {
+            let drawn = !f.backward() && f.is_blackwell() && f.philox() && f.s_q == 1;
+            let taken = (f.d_qk, f.d_v) == (256, 256) && f.version() >= super::v9(23, 0);
+            let refused = drawn && !taken && f.d_qk.max(f.d_v) > 128;
+            refused.then(|| format!("one query, hidden sizes {}", hidden(f)))
+        },
+    },
+    Rule {
         code: "queries.one-old",
         kind: Kind::Unsupported,
         versions: Versions::before(9, 1),
