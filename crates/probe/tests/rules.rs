@@ -266,6 +266,16 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ),
     ),
     (
+        "backward.query-tensor-subtracted",
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score - @t", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score + @t", "b200", "9.27"),
+    ),
+    (
+        "backward.query-tensor-subtracted",
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score - @t", "b200", "9.19"),
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score - @t", "h200", "9.19"),
+    ),
+    (
         "queries.one-old",
         ("q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
         ("q: bf16 [1,8,2,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),

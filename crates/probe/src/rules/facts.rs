@@ -1,7 +1,7 @@
 //! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
 
 use qkvault_graph::expr::{Grad, vjp};
-use qkvault_graph::op::{Op, TensorId, TensorKind};
+use qkvault_graph::op::{Op, Pointwise, TensorId, TensorKind};
 use qkvault_graph::{
     Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Policy, Role, Storage, Target,
     Valid, lower,
@@ -82,11 +82,12 @@ impl<'a> Facts<'a> {
     }
 
     /// How often a backward reads such tensors, operation by operation, as it is lowered: an expression and its derivative may each.
-    pub(super) fn query_reads(&self) -> usize {
+    /// And how many of those reads subtract one.
+    pub(super) fn query_reads(&self) -> (usize, usize) {
         // Written out only where there is one to read: that takes longer than all other rules together.
         let narrow = self.query_tensor().filter(|_| self.backward());
         let Some(graph) = narrow.and_then(|_| lower(self.valid, self.target, &Policy::default()).ok()) else {
-            return 0;
+            return (0, 0);
         };
         let is_read = |id: &TensorId| {
             let t = graph.tensor(*id);
@@ -97,7 +98,8 @@ impl<'a> Facts<'a> {
             Op::Pointwise { x, b, t, .. } => [Some(x), b, t].iter().flatten().filter(|id| is_read(id)).count(),
             _ => 0,
         };
-        graph.ops.iter().map(reads).sum()
+        let subtracts = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::Sub, b: Some(b), .. } if is_read(b));
+        (graph.ops.iter().map(reads).sum(), graph.ops.iter().filter(subtracts).count())
     }
 
     pub(super) const fn is_hopper(&self) -> bool {

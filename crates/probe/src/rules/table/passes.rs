@@ -64,8 +64,22 @@ pub(super) const RULES: &[Rule] = &[
         source: HUNT,
         given: |f| {
             let counted = f.is_hopper() || (f.is_blackwell() && f.version() < super::v9(22, 0));
-            let reads = if counted { f.query_reads() } else { 0 };
+            let (reads, _) = if counted { f.query_reads() } else { (0, 0) };
             (reads > 2).then(|| format!("{reads} reads of such tensors"))
+        },
+    },
+    Rule {
+        code: "backward.query-tensor-subtracted",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "score, mask.keep",
+        needed: "in a backward on compute capability 10.x, no tensor with one number per query or per sequence that is subtracted: the \
+                 kernel that the library generates does not compile",
+        fix: "give the tensor with the other sign and add it",
+        source: HUNT,
+        given: |f| {
+            let (_, subtracted) = if f.is_blackwell() { f.query_reads() } else { (0, 0) };
+            (subtracted > 0).then(|| format!("{subtracted} subtractions of such a tensor"))
         },
     },
     Rule {
