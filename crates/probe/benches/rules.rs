@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use qkvault_graph::expr::{library, score, slot};
+use qkvault_graph::expr::{TensorSpec, library, score, slot, tensor};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, validate,
 };
@@ -14,7 +14,16 @@ fn bench(c: &mut Criterion) {
     let plain = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let capped = library::softcap(score(), slot("cap")).build_score().expect("a score");
     let backward = plain.clone().with_score(capped).with_lengths().backward(BackwardOptions::default());
-    for (name, a) in [("causal forward", plain), ("softcap backward with lengths", backward)] {
+    // Numbers of each query: the rule that counts them looks at the lowered graph.
+    let of_query = |name: &str| tensor(name, TensorSpec::new(DType::F32, [1, 32, 4096, 1]));
+    let scaled = library::softcap(score() * of_query("t") + of_query("u"), slot("cap")).build_score().expect("a score");
+    let counted = plain.clone().with_score(scaled).with_lengths().backward(BackwardOptions::default());
+    let cases = [
+        ("causal forward", plain),
+        ("softcap backward with lengths", backward),
+        ("backward with numbers per query", counted),
+    ];
+    for (name, a) in cases {
         let a = validate(a).expect("sound");
         let request = Request::new(&a, &target);
         c.bench_function(&format!("rules, {name}"), |b| b.iter(|| check(black_box(&request))));
