@@ -249,12 +249,12 @@ fn p37_updates_do_not_wait_for_what_is_queued() {
         (0..8).map(|n| drawn(&[1; 256], &[4096; 256], &Vec::<Vec<i32>>::clone(&tables(n)))).collect();
     let copied = batch.update(&steps[7].step(), &gpu.stream).expect("sound").bytes;
     assert!(copied > 2 * 256 * 255 * 4, "{copied} bytes");
-    // Work for some 100 ms: copies of 256 MiB on the device.
-    let from = gpu.stream.alloc_zeros::<u8>(256 << 20).expect("memory");
-    let mut to = gpu.stream.alloc_zeros::<u8>(256 << 20).expect("memory");
+    // Work for some 80 ms: copies of 1 GiB on the device. Few and large ones: a stream takes about a thousand entries before the host waits.
+    let from = gpu.stream.alloc_zeros::<u8>(1 << 30).expect("memory");
+    let mut to = gpu.stream.alloc_zeros::<u8>(1 << 30).expect("memory");
     gpu.stream.synchronize().expect("idle");
     let started = Instant::now();
-    for _ in 0..1000 {
+    for _ in 0..160 {
         gpu.stream.memcpy_dtod(&from, &mut to).expect("queued");
     }
     let mut times = Vec::new();

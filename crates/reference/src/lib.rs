@@ -68,7 +68,7 @@ mod scores;
 mod setup;
 mod view;
 
-pub use backward::backward;
+pub use backward::{backward, backward_of_o};
 pub use buffer::{Buffer, POISON};
 pub use compare::{Comparison, Tolerance, compare, compare_rows};
 pub use error::ReferenceError;

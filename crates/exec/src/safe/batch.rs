@@ -7,7 +7,8 @@ use qkvault_graph::{Role, Valid};
 
 use crate::safe::operands::Bindings;
 use crate::safe::session::LoadedPlan;
-use crate::serving::{Step, StepErrors, StepImage, StepLayout, pieces};
+use crate::safe::staging::Staging;
+use crate::serving::{Step, StepErrors, StepImage, StepLayout};
 
 /// Why a batch was not made or updated.
 #[derive(Debug, thiserror::Error)]
@@ -48,11 +49,13 @@ impl StepMemory {
 /// before each step: addresses stay, so bound plans and captured graphs stay valid. Updates are ordered after the launches that
 /// read the step before, and before those that read this one.
 ///
-/// An update writes words that changed, and allocates nothing. It fills the numbers of a plan with the given batch and lengths;
+/// An update writes words that changed, and allocates nothing. It copies them from page-locked memory, room for four updates of every
+/// word and for hundreds of usual ones, and waits for the GPU only where that is full. It fills the numbers of a plan with the given batch and lengths;
 /// another plan of the same shapes may share it.
 pub struct Batch {
     image: StepImage,
     memory: Arc<StepMemory>,
+    staging: Staging,
     /// Words that were changed on the host by an update that did not reach the device.
     stale: bool,
 }
@@ -62,7 +65,7 @@ pub struct Batch {
 pub struct Uploaded {
     /// Bytes, all copies together.
     pub bytes: usize,
-    /// Copies, each of 64 KB at most: one for lengths and offsets each, and one for each 64 KB of a table in which sequences got pages.
+    /// Copies: one for lengths and offsets each, and one for each part of a table in which sequences got pages.
     pub copies: usize,
 }
 
@@ -76,7 +79,8 @@ impl Batch {
         let image = StepImage::new(StepLayout::of(attention, plan.facts())?);
         let mut words = stream.clone_htod(image.words()).map_err(driver("put on the GPU"))?;
         let address = words.device_ptr_mut(stream).0;
-        Ok(Batch { image, memory: Arc::new(StepMemory { words: Mutex::new(words), address }), stale: false })
+        let staging = Staging::new(stream, image.layout().words()).map_err(driver("staged"))?;
+        Ok(Batch { image, memory: Arc::new(StepMemory { words: Mutex::new(words), address }), staging, stale: false })
     }
 
     /// Whether every entry of the tables is looked at with each update; by default in debug builds only.
@@ -104,18 +108,15 @@ impl Batch {
                 return Err(wrong.into());
             }
         };
-        let mut memory = self.memory.lock();
-        let mut uploaded = Uploaded::default();
         let changes = if all.is_some() { 0 } else { changed };
         let changes = all.into_iter().chain(self.image.changed()[..changes].iter().cloned());
-        for range in changes.flat_map(pieces) {
-            let words = &self.image.words()[range.clone()];
-            // From pageable memory: the driver has read it when the call returns, so that the next update may overwrite it; pieces are
-            // small enough that it does not wait for the stream before.
-            stream.memcpy_htod(words, &mut memory.slice_mut(range)).map_err(driver("updated"))?;
-            uploaded.bytes += size_of_val(words);
+        let pieces = changes.map(|range| (range.start, &self.image.words()[range]));
+        let mut uploaded = Uploaded::default();
+        for (_, piece) in pieces.clone() {
+            uploaded.bytes += size_of_val(piece);
             uploaded.copies += 1;
         }
+        self.staging.copy(pieces, &mut self.memory.lock(), stream).map_err(driver("updated"))?;
         self.stale = false;
         Ok(uploaded)
     }

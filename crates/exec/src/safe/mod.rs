@@ -9,6 +9,7 @@ pub(crate) mod operands;
 pub(crate) mod resident;
 pub(crate) mod serving;
 pub(crate) mod session;
+pub(crate) mod staging;
 pub(crate) mod training;
 pub(crate) mod verify;
 pub(crate) mod workspace;

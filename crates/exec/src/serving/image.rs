@@ -24,10 +24,6 @@ pub struct StepImage {
     changed: Vec<Range<usize>>,
 }
 
-/// Words of one copy at most, 64 KB: so much of the host's memory the driver puts aside and returns, while for more it waits until the
-/// stream has done what is queued (CUDA programming guide, "Asynchronous Concurrent Execution").
-const PIECE: usize = 1 << 14;
-
 /// Words between two changes that are copied along: a copy of its own takes about as long.
 const GAP: usize = 1 << 12;
 
@@ -192,13 +188,13 @@ fn note(changed: &mut Vec<Range<usize>>, range: Range<usize>) {
     }
 }
 
-/// Makes one change of those of a section that lie within a piece.
+/// Makes one change of those of a section that are near each other.
 fn join(changed: &mut Vec<Range<usize>>, section: Range<usize>) {
     let first = changed.partition_point(|range| range.end <= section.start);
     let mut kept = first;
     for at in first + 1..changed.len() {
         let (kept_end, next) = (changed[kept].end, changed[at].clone());
-        if next.start - kept_end <= GAP && next.end - changed[kept].start <= PIECE {
+        if next.start - kept_end <= GAP {
             changed[kept].end = next.end;
         } else {
             kept += 1;
@@ -206,13 +202,6 @@ fn join(changed: &mut Vec<Range<usize>>, section: Range<usize>) {
         }
     }
     changed.truncate(kept + 1);
-}
-
-/// The copies that a change takes.
-#[cfg(feature = "cudarc")]
-pub(crate) fn pieces(change: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let end = change.end;
-    change.step_by(PIECE).map(move |start| start..end.min(start + PIECE))
 }
 
 struct Writer<'a> {

@@ -21,8 +21,6 @@ mod step;
 
 pub use error::{StepError, StepErrors};
 pub use image::StepImage;
-#[cfg(feature = "cudarc")]
-pub(crate) use image::pieces;
 pub use layout::StepLayout;
 pub use set::PlanSet;
 pub use step::{Rows, Step};

@@ -23,6 +23,8 @@ pub(super) struct Shared<'a> {
     pub(super) block: Option<Block<'a>>,
     /// How gradients of scores are rounded; `None` where they are not.
     pub(super) d_s: Option<Rounded>,
+    /// The O whose row sums with dO are taken; `None` for those of the exact O.
+    pub(super) o: Option<Source<'a>>,
 }
 
 impl Shared<'_> {
@@ -126,7 +128,11 @@ impl HeadGradients {
                     d_p[at] = kept(at) * dot(d_o, value);
                 }
             }
-            let d = block.map_or_else(|| dot(&row.scores, &d_p), |block| block.row_sum((b, h), row.at.query));
+            let d = match (block, &shared.o) {
+                (Some(block), _) => block.row_sum((b, h), row.at.query),
+                (None, Some(o)) => dot(d_o, &o.rows::<f64>(b, h, std::iter::once(row.at.query))),
+                (None, None) => dot(&row.scores, &d_p),
+            };
             if let Some(sink) = sink {
                 self.d_sink -= (sink - stat.stats).exp() * d;
             }

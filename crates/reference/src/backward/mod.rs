@@ -6,7 +6,8 @@
 //! gradient `-Σ exp(z - Stats) D`.
 //!
 //! Everything is recomputed from Q, K, V and dO; the O and Stats that a device is given are those of the forward, rounded, and
-//! are not read here. A microscaled backward alone reads O: its row sums are those of `dO ∘ O` by definition, since O came from
+//! are not read by [`backward`]. A device takes `D` from that O, and where one key has nearly all of a row's probability, `dP` and `D` are
+//! nearly equal and their difference is mostly the rounding of O: [`backward_of_o`] says what comes out then. A microscaled backward always reads O: its row sums are those of `dO ∘ O` by definition, since O came from
 //! a V with other scales. Not modelled, being properties of kernels: rounding of P and dS to 16 bits between two products, and of
 //! dK and dV before heads are summed. In 8 bits P and dS are rounded, as the description's scales say.
 
@@ -31,6 +32,20 @@ use crate::{Inputs, ReferenceError, operand};
 /// [`ReferenceError::NotABackward`], what is missing or wrong in `inputs`, and what is
 /// [not modelled](ReferenceError::NotModelled).
 pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    compute(attention, inputs, false)
+}
+
+/// Computes a backward in float64 as [`backward`] does, but with the row sums of `dO ∘ O` of the O that is given: the same sums where O
+/// is exact, and what a device's numbers follow from where it is rounded.
+///
+/// # Errors
+///
+/// Those of [`backward`].
+pub fn backward_of_o(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    compute(attention, inputs, true)
+}
+
+fn compute(attention: &Valid, inputs: &Inputs, of_o: bool) -> Result<Outputs, ReferenceError> {
     let a = attention.get();
     let Pass::Backward(Gradients { d_o, d_o_half: _, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ }) = a.pass
     else {
@@ -53,6 +68,7 @@ pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Reference
                 dtype: if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype },
             }),
         },
+        o: (of_o && a.fp8.is_none()).then(|| Source::of(a, Role::O, inputs, &setup.lens)).transpose()?,
         setup,
     };
     for b in 0..a.batch() as usize {

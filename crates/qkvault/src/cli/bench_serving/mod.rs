@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_exec::{Device, Engine, Session, cudarc};
 use qkvault_graph::{DType, Policy};
 use qkvault_probe::{BuildPolicy, Compiler, Planner};
@@ -185,6 +185,23 @@ impl Bench<'_> {
         }
         times.sort_by(f64::total_cmp);
         Ok(times[times.len() / 2])
+    }
+
+    /// The same of launches that were captured as one CUDA graph, `calls` of them: what the device takes, whatever a launch costs the host.
+    /// `launch` queues onto the stream without cudarc's ordering, which cannot be captured.
+    fn time_captured(&self, calls: usize, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        self.stream.synchronize()?;
+        self.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let queued = (0..calls).try_for_each(|_| launch());
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        queued?;
+        let graph = graph?.ok_or_else(|| anyhow::anyhow!("the driver gave an empty graph"))?;
+        let mut replay = || Ok(graph.launch()?);
+        self.round(1, &mut replay)?;
+        let mut times =
+            (0..self.args.rounds.max(1)).map(|_| self.round(1, &mut replay)).collect::<anyhow::Result<Vec<_>>>()?;
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2] / calls as f64)
     }
 
     fn round(&self, calls: usize, launch: &mut impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
