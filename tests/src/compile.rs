@@ -84,9 +84,12 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
     match compiler.compile(&graph, &target, &policy) {
         Ok(plan) => Answer::Plan(format!("{}, workspace {}", plan.engine, plan.workspace)),
         Err(Failure::Refused(refusal)) => Answer::Refused(refusal),
-        Err(failure @ (Failure::OtherLibrary { .. } | Failure::Broken(_) | Failure::StandIn(_))) => {
-            Answer::Broken(failure.to_string())
-        }
+        Err(
+            failure @ (Failure::OtherLibrary { .. }
+            | Failure::OtherGpu { .. }
+            | Failure::Broken(_)
+            | Failure::StandIn(_)),
+        ) => Answer::Broken(failure.to_string()),
     }
 }
 

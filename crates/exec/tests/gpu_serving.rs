@@ -258,7 +258,8 @@ fn p37_updates_do_not_wait_for_what_is_queued() {
         gpu.stream.memcpy_dtod(&from, &mut to).expect("queued");
     }
     let mut times = Vec::new();
-    for n in 0..48 {
+    // 12 MB of tables: what is in flight has room.
+    for n in 0..24 {
         let clock = Instant::now();
         batch.update(&steps[n % steps.len()].step(), &gpu.stream).expect("sound");
         bound.launch(&gpu.stream).expect("it is queued");

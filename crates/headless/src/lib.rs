@@ -56,6 +56,27 @@ pub enum Error {
     },
 }
 
+/// Makes sure that this process has the stand-in, also on a machine with a driver: for processes that only compile. With a driver in the
+/// process, cuDNN asks it for the kernels that it has compiled, and a GPU's driver has none for another GPU.
+///
+/// A driver that the process has loaded already stays, and is the answer then; so call it first. Nothing can run in this process afterwards.
+pub fn ensure_stand_in() -> Result<Driver, Error> {
+    let mut ensured = ENSURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = *ensured {
+        return Ok(driver);
+    }
+    let driver = match (stand_in::open_by_name(true), is_stand_in_loaded()) {
+        (true, false) => Driver::Real,
+        (true, true) => Driver::StandIn,
+        (false, _) => {
+            stand_in::load()?;
+            Driver::StandIn
+        }
+    };
+    *ensured = Some(driver);
+    Ok(driver)
+}
+
 static ENSURED: Mutex<Option<Driver>> = Mutex::new(None);
 
 /// Makes sure that this process has a `libcuda.so.1`: the driver's if there is one, else the stand-in.

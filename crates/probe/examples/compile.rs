@@ -12,7 +12,7 @@ use qkvault_sys::Search;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "h200".into());
-    let compiler = Compiler::open(&Search::default())?;
+    let compiler = Compiler::open_apart(&Search::default())?;
     let target = Profile::named(&name)?.target(library_version(compiler.library()), library_set(compiler.library()));
     println!("{target}");
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));

@@ -54,6 +54,17 @@ pub enum Failure {
     /// Compiling cannot work here, whatever is asked: something is missing or broken.
     #[error("{}", broken(.0))]
     Broken(#[from] Error),
+    /// With a driver in the process, cuDNN asks it for what it has compiled; a GPU's driver has no kernel for another GPU.
+    #[error(
+        "cuDNN compiled this for sm_{sm} and asked the driver of this machine's GPU for the kernel, which has none for another GPU ({words}); \
+         compile for other GPUs in a process that loads no driver: `qkvault warm` and `qkvault probe --library`, or Compiler::open_apart"
+    )]
+    OtherGpu {
+        /// The target's SM version, such as 90.
+        sm: u32,
+        /// cuDNN's words.
+        words: String,
+    },
     /// No stand-in for the driver could be loaded.
     #[error("there is no NVIDIA driver, and its stand-in could not be loaded: {0}")]
     StandIn(#[from] qkvault_headless::Error),
@@ -69,6 +80,17 @@ impl Compiler {
         qkvault_headless::ensure()?;
         let library = Library::open(search).map_err(Error::from)?;
         Ok(Compiler { library })
+    }
+
+    /// The same for a process that only compiles: a driver that is there is not loaded, so that plans for any GPU can be compiled on a machine
+    /// with one. Call it before anything else loads a driver. Nothing can run in this process afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`Compiler::open`].
+    pub fn open_apart(search: &Search) -> Result<Compiler, Failure> {
+        qkvault_headless::ensure_stand_in()?;
+        Compiler::open(search)
     }
 
     /// The library that compiles.
@@ -140,7 +162,7 @@ impl Compiler {
                 engine,
                 milliseconds: started.elapsed().as_millis().try_into().unwrap_or(u32::MAX),
             }),
-            Err(Attempt::Broken(error)) => Err(Failure::Broken(error)),
+            Err(Attempt::Broken(error)) => Err(broken_for(target, error)),
             Err(Attempt::Refused(mut reasons)) => {
                 let told = words::reasons(&messages);
                 if !told.is_empty() {
@@ -281,6 +303,20 @@ fn broken(error: &Error) -> String {
     match error {
         Error::Load(load) => load.to_string(),
         other => format!("cuDNN could not compile here: {other}"),
+    }
+}
+
+/// What an internal error means: that of a driver that has no kernel for the target's GPU is told apart.
+fn broken_for(target: &Target, error: Error) -> Failure {
+    let words = match &error {
+        Error::Call(call) => call.detail.as_str(),
+        _ => "",
+    };
+    // CUDA_ERROR_NO_BINARY_FOR_GPU, seen with 9.14 and 9.19 on an H200 for sm_89 and sm_100.
+    if words.contains("(209)") && !qkvault_headless::is_stand_in_loaded() {
+        Failure::OtherGpu { sm: target.sm(), words: words.to_owned() }
+    } else {
+        Failure::Broken(error)
     }
 }
 

@@ -7,7 +7,7 @@ use qkvault_graph::{Role, Valid};
 
 use crate::safe::operands::Bindings;
 use crate::safe::session::LoadedPlan;
-use crate::safe::staging::Staging;
+use crate::safe::staging::Shared;
 use crate::serving::{Step, StepErrors, StepImage, StepLayout};
 
 /// Why a batch was not made or updated.
@@ -49,13 +49,13 @@ impl StepMemory {
 /// before each step: addresses stay, so bound plans and captured graphs stay valid. Updates are ordered after the launches that
 /// read the step before, and before those that read this one.
 ///
-/// An update writes words that changed, and allocates nothing. It copies them from page-locked memory, room for four updates of every
-/// word and for hundreds of usual ones, and waits for the GPU only where that is full. It fills the numbers of a plan with the given batch and lengths;
+/// An update writes words that changed, and allocates nothing. It copies them from 16 MB of page-locked memory that the batches of a device
+/// share, room for hundreds of usual steps, and waits for the GPU only where that is full. It fills the numbers of a plan with the given batch and lengths;
 /// another plan of the same shapes may share it.
 pub struct Batch {
     image: StepImage,
     memory: Arc<StepMemory>,
-    staging: Staging,
+    staging: Shared,
     /// Words that were changed on the host by an update that did not reach the device.
     stale: bool,
 }
@@ -79,7 +79,8 @@ impl Batch {
         let image = StepImage::new(StepLayout::of(attention, plan.facts())?);
         let mut words = stream.clone_htod(image.words()).map_err(driver("put on the GPU"))?;
         let address = words.device_ptr_mut(stream).0;
-        let staging = Staging::new(stream, image.layout().words()).map_err(driver("staged"))?;
+        let staging = plan.device().staging.clone();
+        staging.make_room(stream, image.layout().words()).map_err(driver("staged"))?;
         Ok(Batch { image, memory: Arc::new(StepMemory { words: Mutex::new(words), address }), staging, stale: false })
     }
 

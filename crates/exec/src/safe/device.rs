@@ -12,6 +12,7 @@ use qkvault_sys::Library;
 use crate::driver::{NoDriver, driver};
 use crate::properties::{PropertiesError, present_target};
 use crate::raw::session::Place;
+use crate::safe::staging::Shared;
 
 /// Why there is no GPU to use.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +70,8 @@ pub struct Device {
     context: Arc<CudaContext>,
     name: Arc<str>,
     uuid: [u8; 16],
+    /// What batches copy their steps from.
+    pub(crate) staging: Shared,
 }
 
 impl Device {
@@ -101,7 +104,7 @@ impl Device {
         // `c_char` is signed on some platforms; the bytes are what counts.
         #[allow(clippy::unnecessary_cast, reason = "c_char is i8 on x86-64 and u8 on AArch64")]
         let uuid = uuid.bytes.map(|byte| byte as u8);
-        Ok(Device { context, name, uuid })
+        Ok(Device { context, name, uuid, staging: Shared::default() })
     }
 
     /// cudarc's context, for streams and memory.

@@ -105,6 +105,10 @@ pub struct LoadedPlan {
 }
 
 impl LoadedPlan {
+    pub(crate) const fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Everything known of the plan.
     #[must_use]
     pub fn facts(&self) -> &PlanFacts {

@@ -3,18 +3,19 @@
 //! From ordinary memory the driver copies small pieces into its own queue of commands, which fills up while the GPU works, and waits
 //! for the stream with larger ones: on an H200 with 64 steps queued, one update in a hundred took 3.2 ms, and launches waited too.
 //! From page-locked memory a copy is one command. What is written here must stay until the GPU has read it; a ring of it, with an
-//! event after each update, says when that is. Only who is further ahead of the GPU than the ring has room waits.
+//! event after each update, says when that is. Only who is further ahead of the GPU than the ring has room waits. The batches of a
+//! device share one, because steps follow each other: rings of their own filled up where many steps in a row ran on one plan.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError, PinnedHostSlice, result};
 
-/// Updates of every word that the ring takes before one waits for the GPU; of usual ones, which change a few words, hundreds.
-const UPDATES: usize = 4;
+/// Words of the ring, 16 MB, unless a batch needs more.
+const WORDS: usize = 1 << 22;
 
-/// Least words of a ring, 256 KB: small batches may run far ahead.
-const LEAST: usize = 1 << 16;
+/// Updates of every word of the largest batch that the ring takes at least.
+const UPDATES: usize = 4;
 
 /// Room in a ring: what is in use lies behind `head`, oldest first, each part until its mark is passed.
 #[derive(Debug)]
@@ -52,8 +53,8 @@ impl<T> Ring<T> {
     }
 }
 
-/// The ring of a batch.
-pub(crate) struct Staging {
+/// A ring and its memory.
+struct Staging {
     memory: PinnedHostSlice<i32>,
     base: *mut i32,
     ring: Ring<CudaEvent>,
@@ -66,9 +67,7 @@ unsafe impl Send for Staging {}
 unsafe impl Sync for Staging {}
 
 impl Staging {
-    /// A ring for updates of up to `words` words.
-    pub(crate) fn new(stream: &Arc<CudaStream>, words: usize) -> Result<Staging, DriverError> {
-        let capacity = (UPDATES * words).max(LEAST);
+    fn new(stream: &Arc<CudaStream>, capacity: usize) -> Result<Staging, DriverError> {
         // SAFETY: any bits are an i32, and words are written before they are copied.
         let mut memory = unsafe { stream.context().alloc_pinned::<i32>(capacity)? };
         let base = memory.as_mut_ptr()?;
@@ -76,7 +75,7 @@ impl Staging {
     }
 
     /// Copies pieces, each to the words of `device` at its place, after what is queued on the stream.
-    pub(crate) fn copy<'w>(
+    fn copy<'w>(
         &mut self,
         pieces: impl Iterator<Item = (usize, &'w [i32])> + Clone,
         device: &mut CudaSlice<i32>,
@@ -114,6 +113,39 @@ impl Staging {
         event.record(stream)?;
         ring.keep((start, taken), words, event);
         copied
+    }
+}
+
+/// The ring that the batches of a device share; there is none before the first batch.
+#[derive(Clone, Default)]
+pub(crate) struct Shared(Arc<Mutex<Option<Staging>>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Staging>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure that there is room for batches of so many words. A ring that is replaced is waited for.
+    pub(crate) fn make_room(&self, stream: &Arc<CudaStream>, words: usize) -> Result<(), DriverError> {
+        let mut staging = self.lock();
+        if staging.as_ref().is_none_or(|staging| staging.ring.capacity < UPDATES * words) {
+            *staging = Some(Staging::new(stream, (UPDATES * words).max(WORDS))?);
+        }
+        Ok(())
+    }
+
+    /// Copies pieces, each to the words of `device` at its place, after what is queued on the stream. There must be room for them.
+    pub(crate) fn copy<'w>(
+        &self,
+        pieces: impl Iterator<Item = (usize, &'w [i32])> + Clone,
+        device: &mut CudaSlice<i32>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), DriverError> {
+        match &mut *self.lock() {
+            Some(staging) => staging.copy(pieces, device, stream),
+            // Room is made with the first batch, and stays.
+            None => Ok(()),
+        }
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         return Err(jobs::nothing().into());
     }
     let vault = open_vault(globals)?;
-    let compiler = Compiler::open(&args.library.search()?)?;
+    let compiler = Compiler::open_apart(&args.library.search()?)?;
     let target = args.target.target(&compiler)?;
     let planner = Planner::new(vault, Some(compiler));
     let form = if args.fused_ops { Form::Fused } else { Form::Auto };

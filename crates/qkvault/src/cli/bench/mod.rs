@@ -107,7 +107,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let cases = args.cases()?;
     let search = args.library.search()?;
     if args.plan {
-        let compiler = Compiler::open(&search)?;
+        let compiler = Compiler::open_apart(&search)?;
         let target = args.target.target(&compiler)?;
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
         let list = entry::plan(&cases, &args.policies(), &planner, &target);

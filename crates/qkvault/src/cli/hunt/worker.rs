@@ -58,7 +58,7 @@ pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyho
 
 /// What a worker does: opens the library and answers until its input ends.
 pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
-    let compiler = Compiler::open(&Search::at(library))?;
+    let compiler = Compiler::open_apart(&Search::at(library))?;
     for line in std::io::stdin().lines() {
         let Question { graph, target } = serde_json::from_str(&line?)?;
         let answer = match compiler.compile(&graph, &target, &Policy::default()) {

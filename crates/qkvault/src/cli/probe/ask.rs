@@ -16,7 +16,7 @@ pub(super) struct Library {
 
 impl Library {
     pub(super) fn open(globals: &Globals, library: &LibraryArgs, target: &TargetArgs) -> anyhow::Result<Library> {
-        let compiler = Compiler::open(&library.search()?)?;
+        let compiler = Compiler::open_apart(&library.search()?)?;
         let target = target.target(&compiler)?;
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
         Ok(Library { planner, target })

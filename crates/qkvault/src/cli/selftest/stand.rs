@@ -33,7 +33,7 @@ impl Stand<'_> {
             Some(folder) => Vault::open(VaultOptions::in_folder(folder))?,
             None => Vault::in_memory(VaultOptions::new()),
         };
-        let compiler = Compiler::open(&search)?;
+        let compiler = Compiler::open_apart(&search)?;
         let (card, target, name) = match &args.dry {
             None => {
                 let device = Device::open(args.device)?;

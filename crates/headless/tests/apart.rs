@@ -1,0 +1,54 @@
+//! On a machine with a driver: who only compiles gets the stand-in all the same. The driver is a library of that name with nothing in it, and
+//! each question is asked in a process of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+use qkvault_headless::{Driver, ensure, ensure_stand_in, is_stand_in_loaded};
+
+const ASKED: &str = "QKVAULT_HEADLESS_ASKED";
+
+/// What the child processes do.
+#[test]
+fn asked() {
+    match std::env::var(ASKED).as_deref() {
+        Ok("apart") => {
+            assert_eq!(ensure_stand_in().expect("it loads"), Driver::StandIn);
+            assert!(is_stand_in_loaded());
+            assert_eq!(ensure().expect("asked again"), Driver::StandIn);
+        }
+        Ok("driver") => {
+            assert_eq!(ensure().expect("there is one"), Driver::Real);
+            assert_eq!(ensure_stand_in().expect("too late"), Driver::Real, "what is loaded stays");
+            assert!(!is_stand_in_loaded());
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn plans_for_other_gpus_are_compiled_without_the_driver_of_this_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    make(folder.path());
+    for asked in ["apart", "driver"] {
+        let status = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "asked"])
+            .env(ASKED, asked)
+            .env("LD_LIBRARY_PATH", folder.path())
+            .status();
+        assert!(status.expect("it starts").success(), "{asked}");
+    }
+}
+
+/// A `libcuda.so.1` that is no stand-in.
+fn make(folder: &Path) {
+    let source = folder.join("driver.rs");
+    std::fs::write(&source, "#[unsafe(no_mangle)]\npub extern \"C\" fn cuInit(_flags: u32) -> i32 {\n    0\n}\n")
+        .expect("written");
+    let library = folder.join("libcuda.so.1");
+    let status = Command::new(option_env!("RUSTC").unwrap_or("rustc"))
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "link-arg=-Wl,-soname,libcuda.so.1", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(status.expect("rustc is there").success());
+}
