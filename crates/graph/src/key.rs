@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::lower::{Form, Heuristics};
+use crate::op::Op;
 use crate::{OpGraph, Policy, Target, Valid, canon, codec};
 
 /// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record that a plan is stored as.
@@ -107,10 +108,13 @@ impl Valid {
 pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
     // The rules that were followed and the quirks that were allowed are visible in the op graph.
     let Policy { form, heuristics, workspace_limit, without: _, allowed: _ } = policy;
-    // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy.
+    // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy, and a backward of the unified form is
+    // the expanded one.
     let form = match form.resolve() {
         Form::Auto | Form::Expanded => 1_u8,
         Form::Fused => 2,
+        Form::Unified if graph.ops.iter().any(|op| matches!(op, Op::SdpaOutput { .. })) => 3,
+        Form::Unified => 1,
     };
     let heuristics = match heuristics {
         Heuristics::AThenFallback => 1_u8,

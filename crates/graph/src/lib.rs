@@ -60,7 +60,7 @@ pub use expr::ScoreExpr;
 pub use key::{BadKey, GraphKey, KEY_FORMAT, PlanKey, plan_key};
 pub use lower::{
     BadQuirk, BadRule, FUSED_OPS, Form, Gain, Heuristics, Policy, QUIRKS, QuirkSet, RULES, Rule, RuleRow, RuleSet,
-    WIDE_OFFSETS, lower, refusals,
+    UNIFIED_OP, WIDE_OFFSETS, lower, refusals,
 };
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};

@@ -505,7 +505,22 @@ const LIMITS: &[(&str, Given, Given)] = &[
 ];
 
 /// What only a compiled plan, a budget or a policy decides: each has a test of its own beside it.
-const ELSEWHERE: [&str; 5] = ["form.fused", "workspace.limit", "workspace.quadratic", "memory.budget", "engine.wrong"];
+const ELSEWHERE: [&str; 14] = [
+    "form.fused",
+    "form.unified",
+    "form.unified-lengths",
+    "form.unified-paged",
+    "form.unified-outputs",
+    "form.unified-band",
+    "form.unified-score",
+    "form.unified-keep",
+    "form.unified-sink",
+    "form.unified-dropout",
+    "workspace.limit",
+    "workspace.quadratic",
+    "memory.budget",
+    "engine.wrong",
+];
 
 #[test]
 fn what_lowering_refuses_begins_and_ends_where_it_is_said_to() {

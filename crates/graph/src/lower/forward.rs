@@ -6,7 +6,7 @@ use super::builder::Builder;
 use super::mask::Masks;
 use super::rules::{Rule, RuleSet};
 use super::score::Context;
-use super::{Form, limits, paged, score, softmax};
+use super::{Form, Lens, limits, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Target, Tensor, Valid};
 
@@ -20,13 +20,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     let k = paged::keys(&mut g, &a.k);
     let v = paged::values(&mut g, &a.v);
     let o = g.operand(Role::O, &a.o);
-    let lengths = match a.mask.lengths {
-        Lengths::Full => None,
-        Lengths::PerSequence => {
-            let t = Tensor::dense(Order::Bhsd, [a.batch(), 1, 1, 1], DType::I32);
-            Some((g.operand(Role::SeqLenQ, &t), g.operand(Role::SeqLenKv, &t)))
-        }
-    };
+    let lengths = lengths(&mut g, a);
     let (len_q, len_kv) = lengths.unzip();
 
     let k = paged::gathered_keys(&mut g, k, &a.k, len_kv);
@@ -50,6 +44,17 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
         g.avoid(&[1]);
     }
     g.finish()
+}
+
+/// Lengths of queries and keys as operands, where the attention has them.
+pub(super) fn lengths(g: &mut Builder, a: &Attention) -> Option<Lens> {
+    match a.mask.lengths {
+        Lengths::Full => None,
+        Lengths::PerSequence => {
+            let t = Tensor::dense(Order::Bhsd, [a.batch(), 1, 1, 1], DType::I32);
+            Some((g.operand(Role::SeqLenQ, &t), g.operand(Role::SeqLenKv, &t)))
+        }
+    }
 }
 
 /// Probabilities after dropout: the mask first, then the scale; a mask of the caller's in the other order, as the matcher wants.

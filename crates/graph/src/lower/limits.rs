@@ -1,7 +1,7 @@
 //! What limits lowering beyond what is not built: forms that a version knows, and descriptions that were seen to be computed
 //! wrongly in every form that was tried.
 
-use super::{FUSED_OPS, Form, Policy, tails};
+use super::{FUSED_OPS, Form, Policy, tails, unified};
 use crate::expr::{Axis, Grad, Node, Program, TensorSpec};
 use crate::{Attention, CudnnVersion, DropoutSource, Layer, Outputs, Pass, Reason, Storage, Target};
 
@@ -17,8 +17,12 @@ pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Ve
     let together = !a.is_backward() && ((stats && (max || sum_exp)) || max != sum_exp);
     let form = match policy.form {
         Form::Auto if together => Form::Fused,
+        Form::Unified if a.is_backward() => Form::Expanded,
         other => other.resolve(),
     };
+    if form == Form::Unified {
+        return (form, unified::reasons(a, target));
+    }
     let mut reasons = Vec::new();
     let mut add = |code: &'static str, field: &'static str, given: String, needed: &'static str, fix: &'static str| {
         let mut reason = Reason::new(Layer::Rule, code, field, given, needed, fix);

@@ -33,7 +33,7 @@ impl<'a> Masks<'a> {
     /// Masks that are written when they are applied; or now, before the score expression, without the rule that says so.
     pub(super) fn new(g: &mut Builder, attention: &'a Attention, form: Form, context: Context) -> Masks<'a> {
         let mut masks = Masks { attention, form, context, early: None };
-        if !g.follows(Rule::MasksLast) && form != Form::Fused {
+        if !g.follows(Rule::MasksLast) && form == Form::Expanded {
             masks.early = Some(masks.masks().map(|mask| masks.condition(g, context.score, mask)).collect());
         }
         masks
@@ -46,10 +46,10 @@ impl<'a> Masks<'a> {
         }
         for mask in self.masks() {
             score = match (self.form, mask) {
-                (Form::Fused, Mask::Right(corner, right)) => {
+                (Form::Fused | Form::Unified, Mask::Right(corner, right)) => {
                     fused_right(g, score, corner, right, self.context.seq, self.context.lengths)
                 }
-                (Form::Fused, Mask::Left(corner, left)) => {
+                (Form::Fused | Form::Unified, Mask::Left(corner, left)) => {
                     fused_left(g, score, corner, left, self.context.seq, self.context.lengths)
                 }
                 (_, mask) => {
@@ -63,12 +63,14 @@ impl<'a> Masks<'a> {
 
     /// Every mask, in the order in which they are applied.
     fn masks(&self) -> impl Iterator<Item = Mask<'a>> + use<'a> {
-        let Masks { attention: a, form: _, context, early: _ } = self;
+        let Masks { attention: a, form, context, early: _ } = self;
         let band = a.mask.band;
         let right = band.and_then(|b| b.right.map(|right| Mask::Right(b.corner, right)));
         let left = band.and_then(|b| b.left.map(|left| Mask::Left(b.corner, left)));
         let keep = a.mask.keep.as_ref().map(Mask::Keep);
-        [keep, context.lengths.map(Mask::Padding), right, left].into_iter().flatten()
+        // The unified operation hides the padding by itself.
+        let padding = context.lengths.filter(|_| *form != Form::Unified).map(Mask::Padding);
+        [keep, padding, right, left].into_iter().flatten()
     }
 
     /// Which scores one mask keeps.

@@ -17,12 +17,14 @@ mod softmax;
 mod step;
 mod stored;
 mod tails;
+mod unified;
 
 use serde::{Deserialize, Serialize};
 
 pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 pub use ragged::WIDE_OFFSETS;
 pub use rules::{BadRule, Gain, RULES, Rule, RuleRow, RuleSet};
+pub use unified::UNIFIED_OP;
 
 use crate::op::TensorId;
 use crate::{Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Reason, Refusal, Target, Valid};
@@ -62,6 +64,9 @@ pub enum Form {
     Expanded,
     /// Masks and softmax as operations of their own, since 9.21.
     Fused,
+    /// The whole forward as one operation, since 9.13; masks and expressions in it since 9.21. There is none for a backward,
+    /// which is written expanded.
+    Unified,
 }
 
 /// Which of cuDNN's heuristics are asked, in order.
@@ -98,6 +103,7 @@ impl Form {
         match self {
             Form::Auto | Form::Expanded => Form::Expanded,
             Form::Fused => Form::Fused,
+            Form::Unified => Form::Unified,
         }
     }
 }
@@ -114,8 +120,10 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
-    let mut graph = backward::lower(attention, form, target, policy.without)
-        .unwrap_or_else(|| forward::lower(attention, form, target, policy.without));
+    let mut graph = backward::lower(attention, form, target, policy.without).unwrap_or_else(|| match form {
+        Form::Unified => unified::lower(attention, target, policy.without),
+        form => forward::lower(attention, form, target, policy.without),
+    });
     ragged::width(&mut graph, target);
     graph.despite = despite;
     if !graph.avoid.is_empty() && policy.allowed.contains(quirks::ENGINE_WRONG) {

@@ -21,10 +21,21 @@ pub(super) fn keys(g: &mut Builder, t: &Tensor) -> TensorId {
 
 /// V as the second matrix product reads it, or the pool that it is gathered from.
 pub(super) fn values(g: &mut Builder, t: &Tensor) -> TensorId {
+    as_it_lies(g, Role::V, t)
+}
+
+/// Keys or values as they lie: rows of the hidden size, or the pool that has them.
+pub(super) fn as_it_lies(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
     match t.storage {
-        Storage::Dense | Storage::Packed { .. } => g.operand(Role::V, t),
-        Storage::Paged { .. } => pool(g, Role::V, t),
+        Storage::Dense | Storage::Packed { .. } => g.operand(role, t),
+        Storage::Paged { .. } => pool(g, role, t),
     }
+}
+
+/// The pages of each sequence, of keys or values that are paged.
+pub(super) fn table(g: &mut Builder, role: Role, t: &Tensor) -> Option<TensorId> {
+    let pages = t.pages_per_sequence()?;
+    Some(g.operand(role, &Tensor::dense(Order::Bhsd, [t.dims[0], 1, pages, 1], DType::I32)))
 }
 
 fn pool(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
@@ -63,9 +74,8 @@ fn gathered(
     (dims, strides): ([i64; 4], [i64; 4]),
 ) -> TensorId {
     // A valid paged attention has lengths: validation refuses one without.
-    let (Some(pages), Some(lengths)) = (t.pages_per_sequence(), len_kv) else { return container };
-    let entries = Tensor::dense(Order::Bhsd, [t.dims[0], 1, pages, 1], DType::I32);
-    let table = g.operand(table, &entries);
+    let Some(lengths) = len_kv else { return container };
+    let Some(table) = self::table(g, table, t) else { return container };
     let y = g.virtual_strided(dims, strides, t.dtype);
     g.push_op(Op::PagedLoad { container, table, lengths, y });
     y

@@ -5,8 +5,16 @@ use super::builder::Builder;
 use crate::op::{Op, Pointwise, Reduce, TensorId};
 use crate::{Attention, DType, Order, Outputs, Role, Tensor};
 
-/// Probabilities of the scores; the outputs asked for are written on the way.
-pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attention) -> TensorId {
+/// What a softmax puts out for each row besides probabilities, where it is asked for, and the sink.
+pub(super) struct ByRow {
+    pub(super) stats: Option<TensorId>,
+    pub(super) max: Option<TensorId>,
+    pub(super) sum_exp: Option<TensorId>,
+    pub(super) sink: Option<TensorId>,
+}
+
+/// The operands that a forward's softmax has.
+pub(super) fn by_row(g: &mut Builder, a: &Attention) -> ByRow {
     let rows = a.row_tensor();
     let Outputs { stats, max, sum_exp } = a.outputs;
     let stats = stats.then(|| g.operand(Role::Stats, &rows));
@@ -16,6 +24,13 @@ pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attentio
         let t = Tensor::dense(Order::Bhsd, [1, a.q.heads(), 1, 1], DType::F32);
         g.operand(Role::Sink, &t)
     });
+    ByRow { stats, max, sum_exp, sink }
+}
+
+/// Probabilities of the scores; the outputs asked for are written on the way.
+pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attention) -> TensorId {
+    let rows = a.row_tensor();
+    let ByRow { stats, max, sum_exp, sink } = by_row(g, a);
     if form == Form::Fused {
         let y = g.virtual_(g.dims(score), DType::F32);
         g.push_op(Op::Softmax { x: score, y, stats, max, sum_exp, sink });

@@ -1,7 +1,7 @@
 //! Structural check of op graphs, before anything interprets or compiles one.
 //!
 //! In order: ids in range; every role once; operations read operands, slots, constants and earlier results; every virtual
-//! tensor is written once; constants and slots are scalars; dims and strides are positive.
+//! tensor is written once; a unified operation has both halves; constants and slots are scalars; dims and strides are positive.
 
 use super::{Op, OpGraph, TensorId, TensorKind};
 use crate::Role;
@@ -55,6 +55,14 @@ pub enum GraphFault {
         /// Its strides.
         strides: [i64; 4],
     },
+    /// A half of a unified operation without the other, or not where it belongs.
+    #[error(
+        "operation {op} is a half of a unified operation of attention; such a graph begins with its scores and ends with its output"
+    )]
+    Half {
+        /// Index of the operation.
+        op: usize,
+    },
     /// A slot or constant is no scalar.
     #[error("tensor {id:?} is a number on the host, but has dims {dims:?}")]
     NotScalar {
@@ -91,6 +99,7 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
         }
     }
     order(graph)?;
+    halves(graph)?;
     for (i, t) in graph.tensors.iter().enumerate() {
         let id = TensorId(i as u32);
         // A stride of zero repeats what is in memory; results are written once.
@@ -104,6 +113,18 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
         }
     }
     Ok(())
+}
+
+/// Both halves of a unified operation are there, with what it is given as a subgraph between them; or none is.
+fn halves(graph: &OpGraph) -> Result<(), GraphFault> {
+    let is_half = |op: &Op| matches!(op, Op::SdpaScores { .. } | Op::SdpaOutput { .. });
+    let (first, last) = (0, graph.ops.len().saturating_sub(1));
+    let both = || {
+        let ends = (graph.ops.first(), graph.ops.last());
+        matches!(ends, (Some(Op::SdpaScores { .. }), Some(Op::SdpaOutput { .. })))
+    };
+    let astray = |&(i, op): &(usize, &Op)| is_half(op) && !((i == first || i == last) && both());
+    graph.ops.iter().enumerate().find(astray).map_or(Ok(()), |(op, _)| Err(GraphFault::Half { op }))
 }
 
 /// Reads come after writes, and every result is written once.

@@ -1,13 +1,17 @@
 //! Op graphs: what cuDNN is given, as data. Tensors and operations in emission order, referring to each other by index.
 
 mod check;
+mod mode;
 mod print;
+mod tensor;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DType, QuirkSet, Role};
 
 pub use check::{GraphFault, check};
+pub use mode::{Pointwise, Reduce};
+pub use tensor::{Constant, OpTensor, TensorKind};
 
 /// Index of a tensor in [`OpGraph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,132 +31,6 @@ pub struct OpGraph {
     /// Quirks that apply and that the policy allows: cuDNN computes this graph wrongly, and it is wanted all the same.
     #[serde(default)]
     pub despite: QuirkSet,
-}
-
-/// One tensor of an op graph.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct OpTensor {
-    /// Logical dims as this graph declares them (K of the composite form has its last two swapped).
-    pub dims: [i64; 4],
-    /// Strides in elements.
-    pub strides: [i64; 4],
-    /// Element type.
-    pub dtype: DType,
-    /// Where the tensor's values come from.
-    pub kind: TensorKind,
-    /// The tensor of offsets that says where each sequence begins, for packed operands.
-    pub offsets: Option<TensorId>,
-}
-
-/// Where the values of a tensor of an op graph come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TensorKind {
-    /// The result of an operation, never in memory.
-    Virtual,
-    /// An operand in device memory, bound at launch.
-    Operand(Role),
-    /// One number on the host, given at launch.
-    Slot(Role),
-    /// One number on the host, fixed by the graph. cuDNN does not store it in a plan, so the plan's record must.
-    Constant(Constant),
-}
-
-/// A number fixed by the graph. Floats are held as bits so that equality and hashing are exact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Constant {
-    /// Bits of an f32.
-    F32(u32),
-    /// An i32.
-    I32(i32),
-}
-
-impl Constant {
-    /// A float constant; negative zero becomes zero.
-    #[must_use]
-    pub fn f32(value: f32) -> Constant {
-        Constant::F32(if value == 0.0 { 0 } else { value.to_bits() })
-    }
-
-    /// The element type of the tensor that carries it.
-    #[must_use]
-    pub const fn dtype(self) -> DType {
-        match self {
-            Constant::F32(_) => DType::F32,
-            Constant::I32(_) => DType::I32,
-        }
-    }
-
-    /// The value as bytes in host order, as cuDNN reads it.
-    #[must_use]
-    pub const fn bytes(self) -> [u8; 4] {
-        match self {
-            Constant::F32(bits) => bits.to_ne_bytes(),
-            Constant::I32(value) => value.to_ne_bytes(),
-        }
-    }
-}
-
-/// Pointwise operations, with the numbers of `cudnnPointwiseMode_t` (graph header of cuDNN 9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u32)]
-#[allow(missing_docs, reason = "named like cuDNN's modes; Gelu is the erf form, GeluTanh its approximation")]
-pub enum Pointwise {
-    Add = 0,
-    Mul = 1,
-    Min = 2,
-    Max = 3,
-    Sqrt = 4,
-    Div = 6,
-    Mod = 7,
-    Pow = 8,
-    Sub = 9,
-    Abs = 10,
-    Ceil = 11,
-    Cos = 12,
-    Exp = 13,
-    Floor = 14,
-    Log = 15,
-    Neg = 16,
-    Rsqrt = 17,
-    Sin = 18,
-    Tan = 19,
-    Erf = 20,
-    Identity = 21,
-    Reciprocal = 22,
-    Atan2 = 23,
-    Relu = 100,
-    Tanh = 101,
-    Sigmoid = 102,
-    Elu = 103,
-    Gelu = 104,
-    Softplus = 105,
-    Swish = 106,
-    GeluTanh = 107,
-    CmpEq = 300,
-    CmpNeq = 301,
-    CmpGt = 302,
-    CmpGe = 303,
-    CmpLt = 304,
-    CmpLe = 305,
-    And = 400,
-    Or = 401,
-    Not = 402,
-    GenIndex = 501,
-    Select = 601,
-}
-
-/// How a reduction combines elements, with the numbers of `cudnnReduceTensorOp_t`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u32)]
-#[allow(missing_docs, reason = "named like cuDNN's operators")]
-pub enum Reduce {
-    Add = 0,
-    Max = 3,
-    Amax = 4,
 }
 
 /// One operation. Fields are named after the attributes of cuDNN's operation descriptors.
@@ -263,6 +141,53 @@ pub enum Op {
         /// Logits that join the denominator.
         sink: Option<TensorId>,
     },
+    /// The first half of the unified operation of attention (cuDNN 9.13 on): `scores = scale · q · kᵀ`, in f32.
+    ///
+    /// cuDNN has one operation descriptor for both halves; what stands between them is the subgraph that it gives the scores to. A
+    /// graph has both halves, as its first and its last operation, or none ([`check`]).
+    SdpaScores {
+        /// (b, h, s_q, d).
+        q: TensorId,
+        /// (b, h or a divisor of it, s_kv, d), not transposed; or a pool of pages.
+        k: TensorId,
+        /// The pages of each sequence (b, 1, pages of a sequence, 1), i32, where `k` is a pool.
+        table: Option<TensorId>,
+        /// KV lengths, where `k` is a pool.
+        seq_kv: Option<TensorId>,
+        /// Factor of the scores.
+        scale: TensorId,
+        /// (b, h, s_q, s_kv).
+        scores: TensorId,
+    },
+    /// The second half: `o = softmax(scores) · v`, of rows and keys within their lengths, with by-products of the softmax.
+    SdpaOutput {
+        /// What the first half gave, or what was made of it.
+        scores: TensorId,
+        /// (b, h or a divisor of it, s_kv, d_v), or a pool of pages.
+        v: TensorId,
+        /// The pages of each sequence, where `v` is a pool.
+        table: Option<TensorId>,
+        /// Query lengths (b, 1, 1, 1): with KV lengths, the padding is hidden.
+        seq_q: Option<TensorId>,
+        /// KV lengths.
+        seq_kv: Option<TensorId>,
+        /// (b, h, s_q, d_v).
+        o: TensorId,
+        /// Log-sum-exp.
+        stats: Option<TensorId>,
+        /// Row maximum.
+        max: Option<TensorId>,
+        /// Row sum of exponentials.
+        sum_exp: Option<TensorId>,
+        /// Logits that join the denominator.
+        sink: Option<TensorId>,
+    },
+}
+
+/// The unique id of a tensor that has no role.
+#[must_use]
+pub const fn unnamed_uid(id: TensorId) -> i64 {
+    10_000 + id.0 as i64
 }
 
 impl OpGraph {
@@ -281,7 +206,7 @@ impl OpGraph {
     pub fn uid(&self, id: TensorId) -> i64 {
         match self.tensor(id).kind {
             TensorKind::Operand(role) | TensorKind::Slot(role) => role.uid(),
-            TensorKind::Virtual | TensorKind::Constant(_) => 10_000 + i64::from(id.0),
+            TensorKind::Virtual | TensorKind::Constant(_) => unnamed_uid(id),
         }
     }
 
@@ -316,6 +241,12 @@ impl Op {
                 vec![Some(x), Some(fill), seq_q, seq_kv, left, shift_right]
             }
             Op::Softmax { x, y: _, stats: _, max: _, sum_exp: _, sink } => vec![Some(x), sink],
+            Op::SdpaScores { q, k, table, seq_kv, scale, scores: _ } => {
+                vec![Some(q), Some(k), table, seq_kv, Some(scale)]
+            }
+            Op::SdpaOutput { scores, v, table, seq_q, seq_kv, o: _, stats: _, max: _, sum_exp: _, sink } => {
+                vec![Some(scores), Some(v), table, seq_q, seq_kv, sink]
+            }
         };
         list.into_iter().flatten().collect()
     }
@@ -330,8 +261,9 @@ impl Op {
             | Op::Rng { y, .. }
             | Op::Reshape { y, .. }
             | Op::PagedLoad { y, .. }
-            | Op::BandMask { y, .. } => vec![y],
-            Op::Softmax { y, stats, max, sum_exp, .. } => {
+            | Op::BandMask { y, .. }
+            | Op::SdpaScores { scores: y, .. } => vec![y],
+            Op::Softmax { y, stats, max, sum_exp, .. } | Op::SdpaOutput { o: y, stats, max, sum_exp, .. } => {
                 [Some(y), stats, max, sum_exp].into_iter().flatten().collect()
             }
         }

@@ -70,7 +70,14 @@ fn outcome(input: &str) -> String {
     add("graph key", &valid.key().to_string());
     let profile = Profile::named("h200").expect("built in");
     let mut seen: Vec<(String, OpGraph)> = Vec::new();
-    for (version, form) in [(19, Form::Expanded), (27, Form::Expanded), (19, Form::Fused), (27, Form::Fused)] {
+    for (version, form) in [
+        (19, Form::Expanded),
+        (27, Form::Expanded),
+        (19, Form::Fused),
+        (27, Form::Fused),
+        (19, Form::Unified),
+        (27, Form::Unified),
+    ] {
         let target = profile.target(CudnnVersion::v9(version, 0), LibrarySet::Slim);
         let policy = Policy { form, ..Policy::default() };
         let title = format!("h200, cuDNN 9.{version}, {}", format!("{form:?}").to_lowercase());

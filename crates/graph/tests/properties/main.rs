@@ -9,4 +9,5 @@ mod quirks;
 mod reading;
 mod rules;
 mod type_level;
+mod unified;
 mod validation;

@@ -40,18 +40,22 @@ pub(super) fn reshape(
     Ok(seen)
 }
 
-/// Rows of each sequence out of a pool of pages, as if written to memory as (batch, head, row, hidden) and seen by the strides
-/// of `y`, which may swap rows and hidden. Rows beyond a sequence's length are zero, and table entries beyond it are not read.
+/// Whether rows gathered from a pool are to be columns: which of the last two dims holds rows is told by the strides, as the hidden
+/// dim is innermost in memory.
+pub(super) fn is_swapped(y: &OpTensor, container: &Grid) -> bool {
+    y.strides[2] == 1 && y.strides[3] != 1 && usize::try_from(y.dims[2]).is_ok_and(|n| n == container.dims()[3])
+}
+
+/// Rows of each sequence out of a pool of pages, as if written to memory as (batch, head, row, hidden); `swapped` swaps rows and hidden.
+/// Rows beyond a sequence's length are zero, and table entries beyond it are not read.
 pub(super) fn paged(
     op: usize,
     [container, table, lengths]: [&Grid; 3],
-    y: &OpTensor,
+    swapped: bool,
     dims: [usize; 4],
 ) -> Result<Grid, InterpretError> {
     let [pages, heads, page_size, hidden] = container.dims();
     let [batch, _, _, _] = dims;
-    // Which of the last two dims holds rows is told by the strides: hidden is innermost in memory.
-    let swapped = y.strides[2] == 1 && y.strides[3] != 1 && dims[2] == hidden;
     let rows = if swapped { dims[3] } else { dims[2] };
     let expected = if swapped { [batch, heads, hidden, rows] } else { [batch, heads, rows, hidden] };
     super::rows::same_dims(op, expected, dims)?;

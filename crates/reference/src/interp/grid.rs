@@ -117,6 +117,16 @@ pub(super) fn address(index: [usize; 4], strides: [i64; 4]) -> usize {
     index.iter().zip(strides).fold(0_usize, |sum, (&i, s)| sum.saturating_add(i.saturating_mul(s as usize)))
 }
 
+/// The pool of pages that an operation reads.
+fn pool(op: &Op) -> Option<TensorId> {
+    match *op {
+        Op::PagedLoad { container: pool, .. }
+        | Op::SdpaScores { k: pool, table: Some(_), .. }
+        | Op::SdpaOutput { v: pool, table: Some(_), .. } => Some(pool),
+        _ => None,
+    }
+}
+
 impl Machine<'_> {
     /// The value of an operand, slot or constant.
     pub(super) fn load(&self, id: TensorId) -> Result<Grid, InterpretError> {
@@ -143,7 +153,7 @@ impl Machine<'_> {
                     strides[0] = 0;
                 }
                 // A pool may have fewer pages than are declared: those that are there.
-                if self.graph.ops.iter().any(|op| matches!(op, Op::PagedLoad { container, .. } if *container == id)) {
+                if self.graph.ops.iter().any(|op| pool(op) == Some(id)) {
                     let one = address([0, dims[1] - 1, dims[2] - 1, dims[3] - 1], strides);
                     let more = buffer.len().saturating_sub(one + 1) / (strides[0].unsigned_abs() as usize).max(1);
                     dims[0] = dims[0].min(more + 1);

@@ -15,7 +15,9 @@ mod grid;
 mod matmul;
 mod pointwise;
 mod rows;
+mod sdpa;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use qkvault_graph::op::{Op, TensorId, TensorKind, check};
@@ -129,6 +131,23 @@ impl Machine<'_> {
         self.values[id.0 as usize] = Some(grid);
     }
 
+    /// Keys or values as rows of each sequence: as they are, or gathered from a pool of pages.
+    fn rows_of(
+        &self,
+        at: usize,
+        id: TensorId,
+        [table, lengths]: [Option<TensorId>; 2],
+        [batch, rows]: [usize; 2],
+    ) -> Result<Cow<'_, Grid>, InterpretError> {
+        let given = self.get(id)?;
+        let Some(table) = table else { return Ok(Cow::Borrowed(given)) };
+        let lengths =
+            lengths.ok_or(InterpretError::Operands { op: at, what: "a table of pages goes with KV lengths" })?;
+        let [_, heads, _, hidden] = given.dims();
+        let parts = [given, self.get(table)?, self.get(lengths)?];
+        Ok(Cow::Owned(gather::paged(at, parts, false, [batch, heads, rows, hidden])?))
+    }
+
     fn run(&mut self, at: usize, op: &Op) -> Result<(), InterpretError> {
         match *op {
             Op::Matmul { a, b, c, m, n, k } => {
@@ -156,7 +175,8 @@ impl Machine<'_> {
             }
             Op::PagedLoad { container, table, lengths, y } => {
                 let parts = [self.get(container)?, self.get(table)?, self.get(lengths)?];
-                let rows = gather::paged(at, parts, self.graph.tensor(y), self.dims(y)?)?;
+                let swapped = gather::is_swapped(self.graph.tensor(y), parts[0]);
+                let rows = gather::paged(at, parts, swapped, self.dims(y)?)?;
                 self.put(y, rows);
             }
             Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right, y, compare } => {
@@ -174,6 +194,27 @@ impl Machine<'_> {
                     }
                 }
                 self.put(y, p);
+            }
+            Op::SdpaScores { q, k, table, seq_kv, scale, scores } => {
+                let dims = self.dims(scores)?;
+                let keys = self.rows_of(at, k, [table, seq_kv], [dims[0], dims[3]])?;
+                let grid = sdpa::scores(at, [self.get(q)?, &keys, self.get(scale)?], dims)?;
+                self.put(scores, grid);
+            }
+            Op::SdpaOutput { scores, v, table, seq_q, seq_kv, o, stats, max, sum_exp, sink } => {
+                let lengths = [self.maybe(seq_q)?, self.maybe(seq_kv)?];
+                let masked = self.get(scores)?;
+                let values = self.rows_of(at, v, [table, seq_kv], [masked.dims()[0], masked.dims()[3]])?;
+                let rounded = (self.precision == Precision::Rounded).then(|| self.graph.tensor(v).dtype);
+                let (product, by_row) =
+                    sdpa::output(at, [masked, &values], lengths, self.maybe(sink)?, self.dims(o)?, rounded)?;
+                for (id, grid) in [stats, max, sum_exp].into_iter().zip(by_row) {
+                    if let Some(id) = id {
+                        rows::same_dims(at, grid.dims(), self.dims(id)?)?;
+                        self.put(id, grid);
+                    }
+                }
+                self.put(o, product);
             }
         }
         Ok(())

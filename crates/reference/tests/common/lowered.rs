@@ -1,4 +1,4 @@
-//! An op graph against the oracle: lowered for several versions and in both forms, interpreted, compared row by row.
+//! An op graph against the oracle: lowered for several versions and in every form, interpreted, compared row by row.
 
 use proptest::prelude::*;
 use qkvault_graph::{
@@ -15,7 +15,7 @@ pub(crate) fn targets() -> Vec<(Target, Policy)> {
     targets_of(&[19, 27])
 }
 
-/// Both forms for these minor versions of cuDNN 9, and the form that no rule of lowering made better: what a rule replaces means
+/// Every form for these minor versions of cuDNN 9, and the form that no rule of lowering made better: what a rule replaces means
 /// the same.
 pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, Policy)> {
     let target = |minor| Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
@@ -23,7 +23,8 @@ pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, Policy)> {
     let mut all: Vec<(Target, Policy)> = minors
         .iter()
         .flat_map(|&minor| {
-            [Form::Expanded, Form::Fused].map(|form| (target(minor), Policy { form, ..Policy::default() }))
+            [Form::Expanded, Form::Fused, Form::Unified]
+                .map(|form| (target(minor), Policy { form, ..Policy::default() }))
         })
         .collect();
     all.push((target(minors[0]), Policy { form: Form::Expanded, without: plain, ..Policy::default() }));

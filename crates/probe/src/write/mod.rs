@@ -1,5 +1,7 @@
 //! Writes an op graph as cuDNN descriptors: one tensor descriptor per tensor, one operation descriptor per operation.
 
+mod sdpa;
+
 use std::sync::Arc;
 
 use qkvault_graph::op::{Op, OpTensor, TensorId, TensorKind};
@@ -10,23 +12,18 @@ use qkvault_sys::{
 
 use crate::convert;
 use crate::plan::ALIGNMENT;
+use sdpa::Unified;
 
 /// The first version that knows the mode of a reshape.
 const RESHAPE_MODE: Version = Version::new(9, 22, 0);
 
 /// The operation graph of cuDNN, finalized; `dynamic` asks for kernels that serve other shapes as well.
 pub(crate) fn op_graph(library: &Arc<Library>, graph: &OpGraph, dynamic: bool) -> Result<Descriptor, Error> {
-    let mut writer = Writer { library, graph, tensors: Vec::with_capacity(graph.tensors.len()) };
-    writer.tensors.resize_with(graph.tensors.len(), || None);
-    // Offsets first: the tensors that use them refer to their descriptors.
-    for pass in [false, true] {
-        for (i, t) in graph.tensors.iter().enumerate() {
-            if t.offsets.is_some() == pass {
-                writer.tensors[i] = Some(writer.tensor(TensorId(i as u32), t)?);
-            }
-        }
-    }
-    let ops: Vec<Descriptor> = graph.ops.iter().map(|op| writer.op(op)).collect::<Result<_, _>>()?;
+    let writer = Writer::new(library, graph)?;
+    let ops: Vec<Descriptor> = match Unified::of(&graph.ops) {
+        Some(unified) => vec![writer.sdpa(&unified)?],
+        None => graph.ops.iter().map(|op| writer.op(op)).collect::<Result<_, _>>()?,
+    };
     let mut descriptor = Descriptor::create(library, Kind::OPERATIONGRAPH)?;
     descriptor.set_descriptors(A::OPERATIONGRAPH_OPS, &ops.iter().collect::<Vec<_>>())?;
     if dynamic {
@@ -39,6 +36,23 @@ struct Writer<'a> {
     library: &'a Arc<Library>,
     graph: &'a OpGraph,
     tensors: Vec<Option<Descriptor>>,
+}
+
+impl<'a> Writer<'a> {
+    /// With a descriptor for every tensor.
+    fn new(library: &'a Arc<Library>, graph: &'a OpGraph) -> Result<Writer<'a>, Error> {
+        let mut writer = Writer { library, graph, tensors: Vec::with_capacity(graph.tensors.len()) };
+        writer.tensors.resize_with(graph.tensors.len(), || None);
+        // Offsets first: the tensors that use them refer to their descriptors.
+        for pass in [false, true] {
+            for (i, t) in graph.tensors.iter().enumerate() {
+                if t.offsets.is_some() == pass {
+                    writer.tensors[i] = Some(writer.tensor(TensorId(i as u32), t)?);
+                }
+            }
+        }
+        Ok(writer)
+    }
 }
 
 impl Writer<'_> {
@@ -169,6 +183,12 @@ impl Writer<'_> {
                 self.set_some(&mut d, A::OPERATION_SOFTMAX_STATS_DESC, stats)?;
                 self.set_some(&mut d, A::OPERATION_SOFTMAX_MAX_DESC, max)?;
                 self.set_some(&mut d, A::OPERATION_SOFTMAX_SUM_EXP_DESC, sum_exp)?;
+                d.finalized()
+            }
+            // Both halves of a unified operation are written together; one alone is refused by the library.
+            Op::SdpaScores { .. } | Op::SdpaOutput { .. } => {
+                let mut d = self.create(Kind::OPERATION_SDPA_FWD)?;
+                self.half(&mut d, op)?;
                 d.finalized()
             }
         }

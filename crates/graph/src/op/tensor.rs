@@ -1,0 +1,71 @@
+//! Tensors of op graphs: what is declared of them, and where their values come from.
+
+use serde::{Deserialize, Serialize};
+
+use super::TensorId;
+use crate::{DType, Role};
+
+/// One tensor of an op graph.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OpTensor {
+    /// Logical dims as this graph declares them (K of the composite form has its last two swapped).
+    pub dims: [i64; 4],
+    /// Strides in elements.
+    pub strides: [i64; 4],
+    /// Element type.
+    pub dtype: DType,
+    /// Where the tensor's values come from.
+    pub kind: TensorKind,
+    /// The tensor of offsets that says where each sequence begins, for packed operands.
+    pub offsets: Option<TensorId>,
+}
+
+/// Where the values of a tensor of an op graph come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TensorKind {
+    /// The result of an operation, never in memory.
+    Virtual,
+    /// An operand in device memory, bound at launch.
+    Operand(Role),
+    /// One number on the host, given at launch.
+    Slot(Role),
+    /// One number on the host, fixed by the graph. cuDNN does not store it in a plan, so the plan's record must.
+    Constant(Constant),
+}
+
+/// A number fixed by the graph. Floats are held as bits so that equality and hashing are exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Constant {
+    /// Bits of an f32.
+    F32(u32),
+    /// An i32.
+    I32(i32),
+}
+
+impl Constant {
+    /// A float constant; negative zero becomes zero.
+    #[must_use]
+    pub fn f32(value: f32) -> Constant {
+        Constant::F32(if value == 0.0 { 0 } else { value.to_bits() })
+    }
+
+    /// The element type of the tensor that carries it.
+    #[must_use]
+    pub const fn dtype(self) -> DType {
+        match self {
+            Constant::F32(_) => DType::F32,
+            Constant::I32(_) => DType::I32,
+        }
+    }
+
+    /// The value as bytes in host order, as cuDNN reads it.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 4] {
+        match self {
+            Constant::F32(bits) => bits.to_ne_bytes(),
+            Constant::I32(value) => value.to_ne_bytes(),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The unified operation: which version takes what in it, and that the form is a choice of the policy that plan keys know.
+
+use qkvault_graph::op::{GraphFault, Op, check};
+use qkvault_graph::{
+    Attention, CudnnVersion, Form, LibrarySet, OpGraph, Policy, Profile, Refusal, Role, Target, Valid, lower, plan_key,
+    text, validate,
+};
+
+const UNIFIED: Policy = Policy {
+    form: Form::Unified,
+    heuristics: qkvault_graph::Heuristics::AThenFallback,
+    workspace_limit: None,
+    without: qkvault_graph::RuleSet::NONE,
+    allowed: qkvault_graph::QuirkSet::NONE,
+};
+
+fn target(version: &str) -> Target {
+    let version: CudnnVersion = version.parse().expect("a version");
+    Profile::named("h200").expect("built in").target(version, LibrarySet::Slim)
+}
+
+fn attention(given: &str) -> Valid {
+    validate(text::parse(given).expect("reads")).expect("sound")
+}
+
+fn unified(given: &str, version: &str) -> Result<OpGraph, Refusal> {
+    lower(&attention(given), &target(version), &UNIFIED)
+}
+
+/// A code, an attention that has what it is about, and the last version without it and the first one with it, where there is one.
+const BOUNDS: &[(&str, &str, &str, Option<&str>)] = &[
+    ("form.unified", "q: bf16 [2,8,512,64]", "9.13", Some("9.13.1")),
+    ("form.unified-lengths", "q: bf16 [2,8,512,64]\nlengths: per-sequence", "9.14", Some("9.15")),
+    (
+        "form.unified-paged",
+        "q: bf16 [2,8,1,64]\nk: [2,8,512,64] paged 16 x 64\nlengths: per-sequence",
+        "9.14",
+        Some("9.15"),
+    ),
+    ("form.unified-outputs", "q: bf16 [2,8,512,64]\noutputs: max sum_exp", "9.20", Some("9.21")),
+    ("form.unified-band", "q: bf16 [2,8,512,64]\nmask: causal", "9.20", Some("9.21")),
+    ("form.unified-score", "q: bf16 [2,8,512,64]\nscore: tanh(score)", "9.20", Some("9.21")),
+    ("form.unified-keep", "q: bf16 [2,8,512,64]\nkeep: key % 2 == 0", "9.20", Some("9.21")),
+    ("form.unified-sink", "q: bf16 [2,8,512,64]\nsink: yes", "9.20", Some("9.21")),
+    ("form.unified-dropout", "q: bf16 [2,8,512,64]\ndropout: philox 0.1", "9.27", None),
+];
+
+#[test]
+fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
+    for &(code, given, before, from) in BOUNDS {
+        let refusal = unified(given, before).expect_err(code);
+        let reason = refusal.reasons().iter().find(|r| r.code == code).unwrap_or_else(|| panic!("{code}: {refusal}"));
+        assert_eq!(reason.since, from.map(|v| v.parse().expect("a version")), "{code}");
+        let Some(from) = from else { continue };
+        let graph = unified(given, from).unwrap_or_else(|refusal| panic!("{code} under {from}: {refusal}"));
+        assert_eq!(check(&graph), Ok(()));
+        assert!(
+            matches!(graph.ops.first(), Some(Op::SdpaScores { .. }))
+                && matches!(graph.ops.last(), Some(Op::SdpaOutput { .. }))
+        );
+        // What is refused in this form is not refused in the others.
+        assert!(
+            lower(&attention(given), &target("9.19"), &Policy::default()).is_ok() || code == "form.unified-band",
+            "{code}"
+        );
+    }
+}
+
+#[test]
+fn stats_are_put_out_by_every_version_that_has_the_operation() {
+    for version in ["9.13.1", "9.27"] {
+        let graph = unified("q: bf16 [2,8,512,64]\noutputs: stats", version).expect(version);
+        assert!(graph.roles().contains(&Role::Stats));
+    }
+}
+
+#[test]
+fn p41_the_form_is_a_choice_of_the_policy_and_under_the_key() {
+    let given = attention("q: bf16 [2,8,512,64]\nk: [2,2,512,64]\nmask: causal\nlengths: per-sequence\noutputs: stats");
+    let target = target("9.27");
+    let made = |form| {
+        let policy = Policy { form, ..UNIFIED };
+        let graph = lower(&given, &target, &policy).expect("it lowers");
+        (graph.roles(), plan_key(&graph, &target, &policy))
+    };
+    let forms = [Form::Auto, Form::Expanded, Form::Fused, Form::Unified].map(made);
+    // Whatever the form, a launch binds the same.
+    assert!(forms.iter().all(|(roles, _)| *roles == forms[0].0));
+    assert_eq!(forms[0].1, forms[1].1);
+    assert!(forms[3].1 != forms[0].1 && forms[3].1 != forms[2].1 && forms[2].1 != forms[0].1);
+}
+
+#[test]
+fn lengths_hide_the_padding_without_an_operation() {
+    let given = "q: bf16 [2,8,512,64]\nlengths: per-sequence";
+    let graph = unified(given, "9.27").expect("it lowers");
+    assert_eq!(graph.ops.len(), 2, "{graph}");
+    let banded = unified(&format!("{given}\nmask: causal bottom-right"), "9.27").expect("it lowers");
+    assert!(matches!(banded.ops[1], Op::BandMask { seq_q: Some(_), seq_kv: Some(_), .. }), "{banded}");
+}
+
+#[test]
+fn the_engine_for_one_query_is_not_asked_to_count_keys() {
+    let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nkeep: key % 2 == 0";
+    assert_eq!(unified(given, "9.27").expect("it lowers").avoid, [8]);
+    let allowed = Policy { allowed: qkvault_graph::QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..UNIFIED };
+    assert!(lower(&attention(given), &target("9.27"), &allowed).expect("it lowers").avoid.is_empty());
+    assert!(unified("q: f16 [1,2,1,64]\nk: [1,2,300,64]", "9.27").expect("it lowers").avoid.is_empty());
+}
+
+#[test]
+fn a_backward_of_the_unified_form_is_the_expanded_one_with_its_key() {
+    let a = Attention::bshd(2, (8, 2), (512, 512), 64, qkvault_graph::DType::BF16).with_stats();
+    let a = validate(a.backward(qkvault_graph::BackwardOptions::default())).expect("sound");
+    let target = target("9.27");
+    let [auto, unified] = [Policy::default(), UNIFIED].map(|policy| {
+        let graph = lower(&a, &target, &policy).expect("it lowers");
+        let key = plan_key(&graph, &target, &policy);
+        (graph, key)
+    });
+    assert_eq!(auto, unified);
+}
+
+#[test]
+fn a_graph_has_both_halves_where_they_belong_or_none() {
+    let good = unified("q: bf16 [2,8,512,64]\nmask: causal", "9.27").expect("it lowers");
+    assert_eq!(check(&good), Ok(()));
+    let mut alone = good.clone();
+    alone.ops.pop();
+    assert_eq!(check(&alone), Err(GraphFault::Half { op: 0 }));
+    let mut after = good.clone();
+    let band = after.ops.remove(1);
+    let Op::SdpaOutput { scores, .. } = &mut after.ops[1] else { panic!("the output") };
+    let Op::BandMask { x, .. } = band else { panic!("the mask") };
+    *scores = x;
+    assert_eq!(check(&after), Ok(()));
+    after.ops.push(band);
+    assert_eq!(check(&after), Err(GraphFault::Half { op: 0 }));
+}
