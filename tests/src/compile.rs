@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use qkvault_graph::{Attention, Form, Layer, Policy, Refusal, lower, validate};
-use qkvault_probe::{Compiler, Failure};
+use qkvault_probe::{Compiled, Compiler, Failure};
 use rayon::prelude::*;
 
 use crate::case::Case;
 use crate::cudnn::{compiler, target};
+use crate::kernel::cubins;
 use crate::serving_case::{self, Extent};
-use crate::{golden, table};
+use crate::{golden, table, unified};
 
 /// Compiles every row of the table with the fetched slim cuDNN of this version and compares the answers with the golden.
 ///
@@ -32,6 +33,15 @@ pub fn check_serving(version: &str, extent: Extent) {
         Extent::Full => "serving-full",
     };
     settle(version, name, "Packed and paged attentions", "tests/src/serving_case.rs", serving_case::rows(extent));
+}
+
+/// As [`check`], with the rows of the unified operation.
+///
+/// # Panics
+///
+/// As [`check`].
+pub fn check_unified(version: &str) {
+    settle(version, "unified", "Forwards as one operation", "tests/src/unified.rs", unified::rows());
 }
 
 /// One row of a table: an attention for a GPU, by name.
@@ -82,6 +92,9 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
         Err(refusal) => return Answer::Refused(refusal),
     };
     match compiler.compile(&graph, &target, &policy) {
+        Ok(plan) if row.form == Form::Unified => {
+            Answer::Plan(format!("{}, workspace {}; {}", plan.engine, plan.workspace, beside(compiler, row, &plan)))
+        }
         Ok(plan) => Answer::Plan(format!("{}, workspace {}", plan.engine, plan.workspace)),
         Err(Failure::Refused(refusal)) => Answer::Refused(refusal),
         Err(
@@ -90,6 +103,19 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
             | Failure::Broken(_)
             | Failure::StandIn(_)),
         ) => Answer::Broken(failure.to_string()),
+    }
+}
+
+/// How the kernel of a unified plan stands to that of the form that `Form::Auto` writes.
+fn beside(compiler: &Compiler, row: &Row, plan: &Compiled) -> &'static str {
+    let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+    let (target, policy) = (target(compiler, row.gpu), Policy::default());
+    let usual = lower(&attention, &target, &policy).ok();
+    let usual = usual.and_then(|graph| compiler.compile(&graph, &target, &policy).ok());
+    match usual.map(|usual| cubins(&usual.blob) == cubins(&plan.blob)) {
+        Some(true) => "the usual form's kernel",
+        Some(false) => "a kernel of its own",
+        None => "the usual form has none",
     }
 }
 

@@ -16,3 +16,4 @@ pub mod kernel;
 pub mod same;
 pub mod serving_case;
 pub mod table;
+pub mod unified;

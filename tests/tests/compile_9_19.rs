@@ -56,3 +56,8 @@ fn how_many_pages_a_pool_has_changes_neither_engine_nor_kernel() {
 fn packed_documents_are_compiled_in_both_directions() {
     qkvault_tests::documents::check(VERSION);
 }
+
+#[test]
+fn forwards_as_one_operation_are_compiled_or_refused_as_written_down() {
+    compile::check_unified(VERSION);
+}

@@ -53,6 +53,11 @@ pub struct Globals {
     pub remote_deadline_ms: Option<u32>,
 }
 
+/// An option's value by the name that it has in JSON.
+fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|error| error.to_string())
+}
+
 /// The commands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::jobs::{self, Job, ModelArgs};
 use super::target::{LibraryArgs, TargetArgs};
-use super::{Globals, Outcome, flush_remote, open_vault, out, rejections};
+use super::{Globals, Outcome, flush_remote, open_vault, out, rejections, word};
 
 /// Options of `warm`.
 #[derive(Debug, clap::Args)]
@@ -28,9 +28,9 @@ pub struct Args {
     /// Pass over engines that need more workspace than this many bytes
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// Write op graphs with band-mask and softmax operations (cuDNN 9.21 on) instead of expanded ones
-    #[arg(long)]
-    fused_ops: bool,
+    /// How op graphs are written: auto, expanded, fused (cuDNN 9.21 on), unified (9.13 on)
+    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
+    form: Form,
     /// Quirks to take all the same, by the codes that name them (docs/reasons.md)
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
@@ -82,9 +82,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let compiler = Compiler::open_apart(&args.library.search()?)?;
     let target = args.target.target(&compiler)?;
     let planner = Planner::new(vault, Some(compiler));
-    let form = if args.fused_ops { Form::Fused } else { Form::Auto };
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
-    let policy = Policy { form, workspace_limit: args.workspace_limit, allowed, ..Policy::default() };
+    let policy = Policy { form: args.form, workspace_limit: args.workspace_limit, allowed, ..Policy::default() };
     let s = if jobs.len() == 1 { "" } else { "s" };
     out::note(&format!("{} attention{s} for {target}", jobs.len()));
     let started = Instant::now();

@@ -139,12 +139,14 @@ fn attentions_that_models_share_are_compiled_once_and_options_that_matter_are_no
     assert_eq!(counts(&both), [1, 0, 0, 0]);
     assert_eq!(both["plans"][0]["uses"].as_array().unwrap().len(), 2, "{both:#}");
     assert_eq!(counts(&warm("")), [0, 1, 0, 0]);
-    for options in ["--dtype f16", "--stats", "--fused-ops", "--target a100", "--workspace-limit 1000000"] {
+    for options in
+        ["--dtype f16", "--stats", "--form fused", "--form unified", "--target a100", "--workspace-limit 1000000"]
+    {
         let other = warm(options);
         assert_eq!(counts(&other), [1, 0, 0, 0], "{options}");
         assert_ne!(other["plans"][0]["key"], both["plans"][0]["key"], "{options}");
     }
-    assert_eq!(place.entries().len(), 6);
+    assert_eq!(place.entries().len(), 7);
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub(super) struct Case {
     pub(super) described: Valid,
     /// What is run: the same, or its packed equivalent.
     pub(super) training: Training,
+    /// The forward that is run by itself, with the outputs that were written, where no training is asked for.
+    alone: Option<Valid>,
     /// Whether documents are run as packed sequences.
     pub(super) packed: bool,
     pub(super) recipe: Recipe,
@@ -22,7 +24,7 @@ pub(super) struct Case {
 }
 
 /// Reads a file of cases. A case begins with a line `case: NAME`; its lines `slot: NAME VALUE`, `documents: N` (or their
-/// lengths), `packed: yes` and `note: KEY WORDS` are of this form, and everything else is the attention's ([`text`]). A `pass: backward` gives the gradients' formats and `deterministic`.
+/// lengths), `packed: yes`, `alone: yes` and `note: KEY WORDS` are of this form, and everything else is the attention's ([`text`]). A `pass: backward` gives the gradients' formats and `deterministic`.
 ///
 /// # Errors
 ///
@@ -50,7 +52,8 @@ fn is_blank(line: &str) -> bool {
 fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
     let (slots, documents) = (Vec::new(), Split::Equal(1));
     let mut recipe = Recipe { slots, draw_others: false, documents, packed: Vec::new(), seed };
-    let (mut name, mut notes, mut packed) = (String::new(), Vec::new(), false);
+    let (mut name, mut notes) = (String::new(), Vec::new());
+    let (mut packed, mut alone) = (false, false);
     let mut attention = "\n".repeat(from);
     for (i, line) in lines.iter().enumerate().skip(from) {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
@@ -71,9 +74,11 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
                     Some(lengths) => Split::Lengths(lengths.to_vec()),
                 };
             }
-            "packed" => {
-                let yes = words.next() == Some("yes");
-                packed = yes.then_some(true).ok_or_else(|| wrong("`packed: yes`"))?;
+            "packed" | "alone" => {
+                if words.next() != Some("yes") {
+                    return Err(wrong(&format!("`{field}: yes`")));
+                }
+                *(if field == "packed" { &mut packed } else { &mut alone }) = true;
             }
             "note" => {
                 let key = words.next().ok_or_else(|| wrong("`note: KEY WORDS`"))?;
@@ -100,13 +105,22 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
         Training::of(&forward, options)
     };
     let training = training.map_err(|e| refused(&e))?;
-    Ok(Case { name, described, training, packed, recipe, notes })
+    let alone = match (alone, packed) {
+        (false, _) => None,
+        (true, false) => Some(described.clone()),
+        (true, true) => Some(described.pack_documents(sequences(&recipe.packed)).map_err(|e| refused(&e))?),
+    };
+    Ok(Case { name, described, training, alone, packed, recipe, notes })
+}
+
+/// How long documents of these lengths are, and how many there are.
+fn sequences(lengths: &[i32]) -> Documents {
+    Documents { longest: lengths.iter().max().copied().unwrap_or(0).into(), most: lengths.len() as i64 }
 }
 
 /// The pass over packed documents.
 fn pack(described: &Valid, lengths: &[i32], options: BackwardOptions) -> Result<Training, Refusal> {
-    let longest = lengths.iter().max().copied().unwrap_or(0);
-    let documents = Documents { longest: longest.into(), most: lengths.len() as i64 };
+    let documents = sequences(lengths);
     // The formats of gradients become packed with the backward that has them.
     let backward = validate(described.get().clone().with_stats().backward(options))?.pack_documents(documents)?;
     let (forward, options) = passes(&backward);
@@ -129,6 +143,16 @@ fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
 }
 
 impl Case {
+    /// The forward that is run.
+    pub(super) fn forward(&self) -> &Valid {
+        self.alone.as_ref().unwrap_or_else(|| self.training.forward())
+    }
+
+    /// The backward that is run after it, unless the forward is run alone.
+    pub(super) fn backward(&self) -> Option<&Valid> {
+        self.alone.is_none().then(|| self.training.backward())
+    }
+
     /// The share of the score matrix that is counted as work: one half of a causal one, as everybody counts it; of windows and documents
     /// the pairs that they let through; one of everything else, whatever a predicate hides.
     pub(super) fn share(&self) -> f64 {
@@ -200,6 +224,19 @@ mod tests {
     }
 
     #[test]
+    fn a_forward_that_is_run_alone_has_the_outputs_that_are_written() {
+        for (lines, packed) in [(String::new(), false), (format!("documents: 4\npacked: yes\n{DOCUMENTS}"), true)] {
+            let both = read(&format!("case: x\nq: bf16 [1,2,64,16]\n{lines}"), 1).expect("it reads").remove(0);
+            let alone =
+                read(&format!("case: x\nalone: yes\nq: bf16 [1,2,64,16]\n{lines}"), 1).expect("it reads").remove(0);
+            assert!(both.forward().outputs.stats && both.backward().is_some_and(|b| b.is_backward()));
+            assert!(!alone.forward().outputs.stats && alone.backward().is_none());
+            assert_eq!(alone.forward().q.dims, if packed { [4, 2, 128, 16] } else { [1, 2, 64, 16] });
+            assert_eq!(alone.forward().q.storage, both.forward().q.storage);
+        }
+    }
+
+    #[test]
     fn wrong_lines_are_told_with_their_numbers() {
         for (text, told) in [
             ("q: bf16 [1,2,64,16]", "line 1"),
@@ -208,6 +245,7 @@ mod tests {
             ("case: a\ndocuments: 0\nq: bf16 [1,2,64,16]", "line 2"),
             ("case: a\ndocuments: 60 3\nq: bf16 [1,2,64,16]", "[60, 3]"),
             ("case: a\npacked: no\nq: bf16 [1,2,64,16]", "line 2"),
+            ("case: a\nalone: no\nq: bf16 [1,2,64,16]", "`alone: yes`"),
             ("case: a\npacked: yes\nq: bf16 [1,2,64,16]", "documents.mask"),
             ("case: a\nq: bf16 [1,3,64,16]\nk: bf16 [1,2,64,16]", "'a'"),
         ] {

@@ -19,7 +19,7 @@ pub(super) struct Entry {
 /// One of the two.
 #[derive(Clone, Debug)]
 pub(super) struct Pass {
-    /// `right`, `compiled`, `wrong`, `refused` or `failed`.
+    /// `right`, `compiled`, `wrong`, `refused`, `failed`, or `none` of a backward that nobody asked for.
     pub(super) status: &'static str,
     pub(super) why: Option<String>,
     pub(super) facts: Option<PlanFacts>,
@@ -72,7 +72,7 @@ impl Entry {
     }
 
     pub(super) fn good(&self) -> bool {
-        self.passes.iter().all(|p| matches!(p.status, "right" | "compiled"))
+        self.passes.iter().all(|p| matches!(p.status, "right" | "compiled" | "none"))
     }
 
     pub(super) fn why(&self) -> Option<String> {
@@ -90,7 +90,7 @@ impl Entry {
             "batch": a.batch(), "heads": a.q.heads(), "kv_heads": a.k.heads(), "seq_q": seq.0, "seq_kv": seq.1,
             "d_qk": hidden.0, "d_v": hidden.1, "dtype": a.q.dtype.to_string(), "scale": a.default_scale(),
             "score": a.score.as_ref().map(ToString::to_string), "keep": a.mask.keep.as_ref().map(ToString::to_string),
-            "band": a.mask.band, "documents": documents, "packed": self.case.packed, "run": self.case.training.forward().to_string(), "share": self.case.share(),
+            "band": a.mask.band, "documents": documents, "packed": self.case.packed, "run": self.case.forward().to_string(), "share": self.case.share(),
             "slots": self.case.recipe.slots.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
             "notes": self.case.notes.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         });
@@ -103,7 +103,7 @@ impl Entry {
     pub(super) fn cells(&self) -> Vec<String> {
         let dash = || "-".to_owned();
         let [forward, backward] = &self.passes;
-        let status = if forward.status == backward.status {
+        let status = if [forward.status, "none"].contains(&backward.status) {
             forward.status.to_owned()
         } else {
             format!("{}, {}", forward.status, backward.status)
@@ -132,7 +132,10 @@ pub(super) fn plan(cases: &[Case], policies: &[(String, Policy)], planner: &Plan
             },
         };
     let of = |case: &Case| {
-        let passes = |policy: &Policy| [case.training.forward(), case.training.backward()].map(|a| pass(a, policy));
+        let passes = |policy: &Policy| {
+            [Some(case.forward()), case.backward()]
+                .map(|a| a.map_or_else(|| Pass::new("none", None), |a| pass(a, policy)))
+        };
         let entry = |(form, policy): &(String, Policy)| Entry {
             case: case.clone(),
             form: form.clone(),

@@ -15,7 +15,7 @@ use qkvault_sys::Library;
 use serde_json::{Value, json};
 
 use super::target::{LibraryArgs, TargetArgs};
-use super::{Globals, Outcome, open_vault, out};
+use super::{Globals, Outcome, open_vault, out, word};
 use cases::Case;
 use entry::Entry;
 use turns::Turns;
@@ -29,7 +29,7 @@ pub struct Args {
     /// Cases by name (default: all)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Ways to write the op graph, timed beside each other: auto, expanded, fused
+    /// Ways to write the op graph, timed beside each other: auto, expanded, fused, unified
     #[arg(long, value_name = "FORM", value_delimiter = ',', default_value = "auto", value_parser = word::<Form>)]
     form: Vec<Form>,
     /// Rules of lowering that are not followed, names joined by `+`: a variant each, timed beside the usual one (docs of `lower`)
@@ -66,11 +66,6 @@ pub struct Args {
     target: TargetArgs,
     #[command(flatten)]
     library: LibraryArgs,
-}
-
-/// An option's value by the name that it has in JSON.
-fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(Value::String(text.to_owned())).map_err(|error| error.to_string())
 }
 
 fn rules(text: &str) -> Result<RuleSet, String> {

@@ -53,8 +53,9 @@ impl Turns {
         let mut passes = [false, true].map(|_| Pass::new("failed", Some("its forward failed".to_owned())));
         let mut done = || -> Result<(), (usize, Failure)> {
             let at = |i: usize| move |failure: Failure| (i, failure);
-            let mut inputs = data::inputs(case.training.backward(), &case.recipe).map_err(|e| (0, failed(e)))?;
-            let (forward, backward) = (case.training.forward(), case.training.backward());
+            let (forward, backward) = (case.forward(), case.backward());
+            let read = backward.unwrap_or(forward);
+            let mut inputs = data::inputs(read, &case.recipe).map_err(|e| (0, failed(e)))?;
             let plan = self.prepare(forward, policy).map_err(at(0))?;
             let (memory, checks) = self.once(forward, &plan, &inputs, rows).map_err(at(0))?;
             for role in [Role::O, Role::Stats] {
@@ -64,6 +65,10 @@ impl Turns {
             }
             passes[0] = judged(&plan, checks);
             self.seats.push(Seat { entry, backward: false, plan, memory, slots: slots(&inputs) });
+            let Some(backward) = backward else {
+                passes[1] = Pass::new("none", None);
+                return Ok(());
+            };
             let plan = self.prepare(backward, policy).map_err(at(1))?;
             let (memory, checks) = self.once(backward, &plan, &inputs, 0).map_err(at(1))?;
             passes[1] = judged(&plan, checks);

@@ -13,14 +13,14 @@ use std::time::Instant;
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_exec::{Device, Engine, Session, cudarc};
-use qkvault_graph::{DType, Policy};
+use qkvault_graph::{DType, Form, Policy};
 use qkvault_probe::{BuildPolicy, Compiler, Planner};
 use qkvault_sys::Library;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::target::LibraryArgs;
-use super::{Globals, Outcome, open_vault, out};
+use super::{Globals, Outcome, open_vault, out, word};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -43,6 +43,9 @@ pub struct Args {
     what: Vec<What>,
     #[command(flatten)]
     library: LibraryArgs,
+    /// How op graphs are written: auto, expanded, fused, unified
+    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
+    form: Form,
     /// Rounds of each measurement; medians are told
     #[arg(long, value_name = "N", default_value_t = 7)]
     rounds: usize,
@@ -98,10 +101,10 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let copy = copy_bandwidth(&stream)?;
     out::note(&format!("copy bandwidth {:.2} TB/s", copy / 1e12));
     let record = json!({
-        "device": device.name(), "cudnn": library.version().to_string(), "target": target.label(), "seed": args.seed,
+        "device": device.name(), "cudnn": library.version().to_string(), "target": target.label(), "form": args.form, "seed": args.seed,
         "heads": [HEADS.0, HEADS.1], "hidden": HIDDEN, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
     });
-    let policy = Policy::default();
+    let policy = Policy { form: args.form, ..Policy::default() };
     let mut bench = Bench { args, engine, stream, policy, started: Instant::now(), copy, record };
     let all = [What::Decode, What::Padding, What::Prefill, What::Steps];
     let pool = pool::Pool::new(&bench.stream, args.pages)?;

@@ -18,12 +18,12 @@ pub(super) use serving::attention as served;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use qkvault_graph::{Attention, RuleSet, text};
+use qkvault_graph::{Attention, Form, RuleSet, text};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::target::LibraryArgs;
-use super::{Globals, Outcome, out};
+use super::{Globals, Outcome, out, word};
 use judge::{Case, Verdict};
 use stand::Stand;
 use tally::Tally;
@@ -60,6 +60,9 @@ pub struct Args {
     /// Print the attentions, in the text form that `--file` reads, and do nothing else
     #[arg(long)]
     show: bool,
+    /// How op graphs are written: auto, expanded, fused, unified
+    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
+    form: Form,
     /// Rules of lowering that are not followed, with commas between: to see what they are for
     #[arg(long, value_name = "RULES", default_value = "")]
     without: RuleSet,

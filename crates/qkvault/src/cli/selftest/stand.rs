@@ -47,10 +47,10 @@ impl Stand<'_> {
             }
         };
         let library = Arc::clone(compiler.library());
-        let policy = Policy { without: args.without, ..Policy::default() };
+        let policy = Policy { form: args.form, without: args.without, ..Policy::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
-            "target": target.label(), "driver": target.device.driver_ver, "without": args.without,
+            "target": target.label(), "driver": target.device.driver_ver, "form": args.form, "without": args.without,
         });
         let planner = Planner::new(vault, Some(compiler));
         Ok(Stand { args, planner, target, policy, card, place })

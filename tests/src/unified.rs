@@ -1,0 +1,138 @@
+//! Rows of the table of the unified operation: forwards with one thing at a time, for a GPU of each family that libraries tell apart.
+
+use qkvault_graph::expr::library::{alibi, document_mask, softcap};
+use qkvault_graph::expr::{TensorSpec, key, score, slot, tensor};
+use qkvault_graph::{Attention, Band, Corner, DType, Form, Order, Outputs, Tensor};
+
+use crate::compile::Row;
+
+const GPUS: [&str; 4] = ["h200", "b200", "rtx-pro-6000", "a100"];
+const DTYPE: DType = DType::BF16;
+
+/// Two sequences of 8 over 2 heads.
+fn dense(seq: (i64, i64), hidden: i64) -> Attention {
+    Attention::bshd(2, (8, 2), seq, hidden, DTYPE)
+}
+
+/// The same, packed.
+fn packed(s: i64) -> Attention {
+    let [q, kv] = [8, 2].map(|h| Tensor::thd(2, h, s, 128, 2 * s, DTYPE));
+    Attention::forward(q, kv, kv, q).with_lengths()
+}
+
+/// So many dense queries over pages of 64 rows.
+fn paged(s_q: i64) -> Attention {
+    let q = Tensor::bshd(2, 8, s_q, 128, DTYPE);
+    let pool = Tensor::paged_nhd(2, 2, 1024, 128, 40, 64, DTYPE);
+    Attention::forward(q, pool, pool, q).with_lengths()
+}
+
+/// Packed queries over the same.
+fn mixed() -> Attention {
+    let q = packed(256).q;
+    Attention { q, o: q, ..paged(256) }
+}
+
+/// Hidden sizes of Q and K, and of V and O.
+fn split(d_qk: i64, d_v: i64) -> Attention {
+    let rows = |h, d| Tensor::dense(Order::Bshd, [2, h, 512, d], DTYPE);
+    Attention::forward(rows(8, d_qk), rows(8, d_qk), rows(8, d_v), rows(8, d_v))
+}
+
+fn capped(a: Attention) -> Attention {
+    a.with_score(softcap(score(), slot("softcap")).build_score().unwrap())
+}
+
+fn biased(a: Attention) -> Attention {
+    let (s_q, s_kv) = a.seq();
+    let spec = TensorSpec::new(DTYPE, [1, 8, s_q.unsigned_abs(), s_kv.unsigned_abs()]);
+    a.with_score((score() + tensor("bias", spec)).build_score().unwrap())
+}
+
+/// What every GPU is asked for.
+fn plain() -> Vec<(&'static str, Attention)> {
+    let square = || dense((512, 512), 128);
+    vec![
+        ("plain", square()),
+        ("stats", square().with_stats()),
+        ("causal, stats", square().with_band(Band::CAUSAL).with_stats()),
+        ("lengths, bottom-right causal", dense((256, 1024), 128).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT)),
+        ("packed, causal", packed(512).with_band(Band::CAUSAL)),
+    ]
+}
+
+/// What the first GPU is asked for besides.
+fn varied() -> Vec<(&'static str, Attention)> {
+    let square = || dense((512, 512), 128);
+    let chunk = || dense((256, 1024), 128);
+    let decode = || dense((1, 1024), 128);
+    let br = Band::CAUSAL_BOTTOM_RIGHT;
+    let window = |corner| Band::window(corner, 128);
+    let outputs = |outputs| Attention { outputs, ..square() };
+    let documents = document_mask("query_documents", "key_documents", 2, 512, 512);
+    vec![
+        ("hidden 64", dense((512, 512), 64)),
+        ("hidden 256", dense((512, 512), 256)),
+        ("hidden 192/128, causal", split(192, 128).with_band(Band::CAUSAL)),
+        ("odd lengths", dense((1000, 777), 128).with_stats()),
+        ("causal", square().with_band(Band::CAUSAL)),
+        ("window", square().with_band(window(Corner::TopLeft))),
+        ("left bound alone", square().with_band(Band { corner: Corner::TopLeft, left: Some(128), right: None })),
+        ("chunk, bottom-right causal", chunk().with_band(br)),
+        ("chunk, bottom-right window", chunk().with_band(window(Corner::BottomRight))),
+        ("lengths", square().with_lengths()),
+        ("lengths, bottom-right window", chunk().with_lengths().with_band(window(Corner::BottomRight))),
+        ("packed, stats", packed(512).with_stats()),
+        ("packed, bottom-right causal, stats", packed(512).with_band(br).with_stats()),
+        ("packed, one query", packed(1)),
+        ("decode", decode()),
+        ("decode, lengths", decode().with_lengths()),
+        ("decode, window", decode().with_band(window(Corner::BottomRight))),
+        ("paged, decode", paged(1)),
+        ("paged, chunk, bottom-right causal", paged(256).with_band(br)),
+        ("paged, packed queries", mixed()),
+        ("paged, packed queries, bottom-right causal, stats", mixed().with_band(br).with_stats()),
+        ("stats, max, sum-exp", outputs(Outputs { stats: true, max: true, sum_exp: true })),
+        ("sink, causal, stats", square().with_sink().with_band(Band::CAUSAL).with_stats()),
+        ("softcap, causal", capped(square()).with_band(Band::CAUSAL)),
+        ("softcap, lengths, bottom-right causal", capped(chunk()).with_lengths().with_band(br)),
+        ("softcap, packed, causal", capped(packed(512)).with_band(Band::CAUSAL)),
+        ("alibi, causal", square().with_score(alibi(score(), 8).build_score().unwrap()).with_band(Band::CAUSAL)),
+        ("bias, causal, stats", biased(square()).with_band(Band::CAUSAL).with_stats()),
+        ("documents", square().with_keep(documents.build_predicate().unwrap())),
+        ("decode, every other key", decode().with_keep((key() % 2).eq(0).build_predicate().unwrap())),
+        ("dropout", square().with_dropout(0.1)),
+    ]
+}
+
+/// The rows, in the order in which they are written down.
+#[must_use]
+pub fn rows() -> Vec<Row> {
+    let row = |gpu: &'static str, (name, attention): (&str, Attention)| Row {
+        name: format!("{gpu} | {name}"),
+        attention,
+        gpu,
+        form: Form::Unified,
+    };
+    let all = |gpu| plain().into_iter().map(move |given| row(gpu, given));
+    let more = varied().into_iter().map(|given| row(GPUS[0], given));
+    GPUS.into_iter().flat_map(all).chain(more).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::validate;
+
+    #[test]
+    fn every_row_is_valid_and_has_a_name_of_its_own() {
+        let rows = rows();
+        for row in &rows {
+            validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+        }
+        let mut names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), rows.len());
+    }
+}
