@@ -276,6 +276,45 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score - @t", "h200", "9.19"),
     ),
     (
+        "backward.query-tensor-gradient",
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; tensor @t: f32[1, 2, 64, 1]; score + @b + @t",
+            "b200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @b: bf16[1, 2, 64, 64]; tensor @t: f32[1, 2, 64, 1]; score + @b + @t",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "backward.query-tensor-gradient",
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "b200",
+            "9.19",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "backward.query-tensor-gradient",
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 64, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "b200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 64]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
         "queries.one-old",
         ("q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
         ("q: bf16 [1,8,2,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),

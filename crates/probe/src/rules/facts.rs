@@ -67,6 +67,11 @@ impl<'a> Facts<'a> {
         tensors.chain(mask).find(per_query)
     }
 
+    /// Whether the gradient of a tensor of the score expression is wanted.
+    pub(super) fn tensor_gradient(&self) -> bool {
+        self.a.score.as_ref().is_some_and(|score| score.tensors().iter().any(|t| t.grad == Grad::Needed))
+    }
+
     /// Gradients of tensors of the score expression that are not what the score's own gradient is, if any are wanted.
     pub(super) fn gradient_apart(&self) -> Option<String> {
         let score = self.a.score.as_ref().filter(|_| self.backward())?;

@@ -83,6 +83,20 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "backward.query-tensor-gradient",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "score, mask.keep, dropout",
+        needed: "in a backward on compute capability 10.x that wants a tensor's gradient, no tensor with one number per query or per sequence",
+        fix: "say that tensor with all keys (extents [.., queries, keys]), or ask for no gradient",
+        source: HUNT,
+        given: |f| {
+            let wanted = f.backward() && f.is_blackwell() && f.tensor_gradient();
+            let found = if wanted { f.query_tensor() } else { None };
+            found.map(|dims| format!("a tensor of extents {dims:?} beside the gradient of another"))
+        },
+    },
+    Rule {
         code: "backward.one-query-philox",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
