@@ -249,6 +249,8 @@ fn p37_updates_do_not_wait_for_what_is_queued() {
         (0..8).map(|n| drawn(&[1; 256], &[4096; 256], &Vec::<Vec<i32>>::clone(&tables(n)))).collect();
     let copied = batch.update(&steps[7].step(), &gpu.stream).expect("sound").bytes;
     assert!(copied > 2 * 256 * 255 * 4, "{copied} bytes");
+    // The first launch of a kernel loads it, for which CUDA waits for the GPU.
+    bound.launch(&gpu.stream).expect("it is queued");
     // Work for some 80 ms: copies of 1 GiB on the device. Few and large ones: a stream takes about a thousand entries before the host waits.
     let from = gpu.stream.alloc_zeros::<u8>(1 << 30).expect("memory");
     let mut to = gpu.stream.alloc_zeros::<u8>(1 << 30).expect("memory");

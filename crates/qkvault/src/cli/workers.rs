@@ -27,10 +27,11 @@ pub(super) enum Silence {
     Slow(Duration),
 }
 
-/// This program, to be started again with the words it was started with, and more of them.
+/// This program, to be started again with the words it was started with, and more of them. Without `--json`: what a worker that does not
+/// start says is for people, on standard error, and not the line that answers a question.
 pub(super) fn this_program<S: AsRef<OsStr>>(more: impl IntoIterator<Item = S>) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("this program's own file is not known")?);
-    command.args(std::env::args_os().skip(1)).args(more);
+    command.args(std::env::args_os().skip(1).filter(|word| word != "--json")).args(more);
     Ok(command)
 }
 

@@ -56,8 +56,18 @@ fn the_self_test_of_serving_does_all_but_the_launch_without_a_gpu() {
     let record = place.file("record.json", "");
     let (code, report) = place.json(&format!("selftest --serving --dry h200 --first 16 --cases 3 --record {record}"));
     let counts = ["seed", "first", "cases", "right", "refused", "wrong", "failed", "builds", "seconds", "not_right"];
-    let place_of =
-        ["device", "cudnn", "cudnn_set", "target", "driver", "without", "serving", "tails", "worst_relative_error"];
+    let place_of = [
+        "device",
+        "cudnn",
+        "cudnn_set",
+        "target",
+        "driver",
+        "form",
+        "without",
+        "serving",
+        "tails",
+        "worst_relative_error",
+    ];
     let isolation = ["isolated", "repeated_alone"];
     fields(&report, &[&counts[..], &place_of, &isolation].concat());
     assert_eq!((code, report["right"].as_u64().unwrap() + report["refused"].as_u64().unwrap()), (0, 3), "{report:#}");
@@ -87,4 +97,10 @@ fn without_a_gpu_the_measurements_say_so() {
     let done = place.run("bench-serving decode");
     assert_ne!(done.code, 0);
     assert!(done.err.contains("driver") || done.err.contains("GPU"), "{}", done.err);
+    // A worker that does not start says why, with --json too: its first line was taken for an answer once.
+    let done = place.run("--json selftest --cases 1 --isolate 1");
+    if done.code != 0 {
+        assert!(done.err.contains("driver") || done.err.contains("GPU"), "{}", done.err);
+        assert!(done.out.contains("the first worker does not start"), "{}", done.out);
+    }
 }

@@ -53,7 +53,7 @@ pub struct Args {
     /// Compile for --target and tell what came of it; no GPU is needed and nothing is timed
     #[arg(long)]
     plan: bool,
-    /// Time what standard input asks for, line by line `ENTRY forward|backward LAUNCHES`, so that another program can take turns
+    /// Time what standard input asks for, line by line `ENTRY forward|backward LAUNCHES [BEFORE]`, so that another program can take turns
     #[arg(long)]
     interactive: bool,
     /// Seed of the data
@@ -142,11 +142,14 @@ fn serve(machine: &Value, turns: &mut Turns) -> anyhow::Result<Outcome> {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = match words[..] {
-            [entry, direction @ ("forward" | "backward"), launches] => launches
-                .parse()
-                .map_err(|_| format!("'{launches}' is no number of launches"))
-                .and_then(|n| turns.time(entry, direction == "backward", n).map_err(|(_, why)| why)),
-            _ => Err(format!("'{line}' is not `ENTRY forward|backward LAUNCHES`")),
+            [entry, direction @ ("forward" | "backward"), launches, ref before @ ..] if before.len() < 2 => {
+                let number = |word: &str| word.parse().map_err(|_| format!("'{word}' is no number of launches"));
+                number(launches).and_then(|n| {
+                    let before = before.first().map_or(Ok(1), |word| number(word))?;
+                    turns.time(entry, direction == "backward", n, before).map_err(|(_, why)| why)
+                })
+            }
+            _ => Err(format!("'{line}' is not `ENTRY forward|backward LAUNCHES [LAUNCHES-BEFORE]`")),
         };
         out::record(&match answer {
             Ok(ms) => json!({ "ms": ms }),

@@ -132,14 +132,14 @@ impl Turns {
         Ok((memory, checks))
     }
 
-    /// Milliseconds of one launch, over so many, after one that is not counted.
-    pub(super) fn time(&mut self, name: &str, backward: bool, launches: usize) -> Result<f64, Failure> {
+    /// Milliseconds of one launch, over so many, after `before` that are not counted.
+    pub(super) fn time(&mut self, name: &str, backward: bool, launches: usize, before: usize) -> Result<f64, Failure> {
         let entries = &self.entries;
         let seat = self.seats.iter_mut().find(|s| s.backward == backward && entries[s.entry].name() == name);
         let seat = seat.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
         let Seat { entry: _, backward: _, plan, memory, slots } = seat;
         let mut bound = memory.bind_over(plan, slots, &self.stream, self.workspace.as_ref())?;
-        Ok(clock::round_after(&self.stream, &mut bound, 1, launches.max(1))?.device_ms)
+        Ok(clock::round_after(&self.stream, &mut bound, before, launches.max(1))?.device_ms)
     }
 
     /// Rounds over every pass, every other one in reverse, so that no entry always follows the same other.
@@ -150,7 +150,7 @@ impl Turns {
                 let name = self.entries[entry].name();
                 let expected_ms = self.entries[entry].case.flops(backward) / 5e11;
                 let launches = ((20.0 / expected_ms) as usize).clamp(3, 100);
-                let timed = self.time(&name, backward, launches);
+                let timed = self.time(&name, backward, launches, 1);
                 let pass = &mut self.entries[entry].passes[usize::from(backward)];
                 match timed {
                     Ok(ms) => pass.times.push(ms),

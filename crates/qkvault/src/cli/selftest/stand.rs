@@ -33,7 +33,8 @@ impl Stand<'_> {
             Some(folder) => Vault::open(VaultOptions::in_folder(folder))?,
             None => Vault::in_memory(VaultOptions::new()),
         };
-        let compiler = Compiler::open_apart(&search)?;
+        // What is to run needs the driver; without a GPU it is not loaded, so that plans for any can be compiled.
+        let compiler = if args.dry.is_some() { Compiler::open_apart(&search)? } else { Compiler::open(&search)? };
         let (card, target, name) = match &args.dry {
             None => {
                 let device = Device::open(args.device)?;
