@@ -8,6 +8,7 @@
 pub mod case;
 pub mod compile;
 pub mod cudnn;
+pub mod deterministic;
 pub mod documents;
 pub mod dynamic;
 pub mod generated;

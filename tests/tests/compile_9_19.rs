@@ -61,3 +61,13 @@ fn packed_documents_are_compiled_in_both_directions() {
 fn forwards_as_one_operation_are_compiled_or_refused_as_written_down() {
     compile::check_unified(VERSION);
 }
+
+#[test]
+fn deterministic_backwards_for_a_b200_are_compiled_by_the_engine_that_is_named() {
+    qkvault_tests::deterministic::check(VERSION);
+}
+
+#[test]
+fn an_engine_that_is_named_is_the_one_that_compiles_or_the_library_says_why() {
+    qkvault_tests::deterministic::check_named(VERSION);
+}

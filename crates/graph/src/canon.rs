@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use crate::expr::{Node, ScoreExpr};
-use crate::op::{Constant, Op, OpGraph, OpTensor, TensorId, TensorKind};
+use crate::op::{Constant, NamedEngine, Op, OpGraph, OpTensor, TensorId, TensorKind};
 use crate::{
     Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Storage,
     Tensor, Valid, codec,
@@ -108,11 +108,19 @@ fn node(n: &Node) -> (u8, u8, Vec<i64>) {
 
 /// An op graph as hashed: every tensor and operation by number.
 pub(crate) fn op_graph(graph: &OpGraph) -> impl Serialize + use<> {
-    // Quirks that were allowed follow in the plan's key where there are any, so that no other key knows of them.
-    let OpGraph { tensors, ops, avoid, despite: _ } = graph;
+    // Quirks that were allowed and an engine that is named follow in the plan's key where there are any, so that no other key knows
+    // of them.
+    let OpGraph { tensors, ops, avoid, despite: _, engine: _ } = graph;
     let tensors: Vec<_> = tensors.iter().map(op_tensor).collect();
     let ops: Vec<(u8, Vec<i64>)> = ops.iter().map(op).collect();
     (tensors, ops, avoid.clone())
+}
+
+/// A named engine as hashed.
+pub(crate) fn engine(engine: &NamedEngine) -> impl Serialize + use<> {
+    let NamedEngine { index, knobs } = engine;
+    let knobs: Vec<(u32, i64)> = knobs.iter().map(|&(knob, value)| (knob as u32, value)).collect();
+    (*index, knobs)
 }
 
 fn op_tensor(t: &OpTensor) -> impl Serialize + use<> {

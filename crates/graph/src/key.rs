@@ -126,6 +126,10 @@ pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
     if !graph.despite.is_empty() {
         bytes.extend(codec::encode(&Vec::from(graph.despite)));
     }
+    // A list that begins with a number, where that of the quirks is of texts: what follows can be told apart.
+    if let Some(engine) = &graph.engine {
+        bytes.extend(codec::encode(&canon::engine(engine)));
+    }
     PlanKey(hash("qkvault 2026-11 plan", &bytes))
 }
 

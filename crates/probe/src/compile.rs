@@ -1,12 +1,13 @@
 //! Puts op graphs to cuDNN: heuristics, then a plan, for a target given as data. No handle and no GPU are used.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Instant;
 
+use qkvault_graph::op::NamedEngine;
 use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
+use crate::engine;
 use crate::kernels::KernelCache;
 use crate::scratch::{Scratch, graph_keeps_scores};
 use crate::{convert, words, write};
@@ -178,7 +179,8 @@ impl Compiler {
         }
     }
 
-    /// The first engine configuration of the policy's heuristics that gives a plan within its limits.
+    /// The first engine configuration that gives a plan within the policy's limits: that of the engine which the graph names, or one of
+    /// the policy's heuristics.
     fn attempt(
         &self,
         graph: &OpGraph,
@@ -192,22 +194,29 @@ impl Compiler {
         device.finalize().map_err(|e| attempt("library.device", "target.device", e))?;
         let ops = write::op_graph(&self.library, graph, kernels.is_some())
             .map_err(|e| attempt("library.graph", "op graph", e))?;
-        let modes: &[(HeurMode, &str)] = match policy.heuristics {
-            Heuristics::AThenFallback => &[(HeurMode::A, "mode A"), (HeurMode::FALLBACK, "fallback")],
-            Heuristics::A => &[(HeurMode::A, "mode A")],
-            Heuristics::Fallback => &[(HeurMode::FALLBACK, "fallback")],
+        let from: &[Configs<'_>] = match (&graph.engine, policy.heuristics) {
+            (Some(engine), _) => &[Configs::Named(engine)],
+            (None, Heuristics::AThenFallback) => &[Configs::A, Configs::Fallback],
+            (None, Heuristics::A) => &[Configs::A],
+            (None, Heuristics::Fallback) => &[Configs::Fallback],
         };
         let mut reasons = Vec::new();
-        for (mode, name) in modes {
-            let configs = match self.heuristics(&ops, &device, *mode) {
+        for from in from {
+            let (code, name) = from.name();
+            let configs = match from {
+                Configs::Named(engine) => engine::named(&ops, &device, engine).map(|config| vec![config]),
+                Configs::A => self.heuristics(&ops, &device, HeurMode::A),
+                Configs::Fallback => self.heuristics(&ops, &device, HeurMode::FALLBACK),
+            };
+            let configs = match configs {
                 Ok(configs) => configs,
                 Err(error) => {
-                    collect(&mut reasons, "library.heuristics", name, error)?;
+                    collect(&mut reasons, code, &name, error)?;
                     continue;
                 }
             };
             for config in &configs {
-                if let Some(reason) = avoided(config, graph) {
+                if let Some(reason) = engine::unfit(config, graph) {
                     reasons.push(reason);
                     continue;
                 }
@@ -219,9 +228,13 @@ impl Compiler {
                                 reasons.push(reason);
                             }
                         }
-                        _ => return Ok((plan, engine(config))),
+                        _ => {
+                            // The library does not tell the knobs that were chosen.
+                            let named = graph.engine.as_ref().map(ToString::to_string);
+                            return Ok((plan, named.unwrap_or_else(|| engine::text(config))));
+                        }
                     },
-                    Err(error) => collect(&mut reasons, "library.plan", name, error)?,
+                    Err(error) => collect(&mut reasons, "library.plan", &name, error)?,
                 }
             }
         }
@@ -238,21 +251,25 @@ impl Compiler {
     }
 }
 
-/// Why a configuration's engine must not compute this graph, if so. An engine that cannot be told is not trusted either.
-fn avoided(config: &Descriptor, graph: &OpGraph) -> Option<Reason> {
-    let engine = engine_index(config);
-    if graph.avoid.is_empty() || engine.is_some_and(|engine| !graph.avoid.contains(&engine)) {
-        return None;
+/// Where configurations of engines come from.
+enum Configs<'a> {
+    /// The engine that the op graph names.
+    Named(&'a NamedEngine),
+    /// Heuristics, mode A.
+    A,
+    /// Heuristics, the fallback list.
+    Fallback,
+}
+
+impl Configs<'_> {
+    /// The code of a refusal to give any, and what it is about.
+    fn name(&self) -> (&'static str, String) {
+        match self {
+            Configs::Named(engine) => ("library.engine", engine.to_string()),
+            Configs::A => ("library.heuristics", "mode A".to_owned()),
+            Configs::Fallback => ("library.heuristics", "fallback".to_owned()),
+        }
     }
-    let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
-    Some(Reason::new(
-        Layer::Quirk,
-        "engine.wrong",
-        "score",
-        given,
-        "this engine computes wrong numbers for one query with an expression over the key's index, or with Philox",
-        "say the expression as a bias tensor of extents [1, heads, 1, keys]",
-    ))
 }
 
 fn plan(config: &Descriptor, kernels: Option<&KernelCache>) -> Result<Descriptor, Error> {
@@ -274,28 +291,6 @@ fn workspace(plan: &Descriptor) -> Result<u64, Error> {
 /// Bytes of scratch memory that a launch needs, buffers that the launcher provides included.
 fn needs(plan: &Descriptor, graph: &OpGraph) -> Result<u64, Error> {
     Ok(Scratch::of_graph(workspace(plan)?, graph).bytes)
-}
-
-/// Number of a configuration's engine, from a library that tells it.
-fn engine_index(config: &Descriptor) -> Option<i64> {
-    let engines = config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE).ok()?;
-    engines.first()?.get_one(A::ENGINE_GLOBAL_INDEX).ok()
-}
-
-/// Engine number and knobs of a configuration, for people; a library that does not tell gives an empty text.
-fn engine(config: &Descriptor) -> String {
-    let mut text = String::new();
-    if let Some(index) = engine_index(config) {
-        let _ = write!(text, "engine {index}");
-    }
-    for knob in config.get_descriptors(A::ENGINECFG_KNOB_CHOICES, Kind::KNOB_CHOICE).unwrap_or_default() {
-        let kind = knob.get_one::<qkvault_sys::KnobType>(A::KNOB_CHOICE_KNOB_TYPE);
-        let value = knob.get_one::<i64>(A::KNOB_CHOICE_KNOB_VALUE);
-        if let (Ok(kind), Ok(value)) = (kind, value) {
-            let _ = write!(text, " k{}={value}", kind.0);
-        }
-    }
-    text
 }
 
 /// A cuDNN that is not there has said all itself.

@@ -15,6 +15,7 @@ mod compile_fail;
 mod confirm;
 mod convert;
 mod deep;
+mod engine;
 mod kernels;
 mod plan;
 mod planner;

@@ -48,7 +48,8 @@ impl PlanFacts {
     }
 
     /// Whether cuDNN keeps a gradient of every score in its workspace, which grows with queries times keys: a backward whose dQ is not
-    /// summed in a buffer of its own, as one that is deterministic or gives a bias its gradient, before Blackwell.
+    /// summed in a buffer of its own, as one that is deterministic or gives a bias its gradient. The engine that is named for deterministic
+    /// ones on compute capability 10.x keeps none.
     #[must_use]
     pub fn keeps_scores(&self) -> bool {
         keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
@@ -60,9 +61,19 @@ pub(crate) fn graph_keeps_scores(graph: &OpGraph, sm: u32) -> bool {
     keeps_scores(operands(graph).map(|(role, _)| role), sm)
 }
 
-fn keeps_scores(roles: impl Iterator<Item = Role> + Clone, sm: u32) -> bool {
+/// Whether a graph is a backward that sums no dQ in a buffer of its own, as one is that must give the same bits twice.
+pub(crate) fn sums_d_q_directly(graph: &OpGraph) -> bool {
+    direct(operands(graph).map(|(role, _)| role))
+}
+
+fn direct(roles: impl Iterator<Item = Role> + Clone) -> bool {
     let has = |role| roles.clone().any(|r| r == role);
-    sm < 100 && has(Role::DQ) && !has(Role::DqAccum)
+    has(Role::DQ) && !has(Role::DqAccum)
+}
+
+fn keeps_scores(roles: impl Iterator<Item = Role> + Clone, sm: u32) -> bool {
+    let bias = roles.clone().any(|r| matches!(r, Role::DScoreTensor(_)));
+    direct(roles) && (sm / 10 != 10 || bias)
 }
 
 fn operands(graph: &OpGraph) -> impl Iterator<Item = (Role, &OpTensor)> + Clone {
@@ -98,7 +109,7 @@ mod tests {
         };
         let (summed, direct) = (graph(false), graph(true));
         assert!(!graph_keeps_scores(&summed, 90) && graph_keeps_scores(&direct, 90));
-        assert!(!graph_keeps_scores(&direct, 100));
+        assert!(!graph_keeps_scores(&direct, 100) && graph_keeps_scores(&direct, 120));
         let scratch = Scratch::of_graph(0, &direct);
         assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 0, 2 * 4 * 128 * 4)]);
         assert_eq!(Scratch::of_graph(256, &summed).bytes, 256 + 4096 + 2 * 4 * 128 * 64 * 4);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::op::{Constant, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
+use crate::op::{Constant, Knob, NamedEngine, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
 use crate::{DType, Role};
 
 /// Tensors that ids are drawn from; there may be fewer.
@@ -101,8 +101,15 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+fn engine() -> impl Strategy<Value = NamedEngine> {
+    let knobs = vec![Knob::Stages, Knob::KernelCfg, Knob::TileCgaM, Knob::StreamK, Knob::TileM, Knob::TileN];
+    let knobs = prop::collection::vec((prop::sample::select(knobs), any::<i64>()), 0..4);
+    (any::<i64>(), knobs).prop_map(|(index, knobs)| NamedEngine { index, knobs })
+}
+
 /// Random op graphs, nearly all of them broken.
 pub fn op_graph() -> impl Strategy<Value = OpGraph> {
-    (prop::collection::vec(tensor(), 0..IDS as usize + 2), prop::collection::vec(op(), 0..8))
-        .prop_map(|(tensors, ops)| OpGraph { tensors, ops, ..OpGraph::default() })
+    let tensors = prop::collection::vec(tensor(), 0..IDS as usize + 2);
+    (tensors, prop::collection::vec(op(), 0..8), prop::option::of(engine()))
+        .prop_map(|(tensors, ops, engine)| OpGraph { tensors, ops, engine, ..OpGraph::default() })
 }

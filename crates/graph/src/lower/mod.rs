@@ -5,6 +5,7 @@
 
 mod backward;
 mod builder;
+mod engines;
 mod forward;
 mod limits;
 mod mask;
@@ -126,6 +127,7 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
     });
     ragged::width(&mut graph, target);
     graph.despite = despite;
+    graph.engine = engines::named(attention, target);
     if !graph.avoid.is_empty() && policy.allowed.contains(quirks::ENGINE_WRONG) {
         graph.avoid.clear();
         graph.despite = despite.with(QuirkSet::known([quirks::ENGINE_WRONG]));
@@ -155,6 +157,7 @@ fn looked_over(attention: &Valid, target: &Target, policy: &Policy) -> (Form, Ve
     reasons.extend(not_built(attention));
     reasons.extend(limits::wrong(attention, target));
     reasons.extend(stored::limits(attention, target));
+    reasons.extend(engines::limits(attention, target));
     (form, reasons)
 }
 

@@ -1,9 +1,10 @@
 //! Structural check of op graphs, before anything interprets or compiles one.
 //!
 //! In order: ids in range; every role once; operations read operands, slots, constants and earlier results; every virtual
-//! tensor is written once; a unified operation has both halves; constants and slots are scalars; dims and strides are positive.
+//! tensor is written once; a unified operation has both halves; constants and slots are scalars; dims and strides are positive; a named
+//! engine has each knob once.
 
-use super::{Op, OpGraph, TensorId, TensorKind};
+use super::{Knob, NamedEngine, Op, OpGraph, TensorId, TensorKind};
 use crate::Role;
 
 /// What is wrong with an op graph.
@@ -63,6 +64,12 @@ pub enum GraphFault {
         /// Index of the operation.
         op: usize,
     },
+    /// A named engine has a knob twice.
+    #[error("the engine that is named has the knob {knob:?} twice")]
+    KnobTwice {
+        /// The knob.
+        knob: Knob,
+    },
     /// A slot or constant is no scalar.
     #[error("tensor {id:?} is a number on the host, but has dims {dims:?}")]
     NotScalar {
@@ -112,7 +119,13 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
             return Err(GraphFault::NotScalar { id, dims: t.dims });
         }
     }
-    Ok(())
+    graph.engine.as_ref().map_or(Ok(()), knobs)
+}
+
+fn knobs(NamedEngine { index: _, knobs }: &NamedEngine) -> Result<(), GraphFault> {
+    let mut seen = std::collections::BTreeSet::new();
+    let twice = knobs.iter().find(|(knob, _)| !seen.insert(*knob));
+    twice.map_or(Ok(()), |&(knob, _)| Err(GraphFault::KnobTwice { knob }))
 }
 
 /// Both halves of a unified operation are there, with what it is given as a subgraph between them; or none is.
@@ -166,6 +179,17 @@ mod tests {
         assert_eq!(Role::ScoreTensor(7).uid(), Role::ScoreTensor(1_007).uid());
         let graph = OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ..OpGraph::default() };
         assert_eq!(check(&graph), Err(GraphFault::RoleTwice { role: Role::ScoreTensor(1_007) }));
+    }
+
+    #[test]
+    fn an_engine_with_a_knob_twice_is_found() {
+        let with = |knobs: &[(Knob, i64)]| {
+            let engine = Some(NamedEngine { index: 5, knobs: knobs.to_vec() });
+            check(&OpGraph { engine, ..OpGraph::default() })
+        };
+        assert_eq!(with(&[(Knob::Stages, 2), (Knob::TileM, 2)]), Ok(()));
+        let twice = [(Knob::Stages, 2), (Knob::TileM, 2), (Knob::Stages, 3)];
+        assert_eq!(with(&twice), Err(GraphFault::KnobTwice { knob: Knob::Stages }));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Op graphs: what cuDNN is given, as data. Tensors and operations in emission order, referring to each other by index.
 
 mod check;
+mod engine;
 mod mode;
 mod print;
 mod tensor;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{DType, QuirkSet, Role};
 
 pub use check::{GraphFault, check};
+pub use engine::{Knob, NamedEngine};
 pub use mode::{Pointwise, Reduce};
 pub use tensor::{Constant, OpTensor, TensorKind};
 
@@ -31,6 +33,9 @@ pub struct OpGraph {
     /// Quirks that apply and that the policy allows: cuDNN computes this graph wrongly, and it is wanted all the same.
     #[serde(default)]
     pub despite: QuirkSet,
+    /// The engine that computes this graph, where it is named; else heuristics choose among all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<NamedEngine>,
 }
 
 /// One operation. Fields are named after the attributes of cuDNN's operation descriptors.

@@ -75,12 +75,15 @@ impl fmt::Display for OpGraph {
         for engine in &self.avoid {
             writeln!(f, "not engine {engine}")?;
         }
+        if let Some(engine) = &self.engine {
+            writeln!(f, "by {engine}")?;
+        }
         Ok(())
     }
 }
 
 /// The name of an operation in lower case with dashes: `cmp-lt` of `CmpLt`.
-fn kebab(name: impl fmt::Debug) -> String {
+pub(super) fn kebab(name: impl fmt::Debug) -> String {
     let name = format!("{name:?}");
     let dash = |(i, c): (usize, char)| {
         let start = c.is_ascii_uppercase() && i > 0;

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::expr::{TensorSpec, int_slot, key, query, score, slot, tensor};
+use qkvault_graph::op::{Knob, NamedEngine};
 use qkvault_graph::{
-    Attention, Band, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths, LibrarySet, Order, Policy,
-    Profile, ScoreExpr, Target, Tensor, codec, lower, plan_key, text, validate,
+    Attention, Band, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths, LibrarySet, OpGraph, Order,
+    Policy, Profile, QuirkSet, ScoreExpr, Target, Tensor, codec, lower, plan_key, text, validate,
 };
 
 fn graph_key(a: Attention) -> GraphKey {
@@ -233,4 +234,50 @@ proptest! {
             }
         }
     }
+}
+
+/// That keys without a named engine are those of before is what the goldens say; here that the bytes of a graph are too.
+#[test]
+fn a_named_engine_is_in_key_and_bytes_and_its_absence_is_in_neither() {
+    let (target, policy) = (target(), Policy::default());
+    let bare = lower(&validate(base()).expect("sound"), &target, &policy).expect("dense forwards lower");
+    let bytes = codec::encode(&bare);
+    assert_eq!(bytes[0], 0x94, "a list of four: tensors, operations, engines to avoid, quirks");
+    assert_eq!(codec::decode::<OpGraph>(&bytes).expect("reads"), bare);
+    assert!(!serde_json::to_string(&bare).expect("writes").contains("engine"));
+    assert!(!bare.to_string().contains("engine"));
+
+    let with = |index: i64, knobs: &[(Knob, i64)]| {
+        let engine = Some(NamedEngine { index, knobs: knobs.to_vec() });
+        OpGraph { engine, ..bare.clone() }
+    };
+    let allowed = OpGraph { despite: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..bare.clone() };
+    let mut keys = BTreeSet::from([plan_key(&bare, &target, &policy), plan_key(&allowed, &target, &policy)]);
+    let named = [
+        with(5, &[]),
+        with(6, &[]),
+        with(5, &[(Knob::Stages, 2)]),
+        with(5, &[(Knob::Stages, 3)]),
+        with(5, &[(Knob::KernelCfg, 2)]),
+        with(5, &[(Knob::KernelCfg, 2), (Knob::Stages, 2)]),
+        OpGraph { despite: allowed.despite, ..with(5, &[]) },
+    ];
+    for graph in named {
+        assert!(keys.insert(plan_key(&graph, &target, &policy)), "{graph}");
+        assert_eq!(codec::decode::<OpGraph>(&codec::encode(&graph)).expect("reads"), graph);
+        let json = serde_json::to_string(&graph).expect("writes");
+        assert_eq!(serde_json::from_str::<OpGraph>(&json).expect("reads"), graph);
+    }
+    let graph = with(5, &[(Knob::TileCgaM, 0), (Knob::Stages, 2)]);
+    assert!(graph.to_string().ends_with("\nby engine 5 tile-cga-m=0 stages=2\n"));
+    let json = serde_json::to_value(&graph).expect("writes");
+    assert_eq!(json["engine"], serde_json::json!({"index": 5, "knobs": [["tile-cga-m", 0], ["stages", 2]]}));
+}
+
+/// The numbers of the header: a wrong one would choose another knob.
+#[test]
+fn knobs_have_the_numbers_of_the_header() {
+    let numbers =
+        [Knob::Stages, Knob::KernelCfg, Knob::TileCgaM, Knob::StreamK, Knob::TileM, Knob::TileN].map(|k| k as u32);
+    assert_eq!(numbers, [14, 24, 27, 38, 40, 41]);
 }

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::op::{Constant, TensorKind};
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Form, Layer, LibrarySet, OpGraph, Order, Policy, Profile, Role, Target, Tensor,
-    lower, op, validate,
+    Attention, CudnnVersion, DType, Form, Layer, LibrarySet, OpGraph, Order, Policy, Profile, Refusal, Role, Target,
+    Tensor, lower, op, validate,
 };
 
 fn targets() -> Vec<Target> {
@@ -111,9 +111,58 @@ fn p45_a_deterministic_backward_is_lowered_as_one_on_every_target() {
         let any_order = |deterministic| {
             let options = qkvault_graph::BackwardOptions { deterministic, ..Default::default() };
             let valid = validate(forward.backward(options)).expect("sound");
-            let graph = lower(&valid, &target, &Policy::default()).expect("it is lowered");
-            graph.roles().contains(&Role::DqAccum)
+            let graph = lower(&valid, &target, &Policy::default())?;
+            Ok::<_, Refusal>(graph.roles().contains(&Role::DqAccum))
         };
-        assert!(any_order(false) && !any_order(true), "{target}");
+        assert_eq!(any_order(false), Ok(true), "{target}");
+        match any_order(true) {
+            Ok(any_order) => assert!(!any_order, "{target}"),
+            Err(refusal) => {
+                assert_eq!((target.sm(), target.cudnn), (100, CudnnVersion::v9(14, 0)), "{target}");
+                assert_eq!(refusal.reasons()[0].code, "backward.deterministic-engine");
+            }
+        }
+    }
+}
+
+/// NVIDIA names the engine there; where it names none, the request is refused and not left to heuristics.
+#[test]
+fn a_deterministic_backward_on_a_b200_names_its_engine() {
+    let target = |gpu: &str, version: &str| {
+        let cudnn = version.parse().expect("a version");
+        Profile::named(gpu).expect("built in").target(cudnn, LibrarySet::Slim)
+    };
+    let lowered = |hidden: i64, deterministic: bool, target: &Target| {
+        let options = qkvault_graph::BackwardOptions { deterministic, ..Default::default() };
+        let forward = Attention::bshd(1, (4, 2), (128, 128), hidden, DType::F16).with_stats();
+        lower(&validate(forward.backward(options)).expect("sound"), target, &Policy::default())
+    };
+    let text = |hidden, deterministic, gpu: &str, version: &str| {
+        let graph = lowered(hidden, deterministic, &target(gpu, version)).expect("it is lowered");
+        let lines: Vec<String> =
+            graph.to_string().lines().filter(|l| l.starts_with("by ")).map(str::to_owned).collect();
+        lines.join("")
+    };
+    let (old, new) = (
+        "by engine 5 kernel-cfg=31 stages=2",
+        "by engine 5 tile-m=3 tile-n=2 kernel-cfg=2 stream-k=0 tile-cga-m=0 stages=",
+    );
+    assert_eq!(text(64, true, "b200", "9.18.0"), old);
+    assert_eq!(text(128, true, "b200", "9.22.9"), old);
+    assert_eq!(text(128, true, "b200", "9.23.0"), format!("{new}2"));
+    assert_eq!(text(256, true, "b200", "9.27.0"), format!("{new}3"));
+    assert_eq!(text(64, false, "b200", "9.27.0"), "");
+    for gpu in ["a100", "l40s", "h200", "rtx-pro-6000"] {
+        assert_eq!(text(64, true, gpu, "9.27.0"), "", "{gpu}");
+    }
+    let with_sm = |sm: i64, version| {
+        let mut target = target("b200", version);
+        target.device.device_ver = sm * 10;
+        lowered(64, true, &target).map(|graph| graph.engine.is_some())
+    };
+    assert_eq!(with_sm(103, "9.19.0"), Ok(true));
+    for (sm, version) in [(100, "9.17.1"), (104, "9.27.0")] {
+        let refusal = with_sm(sm, version).expect_err("no engine is known");
+        assert_eq!(refusal.reasons()[0].code, "backward.deterministic-engine");
     }
 }

@@ -143,6 +143,8 @@ pub const CODES: &[Code] = &[
     code(R, "storage.packed-sink", "packed backwards with a sink need a newer cuDNN"),
     code(R, "storage.packed-stats", "a packed backward reads dense Stats on this GPU"),
     code(R, "storage.packed-deterministic", "a packed backward is not deterministic on this GPU"),
+    code(R, "backward.deterministic-engine", "a deterministic backward for which NVIDIA names no engine"),
+    code(R, "engine.nondeterministic", "the engines that take it say of themselves that two runs may differ"),
     code(R, "workspace.limit", "the workspace is over the policy's limit"),
     code(R, "workspace.quadratic", "the workspace holds a gradient of every score and is too large"),
     code(R, "memory.budget", "operands and scratch memory are over the budget"),
@@ -170,6 +172,7 @@ pub const CODES: &[Code] = &[
     code(L, "library.device", "the library refuses the device properties"),
     code(L, "library.graph", "the library refuses the op graph"),
     code(L, "library.heuristics", "the heuristics give no engine"),
+    code(L, "library.engine", "the engine that is named does not take the op graph"),
     code(L, "library.plan", "no engine makes a plan"),
     code(L, "library.silent", "the library refuses without a word"),
     code(

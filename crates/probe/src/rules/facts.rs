@@ -107,6 +107,17 @@ impl<'a> Facts<'a> {
         (graph.ops.iter().map(reads).sum(), graph.ops.iter().filter(subtracts).count())
     }
 
+    /// Whether lowering names the engine: a deterministic backward on compute capability 10.x.
+    pub(super) fn names_engine(&self) -> bool {
+        self.is_blackwell() && self.gradients.is_some_and(|g| g.deterministic)
+    }
+
+    /// Whether the gradient of a tensor of the score expression is wanted.
+    pub(super) fn wants_tensor_gradient(&self) -> bool {
+        let score = self.a.score.as_ref().filter(|_| self.backward());
+        score.is_some_and(|e| e.tensors().iter().any(|t| t.grad == Grad::Needed))
+    }
+
     pub(super) const fn is_hopper(&self) -> bool {
         self.sm() == 90
     }

@@ -69,7 +69,7 @@ impl Footprint {
             (
                 "workspace.quadratic",
                 "sum dQ in any order (deterministic: no) and ask for no gradient of a bias, take fewer sequences at a time, \
-                 or compile for a GPU with compute capability 10.x, which needs no such workspace",
+                 or compile a deterministic one for a GPU with compute capability 10.x, which needs no such workspace",
             )
         } else {
             ("memory.budget", "take fewer sequences or heads at a time, or a GPU with more memory")

@@ -1,5 +1,6 @@
 //! The rows, by what they are about.
 
+mod deterministic;
 mod masks;
 mod passes;
 mod shapes;
@@ -10,7 +11,7 @@ use qkvault_graph::CudnnVersion;
 use super::Rule;
 
 /// Every rule, by what they are about. Lowering has rules of its own beside these; [`super::check`] tells both.
-pub const RULES: &[&[Rule]] = &[versions::RULES, shapes::RULES, masks::RULES, passes::RULES];
+pub const RULES: &[&[Rule]] = &[versions::RULES, shapes::RULES, masks::RULES, passes::RULES, deterministic::RULES];
 
 /// What NVIDIA's front end refuses in a forward.
 const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
@@ -19,6 +20,10 @@ const FE_BACKWARD: &str = "cudnn-frontend 1.23, node/scaled_dot_product_flash_at
 /// What the library answered.
 const HUNT: &str =
     "cuDNN 9.14, 9.19 and 9.27 for compute capabilities 8.0, 8.9, 9.0, 10.0 and 12.0 (docs/results/probe.md)";
+/// What NVIDIA's front end tests.
+const FE_TESTS: &str = "cudnn-frontend 1.23, test/python (the sink's gradient is left out where bits are compared)";
+/// What the library answered for the engine that lowering names.
+const NAMED: &str = "cuDNN 9.18 to 9.27 for compute capability 10.0 (docs/results/forms.md)";
 
 const fn v9(minor: u16, patch: u16) -> CudnnVersion {
     CudnnVersion::v9(minor, patch)

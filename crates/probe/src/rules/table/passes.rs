@@ -123,18 +123,4 @@ pub(super) const RULES: &[Rule] = &[
             packed.then(|| "packed operands in a backward".to_owned())
         },
     },
-    Rule {
-        code: "backward.deterministic-engine",
-        kind: Kind::NotBuilt,
-        versions: Versions::ALL,
-        field: "pass.deterministic",
-        needed: "compute capability below 10: from there on the library is deterministic only in engines that have to be named, \
-                 and qkvault names none",
-        fix: "sum gradients in any order (deterministic: no)",
-        source: FE_BACKWARD,
-        given: |f| {
-            let asked = f.gradients.is_some_and(|g| g.deterministic) && f.sm() >= 100;
-            asked.then(|| format!("a deterministic backward on compute capability {}.{}", f.sm() / 10, f.sm() % 10))
-        },
-    },
 ];

@@ -43,13 +43,14 @@ pub(super) const RULES: &[Rule] = &[
         versions: Versions::ALL,
         field: "q.dims[3], v.dims[3]",
         needed: "in a backward, hidden sizes of up to 128; of up to 256 on compute capability 9.0; 192 with 128 too on 10.x \
-                 since 9.11",
+                 since 9.11, and 256 with 256 there since 9.23 if it is deterministic",
         fix: "run the backward on a Hopper GPU, or split the hidden dim of V and O, which is exact",
         source: HUNT,
         given: |f| {
             let limit = if f.is_hopper() { 256 } else { 128 };
             let latent = f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128) && f.version() >= super::v9(11, 0);
-            if f.backward() && !latent { over(f, limit) } else { None }
+            let named = f.names_engine() && (f.d_qk, f.d_v) == (256, 256) && f.version() >= super::v9(23, 0);
+            if f.backward() && !latent && !named { over(f, limit) } else { None }
         },
     },
     Rule {

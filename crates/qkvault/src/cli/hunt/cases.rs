@@ -9,14 +9,21 @@ use crate::cli::selftest::{Draw, dense, served};
 const HIDDEN: [i64; 18] = [8, 16, 24, 32, 40, 64, 72, 80, 96, 112, 128, 136, 160, 192, 256, 264, 512, 576];
 const LENGTHS: [i64; 14] = [1, 2, 17, 63, 64, 65, 100, 128, 192, 256, 300, 512, 1000, 4096];
 
-/// The description of a case.
-pub(super) fn attention(seed: u64, number: u64) -> Valid {
+/// The description of a case; of a backward that must give the same bits twice, where only those are wanted.
+pub(super) fn attention(seed: u64, number: u64, deterministic: bool) -> Valid {
     for attempt in 0.. {
         let case = number.wrapping_mul(1_000).wrapping_add(attempt);
         let mut draw = Draw::new(seed ^ 0x6875_6e74, case);
         let mut a = if draw.chance(30) { served(seed, case) } else { dense(seed, case) };
         if a.q.storage == Storage::Dense && a.k.storage == Storage::Dense && draw.chance(60) {
             resize(&mut draw, &mut a);
+        }
+        if deterministic {
+            let sums = match a.pass {
+                Pass::Forward => BackwardOptions { d_sink: a.sink && draw.chance(50), ..BackwardOptions::default() },
+                Pass::Backward(g) => BackwardOptions { d_sink: g.d_sink, ..BackwardOptions::default() },
+            };
+            a = a.with_stats().backward(BackwardOptions { deterministic, ..sums });
         }
         // What the self-test draws may contradict itself once it is resized; another is drawn then.
         if let Ok(valid) = validate(a) {

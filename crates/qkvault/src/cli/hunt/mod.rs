@@ -36,6 +36,9 @@ pub struct Args {
     /// Number of the first case, to go on or to repeat one
     #[arg(long, default_value_t = 0)]
     first: u64,
+    /// Only backwards that must give the same bits twice
+    #[arg(long)]
+    deterministic: bool,
     /// GPUs to compile for, by name
     #[arg(long, value_delimiter = ',', default_values_t = ["a100", "l40s", "h200", "b200", "rtx-pro-6000"].map(String::from))]
     targets: Vec<String>,
@@ -146,7 +149,7 @@ fn draw(
         number,
         attention: match given {
             Some(list) => list[(number / pairs) as usize].clone(),
-            None => cases::attention(args.seed, number),
+            None => cases::attention(args.seed, number, args.deterministic),
         },
         target: profiles[gpu].target(*version, set),
         profile: profiles[gpu].name.clone(),

@@ -1,0 +1,89 @@
+//! Engines that are named because heuristics choose another: those that give the same bits twice, as a table.
+//!
+//! On compute capability 10.x NVIDIA's front end names an engine and its knobs for a deterministic backward instead of asking
+//! heuristics, and what engines say of themselves does not tell which are (`docs/results/forms.md`). That they give the same bits
+//! twice is NVIDIA's claim: no such GPU was at hand.
+
+use std::ops::RangeInclusive;
+
+use crate::op::{Knob, NamedEngine};
+use crate::{Attention, CudnnVersion, Layer, Pass, Reason, Target};
+
+/// An engine for deterministic backwards.
+struct Row {
+    /// Compute capabilities.
+    sm: RangeInclusive<u32>,
+    /// The first version.
+    from: CudnnVersion,
+    /// Hidden sizes of Q and of V that it is for; all others where there are none.
+    hidden: Option<(i64, i64)>,
+    /// Its number.
+    index: i64,
+    /// Its knobs, in the order of NVIDIA's front end.
+    knobs: &'static [(Knob, i64)],
+}
+
+/// The first version that NVIDIA's front end asks for such a backward; 9.14 answers `Engine 5 is not enabled for SDPA_BWD`.
+const FIRST: CudnnVersion = CudnnVersion::v9(18, 0);
+/// From here on tiles are knobs of their own.
+const TILES: CudnnVersion = CudnnVersion::v9(23, 0);
+
+/// The rows: the first that holds is taken.
+///
+/// Source: cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, `override_heuristics_query`; the first version from its
+/// checks before that. The row for 256 is of 1.32 alone, which has another number of stages there. For compute capabilities beyond 10.3,
+/// where there is no GPU, they name engine 17.
+const DETERMINISTIC: [Row; 3] = [
+    Row { sm: 100..=103, from: TILES, hidden: Some((256, 256)), index: 5, knobs: &tiled(3) },
+    Row { sm: 100..=103, from: TILES, hidden: None, index: 5, knobs: &tiled(2) },
+    Row { sm: 100..=103, from: FIRST, hidden: None, index: 5, knobs: &[(Knob::KernelCfg, 31), (Knob::Stages, 2)] },
+];
+
+const fn tiled(stages: i64) -> [(Knob, i64); 6] {
+    [
+        (Knob::TileM, 3),
+        (Knob::TileN, 2),
+        (Knob::KernelCfg, 2),
+        (Knob::StreamK, 0),
+        (Knob::TileCgaM, 0),
+        (Knob::Stages, stages),
+    ]
+}
+
+/// Whether a deterministic backward is wanted on a GPU where NVIDIA names the engine.
+fn needed(a: &Attention, target: &Target) -> bool {
+    let Pass::Backward(gradients) = &a.pass else { return false };
+    gradients.deterministic && target.sm() / 10 == 10
+}
+
+/// The engine that computes an attention on a target, where it has to be named.
+pub(super) fn named(a: &Attention, target: &Target) -> Option<NamedEngine> {
+    if !needed(a, target) {
+        return None;
+    }
+    let holds = |row: &&Row| {
+        let Row { sm, from, hidden, index: _, knobs: _ } = row;
+        sm.contains(&target.sm()) && target.cudnn >= *from && hidden.is_none_or(|hidden| hidden == a.hidden())
+    };
+    let row = DETERMINISTIC.iter().find(holds)?;
+    Some(NamedEngine { index: row.index, knobs: row.knobs.to_vec() })
+}
+
+/// Why there is no engine, where one has to be named.
+pub(super) fn limits(a: &Attention, target: &Target) -> Option<Reason> {
+    if !needed(a, target) || named(a, target).is_some() {
+        return None;
+    }
+    let (sm, cudnn) = (target.sm(), target.cudnn);
+    let given = format!("a deterministic backward on compute capability {}.{}, for cuDNN {cudnn}", sm / 10, sm % 10);
+    let mut reason = Reason::new(
+        Layer::Rule,
+        "backward.deterministic-engine",
+        "pass.deterministic",
+        given,
+        format!("on 10.0 to 10.3, cuDNN {FIRST} or newer: NVIDIA names no deterministic engine for others"),
+        "sum gradients in any order (deterministic: no)",
+    );
+    reason.since = (cudnn < FIRST).then_some(FIRST);
+    Some(reason)
+}

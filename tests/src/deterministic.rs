@@ -1,0 +1,112 @@
+//! Deterministic backwards for a B200 put to cuDNN, in the engine that is named for them. That it gives the same bits twice is NVIDIA's
+//! claim, which no test without such a GPU can see; here it takes the graph, honours the knobs, and says why where it does not.
+
+use qkvault_graph::op::{Knob, NamedEngine};
+use qkvault_graph::{OpGraph, Policy, Target, Valid, lower, text, validate};
+use qkvault_probe::{Compiled, Compiler, Failure};
+use rayon::prelude::*;
+
+use crate::cudnn::{compiler, target};
+use crate::kernel::cubins;
+
+/// What is compiled by every version that is tested.
+const TAKEN: [&str; 6] = [
+    "q: bf16 [2,4,512,64]\nk: [2,2,512,64]",
+    "q: f16 [2,4,300,128]\nk: [2,4,1000,128]\nmask: causal bottom-right\nlengths: per-sequence",
+    "q: bf16 [2,4,256,192]\nk: [2,2,256,192]\nv: [2,2,256,128]\nmask: causal",
+    "q: bf16 [2,4,256,64]\nsink: yes\nmask: causal window 64",
+    "q: bf16 [2,4,256,128] packed tokens 500\nk: [2,2,256,128] packed tokens 500\nlengths: per-sequence",
+    "q: bf16 [2,4,1,80]\nk: [2,4,100,80]",
+];
+
+/// What is compiled from 9.23 on, and not before.
+const TAKEN_SINCE: [&str; 4] = [
+    "q: bf16 [2,4,256,64]\nmask: causal\nscore: slot $c: float; tanh(score / $c) * $c",
+    "q: bf16 [2,4,256,64]\nscore: tensor @s: f32[1, 4, 1, 1]; score + @s * float(key - query)",
+    "q: bf16 [2,4,256,64]\ndropout: mask 0.1",
+    "q: bf16 [2,4,256,256]\nk: [2,2,256,256]",
+];
+
+/// What no version compiles, with words of the library's.
+const REFUSED: [(&str, &str); 3] = [
+    ("q: bf16 [2,4,256,64]\ndropout: philox 0.1", "compilationResult != NVRTC_SUCCESS"),
+    ("q: bf16 [2,4,256,64]\nscore: tensor @b: bf16[1, 4, 256, 256] grad; score + @b", "wrong tile selected"),
+    ("q: bf16 [1,4,1,64]\nk: [1,4,64,64]", "compilationResult != NVRTC_SUCCESS"),
+];
+
+fn attention(given: &str, deterministic: bool) -> Valid {
+    let end = if deterministic { "\ndeterministic: yes" } else { "" };
+    validate(text::parse(&format!("pass: backward\n{given}{end}")).unwrap()).unwrap()
+}
+
+fn graph(given: &str, target: &Target) -> OpGraph {
+    lower(&attention(given, true), target, &Policy::default()).unwrap_or_else(|e| panic!("{given}: {e}"))
+}
+
+fn put(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Compiled, String> {
+    match compiler.compile(graph, target, &Policy::default()) {
+        Ok(compiled) => Ok(compiled),
+        Err(Failure::Refused(refusal)) => Err(refusal.to_string()),
+        Err(other) => panic!("compiling does not work here: {other}"),
+    }
+}
+
+/// Compiles deterministic backwards with the fetched slim cuDNN of this version for a B200.
+///
+/// # Panics
+///
+/// When an answer is not the one written down, or a knob changes nothing.
+pub fn check(version: &str) {
+    let Some(compiler) = compiler(version) else { return };
+    let target = target(&compiler, "b200");
+    let tiles = target.cudnn >= qkvault_graph::CudnnVersion::v9(23, 0);
+    let taken = TAKEN.map(|given| (given, None));
+    let since = TAKEN_SINCE.map(|given| (given, (!tiles).then_some("")));
+    let rows: Vec<_> = taken.into_iter().chain(since).chain(REFUSED.map(|(given, why)| (given, Some(why)))).collect();
+    let faults: Vec<String> = rows
+        .par_iter()
+        .filter_map(|(given, refused)| {
+            let graph = graph(given, &target);
+            let named = graph.engine.as_ref().map(ToString::to_string);
+            match (put(&compiler, &graph, &target), refused) {
+                (Ok(plan), None) if Some(&plan.engine) == named.as_ref() && !cubins(&plan.blob).is_empty() => None,
+                (Ok(plan), _) => Some(format!("{given}: a plan by {} instead of {named:?}", plan.engine)),
+                (Err(why), Some(words)) if why.contains(words) => None,
+                (Err(why), _) => Some(format!("{given}: {why}")),
+            }
+        })
+        .collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The engine that is named computes in another kernel than the one that heuristics choose, and an engine or a knob that is not there is
+/// refused in the library's words.
+///
+/// # Panics
+///
+/// When it is not so.
+pub fn check_named(version: &str) {
+    let Some(compiler) = compiler(version) else { return };
+    let target = target(&compiler, "b200");
+    let named = graph(TAKEN[0], &target);
+    let engine = |engine: Option<NamedEngine>| put(&compiler, &OpGraph { engine, ..named.clone() }, &target);
+    let plan = engine(named.engine.clone()).unwrap();
+    let other = engine(None).unwrap();
+    assert!(
+        plan.engine.starts_with("engine 5 ") && plan.engine != other.engine,
+        "{} and {}",
+        plan.engine,
+        other.engine
+    );
+    assert!(cubins(&plan.blob) != cubins(&other.blob), "heuristics choose what is named");
+
+    let with = |index: i64, knobs: &[(Knob, i64)]| engine(Some(NamedEngine { index, knobs: knobs.to_vec() }));
+    let knobs = named.engine.as_ref().map(|engine| engine.knobs.clone()).unwrap();
+    let refused = |answer: Result<Compiled, String>| answer.map(|plan| plan.engine).expect_err("it is refused");
+    let absent = refused(with(99, &knobs));
+    assert!(absent.contains("engine with global index 99 is not found"), "{absent}");
+    let elsewhere = refused(with(6, &knobs));
+    assert!(elsewhere.contains("only Hopper is supported for this engine"), "{elsewhere}");
+    let unknown = refused(with(5, &[(Knob::KernelCfg, 999), (Knob::Stages, 2)]));
+    assert!(unknown.contains("isValidSetting"), "{unknown}");
+}
