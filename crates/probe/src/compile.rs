@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_graph::op::NamedEngine;
-use qkvault_graph::{Heuristics, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
+use qkvault_graph::{Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
-use crate::engine;
+use crate::engine::{self, Source};
 use crate::kernels::KernelCache;
 use crate::scratch::{Scratch, graph_keeps_scores};
 use crate::{convert, words, write};
@@ -194,19 +193,14 @@ impl Compiler {
         device.finalize().map_err(|e| attempt("library.device", "target.device", e))?;
         let ops = write::op_graph(&self.library, graph, kernels.is_some())
             .map_err(|e| attempt("library.graph", "op graph", e))?;
-        let from: &[Configs<'_>] = match (&graph.engine, policy.heuristics) {
-            (Some(engine), _) => &[Configs::Named(engine)],
-            (None, Heuristics::AThenFallback) => &[Configs::A, Configs::Fallback],
-            (None, Heuristics::A) => &[Configs::A],
-            (None, Heuristics::Fallback) => &[Configs::Fallback],
-        };
+        let from = Source::of(graph, policy.heuristics);
         let mut reasons = Vec::new();
         for from in from {
             let (code, name) = from.name();
             let configs = match from {
-                Configs::Named(engine) => engine::named(&ops, &device, engine).map(|config| vec![config]),
-                Configs::A => self.heuristics(&ops, &device, HeurMode::A),
-                Configs::Fallback => self.heuristics(&ops, &device, HeurMode::FALLBACK),
+                Source::Named(engine) => engine::named(&ops, &device, engine).map(|config| vec![config]),
+                Source::A => self.heuristics(&ops, &device, HeurMode::A),
+                Source::Fallback => self.heuristics(&ops, &device, HeurMode::FALLBACK),
             };
             let configs = match configs {
                 Ok(configs) => configs,
@@ -248,27 +242,6 @@ impl Compiler {
         h.set_descriptor(A::ENGINEHEUR_DEVICEPROP, device)?;
         h.finalize()?;
         h.get_descriptors(A::ENGINEHEUR_RESULTS, Kind::ENGINECFG)
-    }
-}
-
-/// Where configurations of engines come from.
-enum Configs<'a> {
-    /// The engine that the op graph names.
-    Named(&'a NamedEngine),
-    /// Heuristics, mode A.
-    A,
-    /// Heuristics, the fallback list.
-    Fallback,
-}
-
-impl Configs<'_> {
-    /// The code of a refusal to give any, and what it is about.
-    fn name(&self) -> (&'static str, String) {
-        match self {
-            Configs::Named(engine) => ("library.engine", engine.to_string()),
-            Configs::A => ("library.heuristics", "mode A".to_owned()),
-            Configs::Fallback => ("library.heuristics", "fallback".to_owned()),
-        }
     }
 }
 

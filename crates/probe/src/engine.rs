@@ -3,10 +3,42 @@
 use std::fmt::Write as _;
 
 use qkvault_graph::op::{Knob, NamedEngine};
-use qkvault_graph::{Layer, OpGraph, Reason};
+use qkvault_graph::{Heuristics, Layer, OpGraph, Reason};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, NumericalNote};
 
 use crate::scratch::sums_d_q_directly;
+
+/// Where configurations of engines come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// The engine that the op graph names.
+    Named(&'a NamedEngine),
+    /// Heuristics, mode A.
+    A,
+    /// Heuristics, the fallback list.
+    Fallback,
+}
+
+impl<'a> Source<'a> {
+    /// Those that are asked, in order: where the graph names its engine, nothing else.
+    pub(crate) fn of(graph: &'a OpGraph, heuristics: Heuristics) -> Vec<Source<'a>> {
+        match (&graph.engine, heuristics) {
+            (Some(engine), _) => vec![Source::Named(engine)],
+            (None, Heuristics::AThenFallback) => vec![Source::A, Source::Fallback],
+            (None, Heuristics::A) => vec![Source::A],
+            (None, Heuristics::Fallback) => vec![Source::Fallback],
+        }
+    }
+
+    /// The code of a refusal to give any, and what it is about.
+    pub(crate) fn name(self) -> (&'static str, String) {
+        match self {
+            Source::Named(engine) => ("library.engine", engine.to_string()),
+            Source::A => ("library.heuristics", "mode A".to_owned()),
+            Source::Fallback => ("library.heuristics", "fallback".to_owned()),
+        }
+    }
+}
 
 /// The configuration of an engine by its number, with its knobs, for a finalized operation graph on a device given as data.
 ///
