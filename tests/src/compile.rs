@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::{Attention, Form, Layer, Policy, Refusal, lower, validate};
+use qkvault_graph::{Attention, Form, Layer, Policy, QuirkSet, Refusal, lower, validate};
 use qkvault_probe::{Compiled, Compiler, Failure};
 use rayon::prelude::*;
 
@@ -86,7 +86,9 @@ enum Answer {
 fn answer(compiler: &Compiler, row: &Row) -> Answer {
     let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
     let target = target(compiler, row.gpu);
-    let policy = Policy { form: row.form, ..Policy::default() };
+    // What the unified operation computes wrongly is compiled too: the table says what the library takes.
+    let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
+    let policy = Policy { form: row.form, allowed, ..Policy::default() };
     let graph = match lower(&attention, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return Answer::Refused(refusal),

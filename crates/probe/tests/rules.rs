@@ -783,7 +783,7 @@ const LIMITS: &[(&str, Given, Given)] = &[
 ];
 
 /// What only a compiled plan, a budget or a policy decides: each has a test of its own beside it.
-const ELSEWHERE: [&str; 15] = [
+const ELSEWHERE: [&str; 16] = [
     "form.fused",
     "form.unified",
     "form.unified-lengths",
@@ -794,6 +794,7 @@ const ELSEWHERE: [&str; 15] = [
     "form.unified-keep",
     "form.unified-sink",
     "form.unified-dropout",
+    "form.unified-wrong",
     "workspace.limit",
     "workspace.quadratic",
     "memory.budget",

@@ -118,7 +118,15 @@ pub(super) fn reasons(a: &Attention, target: &Target) -> Vec<Reason> {
         reason.since = part.since;
         reason
     };
-    PARTS.iter().filter(lacks).map(reason).collect()
+    // Seen with 9.27 on an H200, with lengths and without, whatever the expression was, and not with the other forms of the same.
+    let wrong = a.score.is_some() && target.cudnn >= SUBGRAPH;
+    let wrong = wrong.then(|| {
+        let given = format!("a score expression in the unified operation, for cuDNN {}", target.cudnn);
+        let needed =
+            "another form: of 363 such forwards on an H200 under 9.27, 11 were wrong and 23 read illegal addresses";
+        Reason::new(Layer::Quirk, "form.unified-wrong", "policy.form", given, needed, "use the expanded form")
+    });
+    PARTS.iter().filter(lacks).map(reason).chain(wrong).collect()
 }
 
 pub(super) fn lower(attention: &Valid, target: &Target, without: RuleSet) -> OpGraph {

@@ -153,6 +153,7 @@ pub const CODES: &[Code] = &[
         "storage.packed-one-query-stats",
         "packed Stats of one query with grouped heads are wrong in 9.26 and 9.27",
     ),
+    code(Q, "form.unified-wrong", "a score expression in the unified operation"),
     code(Q, "storage.paged-one-query-sink", "one query over pages with a sink"),
     code(Q, "storage.paged-tile", "several queries over a page table that is no whole number of 128-key tiles"),
     code(Q, "backward.tensor-gradient", "the gradient of a tensor that is broadcast over queries or keys"),

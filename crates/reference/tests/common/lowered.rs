@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Pass, Policy, Profile, RULES, Role, RuleSet,
-    Target, Valid, lower,
+    Attention, CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Pass, Policy, Profile, QuirkSet, RULES, Role,
+    RuleSet, Target, Valid, lower,
 };
 use qkvault_reference::{
     Buffer, Choice, Defined, Inputs, Outputs, Precision, backward, forward, forward_rows, interpret,
@@ -23,8 +23,10 @@ pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, Policy)> {
     let mut all: Vec<(Target, Policy)> = minors
         .iter()
         .flat_map(|&minor| {
+            // What is written means what it should; that cuDNN computes something else is another matter.
+            let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
             [Form::Expanded, Form::Fused, Form::Unified]
-                .map(|form| (target(minor), Policy { form, ..Policy::default() }))
+                .map(|form| (target(minor), Policy { form, allowed, ..Policy::default() }))
         })
         .collect();
     all.push((target(minors[0]), Policy { form: Form::Expanded, without: plain, ..Policy::default() }));
