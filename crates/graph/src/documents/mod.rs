@@ -2,8 +2,8 @@
 //!
 //! cuDNN computes every score of an attention whose predicate compares documents, and hides most of them; packed sequences are
 //! computed by themselves, and the tokens need not be moved: rows of documents that follow each other are the packed buffer already.
-//! On an H200 the packed form of four documents of 1024 tokens in each of four rows took a ninth of the time
-//! (`docs/results/forms.md`).
+//! On an H200 the packed form of four documents of 1024 tokens in each of four rows took a seventh of the time
+//! (`docs/results/training.md`).
 //!
 //! ```
 //! use qkvault_graph::expr::library;
