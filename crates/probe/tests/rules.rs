@@ -187,6 +187,24 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,1,192]\nk: [2,8,64,192]\nv: [2,8,64,128]", "b200", "9.19"),
     ),
     (
+        "backward.packed-hidden-old",
+        (
+            "pass: backward\nq: bf16 [2,8,64,192] packed tokens 99\nv: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence",
+            "h200",
+            "9.14",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,8,64,192] packed tokens 99\nv: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "backward.packed-hidden-old",
+        ("pass: backward\nq: bf16 [2,8,64,256] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
+        ("pass: backward\nq: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
+    ),
+    (
         "backward.packed-consumer-old",
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18"),
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18.1"),
@@ -585,8 +603,8 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "backward.deterministic-sink",
-        ("pass: backward\nq: bf16 [2,4,256,64]\nsink: yes\nd_sink: yes\ndeterministic: yes", "b200", "9.27"),
-        ("pass: backward\nq: bf16 [2,4,256,64]\nsink: yes\nd_sink: yes", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [2,4,256,64]\nsink: yes\nd_sink: yes\ndeterministic: yes", "h200", "9.19"),
+        ("pass: backward\nq: bf16 [2,4,256,64]\nsink: yes\nd_sink: yes", "h200", "9.19"),
     ),
 ];
 

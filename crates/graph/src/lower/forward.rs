@@ -40,7 +40,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     g.set_dtype(p, a.q.dtype);
     let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
     g.matmul([p, v, o], [len_q, None, len_kv]);
-    if g.follows(Rule::AvoidEngines) && limits::miscounts(a) {
+    if g.follows(Rule::AvoidEngines) && limits::miscounts(a, g.cudnn()) {
         g.avoid(&[1]);
     }
     g.finish()

@@ -116,8 +116,9 @@ fn philox(a: &Attention) -> bool {
 }
 
 /// Whether the engine for one query computes with indices, as expressions and Philox do: it counts keys wrongly beyond 256 and over
-/// pages, and reads memory that is not there; heads that share keys are rows of one tile to it, and have one index.
-pub(super) fn miscounts(a: &Attention) -> bool {
+/// pages, and reads memory that is not there; heads that share keys are rows of one tile to it, and have one index. Under 9.14 it
+/// counts the query wrongly beyond 256 keys too, which 9.19 does not; between them no card was asked.
+pub(super) fn miscounts(a: &Attention, version: CudnnVersion) -> bool {
     let (s_q, s_kv) = a.seq();
     let reads = |axis| {
         let read = |e: Option<&Program>| e.is_some_and(|e| e.contains(Node::Index(axis)));
@@ -125,5 +126,7 @@ pub(super) fn miscounts(a: &Attention) -> bool {
     };
     let grouped = a.q.heads() != a.k.heads();
     let paged = [&a.k, &a.v].into_iter().any(|t| matches!(t.storage, Storage::Paged { .. }));
-    s_q == 1 && ((s_kv > 256 || paged) && (philox(a) || reads(Axis::Key)) || grouped && reads(Axis::Head))
+    let long = s_kv > 256 || paged;
+    let query = version < CudnnVersion::v9(19, 0) && reads(Axis::Query);
+    s_q == 1 && (long && (philox(a) || reads(Axis::Key) || query) || grouped && reads(Axis::Head))
 }

@@ -116,3 +116,16 @@ fn engines_that_compute_wrongly_are_taken_where_that_is_allowed() {
         plan_key(&taken, &target("9.19"), &Policy::default())
     );
 }
+
+/// Cases 614 and 712 of the self-test's seed 64 on an H200: one query over 300 keys with an expression of its own index.
+#[test]
+fn one_query_over_many_keys_is_not_counted_by_the_engine_that_counts_it_wrongly() {
+    let avoided = |keys: i64, version: &str| {
+        let given = format!(
+            "q: bf16 [1,4,1,96]\nk: [1,4,{keys},96]\nscore: tensor @t: i32[1, 4, 1, 1]; score + float(@t - query) * 0.01"
+        );
+        lowered(&given, version, &[]).expect("it lowers").avoid
+    };
+    assert_eq!(avoided(300, "9.14"), [1]);
+    assert!(avoided(256, "9.14").is_empty() && avoided(300, "9.19").is_empty());
+}

@@ -13,6 +13,9 @@ use super::Rule;
 /// Every rule, by what they are about. Lowering has rules of its own beside these; [`super::check`] tells both.
 pub const RULES: &[&[Rule]] = &[versions::RULES, shapes::RULES, masks::RULES, passes::RULES, deterministic::RULES];
 
+/// Seen on a card.
+const CARD: &str = "an H200, compared with the float64 oracle (docs/results/selftest.md)";
+
 /// What NVIDIA's front end refuses in a forward.
 const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
 /// What NVIDIA's front end refuses, or does, in a backward.

@@ -1,6 +1,6 @@
 //! Sinks, and what holds for backwards.
 
-use super::{FE_BACKWARD, FE_FORWARD, HUNT};
+use super::{CARD, FE_BACKWARD, FE_FORWARD, HUNT};
 use crate::rules::{Kind, Rule, Versions};
 
 pub(super) const RULES: &[Rule] = &[
@@ -108,6 +108,19 @@ pub(super) const RULES: &[Rule] = &[
         given: |f| {
             let one = f.backward() && f.is_blackwell() && f.s_q == 1 && f.a.batch() == 1;
             (one && f.philox()).then(|| "one query of one sequence, with dropout drawn by Philox".to_owned())
+        },
+    },
+    Rule {
+        code: "backward.packed-hidden-old",
+        kind: Kind::Wrong,
+        versions: Versions::before(19, 0),
+        field: "q.dims[3], v.dims[3]",
+        needed: "cuDNN 9.19 or newer for packed backwards with hidden sizes over 128: with 9.14, 192 and 256 came out wrong or as NaN",
+        fix: "use a newer cuDNN, or dense operands with lengths",
+        source: CARD,
+        given: |f| {
+            let wide = f.backward() && f.packed() && (f.d_qk > 128 || f.d_v > 128);
+            wide.then(|| format!("hidden sizes {} and {} of packed operands in a backward", f.d_qk, f.d_v))
         },
     },
     Rule {
