@@ -123,7 +123,7 @@ pub(super) fn reasons(a: &Attention, target: &Target) -> Vec<Reason> {
     let wrong = wrong.then(|| {
         let given = format!("a score expression in the unified operation, for cuDNN {}", target.cudnn);
         let needed =
-            "another form: of 363 such forwards on an H200 under 9.27, 11 were wrong and 23 read illegal addresses";
+            "another form: of 361 such forwards on an H200 under 9.27, 11 were wrong and 23 read illegal addresses";
         Reason::new(Layer::Quirk, "form.unified-wrong", "policy.form", given, needed, "use the expanded form")
     });
     PARTS.iter().filter(lacks).map(reason).chain(wrong).collect()
