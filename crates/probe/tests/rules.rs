@@ -173,6 +173,25 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "backward.one-query-philox",
+        ("pass: backward\nq: bf16 [1,2,1,64]\nk: [1,2,256,64]\ndropout: philox 0.5", "b200", "9.14"),
+        ("pass: backward\nq: bf16 [1,1,1,64]\nk: [1,1,256,64]\ndropout: philox 0.5", "b200", "9.14"),
+    ),
+    (
+        "backward.one-query-philox",
+        ("pass: backward\nq: bf16 [1,3,1,64]\nk: [1,1,128,64]\ndropout: philox 0.5", "b200", "9.27"),
+        (
+            "pass: backward\nq: bf16 [1,1,1,192]\nk: [1,1,128,192]\nv: [1,1,128,128]\ndropout: philox 0.5",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "hidden.backward-latent-one-query",
+        ("pass: backward\nq: bf16 [1,2,1,192]\nk: [1,1,64,192]\nv: [1,1,64,128]", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [1,1,1,192]\nk: [1,1,64,192]\nv: [1,1,64,128]", "b200", "9.27"),
+    ),
+    (
+        "backward.one-query-philox",
         ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,64,64]\ndropout: philox 0.1", "b200", "9.19"),
         ("pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,64,64]\ndropout: philox 0.1", "b200", "9.19"),
     ),

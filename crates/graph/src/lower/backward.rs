@@ -13,13 +13,34 @@ use super::step::Memo;
 use super::tails::Tails;
 use crate::expr::{Derived, Node, TensorGrad, vjp};
 use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
-use crate::{DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Role, Target, Tensor, Valid};
+use crate::{
+    Attention, DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Role, Target, Tensor, Valid,
+};
 
 /// Writes the backward. `None` for a forward, and for a score expression without the derivatives that are asked for, which is
 /// refused before.
+///
+/// cuDNN knows the mask of a window alone only over scores that nothing else reads. Where the derivative reads them, as that of
+/// `tanh(score)` does, masks come after the log-sum-exp is subtracted.
 pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: RuleSet) -> Option<OpGraph> {
     let a = attention.get();
     let Pass::Backward(gradients) = &a.pass else { return None };
+    let (graph, masked) = written(a, gradients, form, target, without)?;
+    let shared = masked.is_some_and(|scores| mask::is_window_alone(a) && mask::is_read_beside(&graph, scores));
+    if shared && form == Form::Expanded {
+        return written(a, gradients, form, target, without.with(Rule::MasksBeforeStats)).map(|(graph, _)| graph);
+    }
+    Some(graph)
+}
+
+/// The op graph, and the scores that masks are put over before the log-sum-exp is subtracted, where they are.
+fn written(
+    a: &Attention,
+    gradients: &Gradients,
+    form: Form,
+    target: &Target,
+    without: RuleSet,
+) -> Option<(OpGraph, Option<TensorId>)> {
     let derivative = match &a.score {
         None => None,
         Some(score) => Some(vjp(score).ok()?),
@@ -66,13 +87,14 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     let context = Context { score: scaled, upstream: None, lengths, seq: [s_q, s_kv], first_slot: 0, first_tensor: 0 };
     let inner = context.after(a.score.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
-    let mut memo = Memo::default();
+    let mut memo = Memo::differentiated();
     let mut score = scaled;
     if let Some(expression) = &a.score {
         score = score::expression_with(&mut g, expression, &context, &mut memo);
     }
     let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
     let early = g.follows(Rule::MasksBeforeStats) && mask::every_row_sees_a_key(a);
+    let under_masks = early.then_some(score);
     if early {
         score = masks.apply(&mut g, score);
     }
@@ -134,7 +156,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
         io,
     );
     d_q(&mut g, a.k, gradients, [d_s, k_t], [len_q, None, len_kv], wants_tensors);
-    Some(g.finish())
+    Some((g.finish(), under_masks))
 }
 
 /// Dropout of the backward: the keep mask, applied again.
@@ -252,7 +274,7 @@ impl Hidden {
 /// Gradient of a tensor of the score expression, summed over the dims in which it is broadcast.
 fn tensor_gradient(
     g: &mut Builder,
-    a: &crate::Attention,
+    a: &Attention,
     gradient: &TensorGrad,
     context: &Context,
     hidden: &mut Hidden,

@@ -30,6 +30,12 @@ impl Builder {
         !self.is_virtual(id) && self.graph.tensor(id).strides[3] == 0
     }
 
+    /// Whether a tensor of memory is one f32, as a row's log-sum-exp is.
+    pub(super) fn is_one_float(&self, id: TensorId) -> bool {
+        let t = self.graph.tensor(id);
+        matches!(t.kind, TensorKind::Operand(_)) && (t.dims, t.dtype) == ([1; 4], DType::F32)
+    }
+
     /// Whether a rule holds.
     pub(super) const fn follows(&self, rule: Rule) -> bool {
         !self.without.contains(rule)

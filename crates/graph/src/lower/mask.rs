@@ -6,7 +6,7 @@ use super::score::{self, Context};
 use super::{Form, Lens};
 use crate::expr::ScoreExpr;
 use crate::op::{Constant, Op, Pointwise, TensorId};
-use crate::{Attention, Band, Corner, DType, Lengths};
+use crate::{Attention, Band, Corner, DType, Lengths, OpGraph};
 
 /// What a masked score becomes. Libraries before 9.10 used the lowest finite float instead.
 fn hidden(g: &mut Builder) -> TensorId {
@@ -108,6 +108,18 @@ pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
         let last = right.map_or(s_kv - 1, |right| (row + shift + right).min(s_kv - 1));
         first <= last
     })
+}
+
+/// Whether a left bound is all there is to mask.
+pub(super) fn is_window_alone(a: &Attention) -> bool {
+    let crate::Mask { band, lengths, keep } = &a.mask;
+    let open = matches!(band, Some(Band { corner: _, left: Some(_), right: None }));
+    open && *lengths == Lengths::Full && keep.is_none()
+}
+
+/// Whether scores under one mask are read by more than it: it reads them for an index of each kind, and to choose from them.
+pub(super) fn is_read_beside(graph: &OpGraph, scores: TensorId) -> bool {
+    graph.ops.iter().filter(|op| op.inputs().contains(&scores)).count() > 3
 }
 
 /// Rows within the query length and keys within the KV length.

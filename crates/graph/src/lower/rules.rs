@@ -39,6 +39,8 @@ pub enum Rule {
     SubtractNegated,
     /// A pool of pages is declared with as many as the next power of two.
     RoundPool,
+    /// A tensor of one f32 is subtracted behind a computed zero, in a backward.
+    LiftSubtracted,
 }
 
 /// What a rule is for.
@@ -72,7 +74,7 @@ pub struct RuleRow {
 }
 
 /// Every rule, in the order of [`Rule`]. What was seen is of cuDNN 9.19 on sm_90 (an H200) unless said.
-pub const RULES: [RuleRow; 13] = [
+pub const RULES: [RuleRow; 14] = [
     RuleRow {
         rule: Rule::ComputedFirst,
         name: "computed-first",
@@ -163,6 +165,13 @@ pub const RULES: [RuleRow; 13] = [
         gain: Gain::Shared,
         says: "a pool of n pages is declared with the next power of two; pages that are not there are in no table",
         seen: "plans for pools of 4096, 8192 and 100,000 pages have equal kernels, and differ in one number: the first extent of the pool",
+    },
+    RuleRow {
+        rule: Rule::LiftSubtracted,
+        name: "lift-subtracted",
+        gain: Gain::Accepted,
+        says: "from 9.26 on, `x - t` becomes `x - (0 + t)` in a score expression of a backward, where t is a tensor of one f32",
+        seen: "9.26.0 and 9.27.0 end the process (SIGSEGV); 9.19.0 and 9.22.0 to 9.25.0 compile it",
     },
 ];
 

@@ -17,6 +17,8 @@ const BIAS_ROWS: CudnnVersion = CudnnVersion::v9(26, 0);
 #[derive(Default)]
 pub(super) struct Memo {
     known: BTreeMap<Step, TensorId>,
+    /// Whether it is an expression of scores in a backward; predicates and forwards are taken as they are.
+    differentiated: bool,
 }
 
 /// One operation, before it is written.
@@ -37,6 +39,11 @@ pub(super) enum Step {
 }
 
 impl Memo {
+    /// Of a score expression and its derivative.
+    pub(super) fn differentiated() -> Memo {
+        Memo { differentiated: true, ..Memo::default() }
+    }
+
     /// Writes an operation, over indices of the shape of `score`.
     pub(super) fn write(&mut self, g: &mut Builder, score: TensorId, step: Step) -> TensorId {
         let known = self.known.get(&step).copied();
@@ -92,7 +99,8 @@ impl Memo {
         }
     }
 
-    /// The same result with a second operand that stands still along the keys subtracted negated, where it would be added.
+    /// The same result with a second operand that stands still along the keys subtracted negated, where it would be added; and with one
+    /// f32 subtracted behind a computed zero.
     fn subtracted(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
         match step {
             Step::Binary(Pointwise::Add, x, b, compute, out)
@@ -101,6 +109,14 @@ impl Memo {
                 let zero = self.zero(g, score, out);
                 let negated = self.write(g, score, Step::Binary(Pointwise::Sub, zero, b, compute, out));
                 Step::Binary(Pointwise::Sub, x, negated, compute, out)
+            }
+            Step::Binary(Pointwise::Sub, x, b, compute, out)
+                if g.cudnn() >= BIAS_ROWS
+                    && g.follows(Rule::LiftSubtracted)
+                    && self.differentiated
+                    && g.is_one_float(b) =>
+            {
+                Step::Binary(Pointwise::Sub, x, self.lift(g, score, b), compute, out)
             }
             step => step,
         }

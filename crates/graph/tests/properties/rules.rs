@@ -199,6 +199,7 @@ fn every_rule_changes_some_op_graph() {
         "q: f16 [2,2,1,64]\nk: [2,2,300,64]\nkeep: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 300]; @q == @k | key < 3",
         "pass: backward\nq: f16 [2,2,128,64]\nscore: tensor @t: f32[2, 1, 1, 128]; select(score > 0.0, score, @t)",
         "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64\nlengths: per-sequence",
+        "pass: backward\nq: f16 [1,2,128,64]\nscore: tensor @t: f32[1, 1, 1, 1]; score - @t",
     ];
     for row in &RULES {
         let with = |text: &str, rules, minor| {
@@ -260,6 +261,75 @@ fn masks_come_before_the_log_sum_exp_only_where_no_row_is_empty() {
     assert!(!before("mask: causal bottom-right"));
     assert!(!before("mask: causal\nlengths: per-sequence"));
     assert!(!before("keep: key % 2 == 0"));
+}
+
+/// get_fort_io_type_str(port.first.getKernelType()) != "int32_t": cuDNN 9.14, 9.19 and 9.27, for compute capabilities 8.0 to 12.0.
+#[test]
+fn a_window_alone_stands_over_scores_that_nothing_else_reads() {
+    let beside = |q: i64, rest: &str, rules| {
+        let given = format!("pass: backward\nq: f16 [1,2,{q},64]\nk: [1,2,128,64]\n{rest}");
+        let graph = without(&given, rules, "h200");
+        let select = graph.ops.iter().find_map(|op| match *op {
+            Op::Pointwise { mode: Pointwise::Select, x, .. } => Some(x),
+            _ => None,
+        });
+        let masked = select.expect("a mask");
+        graph.ops.iter().filter(|op| op.inputs().contains(&masked)).count() - 3
+    };
+    let sets = [RuleSet::NONE, RuleSet::NONE.with(Rule::MasksBeforeStats)];
+    for q in [1, 64, 128] {
+        for score in ["tanh(score)", "exp(score)", "sigmoid(score)", "sqrt(score)", "slot $c: float; exp(score * $c)"] {
+            for rules in sets {
+                assert_eq!(
+                    beside(q, &format!("mask: band left 100 bottom-right\nscore: {score}"), rules),
+                    0,
+                    "{score}"
+                );
+            }
+        }
+    }
+    // With a right bound, the library does not mind, and these backwards stay as they were.
+    assert_eq!(beside(128, "mask: causal window 100\nscore: tanh(score)", RuleSet::NONE), 1);
+    assert_eq!(beside(128, "mask: causal\nscore: tanh(score)", RuleSet::NONE), 1);
+}
+
+/// Where nothing else reads the scores, a window alone keeps its place, which is faster.
+#[test]
+fn a_window_alone_comes_late_only_where_the_derivative_reads_what_it_masks() {
+    let changes = |score: &str| {
+        let given = format!("pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore: {score}");
+        lowered(&given) != without(&given, RuleSet::NONE.with(Rule::MasksBeforeStats), "h200")
+    };
+    assert!(!changes("tanh(score)") && !changes("exp(score)"));
+    assert!(changes("slot $c: float; tanh(score / $c) * $c") && changes("score * score") && changes("relu(score)"));
+}
+
+/// SIGSEGV while 9.26.0 and 9.27.0 looked for engines.
+#[test]
+fn one_float_is_never_subtracted_itself_from_scores_of_a_backward() {
+    let subtracted = |given: &str, minor: u16| {
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
+        let valid = validate(text::parse(given).expect("an attention")).expect("sound");
+        let graph = lower(&valid, &target, &Policy::default()).expect("it is lowered");
+        let one = |id: TensorId| {
+            let t = graph.tensor(id);
+            matches!(t.kind, TensorKind::Operand(Role::ScoreTensor(_))) && t.dims == [1; 4]
+        };
+        let subtracts = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::Sub, b: Some(b), .. } if one(*b));
+        graph.ops.iter().filter(subtracts).count()
+    };
+    let text = |pass: &str, dtype: &str, score: &str| {
+        format!("{pass}q: bf16 [1,2,64,64]\nscore: tensor @t: {dtype}[1, 1, 1, 1]; {score}")
+    };
+    for score in ["score - @t", "score + (0.0 - @t)", "tanh(score - @t)", "score * 2.0 - @t"] {
+        let given = text("pass: backward\n", "f32", score);
+        assert_eq!([25, 26, 27].map(|minor| subtracted(&given, minor)), [1, 0, 0], "{given}");
+    }
+    // Forwards, other types of numbers, and predicates are taken as they are.
+    assert_eq!(subtracted(&text("", "f32", "score - @t"), 27), 1);
+    assert_eq!(subtracted(&text("pass: backward\n", "bf16", "score - @t"), 27), 1);
+    let keep = "pass: backward\nq: bf16 [1,2,64,64]\nkeep: tensor @t: f32[1, 1, 1, 1]; float(key) - @t > 3.0";
+    assert_eq!(subtracted(keep, 27), 1);
 }
 
 /// 16-bit numbers per sequence over one query: CUDA_ERROR_MISALIGNED_ADDRESS, which ends everything on the device.

@@ -118,6 +118,11 @@ impl<'a> Facts<'a> {
         score.is_some_and(|e| e.tensors().iter().any(|t| t.grad == Grad::Needed))
     }
 
+    /// One query of one sequence, and heads beside each other: some generated kernels of compute capability 10.x do not compile for it.
+    pub(super) fn one_query_of_several_heads(&self) -> bool {
+        self.s_q == 1 && self.a.batch() == 1 && self.a.q.heads() > 1
+    }
+
     pub(super) const fn is_hopper(&self) -> bool {
         self.sm() == 90
     }

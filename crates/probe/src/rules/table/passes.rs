@@ -101,13 +101,14 @@ pub(super) const RULES: &[Rule] = &[
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "dropout",
-        needed: "in a backward with dropout drawn by Philox on compute capability 10.x, more than one query or sequence: the kernel \
-                 that the library generates for one does not compile",
+        needed: "in a backward with dropout drawn by Philox on compute capability 10.x, more than one query or sequence, or a single \
+                 head: the kernel that the library generates for one does not compile",
         fix: "give the dropout mask as an operand, or pad to two queries, with lengths that say one",
         source: HUNT,
         given: |f| {
-            let one = f.backward() && f.is_blackwell() && f.s_q == 1 && f.a.batch() == 1;
-            (one && f.philox()).then(|| "one query of one sequence, with dropout drawn by Philox".to_owned())
+            let one = f.backward() && f.is_blackwell() && f.one_query_of_several_heads();
+            (one && f.philox())
+                .then(|| format!("one query of one sequence and {} heads, with dropout drawn by Philox", f.a.q.heads()))
         },
     },
     Rule {

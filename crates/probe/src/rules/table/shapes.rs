@@ -72,13 +72,14 @@ pub(super) const RULES: &[Rule] = &[
         kind: Kind::Unsupported,
         versions: Versions::from(11, 0),
         field: "q.dims[2]",
-        needed: "in a backward of hidden sizes 192 and 128 on compute capability 10.x, more than one query or sequence: the kernel that \
-                 the library generates for one does not compile",
+        needed: "in a backward of hidden sizes 192 and 128 on compute capability 10.x, more than one query or sequence, or a single \
+                 head: the kernel that the library generates for one does not compile",
         fix: "pad to two queries, with lengths that say one, or run the backward on a Hopper GPU",
         source: HUNT,
         given: |f| {
             let latent = f.backward() && f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128);
-            (latent && f.s_q == 1 && f.a.batch() == 1).then(|| "one query of one sequence".to_owned())
+            (latent && f.one_query_of_several_heads())
+                .then(|| format!("one query of one sequence and {} heads", f.a.q.heads()))
         },
     },
     Rule {
