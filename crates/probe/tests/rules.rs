@@ -33,6 +33,9 @@ fn target(gpu: &str, version: &str) -> Target {
 /// A description on a GPU under a version.
 type Given = (&'static str, &'static str, &'static str);
 
+/// Q beside K and V in one tensor, and dQ alone.
+const INTERLEAVED: &str = "pass: backward\nq: bf16 [2,4,64,64] packed tokens 99 t3hd\nk: bf16 [2,4,64,64] packed tokens 99 t3hd\nv: bf16 [2,4,64,64] packed tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] packed tokens 99 thd";
+
 const PLAIN: &str = "q: bf16 [1,8,512,64]";
 const BACKWARD: &str = "pass: backward\nq: bf16 [1,8,512,64]";
 
@@ -222,6 +225,46 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         "backward.packed-hidden-old",
         ("pass: backward\nq: bf16 [2,8,64,256] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
         ("pass: backward\nq: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
+    ),
+    (
+        "backward.packed-deterministic-old",
+        (
+            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+            "h200",
+            "9.18.1",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "backward.packed-deterministic-old",
+        (
+            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+            "h200",
+            "9.14",
+        ),
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.14"),
+    ),
+    (
+        "backward.packed-rows",
+        (INTERLEAVED, "h200", "9.27"),
+        (
+            "pass: backward\nq: bf16 [2,4,64,64] packed tokens 99 t3hd\nk: bf16 [2,4,64,64] packed tokens 99 t3hd\nv: bf16 [2,4,64,64] packed tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] packed tokens 99 t3hd",
+            "h200",
+            "9.27",
+        ),
+    ),
+    (
+        "backward.packed-rows",
+        (INTERLEAVED, "h200", "9.19"),
+        (
+            "pass: backward\nq: bf16 [2,4,64,64] packed tokens 99 t3hd\nk: bf16 [2,4,64,64] packed tokens 99 t3hd\nv: bf16 [2,4,64,64] packed tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] packed tokens 99 thd\ndeterministic: yes",
+            "h200",
+            "9.19",
+        ),
     ),
     (
         "backward.packed-consumer-old",

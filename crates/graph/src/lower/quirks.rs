@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Codes of every quirk: those that lowering knows, and those that are rows of the probe's rules. New ones are added at the end.
-pub const QUIRKS: [&str; 16] = [
+pub const QUIRKS: [&str; 18] = [
     "backward.length-tail",
     "score.one-query-narrow",
     "backward.single-row",
@@ -26,6 +26,8 @@ pub const QUIRKS: [&str; 16] = [
     "backward.deterministic-sink",
     "form.unified-wrong",
     "backward.packed-hidden-old",
+    "backward.packed-deterministic-old",
+    "backward.packed-rows",
 ];
 
 /// Engines that compute a graph wrongly: allowed, they are not passed over.

@@ -125,6 +125,34 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "backward.packed-deterministic-old",
+        kind: Kind::Wrong,
+        versions: Versions::before(19, 0),
+        field: "pass.deterministic",
+        needed: "cuDNN 9.19 or newer for deterministic packed backwards: with 9.14, dK and dV of a sequence without queries came out as NaN",
+        fix: "use a newer cuDNN, sum gradients in any order (deterministic: no), or use dense operands with lengths",
+        source: CARD,
+        given: |f| {
+            let both = f.packed() && f.gradients.is_some_and(|g| g.deterministic);
+            both.then(|| "packed operands in a deterministic backward".to_owned())
+        },
+    },
+    Rule {
+        code: "backward.packed-rows",
+        kind: Kind::Wrong,
+        versions: Versions::ALL,
+        field: "d_q.strides",
+        needed: "in a packed backward that is not deterministic, dQ as far apart from token to token as Q: the library writes dQ at Q's offsets \
+                 (9.27: Q beside K and V in one tensor and dQ alone)",
+        fix: "give dQ the strides of Q (a gradient of the whole QKV tensor), or ask for a deterministic backward",
+        source: CARD,
+        given: |f| {
+            let gradients = f.gradients.filter(|g| f.packed() && !g.deterministic)?;
+            let (q, d_q) = (f.a.q.strides, gradients.d_q.strides);
+            (q[2] != d_q[2]).then(|| format!("tokens of Q are {} elements apart, those of dQ {}", q[2], d_q[2]))
+        },
+    },
+    Rule {
         code: "backward.packed-consumer-old",
         kind: Kind::Unsupported,
         versions: Versions::before(18, 1),
