@@ -209,6 +209,32 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,1,192]\nk: [2,8,64,192]\nv: [2,8,64,128]", "b200", "9.19"),
     ),
     (
+        "backward.wide-gradient",
+        (
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "b200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64]; score + @b",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "backward.wide-gradient",
+        (
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "b200",
+            "9.19",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
         "backward.packed-hidden-old",
         (
             "pass: backward\nq: bf16 [2,8,64,192] packed tokens 99\nv: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence",

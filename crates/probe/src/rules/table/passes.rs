@@ -97,6 +97,19 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "backward.wide-gradient",
+        kind: Kind::Unsupported,
+        versions: Versions::ALL,
+        field: "q.dims[3]",
+        needed: "in a backward on compute capability 10.x that wants a tensor's gradient, hidden sizes of up to 128",
+        fix: "ask for no gradient of the tensor, or run the backward on a Hopper GPU",
+        source: HUNT,
+        given: |f| {
+            let wide = f.backward() && f.is_blackwell() && f.d_qk > 128 && f.tensor_gradient();
+            wide.then(|| format!("the gradient of a tensor, with hidden sizes {} and {}", f.d_qk, f.d_v))
+        },
+    },
+    Rule {
         code: "backward.one-query-philox",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
