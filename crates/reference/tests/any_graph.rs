@@ -123,10 +123,10 @@ proptest! {
                 1 => tensor.strides[axis] = to,
                 2 => tensor.dtype = DType::ALL[at % DType::ALL.len()],
                 3 => tensor.offsets = Some(TensorId((at >> 8) as u32 % tensors as u32)),
-                4 => graph.ops.swap(at % ops, (at >> 8) % ops),
-                _ => {
-                    graph.ops.remove(at % ops);
-                }
+                // The unified form has two operations: there may be none left.
+                4 if ops > 0 => graph.ops.swap(at % ops, (at >> 8) % ops),
+                5 if ops > 0 => drop(graph.ops.remove(at % ops)),
+                _ => {}
             }
         }
         let _ = interpret(&graph, &inputs, Precision::Exact);
