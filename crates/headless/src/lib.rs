@@ -61,20 +61,7 @@ pub enum Error {
 ///
 /// A driver that the process has loaded already stays, and is the answer then; so call it first. Nothing can run in this process afterwards.
 pub fn ensure_stand_in() -> Result<Driver, Error> {
-    let mut ensured = ENSURED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(driver) = *ensured {
-        return Ok(driver);
-    }
-    let driver = match (stand_in::open_by_name(true), is_stand_in_loaded()) {
-        (true, false) => Driver::Real,
-        (true, true) => Driver::StandIn,
-        (false, _) => {
-            stand_in::load()?;
-            Driver::StandIn
-        }
-    };
-    *ensured = Some(driver);
-    Ok(driver)
+    once(|| if stand_in::open_by_name(true) { Ok(loaded()) } else { stand_in::load().map(|()| Driver::StandIn) })
 }
 
 static ENSURED: Mutex<Option<Driver>> = Mutex::new(None);
@@ -83,20 +70,27 @@ static ENSURED: Mutex<Option<Driver>> = Mutex::new(None);
 ///
 /// The work is done once per process; a failure may be tried again. Threads that call at the same time wait for the first.
 pub fn ensure() -> Result<Driver, Error> {
-    let mut ensured = ENSURED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(driver) = *ensured {
-        return Ok(driver);
-    }
-    let driver = if stand_in::open_by_name(true) || stand_in::open_by_name(false) {
-        // Another copy of this crate in the process (a plugin's) may have loaded its own stand-in.
-        if is_stand_in_loaded() { Driver::StandIn } else { Driver::Real }
-    } else {
+    once(|| {
+        if stand_in::open_by_name(true) || stand_in::open_by_name(false) {
+            return Ok(loaded());
+        }
         stand_in::load()?;
         tracing::debug!("no {SONAME} found: a stand-in is loaded, plans can be compiled and not run");
-        Driver::StandIn
-    };
+        Ok(Driver::StandIn)
+    })
+}
+
+/// Asks the first time, and answers the same from then on.
+fn once(find: impl FnOnce() -> Result<Driver, Error>) -> Result<Driver, Error> {
+    let mut ensured = ENSURED.lock().unwrap_or_else(PoisonError::into_inner);
+    let driver = ensured.map_or_else(find, Ok)?;
     *ensured = Some(driver);
     Ok(driver)
+}
+
+/// Which one the process has loaded. Another copy of this crate in it (a plugin's) may have loaded its own stand-in.
+fn loaded() -> Driver {
+    if is_stand_in_loaded() { Driver::StandIn } else { Driver::Real }
 }
 
 /// Whether the `libcuda.so.1` of this process is a stand-in, loaded by this crate or by another copy of it. Loads nothing.
