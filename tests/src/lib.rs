@@ -16,5 +16,6 @@ pub mod golden;
 pub mod kernel;
 pub mod same;
 pub mod serving_case;
+mod suite;
 pub mod table;
 pub mod unified;
