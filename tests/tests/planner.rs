@@ -9,7 +9,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, CudnnVersion, DType, Policy, QuirkSet, Refusal, Role, Target, Tensor, Valid,
     text, validate,
 };
-use qkvault_probe::rules::{Near, Request, nearest};
+use qkvault_probe::rules::{Footprint, Near, Request, nearest};
 use qkvault_probe::{Answer, BuildPolicy, Compiler, Confirmation, Failure, Plan, PlanError, Planner};
 use qkvault_tests::cudnn::{compiler, target};
 
@@ -95,6 +95,21 @@ fn s3_2_asked_twice_and_loaded_it_is_built_once() {
     let plans = [built, again, loaded].map(plan);
     assert!(plans.iter().all(|p| **p == *plans[0]));
     assert_eq!(Some(plans[0].facts.graph_key), Some(attention.key()));
+}
+
+/// 65,536 tokens of up to 1024 sequences; 558 GB if each were at its longest.
+#[test]
+fn b4_a_limit_of_workspace_takes_a_packed_backward_that_is_within_it() {
+    let Some(bench) = Bench::new() else { return };
+    let rows = Tensor::thd(1024, 32, 32_768, 128, 65_536, DType::BF16);
+    let forward = Attention::forward(rows, rows, rows, rows).with_lengths().with_stats();
+    let attention = validate(forward.backward(BackwardOptions::default())).unwrap();
+    let policy = Policy { workspace_limit: Some(4 << 30), ..Policy::default() };
+    let answer = bench.planner().plan(&attention, &bench.target, &policy, BuildPolicy::BuildIfMissing).unwrap();
+    let facts = plan(answer).facts.clone();
+    let expected = Footprint::of(&attention, &bench.target, &policy).unwrap();
+    assert_eq!(facts.scratch().bytes - facts.workspace.next_multiple_of(256), expected.scratch, "{facts:?}");
+    assert_eq!(expected.scratch, 65_536 * 32 * (128 + 1) * 4);
 }
 
 #[test]

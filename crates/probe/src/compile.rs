@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_graph::{Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
+use qkvault_graph::{Attention, Layer, LibrarySet, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library, Search, log};
 
 use crate::engine::{self, Source};
@@ -101,11 +101,29 @@ impl Compiler {
 
     /// Compiles an op graph for a target. Takes 0.3 to 1 s of one core; calls on several threads run side by side.
     ///
+    /// A policy's workspace limit counts packed buffers as if every sequence were at its longest, because an op graph does not say how
+    /// many tokens there is room for; [`Compiler::compile_for`] counts that room.
+    ///
     /// # Errors
     ///
     /// [`Failure`]; a refusal holds the library's own words.
     pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<Compiled, Failure> {
-        self.compile_in(graph, target, policy, None)
+        self.compile_in(graph, None, target, policy, None)
+    }
+
+    /// Compiles the op graph of an attention, whose packed operands have room for so many tokens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Compiler::compile`].
+    pub fn compile_for(
+        &self,
+        attention: &Attention,
+        graph: &OpGraph,
+        target: &Target,
+        policy: &Policy,
+    ) -> Result<Compiled, Failure> {
+        self.compile_in(graph, Some(attention), target, policy, None)
     }
 
     /// The same with dynamic shapes and a kernel cache. What comes out need not be a plan of this shape: see
@@ -121,7 +139,7 @@ impl Compiler {
         policy: &Policy,
         kernels: &KernelCache,
     ) -> Result<Compiled, Failure> {
-        self.compile_in(graph, target, policy, Some(kernels))
+        self.compile_in(graph, None, target, policy, Some(kernels))
     }
 
     /// An empty kernel cache for the family of an op graph.
@@ -145,6 +163,7 @@ impl Compiler {
     fn compile_in(
         &self,
         graph: &OpGraph,
+        attention: Option<&Attention>,
         target: &Target,
         policy: &Policy,
         kernels: Option<&KernelCache>,
@@ -154,7 +173,7 @@ impl Compiler {
             return Err(Failure::OtherLibrary { wanted: target.cudnn, wanted_set: target.libraries, found, found_set });
         }
         let started = Instant::now();
-        let (result, messages) = log::collect(|| self.attempt(graph, target, policy, kernels));
+        let (result, messages) = log::collect(|| self.attempt(graph, attention, target, policy, kernels));
         match result {
             Ok((plan, engine)) => Ok(Compiled {
                 blob: plan.get_bytes(A::EXECUTION_PLAN_JSON_REPRESENTATION)?,
@@ -183,6 +202,7 @@ impl Compiler {
     fn attempt(
         &self,
         graph: &OpGraph,
+        attention: Option<&Attention>,
         target: &Target,
         policy: &Policy,
         kernels: Option<&KernelCache>,
@@ -216,8 +236,8 @@ impl Compiler {
                 }
                 match plan(config, kernels) {
                     Ok(plan) => match policy.workspace_limit {
-                        Some(limit) if needs(&plan, graph)? > limit => {
-                            let reason = over_limit(needs(&plan, graph)?, limit, graph, target.sm());
+                        Some(limit) if needs(&plan, graph, attention)? > limit => {
+                            let reason = over_limit(needs(&plan, graph, attention)?, limit, graph, target.sm());
                             if !reasons.contains(&reason) {
                                 reasons.push(reason);
                             }
@@ -262,8 +282,8 @@ fn workspace(plan: &Descriptor) -> Result<u64, Error> {
 }
 
 /// Bytes of scratch memory that a launch needs, buffers that the launcher provides included.
-fn needs(plan: &Descriptor, graph: &OpGraph) -> Result<u64, Error> {
-    Ok(Scratch::of_graph(workspace(plan)?, graph).bytes)
+fn needs(plan: &Descriptor, graph: &OpGraph, attention: Option<&Attention>) -> Result<u64, Error> {
+    Ok(Scratch::of_graph(workspace(plan)?, graph, attention).bytes)
 }
 
 /// A cuDNN that is not there has said all itself.

@@ -112,9 +112,9 @@ pub enum BadPlan {
 /// The operands of an op graph, in order of unique id.
 ///
 /// How far a packed operand reaches is decided at launch by its offsets, and how far a pool of pages by its tables: both count as the
-/// room that the description gives.
-pub(crate) fn bindings(graph: &OpGraph, attention: &Attention) -> Vec<Binding> {
-    let backward = attention.is_backward();
+/// room that the description gives. Without a description they count as dense, every sequence at its longest.
+pub(crate) fn bindings(graph: &OpGraph, attention: Option<&Attention>) -> Vec<Binding> {
+    let backward = graph.tensors.iter().any(|t| matches!(t.kind, TensorKind::Operand(Role::DO)));
     let mut list: Vec<(i64, Binding)> = graph
         .tensors
         .iter()
@@ -125,7 +125,7 @@ pub(crate) fn bindings(graph: &OpGraph, attention: &Attention) -> Vec<Binding> {
                 TensorKind::Virtual | TensorKind::Constant(_) => return None,
             };
             let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
-            let stored = attention.stored(role).filter(|stored| stored.storage != Storage::Dense);
+            let stored = attention.and_then(|a| a.stored(role)).filter(|stored| stored.storage != Storage::Dense);
             let room = stored.filter(|stored| t.offsets.is_some() || is_pool(stored)).and_then(|stored| stored.span());
             let bytes = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
             let output = role.is_output(backward);
@@ -149,7 +149,7 @@ pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attenti
     if !pools && graph.tensors.iter().all(|t| t.offsets.is_none()) {
         return plan;
     }
-    let bindings = bindings(graph, attention);
+    let bindings = bindings(graph, Some(attention));
     if plan.facts.bindings == bindings {
         return plan;
     }

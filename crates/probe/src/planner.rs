@@ -175,7 +175,7 @@ impl Planner {
     fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
         let compiler = self.compiler.as_ref().ok_or(Build::NoCompiler)?;
         let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
-        match compiler.compile(job.graph, job.target, job.policy) {
+        match compiler.compile_for(job.attention, job.graph, job.target, job.policy) {
             Ok(compiled) => {
                 let facts = PlanFacts {
                     key: job.key,
@@ -191,7 +191,7 @@ impl Planner {
                     workspace: compiled.workspace,
                     compile_ms: compiled.milliseconds,
                     blob_bytes: compiled.blob.len() as u64,
-                    bindings: plan::bindings(job.graph, job.attention),
+                    bindings: plan::bindings(job.graph, Some(job.attention)),
                     fixed: plan::fixed(job.graph),
                 };
                 let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);

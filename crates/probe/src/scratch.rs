@@ -1,9 +1,9 @@
 //! Memory that a launch needs beside its operands: cuDNN's workspace first, then the buffers that qkvault itself provides.
 
-use qkvault_graph::op::{OpTensor, TensorKind};
-use qkvault_graph::{OpGraph, Role};
+use qkvault_graph::op::TensorKind;
+use qkvault_graph::{Attention, OpGraph, Role};
 
-use crate::plan::PlanFacts;
+use crate::plan::{self, PlanFacts};
 
 /// Alignment of every part, and of the whole: what `cuMemAlloc` gives.
 pub const SCRATCH_ALIGNMENT: u64 = 256;
@@ -30,12 +30,9 @@ impl Scratch {
         Scratch { bytes, buffers }
     }
 
-    /// The scratch memory of an op graph's plan, before there are facts of it. Buffers are dense, and lie in order of unique id.
-    pub(crate) fn of_graph(workspace: u64, graph: &OpGraph) -> Scratch {
-        let bytes = |t: &OpTensor| t.dims.iter().product::<i64>().unsigned_abs() * t.dtype.size() as u64;
-        let mut list: Vec<(Role, u64)> = operands(graph).map(|(role, t)| (role, bytes(t))).collect();
-        list.sort_unstable_by_key(|(role, _)| role.uid());
-        Scratch::of(workspace, list.into_iter())
+    /// The scratch memory that a plan of an op graph will need, before there are facts of it; sizes as [`plan::bindings`] has them.
+    pub(crate) fn of_graph(workspace: u64, graph: &OpGraph, attention: Option<&Attention>) -> Scratch {
+        Scratch::of(workspace, plan::bindings(graph, attention).iter().map(|b| (b.role, b.bytes)))
     }
 }
 
@@ -58,12 +55,12 @@ impl PlanFacts {
 
 /// As [`PlanFacts::keeps_scores`], of an op graph.
 pub(crate) fn graph_keeps_scores(graph: &OpGraph, sm: u32) -> bool {
-    keeps_scores(operands(graph).map(|(role, _)| role), sm)
+    keeps_scores(operands(graph), sm)
 }
 
 /// Whether a graph is a backward that sums no dQ in a buffer of its own, as one is that must give the same bits twice.
 pub(crate) fn sums_d_q_directly(graph: &OpGraph) -> bool {
-    direct(operands(graph).map(|(role, _)| role))
+    direct(operands(graph))
 }
 
 fn direct(roles: impl Iterator<Item = Role> + Clone) -> bool {
@@ -76,9 +73,9 @@ fn keeps_scores(roles: impl Iterator<Item = Role> + Clone, sm: u32) -> bool {
     direct(roles) && (sm / 10 != 10 || bias)
 }
 
-fn operands(graph: &OpGraph) -> impl Iterator<Item = (Role, &OpTensor)> + Clone {
+fn operands(graph: &OpGraph) -> impl Iterator<Item = Role> + Clone {
     graph.tensors.iter().filter_map(|t| match t.kind {
-        TensorKind::Operand(role) => Some((role, t)),
+        TensorKind::Operand(role) => Some(role),
         TensorKind::Slot(_) | TensorKind::Virtual | TensorKind::Constant(_) => None,
     })
 }
@@ -86,9 +83,7 @@ fn operands(graph: &OpGraph) -> impl Iterator<Item = (Role, &OpTensor)> + Clone 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{
-        Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, validate,
-    };
+    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, validate};
 
     #[test]
     fn buffers_follow_the_workspace_each_aligned() {
@@ -110,8 +105,8 @@ mod tests {
         let (summed, direct) = (graph(false), graph(true));
         assert!(!graph_keeps_scores(&summed, 90) && graph_keeps_scores(&direct, 90));
         assert!(!graph_keeps_scores(&direct, 100) && graph_keeps_scores(&direct, 120));
-        let scratch = Scratch::of_graph(0, &direct);
+        let scratch = Scratch::of_graph(0, &direct, None);
         assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 0, 2 * 4 * 128 * 4)]);
-        assert_eq!(Scratch::of_graph(256, &summed).bytes, 256 + 4096 + 2 * 4 * 128 * 64 * 4);
+        assert_eq!(Scratch::of_graph(256, &summed, None).bytes, 256 + 4096 + 2 * 4 * 128 * 64 * 4);
     }
 }

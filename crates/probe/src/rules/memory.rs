@@ -28,7 +28,7 @@ impl Footprint {
         let scores = if quadratic { scores(attention) } else { 0 };
         Some(Footprint {
             operands: operand_bytes(attention),
-            scratch: Scratch::of_graph(scores, &graph).bytes,
+            scratch: Scratch::of_graph(scores, &graph, Some(attention)).bytes,
             quadratic,
             exact: false,
         })

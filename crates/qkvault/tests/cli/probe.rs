@@ -56,6 +56,20 @@ fn p36_what_does_not_fit_in_memory_is_refused_with_alternatives() {
 }
 
 #[test]
+fn b4_the_bytes_of_a_packed_backward_count_its_tokens() {
+    let place = Place::new();
+    let packed = |tokens: i64| {
+        let rows = format!("bf16 [1024,32,32768,128] packed tokens {tokens} thd");
+        place.file("packed.txt", &format!("pass: backward\nlengths: per-sequence\nq: {rows}\nk: {rows}\nv: {rows}"))
+    };
+    let (code, report) = place.json(&format!("probe --text {} --target h200 --cudnn 9.19", packed(65_536)));
+    let bytes = report["supported"][0]["bytes"].as_u64().unwrap_or_else(|| panic!("{report:#}"));
+    assert!(code == 0 && (1 << 30..8 << 30).contains(&bytes), "{bytes} bytes\n{report:#}");
+    let (code, report) = place.json(&format!("probe --text {} --target h200 --cudnn 9.19", packed(16 << 20)));
+    assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("memory.budget")), "{report:#}");
+}
+
+#[test]
 fn s3_2_asking_the_library_leaves_its_answers_in_the_vault() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let good = place.file("good.txt", "q: bf16 [1,4,256,64]\nmask: causal");
