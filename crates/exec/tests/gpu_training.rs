@@ -15,7 +15,7 @@ use qkvault_exec::{
     BindError, BindFailure, Bindings, LoadError, PrepareError, Saved, Session, SessionOptions, StepError, Training,
     TrainingError, TrainingPair, cudarc,
 };
-use qkvault_graph::{Attention, DType, Policy, Role};
+use qkvault_graph::{DType, Policy, Role};
 use qkvault_probe::BuildPolicy;
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
 
@@ -32,7 +32,6 @@ impl Layer {
     fn new(gpu: &Gpu, training: &Training, seed: u64) -> Layer {
         let pass = training.backward();
         let mut inputs = Inputs::random(pass, seed).expect("random operands");
-        slopes(&mut inputs, pass);
         inputs.add_forward(pass).expect("the oracle can do it");
         let poisoned = |role: Role, dtype: DType| {
             let length = buffer_len(pass, role).expect("every operand has a size");
@@ -95,16 +94,6 @@ impl Layer {
             say(&format!("{pass}: {role}: {found}"));
             assert!(found.good, "{pass}: {role}: {found}");
         }
-    }
-}
-
-/// The usual slopes in place of random ones, as the pair has them by itself.
-fn slopes(inputs: &mut Inputs, attention: &Attention) {
-    let Some(score) = &attention.score else { return };
-    if let Some(tensor) = score.tensor_named(qkvault_graph::expr::library::ALIBI_SLOPES) {
-        let slopes = qkvault_graph::expr::library::alibi_slopes(attention.q.heads() as usize);
-        let buffer = Buffer::of(DType::F32, slopes.into_iter().map(f64::from));
-        inputs.insert(Role::ScoreTensor(tensor.0 as u16), buffer);
     }
 }
 

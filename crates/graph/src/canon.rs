@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::expr::{Node, ScoreExpr};
+use crate::expr::{AlibiSlopes, Node, ScoreExpr, TensorSpec};
 use crate::op::{Constant, NamedEngine, Op, OpGraph, OpTensor, TensorId, TensorKind};
 use crate::{
     Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Storage,
@@ -76,12 +76,26 @@ fn mask_bytes(mask: &Mask) -> impl Serialize + use<> {
 fn expression(e: &ScoreExpr) -> impl Serialize + use<> {
     let nodes: Vec<(u8, u8, Vec<i64>)> = e.nodes().iter().map(node).collect();
     let slots: Vec<u8> = e.slots().iter().map(|crate::expr::SlotSpec { ty }| ty.code()).collect();
-    let tensors: Vec<([u64; 4], u8, u8)> = e
-        .tensors()
-        .iter()
-        .map(|&crate::expr::TensorSpec { dims, dtype, grad }| (dims, dtype.code(), grad.code()))
-        .collect();
+    let tensors: Vec<_> = e.tensors().iter().map(tensor_spec).collect();
     (nodes, slots, tensors, e.root().0)
+}
+
+/// A tensor of an expression; slopes that it holds follow where there are any, so that no other key knows of them.
+fn tensor_spec(spec: &TensorSpec) -> SpecForm {
+    let TensorSpec { dims, dtype, grad, alibi } = *spec;
+    match alibi {
+        None => SpecForm::Bound(dims, dtype.code(), grad.code()),
+        Some(AlibiSlopes { model_heads, first_head, bias_max }) => {
+            SpecForm::Slopes(dims, dtype.code(), grad.code(), (model_heads, first_head, bias_max.bits()))
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum SpecForm {
+    Bound([u64; 4], u8, u8),
+    Slopes([u64; 4], u8, u8, (u32, u32, u32)),
 }
 
 /// (kind, operation, operands or value).

@@ -28,9 +28,27 @@ fn the_json_form_is_fixed() {
             { "binary": ["add", 4, 5] },
         ],
         "slots": [{ "name": "cap", "ty": "float" }],
-        "tensors": [{ "name": "bias", "dims": [1, 8, 1, 64], "dtype": "bf16", "grad": "needed" }],
+        "tensors": [{ "name": "bias", "dims": [1, 8, 1, 64], "dtype": "bf16", "grad": "needed", "alibi": null }],
     });
     assert_eq!(written, expected);
+}
+
+#[test]
+fn b5_slopes_are_written_with_the_tensor_and_read_back() {
+    let slopes = AlibiSlopes::of(32).from_head(16).with_bias_max(16.0).expect("finite");
+    let expr = library::alibi_of(score(), 16, slopes).build_score().expect("well typed");
+    let mut written = serde_json::to_value(&expr).expect("plain data");
+    let alibi = json!({ "model_heads": 32, "first_head": 16, "bias_max": 16.0_f32.to_bits() });
+    assert_eq!(written["tensors"][0]["alibi"], alibi);
+    assert_eq!(serde_json::from_value::<ScoreExpr>(written.clone()).expect("valid"), expr);
+    assert_eq!(expr.to_string().parse::<ScoreExpr>().expect("valid"), expr);
+    // What no model has is refused: heads beyond its last, an exponent of 0.
+    for (field, value) in [("first_head", json!(17)), ("bias_max", json!(0)), ("model_heads", json!(0))] {
+        let before = std::mem::replace(&mut written["tensors"][0]["alibi"][field], value);
+        let problem = serde_json::from_value::<ScoreExpr>(written.clone()).expect_err(field).to_string();
+        assert!(problem.contains("slopes of ALiBi are"), "{problem}");
+        written["tensors"][0]["alibi"][field] = before;
+    }
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn softcap_follows_its_definition() {
 
 #[test]
 fn alibi_follows_its_definition() {
-    let slopes = alibi_slopes(3);
+    let slopes = AlibiSlopes::of(3).values(3);
     let slope = |h: i32| f64::from(slopes[h as usize]);
     gives(&alibi(score(), 3), &[], |p| vec![Value::Float(slope(p.h))], |p| SCORE - slope(p.h) * f64::from(p.q - p.k));
     gives(&alibi_with(score(), 0.25), &[], none, |p| SCORE - 0.25 * f64::from(p.q - p.k));
@@ -131,6 +131,7 @@ fn alibi_follows_its_definition() {
 
 #[test]
 fn alibi_slopes_are_those_of_the_paper() {
+    let alibi_slopes = |heads: usize| AlibiSlopes::of(heads as u32).values(heads);
     assert_eq!(alibi_slopes(8), [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]);
     // Heads beyond a power of two take every other slope of twice that number of heads.
     for heads in 1..70_usize {

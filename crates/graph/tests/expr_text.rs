@@ -14,7 +14,7 @@ fn expressions_are_printed_the_way_they_are_written() {
     assert_eq!(text(softcap(score(), slot("cap"))), "slot $cap: float; tanh(score / $cap) * $cap");
     assert_eq!(
         text(alibi(score(), 8)),
-        "tensor @alibi_slopes: f32[1, 8, 1, 1]; score + float(key - query) * @alibi_slopes"
+        "tensor @alibi_slopes: f32[1, 8, 1, 1] alibi 8; score + float(key - query) * @alibi_slopes"
     );
     assert_eq!(text(causal() & padding()), "query < query_len & key < key_len & query >= key");
     assert_eq!(text((score() - 1.0) - (score() - (2.0 - score()))), "score - 1.0 - (score - (2.0 - score))");

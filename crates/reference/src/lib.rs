@@ -49,6 +49,7 @@
 //! because there the graph says so.
 #![forbid(unsafe_code)]
 
+mod alibi;
 mod backward;
 mod buffer;
 mod compare;
@@ -68,6 +69,7 @@ mod scores;
 mod setup;
 mod view;
 
+pub use alibi::alibi_slopes;
 pub use backward::{backward, backward_of_o};
 pub use buffer::{Buffer, POISON};
 pub use compare::{Comparison, Tolerance, compare, compare_rows};

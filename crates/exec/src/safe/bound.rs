@@ -50,7 +50,7 @@ impl From<raw::BindFailure> for BindFailure {
 pub struct Bound<'a> {
     pub(crate) raw: raw::Bound,
     pub(crate) operands: Operands<'a>,
-    resident: Option<Resident>,
+    resident: Arc<[Resident]>,
     pub(crate) device: Device,
 }
 
@@ -105,14 +105,11 @@ impl<'a> Bound<'a> {
     pub(crate) fn new(
         plan: &raw::LoadedPlan,
         device: &Device,
-        resident: Option<Resident>,
+        resident: Arc<[Resident]>,
         bindings: Bindings<'a>,
         allocate: impl FnOnce(u64) -> Result<Arc<Workspace>, WorkspaceError>,
     ) -> Result<Bound<'a>, BindFailure> {
-        let bindings = match &resident {
-            Some(resident) => resident.bind(bindings),
-            None => bindings,
-        };
+        let bindings = resident.iter().fold(bindings, |bindings, resident| resident.bind(bindings));
         let Bindings { raw, tracked, workspace, batch } = bindings;
         let workspace = match (workspace, plan.workspace()) {
             (Some(given), _) => Some(given),

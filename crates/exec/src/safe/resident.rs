@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError, SyncOnDrop};
-use qkvault_graph::expr::{Grad, library};
-use qkvault_graph::{Attention, DType, Role};
+use qkvault_graph::{Attention, Role};
 
 use crate::safe::operands::{Bindings, Tracked};
 
@@ -24,25 +23,28 @@ impl Tracked for Held {
     }
 }
 
-/// The usual slopes of ALiBi, where the score expression reads the tensor that [`library::alibi`] does, of that form, and wants no
-/// gradient of it. Names are no part of a key, so that this follows from the description at hand and not from a plan.
-pub(crate) fn slopes(attention: &Attention) -> Option<(Role, Vec<f32>)> {
-    let score = attention.score.as_ref()?;
-    let tensor = score.tensor_named(library::ALIBI_SLOPES)?;
-    let spec = score.tensors().get(tensor.0 as usize)?;
-    let heads = attention.q.heads().unsigned_abs();
-    let usual = spec.dtype == DType::F32 && spec.dims == [1, heads, 1, 1] && spec.grad == Grad::None;
-    let role = Role::ScoreTensor(u16::try_from(tensor.0).ok()?);
-    usual.then(|| (role, library::alibi_slopes(heads as usize)))
+/// The slopes of ALiBi that a description says tensors of its expressions hold. Plans know nothing of them: attentions with other slopes
+/// share a plan.
+pub(crate) fn slopes(attention: &Attention) -> Vec<(Role, Vec<f32>)> {
+    let expressions = [attention.score.as_ref(), attention.mask.keep.as_ref()];
+    let specs = expressions.into_iter().flatten().flat_map(|e| e.tensors());
+    let held = specs.zip(0_u16..).filter_map(|(spec, number)| {
+        let heads = usize::try_from(spec.dims[1]).ok()?;
+        Some((Role::ScoreTensor(number), spec.alibi?.values(heads)))
+    });
+    held.collect()
 }
 
 impl Resident {
-    /// Uploads, and waits until it is done.
-    pub(crate) fn upload(stream: &Arc<CudaStream>, attention: &Attention) -> Result<Option<Resident>, DriverError> {
-        let Some((role, values)) = slopes(attention) else { return Ok(None) };
-        let values = Arc::new(stream.clone_htod(&values)?);
-        stream.synchronize()?;
-        Ok(Some(Resident { role, values }))
+    /// Uploads all of an attention, and waits until it is done.
+    pub(crate) fn upload(stream: &Arc<CudaStream>, attention: &Attention) -> Result<Vec<Resident>, DriverError> {
+        let upload =
+            |(role, values): (Role, Vec<f32>)| Ok(Resident { role, values: Arc::new(stream.clone_htod(&values)?) });
+        let all: Vec<Resident> = slopes(attention).into_iter().map(upload).collect::<Result<_, DriverError>>()?;
+        if !all.is_empty() {
+            stream.synchronize()?;
+        }
+        Ok(all)
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -65,21 +67,33 @@ impl Resident {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::expr::{TensorSpec, score, slot, tensor};
+    use qkvault_graph::DType;
+    use qkvault_graph::expr::{AlibiSlopes, Expr, TensorSpec, library, score, slot, tensor};
 
-    fn of(score: qkvault_graph::expr::Expr) -> Option<(Role, Vec<f32>)> {
+    fn of(score: Expr) -> Vec<(Role, Vec<f32>)> {
         let score = score.build_score().expect("a score");
         slopes(&Attention::bshd(1, (4, 2), (8, 8), 16, DType::BF16).with_score(score))
     }
 
     #[test]
-    fn slopes_are_known_by_name_and_form_and_nothing_else_is() {
+    fn slopes_are_known_by_the_description_and_not_by_a_name() {
         let softcapped = library::softcap(library::alibi(score(), 4), slot("cap"));
-        assert_eq!(of(softcapped), Some((Role::ScoreTensor(0), vec![0.25, 0.0625, 0.015_625, 0.003_906_25])));
+        assert_eq!(of(softcapped), [(Role::ScoreTensor(0), vec![0.25, 0.0625, 0.015_625, 0.003_906_25])]);
         let named = |name: &str, spec| library::alibi_with(score(), tensor(name, spec));
         let spec = TensorSpec::new(DType::F32, [1, 4, 1, 1]);
-        assert_eq!(of(named("slopes", spec)), None);
-        assert_eq!(of(named(library::ALIBI_SLOPES, spec.with_grad())), None);
-        assert_eq!(of(named(library::ALIBI_SLOPES, TensorSpec::new(DType::F32, [1, 1, 1, 1]))), None);
+        assert_eq!(of(named(library::ALIBI_SLOPES, spec)), []);
+        assert_eq!(of(named("other", TensorSpec::of_slopes(4, AlibiSlopes::of(4)))).len(), 1);
+    }
+
+    #[test]
+    fn b5_slopes_are_those_of_the_models_maximum_and_heads() {
+        let slopes = |slopes| of(library::alibi_of(score(), 4, slopes)).remove(0).1;
+        let steep = AlibiSlopes::of(4).with_bias_max(16.0).expect("finite");
+        assert_eq!(slopes(steep), [0.0625, 0.003_906_25, 2_f32.powi(-12), 2_f32.powi(-16)]);
+        // The second of two GPUs of a model of 8 heads.
+        assert_eq!(
+            slopes(AlibiSlopes::of(8).from_head(4)),
+            [2_f32.powi(-5), 2_f32.powi(-6), 2_f32.powi(-7), 2_f32.powi(-8)]
+        );
     }
 }

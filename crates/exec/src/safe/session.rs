@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_graph::{Policy, Valid};
+use qkvault_graph::{Policy, Role, Valid};
 use qkvault_probe::{BuildPolicy, Plan, PlanFacts, Planner};
 use qkvault_sys::Library;
 
@@ -61,13 +61,14 @@ impl Session {
     ///
     /// [`LoadError`]; what is known to matter is compared before cuDNN is asked.
     pub fn load(&self, plan: &Plan) -> Result<LoadedPlan, LoadError> {
-        Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone(), resident: None })
+        Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone(), resident: Arc::default() })
     }
 
     /// Finds the plan of an attention for this machine and loads it, building it if it is missing and `build` allows.
     ///
-    /// ALiBi's slopes, where the attention has the usual ones ([`library::alibi`](qkvault_graph::expr::library::alibi)), are put on the
-    /// GPU here once, and need not be bound. Not to be done while a stream is captured.
+    /// ALiBi's slopes, where the attention says which a tensor holds ([`TensorSpec::alibi`](qkvault_graph::expr::TensorSpec::alibi), as
+    /// that of [`library::alibi`](qkvault_graph::expr::library::alibi) does), are put on the GPU here once, and need not be bound. Not to
+    /// be done while a stream is captured.
     ///
     /// # Errors
     ///
@@ -82,7 +83,8 @@ impl Session {
         let Prepared { plan, answer, target } = self.raw.prepare(planner, attention, policy, build)?;
         let stream = self.device.context().default_stream();
         let resident = Resident::upload(&stream, attention)
-            .map_err(|error| PrepareError::Resident { detail: error.to_string() })?;
+            .map_err(|error| PrepareError::Resident { detail: error.to_string() })?
+            .into();
         Ok(Prepared { plan: LoadedPlan { raw: plan, device: self.device.clone(), resident }, answer, target })
     }
 }
@@ -101,7 +103,7 @@ impl Deref for Session {
 pub struct LoadedPlan {
     raw: raw::LoadedPlan,
     device: Device,
-    resident: Option<Resident>,
+    resident: Arc<[Resident]>,
 }
 
 impl LoadedPlan {
@@ -124,7 +126,13 @@ impl LoadedPlan {
     /// Bytes of operands that the plan has on the GPU by itself: ALiBi's slopes.
     #[must_use]
     pub fn resident(&self) -> u64 {
-        self.resident.as_ref().map_or(0, Resident::bytes)
+        self.resident.iter().map(Resident::bytes).sum()
+    }
+
+    /// Whether the plan has this operand on the GPU by itself, so that it need not be bound.
+    #[must_use]
+    pub fn provides(&self, role: Role) -> bool {
+        self.resident.iter().any(|resident| resident.role == role)
     }
 
     /// The plan of the raw layer.
@@ -140,7 +148,7 @@ impl LoadedPlan {
     ///
     /// [`BindFailure::Wrong`] with everything that is wrong.
     pub fn bind<'a>(&self, bindings: Bindings<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
-        let own = self.resident.clone();
+        let own = Arc::clone(&self.resident);
         Bound::new(&self.raw, &self.device, own, bindings, |bytes| Workspace::allocate(stream, bytes))
     }
 }

@@ -1,6 +1,6 @@
 //! Faults: one way to break each rule of validation, put into any sound attention, several at once where they do not touch.
 
-use crate::expr::{Expr, TensorSpec, key, query, score, tensor};
+use crate::expr::{AlibiSlopes, Expr, TensorSpec, key, query, score, tensor};
 use crate::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Pass, Storage,
 };
@@ -101,6 +101,11 @@ pub const FAULTS: &[Fault] = &[
     fault("score.broadcast", &["score", "q", "k"], |a| {
         let heads = a.q.dims[1].unsigned_abs() + 1;
         a.score = (score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1]))).build().ok();
+    }),
+    fault("score.slopes", &["score", "q", "k"], |a| {
+        let heads = a.q.dims[1].unsigned_abs() + 1;
+        let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::of(u32::MAX));
+        a.score = (score() + tensor("slopes", slopes)).build().ok();
     }),
     fault("score.unread", &["score"], |a| a.score = query().to_float().build().ok()),
     prepared("score.derivative", &["score", "pass"], into_backward, |a| a.score = score().floor().build().ok()),

@@ -86,7 +86,8 @@ impl Builder {
                     found.insert(Arc::clone(name), kind);
                 }
                 Some(&first) if first != kind => {
-                    self.problems.push(ExprError::NameConflict { name: name.to_string(), first, second: kind });
+                    let (first, second) = (first.into(), kind.into());
+                    self.problems.push(ExprError::NameConflict { name: name.to_string(), first, second });
                 }
                 Some(_) => {}
             }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::alibi::AlibiSlopes;
 use super::arena::{Arena, Operands};
 use super::canon;
 use super::error::{ExprError, ExprErrors, OperandKind};
@@ -36,6 +37,7 @@ struct TensorForm {
     dims: [u64; 4],
     dtype: DType,
     grad: Grad,
+    alibi: Option<AlibiSlopes>,
 }
 
 impl Serialize for ScoreExpr {
@@ -46,7 +48,10 @@ impl Serialize for ScoreExpr {
             nodes: self.nodes().to_vec(),
             slots: slots.map(|(&SlotSpec { ty }, name)| SlotForm { name: name.clone(), ty }).collect(),
             tensors: tensors
-                .map(|(&TensorSpec { dims, dtype, grad }, name)| TensorForm { name: name.clone(), dims, dtype, grad })
+                .map(|(&TensorSpec { dims, dtype, grad, alibi }, name)| {
+                    let name = name.clone();
+                    TensorForm { name, dims, dtype, grad, alibi }
+                })
                 .collect(),
         }
         .serialize(serializer)
@@ -83,8 +88,8 @@ fn operands(slots: Vec<SlotForm>, tensors: Vec<TensorForm>) -> Result<Operands, 
     }
     let mut kinds: Vec<(String, OperandKind)> = Vec::new();
     kinds.extend(slots.into_iter().map(|SlotForm { name, ty }| (name, OperandKind::Slot(ty))));
-    kinds.extend(tensors.into_iter().map(|TensorForm { name, dims, dtype, grad }| {
-        let spec = TensorSpec { dims, dtype, grad };
+    kinds.extend(tensors.into_iter().map(|TensorForm { name, dims, dtype, grad, alibi }| {
+        let spec = TensorSpec { dims, dtype, grad, alibi };
         (name, OperandKind::Tensor(spec))
     }));
     let mut tables = Operands::default();
@@ -93,7 +98,11 @@ fn operands(slots: Vec<SlotForm>, tensors: Vec<TensorForm>) -> Result<Operands, 
             problems.push(ExprError::BadName { name: name.chars().take(MAX_NAME).collect() });
         }
         if let Some((_, first)) = kinds[..at].iter().find(|(other, _)| other == name) {
-            problems.push(ExprError::NameConflict { name: name.clone(), first: *first, second: *kind });
+            problems.push(ExprError::NameConflict {
+                name: name.clone(),
+                first: (*first).into(),
+                second: (*kind).into(),
+            });
         }
         match *kind {
             OperandKind::Slot(ty) => {

@@ -1,5 +1,6 @@
 //! The statements in front of an expression in text: slots, tensors and `let`s.
 
+use super::alibi::AlibiSlopes;
 use super::grammar::{is_call, leaf};
 use super::handle::{self, Expr, Op};
 use super::lex::Token;
@@ -47,7 +48,39 @@ impl<'t> Parser<'_, 't> {
         } else {
             Grad::None
         };
-        self.define(('@', name), handle::tensor(name, TensorSpec { dims, dtype, grad }))
+        let alibi = if *self.peek() == Token::Word("alibi") { Some(self.slopes()?) } else { None };
+        self.define(('@', name), handle::tensor(name, TensorSpec { dims, dtype, grad, alibi }))
+    }
+
+    /// `alibi 32 from 16 max 8.0`: heads of the model, the first of them here, the largest exponent.
+    fn slopes(&mut self) -> Result<AlibiSlopes, ParseError> {
+        self.at += 1;
+        let mut slopes = AlibiSlopes::of(self.heads("the number of the model's heads")?);
+        if *self.peek() == Token::Word("from") {
+            self.at += 1;
+            slopes = slopes.from_head(self.heads("the first head")?);
+        }
+        if *self.peek() == Token::Word("max") {
+            self.at += 1;
+            let given = match *self.peek() {
+                Token::Float(x) => x,
+                Token::Int(n) => n as f32,
+                _ => return Err(self.expected("the largest exponent")),
+            };
+            slopes = slopes.with_bias_max(given).map_err(|_| self.expected("a finite number"))?;
+            self.at += 1;
+        }
+        Ok(slopes)
+    }
+
+    fn heads(&mut self, what: &str) -> Result<u32, ParseError> {
+        let heads = match *self.peek() {
+            Token::Int(n) => u32::try_from(n).ok(),
+            _ => None,
+        };
+        let heads = heads.ok_or_else(|| self.expected(what))?;
+        self.at += 1;
+        Ok(heads)
     }
 
     pub(super) fn binding(&mut self) -> Result<(), ParseError> {

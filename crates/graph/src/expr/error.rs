@@ -60,9 +60,9 @@ pub enum ExprError {
         /// The name.
         name: String,
         /// What it stood for first.
-        first: OperandKind,
+        first: Box<OperandKind>,
         /// What else it stands for.
-        second: OperandKind,
+        second: Box<OperandKind>,
     },
     /// A tensor of an element type that expressions do not read.
     #[error("the tensor '{name}' is {given}; f32, f16, bf16 (read as float) or i32 (read as int) is needed")]
@@ -91,6 +91,17 @@ pub enum ExprError {
         name: String,
         /// Its element type.
         given: DType,
+    },
+    /// A tensor that cannot hold the slopes of ALiBi that it is said to.
+    #[error(
+        "the tensor '{name}' is {}; slopes of ALiBi are f32[1, heads, 1, 1] without a gradient, of heads that the model has, with a maximum above 0",
+        OperandKind::Tensor(*given)
+    )]
+    Slopes {
+        /// The tensor.
+        name: String,
+        /// What it is.
+        given: TensorSpec,
     },
     /// More of something than an expression may have.
     #[error("the expression has {given} {what}, at most {limit} are taken; split it, or move parts into a bias tensor")]
@@ -145,8 +156,12 @@ impl fmt::Display for OperandKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OperandKind::Slot(ty) => write!(f, "a slot ({})", ty.ty()),
-            OperandKind::Tensor(TensorSpec { dims: [b, h, q, k], dtype, grad }) => {
-                write!(f, "a tensor ({dtype}[{b}, {h}, {q}, {k}], gradient {grad:?})")
+            OperandKind::Tensor(TensorSpec { dims: [b, h, q, k], dtype, grad, alibi }) => {
+                write!(f, "a tensor ({dtype}[{b}, {h}, {q}, {k}], gradient {grad:?}")?;
+                match alibi {
+                    None => f.write_str(")"),
+                    Some(slopes) => write!(f, ", {slopes})"),
+                }
             }
         }
     }

@@ -20,7 +20,8 @@
 //!
 //! The scaled score, the four indices and the actual lengths of the two sequences; constants; *slots*, numbers that the host gives at
 //! launch and that are never part of a key; and device *tensors* that broadcast over (batch, head, query, key). A host tensor of
-//! several elements cannot be written down.
+//! several elements cannot be written down. A tensor may be said to hold ALiBi's slopes ([`AlibiSlopes`]): it is under the key then
+//! which ones, and whoever prepares a plan brings them.
 //!
 //! # Types
 //!
@@ -38,6 +39,7 @@
 //! Derived, always. [`derivative`] states what holds where none exists. A gradient that is asked of a tensor is given or refused, never
 //! silently zero; a user's own derivative is taken only after [`check_override`].
 
+mod alibi;
 mod applied;
 mod arena;
 mod band;
@@ -79,6 +81,7 @@ mod term;
 mod typing;
 mod vjp;
 
+pub use alibi::AlibiSlopes;
 pub use derive::{DeriveError, Wrt, derivative, simplified};
 pub use error::{ExprError, ExprErrors, OperandKind};
 pub use eval::{EvalError, PointContext, Value};

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::alibi::AlibiSlopes;
 use super::node::{Axis, Ty};
 use crate::DType;
 
@@ -83,19 +84,28 @@ pub struct TensorSpec {
     pub dtype: DType,
     /// Whether its gradient is wanted.
     pub grad: Grad,
+    /// The slopes of ALiBi that it holds, where it holds such; of f32 with dims (1, heads, 1, 1) and without a gradient then. Who
+    /// prepares a plan puts them on the GPU; every other tensor is bound by the caller.
+    pub alibi: Option<AlibiSlopes>,
 }
 
 impl TensorSpec {
     /// A tensor whose gradient is not wanted.
     #[must_use]
     pub const fn new(dtype: DType, dims: [u64; 4]) -> Self {
-        TensorSpec { dims, dtype, grad: Grad::None }
+        TensorSpec { dims, dtype, grad: Grad::None, alibi: None }
     }
 
     /// The same tensor, its gradient wanted.
     #[must_use]
     pub const fn with_grad(self) -> Self {
         TensorSpec { grad: Grad::Needed, ..self }
+    }
+
+    /// A tensor of the slopes of ALiBi for so many heads of an attention.
+    #[must_use]
+    pub const fn of_slopes(heads: u64, slopes: AlibiSlopes) -> Self {
+        TensorSpec { dims: [1, heads, 1, 1], dtype: DType::F32, grad: Grad::None, alibi: Some(slopes) }
     }
 
     /// Type of an element inside an expression; nothing for element types that expressions do not read.

@@ -4,10 +4,11 @@ use super::error::ExprError;
 use super::limits::{MAX_EXTENT, MAX_NAME};
 use super::node::{Axis, Ty};
 use super::operand::{Grad, TensorSpec};
+use crate::DType;
 
 /// Problems of a tensor taken alone.
 pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
-    let TensorSpec { dims, dtype, grad } = spec;
+    let TensorSpec { dims, dtype, grad, alibi } = spec;
     let mut problems = Vec::new();
     let mut elements: u64 = 1;
     for axis in Axis::ALL {
@@ -22,6 +23,12 @@ pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
         (None, _) => problems.push(ExprError::TensorType { name: name.into(), given: dtype }),
         (Some(Ty::Int), Grad::Needed) => problems.push(ExprError::IntegerGradient { name: name.into(), given: dtype }),
         (Some(_), _) => {}
+    }
+    if let Some(slopes) = alibi {
+        let plain = dims == [1, dims[1], 1, 1] && dtype == DType::F32 && grad == Grad::None;
+        if !plain || !slopes.covers(dims[1]) {
+            problems.push(ExprError::Slopes { name: name.into(), given: spec });
+        }
     }
     problems
 }

@@ -32,7 +32,8 @@ impl FromStr for ScoreExpr {
 /// ```
 ///
 /// Statements end with `;`: `slot $name: float` (or `int`), `tensor @name: f32[1, 8, 1, 1]` (with `grad` after it if its gradient is
-/// wanted), `let name = expression`. The expression itself comes last.
+/// wanted, or `alibi 32 from 16 max 8.0` where it holds slopes of [`AlibiSlopes`](super::AlibiSlopes): of 32 heads, from the 17th on, up to
+/// 2^-8; `from` and `max` may be left out), `let name = expression`. The expression itself comes last.
 ///
 /// # Errors
 /// The place and what was expected there, or every problem of what the text means.

@@ -38,13 +38,19 @@ impl fmt::Display for Program {
                 write!(f, "slot ${}: {}{separator}", self.slot_name(id), ty.ty())?;
             }
         }
-        for (id, &TensorSpec { dims: [b, h, q, k], dtype, grad }) in (0..).map(super::TensorId).zip(self.tensors()) {
+        for (id, &TensorSpec { dims: [b, h, q, k], dtype, grad, alibi }) in
+            (0..).map(super::TensorId).zip(self.tensors())
+        {
             if self.contains(Node::Tensor(id)) {
                 let grad = match grad {
                     Grad::None => "",
                     Grad::Needed => " grad",
                 };
-                write!(f, "tensor @{}: {dtype}[{b}, {h}, {q}, {k}]{grad}{separator}", self.tensor_name(id))?;
+                write!(f, "tensor @{}: {dtype}[{b}, {h}, {q}, {k}]{grad}", self.tensor_name(id))?;
+                if let Some(slopes) = alibi {
+                    write!(f, " {slopes}")?;
+                }
+                f.write_str(separator)?;
             }
         }
         let mut lets = 0;

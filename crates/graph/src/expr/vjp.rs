@@ -58,7 +58,7 @@ pub fn vjp(expr: &ScoreExpr) -> Result<Vjp, Vec<DeriveError>> {
     let d_score = nonzero(Wrt::Score, "the score".to_owned());
     let mut d_tensors = Vec::new();
     for (&spec, id) in expr.tensors().iter().zip(0..) {
-        let TensorSpec { dims, dtype: _, grad } = spec;
+        let TensorSpec { dims, dtype: _, grad, alibi: _ } = spec;
         let tensor = TensorId(id);
         match grad {
             Grad::None => {}

@@ -176,6 +176,16 @@ fn mpt(r: &mut Reader<'_>, dtype: DType) -> Vec<LayerKind> {
     let d = r.head_dim("d_model", heads);
     let alibi = r.flag("attn_config.alibi");
     let bias_max = r.float("attn_config.alibi_bias_max").unwrap_or(8.0);
+    if r.flag("attn_config.prefix_lm") {
+        r.reasons.push(Reason::new(
+            Layer::Description,
+            "config.prefix-lm",
+            "attn_config.prefix_lm",
+            "true: tokens of a prefix see each other",
+            "causal attention; how long the prefix of each sequence is, a config does not say",
+            "describe the attentions yourself, with the predicate library::prefix_lm and the lengths of the prefixes as a tensor",
+        ));
+    }
     let scale = r.float("attn_config.softmax_scale").unwrap_or(1.0 / (d as f32).sqrt());
     vec![LayerKind {
         label: if alibi { "full, alibi".into() } else { "full".into() },

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::expr::library;
+use crate::expr::{AlibiSlopes, library};
 use crate::serving::{PageLayout, ServeLayer};
 use crate::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Tensor};
 
@@ -224,8 +224,14 @@ impl LayerKind {
         if self.softcap.is_some() {
             score = library::softcap(score, crate::expr::slot("softcap"));
         }
-        if self.alibi_bias_max.is_some() {
-            score = library::alibi(score, self.heads.unsigned_abs());
+        if let Some(bias_max) = self.alibi_bias_max {
+            let heads = self.heads.unsigned_abs();
+            let slopes = AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)).with_bias_max(bias_max);
+            let slopes = slopes.map_err(|bad| {
+                let needed = "a finite number above 0";
+                Reason::new(Layer::Description, "model.score", "alibi_bias_max", bad.given.to_string(), needed, "")
+            })?;
+            score = library::alibi_of(score, heads, slopes);
         }
         if self.softcap.is_none() && self.alibi_bias_max.is_none() {
             return Ok(None);

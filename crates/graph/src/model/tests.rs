@@ -1,11 +1,15 @@
 //! The eight published configs, and configs that are wrong.
 
 use super::*;
+use crate::{CudnnVersion, LibrarySet, Policy, Profile, lower, validate};
+
+fn published(name: &str) -> String {
+    let path = format!("{}/../../models/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).expect("models are checked in")
+}
 
 fn model(name: &str) -> Model {
-    let path = format!("{}/../../models/{name}.json", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(path).expect("models are checked in");
-    Model::from_config(&text).expect("a published config reads")
+    Model::from_config(&published(name)).expect("a published config reads")
 }
 
 #[test]
@@ -73,6 +77,38 @@ fn mpt_biases_by_distance() {
     assert!(m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has").score.is_some());
 }
 
+/// mpt-7b-storywriter: `alibi_bias_max` is 16, and the slope of its first head 0.7071.
+#[test]
+fn b5_mpts_alibi_bias_max_is_in_the_slopes_and_under_the_key() {
+    let read = |max: f32| {
+        let text = published("mpt-7b").replace("\"alibi_bias_max\": 8", &format!("\"alibi_bias_max\": {max}"));
+        let layer = Model::from_config(&text).expect("reads").layers.remove(0);
+        let slopes = |a: &Attention| {
+            let spec = a.score.as_ref().map(|e| e.tensors()[0]).expect("a tensor of slopes");
+            spec.alibi.expect("it says which").values(32)
+        };
+        let a = layer.attention(Phase::Prefill, 1, 512).expect("a phase it has");
+        let served = layer.serving(8, 16, PageLayout::Nhd).expect("it decodes").score;
+        assert_eq!(served, a.score);
+        (slopes(&a)[0], validate(a).expect("sound"))
+    };
+    let (usual, steep) = (read(8.0), read(16.0));
+    assert_eq!([usual.0, steep.0], [0.840_896_4, std::f32::consts::FRAC_1_SQRT_2]);
+    assert_ne!(usual.1.key(), steep.1.key(), "two slopes are two attentions");
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    let graphs = [usual.1, steep.1].map(|a| lower(&a, &target, &Policy::default()).expect("lowers"));
+    assert_eq!(graphs[0], graphs[1], "and share a plan");
+}
+
+#[test]
+fn b5_mpts_prefix_lm_is_refused_by_name_and_not_planned_as_causal() {
+    let with =
+        |on: bool| published("mpt-7b").replace("\"alibi\": true", &format!("\"alibi\": true, \"prefix_lm\": {on}"));
+    let refusal = Model::from_config(&with(true)).expect_err("prefixes are not described");
+    assert!(refusal.has("config.prefix-lm") && refusal.to_string().contains("prefix_lm"), "{refusal}");
+    assert_eq!(Model::from_config(&with(false)), Model::from_config(&published("mpt-7b")));
+}
+
 #[test]
 fn deepseek_unfolds_prompts_and_decodes_over_the_latent_cache() {
     let m = model("deepseek-v3");
@@ -98,7 +134,7 @@ fn every_attention_of_every_model_is_valid() {
         for kind in model(name).layers {
             for phase in Phase::ALL {
                 if let Ok(a) = kind.attention(phase, 4, 2048) {
-                    crate::validate(a).unwrap_or_else(|r| panic!("{name} {phase}: {r}"));
+                    validate(a).unwrap_or_else(|r| panic!("{name} {phase}: {r}"));
                 }
             }
         }

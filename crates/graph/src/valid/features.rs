@@ -96,6 +96,15 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
                 "tensors broadcast over (batch, query heads, queries, keys) by extents of 1",
             );
         }
+        if let Some(slopes) = tensor.alibi.filter(|_| tensor.dims[1] != scores[1]) {
+            problems.add(
+                "score.slopes",
+                format!("{field}: tensor {}", e.tensor_name(TensorId(i as u32))),
+                format!("slopes ({slopes}) for {} of {} heads", tensor.dims[1], scores[1]),
+                "a slope of ALiBi for each query head",
+                "give the tensor as many heads as Q; `alibi N from I` says which of a model's N heads they are",
+            );
+        }
     }
 }
 

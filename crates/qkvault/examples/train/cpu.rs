@@ -2,7 +2,7 @@
 
 use qkvault::exec::Training;
 use qkvault::graph::{DType, Role};
-use qkvault::reference::{Buffer, Inputs, backward, forward};
+use qkvault::reference::{Buffer, Inputs, alibi_slopes, backward, forward};
 
 use crate::Failure;
 use crate::model::{Config, Machine, Matrix};
@@ -56,8 +56,8 @@ impl Machine for Cpu {
         if layer == 0 {
             inputs.set_f32(Role::Slot(0), self.cap);
         } else {
-            let slopes = qkvault::graph::expr::library::alibi_slopes(attention.q.heads() as usize);
-            inputs.insert(Role::ScoreTensor(0), Buffer::of(DType::F32, slopes.into_iter().map(f64::from)));
+            let slopes = alibi_slopes(attention, Role::ScoreTensor(0)).ok_or("the second layer has slopes")?;
+            inputs.insert(Role::ScoreTensor(0), slopes);
         }
         let outputs = forward(attention, &inputs)?;
         for role in [Role::O, Role::Stats] {

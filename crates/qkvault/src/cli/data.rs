@@ -1,9 +1,9 @@
 //! Data for attentions too large for the oracle's own generator: noise that repeats, and what masks and expressions need to mean something.
 
-use qkvault_graph::expr::{ScoreExpr, library};
+use qkvault_graph::expr::ScoreExpr;
 use qkvault_graph::random::Rng;
 use qkvault_graph::{CuSeqlens, DType, Operand, Role, Storage, Valid, operands, ragged_offsets};
-use qkvault_reference::{Buffer, Inputs};
+use qkvault_reference::{Buffer, Inputs, alibi_slopes};
 
 /// Elements after which noise repeats: a prime, so that rows and heads are not alike.
 const PERIOD: usize = 1_000_003;
@@ -96,12 +96,12 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
         let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();
         Buffer::of(DType::I32, (0..len).map(one).collect::<Vec<_>>())
     };
+    if let Some(slopes) = alibi_slopes(a, role) {
+        return Ok(slopes);
+    }
     Ok(match role {
         Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
         Role::Slot(n) => Buffer::of(dtype, [slot(a, n, dtype, recipe, &mut rng)?]),
-        Role::ScoreTensor(n) if is_slopes(a, n) => {
-            Buffer::of(dtype, library::alibi_slopes(len).into_iter().map(f64::from))
-        }
         Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, &recipe.documents),
         Role::SeqLenQ => lengths(a.seq().0),
         Role::SeqLenKv => lengths(a.seq().1),
@@ -137,10 +137,6 @@ fn slot(a: &Valid, n: u16, dtype: DType, recipe: &Recipe, rng: &mut Rng) -> Resu
         .ok_or_else(|| format!("the slot '{name}' has no value; add a line `slot: {name} 50`"))
 }
 
-fn is_slopes(a: &Valid, n: u16) -> bool {
-    expressions(a).flat_map(|e| e.tensor_names()).nth(n.into()).is_some_and(|name| name == library::ALIBI_SLOPES)
-}
-
 /// Which document each position is of; a tensor that is not read by position says how long a prefix is: as many as there are documents.
 fn documents(operand: &Operand, documents: &Split) -> Buffer {
     let [_, _, q, k] = operand.tensor.dims;
@@ -174,7 +170,7 @@ mod tests {
     #[test]
     fn everything_a_backward_reads_but_what_its_forward_leaves_is_there() {
         let a = attention(
-            "score: slot $cap: float; tensor @alibi_slopes: f32[1, 2, 1, 1]; tanh(score / $cap) * $cap + @alibi_slopes * float(key - query)\nlengths: per-sequence",
+            "score: slot $cap: float; tensor @alibi_slopes: f32[1, 2, 1, 1] alibi 2; tanh(score / $cap) * $cap + @alibi_slopes * float(key - query)\nlengths: per-sequence",
         );
         let inputs = inputs(&a, &recipe()).expect("every slot has a value");
         let wanted: Vec<Role> = operands(&a).iter().filter(|o| !o.output).map(|o| o.role).collect();

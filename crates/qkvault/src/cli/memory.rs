@@ -20,7 +20,7 @@ pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
 pub(super) struct Memory(BTreeMap<Role, (DType, CudaSlice<u8>)>);
 
 impl Memory {
-    /// Inputs as they are, outputs poisoned. Buffers that the launcher provides are not among them.
+    /// Inputs as they are, outputs poisoned. Buffers that the launcher provides are not among them, nor what the plan has itself.
     pub(super) fn upload(
         stream: &Arc<CudaStream>,
         attention: &Attention,
@@ -28,7 +28,9 @@ impl Memory {
         inputs: &Inputs,
     ) -> Result<Memory, Failure> {
         let mut memory = BTreeMap::new();
-        for binding in plan.facts().bindings.iter().filter(|b| !b.slot && !b.role.is_internal()) {
+        for binding in
+            plan.facts().bindings.iter().filter(|b| !b.slot && !b.role.is_internal() && !plan.provides(b.role))
+        {
             let role = binding.role;
             let slice = if binding.output {
                 let len = buffer_len(attention, role).ok_or_else(|| failed(format!("{role} has no size")))?;

@@ -53,7 +53,8 @@ pub enum Unused {
 }
 
 impl Inputs {
-    /// Everything that an attention reads, at random: normal numbers, varied lengths, shuffled pages, the usual softmax scale.
+    /// Everything that an attention reads, at random: normal numbers, varied lengths, shuffled pages; the usual softmax scale, and the
+    /// slopes of ALiBi where the attention says which.
     ///
     /// For a backward, O and Stats are those of its forward, computed here; only where dropout is drawn by Philox are they
     /// left to the caller, since the mask is not known: bind it, then call [`Inputs::add_forward`].
@@ -141,6 +142,9 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
     let (len, dtype) = (crate::inputs::elements(operand)?, operand.tensor.dtype);
     let lens = |list: &[usize]| Buffer::of(DType::I32, list.iter().map(|&n| n as f64));
     let one = |x: f64| Buffer::of(dtype, [x]);
+    if let Some(slopes) = crate::alibi_slopes(a, operand.role) {
+        return Ok(Some(slopes));
+    }
     Ok(Some(match operand.role {
         Role::Q | Role::K | Role::V | Role::DO | Role::Sink => normal(dtype, len, rng),
         Role::ScoreTensor(_) if dtype.is_float() => normal(dtype, len, rng),

@@ -20,4 +20,4 @@ mod scores;
 pub use masks::{
     bottom_right_causal, bottom_right_window, causal, dilated_window, document_mask, padding, prefix_lm, sliding_window,
 };
-pub use scores::{ALIBI_SLOPES, alibi, alibi_slopes, alibi_with, bias, relative_bias, soft_window, softcap};
+pub use scores::{ALIBI_SLOPES, alibi, alibi_of, alibi_with, bias, relative_bias, soft_window, softcap};

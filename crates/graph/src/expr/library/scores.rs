@@ -1,10 +1,11 @@
 //! Score modifications: what is done to a score before it is masked.
 
+use super::super::alibi::AlibiSlopes;
 use super::super::handle::{Expr, key, query, tensor};
 use super::super::operand::{Grad, TensorSpec};
 use crate::DType;
 
-/// Name of the tensor of slopes that [`alibi`] reads.
+/// Name of the tensor of slopes that [`alibi`] reads. It is for display: what a tensor holds is said by [`TensorSpec::alibi`].
 pub const ALIBI_SLOPES: &str = "alibi_slopes";
 
 /// `tanh(score / cap) * cap`: scores are held between `-cap` and `cap`. The cap is best a slot, so that its value is no part of a key.
@@ -16,32 +17,33 @@ pub fn softcap(score: impl Into<Expr>, cap: impl Into<Expr>) -> Expr {
 
 /// ALiBi: `score + slope * (key - query)` with one slope per head, the device tensor `alibi_slopes` of f32 with dims (1, heads, 1, 1).
 ///
-/// The usual slopes are [`alibi_slopes`]. Meant for causal attention, where the distance is never positive.
+/// The slopes are the usual ones of a model with so many heads ([`AlibiSlopes::of`]); for a model with another maximum, or whose heads are
+/// shared among GPUs, see [`alibi_of`]. Meant for causal attention, where the distance is never positive.
 #[must_use]
 pub fn alibi(score: impl Into<Expr>, heads: u64) -> Expr {
-    alibi_with(score, tensor(ALIBI_SLOPES, TensorSpec::new(DType::F32, [1, heads, 1, 1])))
+    alibi_of(score, heads, AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)))
+}
+
+/// As [`alibi`], with the slopes of a model: `heads` are those of this attention.
+///
+/// ```
+/// use qkvault_graph::expr::{AlibiSlopes, library, score};
+///
+/// // The second of two GPUs that share 32 heads, of a model whose `alibi_bias_max` is 16.
+/// let slopes = AlibiSlopes::of(32).from_head(16).with_bias_max(16.0)?;
+/// let modified = library::alibi_of(score(), 16, slopes).build_score()?;
+/// assert!(modified.to_string().contains("f32[1, 16, 1, 1] alibi 32 from 16 max 16.0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn alibi_of(score: impl Into<Expr>, heads: u64, slopes: AlibiSlopes) -> Expr {
+    alibi_with(score, tensor(ALIBI_SLOPES, TensorSpec::of_slopes(heads, slopes)))
 }
 
 /// As [`alibi`], with slopes of another form: a tensor of one's own (with a gradient, say), a slot, a constant.
 #[must_use]
 pub fn alibi_with(score: impl Into<Expr>, slopes: impl Into<Expr>) -> Expr {
     score.into() + slopes.into() * (key() - query())
-}
-
-/// The slopes of ALiBi for so many heads.
-///
-/// With n the largest power of two not above `heads`, the first n slopes are `2^(-8 i / n)` for i from 1, and the others are every other
-/// slope of 2n heads: `2^(-4 (2 j + 1) / n)` for j from 0 (facts of the cuDNN frontend, `cudnn_frontend_utils.h`).
-#[must_use]
-pub fn alibi_slopes(heads: usize) -> Vec<f32> {
-    if heads == 0 {
-        return Vec::new();
-    }
-    let n = 1_usize << heads.ilog2();
-    let slope = |exponent: f64| (-exponent / n as f64).exp2() as f32;
-    let first = (1..=n).map(|i| slope(8.0 * i as f64));
-    let others = (0..heads - n).map(|j| slope(4.0 * (2 * j + 1) as f64));
-    first.chain(others).collect()
 }
 
 /// `score + bias` with a device tensor of any dims that broadcast over (batch, head, query, key).
@@ -63,7 +65,7 @@ pub fn relative_bias(
     [heads, queries, keys]: [u64; 3],
     grad: Grad,
 ) -> Expr {
-    bias(score, name, TensorSpec { dims: [1, heads, queries, keys], dtype, grad })
+    bias(score, name, TensorSpec { grad, ..TensorSpec::new(dtype, [1, heads, queries, keys]) })
 }
 
 /// A window with a soft border: `score - slope * max(|query - key| - width, 0)`. Keys within `width` are untouched, those beyond it fade.

@@ -7,10 +7,9 @@ use cudarc::driver::CudaStream;
 use qkvault_cache::{Mode, Source, Vault, VaultOptions};
 use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadError, LoadedPlan, PrepareError, Session, SessionOptions};
-use qkvault_graph::expr::library;
-use qkvault_graph::{DType, Policy, Role, Valid};
+use qkvault_graph::{Policy, Role, Valid};
 use qkvault_probe::{BuildPolicy, Compiler, Plan, PlanError, Planner};
-use qkvault_reference::{Buffer, Inputs, Tolerance, View, compare_rows, forward_rows};
+use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
 
@@ -98,7 +97,6 @@ impl Run<'_> {
         let plan = &prepared.plan;
         let mut inputs = Inputs::random(self.attention, self.args.seed).map_err(failed)?;
         inputs.set_f32(Role::Scale, self.job.uses[0].scale);
-        self.slopes(&mut inputs);
         let mut memory = Memory::upload(self.stream, self.attention, plan, &inputs)?;
         // The data is not what is timed: a service has its own on the device already.
         self.stream.synchronize().map_err(failed)?;
@@ -116,16 +114,6 @@ impl Run<'_> {
         row.facts["first_launch_ms"] = first_launch_ms.into();
         row.facts["built"] = (prepared.answer.source == Source::Built).into();
         Ok(row)
-    }
-
-    /// ALiBi's slopes are the usual ones, not random: a model's attention is run as the model would.
-    fn slopes(&self, inputs: &mut Inputs) {
-        let Some(score) = &self.attention.score else { return };
-        if let Some(tensor) = score.tensor_named(library::ALIBI_SLOPES) {
-            let slopes = library::alibi_slopes(self.attention.q.heads() as usize);
-            let buffer = Buffer::of(DType::F32, slopes.into_iter().map(f64::from));
-            inputs.insert(Role::ScoreTensor(tensor.0 as u16), buffer);
-        }
     }
 
     /// Rows of every output against float64, and whether all of it was written.
