@@ -50,6 +50,31 @@ impl Workspace {
         Ok(Arc::new(Workspace { memory: Mutex::new(memory), address, bytes }))
     }
 
+    /// Scratch memory that holds numbers which are none: every byte is 0xFF, a NaN in all floating-point types. For tests: a kernel
+    /// that reads scratch memory before it has written it then shows NaN, where fresh memory often holds zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkspaceError`].
+    pub fn poisoned(stream: &Arc<CudaStream>, bytes: u64) -> Result<Arc<Workspace>, WorkspaceError> {
+        let workspace = Workspace::allocate(stream, bytes)?;
+        let mut memory = workspace.lock();
+        let length = memory.len();
+        let filled = {
+            let (address, _ordered) = memory.device_ptr_mut(stream);
+            // SAFETY: the slice is locked and `length` bytes long; the guard orders the write before every later use.
+            unsafe { cudarc::driver::result::memset_d8_async(address, 0xff, length, stream.cu_stream()) }
+        };
+        let refused = |error: DriverError| WorkspaceError {
+            bytes,
+            ordinal: stream.context().ordinal(),
+            detail: error.to_string(),
+        };
+        filled.map_err(refused)?;
+        drop(memory);
+        Ok(workspace)
+    }
+
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {

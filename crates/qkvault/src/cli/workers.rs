@@ -2,17 +2,18 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 /// A process that answers each line with a line. It ends with its value.
 pub(super) struct Worker {
     child: Child,
-    questions: ChildStdin,
+    /// `None` once it is to end.
+    questions: Option<ChildStdin>,
     answers: Receiver<String>,
 }
 
@@ -49,13 +50,15 @@ impl Worker {
             // It ends with the process, or when nobody listens any more.
             BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        Ok(Worker { child, questions, answers })
+        Ok(Worker { child, questions: Some(questions), answers })
     }
 
     /// The line that answers a line.
     pub(super) fn ask(&mut self, question: &str, limit: Duration) -> Result<String, Silence> {
         // Where it cannot be written the process is gone, which reading finds too.
-        let _ = writeln!(self.questions, "{question}").and_then(|()| self.questions.flush());
+        if let Some(questions) = &mut self.questions {
+            let _ = writeln!(questions, "{question}").and_then(|()| questions.flush());
+        }
         self.answers.recv_timeout(limit).map_err(|error| match error {
             RecvTimeoutError::Timeout => Silence::Slow(limit),
             RecvTimeoutError::Disconnected => Silence::Ended(match self.child.wait() {
@@ -63,6 +66,22 @@ impl Worker {
                 Err(error) => error.to_string(),
             }),
         })
+    }
+}
+
+impl Worker {
+    /// Ends its input and waits for it to end by itself: a program around it may have more to do then.
+    pub(super) fn finish(mut self, limit: Duration) -> Result<ExitStatus, Silence> {
+        self.questions = None;
+        let begun = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) if begun.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) => return Err(Silence::Slow(limit)),
+                Err(error) => return Err(Silence::Ended(error.to_string())),
+            }
+        }
     }
 }
 
@@ -216,6 +235,16 @@ mod tests {
         assert_eq!(killed.ask("2", SOON), Ok("right".to_owned()));
         let silence = killed.ask("1", SOON).expect_err("it says nothing");
         assert!(silence.to_string().contains("signal: 9"), "{silence}");
+    }
+
+    #[test]
+    fn a_worker_ends_with_its_input_and_one_that_does_not_is_given_up() {
+        let mut worker = scripted("").expect("every machine has a shell");
+        assert_eq!(worker.ask("2", SOON), Ok("right".to_owned()));
+        assert!(worker.finish(SOON).expect("its input ends").success());
+        let deaf = Worker::start(Command::new("sleep").arg("60")).expect("every machine has it");
+        let limit = Duration::from_millis(200);
+        assert_eq!(deaf.finish(limit), Err(Silence::Slow(limit)));
     }
 
     #[test]

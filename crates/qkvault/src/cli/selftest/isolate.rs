@@ -31,7 +31,7 @@ struct Answer {
 }
 
 /// What is asked first of a worker that shall say where it runs.
-const PLACE: &str = "place";
+pub(super) const PLACE: &str = "place";
 
 /// What a worker does: judges the cases whose numbers it is given, until its input ends.
 pub(super) fn serve(stand: &Stand<'_>, attentions: &Attentions<'_>) -> anyhow::Result<Outcome> {
@@ -72,6 +72,11 @@ pub(super) fn run(globals: &Globals, args: &Args, numbers: Range<u64>, each: u64
     tally.isolated = Some(json!({ "workers": isolation.workers, "each": isolation.each }));
     isolation.ask(numbers, start, is_bad, |told| take(&mut tally, told))?;
     Ok(tally.finish(globals))
+}
+
+/// How a case ended, from the line that a worker answered.
+pub(super) fn status_of(line: &str) -> &'static str {
+    serde_json::from_str::<Answer>(line).map_or("failed", |answer| status(&answer.status))
 }
 
 fn is_bad(line: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_exec::{Session, cudarc};
+use qkvault_exec::{Session, Workspace, cudarc};
 use qkvault_graph::{Attention, DropoutSource, Pass, Policy, Refusal, Role, Valid, validate};
 use qkvault_probe::{Answer, BuildPolicy, PlanError, Planner};
 use qkvault_reference::{Buffer, Inputs, Output, Outputs, Tolerance, backward, backward_of_o, compare, forward};
@@ -158,7 +158,10 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<
     let plan = session.load(plan).map_err(failed)?;
     let once = || -> Result<Vec<(Role, Buffer)>, Failure> {
         let mut memory = Memory::upload(stream, attention, &plan, inputs)?;
-        memory.bind(&plan, inputs, stream)?.launch(stream).map_err(failed)?;
+        // A kernel that takes scratch memory for zeros shows it.
+        let bytes = plan.workspace();
+        let scratch = (bytes > 0).then(|| Workspace::poisoned(stream, bytes)).transpose().map_err(failed)?;
+        memory.bind_over(&plan, inputs, stream, scratch.as_ref())?.launch(stream).map_err(failed)?;
         stream.synchronize().map_err(failed)?;
         let roles = expected.iter().map(Output::role);
         roles.filter_map(|role| memory.download(stream, role).map(|b| b.map(|b| (role, b))).transpose()).collect()

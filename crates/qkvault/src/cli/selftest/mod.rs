@@ -3,10 +3,13 @@
 mod batch;
 mod cases;
 mod expressions;
+mod faults;
 mod isolate;
 mod judge;
 mod large;
 mod philox;
+mod sanitize;
+mod sanitized;
 mod serving;
 mod stand;
 mod tally;
@@ -79,12 +82,22 @@ pub struct Args {
     /// launch of its process fails, is asked again by itself, and the others are judged
     #[arg(long, value_name = "CASES", conflicts_with = "large")]
     isolate: Option<u64>,
-    /// With `--isolate`: processes at the same time (default: one for each core)
-    #[arg(long, requires = "isolate")]
+    /// With `--isolate` and `--sanitize`: processes at the same time (default: one for each core)
+    #[arg(long)]
     workers: Option<usize>,
-    /// With `--isolate`: longest time for one case, in seconds
-    #[arg(long, value_name = "SECONDS", requires = "isolate", default_value_t = 300)]
+    /// With `--isolate` and `--sanitize`: longest time for one case, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     case_limit: u64,
+    /// Run each case under compute-sanitizer in a process of its own (needs `--vault`): memcheck each, initcheck and racecheck a sample;
+    /// every fourth case is a serving batch
+    #[arg(long, conflicts_with_all = ["large", "isolate", "dry"])]
+    sanitize: bool,
+    /// With `--sanitize`: the program
+    #[arg(long, value_name = "FILE", default_value = "compute-sanitizer")]
+    sanitizer: PathBuf,
+    /// With `--sanitize`: every N-th case is put to initcheck and racecheck too; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    sample: u64,
     /// Compare the verdicts of the rules, of the library without a GPU, and of the card; every fourth case is a serving batch
     #[arg(long, conflicts_with_all = ["large", "serving"])]
     verdicts: bool,
@@ -96,7 +109,8 @@ pub struct Args {
 impl Args {
     /// Whether a case is a batch of serving.
     const fn serves(&self, number: u64) -> bool {
-        self.serving || (self.verdicts && self.file.is_none() && number % 4 == 3)
+        let mixed = self.verdicts || self.sanitize;
+        self.serving || (mixed && self.file.is_none() && number % 4 == 3)
     }
 }
 
@@ -138,6 +152,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     if args.worker {
         return isolate::serve(&Stand::open(globals, args)?, &attentions);
+    }
+    if args.sanitize {
+        return sanitize::run(globals, args, &attentions);
     }
     if let Some(each) = args.isolate {
         return isolate::run(globals, args, attentions.numbers(), each);
