@@ -77,7 +77,7 @@ pub enum BindError {
         given: DType,
     },
     /// The memory is too small.
-    #[error("{role} has {given} bytes, and the plan reaches over {needed}; bind the whole tensor")]
+    #[error("{role} has {given} bytes, and the plan reaches over {needed}; {}", larger(*role, *needed, *given))]
     TooSmall {
         /// The role.
         role: Role,
@@ -213,6 +213,16 @@ impl fmt::Display for BindErrors {
             write!(f, "{}{error}", if i == 0 { "" } else { "; " })?;
         }
         Ok(())
+    }
+}
+
+/// How a buffer that is too small becomes large enough.
+fn larger(role: Role, needed: u64, given: u64) -> &'static str {
+    match role {
+        Role::ScoreTensor(_) | Role::DropoutMask if needed.saturating_sub(given) < 4 => {
+            "kernels read 16-bit elements of it two at a time: give its buffer an even number of elements"
+        }
+        _ => "bind the whole tensor",
     }
 }
 

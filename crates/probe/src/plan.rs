@@ -68,7 +68,8 @@ pub struct Binding {
     pub slot: bool,
     /// Whether a launch writes it.
     pub output: bool,
-    /// Bytes from its first to one past its last element.
+    /// Bytes that its buffer must have: from its first to one past its last element, rounded up to 4 for a 16-bit tensor that is
+    /// read beside the scores (a bias, a dropout mask), because kernels read those two elements at a time.
     pub bytes: u64,
     /// Alignment in bytes that its address must have.
     pub alignment: u32,
@@ -109,6 +110,17 @@ pub enum BadPlan {
     },
 }
 
+/// Bytes of an input that kernels read at once, where that reaches beyond its last element.
+///
+/// Source: compute-sanitizer on an H200 under cuDNN 9.19 (`bench/odd-tensors.txt`, docs/results/sanitize.md): 10 of 169 forwards read
+/// 2 bytes beyond a 16-bit tensor whose elements, all together, are odd in number; 32-bit tensors and backwards showed none.
+const fn read_at_once(role: Role, dtype: DType) -> u64 {
+    match role {
+        Role::ScoreTensor(_) | Role::DropoutMask if dtype.size() == 2 => 4,
+        _ => 1,
+    }
+}
+
 /// The operands of an op graph, in order of unique id.
 ///
 /// How far a packed operand reaches is decided at launch by its offsets, and how far a pool of pages by its tables: both count as the
@@ -127,8 +139,9 @@ pub(crate) fn bindings(graph: &OpGraph, attention: Option<&Attention>) -> Vec<Bi
             let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
             let stored = attention.and_then(|a| a.stored(role)).filter(|stored| stored.storage != Storage::Dense);
             let room = stored.filter(|stored| t.offsets.is_some() || is_pool(stored)).and_then(|stored| stored.span());
-            let bytes = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
             let output = role.is_output(backward);
+            let elements = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
+            let bytes = if output { elements } else { elements.next_multiple_of(read_at_once(role, t.dtype)) };
             // A number on the host is read where it lies; operands must lie as they were declared.
             let alignment = if slot { t.dtype.size() } else { ALIGNMENT } as u32;
             Some((role.uid(), Binding { role, dtype: t.dtype, slot, output, bytes, alignment }))
@@ -222,4 +235,29 @@ pub(crate) fn refusal_entry(refusal: &Refusal, what: &str, target: &Target) -> E
 /// The refusal of a vault entry.
 pub(crate) fn refusal_of(entry: &Entry) -> Result<Refusal, codec::DecodeError> {
     codec::decode(&entry.payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{Policy, Profile, lower, text, validate};
+
+    /// Bytes that a plan demands for the bias of a forward over 63 keys.
+    fn demanded(tensor: &str) -> u64 {
+        let written = format!(
+            "pass: forward\nq: f16 [1,1,64,64] bshd\nk: f16 [1,1,63,64] bshd\nscore: tensor @t1: {tensor}; score + @t1"
+        );
+        let attention = validate(text::parse(&written).expect("reads")).expect("is valid");
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let graph = lower(&attention, &target, &Policy::default()).expect("lowers");
+        let list = bindings(&graph, Some(&attention));
+        list.iter().find(|b| b.role == Role::ScoreTensor(0)).expect("it has a bias").bytes
+    }
+
+    #[test]
+    fn an_odd_16_bit_bias_is_read_two_bytes_beyond_its_last_element() {
+        assert_eq!([demanded("f16[1,1,1,63]"), demanded("bf16[1,1,1,63]")], [128, 128]);
+        // An even number of elements, and 32-bit ones, end where they end.
+        assert_eq!([demanded("f16[1,1,64,63]"), demanded("f32[1,1,1,63]")], [2 * 64 * 63, 252]);
+    }
 }

@@ -36,7 +36,16 @@ impl Memory {
                 let len = buffer_len(attention, role).ok_or_else(|| failed(format!("{role} has no size")))?;
                 stream.clone_htod(Buffer::poisoned(binding.dtype, len).bytes())
             } else {
-                stream.clone_htod(inputs.buffer(role).map_err(failed)?.bytes())
+                let bytes = inputs.buffer(role).map_err(failed)?.bytes();
+                // Exactly what the plan demands, so that compute-sanitizer sees every byte that is read beyond.
+                let room = usize::try_from(binding.bytes).map_err(failed)?;
+                if bytes.len() < room {
+                    let mut padded = bytes.to_vec();
+                    padded.resize(room, 0xff);
+                    stream.clone_htod(&padded)
+                } else {
+                    stream.clone_htod(bytes)
+                }
             };
             memory.insert(role, (binding.dtype, slice.map_err(failed)?));
         }
