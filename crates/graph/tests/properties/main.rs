@@ -1,6 +1,7 @@
 //! What must hold for every attention, tried on random ones: validation, canonical form, keys, lowering, reading.
 
 mod keys;
+mod layouts;
 mod lowering;
 mod mutation;
 mod offsets;

@@ -1,4 +1,4 @@
-//! An op graph against the oracle: lowered for several versions and in every form, interpreted, compared row by row.
+//! An op graph against the oracle: lowered for several versions and in every form, interpreted, compared address by address.
 
 use proptest::prelude::*;
 use qkvault_graph::{
@@ -6,10 +6,11 @@ use qkvault_graph::{
     RuleSet, Target, Valid, lower,
 };
 use qkvault_reference::{
-    Buffer, Choice, Defined, Inputs, Outputs, Precision, backward, forward, forward_rows, interpret,
+    Buffer, Choice, Defined, Inputs, Output, Outputs, Precision, ReferenceError, View, backward, forward, forward_rows,
+    interpret,
 };
 
-use super::{lens, near, valid, with_dropout_mask};
+use super::{lens, memory, near, valid, with_dropout_mask};
 
 pub(crate) fn targets() -> Vec<(Target, Policy)> {
     targets_of(&[19, 27])
@@ -33,9 +34,16 @@ pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, Policy)> {
     all
 }
 
-/// Compares every defined row. Rows that see nothing are passed over where the softmax is written out: their scores are all
-/// minus infinity, whose difference from their maximum is NaN by the meaning of the operations.
-fn same(a: &Valid, graph: &OpGraph, inputs: &Inputs, exact: &Outputs, form: Form) -> Result<(), TestCaseError> {
+/// Compares by memory: each result is put where the op graph declares it to lie, and what lies at each address is compared with what the
+/// oracle has there; nothing else may be written. Rows that see nothing are passed over where the softmax is written out: their scores
+/// are all minus infinity, whose difference from their maximum is NaN by the meaning of the operations.
+pub(crate) fn same(
+    a: &Valid,
+    graph: &OpGraph,
+    inputs: &Inputs,
+    exact: &Outputs,
+    form: Form,
+) -> Result<(), TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(format!("{e}\n{graph}"));
     // In f32 are: the factor of what dropout keeps, the forward's results that a backward reads, constants of derivatives.
     let slack = if a.dropout.is_some() || a.is_backward() { 1e-5 } else { 0.0 };
@@ -47,34 +55,51 @@ fn same(a: &Valid, graph: &OpGraph, inputs: &Inputs, exact: &Outputs, form: Form
             continue;
         }
         let grid = results.get(&role).ok_or_else(|| failed(&format!("{role} is not written")))?;
-        let [batch, heads, seq, hidden] = out.operand().tensor.dims.map(|n| n as usize);
-        for b in 0..batch {
-            let rows = match role {
-                Role::O | Role::Stats | Role::Max | Role::SumExp | Role::DQ => lens(a, inputs, b)[0],
-                Role::DK | Role::DV => lens(a, inputs, b)[1],
-                _ => seq,
-            };
-            for (h, s) in (0..heads).flat_map(|h| (0..rows).map(move |s| (h, s))) {
-                let row =
-                    || Ok::<_, TestCaseError>(forward_rows(a, inputs, &[(b, h, s)]).map_err(|e| failed(&e))?.remove(0));
-                let written_out = form == Form::Expanded && !a.is_backward() && !a.sink;
-                if written_out && row()?.sum_exp == 0.0 {
-                    continue;
+        let written = memory::written(a, graph, inputs, out, grid).map_err(|e| failed(&e))?;
+        let blind =
+            if form == Form::Expanded { blind_rows(a, inputs, out).map_err(|e| failed(&e))? } else { Vec::new() };
+        let mut in_blind_row = vec![false; written.len()];
+        blind.into_iter().flatten().for_each(|at| in_blind_row[at] = true);
+        for (at, (&x, (&defined, &y))) in out.values().iter().zip(out.defined().iter().zip(&written)).enumerate() {
+            let index = || out.index_of(at);
+            match (defined, y) {
+                (Defined::Undefined, _) | (Defined::Outside, None) => {}
+                // What the largest of numbers and NaN is, nobody says.
+                (Defined::Value, Some(_)) if in_blind_row[at] || role == Role::Max && x.is_nan() => {}
+                (Defined::Value, Some(y)) => prop_assert!(
+                    near(x, y) || (x - y).abs() <= slack * x.abs().max(1.0),
+                    "{role} {:?} at {at}: {y} for {x}\n{graph}",
+                    index()
+                ),
+                (Defined::Value, None) => {
+                    prop_assert!(false, "{role} {:?} at {at} is never written\n{graph}", index());
                 }
-                for d in 0..hidden {
-                    let (x, y) = (out.at(b, h, s, d), grid.at([b, h, s, d]));
-                    // What the largest of numbers and NaN is, nobody says.
-                    let unsaid = role == Role::Max && x.is_nan();
-                    prop_assert!(
-                        unsaid || near(x, y) || (x - y).abs() <= slack * x.abs().max(1.0),
-                        "{role} {:?}: {y} for {x}\n{graph}",
-                        [b, h, s, d]
-                    );
+                (Defined::Outside, Some(y)) => {
+                    prop_assert!(false, "{role} at {at}, which is no element of it, is written: {y}\n{graph}");
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Addresses of the rows of a forward's output that see nothing.
+fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::Range<usize>>, ReferenceError> {
+    let mut blind = Vec::new();
+    if a.is_backward() || a.sink {
+        return Ok(blind);
+    }
+    let view = View::new(a, out.role(), inputs)?;
+    let [batch, heads, _, hidden] = out.operand().tensor.dims.map(|n| n as usize);
+    for b in 0..batch {
+        for (h, s) in (0..heads).flat_map(|h| (0..lens(a, inputs, b)[0]).map(move |s| (h, s))) {
+            if forward_rows(a, inputs, &[(b, h, s)])?.remove(0).sum_exp == 0.0 {
+                let start = view.at(b, h, s, 0);
+                blind.push(start..start + hidden);
+            }
+        }
+    }
+    Ok(blind)
 }
 
 /// How many of the targets lower it; what is lowered must mean what the attention means.
@@ -97,16 +122,22 @@ pub(crate) fn check_on(
     if graphs.is_empty() {
         return Ok(0);
     }
-    let mut inputs = Inputs::random_with(a, seed, choice).map_err(|e| failed(&e))?;
-    with_dropout_mask(a, &mut inputs, seed);
-    let exact = if a.is_backward() { backward(a, &inputs) } else { forward(a, &inputs) }.map_err(|e| failed(&e))?;
-    if a.is_backward() && a.fp8.is_none() {
-        inputs = with_exact_forward(a, &inputs);
-    }
+    let (inputs, exact) = computed(a, seed, choice).map_err(|e| failed(&e))?;
     for (graph, form) in &graphs {
         same(a, graph, &inputs, &exact, *form)?;
     }
     Ok(graphs.len())
+}
+
+/// Random operands, and what must come out.
+pub(crate) fn computed(a: &Valid, seed: u64, choice: &Choice) -> Result<(Inputs, Outputs), ReferenceError> {
+    let mut inputs = Inputs::random_with(a, seed, choice)?;
+    with_dropout_mask(a, &mut inputs, seed);
+    let exact = if a.is_backward() { backward(a, &inputs) } else { forward(a, &inputs) }?;
+    if a.is_backward() && a.fp8.is_none() {
+        inputs = with_exact_forward(a, &inputs);
+    }
+    Ok((inputs, exact))
 }
 
 /// A lowered backward reads the forward's O, which in 16 bits is wrong in the third digit already: here it is given in f32.

@@ -3,6 +3,7 @@
 
 pub(crate) mod cases;
 pub(crate) mod lowered;
+pub(crate) mod memory;
 
 use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value};
 use qkvault_graph::{Attention, Corner, DType, DropoutSource, Role, Valid, validate};

@@ -1,0 +1,166 @@
+//! Gradients and outputs compared by memory, with layouts of their own: what an op graph writes lies where the description says, byte by
+//! byte, and a graph that lays one operand out like another is found out.
+
+mod common;
+
+use std::cell::Cell;
+
+use common::lowered::{check, computed, same, targets};
+use common::valid;
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::op::TensorKind;
+use qkvault_graph::{
+    Attention, BackwardOptions, DType, Form, Interleave, OpGraph, Order, Pass, Role, Storage, Tensor, Valid, lower,
+};
+use qkvault_reference::{Buffer, Choice, LengthChoice, Unused};
+
+fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> TestCaseResult) {
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    TestRunner::new(config).run(strategy, check).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn p7_b8_gradients_of_any_layout_are_written_where_it_says() {
+    let features = Features { sink: true, backward: true, ..Features::NONE };
+    let backwards = attention(Space::SMALL.with(features)).prop_filter("a backward", Attention::is_backward);
+    let (graphs, apart) = (Cell::new(0_usize), Cell::new(0_usize));
+    over(192, &(backwards, any::<u64>()), |(a, seed)| {
+        let Pass::Backward(g) = &a.pass else { return Ok(()) };
+        let own = [(g.d_q, a.q), (g.d_k, a.k), (g.d_v, a.v), (g.d_o, a.o)];
+        apart.set(apart.get() + usize::from(own.iter().all(|(own, other)| own.strides != other.strides)));
+        graphs.set(graphs.get() + check(&valid(a), seed, &Choice::default())?);
+        Ok(())
+    });
+    assert!(apart.get() > 60 && graphs.get() > 400, "{} attentions apart, {} graphs", apart.get(), graphs.get());
+}
+
+#[test]
+fn p7_b8_gradients_of_packed_operands_are_written_where_their_own_layouts_and_offsets_say() {
+    let features = Features { storage: true, backward: true, ..Features::NONE };
+    let packed = |a: &Attention| a.is_backward() && matches!(a.q.storage, Storage::Packed { .. });
+    let backwards = attention(Space::SMALL.with(features)).prop_filter("a packed backward", packed);
+    let graphs = Cell::new(0_usize);
+    over(192, &(backwards, any::<u64>(), any::<bool>()), |(a, seed, spread)| {
+        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread };
+        graphs.set(graphs.get() + check(&valid(a), seed, &choice)?);
+        Ok(())
+    });
+    assert!(graphs.get() > 100, "{} graphs", graphs.get());
+}
+
+/// BSHD with room behind each head, row and sequence, in steps of 16 bytes.
+fn roomy(dims: [i64; 4], [head, row, batch]: [i64; 3]) -> Tensor {
+    let [_, h, s, d] = dims;
+    let head = d + 8 * head;
+    let row = h * head + 8 * row;
+    Tensor { dims, strides: [s * row + 8 * batch, head, row, 1], dtype: DType::F16, storage: Storage::Dense }
+}
+
+/// A backward of which no two operands are laid out alike.
+fn all_apart() -> Valid {
+    let (q, kv) = ([2, 4, 5, 16], [2, 2, 7, 16]);
+    let dense = |order, dims| Tensor::dense(order, dims, DType::F16);
+    let part = |order, interleave, dims| Tensor::parts::<3>(order, interleave, dims, DType::F16)[0].tensor;
+    let forward = Attention::forward(
+        dense(Order::Sbhd, q),
+        part(Order::Bshd, Interleave::Parts, kv),
+        part(Order::Bhsd, Interleave::Heads, kv),
+        dense(Order::Bhsd, q),
+    );
+    valid(forward.with_stats().backward(BackwardOptions {
+        d_o: Some(part(Order::Sbhd, Interleave::Heads, q)),
+        d_q: Some(roomy(q, [1, 0, 3])),
+        d_k: Some(roomy(kv, [0, 2, 1])),
+        d_v: Some(roomy(kv, [2, 1, 0])),
+        ..BackwardOptions::default()
+    }))
+}
+
+/// Whether each op graph of a backward, changed, still means what the attention means.
+fn judged(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
+    let choice = Choice { unused: Unused::Poison, ..Choice::default() };
+    let (inputs, exact) = computed(a, 3, &choice).expect("computes");
+    let graphs = targets().into_iter().filter_map(|(target, policy)| {
+        let graph = lower(a, &target, &policy).ok()?;
+        Some((graph, policy.form))
+    });
+    let judge = |(mut graph, form): (OpGraph, Form)| {
+        change(&mut graph);
+        // What a wrong layout reads past its buffer is read from a longer one, so that it is wrong and not merely refused.
+        let mut longer = inputs.clone();
+        for (role, buffer) in inputs.iter().filter(|(_, buffer)| buffer.dtype().is_float()) {
+            let more = (0..buffer.len() + 4096).map(|at| if at < buffer.len() { buffer.get(at) } else { 0.25 });
+            longer.insert(role, Buffer::of(buffer.dtype(), more));
+        }
+        same(a, &graph, &longer, &exact, form).is_ok()
+    };
+    graphs.map(judge).collect()
+}
+
+fn is_found_out(a: &Valid, what: &str, change: &dyn Fn(&mut OpGraph)) {
+    let good = judged(a, change);
+    assert!(good.len() > 2 && !good.contains(&true), "{what}: {good:?}");
+}
+
+#[test]
+fn p7_b8_an_op_graph_that_lays_one_operand_out_like_another_is_found_out() {
+    use Role::{DK, DO, DQ, DV, K, O, Q, V};
+    let a = all_apart();
+    let unchanged = judged(&a, &|_| ());
+    assert!(unchanged.len() > 2 && !unchanged.contains(&false), "{unchanged:?}");
+    let strides = |role| a.stored(role).expect("it has it").strides;
+    let pairs = [
+        (DQ, Q),
+        (DQ, O),
+        (DQ, DO),
+        (DK, K),
+        (DK, DV),
+        (DV, V),
+        (DV, DK),
+        (DO, O),
+        (DO, Q),
+        (O, Q),
+        (O, DO),
+        (Q, O),
+        (K, V),
+        (V, K),
+    ];
+    for (role, other) in pairs {
+        let turned = |graph: &mut OpGraph| {
+            for t in graph.tensors.iter_mut().filter(|t| t.kind == TensorKind::Operand(role)) {
+                let [b, h, s, d] = strides(other);
+                t.strides = if matches!(role, K | V) { [b, h, d, s] } else { [b, h, s, d] };
+            }
+        };
+        is_found_out(&a, &format!("{role} with the strides of {other}"), &turned);
+    }
+    for (order, role) in Order::ALL.into_iter().flat_map(|order| [DQ, DK, DV, DO, O, Q].map(|role| (order, role))) {
+        let own = a.stored(role).expect("it has it");
+        if own.strides == order.strides(own.dims) {
+            continue;
+        }
+        let contiguous = |graph: &mut OpGraph| {
+            let own = graph.tensors.iter_mut().filter(|t| t.kind == TensorKind::Operand(role));
+            own.for_each(|t| t.strides = order.strides(t.dims));
+        };
+        is_found_out(&a, &format!("{role} as {order}"), &contiguous);
+    }
+}
+
+#[test]
+fn p7_b8_an_op_graph_that_swaps_two_axes_of_one_operand_is_found_out() {
+    let a = all_apart();
+    for role in [Role::DQ, Role::DK, Role::DV, Role::DO, Role::O, Role::Q, Role::K, Role::V, Role::Stats] {
+        for (one, other) in [(0, 1), (1, 2), (0, 2)] {
+            // K and V are declared transposed: rows are their last axis.
+            let row = |axis| if axis == 2 && matches!(role, Role::K | Role::V) { 3 } else { axis };
+            let swapped = |graph: &mut OpGraph| {
+                let own = graph.tensors.iter_mut().filter(|t| t.kind == TensorKind::Operand(role));
+                own.for_each(|t| t.strides.swap(row(one), row(other)));
+            };
+            is_found_out(&a, &format!("{role} with axes {one} and {other} swapped"), &swapped);
+        }
+    }
+}
