@@ -1,4 +1,4 @@
-//! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature, from a seed.
+//! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature and layout, from a seed.
 
 use qkvault_graph::expr::{ScoreExpr, TensorSpec, library, parse_expr, score, slot};
 use qkvault_graph::random::Rng;
@@ -6,7 +6,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Pass, Tensor,
 };
 
-use super::expressions;
+use super::{expressions, layouts};
 
 /// What each case draws its choices from.
 #[derive(Clone)]
@@ -59,7 +59,9 @@ pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, Backwar
         a.score = library::bias(score(), "bias", spec).build_score().ok();
     }
     let d_sink = a.sink && draw.chance(60);
-    (a, BackwardOptions { d_sink, deterministic: draw.chance(25), ..BackwardOptions::default() })
+    let options = BackwardOptions { d_sink, deterministic: draw.chance(25), ..BackwardOptions::default() };
+    let options = layouts::gradients(&mut draw, &a, options);
+    (a, options)
 }
 
 fn drawn(draw: &mut Draw, lengths: &[i64]) -> Attention {
@@ -101,7 +103,9 @@ fn drawn(draw: &mut Draw, lengths: &[i64]) -> Attention {
         a.outputs = qkvault_graph::Outputs { stats: true, max: false, sum_exp: false };
         let d_sink = a.sink && draw.chance(60);
         let deterministic = draw.chance(25);
-        a = a.backward(BackwardOptions { d_sink, deterministic, ..BackwardOptions::default() });
+        let options = BackwardOptions { d_sink, deterministic, ..BackwardOptions::default() };
+        let options = layouts::gradients(draw, &a, options);
+        a = a.backward(options);
     }
     a
 }
@@ -114,16 +118,17 @@ fn operands(
     [d_qk, d_v]: [i64; 2],
 ) -> Attention {
     let order = draw.one_of(&[Order::Bshd, Order::Bshd, Order::Sbhd, Order::Bhsd]);
-    let o = Tensor::dense(draw.one_of(&Order::ALL), [b, h, s_q, d_v], dtype);
+    let o = layouts::dense(draw, [b, h, s_q, d_v], dtype);
     if h == h_kv && s_q == s_kv && d_qk == d_v && draw.chance(30) {
         let interleave = draw.one_of(&[Interleave::Parts, Interleave::Heads]);
         // Each part in a buffer of its own, with the strides it would have in a shared one.
         let [q, k, v] = Tensor::parts::<3>(order, interleave, [b, h, s_q, d_qk], dtype);
         return Attention::forward(q.tensor, k.tensor, v.tensor, o);
     }
-    let q = Tensor::dense(order, [b, h, s_q, d_qk], dtype);
-    let k = Tensor::dense(order, [b, h_kv, s_kv, d_qk], dtype);
-    let v = Tensor::dense(order, [b, h_kv, s_kv, d_v], dtype);
+    // As one framework has them, or each by itself.
+    let alike = draw.chance(40);
+    let mut lie = |dims| if alike { Tensor::dense(order, dims, dtype) } else { layouts::dense(draw, dims, dtype) };
+    let (q, k, v) = (lie([b, h, s_q, d_qk]), lie([b, h_kv, s_kv, d_qk]), lie([b, h_kv, s_kv, d_v]));
     Attention::forward(q, k, v, o)
 }
 

@@ -200,7 +200,7 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<
 }
 
 /// How far one output is from what the oracle says, and what is wrong with it.
-fn look(attention: &Valid, inputs: &Inputs, output: &Output, buffer: &Buffer) -> (f64, Option<String>) {
+pub(super) fn look(attention: &Valid, inputs: &Inputs, output: &Output, buffer: &Buffer) -> (f64, Option<String>) {
     let role = output.role();
     let found = compare(output, buffer, tolerance(role, buffer.dtype()));
     // Sums that cancel, as gradients over a few keys do, leave the rounding of their terms.

@@ -7,6 +7,7 @@ mod faults;
 mod isolate;
 mod judge;
 mod large;
+mod layouts;
 mod philox;
 mod sanitize;
 mod sanitized;

@@ -8,6 +8,7 @@ use qkvault_graph::expr::{library, score, slot};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor};
 
 use super::cases::Draw;
+use super::layouts;
 
 /// Cases that share a plan.
 const STEPS: u64 = 4;
@@ -53,14 +54,13 @@ pub(in crate::cli) fn attention(seed: u64, case: u64) -> Attention {
     a.outputs.stats = draw.chance(50);
     if matches!(kind, Kind::Packed) && draw.chance(45) {
         a.outputs.stats = true;
-        // Gradients are often contiguous where what they are of is a part of a buffer.
-        let [b, h, s, d] = a.q.dims;
-        let contiguous = match a.q.storage {
-            Storage::Packed { tokens } if draw.chance(40) => Some(Tensor::thd(b, h, s, d, tokens, dtype)),
-            _ => None,
-        };
         let deterministic = draw.chance(20);
-        a = a.backward(BackwardOptions { d_q: contiguous, deterministic, ..BackwardOptions::default() });
+        let mut options = layouts::gradients(&mut draw, &a, BackwardOptions { deterministic, ..Default::default() });
+        // From token to token dQ lies as Q does, or the backward is refused unless it is deterministic: few cases are.
+        if draw.chance(75) && options.d_q.is_some_and(|t| t.strides[2] != a.q.strides[2]) {
+            options.d_q = Some(a.q);
+        }
+        a = a.backward(options);
     }
     a
 }
@@ -92,7 +92,10 @@ fn operands(
         Kind::Decode | Kind::Chunk => dense(h, s_q, d),
         Kind::Mixed | Kind::PackedQueries | Kind::Packed => Tensor::thd(b, h, s_q, d, tokens, dtype),
     };
-    let (q, o) = (rows(d_qk), rows(d_v));
+    let (q, mut o) = (rows(d_qk), rows(d_v));
+    if draw.chance(50) {
+        o = if o.storage == Storage::Dense { layouts::dense(draw, o.dims, dtype) } else { layouts::packed(draw, o) };
+    }
     match kind {
         Kind::PackedQueries => Attention::forward(q, dense(h_kv, s_kv, d_qk), dense(h_kv, s_kv, d_v), o),
         Kind::Packed => {
@@ -103,15 +106,25 @@ fn operands(
                 let part = |t: Tensor| Tensor { strides: [s * 3 * h * d_qk, d_qk, 3 * h * d_qk, 1], ..t };
                 return Attention::forward(part(q), part(packed(d_qk)), part(packed(d_v)), o).with_lengths();
             }
-            Attention::forward(q, packed(d_qk), packed(d_v), o)
+            let (q, k, v) = (q, packed(d_qk), packed(d_v));
+            if draw.chance(50) {
+                let [q, k, v] = [q, k, v].map(|t| layouts::packed(draw, t));
+                return Attention::forward(q, k, v, o).with_lengths();
+            }
+            Attention::forward(q, k, v, o)
         }
         Kind::Decode | Kind::Mixed | Kind::Chunk => {
             let page = draw.one_of(&[16, 16, 32, 64, 64, 128, 256, 512]);
             let paged = if draw.chance(50) { Tensor::paged_hnd } else { Tensor::paged_nhd };
             let pages = b * (s_kv + page - 1).div_euclid(page) + draw.one_of(&[1, 2, 7]);
-            let pool = |d| paged(b, h_kv, s_kv, d, pages, page, dtype);
-            let v = if d_qk == 576 { Tensor { dims: [b, 1, s_kv, d_v], ..pool(d_qk) } } else { pool(d_v) };
-            Attention::forward(q, pool(d_qk), v, o)
+            let roomy = draw.chance(25);
+            let mut pool = |d| {
+                let plain = paged(b, h_kv, s_kv, d, pages, page, dtype);
+                if roomy { layouts::pool(draw, plain) } else { plain }
+            };
+            let k = pool(d_qk);
+            let v = if d_qk == 576 { Tensor { dims: [b, 1, s_kv, d_v], ..k } } else { pool(d_v) };
+            Attention::forward(q, k, v, o)
         }
     }
     .with_lengths()
