@@ -275,6 +275,96 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.14"),
     ),
     (
+        "tensor.stride-alignment",
+        (
+            "q: f16 [2,2,128,64] strides [17408,65,136,1]\nk: f16 [2,2,128,64] bshd\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd",
+            "h200",
+            "9.19",
+        ),
+        (
+            "q: f16 [2,2,128,64] strides [18432,72,144,1]\nk: f16 [2,2,128,64] bshd\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "tensor.stride-alignment",
+        (
+            "q: f16 [2,2,128,64] strides [16385,64,128,1]\nk: f16 [2,2,128,64] bshd\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd",
+            "b200",
+            "9.27",
+        ),
+        (
+            "q: f16 [1,2,128,64] strides [16385,64,128,1]\nk: f16 [1,2,128,64] bshd\nv: f16 [1,2,128,64] bshd\no: f16 [1,2,128,64] bshd",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "tensor.stride-alignment",
+        (
+            "q: f16 [2,2,128,64]\nk: f16 [2,2,128,64] strides [16512,64,129,1]\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd",
+            "a100",
+            "9.14",
+        ),
+        (
+            "q: f16 [2,2,128,64]\nk: f16 [2,2,128,64] strides [17408,64,136,1]\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd",
+            "a100",
+            "9.14",
+        ),
+    ),
+    (
+        "tensor.stride-alignment",
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_o: f16 [2,2,128,64] strides [16896,64,132,1]", "h200", "9.19"),
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_o: f16 [2,2,128,64] strides [17408,64,136,1]", "h200", "9.19"),
+    ),
+    (
+        "tensor.stride-alignment",
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_q: f16 [2,2,128,64] strides [16896,64,132,1]", "h200", "9.19"),
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_q: f16 [2,2,128,64] strides [17408,64,136,1]", "h200", "9.19"),
+    ),
+    (
+        "tensor.stride-alignment",
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_k: f16 [2,2,128,64] strides [16896,64,132,1]", "h200", "9.19"),
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_k: f16 [2,2,128,64] strides [17408,64,136,1]", "h200", "9.19"),
+    ),
+    (
+        "tensor.stride-alignment",
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_v: f16 [2,2,128,64] strides [16896,64,132,1]", "h200", "9.19"),
+        ("pass: backward\nq: f16 [2,2,128,64]\nd_v: f16 [2,2,128,64] strides [17408,64,136,1]", "h200", "9.19"),
+    ),
+    (
+        "tensor.stride-alignment",
+        ("q: bf16 [2,2,63,64]\no: bf16 [2,2,63,64] strides [8188,64,130,1]\noutputs: stats", "h200", "9.19"),
+        ("q: bf16 [2,2,63,64]\nscore: tensor @b: bf16[1, 2, 63, 63]; score + @b\noutputs: stats", "h200", "9.19"),
+    ),
+    (
+        "tensor.stride-alignment",
+        (
+            "q: f16 [3,2,128,64] packed tokens 300\nk: f16 [3,2,128,64] packed tokens 300 strides [16512,64,129,1]\nv: f16 [3,2,128,64] packed tokens 300\nlengths: per-sequence",
+            "h200",
+            "9.19",
+        ),
+        (
+            "q: f16 [3,2,128,64] packed tokens 300\nk: f16 [3,2,128,64] packed tokens 300 strides [16385,64,128,1]\nv: f16 [3,2,128,64] packed tokens 300\nlengths: per-sequence",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "tensor.stride-alignment",
+        (
+            "q: f16 [2,4,1,64]\nk: f16 [2,2,256,64] paged 20 x 32 strides [4097,64,128,1]\nv: f16 [2,2,256,64] paged 20 x 32 nhd\nlengths: per-sequence",
+            "h200",
+            "9.19",
+        ),
+        (
+            "q: f16 [2,4,1,64]\nk: f16 [2,2,256,64] paged 20 x 32 strides [4104,64,128,1]\nv: f16 [2,2,256,64] paged 20 x 32 nhd\nlengths: per-sequence",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
         "backward.packed-rows",
         (INTERLEAVED, "h200", "9.27"),
         (

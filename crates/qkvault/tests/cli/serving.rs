@@ -64,6 +64,7 @@ fn the_self_test_of_serving_does_all_but_the_launch_without_a_gpu() {
         "driver",
         "form",
         "without",
+        "allowed",
         "serving",
         "tails",
         "worst_relative_error",
@@ -89,6 +90,21 @@ fn a_self_test_in_processes_of_its_own_comes_to_the_same() {
     assert_eq!(apart.1, [serde_json::json!(0), serde_json::json!({ "each": 2, "workers": 2 })]);
     // A case that takes too long is told, and is not waited for.
     place.run("selftest --dry h200 --cases 1 --isolate 1 --case-limit 0").failed(1, &["no answer within 0 s"]);
+}
+
+/// Audit B6: strides of any remainder modulo 16 bytes were taken unseen. They are computed wrongly, and put to a card only by name.
+#[test]
+fn b6_a_self_test_takes_odd_strides_by_name_alone() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let others = "k: f16 [2,2,128,64] bshd\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd";
+    let with = |row: i64| format!("q: f16 [2,2,128,64] strides [{},64,{row},1]\n{others}", 128 * row);
+    let file = place.file("strides.txt", &format!("{}\n---\n{}", with(129), with(136)));
+    let (code, report) = place.json(&format!("selftest --dry h200 --file {file}"));
+    assert_eq!((code, report["right"].as_u64(), report["refused"].as_u64()), (0, Some(1), Some(1)), "{report:#}");
+    assert!(report["not_right"][0]["why"].as_str().unwrap().contains("tensor.stride-alignment"), "{report:#}");
+    let (code, report) = place.json(&format!("selftest --dry h200 --file {file} --allow tensor.stride-alignment"));
+    assert_eq!((code, report["right"].as_u64()), (0, Some(2)), "{report:#}");
+    assert_eq!(report["allowed"], serde_json::json!(["tensor.stride-alignment"]));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod deterministic;
 mod masks;
 mod passes;
 mod shapes;
+mod strides;
 mod versions;
 
 use qkvault_graph::CudnnVersion;
@@ -11,11 +12,15 @@ use qkvault_graph::CudnnVersion;
 use super::Rule;
 
 /// Every rule, by what they are about. Lowering has rules of its own beside these; [`super::check`] tells both.
-pub const RULES: &[&[Rule]] = &[versions::RULES, shapes::RULES, masks::RULES, passes::RULES, deterministic::RULES];
+pub const RULES: &[&[Rule]] =
+    &[versions::RULES, shapes::RULES, strides::RULES, masks::RULES, passes::RULES, deterministic::RULES];
 
 /// Seen on a card.
 const CARD: &str = "an H200, compared with the float64 oracle (docs/results/selftest.md)";
 
+/// Seen on a card, by the files of bench/.
+const CARD_STRIDES: &str = "an H200 under cuDNN 9.14 and 9.19, compared with the float64 oracle and under compute-sanitizer (docs/results/strides.md); \
+                            cudnn-frontend 1.32 refuses them";
 /// What NVIDIA's front end refuses in a forward.
 const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
 /// What NVIDIA's front end refuses, or does, in a backward.

@@ -22,7 +22,7 @@ pub(super) use serving::attention as served;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use qkvault_graph::{Attention, Form, RuleSet, text};
+use qkvault_graph::{Attention, Form, QuirkSet, RuleSet, text};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -70,6 +70,9 @@ pub struct Args {
     /// Rules of lowering that are not followed, with commas between: to see what they are for
     #[arg(long, value_name = "RULES", default_value = "")]
     without: RuleSet,
+    /// Quirks that are taken although they are computed wrongly, by code, with commas between: to see what comes of them
+    #[arg(long, value_name = "CODES", default_value = "")]
+    allow: QuirkSet,
     /// With `--serving`: poison rows beyond the lengths in pages that are in use too, which kernels need not bear
     #[arg(long, requires = "serving")]
     tails: bool,

@@ -48,10 +48,12 @@ impl Stand<'_> {
             }
         };
         let library = Arc::clone(compiler.library());
-        let policy = Policy { form: args.form, without: args.without, ..Policy::default() };
+        let Args { form, without, allow: allowed, .. } = *args;
+        let policy = Policy { form, without, allowed, ..Policy::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
-            "target": target.label(), "driver": target.device.driver_ver, "form": args.form, "without": args.without,
+            "target": target.label(), "driver": target.device.driver_ver, "form": form, "without": without,
+            "allowed": allowed,
         });
         let planner = Planner::new(vault, Some(compiler));
         Ok(Stand { args, planner, target, policy, card, place })
