@@ -10,7 +10,7 @@ use crate::case::Case;
 use crate::cudnn::{compiler, target};
 use crate::kernel::cubins;
 use crate::serving_case::{self, Extent};
-use crate::{golden, table, unified};
+use crate::{golden, table, uncompiled, unified};
 
 /// Compiles every row of the table with the fetched slim cuDNN of this version and compares the answers with the golden.
 ///
@@ -70,7 +70,7 @@ fn settle(version: &str, name: &str, what: &str, file: &str, rows: Vec<Row>) {
         .zip(&answers)
         .filter_map(|(row, answer)| match answer {
             Answer::Broken(why) => Some(format!("{}: {why}", row.name)),
-            Answer::Plan(_) | Answer::Refused(_) => None,
+            Answer::Plan(_) | Answer::Refused(_) | Answer::Uncompiled(_) => None,
         })
         .collect();
     assert!(broken.is_empty(), "neither plan nor refusal:\n{}", broken.join("\n"));
@@ -80,6 +80,7 @@ fn settle(version: &str, name: &str, what: &str, file: &str, rows: Vec<Row>) {
 enum Answer {
     Plan(String),
     Refused(Refusal),
+    Uncompiled(String),
     Broken(String),
 }
 
@@ -99,12 +100,8 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
         }
         Ok(plan) => Answer::Plan(format!("{}, workspace {}", plan.engine, plan.workspace)),
         Err(Failure::Refused(refusal)) => Answer::Refused(refusal),
-        Err(
-            failure @ (Failure::OtherLibrary { .. }
-            | Failure::OtherGpu { .. }
-            | Failure::Broken(_)
-            | Failure::StandIn(_)),
-        ) => Answer::Broken(failure.to_string()),
+        Err(failure) if failure.is_uncompiled() => Answer::Uncompiled(uncompiled::known(&attention, &target)),
+        Err(failure) => Answer::Broken(failure.to_string()),
     }
 }
 
@@ -122,7 +119,7 @@ fn beside(compiler: &Compiler, row: &Row, plan: &Compiled) -> &'static str {
 }
 
 fn text([what, version, file]: [&str; 3], rows: &[Row], answers: &[Answer]) -> String {
-    let refused = answers.iter().filter(|a| matches!(a, Answer::Refused(_))).count();
+    let refused = answers.iter().filter(|a| matches!(a, Answer::Refused(_) | Answer::Uncompiled(_))).count();
     let mut text = format!(
         "# {what} put to cuDNN {version} (slim) without a GPU: {} rows, {refused} refused.\n\
          # Written by UPDATE_GOLDENS=1 cargo test -p qkvault-tests; the rows are those of {file}.\n",
@@ -139,6 +136,9 @@ fn text([what, version, file]: [&str; 3], rows: &[Row], answers: &[Answer]) -> S
                     let by = if reason.layer == Layer::Library { "cuDNN" } else { "qkvault" };
                     let _ = writeln!(text, "    refused by {by}, {}: {}: {}", reason.code, reason.field, reason.given);
                 }
+            }
+            Answer::Uncompiled(rules) => {
+                let _ = writeln!(text, "    {rules}");
             }
             Answer::Broken(why) => {
                 let _ = writeln!(text, "    broken: {why}");

@@ -36,8 +36,18 @@ pub fn fetched(version: &str) -> Result<PathBuf, String> {
 /// When cuDNN is required and not there, and when what was fetched cannot be used.
 #[must_use]
 pub fn compiler(version: &str) -> Option<Compiler> {
-    let dir = met(fetched(version), std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_some_and(|value| value == "1"))?;
+    let dir = found(version)?;
     Some(Compiler::open(&Search::at(dir)).unwrap_or_else(|e| panic!("a fetched set is whole: {e}")))
+}
+
+/// The folder of a fetched slim set, for a test whose processes open it, with the same requirement.
+///
+/// # Panics
+///
+/// When cuDNN is required and not there.
+#[must_use]
+pub fn found(version: &str) -> Option<PathBuf> {
+    met(fetched(version), std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_some_and(|value| value == "1"))
 }
 
 /// What a requirement gives, or nothing, with the reason printed; nothing else makes a test end early.

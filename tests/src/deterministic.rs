@@ -47,6 +47,8 @@ fn put(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Compiled
     match compiler.compile(graph, target, &Policy::default()) {
         Ok(compiled) => Ok(compiled),
         Err(Failure::Refused(refusal)) => Err(refusal.to_string()),
+        // As it is told from a failure of the moment by rules alone, the compiler does not call it a refusal.
+        Err(failure) if failure.is_uncompiled() => Err(failure.to_string()),
         Err(other) => panic!("compiling does not work here: {other}"),
     }
 }

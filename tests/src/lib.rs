@@ -18,4 +18,5 @@ pub mod same;
 pub mod serving_case;
 mod suite;
 pub mod table;
+pub mod uncompiled;
 pub mod unified;

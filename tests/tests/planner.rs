@@ -112,6 +112,36 @@ fn b4_a_limit_of_workspace_takes_a_packed_backward_that_is_within_it() {
     assert_eq!(expected.scratch, 65_536 * 32 * (128 + 1) * 4);
 }
 
+/// Engine 2, which is first for a sink with lengths, writes a kernel that does not compile: the plan of engine 1 says so, in every process.
+#[test]
+fn b1_a_plan_says_which_configurations_were_passed_over_and_why() {
+    let Some(bench) = Bench::new() else { return };
+    let sink = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";
+    let attention = validate(text::parse(sink).unwrap()).unwrap();
+    let built = plan(bench.ask(&bench.planner(), &attention, BuildPolicy::BuildIfMissing).unwrap());
+    let [passed] = &built.facts.passed_over[..] else { panic!("{:?}", built.facts) };
+    assert_eq!((&passed.engine[..], &built.facts.engine[..]), ("engine 2", "engine 1"));
+    assert_eq!(passed.code, "library.internal-error-compilation-failed");
+    assert!(passed.words.contains("NVRTC_SUCCESS"), "{}", passed.words);
+    let stored = plan(bench.ask(&bench.planner(), &attention, BuildPolicy::LoadOnly).unwrap());
+    assert_eq!(stored.facts, built.facts);
+    let plain = plan(bench.ask(&bench.planner(), &sound(), BuildPolicy::BuildIfMissing).unwrap());
+    assert!(plain.facts.passed_over.is_empty(), "{:?}", plain.facts.passed_over);
+}
+
+/// No engine's kernel compiles, and a rule says so: refused, by the rule, and not by a failure that is kept.
+#[test]
+fn b1_what_never_compiles_is_refused_by_its_rule_and_not_kept() {
+    let Some(bench) = Bench::new() else { return };
+    let target = target(&bench.compiler, "b200");
+    let wide = "pass: backward\nq: bf16 [1,2,128,256]";
+    let attention = validate(text::parse(wide).unwrap()).unwrap();
+    let planner = bench.planner();
+    let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing).unwrap();
+    assert!(refusal(answer).has("hidden.backward"));
+    assert_eq!((planner.vault().stats().stores, planner.vault().usage().entries), (0, 0));
+}
+
 #[test]
 fn a_refusal_is_kept_and_answers_for_its_own_version_alone() {
     let Some(bench) = Bench::new() else { return };

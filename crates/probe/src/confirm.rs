@@ -2,7 +2,7 @@
 
 use qkvault_graph::{PlanKey, Policy, Refusal};
 
-use crate::compile::Failure;
+use crate::failure::Failure;
 use crate::planner::{BuildPolicy, PlanError, Planner};
 use crate::rules::Near;
 

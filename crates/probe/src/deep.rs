@@ -7,8 +7,9 @@ use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::{CudnnVersion, OpGraph, PlanKey, Policy, Target, codec, plan_key};
 use serde::{Deserialize, Serialize};
 
-use crate::compile::{Compiled, Compiler, Failure};
+use crate::compile::{Compiled, Compiler};
 use crate::convert;
+use crate::failure::Failure;
 use crate::plan::{BadPlan, Plan};
 
 /// Everything that a plan was compiled from. It follows cuDNN's bytes in the entry's payload.
@@ -112,7 +113,7 @@ impl Compiler {
         if stored != now || stored.is_empty() {
             return Err(Difference::Kernels { cudnn: version, stored: stored.len(), compiled: now.len() });
         }
-        let Compiled { engine, workspace, blob: _, milliseconds: _ } = &compiled;
+        let Compiled { engine, workspace, passed_over: _, blob: _, milliseconds: _ } = &compiled;
         let facts = |engine: &str, workspace: u64| format!("{engine} with {workspace} bytes of workspace");
         if (&plan.facts.engine, plan.facts.workspace) != (engine, *workspace) {
             let stored = facts(&plan.facts.engine, plan.facts.workspace);

@@ -7,6 +7,7 @@ use qkvault_graph::{Heuristics, Layer, OpGraph, Reason};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, NumericalNote};
 
 use crate::scratch::sums_d_q_directly;
+use crate::status::{self, About};
 
 /// Where configurations of engines come from.
 #[derive(Clone, Copy)]
@@ -68,59 +69,76 @@ pub(crate) fn named(ops: &Descriptor, device: &Descriptor, engine: &NamedEngine)
 ///
 /// An engine that cannot be told is not trusted with a graph that others compute wrongly. One that says that two runs may differ gets no
 /// graph that a deterministic backward is lowered to (a bias's gradient gives the same graph, and the same key).
-pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Option<Reason> {
-    let engine = index(config);
+pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reason>, Error> {
+    let engine = index(config)?;
     let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
-    if sums_d_q_directly(graph) && says_runs_differ(config) {
-        return Some(Reason::new(
+    if sums_d_q_directly(graph) && says_runs_differ(config)? {
+        return Ok(Some(Reason::new(
             Layer::Rule,
             "engine.nondeterministic",
             "pass.deterministic",
             given,
             "an engine that does not say of itself that two runs may differ",
             "sum gradients in any order (deterministic: no)",
-        ));
+        )));
     }
     if graph.avoid.is_empty() || engine.is_some_and(|engine| !graph.avoid.contains(&engine)) {
-        return None;
+        return Ok(None);
     }
-    Some(Reason::new(
+    Ok(Some(Reason::new(
         Layer::Quirk,
         "engine.wrong",
         "score",
         given,
         "this engine computes wrong numbers for one query with an expression over the key's index, or with Philox",
         "say the expression as a bias tensor of extents [1, heads, 1, keys]",
-    ))
+    )))
+}
+
+/// What a library tells, or nothing from one that has no such thing to tell. That it cannot tell now is an error: what follows from
+/// nothing told must not follow from want of memory.
+fn told<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(told) => Ok(Some(told)),
+        Err(Error::Call(call)) if status::row(call.status).about == About::Request => Ok(None),
+        Err(Error::Count { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Number of a configuration's engine, from a library that tells it.
-pub(crate) fn index(config: &Descriptor) -> Option<i64> {
-    let engines = config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE).ok()?;
-    engines.first()?.get_one(A::ENGINE_GLOBAL_INDEX).ok()
+pub(crate) fn index(config: &Descriptor) -> Result<Option<i64>, Error> {
+    let engines = told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default();
+    let Some(engine) = engines.first() else { return Ok(None) };
+    told(engine.get_one(A::ENGINE_GLOBAL_INDEX))
 }
 
 /// Engine number and knobs of a configuration, for people; a library that does not tell gives an empty text.
-pub(crate) fn text(config: &Descriptor) -> String {
+pub(crate) fn text(config: &Descriptor) -> Result<String, Error> {
     let mut text = String::new();
-    if let Some(index) = index(config) {
+    if let Some(index) = index(config)? {
         let _ = write!(text, "engine {index}");
     }
-    for knob in config.get_descriptors(A::ENGINECFG_KNOB_CHOICES, Kind::KNOB_CHOICE).unwrap_or_default() {
-        let kind = knob.get_one::<KnobType>(A::KNOB_CHOICE_KNOB_TYPE);
-        let value = knob.get_one::<i64>(A::KNOB_CHOICE_KNOB_VALUE);
-        if let (Ok(kind), Ok(value)) = (kind, value) {
+    let knobs = told(config.get_descriptors(A::ENGINECFG_KNOB_CHOICES, Kind::KNOB_CHOICE))?.unwrap_or_default();
+    for knob in knobs {
+        let kind = told(knob.get_one::<KnobType>(A::KNOB_CHOICE_KNOB_TYPE))?;
+        let value = told(knob.get_one::<i64>(A::KNOB_CHOICE_KNOB_VALUE))?;
+        if let (Some(kind), Some(value)) = (kind, value) {
             let _ = write!(text, " k{}={value}", kind.0);
         }
     }
-    text
+    Ok(text)
 }
 
 /// Whether a configuration's engine says of itself that two runs may differ. Of attention's engines none was seen to, among them those
 /// that sum in any order (`docs/results/forms.md`): that it is not said says little.
-fn says_runs_differ(config: &Descriptor) -> bool {
-    let engines = config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE).unwrap_or_default();
-    engines.iter().any(|engine| runs_differ(&engine.get(A::ENGINE_NUMERICAL_NOTE).unwrap_or_default()))
+fn says_runs_differ(config: &Descriptor) -> Result<bool, Error> {
+    for engine in told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default() {
+        if runs_differ(&told(engine.get(A::ENGINE_NUMERICAL_NOTE))?.unwrap_or_default()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn runs_differ(notes: &[NumericalNote]) -> bool {

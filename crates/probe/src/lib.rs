@@ -9,6 +9,7 @@
 //!
 //! Launching does none of this: see `qkvault-exec`.
 
+mod attempt;
 mod compile;
 #[cfg(doctest)]
 mod compile_fail;
@@ -16,19 +17,26 @@ mod confirm;
 mod convert;
 mod deep;
 mod engine;
+mod failure;
 mod kernels;
+mod passed;
 mod plan;
 mod planner;
+mod pressure;
 pub mod rules;
 mod scratch;
+mod status;
+mod uncompiled;
 mod words;
 mod write;
 
-pub use compile::{Compiled, Compiler, Failure};
+pub use compile::{Compiled, Compiler};
 pub use confirm::Confirmation;
 pub use convert::{library_set, library_version};
 pub use deep::{Deep, Difference};
+pub use failure::{Failure, Here};
 pub use kernels::{DYNAMIC_SHAPES, DynamicShapes, KernelCache};
+pub use passed::PassedOver;
 pub use plan::{BadPlan, Binding, Fixed, Plan, PlanFacts};
 pub use planner::{Answer, BuildPolicy, PlanError, Planner};
 pub use scratch::{SCRATCH_ALIGNMENT, Scratch};

@@ -10,6 +10,8 @@ use qkvault_graph::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::passed::PassedOver;
+
 /// Alignment in bytes that every operand is declared with, as cuDNN's own front end does.
 pub(crate) const ALIGNMENT: usize = 16;
 
@@ -45,6 +47,8 @@ pub struct PlanFacts {
     pub memory_bus: Option<i64>,
     /// Engine and knobs that the heuristics chose.
     pub engine: String,
+    /// Configurations that the heuristics named before it and that made no plan, with the reason of each.
+    pub passed_over: Vec<PassedOver>,
     /// Bytes of scratch memory that a launch needs.
     pub workspace: u64,
     /// Time that compiling took, in milliseconds.

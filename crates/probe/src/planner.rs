@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, StoreError, Vault};
-use qkvault_graph::{GraphKey, OpGraph, PlanKey, Policy, QuirkSet, Refusal, Target, Valid, codec, plan_key};
+use qkvault_graph::{GraphKey, Layer, OpGraph, PlanKey, Policy, QuirkSet, Refusal, Target, Valid, codec, plan_key};
 
-use crate::compile::{Compiler, Failure};
+use crate::compile::Compiler;
 use crate::deep::Origin;
+use crate::failure::Failure;
 use crate::plan::{self, BadPlan, Plan, PlanFacts};
 use crate::rules;
 
@@ -157,13 +158,19 @@ impl Planner {
 
     fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
         let key = vault_key(&job.key);
-        let obtained = vault.get_or_build(&key, || self.build(job)).map_err(|e| job.error(e))?;
+        let obtained = match vault.get_or_build(&key, || self.build(job)) {
+            Ok(obtained) => obtained,
+            Err(error) => return job.unbuilt(error),
+        };
         match outcome(job.key, &obtained.entry) {
             Ok(outcome) => Ok((obtained.source, obtained.unstored, outcome)),
             Err(bad) => {
                 // Sound for the vault, not for us: another version's facts. Build it anew over the old one.
                 tracing::warn!(key = %job.key, %bad, "vault entry replaced");
-                let entry = self.build(job).map_err(|b| job.built(Arc::new(b)))?;
+                let entry = match self.build(job) {
+                    Ok(entry) => entry,
+                    Err(build) => return job.unbuilt(VaultError::Build(Arc::new(build))),
+                };
                 let outcome = outcome(job.key, &entry)
                     .map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
                 let unstored = vault.put(&key, entry).err().map(Arc::new);
@@ -188,6 +195,7 @@ impl Planner {
                     driver: job.target.device.driver_ver,
                     memory_bus: job.target.device.memory_bus_width,
                     engine: compiled.engine,
+                    passed_over: compiled.passed_over,
                     workspace: compiled.workspace,
                     compile_ms: compiled.milliseconds,
                     blob_bytes: compiled.blob.len() as u64,
@@ -201,6 +209,10 @@ impl Planner {
                 Ok(entry)
             }
             Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target)),
+            Err(failure) if failure.is_uncompiled() => Err(match job.known_refusal() {
+                Some(refusal) => Build::Known(refusal),
+                None => Build::Failed(Arc::new(failure)),
+            }),
             Err(failure) => Err(Build::Failed(Arc::new(failure))),
         }
     }
@@ -246,21 +258,28 @@ enum Build {
     NoCompiler,
     #[error("{0}")]
     Failed(Arc<Failure>),
+    /// No kernel was compiled, and rules say that none is: an answer, but not the library's, so it is not kept.
+    #[error("{0}")]
+    Known(Refusal),
 }
 
 impl Job<'_> {
-    fn error(&self, error: VaultError<Build>) -> PlanError {
-        match error {
-            VaultError::Build(build) => self.built(build),
-            other => PlanError::Interrupted { key: self.key, why: other.to_string() },
+    fn unbuilt(&self, error: VaultError<Build>) -> Result<Found, PlanError> {
+        let VaultError::Build(build) = error else {
+            return Err(PlanError::Interrupted { key: self.key, why: error.to_string() });
+        };
+        match &*build {
+            Build::NoCompiler => Err(PlanError::NoCompiler { key: self.key }),
+            Build::Failed(failure) => Err(PlanError::Failure(Arc::clone(failure))),
+            Build::Known(refusal) => Ok((Source::Built, None, Err(refusal.clone()))),
         }
     }
 
-    fn built(&self, build: Arc<Build>) -> PlanError {
-        match &*build {
-            Build::NoCompiler => PlanError::NoCompiler { key: self.key },
-            Build::Failed(failure) => PlanError::Failure(Arc::clone(failure)),
-        }
+    /// What rules say that the library does not support: that it wrote a kernel which does not compile is told from a failure of the
+    /// moment by them alone.
+    fn known_refusal(&self) -> Option<Refusal> {
+        let verdict = rules::check(&rules::Request::new(self.attention, self.target).with_policy(*self.policy));
+        Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.layer == Layer::Rule).collect())
     }
 }
 

@@ -87,8 +87,14 @@ fn reason(cause: Cause) -> Reason {
         many => format!("engines {}", many.join(", ")),
     };
     let mut reason = Reason::new(Layer::Library, "library.refused", field, text, "", "");
-    reason.code = format!("library.{}", status.to_lowercase().replace('_', "-")).into();
+    reason.code = code(&status).into();
     reason
+}
+
+/// The code of a status by its name: `library.not-supported` for `CUDNN_STATUS_NOT_SUPPORTED`.
+pub(crate) fn code(status: &str) -> String {
+    let status = status.strip_prefix("CUDNN_STATUS_").unwrap_or(status);
+    format!("library.{}", status.to_lowercase().replace(['_', ' '], "-"))
 }
 
 #[cfg(test)]

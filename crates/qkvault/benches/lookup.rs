@@ -70,6 +70,7 @@ fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
             driver: target.device.driver_ver,
             memory_bus: target.device.memory_bus_width,
             engine: "engine 2".into(),
+            passed_over: Vec::new(),
             workspace: 256,
             compile_ms: 400,
             blob_bytes: BYTES as u64,

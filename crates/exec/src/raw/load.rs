@@ -182,6 +182,7 @@ mod tests {
             driver: 13_000,
             memory_bus: None,
             engine: String::new(),
+            passed_over: Vec::new(),
             workspace: 1000,
             compile_ms: 0,
             blob_bytes: 5,

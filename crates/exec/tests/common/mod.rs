@@ -45,6 +45,7 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
         driver: target.device.driver_ver,
         memory_bus: target.device.memory_bus_width,
         engine: String::new(),
+        passed_over: Vec::new(),
         workspace: 1024,
         compile_ms: 1,
         blob_bytes: 3,

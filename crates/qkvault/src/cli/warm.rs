@@ -189,6 +189,9 @@ fn entry(row: &Row) -> serde_json::Value {
                     value["bytes"] = plan.facts.blob_bytes.into();
                     value["workspace"] = plan.facts.scratch().bytes.into();
                     value["compile_ms"] = plan.facts.compile_ms.into();
+                    if !plan.facts.passed_over.is_empty() {
+                        value["passed_over"] = json!(plan.facts.passed_over);
+                    }
                 }
                 Err(refusal) => value["reasons"] = json!(refusal),
             }

@@ -58,6 +58,12 @@ impl Place {
         self
     }
 
+    /// The same place without a variable that was set.
+    pub(crate) fn unset(mut self, name: &str) -> Place {
+        self.variables.retain(|(set, _)| set != name);
+        self
+    }
+
     /// A path in the place's folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -86,6 +86,20 @@ fn json_has_the_documented_shape() {
     assert_eq!(again["plans"][1]["reasons"], refused["reasons"], "it is told in the same words");
 }
 
+/// Set once, the variable made every decode of a model refused for good, with it and without it.
+#[test]
+fn b1_jit_flags_that_do_not_compile_leave_no_refusal_in_the_vault() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let words = format!("warm {LLAMA} --target h200 --phase decode --batch 1 --seq 1024");
+    let place = place.set("CUDNN_JIT_FLAGS_DBG", "1");
+    let done = place.run(&words);
+    assert!(done.code == 1 && place.entries().is_empty(), "{}{}", done.out, done.err);
+    let text = done.out + &done.err;
+    assert!(text.contains("CUDNN_JIT_FLAGS_DBG") && !text.contains("panicked"), "{text}");
+    let (code, report) = place.unset("CUDNN_JIT_FLAGS_DBG").json(&words);
+    assert_eq!((code, counts(&report)), (0, [1, 0, 0, 0]), "{report:#}");
+}
+
 /// The main job: a published model, every default shape, then nothing left to do.
 #[test]
 fn a_second_warm_of_a_whole_model_builds_nothing_and_takes_no_time() {

@@ -76,10 +76,49 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
             Ok(Verdict::NotAsked(ENGINES.to_owned()))
         }
         Answer::Refused(library) if rules.is_empty() => differed("no rule", library),
-        Answer::Refused(_) => {
+        Answer::Uncompiled(why) if rules.is_empty() => differed("broken", vec![why]),
+        Answer::Refused(_) | Answer::Uncompiled(_) => {
             let codes = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
             Ok(Verdict::Agreed { supported: false, codes })
         }
         Answer::Broken(why) => differed("broken", vec![why]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use qkvault_graph::{CudnnVersion, LibrarySet, Profile, text, validate};
+
+    use super::*;
+
+    fn case() -> Case {
+        let profile = Profile::named("h200").expect("built in");
+        let attention = text::parse("q: bf16 [1,2,256,64]").expect("written right");
+        Case {
+            number: 0,
+            attention: validate(attention).expect("valid"),
+            target: profile.target(CudnnVersion::v9(27, 0), LibrarySet::Slim),
+            profile: "h200".to_owned(),
+            library: PathBuf::from("cudnn"),
+        }
+    }
+
+    /// The verdict on what a worker does that a shell plays.
+    fn verdict(script: &str) -> Verdict {
+        let case = case();
+        let worker = Worker::start(Command::new("sh").args(["-c", script])).expect("every machine has a shell");
+        judge(&case, &mut BTreeMap::from([(case.library.clone(), worker)])).expect("it is judged")
+    }
+
+    #[test]
+    fn b1_a_worker_that_died_or_could_not_compile_now_is_a_difference_and_no_refusal() {
+        for script in ["read question; kill -9 $$", "read question; echo '{\"Uncompiled\":\"signal: 9\"}'"] {
+            let Verdict::Differed(difference) = verdict(script) else { panic!("{script}: not told") };
+            assert_eq!(difference.kind, "broken");
+            assert!(difference.library[0].contains("signal: 9"), "{:?}", difference.library);
+        }
+        assert!(matches!(verdict("read question; echo '\"Plan\"'"), Verdict::Agreed { supported: true, .. }));
     }
 }

@@ -32,7 +32,9 @@ pub(super) enum Answer {
     Plan,
     /// The library's causes.
     Refused(Vec<String>),
-    /// Neither: the library failed or the process died.
+    /// NVIDIA's compiler gave no kernel of what the library wrote: for a moment, or always for this graph. Rules tell which.
+    Uncompiled(String),
+    /// None of these: the library failed, or the process died.
     Broken(String),
 }
 
@@ -66,6 +68,7 @@ pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
             Err(Failure::Refused(refusal)) => {
                 Answer::Refused(refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect())
             }
+            Err(failure) if failure.is_uncompiled() => Answer::Uncompiled(failure.to_string()),
             Err(other) => Answer::Broken(other.to_string()),
         };
         out::record(&serde_json::to_value(&answer)?);

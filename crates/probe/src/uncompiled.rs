@@ -1,0 +1,146 @@
+//! Graphs for which cuDNN is known to write source that its own compiler refuses, engine by engine.
+//!
+//! The status (4001) and the words are those of want of memory and of wrong flags, and NVRTC's own answer is told nowhere, not in the log
+//! of any level either. So what is about the graph is written down here, with what was seen; everything else is an error of the moment.
+//! Graphs of which no engine compiles a kernel have rules ([`crate::rules`]), which the planner asks then.
+
+use std::ops::RangeInclusive;
+
+use qkvault_graph::op::TensorKind;
+use qkvault_graph::{OpGraph, Role, Target};
+
+use crate::rules::Versions;
+
+/// How often the kernel does not compile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Often {
+    /// In every case that was seen: it says no more and no less than a refusal.
+    Always,
+    /// In some configurations of the engine, which the library does not tell apart: taken for that only when another kernel compiles
+    /// beside it.
+    Sometimes,
+}
+
+/// One finding.
+struct Row {
+    versions: Versions,
+    sm: RangeInclusive<u32>,
+    engine: i64,
+    often: Often,
+    is: fn(&OpGraph) -> bool,
+    /// What was seen, and with what.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the evidence, for who reads or changes the table"))]
+    seen: &'static str,
+}
+
+const ROWS: [Row; 5] = [
+    Row {
+        versions: Versions::between((19, 0), (28, 0)),
+        sm: 90..=90,
+        engine: 2,
+        often: Often::Always,
+        is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && has(graph, Role::Sink),
+        seen: "h200, 9.19.0 and 9.27.0: 40 forwards of 64 and 256 queries, dense and packed, beside as many without a sink or without lengths, \
+               which compile; every such row of tests/goldens/generated-*.txt and generated-serving-*.txt is of engine 1, every other of more \
+               than one query of engine 2",
+    },
+    Row {
+        versions: Versions::between((27, 0), (28, 0)),
+        sm: 90..=90,
+        engine: 2,
+        often: Often::Always,
+        is: |graph| {
+            is_forward(graph) && has(graph, Role::SeqLenKv) && [Role::Max, Role::SumExp].iter().any(|r| has(graph, *r))
+        },
+        seen: "h200, 9.27.0: 8 forwards of 64 and 256 queries; 9.19.0 compiles them",
+    },
+    Row {
+        versions: Versions::between((27, 0), (28, 0)),
+        sm: 90..=90,
+        engine: 1,
+        often: Often::Sometimes,
+        is: |graph| is_forward(graph) && queries(graph).is_some_and(|(_, rows)| rows == 1) && has(graph, Role::Sink),
+        seen: "h200, 9.27.0: the first of two or three configurations of engine 1, for one query over 4096 keys with a sink, with lengths and \
+               without; over 192 keys it compiles",
+    },
+    Row {
+        versions: Versions::between((19, 0), (28, 0)),
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Always,
+        is: |graph| {
+            is_forward(graph)
+                && queries(graph).is_some_and(|(_, rows)| rows == 1)
+                && has(graph, Role::PageTableK)
+                && !graph.avoid.is_empty()
+        },
+        seen: "b200, 9.19.0 and 9.27.0: one query over pages with an expression over the key's index (ALiBi, softcapped too); the rows of \
+               tests/goldens/generated-serving-*.txt that end so",
+    },
+    Row {
+        versions: Versions::between((19, 0), (28, 0)),
+        sm: 100..=103,
+        engine: 5,
+        often: Often::Sometimes,
+        is: |graph| !is_forward(graph) && queries(graph) == Some((1, 1)) && graph.engine.is_none(),
+        seen: "b200, 9.19.0 and 9.27.0: backwards of one query of one sequence and several heads, which engine 7 then computes; the rows of \
+               tests/goldens/generated-*.txt",
+    },
+];
+
+/// How often the engine's kernel of a graph is known not to compile.
+pub(crate) fn known(graph: &OpGraph, target: &Target, engine: i64) -> Option<Often> {
+    let holds = |row: &&Row| {
+        row.versions.has(target.cudnn) && row.sm.contains(&target.sm()) && row.engine == engine && (row.is)(graph)
+    };
+    ROWS.iter().find(holds).map(|row| row.often)
+}
+
+fn has(graph: &OpGraph, role: Role) -> bool {
+    graph.roles().contains(&role)
+}
+
+fn is_forward(graph: &OpGraph) -> bool {
+    !has(graph, Role::DO)
+}
+
+/// Sequences, and queries of each, as Q is declared.
+fn queries(graph: &OpGraph) -> Option<(i64, i64)> {
+    let q = graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(Role::Q))?;
+    Some((q.dims[0], q.dims[2]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{CudnnVersion, LibrarySet, Policy, Profile, lower, text, validate};
+
+    fn often(gpu: &str, minor: u16, engine: i64, given: &str) -> Option<Often> {
+        let target = Profile::named(gpu).expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
+        let attention = validate(text::parse(given).expect("written right")).expect("valid");
+        known(&lower(&attention, &target, &Policy::default()).expect("lowers"), &target, engine)
+    }
+
+    const SINK: &str = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";
+
+    #[test]
+    fn a_row_holds_for_its_engine_gpu_versions_and_graphs_and_for_no_other() {
+        assert_eq!(often("h200", 27, 2, SINK), Some(Often::Always));
+        assert_eq!(often("h200", 27, 2, &SINK.replace("sink: yes", "outputs: max sum_exp")), Some(Often::Always));
+        assert_eq!(often("h200", 27, 1, SINK), None);
+        assert_eq!(often("b200", 27, 2, SINK), None);
+        assert_eq!(often("h200", 28, 2, SINK), None);
+        assert_eq!(often("h200", 19, 2, SINK), Some(Often::Always));
+        assert_eq!(often("h200", 19, 2, &SINK.replace("sink: yes", "outputs: max sum_exp")), None);
+        assert_eq!(often("h200", 27, 2, &SINK.replace("sink: yes", "")), None);
+        assert_eq!(often("h200", 27, 2, &SINK.replace("lengths: per-sequence", "")), None);
+        let decode = "q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nsink: yes";
+        assert_eq!(often("h200", 27, 1, decode), Some(Often::Sometimes));
+        assert_eq!(often("h200", 27, 1, &decode.replace("sink: yes", "")), None);
+    }
+
+    #[test]
+    fn each_row_says_what_was_seen() {
+        assert!(ROWS.iter().all(|row| row.seen.contains("200")));
+    }
+}
