@@ -125,6 +125,12 @@ fn b1_a_plan_says_which_configurations_were_passed_over_and_why() {
     assert!(passed.words.contains("NVRTC_SUCCESS"), "{}", passed.words);
     let stored = plan(bench.ask(&bench.planner(), &attention, BuildPolicy::LoadOnly).unwrap());
     assert_eq!(stored.facts, built.facts);
+    // Engine 1 divides the keys in its first configuration, and not in the one that compiles.
+    let decode =
+        validate(text::parse("q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nlengths: per-sequence\nsink: yes").unwrap());
+    let built = plan(bench.ask(&bench.planner(), &decode.unwrap(), BuildPolicy::BuildIfMissing).unwrap());
+    let passed: Vec<&str> = built.facts.passed_over.iter().map(|passed| &passed.engine[..]).collect();
+    assert_eq!((&built.facts.engine[..], &passed[..]), ("engine 1", &["engine 1", "engine 2"][..]));
     let plain = plan(bench.ask(&bench.planner(), &sound(), BuildPolicy::BuildIfMissing).unwrap());
     assert!(plain.facts.passed_over.is_empty(), "{:?}", plain.facts.passed_over);
 }
