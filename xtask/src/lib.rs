@@ -4,6 +4,7 @@ pub mod bindings;
 pub mod bundle;
 pub mod cargo;
 pub mod fetch;
+pub mod mutants;
 pub mod test;
 pub mod tidy;
 pub mod ui;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault::cli::{self, Globals};
 use qkvault_sys::LibrarySet;
-use xtask::{bindings, bundle, fetch, test, tidy, ui};
+use xtask::{bindings, bundle, fetch, mutants, test, tidy, ui};
 
 /// The chores of the qkvault workspace, and the commands of `qkvault`.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ enum Command {
     Bindings(bindings::Args),
     /// Make a folder to copy to a GPU host: the command, a packed vault, a script; needs no toolchain there
     Bundle(bundle::Args),
+    /// Change the code in many small ways and tell which changes no test notices
+    Mutants(mutants::Args),
     /// Check what no compiler checks: who may import whom, module comments, words that must not be here
     Tidy,
     /// Run every check and test that needs no GPU
@@ -59,6 +61,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Fetch(args) => fetch::run(&args.accepting(accept))?,
         Command::Bindings(args) => bindings::run(&args.accepting(accept))?,
         Command::Bundle(args) => bundle::run(&args, &options)?,
+        Command::Mutants(args) => mutants::run(&args)?,
         Command::Tidy => tidy::run()?,
         Command::Test(args) => test::run(&args, &options)?,
         Command::Ci(args) => test::ci(&args, &options)?,

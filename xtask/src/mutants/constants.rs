@@ -1,0 +1,186 @@
+//! Numbers in constants: bounds on versions, sizes, rows of tables.
+//!
+//! A constant is evaluated when the program is compiled, so beside it stands a function that gives it or one of its mutants, and code
+//! that runs asks that function. Rows of `probe::rules`, which are constants of functions, keep their bounds on versions; a function
+//! gives the changed ones by the row's code where `Rule::reason` asks for them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use anyhow::{Context as _, Result};
+use syn::visit::{self, Visit};
+use syn::{Expr, ItemConst, ItemMod, Lit, Member, TypeReference};
+
+use super::fixed::Fixed;
+use super::rewrite::{Rewriter, range};
+
+/// The constants of a package that have mutants, by file and name (`PAGED`, or `since::PAGED` in a module of the file).
+#[derive(Default)]
+pub(super) struct Constants {
+    getters: BTreeMap<(String, String), String>,
+    /// What the compiler calls.
+    pub(super) fixed: Fixed,
+}
+
+/// A rule's bounds on versions with one of its numbers changed.
+pub(super) struct Row {
+    code: String,
+    on: String,
+    versions: String,
+}
+
+impl Constants {
+    /// Finds those of a file, whose module is `crate::..`.
+    pub(super) fn find(&mut self, file: &str, module: &str, source: &str) -> Result<()> {
+        let tree = syn::parse_file(source).with_context(|| format!("{file} does not parse"))?;
+        let mut finder = Finder { names: Vec::new(), modules: Vec::new() };
+        finder.visit_file(&tree);
+        for name in finder.names {
+            let getter = format!("{module}::{}", getter(&name));
+            self.getters.insert((file.to_owned(), name), getter);
+        }
+        Ok(())
+    }
+
+    /// The path of the function that gives a constant, as it is named in a file.
+    pub(super) fn getter(&self, file: &str, name: &str) -> Option<&str> {
+        let name = name.trim_start_matches("super::").trim_start_matches("self::");
+        if let Some(found) = self.getters.get(&(file.to_owned(), name.to_owned())) {
+            return Some(found);
+        }
+        let last = name.rsplit("::").next()?;
+        let mut others = self.getters.iter().filter(|((_, n), _)| n == last);
+        others.next().filter(|_| others.next().is_none()).map(|(_, found)| found.as_str())
+    }
+}
+
+/// `since::PAGED` as `since::paged_or_mutant`.
+fn getter(name: &str) -> String {
+    let (modules, name) = name.rsplit_once("::").map_or(("", name), |(modules, name)| (modules, name));
+    let before = if modules.is_empty() { String::new() } else { format!("{modules}::") };
+    format!("{before}{}_or_mutant", name.to_lowercase())
+}
+
+struct Finder {
+    names: Vec<String>,
+    modules: Vec<String>,
+}
+
+impl<'ast> Visit<'ast> for Finder {
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        self.modules.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.modules.pop();
+    }
+
+    fn visit_item_const(&mut self, item: &'ast ItemConst) {
+        if !numbers(&item.expr).is_empty() {
+            self.names.push([&self.modules[..], &[item.ident.to_string()]].concat().join("::"));
+        }
+    }
+
+    fn visit_block(&mut self, _: &'ast syn::Block) {}
+}
+
+/// Where the numbers of an expression are; none of one that holds functions.
+fn numbers(e: &Expr) -> Vec<Range<usize>> {
+    #[derive(Default)]
+    struct Numbers(Vec<Range<usize>>, bool);
+    impl<'ast> Visit<'ast> for Numbers {
+        fn visit_expr(&mut self, e: &'ast Expr) {
+            match e {
+                Expr::Lit(l) if matches!(l.lit, Lit::Int(_) | Lit::Float(_)) => self.0.push(range(e)),
+                Expr::Closure(_) => self.1 = true,
+                _ => visit::visit_expr(self, e),
+            }
+        }
+        fn visit_type(&mut self, _: &'ast syn::Type) {}
+    }
+    let mut found = Numbers::default();
+    found.visit_expr(e);
+    if found.1 { Vec::new() } else { found.0 }
+}
+
+impl Rewriter<'_> {
+    /// Puts the function that gives a constant behind it.
+    pub(super) fn constant(&mut self, c: &ItemConst) {
+        let (at, ty, value) = (range(c), range(&*c.ty), range(&*c.expr));
+        let mut mutants = String::new();
+        for number in numbers(&c.expr) {
+            let (to, text) = self.one_more(&value, &number);
+            if let Some(on) = self.mutant(&value, &to) {
+                let ty = self.written(&ty);
+                mutants += &format!("if {on} {{ const MUTANT: &{ty} = &({text}); return MUTANT; }} ");
+            }
+        }
+        if numbers(&c.expr).is_empty() {
+            return;
+        }
+        let (name, ty) = (c.ident.to_string(), with_lifetimes(self.written(&ty), ty.start, &c.ty));
+        let get = getter(&name);
+        self.insert(at.end, format!(" pub(crate) fn {get}() -> &'static {ty} {{ {mutants} &{name} }}"));
+    }
+
+    /// Takes the mutants of a row of rules.
+    pub(super) fn row(&mut self, e: &Expr) {
+        let Expr::Struct(row) = e else { return };
+        let field = |name: &str| {
+            let is = |m: &Member| matches!(m, Member::Named(ident) if ident == name);
+            row.fields.iter().find(|f| is(&f.member)).map(|f| &f.expr)
+        };
+        let (Some(versions), Some(Expr::Lit(code))) = (field("versions"), field("code")) else { return };
+        let Lit::Str(code) = &code.lit else { return };
+        let at = range(versions);
+        for number in numbers(versions) {
+            let (to, versions) = self.one_more(&at, &number);
+            let from = format!("{}: {}", code.value(), self.written(&at));
+            if let Some(on) = self.mutant_from(&at, &from, &to) {
+                self.rows.push(Row { code: code.value(), on, versions });
+            }
+        }
+    }
+
+    /// A text with one of its numbers one more: as people read it, and as it is compiled.
+    fn one_more(&self, text: &Range<usize>, number: &Range<usize>) -> (String, String) {
+        let (before, after) = (self.written(&(text.start..number.start)), self.written(&(number.end..text.end)));
+        let number = self.written(number);
+        let one = if number.contains('.') { "1.0" } else { "1" };
+        (format!("{before}{number} + {one}{after}"), format!("{before}({number} + {one}){after}"))
+    }
+}
+
+/// A type as a function's result names it: what a constant may leave out is said.
+fn with_lifetimes(text: &str, start: usize, ty: &syn::Type) -> String {
+    struct References(Vec<usize>);
+    impl<'ast> Visit<'ast> for References {
+        fn visit_type_reference(&mut self, t: &'ast TypeReference) {
+            if t.lifetime.is_none() {
+                self.0.push(range(&t.and_token).end);
+            }
+            visit::visit_type_reference(self, t);
+        }
+    }
+    let mut found = References(Vec::new());
+    found.visit_type(ty);
+    let mut text = text.to_owned();
+    for place in found.0.into_iter().rev() {
+        text.insert_str(place - start, "'static ");
+    }
+    text
+}
+
+/// The function that gives a rule's versions, or those of a mutant of its row.
+pub(super) fn versions(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut by_code: BTreeMap<&str, String> = BTreeMap::new();
+    for Row { code, on, versions } in rows {
+        *by_code.entry(code).or_default() += &format!("if {on} {{ return {versions}; }} ");
+    }
+    let arms: String = by_code.iter().map(|(code, ifs)| format!("        {code:?} => {{ {ifs}}}\n")).collect();
+    format!(
+        "\nuse crate::rules::Versions;\n\npub(crate) fn versions(code: &str, usual: Versions) -> Versions {{\n    \
+         match code {{\n{arms}        _ => {{}}\n    }}\n    usual\n}}\n"
+    )
+}

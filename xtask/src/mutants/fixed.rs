@@ -1,0 +1,95 @@
+//! Which functions the compiler itself calls: those stay `const` and have no mutants. Others that are `const` need not be, in the copy.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::visit::{self, Visit};
+use syn::{Block, ExprClosure, Ident, ImplItemConst, ImplItemFn, ItemConst, ItemFn, ItemStatic, Type};
+
+/// Names that the compiler calls, by what is written in all files; what shares a name with one of them is taken for it.
+#[derive(Default)]
+pub(super) struct Fixed {
+    called: BTreeSet<String>,
+    /// What each `const fn` of a room calls.
+    of_functions: BTreeMap<String, BTreeSet<String>>,
+    /// Whether the file being read is mutated.
+    in_room: bool,
+}
+
+impl Fixed {
+    /// Reads a file; what does not parse calls nothing.
+    pub(super) fn read(&mut self, source: &str, in_room: bool) {
+        if let Ok(tree) = syn::parse_file(source) {
+            self.in_room = in_room;
+            self.visit_file(&tree);
+        }
+    }
+
+    /// What is known after every file was read: functions that are called by those that are called.
+    pub(super) fn settle(&mut self) {
+        let mut all = std::mem::take(&mut self.of_functions);
+        while let Some(name) = all.keys().find(|name| self.called.contains(*name)).cloned() {
+            self.called.extend(all.remove(&name).into_iter().flatten());
+        }
+    }
+
+    /// Whether a function is to stay as it is.
+    pub(super) fn calls(&self, name: &Ident) -> bool {
+        self.called.contains(&name.to_string())
+    }
+
+    fn function(&mut self, name: &Ident, is_const: bool, block: &Block) {
+        if is_const && self.in_room {
+            self.of_functions.entry(name.to_string()).or_default().extend(names(|n| n.visit_block(block)));
+        } else if is_const {
+            self.called.extend(names(|n| n.visit_block(block)));
+        } else {
+            self.visit_block(block);
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Fixed {
+    fn visit_item_fn(&mut self, f: &'ast ItemFn) {
+        self.function(&f.sig.ident, f.sig.constness.is_some(), &f.block);
+    }
+
+    fn visit_impl_item_fn(&mut self, f: &'ast ImplItemFn) {
+        self.function(&f.sig.ident, f.sig.constness.is_some(), &f.block);
+    }
+
+    fn visit_item_const(&mut self, c: &'ast ItemConst) {
+        self.called.extend(names(|n| n.visit_expr(&c.expr)));
+    }
+
+    fn visit_impl_item_const(&mut self, c: &'ast ImplItemConst) {
+        self.called.extend(names(|n| n.visit_expr(&c.expr)));
+    }
+
+    fn visit_item_static(&mut self, s: &'ast ItemStatic) {
+        self.called.extend(names(|n| n.visit_expr(&s.expr)));
+    }
+
+    fn visit_type(&mut self, ty: &'ast Type) {
+        if let Type::Array(array) = ty {
+            self.called.extend(names(|n| n.visit_expr(&array.len)));
+        }
+        visit::visit_type(self, ty);
+    }
+}
+
+/// Every name in a piece of code, but for what closures do.
+fn names(visit: impl FnOnce(&mut Names)) -> BTreeSet<String> {
+    let mut names = Names(BTreeSet::new());
+    visit(&mut names);
+    names.0
+}
+
+struct Names(BTreeSet<String>);
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_expr_closure(&mut self, _: &'ast ExprClosure) {}
+
+    fn visit_ident(&mut self, name: &'ast Ident) {
+        self.0.insert(name.to_string());
+    }
+}

@@ -1,0 +1,75 @@
+//! Verdicts, written one by one as they come, so that a run that is cut off loses none and goes on where it was.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::mutant::Mutant;
+use super::suite::make_folder_of;
+
+/// What tests make of a mutant.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "verdict")]
+pub(super) enum Verdict {
+    /// A test fails, or does not end.
+    Killed { by: String, late: bool },
+    /// So many tests reach it, and none fails.
+    Survived { tests: usize },
+    /// No test reaches it.
+    Unreached,
+    /// The compiler does not take it.
+    DoesNotCompile,
+}
+
+/// A mutant and its verdict.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Entry {
+    #[serde(flatten)]
+    pub(super) mutant: Mutant,
+    #[serde(flatten)]
+    pub(super) verdict: Verdict,
+}
+
+/// Every verdict so far, by key; the last one counts.
+pub(super) struct Record {
+    pub(super) known: BTreeMap<String, Entry>,
+    file: Mutex<File>,
+}
+
+impl Record {
+    /// Opens the record, or begins one.
+    pub(super) fn open(path: &Path, fresh: bool) -> Result<Record> {
+        make_folder_of(path)?;
+        let mut known = BTreeMap::new();
+        if !fresh {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            // A line that a cut left half written says nothing.
+            for entry in text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok()) {
+                known.insert(entry.mutant.key.clone(), entry);
+            }
+        }
+        let mut options = File::options();
+        let options = options.create(true).write(true).append(!fresh).truncate(fresh);
+        let file = options.open(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Record { known, file: Mutex::new(file) })
+    }
+
+    /// The verdict of a mutant, if the code around it is still what it was.
+    pub(super) fn verdict(&self, mutant: &Mutant) -> Option<&Verdict> {
+        self.known.get(&mutant.key).filter(|e| e.mutant.item == mutant.item).map(|e| &e.verdict)
+    }
+
+    /// Writes a verdict down.
+    pub(super) fn add(&self, mutant: &Mutant, verdict: Verdict) -> Result<Entry> {
+        let entry = Entry { mutant: mutant.clone(), verdict };
+        let line = serde_json::to_string(&entry)? + "\n";
+        let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
+        file.write_all(line.as_bytes()).context("the record cannot be written")?;
+        Ok(entry)
+    }
+}

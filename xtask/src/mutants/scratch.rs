@@ -1,0 +1,138 @@
+//! A copy of the workspace with every mutant in it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::constants::{self, Constants};
+use super::mutant::{Mutant, Mutants};
+use super::rewrite;
+
+/// A part of the code that is mutated.
+pub(super) struct Room {
+    pub(super) name: &'static str,
+    pub(super) package: &'static str,
+    /// The folder of the package's sources, from the workspace's root.
+    root: &'static str,
+    /// Its files: those whose path begins so.
+    pub(super) files: &'static str,
+}
+
+/// What is mutated, the most important first.
+pub(super) static ROOMS: [Room; 4] = [
+    Room { name: "lowering", package: "qkvault-graph", root: "crates/graph/src", files: "crates/graph/src/lower/" },
+    Room { name: "validation", package: "qkvault-graph", root: "crates/graph/src", files: "crates/graph/src/valid/" },
+    Room { name: "rules", package: "qkvault-probe", root: "crates/probe/src", files: "crates/probe/src/rules/" },
+    Room { name: "binding", package: "qkvault-exec", root: "crates/exec/src", files: "crates/exec/src/check.rs" },
+];
+
+/// Files of the rooms that only show things to people: pages that are checked in and compared.
+const LEFT_OUT: [&str; 1] = ["crates/probe/src/rules/codes.rs"];
+
+/// What is put into each package that is mutated.
+const SWITCH: &str = include_str!("switch.rs.txt");
+
+/// The copy.
+pub(super) struct Scratch {
+    pub(super) root: PathBuf,
+}
+
+impl Scratch {
+    /// Copies every file that git knows. What is the same stays as it is, so that nothing is built again for it.
+    pub(super) fn make(workspace: &Path) -> Result<Scratch> {
+        let root = workspace.join("target/mutants/tree");
+        for file in tracked(workspace)? {
+            let text = match std::fs::read(workspace.join(&file)) {
+                Ok(text) => text,
+                // What git knows and the folder no longer has is somebody's work in progress.
+                Err(_) => continue,
+            };
+            if room(&file).is_none() && !is_crate_root(&file) {
+                write(&root.join(&file), &text)?;
+            }
+        }
+        Ok(Scratch { root })
+    }
+
+    /// Writes the files that are mutated, without the mutants of these keys; gives the others.
+    pub(super) fn mutate(&self, workspace: &Path, without: &BTreeSet<String>) -> Result<Vec<Mutant>> {
+        let mut mutants = Mutants::without(without.clone());
+        let files = tracked(workspace)?;
+        let mut packages: Vec<(&Room, String)> = Vec::new();
+        for room in &ROOMS {
+            let mut rows = Vec::new();
+            let mine: Vec<&String> =
+                files.iter().filter(|f| self::room(f).is_some_and(|r| r.name == room.name)).collect();
+            let siblings = files.iter().filter(|f| self::room(f).is_some_and(|r| r.package == room.package));
+            let mut known = Constants::default();
+            for file in files.iter().filter(|f| f.ends_with(".rs")) {
+                known.fixed.read(&read(workspace, file).unwrap_or_default(), self::room(file).is_some());
+            }
+            known.fixed.settle();
+            for file in siblings {
+                known.find(file, &module(room.root, file), &read(workspace, file)?)?;
+            }
+            for file in mine {
+                let text = rewrite::rewrite(file, &read(workspace, file)?, &known, &mut mutants, &mut rows)?;
+                write(&self.root.join(file), text.as_bytes())?;
+            }
+            let more = constants::versions(&rows);
+            match packages.iter_mut().find(|(r, _)| r.package == room.package) {
+                Some((_, text)) => *text += &more,
+                None => packages.push((room, more)),
+            }
+        }
+        for (room, more) in packages {
+            let switch = switch(mutants.list.len(), &more);
+            write(&self.root.join(room.root).join("mutant_switch.rs"), switch.as_bytes())?;
+            let lib = format!("{}/lib.rs", room.root);
+            let text = format!("{}\nmod mutant_switch;\n", read(workspace, &lib)?);
+            write(&self.root.join(&lib), text.as_bytes())?;
+        }
+        Ok(mutants.list)
+    }
+}
+
+/// What says which of so many mutants is on.
+pub(super) fn switch(mutants: usize, more: &str) -> String {
+    SWITCH.replace("COUNT", &(mutants + 1).to_string()) + more
+}
+
+/// The room that a file is in.
+pub(super) fn room(file: &str) -> Option<&'static Room> {
+    let mutated = file.ends_with(".rs") && !LEFT_OUT.contains(&file);
+    ROOMS.iter().find(|room| mutated && file.starts_with(room.files))
+}
+
+fn is_crate_root(file: &str) -> bool {
+    ROOMS.iter().any(|room| file.strip_prefix(room.root) == Some("/lib.rs"))
+}
+
+/// `crates/graph/src/lower/mod.rs` as `crate::lower`.
+fn module(root: &str, file: &str) -> String {
+    let inside = file.strip_prefix(root).unwrap_or(file).trim_end_matches(".rs").trim_end_matches("/mod");
+    format!("crate{}", inside.replace('/', "::"))
+}
+
+fn read(workspace: &Path, file: &str) -> Result<String> {
+    std::fs::read_to_string(workspace.join(file)).with_context(|| format!("{file} cannot be read"))
+}
+
+/// Writes a file, unless it is there already as it should be.
+fn write(path: &Path, text: &[u8]) -> Result<()> {
+    if std::fs::read(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    let folder = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn tracked(root: &Path) -> Result<Vec<String>> {
+    let output =
+        Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("git did not start")?;
+    let text = String::from_utf8(output.stdout).context("file names are text")?;
+    Ok(text.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}
