@@ -55,6 +55,7 @@ mod lock;
 mod lookup;
 mod memory;
 mod obtain;
+mod older;
 mod options;
 mod pack;
 mod paths;
@@ -86,11 +87,13 @@ pub use key::{Key, ParseKeyError};
 pub use list::{Listed, Usage};
 pub use lookup::Lookup;
 pub use obtain::Obtained;
+pub use older::Older;
 pub use options::{Clock, DiskLimits, Mode, VaultOptions};
 pub use pack::{
     Manifest, ManifestEntry, PACK_MAGIC, PACK_VERSION, PackError, PackLimits, PackOptions, PackReport, SealKey,
     UnpackOptions, UnpackReport, WeakSecret, read_manifest, verify_pack,
 };
+pub use paths::STORE_FORMAT;
 pub use rejection::Rejection;
 #[cfg(feature = "http")]
 pub use remote::{BadLocation, HttpRemote};

@@ -89,7 +89,7 @@ impl VaultOptions {
         Self::default()
     }
 
-    /// The vault of this folder (`vault/v1` inside it).
+    /// The vault of this folder (`vault/v2` inside it).
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self::default().folder(folder)
     }

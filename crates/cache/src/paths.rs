@@ -1,4 +1,4 @@
-//! Names of files and folders of a vault. Versions stand in folder names, so a new format never meets an old file.
+//! Names of files and folders of a vault. The format of what is kept stands in a folder's name, so a new one never meets an old file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,12 @@ pub(crate) const ENTRY_SUFFIX: &str = ".qkv";
 /// Start of the names of files being written; they stand beside the entries, so that renaming stays in one folder.
 pub(crate) const TEMP_PREFIX: &str = ".tmp-";
 
+/// Format of what is kept: number of the folder `vault/v2`, of the names in a remote store, and of packs.
+///
+/// It goes up with the layout, and whenever what is kept under keys, or the keys, change meaning, though entries be readable still:
+/// nobody would ask for an old key again. What is left of an older one is known by its folder ([`Vault::older`](crate::Vault::older)).
+pub const STORE_FORMAT: u16 = 2;
+
 /// The places of one vault.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
@@ -17,22 +23,22 @@ pub(crate) struct Places {
     pub(crate) root: PathBuf,
     /// `ROOT/vault`.
     pub(crate) vault: PathBuf,
-    /// `ROOT/vault/v1`.
+    /// `ROOT/vault/v2`.
     pub(crate) version: PathBuf,
-    /// `ROOT/vault/v1/entries`.
+    /// `ROOT/vault/v2/entries`.
     pub(crate) entries: PathBuf,
-    /// `ROOT/vault/v1/blobs`.
+    /// `ROOT/vault/v2/blobs`.
     pub(crate) blobs: PathBuf,
-    /// `ROOT/vault/v1/locks`.
+    /// `ROOT/vault/v2/locks`.
     pub(crate) locks: PathBuf,
-    /// `ROOT/vault/v1/quarantine`.
+    /// `ROOT/vault/v2/quarantine`.
     pub(crate) quarantine: PathBuf,
 }
 
 impl Places {
     pub(crate) fn new(root: PathBuf) -> Self {
         let vault = root.join("vault");
-        let version = vault.join("v1");
+        let version = vault.join(format!("v{STORE_FORMAT}"));
         Places {
             entries: version.join("entries"),
             blobs: version.join("blobs"),
@@ -103,7 +109,7 @@ mod tests {
         let places = Places::new("/r".into());
         let key = Key([0xab; 32]);
         let path = places.entry(&key);
-        assert!(path.starts_with("/r/vault/v1/entries/ab"));
+        assert!(path.starts_with("/r/vault/v2/entries/ab"));
         assert_eq!(key_of(&path), Some(key));
         for other in ["x", "ab.qkv", ".tmp-123", &format!("{key}.qkv.bak")] {
             assert_eq!(key_of(Path::new(other)), None, "{other}");

@@ -28,7 +28,7 @@ pub enum FolderSource {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The folder; the vault is `vault/v1` inside it.
+    /// The folder; the vault is `vault/v2` inside it.
     pub folder: PathBuf,
     /// Why this folder.
     pub folder_source: FolderSource,

@@ -80,7 +80,8 @@ impl Vault {
                 .collect::<Result<_, _>>()?,
         };
         for layer in &layers {
-            if !layer.places.entries.is_dir() {
+            // A layer of an older format is told below.
+            if !layer.places.entries.is_dir() && !layer.has_older() {
                 let path = layer.places.root.display();
                 tracing::warn!(%path, "a layer of the vault holds no entries, or is not there");
             }
@@ -93,7 +94,15 @@ impl Vault {
                 Some(crate::remote::locate(remote, token.as_deref(), shared)?)
             }
         };
-        Ok(Self::assemble(options, settings, folder, layers, remote))
+        let vault = Self::assemble(options, settings, folder, layers, remote);
+        vault
+            .places()
+            .filter(|(folder, _)| folder.has_older())
+            .flat_map(|(folder, source)| folder.older(source))
+            .for_each(|older| {
+                tracing::warn!(path = %older.path.display(), entries = older.entries, "{older}");
+            });
+        Ok(vault)
     }
 
     /// Opens the vault, or, if that fails, one that keeps entries in memory only, with a warning: for services that

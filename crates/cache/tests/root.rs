@@ -17,6 +17,7 @@ mod root {
     mod http;
     mod kills;
     mod looks;
+    mod older;
     mod packs;
     mod processes;
     mod remotes;

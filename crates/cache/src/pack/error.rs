@@ -24,7 +24,8 @@ pub enum PackError {
     },
     /// Another version of the format.
     #[error(
-        "pack format version {found}, this library reads version {expected}: pack again with the same version of qkvault"
+        "the pack has format {found}, and this qkvault reads format {expected}: pack again with this version; plans of another format are \
+         under keys that it never asks for"
     )]
     Version {
         /// Version found.

@@ -24,6 +24,7 @@ pub(crate) use locate::locate;
 pub(crate) use upload::Uploader;
 
 use crate::format::{HASH_LEN, MAX_HEADER, MAX_PAYLOAD};
+use crate::paths::STORE_FORMAT;
 use crate::{Key, SealKey};
 
 /// Most bytes that are taken from a remote for one entry: the longest entry and a seal.
@@ -133,5 +134,5 @@ impl fmt::Debug for RemoteOptions {
 /// The name of a key's object below the root of a remote, the same for every kind of remote.
 pub fn remote_name(key: &Key) -> String {
     let name = key.to_string();
-    format!("v1/{}/{name}.qkv", &name[..2])
+    format!("v{STORE_FORMAT}/{}/{name}.qkv", &name[..2])
 }

@@ -17,7 +17,7 @@ fn forgetful(folder: &Path) -> Vault {
 }
 
 fn blob_files(folder: &Path) -> Vec<PathBuf> {
-    let parts = std::fs::read_dir(folder.join("vault/v1/blobs")).into_iter().flatten().flatten();
+    let parts = std::fs::read_dir(folder.join("vault/v2/blobs")).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> =
         parts.flat_map(|part| std::fs::read_dir(part.path()).unwrap().flatten()).map(|f| f.path()).collect();
     files.sort();
@@ -96,7 +96,7 @@ fn a_missing_blob_is_told_by_every_way_of_looking() {
     vault.put(&key(9), member(1, 9)).unwrap();
     let header = vault.show(&key(0)).remove(0).0.header.unwrap();
     let name = header.shared[0].to_string();
-    let path = folder.path().join("vault/v1/blobs").join(&name[..2]).join(format!("{name}.qkv"));
+    let path = folder.path().join("vault/v2/blobs").join(&name[..2]).join(format!("{name}.qkv"));
     std::fs::remove_file(&path).unwrap();
     for depth in [Depth::Stored, Depth::Payload] {
         let report = vault.verify(depth);

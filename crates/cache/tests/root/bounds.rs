@@ -184,7 +184,7 @@ fn gc_clears_what_dead_writers_left_and_nothing_foreign() {
     for (name, time) in [(".tmp-old", old), (".tmp-new", SystemTime::now()), ("notes.txt", old)] {
         std::fs::File::create(part.join(name)).unwrap().set_modified(time).unwrap();
     }
-    let locks = folder.path().join("vault/v1/locks");
+    let locks = folder.path().join("vault/v2/locks");
     let held = std::fs::File::create(locks.join("held.lock")).unwrap();
     held.lock().unwrap();
     held.set_modified(old).unwrap();

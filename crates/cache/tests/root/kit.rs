@@ -83,12 +83,12 @@ pub(crate) fn open(folder: &Path) -> Vault {
 /// The file of a key.
 pub(crate) fn file_of(folder: &Path, key: &Key) -> PathBuf {
     let name = key.to_string();
-    folder.join("vault/v1/entries").join(&name[..2]).join(format!("{name}.qkv"))
+    folder.join("vault/v2/entries").join(&name[..2]).join(format!("{name}.qkv"))
 }
 
 /// Names in the quarantine folder.
 pub(crate) fn quarantined(folder: &Path) -> Vec<String> {
-    let Ok(files) = std::fs::read_dir(folder.join("vault/v1/quarantine")) else {
+    let Ok(files) = std::fs::read_dir(folder.join("vault/v2/quarantine")) else {
         return Vec::new();
     };
     files.map(|file| file.expect("listed").file_name().to_string_lossy().into_owned()).collect()
@@ -103,7 +103,7 @@ pub(crate) fn requirement_not_met(what: &str) {
 /// Names of unfinished files anywhere among the entries.
 pub(crate) fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for part in std::fs::read_dir(folder.join("vault/v1/entries")).into_iter().flatten().flatten() {
+    for part in std::fs::read_dir(folder.join("vault/v2/entries")).into_iter().flatten().flatten() {
         for file in std::fs::read_dir(part.path()).into_iter().flatten().flatten() {
             if file.file_name().to_string_lossy().starts_with(".tmp-") {
                 found.push(file.path());

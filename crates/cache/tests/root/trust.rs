@@ -24,7 +24,7 @@ fn what_the_vault_makes_is_private() {
     let vault = open(&folder);
     vault.put(&key(1), plan(1)).unwrap();
     let file = file_of(&folder, &key(1));
-    for path in [folder.clone(), folder.join("vault"), folder.join("vault/v1/entries"), file.parent().unwrap().into()] {
+    for path in [folder.clone(), folder.join("vault"), folder.join("vault/v2/entries"), file.parent().unwrap().into()] {
         assert_eq!(mode(&path), 0o700, "{}", path.display());
     }
     assert_eq!(mode(&file) & 0o077, 0);
@@ -34,7 +34,7 @@ fn what_the_vault_makes_is_private() {
 
 #[test]
 fn a_folder_that_others_can_write_to_is_refused_unless_asked() {
-    for inner in ["", "vault", "vault/v1", "vault/v1/entries"] {
+    for inner in ["", "vault", "vault/v2", "vault/v2/entries"] {
         let folder = tempfile::tempdir().unwrap();
         open(folder.path()).put(&key(1), plan(1)).unwrap();
         for open_to in [0o770, 0o702, 0o777] {

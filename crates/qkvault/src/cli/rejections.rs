@@ -1,6 +1,6 @@
 //! What the vault did not serve in this process, for people: a rejected entry is built again, but somebody should know.
 
-use qkvault_cache::Vault;
+use qkvault_cache::{STORE_FORMAT, Vault};
 
 /// A line about the entries that were rejected since the vault was opened, if there were any.
 pub(super) fn note(vault: &Vault) -> Option<String> {
@@ -8,7 +8,7 @@ pub(super) fn note(vault: &Vault) -> Option<String> {
     let causes: Vec<String> = stats.rejections.iter().map(|(cause, n)| format!("{n} {cause}")).collect();
     let aside = match (stats.quarantined, vault.folder()) {
         (n @ 1.., Some(folder)) => {
-            format!("; {n} set aside in {}", folder.join("vault/v1/quarantine").display())
+            format!("; {n} set aside in {}", folder.join(format!("vault/v{STORE_FORMAT}/quarantine")).display())
         }
         _ => String::new(),
     };

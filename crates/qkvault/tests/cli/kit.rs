@@ -78,7 +78,7 @@ impl Place {
     /// The entry files of the vault, sorted.
     pub(crate) fn entries(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
-        for shard in self.path("vault/v1/entries").read_dir().into_iter().flatten().flatten() {
+        for shard in self.path("vault/v2/entries").read_dir().into_iter().flatten().flatten() {
             files.extend(shard.path().read_dir().unwrap().flatten().map(|e| e.path()));
         }
         files.retain(|f| f.extension().is_some_and(|e| e == "qkv"));
@@ -99,7 +99,8 @@ impl Place {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             let ours = name.starts_with("QKVAULT_") && name != "QKVAULT_CACHE_DIR";
-            if ours || ["CUDNN_PATH", "CUDNN_HOME", "VIRTUAL_ENV", "CONDA_PREFIX"].contains(&name.as_str()) {
+            let compilers = name.starts_with("CUDNN_") || name.starts_with("NVRTC_");
+            if ours || compilers || ["VIRTUAL_ENV", "CONDA_PREFIX"].contains(&name.as_str()) {
                 command.env_remove(&name);
             }
         }
