@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use qkvault_graph::{Profile, Target};
-use qkvault_probe::{Compiler, library_set, library_version};
+use qkvault_probe::Compiler;
 use qkvault_sys::Search;
 use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 
@@ -69,9 +69,7 @@ fn met(requirement: Result<PathBuf, String>, required: bool) -> Option<PathBuf> 
 /// When there is no profile of this name.
 #[must_use]
 pub fn target(compiler: &Compiler, profile: &str) -> Target {
-    let library = compiler.library();
-    let profile = Profile::named(profile).unwrap_or_else(|e| panic!("{e}"));
-    profile.target(library_version(library), library_set(library))
+    compiler.target(&Profile::named(profile).unwrap_or_else(|e| panic!("{e}")))
 }
 
 /// A line for who reads the output of a test.

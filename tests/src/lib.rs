@@ -11,6 +11,7 @@ pub mod cudnn;
 pub mod deterministic;
 pub mod documents;
 pub mod dynamic;
+pub mod environment;
 pub mod generated;
 pub mod golden;
 pub mod kernel;

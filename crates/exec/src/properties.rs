@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use qkvault_graph::{CudnnVersion, DeviceProps, Profile, Target};
-use qkvault_probe::{library_set, library_version};
+use qkvault_probe::{library_set, library_toolchain, library_version};
 use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 
 use crate::driver::{NoDriver, driver};
@@ -69,8 +69,8 @@ pub(crate) fn machine(json: &[u8], library: &Library) -> Result<Machine, Propert
 
 /// The target of properties that cuDNN wrote.
 pub(crate) fn target(json: &[u8], library: &Library) -> Result<Target, PropertiesError> {
-    let (cudnn, libraries) = (library_version(library), library_set(library));
-    read(json, cudnn).map(|device| Target { cudnn, libraries, device })
+    let (cudnn, libraries, toolchain) = (library_version(library), library_set(library), library_toolchain(library));
+    read(json, cudnn).map(|device| Target { cudnn, libraries, toolchain, device })
 }
 
 /// Reads the device properties that a cuDNN version wrote.

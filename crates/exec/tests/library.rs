@@ -8,11 +8,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{changes, h200, of_machine, say, unmet, with};
+use common::{changes, of_machine, say, unmet, with};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
-use qkvault_graph::{Attention, Band, DType, Policy, Target, validate};
-use qkvault_probe::{BuildPolicy, Compiler, Failure, Plan, Planner, library_set, library_version};
+use qkvault_graph::{Attention, Band, DType, Policy, Profile, Target, validate};
+use qkvault_probe::{BuildPolicy, Compiler, Failure, Plan, Planner};
 use qkvault_sys::{Error, Library, Search, Status, Version};
 
 const ALONE: &str = "QKVAULT_TEST_ALONE";
@@ -43,8 +43,7 @@ fn plan(version: Version) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
         Err(error) => panic!("{error}"),
     };
     let library = Arc::clone(compiler.library());
-    let target = h200(library_version(&library));
-    let target = Target { libraries: library_set(&library), ..target };
+    let target = compiler.target(&Profile::named("h200").expect("built in"));
     let attention = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let attention = validate(attention).expect("valid");

@@ -11,8 +11,15 @@ use crate::{OpGraph, Policy, Target, Valid, canon, codec};
 
 /// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record that a plan is stored as.
 ///
-/// Raise it when any of those changes meaning; golden vectors in the tests fail first.
-pub const KEY_FORMAT: u32 = 1;
+/// Raise it when any of those changes meaning; golden vectors in the tests fail first. The vault's `STORE_FORMAT` goes with it, so that a
+/// folder holds keys of one format and what is left of an older one is known by its folder.
+///
+/// 1: until 2026-11-22. 2: a plan's key names the toolchain, and both kinds of keys their format.
+pub const KEY_FORMAT: u32 = 2;
+
+/// What keeps hashes of one kind and format apart from all others. Each ends in the format.
+const ATTENTION_TAG: &str = "qkvault attention, key format 2";
+const PLAN_TAG: &str = "qkvault plan, key format 2";
 
 macro_rules! keys {
     ($($(#[$doc:meta])* $name:ident;)+) => {$(
@@ -75,7 +82,7 @@ macro_rules! keys {
 }
 
 keys! {
-    /// What a valid attention is known by, whatever it runs on: `blake3(tag ‖ canonical bytes)`.
+    /// What a valid attention is known by, whatever it runs on: `blake3(tag with format ‖ canonical bytes)`.
     GraphKey;
     /// What a compiled plan is known by: `blake3(tag ‖ format version ‖ op graph ‖ target ‖ policy)`.
     PlanKey;
@@ -99,7 +106,7 @@ impl Valid {
     /// The key of this attention.
     #[must_use]
     pub fn key(&self) -> GraphKey {
-        GraphKey(hash("qkvault 2026-11 attention", &canon::bytes(self)))
+        GraphKey(hash(ATTENTION_TAG, &canon::bytes(self)))
     }
 }
 
@@ -130,12 +137,19 @@ pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
     if let Some(engine) = &graph.engine {
         bytes.extend(codec::encode(&canon::engine(engine)));
     }
-    PlanKey(hash("qkvault 2026-11 plan", &bytes))
+    PlanKey(hash(PLAN_TAG, &bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn b7_both_kinds_of_keys_say_their_format() {
+        for tag in [ATTENTION_TAG, PLAN_TAG] {
+            assert!(tag.ends_with(&format!(" {KEY_FORMAT}")), "{tag}");
+        }
+    }
 
     #[test]
     fn keys_read_and_print() {

@@ -28,6 +28,7 @@ mod canon;
 pub mod codec;
 #[cfg(doctest)]
 mod compile_fail;
+pub mod compiler_env;
 mod device;
 mod documents;
 mod dtype;
@@ -48,11 +49,13 @@ mod summary;
 mod target;
 mod tensor;
 pub mod text;
+mod toolchain;
 mod valid;
 mod version;
 
 pub use attention::{Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass};
 pub use canon::bytes as canonical_bytes;
+pub use compiler_env::CompilerEnv;
 pub use device::DeviceProps;
 pub use documents::Documents;
 pub use dtype::{DType, UnknownDType};
@@ -70,5 +73,6 @@ pub use reason::{Layer, NoReason, Reason, Refusal};
 pub use role::{Packed, Role, Scaled};
 pub use target::{Profile, Target};
 pub use tensor::{Interleave, Order, Part, Storage, Tensor};
+pub use toolchain::{BadNvrtc, HostArch, NvrtcVersion, Toolchain};
 pub use valid::{Valid, validate};
 pub use version::{BadVersion, CudnnVersion, LibrarySet};

@@ -4,15 +4,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CudnnVersion, DeviceProps, Layer, LibrarySet, Reason, Refusal};
+use crate::{CudnnVersion, DeviceProps, Layer, LibrarySet, Reason, Refusal, Toolchain};
 
-/// What a plan is compiled for: the exact cuDNN, its library set, and the GPU.
+/// What a plan is compiled for, and with: the exact cuDNN, its library set, the toolchain, and the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// Version of the cuDNN that compiles and of the one that loads; they must be equal.
     pub cudnn: CudnnVersion,
     /// The library set that compiles.
     pub libraries: LibrarySet,
+    /// What else compiles: CUDA build, NVRTC, host architecture, environment.
+    pub toolchain: Toolchain,
     /// The GPU.
     pub device: DeviceProps,
 }
@@ -24,22 +26,23 @@ impl Target {
         self.device.sm()
     }
 
-    /// A short line for tables and file headers, such as `sm_90 132sm cuda 13.0 cudnn 9.27.0 slim`.
+    /// A short line for tables and file headers, such as `sm_90 132sm cuda 13.0 cudnn 9.27.0 slim`. A toolchain that is not the usual one
+    /// follows, as in `... slim nvrtc 13.2 with CUDNN_RESCALE_THRESHOLD=0`.
     #[must_use]
     pub fn label(&self) -> String {
         self.to_string()
     }
 
     /// Everything of the target that enters a plan's key.
-    pub(crate) fn identity(&self) -> impl Serialize + use<> {
-        let Target { cudnn, libraries, device } = self;
+    pub(crate) fn identity(&self) -> impl Serialize + use<'_> {
+        let Target { cudnn, libraries, toolchain, device } = self;
         let set = match libraries {
             LibrarySet::Slim => 1_u8,
             LibrarySet::Full => 2,
         };
         let device = device.known_to(*cudnn);
         let device = rmp_serde::to_vec(&device.identity()).expect("numbers always serialise");
-        (cudnn.number(), set, device)
+        (cudnn.number(), set, toolchain.identity(), device)
     }
 }
 
@@ -47,13 +50,14 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = self.device.driver_ver;
         let text = format!(
-            "sm_{} {}sm cuda {}.{} cudnn {} {}",
+            "sm_{} {}sm cuda {}.{} cudnn {} {}{}",
             self.sm(),
             self.device.multi_processor_count,
             driver / 1000,
             driver % 1000 / 10,
             self.cudnn,
-            self.libraries
+            self.libraries,
+            self.toolchain.unusual()
         );
         f.pad(&text)
     }
@@ -133,16 +137,26 @@ impl Profile {
         })
     }
 
-    /// The target of this GPU under a cuDNN.
+    /// The target of this GPU under a cuDNN that nobody has asked, with the toolchain that is [assumed](Toolchain::assumed): for rules, and
+    /// for tests. What is to compile takes the library's own: `Compiler::target` of `qkvault-probe`.
     #[must_use]
     pub fn target(&self, cudnn: CudnnVersion, libraries: LibrarySet) -> Target {
-        Target { cudnn, libraries, device: self.properties.clone() }
+        self.target_with(cudnn, libraries, Toolchain::assumed(cudnn))
+    }
+
+    /// The target of this GPU under a cuDNN and a toolchain.
+    #[must_use]
+    pub fn target_with(&self, cudnn: CudnnVersion, libraries: LibrarySet, toolchain: Toolchain) -> Target {
+        Target { cudnn, libraries, toolchain, device: self.properties.clone() }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::{CompilerEnv, HostArch, NvrtcVersion};
 
     fn key(t: &Target) -> Vec<u8> {
         rmp_serde::to_vec(&t.identity()).expect("serialises")
@@ -199,6 +213,36 @@ mod tests {
         }
         assert_ne!(key(&Target { cudnn: CudnnVersion::v9(27, 1), ..target.clone() }), base);
         assert_ne!(key(&Target { libraries: LibrarySet::Full, ..target }), base);
+    }
+
+    /// B3: cuDNN 9.19 beside NVRTC 13.0 and 13.2 gave other kernels under one key; B2: so did a variable.
+    #[test]
+    fn p28_b2_b3_every_part_of_the_toolchain_changes_the_key() {
+        let target = Profile::named("h200").expect("exists").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let Toolchain { cuda: _, nvrtc: _, host: _, environment: _ } = &target.toolchain;
+        let other_host = if HostArch::THIS == HostArch::Aarch64 { HostArch::X86_64 } else { HostArch::Aarch64 };
+        let env = |name: &str, value: &str| CompilerEnv::of([(name.into(), value.into())]);
+        let changes: [fn(&mut Toolchain); 4] =
+            [|_| (), |t| t.cuda = 12, |t| t.nvrtc = Some(NvrtcVersion::new(13, 2)), |t| t.nvrtc = None];
+        let mut toolchains: Vec<Toolchain> = changes
+            .into_iter()
+            .map(|change| {
+                let mut toolchain = target.toolchain.clone();
+                change(&mut toolchain);
+                toolchain
+            })
+            .collect();
+        toolchains.push(Toolchain { host: other_host, ..target.toolchain.clone() });
+        for (name, value) in
+            [("CUDNN_NEW", ""), ("CUDNN_NEW", "0"), ("CUDNN_NEWER", "0"), ("CUDNN_USE_EX2_EMULATION", "0")]
+        {
+            toolchains.push(Toolchain { environment: env(name, value), ..target.toolchain.clone() });
+        }
+        let keys: BTreeSet<Vec<u8>> =
+            toolchains.iter().map(|t| key(&Target { toolchain: t.clone(), ..target.clone() })).collect();
+        assert_eq!(keys.len(), toolchains.len());
+        let quiet = Toolchain { environment: env("CUDNN_LOGLEVEL_DBG", "3"), ..target.toolchain.clone() };
+        assert_eq!(key(&Target { toolchain: quiet, ..target.clone() }), key(&target), "a log changes no kernel");
     }
 
     #[test]

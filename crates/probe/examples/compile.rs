@@ -7,13 +7,13 @@
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_graph::expr::{TensorSpec, library, score, slot, tensor};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Policy, Profile, Tensor, validate};
-use qkvault_probe::{BuildPolicy, Compiler, Planner, library_set, library_version};
+use qkvault_probe::{BuildPolicy, Compiler, Planner};
 use qkvault_sys::Search;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "h200".into());
     let compiler = Compiler::open_apart(&Search::default())?;
-    let target = Profile::named(&name)?.target(library_version(compiler.library()), library_set(compiler.library()));
+    let target = compiler.target(&Profile::named(&name)?);
     println!("{target}");
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let base = Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16);

@@ -6,13 +6,13 @@
 
 use qkvault_graph::expr::{library, score, slot};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Policy, Profile, Tensor, lower, validate};
-use qkvault_probe::{Compiler, Failure, library_set, library_version};
+use qkvault_probe::{Compiler, Failure};
 use qkvault_sys::Search;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "h200".into());
     let compiler = Compiler::open(&Search::default())?;
-    let target = Profile::named(&name)?.target(library_version(compiler.library()), library_set(compiler.library()));
+    let target = compiler.target(&Profile::named(&name)?);
     println!("{target}");
     let dtype = DType::BF16;
     let (b, h, h_kv, d) = (8, 32, 8, 128);

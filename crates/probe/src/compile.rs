@@ -11,7 +11,7 @@ use crate::attempt::{Attempt, Made, Stop, workspace};
 use crate::failure::Failure;
 use crate::kernels::KernelCache;
 use crate::passed::PassedOver;
-use crate::{convert, pressure, words, write};
+use crate::{pressure, words, write};
 
 /// cuDNN as a compiler.
 #[derive(Clone, Debug)]
@@ -132,10 +132,7 @@ impl Compiler {
         policy: &Policy,
         kernels: Option<&KernelCache>,
     ) -> Result<Compiled, Failure> {
-        let (found, found_set) = (convert::library_version(&self.library), convert::library_set(&self.library));
-        if (target.cudnn, target.libraries) != (found, found_set) {
-            return Err(Failure::OtherLibrary { wanted: target.cudnn, wanted_set: target.libraries, found, found_set });
-        }
+        self.check_toolchain(target)?;
         let started = Instant::now();
         let attempt = Attempt { library: &self.library, graph, attention, target, policy, kernels };
         let (result, messages) = log::collect(|| attempt.make());

@@ -1,7 +1,7 @@
 //! Our enumerations as cuDNN's, in one place.
 
 use qkvault_graph::op::{Pointwise, Reduce};
-use qkvault_graph::{CudnnVersion, DType, LibrarySet};
+use qkvault_graph::{CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, Toolchain};
 use qkvault_sys as sys;
 
 /// The number is part of [`Pointwise`] itself: its discriminants are cuDNN's.
@@ -40,6 +40,23 @@ pub fn library_set(library: &sys::Library) -> LibrarySet {
     match library.set() {
         sys::LibrarySet::Slim => LibrarySet::Slim,
         sys::LibrarySet::Full => LibrarySet::Full,
+    }
+}
+
+/// What else compiles in a loaded library: its CUDA build, the NVRTC that it uses, this host, and the variables that were set when it was
+/// opened.
+#[must_use]
+pub fn library_toolchain(library: &sys::Library) -> Toolchain {
+    let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
+    let nvrtc = library.nvrtc().map(|nvrtc| {
+        let (major, minor) = nvrtc.version;
+        NvrtcVersion::new(small(major as usize), small(minor as usize))
+    });
+    Toolchain {
+        cuda: small(library.cuda_major()),
+        nvrtc,
+        host: HostArch::THIS,
+        environment: CompilerEnv::of(library.environment().iter().cloned()),
     }
 }
 

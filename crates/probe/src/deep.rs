@@ -8,7 +8,6 @@ use qkvault_graph::{CudnnVersion, OpGraph, PlanKey, Policy, Target, codec, plan_
 use serde::{Deserialize, Serialize};
 
 use crate::compile::{Compiled, Compiler};
-use crate::convert;
 use crate::failure::Failure;
 use crate::plan::{BadPlan, Plan};
 
@@ -97,21 +96,14 @@ impl Compiler {
         if found != key {
             return Err(Difference::Key { found });
         }
-        let (version, set) = (convert::library_version(self.library()), convert::library_set(self.library()));
-        if (target.cudnn, target.libraries) != (version, set) {
-            let why = format!(
-                "it is for cuDNN {} ({} set), and {version} ({set} set) is loaded",
-                target.cudnn, target.libraries
-            );
-            return Ok(Deep::Skipped { why });
-        }
         let compiled = match self.compile(&graph, &target, &policy) {
             Ok(compiled) => compiled,
+            Err(failure @ Failure::OtherLibrary { .. }) => return Ok(Deep::Skipped { why: failure.to_string() }),
             Err(failure) => return Ok(Deep::Failed(failure)),
         };
         let (stored, now) = (kernels(&plan.blob), kernels(&compiled.blob));
         if stored != now || stored.is_empty() {
-            return Err(Difference::Kernels { cudnn: version, stored: stored.len(), compiled: now.len() });
+            return Err(Difference::Kernels { cudnn: target.cudnn, stored: stored.len(), compiled: now.len() });
         }
         let Compiled { engine, workspace, passed_over: _, blob: _, milliseconds: _ } = &compiled;
         let facts = |engine: &str, workspace: u64| format!("{engine} with {workspace} bytes of workspace");

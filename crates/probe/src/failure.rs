@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use qkvault_graph::{CudnnVersion, LibrarySet, Refusal, Target};
+use qkvault_graph::{CompilerEnv, CudnnVersion, LibrarySet, NvrtcVersion, Refusal, Target, Toolchain};
 use qkvault_sys::{CallError, Error, Status};
 
+use crate::toolchain::is;
 use crate::{pressure, status};
 
 /// Why there is no plan.
@@ -18,8 +19,8 @@ pub enum Failure {
     Refused(Refusal),
     /// The target is for another cuDNN than the one that is loaded.
     #[error(
-        "the target wants cuDNN {wanted} ({wanted_set} set), but {found} ({found_set} set) is loaded; \
-         use a target for that one, or QKVAULT_CUDNN_PATH to load the other"
+        "the target wants cuDNN {wanted} ({wanted_set} set; {wanted_toolchain}), but {found} ({found_set} set; {found_toolchain}) is loaded; \
+         use a target for that one (Compiler::target), or QKVAULT_CUDNN_PATH to load the other"
     )]
     OtherLibrary {
         /// Version that the target wants.
@@ -30,6 +31,45 @@ pub enum Failure {
         found: CudnnVersion,
         /// Set that is loaded.
         found_set: LibrarySet,
+        /// Toolchain that the target wants.
+        wanted_toolchain: Box<Toolchain>,
+        /// Toolchain that is here.
+        found_toolchain: Box<Toolchain>,
+    },
+    /// A variable that changes code has changed since cuDNN was opened.
+    #[error(
+        "{name} {} when cuDNN was opened and {} now; cuDNN reads such variables at various times, so what it would compile is not known. \
+         Set {name} before the program starts, or not at all",
+        is(opened),
+        is(now)
+    )]
+    Environment {
+        /// The variable.
+        name: String,
+        /// Its value when cuDNN was opened.
+        opened: Option<String>,
+        /// Its value now.
+        now: Option<String>,
+    },
+    /// A variable is set under which cuDNN compiles with something that no key names.
+    #[error("{name} is set ({seen}), so what would compile is named by no plan's key: unset it")]
+    RefusedVariable {
+        /// The variable.
+        name: &'static str,
+        /// What it does.
+        seen: &'static str,
+    },
+    /// NVRTC is newer than the driver that the target names.
+    #[error(
+        "NVRTC {nvrtc} compiles here, and the target names the driver of CUDA {driver}, which need not load what a newer compiler makes; \
+         use NVRTC {driver} or older (`cargo xtask fetch` puts {} beside cuDNN), or a target with a newer driver",
+        Toolchain::FETCHED_NVRTC
+    )]
+    NewerNvrtc {
+        /// The NVRTC that compiles.
+        nvrtc: NvrtcVersion,
+        /// The CUDA version of the target's driver.
+        driver: NvrtcVersion,
     },
     /// Compiling cannot work here, whatever is asked: something is missing or broken.
     #[error("{}", broken(.0))]
@@ -149,16 +189,9 @@ impl Failure {
     }
 }
 
-/// The variables of cuDNN and of NVIDIA's compiler that are set, as `NAME=value`, for who looks for the cause.
+/// The set variables that change what compiles, as `NAME=value`, for who looks for the cause.
 fn variables() -> Vec<String> {
-    let ours = |name: &str| ["CUDNN_", "NVRTC_"].iter().any(|family| name.starts_with(family));
-    let all = std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value));
-    let mut list: Vec<String> = all
-        .filter(|(name, _)| ours(name) && !["CUDNN_PATH", "CUDNN_HOME"].contains(&&**name))
-        .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
-        .collect();
-    list.sort_unstable();
-    list
+    CompilerEnv::of(std::env::vars_os()).pairs().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
 /// A cuDNN that is not there has said all itself.

@@ -26,13 +26,14 @@ mod pressure;
 pub mod rules;
 mod scratch;
 mod status;
+mod toolchain;
 mod uncompiled;
 mod words;
 mod write;
 
 pub use compile::{Compiled, Compiler};
 pub use confirm::Confirmation;
-pub use convert::{library_set, library_version};
+pub use convert::{library_set, library_toolchain, library_version};
 pub use deep::{Deep, Difference};
 pub use failure::{Failure, Here};
 pub use kernels::{DYNAMIC_SHAPES, DynamicShapes, KernelCache};

@@ -6,7 +6,7 @@ use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::op::{Constant, TensorId, TensorKind};
 use qkvault_graph::{
     Attention, CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Storage, Target, Tensor,
-    codec,
+    Toolchain, codec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,8 @@ pub struct PlanFacts {
     pub cudnn: CudnnVersion,
     /// Library set that compiled it.
     pub libraries: LibrarySet,
+    /// What else compiled it: CUDA build, NVRTC, host architecture, environment.
+    pub toolchain: Toolchain,
     /// Compute capability, major * 10 + minor.
     pub sm: u32,
     /// Streaming multiprocessors of the target.
@@ -244,7 +246,7 @@ pub(crate) fn refusal_of(entry: &Entry) -> Result<Refusal, codec::DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{Policy, Profile, lower, text, validate};
+    use qkvault_graph::{KEY_FORMAT, Policy, Profile, lower, text, validate};
 
     /// Bytes that a plan demands for the bias of a forward over 63 keys.
     fn demanded(tensor: &str) -> u64 {
@@ -263,5 +265,36 @@ mod tests {
         assert_eq!([demanded("f16[1,1,1,63]"), demanded("bf16[1,1,1,63]")], [128, 128]);
         // An even number of elements, and 32-bit ones, end where they end.
         assert_eq!([demanded("f16[1,1,64,63]"), demanded("f32[1,1,1,63]")], [2 * 64 * 63, 252]);
+    }
+
+    /// The folder of a vault holds keys of one format, so that what is left of an older one is known by its folder.
+    #[test]
+    fn b3_the_vaults_format_goes_up_with_that_of_keys() {
+        assert_eq!(u32::from(qkvault_cache::STORE_FORMAT), KEY_FORMAT);
+    }
+
+    /// Facts as format 1 wrote them, without the toolchain, under a key of today: an error that says so, and never another plan.
+    #[test]
+    fn b3_facts_of_format_1_do_not_read_as_facts() {
+        let version = CudnnVersion::v9(19, 0);
+        let target = Profile::named("h200").expect("built in").target(version, LibrarySet::Slim);
+        let key = PlanKey::from_bytes([3; 32]);
+        let none: [u8; 0] = [];
+        let (of, at, made) = (
+            (key, GraphKey::from_bytes([4; 32]), "fwd", version, LibrarySet::Slim),
+            (90_u32, 132_i64, 13_000_i64, Option::<i64>::None),
+            ("engine 2", 256_u64, 400_u32, 3_u64),
+        );
+        let old = (of.0, of.1, of.2, of.3, of.4, at.0, at.1, at.2, at.3, made.0, made.1, made.2, made.3, none, none);
+        let entry = Entry {
+            kind: EntryKind::Plan,
+            target: target.label(),
+            what: "fwd".into(),
+            library: version.to_string(),
+            meta: codec::encode(&old),
+            payload: vec![1, 2, 3],
+        };
+        let error = Plan::from_entry(key, &entry).expect_err("another form");
+        assert!(matches!(error, BadPlan::Facts(_)) && error.to_string().contains("another version"), "{error}");
     }
 }

@@ -190,6 +190,7 @@ impl Planner {
                     what: job.what.to_owned(),
                     cudnn: job.target.cudnn,
                     libraries: job.target.libraries,
+                    toolchain: job.target.toolchain.clone(),
                     sm: job.target.sm(),
                     multi_processors: job.target.device.multi_processor_count,
                     driver: job.target.device.driver_ver,

@@ -65,6 +65,7 @@ fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
             what: attention.to_string(),
             cudnn: target.cudnn,
             libraries: target.libraries,
+            toolchain: target.toolchain.clone(),
             sm: target.sm(),
             multi_processors: target.device.multi_processor_count,
             driver: target.device.driver_ver,

@@ -40,6 +40,7 @@ pub use element::Element;
 pub use error::{CallError, Error, LoadError};
 pub use handle::Handle;
 pub use library::{Library, LoadedFile};
+pub use needs::Nvrtc;
 pub use process::with_sources;
 pub use search::Search;
 pub use tried::{Origin, Reason, Tried};

@@ -1,12 +1,13 @@
 //! The loaded cuDNN: found, opened once per process, checked, and never closed.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsString, c_char};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::bindings::{AttributeName, Cudnn, Kind, Status};
 use crate::error::{CallError, Error, LoadError};
+use crate::needs::Nvrtc;
 use crate::search::Search;
 use crate::tried::Origin;
 use crate::version::{LibrarySet, Version};
@@ -15,23 +16,35 @@ use crate::{needs, open, process};
 /// The one cuDNN of this process.
 ///
 /// It is opened at most once and never closed: cuDNN starts threads and hands out pointers into itself.
-#[derive(Debug)]
 pub struct Library {
     pub(crate) table: ManuallyDrop<Table>,
     pub(crate) path: PathBuf,
     pub(crate) origin: Origin,
     pub(crate) version: Version,
     pub(crate) set: LibrarySet,
+    /// Major version of the CUDA that it was built with.
+    pub(crate) cuda: usize,
+    pub(crate) nvrtc: Option<Nvrtc>,
+    /// As it was when the library was opened. Kept out of `Debug`: other variables may hold secrets.
+    pub(crate) environment: Vec<(OsString, OsString)>,
     /// Filled when what the engines need was found to be there.
     pub(crate) engines: OnceLock<()>,
 }
 
-/// The function table; its own type only to give it a `Debug` that does not list addresses.
+/// The function table.
 pub(crate) struct Table(pub(crate) Cudnn);
 
-impl std::fmt::Debug for Table {
+impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Table")
+        let Library { table: _, path, origin, version, set, cuda, nvrtc, environment: _, engines: _ } = self;
+        f.debug_struct("Library")
+            .field("path", path)
+            .field("origin", origin)
+            .field("version", version)
+            .field("set", set)
+            .field("cuda", cuda)
+            .field("nvrtc", nvrtc)
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,6 +123,21 @@ impl Library {
         let function = function!(self, cudnnGetCudartVersion)?;
         // SAFETY: takes nothing and only returns a number.
         Ok(unsafe { function() })
+    }
+
+    /// The major version of the CUDA that this cuDNN was built with: 12 or 13.
+    pub fn cuda_major(&self) -> usize {
+        self.cuda
+    }
+
+    /// The NVRTC that this cuDNN compiles with; `None` from 9.21 on, where it is a part of cuDNN.
+    pub fn nvrtc(&self) -> Option<&Nvrtc> {
+        self.nvrtc.as_ref()
+    }
+
+    /// The process's variables as they were when the library was opened. cuDNN reads some of its own once and some at every build.
+    pub fn environment(&self) -> &[(OsString, OsString)] {
+        &self.environment
     }
 
     /// Checks that what the engines need is there, the driver's library (or a stand-in) among it.

@@ -65,7 +65,7 @@ pub(crate) fn graph(library: &Path) -> Result<(), LoadError> {
     sub_library(library, GRAPH)
 }
 
-/// Opens what this version and set will look for outside cuDNN, the driver excepted.
+/// Opens what this version and set will look for outside cuDNN, the driver excepted, and tells which NVRTC that is.
 ///
 /// `cuda` is the major version of CUDA that this cuDNN was built with; it is part of the names.
 pub(crate) fn companions(
@@ -74,17 +74,13 @@ pub(crate) fn companions(
     set: LibrarySet,
     cuda: usize,
     environment: &Environment,
-) -> Result<(), LoadError> {
+) -> Result<Option<Nvrtc>, LoadError> {
     let asked = Asked { library, version, set, environment };
-    if version < COMPILER_INSIDE {
-        let soname = format!("libnvrtc.so.{cuda}");
-        let nvrtc = asked.open(&soname, "nvidia-cuda-nvrtc")?;
-        asked.builtins(&nvrtc)?;
-    }
+    let nvrtc = if version < COMPILER_INSIDE { Some(asked.nvrtc(&format!("libnvrtc.so.{cuda}"))?) } else { None };
     if set == LibrarySet::Full {
         asked.open(&format!("libcublasLt.so.{cuda}"), "nvidia-cublas")?;
     }
-    Ok(())
+    Ok(nvrtc)
 }
 
 /// Opens the driver's library, or finds the stand-in open, and then the engines, which look for it.
@@ -117,6 +113,19 @@ fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
     })
 }
 
+/// The NVRTC that a cuDNN compiles with, where it is a library of its own (9.20 and older).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nvrtc {
+    /// The file.
+    pub path: PathBuf,
+    /// Its version, as it tells it itself: major, minor.
+    pub version: (u32, u32),
+    /// Whether the process had it before cuDNN was opened: then cuDNN takes it whatever lies beside cuDNN, because it asks for the name.
+    pub was_loaded: bool,
+    /// Others of the same name that lie where it is searched, and are not used.
+    pub others: Vec<PathBuf>,
+}
+
 /// Who asks for a companion, for the search and for the error.
 struct Asked<'a> {
     library: &'a Path,
@@ -126,18 +135,48 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// NVRTC with its builtins: what cuDNN gets when it asks the loader for this name.
+    fn nvrtc(&self, soname: &str) -> Result<Nvrtc, LoadError> {
+        let was_loaded = process::already_open(soname).is_some();
+        let opened = self.open(soname, "nvidia-cuda-nvrtc")?;
+        // By its name, as cuDNN does it: of two that are loaded under one name, the loader gives the one that came first.
+        let shared = process::already_open(soname).or_else(|| process::open(opened.as_os_str()).ok());
+        let path = shared.as_ref().and_then(|nvrtc| process::file_of(nvrtc, "nvrtcVersion")).unwrap_or(opened);
+        let Some(version) = shared.and_then(|nvrtc| nvrtc_version(&nvrtc)) else {
+            let detail = format!("{}: it has no function nvrtcVersion", path.display());
+            return Err(self.missing("libnvrtc", vec![detail], "nvidia-cuda-nvrtc"));
+        };
+        self.builtins(&path, version)?;
+        let mut others: Vec<PathBuf> = Vec::new();
+        for file in self.folders().map(|dir| dir.join(soname)).filter(|file| file.exists()) {
+            let same = |other: &PathBuf| process::same_file(other, &file);
+            if !same(&path) && !others.iter().any(same) {
+                others.push(file);
+            }
+        }
+        Ok(Nvrtc { path, version, was_loaded, others })
+    }
+
+    /// The folders in which a companion is looked for, in order: cuDNN's own, those of NVIDIA's wheels, and CUDA toolkits.
+    fn folders(&self) -> impl Iterator<Item = PathBuf> {
+        let dir = dir_of(self.library).to_owned();
+        let wheels = WHEELS.iter().map({
+            let dir = dir.clone();
+            move |below| dir.join(below)
+        });
+        let toolkits = places::TOOLKIT_VARIABLES
+            .iter()
+            .filter_map(|name| Some(PathBuf::from(self.environment.get(name)?).join("lib64")));
+        std::iter::once(dir).chain(wheels).chain(toolkits)
+    }
+
     /// The library of this name: open already, in a folder of NVIDIA's wheels, in a CUDA toolkit, or where the loader finds it.
     fn open(&self, soname: &str, wheel: &str) -> Result<PathBuf, LoadError> {
         if process::already_open(soname).is_some() {
             return Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname)));
         }
-        let dir = dir_of(self.library);
-        let wheels = std::iter::once(dir.to_owned()).chain(WHEELS.iter().map(|below| dir.join(below)));
-        let toolkits = places::TOOLKIT_VARIABLES
-            .iter()
-            .filter_map(|name| Some(PathBuf::from(self.environment.get(name)?).join("lib64")));
         let mut looked_in = Vec::new();
-        for dir in wheels.chain(toolkits) {
+        for dir in self.folders() {
             let file = dir.join(soname);
             if !file.exists() {
                 looked_in.push(dir.display().to_string());
@@ -157,15 +196,8 @@ impl Asked<'_> {
         }
     }
 
-    /// The builtins of an open `libnvrtc`; their name carries its exact version.
-    fn builtins(&self, nvrtc: &Path) -> Result<(), LoadError> {
-        let Some((major, minor)) = process::open(nvrtc.as_os_str()).ok().and_then(|nvrtc| nvrtc_version(&nvrtc)) else {
-            return Err(self.missing(
-                "libnvrtc",
-                vec![format!("{}: it has no function nvrtcVersion", nvrtc.display())],
-                "nvidia-cuda-nvrtc",
-            ));
-        };
+    /// The builtins of an open `libnvrtc`; their name carries its version.
+    fn builtins(&self, nvrtc: &Path, (major, minor): (u32, u32)) -> Result<(), LoadError> {
         let soname = format!("libnvrtc-builtins.so.{major}.{minor}");
         if process::already_open(&soname).is_some() {
             return Ok(());
@@ -191,11 +223,11 @@ impl Asked<'_> {
     }
 }
 
-fn nvrtc_version(nvrtc: &Shared) -> Option<(i32, i32)> {
+fn nvrtc_version(nvrtc: &Shared) -> Option<(u32, u32)> {
     // SAFETY: every NVRTC has this function with this signature.
     let function = unsafe { nvrtc.get::<unsafe extern "C" fn(*mut i32, *mut i32) -> i32>("nvrtcVersion") }.ok()?;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: two valid places to write to.
     let result = unsafe { function(&mut major, &mut minor) };
-    (result == 0).then_some((major, minor))
+    (result == 0).then_some((major.try_into().ok()?, minor.try_into().ok()?))
 }

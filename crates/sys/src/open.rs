@@ -118,7 +118,7 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
         return Err(Refused::Finally(Box::new(clash(&path, search))));
     }
     let cuda = cuda_version_of(&shared).unwrap_or_default() / 1000;
-    needs::companions(&path, version, set, cuda, &search.environment)
+    let nvrtc = needs::companions(&path, version, set, cuda, &search.environment)
         .map_err(|error| Refused::Finally(Box::new(error)))?;
     // SAFETY: looks symbols up by name and stores their addresses; the types are those of the header of this major version.
     let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared)) }
@@ -128,7 +128,18 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
         return Err(Refused::Finally(Box::new(LoadError::Foreign { path, function })));
     }
     log::install(&table.0);
-    Ok(Library { table, path, origin: origin.clone(), version, set, engines: OnceLock::new() })
+    let environment = std::env::vars_os().collect();
+    Ok(Library {
+        table,
+        path,
+        origin: origin.clone(),
+        version,
+        set,
+        cuda,
+        nvrtc,
+        environment,
+        engines: OnceLock::new(),
+    })
 }
 
 /// Whether nothing else may be used when this place cannot be: somebody named it for just this.

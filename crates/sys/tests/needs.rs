@@ -72,3 +72,48 @@ fn without_a_driver_the_first_descriptor_says_so() {
         Descriptor::create(&library, Kind::TENSOR).expect("there is a libcuda.so.1 now");
     });
 }
+
+/// B3: cuDNN asks the loader for NVRTC's name, and gets the one that the process has already, not the one that lies beside cuDNN.
+#[test]
+fn b3_the_nvrtc_that_is_loaded_already_is_the_one_that_compiles() {
+    alone("b3_the_nvrtc_that_is_loaded_already_is_the_one_that_compiles", || {
+        let (Some(set), Some(other)) = (fetched("9.19.0"), fetched("9.14.0")) else { return };
+        let nvrtc = |set: &std::path::Path| set.join("nvidia/cu13/lib/libnvrtc.so.13");
+        // SAFETY: NVRTC's own initialisers, as when cuDNN opens it.
+        let loaded = unsafe { libloading::Library::new(nvrtc(&other)) }.expect("a fetched set is whole");
+        let library = Library::open(&Search::at(&set)).expect("a fetched set is whole");
+        let found = library.nvrtc().expect("9.19 has its NVRTC outside");
+        assert_eq!((found.was_loaded, found.version), (true, (13, 0)));
+        assert_eq!(found.path.canonicalize().expect("it is there"), nvrtc(&other).canonicalize().expect("it is there"));
+        let others: Vec<_> = found.others.iter().map(|path| path.canonicalize().expect("it is there")).collect();
+        assert_eq!(
+            others,
+            [nvrtc(&set).canonicalize().expect("it is there")],
+            "the one beside cuDNN is named as not used"
+        );
+        std::mem::forget(loaded);
+    });
+}
+
+#[test]
+fn b3_the_nvrtc_beside_cudnn_is_taken_before_one_of_a_toolkit() {
+    alone("b3_the_nvrtc_beside_cudnn_is_taken_before_one_of_a_toolkit", || {
+        let (Some(set), Some(other)) = (fetched("9.19.0"), fetched("9.14.0")) else { return };
+        let toolkit = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink(other.join("nvidia/cu13/lib"), toolkit.path().join("lib64")).expect("a link");
+        let variables = [("CUDA_HOME".to_owned(), toolkit.path().into())];
+        let library = Library::open(&Search::at(&set).environment(variables)).expect("a fetched set is whole");
+        let found = library.nvrtc().expect("9.19 has its NVRTC outside");
+        assert!(!found.was_loaded && found.path.starts_with(set.canonicalize().expect("it is there")), "{found:?}");
+        assert_eq!(found.others, [toolkit.path().join("lib64/libnvrtc.so.13")]);
+        assert_eq!(library.cuda_major(), 13);
+    });
+}
+
+#[test]
+fn from_9_21_on_there_is_no_nvrtc_to_name() {
+    alone("from_9_21_on_there_is_no_nvrtc_to_name", || {
+        let Some(set) = fetched("9.27.0") else { return };
+        assert_eq!(Library::open(&Search::at(set)).expect("a fetched set is whole").nvrtc(), None);
+    });
+}

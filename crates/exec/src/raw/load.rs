@@ -165,7 +165,7 @@ impl LoadedPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role};
+    use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role, Toolchain};
     use qkvault_probe::Binding;
 
     fn facts(cudnn: CudnnVersion, buffers: &[(Role, u64)]) -> PlanFacts {
@@ -177,6 +177,7 @@ mod tests {
             what: "bwd".into(),
             cudnn,
             libraries: LibrarySet::Slim,
+            toolchain: Toolchain::assumed(cudnn),
             sm: 90,
             multi_processors: 132,
             driver: 13_000,

@@ -40,6 +40,7 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
         what: "fwd bf16 b1 h4 q16 kv16 d32".into(),
         cudnn: target.cudnn,
         libraries: target.libraries,
+        toolchain: target.toolchain.clone(),
         sm: target.sm(),
         multi_processors: target.device.multi_processor_count,
         driver: target.device.driver_ver,

@@ -11,7 +11,7 @@ use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Se
 use qkvault_graph::expr::{library, score, slot};
 use qkvault_graph::serving::{Bucket, ServeLayer, StepKind};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Profile, Role, Tensor, Valid, validate};
-use qkvault_probe::{BuildPolicy, Compiler, PlanFacts, Planner, library_set, library_version};
+use qkvault_probe::{BuildPolicy, Compiler, PlanFacts, Planner};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
 use qkvault_sys::{Library, Search};
 
@@ -95,9 +95,7 @@ pub(crate) fn fill() {
         return say(&format!("not asked for: {VAULT} and {FILL} are not both set"));
     };
     let compiler = Compiler::open(&Search::default()).expect("a cuDNN to compile with");
-    let library = Arc::clone(compiler.library());
-    let target = Profile::named(&profile).expect("a built-in profile");
-    let target = target.target(library_version(&library), library_set(&library));
+    let target = compiler.target(&Profile::named(&profile).expect("a built-in profile"));
     let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
     let pairs = trainings().into_iter().chain([deterministic(), dropout()]);
     let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);

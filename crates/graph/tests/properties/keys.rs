@@ -8,7 +8,7 @@ use qkvault_graph::expr::{TensorSpec, int_slot, key, query, score, slot, tensor}
 use qkvault_graph::op::{Knob, NamedEngine};
 use qkvault_graph::{
     Attention, Band, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths, LibrarySet, OpGraph, Order,
-    Policy, Profile, QuirkSet, ScoreExpr, Target, Tensor, codec, lower, plan_key, text, validate,
+    Policy, Profile, QuirkSet, ScoreExpr, Target, Tensor, Toolchain, codec, lower, plan_key, text, validate,
 };
 
 fn graph_key(a: Attention) -> GraphKey {
@@ -200,13 +200,14 @@ fn p28_every_part_of_target_and_policy_changes_the_plan_key() {
     for policy in policies {
         assert!(keys.insert(plan_key(&graph, &target, &policy)), "{policy:?}");
     }
-    let Target { cudnn: _, libraries: _, device } = &target;
+    let Target { cudnn: _, libraries: _, toolchain, device } = &target;
     let mut larger = device.clone();
     larger.multi_processor_count += 1;
     let targets = [
         Target { cudnn: CudnnVersion::v9(27, 1), ..target.clone() },
         Target { libraries: LibrarySet::Full, ..target.clone() },
         Target { device: larger, ..target.clone() },
+        Target { toolchain: Toolchain { cuda: 12, ..toolchain.clone() }, ..target.clone() },
     ];
     for target in targets {
         assert!(keys.insert(plan_key(&graph, &target, &policy)), "{target}");

@@ -113,7 +113,8 @@ pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
     }
     // Another library changes nothing of what is computed, but has to be deployed: after what keeps the meaning.
     for &cudnn in versions.iter().filter(|&&v| v != request.target.cudnn) {
-        let target = Target { cudnn, ..request.target.clone() };
+        let toolchain = request.target.toolchain.under(cudnn);
+        let target = Target { cudnn, toolchain, ..request.target.clone() };
         if accepts(request.attention, &target) {
             list.push(Near { change: format!("cuDNN {cudnn}"), attention: request.attention.clone(), target });
         }

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::exec::{Bindings, Device, Engine, Saved, Session, TrainingPair, cudarc};
 use qkvault::graph::{DType, Policy, Profile, Role};
-use qkvault::probe::{BuildPolicy, Compiler, Planner, library_set, library_version};
+use qkvault::probe::{BuildPolicy, Compiler, Planner};
 use qkvault::sys::{Library, Search};
 
 use crate::Failure;
@@ -45,12 +45,11 @@ fn vault(folder: Option<&str>) -> Result<Vault, Failure> {
 /// Compiles both passes of both layers for a GPU that need not be here.
 pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Result<(), Failure> {
     let compiler = Compiler::open(&Search::default())?;
-    let library = compiler.library();
     let profile = match std::fs::read_to_string(profile) {
         Ok(text) => Profile::from_json(&text)?,
         Err(_) => Profile::named(profile)?,
     };
-    let target = profile.target(library_version(library), library_set(library));
+    let target = compiler.target(&profile);
     let planner = Planner::new(vault(folder)?, Some(compiler));
     for training in config.attentions()? {
         for pass in [training.forward(), training.backward()] {

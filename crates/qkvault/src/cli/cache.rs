@@ -8,7 +8,7 @@ use qkvault_probe::PlanFacts;
 use serde_json::{Value, json};
 
 use super::target::LibraryArgs;
-use super::{Globals, Outcome, deep, open_vault, out};
+use super::{Globals, Outcome, deep, older, open_vault, out};
 
 /// The commands about the vault.
 #[derive(Debug, clap::Subcommand)]
@@ -61,7 +61,7 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
                 out::line(folder.as_deref().unwrap_or("none: the vault is off"));
             }
         }
-        Command::Ls => list(globals, &vault.ls().collect::<Vec<_>>()),
+        Command::Ls => list(globals, &vault, &vault.ls().collect::<Vec<_>>()),
         Command::Show { key } => return show(&vault, key),
         Command::Stats => stats(globals, &vault),
         Command::Verify { headers: _, deep: true, library } => return deep::run(globals, &vault, library),
@@ -69,30 +69,36 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
         Command::Gc { max_bytes } => {
             let mut limits: DiskLimits = vault.settings().limits;
             limits.max_bytes = max_bytes.or(limits.max_bytes);
+            let older = vault.clear_older()?;
             let report = vault.gc(&limits)?;
             if globals.json {
                 out::json(&json!({
                     "entries": report.entries, "bytes": report.bytes, "evicted": report.evicted,
                     "evicted_bytes": report.evicted_bytes, "leftovers": report.leftovers, "failed": report.failed,
                     "blobs": report.blobs, "removed_blobs": report.removed_blobs,
-                    "removed_blob_bytes": report.removed_blob_bytes,
+                    "removed_blob_bytes": report.removed_blob_bytes, "older": older::json(&older),
                 }));
             } else {
                 let (was, gone) =
                     (out::bytes(report.bytes), out::bytes(report.evicted_bytes + report.removed_blob_bytes));
                 out::line(&format!("{} of {} entries deleted ({gone} of {was})", report.evicted, report.entries));
+                older.iter().for_each(|one| out::line(&older::deleted(one)));
             }
         }
         Command::Clear => {
+            let older = vault.clear_older()?;
             let usage = vault.clear()?;
             if globals.json {
-                out::json(&json!({ "entries": usage.entries, "bytes": usage.bytes + usage.blob_bytes }));
+                out::json(&json!({
+                    "entries": usage.entries, "bytes": usage.bytes + usage.blob_bytes, "older": older::json(&older),
+                }));
             } else {
                 out::line(&format!(
                     "{} entries deleted ({})",
                     usage.entries,
                     out::bytes(usage.bytes + usage.blob_bytes)
                 ));
+                older.iter().for_each(|one| out::line(&older::deleted(one)));
             }
         }
     }
@@ -113,7 +119,7 @@ fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
             .collect();
         out::json(&json!({
             "good": report.good, "good_bytes": report.good_bytes, "good_blobs": report.good_blobs,
-            "good_blob_bytes": report.good_blob_bytes, "bad": list,
+            "good_blob_bytes": report.good_blob_bytes, "bad": list, "older": older::json(&vault.older()),
         }));
     } else {
         for (path, _, why) in &bad {
@@ -121,6 +127,7 @@ fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
         }
         let size = out::bytes(report.good_bytes + report.good_blob_bytes);
         out::line(&format!("{} good ({size}), {} bad", report.good, bad.len()));
+        older::notes(vault).for_each(|note| out::line(&format!("note: {note}")));
     }
     if bad.is_empty() { Outcome::Good } else { Outcome::Bad }
 }
@@ -152,9 +159,10 @@ fn age(listed: &Listed) -> String {
     }
 }
 
-fn list(globals: &Globals, all: &[Listed]) {
+fn list(globals: &Globals, vault: &Vault, all: &[Listed]) {
     if globals.json {
-        out::json(&json!({ "entries": all.iter().map(detail).collect::<Vec<_>>() }));
+        let entries: Vec<Value> = all.iter().map(detail).collect();
+        out::json(&json!({ "entries": entries, "older": older::json(&vault.older()) }));
         return;
     }
     let rows: Vec<Vec<String>> = all
@@ -169,6 +177,7 @@ fn list(globals: &Globals, all: &[Listed]) {
         })
         .collect();
     out::table(&["key", "kind", "what", "target", ">size", ">used"], &rows);
+    older::notes(vault).for_each(|note| out::line(&format!("note: {note}")));
 }
 
 fn detail(listed: &Listed) -> Value {

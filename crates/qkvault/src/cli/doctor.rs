@@ -2,11 +2,11 @@
 
 use qkvault_cache::VaultOptions;
 use qkvault_probe::Compiler;
-use qkvault_sys::Library;
+use qkvault_sys::{Library, Nvrtc};
 use serde_json::{Value, json};
 
 use super::target::LibraryArgs;
-use super::{Globals, Outcome, failure, open_vault, out};
+use super::{Globals, Outcome, failure, older, open_vault, out};
 
 /// Options of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -76,13 +76,17 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
             let library: &Library = compiler.library();
             let files: Vec<Value> =
                 library.files().iter().map(|f| json!({ "path": f.path, "bytes": f.bytes })).collect();
-            let list: Vec<String> =
+            let mut list: Vec<String> =
                 library.files().iter().map(|f| format!("{} ({})", f.path.display(), out::bytes(f.bytes))).collect();
+            let toolchain = compiler.toolchain();
+            let nvrtc = library.nvrtc().map(nvrtc);
+            list.extend(nvrtc.iter().map(|(text, _)| text.clone()));
+            list.extend(toolchain.environment.notes().map(|note| format!("note: {note}")));
             Finding {
                 what: "cudnn",
                 good: true,
                 text: format!(
-                    "{} {} set, found by {}\n{}",
+                    "{} {} set ({toolchain}), found by {}\n{}",
                     library.version(),
                     library.set(),
                     library.origin(),
@@ -93,6 +97,9 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
                     "set": library.set().to_string(),
                     "path": library.path(),
                     "files": files,
+                    "toolchain": toolchain,
+                    "nvrtc": nvrtc.map(|(_, facts)| facts),
+                    "notes": toolchain.environment.notes().collect::<Vec<_>>(),
                 }),
             }
         }
@@ -102,17 +109,28 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
     })
 }
 
+/// Which NVRTC is used and why, and which others are there: in words, and as data.
+fn nvrtc(found: &Nvrtc) -> (String, Value) {
+    let Nvrtc { path, version: (major, minor), was_loaded, others } = found;
+    let why = if *was_loaded { "loaded in this process before cuDNN" } else { "the first that was found" };
+    let mut text = format!("NVRTC {major}.{minor} is used: {} ({why})", path.display());
+    for other in others {
+        text += &format!("\nnote: another NVRTC is not used: {}", other.display());
+    }
+    let version = format!("{major}.{minor}");
+    (text, json!({ "version": version, "path": path, "was_loaded": was_loaded, "others": others }))
+}
+
 fn vault(globals: &Globals) -> Finding {
     match open_vault(globals) {
         Ok(vault) => {
             let usage = vault.usage();
             let folder = vault.folder().map_or_else(|| "no folder".to_owned(), |f| f.display().to_string());
-            Finding {
-                what: "vault",
-                good: true,
-                text: format!("{folder}: {} entries, {}", usage.entries, out::bytes(usage.bytes)),
-                facts: json!({ "folder": folder, "entries": usage.entries, "bytes": usage.bytes }),
-            }
+            let mut text = format!("{folder}: {} entries, {}", usage.entries, out::bytes(usage.bytes));
+            older::notes(&vault).for_each(|note| text += &format!("\nnote: {note}"));
+            let older = older::json(&vault.older());
+            let facts = json!({ "folder": folder, "entries": usage.entries, "bytes": usage.bytes, "older": older });
+            Finding { what: "vault", good: true, text, facts }
         }
         Err(error) => {
             let folder = globals.vault.clone().or_else(|| VaultOptions::new().resolve().ok().map(|s| s.folder));

@@ -14,6 +14,7 @@ mod failure;
 mod hunt;
 mod jobs;
 mod memory;
+mod older;
 mod out;
 mod pack;
 mod probe;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_graph::{BadVersion, CudnnVersion, Profile, Target};
-use qkvault_probe::{Compiler, library_set, library_version};
+use qkvault_probe::Compiler;
 use qkvault_sys::{LibrarySet, Search, Version};
 
 /// Which cuDNN to use.
@@ -78,7 +78,6 @@ pub(super) fn profile(name: &str) -> anyhow::Result<Profile> {
 impl TargetArgs {
     /// The target of these options under the compiler's cuDNN.
     pub(super) fn target(&self, compiler: &Compiler) -> anyhow::Result<Target> {
-        let library = compiler.library();
-        Ok(profile(&self.target)?.target(library_version(library), library_set(library)))
+        Ok(compiler.target(&profile(&self.target)?))
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::jobs::{self, Job, ModelArgs};
 use super::target::{LibraryArgs, TargetArgs};
-use super::{Globals, Outcome, flush_remote, open_vault, out, rejections, word};
+use super::{Globals, Outcome, flush_remote, older, open_vault, out, rejections, word};
 
 /// Options of `warm`.
 #[derive(Debug, clap::Args)]
@@ -81,6 +81,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let vault = open_vault(globals)?;
     let compiler = Compiler::open_apart(&args.library.search()?)?;
     let target = args.target.target(&compiler)?;
+    notes.extend(target.toolchain.environment.notes());
+    notes.extend(older::notes(&vault));
     let planner = Planner::new(vault, Some(compiler));
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let policy = Policy { form: args.form, workspace_limit: args.workspace_limit, allowed, ..Policy::default() };
@@ -114,6 +116,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         out::json(&json!({
             "target": target.label(),
             "cudnn": target.cudnn.to_string(),
+            "toolchain": target.toolchain,
             "vault": planner.vault().folder(),
             "plans": rows.iter().map(entry).collect::<Vec<_>>(),
             "built": built,

@@ -115,7 +115,7 @@ fn gc_keeps_what_was_used_of_late_and_clear_keeps_nothing() {
     let Some(place) = filled() else { return };
     let (code, report) = place.json("cache gc --max-bytes 0");
     let names = ["entries", "bytes", "evicted", "evicted_bytes", "leftovers", "failed"];
-    fields(&report, &[&names[..], &["blobs", "removed_blobs", "removed_blob_bytes"]].concat());
+    fields(&report, &[&names[..], &["blobs", "removed_blobs", "removed_blob_bytes", "older"]].concat());
     // Nothing was evicted, because 0 means no limit; and because all of it was written just now.
     assert_eq!((code, &report["evicted"]), (0, &0.into()), "{report:#}");
     assert_eq!(place.json("cache gc --max-bytes 1").1["evicted"], 0);

@@ -6,6 +6,7 @@
 mod bad_input;
 mod bench;
 mod cache;
+mod compiler;
 mod faults;
 mod hunt;
 mod kit;

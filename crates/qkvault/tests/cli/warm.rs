@@ -9,8 +9,9 @@ use crate::kit::{Place, fields, numbers, say};
 
 const LLAMA: &str = "--model ../../models/llama-3.1-8b.json";
 
-const TOP: [&str; 14] = [
+const TOP: [&str; 15] = [
     "target",
+    "toolchain",
     "cudnn",
     "vault",
     "plans",

@@ -62,7 +62,9 @@ pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyho
 pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
     let compiler = Compiler::open_apart(&Search::at(library))?;
     for line in std::io::stdin().lines() {
-        let Question { graph, target } = serde_json::from_str(&line?)?;
+        let Question { graph, mut target } = serde_json::from_str(&line?)?;
+        // Whatever this library compiles with is asked.
+        target.toolchain = compiler.toolchain();
         let answer = match compiler.compile(&graph, &target, &Policy::default()) {
             Ok(_) => Answer::Plan,
             Err(Failure::Refused(refusal)) => {

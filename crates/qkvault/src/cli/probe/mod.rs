@@ -85,7 +85,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         }
         false => (None, rules_target(args)?),
     };
-    let (list, notes) = attentions(args)?;
+    let (list, mut notes) = attentions(args)?;
+    // Where no library is asked, nothing is compiled.
+    notes.extend(target.toolchain.environment.notes());
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let policy = Policy { allowed, ..Policy::default() };
     let budget = args.memory.unwrap_or_else(|| on_device(&target));

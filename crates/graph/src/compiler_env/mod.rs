@@ -1,0 +1,169 @@
+//! The environment that cuDNN and NVRTC compile under: which variables change code, and the set ones as a value.
+
+mod list;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use list::{COMPILER_VARIABLES, CompilerVariable, EnvEffect};
+
+/// Beginnings of the names that cuDNN and NVRTC claim: a variable that begins so and is not in [`COMPILER_VARIABLES`] counts as one that
+/// changes code.
+pub const COMPILER_PREFIXES: [&str; 2] = ["CUDNN_", "NVRTC_"];
+
+/// The set variables that change, or may change, what cuDNN and NVRTC compile, by name.
+///
+/// A variable that is set to nothing is set: cuDNN reads `CUDNN_USE_EX2_EMULATION=` as a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CompilerEnv(BTreeMap<String, String>);
+
+/// Why a variable is a part of a [`CompilerEnv`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It was seen to change code.
+    Seen(&'static CompilerVariable),
+    /// Nobody has tried it, and its name is one of cuDNN's or NVRTC's.
+    Unknown,
+}
+
+/// Whether a variable of this name belongs in a [`CompilerEnv`], and why.
+#[must_use]
+pub fn changes_code(name: &str) -> Option<Cause> {
+    match COMPILER_VARIABLES.iter().find(|known| known.is(name)) {
+        Some(known) => {
+            matches!(known.effect, EnvEffect::ChangesCode | EnvEffect::Refused).then_some(Cause::Seen(known))
+        }
+        None => COMPILER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)).then_some(Cause::Unknown),
+    }
+}
+
+impl CompilerEnv {
+    /// No variable.
+    pub const NONE: CompilerEnv = CompilerEnv(BTreeMap::new());
+
+    /// The ones of these variables that change code. Where a name comes twice the first counts, as it does for a C program.
+    ///
+    /// What is no UTF-8 in a value is written as escapes, and a backslash is doubled, so that different values stay different.
+    #[must_use]
+    pub fn of(variables: impl IntoIterator<Item = (OsString, OsString)>) -> CompilerEnv {
+        let mut found = BTreeMap::new();
+        for (name, value) in variables {
+            if let Some(name) = name.to_str().filter(|name| changes_code(name).is_some()) {
+                let value = || value.as_encoded_bytes().escape_ascii().to_string();
+                found.entry(name.to_owned()).or_insert_with(value);
+            }
+        }
+        CompilerEnv(found)
+    }
+
+    /// Whether no such variable is set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Names and values, by name.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// The value of a variable, if it is set.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|value| &**value)
+    }
+
+    /// The first variable under which nothing is compiled, with its row.
+    #[must_use]
+    pub fn refused(&self) -> Option<&'static CompilerVariable> {
+        self.0.keys().find_map(|name| match changes_code(name) {
+            Some(Cause::Seen(known)) if known.effect == EnvEffect::Refused => Some(known),
+            _ => None,
+        })
+    }
+
+    /// The first name whose value differs from the other's.
+    #[must_use]
+    pub fn first_difference(&self, other: &CompilerEnv) -> Option<String> {
+        let names: std::collections::BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
+        names.into_iter().find(|name| self.get(name) != other.get(name)).cloned()
+    }
+
+    /// One sentence per variable for who is to know that it is set: what it does, and that plans have keys of their own.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        self.pairs().map(|(name, value)| {
+            let why = match changes_code(name) {
+                Some(Cause::Seen(known)) => format!("changes what cuDNN compiles ({})", known.seen),
+                Some(Cause::Unknown) | None => {
+                    "is not known to this version of qkvault and may change what cuDNN compiles".to_owned()
+                }
+            };
+            format!("{name}={value} {why}; plans have keys of their own while it is set: unset it for the usual ones")
+        })
+    }
+}
+
+impl fmt::Display for CompilerEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> = self.pairs().map(|(name, value)| format!("{name}={value}")).collect();
+        f.pad(&pairs.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> CompilerEnv {
+        CompilerEnv::of(pairs.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn b2_what_changes_code_is_taken_and_what_is_known_not_to_is_left() {
+        let env = of(&[
+            ("CUDNN_USE_EX2_EMULATION", "0"),
+            ("CUDNN_LOGLEVEL_DBG", "3"),
+            ("CUDNN_PATH", "/opt/cudnn"),
+            ("CUDNN_FRONTEND_LOG_INFO", "1"),
+            ("CUDNN_OF_THE_FUTURE", ""),
+            ("NVRTC_OF_THE_FUTURE", "x"),
+            ("HOME", "/root"),
+            ("MY_CUDNN_THING", "1"),
+        ]);
+        let names: Vec<&str> = env.pairs().map(|(name, _)| name).collect();
+        assert_eq!(names, ["CUDNN_OF_THE_FUTURE", "CUDNN_USE_EX2_EMULATION", "NVRTC_OF_THE_FUTURE"]);
+        assert_eq!(env.get("CUDNN_OF_THE_FUTURE"), Some(""), "set to nothing is set");
+        assert_eq!(env.to_string(), "CUDNN_OF_THE_FUTURE= CUDNN_USE_EX2_EMULATION=0 NVRTC_OF_THE_FUTURE=x");
+        let notes: Vec<String> = env.notes().collect();
+        assert!(notes[0].contains("CUDNN_OF_THE_FUTURE= is not known"), "{notes:?}");
+        assert!(notes[1].contains("CUDNN_USE_EX2_EMULATION=0 changes"), "{notes:?}");
+        assert_eq!(of(&[("CUDNN_LOGLEVEL_DBG", "3")]), CompilerEnv::NONE);
+        assert_eq!(env.refused(), None);
+        let linking = of(&[("CUDNN_NVRTC_RUNTIME_LINKING", "1")]);
+        assert_eq!(linking.refused().map(|row| row.name), Some("CUDNN_NVRTC_RUNTIME_LINKING"));
+    }
+
+    #[test]
+    fn different_values_stay_different_whatever_bytes_they_are() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let values =
+            [b"a".to_vec(), b"a ".to_vec(), vec![0xff], b"\\xff".to_vec(), "é".into(), vec![], b"a\n".to_vec()];
+        let mut seen = std::collections::BTreeSet::new();
+        for value in &values {
+            let env = CompilerEnv::of([("CUDNN_X".into(), OsString::from_vec(value.clone()))]);
+            assert!(seen.insert(env), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        let (a, b) = (of(&[("CUDNN_A", "1"), ("CUDNN_B", "1")]), of(&[("CUDNN_A", "1"), ("CUDNN_B", "2")]));
+        assert_eq!(a.first_difference(&b).as_deref(), Some("CUDNN_B"));
+        assert_eq!(a.first_difference(&CompilerEnv::NONE).as_deref(), Some("CUDNN_A"));
+        assert_eq!(a.first_difference(&a), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! The table of compiler variables in `docs/environment.md` is the list in the code.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::compiler_env::COMPILER_VARIABLES;
+
+const BEGIN: &str = "<!-- begin: compiler variables -->\n";
+const END: &str = "<!-- end: compiler variables -->";
+
+fn table() -> String {
+    let mut text = String::from("\n| variable | effect | read by cuDNN | what was seen |\n| --- | --- | --- | --- |\n");
+    for row in COMPILER_VARIABLES {
+        let versions = if row.versions.is_empty() { "none" } else { row.versions };
+        writeln!(text, "| `{}` | {} | {versions} | {} |", row.name, row.effect.word(), row.seen)
+            .expect("a string grows");
+    }
+    text.push('\n');
+    text
+}
+
+#[test]
+fn b2_the_page_says_of_every_variable_what_the_code_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");
+    let page = std::fs::read_to_string(path).expect("the page is checked in");
+    let (before, rest) = page.split_once(BEGIN).expect("it has the place for the table");
+    let (_, after) = rest.split_once(END).expect("the place has an end");
+    let wanted = format!("{before}{BEGIN}{}{END}{after}", table());
+    if std::env::var_os("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
+        std::fs::write(path, wanted).expect("the page can be written");
+        return;
+    }
+    assert!(page == wanted, "docs/environment.md is stale: UPDATE_GOLDENS=1 writes it anew");
+    assert!(!page.contains("none reaches a key"), "that was never true");
+}

@@ -1,0 +1,73 @@
+//! What compiles and is not cuDNN itself: variables that change code, NVRTC, and what an older format left behind.
+
+use crate::kit::{Place, fields, numbers};
+
+const WORDS: &str = "warm --model ../../models/llama-3.1-8b.json --phase prefill --seq 128 --batch 1";
+
+/// B2: one key served the kernels of both, whichever was compiled first.
+#[test]
+fn b2_a_variable_that_changes_code_has_plans_of_its_own_and_is_told() {
+    let Some(plain) = Place::with_cudnn("9.27.0") else { return };
+    let Some(dbg) = Place::with_cudnn("9.27.0").map(|place| place.set("CUDNN_RESCALE_THRESHOLD", "0")) else { return };
+    let Some(log) = Place::with_cudnn("9.27.0").map(|place| place.set("CUDNN_LOGLEVEL_DBG", "0")) else { return };
+    let folder = plain.path("");
+    let warm = |place: &Place| {
+        let done = place.run_in(&folder, &format!("--json {WORDS}"));
+        let report: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+        (numbers(&report, ["built", "hits"]), report["plans"][0]["key"].clone(), report)
+    };
+    let (built, plain_key, report) = warm(&plain);
+    assert_eq!(built, [1, 0]);
+    assert_eq!(report["toolchain"]["environment"], serde_json::json!({}));
+    let (built, dbg_key, report) = warm(&dbg);
+    assert_eq!((built, dbg_key == plain_key), ([1, 0], false), "the plain plan is not served");
+    assert!(
+        report["notes"].to_string().contains("CUDNN_RESCALE_THRESHOLD=0 changes what cuDNN compiles"),
+        "{report:#}"
+    );
+    assert!(report["target"].as_str().unwrap().ends_with("with CUDNN_RESCALE_THRESHOLD=0"), "{report:#}");
+    // Each finds its own again, and a variable of the log is none.
+    assert_eq!((warm(&plain).0, warm(&plain).1), ([0, 1], plain_key.clone()));
+    assert_eq!((warm(&dbg).0, warm(&dbg).1), ([0, 1], dbg_key.clone()));
+    assert_eq!((warm(&log).0, warm(&log).1), ([0, 1], plain_key));
+    let (_, shown) = plain.json(&format!("cache show {}", dbg_key.as_str().unwrap()));
+    assert_eq!(shown["facts"]["toolchain"]["environment"]["CUDNN_RESCALE_THRESHOLD"], "0", "{shown:#}");
+    // A deep check compiles under what the plan names, or not at all.
+    let (code, deep) = plain.json("cache verify --deep");
+    assert_eq!((code, numbers(&deep, ["same", "skipped", "different"])), (0, [1, 1, 0]), "{deep:#}");
+    assert!(dbg.run("doctor").good().contains("note: CUDNN_RESCALE_THRESHOLD=0 changes"));
+}
+
+#[test]
+fn b3_doctor_names_the_nvrtc_that_is_used() {
+    let Some(place) = Place::with_cudnn("9.19.0") else { return };
+    let (_, report) = place.json("doctor");
+    let cudnn = &report["findings"]["cudnn"];
+    fields(&cudnn["nvrtc"], &["version", "path", "was_loaded", "others"]);
+    assert_eq!((&cudnn["nvrtc"]["version"], &cudnn["toolchain"]["nvrtc"]), (&"13.0".into(), &"13.0".into()));
+    assert!(place.run("doctor").good().contains("NVRTC 13.0 is used: "));
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let (_, report) = place.json("doctor");
+    assert_eq!(report["findings"]["cudnn"]["nvrtc"], serde_json::Value::Null, "it is inside");
+}
+
+#[test]
+fn b3_a_vault_of_an_older_format_is_named_by_every_look_and_cleared_by_gc() {
+    let place = Place::new();
+    let shard = place.path("vault/v1/entries/ab");
+    std::fs::create_dir_all(&shard).unwrap();
+    std::fs::write(shard.join(format!("{}.qkv", "ab".repeat(32))), b"an entry of format 1").unwrap();
+    for command in ["cache ls", "cache verify", "doctor --cudnn-path /nonexistent"] {
+        let done = place.run(command);
+        for word in ["note: ", "vault/v1 holds 1 entry of format 1", "cache gc"] {
+            assert!(done.out.contains(word), "{command}: {}", done.out);
+        }
+    }
+    let (code, list) = place.json("cache ls");
+    fields(&list, &["entries", "older"]);
+    fields(&list["older"][0], &["path", "layer", "format", "entries", "bytes"]);
+    assert_eq!((code, numbers(&list["older"][0], ["format", "entries"])), (0, [1, 1]));
+    assert!(place.run("cache gc").good().contains("1 entries of the older format 1 deleted"));
+    assert!(!place.path("vault/v1").exists());
+    assert_eq!(place.json("cache ls").1["older"], serde_json::json!([]));
+}
