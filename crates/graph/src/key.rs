@@ -110,11 +110,30 @@ impl Valid {
     }
 }
 
-/// The key of the plan that compiling this op graph for this target under this policy gives.
+/// Which of the engine configurations that the library gives a plan is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choice {
+    /// The first that makes one, which is the fastest as far as the library's heuristics know.
+    #[default]
+    First,
+    /// Of all, the one that needs the least scratch memory: for who has less than the first needs.
+    LeastWorkspace,
+}
+
+/// The key of the plan that compiling this op graph for this target under this policy gives, of the first configuration that makes one.
 #[must_use]
 pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
+    plan_key_of(graph, target, policy, Choice::First)
+}
+
+/// As [`plan_key`], of the configuration that is chosen so.
+///
+/// A limit of workspace is in no key: every plan that is within a limit is the one without it.
+#[must_use]
+pub fn plan_key_of(graph: &OpGraph, target: &Target, policy: &Policy, choice: Choice) -> PlanKey {
     // The rules that were followed and the quirks that were allowed are visible in the op graph.
-    let Policy { form, heuristics, workspace_limit, without: _, allowed: _ } = policy;
+    let Policy { form, heuristics, workspace_limit: _, without: _, allowed: _ } = policy;
     // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy, and a backward of the unified form is
     // the expanded one.
     let form = match form.resolve() {
@@ -128,7 +147,11 @@ pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
         Heuristics::A => 2,
         Heuristics::Fallback => 3,
     };
-    let policy = (form, heuristics, workspace_limit);
+    let choice = match choice {
+        Choice::First => None,
+        Choice::LeastWorkspace => Some(1_u8),
+    };
+    let policy = (form, heuristics, choice);
     let mut bytes = codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), policy));
     if !graph.despite.is_empty() {
         bytes.extend(codec::encode(&Vec::from(graph.despite)));

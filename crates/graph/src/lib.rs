@@ -60,7 +60,7 @@ pub use device::DeviceProps;
 pub use documents::Documents;
 pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
-pub use key::{BadKey, GraphKey, KEY_FORMAT, PlanKey, plan_key};
+pub use key::{BadKey, Choice, GraphKey, KEY_FORMAT, PlanKey, plan_key, plan_key_of};
 pub use lower::{
     BadQuirk, BadRule, FUSED_OPS, Form, Gain, Heuristics, Policy, QUIRKS, QuirkSet, RULES, Rule, RuleRow, RuleSet,
     UNIFIED_OP, WIDE_OFFSETS, lower, refusals,

@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
-use qkvault_graph::{Attention, Layer, OpGraph, Policy, Reason, Target};
+use qkvault_graph::{Choice, Layer, OpGraph, Policy, Reason, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library};
 
 use crate::engine::{self, Source};
 use crate::failure::Failure;
 use crate::kernels::KernelCache;
 use crate::passed::PassedOver;
-use crate::scratch::{Scratch, graph_keeps_scores};
 use crate::status::{self, About, COMPILATION_FAILED};
 use crate::uncompiled::{self, Often};
 use crate::write;
@@ -22,10 +21,9 @@ use crate::write;
 pub(crate) struct Attempt<'a> {
     pub(crate) library: &'a Arc<Library>,
     pub(crate) graph: &'a OpGraph,
-    /// The room that packed operands have, where that is known.
-    pub(crate) attention: Option<&'a Attention>,
     pub(crate) target: &'a Target,
     pub(crate) policy: &'a Policy,
+    pub(crate) choice: Choice,
     pub(crate) kernels: Option<&'a KernelCache>,
 }
 
@@ -60,12 +58,13 @@ struct Past {
 }
 
 impl Attempt<'_> {
-    /// The first engine configuration that gives a plan within the policy's limits: that of the engine which the graph names, or one of
-    /// the policy's heuristics.
+    /// The engine configuration that is chosen of those that give a plan: that of the engine which the graph names, or of the policy's
+    /// heuristics.
     pub(crate) fn make(&self) -> Result<Made, Stop> {
         let ops = self.ops()?;
         let device = self.device()?;
         let mut past = Past::default();
+        let mut least: Option<(u64, Descriptor, String)> = None;
         for from in Source::of(self.graph, self.policy.heuristics) {
             let (code, name) = from.name();
             let configs = match from {
@@ -81,10 +80,18 @@ impl Attempt<'_> {
                 }
             };
             for config in configs {
-                if let Some((plan, engine)) = self.one(config, &name, &mut past)? {
+                let Some((plan, engine)) = self.one(config, &name, &mut past)? else { continue };
+                if self.choice == Choice::First {
                     return self.believed(plan, engine, past);
                 }
+                let bytes = workspace(&plan).map_err(|error| self.fail(error, "the size of a workspace"))?;
+                if least.as_ref().is_none_or(|(least, ..)| bytes < *least) {
+                    least = Some((bytes, plan, engine));
+                }
             }
+        }
+        if let Some((_, plan, engine)) = least {
+            return self.believed(plan, engine, past);
         }
         match past.unsure.into_iter().next() {
             Some((_, failure)) => Err(Stop::Failed(failure)),
@@ -104,14 +111,7 @@ impl Attempt<'_> {
             return Ok(None);
         }
         let error = match plan(&config, self.kernels) {
-            Ok(plan) => match self.over_limit(&plan).map_err(fail)? {
-                None => return Ok(Some((plan, engine))),
-                Some(reason) => {
-                    past.passed_over.push(PassedOver::unfit(engine, &reason));
-                    past.reasons.push(reason);
-                    return Ok(None);
-                }
-            },
+            Ok(plan) => return Ok(Some((plan, engine))),
             Err(error) => error,
         };
         past.passed_over.push(PassedOver::refused(engine.clone(), &error));
@@ -181,13 +181,6 @@ impl Attempt<'_> {
     fn fail(&self, error: Error, what: impl Into<String>) -> Failure {
         Failure::of(error, what, self.target)
     }
-
-    /// Why a plan needs too much scratch memory, if it does.
-    fn over_limit(&self, plan: &Descriptor) -> Result<Option<Reason>, Error> {
-        let Some(limit) = self.policy.workspace_limit else { return Ok(None) };
-        let needs = Scratch::of_graph(workspace(plan)?, self.graph, self.attention).bytes;
-        Ok((needs > limit).then(|| over_limit(needs, limit, self.graph, self.target.sm())))
-    }
 }
 
 fn plan(config: &Descriptor, kernels: Option<&KernelCache>) -> Result<Descriptor, Error> {
@@ -215,38 +208,13 @@ fn reason(code: &'static str, field: &str, error: &Error) -> Reason {
     Reason::new(Layer::Library, code, field.to_owned(), error.to_string(), "", "")
 }
 
-/// What is told once: the library's same words for several configurations, and a limit that several are over.
+/// The library's same words for several configurations, told once.
 fn distinct(reasons: Vec<Reason>) -> Vec<Reason> {
     let mut list: Vec<Reason> = Vec::new();
     for reason in reasons {
-        let told = |r: &Reason| match reason.layer {
-            Layer::Library => r.given == reason.given,
-            _ => reason.code.starts_with("workspace.") && *r == reason,
-        };
-        if !list.iter().any(told) {
+        if reason.layer != Layer::Library || !list.iter().any(|r| r.given == reason.given) {
             list.push(reason);
         }
     }
     list
-}
-
-fn over_limit(workspace: u64, limit: u64, graph: &OpGraph, sm: u32) -> Reason {
-    let quadratic = graph_keeps_scores(graph, sm);
-    let (code, why, fix) = if quadratic {
-        (
-            "workspace.quadratic",
-            ", which holds a gradient of every score: the backward is deterministic, or a bias wants its gradient",
-            "sum dQ in any order (deterministic: no), take fewer sequences at a time, or raise the limit",
-        )
-    } else {
-        ("workspace.limit", "", "raise the limit")
-    };
-    Reason::new(
-        Layer::Rule,
-        code,
-        "policy.workspace_limit",
-        format!("an engine needs {workspace} bytes of workspace{why}"),
-        format!("at most {limit} bytes are allowed"),
-        fix,
-    )
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_graph::{Attention, Layer, OpGraph, Policy, Reason, Refusal, Target};
+use qkvault_graph::{Choice, Layer, OpGraph, Policy, Reason, Refusal, Target};
 use qkvault_sys::log::{self, Message};
 use qkvault_sys::{AttributeName as A, Error, Library, Search};
 
@@ -65,29 +65,28 @@ impl Compiler {
 
     /// Compiles an op graph for a target. Takes 0.3 to 1 s of one core; calls on several threads run side by side.
     ///
-    /// A policy's workspace limit counts packed buffers as if every sequence were at its longest, because an op graph does not say how
-    /// many tokens there is room for; [`Compiler::compile_for`] counts that room.
+    /// The plan is of the first engine configuration that makes one; the policy's workspace limit is the planner's business.
     ///
     /// # Errors
     ///
     /// [`Failure`]; a refusal holds the library's own words.
     pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<Compiled, Failure> {
-        self.compile_in(graph, None, target, policy, None)
+        self.compile_in(graph, target, policy, Choice::First, None)
     }
 
-    /// Compiles the op graph of an attention, whose packed operands have room for so many tokens.
+    /// The same of the configuration that is chosen so: that with the least workspace takes compiling them all.
     ///
     /// # Errors
     ///
     /// As [`Compiler::compile`].
-    pub fn compile_for(
+    pub fn compile_choice(
         &self,
-        attention: &Attention,
         graph: &OpGraph,
         target: &Target,
         policy: &Policy,
+        choice: Choice,
     ) -> Result<Compiled, Failure> {
-        self.compile_in(graph, Some(attention), target, policy, None)
+        self.compile_in(graph, target, policy, choice, None)
     }
 
     /// The same with dynamic shapes and a kernel cache. What comes out need not be a plan of this shape: see
@@ -103,7 +102,7 @@ impl Compiler {
         policy: &Policy,
         kernels: &KernelCache,
     ) -> Result<Compiled, Failure> {
-        self.compile_in(graph, None, target, policy, Some(kernels))
+        self.compile_in(graph, target, policy, Choice::First, Some(kernels))
     }
 
     /// An empty kernel cache for the family of an op graph.
@@ -127,14 +126,14 @@ impl Compiler {
     fn compile_in(
         &self,
         graph: &OpGraph,
-        attention: Option<&Attention>,
         target: &Target,
         policy: &Policy,
+        choice: Choice,
         kernels: Option<&KernelCache>,
     ) -> Result<Compiled, Failure> {
         self.check_toolchain(target)?;
         let started = Instant::now();
-        let attempt = Attempt { library: &self.library, graph, attention, target, policy, kernels };
+        let attempt = Attempt { library: &self.library, graph, target, policy, choice, kernels };
         let (result, messages) = log::collect(|| attempt.make());
         let fail = |error| Failure::of(error, "the bytes of a plan", target);
         match result {

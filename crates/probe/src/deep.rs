@@ -4,7 +4,7 @@
 //! engine and the workspace are the same.
 
 use qkvault_cache::{Entry, EntryKind};
-use qkvault_graph::{CudnnVersion, OpGraph, PlanKey, Policy, Target, codec, plan_key};
+use qkvault_graph::{Choice, CudnnVersion, OpGraph, PlanKey, Policy, Target, codec, plan_key_of};
 use serde::{Deserialize, Serialize};
 
 use crate::compile::{Compiled, Compiler};
@@ -17,6 +17,7 @@ pub(crate) struct Origin {
     pub(crate) graph: OpGraph,
     pub(crate) target: Target,
     pub(crate) policy: Policy,
+    pub(crate) choice: Choice,
 }
 
 /// What compiling a stored plan again came to.
@@ -91,12 +92,12 @@ impl Compiler {
             return Ok(Deep::Skipped { why: "a refusal has no kernel".to_owned() });
         }
         let plan = Plan::from_entry(key, entry)?;
-        let Origin { graph, target, policy } = codec::decode(&entry.payload[plan.blob.len()..])?;
-        let found = plan_key(&graph, &target, &policy);
+        let Origin { graph, target, policy, choice } = codec::decode(&entry.payload[plan.blob.len()..])?;
+        let found = plan_key_of(&graph, &target, &policy, choice);
         if found != key {
             return Err(Difference::Key { found });
         }
-        let compiled = match self.compile(&graph, &target, &policy) {
+        let compiled = match self.compile_choice(&graph, &target, &policy, choice) {
             Ok(compiled) => compiled,
             Err(failure @ Failure::OtherLibrary { .. }) => return Ok(Deep::Skipped { why: failure.to_string() }),
             Err(failure) => return Ok(Deep::Failed(failure)),

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, StoreError, Vault};
-use qkvault_graph::{GraphKey, Layer, OpGraph, PlanKey, Policy, QuirkSet, Refusal, Target, Valid, codec, plan_key};
+use qkvault_graph::{Choice, GraphKey, PlanKey, Policy, QuirkSet, Refusal, Target, Valid, codec, plan_key_of};
 
 use crate::compile::Compiler;
 use crate::deep::Origin;
 use crate::failure::Failure;
+use crate::job::{Build, Found, Job};
 use crate::plan::{self, BadPlan, Plan, PlanFacts};
-use crate::rules;
+use crate::{limit, rules};
 
 /// What may be done to get a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -142,18 +143,50 @@ impl Planner {
                 return Ok(Answer { key: None, graph_key, source, unstored: None, outcome, milliseconds });
             }
         };
-        let key = plan_key(&graph, target, policy);
-        let job = Job { attention, graph: &graph, target, policy, key, graph_key, what: &what };
+        // A limit is in no key, and so not in what a plan is compiled from.
+        let unlimited = &Policy { workspace_limit: None, ..*policy };
+        let choice = Choice::First;
+        let key = plan_key_of(&graph, target, unlimited, choice);
+        let job = Job { attention, graph: &graph, target, policy: unlimited, choice, key, graph_key, what: &what };
         let vault = self.vault.for_library(&target.cudnn.to_string());
-        let (source, unstored, outcome) = match build {
-            BuildPolicy::NeverBuild => look(&vault, &job, true)?,
-            BuildPolicy::LoadOnly => look(&vault, &job, false)?,
-            BuildPolicy::BuildIfMissing => self.obtain(&vault, &job)?,
-        };
-        // One plan serves every capacity of packed buffers; how much of them a launch may reach is this attention's own.
-        let outcome = outcome.map(|plan| plan::for_capacity(plan, &graph, attention));
+        let (key, (source, unstored, outcome)) = self.within(policy.workspace_limit, &vault, job, build)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
         Ok(Answer { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
+    }
+
+    /// The plan of the first engine, where it is within the limit, or of the engine that needs the least, where that is; a refusal where
+    /// none is. It is made of what is kept, and so not kept itself.
+    fn within(
+        &self,
+        limit: Option<u64>,
+        vault: &Vault,
+        job: Job<'_>,
+        build: BuildPolicy,
+    ) -> Result<(PlanKey, Found), PlanError> {
+        let first = self.find(vault, &job, build)?;
+        let over = |found: &Found| found.2.as_ref().ok().and_then(|plan| limit::over(&plan.facts, limit?));
+        let Some(reason) = over(&first) else { return Ok((job.key, first)) };
+        // An engine that is named is the only one.
+        if job.graph.engine.is_some() {
+            return Ok((job.key, (first.0, first.1, Err(reason.into()))));
+        }
+        let job = job.choosing(Choice::LeastWorkspace);
+        let least = self.find(vault, &job, build)?;
+        match over(&least) {
+            None => Ok((job.key, least)),
+            Some(reason) => Ok((job.key, (least.0, least.1, Err(reason.into())))),
+        }
+    }
+
+    /// A plan or a refusal by its key, as far as `build` lets one go for it.
+    fn find(&self, vault: &Vault, job: &Job<'_>, build: BuildPolicy) -> Result<Found, PlanError> {
+        let (source, unstored, outcome) = match build {
+            BuildPolicy::NeverBuild => look(vault, job, true)?,
+            BuildPolicy::LoadOnly => look(vault, job, false)?,
+            BuildPolicy::BuildIfMissing => self.obtain(vault, job)?,
+        };
+        // One plan serves every capacity of packed buffers; how much of them a launch may reach is this attention's own.
+        Ok((source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention))))
     }
 
     fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
@@ -182,7 +215,7 @@ impl Planner {
     fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
         let compiler = self.compiler.as_ref().ok_or(Build::NoCompiler)?;
         let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
-        match compiler.compile_for(job.attention, job.graph, job.target, job.policy) {
+        match compiler.compile_choice(job.graph, job.target, job.policy, job.choice) {
             Ok(compiled) => {
                 let facts = PlanFacts {
                     key: job.key,
@@ -204,8 +237,8 @@ impl Planner {
                     fixed: plan::fixed(job.graph),
                 };
                 let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);
-                let Job { graph, target, policy, .. } = *job;
-                let origin = Origin { graph: graph.clone(), target: target.clone(), policy: *policy };
+                let Job { graph, target, policy, choice, .. } = *job;
+                let origin = Origin { graph: graph.clone(), target: target.clone(), policy: *policy, choice };
                 entry.payload.extend(codec::encode(&origin));
                 Ok(entry)
             }
@@ -237,51 +270,6 @@ fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanE
     }
     let (what, target) = (job.what.to_owned(), job.target.label());
     Err(PlanError::Missing { key: job.key, what, target, memory_alone })
-}
-
-type Found = (Source, Option<Arc<StoreError>>, Result<Arc<Plan>, Refusal>);
-
-/// Everything that a build depends on; all of it is under the key.
-struct Job<'a> {
-    attention: &'a Valid,
-    graph: &'a OpGraph,
-    target: &'a Target,
-    policy: &'a Policy,
-    key: PlanKey,
-    graph_key: GraphKey,
-    what: &'a str,
-}
-
-/// Why a builder gave no entry; what is refused is an entry.
-#[derive(Debug, thiserror::Error)]
-enum Build {
-    #[error("no compiler")]
-    NoCompiler,
-    #[error("{0}")]
-    Failed(Arc<Failure>),
-    /// No kernel was compiled, and rules say that none is: an answer, but not the library's, so it is not kept.
-    #[error("{0}")]
-    Known(Refusal),
-}
-
-impl Job<'_> {
-    fn unbuilt(&self, error: VaultError<Build>) -> Result<Found, PlanError> {
-        let VaultError::Build(build) = error else {
-            return Err(PlanError::Interrupted { key: self.key, why: error.to_string() });
-        };
-        match &*build {
-            Build::NoCompiler => Err(PlanError::NoCompiler { key: self.key }),
-            Build::Failed(failure) => Err(PlanError::Failure(Arc::clone(failure))),
-            Build::Known(refusal) => Ok((Source::Built, None, Err(refusal.clone()))),
-        }
-    }
-
-    /// What rules say that the library does not support: that it wrote a kernel which does not compile is told from a failure of the
-    /// moment by them alone.
-    fn known_refusal(&self) -> Option<Refusal> {
-        let verdict = rules::check(&rules::Request::new(self.attention, self.target).with_policy(*self.policy));
-        Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.layer == Layer::Rule).collect())
-    }
 }
 
 /// The vault's name for a plan's key.

@@ -43,7 +43,8 @@ pub struct Policy {
     pub form: Form,
     /// Which heuristics are asked for engines.
     pub heuristics: Heuristics,
-    /// Engines that need more workspace than this many bytes are passed over.
+    /// Most bytes of scratch memory that a launch may need. Where the plan of the first engine needs more, that of the engine which
+    /// needs the least is looked for, and refused where that is still too much. In no key: plans are the same with and without it.
     pub workspace_limit: Option<u64>,
     /// Rules of lowering that are not followed, for comparing forms: what is written then may be slower, refused or wrong.
     pub without: RuleSet,

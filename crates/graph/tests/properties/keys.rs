@@ -7,8 +7,9 @@ use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::expr::{TensorSpec, int_slot, key, query, score, slot, tensor};
 use qkvault_graph::op::{Knob, NamedEngine};
 use qkvault_graph::{
-    Attention, Band, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths, LibrarySet, OpGraph, Order,
-    Policy, Profile, QuirkSet, ScoreExpr, Target, Tensor, Toolchain, codec, lower, plan_key, text, validate,
+    Attention, Band, Choice, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths, LibrarySet, OpGraph,
+    Order, Policy, Profile, QuirkSet, ScoreExpr, Target, Tensor, Toolchain, codec, lower, plan_key, plan_key_of, text,
+    validate,
 };
 
 fn graph_key(a: Attention) -> GraphKey {
@@ -194,12 +195,11 @@ fn p28_every_part_of_target_and_policy_changes_the_plan_key() {
         Policy { form: Form::Fused, ..policy },
         Policy { heuristics: Heuristics::A, ..policy },
         Policy { heuristics: Heuristics::Fallback, ..policy },
-        Policy { workspace_limit: Some(0), ..policy },
-        Policy { workspace_limit: Some(1 << 30), ..policy },
     ];
     for policy in policies {
         assert!(keys.insert(plan_key(&graph, &target, &policy)), "{policy:?}");
     }
+    assert!(keys.insert(plan_key_of(&graph, &target, &policy, Choice::LeastWorkspace)));
     let Target { cudnn: _, libraries: _, toolchain, device } = &target;
     let mut larger = device.clone();
     larger.multi_processor_count += 1;
@@ -215,6 +215,22 @@ fn p28_every_part_of_target_and_policy_changes_the_plan_key() {
     let mut named = target.clone();
     named.device.device_name = "the same silicon under another name".into();
     assert!(!keys.insert(plan_key(&graph, &named, &policy)));
+}
+
+proptest! {
+    /// Who takes the limit from free memory had a cold vault in every run.
+    #[test]
+    fn b10_p27_a_limit_of_workspace_changes_no_key(
+        a in arbitrary::attention(Space::SMALL.with(Features::NONE)), limits in [any::<Option<u64>>(), any::<Option<u64>>()],
+    ) {
+        let target = target();
+        let [one, other] = limits.map(|workspace_limit| Policy { workspace_limit, ..Policy::default() });
+        if let Some(graph) = validate(a).ok().and_then(|valid| lower(&valid, &target, &one).ok()) {
+            for choice in [Choice::First, Choice::LeastWorkspace] {
+                prop_assert_eq!(plan_key_of(&graph, &target, &one, choice), plan_key_of(&graph, &target, &other, choice));
+            }
+        }
+    }
 }
 
 proptest! {

@@ -25,7 +25,7 @@ pub struct Args {
     /// Threads that compile (default: one per core)
     #[arg(long, short, value_name = "N")]
     jobs: Option<usize>,
-    /// Pass over engines that need more workspace than this many bytes
+    /// Where the plan of the first engine needs more workspace than this many bytes, compile that of the engine which needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
     /// How op graphs are written: auto, expanded, fused (cuDNN 9.21 on), unified (9.13 on)

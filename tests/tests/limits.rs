@@ -1,0 +1,124 @@
+//! A limit of workspace: which plan answers under which key, and what is built for it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_graph::{PlanKey, Policy, Target, Valid, text, validate};
+use qkvault_probe::{Answer, BuildPolicy, Compiler, Deep, PlanError, Planner};
+use qkvault_tests::cudnn::{compiler, target};
+
+/// A planner over a folder, as a process that has just started has it.
+fn planner(folder: &tempfile::TempDir, compiler: &Compiler) -> Planner {
+    let vault = Vault::open(VaultOptions::in_folder(folder.path()).without_environment()).unwrap();
+    Planner::new(vault, Some(compiler.clone()))
+}
+
+fn valid(given: &str) -> Valid {
+    validate(text::parse(given).unwrap()).unwrap()
+}
+
+struct Asked<'a> {
+    attention: &'a Valid,
+    target: &'a Target,
+}
+
+impl Asked<'_> {
+    fn of(&self, planner: &Planner, limit: Option<u64>, build: BuildPolicy) -> Result<Answer, PlanError> {
+        let policy = Policy { workspace_limit: limit, ..Policy::default() };
+        planner.plan(self.attention, self.target, &policy, build)
+    }
+}
+
+/// Limits around what two engines need, and those that budgets come to.
+const LIMITS: [Option<u64>; 9] = [
+    None,
+    Some(0),
+    Some(1),
+    Some(255),
+    Some(256),
+    Some(257),
+    Some(70_000_000_000),
+    Some(70_000_000_001),
+    Some(u64::MAX),
+];
+
+/// Engine 2 needs 256 bytes and comes first, engine 1 needs none. The number of the limit was in the key: each cost a build.
+#[test]
+fn b10_a_warm_vault_serves_every_limit_with_no_build() {
+    let Some(compiler) = compiler("9.27.0") else { return };
+    let (target, folder) = (target(&compiler, "h200"), tempfile::tempdir().unwrap());
+    let attention = valid("q: bf16 [1,8,256,64]\nk: [1,2,256,64]\nmask: causal");
+    let asked = Asked { attention: &attention, target: &target };
+
+    let warm = planner(&folder, &compiler);
+    let first = asked.of(&warm, None, BuildPolicy::BuildIfMissing).unwrap();
+    let least = asked.of(&warm, Some(0), BuildPolicy::BuildIfMissing).unwrap();
+    let facts = |answer: &Answer| answer.outcome.as_ref().unwrap().facts.clone();
+    assert_eq!((facts(&first).scratch().bytes, facts(&least).scratch().bytes), (256, 0));
+    assert!(first.key != least.key && warm.vault().stats().builds == 2);
+
+    for build in [BuildPolicy::BuildIfMissing, BuildPolicy::LoadOnly] {
+        let cold = planner(&folder, &compiler);
+        for limit in LIMITS {
+            let answer = asked.of(&cold, limit, build).unwrap();
+            let expected = if limit.is_some_and(|limit| limit < 256) { &least } else { &first };
+            assert_eq!(answer.key, expected.key, "{limit:?}");
+            assert_eq!(facts(&answer), facts(expected), "{limit:?}");
+            // What is in memory now is enough for who may not wait.
+            assert_eq!(asked.of(&cold, limit, BuildPolicy::NeverBuild).unwrap().key, expected.key);
+        }
+        assert_eq!(cold.vault().stats().builds, 0);
+    }
+    assert_eq!(warm.vault().usage().entries, 2);
+    // Each is what compiling gives by the choice that is stored with it.
+    for listed in warm.vault().ls() {
+        let (_, entry) = warm.vault().show(&listed.key).into_iter().next().unwrap();
+        let deep = compiler.check_deep(PlanKey::from_bytes(listed.key.0), &entry.unwrap());
+        assert!(matches!(deep, Deep::Same { .. }), "{deep:?}");
+    }
+}
+
+/// What is over the limit is told from the facts of the plan, and kept nowhere: another limit has another answer.
+#[test]
+fn b10_a_refusal_for_a_limit_is_not_kept_and_says_what_is_needed_at_the_least() {
+    let Some(compiler) = compiler("9.27.0") else { return };
+    let (target, folder) = (target(&compiler, "h200"), tempfile::tempdir().unwrap());
+    let attention = valid("pass: backward\nq: bf16 [1,2,1024,64]\ndeterministic: yes");
+    let asked = Asked { attention: &attention, target: &target };
+    let warm = planner(&folder, &compiler);
+    let refusal = asked.of(&warm, Some(1000), BuildPolicy::BuildIfMissing).unwrap().outcome.unwrap_err();
+    assert!(refusal.has("workspace.quadratic"), "{refusal}");
+    let entries = warm.vault().usage().entries;
+    let listed = warm.vault().ls().map(|listed| listed.header.unwrap().kind.to_string());
+    assert!(listed.collect::<Vec<_>>().iter().all(|kind| kind == "plan"));
+
+    let cold = planner(&folder, &compiler);
+    let words = refusal.reasons()[0].given.clone();
+    let needed: u64 = words.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
+    let fits = asked.of(&cold, Some(needed), BuildPolicy::LoadOnly).unwrap();
+    assert_eq!(fits.outcome.unwrap().facts.scratch().bytes, needed);
+    let less = asked.of(&cold, Some(needed - 1), BuildPolicy::LoadOnly).unwrap().outcome.unwrap_err();
+    assert_eq!(less.reasons()[0].given, words);
+    assert_eq!((cold.vault().stats().builds, cold.vault().usage().entries), (0, entries));
+}
+
+/// Without the facts of the first plan nobody knows whether it is within a limit, and without the second there is none that is.
+#[test]
+fn b10_what_is_missing_for_a_limit_is_named_by_the_key_that_is_looked_for() {
+    let Some(compiler) = compiler("9.27.0") else { return };
+    let (target, folder) = (target(&compiler, "h200"), tempfile::tempdir().unwrap());
+    let attention = valid("q: bf16 [1,8,256,64]");
+    let asked = Asked { attention: &attention, target: &target };
+    let planner = planner(&folder, &compiler);
+    let missing = |limit, build| match asked.of(&planner, limit, build) {
+        Err(PlanError::Missing { key, .. }) => key,
+        other => panic!("{other:?}"),
+    };
+    let first = missing(Some(0), BuildPolicy::LoadOnly);
+    assert_eq!(missing(None, BuildPolicy::NeverBuild), first);
+    let built = asked.of(&planner, None, BuildPolicy::BuildIfMissing).unwrap();
+    assert_eq!(built.key, Some(first));
+    let least = missing(Some(0), BuildPolicy::LoadOnly);
+    assert_ne!(least, first);
+    assert_eq!(asked.of(&planner, Some(0), BuildPolicy::BuildIfMissing).unwrap().key, Some(least));
+}
