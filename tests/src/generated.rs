@@ -32,6 +32,9 @@ pub const TRAINING: Table = Table { name: "generated", gpus: &["a100", "h200", "
 pub const SERVING: Table =
     Table { name: "generated-serving", gpus: &["a100", "l40s", "h200", "b200", "rtx-pro-6000"], part: 53 };
 
+/// Ones of which every operand is laid out by itself, gradients too.
+pub const LAYOUTS: Table = Table { name: "generated-layouts", gpus: &["a100", "h200", "b200"], part: 17 };
+
 /// Rows that one process of a whole table compiles.
 const CHUNK: usize = 30;
 

@@ -15,6 +15,7 @@ pub mod environment;
 pub mod generated;
 pub mod golden;
 pub mod kernel;
+pub mod layouts;
 pub mod same;
 pub mod serving_case;
 mod suite;

@@ -51,6 +51,17 @@ macro_rules! compile_tests {
         }
 
         #[test]
+        fn generated_layouts_are_compiled_or_refused_as_written_down() {
+            let test = "generated_layouts_are_compiled_or_refused_as_written_down";
+            $crate::generated::check($crate::generated::LAYOUTS, $version, test);
+        }
+
+        #[test]
+        fn p7_b8_a_plan_demands_of_each_operand_the_bytes_of_its_own_layout() {
+            $crate::layouts::check($version);
+        }
+
+        #[test]
         fn how_many_pages_a_pool_has_changes_neither_engine_nor_kernel() {
             $crate::same::check_pools($version);
         }

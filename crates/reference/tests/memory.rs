@@ -14,7 +14,7 @@ use qkvault_graph::op::TensorKind;
 use qkvault_graph::{
     Attention, BackwardOptions, DType, Form, Interleave, OpGraph, Order, Pass, Role, Storage, Tensor, Valid, lower,
 };
-use qkvault_reference::{Buffer, Choice, LengthChoice, Unused};
+use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused};
 
 fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> TestCaseResult) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
@@ -163,4 +163,32 @@ fn p7_b8_an_op_graph_that_swaps_two_axes_of_one_operand_is_found_out() {
             is_found_out(&a, &format!("{role} with axes {one} and {other} swapped"), &swapped);
         }
     }
+}
+
+#[test]
+fn what_lies_between_the_elements_of_an_operand_is_not_a_number_and_every_element_is_as_it_was() {
+    let features = Features { storage: true, backward: true, ..Features::NONE };
+    let between = Cell::new(0_usize);
+    over(96, &(attention(Space::SMALL.with(features)), any::<u64>()), |(a, seed)| {
+        let a = valid(a);
+        let plain = Inputs::random(&a, seed).expect("random");
+        let mut poisoned = plain.clone();
+        poisoned.poison_between(&a).expect("all is bound");
+        for role in [Role::Q, Role::K, Role::V, Role::DO] {
+            let (Some(before), Some(after)) = (plain.get(role), poisoned.get(role)) else { continue };
+            let t = a.stored(role).expect("it has it");
+            let mut own = vec![false; before.len()];
+            let [b, h, s, d] = t.extents();
+            for (i, j, k) in (0..b).flat_map(|i| (0..h).flat_map(move |j| (0..s).map(move |k| (i, j, k)))) {
+                let start = (i * t.strides[0] + j * t.strides[1] + k * t.strides[2]) as usize;
+                own[start..start + d as usize].fill(true);
+            }
+            for (at, own) in own.into_iter().enumerate() {
+                prop_assert!(if own { after.get(at) == before.get(at) } else { after.is_poison(at) }, "{role} at {at}");
+                between.set(between.get() + usize::from(!own));
+            }
+        }
+        Ok(())
+    });
+    assert!(between.get() > 1_000, "{} between elements", between.get());
 }

@@ -113,6 +113,32 @@ impl Inputs {
         }
     }
 
+    /// Poisons what lies between the elements of Q, K, V and dO: room behind heads, rows and sequences, and where the other parts of a
+    /// shared buffer would be. What reads more than its operand shows it in the result.
+    ///
+    /// # Errors
+    ///
+    /// Operands that are not bound, or too short.
+    pub fn poison_between(&mut self, attention: &Valid) -> Result<(), ReferenceError> {
+        for operand in operands(attention.get()).iter().filter(|o| is_read_by_rows(o.role)) {
+            let full = self.checked(operand)?;
+            let [batch, heads, rows, d] = operand.tensor.extents().map(|n| n as usize);
+            let [sb, sh, ss, _] = operand.tensor.strides.map(|n| n as usize);
+            if batch * heads * rows * d == full.len() {
+                continue;
+            }
+            let mut kept = Buffer::poisoned(full.dtype(), full.len());
+            for b in 0..batch {
+                for (h, s) in (0..heads).flat_map(|h| (0..rows).map(move |s| (h, s))) {
+                    let start = b * sb + h * sh + s * ss;
+                    (start..start + d).for_each(|at| kept.copy(at, full));
+                }
+            }
+            self.insert(operand.role, kept);
+        }
+        Ok(())
+    }
+
     /// Adds what the forward leaves for a backward: O and Stats, computed from the other inputs.
     ///
     /// # Errors

@@ -132,6 +132,7 @@ pub(crate) fn check_on(
 /// Random operands, and what must come out.
 pub(crate) fn computed(a: &Valid, seed: u64, choice: &Choice) -> Result<(Inputs, Outputs), ReferenceError> {
     let mut inputs = Inputs::random_with(a, seed, choice)?;
+    inputs.poison_between(a)?;
     with_dropout_mask(a, &mut inputs, seed);
     let exact = if a.is_backward() { backward(a, &inputs) } else { forward(a, &inputs) }?;
     if a.is_backward() && a.fp8.is_none() {

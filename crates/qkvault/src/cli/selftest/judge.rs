@@ -95,7 +95,8 @@ pub(super) fn prepare(
         } else {
             Inputs::random(&valid, seed ^ number)
         };
-        let inputs = inputs.map_err(failed)?;
+        let mut inputs = inputs.map_err(failed)?;
+        inputs.poison_between(&valid).map_err(failed)?;
         let drawn = valid.get().dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0);
         let (expected, drawn_by) = if drawn {
             let plain = validate(Attention { pass: Pass::Forward, ..valid.get().clone() }).map_err(refused)?;

@@ -1,7 +1,7 @@
 //! Layouts for the self-test: each operand draws its own, contiguous in any order, a part of a shared buffer, or with room behind heads,
 //! rows and sequences in steps of 16 bytes.
 
-use qkvault_graph::{Attention, BackwardOptions, DType, Interleave, Order, Pass, Storage, Tensor};
+use qkvault_graph::{Attention, BackwardOptions, DType, Interleave, Order, Storage, Tensor};
 
 use super::cases::Draw;
 
@@ -77,7 +77,7 @@ pub(super) fn gradients(draw: &mut Draw, a: &Attention, options: BackwardOptions
 mod tests {
     use std::collections::BTreeMap;
 
-    use qkvault_graph::{Operand, Role, Valid, operands, validate};
+    use qkvault_graph::{Operand, Pass, Role, Valid, operands, validate};
     use qkvault_reference::{Buffer, Inputs, View, backward};
 
     use super::super::judge::look;
