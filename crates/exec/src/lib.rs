@@ -97,7 +97,7 @@ pub use safe::{
     batch::{Batch, BatchError, Uploaded},
     bound::{BindFailure, Bound},
     capture::Captured,
-    device::{Device, DeviceError},
+    device::{Device, DeviceError, DeviceMemory},
     engine::Engine,
     operands::{Bindings, Element},
     serving::{ServePlan, Served},

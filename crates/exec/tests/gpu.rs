@@ -316,6 +316,23 @@ fn p13_p36_what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
 }
 
 #[test]
+fn p46_what_is_free_on_the_gpu_shrinks_by_what_is_allocated() {
+    const BYTES: usize = 1 << 30;
+    let Some(gpu) = Gpu::open() else { return };
+    let device = gpu.engine.session().device();
+    let before = device.memory().expect("the driver says");
+    let held = gpu.stream.alloc_zeros::<u8>(BYTES).expect("a gigabyte is free");
+    gpu.stream.synchronize().expect("it is done");
+    let with = device.memory().expect("the driver says");
+    assert_eq!(before.total, with.total);
+    assert!(
+        with.free < with.total && before.free.saturating_sub(with.free) >= BYTES as u64 / 2,
+        "{before:?}, {with:?}"
+    );
+    drop(held);
+}
+
+#[test]
 fn target_and_machine_of_a_gpu_agree() {
     let Some(gpu) = Gpu::open() else { return };
     let session = gpu.engine.session();

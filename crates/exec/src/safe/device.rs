@@ -64,6 +64,15 @@ impl DeviceError {
     }
 }
 
+/// Memory of a GPU, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// What nobody uses now.
+    pub free: u64,
+    /// All of it.
+    pub total: u64,
+}
+
 /// A GPU with its primary context. Cloning gives another hand on the same one.
 #[derive(Clone)]
 pub struct Device {
@@ -130,6 +139,16 @@ impl Device {
     pub fn uuid(&self) -> String {
         let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+
+    /// The GPU's memory as it is now: what the driver says is free, and all. What this process has allocated is not free.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Driver`].
+    pub fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        let (free, total) = self.context.mem_get_info().map_err(DeviceError::driver("tell how much memory is free"))?;
+        Ok(DeviceMemory { free: free as u64, total: total as u64 })
     }
 
     /// The properties that cuDNN compiles for, as a profile keeps them.

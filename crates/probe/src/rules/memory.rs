@@ -2,6 +2,7 @@
 
 use qkvault_graph::{Attention, Layer, Policy, Reason, Target, Valid, lower, operands};
 
+use super::Budget;
 use crate::plan::PlanFacts;
 use crate::scratch::{Scratch, graph_keeps_scores};
 
@@ -51,10 +52,11 @@ impl Footprint {
         self.operands.saturating_add(self.scratch)
     }
 
-    /// Why it does not fit a budget in bytes, such as [`on_device`]; nothing where it does.
+    /// Why it does not fit a budget, such as what is free on a GPU ([`Budget::free`]); nothing where it does. A number is one that is given.
     #[must_use]
-    pub fn over(&self, budget: u64) -> Option<Reason> {
-        if self.bytes() <= budget {
+    pub fn over(&self, budget: impl Into<Budget>) -> Option<Reason> {
+        let budget = budget.into();
+        if self.bytes() <= budget.bytes {
             return None;
         }
         let least = if self.exact { "" } else { "at least " };
@@ -64,8 +66,8 @@ impl Footprint {
             self.operands,
             self.scratch
         );
-        let needed = format!("no more than {budget} bytes");
-        let (code, fix) = if self.quadratic && self.operands <= budget {
+        let needed = format!("no more than {budget}");
+        let (code, fix) = if self.quadratic && self.operands <= budget.bytes {
             (
                 "workspace.quadratic",
                 "sum dQ in any order (deterministic: no) and ask for no gradient of a bias, take fewer sequences at a time, \
@@ -76,12 +78,6 @@ impl Footprint {
         };
         Some(Reason::new(Layer::Rule, code, "dims", given, needed, fix))
     }
-}
-
-/// Bytes of memory of a target's device: all of it, whoever uses it.
-#[must_use]
-pub fn on_device(target: &Target) -> u64 {
-    target.device.total_global_mem.unsigned_abs()
 }
 
 /// A backward's gradients of scores: 16 bits each, rows and keys rounded up to 64 (cudnn-frontend 1.23,
@@ -98,6 +94,7 @@ fn operand_bytes(attention: &Attention) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::on_device;
     use super::*;
     use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
 
@@ -121,6 +118,23 @@ mod tests {
         assert!(!found.quadratic && found.over(on_device(&target)).is_none(), "{found:?}");
         let (found, target) = deepseek("b200", true);
         assert!(!found.quadratic && found.over(on_device(&target)).is_none(), "{found:?}");
+    }
+
+    /// A gate on all memory lets through what ends in an error of the allocator on a GPU that others use.
+    #[test]
+    fn p46_what_fits_the_gpu_and_not_what_is_free_of_it_is_refused_and_the_figure_is_told() {
+        let (found, target) = deepseek("h200", false);
+        let total = on_device(&target);
+        assert_eq!(found.over(total), None);
+        let reason = found.over(Budget::free(found.bytes() - 1, total.bytes)).expect("a byte is missing");
+        let figures = format!("{} bytes, which are free on the GPU now, of {}", found.bytes() - 1, total.bytes);
+        assert!(reason.code == "memory.budget" && reason.needed.contains(&figures), "{reason}");
+        assert_eq!(found.over(Budget::free(found.bytes(), total.bytes)), None);
+        // Who cannot ask says so.
+        let (large, target) = deepseek("h200", true);
+        let reason = large.over(on_device(&target)).expect("275 GB do not fit");
+        assert!(reason.needed.contains("not known here"), "{reason}");
+        assert!(found.over(1).is_some_and(|r| r.needed.contains("as given")));
     }
 
     #[test]

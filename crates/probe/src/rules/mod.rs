@@ -22,6 +22,7 @@
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```
 
+mod budget;
 mod codes;
 mod facts;
 mod memory;
@@ -30,9 +31,10 @@ mod request;
 mod rule;
 mod table;
 
+pub use budget::{Basis, Budget, on_device};
 pub use codes::{CODES, Code, page as codes_page};
 pub use facts::Facts;
-pub use memory::{Footprint, on_device};
+pub use memory::Footprint;
 pub use nearest::{Near, changes, nearest};
 pub use request::{Request, Verdict, check, lowered};
 pub use rule::{Kind, Rule, Versions};

@@ -1,6 +1,7 @@
 //! `doctor`: what was found on this machine, what was not, and what to do about it.
 
 use qkvault_cache::VaultOptions;
+use qkvault_exec::{Device, DeviceMemory};
 use qkvault_probe::Compiler;
 use qkvault_sys::{Library, Nvrtc};
 use serde_json::{Value, json};
@@ -49,13 +50,22 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 fn gpu() -> Finding {
-    match qkvault_exec::Device::open(0) {
-        Ok(device) => Finding {
-            what: "gpu",
-            good: true,
-            text: format!("{} ({})", device.name(), device.uuid()),
-            facts: json!({ "present": true, "name": device.name() }),
-        },
+    match Device::open(0) {
+        Ok(device) => {
+            let (memory, bytes) = match device.memory() {
+                Ok(DeviceMemory { free, total }) => (
+                    format!("{} free of {}", out::bytes(free), out::bytes(total)),
+                    json!({ "free": free, "total": total }),
+                ),
+                Err(error) => (error.to_string(), Value::Null),
+            };
+            Finding {
+                what: "gpu",
+                good: true,
+                text: format!("{} ({}), {memory}", device.name(), device.uuid()),
+                facts: json!({ "present": true, "name": device.name(), "memory": bytes }),
+            }
+        }
         Err(error) => Finding {
             what: "gpu",
             good: true,

@@ -10,7 +10,7 @@ fn p10_a_model_is_answered_for_by_rules_alone() {
     // No cuDNN anywhere: rules need none.
     let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");
     let (code, report) = place.json("probe --model ../../models/llama-3.1-8b.json --target a100 --seq 1024");
-    fields(&report, &["target", "cudnn", "supported", "refused", "notes"]);
+    fields(&report, &["target", "cudnn", "memory", "supported", "refused", "notes"]);
     assert_eq!((code, report["refused"].as_array().unwrap().len()), (0, 0), "{report:#}");
     let first = &report["supported"][0];
     fields(first, &["what", "key", "attention", "reasons", "nearest", "bytes", "library"]);
@@ -53,6 +53,29 @@ fn p36_what_does_not_fit_in_memory_is_refused_with_alternatives() {
     let plain = place.file("plain.txt", "q: bf16 [1,8,512,64]");
     assert_eq!(place.run(&format!("probe --text {plain}")).code, 0);
     assert!(place.run(&format!("probe --text {plain} --memory 100000")).out.contains("memory.budget"));
+}
+
+/// Which figure of memory was used is told: what is free, where a GPU of the target's name is here, and all of it where none is.
+#[test]
+fn p46_the_memory_that_a_probe_fits_in_is_told_with_whose_figure_it_is() {
+    let place = Place::new();
+    let plain = place.file("plain.txt", "q: bf16 [1,8,512,64]");
+    let basis = |words: &str| {
+        let (_, report) = place.json(&format!("probe --text {plain} --target h200 {words}"));
+        (report["memory"]["basis"].as_str().unwrap().to_owned(), report["memory"]["bytes"].as_u64().unwrap())
+    };
+    assert_eq!(basis("--memory 1000000000"), ("given".to_owned(), 1_000_000_000));
+    let (_, doctor) = place.json("doctor");
+    let gpu = &doctor["findings"]["gpu"];
+    if gpu["name"] == "NVIDIA H200" {
+        let (basis, bytes) = basis("");
+        let total = gpu["memory"]["total"].as_u64().unwrap();
+        assert!(basis == "free" && bytes < total && gpu["memory"]["free"].as_u64() < Some(total), "{basis} {bytes}");
+    } else {
+        assert_eq!(basis(""), ("total".to_owned(), 150_109_880_320));
+    }
+    let text = place.run(&format!("probe --text {plain} --target h200 --memory 1000")).out;
+    assert!(text.contains("1000 bytes, as given"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The library's own answer, which is a plan or a refusal in its words; either is kept in the vault.
 
 use qkvault_graph::{Policy, Target};
-use qkvault_probe::rules::{Footprint, Request, changes};
+use qkvault_probe::rules::{Budget, Footprint, Request, changes};
 use qkvault_probe::{BuildPolicy, Compiler, Confirmation, Planner};
 
 use super::super::target::{LibraryArgs, TargetArgs};
@@ -23,14 +23,15 @@ impl Library {
     }
 
     /// Asks about a row. What the library says stands: it replaces what rules say of its support.
-    pub(super) fn ask(&self, row: &mut Row, policy: &Policy) -> anyhow::Result<()> {
+    pub(super) fn ask(&self, row: &mut Row, policy: &Policy, budget: Budget) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
         let answer = self.planner.plan(attention, &self.target, policy, BuildPolicy::BuildIfMissing)?;
         match answer.outcome {
             Ok(plan) => {
                 row.library = Some("supported");
-                row.footprint = Some(Footprint::of_plan(attention, &plan.facts));
-                row.reasons.retain(|r| r.code.starts_with("memory.") || r.code.starts_with("workspace."));
+                let footprint = Footprint::of_plan(attention, &plan.facts);
+                row.footprint = Some(footprint);
+                row.reasons = footprint.over(budget).into_iter().collect();
                 row.nearest.clear();
             }
             Err(refusal) => {

@@ -2,6 +2,7 @@
 //! microseconds, with no library; with `--library` cuDNN itself is asked, and its plans are kept in the vault.
 
 mod ask;
+mod budget;
 mod features;
 mod matrix;
 mod page;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use qkvault_graph::{CudnnVersion, LibrarySet, Policy, QuirkSet, Refusal, Target, Valid, text, validate};
-use qkvault_probe::rules::{Footprint, Near, Request, check, nearest, on_device};
+use qkvault_probe::rules::{Budget, Footprint, Near, Request, check, nearest};
 use serde_json::{Value, json};
 
 use super::jobs::{self, ModelArgs};
@@ -36,7 +37,7 @@ pub struct Args {
     /// Compile what is proposed instead of what was refused, too, until the library accepts one
     #[arg(long, requires = "ask")]
     confirm: bool,
-    /// Device memory to fit in, in bytes (default: all of the target's)
+    /// Device memory to fit in, in bytes (default: what is free on a GPU of the target's name that is here, else all that the target has)
     #[arg(long, value_name = "BYTES")]
     memory: Option<u64>,
     /// Quirks to take all the same, by the codes that name them
@@ -90,19 +91,19 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     notes.extend(target.toolchain.environment.notes());
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let policy = Policy { allowed, ..Policy::default() };
-    let budget = args.memory.unwrap_or_else(|| on_device(&target));
+    let budget = budget::of(args.memory, &target, args.ask);
     let mut rows = Vec::new();
     for (what, attention) in list {
         let mut row = by_rules(what, attention, &target, budget, policy);
         if let Some(library) = &asked {
-            library.ask(&mut row, &policy)?;
+            library.ask(&mut row, &policy, budget)?;
             if args.confirm {
                 library.confirm(&mut row, &policy)?;
             }
         }
         rows.push(row);
     }
-    print(globals, &target, &rows, &notes);
+    print(globals, &target, budget, &rows, &notes);
     let refused = rows.iter().any(|r| !r.reasons.is_empty());
     Ok(if refused { Outcome::Bad } else { Outcome::Good })
 }
@@ -132,7 +133,7 @@ fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
     Ok((list, notes))
 }
 
-fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, budget: u64, policy: Policy) -> Row {
+fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, budget: Budget, policy: Policy) -> Row {
     let valid = match &attention {
         Ok(valid) => valid,
         Err(refusal) => {
@@ -148,19 +149,20 @@ fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, bu
     Row { what, attention, reasons, nearest, footprint, library: None }
 }
 
-fn print(globals: &Globals, target: &Target, rows: &[Row], notes: &[String]) {
+fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes: &[String]) {
     let (supported, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|r| r.reasons.is_empty());
     if globals.json {
         out::json(&json!({
             "target": target.label(),
             "cudnn": target.cudnn.to_string(),
+            "memory": { "bytes": budget.bytes, "basis": budget.basis.name() },
             "supported": supported.into_iter().map(entry).collect::<Vec<_>>(),
             "refused": refused.into_iter().map(entry).collect::<Vec<_>>(),
             "notes": notes,
         }));
         return;
     }
-    out::line(&format!("for {target}"));
+    out::line(&format!("for {target}; in {budget}"));
     for row in rows {
         let answer = if row.reasons.is_empty() { "supported" } else { "refused" };
         out::line(&format!("{answer:9} {}", row.what));
