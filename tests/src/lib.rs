@@ -16,6 +16,7 @@ pub mod generated;
 pub mod golden;
 pub mod kernel;
 pub mod layouts;
+pub mod positions;
 pub mod same;
 pub mod serving_case;
 mod suite;

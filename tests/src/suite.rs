@@ -72,6 +72,11 @@ macro_rules! compile_tests {
         }
 
         #[test]
+        fn b9_expressions_over_positions_are_compiled_for_one_query_pieces_and_packed_sequences() {
+            $crate::positions::check($version);
+        }
+
+        #[test]
         fn forwards_as_one_operation_are_compiled_or_refused_as_written_down() {
             $crate::compile::check_unified($version);
         }

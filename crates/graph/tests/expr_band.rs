@@ -22,10 +22,10 @@ const fn bottom_right(left: Option<i64>, right: Option<i64>) -> Option<Band> {
 
 #[test]
 fn p6_masks_of_the_library_are_bands() {
-    assert_eq!(band(&causal()), Some(Band::CAUSAL));
-    assert_eq!(band(&bottom_right_causal()), Some(Band::CAUSAL_BOTTOM_RIGHT));
-    assert_eq!(band(&sliding_window(128)), Some(Band::window(Corner::TopLeft, 128)));
-    assert_eq!(band(&bottom_right_window(128)), Some(Band::window(Corner::BottomRight, 128)));
+    assert_eq!(band(&top_left_causal()), Some(Band::CAUSAL));
+    assert_eq!(band(&causal()), Some(Band::CAUSAL_BOTTOM_RIGHT));
+    assert_eq!(band(&top_left_window(128)), Some(Band::window(Corner::TopLeft, 128)));
+    assert_eq!(band(&sliding_window(128)), Some(Band::window(Corner::BottomRight, 128)));
     assert_eq!(band(&dilated_window(4, 1)), None);
     assert_eq!(band(&padding()), None);
 }
@@ -39,9 +39,9 @@ fn p6_a_band_is_known_in_every_way_of_writing_it() {
         (key() - query()).lt(1),
         (2 * key()).le(2 * query() + 1),
         (-query()).le(-key()),
-        causal() & true,
-        !(!causal() | false),
-        causal() & (key() - 5).le(query()),
+        top_left_causal() & true,
+        !(!top_left_causal() | false),
+        top_left_causal() & (key() - 5).le(query()),
     ] {
         assert_eq!(band(&causal), Some(Band::CAUSAL), "{}", causal.build().expect("a predicate"));
     }
@@ -65,11 +65,11 @@ fn p6_what_is_no_band_stays_a_predicate() {
         key().le(query() + key_len()),
         key().le(query_len()),
         key().to_float().le(query().to_float()),
-        causal() | key().lt(4),
-        causal() & (key() + 3).gt(query() + key_len() - query_len()),
-        causal() & padding(),
-        causal() & head().eq(0),
-        causal() & !Expr::from(true),
+        top_left_causal() | key().lt(4),
+        top_left_causal() & (key() + 3).gt(query() + key_len() - query_len()),
+        top_left_causal() & padding(),
+        top_left_causal() & head().eq(0),
+        top_left_causal() & !Expr::from(true),
     ] {
         assert_eq!(band(&other), None, "{}", other.build().expect("a predicate"));
     }

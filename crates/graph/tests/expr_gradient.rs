@@ -1,7 +1,7 @@
 //! The backward of an expression: what tensors get, what is refused, own backwards, conventions where no derivative exists, simplicity.
 
 use qkvault_graph::DType;
-use qkvault_graph::expr::library::{alibi_with, causal, softcap};
+use qkvault_graph::expr::library::{alibi_with, softcap, top_left_causal as causal};
 use qkvault_graph::expr::*;
 
 fn built(e: &Expr) -> ScoreExpr {

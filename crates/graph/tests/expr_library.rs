@@ -15,6 +15,13 @@ struct At {
     k_len: i32,
 }
 
+impl At {
+    /// Where the query is among the keys of its sequence.
+    fn own(self) -> i32 {
+        self.q + self.k_len - self.q_len
+    }
+}
+
 const SCORE: f64 = 0.75;
 
 /// Every point of two sequences of up to 9 queries and 12 keys, with several pairs of lengths.
@@ -67,20 +74,18 @@ fn none(_: At) -> Vec<Value> {
 
 #[test]
 fn causal_masks_follow_their_definition() {
-    keeps(&causal(), none, |p| p.k <= p.q);
-    keeps(&bottom_right_causal(), none, |p| p.k <= p.q + p.k_len - p.q_len);
+    keeps(&top_left_causal(), none, |p| p.k <= p.q);
+    keeps(&causal(), none, |p| p.k <= p.own());
 }
 
 #[test]
 fn windows_follow_their_definition() {
     for length in 1..5 {
-        keeps(&sliding_window(length), none, |p| p.k <= p.q && p.k > p.q - length);
-        keeps(&bottom_right_window(length), none, |p| {
-            let own = p.q + p.k_len - p.q_len;
-            p.k <= own && p.k > own - length
-        });
+        keeps(&top_left_window(length), none, |p| p.k <= p.q && p.k > p.q - length);
+        keeps(&sliding_window(length), none, |p| p.k <= p.own() && p.k > p.own() - length);
         for dilation in 1..4 {
-            keeps(&dilated_window(length, dilation), none, |p| (0..length).any(|step| p.k == p.q - step * dilation));
+            let seen = |p: At| (0..length).any(|step| p.k == p.own() - step * dilation);
+            keeps(&dilated_window(length, dilation), none, seen);
         }
     }
 }
@@ -93,7 +98,7 @@ fn padding_follows_its_definition() {
 #[test]
 fn prefix_lm_follows_its_definition() {
     let prefix = |b: i32| 3 + 4 * b;
-    keeps(&prefix_lm("prefix", 2), |p| vec![Value::Int(prefix(p.b))], |p| p.k < prefix(p.b) || p.k <= p.q);
+    keeps(&prefix_lm("prefix", 2), |p| vec![Value::Int(prefix(p.b))], |p| p.k < prefix(p.b) || p.k <= p.own());
 }
 
 #[test]
@@ -111,8 +116,8 @@ fn document_mask_follows_its_definition() {
 
 #[test]
 fn predicates_compose() {
-    keeps(&(causal() & padding()), none, |p| p.k <= p.q && p.q < p.q_len && p.k < p.k_len);
-    keeps(&(!causal() | sliding_window(2)), none, |p| p.k > p.q || p.k > p.q - 2);
+    keeps(&(causal() & padding()), none, |p| p.k <= p.own() && p.q < p.q_len && p.k < p.k_len);
+    keeps(&(!causal() | sliding_window(2)), none, |p| p.k > p.own() || p.k > p.own() - 2);
 }
 
 #[test]
@@ -125,8 +130,13 @@ fn softcap_follows_its_definition() {
 fn alibi_follows_its_definition() {
     let slopes = AlibiSlopes::of(3).values(3);
     let slope = |h: i32| f64::from(slopes[h as usize]);
-    gives(&alibi(score(), 3), &[], |p| vec![Value::Float(slope(p.h))], |p| SCORE - slope(p.h) * f64::from(p.q - p.k));
-    gives(&alibi_with(score(), 0.25), &[], none, |p| SCORE - 0.25 * f64::from(p.q - p.k));
+    gives(
+        &alibi(score(), 3),
+        &[],
+        |p| vec![Value::Float(slope(p.h))],
+        |p| SCORE - slope(p.h) * f64::from(p.own() - p.k),
+    );
+    gives(&alibi_with(score(), 0.25), &[], none, |p| SCORE - 0.25 * f64::from(p.own() - p.k));
 }
 
 #[test]
@@ -163,7 +173,7 @@ fn biases_follow_their_definition() {
 #[test]
 fn soft_window_follows_its_definition() {
     gives(&soft_window(score(), 2, slot("slope")), &[Value::Float(0.5)], none, |p| {
-        SCORE - 0.5 * f64::from(((p.q - p.k).abs() - 2).max(0))
+        SCORE - 0.5 * f64::from(((p.own() - p.k).abs() - 2).max(0))
     });
 }
 

@@ -5,7 +5,7 @@ mod expr_support;
 use expr_support::any_expr;
 use proptest::prelude::*;
 use qkvault_graph::DType;
-use qkvault_graph::expr::library::{alibi, causal, padding, softcap};
+use qkvault_graph::expr::library::{alibi, causal, padding, softcap, top_left_causal};
 use qkvault_graph::expr::*;
 
 #[test]
@@ -14,9 +14,12 @@ fn expressions_are_printed_the_way_they_are_written() {
     assert_eq!(text(softcap(score(), slot("cap"))), "slot $cap: float; tanh(score / $cap) * $cap");
     assert_eq!(
         text(alibi(score(), 8)),
-        "tensor @alibi_slopes: f32[1, 8, 1, 1] alibi 8; score + float(key - query) * @alibi_slopes"
+        "tensor @alibi_slopes: f32[1, 8, 1, 1] alibi 8; score + float(key - position) * @alibi_slopes"
     );
-    assert_eq!(text(causal() & padding()), "query < query_len & key < key_len & query >= key");
+    assert_eq!(text(top_left_causal() & padding()), "query < query_len & key < key_len & query >= key");
+    assert_eq!(text(causal()), "key <= position");
+    let ahead = key_len() - query_len();
+    assert_eq!(text((position() + &ahead).gt(ahead)), "let t0 = key_len - query_len; position + t0 > t0");
     assert_eq!(text((score() - 1.0) - (score() - (2.0 - score()))), "score - 1.0 - (score - (2.0 - score))");
     assert_eq!(text(-(score() * -2.0) * -(-score())), "--score * -(score * -2.0)");
     assert_eq!(text(-constant(2.0) + score()), "score + -(2.0)");

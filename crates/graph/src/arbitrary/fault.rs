@@ -104,7 +104,7 @@ pub const FAULTS: &[Fault] = &[
     }),
     fault("score.slopes", &["score", "q", "k"], |a| {
         let heads = a.q.dims[1].unsigned_abs() + 1;
-        let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::of(u32::MAX));
+        let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::of(i32::MAX.unsigned_abs()));
         a.score = (score() + tensor("slopes", slopes)).build().ok();
     }),
     fault("score.unread", &["score"], |a| a.score = query().to_float().build().ok()),

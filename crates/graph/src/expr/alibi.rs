@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::constant::{FloatConst, NotFinite};
+use super::limits::MAX_EXTENT;
 
 /// The exponent that the paper and most models have.
 const USUAL_MAX: u32 = 0x4100_0000;
@@ -64,7 +65,8 @@ impl AlibiSlopes {
 
     /// Whether a tensor of `heads` heads can hold them.
     pub(super) fn covers(self, heads: u64) -> bool {
-        u64::from(self.first_head) + heads <= u64::from(self.model_heads) && self.bias_max.value() > 0.0
+        let known = u64::from(self.model_heads) <= MAX_EXTENT && self.bias_max.value() > 0.0;
+        known && u64::from(self.first_head) + heads <= u64::from(self.model_heads)
     }
 
     /// The slopes of so many heads, the first of them [`first_head`](AlibiSlopes::first_head).

@@ -3,6 +3,7 @@
 use super::handle::{self, Expr, Op};
 use super::node::{Axis, Side};
 use super::ops::{Binary, Compare, Logic, Unary};
+use super::position::position;
 
 pub(super) const COMPARE: u8 = 3;
 pub(super) const PREFIX: u8 = 6;
@@ -24,6 +25,7 @@ pub(super) fn infix(sign: &str) -> Option<(u8, Op)> {
 pub(super) fn leaf(word: &str) -> Option<Expr> {
     Some(match word {
         "score" => handle::score(),
+        "position" => position(),
         "true" => Expr::from(true),
         "false" => Expr::from(false),
         _ => match (Axis::ALL.iter().find(|a| a.name() == word), Side::ALL.iter().find(|s| s.name() == word)) {

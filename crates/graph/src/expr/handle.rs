@@ -132,7 +132,8 @@ pub fn head() -> Expr {
     Expr::leaf(Op::Index(Axis::Head))
 }
 
-/// Position of the query in its sequence.
+/// Row of the query in this launch, counted from 0 in its sequence. Where a launch has fewer queries than keys (one new token, a piece of a
+/// prompt), this is not its position among the keys: see [`position`](super::position()).
 #[must_use]
 pub fn query() -> Expr {
     Expr::leaf(Op::Index(Axis::Query))

@@ -78,7 +78,7 @@ pub enum Axis {
     Batch = 0,
     /// Query head, from 0.
     Head = 1,
-    /// Query position within its sequence, from 0.
+    /// Query of the launch within its sequence, from 0.
     Query = 2,
     /// Key position within its sequence, from 0.
     Key = 3,

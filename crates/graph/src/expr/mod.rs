@@ -18,7 +18,8 @@
 //!
 //! # What an expression reads
 //!
-//! The scaled score, the four indices and the actual lengths of the two sequences; constants; *slots*, numbers that the host gives at
+//! The scaled score, the four indices and the actual lengths of the two sequences ([`query`] is the row of the launch, [`position()`] where it
+//! is among the keys); constants; *slots*, numbers that the host gives at
 //! launch and that are never part of a key; and device *tensors* that broadcast over (batch, head, query, key). A host tensor of
 //! several elements cannot be written down. A tensor may be said to hold ALiBi's slopes ([`AlibiSlopes`]): it is under the key then
 //! which ones, and whoever prepares a plan brings them.
@@ -69,6 +70,7 @@ mod own_backward;
 mod parse;
 mod parse_error;
 mod place;
+mod position;
 mod print;
 mod program;
 mod rank;
@@ -93,5 +95,6 @@ pub use ops::{Binary, Compare, Logic, Unary};
 pub use own_backward::{OverrideError, Tolerance, check_override};
 pub use parse::parse_expr;
 pub use parse_error::ParseError;
+pub use position::position;
 pub use program::{Derived, Program, ScoreExpr};
 pub use vjp::{TensorGrad, Vjp, vjp};

@@ -101,6 +101,9 @@ fn atom(text: String) -> Piece {
 
 impl Program {
     fn piece(&self, node: Node, pieces: &[Piece]) -> Result<Piece, fmt::Error> {
+        if self.is_position(node) {
+            return Ok(atom("position".to_owned()));
+        }
         let depth = node.operands().map(|id| pieces[id.at()].depth + 1).max().unwrap_or(0);
         let call = |name: &str| -> Result<(String, Tightness), fmt::Error> {
             let mut text = format!("{name}(");

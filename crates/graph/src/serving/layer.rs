@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
-use crate::{Attention, Band, Corner, DType, Refusal, ScoreExpr, Tensor, Valid, validate};
+use crate::{Attention, Band, Corner, DType, Layer, Reason, Refusal, ScoreExpr, Tensor, Valid, validate};
 
 /// Order of the rows of a page and of its heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,7 +39,8 @@ pub struct ServeLayer {
     pub values_in_keys: bool,
     /// Keys that a query sees, its own included.
     pub window: Option<i64>,
-    /// What is done to scores.
+    /// What is done to scores, as of a whole sequence: a step computes it for the positions of its queries
+    /// ([`ScoreExpr::at_positions`]), so that `query` here is a position.
     pub score: Option<ScoreExpr>,
     /// Whether a learnable logit joins the softmax.
     pub sink: bool,
@@ -96,11 +97,19 @@ impl ServeLayer {
         let v = if *values_in_keys { Tensor { dims: [batch, kv_heads, keys, d_v], ..k } } else { pool(d_v) };
         let band = Band { corner: Corner::BottomRight, left: *window, right: Some(0) };
         let mut a = Attention::forward(rows(d_qk), k, v, rows(d_v)).with_lengths().with_band(band);
-        a.score.clone_from(score);
+        a.score = score.as_ref().map(at_positions).transpose()?;
         a.sink = *sink;
         a.outputs.stats = *stats;
         validate(a)
     }
+}
+
+fn at_positions(score: &ScoreExpr) -> Result<ScoreExpr, Refusal> {
+    score.at_positions().map_err(|e| {
+        let needed = "an expression that fits when queries are counted by position";
+        Reason::new(Layer::Description, "serve.score", "score", e.to_string(), needed, "write it with `position`")
+            .into()
+    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! * A predicate that is a diagonal band becomes one, and joins the band that is there where both count from one corner; a
 //!   predicate that is true everywhere is none. A band's bounds that hide nothing are dropped, and its corners are one when every
 //!   sequence is square.
+//! * How many more keys than queries an expression counts is a number where every sequence is as long as the dims say.
 //! * A score expression that leaves the score alone is none; Philox dropout that drops nothing is none.
 //! * Padded rows are undefined where no row is padding; a backward has no other output of its forward than the one it reads.
 //!
@@ -18,7 +19,8 @@ use crate::{
 
 pub(super) fn form(attention: Attention) -> Attention {
     let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = attention;
-    let mask = masks(mask, (q.dims[2], k.dims[2]));
+    let seq = (q.dims[2], k.dims[2]);
+    let mask = masks(mask, seq);
     let lengths = mask.lengths;
     let outputs = match pass {
         Pass::Forward => outputs,
@@ -33,7 +35,7 @@ pub(super) fn form(attention: Attention) -> Attention {
         v: tensor(v),
         o: tensor(o),
         mask,
-        score: score.filter(|e| !is_identity(e)),
+        score: score.map(|e| known(e, seq, lengths)).filter(|e| !is_identity(e)),
         sink,
         dropout: dropout.filter(drops),
         block_mask,
@@ -60,7 +62,15 @@ fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
     let Some(keep) = keep.filter(|e| !matches!(e.nodes(), [Node::Bool(true)])) else {
         return Mask { band, lengths, keep: None };
     };
-    let recognised = keep.as_band().filter(|_| s_q < RECOGNISED && s_kv < RECOGNISED);
+    // A band that counts from the bottom right stays one: its corner is read before the difference of its lengths is a number.
+    let band_of = |e: &ScoreExpr| e.as_band().filter(|_| s_q < RECOGNISED && s_kv < RECOGNISED);
+    let (recognised, keep) = match band_of(&keep) {
+        Some(band) => (Some(band), keep),
+        None => {
+            let keep = known(keep, (s_q, s_kv), lengths);
+            (band_of(&keep), keep)
+        }
+    };
     match recognised.map(|found| both(band, canonical(found))) {
         Some(Some(band)) => Mask { band: band.and_then(canonical), lengths, keep: None },
         Some(None) | None => Mask { band, lengths, keep: Some(keep) },
@@ -76,6 +86,14 @@ fn both(a: Option<Band>, b: Option<Band>) -> Option<Option<Band>> {
     };
     let joined = Band { corner: a.corner, left: nearer(a.left, b.left), right: nearer(a.right, b.right) };
     (a.corner == b.corner).then_some(Some(joined))
+}
+
+/// An expression with the difference of the lengths of a sequence as a number, where the dims say it.
+fn known(e: ScoreExpr, (s_q, s_kv): (i64, i64), lengths: Lengths) -> ScoreExpr {
+    match (lengths, i32::try_from(s_kv - s_q)) {
+        (Lengths::Full, Ok(ahead)) => e.with_keys_ahead(ahead),
+        (Lengths::Full | Lengths::PerSequence, _) => e,
+    }
 }
 
 fn tensor(t: Tensor) -> Tensor {

@@ -121,6 +121,7 @@ pub const CODES: &[Code] = &[
     code(D, "serve.range", "a range of serving steps that is empty or too large"),
     code(D, "serve.growth", "plans of a serving set that would not grow"),
     code(D, "serve.queries", "more new tokens of a sequence than it has keys"),
+    code(D, "serve.score", "a score expression that is too large when queries are counted by position"),
     code(D, "serve.tokens", "fewer tokens in a step than it has sequences, or more than they can have"),
     code(D, "warm.nothing", "nothing is left to compile"),
     code(D, "run.train", "a training step is asked for where only inference is run"),

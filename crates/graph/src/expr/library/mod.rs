@@ -1,5 +1,8 @@
 //! Ready-made score modifications and predicates: each a few lines over the language, nothing in them is special.
 //!
+//! Queries are compared with keys by [`position`](super::position()): each function means the same in training, for one query over a cache
+//! and for a piece of a prompt, also where sequences have lengths of their own.
+//!
 //! Predicates say which keys a query sees and go into the mask of the attention, composed with `&`, `|` and `!`. Score modifications
 //! take a score and give a score, and are composed by nesting. Slots and tensors are told apart by name within one expression, so two
 //! uses of one function with the same name share the operand.
@@ -18,6 +21,6 @@ mod masks;
 mod scores;
 
 pub use masks::{
-    bottom_right_causal, bottom_right_window, causal, dilated_window, document_mask, padding, prefix_lm, sliding_window,
+    causal, dilated_window, document_mask, padding, prefix_lm, sliding_window, top_left_causal, top_left_window,
 };
 pub use scores::{ALIBI_SLOPES, alibi, alibi_of, alibi_with, bias, relative_bias, soft_window, softcap};

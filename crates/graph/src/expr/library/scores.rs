@@ -1,8 +1,9 @@
 //! Score modifications: what is done to a score before it is masked.
 
 use super::super::alibi::AlibiSlopes;
-use super::super::handle::{Expr, key, query, tensor};
+use super::super::handle::{Expr, key, tensor};
 use super::super::operand::{Grad, TensorSpec};
+use super::super::position::position;
 use crate::DType;
 
 /// Name of the tensor of slopes that [`alibi`] reads. It is for display: what a tensor holds is said by [`TensorSpec::alibi`].
@@ -15,7 +16,7 @@ pub fn softcap(score: impl Into<Expr>, cap: impl Into<Expr>) -> Expr {
     (score.into() / &cap).tanh() * cap
 }
 
-/// ALiBi: `score + slope * (key - query)` with one slope per head, the device tensor `alibi_slopes` of f32 with dims (1, heads, 1, 1).
+/// ALiBi: `score + slope * (key - position)` with one slope per head, the device tensor `alibi_slopes` of f32 with dims (1, heads, 1, 1).
 ///
 /// The slopes are the usual ones of a model with so many heads ([`AlibiSlopes::of`]); for a model with another maximum, or whose heads are
 /// shared among GPUs, see [`alibi_of`]. Meant for causal attention, where the distance is never positive.
@@ -43,7 +44,7 @@ pub fn alibi_of(score: impl Into<Expr>, heads: u64, slopes: AlibiSlopes) -> Expr
 /// As [`alibi`], with slopes of another form: a tensor of one's own (with a gradient, say), a slot, a constant.
 #[must_use]
 pub fn alibi_with(score: impl Into<Expr>, slopes: impl Into<Expr>) -> Expr {
-    score.into() + slopes.into() * (key() - query())
+    score.into() + slopes.into() * (key() - position())
 }
 
 /// `score + bias` with a device tensor of any dims that broadcast over (batch, head, query, key).
@@ -52,7 +53,8 @@ pub fn bias(score: impl Into<Expr>, name: &str, spec: TensorSpec) -> Expr {
     score.into() + tensor(name, spec)
 }
 
-/// A learned bias per head and pair of positions, of dims (1, heads, queries, keys), with its gradient if asked for.
+/// A learned bias per head and pair of positions, of dims (1, heads, queries, keys), with its gradient if asked for. Its rows are those
+/// of the launch: for one query or a piece of a prompt, give the rows of these queries.
 ///
 /// Biases that are looked up by clipped or bucketed distance (T5) need a gather, which neither this language nor cuDNN's pointwise
 /// operations have: spread the table over the positions first and give the result here; its gradient, summed over the
@@ -68,9 +70,9 @@ pub fn relative_bias(
     bias(score, name, TensorSpec { grad, ..TensorSpec::new(dtype, [1, heads, queries, keys]) })
 }
 
-/// A window with a soft border: `score - slope * max(|query - key| - width, 0)`. Keys within `width` are untouched, those beyond it fade.
+/// A window with a soft border: `score - slope * max(|position - key| - width, 0)`. Keys within `width` are untouched, those beyond it fade.
 #[must_use]
 pub fn soft_window(score: impl Into<Expr>, width: i32, slope: impl Into<Expr>) -> Expr {
-    let beyond = ((query() - key()).abs() - width).max(0);
+    let beyond = ((position() - key()).abs() - width).max(0);
     score.into() - slope.into() * beyond
 }

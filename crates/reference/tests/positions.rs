@@ -1,0 +1,200 @@
+//! Pieces of a sequence against the whole: whatever the library's masks and biases do to a row, they do to it however many queries a launch
+//! has.
+
+mod common;
+
+use std::ops::Range;
+
+use common::lowered::{check_on, targets_of};
+use common::{near, valid};
+use proptest::prelude::*;
+use qkvault_graph::expr::library::*;
+use qkvault_graph::expr::{Expr, Grad, TensorId, TensorSpec, score, slot, tensor};
+use qkvault_graph::{Attention, Band, Corner, DType, Role, ScoreExpr, Valid};
+use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, forward};
+
+const HEADS: usize = 2;
+const HIDDEN: usize = 8;
+
+/// What a function of the library makes, with `queries` rows in a launch of sequences of up to `keys`.
+#[derive(Clone, Copy)]
+enum Part {
+    Keep(fn(usize, usize) -> Expr),
+    Score(fn(usize, usize) -> Expr),
+}
+
+/// Every function of the library that compares a query with a key, or reads something of it.
+const FUNCTIONS: [(&str, Part); 14] = [
+    ("causal", Part::Keep(|_, _| causal())),
+    ("sliding window", Part::Keep(|_, _| sliding_window(3))),
+    ("dilated window", Part::Keep(|_, _| dilated_window(4, 2))),
+    ("prefix", Part::Keep(|_, _| prefix_lm("prefix", 1))),
+    ("causal documents", Part::Keep(|q, kv| causal() & document_mask("of_query", "of_key", 1, q as u64, kv as u64))),
+    ("causal within the padding", Part::Keep(|_, _| causal() & padding())),
+    ("softcap", Part::Score(|_, _| softcap(score(), slot("cap")))),
+    ("alibi", Part::Score(|_, _| alibi(score(), HEADS as u64))),
+    ("alibi of one slope", Part::Score(|_, _| alibi_with(score(), 0.25))),
+    ("alibi inside a softcap", Part::Score(|_, _| softcap(alibi(score(), HEADS as u64), 2.0))),
+    ("alibi of slopes of one's own", Part::Score(|_, _| alibi_with(score(), tensor("slopes", slopes())))),
+    ("soft window", Part::Score(|_, _| soft_window(score(), 2, slot("slope")))),
+    ("bias by key", Part::Score(|_, kv| bias(score(), "bias", TensorSpec::new(DType::F32, [1, 1, 1, kv as u64])))),
+    (
+        "relative bias",
+        Part::Score(|q, kv| {
+            relative_bias(score(), "table", DType::F32, [HEADS as u64, q as u64, kv as u64], Grad::None)
+        }),
+    ),
+];
+
+fn slopes() -> TensorSpec {
+    TensorSpec::new(DType::F32, [1, HEADS as u64, 1, 1])
+}
+
+/// A launch of the rows `piece` over the keys before their end; of dims for all keys where `lengths` say how many there are.
+fn launch(part: Part, piece: &Range<usize>, all: usize, lengths: bool) -> Valid {
+    let (q, kv) = if lengths { (piece.len() + 1, all) } else { (piece.len(), piece.end) };
+    let mut a = Attention::bshd(1, (HEADS as i64, 1), (q as i64, kv as i64), HIDDEN as i64, DType::F16).with_stats();
+    match part {
+        Part::Keep(of) => a.mask.keep = Some(of(q, kv).build_predicate().expect("a predicate")),
+        Part::Score(of) => {
+            a.mask.band = Some(Band { corner: Corner::BottomRight, left: None, right: Some(0) });
+            a.score = Some(of(q, kv).build_score().expect("a score"));
+        }
+    }
+    valid(if lengths { a.with_lengths() } else { a })
+}
+
+/// A number for each (head, query, key) of the whole, whatever an operand is called.
+fn number(name: &str, [h, q, k]: [usize; 3]) -> f64 {
+    match name {
+        "prefix" => 2.0,
+        "of_query" => (q / 3) as f64,
+        "of_key" => (k / 3) as f64,
+        "bias" | "table" => ((h * 31 + q * 7 + k * 3) % 11) as f64 / 4.0 - 1.0,
+        _ => 0.25 + h as f64,
+    }
+}
+
+/// The numbers of an expression's tensors and slots, for a launch whose first row is `first`.
+fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
+    let expressions: [Option<&ScoreExpr>; 2] = [a.score.as_ref(), a.mask.keep.as_ref()];
+    let Some(e) = expressions.into_iter().flatten().next() else { return };
+    for (at, spec) in e.tensors().iter().enumerate().filter(|(_, spec)| spec.alibi.is_none()) {
+        let name = e.tensor_name(TensorId(at as u32));
+        let before = if ["of_query", "table"].contains(&name) { first } else { 0 };
+        let [_, h, q, k] = spec.dims.map(|n| n as usize);
+        let places = (0..h).flat_map(|h| (0..q).flat_map(move |q| (0..k).map(move |k| [h, before + q, k])));
+        let numbers: Vec<f64> = places.map(|place| number(name, place)).collect();
+        inputs.insert(Role::ScoreTensor(at as u16), Buffer::of(spec.dtype, numbers));
+    }
+    for at in 0..e.slots().len() {
+        inputs.set_f32(Role::Slot(at as u16), 0.75);
+    }
+}
+
+/// Rows of a contiguous (batch, sequence, head, hidden), as many as asked for, zeros where there are no more.
+fn rows(from: &Buffer, row: usize, which: Range<usize>, wanted: usize) -> Buffer {
+    let kept = which.start * row..which.end * row;
+    let padding = std::iter::repeat_n(0.0, (wanted - which.len()) * row);
+    Buffer::of(from.dtype(), kept.map(|at| from.get(at)).chain(padding).collect::<Vec<_>>())
+}
+
+fn exact(piece: &Range<usize>) -> Choice {
+    let lengths = LengthChoice::Exact { q: vec![piece.len()], kv: vec![piece.end] };
+    Choice { lengths, ..Choice::default() }
+}
+
+/// O and Stats of each row of a launch, by (head, row).
+fn computed(a: &Valid, piece: &Range<usize>, whole: &Inputs) -> Vec<Vec<f64>> {
+    let mut inputs = Inputs::random_with(a, 1, &exact(piece)).expect("random");
+    let (queries, keys) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
+    let [q, k, v] = [Role::Q, Role::K, Role::V].map(|role| whole.buffer(role).expect("bound"));
+    inputs.insert(Role::Q, rows(q, HEADS * HIDDEN, piece.clone(), queries));
+    inputs.insert(Role::K, rows(k, HIDDEN, 0..keys, keys));
+    inputs.insert(Role::V, rows(v, HIDDEN, 0..keys, keys));
+    inputs.set_f32(Role::Scale, 1.0);
+    operands(a, piece.start, &mut inputs);
+    let outputs = forward(a, &inputs).expect("computes");
+    let (o, stats) = (outputs.get(Role::O).expect("always"), outputs.get(Role::Stats).expect("asked for"));
+    let row = |s: usize| {
+        let of_head = |h| (0..HIDDEN).map(move |d| o.at(0, h, s, d)).chain([stats.at(0, h, s, 0)]);
+        (0..HEADS).flat_map(of_head).collect()
+    };
+    (0..piece.len()).map(row).collect()
+}
+
+/// Ends of the pieces that a prompt is computed in; the first has the prefix of 2.
+fn ends() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::btree_set(3..18_usize, 1..6).prop_map(|ends| ends.into_iter().collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn b9_a_prompt_in_pieces_has_the_rows_of_the_whole(ends in ends(), lengths in any::<bool>(), seed in any::<u64>()) {
+        let all = *ends.last().expect("one at least");
+        for (name, part) in FUNCTIONS {
+            let whole = launch(part, &(0..all), all, false);
+            let inputs = Inputs::random(&whole, seed).expect("random");
+            let expected = computed(&whole, &(0..all), &inputs);
+            let starts = [0].into_iter().chain(ends.iter().copied());
+            for piece in starts.zip(&ends).map(|(start, &end)| start..end) {
+                let a = launch(part, &piece, all, lengths);
+                for (row, found) in piece.clone().zip(computed(&a, &piece, &inputs)) {
+                    for (x, y) in found.iter().zip(&expected[row]) {
+                        prop_assert!(near(*x, *y), "{name}: row {row} of {piece:?}: {x} and {y}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn b9_one_query_after_another_has_the_rows_of_the_whole(all in 3..12_usize, lengths in any::<bool>(), seed in any::<u64>()) {
+        for (name, part) in FUNCTIONS {
+            let whole = launch(part, &(0..all), all, false);
+            let inputs = Inputs::random(&whole, seed).expect("random");
+            let expected = computed(&whole, &(0..all), &inputs);
+            for (row, expected) in expected.iter().enumerate().skip(2) {
+                let a = launch(part, &(row..row + 1), all, lengths);
+                for (x, y) in computed(&a, &(row..row + 1), &inputs)[0].iter().zip(expected) {
+                    prop_assert!(near(*x, *y), "{name}: row {row} of {all}: {x} and {y}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn b9_what_lowering_emits_for_pieces_means_what_the_oracle_computes() {
+    for (at, (name, part)) in FUNCTIONS.into_iter().enumerate() {
+        for (piece, lengths) in [(5..9, false), (5..9, true), (8..9, false), (8..9, true), (0..9, true)] {
+            let a = launch(part, &piece, 9, lengths);
+            let graphs = check_on(targets_of(&[19, 27]), &a, at as u64, &exact(&piece));
+            let graphs = graphs.unwrap_or_else(|e| panic!("{name}, {piece:?}: {e}"));
+            assert!(graphs >= 2, "{name}, {piece:?}: {graphs} graphs");
+        }
+    }
+}
+
+/// 16 keys with equal scores, so that the window alone says which weigh more; V tells them apart.
+#[test]
+fn b9_a_soft_window_over_one_query_keeps_the_newest_keys() {
+    for lengths in [false, true] {
+        let soft = soft_window(score(), 2, slot("slope")).build_score().expect("a score");
+        let a =
+            Attention::bshd(1, (1, 1), (1, 16), 16, DType::F16).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_score(soft);
+        let a = valid(if lengths { a.with_lengths() } else { a });
+        let mut inputs = Inputs::random_with(&a, 3, &exact(&(15..16))).expect("random");
+        inputs.insert(Role::Q, Buffer::of(DType::F16, vec![0.0; 16]));
+        let identity = (0..256).map(|at| f64::from(u8::from(at % 17 == 0)));
+        inputs.insert(Role::V, Buffer::of(DType::F16, identity.collect::<Vec<_>>()));
+        inputs.set_f32(Role::Slot(0), 1.0);
+        let outputs = forward(&a, &inputs).expect("computes");
+        let weights: Vec<f64> = (0..16).map(|d| outputs.get(Role::O).expect("always").at(0, 0, 0, d)).collect();
+        let newest = weights[13];
+        assert!(weights[13..].iter().all(|&w| near(w, newest)), "the newest three are untouched: {weights:?}");
+        assert!(weights.windows(2).take(13).all(|w| near(w[1], w[0] * 1_f64.exp())), "older ones fade: {weights:?}");
+    }
+}
