@@ -9,6 +9,7 @@ pub mod case;
 pub mod compile;
 pub mod cudnn;
 pub mod deterministic;
+pub mod divisors;
 pub mod documents;
 pub mod dynamic;
 pub mod environment;

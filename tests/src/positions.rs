@@ -27,8 +27,11 @@ fn shapes() -> Vec<(&'static str, Attention)> {
     ]
 }
 
+/// A name, and what a function of the library adds to an attention.
+type Added = (&'static str, fn(Attention) -> Attention);
+
 /// Modifications and predicates of the library, with names.
-fn functions() -> [(&'static str, fn(Attention) -> Attention); 4] {
+fn functions() -> [Added; 4] {
     fn score_of(e: &qkvault_graph::expr::Expr) -> ScoreExpr {
         e.build_score().unwrap()
     }

@@ -72,6 +72,11 @@ macro_rules! compile_tests {
         }
 
         #[test]
+        fn b11_remainders_by_what_may_be_zero_are_compiled_with_their_guard() {
+            $crate::divisors::check($version);
+        }
+
+        #[test]
         fn b9_expressions_over_positions_are_compiled_for_one_query_pieces_and_packed_sequences() {
             $crate::positions::check($version);
         }

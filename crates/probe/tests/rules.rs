@@ -1109,12 +1109,11 @@ fn a_profile_that_lacks_a_field_is_told_with_the_version_that_needs_it() {
 }
 
 #[test]
-fn s3_4_requests_are_made_by_their_methods_and_have_a_version() {
+fn s3_4_requests_are_made_by_their_methods() {
     let a = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::BF16)).expect("sound");
     let target = target("h200", "9.19");
     let verdict = check(&Request::new(&a, &target).with_policy(Policy::default()).allowing(&[]));
     assert!(verdict.supported() && verdict.refusal().is_none());
-    assert_eq!(Request::VERSION, 1);
 }
 
 /// 56 matrix cells in far less than two seconds need answers in microseconds; measured with room for a slow machine.

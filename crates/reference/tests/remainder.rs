@@ -3,10 +3,13 @@
 mod common;
 
 use common::valid;
-use qkvault_graph::expr::{Binary, Expr, TensorSpec, tensor};
+use qkvault_graph::expr::{Binary, Expr, TensorSpec, int_slot, key, query, score, tensor};
+use qkvault_graph::op::{Op, Pointwise};
 use qkvault_graph::random::Rng;
-use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Policy, Profile, Role, lower};
-use qkvault_reference::{Buffer, Inputs, Precision, forward, interpret};
+use qkvault_graph::{
+    Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, Role, Target, lower,
+};
+use qkvault_reference::{Buffer, Inputs, Precision, backward, forward, interpret};
 
 /// For which of these pairs the lowered remainder, rounded as declared, is that of the language.
 ///
@@ -18,8 +21,7 @@ fn agreeing(pairs: &[(i32, i32)]) -> Vec<bool> {
     // One query for each key, so that every pair is judged by itself.
     let a = Attention::bshd(1, (1, 1), (2, n), 8, DType::F16).with_stats();
     let a = valid(a.with_keep(right.build_predicate().expect("a predicate")));
-    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-    let graph = lower(&a, &target, &Policy::default()).expect("a dense forward");
+    let graph = lower(&a, &under(27), &Policy::default()).expect("a dense forward");
     let keep = a.mask.keep.as_ref().expect("no band");
     pairs
         .iter()
@@ -73,6 +75,55 @@ fn floor_rem_is_exact_up_to_the_bound_that_is_documented() {
     }
     let wrong: Vec<_> = pairs.iter().zip(agreeing(&pairs)).filter(|(_, agrees)| !agrees).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// A remainder by 0 is 0, of every number in either way of dividing, and never what a device makes of it.
+#[test]
+fn b11_remainders_by_a_tensor_or_slot_of_zeros_are_zero_in_what_is_lowered() {
+    let by_tensor = tensor("b", TensorSpec::new(DType::I32, [1, 1, 1, 1]));
+    for (divisor, role) in [(by_tensor, Role::ScoreTensor(0)), (int_slot("b"), Role::Slot(0))] {
+        for floored in [false, true] {
+            let distance = query() - key() + 5;
+            let rem = if floored { distance.floor_rem(&divisor) } else { distance % &divisor };
+            let e = (score() + rem.to_float()).build_score().expect("a score");
+            let first = Attention::bshd(1, (1, 1), (3, 9), 8, DType::F16).with_stats().with_score(e);
+            for a in [first.clone(), first.backward(BackwardOptions::default())].map(valid) {
+                let which = if a.is_backward() { Role::DK } else { Role::Stats };
+                for (minor, number) in [19, 27].into_iter().flat_map(|minor| [0.0, 1.0, 4.0].map(|n| (minor, n))) {
+                    let graph = lower(&a, &under(minor), &Policy::default()).expect("dense");
+                    let mut inputs = Inputs::random(&a, 1).expect("random");
+                    inputs.insert(role, Buffer::of(DType::I32, [number]));
+                    if a.is_backward() {
+                        inputs.add_forward(&a).expect("computes");
+                    }
+                    let exact = if a.is_backward() { backward(&a, &inputs) } else { forward(&a, &inputs) };
+                    let exact = exact.expect("computes").get(which).expect("asked for").at(0, 0, 1, 0);
+                    let found = interpret(&graph, &inputs, Precision::Exact).expect("runs");
+                    let found = found.get(&which).expect("asked for").at([0, 0, 1, 0]);
+                    // A backward reads O in 16 bits.
+                    assert!((exact - found).abs() < 0.01, "{exact} and {found} by {number} under 9.{minor}\n{graph}");
+                }
+            }
+        }
+    }
+}
+
+fn under(minor: u16) -> Target {
+    Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim)
+}
+
+#[test]
+fn b11_a_divisor_that_is_seen_not_to_be_zero_has_no_guard() {
+    let n = || int_slot("n");
+    let guards = |divisor: Expr| {
+        let e = (score() + (key() % divisor).to_float()).build_score().expect("a score");
+        let a = valid(Attention::bshd(1, (1, 1), (3, 9), 8, DType::F16).with_score(e));
+        let graph = lower(&a, &under(19), &Policy::default()).expect("dense");
+        let is_guard = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::CmpEq, .. });
+        graph.ops.iter().filter(is_guard).count()
+    };
+    assert_eq!([n(), key(), n().min(1), n() * 2].map(guards), [1; 4]);
+    assert_eq!([7.into(), n().max(1), -n().max(3), n().min(-2), (-n().max(1)).abs()].map(guards), [0; 5]);
 }
 
 #[test]

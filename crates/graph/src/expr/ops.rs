@@ -114,7 +114,8 @@ operations! {
         /// `a^b` (8); NaN for a negative base with a fractional exponent.
         Pow = 7, "pow";
         /// Remainder of truncated division (7, C's `fmod` and `%`): it has the sign of `a`.
-        /// A float divisor of 0 gives NaN. An integer divisor of 0 gives 0 here and is undefined on a device; as a constant it is refused.
+        /// A float divisor of 0 gives NaN, an integer divisor of 0 gives 0; as a constant it is refused. On a device an integer remainder by 0 is
+        /// undefined, so that two operations in front of it make 0 of it, unless the divisor is seen not to be 0: a constant, or `max(x, 1)`.
         Rem = 8, "rem";
         /// Remainder of floored division (24, cuDNN 9.27): it has the sign of `b`. Zero divisors as for `Rem`.
         ///

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use super::arena::Operands;
 use super::node::{Node, NodeId, SlotId, TensorId, Ty};
 use super::operand::{SlotSpec, TensorSpec};
+use super::ops::{Binary, Unary};
 use super::typing;
 
 /// A well-typed list of nodes, operands first, the root last, equal nodes stored once; with the tables of what it reads.
@@ -112,6 +113,19 @@ impl Program {
     #[must_use]
     pub fn tensor_named(&self, name: &str) -> Option<TensorId> {
         self.operands.tensor_names.iter().position(|n| n == name).map(|at| TensorId(at as u32))
+    }
+
+    /// Whether an integer is seen not to be 0 whatever is bound: a constant, one that is held above or below 0 by a constant, as
+    /// `max(x, 1)`, or either of these with another sign.
+    pub(crate) fn is_never_zero(&self, id: NodeId) -> bool {
+        let bound = |id: NodeId| if let Node::Int(n) = self.node(id) { n } else { 0 };
+        match self.node(id) {
+            Node::Int(n) => n != 0,
+            Node::Binary(Binary::Max, a, b) => bound(a) > 0 || bound(b) > 0,
+            Node::Binary(Binary::Min, a, b) => bound(a) < 0 || bound(b) < 0,
+            Node::Unary(Unary::Neg | Unary::Abs, a) => self.is_never_zero(a),
+            _ => false,
+        }
     }
 
     /// Whether some node is this one.

@@ -119,7 +119,14 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
         }
         Node::ToFloat(a) => scope.step(Step::Unary(Pointwise::Identity, at(a), DType::F32)),
         Node::Unary(op, a) => scope.step(Step::Unary(unary(op), at(a), out)),
-        Node::Binary(Binary::FloorRem, a, b) => floor_rem(scope, at(a), at(b), out),
+        Node::Binary(op @ (Binary::Rem | Binary::FloorRem), a, b) => {
+            let sure = ty == Ty::Float || program.is_never_zero(b);
+            let divisor = if sure { at(b) } else { never_zero(scope, at(b)) };
+            match op {
+                Binary::FloorRem => floor_rem(scope, at(a), divisor, out),
+                _ => scope.step(Step::Binary(binary(op), at(a), divisor, out, out)),
+            }
+        }
         Node::Binary(op, a, b) => scope.step(Step::Binary(binary(op), at(a), at(b), out, out)),
         Node::Compare(op, a, b) => {
             let compute = if program.ty(a) == Ty::Float { DType::F32 } else { DType::Bool };
@@ -142,6 +149,13 @@ fn whole_queries(g: &Builder, t: &Tensor, seq: [i64; 2]) -> Tensor {
         (whole.dims[axis], whole.strides[axis]) = (seq[axis - 2], 0);
     }
     whole
+}
+
+/// An integer divisor with 1 in place of 0, by which a remainder is the 0 that it is defined as: by 0 it is undefined on a device.
+fn never_zero(scope: &mut Scope<'_>, b: TensorId) -> TensorId {
+    let (zero, one, truth) = (scope.int(0), scope.int(1), dtype(scope.g, Ty::Bool));
+    let is_zero = scope.step(Step::Binary(Pointwise::CmpEq, b, zero, DType::Bool, truth));
+    scope.step(Step::Select(is_zero, one, b, DType::I32))
 }
 
 /// `a - b * floor(a / b)`: the mode of its own is known to 9.27 on only.

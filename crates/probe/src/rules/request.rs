@@ -19,9 +19,6 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Version of what a request can say; it grows by one with every field that changes an answer.
-    pub const VERSION: u32 = 1;
-
     /// Asks about a description for a target, with the usual policy and no quirk allowed.
     #[must_use]
     pub fn new(attention: &'a Valid, target: &'a Target) -> Request<'a> {

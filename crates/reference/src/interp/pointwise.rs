@@ -7,6 +7,9 @@ use qkvault_graph::op::Pointwise;
 use super::{Grid, InterpretError};
 use crate::score::scalar;
 
+/// What an integer remainder by 0 gives here: a number that no graph expects.
+const UNDEFINED: f64 = -1_234_567_891.0;
+
 /// What a mode does.
 enum Kind {
     Unary(Unary),
@@ -102,6 +105,11 @@ pub(super) fn pointwise(
         Kind::Unary(f) => one(&|x| scalar::unary(f, x)),
         Kind::Identity => one(&|x| x),
         Kind::Not => one(&|x| truth(x == 0.0)),
+        // What a device makes of it is anything.
+        Kind::Binary(Binary::Rem) if whole => {
+            let rem = |a, b| if b == 0.0 { UNDEFINED } else { scalar::binary_int(Binary::Rem, a, b) };
+            two(&mut y, x, second()?, rem);
+        }
         Kind::Binary(f) if whole && f.takes_int() => two(&mut y, x, second()?, |a, b| scalar::binary_int(f, a, b)),
         Kind::Binary(f) => two(&mut y, x, second()?, |a, b| scalar::binary(f, a, b)),
         Kind::Compare(f) => two(&mut y, x, second()?, |a, b| truth(scalar::compare(f, a, b))),
