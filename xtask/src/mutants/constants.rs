@@ -74,7 +74,8 @@ impl<'ast> Visit<'ast> for Finder {
     }
 
     fn visit_item_const(&mut self, item: &'ast ItemConst) {
-        if !numbers(&item.expr).is_empty() {
+        let of_others = paths(&item.expr).iter().any(|(_, name)| self.names.contains(name));
+        if of_others || !numbers(&item.expr).is_empty() {
             self.names.push([&self.modules[..], &[item.ident.to_string()]].concat().join("::"));
         }
     }
@@ -101,24 +102,56 @@ fn numbers(e: &Expr) -> Vec<Range<usize>> {
     if found.1 { Vec::new() } else { found.0 }
 }
 
+/// The names in an expression and where they are; none in functions.
+fn paths(e: &Expr) -> Vec<(Range<usize>, String)> {
+    struct Paths(Vec<(Range<usize>, String)>);
+    impl<'ast> Visit<'ast> for Paths {
+        fn visit_expr(&mut self, e: &'ast Expr) {
+            match e {
+                Expr::Path(p) => {
+                    let names: Vec<String> = p.path.segments.iter().map(|s| s.ident.to_string()).collect();
+                    self.0.push((range(e), names.join("::")));
+                }
+                Expr::Closure(_) => {}
+                _ => visit::visit_expr(self, e),
+            }
+        }
+    }
+    let mut found = Paths(Vec::new());
+    found.visit_expr(e);
+    found.0
+}
+
 impl Rewriter<'_> {
     /// Puts the function that gives a constant behind it.
     pub(super) fn constant(&mut self, c: &ItemConst) {
         let (at, ty, value) = (range(c), range(&*c.ty), range(&*c.expr));
-        let mut mutants = String::new();
+        // What is true when a mutant is on, and the value then.
+        let mut mutants: Vec<(String, String)> = Vec::new();
         for number in numbers(&c.expr) {
             let (to, text) = self.one_more(&value, &number);
-            if let Some(on) = self.mutant(&value, &to) {
-                let ty = self.written(&ty);
-                mutants += &format!("if {on} {{ const MUTANT: &{ty} = &({text}); return MUTANT; }} ");
+            mutants.extend(self.mutant(&value, &to).map(|on| (on, text)));
+        }
+        // Those of constants that stand before it in the file and that it is made of.
+        for (place, name) in paths(&c.expr) {
+            for (on, text) in self.changed.get(&name).into_iter().flatten() {
+                let (before, after) = (value.start..place.start, place.end..value.end);
+                let text = format!("{}({text}){}", self.written(&before), self.written(&after));
+                mutants.push((on.clone(), text));
             }
         }
-        if numbers(&c.expr).is_empty() {
+        let name = c.ident.to_string();
+        if self.constants.getter(self.file(), &self.inside_file(&name)).is_none() {
             return;
         }
-        let (name, ty) = (c.ident.to_string(), with_lifetimes(self.written(&ty), ty.start, &c.ty));
-        let get = getter(&name);
-        self.insert(at.end, format!(" pub(crate) fn {get}() -> &'static {ty} {{ {mutants} &{name} }}"));
+        let shown = self.written(&ty);
+        let ifs = mutants
+            .iter()
+            .map(|(on, text)| format!("if {on} {{ const MUTANT: &{shown} = &({text}); return MUTANT; }} "));
+        let (get, ty) = (getter(&name), with_lifetimes(shown, ty.start, &c.ty));
+        let ifs: String = ifs.collect();
+        self.insert(at.end, format!(" pub(crate) fn {get}() -> &'static {ty} {{ {ifs} &{name} }}"));
+        self.changed.insert(self.inside_file(&name), mutants);
     }
 
     /// Takes the mutants of a row of rules.

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::mutant::Mutant;
 use super::record::Verdict;
+use super::scratch;
 use super::suite::{Suite, Test};
 
 /// Tests in one process take about this long together: those behind the first that fails run for nothing.
@@ -31,8 +32,17 @@ impl<'a> Judge<'a> {
 
     /// Whether a test notices the mutant, and which.
     pub(super) fn judge(&self, mutant: &Mutant) -> Result<Verdict> {
-        let Some(tests) = self.reached.get(&mutant.id) else { return Ok(Verdict::Unreached) };
-        for group in self.groups(mutant, tests) {
+        let judges = scratch::room(&mutant.file).map_or(&[][..], |room| room.judges);
+        let about_it = |at: &usize| {
+            let program = &self.suite.programs[self.suite.tests[*at].program].name;
+            judges.iter().any(|package| program.split('/').next() == Some(*package))
+        };
+        let reached = self.reached.get(&mutant.id).map_or(&[][..], Vec::as_slice);
+        let tests: Vec<usize> = reached.iter().copied().filter(about_it).collect();
+        if tests.is_empty() {
+            return Ok(Verdict::Unreached);
+        }
+        for group in self.groups(mutant, &tests) {
             let tests: Vec<&Test> = group.iter().map(|&at| &self.suite.tests[at]).collect();
             let names: Vec<&String> = tests.iter().map(|t| &t.name).collect();
             let usual: Duration = tests.iter().map(|t| t.takes).sum();

@@ -3,6 +3,7 @@
 //! The text stays as it is but for what is replaced, by the places that the parser tells. Changes nest: what is replaced holds the
 //! replacements inside it.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
@@ -30,6 +31,8 @@ pub(super) struct Rewriter<'s> {
     /// Whether this is evaluated by the compiler, which knows no variables of the environment.
     pub(super) fixed: bool,
     in_function: bool,
+    /// Constants seen so far: for each mutant, what is true when it is on, and the value then.
+    pub(super) changed: BTreeMap<String, Vec<(String, String)>>,
 }
 
 /// Rewrites a file; its mutants are added to the list.
@@ -52,6 +55,7 @@ pub(super) fn rewrite<'s>(
         item: 0..source.len(),
         fixed: false,
         in_function: false,
+        changed: BTreeMap::new(),
     };
     rewriter.visit_file(&tree);
     Ok(rewriter.text(0..source.len()))
@@ -129,6 +133,12 @@ impl<'s> Rewriter<'s> {
             let text = self.text(at.clone());
             self.replace(at, format!("(({text}) ^ {on})"));
         }
+    }
+
+    /// A constant's name with the modules of the file that it is in.
+    pub(super) fn inside_file(&self, name: &str) -> String {
+        let modules = self.within.split_last().map_or(&[][..], |(_, modules)| modules);
+        [modules, &[name.to_owned()]].concat().join("::")
     }
 
     fn inside(&mut self, name: String, item: Range<usize>, visit: impl FnOnce(&mut Self)) {

@@ -18,14 +18,40 @@ pub(super) struct Room {
     root: &'static str,
     /// Its files: those whose path begins so.
     pub(super) files: &'static str,
+    /// Folders of the packages whose tests are about it.
+    pub(super) judges: &'static [&'static str],
 }
 
 /// What is mutated, the most important first.
 pub(super) static ROOMS: [Room; 4] = [
-    Room { name: "lowering", package: "qkvault-graph", root: "crates/graph/src", files: "crates/graph/src/lower/" },
-    Room { name: "validation", package: "qkvault-graph", root: "crates/graph/src", files: "crates/graph/src/valid/" },
-    Room { name: "rules", package: "qkvault-probe", root: "crates/probe/src", files: "crates/probe/src/rules/" },
-    Room { name: "binding", package: "qkvault-exec", root: "crates/exec/src", files: "crates/exec/src/check.rs" },
+    Room {
+        name: "lowering",
+        package: "qkvault-graph",
+        root: "crates/graph/src",
+        files: "crates/graph/src/lower/",
+        judges: &["graph", "reference"],
+    },
+    Room {
+        name: "validation",
+        package: "qkvault-graph",
+        root: "crates/graph/src",
+        files: "crates/graph/src/valid/",
+        judges: &["graph"],
+    },
+    Room {
+        name: "rules",
+        package: "qkvault-probe",
+        root: "crates/probe/src",
+        files: "crates/probe/src/rules/",
+        judges: &["probe"],
+    },
+    Room {
+        name: "binding",
+        package: "qkvault-exec",
+        root: "crates/exec/src",
+        files: "crates/exec/src/check.rs",
+        judges: &["exec"],
+    },
 ];
 
 /// Files of the rooms that only show things to people: pages that are checked in and compared.

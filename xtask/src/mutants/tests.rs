@@ -12,7 +12,8 @@ use super::{rewrite, scratch};
 const SAMPLE: &str = r#"
 mod mutant_switch;
 
-const LIMIT: i64 = 4;
+const HALF: i64 = 2;
+const LIMIT: i64 = HALF + HALF;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Corner { TopLeft, BottomRight }
@@ -105,7 +106,7 @@ fn every_mutant_shows_when_it_is_on_and_none_while_it_is_not() {
         ("within", "n < LIMIT", "n <= LIMIT"),
         ("within", "n < LIMIT", "!(n < LIMIT)"),
         ("within", "the function", "return true;"),
-        ("LIMIT", "4", "4 + 1"),
+        ("HALF", "2", "2 + 1"),
         ("corner", "mRight } else { Corner::TopLeft }", "mRight } else { Corner::BottomRight }"),
         ("collected", "*n != 2", "true"),
         ("collected", "n * 3 + 1", "n * 3 - 1"),

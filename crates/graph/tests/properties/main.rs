@@ -1,5 +1,7 @@
 //! What must hold for every attention, tried on random ones: validation, canonical form, keys, lowering, reading.
 
+mod declared;
+mod forms;
 mod keys;
 mod layouts;
 mod lowering;
@@ -9,6 +11,9 @@ mod process;
 mod quirks;
 mod reading;
 mod rules;
+mod soundness;
+mod stored;
 mod type_level;
 mod unified;
 mod validation;
+mod written;

@@ -1,0 +1,218 @@
+//! Which form is written, for which version, and where masks stand in it: every bound from both sides.
+
+use proptest::prelude::*;
+use qkvault_graph::op::{Op, OpTensor, Pointwise, TensorKind};
+use qkvault_graph::{
+    Attention, Band, Corner, CudnnVersion, DType, FUSED_OPS, Form, Layer, LibrarySet, OpGraph, Outputs, Policy,
+    Profile, Refusal, Role, Rule, RuleSet, Target, lower, text, validate,
+};
+
+fn target(gpu: &str, cudnn: CudnnVersion) -> Target {
+    Profile::named(gpu).expect("built in").target(cudnn, LibrarySet::Slim)
+}
+
+fn put(a: Attention, cudnn: CudnnVersion, policy: &Policy) -> Result<OpGraph, Refusal> {
+    lower(&validate(a).expect("sound"), &target("h200", cudnn), policy)
+}
+
+fn read(given: &str) -> Attention {
+    text::parse(given).expect("an attention")
+}
+
+fn lowered(given: &str, minor: u16) -> OpGraph {
+    put(read(given), CudnnVersion::v9(minor, 0), &Policy::default()).expect("it is lowered")
+}
+
+/// With another set of outputs than these the expanded softmax leaves some unwritten: Stats alone, Max with Sum_exp, none.
+#[test]
+fn outputs_that_only_the_softmax_operation_writes_are_written_by_it_or_refused() {
+    let before = CudnnVersion::v9(20, 9);
+    for (at, [stats, max, sum_exp]) in (0..8).map(|n| (n, [n & 1 != 0, n & 2 != 0, n & 4 != 0])) {
+        let with = |cudnn, form| {
+            let mut a = Attention::bshd(1, (2, 2), (64, 64), 64, DType::F16);
+            a.outputs = Outputs { stats, max, sum_exp };
+            let graph = put(a, cudnn, &Policy { form, ..Policy::default() });
+            graph.map(|g| g.ops.iter().any(|op| matches!(op, Op::Softmax { .. })))
+        };
+        let expanded_writes = [0, 1, 6].contains(&at);
+        let refused = |refusal: Result<bool, Refusal>| refusal.is_err_and(|r| r.has("outputs.combination"));
+        if expanded_writes {
+            assert_eq!(with(before, Form::Auto), Ok(false), "{at}");
+            assert_eq!(with(FUSED_OPS, Form::Auto), Ok(false), "{at}");
+            assert_eq!(with(FUSED_OPS, Form::Expanded), Ok(false), "{at}");
+        } else {
+            assert!(refused(with(before, Form::Auto)), "{at}");
+            assert_eq!(with(FUSED_OPS, Form::Auto), Ok(true), "{at}");
+            assert!(refused(with(FUSED_OPS, Form::Expanded)), "{at}");
+        }
+        assert_eq!(with(FUSED_OPS, Form::Fused), Ok(true), "{at}");
+        assert!(with(before, Form::Fused).is_err_and(|r| r.reasons()[0].since == Some(FUSED_OPS)), "{at}");
+    }
+}
+
+/// A backward reads Stats alone, whatever its forward put out beside.
+#[test]
+fn outputs_of_the_forward_do_not_choose_the_form_of_its_backward() {
+    let with = |max| {
+        let mut a = Attention::bshd(1, (2, 2), (64, 64), 64, DType::F16).with_stats();
+        a.outputs.max = max;
+        put(a.backward(qkvault_graph::BackwardOptions::default()), CudnnVersion::v9(19, 0), &Policy::default())
+    };
+    assert_eq!(with(true), with(false));
+}
+
+/// Every row of these attentions is looked at, so that bounds by the first and the last row alone are seen to be enough.
+fn sees_a_key(band: Band, s_q: i64, s_kv: i64) -> bool {
+    (0..s_q).all(|row| (0..s_kv).any(|col| band.keeps(row, col, s_q, s_kv)))
+}
+
+fn masks_before_stats(graph: &OpGraph) -> Option<bool> {
+    let select = graph.ops.iter().position(|op| matches!(op, Op::Pointwise { mode: Pointwise::Select, .. }))?;
+    let stats = TensorKind::Operand(Role::Stats);
+    let subtracts = |op: &Op| matches!(op, Op::Pointwise { mode: Pointwise::Sub, b: Some(b), .. } if graph.tensor(*b).kind == stats);
+    Some(select < graph.ops.iter().position(subtracts).expect("the log-sum-exp is subtracted"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// A row that sees no key has a log-sum-exp of minus infinity, and minus infinity less itself is no number.
+    #[test]
+    fn p19_masks_come_before_the_log_sum_exp_exactly_where_every_row_sees_a_key(
+        s_q in 1..10_i64, s_kv in 1..10_i64, left in prop::option::of(1..10_i64), right in prop::option::of(0..10_i64),
+        bottom in any::<bool>(),
+    ) {
+        let corner = if bottom { Corner::BottomRight } else { Corner::TopLeft };
+        let mut forward = Attention::bshd(1, (2, 2), (s_q, s_kv), 64, DType::F16).with_stats();
+        forward.mask.band = (left.is_some() || right.is_some()).then_some(Band { corner, left, right });
+        let Ok(valid) = validate(forward.backward(qkvault_graph::BackwardOptions::default())) else { return Ok(()) };
+        let graph = lower(&valid, &target("h200", CudnnVersion::v9(19, 0)), &Policy::default()).expect("it is lowered");
+        let band = valid.get().mask.band;
+        let expected = band.map(|band| sees_a_key(band, s_q, s_kv));
+        prop_assert_eq!(masks_before_stats(&graph), expected, "{:?} over {} and {}\n{}", band, s_q, s_kv, graph);
+    }
+}
+
+/// The band-mask operation reads the scores once, and the rule for a window alone is about the expanded one.
+#[test]
+fn masks_of_the_fused_form_stay_where_they_are() {
+    let given =
+        "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore: score * score + exp(score) * sin(score)";
+    for rule in [Rule::MasksLast, Rule::MasksBeforeStats] {
+        let with = |without| {
+            let policy = Policy { form: Form::Fused, without, ..Policy::default() };
+            put(read(given), CudnnVersion::v9(27, 0), &policy).expect("it is lowered")
+        };
+        let same = with(RuleSet::NONE) == with(RuleSet::NONE.with(rule));
+        assert_eq!(same, rule == Rule::MasksLast, "{rule:?}");
+    }
+}
+
+/// `score * 2.0`: a factor of two was near enough to one.
+#[test]
+fn a_constant_derivative_is_multiplied_in_unless_it_is_one() {
+    let ops = |score: &str, rules| {
+        let given = format!("pass: backward\nq: f16 [1,2,128,64]\nscore: {score}");
+        let policy = Policy { without: rules, ..Policy::default() };
+        put(read(&given), CudnnVersion::v9(19, 0), &policy).expect("it is lowered").ops.len()
+    };
+    for rules in [RuleSet::NONE, RuleSet::NONE.with(Rule::AppliedDerivative)] {
+        // One product in the forward part, one of the gradient; an addition has a derivative of one.
+        let none = ops("score + 2.0", rules);
+        assert_eq!([2, 3].map(|n| ops(&format!("score * {n}.0"), rules)), [none + 1; 2], "{rules}");
+    }
+}
+
+/// A number that is written in the expression is no operand, and the library takes it.
+#[test]
+fn constants_are_subtracted_from_scores_of_a_backward_as_they_are() {
+    let given = "pass: backward\nq: bf16 [1,2,64,64]\nscore: tanh(score - 2.0)";
+    assert_eq!(lowered(given, 27), lowered(given, 25));
+}
+
+#[test]
+fn a_backward_of_one_row_is_refused_up_to_a_hidden_size_of_128() {
+    let lower = |hidden: i64| {
+        let given = format!("pass: backward\nq: f16 [1,1,1,{hidden}]\nk: [1,1,64,{hidden}]");
+        put(read(&given), CudnnVersion::v9(27, 0), &Policy::default())
+    };
+    assert!(lower(128).is_err_and(|r| r.has("backward.single-row")));
+    assert!(lower(129).is_ok() && lower(136).is_ok());
+}
+
+/// A misaligned read was seen of a 16-bit number per sequence over one query, and of nothing that has more numbers.
+#[test]
+fn narrow_numbers_over_one_query_are_refused_only_where_there_is_one_per_sequence() {
+    let refused = |batch: i64, dims: &str| {
+        let given = format!("q: f16 [{batch},2,1,64]\nk: [{batch},2,64,64]\nscore: tensor @t: f16[{dims}]; score + @t");
+        put(read(&given), CudnnVersion::v9(19, 0), &Policy::default()).is_err_and(|r| r.has("score.one-query-narrow"))
+    };
+    assert!(refused(2, "2, 1, 1, 1") && refused(2, "2, 2, 1, 1") && refused(3, "3, 1, 1, 1"));
+    assert!(!refused(2, "2, 1, 1, 64") && !refused(2, "1, 2, 1, 1") && !refused(1, "1, 1, 1, 1"));
+}
+
+/// NVIDIA names an engine on 10.0 to 10.3 from 9.18 on, and a row of its own for 256; where none is named a newer version helps only
+/// where the version is what is missing.
+#[test]
+fn where_no_deterministic_engine_is_named_the_reason_says_whether_a_newer_version_has_one() {
+    let lower = |sm: i64, hidden: i64, cudnn| {
+        let given = format!("pass: backward\nq: f16 [1,2,128,{hidden}]\ndeterministic: yes");
+        let mut target = target("b200", cudnn);
+        target.device.device_ver = sm * 10;
+        lower(&validate(read(&given)).expect("sound"), &target, &Policy::default())
+    };
+    let (first, tiles) = (CudnnVersion::v9(18, 0), CudnnVersion::v9(23, 0));
+    for (sm, hidden, cudnn) in [(100, 64, first), (103, 64, first), (100, 256, tiles), (103, 256, tiles)] {
+        assert!(lower(sm, hidden, cudnn).is_ok_and(|g| g.engine.is_some()), "{sm} {hidden} {cudnn}");
+    }
+    for (sm, cudnn, since) in [(100, CudnnVersion::v9(17, 9), Some(first)), (104, first, None), (104, tiles, None)] {
+        for hidden in [64, 256] {
+            let refusal = lower(sm, hidden, cudnn).expect_err("none is named");
+            let reason = &refusal.reasons()[0];
+            assert_eq!((reason.code.as_ref(), reason.layer), ("backward.deterministic-engine", Layer::Rule));
+            assert_eq!(reason.since, since, "{sm} {cudnn}");
+        }
+    }
+}
+
+/// Pages one after the other, whatever the order of heads and rows in one: a pool may be declared larger. Else more pages would reach
+/// into what lies between them.
+#[test]
+fn a_pool_is_declared_larger_only_where_pages_lie_one_after_the_other() {
+    let declared = |page: i64, head: i64, row: i64| {
+        let given = format!(
+            "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 32 strides [{page},{head},{row},1]\nlengths: per-sequence"
+        );
+        let graph = lowered(&given, 19);
+        let is = |t: &&OpTensor| t.kind == TensorKind::Operand(Role::K);
+        graph.tensors.iter().find(is).expect("it is read").dims[0]
+    };
+    // The last element of a page of 4 heads and 32 rows of 64: heads outside of rows, rows outside of heads, and padded both ways.
+    for (head, row) in [(32 * 64, 64), (64, 4 * 64), (40 * 72, 72), (72, 5 * 72)] {
+        let last = 3 * head + 31 * row + 63;
+        assert_eq!([last - 1, last, last + 1].map(|page| declared(page, head, row)), [9, 16, 16], "{head} {row}");
+    }
+}
+
+#[test]
+fn a_pool_is_declared_larger_up_to_the_largest_power_of_two_that_an_extent_may_be() {
+    let declared = |pages: i64| {
+        let given = format!("q: f16 [2,1,1,64]\nk: [2,1,256,64] paged {pages} x 1\nlengths: per-sequence");
+        let graph = lowered(&given, 19);
+        let is = |t: &&OpTensor| t.kind == TensorKind::Operand(Role::K);
+        graph.tensors.iter().find(is).expect("it is read").dims[0]
+    };
+    let most = 1 << 30;
+    assert_eq!(
+        [most / 2 + 1, most - 1, most, most + 1, i64::from(i32::MAX)].map(declared),
+        [most, most, most, most + 1, i64::from(i32::MAX)]
+    );
+}
+
+#[test]
+fn rules_of_a_policy_are_read_back_from_json() {
+    let policy = Policy { without: RuleSet::NONE.with(Rule::MasksLast).with(Rule::RoundPool), ..Policy::default() };
+    let json = serde_json::to_string(&policy).expect("serialises");
+    assert!(json.contains(r#"["masks-last","round-pool"]"#), "{json}");
+    assert_eq!(serde_json::from_str::<Policy>(&json).expect("parses"), policy);
+}
