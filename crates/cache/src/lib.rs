@@ -97,7 +97,7 @@ pub use paths::STORE_FORMAT;
 pub use rejection::Rejection;
 #[cfg(feature = "http")]
 pub use remote::{BadLocation, HttpRemote};
-pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name};
+pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, SIDE_BY_SIDE, remote_name};
 pub use settings::{FolderSource, OptionError, RemoteSettings, Settings};
 pub use stats::Stats;
 pub use vault::{Source, Vault};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::folder::Folder;
 use crate::format::encode_shared;
 use crate::read::Loaded;
-use crate::remote::Fetched;
+use crate::remote::{Fetched, Link};
 use crate::stats::{add, count};
 use crate::{Entry, EntryKind, Key, Mode, Rejection, Source, StoreError, Vault};
 
@@ -113,21 +113,38 @@ impl Vault {
     /// Asks the folder, the layers, then the remote.
     pub(crate) fn look_everywhere(&self, key: &Key) -> Below {
         match self.look_below(key) {
-            Below::Missing(rejection) => match self.ask_remote(key) {
-                Below::Missing(later) => Below::Missing(rejection.or(later)),
-                found => found,
+            Below::Missing(rejection) => match self.ask_remote(std::slice::from_ref(key)).pop() {
+                None => Below::Missing(rejection),
+                Some(Below::Missing(later)) => Below::Missing(rejection.or(later)),
+                Some(found) => found,
             },
             found => found,
         }
     }
 
-    /// Asks the remote, if there is one; a hit goes into memory and into the folder.
-    fn ask_remote(&self, key: &Key) -> Below {
+    /// Asks the remote for all of these keys at once, in about the time of one question, and keeps what it has, in memory and in the folder:
+    /// for callers who take any of several keys, and have looked for them here. Gives the keys that it had, in their order.
+    pub fn fetch(&self, keys: &[Key]) -> Vec<Key> {
+        let found = keys.iter().zip(self.ask_remote(keys)).filter(|(_, below)| matches!(below, Below::Found(..)));
+        let found: Vec<Key> = found.map(|(key, _)| *key).collect();
+        found.iter().for_each(|_| self.count_hit(Source::Remote));
+        found
+    }
+
+    /// Asks the remote, if there is one and this handle may; hits go into memory and into the folder. An answer for each key, or none at all.
+    fn ask_remote(&self, keys: &[Key]) -> Vec<Below> {
+        match &self.inner.remote {
+            Some(link) if !self.local && !keys.is_empty() => {
+                let answers = link.fetch(keys);
+                keys.iter().zip(answers).map(|(key, answer)| self.take(link, key, answer)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn take(&self, link: &Link, key: &Key, answer: Fetched) -> Below {
         let inner = &*self.inner;
-        let Some(link) = &inner.remote else {
-            return Below::Missing(None);
-        };
-        match link.fetch(key) {
+        match answer {
             Fetched::Nothing => Below::Missing(None),
             Fetched::Bad(rejection) => {
                 inner.counters.count_rejection(&rejection);

@@ -20,6 +20,8 @@ use crate::{Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
 pub struct Vault {
     pub(crate) inner: Arc<Inner>,
     pub(crate) library: Option<Arc<str>>,
+    /// Whether the remote is left alone by look-ups.
+    pub(crate) local: bool,
 }
 
 pub(crate) struct Inner {
@@ -146,6 +148,7 @@ impl Vault {
         let uploader = uploader.map(|link| Uploader::new(Arc::clone(link)));
         Vault {
             library: options.library.as_deref().map(Arc::from),
+            local: false,
             inner: Arc::new(Inner {
                 options,
                 settings,
@@ -165,7 +168,20 @@ impl Vault {
 
     /// The same vault for a process that has loaded this version of the library: refusals by others do not answer.
     pub fn for_library(&self, version: &str) -> Self {
-        Vault { inner: Arc::clone(&self.inner), library: Some(Arc::from(version)) }
+        Vault { library: Some(Arc::from(version)), ..self.clone() }
+    }
+
+    /// The same vault, whose look-ups do not ask the remote: for callers who ask it for several keys at once ([`Vault::fetch`]). What is
+    /// built is sent to it all the same.
+    #[must_use]
+    pub fn local(&self) -> Self {
+        Vault { local: true, ..self.clone() }
+    }
+
+    /// Whether look-ups of this handle ask a remote.
+    #[must_use]
+    pub fn asks_remote(&self) -> bool {
+        !self.local && self.inner.remote.is_some()
     }
 
     /// What the vault was opened with.
@@ -206,6 +222,7 @@ impl std::fmt::Debug for Vault {
         f.debug_struct("Vault")
             .field("settings", &self.inner.settings)
             .field("library", &self.library)
+            .field("local", &self.local)
             .finish_non_exhaustive()
     }
 }

@@ -1,38 +1,13 @@
-//! Which stored plans serve a machine besides those compiled for exactly it, and in which order they are looked for.
+//! Finding the plan of an attention for a machine: what is stored first, the remote in one question, and then a build.
 
 use std::sync::Arc;
 
-use qkvault_graph::{LibrarySet, Policy, Refusal, Target, Valid};
+use qkvault_graph::{Policy, Refusal, Target, Valid};
 use qkvault_probe::{Answer, BuildPolicy, Plan, PlanError, Planner};
 
-use crate::fit::{DriverRule, LoadRules};
+use crate::candidates::candidates;
 use crate::properties::PropertiesError;
 use crate::raw::load_error::LoadError;
-
-/// CUDA versions of drivers that plans are looked for under, newest first, where an older driver's plans load too.
-pub const DRIVERS: [i64; 8] = [13_050, 13_040, 13_030, 13_020, 13_010, 13_000, 12_090, 12_080];
-
-/// Targets whose plans load on a machine, in the order in which they are looked for: its own first, then the other library set's, then
-/// those of older drivers where its cuDNN takes them.
-#[must_use]
-pub fn candidates(here: &Target) -> Vec<Target> {
-    let with = |driver: i64, libraries| {
-        let mut target = Target { libraries, ..here.clone() };
-        target.device.driver_ver = driver;
-        target
-    };
-    let own = here.device.driver_ver;
-    let older = DRIVERS.into_iter().filter(|driver| *driver < own);
-    let drivers: Vec<i64> = match LoadRules::of(here.cudnn).driver {
-        DriverRule::Same => vec![own],
-        DriverRule::SameOrNewer => std::iter::once(own).chain(older).collect(),
-    };
-    let sets = match here.libraries {
-        LibrarySet::Slim => [LibrarySet::Slim, LibrarySet::Full],
-        LibrarySet::Full => [LibrarySet::Full, LibrarySet::Slim],
-    };
-    drivers.into_iter().flat_map(|driver| sets.map(|set| with(driver, set))).collect()
-}
 
 /// A plan that is loaded, and where it came from.
 #[derive(Clone, Debug)]
@@ -71,6 +46,9 @@ pub enum PrepareError {
 
 /// Finds the plan of an attention for a machine and loads it: stored plans that load here first, and only then a build, if allowed.
 ///
+/// Memory, folder and layers are looked through for every one of the machine's [`candidates`]; then the vault's remote is asked for all of
+/// them in one question, so that a miss costs one wait for it and not one per candidate.
+///
 /// # Errors
 ///
 /// [`PrepareError`]; what is missing is named by the key of this machine's own target.
@@ -80,49 +58,97 @@ pub fn prepare<P>(
     attention: &Valid,
     policy: &Policy,
     build: BuildPolicy,
-    mut load: impl FnMut(&Plan) -> Result<P, LoadError>,
+    load: impl FnMut(&Plan) -> Result<P, LoadError>,
 ) -> Result<Prepared<P>, PrepareError> {
-    let look = match build {
-        BuildPolicy::NeverBuild => BuildPolicy::NeverBuild,
-        BuildPolicy::LoadOnly | BuildPolicy::BuildIfMissing => BuildPolicy::LoadOnly,
-    };
-    let (mut missing, mut too_large) = (None, None);
-    for (i, target) in candidates(here).into_iter().enumerate() {
-        let answer = match planner.plan(attention, &target, policy, look) {
-            Ok(answer) => answer,
-            Err(error @ PlanError::Missing { .. }) => {
-                missing.get_or_insert(error);
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        match &answer.outcome {
-            Err(refusal) if i == 0 => return Err(PrepareError::Refused(refusal.clone())),
-            // What another set or driver refuses, this machine's own may not.
-            Err(_) => {}
-            Ok(plan) => match load(&Arc::clone(plan)) {
-                Ok(plan) => return Ok(Prepared { plan, answer, target }),
-                Err(error) if i == 0 => return Err(error.into()),
-                // Which target it was compiled for has nothing to do with that: it is no missing plan.
-                Err(error @ LoadError::WorkspaceTooLarge { .. }) => {
-                    too_large.get_or_insert(error);
-                }
-                Err(error) => tracing::debug!(%error, %target, "a plan of another target does not load here"),
-            },
+    let targets = candidates(here);
+    let local = planner.local();
+    let mut search = Search { planner: &local, attention, policy, build, load, missing: None, too_large: None };
+    let mut absent = Vec::new();
+    for (i, target) in targets.iter().enumerate() {
+        match search.look(target, i == 0)? {
+            Found::Loaded(prepared) => return Ok(*prepared),
+            Found::Absent => absent.push(i),
+            Found::Unusable => {}
         }
     }
+    if build != BuildPolicy::NeverBuild {
+        let wanted: Vec<Target> = absent.iter().map(|i| targets[*i].clone()).collect();
+        for n in planner.fetch(attention, &wanted, policy) {
+            if let Found::Loaded(prepared) = search.look(&wanted[n], absent[n] == 0)? {
+                return Ok(*prepared);
+            }
+        }
+    }
+    let Search { mut load, missing, too_large, .. } = search;
     if let Some(error) = too_large {
         return Err(error.into());
     }
     match (build, missing) {
         (BuildPolicy::NeverBuild | BuildPolicy::LoadOnly, Some(missing)) => Err(missing.into()),
         (BuildPolicy::BuildIfMissing, _) | (_, None) => {
-            let answer = planner.plan(attention, here, policy, build)?;
+            // The remote was asked already.
+            let answer = local.plan(attention, here, policy, build)?;
             let plan = match &answer.outcome {
                 Ok(plan) => load(plan)?,
                 Err(refusal) => return Err(PrepareError::Refused(refusal.clone())),
             };
             Ok(Prepared { plan, answer, target: here.clone() })
         }
+    }
+}
+
+/// A search under way.
+struct Search<'a, F> {
+    planner: &'a Planner,
+    attention: &'a Valid,
+    policy: &'a Policy,
+    build: BuildPolicy,
+    load: F,
+    /// What is told when nothing is found: the first, which is this machine's own.
+    missing: Option<PlanError>,
+    /// A plan that is there and needs more scratch memory than is allowed.
+    too_large: Option<LoadError>,
+}
+
+/// What came of one candidate.
+enum Found<P> {
+    Loaded(Box<Prepared<P>>),
+    /// It is nowhere here.
+    Absent,
+    /// It is there, and does not serve.
+    Unusable,
+}
+
+impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
+    /// Looks for the plan of one target here, and loads it. What is wrong with this machine's own ends the search.
+    fn look(&mut self, target: &Target, own: bool) -> Result<Found<P>, PrepareError> {
+        let look = match self.build {
+            BuildPolicy::NeverBuild => BuildPolicy::NeverBuild,
+            BuildPolicy::LoadOnly | BuildPolicy::BuildIfMissing => BuildPolicy::LoadOnly,
+        };
+        let answer = match self.planner.plan(self.attention, target, self.policy, look) {
+            Ok(answer) => answer,
+            Err(error @ PlanError::Missing { .. }) => {
+                self.missing.get_or_insert(error);
+                return Ok(Found::Absent);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let plan = match &answer.outcome {
+            Ok(plan) => Arc::clone(plan),
+            Err(refusal) if own => return Err(PrepareError::Refused(refusal.clone())),
+            // What another set or driver refuses, this machine's own may not.
+            Err(_) => return Ok(Found::Unusable),
+        };
+        match (self.load)(&plan) {
+            Ok(plan) => return Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: target.clone() }))),
+            Err(error) if own => return Err(error.into()),
+            // Which target it was compiled for has nothing to do with that: it is no missing plan.
+            Err(error @ LoadError::WorkspaceTooLarge { .. }) => {
+                self.too_large.get_or_insert(error);
+            }
+            Err(error) => tracing::debug!(%error, %target, "a plan of another target does not load here"),
+        }
+        Ok(Found::Unusable)
     }
 }

@@ -1,6 +1,6 @@
 //! Whether a plan fits a machine, decided before cuDNN is asked: what each cuDNN version compares when it loads a plan, as data.
 
-use qkvault_graph::{CudnnVersion, PlanKey};
+use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
 use qkvault_probe::PlanFacts;
 
 use crate::machine::Machine;
@@ -77,6 +77,22 @@ pub enum Mismatch {
         /// What is here.
         here: CudnnVersion,
     },
+    /// A cuDNN of the same version that is built with another CUDA.
+    #[error("it is for the CUDA {plan} build of cuDNN, and that of CUDA {here} is loaded")]
+    OtherCuda {
+        /// What the plan is for.
+        plan: u16,
+        /// What is here.
+        here: u16,
+    },
+    /// Another host architecture.
+    #[error("it was compiled on {plan}, and this is {here}")]
+    OtherHost {
+        /// What compiled it.
+        plan: HostArch,
+        /// What is here.
+        here: HostArch,
+    },
     /// Another architecture.
     #[error("it is for sm_{plan}, and this GPU is sm_{here}")]
     OtherSm {
@@ -144,7 +160,7 @@ fn join(mismatches: &[Mismatch]) -> String {
 }
 
 fn fix(mismatches: &[Mismatch]) -> &'static str {
-    if mismatches.iter().all(|m| matches!(m, Mismatch::OtherCudnn { .. })) {
+    if mismatches.iter().all(|m| matches!(m, Mismatch::OtherCudnn { .. } | Mismatch::OtherCuda { .. })) {
         "Load that cuDNN (QKVAULT_CUDNN_PATH names one, `cargo xtask fetch` gets one), or compile it for this one with `qkvault warm`"
     } else {
         "Compile it for this machine: `qkvault profile capture` writes its profile, `qkvault warm --target FILE` compiles for it"
@@ -153,16 +169,26 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 
 /// Says whether a plan fits a machine.
 ///
+/// NVRTC and environment are not compared: what they made is code that either loads or does not, and whose it is says the key.
+/// That a plan of another CUDA build or host loads was never seen, nor that it does not: it is refused.
+///
 /// The library set is not compared: plans of either set were seen to load under the other (9.19).
 ///
 /// # Errors
 ///
 /// [`OtherMachine`] with every difference.
 pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> {
-    let Machine { cudnn, libraries: _, sm, multi_processors, driver, memory_bus, ordinal: _ } = *here;
+    let Machine { cudnn, libraries: _, cuda, host, sm, multi_processors, driver, memory_bus, ordinal: _ } = *here;
     let mut mismatches = Vec::new();
     if facts.cudnn != cudnn {
         mismatches.push(Mismatch::OtherCudnn { plan: facts.cudnn, here: cudnn });
+    }
+    let Toolchain { cuda: its_cuda, nvrtc: _, host: its_host, environment: _ } = facts.toolchain;
+    if its_cuda != cuda {
+        mismatches.push(Mismatch::OtherCuda { plan: its_cuda, here: cuda });
+    }
+    if its_host != host {
+        mismatches.push(Mismatch::OtherHost { plan: its_host, here: host });
     }
     if facts.sm != sm {
         mismatches.push(Mismatch::OtherSm { plan: facts.sm, here: sm });

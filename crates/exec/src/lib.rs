@@ -62,6 +62,7 @@
 
 mod bind_error;
 mod bindings;
+mod candidates;
 mod check;
 mod clear;
 mod driver;
@@ -79,9 +80,10 @@ mod training;
 
 pub use bind_error::{BindError, BindErrors};
 pub use bindings::Number;
+pub use candidates::{DRIVERS, NVRTCS, candidates};
 pub use check::{check_bindings, check_workspace};
 pub use driver::{MemoryKind, NoDriver, driver, memory_kind};
-pub use find::{DRIVERS, PrepareError, Prepared, candidates, prepare};
+pub use find::{PrepareError, Prepared, prepare};
 pub use fit::{DriverRule, LOAD_RULES, LoadRules, Mismatch, OtherMachine, check_fit};
 pub use machine::Machine;
 pub use properties::{PropertiesError, present_target};

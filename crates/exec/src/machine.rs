@@ -1,6 +1,6 @@
 //! What decides whether a plan loads here: the loaded cuDNN and the few properties of the GPU that it compares.
 
-use qkvault_graph::{CudnnVersion, LibrarySet, Target};
+use qkvault_graph::{CudnnVersion, HostArch, LibrarySet, Target, Toolchain};
 use serde::Deserialize;
 
 /// The machine that is to load plans, as far as loading depends on it.
@@ -13,6 +13,10 @@ pub struct Machine {
     pub cudnn: CudnnVersion,
     /// Its library set.
     pub libraries: LibrarySet,
+    /// Major version of the CUDA that the loaded cuDNN is built with.
+    pub cuda: u16,
+    /// Architecture of this host.
+    pub host: HostArch,
     /// Compute capability, major * 10 + minor.
     pub sm: u32,
     /// Streaming multiprocessors.
@@ -32,6 +36,8 @@ impl Machine {
         Machine {
             cudnn: target.cudnn,
             libraries: target.libraries,
+            cuda: target.toolchain.cuda,
+            host: target.toolchain.host,
             sm: target.sm(),
             multi_processors: target.device.multi_processor_count,
             driver: target.device.driver_ver,
@@ -41,12 +47,19 @@ impl Machine {
     }
 
     /// The machine whose properties cuDNN wrote as JSON; fields that are not needed are not looked at.
-    pub(crate) fn read(json: &[u8], cudnn: CudnnVersion, libraries: LibrarySet) -> Result<Machine, serde_json::Error> {
+    pub(crate) fn read(
+        json: &[u8],
+        cudnn: CudnnVersion,
+        libraries: LibrarySet,
+        toolchain: &Toolchain,
+    ) -> Result<Machine, serde_json::Error> {
         let Needed { multi_processor_count, memory_bus_width, device_ver, driver_ver, cuda_device_id } =
             serde_json::from_slice(json)?;
         Ok(Machine {
             cudnn,
             libraries,
+            cuda: toolchain.cuda,
+            host: toolchain.host,
             sm: device_ver / 10,
             multi_processors: multi_processor_count,
             driver: driver_ver,
@@ -80,7 +93,8 @@ mod tests {
             let json = target.device.json_for(target.cudnn).expect("complete");
             let more = json.replacen('{', r#"{"fieldOfTheFuture":[1,{"a":2}],"#, 1);
             for json in [json, more] {
-                let read = Machine::read(json.as_bytes(), target.cudnn, target.libraries).expect("reads");
+                let read =
+                    Machine::read(json.as_bytes(), target.cudnn, target.libraries, &target.toolchain).expect("reads");
                 assert_eq!(read, Machine::of(&target));
             }
         }

@@ -1,9 +1,8 @@
 //! The properties of a GPU that is there, as cuDNN reports them: for targets, and for profiles to take elsewhere.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
-use qkvault_graph::{CudnnVersion, DeviceProps, Profile, Target};
+use qkvault_graph::{CudnnVersion, DeviceProps, Target};
 use qkvault_probe::{library_set, library_toolchain, library_version};
 use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 
@@ -20,18 +19,6 @@ pub enum PropertiesError {
     /// cuDNN did not give them.
     #[error("cuDNN does not tell the properties of the GPU: {0}; `nvidia-smi` shows whether it works")]
     Cudnn(#[from] qkvault_sys::Error),
-    /// cuDNN reports properties that this version of qkvault does not know.
-    #[error(
-        "cuDNN {cudnn} reports device properties that this version of qkvault does not know: {}. They may decide what is compiled, so no \
-         target is made without them; use a newer qkvault, or a cuDNN that it knows",
-        fields.join(", ")
-    )]
-    UnknownFields {
-        /// The version that reports them.
-        cudnn: CudnnVersion,
-        /// Their names.
-        fields: Vec<String>,
-    },
     /// What cuDNN reports cannot be read.
     #[error("cuDNN {cudnn} reports device properties that cannot be read: {detail}; a newer qkvault may be needed")]
     Unreadable {
@@ -46,7 +33,7 @@ pub enum PropertiesError {
 ///
 /// # Errors
 ///
-/// [`PropertiesError`]; fields that this version of qkvault does not know are named.
+/// [`PropertiesError`].
 pub fn present_target(library: &Arc<Library>, ordinal: i32) -> Result<Target, PropertiesError> {
     driver()?;
     let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
@@ -64,7 +51,8 @@ pub(crate) fn json_of_handle(handle: &Handle) -> Result<Vec<u8>, PropertiesError
 /// The machine of properties that cuDNN wrote.
 pub(crate) fn machine(json: &[u8], library: &Library) -> Result<Machine, PropertiesError> {
     let (cudnn, libraries) = (library_version(library), library_set(library));
-    Machine::read(json, cudnn, libraries).map_err(|e| PropertiesError::Unreadable { cudnn, detail: e.to_string() })
+    Machine::read(json, cudnn, libraries, &library_toolchain(library))
+        .map_err(|e| PropertiesError::Unreadable { cudnn, detail: e.to_string() })
 }
 
 /// The target of properties that cuDNN wrote.
@@ -73,39 +61,28 @@ pub(crate) fn target(json: &[u8], library: &Library) -> Result<Target, Propertie
     read(json, cudnn).map(|device| Target { cudnn, libraries, toolchain, device })
 }
 
-/// Reads the device properties that a cuDNN version wrote.
+/// Reads the device properties that a cuDNN version wrote. One that this version of qkvault does not know is kept, and told once.
 ///
 /// # Errors
 ///
-/// [`PropertiesError::UnknownFields`] with every field that is not known, [`PropertiesError::Unreadable`].
+/// [`PropertiesError::Unreadable`], for a property that is lacking too.
 pub(crate) fn read(json: &[u8], cudnn: CudnnVersion) -> Result<DeviceProps, PropertiesError> {
-    match serde_json::from_slice(json) {
-        Ok(device) => Ok(device),
-        Err(error) => {
-            let fields = unknown_fields(json);
-            if fields.is_empty() {
-                Err(PropertiesError::Unreadable { cudnn, detail: error.to_string() })
-            } else {
-                Err(PropertiesError::UnknownFields { cudnn, fields })
-            }
-        }
+    let device: DeviceProps = serde_json::from_slice(json)
+        .map_err(|error| PropertiesError::Unreadable { cudnn, detail: error.to_string() })?;
+    if !device.other.is_empty() {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            let names: Vec<&String> = device.other.keys().collect();
+            tracing::warn!(%cudnn, ?names, "cuDNN reports device properties that this version of qkvault does not know: they are a part of keys");
+        });
     }
-}
-
-/// Fields that no profile of ours has; the built-in ones have them all.
-fn unknown_fields(json: &[u8]) -> Vec<String> {
-    let Ok(serde_json::Value::Object(found)) = serde_json::from_slice(json) else { return Vec::new() };
-    let known: BTreeSet<String> = Profile::built_in()
-        .filter_map(|profile| serde_json::to_value(&profile.properties).ok())
-        .filter_map(|value| value.as_object().map(|object| object.keys().cloned().collect::<Vec<_>>()))
-        .flatten()
-        .collect();
-    found.keys().filter(|name| !known.contains(*name)).cloned().collect()
+    Ok(device)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qkvault_graph::Profile;
 
     const V: CudnnVersion = CudnnVersion::v9(27, 0);
 
@@ -120,13 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_newer_cudnn_are_named() {
+    fn b11_fields_of_a_newer_cudnn_are_kept() {
         let json = json().replacen('{', r#"{"tensorMemory":1,"warpSpeed":9,"#, 1);
-        let error = read(json.as_bytes(), V).expect_err("unknown fields");
-        let PropertiesError::UnknownFields { fields, .. } = &error else { panic!("{error}") };
-        assert_eq!(fields, &["tensorMemory", "warpSpeed"]);
-        let text = error.to_string();
-        assert!(text.contains("tensorMemory, warpSpeed") && text.contains("9.27.0"), "{text}");
+        let read = read(json.as_bytes(), V).expect("more than is known");
+        assert_eq!(read.other.keys().collect::<Vec<_>>(), ["tensorMemory", "warpSpeed"]);
+        assert_eq!(
+            DeviceProps { other: Default::default(), ..read },
+            Profile::named("h200").expect("built in").properties
+        );
     }
 
     #[test]

@@ -3,13 +3,16 @@
 mod common;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::{forward, h200};
-use qkvault_cache::{Entry, EntryKind, Key, Vault, VaultOptions};
-use qkvault_exec::{DRIVERS, LoadError, Machine, PrepareError, Prepared, candidates, check_fit, prepare};
+use qkvault_cache::{Codec, Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions, encode};
+use qkvault_exec::{DRIVERS, LoadError, Machine, NVRTCS, PrepareError, Prepared, candidates, check_fit, prepare};
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Layer, LibrarySet, PlanKey, Policy, Reason, Refusal, Target, Valid, codec, lower,
-    plan_key, validate,
+    Attention, CompilerEnv, CudnnVersion, DType, HostArch, Layer, LibrarySet, NvrtcVersion, PlanKey, Policy, Reason,
+    Refusal, Target, Toolchain, Valid, codec, lower, plan_key, validate,
 };
 use qkvault_probe::{BuildPolicy, Plan, PlanError, PlanFacts, Planner};
 
@@ -49,7 +52,11 @@ fn own_target_first_then_the_other_set_then_older_drivers() {
         all.map(|t| (t.device.driver_ver, t.libraries == here.libraries)).collect::<Vec<_>>()
     };
     let old = with(&h200(OLD), 13_000, LibrarySet::Full);
-    assert_eq!(labels(&old), [(13_000, true), (13_000, false)]);
+    assert_eq!(
+        labels(&old),
+        [(13_000, true), (13_000, false)],
+        "no other NVRTC of CUDA 13 loads under the driver of 13.0"
+    );
     let new = with(&h200(NEW), 13_010, LibrarySet::Slim);
     let drivers = [13_010, 13_000, 12_090, 12_080];
     assert_eq!(labels(&new), drivers.map(|d| [(d, true), (d, false)]).as_flattened());
@@ -190,5 +197,143 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
         } else {
             assert_eq!(&outcome.expect("another plan is there").target, planned);
         }
+    }
+}
+
+/// B3: the NVRTC is under the key, and a machine that only loads need not have the one that compiled.
+#[test]
+fn b3_plans_of_every_nvrtc_that_the_driver_knows_are_looked_for_and_of_nothing_else() {
+    let mut here = with(&h200(OLD), 13_020, LibrarySet::Slim);
+    here.toolchain.environment = CompilerEnv::of([("CUDNN_USE_EX2_EMULATION".into(), "0".into())]);
+    let nvrtc = |target: &Target| target.toolchain.nvrtc.expect("9.19 has its NVRTC outside").to_string();
+    let all = candidates(&here);
+    let slim: Vec<String> = all.iter().filter(|t| t.libraries == LibrarySet::Slim).map(nvrtc).collect();
+    assert_eq!(slim, ["13.0", "13.2", "13.1"], "its own, then the newest that its driver knows");
+    for target in &all {
+        let Toolchain { cuda, nvrtc: _, host, environment } = &target.toolchain;
+        assert_eq!((cuda, host, environment), (&13, &here.toolchain.host, &here.toolchain.environment));
+        check_fit(&forward(target), &Machine::of(&here)).expect("a candidate loads here");
+    }
+    // One that compiles with an NVRTC of its own looks for that first, also where it is too new or not in the list.
+    for (own, first) in [((13, 1), ["13.1", "13.0"]), ((13, 9), ["13.9", "13.0"])] {
+        here.toolchain.nvrtc = Some(NvrtcVersion::new(own.0, own.1));
+        let all = candidates(&here);
+        let mut found: Vec<String> = all.iter().map(nvrtc).collect();
+        found.dedup();
+        assert_eq!(found[..2], first);
+        assert_eq!(all[0], here);
+    }
+    assert!(candidates(&h200(NEW)).iter().all(|t| t.toolchain.nvrtc.is_none()));
+    assert!(NVRTCS.contains(&Toolchain::FETCHED_NVRTC));
+}
+
+/// B3: a plan of another CUDA build of the same version, or of another host, is told by name.
+#[test]
+fn b3_a_plan_of_another_cuda_build_or_host_is_refused_with_both() {
+    let here = h200(NEW);
+    let mut there = here.clone();
+    there.toolchain.cuda = 12;
+    there.toolchain.host = HostArch::Other;
+    let error = check_fit(&forward(&there), &Machine::of(&here)).expect_err("another build").to_string();
+    for words in ["CUDA 12 build", "CUDA 13 is loaded", "other architecture", &here.toolchain.host.to_string()] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+/// B11: a cuDNN that reports one more property of the GPU loads what was compiled with it, and without it.
+#[test]
+fn b11_a_property_that_nobody_knows_does_not_stop_a_load_from_a_warm_vault() {
+    let newest = CudnnVersion::v9(29, 0);
+    let plain = h200(newest);
+    let json = plain.device.json_for(newest).expect("complete").replacen('{', r#"{"tensorMemory":262144,"#, 1);
+    let here = Target { device: serde_json::from_str(&json).expect("reads"), ..plain.clone() };
+    assert_ne!(key(&here), key(&plain), "it may change what is compiled");
+    for (there, wanted) in [(vec![here.clone(), plain.clone()], &here), (vec![plain.clone()], &plain)] {
+        let (outcome, tried) = run(&here, &there, BuildPolicy::LoadOnly, &[]);
+        assert_eq!(&outcome.expect("it is in the vault").target, wanted);
+        assert_eq!(tried, [key(wanted)]);
+    }
+    // Under a version that is known not to report it, it changes nothing.
+    let known = Target { cudnn: NEW, ..here };
+    assert_eq!(key(&known), key(&h200(NEW)));
+}
+
+/// A remote store that takes a while for every key, and remembers who was asked for.
+#[derive(Clone, Default)]
+struct Slow {
+    has: BTreeMap<Key, Vec<u8>>,
+    asked: Arc<Mutex<Vec<Key>>>,
+}
+
+const TAKES: Duration = Duration::from_millis(150);
+
+impl Remote for Slow {
+    fn location(&self) -> String {
+        "slow".to_owned()
+    }
+
+    fn fetch(&self, key: &Key, _: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
+        self.asked.lock().expect("no panic").push(*key);
+        std::thread::sleep(TAKES);
+        Ok(self.has.get(key).cloned())
+    }
+
+    fn store(&self, _: &Key, _: &[u8], _: Duration) -> Result<(), RemoteError> {
+        Ok(())
+    }
+}
+
+/// Prepares over a remote that has the plans of `there`: what came of it, what was loaded, how often the remote was asked, and how long it took.
+fn over_remote(here: &Target, there: &[Target], build: BuildPolicy) -> (Outcome, Vec<PlanKey>, usize, Duration) {
+    let mut slow = Slow::default();
+    for target in there {
+        let facts = PlanFacts { key: key(target), ..forward(target) };
+        let entry = Plan { facts, blob: [1, 2, 3].into() }.to_entry(target);
+        let name = Key(*key(target).bytes());
+        slow.has.insert(name, encode(&name, &entry, Codec::Zstd).expect("a plan"));
+    }
+    let asked = Arc::clone(&slow.asked);
+    let folder = tempfile::tempdir().expect("a folder");
+    let remote = RemoteOptions { deadline: 100 * TAKES, ..RemoteOptions::new(slow) };
+    let vault = VaultOptions::in_folder(folder.path()).without_environment().remote(remote);
+    let planner = Planner::new(Vault::open(vault).expect("a vault"), None);
+    let tried = RefCell::new(Vec::new());
+    let load = |plan: &Plan| {
+        tried.borrow_mut().push(plan.facts.key);
+        Ok(here.clone())
+    };
+    let started = Instant::now();
+    let outcome = prepare(&planner, here, &attention(), &Policy::default(), build, load);
+    let (took, asked) = (started.elapsed(), asked.lock().expect("no panic").len());
+    (outcome, tried.into_inner(), asked, took)
+}
+
+/// B11: sixteen candidates cost sixteen round trips to a slow remote before "missing", and a build two more.
+#[test]
+fn b11_a_miss_costs_one_round_trip_to_a_slow_remote_whatever_there_is_to_look_for() {
+    let here = with(&h200(NEW), 13_050, LibrarySet::Slim);
+    let all = candidates(&here);
+    assert!(all.len() >= 16);
+    for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
+        let (outcome, _, asked, took) = over_remote(&here, &[], build);
+        let missing = |error: &PlanError| matches!(error, PlanError::Missing { .. } | PlanError::NoCompiler { .. });
+        assert!(matches!(&outcome, Err(PrepareError::Plan(error)) if missing(error)), "{outcome:?}");
+        assert_eq!(asked, all.len(), "each key once: {build:?}");
+        assert!(took < 8 * TAKES, "{took:?} for {} keys of {TAKES:?} each", all.len());
+    }
+    let (_, _, asked, _) = over_remote(&here, &[], BuildPolicy::NeverBuild);
+    assert_eq!(asked, 0, "code that must not wait does not");
+}
+
+#[test]
+fn what_a_remote_has_is_taken_in_the_order_of_preference() {
+    let here = with(&h200(NEW), 13_050, LibrarySet::Slim);
+    let (older, full) = (with(&here, 13_000, LibrarySet::Slim), with(&here, 13_050, LibrarySet::Full));
+    for (there, wanted) in
+        [(vec![older.clone(), full.clone(), here.clone()], &here), (vec![older.clone(), full.clone()], &full)]
+    {
+        let (outcome, tried, ..) = over_remote(&here, &there, BuildPolicy::LoadOnly);
+        assert_eq!(&outcome.expect("the remote has it").target, wanted);
+        assert_eq!(tried, [key(wanted)]);
     }
 }

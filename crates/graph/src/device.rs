@@ -1,5 +1,7 @@
 //! Device properties: what cuDNN reports of a GPU and compiles for, as data.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{CudnnVersion, Layer, Reason};
@@ -9,7 +11,7 @@ use crate::{CudnnVersion, Layer, Reason};
 ///
 /// What names a board (PCI id, ordinal, name) and clocks, L2 size, memory size and driver model are no part of any key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 #[allow(
     missing_docs,
     reason = "the names are cuDNN's; units are in the names or are those of the CUDA device attribute of that name"
@@ -55,11 +57,18 @@ pub struct DeviceProps {
     /// CUDA version of the driver, `major * 1000 + minor * 10`.
     pub driver_ver: i64,
     pub device_name: String,
+    /// Properties that this version of qkvault does not know, under cuDNN's names: those of a cuDNN newer than any that was looked at. They
+    /// may decide what is compiled, so they are handed on and are a part of keys, for versions that may report them.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
 }
 
 /// The first cuDNN version whose device properties have `smCountOrigin`, `oversizedSharedMemoryPerBlock` and
 /// `memoryBusWidth` among the versions looked at (9.14, 9.19 and 9.28 without a GPU, 9.27 with one).
 const WIDER_PROPERTIES: CudnnVersion = CudnnVersion::v9(27, 0);
+
+/// The newest cuDNN version whose device properties were looked at: none up to it reports a property that is not a field here.
+const NEWEST_LOOKED_AT: CudnnVersion = CudnnVersion::v9(28, 0);
 
 /// What decides whether a plan loads and which kernels are chosen: the part of the properties that enters keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -105,12 +114,7 @@ impl DeviceProps {
         if !missing.is_empty() {
             return Err(missing);
         }
-        let mut props = self.clone();
-        if version < WIDER_PROPERTIES {
-            props.sm_count_origin = None;
-            props.oversized_shared_memory_per_block = None;
-            props.memory_bus_width = None;
-        }
+        let props = self.known_to(version);
         Ok(serde_json::to_string(&props).expect("a struct of numbers and one string always serialises"))
     }
 
@@ -146,6 +150,8 @@ impl DeviceProps {
             device_ver,
             driver_ver,
             device_name: _,
+            // Those that a version may report follow what is here: see `unknown_to_us`.
+            other: _,
         } = self;
         DeviceIdentity(
             max_grid_size,
@@ -179,6 +185,16 @@ impl DeviceProps {
             props.oversized_shared_memory_per_block = None;
             props.memory_bus_width = None;
         }
+        if self.unknown_to_us(version).next().is_none() {
+            props.other.clear();
+        }
         props
+    }
+
+    /// The properties that a cuDNN version may report and this version of qkvault does not know, by name: all of [`other`](Self::other) for
+    /// versions newer than any that was looked at, none for older ones, which do not report them.
+    pub fn unknown_to_us(&self, version: CudnnVersion) -> impl Iterator<Item = (&str, &serde_json::Value)> {
+        let newer = version > NEWEST_LOOKED_AT;
+        self.other.iter().filter(move |_| newer).map(|(name, value)| (&**name, value))
     }
 }

@@ -41,8 +41,14 @@ impl Target {
             LibrarySet::Full => 2,
         };
         let device = device.known_to(*cudnn);
-        let device = rmp_serde::to_vec(&device.identity()).expect("numbers always serialise");
-        (cudnn.number(), set, toolchain.identity(), device)
+        let mut bytes = rmp_serde::to_vec(&device.identity()).expect("numbers always serialise");
+        // A list of pairs, where the fields are a list that begins with a list of numbers: keys without such properties are as they were.
+        let unknown: Vec<(&str, String)> =
+            device.unknown_to_us(*cudnn).map(|(name, value)| (name, value.to_string())).collect();
+        if !unknown.is_empty() {
+            bytes.extend(rmp_serde::to_vec(&unknown).expect("texts always serialise"));
+        }
+        (cudnn.number(), set, toolchain.identity(), bytes)
     }
 }
 
@@ -156,7 +162,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{CompilerEnv, HostArch, NvrtcVersion};
+    use crate::{CompilerEnv, HostArch, NvrtcVersion, codec};
 
     fn key(t: &Target) -> Vec<u8> {
         rmp_serde::to_vec(&t.identity()).expect("serialises")
@@ -243,6 +249,28 @@ mod tests {
         assert_eq!(keys.len(), toolchains.len());
         let quiet = Toolchain { environment: env("CUDNN_LOGLEVEL_DBG", "3"), ..target.toolchain.clone() };
         assert_eq!(key(&Target { toolchain: quiet, ..target.clone() }), key(&target), "a log changes no kernel");
+    }
+
+    /// B11: cuDNN's next version may report one more property, and that stopped loads from a warm vault.
+    #[test]
+    fn b11_a_property_that_nobody_knows_is_kept_and_is_under_the_key_of_versions_that_may_report_it() {
+        let profile = Profile::named("h200").expect("exists");
+        let json = serde_json::to_string(&profile).expect("serialises");
+        let more = json.replacen(r#""maxGridSize""#, r#""tensorMemory":[1,{"a":2.5}],"maxGridSize""#, 1);
+        let wider = Profile::from_json(&more).expect("reads");
+        assert_eq!(wider.properties.other.keys().collect::<Vec<_>>(), ["tensorMemory"]);
+        assert_eq!(Profile::from_json(&serde_json::to_string(&wider).expect("serialises")).expect("reads"), wider);
+        let at = |profile: &Profile, minor| profile.target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
+        assert_eq!(key(&at(&wider, 28)), key(&at(&profile, 28)), "9.28 was looked at and has no such property");
+        assert_ne!(key(&at(&wider, 29)), key(&at(&profile, 29)));
+        let handed = |minor| wider.properties.json_for(CudnnVersion::v9(minor, 0)).expect("complete");
+        assert!(handed(29).contains("tensorMemory") && !handed(28).contains("tensorMemory"));
+        // What a plan was compiled from is stored with it.
+        let target = at(&wider, 29);
+        assert_eq!(codec::decode::<Target>(&codec::encode(&target)).expect("reads"), target);
+        // A known one that is lacking, or written otherwise, is an error all the same.
+        let error = Profile::from_json(&json.replacen("warpSize", "warpsize", 1)).expect_err("lacks a property");
+        assert!(error.to_string().contains("warpSize"), "{error}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod convert;
 mod deep;
 mod engine;
 mod failure;
+mod fetch;
 mod job;
 mod kernels;
 mod limit;

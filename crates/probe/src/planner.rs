@@ -18,7 +18,8 @@ use crate::{limit, rules};
 pub enum BuildPolicy {
     /// Memory alone: no disk, no compiler. For code that must not wait.
     NeverBuild,
-    /// Memory and disk.
+    /// Whatever the vault reaches without building: memory, its folder and layers, and its remote, where it has one. With the vault's
+    /// [`local`](Vault::local) handle the remote is left alone.
     LoadOnly,
     /// Compile what is missing.
     #[default]
@@ -28,9 +29,9 @@ pub enum BuildPolicy {
 /// Hands out plans.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    vault: Vault,
+    pub(crate) vault: Vault,
     compiler: Option<Compiler>,
-    allowed: QuirkSet,
+    pub(crate) allowed: QuirkSet,
 }
 
 /// A plan or a refusal, with where it came from.
@@ -107,6 +108,12 @@ impl Planner {
     #[must_use]
     pub fn vault(&self) -> &Vault {
         &self.vault
+    }
+
+    /// The same planner over the same vault, whose look-ups do not ask the vault's remote.
+    #[must_use]
+    pub fn local(&self) -> Planner {
+        Planner { vault: self.vault.local(), ..self.clone() }
     }
 
     /// The compiler, if there is one.
@@ -273,7 +280,7 @@ fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanE
 }
 
 /// The vault's name for a plan's key.
-fn vault_key(key: &PlanKey) -> Key {
+pub(crate) fn vault_key(key: &PlanKey) -> Key {
     Key(*key.bytes())
 }
 

@@ -21,6 +21,9 @@ pub(crate) struct Link {
     pub(crate) skipped: AtomicU64,
 }
 
+/// What a remote says of a key.
+type Answer = Result<Option<Vec<u8>>, RemoteError>;
+
 /// What asking came to.
 pub(crate) enum Fetched {
     Hit(Entry),
@@ -43,49 +46,75 @@ impl Link {
         }
     }
 
-    /// Asks for a key, and returns within the deadline whatever the remote does.
-    pub(crate) fn fetch(self: &Arc<Self>, key: &Key) -> Fetched {
+    /// Asks for keys, and returns within the deadline whatever the remote does: an answer for each, in their order.
+    pub(crate) fn fetch(self: &Arc<Self>, keys: &[Key]) -> Vec<Fetched> {
+        let nothing = || keys.iter().map(|_| Fetched::Nothing).collect();
         if !self.breaker.allows() || self.asking.load(Relaxed) >= ASKING {
             count(&self.skipped);
-            return Fetched::Nothing;
+            return nothing();
         }
-        match self.ask(*key) {
-            Ok(None) => {
+        match self.ask(keys.to_vec()) {
+            Ok(answers) => {
+                // One that answers for some keys is there; what it cannot tell of the others is no reason to leave it alone.
+                if answers.iter().all(Result::is_err) {
+                    self.failed(answers.into_iter().find_map(Result::err));
+                    return nothing();
+                }
                 self.breaker.reset();
+                keys.iter().zip(answers).map(|(key, answer)| self.answer(key, answer)).collect()
+            }
+            Err(error) => {
+                self.failed(Some(error));
+                nothing()
+            }
+        }
+    }
+
+    fn answer(&self, key: &Key, answer: Answer) -> Fetched {
+        match answer {
+            Ok(None) => {
                 count(&self.misses);
                 Fetched::Nothing
             }
-            Ok(Some(bytes)) => {
-                self.breaker.reset();
-                match self.open(key, &bytes) {
-                    Ok(entry) => Fetched::Hit(entry),
-                    Err(rejection) => Fetched::Bad(rejection),
-                }
-            }
+            Ok(Some(bytes)) => match self.open(key, &bytes) {
+                Ok(entry) => Fetched::Hit(entry),
+                Err(rejection) => Fetched::Bad(rejection),
+            },
             Err(error) => {
                 count(&self.failures);
-                let location = self.options.remote.location();
-                let pause = self.options.retry_after.as_secs_f32();
-                if self.breaker.trip() {
-                    tracing::warn!(%location, %error, pause_s = pause, "the remote store does not answer: it is left alone for a while");
-                } else {
-                    tracing::debug!(%location, %error, "the remote store still does not answer");
-                }
+                tracing::debug!(location = %self.options.remote.location(), %key, %error, "the remote store did not answer for a key");
                 Fetched::Nothing
             }
         }
     }
 
+    fn failed(&self, error: Option<RemoteError>) {
+        let Some(error) = error else { return };
+        count(&self.failures);
+        let location = self.options.remote.location();
+        let pause = self.options.retry_after.as_secs_f32();
+        if self.breaker.trip() {
+            tracing::warn!(%location, %error, pause_s = pause, "the remote store does not answer: it is left alone for a while");
+        } else {
+            tracing::debug!(%location, %error, "the remote store still does not answer");
+        }
+    }
+
     /// Asks in a thread of its own, because not every wait can be given a deadline (a folder on a dead mount cannot).
-    fn ask(self: &Arc<Self>, key: Key) -> Result<Option<Vec<u8>>, RemoteError> {
+    fn ask(self: &Arc<Self>, keys: Vec<Key>) -> Result<Vec<Answer>, RemoteError> {
         let within = self.options.deadline;
         let (sender, receiver) = sync_channel(1);
         let link = Arc::clone(self);
         self.asking.fetch_add(1, Relaxed);
         let ask = move || {
             let _asking = Asking(&link.asking);
+            let remote = &link.options.remote;
+            let answers = match &keys[..] {
+                [key] => vec![remote.fetch(key, within)],
+                keys => remote.fetch_many(keys, within),
+            };
             // Nobody may be waiting any more.
-            let _ = sender.send(link.options.remote.fetch(&key, within));
+            let _ = sender.send(answers);
         };
         let spawned = thread::Builder::new().name("qkvault-fetch".to_owned()).spawn(ask);
         if let Err(error) = spawned {
@@ -93,7 +122,7 @@ impl Link {
             return Err(RemoteError::Unreachable { detail: format!("no thread to ask it: {error}") });
         }
         match receiver.recv_timeout(within) {
-            Ok(answer) => answer,
+            Ok(answers) => Ok(answers),
             Err(RecvTimeoutError::Timeout) => Err(RemoteError::Timeout { within }),
             Err(RecvTimeoutError::Disconnected) => {
                 Err(RemoteError::Unreachable { detail: "asking it panicked".to_owned() })

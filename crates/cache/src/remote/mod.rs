@@ -39,8 +39,38 @@ pub trait Remote: Send + Sync + 'static {
     /// The bytes stored under a key, at most [`MAX_REMOTE_BYTES`]; `None` if there are none.
     fn fetch(&self, key: &Key, within: Duration) -> Result<Option<Vec<u8>>, RemoteError>;
 
+    /// The bytes stored under each of these keys, as [`fetch`](Remote::fetch) gives them, in about the time of one.
+    ///
+    /// By default all are fetched side by side, at most [`SIDE_BY_SIDE`] at a time. A remote that can be asked for many in one request does
+    /// better.
+    fn fetch_many(&self, keys: &[Key], within: Duration) -> Vec<Result<Option<Vec<u8>>, RemoteError>> {
+        side_by_side(keys, |key| self.fetch(key, within))
+    }
+
     /// Stores bytes under a key, so that readers see all of them or none.
     fn store(&self, key: &Key, bytes: &[u8], within: Duration) -> Result<(), RemoteError>;
+}
+
+/// Most keys that [`Remote::fetch_many`] fetches at a time: more than a machine has targets whose plans it loads.
+pub const SIDE_BY_SIDE: usize = 32;
+
+/// Asks for every key, each in a thread of its own, and gives the answers in the order of the keys.
+fn side_by_side<T: Send>(
+    keys: &[Key],
+    ask: impl Fn(&Key) -> Result<T, RemoteError> + Sync,
+) -> Vec<Result<T, RemoteError>> {
+    let ask = &ask;
+    let mut answers = Vec::with_capacity(keys.len());
+    for some in keys.chunks(SIDE_BY_SIDE) {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = some.iter().map(|key| scope.spawn(move || ask(key))).collect();
+            answers.extend(threads.into_iter().map(|thread| {
+                let panicked = |_| Err(RemoteError::Unreachable { detail: "asking it panicked".to_owned() });
+                thread.join().unwrap_or_else(panicked)
+            }));
+        });
+    }
+    answers
 }
 
 /// Why a remote could not answer.

@@ -257,3 +257,69 @@ fn the_environment_names_a_remote() {
         assert!(matches!(error, OpenError::Remote { .. } | OpenError::Option(_)), "{error}");
     }
 }
+
+/// A store that takes a while for every key, and counts.
+struct Slow {
+    asked: Arc<AtomicUsize>,
+    takes: Duration,
+    has: Vec<Key>,
+}
+
+impl Remote for Slow {
+    fn location(&self) -> String {
+        "slow".to_owned()
+    }
+
+    fn fetch(&self, key: &Key, _: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(self.takes);
+        let bytes = || qkvault_cache::encode(key, &plan(1), qkvault_cache::Codec::Zstd).expect("a plan");
+        Ok(self.has.contains(key).then(bytes))
+    }
+
+    fn store(&self, _: &Key, _: &[u8], _: Duration) -> Result<(), RemoteError> {
+        Ok(())
+    }
+}
+
+/// B11: sixteen keys, one after the other, cost sixteen times the wait.
+#[test]
+fn b11_many_keys_cost_one_wait_for_a_slow_remote() {
+    let takes = Duration::from_millis(300);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let slow = Slow { asked: Arc::clone(&asked), takes, has: vec![key(3), key(17)] };
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(folder.path()).remote(RemoteOptions { deadline: 20 * takes, ..RemoteOptions::new(slow) });
+    let vault = Vault::open(options).unwrap();
+    let keys: Vec<Key> = (0..20).map(key).collect();
+    let started = Instant::now();
+    assert_eq!(vault.fetch(&keys), [key(3), key(17)]);
+    assert!(started.elapsed() < 10 * takes, "{:?}", started.elapsed());
+    assert_eq!(asked.load(Ordering::SeqCst), 20);
+    // What it had is here now, and nobody is asked for it; nor for anything by the local handle.
+    let local = vault.local();
+    assert!(matches!(local.get(&key(3)), Lookup::Hit(_)) && file_of(folder.path(), &key(17)).exists());
+    assert!(matches!(local.get(&key(4)), Lookup::Absent) && local.fetch(&keys).is_empty());
+    assert_eq!(
+        local.for_library("9.27.0").get_or_build(&key(5), || Ok::<_, Infallible>(plan(5))).unwrap().source,
+        Source::Built
+    );
+    assert_eq!(asked.load(Ordering::SeqCst), 20);
+    let stats = vault.stats();
+    assert_eq!((stats.hits_remote, stats.remote_misses, stats.remote_failures), (2, 18, 0));
+}
+
+#[test]
+fn many_keys_of_a_remote_that_is_too_slow_cost_one_deadline_and_one_failure() {
+    let slow = Slow { asked: Arc::default(), takes: Duration::from_secs(3), has: vec![] };
+    let folder = tempfile::tempdir().unwrap();
+    let deadline = Duration::from_millis(50);
+    let options = options(folder.path()).remote(RemoteOptions { deadline, ..RemoteOptions::new(slow) });
+    let vault = Vault::open(options).unwrap();
+    let keys: Vec<Key> = (0..20).map(key).collect();
+    let started = Instant::now();
+    assert!(vault.fetch(&keys).is_empty());
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(vault.fetch(&keys).is_empty());
+    assert_eq!((vault.stats().remote_failures, vault.stats().remote_skipped), (1, 1), "then it is left alone");
+}

@@ -167,7 +167,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`PropertiesError::UnknownFields`] where cuDNN reports more than this version of qkvault knows.
+    /// [`PropertiesError`].
     pub fn target(&self) -> Result<Target, PropertiesError> {
         properties::target(&self.inner.properties, &self.inner.library)
     }

@@ -24,7 +24,7 @@ pub struct CompilerEnv(BTreeMap<String, String>);
 /// Why a variable is a part of a [`CompilerEnv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It was seen to change code.
+    /// It is listed as one that does, or is meant to.
     Seen(&'static CompilerVariable),
     /// Nobody has tried it, and its name is one of cuDNN's or NVRTC's.
     Unknown,
@@ -34,9 +34,7 @@ pub enum Cause {
 #[must_use]
 pub fn changes_code(name: &str) -> Option<Cause> {
     match COMPILER_VARIABLES.iter().find(|known| known.is(name)) {
-        Some(known) => {
-            matches!(known.effect, EnvEffect::ChangesCode | EnvEffect::Refused).then_some(Cause::Seen(known))
-        }
+        Some(known) => known.effect.in_keys().then_some(Cause::Seen(known)),
         None => COMPILER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)).then_some(Cause::Unknown),
     }
 }
@@ -97,6 +95,9 @@ impl CompilerEnv {
     pub fn notes(&self) -> impl Iterator<Item = String> {
         self.pairs().map(|(name, value)| {
             let why = match changes_code(name) {
+                Some(Cause::Seen(CompilerVariable { effect: EnvEffect::Suspected, .. })) => {
+                    "may change what cuDNN compiles, though no change was seen".to_owned()
+                }
                 Some(Cause::Seen(known)) => format!("changes what cuDNN compiles ({})", known.seen),
                 Some(Cause::Unknown) | None => {
                     "is not known to this version of qkvault and may change what cuDNN compiles".to_owned()
@@ -143,6 +144,8 @@ mod tests {
         assert!(notes[1].contains("CUDNN_USE_EX2_EMULATION=0 changes"), "{notes:?}");
         assert_eq!(of(&[("CUDNN_LOGLEVEL_DBG", "3")]), CompilerEnv::NONE);
         assert_eq!(env.refused(), None);
+        let note = of(&[("CUDNN_SKIPHEUR_DBG", "1")]).notes().next().expect("it is in keys");
+        assert!(note.contains("may change"), "{note}");
         let linking = of(&[("CUDNN_NVRTC_RUNTIME_LINKING", "1")]);
         assert_eq!(linking.refused().map(|row| row.name), Some("CUDNN_NVRTC_RUNTIME_LINKING"));
     }

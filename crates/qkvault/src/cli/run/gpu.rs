@@ -265,11 +265,11 @@ fn load_times(args: &Args, policy: &Policy, jobs: &[Job], session: &Session, pla
     loads
 }
 
-/// The stored plan for this machine, looked for in the order in which `Session::prepare` does.
+/// The stored plan for this machine, looked for as `Session::prepare` does.
 fn find(planner: &Planner, attention: &Valid, session: &Session, policy: &Policy) -> Option<Arc<Plan>> {
     let here = session.target().ok()?;
-    let look = |target| planner.plan(attention, &target, policy, BuildPolicy::LoadOnly).ok()?.outcome.ok();
-    qkvault_exec::candidates(&here).into_iter().find_map(look)
+    let taken = |_: &Plan| Ok(());
+    qkvault_exec::prepare(planner, &here, attention, policy, BuildPolicy::LoadOnly, taken).ok()?.answer.outcome.ok()
 }
 
 struct Check {
