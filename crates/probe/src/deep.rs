@@ -3,6 +3,8 @@
 //! Two builds of one plan differ in pointers that cuDNN leaves in it, and so have different bytes; the compiled kernel, the
 //! engine and the workspace are the same.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::{Choice, CudnnVersion, OpGraph, PlanKey, Policy, Target, codec, plan_key_of};
 use serde::{Deserialize, Serialize};
@@ -103,7 +105,7 @@ impl Compiler {
             Err(failure) => return Ok(Deep::Failed(failure)),
         };
         let (stored, now) = (kernels(&plan.blob), kernels(&compiled.blob));
-        if stored != now || stored.is_empty() {
+        if !same(&stored, &now) || stored.is_empty() {
             return Err(Difference::Kernels { cudnn: target.cudnn, stored: stored.len(), compiled: now.len() });
         }
         let Compiled { engine, workspace, passed_over: _, blob: _, milliseconds: _ } = &compiled;
@@ -116,7 +118,58 @@ impl Compiler {
     }
 }
 
+/// Whether kernels are the same but for which update of NVRTC made them: a number in a note of the file, which is under no key.
+fn same(stored: &[&[u8]], now: &[&[u8]]) -> bool {
+    let pairs = || stored.iter().zip(now);
+    stored.len() == now.len()
+        && (stored == now || pairs().all(|(a, b)| without_update(a).is_some_and(|a| Some(a) == without_update(b))))
+}
+
+/// How NVRTC names itself in a kernel: `Cuda compilation tools, release 13.0, V13.0.88`.
+const RELEASE: &[u8] = b"Cuda compilation tools, release ";
+
+/// The file of a kernel, the number of the compiler's update made zeros; `None` for what is no kernel's text.
+fn without_update(text: &[u8]) -> Option<Vec<u8>> {
+    let mut file = STANDARD.decode(text).ok()?;
+    let places: Vec<usize> =
+        file.windows(RELEASE.len()).enumerate().filter(|(_, bytes)| *bytes == RELEASE).map(|(at, _)| at).collect();
+    for at in places {
+        let line = &mut file[at..];
+        let end = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
+        let line = &mut line[..end];
+        if let Some(update) = line.windows(3).position(|bytes| bytes == b", V") {
+            line[update + 3..].fill(0);
+        }
+    }
+    Some(file)
+}
+
 /// The compiled kernels in a plan's bytes: the texts that begin as base64 of an ELF file does.
 fn kernels(blob: &[u8]) -> Vec<&[u8]> {
     blob.split(|byte| *byte == b'"').filter(|text| text.starts_with(b"f0VMR")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(release: &str, code: u8) -> String {
+        let mut file = b"\x7fELF\x02\x01".to_vec();
+        file.extend(b"Cuda compilation tools, release ");
+        file.extend(release.as_bytes());
+        file.extend([0, code, b',', b' ', b'V', code]);
+        STANDARD.encode(file)
+    }
+
+    /// 13.0.48 and 13.0.88 were seen to give the same code under one key.
+    #[test]
+    fn b3_kernels_of_two_updates_of_one_nvrtc_are_the_same_and_others_are_not() {
+        let like = |a: &str, b: &str| same(&[a.as_bytes()], &[b.as_bytes()]);
+        let base = kernel("13.0, V13.0.88", 1);
+        assert!(base.starts_with("f0VMR"));
+        assert!(like(&base, &base) && like(&base, &kernel("13.0, V13.0.48", 1)));
+        assert!(!like(&base, &kernel("13.0, V13.0.88", 2)), "other code");
+        assert!(!like(&base, &kernel("13.2, V13.2.51", 1)), "another NVRTC");
+        assert!(!same(&[base.as_bytes()], &[]) && !like(&base, "f0VMR!"));
+    }
 }
