@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::attention_form::AttentionForm;
 use crate::expr::ScoreExpr;
 use crate::{Band, DType, Lengths, Mask, Storage, Tensor};
 
@@ -11,7 +12,10 @@ use crate::{Band, DType, Lengths, Mask, Storage, Tensor};
 /// `h_q` uses the key head `i / (h_q / h_k)` and likewise the value head. The softmax scale is a slot: it is given at launch.
 ///
 /// Build one with [`Attention::forward`] and the methods that add to it, then [`crate::validate`] it.
+///
+/// Its JSON begins with its format, `"qkvault": 1`, and has every field: see [`crate::ATTENTION_FORMAT`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "AttentionForm", into = "AttentionForm")]
 pub struct Attention {
     /// Queries, (b, h_q, s_q, d_qk).
     pub q: Tensor,
@@ -43,6 +47,7 @@ pub struct Attention {
 
 /// Outputs of a forward beside O; each is f32, (b, h_q, s_q, 1), packed like Q when Q is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Outputs {
     /// Natural log-sum-exp of each row of masked scores; the backward reads it.
     pub stats: bool,
@@ -54,6 +59,7 @@ pub struct Outputs {
 
 /// Random zeroing of probabilities; survivors are divided by the keep probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Dropout {
     /// Where the mask comes from.
     pub source: DropoutSource,
@@ -102,7 +108,7 @@ pub enum Fp8 {
 
 /// Direction of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[allow(clippy::large_enum_variant, reason = "copied with its attention, of which there is one per plan")]
 pub enum Pass {
     /// O from Q, K and V.
@@ -113,11 +119,13 @@ pub enum Pass {
 
 /// The tensors and choices that a backward adds to its forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Gradients {
     /// Gradient of O, with O's dims.
     pub d_o: Tensor,
     /// Gradient of O in 16 bits, with O's dims: what a microscaled backward ([`Fp8::Block`]) reads beside the 8-bit one, and no
     /// other does.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub d_o_half: Option<Tensor>,
     /// Gradient of Q, with Q's dims.
     pub d_q: Tensor,

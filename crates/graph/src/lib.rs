@@ -24,6 +24,7 @@
 #[cfg(feature = "testing")]
 pub mod arbitrary;
 mod attention;
+mod attention_form;
 mod canon;
 pub mod codec;
 #[cfg(doctest)]
@@ -54,6 +55,7 @@ mod valid;
 mod version;
 
 pub use attention::{Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass};
+pub use attention_form::ATTENTION_FORMAT;
 pub use canon::bytes as canonical_bytes;
 pub use compiler_env::CompilerEnv;
 pub use device::DeviceProps;

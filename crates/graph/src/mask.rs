@@ -9,12 +9,15 @@ use crate::expr::ScoreExpr;
 /// Masked scores are minus infinity, so their probability is exactly zero. A query that sees no key has an output row
 /// of zeros, a maximum and a log-sum-exp of minus infinity and a sum of zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mask {
     /// Causal and sliding-window masks.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub band: Option<Band>,
     /// Sequence lengths given at launch (the padding mask).
     pub lengths: Lengths,
     /// A predicate over indices, lengths, slots and tensors: true where the key is seen.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub keep: Option<ScoreExpr>,
 }
 
@@ -23,12 +26,15 @@ pub struct Mask {
 /// With `Δ = 0` for [`Corner::TopLeft`] and `Δ = kv_len - q_len` (lengths of that sequence) for
 /// [`Corner::BottomRight`], a key is seen when `col <= row + Δ + right` and `col > row + Δ - left`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Band {
     /// Which corner of the score matrix the diagonal passes through.
     pub corner: Corner,
     /// Length of the window that looks back, counted with the diagonal: 1 keeps the diagonal alone. `None` is unbounded.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub left: Option<i64>,
     /// Keys seen beyond the diagonal: 0 is causal. `None` is unbounded.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub right: Option<i64>,
 }
 

@@ -14,6 +14,7 @@ pub struct Refusal {
 
 /// One reason of a refusal, with its facts as fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Reason {
     /// Stable name of the rule, such as `heads.group`.
     pub code: Cow<'static, str>,
@@ -28,6 +29,7 @@ pub struct Reason {
     /// What to do about it.
     pub fix: String,
     /// The first cuDNN version that accepts it, as far as known.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub since: Option<crate::CudnnVersion>,
 }
 

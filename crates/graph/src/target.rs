@@ -8,6 +8,7 @@ use crate::{CudnnVersion, DeviceProps, Layer, LibrarySet, Reason, Refusal, Toolc
 
 /// What a plan is compiled for, and with: the exact cuDNN, its library set, the toolchain, and the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Target {
     /// Version of the cuDNN that compiles and of the one that loads; they must be equal.
     pub cudnn: CudnnVersion,

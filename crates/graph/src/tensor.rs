@@ -9,6 +9,7 @@ use crate::DType;
 /// Dims are always in logical order (batch, head, sequence, hidden), whatever the order in memory; memory order is
 /// expressed by the strides alone, in elements. There is no layout field that could disagree with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tensor {
     /// (batch, heads, sequence, hidden). For packed and paged tensors the sequence entry is the longest a plan accepts.
     pub dims: [i64; 4],
@@ -22,7 +23,7 @@ pub struct Tensor {
 
 /// How the rows of a tensor's sequence dim are found in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Storage {
     /// Every sequence has `dims[2]` rows, at its batch stride.
     Dense,

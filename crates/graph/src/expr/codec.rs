@@ -37,6 +37,8 @@ struct TensorForm {
     dims: [u64; 4],
     dtype: DType,
     grad: Grad,
+    // Left out on purpose where a tensor is bound by the caller, as in what was written before tensors could hold slopes.
+    #[serde(default)]
     alibi: Option<AlibiSlopes>,
 }
 

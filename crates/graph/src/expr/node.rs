@@ -8,7 +8,7 @@ use super::ops::{Binary, Compare, Logic, Unary};
 
 /// One node of a closed expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Node {
     /// The scaled score of (batch, head, query, key): float.
     Score,

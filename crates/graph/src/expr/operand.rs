@@ -49,6 +49,7 @@ impl SlotTy {
 
 /// A host scalar: one number, given at launch, never part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SlotSpec {
     /// How the number is passed.
     pub ty: SlotTy,
@@ -77,6 +78,7 @@ impl Grad {
 
 /// A device tensor that an expression reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TensorSpec {
     /// Extents over (batch, head, query, key). An extent of 1 is broadcast; any other must equal that of the scores.
     pub dims: [u64; 4],

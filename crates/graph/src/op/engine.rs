@@ -8,6 +8,7 @@ use super::print::kebab;
 
 /// One of cuDNN's engines by its number, with the knobs it is built with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NamedEngine {
     /// The number that cuDNN knows it by among those for a graph (`CUDNN_ATTR_ENGINE_GLOBAL_INDEX`).
     pub index: i64,

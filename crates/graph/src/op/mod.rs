@@ -22,6 +22,7 @@ pub struct TensorId(pub u32);
 
 /// What cuDNN is given: tensors and the operations over them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OpGraph {
     /// Every tensor, operands and intermediates.
     pub tensors: Vec<OpTensor>,
@@ -40,7 +41,7 @@ pub struct OpGraph {
 
 /// One operation. Fields are named after the attributes of cuDNN's operation descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Op {
     /// `c = a · b` over the last two dims, in f32; the overrides cut dims to per-sequence lengths inside fused attention.
     Matmul {

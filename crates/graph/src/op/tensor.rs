@@ -7,6 +7,7 @@ use crate::{DType, Role};
 
 /// One tensor of an op graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OpTensor {
     /// Logical dims as this graph declares them (K of the composite form has its last two swapped).
     pub dims: [i64; 4],
@@ -17,6 +18,7 @@ pub struct OpTensor {
     /// Where the tensor's values come from.
     pub kind: TensorKind,
     /// The tensor of offsets that says where each sequence begins, for packed operands.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub offsets: Option<TensorId>,
 }
 

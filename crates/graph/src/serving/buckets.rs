@@ -17,6 +17,7 @@ pub enum StepKind {
 
 /// Sizes of one plan of the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Bucket {
     /// What it is for.
     pub kind: StepKind,

@@ -18,6 +18,7 @@ pub enum PageLayout {
 
 /// A layer that is served over paged keys and values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ServeLayer {
     /// Query heads.
     pub heads: i64,
@@ -38,9 +39,11 @@ pub struct ServeLayer {
     /// Whether V is the first part of K's rows, as in the compressed cache of multi-head latent attention.
     pub values_in_keys: bool,
     /// Keys that a query sees, its own included.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub window: Option<i64>,
     /// What is done to scores, as of a whole sequence: a step computes it for the positions of its queries
     /// ([`ScoreExpr::at_positions`]), so that `query` here is a position.
+    #[serde(deserialize_with = "crate::attention_form::present")]
     pub score: Option<ScoreExpr>,
     /// Whether a learnable logit joins the softmax.
     pub sink: bool,
