@@ -105,6 +105,9 @@ pub struct Args {
     /// Compare the verdicts of the rules, of the library without a GPU, and of the card; every fourth case is a serving batch
     #[arg(long, conflicts_with_all = ["large", "serving"])]
     verdicts: bool,
+    /// Launch each case so many times more and compare bits: outputs that are not sums in any order must be the same
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    repeat: u32,
     /// Judge the cases whose numbers are on standard input: what `--isolate` starts its processes with
     #[arg(long, hide = true)]
     worker: bool,

@@ -67,7 +67,7 @@ impl Stand<'_> {
     /// How a case ends here.
     pub(super) fn judge(&self, case: &Case) -> Verdict {
         match &self.card {
-            Some((session, stream)) => judge::judge(case, session, stream),
+            Some((session, stream)) => judge::judge(case, session, stream, self.args.repeat),
             None => judge::dry(case),
         }
     }
