@@ -275,6 +275,28 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.14"),
     ),
     (
+        "backward.packed-key-gradients-old",
+        (
+            "pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence\nd_k: bf16 [3,2,128,64] packed tokens 300 strides [18432,72,144,1]",
+            "h200",
+            "9.14",
+        ),
+        (
+            "pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence\nd_k: bf16 [3,2,128,64] packed tokens 300 strides [18432,72,144,1]",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
+        "backward.packed-key-gradients-old",
+        (
+            "pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence\nd_v: bf16 [3,2,128,64] packed tokens 300 strides [17408,64,136,1]",
+            "h200",
+            "9.18.1",
+        ),
+        ("pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence", "h200", "9.14"),
+    ),
+    (
         "tensor.stride-alignment",
         (
             "q: f16 [2,2,128,64] strides [17408,65,136,1]\nk: f16 [2,2,128,64] bshd\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd",

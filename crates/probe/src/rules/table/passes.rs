@@ -151,6 +151,23 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        code: "backward.packed-key-gradients-old",
+        kind: Kind::Wrong,
+        versions: Versions::before(19, 0),
+        field: "d_k.strides",
+        needed: "cuDNN 9.19 or newer, or dK and dV of a packed backward with the strides of K and V: 9.14 writes them by those of K and V",
+        fix: "use a newer cuDNN, or give dK and dV the strides of K and V",
+        source: CARD,
+        given: |f| {
+            let gradients = f.gradients.filter(|_| f.packed())?;
+            let pairs = [("dK", &gradients.d_k, "K", &f.a.k), ("dV", &gradients.d_v, "V", &f.a.v)];
+            // The batch stride of packed operands is not used.
+            let other = pairs.into_iter().find(|(_, d, _, t)| d.strides[1..] != t.strides[1..])?;
+            let (name, gradient, of, tensor) = other;
+            Some(format!("strides {:?} of {name} and {:?} of {of}", gradient.strides, tensor.strides))
+        },
+    },
+    Rule {
         code: "backward.packed-rows",
         kind: Kind::Wrong,
         versions: Versions::ALL,
