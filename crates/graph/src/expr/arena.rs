@@ -1,7 +1,6 @@
 //! A growing list of nodes in which equal nodes are stored once (hash-consing), used by every pass that makes nodes.
 
-use std::collections::HashMap;
-
+use super::hash::Map;
 use super::node::{FloatConst, Node, NodeId, Ty};
 use super::operand::{SlotSpec, TensorSpec};
 use super::typing;
@@ -20,7 +19,7 @@ pub(super) struct Operands {
 pub(super) struct Arena {
     nodes: Vec<Node>,
     types: Vec<Ty>,
-    known: HashMap<Node, NodeId>,
+    known: Map<Node, NodeId>,
     pub(super) operands: Operands,
 }
 

@@ -1,9 +1,8 @@
 //! The expression without any order that has no meaning: operands of commutative operations as sets, chains of `&` and of `|` flattened,
 //! each comparison written with "less" only. Two expressions that differ only in how they were put together have the same items.
 
-use std::collections::HashMap;
-
 use super::arena::Arena;
+use super::hash::Map;
 use super::node::{Node, NodeId};
 use super::ops::{Compare, Logic};
 
@@ -45,7 +44,7 @@ pub(super) struct Items {
 pub(super) fn items(arena: &Arena, root: NodeId) -> Items {
     let reached = reached(arena, root);
     let mut list: Vec<Item> = Vec::new();
-    let mut known: HashMap<(Node, Vec<u32>), u32> = HashMap::new();
+    let mut known: Map<(Node, Vec<u32>), u32> = Map::default();
     let mut item_of: Vec<u32> = vec![u32::MAX; arena.len()];
     for (at, &node) in arena.nodes().iter().enumerate().filter(|&(at, _)| reached[at]) {
         let kids: Vec<u32> = node.operands().map(|id| item_of[id.at()]).collect();

@@ -56,6 +56,7 @@ mod eval;
 mod fold;
 mod grammar;
 mod handle;
+mod hash;
 mod items;
 mod leaf;
 mod lex;

@@ -1,7 +1,6 @@
 //! A total order over items that depends on their structure only, and the writing of items as nodes in that order.
 
-use std::collections::HashMap;
-
+use super::hash::Map;
 use super::items::{Class, Item, Items};
 use super::node::{FloatConst, Node, NodeId, SlotId, TensorId};
 use super::ops::Compare;
@@ -88,7 +87,7 @@ pub(super) struct Written {
 ///
 /// The arms of a selection are written before its condition, so that a mask's indices and comparison stand next to its selection.
 pub(super) fn write(items: &Items, ranks: &[Rank], renumber: bool) -> Written {
-    let mut out = Writer { written: Written::default(), known: HashMap::new(), renumber };
+    let mut out = Writer { written: Written::default(), known: Map::default(), renumber };
     let mut done: Vec<Option<NodeId>> = vec![None; items.list.len()];
     let mut path: Vec<(u32, Vec<u32>, usize)> = vec![visit(items, ranks, items.root)];
     while let Some((at, kids, visited)) = path.last_mut() {
@@ -122,7 +121,7 @@ fn visit(items: &Items, ranks: &[Rank], at: u32) -> (u32, Vec<u32>, usize) {
 
 struct Writer {
     written: Written,
-    known: HashMap<Node, NodeId>,
+    known: Map<Node, NodeId>,
     renumber: bool,
 }
 

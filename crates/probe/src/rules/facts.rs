@@ -1,5 +1,7 @@
 //! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
 
+use std::cell::OnceCell;
+
 use qkvault_graph::expr::{Grad, vjp};
 use qkvault_graph::op::{Op, Pointwise, TensorId, TensorKind};
 use qkvault_graph::{
@@ -8,7 +10,7 @@ use qkvault_graph::{
 };
 
 /// A description on a target, as rules see it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Facts<'a> {
     valid: &'a Valid,
     pub(super) a: &'a Attention,
@@ -18,6 +20,8 @@ pub struct Facts<'a> {
     pub(super) s_kv: i64,
     pub(super) d_qk: i64,
     pub(super) d_v: i64,
+    /// The answer of [`Facts::query_reads`], which takes longer than all rules together.
+    query_reads: OnceCell<(usize, usize)>,
 }
 
 impl<'a> Facts<'a> {
@@ -30,7 +34,7 @@ impl<'a> Facts<'a> {
             Pass::Backward(gradients) => Some(gradients),
         };
         let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.hidden());
-        Facts { valid: attention, a, target, gradients, s_q, s_kv, d_qk, d_v }
+        Facts { valid: attention, a, target, gradients, s_q, s_kv, d_qk, d_v, query_reads: OnceCell::new() }
     }
 
     /// The cuDNN version.
@@ -89,6 +93,10 @@ impl<'a> Facts<'a> {
     /// How often a backward reads such tensors, operation by operation, as it is lowered: an expression and its derivative may each.
     /// And how many of those reads subtract one.
     pub(super) fn query_reads(&self) -> (usize, usize) {
+        *self.query_reads.get_or_init(|| self.count_query_reads())
+    }
+
+    fn count_query_reads(&self) -> (usize, usize) {
         // Written out only where there is one to read: that takes longer than all other rules together.
         let narrow = self.query_tensor().filter(|_| self.backward());
         let Some(graph) = narrow.and_then(|_| lower(self.valid, self.target, &Policy::default()).ok()) else {
