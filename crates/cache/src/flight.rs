@@ -1,4 +1,4 @@
-//! Single flight: of all threads that miss a key at once, one builds and the others wait for its outcome.
+//! Single flight: of all threads that miss a key at once, one builds, or looks it up, and the others wait for its outcome.
 //!
 //! Nothing of a flight outlives it: a failed or panicked build leaves no trace, and the next call builds again.
 
@@ -13,7 +13,7 @@ use crate::{Entry, Key};
 #[derive(Default)]
 pub(crate) struct Flights(Mutex<HashMap<Key, Arc<Flight>>>);
 
-/// One build that others may wait for.
+/// One build or look-up that others may wait for.
 pub(crate) struct Flight {
     owner: ThreadId,
     outcome: Mutex<Option<Outcome>>,

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::flight::{Lead, Outcome, Role};
 use crate::folder::Folder;
 use crate::format::encode_shared;
 use crate::read::Loaded;
@@ -31,15 +32,34 @@ pub(crate) enum Below {
 impl Vault {
     /// Looks a key up: memory, then the folder, the layers, and the remote.
     ///
-    /// Never an error and never a wait for other builders. A file that is not served is told, counted, logged, and
-    /// moved aside if it lies in the vault's own folder; if another place has the key, that one answers.
+    /// Never an error and never a wait for other builders. Of threads that look one key up at once, one reads it and the
+    /// others are given what it found; where it found nothing they look by themselves. A file that is not served is told,
+    /// counted, logged, and moved aside if it lies in the vault's own folder; if another place has the key, that one answers.
     pub fn get(&self, key: &Key) -> Lookup {
         if let Some(entry) = self.recall(key) {
+            return Lookup::Hit(entry);
+        }
+        let lead = match self.inner.looks.join(*key) {
+            Role::Lead(lead) => Some(lead),
+            // A refusal that answers there need not answer here.
+            Role::Follow(flight) => match flight.wait() {
+                Outcome::Entry(entry) if self.answers(&entry) => {
+                    self.count_hit(Source::Waited);
+                    return Lookup::Hit(entry);
+                }
+                _ => None,
+            },
+            Role::Reentrant => None,
+        };
+        // Between our look into memory and the start of this flight, another one may have landed.
+        if let Some(entry) = self.recall(key) {
+            land(lead, &entry);
             return Lookup::Hit(entry);
         }
         match self.look_everywhere(key) {
             Below::Found(entry, source) => {
                 self.count_hit(source);
+                land(lead, &entry);
                 Lookup::Hit(entry)
             }
             Below::Missing(rejection) => {
@@ -242,5 +262,12 @@ impl Vault {
             // Counted and logged there; the answer does not depend on it.
             let _ = self.store(key, entry);
         }
+    }
+}
+
+/// Gives what was found to those who wait for it. A lead that is dropped without gives them nothing, and they look by themselves.
+fn land(lead: Option<Lead<'_>>, entry: &Arc<Entry>) {
+    if let Some(lead) = lead {
+        lead.land(Outcome::Entry(Arc::clone(entry)));
     }
 }

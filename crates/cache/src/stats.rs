@@ -16,7 +16,7 @@ pub struct Stats {
     pub hits_layer: u64,
     /// Answers from the remote store.
     pub hits_remote: u64,
-    /// Answers given by waiting for another thread's build.
+    /// Answers given by waiting for another thread's build or look-up.
     pub hits_waited: u64,
     /// Look-ups that no place answered.
     pub misses: u64,

@@ -32,7 +32,10 @@ pub(crate) struct Inner {
     pub(crate) remote: Option<Arc<Link>>,
     pub(crate) uploader: Option<Uploader>,
     pub(crate) memory: Memory,
+    /// Builds under way.
     pub(crate) flights: Flights,
+    /// Look-ups under way: apart from builds, which no look-up waits for.
+    pub(crate) looks: Flights,
     pub(crate) counters: Counters,
     pub(crate) auto_gc: AutoGc,
     /// Keys stamped as used.
@@ -158,6 +161,7 @@ impl Vault {
                 uploader,
                 memory,
                 flights: Flights::default(),
+                looks: Flights::default(),
                 counters: Counters::default(),
                 auto_gc: AutoGc::default(),
                 stamped: Seen::default(),

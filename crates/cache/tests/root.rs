@@ -20,6 +20,7 @@ mod root {
     mod older;
     mod packs;
     mod processes;
+    mod reads;
     mod remotes;
     #[cfg(feature = "http")]
     pub(crate) mod server;
