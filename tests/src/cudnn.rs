@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use qkvault_graph::{Profile, Target};
 use qkvault_probe::Compiler;
+use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 
@@ -20,10 +21,7 @@ pub fn fetched(version: &str) -> Result<PathBuf, String> {
     };
     let found = root.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).find(is_it);
     found.ok_or_else(|| {
-        format!(
-            "requirement not met: no cuDNN {version} (slim) in {}; `cargo xtask fetch --cudnn {version}` gets it",
-            root.display()
-        )
+        format!("no cuDNN {version} (slim) in {}; `cargo xtask fetch --cudnn {version}` gets it", root.display())
     })
 }
 
@@ -47,19 +45,7 @@ pub fn compiler(version: &str) -> Option<Compiler> {
 /// When cuDNN is required and not there.
 #[must_use]
 pub fn found(version: &str) -> Option<PathBuf> {
-    met(fetched(version), std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_some_and(|value| value == "1"))
-}
-
-/// What a requirement gives, or nothing, with the reason printed; nothing else makes a test end early.
-fn met(requirement: Result<PathBuf, String>, required: bool) -> Option<PathBuf> {
-    match requirement {
-        Ok(dir) => Some(dir),
-        Err(reason) => {
-            assert!(!required, "{reason}");
-            say(&reason);
-            None
-        }
-    }
+    fetched(version).map_err(|reason| skip(Need::Cudnn, &reason)).ok()
 }
 
 /// A built-in GPU under the compiler's cuDNN.
@@ -73,7 +59,7 @@ pub fn target(compiler: &Compiler, profile: &str) -> Target {
 }
 
 /// A line for who reads the output of a test.
-#[expect(clippy::print_stdout, reason = "a test that cannot run says so, and one that measures says what")]
+#[expect(clippy::print_stdout, reason = "a test that measures says what")]
 pub fn say(line: &str) {
     println!("{line}");
 }
@@ -82,13 +68,9 @@ pub fn say(line: &str) {
 mod tests {
     use super::*;
 
-    /// A test is left out for want of what it says it needs, and of nothing else: where that was promised, its absence fails it.
+    /// That a promise makes its absence a failure is tested where skipping is.
     #[test]
-    fn p44_what_was_promised_and_is_not_there_is_a_failure() {
-        let reason = || fetched("9.99.0");
-        assert!(reason().is_err_and(|why| why.contains("requirement not met") && why.contains("xtask fetch")));
-        assert_eq!(met(reason(), false), None);
-        assert!(std::panic::catch_unwind(|| met(reason(), true)).is_err());
-        assert_eq!(met(Ok("here".into()), true), Some("here".into()));
+    fn p44_what_is_not_there_is_told_with_how_to_get_it() {
+        assert!(fetched("9.99.0").is_err_and(|why| why.contains("no cuDNN 9.99.0") && why.contains("xtask fetch")));
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use qkvault_graph::{Attention, Band, DType, validate};
+use qkvault_skip::{Need, skip};
 use qkvault_tests::cudnn::{compiler, say, target};
 use qkvault_tests::same::compiled;
 
@@ -23,8 +24,7 @@ const LEAST: f64 = 1.5;
 fn two_threads_compile_faster_than_one() {
     let Some(compiler) = compiler("9.27.0") else { return };
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        say("requirement not met: one core; two threads cannot be faster than one");
-        return;
+        return skip(Need::Cores, "one core; two threads cannot be faster than one");
     }
     let target = target(&compiler, "h200");
     let attention = Attention::bshd(1, (8, 2), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL);
@@ -53,7 +53,7 @@ fn two_threads_compile_faster_than_one() {
     }
     match best {
         Some(best) => panic!("two threads compile at most {best:.2} times as fast as one, on idle cores"),
-        None => say("requirement not met: two idle cores; the machine was busy with other work all the time"),
+        None => skip(Need::Cores, "two idle cores; the machine was busy with other work all the time"),
     }
 }
 

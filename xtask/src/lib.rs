@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod cargo;
 pub mod fetch;
 pub mod mutants;
+mod skips;
 pub mod test;
 pub mod tidy;
 pub mod ui;

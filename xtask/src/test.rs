@@ -1,9 +1,10 @@
 //! `cargo xtask test`: every check and test that needs no GPU, with the real cuDNN. `cargo xtask ci` is that and a little more.
 
 use anyhow::Result;
+use qkvault_skip::{Need, RECORD};
 use qkvault_sys::LibrarySet;
 
-use crate::{bindings, cargo, fetch, tidy, ui};
+use crate::{bindings, cargo, fetch, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -33,8 +34,12 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         let clippy = [&["clippy", "--workspace", "--all-targets"][..], &features, &["--", "-D", "warnings"]].concat();
         cargo::run(&clippy, &[])?;
     }
-    let required = [("QKVAULT_REQUIRE_CUDNN", "1")];
+    let folder = tempfile::tempdir()?;
+    let record = folder.path().join("skips");
+    let record_name = record.display().to_string();
+    let required = [("QKVAULT_REQUIRE_CUDNN", "1"), (RECORD, &record_name)];
     cargo::run(&[&["test", "--workspace"][..], &features].concat(), &required)?;
+    skips::settle(&record, &[Need::Cudnn])?;
     if !args.only_tests {
         let doc = [&["doc", "--workspace", "--no-deps"][..], &features].concat();
         cargo::run(&doc, &[("RUSTDOCFLAGS", "-D warnings")])?;

@@ -7,14 +7,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{WHEEL, World, bad, files, good, sha256, usual, zip};
+use qkvault_skip::{Need, skip};
 
 /// Whether pip is there; a test that cannot do without says so.
-#[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
 fn pip() -> bool {
     let found =
         Command::new("python3").args(["-m", "pip", "--version"]).output().is_ok_and(|done| done.status.success());
     if !found {
-        println!("requirement not met: `python3 -m pip` cannot be run");
+        skip(Need::Pip, "`python3 -m pip` cannot be run");
     }
     found
 }

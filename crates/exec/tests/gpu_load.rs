@@ -6,11 +6,12 @@
 
 mod common;
 
-use common::{changes, of_machine, say, unmet};
+use common::{changes, of_machine, say};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_exec::{Device, DeviceError, Machine, Session, check_fit};
 use qkvault_graph::{Attention, Band, DType, Policy, Target, validate};
 use qkvault_probe::{BuildPolicy, Compiler, Failure, PlanError, Planner};
+use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 
 #[test]
@@ -18,7 +19,7 @@ fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
     let device = match Device::open(0) {
         Ok(device) => device,
         Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
-            return unmet("QKVAULT_REQUIRE_GPU", &error.to_string());
+            return skip(Need::Gpu, &error.to_string());
         }
         Err(error) => panic!("{error}"),
     };

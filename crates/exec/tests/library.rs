@@ -8,11 +8,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{changes, of_machine, say, unmet, with};
+use common::{changes, of_machine, say, with};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
 use qkvault_graph::{Attention, Band, DType, Policy, Profile, Target, validate};
 use qkvault_probe::{BuildPolicy, Compiler, Failure, Plan, Planner};
+use qkvault_skip::{Need, skip};
 use qkvault_sys::{Error, Library, Search, Status, Version};
 
 const ALONE: &str = "QKVAULT_TEST_ALONE";
@@ -37,7 +38,7 @@ fn plan(version: Version) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     let compiler = match Compiler::open(&search) {
         Ok(compiler) => compiler,
         Err(Failure::Broken(Error::Load(error))) => {
-            unmet("QKVAULT_REQUIRE_CUDNN", &format!("no cuDNN {version} (slim): {error}"));
+            skip(Need::Cudnn, &format!("no cuDNN {version} (slim): {error}"));
             return None;
         }
         Err(error) => panic!("{error}"),
@@ -122,7 +123,7 @@ fn rules_hold_for_9_27() {
 fn rules_hold_for_the_versions_that_are_named() {
     const NAMED: &str = "QKVAULT_LOAD_VERSIONS";
     const NAME: &str = "rules_hold_for_the_versions_that_are_named";
-    let Ok(named) = std::env::var(NAMED) else { return };
+    let Ok(named) = std::env::var(NAMED) else { return skip(Need::Asked, &format!("{NAMED} is not set")) };
     let version = |text: &str| {
         let parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
         let [major, minor, patch] = parts[..] else { panic!("{text} is no version of three numbers") };

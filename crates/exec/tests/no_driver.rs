@@ -7,14 +7,14 @@ use std::path::Path;
 use qkvault_exec::{
     Device, DeviceError, MemoryKind, NoDriver, SessionError, SessionOptions, driver, memory_kind, present_target, raw,
 };
+use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
 
 /// One test, because its steps change the process: once the stand-in is loaded it stays.
 #[test]
 fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
     if driver().is_ok() {
-        println!("requirement not met: this machine has a driver");
-        return;
+        return skip(Need::Bare, "a machine without a driver; this one has one");
     }
     let Err(DeviceError::NoDriver(NoDriver::Absent { detail })) = Device::open(0) else {
         panic!("there is no driver");

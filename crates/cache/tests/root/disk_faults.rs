@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use qkvault_cache::{Lookup, Mode, OpenError, Rejection, Source, StoreError, Vault};
+use qkvault_skip::{Need, skip};
 
 use super::child;
 use super::kit::*;
@@ -62,7 +63,7 @@ fn a_full_disk_harms_nothing() {
         exec unshare -m sh -c 'mount -t tmpfs -o size=512k,mode=700 tmpfs "$FOLDER" 2>/dev/null || exit 77; exec "$@"' sh "$@""#;
     match run(child::job_under(script, "fill", folder.path())) {
         Some(text) => assert!(!text.contains("stored=0"), "{text}"),
-        None => requirement_not_met("a small tmpfs can be mounted in a mount namespace of its own"),
+        None => skip(Need::Faults, "a small tmpfs can be mounted in a mount namespace of its own"),
     }
 }
 
@@ -73,7 +74,7 @@ fn a_limit_on_file_sizes_harms_nothing() {
     let script = r#"trap '' XFSZ; ulimit -f 8 || exit 77; exec "$@""#;
     match run(child::job_under(script, "fill", folder.path())) {
         Some(text) => assert!(text.contains("stored="), "{text}"),
-        None => requirement_not_met("the shell can limit the size of files"),
+        None => skip(Need::Faults, "the shell can limit the size of files"),
     }
 }
 
@@ -119,7 +120,7 @@ fn a_read_only_mount_is_read() {
         exec unshare -m sh -c 'mount --bind "$FOLDER" "$FOLDER" 2>/dev/null && mount -o remount,bind,ro "$FOLDER" 2>/dev/null || exit 77
         exec "$@"' sh "$@""#;
     if run(child::job_under(script, "read only", folder.path())).is_none() {
-        requirement_not_met("a folder can be mounted read-only in a mount namespace of its own");
+        skip(Need::Faults, "a folder can be mounted read-only in a mount namespace of its own");
     }
 }
 
@@ -134,7 +135,7 @@ fn a_folder_of_root_is_read_by_another_user() {
         setpriv --reuid=65534 --clear-groups "$1" --list >/dev/null 2>&1 || exit 77
         exec setpriv --reuid=65534 --clear-groups "$@""#;
     if run(child::job_under(script, "read only", folder.path())).is_none() {
-        requirement_not_met("the tests run as root, setpriv is there, and another user can run the test binary");
+        skip(Need::Faults, "the tests run as root, setpriv is there, and another user can run the test binary");
     }
 }
 
@@ -183,7 +184,7 @@ fn what_is_no_file_is_rejected_and_never_waited_for() {
         assert!(matches!(fresh.get(&key(1)), Lookup::Rejected(Rejection::Unreadable { .. })));
         assert_eq!(fresh.ls().count(), 0);
     } else {
-        requirement_not_met("mkfifo is there");
+        skip(Need::Faults, "mkfifo is there");
     }
 }
 

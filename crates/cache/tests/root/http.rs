@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{Cause, HttpRemote, Lookup, Remote, RemoteError, RemoteOptions, Source, Vault};
+use qkvault_skip::{Need, skip};
 
 use super::kit::*;
 use super::server::{self, TOKEN};
@@ -114,7 +115,7 @@ fn a_plain_file_server_is_enough_to_read_from() {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    let Ok(python) = python else { return requirement_not_met("python3 is there") };
+    let Ok(python) = python else { return skip(Need::Faults, "python3 is there") };
     let server = server::from_output(python, " port ");
     let base = format!("http://127.0.0.1:{}", server.port);
     let with = RemoteOptions {

@@ -94,12 +94,6 @@ pub(crate) fn quarantined(folder: &Path) -> Vec<String> {
     files.map(|file| file.expect("listed").file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Tells that a test could not do its work here. With `QKVAULT_REQUIRE_FAULTS=1` that is a failure.
-pub(crate) fn requirement_not_met(what: &str) {
-    assert!(std::env::var_os("QKVAULT_REQUIRE_FAULTS").is_none(), "requirement not met: {what}");
-    eprintln!("requirement not met: {what}");
-}
-
 /// Names of unfinished files anywhere among the entries.
 pub(crate) fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -1,17 +1,10 @@
-//! What the tests of this package share: facts of plans that were never compiled, and stated requirements.
+//! What the tests of this package share: facts of plans that were never compiled, and what changes in them.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use qkvault_graph::op::{Constant, OpTensor, TensorKind};
 use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
 use qkvault_probe::{Binding, Fixed, Plan, PlanFacts};
-
-/// A requirement of a test that this machine does not meet: said, and a failure where the variable promises that it is met.
-pub(crate) fn unmet(variable: &str, what: &str) {
-    let reason = format!("requirement not met: {what}");
-    assert!(std::env::var_os(variable).is_none_or(|value| value != "1"), "{reason}");
-    say(&reason);
-}
 
 /// Tells something that is no failure.
 #[expect(clippy::print_stdout, reason = "a test that cannot run, or measures, says so")]

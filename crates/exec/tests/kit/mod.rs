@@ -13,13 +13,13 @@ use qkvault_graph::serving::{Bucket, ServeLayer, StepKind};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Profile, Role, Tensor, Valid, validate};
 use qkvault_probe::{BuildPolicy, Compiler, PlanFacts, Planner};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
+use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
 
-use crate::common::{say, unmet};
+use crate::common::say;
 
 const VAULT: &str = "QKVAULT_TEST_VAULT";
 const FILL: &str = "QKVAULT_TEST_FILL";
-const REQUIRE: &str = "QKVAULT_REQUIRE_GPU";
 
 fn valid(attention: Attention) -> Valid {
     validate(attention).expect("the attentions of the tests are valid")
@@ -92,7 +92,7 @@ pub(crate) fn servings() -> [Valid; 4] {
 /// Compiles the plans of [`attentions`], [`servings`], [`trainings`], [`deterministic`] and [`dropout`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
 pub(crate) fn fill() {
     let (Ok(folder), Ok(profile)) = (std::env::var(VAULT), std::env::var(FILL)) else {
-        return say(&format!("not asked for: {VAULT} and {FILL} are not both set"));
+        return skip(Need::Asked, &format!("{VAULT} and {FILL} are not both set"));
     };
     let compiler = Compiler::open(&Search::default()).expect("a cuDNN to compile with");
     let target = compiler.target(&Profile::named(&profile).expect("a built-in profile"));
@@ -122,19 +122,19 @@ impl Gpu {
         let device = match Device::open(0) {
             Ok(device) => device,
             Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
-                unmet(REQUIRE, &error.to_string());
+                skip(Need::Gpu, &error.to_string());
                 return None;
             }
             Err(error) => panic!("{error}"),
         };
         let Some(folder) = std::env::var_os(VAULT) else {
-            unmet(REQUIRE, &format!("{VAULT} is not set"));
+            skip(Need::Gpu, &format!("{VAULT} is not set"));
             return None;
         };
         let library = match Library::open(&Search::default()) {
             Ok(library) => library,
             Err(error) => {
-                unmet(REQUIRE, &error.to_string());
+                skip(Need::Gpu, &error.to_string());
                 return None;
             }
         };

@@ -5,6 +5,7 @@ pub(crate) mod attention;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use qkvault_skip::{Need, SAID, skip};
 use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 
 /// Set in the process that runs one test alone, to that test's name.
@@ -24,7 +25,7 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{test}, run alone, ended with {}:\n{said}", done.status);
     assert!(said.contains("1 passed"), "{test} is not the name of a test:\n{said}");
-    for line in said.lines().filter(|line| line.starts_with("requirement not met")) {
+    for line in said.lines().filter(|line| line.starts_with(SAID)) {
         say(line);
     }
 }
@@ -33,17 +34,12 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
 ///
 /// A stated requirement: with `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
 pub(crate) fn fetched(version: &str) -> Option<PathBuf> {
-    find(version, "slim")
-        .map_err(|reason| {
-            assert!(std::env::var_os("QKVAULT_REQUIRE_CUDNN").is_none_or(|value| value != "1"), "{reason}");
-            say(&reason);
-        })
-        .ok()
+    find(version, "slim").map_err(|reason| skip(Need::Cudnn, &reason)).ok()
 }
 
 /// The folder of a fetched full cuDNN, or `None`, with the reason printed. Never required: it is more than 1 GB.
 pub(crate) fn fetched_full(version: &str) -> Option<PathBuf> {
-    find(version, "full").map_err(|reason| say(&reason)).ok()
+    find(version, "full").map_err(|reason| skip(Need::FullCudnn, &reason)).ok()
 }
 
 fn find(version: &str, set: &str) -> Result<PathBuf, String> {
@@ -54,7 +50,10 @@ fn find(version: &str, set: &str) -> Result<PathBuf, String> {
     let root = cudnn_dir();
     let found = root.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).find(is_it);
     found.ok_or_else(|| {
-        format!("requirement not met: no cuDNN {version} ({set}) in {}; `cargo xtask fetch --cudnn {version} --{set}` gets it", root.display())
+        format!(
+            "no cuDNN {version} ({set}) in {}; `cargo xtask fetch --cudnn {version} --{set}` gets it",
+            root.display()
+        )
     })
 }
 

@@ -1,0 +1,217 @@
+//! How a test says that it cannot do its work on this machine: the one way, so that skipped tests can be counted.
+//!
+//! A test that ends early is an `ok` to the test harness. [`skip`] says it aloud and writes it into the file that
+//! [`RECORD`] names; `cargo xtask test` reads that file, counts, and fails where a test is skipped that should not be. What was
+//! promised by its variable ([`Need::promise`]) is never skipped: its absence is a failure of the test.
+
+#![allow(clippy::print_stdout, reason = "tests use this, and what they print is for who runs them")]
+
+use std::fmt;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Names the file that skipped tests are written into, one line each.
+pub const RECORD: &str = "QKVAULT_SKIPS";
+
+/// What a skipped test's line begins with.
+pub const SAID: &str = "requirement not met";
+
+/// What a test needs and a machine may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Need {
+    /// A GPU with its driver, and plans for it.
+    Gpu,
+    /// A fetched slim cuDNN.
+    Cudnn,
+    /// A fetched full cuDNN, more than 1 GB.
+    FullCudnn,
+    /// That there is no driver, or no cuDNN of the machine's own.
+    Bare,
+    /// File systems that can be mounted, other users, pipes, limits: what makes a disk fail.
+    Faults,
+    /// The server that speaks S3.
+    S3,
+    /// A Chromium on the path.
+    Chromium,
+    /// A pip that can be started.
+    Pip,
+    /// Cores that are idle.
+    Cores,
+    /// That it is asked for by variables; a chore rather than a test.
+    Asked,
+}
+
+impl Need {
+    /// All needs.
+    pub const ALL: [Need; 10] = [
+        Need::Gpu,
+        Need::Cudnn,
+        Need::FullCudnn,
+        Need::Bare,
+        Need::Faults,
+        Need::S3,
+        Need::Chromium,
+        Need::Pip,
+        Need::Cores,
+        Need::Asked,
+    ];
+
+    /// Its name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Need::Gpu => "gpu",
+            Need::Cudnn => "cudnn",
+            Need::FullCudnn => "cudnn-full",
+            Need::Bare => "bare",
+            Need::Faults => "faults",
+            Need::S3 => "s3",
+            Need::Chromium => "chromium",
+            Need::Pip => "pip",
+            Need::Cores => "cores",
+            Need::Asked => "asked",
+        }
+    }
+
+    /// In words, after "because there is".
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Need::Gpu => "no GPU",
+            Need::Cudnn => "no fetched cuDNN",
+            Need::FullCudnn => "no fetched full cuDNN",
+            Need::Bare => "a driver or a cuDNN that the test must not find",
+            Need::Faults => "no way to make a disk fail here",
+            Need::S3 => "no server that speaks S3",
+            Need::Chromium => "no Chromium",
+            Need::Pip => "no pip",
+            Need::Cores => "no idle core",
+            Need::Asked => "nobody who asked for them",
+        }
+    }
+
+    /// The variable that promises it with the value 1.
+    #[must_use]
+    pub const fn promise(self) -> Option<&'static str> {
+        match self {
+            Need::Gpu => Some("QKVAULT_REQUIRE_GPU"),
+            Need::Cudnn => Some("QKVAULT_REQUIRE_CUDNN"),
+            Need::Faults => Some("QKVAULT_REQUIRE_FAULTS"),
+            Need::S3 => Some("QKVAULT_REQUIRE_S3"),
+            Need::Chromium => Some("QKVAULT_REQUIRE_CHROMIUM"),
+            Need::Pip | Need::FullCudnn | Need::Bare | Need::Cores | Need::Asked => None,
+        }
+    }
+
+    /// Whether it was promised to this process.
+    #[must_use]
+    pub fn is_promised(self) -> bool {
+        self.promise().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value == "1"))
+    }
+}
+
+/// One skipped test.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Skip {
+    /// What it needs.
+    pub need: Need,
+    /// Package, test program and name: `qkvault-exec/gpu::fill`.
+    pub test: String,
+    /// What exactly was missing, and how to get it.
+    pub why: String,
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\t{}\t{}", self.need.name(), self.test, self.why)
+    }
+}
+
+impl Skip {
+    /// A line of a record, as `Display` writes it; nothing where it is none.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Skip> {
+        let [need, test, why] = line.splitn(3, '\t').collect::<Vec<_>>().try_into().ok()?;
+        let need = Need::ALL.into_iter().find(|known| known.name() == need)?;
+        Some(Skip { need, test: test.to_owned(), why: why.to_owned() })
+    }
+}
+
+/// Says that the running test cannot do its work, or the rest of it, and writes it down. The test returns after this.
+///
+/// # Panics
+///
+/// Where what it needs was promised, and where the record cannot be written.
+pub fn skip(need: Need, why: &str) {
+    assert!(!need.is_promised(), "{SAID}: {why}; it was promised by {}=1", need.promise().unwrap_or(""));
+    println!("{SAID}: {why}");
+    if let Some(record) = std::env::var_os(RECORD) {
+        let skip = Skip { need, test: running(), why: why.split_whitespace().collect::<Vec<_>>().join(" ") };
+        append(Path::new(&record), &skip);
+    }
+}
+
+/// One write at the end of the file: tests of many threads and processes write into it.
+fn append(record: &Path, skip: &Skip) {
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(record);
+    let written = file.and_then(|mut file| file.write_all(format!("{skip}\n").as_bytes()));
+    assert!(written.is_ok(), "{}: {written:?}; {RECORD} must name a file that can be written", record.display());
+}
+
+/// The running test. Its harness names its thread after it; a process that runs one test alone was told its name.
+fn running() -> String {
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "?".to_owned());
+    let program = std::env::current_exe().unwrap_or_default();
+    let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let program = program.rsplit_once('-').map_or(program.clone(), |(name, _)| name.to_owned());
+    let thread = std::thread::current().name().filter(|name| *name != "main").map(str::to_owned);
+    let told = || {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        words.contains(&"--exact".to_owned()).then(|| words.into_iter().find(|word| !word.starts_with('-')))?
+    };
+    let test = thread.or_else(told).unwrap_or_else(|| "?".to_owned());
+    format!("{package}/{program}::{test}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// For the test below, in a process of its own.
+    const CHILD: &str = "QKVAULT_TEST_SKIPPING";
+
+    #[test]
+    fn p44_a_skip_is_written_down_and_a_promise_makes_it_a_failure() {
+        const NAME: &str = "tests::p44_a_skip_is_written_down_and_a_promise_makes_it_a_failure";
+        if std::env::var_os(CHILD).is_some() {
+            return skip(Need::Gpu, "no GPU\there,\nat all");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let record = folder.path().join("skips");
+        let run = |promised: &str| {
+            let mut command = Command::new(std::env::current_exe().expect("a program"));
+            command.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").env(RECORD, &record);
+            command.env("CARGO_PKG_NAME", "one").env("QKVAULT_REQUIRE_GPU", promised).output().expect("it runs")
+        };
+        let done = run("0");
+        assert!(done.status.success() && String::from_utf8_lossy(&done.stdout).contains("requirement not met: no GPU"));
+        let text = std::fs::read_to_string(&record).expect("a record");
+        let found: Vec<Skip> = text.lines().filter_map(Skip::parse).collect();
+        let expected =
+            Skip { need: Need::Gpu, test: format!("one/qkvault_skip::{NAME}"), why: "no GPU here, at all".to_owned() };
+        assert_eq!(found, [expected]);
+        assert!(!run("1").status.success(), "a GPU was promised");
+        assert_eq!(std::fs::read_to_string(&record).expect("a record"), text);
+    }
+
+    #[test]
+    fn names_of_needs_differ_and_a_line_that_is_none_is_told() {
+        let mut names = Need::ALL.map(Need::name).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Need::ALL.len());
+        assert_eq!(Skip::parse("gpu\tone"), None);
+        assert_eq!(Skip::parse("tpu\tone\twhy"), None);
+    }
+}
