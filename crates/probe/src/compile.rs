@@ -133,6 +133,8 @@ impl Compiler {
     ) -> Result<Compiled, Failure> {
         self.check_toolchain(target)?;
         let started = Instant::now();
+        // Declared before the plan, so that it is dropped after it.
+        let _working = qkvault_sys::working()?;
         let attempt = Attempt { library: &self.library, graph, target, policy, choice, kernels };
         let (result, messages) = log::collect(|| attempt.make());
         let fail = |error| Failure::of(error, "the bytes of a plan", target);

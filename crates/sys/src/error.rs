@@ -37,6 +37,9 @@ pub enum Error {
         /// The loaded file.
         path: PathBuf,
     },
+    /// The process is about to end, and cuDNN begins nothing more in it.
+    #[error("this process is ending, and nothing is compiled in it any more; ask in another one")]
+    Ending,
     /// An attribute that should hold one value holds another number of them.
     #[error("{attribute} of a {kind} holds {found} values where one was expected")]
     Count {

@@ -17,6 +17,7 @@ mod bindings;
 mod attribute;
 mod descriptor;
 mod element;
+mod ending;
 mod error;
 pub mod folders;
 mod handle;
@@ -37,6 +38,7 @@ pub use bindings::{
 };
 pub use descriptor::Descriptor;
 pub use element::Element;
+pub use ending::{Working, working};
 pub use error::{CallError, Error, LoadError};
 pub use handle::Handle;
 pub use library::{Library, LoadedFile};
