@@ -18,6 +18,7 @@ pub mod golden;
 pub mod kernel;
 pub mod layouts;
 pub mod positions;
+pub mod ragged;
 pub mod same;
 pub mod serving_case;
 mod suite;

@@ -92,6 +92,11 @@ macro_rules! compile_tests {
         }
 
         #[test]
+        fn p23_offsets_that_are_wrong_are_refused_in_the_librarys_own_words() {
+            $crate::ragged::check($version);
+        }
+
+        #[test]
         fn an_engine_that_is_named_is_the_one_that_compiles_or_the_library_says_why() {
             $crate::deterministic::check_named($version);
         }

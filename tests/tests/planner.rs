@@ -60,24 +60,38 @@ fn refusal(answer: Answer) -> Refusal {
 }
 
 #[test]
-fn p18_sixteen_threads_that_want_one_plan_build_it_once() {
-    const THREADS: usize = 16;
+fn p18_sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
+    const THREADS: usize = 64;
     let Some(bench) = Bench::new() else { return };
-    let (planner, attention, start) = (bench.planner(), sound(), Barrier::new(THREADS));
-    let answers: Vec<Answer> = std::thread::scope(|scope| {
-        let ask = || {
-            start.wait();
-            bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap()
-        };
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    });
+    let attention = sound();
+    let together = |planner: &Planner, build: BuildPolicy| -> Vec<Answer> {
+        let start = Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            let ask = || {
+                start.wait();
+                bench.ask(planner, &attention, build).unwrap()
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    };
+    let planner = bench.planner();
+    let answers = together(&planner, BuildPolicy::BuildIfMissing);
     let stats = planner.vault().stats();
     assert_eq!((stats.builds, stats.build_failures, stats.stores), (1, 0, 1), "{stats:?}");
     assert_eq!(stats.hits(), THREADS as u64 - 1, "{stats:?}");
     assert_eq!(answers.iter().filter(|a| a.source == Source::Built).count(), 1);
     let plans: Vec<Arc<Plan>> = answers.into_iter().map(plan).collect();
     assert!(plans.iter().all(|p| **p == *plans[0]), "all get the same plan");
+
+    // A process that has just started: its file is read once, whichever way it is asked for.
+    for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
+        let later = bench.planner();
+        let loaded = together(&later, build);
+        let stats = later.vault().stats();
+        assert_eq!((stats.hits_disk, stats.hits(), stats.builds), (1, THREADS as u64, 0), "{stats:?}");
+        assert!(loaded.into_iter().map(plan).all(|p| *p == *plans[0]), "all get what was built");
+    }
 }
 
 /// A warm-up and a service on one machine, each a process of its own, share what either built.

@@ -1,0 +1,174 @@
+//! Loops that ask for plans at every step, as training and serving do, over the real cuDNN: what was foreseen is built once, and
+//! what was not is an error that names it, never a stall.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+use std::collections::BTreeSet;
+
+use qkvault_cache::{Source, Vault, VaultOptions};
+use qkvault_graph::serving::{Bucket, Buckets, Growth, ServeLayer, ServePolicy, StepKind, StepSize};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, PlanKey, Policy, Target, Valid, validate};
+use qkvault_probe::{Answer, BuildPolicy, Compiler, PlanError, Planner};
+use qkvault_tests::cudnn::{compiler, target};
+
+/// Samples of the data set, and of a batch: the last batch of an epoch has two.
+const SAMPLES: usize = 10;
+const BATCH: usize = 4;
+const EPOCHS: usize = 3;
+
+/// Compiler, target and a folder for a vault, where the requirement is met.
+struct Bench {
+    compiler: Compiler,
+    target: Target,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Option<Bench> {
+        let compiler = compiler("9.27.0")?;
+        let target = target(&compiler, "h200");
+        Some(Bench { compiler, target, folder: tempfile::tempdir().unwrap() })
+    }
+
+    /// A planner as a process that has just started has it: nothing in memory.
+    fn planner(&self) -> Planner {
+        let options = VaultOptions::in_folder(self.folder.path()).without_environment();
+        Planner::new(Vault::open(options).unwrap(), Some(self.compiler.clone()))
+    }
+
+    fn ask(&self, planner: &Planner, attention: &Valid, build: BuildPolicy) -> Result<Answer, PlanError> {
+        planner.plan(attention, &self.target, &Policy::default(), build)
+    }
+}
+
+/// Sizes of the batches of an epoch: 4, 4, 2.
+fn epoch() -> impl Iterator<Item = i64> {
+    let samples: Vec<usize> = (0..SAMPLES).collect();
+    samples.chunks(BATCH).map(|batch| batch.len() as i64).collect::<Vec<_>>().into_iter()
+}
+
+/// What a step over so many samples launches: the forward and its backward.
+fn step(batch: i64) -> [Valid; 2] {
+    let forward = Attention::bshd(batch, (2, 2), (128, 128), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
+    let backward = forward.backward(BackwardOptions::default());
+    [forward, backward].map(|a| validate(a).unwrap())
+}
+
+/// The last batch of an epoch, being smaller, was built at the end of every epoch, while training stood still.
+#[test]
+fn p13_three_epochs_with_a_ragged_last_batch_build_nothing_after_the_first() {
+    let Some(bench) = Bench::new() else { return };
+    let planner = bench.planner();
+    let mut builds = Vec::new();
+    for _ in 0..EPOCHS {
+        for batch in epoch() {
+            for attention in step(batch) {
+                let answer = bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap();
+                answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"));
+            }
+            builds.push(planner.vault().stats().builds);
+        }
+    }
+    assert_eq!(builds, [2, 2, 4, 4, 4, 4, 4, 4, 4], "builds so far, after each step");
+    let stats = planner.vault().stats();
+    assert_eq!((stats.misses, stats.hits_memory, stats.stores), (4, 14, 4), "{stats:?}");
+}
+
+#[test]
+fn p13_a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_epoch() {
+    let Some(bench) = Bench::new() else { return };
+    let warm = bench.planner();
+    for attention in step(BATCH as i64) {
+        bench.ask(&warm, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    }
+    // Training is another process, which builds nothing.
+    let planner = bench.planner();
+    let mut missing: BTreeSet<PlanKey> = BTreeSet::new();
+    for _ in 0..EPOCHS {
+        for batch in epoch() {
+            for attention in step(batch) {
+                match bench.ask(&planner, &attention, BuildPolicy::LoadOnly) {
+                    Ok(answer) => {
+                        assert!(batch == BATCH as i64 && answer.outcome.is_ok(), "a plan of another size was given");
+                    }
+                    Err(PlanError::Missing { key, what, .. }) => {
+                        assert!(batch < BATCH as i64, "{what} was built ahead");
+                        missing.insert(key);
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+    let stats = planner.vault().stats();
+    assert_eq!((stats.builds, stats.stores, stats.hits_disk), (0, 0, 2), "{stats:?}");
+    // The keys that were named are those of the plans that were missing: built, they serve every later epoch.
+    let built = step((SAMPLES % BATCH) as i64).map(|attention| {
+        let answer = bench.ask(&warm, &attention, BuildPolicy::BuildIfMissing).unwrap();
+        assert_eq!(answer.source, Source::Built);
+        answer.key.unwrap()
+    });
+    assert_eq!(missing, built.into_iter().collect());
+    for attention in epoch().flat_map(step) {
+        assert!(bench.ask(&planner, &attention, BuildPolicy::LoadOnly).unwrap().outcome.is_ok());
+    }
+    assert_eq!(planner.vault().stats().builds, 0);
+}
+
+fn layer() -> ServeLayer {
+    ServeLayer::new((2, 1), (64, 64), DType::BF16, 32, 16)
+}
+
+/// Steps of up to 4 sequences, 32 new tokens and 128 keys: decodes of 1 and of up to 4 sequences, and one plan for the rest.
+fn buckets() -> Buckets {
+    let growth = Growth { few: Some(4), many: Some(4), mixed: None, queries: None, keys: None };
+    let policy = ServePolicy {
+        batch: 4,
+        queries: 32,
+        keys: 128,
+        tokens: 64,
+        least_batch: 1,
+        least_queries: 32,
+        least_keys: 128,
+        few: 4,
+        growth,
+    };
+    Buckets::new(&policy).unwrap()
+}
+
+/// A server builds its set once; whatever comes to be served runs on it, and what is beyond it has no plan.
+#[test]
+fn p13_steps_of_every_size_within_a_set_build_nothing() {
+    let Some(bench) = Bench::new() else { return };
+    let (layer, buckets) = (layer(), buckets());
+    let attention = |bucket: &Bucket| layer.attention(bucket).unwrap();
+    let warm = bench.planner();
+    for bucket in buckets.iter() {
+        bench.ask(&warm, &attention(&bucket), BuildPolicy::BuildIfMissing).unwrap().outcome.unwrap();
+    }
+    assert_eq!((buckets.len(), warm.vault().stats().builds), (3, 3));
+    let planner = bench.planner();
+    let (mut steps, mut kinds) = (0, BTreeSet::new());
+    for sequences in 1..=4 {
+        for queries in [1, 2, 7, 31, 32] {
+            for keys in [queries, 33, 127, 128] {
+                let at = buckets.pick(StepSize { sequences, queries, keys }).unwrap();
+                let bucket = buckets.get(at);
+                kinds.insert((bucket.kind == StepKind::Decode, bucket.batch));
+                let answer = bench.ask(&planner, &attention(&bucket), BuildPolicy::LoadOnly).unwrap();
+                assert!(answer.outcome.is_ok());
+                steps += 1;
+            }
+        }
+    }
+    let stats = planner.vault().stats();
+    assert_eq!((stats.builds, stats.hits_disk, stats.hits_memory), (0, 3, steps - 3), "{stats:?}");
+    assert_eq!(kinds.len(), 3, "every plan of the set was picked: {kinds:?}");
+    // One sequence more than was foreseen has no plan in the set; asked for all the same, it is named and not built.
+    assert_eq!(buckets.pick(StepSize { sequences: 5, queries: 1, keys: 64 }), None);
+    let wider = Bucket { batch: 5, ..buckets.get(0) };
+    let error = bench.ask(&planner, &attention(&wider), BuildPolicy::LoadOnly).unwrap_err();
+    let PlanError::Missing { key, .. } = &error else { panic!("{error}") };
+    assert!(error.to_string().contains(&key.to_string()), "{error}");
+    assert_eq!(planner.vault().stats().builds, 0);
+}
