@@ -140,7 +140,7 @@ impl fmt::Display for Case {
                 bound.map_or(Ok(()), |n| write!(f, " {name} {n}"))?;
             }
         }
-        let Outputs { stats, max, sum_exp } = outputs;
+        let Outputs { stats, max, sum_exp, .. } = outputs;
         let words = [(lengths, "lengths"), (stats, "stats"), (max, "max"), (sum_exp, "sum-exp")];
         for (_, word) in words.iter().filter(|(there, _)| *there) {
             write!(f, " {word}")?;

@@ -30,7 +30,9 @@ fn paged(s_q: i64) -> Attention {
 /// Packed queries over the same.
 fn mixed() -> Attention {
     let q = packed(256).q;
-    Attention { q, o: q, ..paged(256) }
+    let mut a = paged(256);
+    (a.q, a.o) = (q, q);
+    a
 }
 
 /// Hidden sizes of Q and K, and of V and O.
@@ -68,7 +70,7 @@ fn varied() -> Vec<(&'static str, Attention)> {
     let decode = || dense((1, 1024), 128);
     let br = Band::CAUSAL_BOTTOM_RIGHT;
     let window = |corner| Band::window(corner, 128);
-    let outputs = |outputs| Attention { outputs, ..square() };
+    let outputs = |outputs| square().with_outputs(outputs);
     let documents = document_mask("query_documents", "key_documents", 2, 512, 512);
     vec![
         ("hidden 64", dense((512, 512), 64)),
@@ -92,7 +94,7 @@ fn varied() -> Vec<(&'static str, Attention)> {
         ("paged, chunk, bottom-right causal", paged(256).with_band(br)),
         ("paged, packed queries", mixed()),
         ("paged, packed queries, bottom-right causal, stats", mixed().with_band(br).with_stats()),
-        ("stats, max, sum-exp", outputs(Outputs { stats: true, max: true, sum_exp: true })),
+        ("stats, max, sum-exp", outputs(Outputs::of(true, true, true))),
         ("sink, causal, stats", square().with_sink().with_band(Band::CAUSAL).with_stats()),
         ("softcap, causal", capped(square()).with_band(Band::CAUSAL)),
         ("softcap, lengths, bottom-right causal", capped(chunk()).with_lengths().with_band(br)),

@@ -13,9 +13,12 @@ use crate::{Band, DType, Lengths, Mask, Storage, Tensor};
 ///
 /// Build one with [`Attention::forward`] and the methods that add to it, then [`crate::validate`] it.
 ///
+/// It grows: other crates make it with its methods and change its fields.
+///
 /// Its JSON begins with its format, `"qkvault": 1`, and has every field: see [`crate::ATTENTION_FORMAT`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "AttentionForm", into = "AttentionForm")]
+#[non_exhaustive]
 pub struct Attention {
     /// Queries, (b, h_q, s_q, d_qk).
     pub q: Tensor,
@@ -48,6 +51,7 @@ pub struct Attention {
 /// Outputs of a forward beside O; each is f32, (b, h_q, s_q, 1), packed like Q when Q is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Outputs {
     /// Natural log-sum-exp of each row of masked scores; the backward reads it.
     pub stats: bool,
@@ -60,6 +64,7 @@ pub struct Outputs {
 /// Random zeroing of probabilities; survivors are divided by the keep probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Dropout {
     /// Where the mask comes from.
     pub source: DropoutSource,
@@ -158,6 +163,25 @@ pub struct BackwardOptions {
     pub deterministic: bool,
 }
 
+impl Outputs {
+    /// The log-sum-exp alone, which a backward reads.
+    pub const STATS: Outputs = Outputs::of(true, false, false);
+
+    /// Whether Stats, Max and Sum_exp are put out.
+    #[must_use]
+    pub const fn of(stats: bool, max: bool, sum_exp: bool) -> Outputs {
+        Outputs { stats, max, sum_exp }
+    }
+}
+
+impl Dropout {
+    /// Zeroing with this probability, by a mask from this source.
+    #[must_use]
+    pub const fn new(source: DropoutSource, probability: f32) -> Dropout {
+        Dropout { source, probability }
+    }
+}
+
 impl Attention {
     /// A forward over these operands, unmasked, with nothing but O as output.
     #[must_use]
@@ -222,6 +246,13 @@ impl Attention {
         self
     }
 
+    /// Puts out these beside O, and no others.
+    #[must_use]
+    pub const fn with_outputs(mut self, outputs: Outputs) -> Attention {
+        self.outputs = outputs;
+        self
+    }
+
     /// Adds a learnable sink.
     #[must_use]
     pub fn with_sink(mut self) -> Attention {
@@ -232,7 +263,7 @@ impl Attention {
     /// Adds Philox dropout.
     #[must_use]
     pub fn with_dropout(mut self, probability: f32) -> Attention {
-        self.dropout = Some(Dropout { source: DropoutSource::Philox, probability });
+        self.dropout = Some(Dropout::new(DropoutSource::Philox, probability));
         self
     }
 
@@ -259,6 +290,12 @@ impl Attention {
             deterministic,
         });
         Attention { pass, ..self.clone() }
+    }
+
+    /// The forward of this: the same description without gradients.
+    #[must_use]
+    pub fn as_forward(&self) -> Attention {
+        Attention { pass: Pass::Forward, ..self.clone() }
     }
 
     /// Whether this is a backward.

@@ -10,6 +10,7 @@ use crate::expr::ScoreExpr;
 /// of zeros, a maximum and a log-sum-exp of minus infinity and a sum of zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Mask {
     /// Causal and sliding-window masks.
     #[serde(deserialize_with = "crate::attention_form::present")]

@@ -15,6 +15,7 @@ pub struct Refusal {
 /// One reason of a refusal, with its facts as fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Reason {
     /// Stable name of the rule, such as `heads.group`.
     pub code: Cow<'static, str>,
@@ -36,6 +37,7 @@ pub struct Reason {
 /// The layer that gave a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Layer {
     /// The description contradicts itself.
     Description,

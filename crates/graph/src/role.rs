@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 /// ([`crate::expr::ScoreExpr`] knows their names).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Role {
     /// Queries.
     Q,

@@ -94,7 +94,7 @@ pub fn forward_rows(
 
 fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
     let setup = Setup::new(a, inputs)?;
-    let forward = Attention { pass: qkvault_graph::Pass::Forward, ..a.clone() };
+    let forward = a.as_forward();
     let output = |role| Output::new(&forward, role, inputs, &setup.lens);
     let mut o = output(Role::O)?;
     let mut by_row: Vec<Output> = Vec::new();

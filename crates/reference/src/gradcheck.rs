@@ -1,7 +1,7 @@
 //! Gradients checked by measuring: the slope of the forward along single elements, against what the backward says.
 
 use qkvault_graph::random::Rng;
-use qkvault_graph::{Attention, Pass, Role, Valid, validate};
+use qkvault_graph::{Attention, Role, Valid, validate};
 
 use crate::setup::Source;
 use crate::view::SeqLens;
@@ -39,7 +39,7 @@ pub fn check_gradients(
         return Err(ReferenceError::NotModelled { what: "slopes of 8-bit attention", why });
     }
     let gradients = backward(attention, inputs)?;
-    let plain = validate(Attention { pass: Pass::Forward, ..a.clone() }).map_err(ReferenceError::Forward)?;
+    let plain = validate(a.as_forward()).map_err(ReferenceError::Forward)?;
     let mut wide = inputs.widened();
     let (mut rng, lens) = (Rng::new(seed), SeqLens::of(a, inputs)?);
     let mut found = GradientCheck { elements: 0, worst: 0.0, at: None };

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{key, query, score};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Pass, Role, Scaled, Tensor, Valid,
+    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Role, Scaled, Tensor, Valid,
 };
 use qkvault_reference::{
     Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, backward, backward_of_o, buffer_len, check_gradients,
@@ -38,7 +38,7 @@ proptest! {
     fn p29_gradients_are_the_slopes_of_the_forward(a in cases::dense(), seed in any::<u64>(), dropout in prop::option::weighted(0.3, 0.1_f32..0.6)) {
         let mut a = a;
         a.outputs = qkvault_graph::Outputs::default();
-        a.dropout = dropout.map(|probability| Dropout { source: DropoutSource::Mask, probability });
+        a.dropout = dropout.map(|probability| Dropout::new(DropoutSource::Mask, probability));
         check(&a, seed, 4, &ANY)?;
     }
 }
@@ -51,9 +51,9 @@ proptest! {
         a in attention(Space::SMALL.with(Features { score: false, fp8: false, ..Features::ALL })), seed in any::<u64>(),
     ) {
         prop_assume!(a.is_backward());
-        let mut plain = Attention { pass: Pass::Forward, ..a };
+        let mut plain = a.as_forward();
         // A mask that is given is a mask that is known.
-        plain.dropout = plain.dropout.map(|dropout| Dropout { source: DropoutSource::Mask, ..dropout });
+        plain.dropout = plain.dropout.map(|dropout| Dropout::new(DropoutSource::Mask, dropout.probability));
         check(&plain, seed, 4, &ANY)?;
     }
 }

@@ -67,7 +67,7 @@ fn p29_lowered_backwards_are_the_gradients() {
     let backwards = attention(Space::SMALL.with(features)).prop_filter("a backward", sane);
     let dropout = prop::option::weighted(0.2, 0.1_f32..0.7);
     over(96, &(backwards, dropout, any::<u64>()), |(mut a, dropout, seed)| {
-        a.dropout = dropout.map(|probability| Dropout { source: DropoutSource::Philox, probability });
+        a.dropout = dropout.map(|probability| Dropout::new(DropoutSource::Philox, probability));
         check(&valid(a), seed, &Choice::default())
     });
 }

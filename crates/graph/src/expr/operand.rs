@@ -79,6 +79,7 @@ impl Grad {
 /// A device tensor that an expression reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TensorSpec {
     /// Extents over (batch, head, query, key). An extent of 1 is broadcast; any other must equal that of the scores.
     pub dims: [u64; 4],

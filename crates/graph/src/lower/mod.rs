@@ -58,6 +58,7 @@ type Lens = (TensorId, TensorId);
 /// How the op graph of an attention is written; all forms mean the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Form {
     /// The form that was found best for the target: see `docs/results`.
     #[default]

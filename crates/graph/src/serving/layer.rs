@@ -19,6 +19,7 @@ pub enum PageLayout {
 /// A layer that is served over paged keys and values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ServeLayer {
     /// Query heads.
     pub heads: i64,

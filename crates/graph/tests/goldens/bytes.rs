@@ -35,11 +35,29 @@ fn canonical_bytes_are_as_written_down() {
     finish(&stale);
 }
 
-/// Names of the fields and variants that an attention has. Nothing is left out by `..`.
+/// Fails at a field that [`attention_has`] does not know: other crates cannot take these structs apart whole.
+fn no_field_is_left_out(a: &Attention) {
+    let json = serde_json::to_value(a).expect("writes");
+    let known = [
+        ("", "block_mask dropout fp8 k mask o outputs padded_rows pass q qkvault score sink v"),
+        ("/mask", "band keep lengths"),
+        ("/outputs", "max stats sum_exp"),
+        ("/dropout", "probability source"),
+    ];
+    for (place, names) in known {
+        if let Some(map) = json.pointer(place).and_then(serde_json::Value::as_object) {
+            let found: BTreeSet<&str> = map.keys().map(String::as_str).collect();
+            assert_eq!(found, names.split(' ').collect(), "{place}");
+        }
+    }
+}
+
+/// Names of the fields and variants that an attention has.
 fn attention_has(a: &Attention, seen: &mut BTreeSet<String>) {
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
+    no_field_is_left_out(a);
+    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass, .. } = a;
     let mut tensors = vec![q, k, v, o];
-    let Mask { band, lengths, keep } = mask;
+    let Mask { band, lengths, keep, .. } = mask;
     seen.insert(format!("{lengths:?}"));
     if let Some(Band { corner, left, right }) = band {
         seen.insert(format!("{corner:?} left {} right {}", left.is_some(), right.is_some()));
@@ -50,10 +68,10 @@ fn attention_has(a: &Attention, seen: &mut BTreeSet<String>) {
             expression_has(e, seen);
         }
     }
-    let Outputs { stats, max, sum_exp } = *outputs;
+    let Outputs { stats, max, sum_exp, .. } = *outputs;
     let flags = [("sink", *sink), ("block_mask", *block_mask), ("stats", stats), ("max", max), ("sum_exp", sum_exp)];
     seen.extend(flags.iter().map(|(name, on)| format!("{name} {on}")));
-    if let Some(Dropout { source, probability: _ }) = dropout {
+    if let Some(Dropout { source, .. }) = dropout {
         seen.insert(format!("dropout {source:?}"));
     }
     seen.insert(format!("padded rows {padded_rows:?}"));

@@ -11,7 +11,7 @@ use qkvault_graph::{Attention, Dropout, Valid, canonical_bytes, validate};
 /// The canonical attention with what is given at launch set to one value: equal for equal meanings, by plain comparison.
 fn meaning(valid: &Valid) -> Attention {
     let mut a = valid.get().clone();
-    if let Some(Dropout { source: _, probability }) = &mut a.dropout {
+    if let Some(Dropout { probability, .. }) = &mut a.dropout {
         *probability = 0.5;
     }
     a

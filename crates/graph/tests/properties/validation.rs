@@ -204,7 +204,7 @@ fn outputs_may_not_overlap_and_inputs_may() {
 #[test]
 fn contradictory_masks_are_those_that_no_key_of_any_query_passes() {
     use qkvault_graph::expr::{Expr, key, key_len, query, query_len};
-    use qkvault_graph::{Band, Corner, Lengths, Mask};
+    use qkvault_graph::{Band, Corner, Lengths};
     let diagonals = [("top left", query() - key()), ("bottom right", (query() - query_len()) - (key() - key_len()))];
     for (s_q, s_kv) in [(1, 1), (1, 4), (3, 3), (4, 2), (2, 5)] {
         for (from, to) in (-6..6).flat_map(|from| (from - 1..7).map(move |to| (from, to))) {
@@ -227,7 +227,7 @@ fn contradictory_masks_are_those_that_no_key_of_any_query_passes() {
                     });
                     let mut a = Attention::bshd(1, (1, 1), (s_q, s_kv), 8, DType::F16);
                     let keep = keep.build_predicate().expect("a predicate");
-                    a.mask = Mask { band, lengths: Lengths::Full, keep: Some(keep) };
+                    (a.mask.band, a.mask.keep) = (band, Some(keep));
                     let refused = validate(a.clone()).err();
                     assert_eq!(
                         refused.is_some(),

@@ -103,11 +103,11 @@ fn p8_every_variant_of_every_enum_round_trips() {
     }
     for source in [DropoutSource::Philox, DropoutSource::Mask] {
         for probability in [0.0, 0.1, 1e-30, f32::INFINITY, -0.0] {
-            with(&|a| a.dropout = Some(Dropout { source, probability }));
+            with(&|a| a.dropout = Some(Dropout::new(source, probability)));
         }
     }
     for [stats, max, sum_exp] in [[false, true, true], [true, false, true], [false; 3], [true; 3]] {
-        with(&|a| a.outputs = Outputs { stats, max, sum_exp });
+        with(&|a| a.outputs = Outputs::of(stats, max, sum_exp));
     }
     with(&|a| a.padded_rows = PaddedRows::Zero);
     for fp8 in [Fp8::Delayed, Fp8::Current, Fp8::Block] {

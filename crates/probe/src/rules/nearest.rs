@@ -37,7 +37,7 @@ const CHANGES: &[Change] = &[
         });
     }),
     ("Stats alone as the output beside O", |a| {
-        a.outputs = Outputs { stats: true, max: false, sum_exp: false };
+        a.outputs = Outputs::STATS;
     }),
     ("padded rows left undefined", |a| a.padded_rows = qkvault_graph::PaddedRows::Undefined),
     ("sums of gradients in any order (deterministic: no)", |a| {

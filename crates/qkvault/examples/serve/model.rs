@@ -42,8 +42,9 @@ impl Model {
     /// The layer as plans are made for it: causal, pages of 16 as (row, head, hidden).
     pub(crate) fn layer(&self) -> ServeLayer {
         let (heads, hidden) = ((QUERY_HEADS as i64, KEY_HEADS as i64), (HIDDEN as i64, HIDDEN as i64));
-        let layer = ServeLayer::new(heads, hidden, DType::BF16, PAGES as i64, PAGE as i64);
-        ServeLayer { layout: PageLayout::Nhd, ..layer }
+        let mut layer = ServeLayer::new(heads, hidden, DType::BF16, PAGES as i64, PAGE as i64);
+        layer.layout = PageLayout::Nhd;
+        layer
     }
 
     /// The row of a token: heads one after the other.

@@ -145,7 +145,7 @@ impl Inputs {
     ///
     /// What [`forward`] says of the backward's forward.
     pub fn add_forward(&mut self, backward: &Valid) -> Result<(), ReferenceError> {
-        let mut plain = Attention { pass: Pass::Forward, ..backward.get().clone() };
+        let mut plain = backward.as_forward();
         plain.outputs.stats = true;
         // In 8 bits the backward has no scale of O; its descale says what O was stored with.
         let descale = self.get(Role::Descale(Scaled::O)).map(|buffer| buffer.get(0));

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Pass, Policy, Profile, QuirkSet, RULES, Role,
-    RuleSet, Target, Valid, lower,
+    CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Policy, Profile, QuirkSet, RULES, Role, RuleSet, Target,
+    Valid, lower,
 };
 use qkvault_reference::{
     Buffer, Choice, Defined, Inputs, Output, Outputs, Precision, ReferenceError, View, backward, forward, forward_rows,
@@ -146,7 +146,7 @@ pub(crate) fn computed(a: &Valid, seed: u64, choice: &Choice) -> Result<(Inputs,
 /// Padded rows hold what a kernel might leave there: anything in Stats, any number in O. Not NaN: gradients of score tensors
 /// are sums over padded rows too, where it would be multiplied by a probability of zero.
 fn with_exact_forward(a: &Valid, inputs: &Inputs) -> Inputs {
-    let plain = valid(Attention { pass: Pass::Forward, ..a.get().clone() });
+    let plain = valid(a.as_forward());
     let outputs = forward(&plain, inputs).expect("computes");
     let mut wide = inputs.widened();
     for role in [Role::O, Role::Stats] {

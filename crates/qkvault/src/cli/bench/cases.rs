@@ -139,7 +139,7 @@ fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
         d_sink: g.d_sink,
         deterministic: g.deterministic,
     };
-    (Attention { pass: Pass::Forward, ..attention.clone() }, options)
+    (attention.as_forward(), options)
 }
 
 impl Case {

@@ -21,7 +21,7 @@ const STEPS: &[fn(&mut Attention)] = &[
     |a| a.mask.lengths = qkvault_graph::Lengths::Full,
     |a| a.dropout = None,
     |a| a.sink = false,
-    |a| a.outputs = Outputs { stats: a.is_backward(), max: false, sum_exp: false },
+    |a| a.outputs = Outputs::of(a.is_backward(), false, false),
     |a| {
         rewrite(a, |t| {
             if t.storage == Storage::Dense {

@@ -49,8 +49,8 @@ pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, Backwar
     let mut a = drawn(&mut draw, if large { &LARGE } else { &LENGTHS });
     a.pass = Pass::Forward;
     // Nobody else can tell which Philox number belongs to which score.
-    a.dropout = a.dropout.map(|d| Dropout { source: DropoutSource::Mask, ..d });
-    a.outputs = qkvault_graph::Outputs { stats: true, max: false, sum_exp: false };
+    a.dropout = a.dropout.map(|d| Dropout::new(DropoutSource::Mask, d.probability));
+    a.outputs = qkvault_graph::Outputs::STATS;
     if draw.chance(8) {
         // Biases that are broadcast in more ways than a kernel's own: each gets its gradient, summed over what it is broadcast in.
         let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1].map(i64::unsigned_abs);
@@ -93,14 +93,14 @@ fn drawn(draw: &mut Draw, lengths: &[i64]) -> Attention {
     a.sink = draw.chance(15);
     if draw.chance(15) {
         let source = draw.one_of(&[DropoutSource::Mask, DropoutSource::Philox]);
-        a.dropout = Some(Dropout { source, probability: draw.one_of(&[0.1, 0.5]) });
+        a.dropout = Some(Dropout::new(source, draw.one_of(&[0.1, 0.5])));
     }
     a.outputs.stats = draw.chance(70);
     if !a.sink && draw.chance(10) {
         (a.outputs.max, a.outputs.sum_exp) = (true, true);
     }
     if draw.chance(50) {
-        a.outputs = qkvault_graph::Outputs { stats: true, max: false, sum_exp: false };
+        a.outputs = qkvault_graph::Outputs::STATS;
         let d_sink = a.sink && draw.chance(60);
         let deterministic = draw.chance(25);
         let options = BackwardOptions { d_sink, deterministic, ..BackwardOptions::default() };

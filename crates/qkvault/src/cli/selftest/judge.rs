@@ -99,7 +99,7 @@ pub(super) fn prepare(
         inputs.poison_between(&valid).map_err(failed)?;
         let drawn = valid.get().dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0);
         let (expected, drawn_by) = if drawn {
-            let plain = validate(Attention { pass: Pass::Forward, ..valid.get().clone() }).map_err(refused)?;
+            let plain = validate(valid.as_forward()).map_err(refused)?;
             let plan = planned(&plain)?;
             (None, Some((plain, plan)))
         } else {
