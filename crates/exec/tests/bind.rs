@@ -86,6 +86,17 @@ fn p20_missing_extra_and_duplicate_roles_are_named() {
         panic!("{extra:?}")
     };
     assert!(plan_has.contains(&Role::Stats) && extra[0].to_string().contains("Stats"));
+    // Each once, in the order of roles, however often and in whatever order they are bound.
+    let more = good_but(&[]).tensor(Role::DV, address(22), 64).tensor(Role::DQ, address(20), 64);
+    let extra = errors(&more.tensor(Role::DQ, address(21), 64));
+    let roles: Vec<Role> = extra
+        .iter()
+        .filter_map(|e| match e {
+            BindError::Extra { role, .. } => Some(*role),
+            _ => None,
+        })
+        .collect();
+    assert_eq!((roles, extra.len()), (vec![Role::DQ, Role::DV], 2));
 
     let twice = good_but(&[]).tensor(Role::Q, address(21), 4096).slot(Role::Scale, 2.0_f32);
     assert_eq!(
@@ -180,8 +191,10 @@ fn p17_memory_that_is_not_this_gpus_is_refused() {
 #[test]
 fn an_output_needs_memory_of_its_own_that_may_be_written() {
     assert_eq!(errors(&with(Role::O, |o| o.writable = false)), [BindError::NotWritable { role: Role::O }]);
-    // An input that could be written to is an input.
-    assert_eq!(errors(&with(Role::K, |k| k.writable = true)), []);
+    // An input that could be written to is an input, and so is one that could not.
+    for writable in [true, false] {
+        assert_eq!(errors(&with(Role::K, |k| k.writable = writable)), []);
+    }
 
     // O in the place of Q; the error names the output first, whatever the order.
     let (at, q) = ((address(0), address(0) + 4096), address(0));
@@ -195,8 +208,38 @@ fn an_output_needs_memory_of_its_own_that_may_be_written() {
     assert_eq!(errors(&with(Role::Stats, |s| s.address = address(4) - 256)), []);
     // Inputs may share: K and V of a latent cache do.
     assert_eq!(errors(&with(Role::V, |v| v.address = address(1))), []);
-    // What only interleaves is said to.
+    // An input in the place of an output, bound behind it.
+    assert!(matches!(
+        errors(&with(Role::Q, |q| q.address = address(3)))[..],
+        [BindError::Overlap { role: Role::O, other: Role::Q, .. }]
+    ));
+    // What only interleaves is said to, in either order, and excuses no other pair.
+    let again = || with(Role::Stats, |s| s.address = address(3) + 4096 - 16);
     assert_eq!(errors(&inside.interleaved(Role::Stats, Role::O)), []);
+    assert_eq!(errors(&again().interleaved(Role::O, Role::Stats)), []);
+    assert_eq!(errors(&again().interleaved(Role::O, Role::Q)).len(), 1);
+}
+
+/// By what the plan reaches over of each operand: 256 bytes of Stats, though the caller's buffer is longer and O lies right behind them.
+#[test]
+fn an_operand_reaches_over_its_own_bytes_of_the_plan() {
+    assert_eq!(errors(&with(Role::Stats, |s| s.address = address(3) - 256)), []);
+    assert_eq!(errors(&with(Role::Stats, |s| s.address = address(3) - 240)).len(), 1);
+    // No address is no range, and the same output twice is told as that.
+    let nowhere = good_but(&[Role::V, Role::O]).tensor(Role::V, 0, 4096).tensor(Role::O, 0, 4096);
+    assert_eq!(errors(&nowhere), [BindError::Null { role: Role::V }, BindError::Null { role: Role::O }]);
+    let twice = good_but(&[]).tensor(Role::O, address(3), 4096);
+    assert_eq!(errors(&twice), [BindError::Duplicate { role: Role::O, times: 2 }]);
+}
+
+/// A plan that states no alignment wants none.
+#[test]
+fn an_operand_without_an_alignment_may_lie_anywhere() {
+    let mut facts = facts();
+    let q = facts.bindings.iter_mut().find(|b| b.role == Role::Q).expect("the plan has it");
+    q.alignment = 0;
+    let off = with(Role::Q, |q| q.address += 1);
+    assert!(check_bindings(&facts, &off, GPU, &device).is_ok());
 }
 
 #[test]
@@ -231,6 +274,13 @@ fn p36_the_workspace_is_checked_before_a_launch() {
     let over_v = address(2) + 2048;
     assert!(over_v.is_multiple_of(SCRATCH_ALIGNMENT));
     assert_eq!(check(1024, over_v, 1024), Err(vec![BindError::WorkspaceOverlap { role: Role::V }]));
+    // One that begins before V and ends in it.
+    assert_eq!(check(1024, address(2) - 512, 1024), Err(vec![BindError::WorkspaceOverlap { role: Role::V }]));
+    assert_eq!(check(512, address(2) - 512, 512), Ok(()));
+    assert_eq!(check(1, 0, 0).map_err(|e| e.len()), Err(1));
+    // What has no range of its own is reported where it is bound.
+    let nowhere = good_but(&[Role::V]).tensor(Role::V, 0, 4096).tensor(Role::Scale, far, 4);
+    assert!(check_workspace(&facts, &nowhere, 1024, far, 1024).is_ok());
 }
 
 proptest! {

@@ -104,6 +104,8 @@ fn extents_are_32_bit_integers_and_no_larger() {
     expect(None, pool(1, 1));
     expect(Some("tensor.pages"), pool(0, 16));
     expect(Some("tensor.pages"), pool(4, 0));
+    expect(None, pool(1, most));
+    expect(Some("tensor.pages-limit"), pool(1, most + 1));
 }
 
 #[test]
@@ -119,6 +121,80 @@ fn scores_are_counted_in_63_bits() {
     };
     expect(None, square((1 << 29) - 1, 1 << 30));
     expect(Some("shape.scores"), square(1 << 29, 1 << 30));
+    // By the batch and the heads, each once: 2 and 8 leave as much.
+    let oblong = |s_q: i64, s_kv: i64| {
+        move |a: &mut Attention| {
+            a.q = Tensor::bhsd(2, 8, s_q, 1, DType::F16);
+            a.o = a.q;
+            a.k = Tensor::bhsd(2, 2, s_kv, 1, DType::F16);
+            a.v = a.k;
+        }
+    };
+    expect(None, oblong((1 << 29) - 1, 1 << 30));
+    expect(Some("shape.scores"), oblong(1 << 29, 1 << 30));
+    // What cannot be counted by itself is told as that alone.
+    for axes in [[1_i64 << 31; 4], [0, 1 << 31, 1 << 31, 1 << 31]] {
+        let code = if axes[0] == 0 { "tensor.dims" } else { "tensor.dims-limit" };
+        expect(Some(code), move |a| a.q.dims = axes);
+        expect(Some(code), move |a| a.k.dims = axes);
+    }
+}
+
+/// Outputs may not overlap, each named; what a launch reads may lie in one place.
+#[test]
+fn gradients_may_not_overlap_and_what_a_backward_reads_may() {
+    use qkvault_graph::{BackwardOptions, Gradients, Pass};
+    let found = |change: fn(&mut Attention, &mut Gradients)| {
+        let forward = Attention::bshd(4, (4, 2), (8, 8), 16, DType::F16).with_stats();
+        let mut a = forward.backward(BackwardOptions::default());
+        let Pass::Backward(mut gradients) = a.pass else { panic!("a backward") };
+        change(&mut a, &mut gradients);
+        a.pass = Pass::Backward(gradients);
+        let refusal = validate(a).err();
+        let reasons = refusal.into_iter().flat_map(|r| r.reasons().to_vec());
+        reasons.map(|r| format!("{} {}", r.code, r.field)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(|_, g| g.d_q.strides = [1; 4]), ["tensor.overlap d_q.strides"]);
+    assert_eq!(found(|_, g| g.d_k.strides = [1; 4]), ["tensor.overlap d_k.strides"]);
+    assert_eq!(found(|_, g| g.d_v.strides = [1; 4]), ["tensor.overlap d_v.strides"]);
+    assert_eq!(found(|_, g| g.d_q.dims[1] = 0), ["tensor.dims d_q.dims"]);
+    assert_eq!(found(|_, g| g.d_o.strides = [1; 4]), [""; 0]);
+    assert_eq!(found(|a, _| [a.q.strides, a.k.strides, a.v.strides, a.o.strides] = [[1; 4]; 4]), [""; 0]);
+}
+
+/// Where the elements lie is asked only of what is sound before: a tensor is told once what is wrong with it.
+#[test]
+fn a_broken_tensor_is_not_also_said_to_overlap_or_to_span_too_much() {
+    expect(Some("tensor.strides"), |a| a.o.strides[1] = 0);
+    expect(Some("tensor.hidden-stride"), |a| a.o.strides = [1, 1, 1, 2]);
+    expect(Some("tensor.dims-limit"), |a| {
+        a.o.dims[2] = 1 << 31;
+        a.o.strides = [1; 4];
+    });
+    expect(Some("tensor.dims"), |a| {
+        a.o.dims[2] = 0;
+        a.o.strides = [1; 4];
+    });
+    let stored = |storage| {
+        move |a: &mut Attention| {
+            for t in [&mut a.k, &mut a.v] {
+                t.storage = storage;
+                t.strides[0] = i64::MAX;
+                t.strides[2] = i64::MAX / 2;
+            }
+            a.mask.lengths = qkvault_graph::Lengths::PerSequence;
+        }
+    };
+    expect(Some("tensor.pages"), stored(Storage::Paged { pages: 4, page_size: 0 }));
+    expect(Some("tensor.pages-limit"), stored(Storage::Paged { pages: 1 << 31, page_size: 4 }));
+    expect(Some("tensor.tokens"), stored(Storage::Packed { tokens: 0 }));
+    expect(Some("tensor.tokens-batch"), stored(Storage::Packed { tokens: 3 }));
+}
+
+#[test]
+fn types_that_do_not_go_together_are_told_by_the_first_of_them() {
+    expect(Some("dtype.input"), |a| (a.q.dtype, a.k.dtype, a.v.dtype) = (DType::F32, DType::F32, DType::F32));
+    expect(Some("dtype.output"), |a| a.o.dtype = DType::BF16);
 }
 
 #[test]
@@ -153,8 +229,11 @@ fn spans_are_counted_in_bytes_and_packed_views_must_fit_too() {
         }
     };
     expect(None, view(1 << 40));
-    // Four rows fit, the eight rows of four declared sequences do not.
+    // Four rows fit, the eight rows of four declared sequences do not: to the element, 31 rows on, with two heads of 16.
     expect(Some("tensor.span"), view(1 << 59));
+    let most = (i64::MAX / 2 - 32) / 31;
+    expect(None, view(most));
+    expect(Some("tensor.span"), view(most + 1));
 }
 
 /// Elements that the rows of one sequence of V span in the base attention of [`expect`].

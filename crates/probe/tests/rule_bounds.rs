@@ -1,0 +1,345 @@
+//! Rules at the last size, version and GPU of theirs, and at the next one: each row differs from one above it in one thing, and says which
+//! side of the bound it is on.
+
+use qkvault_graph::{CudnnVersion, LibrarySet, Profile, text, validate};
+use qkvault_probe::rules::{Request, check};
+
+/// Where a rule fires, and where it does not.
+struct Bounds {
+    code: &'static str,
+    fires: &'static [(&'static str, &'static str, &'static str)],
+    not: &'static [(&'static str, &'static str, &'static str)],
+}
+
+const LATENT: &str = "pass: backward\nq: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]";
+const PHILOX: &str = "q: bf16 [1,2,65,256]\nk: [1,2,300,256]\nv: [1,2,300,128]\ndropout: philox 0.5";
+const ONE_PHILOX: &str = "q: bf16 [1,2,1,192]\nk: [1,2,300,192]\nv: [1,2,300,128]\ndropout: philox 0.5";
+const CAUSAL_ONE: &str = "q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal";
+const LEFT_ALONE: &str = "q: bf16 [1,8,1025,64]\nmask: band left 64";
+const WINDOW: &str = "q: bf16 [1,8,512,64]\nmask: causal window 64";
+const BOTTOM: &str = "q: bf16 [1,8,512,64]\nmask: causal window 64 bottom-right\nlengths: per-sequence";
+const BARE: &str = "q: bf16 [1,8,65,64]\nk: [1,8,64,64]\nmask: causal bottom-right";
+const TAIL: &str = "pass: backward\nq: bf16 [1,8,128,64]\nk: [1,8,127,64]";
+const WIDE_BIAS: &str =
+    "pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b";
+const PACKED: &str = "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence";
+const OF_QUERIES: &str = "pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 1, 64, 1]; tanh(score + @t)";
+
+const ALL: &[Bounds] = &[
+    Bounds {
+        code: "gpu.unknown",
+        fires: &[("q: bf16 [1,8,512,64]", "sm_91", "9.27")],
+        not: &[("q: bf16 [1,8,512,64]", "sm_75", "9.27")],
+    },
+    Bounds {
+        code: "hidden.multiple-of-8",
+        fires: &[
+            ("q: bf16 [1,8,512,100]\nv: [1,8,512,104]", "h200", "9.19"),
+            ("q: bf16 [1,8,512,104]\nv: [1,8,512,100]", "h200", "9.19"),
+        ],
+        not: &[("q: bf16 [1,8,512,104]\nv: [1,8,512,104]", "h200", "9.19")],
+    },
+    Bounds {
+        code: "hidden.forward-old",
+        fires: &[("q: bf16 [1,8,512,129]", "a100", "9.9.0"), ("q: bf16 [1,8,512,257]", "h200", "9.9.0")],
+        not: &[
+            ("q: bf16 [1,8,512,129]", "a100", "9.9.1"),
+            ("q: bf16 [1,8,512,257]", "h200", "9.9.1"),
+            ("q: bf16 [1,8,512,256]", "h200", "9.9.0"),
+            ("pass: backward\nq: bf16 [1,8,512,129]", "a100", "9.9.0"),
+        ],
+    },
+    Bounds {
+        code: "hidden.backward",
+        fires: &[
+            ("pass: backward\nq: bf16 [1,8,512,257]", "h200", "9.27"),
+            ("pass: backward\nq: bf16 [1,8,512,129]", "a100", "9.27"),
+            ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,128]", "b200", "9.10.2"),
+        ],
+        not: &[
+            ("pass: backward\nq: bf16 [1,8,512,256]", "h200", "9.27"),
+            ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,128]", "b200", "9.11.0"),
+        ],
+    },
+    Bounds {
+        code: "hidden.backward-latent",
+        fires: &[
+            ("pass: backward\nq: bf16 [1,8,512,129]\nv: [1,8,512,65]", "h200", "9.11.0"),
+            ("pass: backward\nq: bf16 [1,8,512,191]\nv: [1,8,512,127]", "h200", "9.12.9"),
+        ],
+        not: &[
+            ("pass: backward\nq: bf16 [1,8,512,129]\nv: [1,8,512,65]", "h200", "9.13.0"),
+            ("pass: backward\nq: bf16 [1,8,512,129]\nv: [1,8,512,65]", "h200", "9.10.2"),
+            ("pass: backward\nq: bf16 [1,8,512,128]\nv: [1,8,512,65]", "h200", "9.11.0"),
+            ("pass: backward\nq: bf16 [1,8,512,129]\nv: [1,8,512,64]", "h200", "9.11.0"),
+            ("pass: backward\nq: bf16 [1,8,512,193]\nv: [1,8,512,127]", "h200", "9.11.0"),
+            ("pass: backward\nq: bf16 [1,8,512,191]\nv: [1,8,512,129]", "h200", "9.11.0"),
+            ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,127]", "h200", "9.11.0"),
+            ("pass: backward\nq: bf16 [1,8,512,191]\nv: [1,8,512,128]", "h200", "9.11.0"),
+            ("pass: backward\nq: bf16 [1,8,512,129]\nv: [1,8,512,65]", "b200", "9.11.0"),
+            ("q: bf16 [1,8,512,129]\nv: [1,8,512,65]", "h200", "9.11.0"),
+        ],
+    },
+    Bounds {
+        code: "hidden.backward-latent-one-query",
+        fires: &[(LATENT, "b200", "9.11.0")],
+        not: &[
+            (LATENT, "b200", "9.10.2"),
+            (LATENT, "h200", "9.27"),
+            ("q: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.27"),
+            ("pass: backward\nq: bf16 [1,8,1,128]\nk: [1,8,64,128]", "b200", "9.27"),
+        ],
+    },
+    Bounds {
+        code: "hidden.philox",
+        fires: &[
+            (PHILOX, "b200", "9.27"),
+            ("q: bf16 [1,2,65,129]\nk: [1,2,300,129]\nv: [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
+        ],
+        not: &[
+            ("q: bf16 [1,2,65,128]\nk: [1,2,300,128]\nv: [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
+            ("q: bf16 [1,2,65,256]\nk: [1,2,300,256]\nv: [1,2,300,128]\ndropout: mask 0.5", "b200", "9.27"),
+            ("q: bf16 [1,2,65,256]\nk: [1,2,300,256]\nv: [1,2,300,128]", "b200", "9.27"),
+            (
+                "pass: backward\nq: bf16 [1,2,65,256]\nk: [1,2,300,256]\nv: [1,2,300,128]\ndropout: philox 0.5",
+                "b200",
+                "9.27",
+            ),
+        ],
+    },
+    Bounds {
+        code: "hidden.philox-one-query",
+        fires: &[
+            (ONE_PHILOX, "b200", "9.27"),
+            ("q: bf16 [1,2,1,129]\nk: [1,2,300,129]\nv: [1,2,300,64]\ndropout: philox 0.5", "b200", "9.27"),
+        ],
+        not: &[
+            (ONE_PHILOX, "h200", "9.27"),
+            ("q: bf16 [1,2,1,128]\nk: [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
+            (
+                "pass: backward\nq: bf16 [1,2,1,192]\nk: [1,2,300,192]\nv: [1,2,300,128]\ndropout: philox 0.5",
+                "b200",
+                "9.27",
+            ),
+        ],
+    },
+    Bounds {
+        code: "queries.one-old",
+        fires: &[
+            (CAUSAL_ONE, "h200", "9.9.0"),
+            ("q: bf16 [1,8,1,129]\nk: [1,8,64,129]\nv: [1,8,64,64]", "b200", "9.9.0"),
+            ("q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nv: [1,8,64,129]", "b200", "9.9.0"),
+        ],
+        not: &[
+            (CAUSAL_ONE, "h200", "9.9.1"),
+            ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
+            ("q: bf16 [1,8,1,136]\nk: [1,8,64,136]", "h200", "9.9.0"),
+        ],
+    },
+    Bounds {
+        code: "band.window-wrong",
+        fires: &[(LEFT_ALONE, "h200", "9.14.0")],
+        not: &[
+            (LEFT_ALONE, "h200", "9.14.1"),
+            (LEFT_ALONE, "h200", "9.13.9"),
+            ("q: bf16 [1,8,1024,64]\nmask: band left 64", "h200", "9.14.0"),
+            ("q: bf16 [1,8,1025,64]", "h200", "9.14.0"),
+        ],
+    },
+    Bounds {
+        code: "band.window-old",
+        fires: &[
+            ("q: bf16 [1,8,512,64]\nmask: band left 64", "h200", "9.10.1"),
+            ("q: bf16 [1,8,512,64]\nmask: causal window 64\nscore: tanh(score)", "h200", "9.9.0"),
+            ("q: bf16 [1,8,512,64]\nmask: causal window 64\ndropout: philox 0.5", "h200", "9.9.0"),
+        ],
+        not: &[("q: bf16 [1,8,512,64]\nmask: band left 64", "h200", "9.10.2"), (WINDOW, "h200", "9.9.0")],
+    },
+    Bounds {
+        code: "band.window-corner-old",
+        fires: &[(BOTTOM, "h200", "9.9.0")],
+        not: &[
+            (BOTTOM, "h200", "9.9.1"),
+            (BOTTOM, "a100", "9.9.0"),
+            ("q: bf16 [1,8,512,64]\nmask: causal window 64\nlengths: per-sequence", "h200", "9.9.0"),
+            ("q: bf16 [1,8,512,64]\nk: [1,8,520,64]\nmask: causal window 64 bottom-right\nlengths: per-sequence", "h200", "9.9.0"),
+        ],
+    },
+    Bounds {
+        code: "band.rows-without-keys",
+        fires: &[(BARE, "h200", "9.27")],
+        not: &[
+            ("q: bf16 [1,8,64,64]\nk: [1,8,64,64]\nmask: causal bottom-right", "h200", "9.27"),
+            ("q: bf16 [1,8,65,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.27"),
+            ("q: bf16 [1,8,65,64]\nk: [1,8,64,64]\nmask: band left 9 bottom-right", "h200", "9.27"),
+            ("q: bf16 [1,8,65,64]\nk: [1,8,64,64]", "h200", "9.27"),
+            ("q: bf16 [1,8,65,64]\nk: [1,8,64,64]\nmask: causal bottom-right\nlengths: per-sequence", "h200", "9.27"),
+        ],
+    },
+    Bounds {
+        code: "backward.keys-tail-old",
+        fires: &[(TAIL, "h200", "9.15.0")],
+        not: &[
+            (TAIL, "h200", "9.15.1"),
+            ("pass: backward\nq: bf16 [1,8,128,64]\nk: [1,8,127,64]\nlengths: per-sequence", "h200", "9.15.0"),
+            ("q: bf16 [1,8,128,64]\nk: [1,8,127,64]", "h200", "9.15.0"),
+            ("pass: backward\nq: bf16 [1,8,127,64]\nk: [1,8,128,64]", "h200", "9.15.0"),
+        ],
+    },
+    Bounds {
+        code: "backward.wide-gradient",
+        fires: &[
+            (WIDE_BIAS, "b200", "9.27"),
+            (
+                "pass: backward\nq: bf16 [1,2,128,129]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
+                "b200",
+                "9.27",
+            ),
+        ],
+        not: &[
+            (WIDE_BIAS, "h200", "9.27"),
+            (
+                "pass: backward\nq: bf16 [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
+                "b200",
+                "9.27",
+            ),
+            (
+                "pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128]; score + @b",
+                "b200",
+                "9.27",
+            ),
+            ("pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]", "b200", "9.27"),
+            (
+                "q: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
+                "b200",
+                "9.27",
+            ),
+        ],
+    },
+    Bounds {
+        code: "backward.query-tensor-gradient",
+        fires: &[],
+        not: &[(
+            "q: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "b200",
+            "9.27",
+        )],
+    },
+    Bounds {
+        code: "backward.one-query-philox",
+        fires: &[("pass: backward\nq: bf16 [1,2,1,64]\nk: [1,2,64,64]\ndropout: philox 0.5", "b200", "9.27")],
+        not: &[
+            ("pass: backward\nq: bf16 [1,2,1,64]\nk: [1,2,64,64]\ndropout: philox 0.5", "h200", "9.27"),
+            ("pass: backward\nq: bf16 [1,2,1,64]\nk: [1,2,64,64]\ndropout: mask 0.5", "b200", "9.27"),
+            ("pass: backward\nq: bf16 [1,2,1,64]\nk: [1,2,64,64]", "b200", "9.27"),
+            ("q: bf16 [1,2,1,64]\nk: [1,2,64,64]\ndropout: philox 0.5", "b200", "9.27"),
+        ],
+    },
+    Bounds {
+        code: "backward.packed-hidden-old",
+        fires: &[
+            (
+                "pass: backward\nq: bf16 [2,8,64,129] packed tokens 99\nv: [2,8,64,64] packed tokens 99\nlengths: per-sequence",
+                "h200",
+                "9.18.9",
+            ),
+            (
+                "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nv: [2,8,64,129] packed tokens 99\nlengths: per-sequence",
+                "h200",
+                "9.18.9",
+            ),
+        ],
+        not: &[
+            (
+                "pass: backward\nq: bf16 [2,8,64,129] packed tokens 99\nv: [2,8,64,64] packed tokens 99\nlengths: per-sequence",
+                "h200",
+                "9.19.0",
+            ),
+            ("pass: backward\nq: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
+            ("pass: backward\nq: bf16 [2,8,64,136]\nlengths: per-sequence", "h200", "9.18.9"),
+            ("q: bf16 [2,8,64,136] packed tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
+        ],
+    },
+    Bounds {
+        code: "backward.packed-deterministic-old",
+        fires: &[(
+            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+            "h200",
+            "9.18.9",
+        )],
+        not: &[
+            (
+                "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+                "h200",
+                "9.19.0",
+            ),
+            ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence\ndeterministic: yes", "h200", "9.18.9"),
+            (PACKED, "h200", "9.18.9"),
+            ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
+        ],
+    },
+    Bounds {
+        code: "backward.packed-consumer-old",
+        fires: &[(PACKED, "sm_120", "9.18.0"), (PACKED, "sm_121", "9.18.0")],
+        not: &[
+            (PACKED, "sm_120", "9.18.1"),
+            (PACKED, "h200", "9.18.0"),
+            ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence", "sm_120", "9.18.0"),
+            ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "sm_120", "9.18.0"),
+        ],
+    },
+    Bounds {
+        code: "backward.query-tensor",
+        fires: &[
+            (OF_QUERIES, "a100", "9.27"),
+            (
+                "pass: backward\nq: bf16 [2,2,2,64]\nk: [2,2,64,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score + @t",
+                "a100",
+                "9.27",
+            ),
+            (
+                "pass: backward\nq: bf16 [2,2,2,64]\nk: [2,2,64,64]\nscore: tensor @t: f32[1, 1, 2, 1]; score + @t",
+                "a100",
+                "9.27",
+            ),
+            ("pass: backward\nq: bf16 [2,2,64,64]\nk: [2,2,1,64]\ndropout: mask 0.5", "a100", "9.27"),
+        ],
+        not: &[
+            (OF_QUERIES, "h200", "9.27"),
+            ("pass: backward\nq: bf16 [2,2,64,64]\nk: [2,2,1,64]\ndropout: philox 0.5", "a100", "9.27"),
+            ("pass: backward\nq: bf16 [2,2,64,64]\nk: [2,2,1,64]", "a100", "9.27"),
+            (
+                "pass: backward\nq: bf16 [2,2,1,64]\nk: [2,2,64,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score + @t",
+                "a100",
+                "9.27",
+            ),
+        ],
+    },
+];
+
+fn fires(code: &str, given: &str, gpu: &str, version: &str) -> bool {
+    let cudnn: CudnnVersion = version.parse().expect("a version");
+    let profile = Profile::named(if gpu.starts_with("sm_") { "h200" } else { gpu }).expect("built in");
+    let mut target = profile.target(cudnn, LibrarySet::Slim);
+    if let Some(sm) = gpu.strip_prefix("sm_") {
+        target.device.device_ver = sm.parse::<i64>().expect("a number") * 10;
+    }
+    let a = text::parse(given).unwrap_or_else(|e| panic!("{given}\n{e}"));
+    let valid = validate(a).unwrap_or_else(|e| panic!("{given}\n{e}"));
+    check(&Request::new(&valid, &target)).reasons.iter().any(|r| r.code == code)
+}
+
+#[test]
+fn p11_rules_begin_and_end_exactly_where_they_say() {
+    let mut wrong = Vec::new();
+    for Bounds { code, fires: inside, not } in ALL {
+        for (list, expected) in [(inside, true), (not, false)] {
+            for (given, gpu, version) in *list {
+                if fires(code, given, gpu, version) != expected {
+                    wrong.push(format!("{code} for {given:?} on {gpu} under {version}: not {expected}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
