@@ -29,7 +29,7 @@ pub(super) static ROOMS: [Room; 4] = [
         package: "qkvault-graph",
         root: "crates/graph/src",
         files: "crates/graph/src/lower/",
-        judges: &["graph", "reference"],
+        judges: &["graph", "reference", "probe"],
     },
     Room {
         name: "validation",
