@@ -25,6 +25,7 @@
 pub mod arbitrary;
 mod attention;
 mod attention_form;
+mod attention_methods;
 mod canon;
 pub mod codec;
 #[cfg(doctest)]

@@ -162,7 +162,11 @@ const ALL: &[Bounds] = &[
             (BOTTOM, "h200", "9.9.1"),
             (BOTTOM, "a100", "9.9.0"),
             ("q: bf16 [1,8,512,64]\nmask: causal window 64\nlengths: per-sequence", "h200", "9.9.0"),
-            ("q: bf16 [1,8,512,64]\nk: [1,8,520,64]\nmask: causal window 64 bottom-right\nlengths: per-sequence", "h200", "9.9.0"),
+            (
+                "q: bf16 [1,8,512,64]\nk: [1,8,520,64]\nmask: causal window 64 bottom-right\nlengths: per-sequence",
+                "h200",
+                "9.9.0",
+            ),
         ],
     },
     Bounds {

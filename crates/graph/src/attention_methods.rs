@@ -1,0 +1,201 @@
+//! How an attention is made, step by step, and what follows from its tensors: extents, the default scale, the row tensor.
+
+use crate::expr::ScoreExpr;
+use crate::{
+    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs,
+    PaddedRows, Pass, Storage, Tensor,
+};
+
+impl Attention {
+    /// A forward over these operands, unmasked, with nothing but O as output.
+    #[must_use]
+    pub fn forward(q: Tensor, k: Tensor, v: Tensor, o: Tensor) -> Attention {
+        Attention {
+            q,
+            k,
+            v,
+            o,
+            mask: Mask::default(),
+            score: None,
+            sink: false,
+            dropout: None,
+            block_mask: false,
+            outputs: Outputs::default(),
+            padded_rows: PaddedRows::default(),
+            fp8: None,
+            pass: Pass::Forward,
+        }
+    }
+
+    /// A forward over contiguous BSHD tensors: `heads` is (query heads, key/value heads), `seq` is (queries, keys).
+    #[must_use]
+    pub fn bshd(batch: i64, heads: (i64, i64), seq: (i64, i64), hidden: i64, dtype: DType) -> Attention {
+        let q = Tensor::bshd(batch, heads.0, seq.0, hidden, dtype);
+        let kv = Tensor::bshd(batch, heads.1, seq.1, hidden, dtype);
+        Attention::forward(q, kv, kv, q)
+    }
+
+    /// Adds a diagonal band: causal or a sliding window.
+    #[must_use]
+    pub fn with_band(mut self, band: Band) -> Attention {
+        self.mask.band = Some(band);
+        self
+    }
+
+    /// Adds per-sequence lengths, given at launch.
+    #[must_use]
+    pub fn with_lengths(mut self) -> Attention {
+        self.mask.lengths = Lengths::PerSequence;
+        self
+    }
+
+    /// Adds a score expression.
+    #[must_use]
+    pub fn with_score(mut self, score: ScoreExpr) -> Attention {
+        self.score = Some(score);
+        self
+    }
+
+    /// Adds a predicate that says which keys are seen.
+    #[must_use]
+    pub fn with_keep(mut self, keep: ScoreExpr) -> Attention {
+        self.mask.keep = Some(keep);
+        self
+    }
+
+    /// Adds the log-sum-exp as an output.
+    #[must_use]
+    pub fn with_stats(mut self) -> Attention {
+        self.outputs.stats = true;
+        self
+    }
+
+    /// Puts out these beside O, and no others.
+    #[must_use]
+    pub const fn with_outputs(mut self, outputs: Outputs) -> Attention {
+        self.outputs = outputs;
+        self
+    }
+
+    /// Adds a learnable sink.
+    #[must_use]
+    pub fn with_sink(mut self) -> Attention {
+        self.sink = true;
+        self
+    }
+
+    /// Adds Philox dropout.
+    #[must_use]
+    pub fn with_dropout(mut self, probability: f32) -> Attention {
+        self.dropout = Some(Dropout::new(DropoutSource::Philox, probability));
+        self
+    }
+
+    /// The backward of this forward: the same description with the gradients added, so that nothing is said twice.
+    ///
+    /// The backward reads the forward's Stats; a forward that does not put them out is refused when the backward is validated.
+    #[must_use]
+    pub fn backward(&self, options: BackwardOptions) -> Attention {
+        let BackwardOptions { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic } = options;
+        // 8-bit products take 8-bit operands, whatever O was stored in; what comes out is as wide as O.
+        let (input, output) = match self.fp8 {
+            None => (self.o.dtype, self.q.dtype),
+            Some(Fp8::Delayed) => (self.q.dtype, self.q.dtype),
+            Some(Fp8::Current | Fp8::Block) => (self.q.dtype, self.o.dtype),
+        };
+        let stored = |t: Tensor, dtype| Tensor { dtype, ..t };
+        let pass = Pass::Backward(Gradients {
+            d_o: d_o.unwrap_or(stored(self.o, input)),
+            d_o_half: d_o_half.or((self.fp8 == Some(Fp8::Block)).then_some(self.o)),
+            d_q: d_q.unwrap_or(stored(self.q, output)),
+            d_k: d_k.unwrap_or(stored(self.k, output)),
+            d_v: d_v.unwrap_or(stored(self.v, output)),
+            d_sink,
+            deterministic,
+        });
+        Attention { pass, ..self.clone() }
+    }
+
+    /// The forward of this: the same description without gradients.
+    #[must_use]
+    pub fn as_forward(&self) -> Attention {
+        Attention { pass: Pass::Forward, ..self.clone() }
+    }
+
+    /// Whether this is a backward.
+    #[must_use]
+    pub const fn is_backward(&self) -> bool {
+        matches!(self.pass, Pass::Backward(_))
+    }
+
+    /// Number of sequences.
+    #[must_use]
+    pub const fn batch(&self) -> i64 {
+        self.q.dims[0]
+    }
+
+    /// (query heads, key heads, value heads).
+    #[must_use]
+    pub const fn heads(&self) -> (i64, i64, i64) {
+        (self.q.dims[1], self.k.dims[1], self.v.dims[1])
+    }
+
+    /// (queries, keys) per sequence, or the most of each.
+    #[must_use]
+    pub const fn seq(&self) -> (i64, i64) {
+        (self.q.dims[2], self.k.dims[2])
+    }
+
+    /// (hidden of Q and K, hidden of V and O).
+    #[must_use]
+    pub const fn hidden(&self) -> (i64, i64) {
+        (self.q.dims[3], self.v.dims[3])
+    }
+
+    /// The usual softmax scale, one over the square root of Q's hidden size: what to bind to the scale slot unless the
+    /// model says otherwise.
+    #[must_use]
+    pub fn default_scale(&self) -> f32 {
+        1.0 / (self.q.dims[3] as f32).sqrt()
+    }
+
+    /// Stats, Max and Sum_exp as a tensor: f32, (b, h_q, s_q, 1), packed by tokens when Q is.
+    #[must_use]
+    pub const fn row_tensor(&self) -> Tensor {
+        let [b, h, s, _] = self.q.dims;
+        match self.q.storage {
+            Storage::Packed { tokens } => Tensor {
+                dims: [b, h, s, 1],
+                strides: [s * h, 1, h, 1],
+                dtype: DType::F32,
+                storage: Storage::Packed { tokens },
+            },
+            Storage::Dense | Storage::Paged { .. } => Tensor::bhsd(b, h, s, 1, DType::F32),
+        }
+    }
+
+    /// Floating-point operations of the two matrix products (five in a backward), each multiply-add counted as two, with
+    /// the share of the score matrix that a band hides left out; lengths and predicates are not known here.
+    #[must_use]
+    pub fn flops(&self) -> f64 {
+        let (s_q, s_kv) = self.seq();
+        let seen: f64 = match self.mask.band {
+            None => s_q as f64 * s_kv as f64,
+            Some(band) => (0..s_q)
+                .map(|row| {
+                    let delta = if band.corner == crate::Corner::TopLeft { 0 } else { s_kv - s_q };
+                    let last = band.right.map_or(s_kv - 1, |r| (row + delta).saturating_add(r).min(s_kv - 1));
+                    let first = band.left.map_or(0, |l| (row + delta + 1).saturating_sub(l).max(0));
+                    (last - first + 1).max(0) as f64
+                })
+                .sum(),
+        };
+        let (d_qk, d_v) = self.hidden();
+        let rows = (self.batch() * self.q.dims[1]) as f64;
+        let per_score = match self.pass {
+            Pass::Forward => d_qk + d_v,
+            Pass::Backward(_) => 3 * d_qk + 2 * d_v,
+        };
+        2.0 * rows * seen * per_score as f64
+    }
+}
