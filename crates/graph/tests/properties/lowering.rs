@@ -151,6 +151,7 @@ fn a_deterministic_backward_on_a_b200_names_its_engine() {
     assert_eq!(text(128, true, "b200", "9.22.9"), old);
     assert_eq!(text(128, true, "b200", "9.23.0"), format!("{new}2"));
     assert_eq!(text(256, true, "b200", "9.27.0"), format!("{new}3"));
+    assert_eq!(text(256, true, "b200", "9.23.0"), format!("{new}3"));
     assert_eq!(text(64, false, "b200", "9.27.0"), "");
     for gpu in ["a100", "l40s", "h200", "rtx-pro-6000"] {
         assert_eq!(text(64, true, gpu, "9.27.0"), "", "{gpu}");

@@ -80,6 +80,26 @@ fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
 }
 
 #[test]
+fn each_output_beside_stats_needs_the_version_that_takes_subgraphs() {
+    for outputs in ["max", "sum_exp", "max sum_exp"] {
+        let given = format!("q: bf16 [2,8,512,64]\noutputs: {outputs}");
+        assert!(unified(&given, "9.20.9").expect_err(outputs).has("form.unified-outputs"));
+        assert!(unified(&given, "9.21").is_ok(), "{outputs}");
+    }
+}
+
+#[test]
+fn an_expression_is_told_to_be_wrong_from_the_first_version_that_takes_it() {
+    let given = attention("q: bf16 [2,8,512,64]\nscore: tanh(score)");
+    let codes = |version| {
+        let refusal = lower(&given, &target(version), &UNIFIED).expect_err("refused");
+        refusal.reasons().iter().map(|r| r.code.clone().into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(codes("9.20.9"), ["form.unified-score"]);
+    assert_eq!(codes("9.21.0"), ["form.unified-wrong"]);
+}
+
+#[test]
 fn stats_are_put_out_by_every_version_that_has_the_operation() {
     for version in ["9.13.1", "9.27"] {
         let graph = unified("q: bf16 [2,8,512,64]\noutputs: stats", version).expect(version);
@@ -116,6 +136,9 @@ fn lengths_hide_the_padding_without_an_operation() {
 fn the_engine_for_one_query_is_not_asked_to_count_keys() {
     let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nkeep: key % 2 == 0";
     assert_eq!(unified(given, "9.27").expect("it lowers").avoid, [8]);
+    let without = qkvault_graph::RuleSet::NONE.with(qkvault_graph::Rule::AvoidEngines);
+    let any_engine = Policy { without, ..UNIFIED };
+    assert_eq!(lower(&attention(given), &target("9.27"), &any_engine).expect("it lowers").avoid, [0_i64; 0]);
     let allowed = Policy { allowed: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..UNIFIED };
     assert!(lower(&attention(given), &target("9.27"), &allowed).expect("it lowers").avoid.is_empty());
     assert!(unified("q: f16 [1,2,1,64]\nk: [1,2,300,64]", "9.27").expect("it lowers").avoid.is_empty());

@@ -69,6 +69,8 @@ fn tails_are_hidden_where_queries_or_keys_are_no_whole_tiles() {
         "exp(score * score)",
         "score * float(key)",
         "score * float(query + 1)",
+        "score + float(key)",
+        "tensor @t: f32[1, 1, 200, 200]; score + @t",
         "tanh(score) + score * float(head)",
         "tensor @t: f32[1, 1, 200, 200]; score * @t",
         "0.0 - score",
@@ -163,6 +165,7 @@ fn a_number_per_sequence_is_added_by_subtracting_its_negative_in_f32() {
     let negated = ["%:f32[2,4,1,256] = sub % <score tensor 0>", "%:f32[2,4,1,256] = sub % %"];
     let found = lines(one_query, 27);
     assert!(holds(&found, &[zero, negated].concat()), "{}", found.join("\n"));
+    assert!(!found.contains(&"%:f32[2,4,1,256] = add % %".to_owned()), "{}", found.join("\n"));
     let backward = "pass: backward\nq: bf16 [1,2,64,64]\nscore: tensor @t: f32[1, 1, 1, 1]; tanh(score - @t)";
     let lifted =
         ["%:f32[1,2,64,64] = add % <score tensor 0>", "%:f32[1,2,64,64] = sub % %", "%:f32[1,2,64,64] = tanh %"];
@@ -183,6 +186,8 @@ fn tensors_are_declared_whole_only_along_what_they_are_broadcast_over() {
     assert_eq!(declared(2, "2, 1, 1, 1"), "[2,1,2,1] strides [1,1,0,1]");
     assert_eq!(declared(2, "1, 1, 1, 64"), "[1,1,2,64] strides [64,64,0,1]");
     assert_eq!(declared(1, "2, 1, 1, 1"), "[2,1,1,64] strides [1,1,1,0]");
+    let two = lines("q: f16 [1,4,2,64]\nk: [1,4,2,64]\nscore: tensor @t: f32[1, 1, 1, 2]; score + @t", 19);
+    assert!(two.contains(&"operand <score tensor 0> f32 [1,1,2,2] strides [2,2,0,1]".to_owned()), "{}", two.join("\n"));
     for (q, dims) in [
         (2, "[1,1,1,1] strides [1,1,1,1]"),
         (2, "[1,4,1,1] strides [4,1,1,1]"),
