@@ -25,9 +25,9 @@ impl Builder {
         self.cudnn
     }
 
-    /// Whether a tensor of memory has one number for all keys, declared with a stride of zero.
+    /// Whether a tensor of memory has one number for all keys, declared with a stride of zero, which no computed tensor has.
     pub(super) fn stands_still(&self, id: TensorId) -> bool {
-        !self.is_virtual(id) && self.graph.tensor(id).strides[3] == 0
+        self.graph.tensor(id).strides[3] == 0
     }
 
     /// Whether a tensor of memory is one f32, as a row's log-sum-exp is.

@@ -13,8 +13,8 @@ const SINGLE_ROW: CudnnVersion = CudnnVersion::v9(26, 0);
 pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
     let Outputs { stats, max, sum_exp } = a.outputs;
     // The expanded softmax puts out the log-sum-exp, or maximum and sum, or neither: with another set cuDNN leaves some
-    // unwritten without a word (H200, 9.19).
-    let together = !a.is_backward() && ((stats && (max || sum_exp)) || max != sum_exp);
+    // unwritten without a word (H200, 9.19). The canonical backward has no maximum and no sum.
+    let together = (stats && max) || max != sum_exp;
     let form = match policy.form {
         Form::Auto if together => Form::Fused,
         Form::Unified if a.is_backward() => Form::Expanded,
@@ -125,7 +125,8 @@ pub(super) fn miscounts(a: &Attention, version: CudnnVersion) -> bool {
         read(a.score.as_deref()) || read(a.mask.keep.as_deref())
     };
     let grouped = a.q.heads() != a.k.heads();
-    let paged = [&a.k, &a.v].into_iter().any(|t| matches!(t.storage, Storage::Paged { .. }));
+    // Values are paged where keys are.
+    let paged = matches!(a.k.storage, Storage::Paged { .. });
     let long = s_kv > 256 || paged;
     let query = version < CudnnVersion::v9(19, 0) && reads(Axis::Query);
     s_q == 1 && (long && (philox(a) || reads(Axis::Key) || query) || grouped && reads(Axis::Head))

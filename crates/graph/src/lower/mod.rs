@@ -28,7 +28,7 @@ pub use rules::{BadRule, Gain, RULES, Rule, RuleRow, RuleSet};
 pub use unified::UNIFIED_OP;
 
 use crate::op::TensorId;
-use crate::{Attention, CudnnVersion, Layer, Lengths, OpGraph, Outputs, PaddedRows, Reason, Refusal, Target, Valid};
+use crate::{Attention, CudnnVersion, Layer, OpGraph, Outputs, PaddedRows, Reason, Refusal, Target, Valid};
 
 /// The first version whose composite graphs may hold band-mask and softmax operations.
 ///
@@ -139,7 +139,7 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
 
 /// Takes the quirks out of the reasons that a policy allows, and says which those were.
 fn allowed(reasons: &mut Vec<Reason>, allowed: QuirkSet) -> QuirkSet {
-    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && allowed.contains(&r.code);
+    let is_allowed = |r: &Reason| allowed.contains(&r.code);
     let despite = QuirkSet::known(reasons.iter().filter(|r| is_allowed(r)).map(|r| r.code.as_ref()));
     reasons.retain(|r| !is_allowed(r));
     despite
@@ -170,7 +170,7 @@ fn not_built(a: &Attention) -> Vec<Reason> {
         k: _,
         v: _,
         o: _,
-        mask,
+        mask: _,
         score: _,
         sink,
         dropout: _,
@@ -197,8 +197,8 @@ fn not_built(a: &Attention) -> Vec<Reason> {
     add(*block_mask, "not-built.block-mask", "block_mask", "a block mask");
     // With a sink, what cuDNN puts out as maximum and sum counts the sink too, which is not what they are described as.
     add((max || sum_exp) && *sink, "not-built.outputs", "outputs", "Max or Sum_exp of an attention with a sink");
-    // cuDNN leaves rows beyond a sequence's length as they were.
-    let zeros = *padded_rows == PaddedRows::Zero && mask.lengths == Lengths::PerSequence;
+    // cuDNN leaves rows beyond a sequence's length as they were. The canonical form wants zeros only where there are such rows.
+    let zeros = *padded_rows == PaddedRows::Zero;
     add(zeros, "not-built.padded-rows", "padded_rows", "padded rows written as zeros");
     add(fp8.is_some(), "not-built.fp8", "fp8", "8-bit formats");
     reasons

@@ -6,7 +6,7 @@
 
 use super::builder::Builder;
 use crate::op::{OpGraph, TensorId, TensorKind};
-use crate::{CudnnVersion, DType, Order, Role, Storage, Target, Tensor};
+use crate::{CudnnVersion, DType, Role, Storage, Target, Tensor};
 
 /// The first version whose offsets may be 64 bits wide (cudnn-frontend 1.23, its tests of attention).
 pub const WIDE_OFFSETS: CudnnVersion = CudnnVersion::v9(6, 0);
@@ -17,9 +17,8 @@ pub(super) fn offsets(g: &mut Builder, role: Role, t: &Tensor) -> Option<TensorI
         Storage::Dense | Storage::Paged { .. } => None,
         Storage::Packed { tokens: _ } => {
             let packed = role.offsets()?;
-            let entries = Tensor::dense(Order::Bhsd, [t.dims[0] + 1, 1, 1, 1], DType::I64);
             // Every stride is 1, as the library wants it of a list.
-            Some(g.operand_as(Role::Offsets(packed), entries.dims, [1; 4], entries.dtype))
+            Some(g.operand_as(Role::Offsets(packed), [t.dims[0] + 1, 1, 1, 1], [1; 4], DType::I64))
         }
     }
 }

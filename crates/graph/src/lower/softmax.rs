@@ -70,8 +70,8 @@ pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attentio
         }
     };
     // The matcher knows the softmax by its log-sum-exp, so it is written even when nobody wants it; with Max and Sum_exp
-    // as outputs it knows it by those.
-    if stats.is_some() || !(a.outputs.max && a.outputs.sum_exp) {
+    // as outputs, which come together and without Stats here (`limits::form`), it knows it by those.
+    if max.is_none() {
         let log = g.unary(Pointwise::Log, sum);
         let stats = row(stats, g);
         g.binary_into(Pointwise::Add, top, log, DType::F32, stats);

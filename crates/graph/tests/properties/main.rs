@@ -1,5 +1,6 @@
 //! What must hold for every attention, tried on random ones: validation, canonical form, keys, lowering, reading.
 
+mod bounds;
 mod declared;
 mod forms;
 mod keys;

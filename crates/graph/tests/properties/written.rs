@@ -76,6 +76,8 @@ fn tails_are_hidden_where_queries_or_keys_are_no_whole_tiles() {
         "0.0 - score",
         "tanh(score * score)",
         "log(score)",
+        "1.0 / score",
+        "slot $a: float; score * $a",
     ] {
         assert_eq!(selects(200, 200, score), 3, "{score}");
     }
@@ -138,6 +140,37 @@ fn every_operation_that_can_be_turned_is_turned() {
     }
 }
 
+/// A tensor stands before what is computed of slots alone in the canonical order, and behind it in an operation.
+#[test]
+fn what_is_computed_of_slots_is_read_before_a_tensor() {
+    for (inner, line) in [
+        ("@t + $a * $b", "add"),
+        ("@t * ($a + $b)", "mul"),
+        ("min(@t, $a * $b)", "min"),
+        ("max(@t, $a * $b)", "max"),
+        ("select(@t < $a * $b, 1.0, score)", "cmp-gt"),
+        ("select(@t <= $a * $b, 1.0, score)", "cmp-ge"),
+        ("select($a * $b < @t, 1.0, score)", "cmp-lt"),
+        ("select($a * $b <= @t, 1.0, score)", "cmp-le"),
+        ("select(@t == $a * $b, 1.0, score)", "cmp-eq"),
+        ("select(@t != $a * $b, 1.0, score)", "cmp-neq"),
+    ] {
+        let head = "slot $a: float; slot $b: float; tensor @t: f32[1, 2, 64, 64]";
+        let found = lines(&format!("q: f16 [1,2,64,64]\nscore: {head}; score + ({inner})"), 19);
+        let wanted = format!("{line} % <score tensor 0>");
+        assert!(found.iter().any(|l| l.ends_with(&wanted)), "{inner}\n{}", found.join("\n"));
+        assert!(!found.iter().any(|l| l.contains("add % <score tensor 0>")) || line == "add", "{inner}");
+    }
+}
+
+/// An integer divisor that may be zero is one there, so that no remainder is undefined.
+#[test]
+fn a_divisor_that_may_be_zero_is_chosen_in_its_own_type() {
+    let found = lines("q: f16 [1,2,64,64]\nkeep: slot $n: int; key % $n < 3", 19);
+    let wanted = ["%:i32[1,2,64,64] = cmp-eq % 0i in bool", "%:i32[1,2,64,64] = select % <slot 0> when=% in i32"];
+    assert!(holds(&found, &wanted), "{}", found.join("\n"));
+}
+
 /// A choice between two computed tensors is written as it is, and one of two from memory has its first one lifted.
 #[test]
 fn a_selection_is_turned_only_where_its_first_choice_is_not_computed() {
@@ -150,6 +183,9 @@ fn a_selection_is_turned_only_where_its_first_choice_is_not_computed() {
         (select, not)
     };
     let seen = |text: &str, not| (text.to_owned(), not);
+    // Nothing is added to a first choice that is computed.
+    let plain = "q: f16 [1,2,64,64]\nscore: select(key < 5, score, score * 2.0)";
+    assert!(!lines(plain, 19).iter().any(|l| l.contains(" = identity ")));
     assert_eq!(selects("select(key < 5, score, $a * score * $b)"), seen("select % % when=%", false));
     assert_eq!(selects("select(key < 5, score, $a * $b)"), seen("select % % when=%", false));
     assert_eq!(selects("select(key < 5, score * $a, $b)"), seen("select % <slot 1> when=%", false));
