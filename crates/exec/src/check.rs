@@ -122,7 +122,7 @@ fn tensor(
         errors.push(BindError::OutOfRange { role, address, bytes: given });
         return;
     }
-    if alignment > 0 && !address.is_multiple_of(u64::from(alignment)) {
+    if !address.is_multiple_of(u64::from(alignment.max(1))) {
         errors.push(BindError::Misaligned { role, address, needed: alignment });
     }
     match memory(address) {

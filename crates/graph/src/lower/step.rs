@@ -65,17 +65,14 @@ impl Memo {
         written
     }
 
-    /// The same result with a computed tensor first, where one of two operands is computed and the other is not.
+    /// The same result with a computed tensor first, where one of two operands is computed and the other is not. Operands of operations
+    /// that commute, and of comparisons, stand in that order in the canonical expression and its derivative already.
     fn computed_first(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
         match step {
-            Step::Binary(mode, x, b, compute, out) if !g.is_virtual(x) && g.is_virtual(b) => match turned(mode) {
-                Some(mode) => Step::Binary(mode, b, x, compute, out),
-                None if mode == Pointwise::Sub => {
-                    let negated = self.write(g, score, Step::Unary(Pointwise::Neg, b, out));
-                    Step::Binary(Pointwise::Add, negated, x, compute, out)
-                }
-                None => step,
-            },
+            Step::Binary(Pointwise::Sub, x, b, compute, out) if !g.is_virtual(x) && g.is_virtual(b) => {
+                let negated = self.write(g, score, Step::Unary(Pointwise::Neg, b, out));
+                Step::Binary(Pointwise::Add, negated, x, compute, out)
+            }
             Step::Select(keep, yes, no, out) if !g.is_virtual(yes) && g.is_virtual(no) => {
                 let truth = g.dtype(keep);
                 let kept = self.write(g, score, Step::Unary(Pointwise::Not, keep, truth));
@@ -135,17 +132,4 @@ impl Memo {
         let zero = self.write(g, score, Step::Binary(Pointwise::Sub, index, index, DType::I32, DType::I32));
         if out == DType::I32 { zero } else { self.write(g, score, Step::Unary(Pointwise::Identity, zero, out)) }
     }
-}
-
-/// The mode that gives the same result with the operands exchanged, if there is one.
-const fn turned(mode: Pointwise) -> Option<Pointwise> {
-    use Pointwise as P;
-    Some(match mode {
-        P::Add | P::Mul | P::Min | P::Max | P::And | P::Or | P::CmpEq | P::CmpNeq => mode,
-        P::CmpGt => P::CmpLt,
-        P::CmpGe => P::CmpLe,
-        P::CmpLt => P::CmpGt,
-        P::CmpLe => P::CmpGe,
-        _ => return None,
-    })
 }

@@ -83,7 +83,7 @@ pub(super) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
     if a.mask.lengths != Lengths::PerSequence || is_whole(a, target) {
         return false;
     }
-    crate::expr::vjp(score).into_iter().any(|vjp| {
+    crate::expr::vjp(score).is_ok_and(|vjp| {
         let mut factors = [&vjp.d_score].into_iter().chain(vjp.d_tensors.iter().map(|g| &g.factor));
         factors.any(|f| !values(f).all(f64::is_finite))
     })

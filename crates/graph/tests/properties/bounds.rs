@@ -49,13 +49,16 @@ fn one_query_over_many_keys_keeps_its_engine_where_no_index_is_read() {
 /// Masks stand before the log-sum-exp is subtracted while the last row sees the last key, and behind it from the next row on.
 #[test]
 fn masks_come_late_from_the_first_row_that_sees_no_key() {
-    let masks_first = |s_q: i64| {
-        let given = format!("pass: backward\nq: f16 [1,2,{s_q},64]\nk: [1,2,128,64]\nmask: causal window 4");
+    let masks_first = |s_q: i64, mask: &str| {
+        let given = format!("pass: backward\nq: f16 [1,2,{s_q},64]\nk: [1,2,128,64]\nmask: {mask}");
         let text = lowered(&given, "9.19").to_string();
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
         at(" select ") < at(" <Stats>\n")
     };
-    assert_eq!([127, 128, 131, 132, 133, 256].map(masks_first), [true, true, true, false, false, false]);
+    for mask in ["causal window 4", "band left 4"] {
+        let first = [127, 128, 131, 132, 133, 256].map(|s_q| masks_first(s_q, mask));
+        assert_eq!(first, [true, true, true, false, false, false], "{mask}");
+    }
 }
 
 /// Room for more pages is declared where pages lie one after the other, to the element.
@@ -93,6 +96,7 @@ fn a_derivative_that_is_no_number_anywhere_beyond_is_refused_with_lengths() {
         "tensor @t: f32[1, 1, 200, 200]; score * log(@t)",
         "score * sqrt(float(4 - key))",
         "score * sqrt(float(4 - query))",
+        "score * sqrt(float(4 - key - query - head - batch))",
         "tensor @t: f32[1, 2, 200, 200] grad; score * @t",
     ] {
         assert!(refused(score), "{score}");

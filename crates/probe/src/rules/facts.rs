@@ -21,7 +21,7 @@ pub struct Facts<'a> {
     pub(super) d_qk: i64,
     pub(super) d_v: i64,
     /// The answer of [`Facts::query_reads`], which takes longer than all rules together.
-    query_reads: OnceCell<(usize, usize)>,
+    query_reads: OnceCell<Option<(usize, usize)>>,
 }
 
 impl<'a> Facts<'a> {
@@ -71,11 +71,6 @@ impl<'a> Facts<'a> {
         tensors.chain(mask).find(per_query)
     }
 
-    /// Whether the gradient of a tensor of the score expression is wanted.
-    pub(super) fn tensor_gradient(&self) -> bool {
-        self.a.score.as_ref().is_some_and(|score| score.tensors().iter().any(|t| t.grad == Grad::Needed))
-    }
-
     /// Gradients of tensors of the score expression that are not what the score's own gradient is, if any are wanted.
     pub(super) fn gradient_apart(&self) -> Option<String> {
         let score = self.a.score.as_ref().filter(|_| self.backward())?;
@@ -91,17 +86,15 @@ impl<'a> Facts<'a> {
     }
 
     /// How often a backward reads such tensors, operation by operation, as it is lowered: an expression and its derivative may each.
-    /// And how many of those reads subtract one.
-    pub(super) fn query_reads(&self) -> (usize, usize) {
+    /// And how many of those reads subtract one. Nothing where there is none to read.
+    pub(super) fn query_reads(&self) -> Option<(usize, usize)> {
         *self.query_reads.get_or_init(|| self.count_query_reads())
     }
 
-    fn count_query_reads(&self) -> (usize, usize) {
+    fn count_query_reads(&self) -> Option<(usize, usize)> {
         // Written out only where there is one to read: that takes longer than all other rules together.
-        let narrow = self.query_tensor().filter(|_| self.backward());
-        let Some(graph) = narrow.and_then(|_| lower(self.valid, self.target, &Policy::default()).ok()) else {
-            return (0, 0);
-        };
+        self.query_tensor().filter(|_| self.backward())?;
+        let graph = lower(self.valid, self.target, &Policy::default()).ok()?;
         let is_read = |id: &TensorId| {
             let t = graph.tensor(*id);
             let counts = matches!(t.kind, TensorKind::Operand(Role::ScoreTensor(_) | Role::DropoutMask));
@@ -112,7 +105,7 @@ impl<'a> Facts<'a> {
             _ => 0,
         };
         let subtracts = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::Sub, b: Some(b), .. } if is_read(b));
-        (graph.ops.iter().map(reads).sum(), graph.ops.iter().filter(subtracts).count())
+        Some((graph.ops.iter().map(reads).sum(), graph.ops.iter().filter(subtracts).count()))
     }
 
     /// Whether lowering names the engine: a deterministic backward on compute capability 10.x.
@@ -120,7 +113,7 @@ impl<'a> Facts<'a> {
         self.is_blackwell() && self.gradients.is_some_and(|g| g.deterministic)
     }
 
-    /// Whether the gradient of a tensor of the score expression is wanted.
+    /// Whether a backward wants the gradient of a tensor of the score expression.
     pub(super) fn wants_tensor_gradient(&self) -> bool {
         let score = self.a.score.as_ref().filter(|_| self.backward());
         score.is_some_and(|e| e.tensors().iter().any(|t| t.grad == Grad::Needed))

@@ -137,6 +137,60 @@ mod tests {
         assert!(found.over(1).is_some_and(|r| r.needed.contains("as given")));
     }
 
+    /// 4 x 65 queries over 3 x 63 keys: a gradient in 16 bits of each of 128 x 64 scores of a head.
+    #[test]
+    fn a_footprint_counts_operands_to_the_byte_and_gradients_of_scores_in_whole_tiles() {
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let of = |deterministic| {
+            let forward = Attention::bshd(3, (4, 4), (65, 63), 64, DType::BF16).with_lengths().with_stats();
+            let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
+            let attention = validate(forward.backward(options)).expect("sound");
+            Footprint::of(&attention, &target, &Policy::default()).expect("lowers")
+        };
+        let (q, kv, rows, lengths) = (3 * 4 * 65 * 64 * 2, 3 * 4 * 63 * 64 * 2, 3 * 4 * 65 * 4, 3 * 4);
+        let operands = 4 * q + 4 * kv + rows + 2 * lengths;
+        let sums = 3_u64 * 4 * 65 * 4;
+        let direct = Footprint { operands, scratch: 3 * 4 * 128 * 64 * 2 + sums, quadratic: true, exact: false };
+        assert_eq!(of(true), direct);
+        let in_any_order = of(false);
+        assert_eq!((in_any_order.operands, in_any_order.quadratic), (operands, false));
+        // Less than the operands is nothing that another order of sums could mend.
+        let code = |bytes: u64| direct.over(bytes).map(|r| (r.code.into_owned(), r.layer));
+        assert_eq!(code(operands), Some(("workspace.quadratic".to_owned(), Layer::Rule)));
+        assert_eq!(code(operands - 1), Some(("memory.budget".to_owned(), Layer::Rule)));
+        assert_eq!(code(direct.bytes()), None);
+    }
+
+    #[test]
+    fn a_compiled_plan_needs_what_its_facts_say_and_no_more() {
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let attention = validate(Attention::bshd(1, (4, 4), (64, 64), 64, DType::BF16)).expect("sound");
+        let graph = lower(&attention, &target, &Policy::default()).expect("lowers");
+        let facts = PlanFacts {
+            key: qkvault_graph::plan_key(&graph, &target, &Policy::default()),
+            graph_key: attention.key(),
+            what: String::new(),
+            cudnn: target.cudnn,
+            libraries: target.libraries,
+            toolchain: target.toolchain.clone(),
+            sm: target.sm(),
+            multi_processors: 132,
+            driver: target.device.driver_ver,
+            memory_bus: None,
+            engine: String::new(),
+            passed_over: Vec::new(),
+            workspace: 999,
+            compile_ms: 1,
+            blob_bytes: 1,
+            bindings: crate::plan::bindings(&graph, Some(&attention)),
+            fixed: Vec::new(),
+        };
+        let operands = 4 * 4 * 64 * 64 * 2;
+        let expected = Footprint { operands, scratch: 999, quadratic: false, exact: true };
+        assert_eq!(Footprint::of_plan(&attention, &facts), expected);
+        assert!(expected.over(1).is_some_and(|r| !r.given.contains("at least")));
+    }
+
     #[test]
     fn operands_alone_can_be_too_much() {
         let (found, _) = deepseek("h200", false);

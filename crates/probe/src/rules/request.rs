@@ -76,7 +76,7 @@ pub fn lowered(attention: &Valid, target: &Target, policy: &Policy) -> Result<Op
     let facts = Facts::of(attention, target);
     let stands = |rule: &&Rule| rule.kind != Kind::Unsupported;
     let reasons = RULES.iter().copied().flatten().filter(stands).filter_map(|rule| rule.reason(&facts));
-    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && policy.allowed.contains(&r.code);
+    let is_allowed = |r: &Reason| policy.allowed.contains(&r.code);
     let (allowed, reasons): (Vec<_>, Vec<_>) = reasons.partition(is_allowed);
     let despite = QuirkSet::known(allowed.iter().map(|r| r.code.as_ref()));
     match (lowered, Refusal::of(reasons)) {

@@ -82,8 +82,8 @@ pub(super) const RULES: &[Rule] = &[
         fix: "say the tensor with all keys (extents [.., queries, keys])",
         source: NAMED,
         given: |f| {
-            let dims = if f.names_engine() && !wide(f) { f.query_tensor() } else { None };
-            dims.and_then(|dims| given(f, true, &format!("a tensor of extents {dims:?}")))
+            let dims = f.query_tensor().filter(|_| !wide(f))?;
+            given(f, true, &format!("a tensor of extents {dims:?}"))
         },
     },
     Rule {

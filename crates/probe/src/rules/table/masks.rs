@@ -13,7 +13,7 @@ pub(super) const RULES: &[Rule] = &[
         fix: "use another cuDNN; a causal window is not affected",
         source: FE_FORWARD,
         given: |f| {
-            let open = f.a.mask.band.is_some_and(|band| band.left.is_some() && band.right.is_none());
+            let open = f.a.mask.band.is_some_and(|band| band.right.is_none());
             (open && f.s_kv > 1024).then(|| format!("a window without a right bound over {} keys", f.s_kv))
         },
     },
@@ -26,9 +26,9 @@ pub(super) const RULES: &[Rule] = &[
         fix: "use cuDNN 9.10.2 or newer",
         source: FE_FORWARD,
         given: |f| {
-            let alone = f.a.mask.band.is_some_and(|band| band.right.is_none());
-            let more = alone || f.dropout() || f.a.score.is_some();
-            f.window().filter(|_| more).map(|left| format!("a window of {left}"))
+            let band = f.a.mask.band?;
+            let more = band.right.is_none() || f.dropout() || f.a.score.is_some();
+            band.left.filter(|_| more).map(|left| format!("a window of {left}"))
         },
     },
     Rule {

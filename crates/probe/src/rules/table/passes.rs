@@ -64,7 +64,10 @@ pub(super) const RULES: &[Rule] = &[
         source: HUNT,
         given: |f| {
             let counted = f.is_hopper() || (f.is_blackwell() && f.version() < super::v9(22, 0));
-            let (reads, _) = if counted { f.query_reads() } else { (0, 0) };
+            if !counted {
+                return None;
+            }
+            let (reads, _) = f.query_reads()?;
             (reads > 2).then(|| format!("{reads} reads of such tensors"))
         },
     },
@@ -78,7 +81,10 @@ pub(super) const RULES: &[Rule] = &[
         fix: "give the tensor with the other sign and add it",
         source: HUNT,
         given: |f| {
-            let (_, subtracted) = if f.is_blackwell() { f.query_reads() } else { (0, 0) };
+            if !f.is_blackwell() {
+                return None;
+            }
+            let (_, subtracted) = f.query_reads()?;
             (subtracted > 0).then(|| format!("{subtracted} subtractions of such a tensor"))
         },
     },
@@ -91,7 +97,7 @@ pub(super) const RULES: &[Rule] = &[
         fix: "say that tensor with all keys (extents [.., queries, keys]), or ask for no gradient",
         source: HUNT,
         given: |f| {
-            let wanted = f.backward() && f.is_blackwell() && f.tensor_gradient();
+            let wanted = f.is_blackwell() && f.wants_tensor_gradient();
             let found = if wanted { f.query_tensor() } else { None };
             found.map(|dims| format!("a tensor of extents {dims:?} beside the gradient of another"))
         },
@@ -105,7 +111,7 @@ pub(super) const RULES: &[Rule] = &[
         fix: "ask for no gradient of the tensor, or run the backward on a Hopper GPU",
         source: HUNT,
         given: |f| {
-            let wide = f.backward() && f.is_blackwell() && f.d_qk > 128 && f.tensor_gradient();
+            let wide = f.is_blackwell() && f.d_qk > 128 && f.wants_tensor_gradient();
             wide.then(|| format!("the gradient of a tensor, with hidden sizes {} and {}", f.d_qk, f.d_v))
         },
     },

@@ -53,7 +53,8 @@ pub(super) const RULES: &[Rule] = &[
         fix: "ask the library itself, which may know it",
         source: "profiles of this project",
         given: |f| {
-            let known = matches!(f.sm(), 80..=90 | 100..=109 | 120..=129) || f.sm() < 80;
+            // What is older than 8.0 is known, and refused as `gpu.old`.
+            let known = matches!(f.sm(), 0..=90 | 100..=109 | 120..=129);
             (!known).then(|| format!("compute capability {}.{}", f.sm() / 10, f.sm() % 10))
         },
     },

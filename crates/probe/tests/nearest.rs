@@ -1,0 +1,118 @@
+//! Each single change that is proposed: what it makes of a description, to the last field, and that it is not proposed where it changes
+//! nothing.
+
+mod bounds;
+
+use bounds::{attention, target};
+use qkvault_probe::rules::{Request, changes};
+
+/// A change, a description and what it is after the change; nothing where the change is not proposed.
+type Row = (&'static str, &'static str, Option<&'static str>);
+
+const EIGHTS: &str = "hidden sizes padded with zeros to multiples of 8";
+const SIXTEENS: &str = "hidden sizes padded with zeros to multiples of 16";
+const LARGER: &str = "hidden sizes padded with zeros to the larger of the two";
+const BSHD: &str = "contiguous operands in the order BSHD";
+const ANY_ORDER: &str = "sums of gradients in any order (deterministic: no)";
+const CAUSAL: &str = "a causal mask without a window";
+const DENSE: &str = "dense operands with lengths instead of packed ones";
+const GATHERED: &str = "gathered keys and values instead of paged ones";
+const NO_GRADIENT: &str = "no gradient of the sink";
+
+const ROWS: &[Row] = &[
+    (EIGHTS, "q: bf16 [1,8,64,100]\nv: [1,8,64,104]", Some("q: bf16 [1,8,64,104]\nv: [1,8,64,104]")),
+    (EIGHTS, "q: bf16 [1,8,64,104]", None),
+    (EIGHTS, "q: bf16 [2,8,64,100] packed tokens 99\nlengths: per-sequence", None),
+    (
+        EIGHTS,
+        "q: bf16 [2,8,64,100] bhsd\nk: [2,8,64,100]\nv: [2,8,64,104] bhsd\no: [2,8,64,104]",
+        Some("q: bf16 [2,8,64,104]\nk: [2,8,64,104]\nv: [2,8,64,104] bhsd\no: [2,8,64,104]"),
+    ),
+    (
+        EIGHTS,
+        "pass: backward\ndeterministic: yes\nsink: yes\nq: bf16 [1,8,128,100]",
+        Some("pass: backward\ndeterministic: yes\nsink: yes\nq: bf16 [1,8,128,104]"),
+    ),
+    (
+        EIGHTS,
+        "pass: backward\nd_sink: yes\nsink: yes\nq: bf16 [1,8,128,100]",
+        Some("pass: backward\nd_sink: yes\nsink: yes\nq: bf16 [1,8,128,104]"),
+    ),
+    (SIXTEENS, "q: bf16 [1,8,64,100]\nv: [1,8,64,96]", Some("q: bf16 [1,8,64,112]\nv: [1,8,64,96]")),
+    (LARGER, "q: bf16 [1,8,64,64]\nv: [1,8,64,128]", Some("q: bf16 [1,8,64,128]")),
+    (LARGER, "q: bf16 [1,8,64,128]\nv: [1,8,64,64]", Some("q: bf16 [1,8,64,128]")),
+    (LARGER, "q: bf16 [1,8,64,128]", None),
+    (BSHD, "q: bf16 [2,8,64,64] bhsd", Some("q: bf16 [2,8,64,64]")),
+    (BSHD, "q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", None),
+    (
+        "Stats alone as the output beside O",
+        "q: bf16 [1,8,64,64]\noutputs: max sum_exp",
+        Some("q: bf16 [1,8,64,64]\noutputs: stats"),
+    ),
+    (
+        "padded rows left undefined",
+        "q: bf16 [1,8,64,64]\nlengths: per-sequence\npadded_rows: zero",
+        Some("q: bf16 [1,8,64,64]\nlengths: per-sequence"),
+    ),
+    (
+        ANY_ORDER,
+        "pass: backward\nq: bf16 [1,8,128,64]\ndeterministic: yes",
+        Some("pass: backward\nq: bf16 [1,8,128,64]"),
+    ),
+    (ANY_ORDER, "pass: backward\nq: bf16 [1,8,128,64]", None),
+    ("per-sequence lengths given at launch", "q: bf16 [1,8,64,64]", Some("q: bf16 [1,8,64,64]\nlengths: per-sequence")),
+    (
+        "a diagonal that starts top left",
+        "q: bf16 [1,8,64,64]\nk: [1,8,128,64]\nmask: causal bottom-right",
+        Some("q: bf16 [1,8,64,64]\nk: [1,8,128,64]\nmask: causal"),
+    ),
+    (
+        "a diagonal that ends bottom right",
+        "q: bf16 [1,8,64,64]\nk: [1,8,128,64]\nmask: causal",
+        Some("q: bf16 [1,8,64,64]\nk: [1,8,128,64]\nmask: causal bottom-right"),
+    ),
+    (CAUSAL, "q: bf16 [1,8,64,64]\nmask: band left 9 right 5", Some("q: bf16 [1,8,64,64]\nmask: causal")),
+    (CAUSAL, "q: bf16 [1,8,64,64]\nmask: causal", None),
+    (
+        DENSE,
+        "q: bf16 [2,8,64,64] packed tokens 99\nk: [2,8,64,64] bhsd\nv: [2,8,64,64]\nlengths: per-sequence",
+        Some("q: bf16 [2,8,64,64]\nk: [2,8,64,64] bhsd\nv: [2,8,64,64]\nlengths: per-sequence"),
+    ),
+    (
+        GATHERED,
+        "q: bf16 [2,8,64,64] bhsd\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence",
+        Some("q: bf16 [2,8,64,64] bhsd\nk: [2,8,128,64]\nlengths: per-sequence"),
+    ),
+    (
+        NO_GRADIENT,
+        "pass: backward\nq: bf16 [1,8,128,64]\nsink: yes\nd_sink: yes",
+        Some("pass: backward\nq: bf16 [1,8,128,64]\nsink: yes"),
+    ),
+    ("no block mask", "q: bf16 [1,8,64,64]\nblock_mask: yes", Some("q: bf16 [1,8,64,64]")),
+    ("no dropout", "q: bf16 [1,8,64,64]\ndropout: philox 0.5", Some("q: bf16 [1,8,64,64]")),
+    ("no sink", "q: bf16 [1,8,64,64]\nsink: yes", Some("q: bf16 [1,8,64,64]")),
+    (
+        "no sink",
+        "pass: backward\nq: bf16 [1,8,128,64]\nsink: yes\nd_sink: yes",
+        Some("pass: backward\nq: bf16 [1,8,128,64]"),
+    ),
+    ("no keep predicate", "q: bf16 [1,8,64,64]\nkeep: key % 2 == 0", Some("q: bf16 [1,8,64,64]")),
+    ("no score expression", "q: bf16 [1,8,64,64]\nscore: tanh(score)", Some("q: bf16 [1,8,64,64]")),
+    ("no diagonal band", "q: bf16 [1,8,64,64]\nmask: causal", Some("q: bf16 [1,8,64,64]")),
+    ("16-bit operands", "fp8: current\nq: e4m3 [1,8,64,64]\no: f16 [1,8,64,64]", Some("q: bf16 [1,8,64,64]")),
+    ("the forward alone", "pass: backward\nq: bf16 [1,8,128,64]", Some("q: bf16 [1,8,128,64]\noutputs: stats")),
+];
+
+#[test]
+fn every_change_makes_of_a_description_what_it_is_called() {
+    let target = target("h200", "9.27");
+    for (change, given, after) in ROWS {
+        let near = changes(&Request::new(&attention(given), &target), &[]);
+        let found = near.iter().find(|near| near.change == *change);
+        let known = near.iter().map(|near| near.change.as_str()).collect::<Vec<_>>();
+        assert_eq!(found.map(|near| near.attention.clone()), after.map(attention), "{change}: {given}\n{known:?}");
+    }
+    let plain = changes(&Request::new(&attention("q: bf16 [1,8,64,64]"), &target), &[]);
+    let plain: Vec<&str> = plain.iter().map(|near| near.change.as_str()).collect();
+    assert_eq!(plain, ["Stats alone as the output beside O", "per-sequence lengths given at launch"]);
+}
