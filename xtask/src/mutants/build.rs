@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::mutant::Mutant;
-use super::scratch::{ROOMS, Scratch};
+use super::scratch::{AREAS, Scratch};
 use crate::{cargo, ui};
 
 /// Packages whose tests judge.
@@ -73,7 +73,9 @@ impl Fault {
 
 fn cargo(scratch: &Scratch, args: &[&str]) -> Result<Vec<Value>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).args(["--message-format", "json", "--quiet", "--target-dir"]).arg(cargo::root().join("target"));
+    // A folder of its own: in the workspace's, mutated packages have the names of its own ones, and are never seen to be stale there.
+    let folder = cargo::root().join("target/mutants/build");
+    command.args(args).args(["--message-format", "json", "--quiet", "--target-dir"]).arg(folder);
     command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0").current_dir(&scratch.root);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -95,7 +97,7 @@ fn packages(names: &[&'static str]) -> Vec<&'static str> {
 }
 
 fn check(scratch: &Scratch) -> Result<Vec<Fault>> {
-    let mutated: BTreeSet<&str> = ROOMS.iter().map(|room| room.package).collect();
+    let mutated: BTreeSet<&str> = AREAS.iter().map(|area| area.package).collect();
     let mutated: Vec<&str> = mutated.into_iter().collect();
     let lines = cargo(scratch, &[&["check", "--lib", "--keep-going"][..], &packages(&mutated)].concat())?;
     let mut faults = Vec::new();

@@ -9,17 +9,17 @@ use syn::{Block, ExprClosure, Ident, ImplItemConst, ImplItemFn, ItemConst, ItemF
 #[derive(Default)]
 pub(super) struct Fixed {
     called: BTreeSet<String>,
-    /// What each `const fn` of a room calls.
+    /// What each `const fn` of an area calls.
     of_functions: BTreeMap<String, BTreeSet<String>>,
     /// Whether the file being read is mutated.
-    in_room: bool,
+    in_area: bool,
 }
 
 impl Fixed {
     /// Reads a file; what does not parse calls nothing.
-    pub(super) fn read(&mut self, source: &str, in_room: bool) {
+    pub(super) fn read(&mut self, source: &str, in_area: bool) {
         if let Ok(tree) = syn::parse_file(source) {
-            self.in_room = in_room;
+            self.in_area = in_area;
             self.visit_file(&tree);
         }
     }
@@ -38,7 +38,7 @@ impl Fixed {
     }
 
     fn function(&mut self, name: &Ident, is_const: bool, block: &Block) {
-        if is_const && self.in_room {
+        if is_const && self.in_area {
             self.of_functions.entry(name.to_string()).or_default().extend(names(|n| n.visit_block(block)));
         } else if is_const {
             self.called.extend(names(|n| n.visit_block(block)));

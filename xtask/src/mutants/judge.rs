@@ -32,7 +32,7 @@ impl<'a> Judge<'a> {
 
     /// Whether a test notices the mutant, and which.
     pub(super) fn judge(&self, mutant: &Mutant) -> Result<Verdict> {
-        let judges = scratch::room(&mutant.file).map_or(&[][..], |room| room.judges);
+        let judges = scratch::area(&mutant.file).map_or(&[][..], |area| area.judges);
         let about_it = |at: &usize| {
             let program = &self.suite.programs[self.suite.tests[*at].program].name;
             judges.iter().any(|package| program.split('/').next() == Some(*package))

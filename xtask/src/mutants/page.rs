@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mutant::Mutant;
 use super::record::{Record, Verdict};
-use super::scratch::{ROOMS, room};
+use super::scratch::{AREAS, area};
 use crate::{cargo, ui};
 
 /// Why mutants that no test notices may stay, by hand.
@@ -26,15 +26,28 @@ struct AcceptedFile {
     accepted: Vec<Accepted>,
 }
 
-/// A mutant that may stay.
+/// A reason, and the mutants that may stay for it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Accepted {
+    reason: String,
+    mutants: Vec<Named>,
+}
+
+/// A mutant by what is written and what stands there instead, whatever line that is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
     file: String,
     within: String,
     from: String,
     to: String,
-    reason: String,
+}
+
+impl Named {
+    fn is(&self, file: &str, within: &str, from: &str, to: &str) -> bool {
+        (&*self.file, &*self.within, &*self.from, &*self.to) == (file, within, from, to)
+    }
 }
 
 #[derive(Clone, Copy, Default, Serialize)]
@@ -65,7 +78,7 @@ struct Survivor<'a> {
 #[derive(Serialize)]
 struct Report<'a> {
     command: &'static str,
-    rooms: BTreeMap<&'static str, Counts>,
+    areas: BTreeMap<&'static str, Counts>,
     files: BTreeMap<&'a str, Counts>,
     survivors: Vec<Survivor<'a>>,
 }
@@ -87,19 +100,15 @@ pub(super) fn tell(mutants: &[Mutant], record: &Record, write: bool) -> Result<(
     let text = std::fs::read_to_string(root.join(ACCEPTED)).with_context(|| format!("{ACCEPTED} cannot be read"))?;
     let accepted: AcceptedFile = toml::from_str(&text).with_context(|| format!("{ACCEPTED} is not as it should be"))?;
     let report = report(mutants, record, &accepted.accepted);
-    for (name, c) in &report.rooms {
+    for (name, c) in &report.areas {
         ui::say(&format!(
             "{name}: {} mutants, {} killed, {} survive, {} unreached, {} of these accepted, {} not judged",
             c.mutants, c.killed, c.survived, c.unreached, c.accepted, c.not_judged
         ));
     }
-    let survivors = &report.survivors;
-    let holds = |a: &&Accepted| {
-        let of = |s: &Survivor<'_>| s.file == a.file && s.within == a.within && s.from == a.from && s.to == a.to;
-        survivors.iter().any(of)
-    };
-    for a in accepted.accepted.iter().filter(|a| !holds(a)) {
-        ui::say(&format!("{ACCEPTED}: {} {}: `{}` to `{}` is no survivor", a.file, a.within, a.from, a.to));
+    for named in stale(&accepted.accepted, &report) {
+        let Named { file, within, from, to } = named;
+        ui::say(&format!("{ACCEPTED}: {file} {within}: `{from}` to `{to}` is no survivor: its reason is stale"));
     }
     if write {
         std::fs::write(root.join(JSON), serde_json::to_string_pretty(&report)? + "\n")?;
@@ -110,6 +119,12 @@ pub(super) fn tell(mutants: &[Mutant], record: &Record, write: bool) -> Result<(
         ui::say(&format!("{JSON} and {PAGE} are written"));
     }
     Ok(())
+}
+
+/// Mutants with a reason that no survivor is.
+fn stale<'a>(accepted: &'a [Accepted], report: &Report<'_>) -> Vec<&'a Named> {
+    let is_left = |named: &&Named| report.survivors.iter().any(|s| named.is(s.file, s.within, s.from, s.to));
+    accepted.iter().flat_map(|a| &a.mutants).filter(|named| !is_left(named)).collect()
 }
 
 fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted]) -> Report<'a> {
@@ -137,7 +152,7 @@ fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted
                 0
             }
         };
-        let is = |a: &&Accepted| a.file == m.file && a.within == m.within && a.from == m.from && a.to == m.to;
+        let is = |a: &&Accepted| a.mutants.iter().any(|named| named.is(&m.file, &m.within, &m.from, &m.to));
         let reason = accepted.iter().find(is).map(|a| a.reason.as_str());
         counts.accepted += usize::from(reason.is_some());
         let Mutant { file, line, within, from, to, .. } = m;
@@ -146,10 +161,10 @@ fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted
     for entry in record.known.values().filter(|e| matches!(e.verdict, Verdict::DoesNotCompile)) {
         files.entry(&entry.mutant.file).or_default().does_not_compile += 1;
     }
-    let mut rooms: BTreeMap<&'static str, Counts> = BTreeMap::new();
+    let mut areas: BTreeMap<&'static str, Counts> = BTreeMap::new();
     for (file, c) in &files {
-        let Some(room) = room(file) else { continue };
-        let sum = rooms.entry(room.name).or_default();
+        let Some(area) = area(file) else { continue };
+        let sum = areas.entry(area.name).or_default();
         let Counts { mutants, killed, late, survived, unreached, does_not_compile, accepted, not_judged } = *c;
         sum.mutants += mutants;
         sum.killed += killed;
@@ -160,17 +175,17 @@ fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted
         sum.accepted += accepted;
         sum.not_judged += not_judged;
     }
-    Report { command: "cargo xtask mutants --write", rooms, files, survivors }
+    Report { command: "cargo xtask mutants --write", areas, files, survivors }
 }
 
 fn tables(report: &Report<'_>) -> String {
     let mut text = String::from(
-        "\n| room | files | mutants | killed | survive | reached by no test | of these accepted | do not compile |\n\
+        "\n| area | files | mutants | killed | survive | reached by no test | of these accepted | do not compile |\n\
          | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for room in &ROOMS {
-        let c = report.rooms.get(room.name).copied().unwrap_or_default();
-        let (name, files) = (room.name, room.files);
+    for area in &AREAS {
+        let c = report.areas.get(area.name).copied().unwrap_or_default();
+        let (name, files) = (area.name, area.files);
         let _ = writeln!(
             text,
             "| {name} | `{files}` | {} | {} | {} | {} | {} | {} |",
@@ -195,4 +210,46 @@ fn tables(report: &Report<'_>) -> String {
 /// A piece of code in a list.
 fn code(text: &str) -> String {
     if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_found_by_what_changes_and_told_as_stale_where_nothing_of_that_is_left() {
+        let file = "crates/graph/src/lower/mod.rs";
+        let mutant = |key: &str, line| Mutant {
+            id: 1,
+            key: key.to_owned(),
+            item: "an item".to_owned(),
+            file: file.to_owned(),
+            line,
+            within: "lower".to_owned(),
+            from: "a".to_owned(),
+            to: key.to_owned(),
+        };
+        let mutants = [mutant("b", 7), mutant("c", 8), mutant("d", 9)];
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut record = Record::open(&folder.path().join("record"), true).expect("a record");
+        let verdicts =
+            [Verdict::Survived { tests: 3 }, Verdict::Unreached, Verdict::Killed { by: String::new(), late: false }];
+        for (m, verdict) in mutants.iter().zip(verdicts) {
+            let entry = record.add(m, verdict).expect("it is written");
+            record.known.insert(m.key.clone(), entry);
+        }
+        let named = |to: &str| format!("{{ file = '{file}', within = 'lower', from = 'a', to = '{to}' }}");
+        let text = format!("[[accepted]]\nreason = 'the same'\nmutants = [{}, {}]", named("b"), named("d"));
+        let accepted: AcceptedFile = toml::from_str(&text).expect("reasons");
+        let report = report(&mutants, &record, &accepted.accepted);
+        let Counts { survived, unreached, accepted: with_reason, killed, .. } = report.areas["lowering"];
+        assert_eq!((survived, unreached, with_reason, killed), (1, 1, 1, 1));
+        assert_eq!(stale(&accepted.accepted, &report).iter().map(|n| &*n.to).collect::<Vec<_>>(), ["d"]);
+        let page = tables(&report);
+        let (without, with) = (page.find("no reason is known").expect("c"), page.find("\nthe same\n").expect("b"));
+        assert!(
+            without < with && page[without..with].contains("`graph/lower/mod.rs:8`, `lower`: `a` to `c`"),
+            "{page}"
+        );
+    }
 }

@@ -11,7 +11,7 @@ use super::mutant::{Mutant, Mutants};
 use super::rewrite;
 
 /// A part of the code that is mutated.
-pub(super) struct Room {
+pub(super) struct Area {
     pub(super) name: &'static str,
     pub(super) package: &'static str,
     /// The folder of the package's sources, from the workspace's root.
@@ -23,29 +23,29 @@ pub(super) struct Room {
 }
 
 /// What is mutated, the most important first.
-pub(super) static ROOMS: [Room; 4] = [
-    Room {
+pub(super) static AREAS: [Area; 4] = [
+    Area {
         name: "lowering",
         package: "qkvault-graph",
         root: "crates/graph/src",
         files: "crates/graph/src/lower/",
         judges: &["graph", "reference", "probe"],
     },
-    Room {
+    Area {
         name: "validation",
         package: "qkvault-graph",
         root: "crates/graph/src",
         files: "crates/graph/src/valid/",
         judges: &["graph"],
     },
-    Room {
+    Area {
         name: "rules",
         package: "qkvault-probe",
         root: "crates/probe/src",
         files: "crates/probe/src/rules/",
         judges: &["probe"],
     },
-    Room {
+    Area {
         name: "binding",
         package: "qkvault-exec",
         root: "crates/exec/src",
@@ -54,7 +54,7 @@ pub(super) static ROOMS: [Room; 4] = [
     },
 ];
 
-/// Files of the rooms that only show things to people: pages that are checked in and compared.
+/// Files of the areas that only show things to people: pages that are checked in and compared.
 const LEFT_OUT: [&str; 1] = ["crates/probe/src/rules/codes.rs"];
 
 /// What is put into each package that is mutated.
@@ -75,7 +75,7 @@ impl Scratch {
                 // What git knows and the folder no longer has is somebody's work in progress.
                 Err(_) => continue,
             };
-            if room(&file).is_none() && !is_crate_root(&file) {
+            if area(&file).is_none() && !is_crate_root(&file) {
                 write(&root.join(&file), &text)?;
             }
         }
@@ -86,34 +86,34 @@ impl Scratch {
     pub(super) fn mutate(&self, workspace: &Path, without: &BTreeSet<String>) -> Result<Vec<Mutant>> {
         let mut mutants = Mutants::without(without.clone());
         let files = tracked(workspace)?;
-        let mut packages: Vec<(&Room, String)> = Vec::new();
-        for room in &ROOMS {
+        let mut packages: Vec<(&Area, String)> = Vec::new();
+        for area in &AREAS {
             let mut rows = Vec::new();
             let mine: Vec<&String> =
-                files.iter().filter(|f| self::room(f).is_some_and(|r| r.name == room.name)).collect();
-            let siblings = files.iter().filter(|f| self::room(f).is_some_and(|r| r.package == room.package));
+                files.iter().filter(|f| self::area(f).is_some_and(|r| r.name == area.name)).collect();
+            let siblings = files.iter().filter(|f| self::area(f).is_some_and(|r| r.package == area.package));
             let mut known = Constants::default();
             for file in files.iter().filter(|f| f.ends_with(".rs")) {
-                known.fixed.read(&read(workspace, file).unwrap_or_default(), self::room(file).is_some());
+                known.fixed.read(&read(workspace, file).unwrap_or_default(), self::area(file).is_some());
             }
             known.fixed.settle();
             for file in siblings {
-                known.find(file, &module(room.root, file), &read(workspace, file)?)?;
+                known.find(file, &module(area.root, file), &read(workspace, file)?)?;
             }
             for file in mine {
                 let text = rewrite::rewrite(file, &read(workspace, file)?, &known, &mut mutants, &mut rows)?;
                 write(&self.root.join(file), text.as_bytes())?;
             }
             let more = constants::versions(&rows);
-            match packages.iter_mut().find(|(r, _)| r.package == room.package) {
+            match packages.iter_mut().find(|(r, _)| r.package == area.package) {
                 Some((_, text)) => *text += &more,
-                None => packages.push((room, more)),
+                None => packages.push((area, more)),
             }
         }
-        for (room, more) in packages {
+        for (area, more) in packages {
             let switch = switch(mutants.list.len(), &more);
-            write(&self.root.join(room.root).join("mutant_switch.rs"), switch.as_bytes())?;
-            let lib = format!("{}/lib.rs", room.root);
+            write(&self.root.join(area.root).join("mutant_switch.rs"), switch.as_bytes())?;
+            let lib = format!("{}/lib.rs", area.root);
             let text = format!("{}\nmod mutant_switch;\n", read(workspace, &lib)?);
             write(&self.root.join(&lib), text.as_bytes())?;
         }
@@ -126,14 +126,14 @@ pub(super) fn switch(mutants: usize, more: &str) -> String {
     SWITCH.replace("COUNT", &(mutants + 1).to_string()) + more
 }
 
-/// The room that a file is in.
-pub(super) fn room(file: &str) -> Option<&'static Room> {
+/// The area that a file is in.
+pub(super) fn area(file: &str) -> Option<&'static Area> {
     let mutated = file.ends_with(".rs") && !LEFT_OUT.contains(&file);
-    ROOMS.iter().find(|room| mutated && file.starts_with(room.files))
+    AREAS.iter().find(|area| mutated && file.starts_with(area.files))
 }
 
 fn is_crate_root(file: &str) -> bool {
-    ROOMS.iter().any(|room| file.strip_prefix(room.root) == Some("/lib.rs"))
+    AREAS.iter().any(|area| file.strip_prefix(area.root) == Some("/lib.rs"))
 }
 
 /// `crates/graph/src/lower/mod.rs` as `crate::lower`.

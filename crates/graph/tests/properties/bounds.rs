@@ -2,8 +2,8 @@
 
 use qkvault_graph::op::{Op, TensorKind};
 use qkvault_graph::{
-    Attention, BackwardOptions, CudnnVersion, DType, Fp8, Gradients, LibrarySet, OpGraph, Pass, Policy, Profile, Role,
-    Storage, Tensor, lower, refusals, text, validate,
+    Attention, BackwardOptions, CudnnVersion, DType, Form, Fp8, Gradients, LibrarySet, OpGraph, Pass, Policy, Profile,
+    Role, Storage, Tensor, lower, refusals, text, validate,
 };
 
 fn target(version: &str) -> qkvault_graph::Target {
@@ -59,6 +59,20 @@ fn masks_come_late_from_the_first_row_that_sees_no_key() {
         let first = [127, 128, 131, 132, 133, 256].map(|s_q| masks_first(s_q, mask));
         assert_eq!(first, [true, true, true, false, false, false], "{mask}");
     }
+}
+
+/// A window over scores that its expression's derivative reads too comes late where it is written out, and not where it is one operation.
+#[test]
+fn a_window_that_is_one_operation_stays_before_the_log_sum_exp() {
+    let given = "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 64\nscore: rsqrt(abs(score))";
+    let valid = validate(text::parse(given).expect("an attention")).expect("sound");
+    let early = |form: Form, mask: &str| {
+        let policy = Policy { form, ..Policy::default() };
+        let text = lower(&valid, &target("9.27"), &policy).expect("it lowers").to_string();
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
+        at(mask) < at(" <Stats>\n")
+    };
+    assert_eq!([early(Form::Expanded, " select "), early(Form::Fused, " band-mask ")], [false, true]);
 }
 
 /// Room for more pages is declared where pages lie one after the other, to the element.
