@@ -102,7 +102,7 @@ pub(super) fn tell(mutants: &[Mutant], record: &Record, write: bool) -> Result<(
     let report = report(mutants, record, &accepted.accepted);
     for (name, c) in &report.areas {
         ui::say(&format!(
-            "{name}: {} mutants, {} killed, {} survive, {} unreached, {} of these accepted, {} not judged",
+            "{name}: {} mutants, {} killed, {} survive, {} unreached, {} of these with a reason, {} not judged",
             c.mutants, c.killed, c.survived, c.unreached, c.accepted, c.not_judged
         ));
     }
@@ -180,7 +180,7 @@ fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted
 
 fn tables(report: &Report<'_>) -> String {
     let mut text = String::from(
-        "\n| area | files | mutants | killed | survive | reached by no test | of these accepted | do not compile |\n\
+        "\n| area | files | mutants | killed | survive | reached by no test | of these with a reason | do not compile |\n\
          | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
     for area in &AREAS {
