@@ -53,7 +53,7 @@ fn known(here: &Target) -> Vec<Target> {
     let nvrtcs = nvrtcs(here);
     let mut all = Vec::new();
     for driver in drivers {
-        // What compiled for a driver need not be newer than it.
+        // What compiles for a driver is of no newer CUDA than it.
         for nvrtc in nvrtcs.iter().filter(|nvrtc| nvrtc.is_none_or(|nvrtc| nvrtc.loads_under(driver))) {
             for libraries in sets {
                 let toolchain = Toolchain { nvrtc: *nvrtc, ..here.toolchain.clone() };

@@ -52,10 +52,11 @@ fn own_target_first_then_the_other_set_then_older_drivers() {
         all.map(|t| (t.device.driver_ver, t.libraries == here.libraries)).collect::<Vec<_>>()
     };
     let old = with(&h200(OLD), 13_000, LibrarySet::Full);
+    let each_nvrtc = [[(13_000, true), (13_000, false)]; 6];
     assert_eq!(
         labels(&old),
-        [(13_000, true), (13_000, false)],
-        "no other NVRTC of CUDA 13 loads under the driver of 13.0"
+        each_nvrtc.as_flattened(),
+        "the driver of 13.0 loads what every NVRTC of CUDA 13 compiles"
     );
     let new = with(&h200(NEW), 13_010, LibrarySet::Slim);
     let drivers = [13_010, 13_000, 12_090, 12_080];
@@ -202,13 +203,13 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
 
 /// B3: the NVRTC is under the key, and a machine that only loads need not have the one that compiled.
 #[test]
-fn b3_plans_of_every_nvrtc_that_the_driver_knows_are_looked_for_and_of_nothing_else() {
+fn b3_plans_of_every_nvrtc_of_the_drivers_cuda_are_looked_for_and_of_nothing_else() {
     let mut here = with(&h200(OLD), 13_020, LibrarySet::Slim);
     here.toolchain.environment = CompilerEnv::of([("CUDNN_USE_EX2_EMULATION".into(), "0".into())]);
     let nvrtc = |target: &Target| target.toolchain.nvrtc.expect("9.19 has its NVRTC outside").to_string();
     let all = candidates(&here);
     let slim: Vec<String> = all.iter().filter(|t| t.libraries == LibrarySet::Slim).map(nvrtc).collect();
-    assert_eq!(slim, ["13.0", "13.2", "13.1"], "its own, then the newest that its driver knows");
+    assert_eq!(slim, ["13.0", "13.5", "13.4", "13.3", "13.2", "13.1"], "its own, then the newest of its CUDA");
     for target in &all {
         let Toolchain { cuda, nvrtc: _, host, environment } = &target.toolchain;
         assert_eq!((cuda, host, environment), (&13, &here.toolchain.host, &here.toolchain.environment));

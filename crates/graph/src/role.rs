@@ -54,6 +54,10 @@ pub enum Role {
     SeqLenQ,
     /// Key/value lengths, i32, one per sequence.
     SeqLenKv,
+    /// Query lengths a second time, declared with an entry for each query: the memory of [`SeqLenQ`](Role::SeqLenQ).
+    SeqLenQWhole,
+    /// Key/value lengths a second time, declared with an entry for each query: the memory of [`SeqLenKv`](Role::SeqLenKv).
+    SeqLenKvWhole,
     /// Where each sequence of a packed operand begins; batch + 1 entries.
     Offsets(Packed),
     /// Page table of K.
@@ -196,6 +200,8 @@ impl Role {
             Role::KT => 28,
             Role::DOT => 29,
             Role::DOHalf => 30,
+            Role::SeqLenQWhole => 31,
+            Role::SeqLenKvWhole => 32,
             Role::Offsets(p) => 100 + p as i64,
             Role::Descale(s) => 200 + s as i64,
             Role::ScaleOf(s) => 220 + s as i64,
@@ -240,11 +246,13 @@ impl Role {
             Role::KT,
             Role::DOT,
             Role::DOHalf,
+            Role::SeqLenQWhole,
+            Role::SeqLenKvWhole,
         ];
         let at = |base: i64| usize::try_from(uid - base).ok();
         let number = || u16::try_from(uid % 1_000).ok();
         match uid {
-            1..=30 => at(1).and_then(|i| fixed.get(i).copied()),
+            1..=32 => at(1).and_then(|i| fixed.get(i).copied()),
             100..200 => at(100).and_then(|i| Packed::ALL.get(i).copied()).map(Role::Offsets),
             200..220 => at(200).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Descale),
             220..240 => at(220).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::ScaleOf),
@@ -253,6 +261,17 @@ impl Role {
             2_000..3_000 => number().map(Role::ScoreTensor),
             3_000..4_000 => number().map(Role::DScoreTensor),
             _ => None,
+        }
+    }
+
+    /// The role whose memory this one reads: its own, but for one that a graph declares a second time. Nobody binds that one: a launch
+    /// gives it the address of the other.
+    #[must_use]
+    pub const fn memory(self) -> Role {
+        match self {
+            Role::SeqLenQWhole => Role::SeqLenQ,
+            Role::SeqLenKvWhole => Role::SeqLenKv,
+            own => own,
         }
     }
 
@@ -298,6 +317,8 @@ impl fmt::Display for Role {
             Role::KT => f.write_str("K scaled along the sequence"),
             Role::DOT => f.write_str("dO scaled along the sequence"),
             Role::DOHalf => f.write_str("dO in 16 bits"),
+            Role::SeqLenQWhole => f.write_str("SeqLenQ for each query"),
+            Role::SeqLenKvWhole => f.write_str("SeqLenKv for each query"),
             other => write!(f, "{other:?}"),
         }
     }
@@ -317,6 +338,6 @@ mod tests {
             }
         }
         assert!(seen.contains_key(&Role::DvFullHeads) && seen.contains_key(&Role::Amax(Scaled::DV)));
-        assert_eq!(seen.len(), 30 + 10 + 39 + 3_000);
+        assert_eq!(seen.len(), 32 + 10 + 39 + 3_000);
     }
 }

@@ -39,10 +39,13 @@ impl NvrtcVersion {
         NvrtcVersion { major: (number / 1000) as u16, minor: (number % 1000 / 10) as u16 }
     }
 
-    /// Whether what it compiles loads under a driver of this CUDA version (13020 is 13.2): it must be no newer.
+    /// Whether what it compiles loads under a driver of this CUDA version (13020 is 13.2): its major version must be no newer.
+    ///
+    /// cuDNN has it make machine code, not PTX, so an older minor version of the driver will do: plans that cuDNN 9.19 compiled with NVRTC
+    /// 13.2 were loaded and gave right numbers under a driver of CUDA 13.0 (H200).
     #[must_use]
     pub const fn loads_under(self, driver: i64) -> bool {
-        self.number() <= driver
+        self.major as i64 <= driver / 1000
     }
 }
 
@@ -209,8 +212,17 @@ mod tests {
         for bad in ["", "13", "13.", "13.0.88", "x.1"] {
             assert!(bad.parse::<NvrtcVersion>().is_err(), "{bad}");
         }
-        assert!(v.loads_under(13_020) && v.loads_under(13_030) && !v.loads_under(13_010));
-        assert!(NvrtcVersion::new(12, 9).loads_under(13_000) && !NvrtcVersion::new(13, 0).loads_under(12_090));
+        for (nvrtc, driver, loads) in [
+            (v, 13_020, true),
+            (v, 13_030, true),
+            (v, 13_000, true),
+            (v, 14_000, true),
+            (v, 12_090, false),
+            (NvrtcVersion::new(13, 0), 12_090, false),
+            (NvrtcVersion::new(12, 9), 13_000, true),
+        ] {
+            assert_eq!(nvrtc.loads_under(driver), loads, "{nvrtc} under {driver}");
+        }
     }
 
     #[test]

@@ -59,11 +59,11 @@ pub enum Failure {
         /// What it does.
         seen: &'static str,
     },
-    /// NVRTC is newer than the driver that the target names.
+    /// NVRTC is of a newer CUDA than the driver that the target names.
     #[error(
-        "NVRTC {nvrtc} compiles here, and the target names the driver of CUDA {driver}, which need not load what a newer compiler makes; \
-         use NVRTC {driver} or older (`cargo xtask fetch` puts {} beside cuDNN), or a target with a newer driver",
-        Toolchain::FETCHED_NVRTC
+        "NVRTC {nvrtc} compiles here, and the target names the driver of CUDA {driver}, which need not load what the compiler of a newer \
+         major version makes; use a cuDNN of CUDA {} with its NVRTC, or a target with a driver of CUDA {}",
+        driver.major, nvrtc.major
     )]
     NewerNvrtc {
         /// The NVRTC that compiles.

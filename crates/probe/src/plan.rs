@@ -59,6 +59,8 @@ pub struct PlanFacts {
     pub blob_bytes: u64,
     /// Operands to bind, in order of unique id.
     pub bindings: Vec<Binding>,
+    /// Operands that the graph declares a second time: a launch gives each the address of [`Role::memory`].
+    pub again: Vec<Role>,
     /// Numbers fixed by the graph, which cuDNN wants bound at every launch all the same.
     pub fixed: Vec<Fixed>,
 }
@@ -138,7 +140,8 @@ pub(crate) fn bindings(graph: &OpGraph, attention: Option<&Attention>) -> Vec<Bi
         .iter()
         .filter_map(|t| {
             let (role, slot) = match t.kind {
-                TensorKind::Operand(role) => (role, false),
+                TensorKind::Operand(role) if role.memory() == role => (role, false),
+                TensorKind::Operand(_) => return None,
                 TensorKind::Slot(role) => (role, true),
                 TensorKind::Virtual | TensorKind::Constant(_) => return None,
             };
@@ -173,6 +176,11 @@ pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attenti
         return plan;
     }
     Arc::new(Plan { facts: PlanFacts { bindings, ..plan.facts.clone() }, blob: Arc::clone(&plan.blob) })
+}
+
+/// The operands that an op graph declares a second time.
+pub(crate) fn again(graph: &OpGraph) -> Vec<Role> {
+    graph.roles().into_iter().filter(|role| role.memory() != *role).collect()
 }
 
 /// The fixed numbers of an op graph.

@@ -241,6 +241,7 @@ impl Planner {
                     compile_ms: compiled.milliseconds,
                     blob_bytes: compiled.blob.len() as u64,
                     bindings: plan::bindings(job.graph, Some(job.attention)),
+                    again: plan::again(job.graph),
                     fixed: plan::fixed(job.graph),
                 };
                 let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);

@@ -37,7 +37,7 @@ struct Row {
 const ASKED: &[Versions] = &[Versions::between((19, 0), (20, 0)), Versions::between((27, 0), (28, 0))];
 
 /// The rows: the first that holds counts.
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 9] = [
     Row {
         versions: ASKED,
         sm: 90..=90,
@@ -91,6 +91,40 @@ const ROWS: [Row; 6] = [
                tests/goldens/generated-serving-*.txt that say so",
     },
     Row {
+        versions: &[Versions::between((13, 0), (20, 0))],
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Always,
+        is: |graph| {
+            wide_keys(graph) && values(graph) == Some(128) && queries(graph).is_some_and(|(_, rows)| rows > 128)
+        },
+        seen: "b200, 9.14.0 and 9.19.0: forwards of 129 and 192 queries, head dims of Q and K 136, 200, 208, 256, 320, 512, 520 and 576 with 128 \
+               of V, with expressions, masks, lengths and without; 192 with 128, up to 128 queries, and V of 64 to 120 and 136 on compile",
+    },
+    Row {
+        versions: &[Versions::between((27, 0), (28, 0))],
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Always,
+        is: |graph| {
+            let narrow = values(graph).is_some_and(|d| (65..=128).contains(&d));
+            wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
+        },
+        seen: "b200, 9.27.0: forwards of 65 to 192 queries, head dims of Q and K 136, 200, 208, 256 and 576 with 72 to 128 of V; up to 64 queries, \
+               and V of 64 and of 136 on compile",
+    },
+    Row {
+        versions: &[Versions::from(20, 0)],
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Sometimes,
+        is: |graph| {
+            let narrow = values(graph).is_some_and(|d| (65..=128).contains(&d));
+            wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
+        },
+        seen: "b200: the two rows above; versions between and after them were not asked",
+    },
+    Row {
         versions: &[Versions::from(19, 0)],
         sm: 100..=103,
         engine: 5,
@@ -123,6 +157,20 @@ fn puts_out_sums(graph: &OpGraph) -> bool {
 
 fn is_forward(graph: &OpGraph) -> bool {
     !has(graph, Role::DO)
+}
+
+/// Whether it is a forward whose head dim of Q and K is over 128, and not the 192 that there are kernels of its own for.
+fn wide_keys(graph: &OpGraph) -> bool {
+    is_forward(graph) && head_dim(graph, Role::Q).is_some_and(|d| d > 128 && d != 192)
+}
+
+/// Head dim of V.
+fn values(graph: &OpGraph) -> Option<i64> {
+    head_dim(graph, Role::V)
+}
+
+fn head_dim(graph: &OpGraph, role: Role) -> Option<i64> {
+    graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(role)).map(|t| t.dims[3])
 }
 
 /// Sequences, and queries of each, as Q is declared.
@@ -158,6 +206,31 @@ mod tests {
         let decode = "q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nsink: yes";
         assert_eq!(often("h200", 27, 1, decode), Some(Often::Sometimes));
         assert_eq!(often("h200", 27, 1, &decode.replace("sink: yes", "")), None);
+    }
+
+    #[test]
+    fn wide_heads_of_queries_with_narrow_ones_of_values_have_no_kernel_of_engine_3_on_a_b200() {
+        let often = |minor, rows: i64, d_qk: i64, d_v: i64| {
+            let k = format!("q: f16 [2,2,{rows},{d_qk}]\nk: [2,2,192,{d_qk}]\nv: [2,2,192,{d_v}]");
+            often("b200", minor, 3, &k)
+        };
+        for (rows, d_qk, d_v, old, new) in [
+            (129, 136, 128, true, true),
+            (129, 576, 128, true, true),
+            (128, 136, 128, false, true),
+            (65, 136, 128, false, true),
+            (64, 136, 128, false, false),
+            (129, 256, 120, false, true),
+            (129, 256, 64, false, false),
+            (129, 256, 136, false, false),
+            (129, 192, 128, false, false),
+            (129, 128, 128, false, false),
+        ] {
+            let always = |is: bool| is.then_some(Often::Always);
+            assert_eq!(often(19, rows, d_qk, d_v), always(old), "9.19: {rows} queries, {d_qk} and {d_v}");
+            assert_eq!(often(27, rows, d_qk, d_v), always(new), "9.27: {rows} queries, {d_qk} and {d_v}");
+            assert_eq!(often(23, rows, d_qk, d_v), new.then_some(Often::Sometimes), "9.23: {rows} queries");
+        }
     }
 
     #[test]

@@ -440,6 +440,11 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("q: bf16 [2,2,1,64]\nk: bf16 [2,2,300,64]\nv: bf16 [2,2,300,256]\ndropout: mask 0.5", "b200", "9.19"),
     ),
     (
+        "dropout.mask-odd",
+        ("q: bf16 [1,1,1,64]\nk: bf16 [1,1,301,64]\ndropout: mask 0.5", "h200", "9.27"),
+        ("q: bf16 [1,1,1,64]\nk: bf16 [1,1,302,64]\ndropout: mask 0.5", "h200", "9.27"),
+    ),
+    (
         "hidden.philox",
         ("q: bf16 [2,2,8,192]\nk: bf16 [2,2,100,192]\nv: bf16 [2,2,100,128]\ndropout: philox 0.5", "b200", "9.27"),
         ("q: bf16 [2,2,9,192]\nk: bf16 [2,2,100,192]\nv: bf16 [2,2,100,128]\ndropout: philox 0.5", "b200", "9.27"),

@@ -76,6 +76,7 @@ fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
             compile_ms: 400,
             blob_bytes: BYTES as u64,
             bindings: bindings.map(|(role, slot)| operand(role, slot)).into(),
+            again: Vec::new(),
             fixed: Vec::new(),
         },
         blob: blob().into(),

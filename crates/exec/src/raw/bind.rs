@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use qkvault_graph::Role;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind};
 
 use crate::bind_error::BindErrors;
@@ -69,8 +70,11 @@ impl LoadedPlan {
         let fixed = self.facts().fixed.iter().enumerate().map(|(i, fixed)| (fixed.uid, cells.address(i)));
         let slots = slots.iter().map(|slot| (slot.role.uid(), cells.address(slot.cell)));
         let operands = bindings.operands.iter().map(|operand| (operand.role.uid(), at(operand.address)));
+        let given = |role: Role| bindings.operands.iter().find(|operand| operand.role == role);
+        let again = self.facts().again.iter().filter_map(|role| Some((role.uid(), at(given(role.memory())?.address))));
         let buffers = self.scratch().buffers.iter().map(|(role, offset, _)| (role.uid(), at(workspace + offset)));
-        let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) = fixed.chain(slots).chain(operands).chain(buffers).unzip();
+        let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) =
+            fixed.chain(slots).chain(operands).chain(again).chain(buffers).unzip();
         let make = || {
             let mut pack = Descriptor::create(&self.session().inner.library, Kind::VARIANT_PACK)?;
             pack.set(A::VARIANT_PACK_UNIQUE_IDS, &uids)?;

@@ -188,6 +188,7 @@ mod tests {
             compile_ms: 0,
             blob_bytes: 5,
             bindings: buffers.iter().map(buffer).collect(),
+            again: Vec::new(),
             fixed: Vec::new(),
         }
     }

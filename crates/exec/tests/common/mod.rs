@@ -52,6 +52,7 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
             slot(Role::Scale, DType::F32),
             slot(Role::Slot(0), DType::I32),
         ],
+        again: Vec::new(),
         fixed: vec![Fixed { uid: 10_003, value: Constant::f32(-1.0) }],
     }
 }

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Codes of every quirk: those that lowering knows, and those that are rows of the probe's rules. New ones are added at the end.
-pub const QUIRKS: [&str; 20] = [
+pub const QUIRKS: [&str; 21] = [
     "backward.length-tail",
     "score.one-query-narrow",
     "backward.single-row",
@@ -30,6 +30,7 @@ pub const QUIRKS: [&str; 20] = [
     "backward.packed-rows",
     "tensor.stride-alignment",
     "backward.packed-key-gradients-old",
+    "dropout.mask-odd",
 ];
 
 /// Engines that compute a graph wrongly: allowed, they are not passed over.

@@ -19,6 +19,8 @@ pub(super) struct Context {
     pub(super) upstream: Option<TensorId>,
     /// Lengths of queries and keys, where they are operands.
     pub(super) lengths: Option<(TensorId, TensorId)>,
+    /// Whether an expression reads lengths as they are declared a second time.
+    pub(super) whole_lengths: bool,
     /// Lengths of queries and keys, where they are not.
     pub(super) seq: [i64; 2],
     /// Number of the expression's first slot: the keep predicate's come after the score expression's.
@@ -93,12 +95,7 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
         Node::Score => context.score,
         Node::Upstream => context.upstream.expect("only derivatives that are applied to a gradient read it"),
         Node::Index(axis) => scope.step(Step::Index(axis.dim() as u8)),
-        Node::Length(side) => match (side, context.lengths) {
-            (Side::Query, Some((q, _))) => q,
-            (Side::Key, Some((_, kv))) => kv,
-            (Side::Query, None) => scope.int(context.seq[0] as i32),
-            (Side::Key, None) => scope.int(context.seq[1] as i32),
-        },
+        Node::Length(side) => length(scope, side),
         Node::Float(x) => scope.step(Step::Float(x.bits())),
         Node::Int(x) => scope.int(x),
         // cuDNN has no boolean constants: an index is never below zero.
@@ -137,6 +134,21 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
         Node::Logic(Logic::Or, a, b) => scope.step(Step::Binary(Pointwise::Or, at(a), at(b), truth, truth)),
         Node::Select { keep, yes, no } => scope.step(Step::Select(at(keep), at(yes), at(no), out)),
     }
+}
+
+/// The length of a sequence: a number, or the operand. As masks want that declared, one number per sequence, an expression of a forward
+/// of several queries reads it wrongly (84 of 84 cases on an H200, cuDNN 9.14 and 9.19; docs/results/selftest.md), so it is declared again.
+fn length(scope: &mut Scope<'_>, side: Side) -> TensorId {
+    let context = scope.context;
+    let (seq, lengths, role) = match side {
+        Side::Query => (context.seq[0], context.lengths.map(|(q, _)| q), Role::SeqLenQWhole),
+        Side::Key => (context.seq[1], context.lengths.map(|(_, kv)| kv), Role::SeqLenKvWhole),
+    };
+    let Some(declared) = lengths else { return scope.int(seq as i32) };
+    let one_each = Tensor::dense(Order::Bhsd, scope.g.dims(declared), DType::I32);
+    let whole = whole_queries(scope.g, &one_each, context.seq);
+    let again = context.whole_lengths && context.seq[0] > 1 && whole != one_each;
+    if again { scope.g.operand(role, &whole) } else { declared }
 }
 
 /// A tensor that is broadcast over the queries with all of them declared, at one address; of one query, with all keys. One number,

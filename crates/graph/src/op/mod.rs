@@ -216,7 +216,7 @@ impl OpGraph {
         }
     }
 
-    /// Every role that a launch must bind, in order of unique id.
+    /// Every role that is declared, in order of unique id; those that share the memory of another ([`Role::memory`]) too.
     #[must_use]
     pub fn roles(&self) -> Vec<Role> {
         let mut roles: Vec<Role> = self

@@ -33,7 +33,7 @@ fn each_is_as_bound(a: &Attention, graph: &OpGraph) -> Result<(), TestCaseError>
             prop_assert_eq!(*dtype, DType::F32, "{}", role);
             continue;
         }
-        let Some(own) = bound.iter().find(|o| o.role == role) else {
+        let Some(own) = bound.iter().find(|o| o.role == role.memory()) else {
             return Err(TestCaseError::fail(format!("{role} is no operand of {a}")));
         };
         prop_assert_eq!(*dtype, own.tensor.dtype, "{}\n{}", role, graph);

@@ -153,6 +153,29 @@ fn tensors_broadcast_over_queries_are_declared_whole() {
     assert_eq!(strides(&text(128, "2, 1, 1, 256"), RuleSet::NONE.with(Rule::WholeQueries)).0, [2, 1, 1, 256]);
 }
 
+/// `position` was wrong on a card in every forward of several queries and sequences: the lengths it reads were declared for masks alone.
+#[test]
+fn lengths_that_an_expression_of_a_forward_reads_are_declared_whole_beside_those_of_masks() {
+    let declared = |text: &str, rules| {
+        let graph = without(text, rules, "h200");
+        let of = |role| graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(role)).map(|t| (t.dims, t.strides));
+        [Role::SeqLenQ, Role::SeqLenKv, Role::SeqLenQWhole, Role::SeqLenKvWhole].map(of)
+    };
+    let text =
+        |b: i64, q: i64, more: &str| format!("q: f16 [{b},4,{q},64]\nk: [{b},4,256,64]\nlengths: per-sequence\n{more}");
+    let (mask, whole) = (Some(([3, 1, 1, 1], [1; 4])), Some(([3, 1, 128, 1], [1, 1, 0, 1])));
+    let position = "score: score + float(key - position)";
+    assert_eq!(declared(&text(3, 128, position), RuleSet::NONE), [mask, mask, whole, whole]);
+    assert_eq!(declared(&text(3, 128, "keep: key < key_len - 3"), RuleSet::NONE), [mask, mask, None, whole]);
+    // Masks alone read them as they are; so do backwards, one query, and one sequence, which were right.
+    let plain = [mask, mask, None, None];
+    assert_eq!(declared(&text(3, 128, "mask: causal bottom-right"), RuleSet::NONE), plain);
+    assert_eq!(declared(&text(3, 1, position), RuleSet::NONE), plain);
+    assert_eq!(declared(&format!("pass: backward\n{}", text(3, 128, position)), RuleSet::NONE), plain);
+    assert_eq!(declared(&text(1, 128, position), RuleSet::NONE)[2..], plain[2..]);
+    assert_eq!(declared(&text(3, 128, position), RuleSet::NONE.with(Rule::WholeQueries)), plain);
+}
+
 #[test]
 fn engines_that_miscount_keys_are_passed_over() {
     let text = |q: i64, kv: i64| format!("q: f16 [1,2,{q},64]\nk: [1,2,{kv},64]\nkeep: key % 2 == 0");

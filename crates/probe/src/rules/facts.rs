@@ -2,11 +2,11 @@
 
 use std::cell::OnceCell;
 
-use qkvault_graph::expr::{Grad, vjp};
-use qkvault_graph::op::{Op, Pointwise, TensorId, TensorKind};
+use qkvault_graph::expr::{Grad, Node, vjp};
+use qkvault_graph::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
 use qkvault_graph::{
-    Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Policy, Role, Storage, Target,
-    Valid, lower,
+    Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Policy, Role, ScoreExpr, Storage,
+    Target, Valid, lower, validate,
 };
 
 /// A description on a target, as rules see it.
@@ -58,17 +58,29 @@ impl<'a> Facts<'a> {
         [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Packed { .. }))
     }
 
-    /// Extents of a tensor with a number for each query or sequence and none for the keys, as lowering declares it, if one is
-    /// read: by the score expression, by the predicate, or as the dropout mask.
-    pub(super) fn query_tensor(&self) -> Option<[u64; 4]> {
-        let expressions = [&self.a.score, &self.a.mask.keep].into_iter().flatten();
-        let tensors = expressions.flat_map(|e| e.tensors().iter().map(|t| t.dims));
+    /// A tensor with a number for each query or sequence and none for the keys, as lowering declares it, if one is read: by the score
+    /// expression, by the predicate, or as the dropout mask. The lengths of several sequences are such tensors for expressions.
+    pub(super) fn query_tensor(&self) -> Option<String> {
+        let tensors = self.expressions().flat_map(|e| e.tensors().iter().map(|t| t.dims));
         let [b, h, s_q, s_kv] = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv].map(i64::unsigned_abs);
         let by_mask = self.dropout() && !self.philox();
         let mask = by_mask.then_some([b, h, s_q, s_kv]);
         // A number per sequence is declared with all queries, or of one query with all keys.
         let per_query = |&[b, _, q, k]: &[u64; 4]| k == 1 && (q > 1 || (b > 1 && (s_q > 1 || s_kv == 1)));
-        tensors.chain(mask).find(per_query)
+        let found = tensors.chain(mask).find(per_query).map(|dims| format!("a tensor of extents {dims:?}"));
+        found.or_else(|| {
+            self.reads_lengths().then(|| format!("the lengths of {b} sequences, which an expression reads"))
+        })
+    }
+
+    fn expressions(&self) -> impl Iterator<Item = &ScoreExpr> {
+        [&self.a.score, &self.a.mask.keep].into_iter().flatten()
+    }
+
+    /// Whether an expression reads the lengths of several sequences.
+    fn reads_lengths(&self) -> bool {
+        let is_length = |node: &Node| matches!(node, Node::Length(_));
+        self.lengths() && self.a.batch() > 1 && self.expressions().any(|e| e.nodes().iter().any(is_length))
     }
 
     /// Gradients of tensors of the score expression that are not what the score's own gradient is, if any are wanted.
@@ -105,7 +117,19 @@ impl<'a> Facts<'a> {
             _ => 0,
         };
         let subtracts = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::Sub, b: Some(b), .. } if is_read(b));
-        Some((graph.ops.iter().map(reads).sum(), graph.ops.iter().filter(subtracts).count()))
+        let tensors: usize = graph.ops.iter().map(reads).sum();
+        Some((tensors + self.length_reads(&graph), graph.ops.iter().filter(subtracts).count()))
+    }
+
+    /// How many operations read lengths beside those of the masks, which are there without expressions too.
+    fn length_reads(&self, graph: &OpGraph) -> usize {
+        if !self.reads_lengths() {
+            return 0;
+        }
+        let mut plain = self.a.clone();
+        (plain.score, plain.mask.keep) = (None, None);
+        let plain = validate(plain).ok().and_then(|plain| lower(&plain, self.target, &Policy::default()).ok());
+        reads_of_lengths(graph).saturating_sub(plain.as_ref().map_or(0, reads_of_lengths))
     }
 
     /// Whether lowering names the engine: a deterministic backward on compute capability 10.x.
@@ -155,4 +179,15 @@ impl<'a> Facts<'a> {
     pub(super) fn philox(&self) -> bool {
         self.a.dropout.is_some_and(|d| d.source == DropoutSource::Philox)
     }
+}
+
+/// How many operations read the operands of lengths.
+fn reads_of_lengths(graph: &OpGraph) -> usize {
+    let is_length =
+        |id: &&TensorId| matches!(graph.tensor(**id).kind, TensorKind::Operand(Role::SeqLenQ | Role::SeqLenKv));
+    let reads = |op: &Op| match *op {
+        Op::Pointwise { x, b, t, .. } => [Some(x), b, t].iter().flatten().filter(is_length).count(),
+        _ => 0,
+    };
+    graph.ops.iter().map(reads).sum()
 }

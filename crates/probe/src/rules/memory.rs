@@ -183,6 +183,7 @@ mod tests {
             compile_ms: 1,
             blob_bytes: 1,
             bindings: crate::plan::bindings(&graph, Some(&attention)),
+            again: Vec::new(),
             fixed: Vec::new(),
         };
         let operands = 4 * 4 * 64 * 64 * 2;

@@ -2,14 +2,18 @@
 
 use crate::kit::{Place, fields};
 
+/// 16 draws for each of five GPUs under each of three versions, the same in every run. Each that is put to the library takes 0.6 s of a
+/// core. `qkvault hunt` with another seed looks further.
 #[test]
-fn p25_rules_and_library_agree_on_what_is_drawn() {
+fn p25_rules_and_library_agree_on_all_that_is_drawn() {
+    const CASES: u64 = 240;
     // Which libraries were fetched is looked up where they were fetched to.
-    if Place::with_cudnn("9.27.0").is_none() {
+    if ["9.14.0", "9.19.0", "9.27.0"].iter().any(|version| Place::with_cudnn(version).is_none()) {
         return;
     }
     let place = Place::new();
-    let (_, report) = place.json("hunt --cases 10 --seed 2 --versions 9.27.0 --workers 2");
+    let (code, report) = place
+        .json(&format!("hunt --cases {CASES} --seed 2026 --versions 9.14.0,9.19.0,9.27.0 --workers 2 --keep-size"));
     let names = [
         "cases",
         "seed",
@@ -26,11 +30,11 @@ fn p25_rules_and_library_agree_on_what_is_drawn() {
     fields(&report, &names);
     let count = |name: &str| report[name].as_u64().unwrap();
     let not_asked: u64 = report["not_asked"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
-    assert_eq!(count("agreed") + count("differed") + not_asked, 10, "{report:#}");
-    // A rule may be missing, which the library makes up for; one that refuses what the library takes must not be there.
-    let disagreed = report["disagreed"].as_array().unwrap();
-    assert!(disagreed.iter().all(|d| d["signature"].as_str().unwrap().starts_with("no rule")), "{report:#}");
-    assert!(count("supported") >= 2 && count("agreed") >= 5, "{report:#}");
+    // A rule that is missing is a difference as one that is too strict is: who asked the rules was told something else.
+    assert_eq!((code, count("differed")), (0, 0), "{report:#}");
+    assert_eq!((count("agreed") + not_asked, count("cases")), (CASES, CASES), "{report:#}");
+    // Most of what is drawn is put to the library, and some of it is refused by both.
+    assert!(count("supported") >= 120 && count("refused") >= 8 && not_asked <= 80, "{report:#}");
 }
 
 #[test]

@@ -79,11 +79,11 @@ pub(super) const RULES: &[Rule] = &[
         field: "score, mask.keep, dropout",
         needed: "in a deterministic backward on compute capability 10.x, no tensor with one number per query or per sequence, but for \
                  hidden sizes of 256; a dropout mask over one key is one too",
-        fix: "say the tensor with all keys (extents [.., queries, keys])",
+        fix: "say the tensor with all keys (extents [.., queries, keys]), what is computed of lengths too",
         source: NAMED,
         given: |f| {
-            let dims = f.query_tensor().filter(|_| !wide(f))?;
-            given(f, true, &format!("a tensor of extents {dims:?}"))
+            let found = f.query_tensor().filter(|_| !wide(f))?;
+            given(f, true, &found)
         },
     },
     Rule {

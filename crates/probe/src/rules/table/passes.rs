@@ -44,13 +44,15 @@ pub(super) const RULES: &[Rule] = &[
         versions: Versions::ALL,
         field: "score, mask.keep, dropout",
         needed: "compute capability 9.0 or 10.x for a backward that reads a tensor with one number per query or per sequence (the \
-                 library takes two such tensors, which Stats and the row sums are); a dropout mask over one key is one too",
-        fix: "say the tensor with all keys (extents [.., queries, keys]), or run the backward on another GPU",
+                 library takes two such tensors, which Stats and the row sums are); a dropout mask over one key is one too, and lengths that \
+                 an expression reads, as `position` does",
+        fix: "say the tensor with all keys (extents [.., queries, keys]); give what is computed of lengths as such a tensor; or run the \
+              backward on another GPU",
         source: HUNT,
         given: |f| {
             let narrow = f.backward() && (f.sm() < 90 || f.sm() >= 120);
             let found = if narrow { f.query_tensor() } else { None };
-            found.map(|dims| format!("a tensor of extents {dims:?}"))
+            found
         },
     },
     Rule {
@@ -60,7 +62,7 @@ pub(super) const RULES: &[Rule] = &[
         field: "score, mask.keep, dropout",
         needed: "in a backward on compute capability 9.0, or on 10.x before 9.22, at most two reads of tensors with one number per query or \
                  per sequence (the library counts four, of which Stats and the row sums are two; a derivative reads again what it needs)",
-        fix: "say the tensors with all keys (extents [.., queries, keys]), or join them into one",
+        fix: "say the tensors with all keys (extents [.., queries, keys]), join them into one, or give what is computed of lengths as such a tensor",
         source: HUNT,
         given: |f| {
             let counted = f.is_hopper() || (f.is_blackwell() && f.version() < super::v9(22, 0));
@@ -68,7 +70,7 @@ pub(super) const RULES: &[Rule] = &[
                 return None;
             }
             let (reads, _) = f.query_reads()?;
-            (reads > 2).then(|| format!("{reads} reads of such tensors"))
+            (reads > 2).then(|| format!("{reads} reads of such tensors, lengths among them"))
         },
     },
     Rule {
@@ -94,12 +96,12 @@ pub(super) const RULES: &[Rule] = &[
         versions: Versions::ALL,
         field: "score, mask.keep, dropout",
         needed: "in a backward on compute capability 10.x that wants a tensor's gradient, no tensor with one number per query or per sequence",
-        fix: "say that tensor with all keys (extents [.., queries, keys]), or ask for no gradient",
+        fix: "say that tensor with all keys (extents [.., queries, keys]), what is computed of lengths too; or ask for no gradient",
         source: HUNT,
         given: |f| {
             let wanted = f.is_blackwell() && f.wants_tensor_gradient();
             let found = if wanted { f.query_tensor() } else { None };
-            found.map(|dims| format!("a tensor of extents {dims:?} beside the gradient of another"))
+            found.map(|found| format!("{found}, beside the gradient of another"))
         },
     },
     Rule {

@@ -1,6 +1,6 @@
 //! Sizes: hidden dims and lengths.
 
-use super::{FE_BACKWARD, FE_FORWARD, HUNT};
+use super::{CARD, FE_BACKWARD, FE_FORWARD, HUNT};
 use crate::rules::{Facts, Kind, Rule, Versions};
 
 /// The hidden sizes of Q with K and of V with O, as a reason gives them.
@@ -112,6 +112,22 @@ pub(super) const RULES: &[Rule] = &[
             let taken = (f.d_qk, f.d_v) == (256, 256) && f.version() >= super::v9(23, 0);
             let refused = drawn && !taken && f.d_qk.max(f.d_v) > 128;
             refused.then(|| format!("one query, hidden sizes {}", hidden(f)))
+        },
+    },
+    Rule {
+        code: "dropout.mask-odd",
+        kind: Kind::Wrong,
+        versions: Versions::ALL,
+        field: "k.dims[2]",
+        needed: "for a dropout mask of one query, one head and one sequence, an even number of keys: the kernel reads two elements of the \
+                 mask at a time, and multiplies the values by what lies behind the last",
+        fix: "pad to an even number of keys, with a mask, lengths or a predicate that hides the last, or let the library draw the dropout",
+        source: CARD,
+        given: |f| {
+            let by_mask = !f.backward() && f.dropout() && !f.philox();
+            let one_row = f.a.batch() * f.a.q.heads() * f.s_q == 1;
+            (by_mask && one_row && f.s_kv > 1 && f.s_kv % 2 == 1)
+                .then(|| format!("a dropout mask of one row of {} keys", f.s_kv))
         },
     },
     Rule {
