@@ -51,8 +51,7 @@ pub(super) const RULES: &[Rule] = &[
         source: HUNT,
         given: |f| {
             let narrow = f.backward() && (f.sm() < 90 || f.sm() >= 120);
-            let found = if narrow { f.query_tensor() } else { None };
-            found
+            if narrow { f.query_tensor() } else { None }
         },
     },
     Rule {
