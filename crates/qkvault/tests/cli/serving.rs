@@ -108,6 +108,23 @@ fn b6_a_self_test_takes_odd_strides_by_name_alone() {
 }
 
 #[test]
+fn one_attention_of_a_file_is_asked_again_by_its_number_and_one_that_is_not_there_is_told() {
+    let place = Place::new();
+    let each = |q: i64| format!("q: f16 [2,2,{q},64]");
+    let file = place.file("several.txt", &[1, 2, 3].map(each).join("\n---\n"));
+    let shown = |words: &str| {
+        let done = place.run(&format!("selftest --show --file {file} {words}"));
+        let rows = done.out.lines().filter_map(|line| line.strip_prefix("q: f16 [2,2,"));
+        rows.filter_map(|rest| rest.split(',').next()?.parse().ok()).collect::<Vec<i64>>()
+    };
+    assert_eq!(shown(""), [1, 2, 3]);
+    assert_eq!(shown("--first 1 --cases 1"), [2]);
+    assert_eq!(shown("--first 1 --cases 9 --serving"), [2, 3]);
+    let done = place.run(&format!("selftest --show --file {file} --first 3"));
+    assert!(done.code != 0 && done.err.contains("3 attentions"), "{}", done.err);
+}
+
+#[test]
 fn without_a_gpu_the_measurements_say_so() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let done = place.run("bench-serving decode");

@@ -45,7 +45,7 @@ struct Case {
 /// Runs the cases and writes each to a folder below `folder`.
 pub(super) fn run(globals: &Globals, args: &Args, folder: &Path) -> anyhow::Result<Outcome> {
     let (machine, told) = open(globals, args)?;
-    let numbers: Vec<u64> = (args.first..args.first + args.cases).collect();
+    let numbers: Vec<u64> = args.numbers(None).collect();
     let list: Vec<Case> = numbers.par_iter().map(|&number| describe(args, number, &machine)).collect();
     let (mut rows, mut bad) = (Vec::new(), 0);
     for Case { number, what, ready } in list {

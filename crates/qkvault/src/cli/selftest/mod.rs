@@ -37,13 +37,13 @@ use tally::Tally;
 pub struct Args {
     #[command(flatten)]
     library: LibraryArgs,
-    /// How many attentions
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    cases: u64,
+    /// How many attentions [default: 200, or all of the file]
+    #[arg(long, value_name = "N")]
+    cases: Option<u64>,
     /// Seed of the attentions and of their data
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Number of the first case: with `--cases 1`, one case of an earlier run
+    /// Number of the first case: with `--cases 1`, one case of an earlier run, or of a file, where the first is 0
     #[arg(long, default_value_t = 0)]
     first: u64,
     /// The GPU's number
@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long, requires = "large")]
     cpu: bool,
     /// Attentions of a file instead of random ones, in the text form, with a line `---` between them
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cases", "first", "serving", "large"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "large")]
     file: Option<PathBuf>,
     /// Print the attentions, in the text form that `--file` reads, and do nothing else
     #[arg(long)]
@@ -113,7 +113,17 @@ pub struct Args {
     worker: bool,
 }
 
+/// Random attentions of a run that does not say how many.
+const DEFAULT_CASES: u64 = 200;
+
 impl Args {
+    /// The numbers of the cases; of a file with so many of them, those that there are.
+    fn numbers(&self, in_file: Option<u64>) -> std::ops::Range<u64> {
+        let all = in_file.map_or(DEFAULT_CASES, |n| n.saturating_sub(self.first));
+        let wanted = self.cases.unwrap_or(all);
+        self.first..self.first + if in_file.is_some() { wanted.min(all) } else { wanted }
+    }
+
     /// Whether a case is a batch of serving.
     const fn serves(&self, number: u64) -> bool {
         let mixed = self.verdicts || self.sanitize;
@@ -129,12 +139,19 @@ struct Attentions<'a> {
 
 impl Attentions<'_> {
     fn of(args: &Args) -> anyhow::Result<Attentions<'_>> {
-        Ok(Attentions { args, given: args.file.as_deref().map(attentions).transpose()? })
+        let given = args.file.as_deref().map(attentions).transpose()?;
+        if let Some(list) = given.as_ref().filter(|list| args.first >= list.len() as u64) {
+            anyhow::bail!(
+                "--first is {}, and the file has {} attentions, of which the first is 0",
+                args.first,
+                list.len()
+            );
+        }
+        Ok(Attentions { args, given })
     }
 
     fn numbers(&self) -> std::ops::Range<u64> {
-        let Args { first, cases, .. } = self.args;
-        *first..*first + self.given.as_ref().map_or(*cases, |list| list.len() as u64)
+        self.args.numbers(self.given.as_ref().map(|list| list.len() as u64))
     }
 
     fn attention(&self, n: u64) -> Attention {

@@ -71,9 +71,9 @@ pub(super) fn run(globals: &Globals, args: &Args, attentions: &Attentions<'_>) -
     let place: Value = serde_json::from_str(&place)?;
     version(&args.sanitizer)?;
     let logs = tempfile::tempdir().context("a folder for the sanitizer's logs")?;
-    let mut sanitized = Sanitized::new(args, place);
-    let started = Instant::now();
     let numbers = attentions.numbers();
+    let mut sanitized = Sanitized::new(args, numbers.end - numbers.start, place);
+    let started = Instant::now();
     each(
         args,
         numbers,

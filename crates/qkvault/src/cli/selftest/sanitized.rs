@@ -34,6 +34,8 @@ struct Found {
 /// The record of a run.
 pub(super) struct Sanitized<'a> {
     args: &'a Args,
+    /// How many cases there are.
+    asked: u64,
     place: Value,
     kinds: BTreeMap<&'static str, Kind>,
     tools: BTreeMap<Tool, [u64; 2]>,
@@ -47,9 +49,9 @@ pub(super) struct Sanitized<'a> {
 
 impl Sanitized<'_> {
     /// Nothing counted yet; `place` says what cases run on.
-    pub(super) fn new(args: &Args, place: Value) -> Sanitized<'_> {
+    pub(super) fn new(args: &Args, asked: u64, place: Value) -> Sanitized<'_> {
         let (kinds, tools, faults) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Sanitized { args, place, kinds, tools, faults, silent: vec![], not_right: vec![], told: Duration::ZERO }
+        Sanitized { args, asked, place, kinds, tools, faults, silent: vec![], not_right: vec![], told: Duration::ZERO }
     }
 
     /// Counts what one tool says of one case.
@@ -79,7 +81,7 @@ impl Sanitized<'_> {
         }
         if elapsed.saturating_sub(self.told).as_secs() >= 5 {
             self.told = elapsed;
-            out::note(&format!("{} of {}: {}", self.cases(), self.args.cases, self.words()));
+            out::note(&format!("{} of {}: {}", self.cases(), self.asked, self.words()));
             self.save(elapsed);
         }
     }
