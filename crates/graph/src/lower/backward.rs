@@ -4,18 +4,16 @@
 //! Source of the order: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts. Where a row may see no
 //! key, masks come after the log-sum-exp is subtracted, as in 1.32, so that it gives zeros and not NaN.
 
-use super::Form;
 use super::builder::Builder;
 use super::mask::{self, Masks};
 use super::rules::{Rule, RuleSet};
 use super::score::{self, Context};
 use super::step::Memo;
 use super::tails::Tails;
+use super::{Form, forward};
 use crate::expr::{Derived, Node, TensorGrad, vjp};
 use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
-use crate::{
-    Attention, DType, Dropout, DropoutSource, Gradients, Lengths, OpGraph, Order, Pass, Role, Target, Tensor, Valid,
-};
+use crate::{Attention, DType, Dropout, DropoutSource, Gradients, OpGraph, Order, Pass, Role, Target, Tensor, Valid};
 
 /// Writes the backward. `None` for a forward, and for a score expression without the derivatives that are asked for, which is
 /// refused before.
@@ -26,8 +24,11 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     let a = attention.get();
     let Pass::Backward(gradients) = &a.pass else { return None };
     let (graph, masked) = written(a, gradients, form, target, without)?;
-    let shared = masked.is_some_and(|scores| mask::is_window_alone(a) && mask::is_read_beside(&graph, scores));
-    if shared && form == Form::Expanded {
+    if let Some(scores) = masked
+        && form == Form::Expanded
+        && mask::is_window(a)
+        && mask::is_read_beside(&graph, scores)
+    {
         return written(a, gradients, form, target, without.with(Rule::MasksBeforeStats)).map(|(graph, _)| graph);
     }
     Some(graph)
@@ -58,13 +59,7 @@ fn written(
     let d_o = g.operand(Role::DO, &gradients.d_o);
     let stats = g.operand(Role::Stats, &a.row_tensor());
     let scale = g.slot(Role::Scale, DType::F32);
-    let lengths = match a.mask.lengths {
-        Lengths::Full => None,
-        Lengths::PerSequence => {
-            let t = Tensor::dense(Order::Bhsd, [b, 1, 1, 1], DType::I32);
-            Some((g.operand(Role::SeqLenQ, &t), g.operand(Role::SeqLenKv, &t)))
-        }
-    };
+    let lengths = forward::lengths(&mut g, a);
     let (len_q, len_kv) = lengths.unzip();
     let dropout = a.dropout.map(|d| Drop::new(&mut g, d, [b, h_q, s_q, s_kv], io));
 

@@ -110,11 +110,9 @@ pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
     })
 }
 
-/// Whether a left bound is all there is to mask.
-pub(super) fn is_window_alone(a: &Attention) -> bool {
-    let crate::Mask { band, lengths, keep } = &a.mask;
-    let open = matches!(band, Some(Band { corner: _, left: Some(_), right: None }));
-    open && *lengths == Lengths::Full && keep.is_none()
+/// Whether the band has a left bound and no right one: all there is to mask where [`every_row_sees_a_key`].
+pub(super) fn is_window(a: &Attention) -> bool {
+    matches!(a.mask.band, Some(Band { corner: _, left: Some(_), right: None }))
 }
 
 /// Whether scores under one mask are read by more than it: it reads them for an index of each kind, and to choose from them.

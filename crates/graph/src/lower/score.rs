@@ -155,9 +155,9 @@ fn length(scope: &mut Scope<'_>, side: Side) -> TensorId {
 /// and one for each head, are read rightly as they are.
 fn whole_queries(g: &Builder, t: &Tensor, seq: [i64; 2]) -> Tensor {
     let mut whole = *t;
-    let [b, _, q, k] = t.dims;
+    let [b, _, _, k] = t.dims;
     let axis = if seq[0] > 1 { 2 } else { 3 };
-    if g.follows(Rule::WholeQueries) && q == 1 && whole.dims[axis] == 1 && (b > 1 || k > 1) {
+    if g.follows(Rule::WholeQueries) && whole.dims[axis] == 1 && (b > 1 || k > 1) {
         (whole.dims[axis], whole.strides[axis]) = (seq[axis - 2], 0);
     }
     whole
