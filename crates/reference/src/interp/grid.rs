@@ -146,6 +146,7 @@ impl Machine<'_> {
             }
             TensorKind::Virtual => Err(InterpretError::NoValue { id }),
             TensorKind::Operand(role) => {
+                let role = role.memory();
                 let buffer = self.inputs.typed(role, tensor.dtype)?;
                 let starts = tensor.offsets.map(|offsets| self.starts(offsets, dims[0])).transpose()?;
                 let mut strides = tensor.strides;
