@@ -7,6 +7,9 @@ use bounds::{Bounds, wrong};
 const MASK_ODD: &str = "q: f16 [1,1,1,64]\nk: [1,1,17,64]\ndropout: mask 0.1";
 /// Lengths that an expression reads are tensors with one number per sequence: one read of them, three reads, and beside a gradient.
 const LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nkeep: key_len - key > 5 | key == 0";
+/// An expression that reads none, and lengths that are the same of every sequence.
+const NO_LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore: tanh(score / 30.0) * 30.0";
+const ONE_LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nkeep: key_len - key > 5 | key == 0";
 const LENGTH_ALONE: &str =
     "pass: backward\nq: bf16 [1,2,64,64]\nlengths: per-sequence\nkeep: key_len - key > 5 | key == 0";
 const LENGTHS: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore: tensor @t: f32[1,1,64,1]; score + float(key - position) + @t";
@@ -26,13 +29,19 @@ const ALL: &[Bounds] = &[
             ("q: f16 [1,1,3,64]\nk: [1,1,17,64]\ndropout: mask 0.1", "h200", "9.27"),
             ("q: f16 [3,1,1,64]\nk: [3,1,17,64]\ndropout: mask 0.1", "h200", "9.27"),
             ("q: f16 [1,1,1,64]\nk: [1,1,17,64]\ndropout: philox 0.1", "h200", "9.27"),
+            ("q: f16 [1,1,1,64]\nk: [1,1,17,64]", "h200", "9.27"),
             ("pass: backward\nq: f16 [1,1,1,64]\nk: [1,1,17,64]\ndropout: mask 0.1", "h200", "9.27"),
         ],
     },
     Bounds {
         code: "backward.query-tensor",
         fires: &[(LENGTH, "a100", "9.14"), (POSITION, "rtx-pro-6000", "9.27")],
-        not: &[(LENGTH, "h200", "9.14"), (LENGTH_ALONE, "a100", "9.14")],
+        not: &[
+            (LENGTH, "h200", "9.14"),
+            (LENGTH_ALONE, "a100", "9.14"),
+            (NO_LENGTH, "a100", "9.14"),
+            (ONE_LENGTH, "a100", "9.14"),
+        ],
     },
     Bounds {
         code: "backward.query-tensors",

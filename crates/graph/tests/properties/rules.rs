@@ -167,6 +167,8 @@ fn lengths_that_an_expression_of_a_forward_reads_are_declared_whole_beside_those
     let position = "score: score + float(key - position)";
     assert_eq!(declared(&text(3, 128, position), RuleSet::NONE), [mask, mask, whole, whole]);
     assert_eq!(declared(&text(3, 128, "keep: key < key_len - 3"), RuleSet::NONE), [mask, mask, None, whole]);
+    let two = Some(([3, 1, 2, 1], [1, 1, 0, 1]));
+    assert_eq!(declared(&text(3, 2, position), RuleSet::NONE), [mask, mask, two, two]);
     // Masks alone read them as they are; so do backwards, one query, and one sequence, which were right.
     let plain = [mask, mask, None, None];
     assert_eq!(declared(&text(3, 128, "mask: causal bottom-right"), RuleSet::NONE), plain);

@@ -79,6 +79,16 @@ fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
     }
 }
 
+/// The operation is given lengths of its own; what expressions read of them there was not asked of a card.
+#[test]
+fn lengths_are_declared_once_in_the_unified_operation() {
+    let graph =
+        unified("q: bf16 [2,8,512,64]\nlengths: per-sequence\nkeep: key < key_len - 3", "9.27").expect("it lowers");
+    let lengths =
+        |role: &Role| matches!(role, Role::SeqLenQ | Role::SeqLenKv | Role::SeqLenQWhole | Role::SeqLenKvWhole);
+    assert_eq!(graph.roles().into_iter().filter(lengths).collect::<Vec<_>>(), [Role::SeqLenQ, Role::SeqLenKv]);
+}
+
 #[test]
 fn each_output_beside_stats_needs_the_version_that_takes_subgraphs() {
     for outputs in ["max", "sum_exp", "max sum_exp"] {

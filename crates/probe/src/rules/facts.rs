@@ -118,18 +118,18 @@ impl<'a> Facts<'a> {
         };
         let subtracts = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::Sub, b: Some(b), .. } if is_read(b));
         let tensors: usize = graph.ops.iter().map(reads).sum();
-        Some((tensors + self.length_reads(&graph), graph.ops.iter().filter(subtracts).count()))
+        Some((tensors + self.length_reads(&graph)?, graph.ops.iter().filter(subtracts).count()))
     }
 
     /// How many operations read lengths beside those of the masks, which are there without expressions too.
-    fn length_reads(&self, graph: &OpGraph) -> usize {
+    fn length_reads(&self, graph: &OpGraph) -> Option<usize> {
         if !self.reads_lengths() {
-            return 0;
+            return Some(0);
         }
         let mut plain = self.a.clone();
         (plain.score, plain.mask.keep) = (None, None);
-        let plain = validate(plain).ok().and_then(|plain| lower(&plain, self.target, &Policy::default()).ok());
-        reads_of_lengths(graph).saturating_sub(plain.as_ref().map_or(0, reads_of_lengths))
+        let plain = lower(&validate(plain).ok()?, self.target, &Policy::default()).ok()?;
+        reads_of_lengths(graph).checked_sub(reads_of_lengths(&plain))
     }
 
     /// Whether lowering names the engine: a deterministic backward on compute capability 10.x.
@@ -181,13 +181,9 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// How many operations read the operands of lengths.
+/// How often operations read the operands of lengths.
 fn reads_of_lengths(graph: &OpGraph) -> usize {
     let is_length =
-        |id: &&TensorId| matches!(graph.tensor(**id).kind, TensorKind::Operand(Role::SeqLenQ | Role::SeqLenKv));
-    let reads = |op: &Op| match *op {
-        Op::Pointwise { x, b, t, .. } => [Some(x), b, t].iter().flatten().filter(is_length).count(),
-        _ => 0,
-    };
-    graph.ops.iter().map(reads).sum()
+        |id: &TensorId| matches!(graph.tensor(*id).kind, TensorKind::Operand(Role::SeqLenQ | Role::SeqLenKv));
+    graph.ops.iter().flat_map(Op::inputs).filter(is_length).count()
 }

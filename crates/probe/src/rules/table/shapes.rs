@@ -126,7 +126,7 @@ pub(super) const RULES: &[Rule] = &[
         given: |f| {
             let by_mask = !f.backward() && f.dropout() && !f.philox();
             let one_row = f.a.batch() * f.a.q.heads() * f.s_q == 1;
-            (by_mask && one_row && f.s_kv > 1 && f.s_kv % 2 == 1)
+            (by_mask && one_row && f.s_kv >= 3 && f.s_kv % 2 == 1)
                 .then(|| format!("a dropout mask of one row of {} keys", f.s_kv))
         },
     },
