@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps of training too large for the oracle, computed by qkvault on the GPU and judged by PyTorch in float32 on the same GPU.
 
-    python3 selftest_large.py [--cases N] [--seed S] [--first N] [--out RECORD.json] [--keep] -- ./qkvault --vault vault selftest
+    python3 selftest_large.py [--cases N] [--seed S] [--first N] [--out RECORD.json] [--keep] -- ./qkvault-lab --vault vault selftest
 
 The command after `--` gets `--large DIR --first F --cases K --seed S` for some cases at a time; it writes every operand of each as a raw
 file, with a description. The reference follows the description alone: scores, score expression, masks, softmax with sink, dropout mask,

@@ -46,7 +46,7 @@ tests() {
 selftest() {
     local first
     for first in 0 300 600 900; do
-        limited "selftest-$first" 90 ./qkvault --vault vault selftest --serving --first $first --cases 300 --seed "${SEED:-11}" \
+        limited "selftest-$first" 90 ./qkvault-lab --vault vault selftest --serving --first $first --cases 300 --seed "${SEED:-11}" \
             ${WITHOUT:+--without "$WITHOUT"} --json --record "$results/selftest-$first.json"
     done
     python3 - "$results" <<'PYTHON'
@@ -88,7 +88,7 @@ for step; do
     case $step in
     tests) tests tests 90 "" ;;
     selftest) selftest ;;
-    bench) limited bench 170 ./qkvault --vault vault bench-serving decode padding prefill steps --limit 120 --steps 10000 --json \
+    bench) limited bench 170 ./qkvault-lab --vault vault bench-serving decode padding prefill steps --limit 120 --steps 10000 --json \
         --record "$results/bench-serving.json" ;;
     serve) QKVAULT_CACHE_DIR=$PWD/vault limited serve 90 ./serve --build --requests 60 --out "$results/serve.json" ;;
     peers) peers ;;

@@ -3,7 +3,7 @@
 
     python3 serving_peer.py [--limit SECONDS] [--out FILE] [--flashinfer KERNELS] [--quick]
 
-The same shapes as `qkvault bench-serving decode prefill`: 32 query and 8 key/value heads of 128, bf16, pages of 64 in random order.
+The same shapes as `qkvault-lab bench-serving decode prefill`: 32 query and 8 key/value heads of 128, bf16, pages of 64 in random order.
 PyTorch's scaled_dot_product_attention has no pages: its keys and values are contiguous, which is easier. FlashInfer plans a
 batch on the host before it is launched; that is not counted. Times are medians over rounds of CUDA events around a captured graph of
 launches (around plain launches where a peer cannot be captured, `eager` then names it), so that Python costs nothing; small decodes

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Training speed on this machine's GPU, qkvault beside PyTorch, and the record as JSON and Markdown.
 #
-#   ./training.sh [RESULTS] [OPTIONS of `qkvault bench`...]      such as --only softcap-causal --form auto,fused --build
+#   ./training.sh [RESULTS] [OPTIONS of `qkvault-lab bench`...]      such as --only softcap-causal --form auto,fused --build
 #
 # Needs the command and `vault.qkvpack` or --build beside it, and python3 with PyTorch. cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's.
 set -u
@@ -14,4 +14,4 @@ if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
     [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
 fi
 [ -f vault.qkvpack ] && [ ! -d vault ] && ./qkvault --vault vault unpack vault.qkvpack
-python3 training_peers.py --out "$results/training.json" -- ./qkvault --vault vault bench --cases training.txt "$@"
+python3 training_peers.py --out "$results/training.json" -- ./qkvault-lab --vault vault bench --cases training.txt "$@"

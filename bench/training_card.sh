@@ -23,7 +23,7 @@ peers() { # NAME SECONDS OPTIONS-OF-THE-PEER -- OPTIONS-OF-BENCH
     while [ "${1:-}" != -- ]; do mine+=("$1"); shift; done
     shift
     timeout -k 5 "$seconds" python3 training_peers.py --out "$results/$name.json" "${mine[@]}" -- \
-        ./qkvault --vault vault bench --cases training.txt --build "$@"
+        ./qkvault-lab --vault vault bench --cases training.txt --build "$@"
 }
 
 # Documents as packed sequences beside FlexAttention, and the predicate that loses.
@@ -36,7 +36,7 @@ documents() {
 selftest() {
     local cases=${SELFTEST_CASES:-2400} seed=${SELFTEST_SEED:-61} part=800 first=0
     while [ "$first" -lt "$cases" ]; do
-        timeout -k 5 420 ./qkvault selftest --verdicts --cases "$part" --first "$first" --seed "$seed" --isolate 40 --json \
+        timeout -k 5 420 ./qkvault-lab selftest --verdicts --cases "$part" --first "$first" --seed "$seed" --isolate 40 --json \
             --record "$results/selftest-$seed-$first.json" > /dev/null 2> "$results/selftest-$seed-$first.err"
         python3 - "$results/selftest-$seed-$first.json" <<'PY'
 import json, sys
@@ -53,7 +53,7 @@ PY
 # Large steps judged by PyTorch in float32.
 large() {
     timeout -k 5 420 python3 selftest_large.py --cases "${LARGE_CASES:-120}" --seed 7 --out "$results/selftest-large.json" -- \
-        ./qkvault --vault large-vault selftest
+        ./qkvault-lab --vault large-vault selftest
 }
 
 # The two plain cells that missed, rested; turns alike for both since.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """qkvault's attentions beside those of PyTorch on the same GPU, forward and backward, taking turns in one run.
 
-    python3 training_peers.py [--out RESULTS.json] [--rounds N] -- ./qkvault --vault vault bench --cases training.txt [more options]
+    python3 training_peers.py [--out RESULTS.json] [--rounds N] -- ./qkvault-lab --vault vault bench --cases training.txt [more options]
 
 The command after `--` gets `--interactive`: it loads and checks its plans, tells what it has on the first line, and then times what it is
 asked for. Each round measures every competitor of every case once, every other round in reverse, because a card drops its clocks under

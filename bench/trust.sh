@@ -26,7 +26,7 @@ failed=0
 record() {
     local record="$results/$1.json" limit=$2 begun=$SECONDS rc
     shift 2
-    timeout -k 5 "$limit" ./qkvault --vault "$vault" selftest "$@" --json --record "$record" >/dev/null 2>"$record.err"
+    timeout -k 5 "$limit" ./qkvault-lab --vault "$vault" selftest "$@" --json --record "$record" >/dev/null 2>"$record.err"
     rc=$?
     [ $rc -gt 1 ] && { failed=1; tail -n 2 "$record.err" | cut -c1-300; }
     python3 - "$record" "$rc" $((SECONDS - begun)) <<'PY'

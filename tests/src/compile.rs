@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use qkvault_compile::{Compiled, Compiler, Failure};
 use qkvault_graph::{Attention, Form, Layer, Policy, QuirkSet, Refusal, lower, validate};
-use qkvault_probe::{Compiled, Compiler, Failure};
 use rayon::prelude::*;
 
 use crate::case::Case;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use qkvault_compile::Compiler;
 use qkvault_graph::{Profile, Target};
-use qkvault_probe::Compiler;
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 use qkvault_sys::folders::{MANIFEST, cudnn_dir};

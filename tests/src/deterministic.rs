@@ -1,9 +1,9 @@
 //! Deterministic backwards for a B200 put to cuDNN, in the engine that is named for them. That it gives the same bits twice is NVIDIA's
 //! claim, which no test without such a GPU can see; here it takes the graph, honours the knobs, and says why where it does not.
 
+use qkvault_compile::{Compiled, Compiler, Failure};
 use qkvault_graph::op::{Knob, NamedEngine};
 use qkvault_graph::{OpGraph, Policy, Target, Valid, lower, text, validate};
-use qkvault_probe::{Compiled, Compiler, Failure};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};

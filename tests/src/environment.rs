@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use qkvault_compile::Compiler;
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Valid, lower, plan_key, validate};
-use qkvault_probe::Compiler;
 
 use crate::cudnn::{compiler, found, say, target};
 use crate::kernel::cubins;

@@ -8,8 +8,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use qkvault_compile::{Compiler, Failure};
 use qkvault_graph::{Attention, Layer, Policy, Refusal, lower, text, validate};
-use qkvault_probe::{Compiler, Failure};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, say, target};

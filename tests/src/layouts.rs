@@ -1,7 +1,7 @@
 //! Plans of attentions of which every operand is laid out by itself: what they demand of each is what its layout reaches over.
 
+use qkvault_compile::{Answer, BuildPolicy, Planner};
 use qkvault_graph::{Attention, Pass, Role, Storage, Tensor, validate};
-use qkvault_probe::{Answer, BuildPolicy, Planner};
 
 use crate::cudnn::{compiler, target};
 use crate::generated::LAYOUTS;

@@ -11,7 +11,6 @@ pub mod cudnn;
 pub mod deterministic;
 pub mod divisors;
 pub mod documents;
-pub mod dynamic;
 pub mod environment;
 pub mod generated;
 pub mod golden;

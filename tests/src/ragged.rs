@@ -3,9 +3,9 @@
 //! cuDNN says them when the op graph is made, before there are engines: with the error and in its log. Whoever looks at statuses learns
 //! "bad param".
 
+use qkvault_compile::Failure;
 use qkvault_graph::op::{OpGraph, OpTensor, TensorKind};
 use qkvault_graph::{Attention, DType, Layer, Policy, Role, Tensor, lower, validate};
-use qkvault_probe::Failure;
 
 use crate::cudnn::{compiler, target};
 

@@ -20,11 +20,6 @@ macro_rules! compile_tests {
         }
 
         #[test]
-        fn dynamic_shapes_give_what_the_table_says() {
-            $crate::dynamic::check($version);
-        }
-
-        #[test]
         fn packed_and_paged_attentions_are_compiled_or_refused_as_written_down() {
             $crate::compile::check_serving($version, $crate::serving_case::Extent::Usual);
         }

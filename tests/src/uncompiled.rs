@@ -1,7 +1,7 @@
 //! Attentions of which cuDNN writes source that NVIDIA's compiler refuses (status 4001): told from a failure of the moment by rules alone.
 
 use qkvault_graph::{Layer, Target, Valid};
-use qkvault_probe::rules::{Request, check};
+use qkvault_probe::{Request, check};
 
 /// What a table says of one: the rules that know it.
 ///

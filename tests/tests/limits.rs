@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{Answer, BuildPolicy, Compiler, Deep, PlanError, Planner};
 use qkvault_graph::{PlanKey, Policy, Target, Valid, text, validate};
-use qkvault_probe::{Answer, BuildPolicy, Compiler, Deep, PlanError, Planner};
 use qkvault_tests::cudnn::{compiler, target};
 
 /// A planner over a folder, as a process that has just started has it.

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 use qkvault_cache::{EntryKind, Key, Source, Vault, VaultOptions};
+use qkvault_compile::{BuildPolicy, Plan, PlanError, Planner};
 use qkvault_graph::{PlanKey, Policy, Valid, text, validate};
-use qkvault_probe::{BuildPolicy, Plan, PlanError, Planner};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 use qkvault_tests::kernel::cubins;
 

@@ -5,12 +5,12 @@
 use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
+use qkvault_compile::{Answer, BuildPolicy, Compiler, Confirmation, Failure, Plan, PlanError, Planner};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CudnnVersion, DType, Policy, QuirkSet, Refusal, Role, Target, Tensor, Valid,
     text, validate,
 };
-use qkvault_probe::rules::{Footprint, Near, Request, nearest};
-use qkvault_probe::{Answer, BuildPolicy, Compiler, Confirmation, Failure, Plan, PlanError, Planner};
+use qkvault_probe::{Footprint, Near, Request, nearest};
 use qkvault_tests::cudnn::{compiler, target};
 
 /// Compiler, target and a folder for a vault, where the requirement is met.

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use qkvault_cache::{Depth, Vault, VaultOptions};
+use qkvault_compile::{BuildPolicy, Plan, Planner};
 use qkvault_graph::{Attention, Band, DType, Policy, Target, Valid, validate};
-use qkvault_probe::{BuildPolicy, Plan, Planner};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
 /// What a process of its own does, with which cuDNN, over the vault in which folder.

@@ -6,7 +6,7 @@ mod training;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use qkvault::cli::{self, Globals};
+use qkvault_cli::{self as cli, Globals};
 use qkvault_sys::LibrarySet;
 
 use crate::{cargo, fetch, ui};
@@ -44,14 +44,16 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let out = root.join(&args.out);
     let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
     let examples = ["--example", "train", "--example", "serve"];
-    let build = ["build", "--release", "--package", "qkvault", "--features", "cli", "--bin", "qkvault"];
-    cargo::run(&[&build[..], &examples].concat(), &[])?;
+    cargo::run(&["build", "--release", "--package", "qkvault-cli", "--package", "qkvault-lab", "--bins"], &[])?;
+    cargo::run(&[&["build", "--release", "--package", "qkvault"][..], &examples].concat(), &[])?;
     if out.exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;
     }
     std::fs::create_dir_all(out.join("models"))?;
     let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    copy(&target_dir.join("release/qkvault"), &out.join("qkvault"))?;
+    for program in ["qkvault", "qkvault-lab"] {
+        copy(&target_dir.join("release").join(program), &out.join(program))?;
+    }
     copy(&target_dir.join("release/examples/serve"), &out.join("serve"))?;
     let models = if args.model.is_empty() { models(&root)? } else { args.model.clone() };
     for model in &models {

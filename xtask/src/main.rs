@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use qkvault::cli::{self, Globals};
+use qkvault_cli::{self as cli, Globals};
 use qkvault_sys::LibrarySet;
 use xtask::{bindings, bundle, fetch, mutants, test, tidy, ui};
 
@@ -42,6 +42,8 @@ enum Command {
     Ci(test::Args),
     #[command(flatten)]
     Qkvault(cli::Command),
+    #[command(flatten)]
+    Lab(qkvault_lab::Command),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +76,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
             }
             return Ok(cli::main(globals, &command));
         }
+        Command::Lab(command) => return Ok(qkvault_lab::main(globals, &command)),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -27,22 +27,19 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         let fetched = fetch::ensure(Some(version), LibrarySet::Slim, options)?;
         ui::say(&format!("cuDNN {version}: {}", fetched.dir.display()));
     }
-    let features = ["--features", "qkvault/cli"];
     if !args.only_tests {
         tidy::run()?;
         cargo::run(&["fmt", "--all", "--check"], &[])?;
-        let clippy = [&["clippy", "--workspace", "--all-targets"][..], &features, &["--", "-D", "warnings"]].concat();
-        cargo::run(&clippy, &[])?;
+        cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     }
     let folder = tempfile::tempdir()?;
     let record = folder.path().join("skips");
     let record_name = record.display().to_string();
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), (RECORD, &record_name)];
-    cargo::run(&[&["test", "--workspace"][..], &features].concat(), &required)?;
+    cargo::run(&["test", "--workspace"], &required)?;
     skips::settle(&record, &[Need::Cudnn])?;
     if !args.only_tests {
-        let doc = [&["doc", "--workspace", "--no-deps"][..], &features].concat();
-        cargo::run(&doc, &[("RUSTDOCFLAGS", "-D warnings")])?;
+        cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     }
     ui::say("all good");
     Ok(())

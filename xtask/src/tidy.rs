@@ -21,14 +21,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-headless", &[]),
     ("qkvault-object-store", &["qkvault-cache"]),
     ("qkvault-reference", &["qkvault-graph"]),
-    ("qkvault-probe", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-headless"]),
-    ("qkvault-exec", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-probe", "qkvault-headless"]),
+    ("qkvault-probe", &["qkvault-graph"]),
+    ("qkvault-compile", &["qkvault-graph", "qkvault-probe", "qkvault-sys", "qkvault-cache", "qkvault-headless"]),
+    ("qkvault-exec", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-compile", "qkvault-headless"]),
     ("qkvault-skip", &[]),
-    ("xtask", &["qkvault", "qkvault-skip", "qkvault-sys"]),
+    ("xtask", &["qkvault-cli", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
 ];
 
 /// Packages that may use every other.
-const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-tests"];
+const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-cli", "qkvault-lab", "qkvault-tests"];
 
 /// Most lines of a hand-written file of code; tables and tests may be longer.
 const MOST_LINES: usize = 360;

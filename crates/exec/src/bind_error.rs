@@ -3,8 +3,9 @@
 use std::fmt;
 use std::ops::Deref;
 
+use qkvault_compile::PlanFacts;
+use qkvault_graph::op::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, Role};
-use qkvault_probe::{PlanFacts, SCRATCH_ALIGNMENT};
 
 use crate::driver::MemoryKind;
 

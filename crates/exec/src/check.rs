@@ -1,7 +1,8 @@
 //! The checks of binding, as pure functions over a plan's facts, the caller's bindings and a way to ask what memory is at an address.
 
+use qkvault_compile::PlanFacts;
+use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT};
 use qkvault_graph::{DType, Role};
-use qkvault_probe::{Binding, PlanFacts, SCRATCH_ALIGNMENT};
 
 use crate::bind_error::{BindError, BindErrors};
 use crate::bindings::{Bindings, Operand};

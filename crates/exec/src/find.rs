@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use qkvault_compile::{Answer, BuildPolicy, Plan, PlanError, Planner};
 use qkvault_graph::{Policy, Refusal, Target, Valid};
-use qkvault_probe::{Answer, BuildPolicy, Plan, PlanError, Planner};
 
 use crate::candidates::candidates;
 use crate::properties::PropertiesError;

@@ -1,7 +1,7 @@
 //! Whether a plan fits a machine, decided before cuDNN is asked: what each cuDNN version compares when it loads a plan, as data.
 
+use qkvault_compile::PlanFacts;
 use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
-use qkvault_probe::PlanFacts;
 
 use crate::machine::Machine;
 

@@ -15,7 +15,7 @@
 //! use qkvault_cache::{Vault, VaultOptions};
 //! use qkvault_exec::{Bindings, Device, Engine, Session};
 //! use qkvault_graph::{Attention, Band, DType, Policy, Role, validate};
-//! use qkvault_probe::{BuildPolicy, Planner};
+//! use qkvault_compile::{BuildPolicy, Planner};
 //! use qkvault_sys::{Library, Search};
 //!
 //! let device = Device::open(0)?;
@@ -87,7 +87,7 @@ pub use find::{PrepareError, Prepared, prepare};
 pub use fit::{DriverRule, LOAD_RULES, LoadRules, Mismatch, OtherMachine, check_fit};
 pub use machine::Machine;
 pub use properties::{PropertiesError, present_target};
-pub use qkvault_probe::SCRATCH_ALIGNMENT;
+pub use qkvault_graph::op::SCRATCH_ALIGNMENT;
 pub use raw::bound::{LaunchError, SlotError};
 pub use raw::load::would_load;
 pub use raw::load_error::LoadError;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Once};
 
+use qkvault_compile::{library_set, library_toolchain, library_version};
 use qkvault_graph::{CudnnVersion, DeviceProps, Target};
-use qkvault_probe::{library_set, library_toolchain, library_version};
 use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 
 use crate::driver::{NoDriver, driver};

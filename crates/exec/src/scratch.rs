@@ -1,7 +1,8 @@
 //! Which parts of a plan's scratch memory have to hold zeros when a launch begins.
 
+use qkvault_compile::PlanFacts;
+use qkvault_graph::op::Scratch;
 use qkvault_graph::{CudnnVersion, Role};
-use qkvault_probe::{PlanFacts, Scratch};
 
 /// The first version that clears the f32 sums of dQ by itself; before it the launcher has to (cuDNN front end, SDPA backward).
 const CLEARS_DQ_ACCUM: CudnnVersion = CudnnVersion::v9(6, 0);

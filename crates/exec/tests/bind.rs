@@ -4,10 +4,10 @@ mod common;
 
 use common::{forward, h200, operand};
 use proptest::prelude::*;
+use qkvault_compile::PlanFacts;
 use qkvault_exec::raw::{Bindings, Operand};
 use qkvault_exec::{BindError, MemoryKind, SCRATCH_ALIGNMENT, check_bindings, check_workspace};
 use qkvault_graph::{CudnnVersion, DType, Role};
-use qkvault_probe::PlanFacts;
 
 const GPU: i32 = 0;
 /// Where the operands lie in these tests, one after the other.

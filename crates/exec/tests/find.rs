@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use common::{forward, h200};
 use qkvault_cache::{Codec, Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions, encode};
+use qkvault_compile::{BuildPolicy, Plan, PlanError, PlanFacts, Planner};
 use qkvault_exec::{DRIVERS, LoadError, Machine, NVRTCS, PrepareError, Prepared, candidates, check_fit, prepare};
 use qkvault_graph::{
     Attention, CompilerEnv, CudnnVersion, DType, HostArch, Layer, LibrarySet, NvrtcVersion, PlanKey, Policy, Reason,
     Refusal, Target, Toolchain, Valid, codec, lower, plan_key, validate,
 };
-use qkvault_probe::{BuildPolicy, Plan, PlanError, PlanFacts, Planner};
 
 const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
 const NEW: CudnnVersion = CudnnVersion::v9(27, 0);

@@ -18,13 +18,13 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use half::{bf16, f16};
 use kit::{Case, Gpu, attentions, decode, prefill};
+use qkvault_compile::{BuildPolicy, PlanError};
 use qkvault_exec::raw;
 use qkvault_exec::{
     BindError, BindFailure, Bindings, Device, DeviceError, LaunchError, LoadError, Machine, MemoryKind, PrepareError,
     Session, SessionOptions, SlotError, Workspace, cudarc, memory_kind, present_target,
 };
 use qkvault_graph::{Attention, DType, Policy, Role, validate};
-use qkvault_probe::{BuildPolicy, PlanError};
 
 #[test]
 fn fill() {

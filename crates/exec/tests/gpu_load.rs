@@ -8,9 +8,9 @@ mod common;
 
 use common::{changes, of_machine, say};
 use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{BuildPolicy, Compiler, Failure, PlanError, Planner};
 use qkvault_exec::{Device, DeviceError, Machine, Session, check_fit};
 use qkvault_graph::{Attention, Band, DType, Policy, Target, validate};
-use qkvault_probe::{BuildPolicy, Compiler, Failure, PlanError, Planner};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 

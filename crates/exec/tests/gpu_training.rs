@@ -11,12 +11,12 @@ use common::say;
 use cudarc::driver::CudaSlice;
 use half::bf16;
 use kit::{Gpu, deterministic, dropout, trainings};
+use qkvault_compile::BuildPolicy;
 use qkvault_exec::{
     BindError, BindFailure, Bindings, LoadError, PrepareError, Saved, Session, SessionOptions, StepError, Training,
     TrainingError, TrainingPair, cudarc,
 };
 use qkvault_graph::{DType, Policy, Role};
-use qkvault_probe::BuildPolicy;
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
 
 /// One layer: operands on the GPU, and what the oracle is given.

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::{changes, of_machine, say, with};
 use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{BuildPolicy, Compiler, Failure, Plan, Planner};
 use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
 use qkvault_graph::{Attention, Band, DType, Policy, Profile, Target, validate};
-use qkvault_probe::{BuildPolicy, Compiler, Failure, Plan, Planner};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Error, Library, Search, Status, Version};
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use common::{facts_of, forward, h200, operand};
 use proptest::prelude::*;
+use qkvault_compile::PlanFacts;
 use qkvault_exec::serving::{PlanSet, Rows, Step, StepError, StepErrors, StepImage, StepLayout};
 use qkvault_exec::{BindError, MemoryKind, check_bindings, raw};
 use qkvault_graph::CuSeqlens;
@@ -14,7 +15,6 @@ use qkvault_graph::{
     Attention, Band, CudnnVersion, DType, Operand, Packed, Policy, Role, Tensor, Valid, lower, operands,
     ragged_offsets, validate,
 };
-use qkvault_probe::PlanFacts;
 
 const PAGE: i64 = 4;
 

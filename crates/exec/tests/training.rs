@@ -3,11 +3,11 @@
 mod common;
 
 use common::{forward, h200, operand, slot};
+use qkvault_compile::PlanFacts;
 use qkvault_exec::raw::Bindings;
 use qkvault_exec::{BindError, MemoryKind, Prints, Training, TrainingError, check_bindings, forward_run};
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
 use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refusal, Role, validate};
-use qkvault_probe::PlanFacts;
 
 fn attention() -> Attention {
     Attention::bshd(2, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL)

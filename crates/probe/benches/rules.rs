@@ -7,7 +7,7 @@ use qkvault_graph::expr::{TensorSpec, library, score, slot, tensor};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, validate,
 };
-use qkvault_probe::rules::{Request, check, nearest};
+use qkvault_probe::{Request, check, nearest};
 
 fn bench(c: &mut Criterion) {
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);

@@ -5,7 +5,7 @@
 /// ```
 /// #![deny(unused_must_use)]
 /// use qkvault_graph::*;
-/// use qkvault_probe::rules::{Request, check};
+/// use qkvault_probe::{Request, check};
 /// let attention = validate(Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16)).unwrap();
 /// let target = Profile::named("h200").unwrap().target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
 /// let verdict = check(&Request::new(&attention, &target));
@@ -15,7 +15,7 @@
 /// ```compile_fail
 /// #![deny(unused_must_use)]
 /// use qkvault_graph::*;
-/// use qkvault_probe::rules::{Request, check};
+/// use qkvault_probe::{Request, check};
 /// let attention = validate(Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16)).unwrap();
 /// let target = Profile::named("h200").unwrap().target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
 /// check(&Request::new(&attention, &target));
@@ -25,7 +25,7 @@
 ///
 /// ```compile_fail,E0308
 /// use qkvault_graph::*;
-/// use qkvault_probe::rules::Request;
+/// use qkvault_probe::Request;
 /// let attention = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16);
 /// let target = Profile::named("h200").unwrap().target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
 /// let _ = Request::new(&attention, &target);

@@ -1,50 +1,46 @@
-//! Can this GPU and this cuDNN run this attention, and if not why? Compiles plans, with or without a GPU.
+//! Can this GPU and this cuDNN run this attention, and if not why? Rules as data: what a cuDNN is known not to take, what it takes and
+//! computes wrongly, and what qkvault has not built.
 //!
-//! * [`rules`] answer in microseconds, with no library: everything that is known to speak against a description on a target.
-//! * [`Compiler`] puts an op graph to the library: the answer is a plan, or a refusal in the library's own words. It needs
-//!   no GPU and no driver: the target's device properties are data, and a stand-in is loaded where there is no
-//!   `libcuda.so.1`. One compilation takes 0.3 to 1 s of one core.
-//! * [`Planner`] joins a compiler and a vault: what was compiled or refused once is looked up from then on.
-//! * [`Plan`] is what is kept: cuDNN's bytes, and everything a launch needs to know beside them.
+//! [`check`] answers in microseconds, with no library and no GPU: every rule that applies is told, not the first. Asking the
+//! library itself (`qkvault-compile`) takes 0.3 to 1 s and leaves a plan in the vault; launching does neither.
 //!
-//! Launching does none of this: see `qkvault-exec`.
+//! A rule is a row of [`RULES`]: a stable code, a kind, the versions it holds for, a condition over a valid description and a
+//! target, what is needed, how to fix it, and where it is known from. Rows are written from what the library answered
+//! (`docs/results/probe.md`, `tests/goldens`), from what a card computed, and from NVIDIA's front end where that is named.
+//! What lowering refuses by itself is folded in, so that there is one answer.
+//!
+//! What is computed wrongly (a quirk) is refused until it is allowed by its code ([`Policy::allowed`](qkvault_graph::Policy),
+//! [`Request::allowing`], `Planner::allowing`); the plan has a key of its own then.
+//!
+//! ```
+//! use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, validate};
+//! use qkvault_probe::{Request, check};
+//!
+//! let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16))?;
+//! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+//! let refusal = check(&Request::new(&odd, &target)).refusal().expect("100 is no multiple of 8");
+//! assert!(refusal.has("hidden.multiple-of-8"));
+//! # Ok::<(), qkvault_graph::Refusal>(())
+//! ```
 
-mod attempt;
-mod compile;
+mod budget;
+mod codes;
 #[cfg(doctest)]
 mod compile_fail;
-mod confirm;
-mod convert;
-mod deep;
-mod engine;
-mod failure;
-mod fetch;
-mod job;
-mod kernels;
-mod limit;
-mod passed;
-mod plan;
-mod planner;
-mod pressure;
-pub mod rules;
-mod scratch;
-mod status;
-mod toolchain;
-mod uncompiled;
-mod words;
-mod write;
+mod facts;
+mod memory;
+mod nearest;
+mod request;
+mod rule;
+mod table;
 
-pub use compile::{Compiled, Compiler};
-pub use confirm::Confirmation;
-pub use convert::{library_set, library_toolchain, library_version};
-pub use deep::{Deep, Difference};
-pub use failure::{Failure, Here};
-pub use kernels::{DYNAMIC_SHAPES, DynamicShapes, KernelCache};
-pub use passed::PassedOver;
-pub use plan::{BadPlan, Binding, Fixed, Plan, PlanFacts};
-pub use planner::{Answer, BuildPolicy, PlanError, Planner};
-pub use scratch::{SCRATCH_ALIGNMENT, Scratch};
+pub use budget::{Basis, Budget, on_device};
+pub use codes::{CODES, Code, page as codes_page};
+pub use facts::Facts;
+pub use memory::Footprint;
+pub use nearest::{Near, changes, nearest};
+pub use request::{Request, Verdict, check, lowered};
+pub use rule::{Kind, Rule, Versions};
+pub use table::RULES;
 
-pub use qkvault_cache as cache;
 pub use qkvault_graph as graph;
-pub use qkvault_sys as sys;

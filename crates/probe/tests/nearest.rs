@@ -4,7 +4,7 @@
 mod bounds;
 
 use bounds::{attention, target};
-use qkvault_probe::rules::{Request, changes};
+use qkvault_probe::{Request, changes};
 
 /// A change, a description and what it is after the change; nothing where the change is not proposed.
 type Row = (&'static str, &'static str, Option<&'static str>);

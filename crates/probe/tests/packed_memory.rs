@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use qkvault_graph::{
     Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, Target, Tensor, Valid, validate,
 };
-use qkvault_probe::rules::{Footprint, on_device};
+use qkvault_probe::{Footprint, on_device};
 
 fn h200() -> Target {
     Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim)

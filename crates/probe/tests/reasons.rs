@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use qkvault_probe::rules::{CODES, RULES, codes_page};
+use qkvault_probe::{CODES, RULES, codes_page};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

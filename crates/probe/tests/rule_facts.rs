@@ -4,7 +4,7 @@
 mod bounds;
 
 use bounds::{Bounds, attention, target, wrong};
-use qkvault_probe::rules::{Request, check};
+use qkvault_probe::{Request, check};
 
 const PLAIN: &str = "q: bf16 [1,8,512,64]";
 /// Three reads of a number for each of two queries, and one of a number for each of two sequences of one key.

@@ -6,7 +6,7 @@ use qkvault_graph::{
     Attention, CudnnVersion, DType, Layer, LibrarySet, Policy, Profile, QUIRKS, QuirkSet, Target, Valid, lower, text,
     validate,
 };
-use qkvault_probe::rules::{CODES, Code, Kind, RULES, Request, Rule, check, lowered};
+use qkvault_probe::{CODES, Code, Kind, RULES, Request, Rule, check, lowered};
 
 fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter().copied().flatten()

@@ -8,11 +8,12 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use qkvault::cache::{Key, Vault, VaultOptions};
+use qkvault::compile::{BuildPolicy, Plan, PlanFacts, Planner};
+use qkvault::graph::op::Binding;
 use qkvault::graph::{
     Attention, Band, CudnnVersion, DType, LibrarySet, PlanKey, Policy, Profile, Role, Target, Valid, lower, plan_key,
     validate,
 };
-use qkvault::probe::{Binding, BuildPolicy, Plan, PlanFacts, Planner};
 
 /// Bytes of a forward plan for sm_90.
 const BYTES: usize = 80_000;

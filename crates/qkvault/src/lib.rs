@@ -1,8 +1,9 @@
 //! cuDNN attention for Rust.
 //!
 //! An attention is described once, as data ([`graph`]). From that one value qkvault says whether a GPU can run it and why
-//! not, compiles cuDNN's plans for it on any machine ([`probe`]; a GPU is not needed), keeps them in a vault on disk
-//! ([`cache`]), and launches them in microseconds (`exec`). [`reference`](mod@reference) computes the same on the CPU in float64.
+//! not ([`probe`]), compiles cuDNN's plans for it on any machine ([`compile`]; a GPU is not needed), keeps them in a vault on disk
+//! ([`cache`]), and launches them in microseconds (`exec`). The crate `qkvault-reference` computes the same on the CPU in float64; the
+//! feature `oracle` has it here.
 //!
 //! ```
 //! use qkvault::graph::{Attention, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, plan_key, validate};
@@ -25,7 +26,7 @@
 //! ```
 //! use qkvault::graph::expr::{library, score, slot, vjp};
 //! use qkvault::graph::{Attention, BackwardOptions, DType, Role, validate};
-//! use qkvault::reference::{Inputs, check_gradients};
+//! use qkvault_reference::{Inputs, check_gradients};
 //!
 //! // Gemma's softcap with ALiBi on top, and several documents in one sequence: 2 sequences, 4 query heads over 2 key heads.
 //! let modified = library::alibi(library::softcap(score(), slot("softcap")), 4).build_score()?;
@@ -53,14 +54,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#[cfg(feature = "cli")]
-pub mod cli;
-
 pub use qkvault_cache as cache;
+pub use qkvault_compile as compile;
 #[cfg(feature = "exec")]
 pub use qkvault_exec as exec;
 pub use qkvault_graph as graph;
 pub use qkvault_probe as probe;
+#[cfg(feature = "oracle")]
 pub use qkvault_reference as reference;
 pub use qkvault_sys as sys;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-use qkvault::cli::{self, Globals};
+use qkvault_cli::{self as cli, Globals};
 
 use super::copy;
 

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use qkvault_compile::{Plan, PlanFacts, library_version};
 use qkvault_graph::Target;
-use qkvault_probe::{Plan, PlanFacts, Scratch, library_version};
+use qkvault_graph::op::Scratch;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, Library};
 
 use crate::fit::check_fit;
@@ -72,7 +73,7 @@ impl Session {
 }
 
 /// Asks cuDNN whether a plan would load on a machine that need not be there: what `Session::load` does, with device properties in the
-/// place of a handle. No GPU is needed, only something that serves as `libcuda.so.1` (`qkvault_probe::Compiler::open` sees to that).
+/// place of a handle. No GPU is needed, only something that serves as `libcuda.so.1` (`qkvault_compile::Compiler::open` sees to that).
 ///
 /// # Errors
 ///
@@ -165,8 +166,8 @@ impl LoadedPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qkvault_graph::op::Binding;
     use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role, Toolchain};
-    use qkvault_probe::Binding;
 
     fn facts(cudnn: CudnnVersion, buffers: &[(Role, u64)]) -> PlanFacts {
         let buffer =

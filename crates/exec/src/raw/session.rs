@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use qkvault_compile::{BuildPolicy, Planner};
 use qkvault_graph::{Policy, Target, Valid};
-use qkvault_probe::{BuildPolicy, Planner};
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};

@@ -1,7 +1,7 @@
 //! A planner and a GPU together: from a valid attention to a plan that is ready to be bound.
 
+use qkvault_compile::{BuildPolicy, Planner};
 use qkvault_graph::{Policy, Target, Valid};
-use qkvault_probe::{BuildPolicy, Planner};
 
 use crate::find::{PrepareError, Prepared};
 use crate::properties::PropertiesError;

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
+use qkvault_compile::{BuildPolicy, Plan, PlanFacts, Planner};
 use qkvault_graph::{Policy, Role, Valid};
-use qkvault_probe::{BuildPolicy, Plan, PlanFacts, Planner};
 use qkvault_sys::Library;
 
 use crate::find::{PrepareError, Prepared};

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
+use qkvault_compile::{BuildPolicy, Planner};
 use qkvault_graph::{PlanKey, Policy, Role};
-use qkvault_probe::{BuildPolicy, Planner};
 
 use crate::find::PrepareError;
 use crate::raw::bound::LaunchError;
@@ -52,7 +52,7 @@ pub enum StepError {
 /// ```no_run
 /// # use qkvault_exec::{Bindings, Engine, StepError, Training, cudarc};
 /// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Role};
-/// # use qkvault_probe::BuildPolicy;
+/// # use qkvault_compile::BuildPolicy;
 /// # fn run(engine: &Engine, stream: &std::sync::Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn std::error::Error>> {
 /// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
 /// let pair = engine.prepare_training(&Training::of(&attention, BackwardOptions::default())?, &Policy::default(), BuildPolicy::LoadOnly)?;

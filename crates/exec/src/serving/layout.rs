@@ -1,8 +1,8 @@
 //! Where the numbers of a step lie in one block of memory, from a plan and what it computes.
 
+use qkvault_compile::PlanFacts;
 use qkvault_graph::op::TensorKind;
 use qkvault_graph::{Attention, Corner, DType, OpGraph, Role, Storage, Valid};
-use qkvault_probe::PlanFacts;
 
 use super::error::{StepError, StepErrors};
 

@@ -1,7 +1,7 @@
 //! What a forward ran with, as far as its backward has to be given the same: numbers are taken from it, and others refused.
 
+use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
-use qkvault_probe::PlanFacts;
 
 use crate::bindings::{Bindings, Number};
 use crate::training::TrainingError;

@@ -2,9 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use qkvault_compile::{Plan, PlanFacts};
+use qkvault_graph::op::{Binding, Fixed};
 use qkvault_graph::op::{Constant, OpTensor, TensorKind};
 use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
-use qkvault_probe::{Binding, Fixed, Plan, PlanFacts};
 
 /// Tells something that is no failure.
 #[expect(clippy::print_stdout, reason = "a test that cannot run, or measures, says so")]

@@ -1,18 +1,22 @@
 //! Op graphs: what cuDNN is given, as data. Tensors and operations in emission order, referring to each other by index.
 
+mod binding;
 mod check;
 mod engine;
 mod mode;
 mod print;
+mod scratch;
 mod tensor;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DType, QuirkSet, Role};
 
+pub use binding::{ALIGNMENT, Binding, Fixed};
 pub use check::{GraphFault, check};
 pub use engine::{Knob, NamedEngine};
 pub use mode::{Pointwise, Reduce};
+pub use scratch::{SCRATCH_ALIGNMENT, Scratch, keeps_scores};
 pub use tensor::{Constant, OpTensor, TensorKind};
 
 /// Index of a tensor in [`OpGraph::tensors`].

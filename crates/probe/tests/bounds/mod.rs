@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, Valid, text, validate};
-use qkvault_probe::rules::{Request, check};
+use qkvault_probe::{Request, check};
 
 /// A description, a GPU and a version.
 pub(crate) type Given = (&'static str, &'static str, &'static str);

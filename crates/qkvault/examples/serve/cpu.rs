@@ -6,7 +6,7 @@ use qkvault::exec::serving::{PlanSet, Step, StepImage, StepLayout};
 use qkvault::graph::op::TensorKind;
 use qkvault::graph::serving::{Bucket, Buckets, StepSize};
 use qkvault::graph::{CudnnVersion, DType, LibrarySet, OpGraph, Policy, Profile, Role, Valid, lower};
-use qkvault::reference::{Buffer, Inputs, Precision, interpret};
+use qkvault_reference::{Buffer, Inputs, Precision, interpret};
 
 use crate::model::{HIDDEN, Model, QUERY_HEADS};
 use crate::pages::Pool;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use half::bf16;
 use qkvault::cache::{Vault, VaultOptions};
+use qkvault::compile::{BuildPolicy, Compiler, Planner};
 use qkvault::exec::serving::{PlanSet, Step};
 use qkvault::exec::{Batch, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
 use qkvault::graph::serving::{Buckets, StepSize};
 use qkvault::graph::{DType, Policy, Role};
-use qkvault::probe::{BuildPolicy, Compiler, Planner};
 use qkvault::sys::{Library, Search};
 
 use crate::model::{HIDDEN, KEY_HEADS, Model, PAGE, PAGES, QUERY_HEADS};

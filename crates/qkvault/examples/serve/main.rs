@@ -23,7 +23,7 @@ use qkvault::exec::Device;
 use qkvault::exec::serving::{Rows, Step};
 use qkvault::graph::Role;
 use qkvault::graph::serving::{Buckets, Growth, ServePolicy, StepKind, StepSize};
-use qkvault::reference::forward;
+use qkvault_reference::forward;
 
 use model::{HIDDEN, Model, QUERY_HEADS};
 use pages::Pool;
@@ -52,7 +52,7 @@ struct Ran {
     /// (token, query head, hidden), all sequences one after the other.
     outputs: Vec<f32>,
     attention: qkvault::graph::Valid,
-    inputs: qkvault::reference::Inputs,
+    inputs: qkvault_reference::Inputs,
 }
 
 /// The ranges of this server: a few plans.

@@ -2,7 +2,7 @@
 
 use qkvault::exec::Training;
 use qkvault::graph::{DType, Role};
-use qkvault::reference::{Buffer, Inputs, alibi_slopes, backward, forward};
+use qkvault_reference::{Buffer, Inputs, alibi_slopes, backward, forward};
 
 use crate::Failure;
 use crate::model::{Config, Machine, Matrix};

@@ -7,9 +7,9 @@ use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
 use qkvault::cache::{Vault, VaultOptions};
+use qkvault::compile::{BuildPolicy, Compiler, Planner};
 use qkvault::exec::{Bindings, Device, Engine, Saved, Session, TrainingPair, cudarc};
 use qkvault::graph::{DType, Policy, Profile, Role};
-use qkvault::probe::{BuildPolicy, Compiler, Planner};
 use qkvault::sys::{Library, Search};
 
 use crate::Failure;

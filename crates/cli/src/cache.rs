@@ -1,0 +1,249 @@
+//! `cache`: look at the vault and keep it in order.
+
+use std::time::SystemTime;
+
+use qkvault_cache::{Depth, DiskLimits, EntryKind, Listed, Vault, parse_bytes};
+use qkvault_compile::PlanFacts;
+use qkvault_graph::{Refusal, codec};
+use serde_json::{Value, json};
+
+use crate::target::LibraryArgs;
+use crate::{Globals, Outcome, deep, older, open_vault, out};
+
+/// The commands about the vault.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Print the vault's folder
+    Dir,
+    /// List what is kept
+    Ls,
+    /// Print everything known of one entry
+    Show {
+        /// The key, or its first digits
+        key: String,
+    },
+    /// Count what is kept
+    Stats,
+    /// Check every entry; nothing is changed
+    Verify {
+        /// Headers alone, without reading payloads
+        #[arg(long)]
+        headers: bool,
+        /// Also compile every plan again with the cuDNN that is found, and compare the kernels inside
+        #[arg(long, conflicts_with = "headers")]
+        deep: bool,
+        #[command(flatten)]
+        library: LibraryArgs,
+    },
+    /// Delete what is over the limits, oldest first
+    Gc {
+        /// Most bytes to keep, such as 500MB (also QKVAULT_CACHE_MAX_BYTES)
+        #[arg(long, value_name = "BYTES", value_parser = size)]
+        max_bytes: Option<u64>,
+    },
+    /// Delete every entry
+    Clear,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "a size is written like 500M or 2G".to_owned())
+}
+
+/// Runs one of the commands.
+pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcome> {
+    let vault = open_vault(globals)?;
+    match command {
+        Command::Dir => {
+            let folder = vault.folder().map(|f| f.display().to_string());
+            if globals.json {
+                out::json(&json!({ "folder": folder }));
+            } else {
+                out::line(folder.as_deref().unwrap_or("none: the vault is off"));
+            }
+        }
+        Command::Ls => list(globals, &vault, &vault.ls().collect::<Vec<_>>()),
+        Command::Show { key } => return show(&vault, key),
+        Command::Stats => stats(globals, &vault),
+        Command::Verify { headers: _, deep: true, library } => return deep::run(globals, &vault, library),
+        Command::Verify { headers, deep: false, library: _ } => return Ok(verify(globals, &vault, *headers)),
+        Command::Gc { max_bytes } => {
+            let mut limits: DiskLimits = vault.settings().limits;
+            limits.max_bytes = max_bytes.or(limits.max_bytes);
+            let older = vault.clear_older()?;
+            let report = vault.gc(&limits)?;
+            if globals.json {
+                out::json(&json!({
+                    "entries": report.entries, "bytes": report.bytes, "evicted": report.evicted,
+                    "evicted_bytes": report.evicted_bytes, "leftovers": report.leftovers, "failed": report.failed,
+                    "blobs": report.blobs, "removed_blobs": report.removed_blobs,
+                    "removed_blob_bytes": report.removed_blob_bytes, "older": older::json(&older),
+                }));
+            } else {
+                let (was, gone) =
+                    (out::bytes(report.bytes), out::bytes(report.evicted_bytes + report.removed_blob_bytes));
+                out::line(&format!("{} of {} entries deleted ({gone} of {was})", report.evicted, report.entries));
+                older.iter().for_each(|one| out::line(&older::deleted(one)));
+            }
+        }
+        Command::Clear => {
+            let older = vault.clear_older()?;
+            let usage = vault.clear()?;
+            if globals.json {
+                out::json(&json!({
+                    "entries": usage.entries, "bytes": usage.bytes + usage.blob_bytes, "older": older::json(&older),
+                }));
+            } else {
+                out::line(&format!(
+                    "{} entries deleted ({})",
+                    usage.entries,
+                    out::bytes(usage.bytes + usage.blob_bytes)
+                ));
+                older.iter().for_each(|one| out::line(&older::deleted(one)));
+            }
+        }
+    }
+    Ok(Outcome::Good)
+}
+
+/// Checks every file; good if all are.
+fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
+    let report = vault.verify(if headers { Depth::Header } else { Depth::Payload });
+    let entries = report.bad.iter().map(|(listed, why)| (&listed.path, Some(listed.key), why.to_string()));
+    let blobs = report.bad_blobs.iter().map(|(path, why)| (path, None, why.to_string()));
+    let folders = report.unlisted.iter().map(|(path, why)| (path, None, why.clone()));
+    let bad: Vec<_> = entries.chain(blobs).chain(folders).collect();
+    if globals.json {
+        let list: Vec<Value> = bad
+            .iter()
+            .map(|(path, key, why)| json!({ "key": key.map(|key| key.to_string()), "path": path, "why": why }))
+            .collect();
+        out::json(&json!({
+            "good": report.good, "good_bytes": report.good_bytes, "good_blobs": report.good_blobs,
+            "good_blob_bytes": report.good_blob_bytes, "bad": list, "older": older::json(&vault.older()),
+        }));
+    } else {
+        for (path, _, why) in &bad {
+            out::line(&format!("BAD {}: {why}", path.display()));
+        }
+        let size = out::bytes(report.good_bytes + report.good_blob_bytes);
+        out::line(&format!("{} good ({size}), {} bad", report.good, bad.len()));
+        older::notes(vault).for_each(|note| out::line(&format!("note: {note}")));
+    }
+    if bad.is_empty() { Outcome::Good } else { Outcome::Bad }
+}
+
+/// Everything known of the entry whose key begins so; a refusal with its reasons.
+fn show(vault: &Vault, digits: &str) -> anyhow::Result<Outcome> {
+    let found: Vec<Listed> = vault.ls().filter(|l| !l.shadowed && l.key.to_string().starts_with(digits)).collect();
+    let listed = match &found[..] {
+        [] => anyhow::bail!("no entry's key begins with '{digits}'; see `cache ls`"),
+        [one] => one,
+        many => anyhow::bail!("{} keys begin with '{digits}'; give more of its digits, see `cache ls`", many.len()),
+    };
+    let mut value = detail(listed);
+    let entry = vault.show(&listed.key).into_iter().next().and_then(|(_, entry)| entry.ok());
+    if let Some(refusal) = entry.filter(|e| e.kind == EntryKind::Refusal) {
+        value["reasons"] = json!(codec::decode::<Refusal>(&refusal.payload)?);
+    }
+    out::json(&value);
+    Ok(if listed.header.is_err() { Outcome::Bad } else { Outcome::Good })
+}
+
+fn age(listed: &Listed) -> String {
+    let seconds = SystemTime::now().duration_since(listed.last_used).map_or(0, |d| d.as_secs());
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+fn list(globals: &Globals, vault: &Vault, all: &[Listed]) {
+    if globals.json {
+        let entries: Vec<Value> = all.iter().map(detail).collect();
+        out::json(&json!({ "entries": entries, "older": older::json(&vault.older()) }));
+        return;
+    }
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|l| {
+            let key = l.key.to_string()[..12].to_owned();
+            let size = out::bytes(l.file_bytes);
+            match &l.header {
+                Ok(h) => vec![key, h.kind.to_string(), h.what.clone(), h.target.clone(), size, age(l)],
+                Err(why) => vec![key, "bad".into(), why.to_string(), String::new(), size, age(l)],
+            }
+        })
+        .collect();
+    out::table(&["key", "kind", "what", "target", ">size", ">used"], &rows);
+    older::notes(vault).for_each(|note| out::line(&format!("note: {note}")));
+}
+
+fn detail(listed: &Listed) -> Value {
+    let mut value = json!({
+        "key": listed.key.to_string(),
+        "path": listed.path,
+        "file_bytes": listed.file_bytes,
+        "shadowed": listed.shadowed,
+    });
+    match &listed.header {
+        Err(why) => value["rejected"] = why.to_string().into(),
+        Ok(header) => {
+            value["kind"] = header.kind.to_string().into();
+            value["what"] = header.what.clone().into();
+            value["target"] = header.target.clone().into();
+            value["library"] = header.library.clone().into();
+            value["payload_bytes"] = header.payload_len.into();
+            if header.kind == EntryKind::Plan
+                && let Ok(facts) = codec::decode::<PlanFacts>(&header.meta)
+            {
+                let scratch = facts.scratch();
+                let buffer = |(role, offset, bytes): &(qkvault_graph::Role, u64, u64)| json!({ "role": role, "offset": offset, "bytes": bytes });
+                value["scratch"] = json!({
+                    "bytes": scratch.bytes, "of_cudnn": facts.workspace,
+                    "buffers": scratch.buffers.iter().map(buffer).collect::<Vec<_>>(),
+                });
+                value["facts"] = json!(facts);
+            }
+        }
+    }
+    value
+}
+
+fn stats(globals: &Globals, vault: &Vault) {
+    let usage = vault.usage();
+    let (mut plans, mut refusals, mut bad) = (0, 0, 0);
+    let mut targets: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
+    for listed in vault.ls() {
+        match &listed.header {
+            Ok(h) => {
+                *targets.entry(h.target.clone()).or_default() += 1;
+                match h.kind {
+                    EntryKind::Plan => plans += 1,
+                    EntryKind::Refusal => refusals += 1,
+                }
+            }
+            Err(_) => bad += 1,
+        }
+    }
+    if globals.json {
+        out::json(&json!({
+            "folder": vault.folder(), "entries": usage.entries, "bytes": usage.bytes, "blobs": usage.blobs,
+            "blob_bytes": usage.blob_bytes, "plans": plans,
+            "refusals": refusals, "bad": bad, "quarantined": usage.quarantined, "temporary": usage.temporary,
+            "foreign": usage.foreign, "targets": targets,
+        }));
+        return;
+    }
+    out::line(&format!(
+        "plans: {plans}, refusals: {refusals}, bad: {bad}; {} in {} files and {} shared blobs, {} more in quarantine",
+        out::bytes(usage.bytes + usage.blob_bytes),
+        usage.entries,
+        usage.blobs,
+        usage.quarantined
+    ));
+    for (target, n) in targets {
+        out::line(&format!("  {n} for {target}"));
+    }
+}

@@ -1,0 +1,230 @@
+//! Data for attentions too large for the oracle's own generator: noise that repeats, and what masks and expressions need to mean something.
+
+use qkvault_graph::expr::ScoreExpr;
+use qkvault_graph::random::Rng;
+use qkvault_graph::{CuSeqlens, DType, Operand, Role, Storage, Valid, operands, ragged_offsets};
+use qkvault_reference::{Buffer, Inputs, alibi_slopes};
+
+/// Elements after which noise repeats: a prime, so that rows and heads are not alike.
+const PERIOD: usize = 1_000_003;
+
+/// What cannot be drawn at random.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// Slots by name.
+    pub slots: Vec<(String, f64)>,
+    /// Whether slots that are not among them are drawn.
+    pub draw_others: bool,
+    /// Documents of a sequence, for integer tensors that are read by position.
+    pub documents: Split,
+    /// Lengths of the sequences of packed operands.
+    pub packed: Vec<i32>,
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+}
+
+/// How a sequence is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// Into so many parts, equal but for rounding.
+    Equal(u64),
+    /// Into parts of these lengths.
+    Lengths(Vec<u64>),
+}
+
+impl Split {
+    /// Lengths of the parts of a sequence of so many positions.
+    pub fn lengths(&self, positions: u64) -> Vec<u64> {
+        match self {
+            Split::Equal(n) => {
+                (0..*n).map(|i| ((i + 1) * positions).div_ceil(*n) - (i * positions).div_ceil(*n)).collect()
+            }
+            Split::Lengths(list) => list.clone(),
+        }
+    }
+
+    /// The part that each position is in.
+    pub fn parts(&self, positions: u64) -> Vec<u64> {
+        let of = |(n, length): (usize, u64)| std::iter::repeat_n(n as u64, length as usize);
+        self.lengths(positions).into_iter().enumerate().flat_map(of).collect()
+    }
+
+    /// How many parts there are.
+    pub fn count(&self) -> u64 {
+        match self {
+            Split::Equal(n) => *n,
+            Split::Lengths(list) => list.len() as u64,
+        }
+    }
+}
+
+/// Everything that an attention reads, but for O and Stats of a backward, which its forward leaves.
+///
+/// # Errors
+///
+/// A slot that has no value.
+pub fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, String> {
+    let mut inputs = Inputs::new();
+    let left = |role| attention.is_backward() && [Role::O, Role::Stats].contains(&role);
+    for operand in operands(attention).iter().filter(|o| !o.output && !left(o.role)) {
+        inputs.insert(operand.role, fill(attention, operand, recipe)?);
+    }
+    if matches!(attention.q.storage, Storage::Packed { .. }) {
+        pack(attention, &recipe.packed, &mut inputs).map_err(|refusal| refusal.to_string())?;
+    }
+    Ok(inputs)
+}
+
+/// Lengths and offsets of packed sequences.
+fn pack(a: &Valid, lengths: &[i32], inputs: &mut Inputs) -> Result<(), qkvault_graph::Refusal> {
+    let cumulative = CuSeqlens::from_lengths(lengths)?;
+    for (operand, offsets) in ragged_offsets(a, &cumulative, &cumulative)? {
+        let entries = offsets.elements().iter().flat_map(|n| n.to_ne_bytes()).collect();
+        inputs.insert(Role::Offsets(operand), Buffer::new(DType::I64, entries).expect("whole numbers"));
+    }
+    [Role::SeqLenQ, Role::SeqLenKv].into_iter().for_each(|role| inputs.set_i32(role, lengths));
+    Ok(())
+}
+
+fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String> {
+    let (role, dtype) = (operand.role, operand.tensor.dtype);
+    let len = operand.elements().ok_or_else(|| format!("{role} is too large"))?;
+    let mut rng = Rng::new(recipe.seed ^ role.uid().unsigned_abs().wrapping_mul(0x2545_f491_4f6c_dd1d));
+    // The same share of queries and of keys, so that no more queries than keys are left where there are no more.
+    let lengths = |most: i64| {
+        let mut rng = Rng::new(recipe.seed ^ 0x6c65_6e67_7468);
+        let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();
+        Buffer::of(DType::I32, (0..len).map(one).collect::<Vec<_>>())
+    };
+    if let Some(slopes) = alibi_slopes(a, role) {
+        return Ok(slopes);
+    }
+    Ok(match role {
+        Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
+        Role::Slot(n) => Buffer::of(dtype, [slot(a, n, dtype, recipe, &mut rng)?]),
+        Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, &recipe.documents),
+        Role::SeqLenQ => lengths(a.seq().0),
+        Role::SeqLenKv => lengths(a.seq().1),
+        Role::DropoutSeed | Role::DropoutOffset => Buffer::of(dtype, [(recipe.seed % 1_000) as f64]),
+        Role::DropoutMask => {
+            let drop = a.dropout.map_or(0.0, |d| f64::from(d.probability));
+            let keep = |rng: &mut Rng| f64::from(u8::from(rng.unit() >= drop));
+            repeated(dtype, len, &mut rng, keep)
+        }
+        _ => repeated(dtype, len, &mut rng, |rng| rng.normals()[0]),
+    })
+}
+
+/// Elements from a generator, over and over.
+fn repeated(dtype: DType, len: usize, rng: &mut Rng, mut one: impl FnMut(&mut Rng) -> f64) -> Buffer {
+    let block = Buffer::of(dtype, (0..len.min(PERIOD)).map(|_| one(rng)).collect::<Vec<_>>());
+    let bytes: Vec<u8> = block.bytes().iter().copied().cycle().take(len * dtype.size()).collect();
+    Buffer::new(dtype, bytes).expect("whole elements")
+}
+
+/// The expressions in the order in which their operands are numbered.
+fn expressions(a: &Valid) -> impl Iterator<Item = &ScoreExpr> {
+    [a.score.as_ref(), a.mask.keep.as_ref()].into_iter().flatten()
+}
+
+fn slot(a: &Valid, n: u16, dtype: DType, recipe: &Recipe, rng: &mut Rng) -> Result<f64, String> {
+    let name = expressions(a).flat_map(|e| e.slot_names()).nth(n.into()).map_or("", String::as_str);
+    let known = recipe.slots.iter().find(|(known, _)| known == name);
+    let drawn = || if dtype.is_float() { 0.5 + 3.5 * rng.unit() } else { rng.within(1, 100) as f64 };
+    known
+        .map(|(_, value)| *value)
+        .or_else(|| recipe.draw_others.then(drawn))
+        .ok_or_else(|| format!("the slot '{name}' has no value; add a line `slot: {name} 50`"))
+}
+
+/// Which document each position is of; a tensor that is not read by position says how long a prefix is: as many as there are documents.
+fn documents(operand: &Operand, documents: &Split) -> Buffer {
+    let [_, _, q, k] = operand.tensor.dims;
+    let positions = q.max(k).unsigned_abs();
+    let parts = if positions > 1 { documents.parts(positions) } else { vec![documents.count()] };
+    let all = operand.tensor.dims.iter().product::<i64>().unsigned_abs() as usize;
+    Buffer::of(operand.tensor.dtype, parts.iter().cycle().take(all).map(|&part| part as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{BackwardOptions, Documents, Packed, text, validate};
+
+    fn attention(expressions: &str) -> Valid {
+        let text = format!("q: bf16 [2,2,64,16]\noutputs: stats\n{expressions}");
+        let attention = text::parse(&text).expect("it reads").backward(BackwardOptions::default());
+        validate(attention).expect("it is sound")
+    }
+
+    fn recipe() -> Recipe {
+        Recipe {
+            slots: vec![("cap".into(), 50.0)],
+            draw_others: false,
+            documents: Split::Equal(4),
+            packed: Vec::new(),
+            seed: 3,
+        }
+    }
+
+    #[test]
+    fn everything_a_backward_reads_but_what_its_forward_leaves_is_there() {
+        let a = attention(
+            "score: slot $cap: float; tensor @alibi_slopes: f32[1, 2, 1, 1] alibi 2; tanh(score / $cap) * $cap + @alibi_slopes * float(key - query)\nlengths: per-sequence",
+        );
+        let inputs = inputs(&a, &recipe()).expect("every slot has a value");
+        let wanted: Vec<Role> = operands(&a).iter().filter(|o| !o.output).map(|o| o.role).collect();
+        let missing: Vec<&Role> = wanted.iter().filter(|role| inputs.get(**role).is_none()).collect();
+        assert_eq!(missing, [&Role::O, &Role::Stats]);
+        assert_eq!(inputs.get(Role::Slot(0)).map(|b| b.get(0)), Some(50.0));
+        assert_eq!(inputs.get(Role::ScoreTensor(0)).map(|b| b.get(1)), Some(0.003_906_25));
+        let lengths = inputs.get(Role::SeqLenKv).expect("there");
+        assert!((0..2).all(|i| (32..=64).contains(&lengths.int(i))), "{lengths:?}");
+        let q = inputs.get(Role::Q).expect("there");
+        let mean = (0..q.len()).map(|i| q.get(i)).sum::<f64>() / q.len() as f64;
+        let square = (0..q.len()).map(|i| q.get(i).powi(2)).sum::<f64>() / q.len() as f64;
+        assert!(mean.abs() < 0.1 && (square - 1.0).abs() < 0.1, "{mean} {square}");
+    }
+
+    #[test]
+    fn a_slot_without_a_value_is_named() {
+        let a = attention("score: slot $other: float; score * $other");
+        assert!(inputs(&a, &recipe()).expect_err("no value").contains("other"));
+    }
+
+    #[test]
+    fn documents_are_of_equal_length_and_follow_the_position() {
+        let keep = "keep: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
+        let inputs = inputs(&attention(keep), &recipe()).expect("no slots");
+        let ids = inputs.get(Role::ScoreTensor(0)).expect("there");
+        let found: Vec<i64> = [0, 15, 16, 63, 64, 127].iter().map(|&at| ids.int(at)).collect();
+        assert_eq!(found, [0, 0, 1, 3, 0, 3]);
+    }
+
+    #[test]
+    fn packed_documents_lie_where_those_of_a_mask_do() {
+        let keep = "keep: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
+        let dense = attention(keep);
+        let split = Split::Lengths(vec![30, 10, 24]);
+        let recipe = Recipe { documents: split.clone(), packed: vec![30, 10, 24, 30, 10, 24], ..recipe() };
+        let masked = inputs(&dense, &recipe).expect("no slots");
+        let ids = masked.get(Role::ScoreTensor(0)).expect("there");
+        assert_eq!([29, 30, 39, 40, 63, 64].map(|at| ids.int(at)), [0, 1, 1, 2, 2, 0]);
+        let packed = dense.pack_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
+        let packed = inputs(&packed, &recipe).expect("no slots");
+        for role in [Role::Q, Role::K, Role::V, Role::DO] {
+            assert_eq!(packed.get(role), masked.get(role), "{role}");
+        }
+        let starts = packed.get(Role::Offsets(Packed::Q)).expect("there");
+        assert_eq!((0..7).map(|i| starts.int(i) / 32).collect::<Vec<_>>(), [0, 30, 40, 64, 94, 104, 128]);
+        assert_eq!(packed.get(Role::SeqLenKv).map(|b| b.int(1)), Some(10));
+        assert_eq!(Split::Equal(3).lengths(10), [4, 3, 3]);
+        // The last token of the second row, as the checks of `bench` ask for it: the same numbers.
+        let sequences = dense.pack_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
+        let row = |a: &Valid, inputs: &Inputs, at| {
+            qkvault_reference::forward_rows(a, inputs, &[at]).expect("computes").remove(0)
+        };
+        let (x, y) = (row(&dense, &masked, (1, 1, 63)), row(&sequences, &packed, (5, 1, 23)));
+        assert_eq!((x.o, x.stats), (y.o, y.stats));
+    }
+}

@@ -1,0 +1,66 @@
+//! `cache verify --deep`: every plan compiled again, and the kernels inside compared. One line per entry.
+
+use qkvault_cache::{Listed, Vault};
+use qkvault_compile::{Compiler, Deep};
+use qkvault_graph::PlanKey;
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use crate::target::LibraryArgs;
+use crate::{Globals, Outcome, out};
+
+/// What became of one entry.
+struct Row {
+    listed: Listed,
+    /// `same`, `skipped`, `different`, `failed` or `bad`.
+    status: &'static str,
+    text: String,
+}
+
+/// Runs the command: good if no plan is different, bad, or impossible to compile.
+pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> anyhow::Result<Outcome> {
+    let compiler = Compiler::open_apart(&library.search()?)?;
+    let all: Vec<Listed> = vault.ls().filter(|listed| !listed.shadowed).collect();
+    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &compiler, listed)).collect();
+    let count = |status| rows.iter().filter(|row| row.status == status).count();
+    let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
+    if globals.json {
+        let list: Vec<Value> = rows
+            .iter()
+            .map(|Row { listed, status, text }| {
+                let what = listed.header.as_ref().ok().map(|header| header.what.clone());
+                json!({ "key": listed.key.to_string(), "path": listed.path, "what": what, "status": status, "text": text })
+            })
+            .collect();
+        out::json(&json!({
+            "cudnn": compiler.library().version().to_string(), "entries": list, "same": same, "skipped": skipped,
+            "different": different, "failed": failed, "bad": bad,
+        }));
+    } else {
+        for Row { listed, status, text } in &rows {
+            out::line(&format!("{status} {}: {text}", &listed.key.to_string()[..12]));
+        }
+        let rest = format!("{different} different, {failed} failed, {bad} bad");
+        out::line(&format!("{same} compiled again to the same kernels, {skipped} skipped, {rest}"));
+    }
+    Ok(if different + failed + bad == 0 { Outcome::Good } else { Outcome::Bad })
+}
+
+fn check(vault: &Vault, compiler: &Compiler, listed: Listed) -> Row {
+    // The entry as it would be served, with all its checks.
+    let shown = vault.show(&listed.key).into_iter().find(|(shown, _)| shown.path == listed.path);
+    let (status, text) = match shown {
+        None => ("bad", "it is gone".to_owned()),
+        Some((_, Err(why))) => ("bad", why.to_string()),
+        Some((_, Ok(entry))) => match compiler.check_deep(PlanKey::from_bytes(listed.key.0), &entry) {
+            Deep::Same { kernels, kernel_bytes } => {
+                let s = if kernels == 1 { "" } else { "s" };
+                ("same", format!("{kernels} kernel{s}, {}: {}", out::bytes(kernel_bytes as u64), entry.what))
+            }
+            Deep::Skipped { why } => ("skipped", why),
+            Deep::Different(difference) => ("different", difference.to_string()),
+            Deep::Failed(failure) => ("failed", failure.to_string()),
+        },
+    };
+    Row { listed, status, text }
+}

@@ -1,0 +1,151 @@
+//! `doctor`: what was found on this machine, what was not, and what to do about it.
+
+use qkvault_cache::VaultOptions;
+use qkvault_compile::Compiler;
+use qkvault_exec::{Device, DeviceMemory};
+use qkvault_sys::{Library, Nvrtc};
+use serde_json::{Value, json};
+
+use crate::target::LibraryArgs;
+use crate::{Globals, Outcome, failure, older, open_vault, out};
+
+/// Options of `doctor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    library: LibraryArgs,
+}
+
+/// One finding.
+struct Finding {
+    what: &'static str,
+    good: bool,
+    text: String,
+    facts: Value,
+}
+
+/// Runs the command. A machine without a GPU is no fault: it can compile.
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    let findings = [gpu(), cudnn(args)?, vault(globals)];
+    let good = findings.iter().all(|f| f.good);
+    if globals.json {
+        let map: serde_json::Map<String, Value> = findings
+            .iter()
+            .map(|f| {
+                let mut value = f.facts.clone();
+                value["good"] = f.good.into();
+                value["text"] = f.text.clone().into();
+                (f.what.to_owned(), value)
+            })
+            .collect();
+        out::json(&json!({ "version": env!("CARGO_PKG_VERSION"), "good": good, "findings": map }));
+    } else {
+        out::line(&format!("qkvault {}", env!("CARGO_PKG_VERSION")));
+        for Finding { what, good, text, facts: _ } in &findings {
+            let mark = if *good { "ok " } else { "NO " };
+            out::line(&format!("{mark} {what:<8} {}", text.replace('\n', "\n             ")));
+        }
+    }
+    Ok(if good { Outcome::Good } else { Outcome::Bad })
+}
+
+fn gpu() -> Finding {
+    match Device::open(0) {
+        Ok(device) => {
+            let (memory, bytes) = match device.memory() {
+                Ok(DeviceMemory { free, total }) => (
+                    format!("{} free of {}", out::bytes(free), out::bytes(total)),
+                    json!({ "free": free, "total": total }),
+                ),
+                Err(error) => (error.to_string(), Value::Null),
+            };
+            Finding {
+                what: "gpu",
+                good: true,
+                text: format!("{} ({}), {memory}", device.name(), device.uuid()),
+                facts: json!({ "present": true, "name": device.name(), "memory": bytes }),
+            }
+        }
+        Err(error) => Finding {
+            what: "gpu",
+            good: true,
+            text: format!("none to run on: {error}\nplans can be compiled here and run elsewhere"),
+            facts: json!({ "present": false, "why": error.to_string() }),
+        },
+    }
+}
+
+fn cudnn(args: &Args) -> anyhow::Result<Finding> {
+    let search = args.library.search()?;
+    let opened = Compiler::open(&search).and_then(|compiler| {
+        compiler.library().check_engines().map_err(qkvault_sys::Error::from)?;
+        Ok(compiler)
+    });
+    Ok(match opened {
+        Ok(compiler) => {
+            let library: &Library = compiler.library();
+            let files: Vec<Value> =
+                library.files().iter().map(|f| json!({ "path": f.path, "bytes": f.bytes })).collect();
+            let mut list: Vec<String> =
+                library.files().iter().map(|f| format!("{} ({})", f.path.display(), out::bytes(f.bytes))).collect();
+            let toolchain = compiler.toolchain();
+            let nvrtc = library.nvrtc().map(nvrtc);
+            list.extend(nvrtc.iter().map(|(text, _)| text.clone()));
+            list.extend(toolchain.environment.notes().map(|note| format!("note: {note}")));
+            Finding {
+                what: "cudnn",
+                good: true,
+                text: format!(
+                    "{} {} set ({toolchain}), found by {}\n{}",
+                    library.version(),
+                    library.set(),
+                    library.origin(),
+                    list.join("\n")
+                ),
+                facts: json!({
+                    "version": library.version().to_string(),
+                    "set": library.set().to_string(),
+                    "path": library.path(),
+                    "files": files,
+                    "toolchain": toolchain,
+                    "nvrtc": nvrtc.map(|(_, facts)| facts),
+                    "notes": toolchain.environment.notes().collect::<Vec<_>>(),
+                }),
+            }
+        }
+        Err(error) => {
+            Finding { what: "cudnn", good: false, text: error.to_string(), facts: json!({ "why": error.to_string() }) }
+        }
+    })
+}
+
+/// Which NVRTC is used and why, and which others are there: in words, and as data.
+fn nvrtc(found: &Nvrtc) -> (String, Value) {
+    let Nvrtc { path, version: (major, minor), was_loaded, others } = found;
+    let why = if *was_loaded { "loaded in this process before cuDNN" } else { "the first that was found" };
+    let mut text = format!("NVRTC {major}.{minor} is used: {} ({why})", path.display());
+    for other in others {
+        text += &format!("\nnote: another NVRTC is not used: {}", other.display());
+    }
+    let version = format!("{major}.{minor}");
+    (text, json!({ "version": version, "path": path, "was_loaded": was_loaded, "others": others }))
+}
+
+fn vault(globals: &Globals) -> Finding {
+    match open_vault(globals) {
+        Ok(vault) => {
+            let usage = vault.usage();
+            let folder = vault.folder().map_or_else(|| "no folder".to_owned(), |f| f.display().to_string());
+            let mut text = format!("{folder}: {} entries, {}", usage.entries, out::bytes(usage.bytes));
+            older::notes(&vault).for_each(|note| text += &format!("\nnote: {note}"));
+            let older = older::json(&vault.older());
+            let facts = json!({ "folder": folder, "entries": usage.entries, "bytes": usage.bytes, "older": older });
+            Finding { what: "vault", good: true, text, facts }
+        }
+        Err(error) => {
+            let folder = globals.vault.clone().or_else(|| VaultOptions::new().resolve().ok().map(|s| s.folder));
+            let text = failure::text(&error);
+            Finding { what: "vault", good: false, facts: json!({ "folder": folder, "why": text }), text }
+        }
+    }
+}

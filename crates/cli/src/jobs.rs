@@ -1,0 +1,217 @@
+//! From models, phases and shapes to the attentions to compile, each once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use qkvault_exec::Training;
+use qkvault_graph::model::{Model, Phase};
+use qkvault_graph::serving::{Bucket, StepKind};
+use qkvault_graph::{BackwardOptions, DType, GraphKey, Layer, Reason, Refusal, Valid, validate};
+
+use crate::serve::ServeArgs;
+
+/// Which attentions of a model.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ModelArgs {
+    /// A Hugging Face config.json; may be given several times
+    #[arg(long, value_name = "FILE", required = true)]
+    pub model: Vec<PathBuf>,
+    /// prefill, decode (default: both), train (a forward with Stats and its backward), serve (the set of plans of an engine); may be
+    /// given several times, or with commas
+    #[arg(long, value_delimiter = ',')]
+    pub phase: Vec<Phase>,
+    /// Sequences per launch (default: 1, 4 for prefill and train; 1, 8, 32 for decode)
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=1_048_576))]
+    pub batch: Vec<i64>,
+    /// Tokens of a prompt, or of the cache that a decode reads (default: 512 to 8192 by doubling; 1024, 4096, 8192; train: 2048, 4096)
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=16_777_216))]
+    pub seq: Vec<i64>,
+    /// Element type instead of the config's: bf16 or f16
+    #[arg(long)]
+    pub dtype: Option<DType>,
+    /// Also put out the log-sum-exp (Stats)
+    #[arg(long)]
+    pub stats: bool,
+    /// Train: a backward that gives the same bits each time
+    #[arg(long)]
+    pub deterministic: bool,
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// One attention to compile, with everything that needs it.
+pub(super) struct Job {
+    /// What it is for: model, layers, phase, sizes.
+    pub(super) uses: Vec<Use>,
+    /// The attention, or why it cannot be described.
+    pub(super) attention: Result<Valid, Refusal>,
+}
+
+/// One use of an attention.
+#[derive(Clone, Debug)]
+pub(super) struct Use {
+    pub(super) model: String,
+    pub(super) layer: String,
+    pub(super) layers: usize,
+    pub(super) phase: Phase,
+    /// Of a pair, the backward.
+    pub(super) backward: bool,
+    pub(super) batch: i64,
+    pub(super) seq: i64,
+    /// Which plan of a set it is for, where it is for a set.
+    pub(super) bucket: Option<Bucket>,
+    /// Softmax scale that the layer binds.
+    pub(super) scale: f32,
+}
+
+impl Use {
+    pub(super) fn label(&self) -> String {
+        let Use { model, layer, layers, phase, backward, batch, seq, bucket, scale: _ } = self;
+        let pass = if *backward { " backward" } else { "" };
+        let queries = match bucket {
+            None => String::new(),
+            Some(Bucket { kind: StepKind::Decode, .. }) => " decode".to_owned(),
+            Some(Bucket { kind: StepKind::Mixed, queries, .. }) => format!(" mixed q{queries}"),
+        };
+        format!("{model} [{layer} x{layers}] {phase}{pass}{queries} b{batch} s{seq}")
+    }
+}
+
+/// The jobs of some models, and what people should know about how they were made.
+pub(super) struct Jobs {
+    pub(super) jobs: Vec<Job>,
+    pub(super) notes: Vec<String>,
+}
+
+const PREFILL_BATCHES: [i64; 2] = [1, 4];
+const PREFILL_LENGTHS: [i64; 5] = [512, 1024, 2048, 4096, 8192];
+const TRAIN_LENGTHS: [i64; 2] = [2048, 4096];
+const DECODE_BATCHES: [i64; 3] = [1, 8, 32];
+const DECODE_LENGTHS: [i64; 3] = [1024, 4096, 8192];
+
+fn or<'a>(given: &'a [i64], default: &'a [i64]) -> &'a [i64] {
+    if given.is_empty() { default } else { given }
+}
+
+/// Reads the models and lists their attentions; equal ones become one job with several uses.
+pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
+    let mut jobs: Vec<Job> = Vec::new();
+    let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
+    let mut notes = Vec::new();
+    for path in &args.model {
+        let (name, mut model) = read(path)?;
+        if let Some(dtype) = args.dtype {
+            model.layers.iter_mut().for_each(|kind| kind.dtype = dtype);
+            model.notes.clear();
+        }
+        notes.extend(model.notes.iter().map(|n| format!("{name}: {n}")));
+        for (attention, usage) in attentions(args, &name, &model, &mut notes) {
+            let seen = attention.as_ref().ok().and_then(|a| known.get(&a.key()).copied());
+            match seen {
+                Some(at) => jobs[at].uses.push(usage),
+                None => {
+                    if let Ok(a) = &attention {
+                        known.insert(a.key(), jobs.len());
+                    }
+                    jobs.push(Job { uses: vec![usage], attention });
+                }
+            }
+        }
+    }
+    Ok(Jobs { jobs, notes })
+}
+
+fn read(path: &Path) -> anyhow::Result<(String, Model)> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the model config {} could not be read", path.display()))?;
+    let model = Model::from_config(&text).with_context(|| format!("{} cannot be planned", path.display()))?;
+    let name = path.file_stem().map_or_else(|| model.family.clone(), |stem| stem.to_string_lossy().into_owned());
+    // Published configs are all called config.json: then the folder says more.
+    let name = match (name.as_str(), path.parent().and_then(Path::file_name)) {
+        ("config", Some(folder)) => folder.to_string_lossy().into_owned(),
+        _ => name,
+    };
+    Ok((name, model))
+}
+
+fn attentions(
+    args: &ModelArgs,
+    name: &str,
+    model: &Model,
+    notes: &mut Vec<String>,
+) -> Vec<(Result<Valid, Refusal>, Use)> {
+    let mut list = Vec::new();
+    let asked = !args.phase.is_empty();
+    let phases: &[Phase] = if asked { &args.phase } else { &Phase::INFERENCE };
+    for kind in &model.layers {
+        for &phase in phases {
+            if phase == Phase::Decode && !kind.causal && !asked {
+                notes.push(format!("{name}: an encoder has no decode phase"));
+                continue;
+            }
+            if phase == Phase::Serve {
+                list.extend(args.serve.attentions(args.stats, name, model, kind, notes));
+                continue;
+            }
+            let (batches, lengths) = match phase {
+                Phase::Prefill => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &PREFILL_LENGTHS)),
+                Phase::Train => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &TRAIN_LENGTHS)),
+                Phase::Decode | Phase::Serve => (or(&args.batch, &DECODE_BATCHES), or(&args.seq, &DECODE_LENGTHS)),
+            };
+            for &seq in lengths {
+                if let Some(most) = model.max_positions.filter(|&most| seq > most) {
+                    let text =
+                        format!("{name}: {phase} of {seq} left out, the model is made for at most {most} positions");
+                    if !notes.contains(&text) {
+                        notes.push(text);
+                    }
+                    continue;
+                }
+                for &batch in batches {
+                    let usage = Use {
+                        model: name.to_owned(),
+                        layer: kind.label.clone(),
+                        layers: kind.count,
+                        phase,
+                        backward: false,
+                        batch,
+                        seq,
+                        bucket: None,
+                        scale: kind.scale,
+                    };
+                    let described = kind.attention(phase, batch, seq);
+                    if phase == Phase::Train {
+                        let options =
+                            BackwardOptions { deterministic: args.deterministic, ..BackwardOptions::default() };
+                        let training = described.and_then(|a| Training::of(&a, options));
+                        let pass = |which: fn(&Training) -> &Valid| training.as_ref().map(|t| which(t).clone());
+                        list.push((pass(Training::forward).map_err(Clone::clone), usage.clone()));
+                        let usage = Use { backward: true, ..usage };
+                        list.push((pass(Training::backward).map_err(Clone::clone), usage));
+                        continue;
+                    }
+                    let attention = described.and_then(|mut a| {
+                        a.outputs.stats |= args.stats;
+                        validate(a)
+                    });
+                    list.push((attention, usage));
+                }
+            }
+        }
+    }
+    list
+}
+
+/// A refusal for when there is nothing to do at all.
+pub(super) fn nothing() -> Refusal {
+    Reason::new(
+        Layer::Description,
+        "warm.nothing",
+        "--seq",
+        "no attention is left to compile",
+        "at least one is needed",
+        "give --phase, --batch and --seq that the model is made for; the notes say what was left out",
+    )
+    .into()
+}

@@ -1,0 +1,70 @@
+//! Printing: the one place that writes to standard output and standard error.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command's output")]
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+/// One JSON object on standard output.
+pub fn json(value: &serde_json::Value) {
+    use std::io::Write as _;
+    // A reader that has seen enough and closed the pipe is no error of ours.
+    let _ = writeln!(std::io::stdout(), "{value:#}");
+}
+
+/// One JSON object on one line of standard output, for a program that reads line by line.
+pub fn record(value: &serde_json::Value) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{value}").and_then(|()| out.flush());
+}
+
+/// A line on standard output.
+pub fn line(text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// A line on standard error: progress, notes.
+pub fn note(text: &str) {
+    eprintln!("{text}");
+}
+
+/// A line on standard error about what went wrong.
+pub fn problem(text: &str) {
+    eprintln!("{text}");
+}
+
+/// A table; columns whose name starts with `>` are right-aligned.
+pub fn table(columns: &[&str], rows: &[Vec<String>]) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(columns.iter().map(|c| c.trim_start_matches('>')));
+    for row in rows {
+        table.add_row(row.iter().zip(columns).map(|(text, column)| {
+            let alignment = if column.starts_with('>') { CellAlignment::Right } else { CellAlignment::Left };
+            Cell::new(text).set_alignment(alignment)
+        }));
+    }
+    line(&table.trim_fmt());
+}
+
+/// A number of bytes for people: `80.1 KB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (n as f64, 0);
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_read_well() {
+        for (n, text) in [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (80_123, "80.1 KB"), (74_360_000, "74.4 MB")] {
+            assert_eq!(super::bytes(n), text);
+        }
+    }
+}

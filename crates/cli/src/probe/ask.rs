@@ -1,0 +1,67 @@
+//! The library's own answer, which is a plan or a refusal in its words; either is kept in the vault.
+
+use qkvault_compile::{BuildPolicy, Compiler, Confirmation, Planner};
+use qkvault_graph::{Policy, Target};
+use qkvault_probe::{Budget, Request, changes};
+
+use super::super::target::{LibraryArgs, TargetArgs};
+use super::super::{Globals, open_vault};
+use super::Row;
+
+/// A library to ask.
+pub(super) struct Library {
+    planner: Planner,
+    pub(super) target: Target,
+}
+
+impl Library {
+    pub(super) fn open(globals: &Globals, library: &LibraryArgs, target: &TargetArgs) -> anyhow::Result<Library> {
+        let compiler = Compiler::open_apart(&library.search()?)?;
+        let target = target.target(&compiler)?;
+        let planner = Planner::new(open_vault(globals)?, Some(compiler));
+        Ok(Library { planner, target })
+    }
+
+    /// Asks about a row. What the library says stands: it replaces what rules say of its support.
+    pub(super) fn ask(&self, row: &mut Row, policy: &Policy, budget: Budget) -> anyhow::Result<()> {
+        let Ok(attention) = &row.attention else { return Ok(()) };
+        let answer = self.planner.plan(attention, &self.target, policy, BuildPolicy::BuildIfMissing)?;
+        match answer.outcome {
+            Ok(plan) => {
+                row.library = Some("supported");
+                let footprint = plan.facts.footprint(attention);
+                row.footprint = Some(footprint);
+                row.reasons = footprint.over(budget).into_iter().collect();
+                row.nearest.clear();
+            }
+            Err(refusal) => {
+                row.library = answer.key.map(|_| "refused");
+                for reason in Vec::from(refusal) {
+                    if !row.reasons.contains(&reason) {
+                        row.reasons.push(reason);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Puts the changes that rules accept to the library, the smallest first, until it takes one.
+    pub(super) fn confirm(&self, row: &mut Row, policy: &Policy) -> anyhow::Result<()> {
+        let Ok(attention) = &row.attention else { return Ok(()) };
+        if row.library == Some("refused") && row.nearest.is_empty() {
+            let request = Request::new(attention, &self.target).with_policy(*policy);
+            row.nearest = changes(&request, &[]).into_iter().map(|near| (near, None)).collect();
+        }
+        for (near, library) in &mut row.nearest {
+            *library = Some(match self.planner.confirm(near, policy)? {
+                Confirmation::Supported(_) => "supported",
+                Confirmation::Refused(_) => "refused",
+                _ => "another library",
+            });
+            if *library == Some("supported") {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! The matrix: models and features by GPU and cuDNN version, by rules alone, as JSON, Markdown and one HTML page.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use qkvault_graph::model::Phase;
+use qkvault_graph::{LibrarySet, Profile, Reason, Refusal, Valid};
+use qkvault_probe::{Request, check};
+use serde::Serialize;
+
+use super::super::jobs::{self, ModelArgs};
+use super::super::{Globals, Outcome, out};
+use super::features::{FEATURES, Feature, SERVING};
+use super::{TRIED, page};
+
+/// The whole matrix.
+#[derive(Serialize)]
+pub(super) struct Matrix {
+    /// GPUs, each a group of columns.
+    pub(super) gpus: Vec<String>,
+    /// Versions, a column each within every group.
+    pub(super) versions: Vec<String>,
+    /// Groups of rows.
+    pub(super) groups: Vec<Group>,
+    /// Every distinct list of reasons, which cells refer to.
+    pub(super) reasons: Vec<Vec<String>>,
+}
+
+/// Rows that belong together.
+#[derive(Serialize)]
+pub(super) struct Group {
+    pub(super) name: &'static str,
+    pub(super) rows: Vec<Line>,
+}
+
+/// One description on every GPU under every version.
+#[derive(Serialize)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) attention: String,
+    /// For each GPU, for each version: nothing where it is supported, or the number of its reasons.
+    pub(super) cells: Vec<Vec<Option<usize>>>,
+}
+
+/// A description, or why there is none.
+type Described = Result<Valid, Refusal>;
+
+/// Prompts, and caches of a decode, of the models' rows; one sequence.
+const LENGTHS: [i64; 3] = [512, 2048, 4096];
+
+/// Writes the matrix as `file` with three endings.
+pub(super) fn write(globals: &Globals, models: &ModelArgs, file: &Path) -> anyhow::Result<Outcome> {
+    let started = Instant::now();
+    let matrix = matrix(models)?;
+    let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+    let json = format!("{}\n", serde_json::to_string_pretty(&matrix)?);
+    for (end, text) in [("html", page::html(&matrix)), ("md", page::markdown(&matrix)), ("json", json)] {
+        let path = file.with_extension(end);
+        std::fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
+    }
+    let rows: usize = matrix.groups.iter().map(|g| g.rows.len()).sum();
+    let cells = rows * matrix.gpus.len() * matrix.versions.len();
+    let shown = file.display();
+    if globals.json {
+        out::json(&serde_json::json!({ "file": file, "rows": rows, "cells": cells, "milliseconds": milliseconds }));
+    } else {
+        out::line(&format!(
+            "{shown}.html, {shown}.md, {shown}.json: {rows} rows, {cells} answers in {milliseconds:.0} ms"
+        ));
+    }
+    Ok(Outcome::Good)
+}
+
+fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
+    let profiles: Vec<Profile> = Profile::built_in().collect();
+    let mut matrix = Matrix {
+        gpus: profiles.iter().map(|p| p.name.clone()).collect(),
+        versions: TRIED.iter().map(ToString::to_string).collect(),
+        groups: Vec::new(),
+        reasons: Vec::new(),
+    };
+    if !models.model.is_empty() {
+        let phase = vec![Phase::Prefill, Phase::Decode, Phase::Train];
+        let args = ModelArgs { batch: vec![1], seq: LENGTHS.to_vec(), phase, ..models.clone() };
+        let jobs = jobs::plan(&args)?.jobs;
+        // Every use of an attention has a row, at the greatest length that its model is made for.
+        let mut rows: BTreeMap<(String, String, Phase, bool), (i64, Described)> = BTreeMap::new();
+        // An encoder has no decode phase: that is no answer of a GPU.
+        let is_asked = |job: &jobs::Job| !job.attention.as_ref().is_err_and(|refusal| refusal.has("model.phase"));
+        for job in jobs.into_iter().filter(is_asked) {
+            for one in &job.uses {
+                let row = rows.entry((one.model.clone(), one.layer.clone(), one.phase, one.backward));
+                let held = row.or_insert_with(|| (one.seq, job.attention.clone()));
+                if one.seq > held.0 {
+                    *held = (one.seq, job.attention.clone());
+                }
+            }
+        }
+        let rows = rows.into_iter().map(|((model, layer, phase, backward), (seq, attention))| {
+            let pass = if backward { ", backward" } else { "" };
+            (format!("{model} [{layer}] {phase} {seq}{pass}"), attention)
+        });
+        matrix.add("Models", &profiles, rows);
+    }
+    let rows = |list: &'static [Feature], backward| {
+        list.iter().filter_map(move |f| Some((f.name.to_owned(), Ok(f.attention(backward)?))))
+    };
+    matrix.add("Forward", &profiles, rows(FEATURES, false));
+    matrix.add("Backward", &profiles, rows(FEATURES, true));
+    matrix.add("Serving", &profiles, rows(SERVING, false));
+    Ok(matrix)
+}
+
+impl Matrix {
+    fn add(&mut self, name: &'static str, profiles: &[Profile], rows: impl Iterator<Item = (String, Described)>) {
+        let rows = rows
+            .map(|(name, attention)| {
+                let mut cell = |profile: &Profile, version| {
+                    let reasons = match &attention {
+                        Ok(a) => check(&Request::new(a, &profile.target(version, LibrarySet::Slim))).reasons,
+                        Err(refusal) => refusal.reasons().to_vec(),
+                    };
+                    self.number(&reasons)
+                };
+                let cells = profiles.iter().map(|p| TRIED.iter().map(|&v| cell(p, v)).collect()).collect();
+                Line { name, attention: attention.map_or_else(|r| r.to_string(), |a| a.to_string()), cells }
+            })
+            .collect();
+        self.groups.push(Group { name, rows });
+    }
+
+    /// The number of a list of reasons; nothing for an empty one.
+    fn number(&mut self, reasons: &[Reason]) -> Option<usize> {
+        if reasons.is_empty() {
+            return None;
+        }
+        let texts: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+        Some(self.reasons.iter().position(|known| *known == texts).unwrap_or_else(|| {
+            self.reasons.push(texts);
+            self.reasons.len() - 1
+        }))
+    }
+}

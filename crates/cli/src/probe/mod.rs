@@ -1,0 +1,202 @@
+//! `probe`: whether a GPU and a cuDNN can run the attentions of a model or a description, and if not why. Rules answer in
+//! microseconds, with no library; with `--library` cuDNN itself is asked, and its plans are kept in the vault.
+
+mod ask;
+mod budget;
+mod features;
+mod matrix;
+mod page;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use qkvault_graph::{CudnnVersion, LibrarySet, Policy, QuirkSet, Refusal, Target, Valid, text, validate};
+use qkvault_probe::{Budget, Footprint, Near, Request, check, nearest};
+use serde_json::{Value, json};
+
+use crate::jobs::{self, ModelArgs};
+use crate::target::{LibraryArgs, TargetArgs, profile};
+use crate::{Globals, Outcome, out};
+
+/// Options of the command.
+#[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("model", |arg| arg.required(false).num_args(1..).required_unless_present_any(["text", "matrix"])))]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// A description in the text form, instead of models; may be given several times
+    #[arg(long, value_name = "FILE")]
+    text: Vec<PathBuf>,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    pub(super) library: LibraryArgs,
+    /// Ask the library too, not the rules alone (0.3 to 1 s each; plans and refusals go to the vault)
+    #[arg(long = "library")]
+    pub(super) ask: bool,
+    /// Compile what is proposed instead of what was refused, too, until the library accepts one
+    #[arg(long, requires = "ask")]
+    confirm: bool,
+    /// Device memory to fit in, in bytes (default: what is free on a GPU of the target's name that is here, else all that the target has)
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<u64>,
+    /// Quirks to take all the same, by the codes that name them
+    #[arg(long, value_name = "CODE", value_delimiter = ',')]
+    allow: Vec<QuirkSet>,
+    /// Write models and features by GPU and cuDNN version as FILE.html, FILE.md and FILE.json
+    #[arg(long, value_name = "FILE")]
+    matrix: Option<PathBuf>,
+}
+
+impl Args {
+    /// Whether a library has to be there.
+    pub(super) const fn needs_library(&self) -> bool {
+        self.ask && self.matrix.is_none()
+    }
+}
+
+/// The newest version that the rules were written for: what is asked about when nothing is said.
+const NEWEST: CudnnVersion = CudnnVersion::v9(27, 0);
+
+/// Versions that the rules were tried on.
+const TRIED: [CudnnVersion; 3] = [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), NEWEST];
+
+/// One attention and what is said of it.
+struct Row {
+    what: String,
+    attention: Result<Valid, Refusal>,
+    /// Reasons that speak against it; nothing where it is supported.
+    reasons: Vec<qkvault_graph::Reason>,
+    /// Single changes that rules accept, with what the library says of those that it was asked about.
+    nearest: Vec<(Near, Option<&'static str>)>,
+    footprint: Option<Footprint>,
+    /// How the library answered, where it was asked.
+    library: Option<&'static str>,
+}
+
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    if let Some(file) = &args.matrix {
+        return matrix::write(globals, &args.model, file);
+    }
+    let (asked, target) = match args.ask {
+        true => {
+            let asked = ask::Library::open(globals, &args.library, &args.target)?;
+            let target = asked.target.clone();
+            (Some(asked), target)
+        }
+        false => (None, rules_target(args)?),
+    };
+    let (list, mut notes) = attentions(args)?;
+    // Where no library is asked, nothing is compiled.
+    notes.extend(target.toolchain.environment.notes());
+    let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
+    let policy = Policy { allowed, ..Policy::default() };
+    let budget = budget::of(args.memory, &target, args.ask);
+    let mut rows = Vec::new();
+    for (what, attention) in list {
+        let mut row = by_rules(what, attention, &target, budget, policy);
+        if let Some(library) = &asked {
+            library.ask(&mut row, &policy, budget)?;
+            if args.confirm {
+                library.confirm(&mut row, &policy)?;
+            }
+        }
+        rows.push(row);
+    }
+    print(globals, &target, budget, &rows, &notes);
+    let refused = rows.iter().any(|r| !r.reasons.is_empty());
+    Ok(if refused { Outcome::Bad } else { Outcome::Good })
+}
+
+/// The target without a library: the version is data, as the GPU is.
+fn rules_target(args: &Args) -> anyhow::Result<Target> {
+    let version = args.library.cudnn.as_deref().map(str::parse).transpose()?.unwrap_or(NEWEST);
+    let set = if args.library.full { LibrarySet::Full } else { LibrarySet::Slim };
+    Ok(profile(&args.target.target)?.target(version, set))
+}
+
+type Named = (String, Result<Valid, Refusal>);
+
+fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
+    let mut list = Vec::new();
+    for path in &args.text {
+        let given = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
+        let attention = text::parse(&given).with_context(|| format!("{} is no description", path.display()))?;
+        list.push((attention.to_string(), validate(attention)));
+    }
+    if args.model.model.is_empty() {
+        anyhow::ensure!(!list.is_empty(), "nothing to probe: give --model config.json or --text FILE");
+        return Ok((list, Vec::new()));
+    }
+    let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
+    list.extend(jobs.into_iter().map(|job| (job.uses[0].label(), job.attention)));
+    Ok((list, notes))
+}
+
+fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, budget: Budget, policy: Policy) -> Row {
+    let valid = match &attention {
+        Ok(valid) => valid,
+        Err(refusal) => {
+            let reasons = refusal.reasons().to_vec();
+            return Row { what, attention, reasons, nearest: Vec::new(), footprint: None, library: None };
+        }
+    };
+    let request = Request::new(valid, target).with_policy(policy);
+    let mut reasons = check(&request).reasons;
+    let nearest = nearest(&request, &TRIED).into_iter().map(|near| (near, None)).collect();
+    let footprint = Footprint::of(valid, target, &request.policy);
+    reasons.extend(footprint.and_then(|f| f.over(budget)));
+    Row { what, attention, reasons, nearest, footprint, library: None }
+}
+
+fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes: &[String]) {
+    let (supported, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|r| r.reasons.is_empty());
+    if globals.json {
+        out::json(&json!({
+            "target": target.label(),
+            "cudnn": target.cudnn.to_string(),
+            "memory": { "bytes": budget.bytes, "basis": budget.basis.name() },
+            "supported": supported.into_iter().map(entry).collect::<Vec<_>>(),
+            "refused": refused.into_iter().map(entry).collect::<Vec<_>>(),
+            "notes": notes,
+        }));
+        return;
+    }
+    out::line(&format!("for {target}; in {budget}"));
+    for row in rows {
+        let answer = if row.reasons.is_empty() { "supported" } else { "refused" };
+        out::line(&format!("{answer:9} {}", row.what));
+        row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
+        // What the library takes comes before what it was not asked about.
+        let taken = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
+        let open = row.nearest.iter().find(|(_, library)| library.is_none());
+        if let Some((near, library)) = taken.or(open) {
+            let by = if library.is_some() { ", confirmed by the library" } else { "" };
+            out::line(&format!("    nearest supported{by}: {}", near.change));
+        }
+    }
+    notes.iter().for_each(|n| out::line(&format!("note: {n}")));
+    out::line(&format!("{} supported, {} refused", supported.len(), refused.len()));
+}
+
+fn entry(row: &Row) -> Value {
+    let valid = row.attention.as_ref().ok();
+    json!({
+        "what": row.what,
+        "key": valid.map(|a| a.key().to_string()),
+        "attention": valid.map(|a| a.to_string()),
+        "reasons": row.reasons,
+        "nearest": row.nearest.iter().map(proposed).collect::<Vec<_>>(),
+        "bytes": row.footprint.map(|f| f.bytes()),
+        "library": row.library,
+    })
+}
+
+fn proposed((near, library): &(Near, Option<&'static str>)) -> Value {
+    json!({
+        "change": near.change,
+        "attention": near.attention.to_string(),
+        "cudnn": near.target.cudnn.to_string(),
+        "library": library,
+    })
+}

@@ -1,0 +1,148 @@
+//! `run`: a model's attentions on random data, on the GPU with plans from the vault, or on the CPU where there is no GPU,
+//! with the numbers checked against float64.
+
+mod cpu;
+mod gpu;
+mod pack;
+
+use std::path::PathBuf;
+
+use qkvault_compile::BuildPolicy;
+use qkvault_graph::model::Phase;
+use qkvault_graph::{Layer, Policy, Reason, Refusal};
+use serde_json::{Value, json};
+
+use crate::jobs::{self, Job, ModelArgs};
+use crate::target::LibraryArgs;
+use crate::{Globals, Outcome, out};
+
+/// Options of `run`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    library: LibraryArgs,
+    /// Compile what is not in the vault, instead of telling that it is missing
+    #[arg(long)]
+    build: bool,
+    /// Use no stored plan and store none: every attention is compiled as if nobody had foreseen it, and the time from
+    /// asking for it to the end of its first launch is told
+    #[arg(long, conflicts_with_all = ["cpu", "pack"])]
+    unforeseen: bool,
+    /// The pack that the vault was unpacked from: the record then tells how many of its plans were served
+    #[arg(long, value_name = "FILE", conflicts_with = "cpu")]
+    pack: Option<PathBuf>,
+    /// Use the CPU even if there is a GPU
+    #[arg(long)]
+    cpu: bool,
+    /// The GPU's number
+    #[arg(long, default_value_t = 0)]
+    device: usize,
+    /// Rows of each output to check against float64
+    #[arg(long, value_name = "N", default_value_t = 96)]
+    rows: usize,
+    /// Rounds of timing; 0 leaves timing out
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    rounds: usize,
+    /// Refuse plans that need more scratch memory than this many bytes
+    #[arg(long, value_name = "BYTES")]
+    workspace_budget: Option<u64>,
+    /// Seed of the random data
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Args {
+    fn build_policy(&self) -> BuildPolicy {
+        if self.build || self.unforeseen { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly }
+    }
+}
+
+/// What became of one attention.
+struct Row {
+    what: String,
+    /// `right`, `wrong`, `refused` or `failed`.
+    status: &'static str,
+    /// Cells of the table: error of O, error of Stats, milliseconds, rate.
+    cells: [String; 4],
+    facts: Value,
+    /// Why it is not right.
+    why: Option<String>,
+}
+
+impl Row {
+    fn failed(job: &Job, status: &'static str, why: String) -> Row {
+        let dash = || "-".to_owned();
+        let facts = json!({ "reasons": why });
+        Row { what: job.uses[0].label(), status, cells: [dash(), dash(), dash(), dash()], facts, why: Some(why) }
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    if args.model.phase.contains(&Phase::Train) {
+        let fix = "`qkvault-lab bench` times both passes of a step, and `qkvault-lab selftest` checks them";
+        let reason = Reason::new(Layer::Description, "run.train", "--phase", "train", "prefill or decode", fix);
+        return Err(Refusal::from(reason).into());
+    }
+    if args.model.phase.contains(&Phase::Serve) {
+        let fix = "`qkvault-lab bench-serving` times steps, and `qkvault-lab selftest --serving` checks them";
+        let reason = Reason::new(Layer::Description, "run.serve", "--phase", "serve", "prefill or decode", fix);
+        return Err(Refusal::from(reason).into());
+    }
+    let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
+    if jobs.is_empty() {
+        return Err(jobs::nothing().into());
+    }
+    let policy = Policy::default();
+    let (machine, rows) = if args.cpu {
+        (json!({ "where": "cpu" }), cpu::run(args, &policy, &jobs))
+    } else {
+        match qkvault_exec::Device::open(args.device) {
+            Ok(device) => gpu::run(globals, args, &policy, &jobs, &device)?,
+            Err(error) => {
+                out::note(&format!("on the CPU: {error}"));
+                (json!({ "where": "cpu", "why": error.to_string() }), cpu::run(args, &policy, &jobs))
+            }
+        }
+    };
+    let count = |status| rows.iter().filter(|r| r.status == status).count();
+    let (right, wrong, refused, failed) = (count("right"), count("wrong"), count("refused"), count("failed"));
+    if globals.json {
+        let list: Vec<Value> = rows
+            .iter()
+            .zip(&jobs)
+            .map(|(row, job)| {
+                let mut value = row.facts.clone();
+                value["what"] = row.what.clone().into();
+                value["status"] = row.status.into();
+                value["why"] = row.why.clone().into();
+                value["attention"] = job.attention.as_ref().ok().map(ToString::to_string).into();
+                value
+            })
+            .collect();
+        out::json(&json!({
+            "machine": machine, "runs": list, "seed": args.seed, "notes": notes,
+            "right": right, "wrong": wrong, "refused": refused, "failed": failed,
+        }));
+    } else {
+        let table: Vec<Vec<String>> = rows
+            .iter()
+            .map(|r| {
+                let mut cells = vec![r.what.clone(), r.status.to_owned()];
+                cells.extend(r.cells.clone());
+                cells
+            })
+            .collect();
+        out::table(&["what", "status", ">error of O", ">error of Stats", ">ms", ">rate"], &table);
+        for row in &rows {
+            if let Some(why) = &row.why {
+                out::line(&format!("\n{} {}: {why}", row.what, row.status));
+            }
+        }
+        notes.iter().for_each(|n| out::line(&format!("note: {n}")));
+        out::line(&format!("{right} right, {wrong} wrong, {refused} refused, {failed} failed"));
+    }
+    Ok(if wrong + refused + failed == 0 { Outcome::Good } else { Outcome::Bad })
+}

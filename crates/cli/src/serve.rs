@@ -1,0 +1,115 @@
+//! `--phase serve`: the set of plans on which any step of an engine runs, for each layer of a model.
+
+use qkvault_graph::model::{LayerKind, Model, Phase};
+use qkvault_graph::serving::{Buckets, Growth, PageLayout, ServePolicy};
+use qkvault_graph::{Refusal, Valid};
+
+use crate::jobs::Use;
+
+/// Ranges of the steps of an engine, and its pool of pages.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Options of --phase serve")]
+pub(super) struct ServeArgs {
+    /// Most sequences of a step
+    #[arg(long, value_name = "N", default_value_t = ServePolicy::default().batch)]
+    max_batch: i64,
+    /// Most new tokens of one sequence in a step: the size of a chunk
+    #[arg(long, value_name = "N", default_value_t = ServePolicy::default().queries)]
+    max_new: i64,
+    /// Most new tokens of a step, all sequences together (default: as --max-new, or one of each sequence)
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<i64>,
+    /// Most keys of a sequence; a model made for fewer takes those
+    #[arg(long, value_name = "N", default_value_t = ServePolicy::default().keys)]
+    max_keys: i64,
+    /// Rows of a page
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    page_size: i64,
+    /// Pages of the pool of one layer's keys, and of its values
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pages: i64,
+    /// nhd (page, row, head, hidden) or hnd (page, head, row, hidden)
+    #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
+    page_layout: PageLayout,
+    /// How many times larger the next plan is, for sequences, new tokens and keys; 0 is one plan for all (default: 2 for the
+    /// sequences of decodes up to 32 and 8 beyond, 16 for those of mixed steps, 8, 16)
+    #[arg(long, value_name = "N,N,N", value_parser = growth)]
+    growth: Option<Growth>,
+}
+
+fn layout(text: &str) -> Result<PageLayout, String> {
+    match text {
+        "nhd" => Ok(PageLayout::Nhd),
+        "hnd" => Ok(PageLayout::Hnd),
+        other => Err(format!("'{other}' is no order of a page; use nhd or hnd")),
+    }
+}
+
+fn growth(text: &str) -> Result<Growth, String> {
+    let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+    let some = |n: u32| (n > 0).then_some(n);
+    match numbers.as_deref() {
+        Ok(&[batch, queries, keys]) => Ok(Growth::even(some(batch), some(queries), some(keys))),
+        _ => Err(format!("'{text}' is not three numbers, for sequences, new tokens and keys, such as 4,4,0")),
+    }
+}
+
+/// How much larger than a step its plan can be, in words.
+fn padded(growth: &Growth) -> String {
+    let Growth { few, many, mixed, queries, keys } = *growth;
+    let times = |growth: Option<u32>| growth.map_or("any number of".to_owned(), |n| format!("{n}"));
+    let (few, many, mixed, queries, keys) = (times(few), times(many), times(mixed), times(queries), times(keys));
+    format!(
+        "a plan is larger than a step that needs it by less than {few} times in the sequences of small decodes, {many} of large ones, \
+         {mixed} of mixed steps, {queries} in new tokens and {keys} in keys"
+    )
+}
+
+impl ServeArgs {
+    /// The policy for a model.
+    pub(super) fn policy(&self, model: &Model) -> ServePolicy {
+        let keys = self.max_keys.min(model.max_positions.unwrap_or(i64::MAX));
+        let queries = self.max_new.min(keys);
+        let usual = ServePolicy::default();
+        let growth = self.growth.unwrap_or(usual.growth);
+        let tokens = self.max_tokens.unwrap_or(queries).max(self.max_batch).max(queries);
+        ServePolicy { batch: self.max_batch, queries, keys, tokens, growth, ..usual }
+    }
+
+    /// Every plan of a layer's set.
+    pub(super) fn attentions(
+        &self,
+        stats: bool,
+        name: &str,
+        model: &Model,
+        kind: &LayerKind,
+        notes: &mut Vec<String>,
+    ) -> Vec<(Result<Valid, Refusal>, Use)> {
+        let usage = |batch, seq, bucket| Use {
+            model: name.to_owned(),
+            layer: kind.label.clone(),
+            layers: kind.count,
+            phase: Phase::Serve,
+            backward: false,
+            batch,
+            seq,
+            bucket,
+            scale: kind.scale,
+        };
+        let layer = kind.serving(self.pages, self.page_size, self.page_layout);
+        let set = layer.and_then(|mut layer| {
+            layer.stats = stats;
+            let policy = self.policy(model).for_heads(layer.kv_heads);
+            Ok((layer, Buckets::new(&policy)?))
+        });
+        match set {
+            Err(refusal) => vec![(Err(refusal), usage(self.max_batch, self.max_keys, None))],
+            Ok((layer, buckets)) => {
+                let said = padded(&buckets.policy().growth);
+                notes.push(format!("{name} [{}]: {} plans; {said}", kind.label, buckets.len()));
+                let attention = |bucket| (layer.attention(&bucket), usage(bucket.batch, bucket.keys, Some(bucket)));
+                buckets.iter().map(attention).collect()
+            }
+        }
+    }
+}

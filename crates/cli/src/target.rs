@@ -1,0 +1,83 @@
+//! Which cuDNN, and which GPU: options that several commands share.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use qkvault_compile::Compiler;
+use qkvault_graph::{BadVersion, CudnnVersion, Profile, Target};
+use qkvault_sys::{LibrarySet, Search, Version};
+
+/// Which cuDNN to use.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct LibraryArgs {
+    /// The version wanted, such as 9.27 (which is 9.27.0) or 9.10.2 (default: the first that is found)
+    #[arg(long, value_name = "VERSION", value_parser = is_version)]
+    pub cudnn: Option<String>,
+    /// The full library set instead of the slim one
+    #[arg(long)]
+    pub full: bool,
+    /// A libcudnn.so.9, its folder, or a prefix above it (also QKVAULT_CUDNN_PATH)
+    #[arg(long, value_name = "PATH")]
+    pub cudnn_path: Option<PathBuf>,
+}
+
+/// Which GPU to compile for.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TargetArgs {
+    /// A GPU by name (see `profile ls`) or a profile file
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200", value_parser = is_target)]
+    pub target: String,
+}
+
+/// Lets only versions through, as they were written: a fetch may match one in part.
+fn is_version(text: &str) -> Result<String, BadVersion> {
+    text.parse::<CudnnVersion>().map(|_| text.to_owned())
+}
+
+/// Lets names of known GPUs and of files through: an unknown one is told before anything is fetched or opened.
+fn is_target(name: &str) -> Result<String, String> {
+    if Path::new(name).is_file() || Profile::named(name).is_ok() {
+        return Ok(name.to_owned());
+    }
+    let names: Vec<String> = Profile::built_in().map(|p| p.name).collect();
+    let names = names.join(", ");
+    Err(format!(
+        "no GPU of that name is known and no file has it; the known ones are {names}; `qkvault profile capture` on \
+         a GPU host writes a file for another"
+    ))
+}
+
+impl LibraryArgs {
+    /// The search that these options describe.
+    pub fn search(&self) -> anyhow::Result<Search> {
+        let mut search = match &self.cudnn_path {
+            Some(path) => Search::at(path),
+            None => Search::default(),
+        };
+        if let Some(version) = &self.cudnn {
+            let CudnnVersion { major, minor, patch } = version.parse()?;
+            search = search.version(Version::new(major.into(), minor.into(), patch.into()));
+        }
+        if self.full {
+            search = search.set(LibrarySet::Full);
+        }
+        Ok(search)
+    }
+}
+
+/// The profile of a name or a file.
+pub fn profile(name: &str) -> anyhow::Result<Profile> {
+    let path = Path::new(name);
+    if path.is_file() {
+        let text = std::fs::read_to_string(path).with_context(|| format!("the profile {name} could not be read"))?;
+        return Profile::from_json(&text).with_context(|| format!("{name} is no profile"));
+    }
+    Ok(Profile::named(name)?)
+}
+
+impl TargetArgs {
+    /// The target of these options under the compiler's cuDNN.
+    pub fn target(&self, compiler: &Compiler) -> anyhow::Result<Target> {
+        Ok(compiler.target(&profile(&self.target)?))
+    }
+}

@@ -1,0 +1,212 @@
+//! One attempt at a plan: the engine configurations that cuDNN gives, in its order, until one makes a plan.
+//!
+//! Going on to the next configuration is for what speaks of the request alone. Whatever speaks of this machine or this moment ends the
+//! attempt with an error: the plan of another engine would lie under a key whose engine is the first that can compute the graph.
+
+use std::sync::Arc;
+
+use qkvault_graph::{Choice, Layer, OpGraph, Policy, Reason, Target};
+use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library};
+
+use crate::engine::{self, Source};
+use crate::failure::Failure;
+use crate::passed::PassedOver;
+use crate::status::{self, About, COMPILATION_FAILED};
+use crate::uncompiled::{self, Often};
+use crate::write;
+
+/// What is attempted.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) library: &'a Arc<Library>,
+    pub(crate) graph: &'a OpGraph,
+    pub(crate) target: &'a Target,
+    pub(crate) policy: &'a Policy,
+    pub(crate) choice: Choice,
+}
+
+/// A plan, and of what it was made.
+pub(crate) struct Made {
+    pub(crate) plan: Descriptor,
+    pub(crate) engine: String,
+    pub(crate) passed_over: Vec<PassedOver>,
+}
+
+/// Why there is no plan.
+pub(crate) enum Stop {
+    /// All that was given speaks of the request.
+    Refused(Vec<Reason>),
+    /// Something does not work here and now.
+    Failed(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failed(failure)
+    }
+}
+
+/// Configurations that gave no plan so far.
+#[derive(Default)]
+struct Past {
+    reasons: Vec<Reason>,
+    passed_over: Vec<PassedOver>,
+    /// Those of whose kernels some compile and some do not: believed when another kernel compiles, and they still do not.
+    unsure: Vec<(Descriptor, Failure)>,
+}
+
+impl Attempt<'_> {
+    /// The engine configuration that is chosen of those that give a plan: that of the engine which the graph names, or of the policy's
+    /// heuristics.
+    pub(crate) fn make(&self) -> Result<Made, Stop> {
+        let ops = self.ops()?;
+        let device = self.device()?;
+        let mut past = Past::default();
+        let mut least: Option<(u64, Descriptor, String)> = None;
+        for from in Source::of(self.graph, self.policy.heuristics) {
+            let (code, name) = from.name();
+            let configs = match from {
+                Source::Named(engine) => engine::named(&ops, &device, engine).map(|config| vec![config]),
+                Source::A => self.heuristics(&ops, &device, HeurMode::A),
+                Source::Fallback => self.heuristics(&ops, &device, HeurMode::FALLBACK),
+            };
+            let configs = match configs {
+                Ok(configs) => configs,
+                Err(error) => {
+                    past.reasons.push(self.reason(code, &name, error)?);
+                    continue;
+                }
+            };
+            for config in configs {
+                let Some((plan, engine)) = self.one(config, &name, &mut past)? else { continue };
+                if self.choice == Choice::First {
+                    return self.believed(plan, engine, past);
+                }
+                let bytes = workspace(&plan).map_err(|error| self.fail(error, "the size of a workspace"))?;
+                if least.as_ref().is_none_or(|(least, ..)| bytes < *least) {
+                    least = Some((bytes, plan, engine));
+                }
+            }
+        }
+        if let Some((_, plan, engine)) = least {
+            return self.believed(plan, engine, past);
+        }
+        match past.unsure.into_iter().next() {
+            Some((_, failure)) => Err(Stop::Failed(failure)),
+            None => Err(Stop::Refused(distinct(past.reasons))),
+        }
+    }
+
+    /// The plan of one configuration; nothing where it is passed over.
+    fn one(&self, config: Descriptor, name: &str, past: &mut Past) -> Result<Option<(Descriptor, String)>, Stop> {
+        let fail = |error| self.fail(error, "what an engine says of itself");
+        // The library does not tell the knobs of an engine that is named.
+        let named = self.graph.engine.as_ref().map(|engine| Ok(engine.to_string()));
+        let engine = named.unwrap_or_else(|| engine::text(&config)).map_err(fail)?;
+        if let Some(reason) = engine::unfit(&config, self.graph).map_err(fail)? {
+            past.passed_over.push(PassedOver::unfit(engine, &reason));
+            past.reasons.push(reason);
+            return Ok(None);
+        }
+        let error = match plan(&config) {
+            Ok(plan) => return Ok(Some((plan, engine))),
+            Err(error) => error,
+        };
+        past.passed_over.push(PassedOver::refused(engine.clone(), &error));
+        let what = format!("the plan of {engine}");
+        if is_uncompiled(&error) {
+            let index = engine::index(&config).map_err(fail)?;
+            match index.and_then(|index| uncompiled::known(self.graph, self.target, index)) {
+                None => return Err(self.fail(error, what).into()),
+                Some(Often::Always) => past.reasons.push(reason("library.plan", name, &error)),
+                Some(Often::Sometimes) => past.unsure.push((config, self.fail(error, what))),
+            }
+        } else {
+            past.reasons.push(self.reason("library.plan", name, error)?);
+        }
+        Ok(None)
+    }
+
+    /// The plan, once what was passed over in doubt was asked for again: where it compiles now, the moment was to blame.
+    fn believed(&self, plan: Descriptor, engine: String, past: Past) -> Result<Made, Stop> {
+        for (config, failure) in past.unsure {
+            if self::plan(&config).is_ok() {
+                return Err(Stop::Failed(failure));
+            }
+        }
+        Ok(Made { plan, engine, passed_over: past.passed_over })
+    }
+
+    fn device(&self) -> Result<Descriptor, Stop> {
+        let json = self.target.device.json_for(self.target.cudnn).map_err(Stop::Refused)?;
+        let make = || -> Result<Descriptor, Error> {
+            let mut device = Descriptor::create(self.library, Kind::DEVICEPROP)?;
+            device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
+            device.finalized()
+        };
+        make().map_err(|error| self.refused_or_failed("library.device", "target.device", error))
+    }
+
+    fn ops(&self) -> Result<Descriptor, Stop> {
+        write::op_graph(self.library, self.graph)
+            .map_err(|error| self.refused_or_failed("library.graph", "op graph", error))
+    }
+
+    fn heuristics(&self, ops: &Descriptor, device: &Descriptor, mode: HeurMode) -> Result<Vec<Descriptor>, Error> {
+        let mut h = Descriptor::create(self.library, Kind::ENGINEHEUR)?;
+        h.set_descriptor(A::ENGINEHEUR_OPERATION_GRAPH, ops)?;
+        h.set_one(A::ENGINEHEUR_MODE, mode)?;
+        h.set_descriptor(A::ENGINEHEUR_DEVICEPROP, device)?;
+        h.finalize()?;
+        h.get_descriptors(A::ENGINEHEUR_RESULTS, Kind::ENGINECFG)
+    }
+
+    /// The error as a reason of a refusal, where it speaks of the request.
+    fn reason(&self, code: &'static str, field: &str, error: Error) -> Result<Reason, Failure> {
+        match &error {
+            Error::Call(call) if status::row(call.status).about == About::Request => Ok(reason(code, field, &error)),
+            _ => Err(self.fail(error, format!("anything of '{field}'"))),
+        }
+    }
+
+    fn refused_or_failed(&self, code: &'static str, field: &str, error: Error) -> Stop {
+        match self.reason(code, field, error) {
+            Ok(reason) => Stop::Refused(vec![reason]),
+            Err(failure) => Stop::Failed(failure),
+        }
+    }
+
+    fn fail(&self, error: Error, what: impl Into<String>) -> Failure {
+        Failure::of(error, what, self.target)
+    }
+}
+
+fn plan(config: &Descriptor) -> Result<Descriptor, Error> {
+    let mut plan = Descriptor::create(config.library(), Kind::EXECUTION_PLAN)?;
+    plan.set_descriptor(A::EXECUTION_PLAN_ENGINE_CONFIG, config)?;
+    plan.finalized()
+}
+
+/// Bytes of cuDNN's workspace.
+pub(crate) fn workspace(plan: &Descriptor) -> Result<u64, Error> {
+    Ok(plan.get_one::<i64>(A::EXECUTION_PLAN_WORKSPACE_SIZE)?.unsigned_abs())
+}
+
+fn is_uncompiled(error: &Error) -> bool {
+    matches!(error, Error::Call(call) if call.status == COMPILATION_FAILED)
+}
+
+fn reason(code: &'static str, field: &str, error: &Error) -> Reason {
+    Reason::new(Layer::Library, code, field.to_owned(), error.to_string(), "", "")
+}
+
+/// The library's same words for several configurations, told once.
+fn distinct(reasons: Vec<Reason>) -> Vec<Reason> {
+    let mut list: Vec<Reason> = Vec::new();
+    for reason in reasons {
+        if reason.layer != Layer::Library || !list.iter().any(|r| r.given == reason.given) {
+            list.push(reason);
+        }
+    }
+    list
+}

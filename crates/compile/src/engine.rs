@@ -1,0 +1,157 @@
+//! Engines of cuDNN: configurations of those that are named, and what those of heuristics say of themselves.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::op::{Knob, NamedEngine};
+use qkvault_graph::{Heuristics, Layer, OpGraph, Reason};
+use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, NumericalNote};
+
+use crate::status::{self, About};
+
+/// Where configurations of engines come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// The engine that the op graph names.
+    Named(&'a NamedEngine),
+    /// Heuristics, mode A.
+    A,
+    /// Heuristics, the fallback list.
+    Fallback,
+}
+
+impl<'a> Source<'a> {
+    /// Those that are asked, in order: where the graph names its engine, nothing else.
+    pub(crate) fn of(graph: &'a OpGraph, heuristics: Heuristics) -> Vec<Source<'a>> {
+        match (&graph.engine, heuristics) {
+            (Some(engine), _) => vec![Source::Named(engine)],
+            (None, Heuristics::AThenFallback) => vec![Source::A, Source::Fallback],
+            (None, Heuristics::A) => vec![Source::A],
+            (None, Heuristics::Fallback) => vec![Source::Fallback],
+        }
+    }
+
+    /// The code of a refusal to give any, and what it is about.
+    pub(crate) fn name(self) -> (&'static str, String) {
+        match self {
+            Source::Named(engine) => ("library.engine", engine.to_string()),
+            Source::A => ("library.heuristics", "mode A".to_owned()),
+            Source::Fallback => ("library.heuristics", "fallback".to_owned()),
+        }
+    }
+}
+
+/// The configuration of an engine by its number, with its knobs, for a finalized operation graph on a device given as data.
+///
+/// What the engine does not take it refuses when it is finalized, or when a plan is.
+pub(crate) fn named(ops: &Descriptor, device: &Descriptor, engine: &NamedEngine) -> Result<Descriptor, Error> {
+    let library = ops.library();
+    let NamedEngine { index, knobs } = engine;
+    let mut descriptor = Descriptor::create(library, Kind::ENGINE)?;
+    descriptor.set_descriptor(A::ENGINE_OPERATION_GRAPH, ops)?;
+    descriptor.set_one(A::ENGINE_GLOBAL_INDEX, *index)?;
+    descriptor.set_descriptor(A::ENGINE_DEVICEPROP, device)?;
+    descriptor.finalize()?;
+    let choice = |&(knob, value): &(Knob, i64)| {
+        let mut choice = Descriptor::create(library, Kind::KNOB_CHOICE)?;
+        choice.set_one(A::KNOB_CHOICE_KNOB_TYPE, KnobType(knob as u32))?;
+        choice.set_one(A::KNOB_CHOICE_KNOB_VALUE, value)?;
+        choice.finalized()
+    };
+    let choices: Vec<Descriptor> = knobs.iter().map(choice).collect::<Result<_, Error>>()?;
+    let mut config = Descriptor::create(library, Kind::ENGINECFG)?;
+    config.set_descriptor(A::ENGINECFG_ENGINE, &descriptor)?;
+    config.set_descriptors(A::ENGINECFG_KNOB_CHOICES, &choices.iter().collect::<Vec<_>>())?;
+    config.finalized()
+}
+
+/// Why a configuration's engine must not compute this graph, if so.
+///
+/// An engine that cannot be told is not trusted with a graph that others compute wrongly. One that says that two runs may differ gets no
+/// graph that a deterministic backward is lowered to (a bias's gradient gives the same graph, and the same key).
+pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reason>, Error> {
+    let engine = index(config)?;
+    let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
+    if graph.sums_d_q_directly() && says_runs_differ(config)? {
+        return Ok(Some(Reason::new(
+            Layer::Rule,
+            "engine.nondeterministic",
+            "pass.deterministic",
+            given,
+            "an engine that does not say of itself that two runs may differ",
+            "sum gradients in any order (deterministic: no)",
+        )));
+    }
+    if graph.avoid.is_empty() || engine.is_some_and(|engine| !graph.avoid.contains(&engine)) {
+        return Ok(None);
+    }
+    Ok(Some(Reason::new(
+        Layer::Quirk,
+        "engine.wrong",
+        "score",
+        given,
+        "this engine computes wrong numbers for one query with an expression over the key's index, or with Philox",
+        "say the expression as a bias tensor of extents [1, heads, 1, keys]",
+    )))
+}
+
+/// What a library tells, or nothing from one that has no such thing to tell. That it cannot tell now is an error: what follows from
+/// nothing told must not follow from want of memory.
+fn told<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(told) => Ok(Some(told)),
+        Err(Error::Call(call)) if status::row(call.status).about == About::Request => Ok(None),
+        Err(Error::Count { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Number of a configuration's engine, from a library that tells it.
+pub(crate) fn index(config: &Descriptor) -> Result<Option<i64>, Error> {
+    let engines = told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default();
+    let Some(engine) = engines.first() else { return Ok(None) };
+    told(engine.get_one(A::ENGINE_GLOBAL_INDEX))
+}
+
+/// Engine number and knobs of a configuration, for people; a library that does not tell gives an empty text.
+pub(crate) fn text(config: &Descriptor) -> Result<String, Error> {
+    let mut text = String::new();
+    if let Some(index) = index(config)? {
+        let _ = write!(text, "engine {index}");
+    }
+    let knobs = told(config.get_descriptors(A::ENGINECFG_KNOB_CHOICES, Kind::KNOB_CHOICE))?.unwrap_or_default();
+    for knob in knobs {
+        let kind = told(knob.get_one::<KnobType>(A::KNOB_CHOICE_KNOB_TYPE))?;
+        let value = told(knob.get_one::<i64>(A::KNOB_CHOICE_KNOB_VALUE))?;
+        if let (Some(kind), Some(value)) = (kind, value) {
+            let _ = write!(text, " k{}={value}", kind.0);
+        }
+    }
+    Ok(text)
+}
+
+/// Whether a configuration's engine says of itself that two runs may differ. Of attention's engines none was seen to, among them those
+/// that sum in any order (`docs/results/forms.md`): that it is not said says little.
+fn says_runs_differ(config: &Descriptor) -> Result<bool, Error> {
+    for engine in told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default() {
+        if runs_differ(&told(engine.get(A::ENGINE_NUMERICAL_NOTE))?.unwrap_or_default()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn runs_differ(notes: &[NumericalNote]) -> bool {
+    notes.contains(&NumericalNote::NONDETERMINISTIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_note_among_others_says_that_runs_differ() {
+        let (tensor_core, differ) = (NumericalNote::TENSOR_CORE, NumericalNote::NONDETERMINISTIC);
+        assert!(!runs_differ(&[]) && !runs_differ(&[tensor_core, NumericalNote::FFT]));
+        assert!(runs_differ(&[differ]) && runs_differ(&[tensor_core, differ]));
+    }
+}

@@ -1,0 +1,303 @@
+//! A compiler and a vault together: what was compiled or refused once is looked up from then on.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, StoreError, Vault};
+use qkvault_graph::{Choice, GraphKey, PlanKey, Policy, QuirkSet, Refusal, Target, Valid, codec, plan_key_of};
+
+use crate::compile::Compiler;
+use crate::deep::Origin;
+use crate::failure::Failure;
+use crate::job::{Build, Found, Job};
+use crate::limit;
+use crate::plan::{self, BadPlan, Plan, PlanFacts};
+use qkvault_probe as rules;
+
+/// What may be done to get a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BuildPolicy {
+    /// Memory alone: no disk, no compiler. For code that must not wait.
+    NeverBuild,
+    /// Whatever the vault reaches without building: memory, its folder and layers, and its remote, where it has one. With the vault's
+    /// [`local`](Vault::local) handle the remote is left alone.
+    LoadOnly,
+    /// Compile what is missing.
+    #[default]
+    BuildIfMissing,
+}
+
+/// Hands out plans.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    pub(crate) vault: Vault,
+    compiler: Option<Compiler>,
+    pub(crate) allowed: QuirkSet,
+}
+
+/// A plan or a refusal, with where it came from.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Key of the plan; `None` where lowering refused, because without an op graph there is nothing that a plan could be of.
+    pub key: Option<PlanKey>,
+    /// Key of the attention.
+    pub graph_key: GraphKey,
+    /// Where the answer came from. A look-up that may not build tells memory from everything else ([`Source::Disk`]).
+    pub source: Source,
+    /// Why a built plan was not stored, if it was not; the plan is good all the same.
+    pub unstored: Option<Arc<StoreError>>,
+    /// The plan, or why there is none.
+    pub outcome: Result<Arc<Plan>, Refusal>,
+    /// Time that getting it took, in milliseconds.
+    pub milliseconds: f64,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The plan is not there, and building was not allowed.
+    #[error(
+        "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
+         build it ahead with `qkvault warm`{load}, or use BuildPolicy::BuildIfMissing",
+        place = if *memory_alone { "the memory of this process" } else { "the vault" },
+        load = if *memory_alone { " and load it with BuildPolicy::LoadOnly" } else { "" },
+    )]
+    Missing {
+        /// The key that was looked for.
+        key: PlanKey,
+        /// What it computes.
+        what: String,
+        /// What it is for.
+        target: String,
+        /// Whether only memory was looked at, as [`BuildPolicy::NeverBuild`] asks.
+        memory_alone: bool,
+    },
+    /// Building is needed, and there is no compiler.
+    #[error("plan {key} is not in the vault, and this planner has no cuDNN to build it with; open it with a compiler")]
+    NoCompiler {
+        /// The key.
+        key: PlanKey,
+    },
+    /// Compiling does not work here.
+    #[error("{0}")]
+    Failure(Arc<Failure>),
+    /// The build ended in a panic, in this or another thread.
+    #[error("the build of plan {key} did not come to an end: {why}; ask again to try again")]
+    Interrupted {
+        /// The key.
+        key: PlanKey,
+        /// What happened.
+        why: String,
+    },
+}
+
+impl Planner {
+    /// A planner over a vault; without a compiler it only looks up.
+    #[must_use]
+    pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
+        Planner { vault, compiler, allowed: QuirkSet::NONE }
+    }
+
+    /// Takes what the library is known to compute wrongly, beside what a request's own policy allows. A plan that is made in
+    /// spite of a quirk has a key of its own; everything else keeps its key.
+    #[must_use]
+    pub fn allowing(self, quirks: QuirkSet) -> Planner {
+        Planner { allowed: quirks, ..self }
+    }
+
+    /// The vault.
+    #[must_use]
+    pub fn vault(&self) -> &Vault {
+        &self.vault
+    }
+
+    /// The same planner over the same vault, whose look-ups do not ask the vault's remote.
+    #[must_use]
+    pub fn local(&self) -> Planner {
+        Planner { vault: self.vault.local(), ..self.clone() }
+    }
+
+    /// The compiler, if there is one.
+    #[must_use]
+    pub fn compiler(&self) -> Option<&Compiler> {
+        self.compiler.as_ref()
+    }
+
+    /// The plan of an attention for a target: from the vault, or compiled and put there.
+    ///
+    /// A refusal is an answer, not an error: it is in [`Answer::outcome`], and the vault keeps it too.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`]: the plan is missing and may not be built, or building cannot work here.
+    pub fn plan(
+        &self,
+        attention: &Valid,
+        target: &Target,
+        policy: &Policy,
+        build: BuildPolicy,
+    ) -> Result<Answer, PlanError> {
+        let started = Instant::now();
+        let graph_key = attention.key();
+        let what = attention.to_string();
+        let policy = &Policy { allowed: policy.allowed.with(self.allowed), ..*policy };
+        let graph = match rules::lowered(attention, target, policy) {
+            Ok(graph) => graph,
+            Err(refusal) => {
+                // What lowering and rules refuse costs microseconds to refuse again: it is not stored.
+                let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+                let outcome = Err(refusal);
+                let source = Source::Built;
+                return Ok(Answer { key: None, graph_key, source, unstored: None, outcome, milliseconds });
+            }
+        };
+        // A limit is in no key, and so not in what a plan is compiled from.
+        let unlimited = &Policy { workspace_limit: None, ..*policy };
+        let choice = Choice::First;
+        let key = plan_key_of(&graph, target, unlimited, choice);
+        let job = Job { attention, graph: &graph, target, policy: unlimited, choice, key, graph_key, what: &what };
+        let vault = self.vault.for_library(&target.cudnn.to_string());
+        let (key, (source, unstored, outcome)) = self.within(policy.workspace_limit, &vault, job, build)?;
+        let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+        Ok(Answer { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
+    }
+
+    /// The plan of the first engine, where it is within the limit, or of the engine that needs the least, where that is; a refusal where
+    /// none is. It is made of what is kept, and so not kept itself.
+    fn within(
+        &self,
+        limit: Option<u64>,
+        vault: &Vault,
+        job: Job<'_>,
+        build: BuildPolicy,
+    ) -> Result<(PlanKey, Found), PlanError> {
+        let first = self.find(vault, &job, build)?;
+        let over = |found: &Found| found.2.as_ref().ok().and_then(|plan| limit::over(&plan.facts, limit?));
+        let Some(reason) = over(&first) else { return Ok((job.key, first)) };
+        // An engine that is named is the only one.
+        if job.graph.engine.is_some() {
+            return Ok((job.key, (first.0, first.1, Err(reason.into()))));
+        }
+        let job = job.choosing(Choice::LeastWorkspace);
+        let least = self.find(vault, &job, build)?;
+        match over(&least) {
+            None => Ok((job.key, least)),
+            Some(reason) => Ok((job.key, (least.0, least.1, Err(reason.into())))),
+        }
+    }
+
+    /// A plan or a refusal by its key, as far as `build` lets one go for it.
+    fn find(&self, vault: &Vault, job: &Job<'_>, build: BuildPolicy) -> Result<Found, PlanError> {
+        let (source, unstored, outcome) = match build {
+            BuildPolicy::NeverBuild => look(vault, job, true)?,
+            BuildPolicy::LoadOnly => look(vault, job, false)?,
+            BuildPolicy::BuildIfMissing => self.obtain(vault, job)?,
+        };
+        // One plan serves every capacity of packed buffers; how much of them a launch may reach is this attention's own.
+        Ok((source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention))))
+    }
+
+    fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
+        let key = vault_key(&job.key);
+        let obtained = match vault.get_or_build(&key, || self.build(job)) {
+            Ok(obtained) => obtained,
+            Err(error) => return job.unbuilt(error),
+        };
+        match outcome(job.key, &obtained.entry) {
+            Ok(outcome) => Ok((obtained.source, obtained.unstored, outcome)),
+            Err(bad) => {
+                // Sound for the vault, not for us: another version's facts. Build it anew over the old one.
+                tracing::warn!(key = %job.key, %bad, "vault entry replaced");
+                let entry = match self.build(job) {
+                    Ok(entry) => entry,
+                    Err(build) => return job.unbuilt(VaultError::Build(Arc::new(build))),
+                };
+                let outcome = outcome(job.key, &entry)
+                    .map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
+                let unstored = vault.put(&key, entry).err().map(Arc::new);
+                Ok((Source::Built, unstored, outcome))
+            }
+        }
+    }
+
+    fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
+        let compiler = self.compiler.as_ref().ok_or(Build::NoCompiler)?;
+        let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
+        match compiler.compile_choice(job.graph, job.target, job.policy, job.choice) {
+            Ok(compiled) => {
+                let facts = PlanFacts {
+                    key: job.key,
+                    graph_key: job.graph_key,
+                    what: job.what.to_owned(),
+                    cudnn: job.target.cudnn,
+                    libraries: job.target.libraries,
+                    toolchain: job.target.toolchain.clone(),
+                    sm: job.target.sm(),
+                    multi_processors: job.target.device.multi_processor_count,
+                    driver: job.target.device.driver_ver,
+                    memory_bus: job.target.device.memory_bus_width,
+                    engine: compiled.engine,
+                    passed_over: compiled.passed_over,
+                    workspace: compiled.workspace,
+                    compile_ms: compiled.milliseconds,
+                    blob_bytes: compiled.blob.len() as u64,
+                    bindings: job.graph.bindings(Some(job.attention)),
+                    again: job.graph.declared_again(),
+                    fixed: job.graph.fixed_numbers(),
+                };
+                let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);
+                let Job { graph, target, policy, choice, .. } = *job;
+                let origin = Origin { graph: graph.clone(), target: target.clone(), policy: *policy, choice };
+                entry.payload.extend(codec::encode(&origin));
+                Ok(entry)
+            }
+            Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target)),
+            Err(failure) if failure.is_uncompiled() => Err(match job.known_refusal() {
+                Some(refusal) => Build::Known(refusal),
+                None => Build::Failed(Arc::new(failure)),
+            }),
+            Err(failure) => Err(Build::Failed(Arc::new(failure))),
+        }
+    }
+}
+
+/// What is there already. Memory alone touches no disk, so that code which must not wait does not.
+fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanError> {
+    let key = vault_key(&job.key);
+    let found = match vault.recall(&key) {
+        Some(entry) => Some((Source::Memory, entry)),
+        None if memory_alone => None,
+        None => match vault.get(&key) {
+            Lookup::Hit(entry) => Some((Source::Disk, entry)),
+            Lookup::Absent | Lookup::Rejected(_) => None,
+        },
+    };
+    if let Some((source, entry)) = found
+        && let Ok(outcome) = outcome(job.key, &entry)
+    {
+        return Ok((source, None, outcome));
+    }
+    let (what, target) = (job.what.to_owned(), job.target.label());
+    Err(PlanError::Missing { key: job.key, what, target, memory_alone })
+}
+
+/// The vault's name for a plan's key.
+pub(crate) fn vault_key(key: &PlanKey) -> Key {
+    Key(*key.bytes())
+}
+
+/// A vault entry that does not read as what its kind says.
+#[derive(Debug, thiserror::Error)]
+enum BadEntry {
+    #[error(transparent)]
+    Plan(#[from] BadPlan),
+    #[error("the reasons of a refusal do not read: {0}")]
+    Refusal(#[from] codec::DecodeError),
+}
+
+fn outcome(key: PlanKey, entry: &Entry) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+    match entry.kind {
+        EntryKind::Plan => Ok(Ok(Arc::new(Plan::from_entry(key, entry)?))),
+        EntryKind::Refusal => Ok(Err(plan::refusal_of(entry)?)),
+    }
+}

@@ -1,0 +1,240 @@
+//! Graphs for which cuDNN is known to write source that its own compiler refuses, engine by engine.
+//!
+//! The status (4001) and the words are those of want of memory and of wrong flags, and NVRTC's own answer is told nowhere, not in the log
+//! of any level either. So what is about the graph is written down here, with what was seen; everything else is an error of the moment.
+//! Graphs of which no engine compiles a kernel have rules ([`qkvault_probe`]), which the planner asks then.
+
+use std::ops::RangeInclusive;
+
+use qkvault_graph::op::TensorKind;
+use qkvault_graph::{OpGraph, Role, Target};
+
+use qkvault_probe::Versions;
+
+/// How often the kernel does not compile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Often {
+    /// In every case that was seen: it says no more and no less than a refusal.
+    Always,
+    /// In some configurations of the engine, which the library does not tell apart: taken for that only when another kernel compiles
+    /// beside it.
+    Sometimes,
+}
+
+/// One finding.
+struct Row {
+    versions: &'static [Versions],
+    sm: RangeInclusive<u32>,
+    engine: i64,
+    often: Often,
+    is: fn(&OpGraph) -> bool,
+    /// What was seen, and with what.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the evidence, for who reads or changes the table"))]
+    seen: &'static str,
+}
+
+/// The versions that were asked about everything in the tables of `tests/goldens`.
+const ASKED: &[Versions] = &[Versions::between((19, 0), (20, 0)), Versions::between((27, 0), (28, 0))];
+
+/// The rows: the first that holds counts.
+const ROWS: [Row; 9] = [
+    Row {
+        versions: ASKED,
+        sm: 90..=90,
+        engine: 2,
+        often: Often::Always,
+        is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && has(graph, Role::Sink),
+        seen: "h200: 9.27.0, 48 forwards of 1, 64 and 256 queries, dense and packed, beside as many without a sink or without lengths, which \
+               compile; 9.19.0, 24 of them; every such row of tests/goldens/generated-*.txt and generated-serving-*.txt is of engine 1, every \
+               other of more than one query of engine 2",
+    },
+    Row {
+        versions: &[Versions::between((27, 0), (28, 0))],
+        sm: 90..=90,
+        engine: 2,
+        often: Often::Always,
+        is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && puts_out_sums(graph),
+        seen: "h200, 9.27.0: 8 forwards of 64 and 256 queries, dense and packed",
+    },
+    Row {
+        versions: &[Versions::from(13, 0)],
+        sm: 90..=90,
+        engine: 2,
+        often: Often::Sometimes,
+        is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && (has(graph, Role::Sink) || puts_out_sums(graph)),
+        seen: "h200: 9.14.0 and 9.23.0 compile those with a sink, 9.23.0 does not compile that with Max and Sum_exp; other versions may",
+    },
+    Row {
+        versions: &[Versions::from(13, 0)],
+        sm: 80..=121,
+        engine: 1,
+        often: Often::Sometimes,
+        is: |graph| {
+            let one = queries(graph).is_some_and(|(_, rows)| rows == 1);
+            let more = |role: &Role| matches!(role, Role::Sink | Role::DropoutSeed | Role::ScoreTensor(_));
+            is_forward(graph) && one && graph.roles().iter().any(more)
+        },
+        seen: "the first of several configurations of engine 1, which divides the keys, for one query over 4096 and 8192 of them: with a sink, \
+               with lengths and without (a100, l40s, h200 and rtx-pro-6000; 9.14.0, 9.19.0, 9.23.0 and 9.27.0); with ALiBi and with Philox \
+               (a100 and h200; 9.19.0 and 9.27.0), where that engine is not avoided; over 192 keys it compiles",
+    },
+    Row {
+        versions: ASKED,
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Always,
+        is: |graph| {
+            let one = queries(graph).is_some_and(|(_, rows)| rows == 1);
+            is_forward(graph) && one && has(graph, Role::PageTableK) && !graph.avoid.is_empty()
+        },
+        seen: "b200, 9.19.0 and 9.27.0: one query over pages with an expression over the key's index (ALiBi, softcapped too); the rows of \
+               tests/goldens/generated-serving-*.txt that say so",
+    },
+    Row {
+        versions: &[Versions::between((13, 0), (20, 0))],
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Always,
+        is: |graph| {
+            wide_keys(graph) && values(graph) == Some(128) && queries(graph).is_some_and(|(_, rows)| rows > 128)
+        },
+        seen: "b200, 9.14.0 and 9.19.0: forwards of 129 and 192 queries, head dims of Q and K 136, 200, 208, 256, 320, 512, 520 and 576 with 128 \
+               of V, with expressions, masks, lengths and without; 192 with 128, up to 128 queries, and V of 64 to 120 and 136 on compile",
+    },
+    Row {
+        versions: &[Versions::between((27, 0), (28, 0))],
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Always,
+        is: |graph| {
+            let narrow = values(graph).is_some_and(|d| (65..=128).contains(&d));
+            wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
+        },
+        seen: "b200, 9.27.0: forwards of 65 to 192 queries, head dims of Q and K 136, 200, 208, 256 and 576 with 72 to 128 of V; up to 64 queries, \
+               and V of 64 and of 136 on compile",
+    },
+    Row {
+        versions: &[Versions::from(20, 0)],
+        sm: 100..=103,
+        engine: 3,
+        often: Often::Sometimes,
+        is: |graph| {
+            let narrow = values(graph).is_some_and(|d| (65..=128).contains(&d));
+            wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
+        },
+        seen: "b200: the two rows above; versions between and after them were not asked",
+    },
+    Row {
+        versions: &[Versions::from(19, 0)],
+        sm: 100..=103,
+        engine: 5,
+        often: Often::Sometimes,
+        is: |graph| !is_forward(graph) && queries(graph) == Some((1, 1)) && graph.engine.is_none(),
+        seen: "b200, 9.19.0 and 9.27.0: backwards of one query of one sequence and several heads, which engine 7 then computes (3 of 76 rows of \
+               engine 7 in tests/goldens/generated-*.txt; the others name it first)",
+    },
+];
+
+/// How often the engine's kernel of a graph is known not to compile.
+pub(crate) fn known(graph: &OpGraph, target: &Target, engine: i64) -> Option<Often> {
+    let holds = |row: &&Row| {
+        row.versions.iter().any(|v| v.has(target.cudnn))
+            && row.sm.contains(&target.sm())
+            && row.engine == engine
+            && (row.is)(graph)
+    };
+    ROWS.iter().find(holds).map(|row| row.often)
+}
+
+fn has(graph: &OpGraph, role: Role) -> bool {
+    graph.roles().contains(&role)
+}
+
+/// Whether the largest score of each row and its sum of exponentials are put out.
+fn puts_out_sums(graph: &OpGraph) -> bool {
+    has(graph, Role::Max) || has(graph, Role::SumExp)
+}
+
+fn is_forward(graph: &OpGraph) -> bool {
+    !has(graph, Role::DO)
+}
+
+/// Whether it is a forward whose head dim of Q and K is over 128, and not the 192 that there are kernels of its own for.
+fn wide_keys(graph: &OpGraph) -> bool {
+    is_forward(graph) && head_dim(graph, Role::Q).is_some_and(|d| d > 128 && d != 192)
+}
+
+/// Head dim of V.
+fn values(graph: &OpGraph) -> Option<i64> {
+    head_dim(graph, Role::V)
+}
+
+fn head_dim(graph: &OpGraph, role: Role) -> Option<i64> {
+    graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(role)).map(|t| t.dims[3])
+}
+
+/// Sequences, and queries of each, as Q is declared.
+fn queries(graph: &OpGraph) -> Option<(i64, i64)> {
+    let q = graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(Role::Q))?;
+    Some((q.dims[0], q.dims[2]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{CudnnVersion, LibrarySet, Policy, Profile, lower, text, validate};
+
+    fn often(gpu: &str, minor: u16, engine: i64, given: &str) -> Option<Often> {
+        let target = Profile::named(gpu).expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
+        let attention = validate(text::parse(given).expect("written right")).expect("valid");
+        known(&lower(&attention, &target, &Policy::default()).expect("lowers"), &target, engine)
+    }
+
+    const SINK: &str = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";
+
+    #[test]
+    fn a_row_holds_for_its_engine_gpu_versions_and_graphs_and_for_no_other() {
+        assert_eq!(often("h200", 27, 2, SINK), Some(Often::Always));
+        assert_eq!(often("h200", 27, 2, &SINK.replace("sink: yes", "outputs: max sum_exp")), Some(Often::Always));
+        assert_eq!(often("h200", 27, 1, SINK), None);
+        assert_eq!(often("b200", 27, 2, SINK), None);
+        assert_eq!(often("h200", 28, 2, SINK), Some(Often::Sometimes), "not asked");
+        assert_eq!(often("h200", 19, 2, SINK), Some(Often::Always));
+        assert_eq!(often("h200", 19, 2, &SINK.replace("sink: yes", "outputs: max sum_exp")), Some(Often::Sometimes));
+        assert_eq!(often("h200", 27, 2, &SINK.replace("sink: yes", "")), None);
+        assert_eq!(often("h200", 27, 2, &SINK.replace("lengths: per-sequence", "")), None);
+        let decode = "q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nsink: yes";
+        assert_eq!(often("h200", 27, 1, decode), Some(Often::Sometimes));
+        assert_eq!(often("h200", 27, 1, &decode.replace("sink: yes", "")), None);
+    }
+
+    #[test]
+    fn wide_heads_of_queries_with_narrow_ones_of_values_have_no_kernel_of_engine_3_on_a_b200() {
+        let often = |minor, rows: i64, d_qk: i64, d_v: i64| {
+            let k = format!("q: f16 [2,2,{rows},{d_qk}]\nk: [2,2,192,{d_qk}]\nv: [2,2,192,{d_v}]");
+            often("b200", minor, 3, &k)
+        };
+        for (rows, d_qk, d_v, old, new) in [
+            (129, 136, 128, true, true),
+            (129, 576, 128, true, true),
+            (128, 136, 128, false, true),
+            (65, 136, 128, false, true),
+            (64, 136, 128, false, false),
+            (129, 256, 120, false, true),
+            (129, 256, 64, false, false),
+            (129, 256, 136, false, false),
+            (129, 192, 128, false, false),
+            (129, 128, 128, false, false),
+        ] {
+            let always = |is: bool| is.then_some(Often::Always);
+            assert_eq!(often(19, rows, d_qk, d_v), always(old), "9.19: {rows} queries, {d_qk} and {d_v}");
+            assert_eq!(often(27, rows, d_qk, d_v), always(new), "9.27: {rows} queries, {d_qk} and {d_v}");
+            assert_eq!(often(23, rows, d_qk, d_v), new.then_some(Often::Sometimes), "9.23: {rows} queries");
+        }
+    }
+
+    #[test]
+    fn each_row_says_what_was_seen() {
+        assert!(ROWS.iter().all(|row| row.seen.contains("200")));
+    }
+}

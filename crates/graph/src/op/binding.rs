@@ -1,0 +1,127 @@
+//! What a launch of an op graph is given: operands with the bytes and the alignment that they need, and the fixed numbers.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Constant, OpGraph, TensorId, TensorKind};
+use crate::{Attention, DType, Role, Storage, Tensor};
+
+/// Alignment in bytes that every operand is declared with, as cuDNN's own front end does.
+pub const ALIGNMENT: usize = 16;
+
+/// One operand of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    /// Which operand it is.
+    pub role: Role,
+    /// Element type.
+    pub dtype: DType,
+    /// Whether it is one number on the host.
+    pub slot: bool,
+    /// Whether a launch writes it.
+    pub output: bool,
+    /// Bytes that its buffer must have: from its first to one past its last element, rounded up to 4 for a 16-bit tensor that is
+    /// read beside the scores (a bias, a dropout mask), because kernels read those two elements at a time.
+    pub bytes: u64,
+    /// Alignment in bytes that its address must have.
+    pub alignment: u32,
+}
+
+/// A number fixed by the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fixed {
+    /// Unique id of its tensor.
+    pub uid: i64,
+    /// The number.
+    pub value: Constant,
+}
+
+/// Bytes of an input that kernels read at once, where that reaches beyond its last element.
+///
+/// Source: compute-sanitizer on an H200 under cuDNN 9.19 (`bench/odd-tensors.txt`, docs/results/sanitize.md): 10 of 169 forwards read
+/// 2 bytes beyond a 16-bit tensor whose elements, all together, are odd in number; 32-bit tensors and backwards showed none.
+const fn read_at_once(role: Role, dtype: DType) -> u64 {
+    match role {
+        Role::ScoreTensor(_) | Role::DropoutMask if dtype.size() == 2 => 4,
+        _ => 1,
+    }
+}
+
+impl OpGraph {
+    /// The operands that a launch binds, in order of unique id.
+    ///
+    /// How far a packed operand reaches is decided at launch by its offsets, and how far a pool of pages by its tables: both count as the
+    /// room that the description gives. Without a description they count as dense, every sequence at its longest.
+    #[must_use]
+    pub fn bindings(&self, attention: Option<&Attention>) -> Vec<Binding> {
+        let backward = self.tensors.iter().any(|t| matches!(t.kind, TensorKind::Operand(Role::DO)));
+        let mut list: Vec<(i64, Binding)> = self
+            .tensors
+            .iter()
+            .filter_map(|t| {
+                let (role, slot) = match t.kind {
+                    TensorKind::Operand(role) if role.memory() == role => (role, false),
+                    TensorKind::Operand(_) => return None,
+                    TensorKind::Slot(role) => (role, true),
+                    TensorKind::Virtual | TensorKind::Constant(_) => return None,
+                };
+                let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
+                let stored = attention.and_then(|a| a.stored(role)).filter(|stored| stored.storage != Storage::Dense);
+                let room =
+                    stored.filter(|stored| t.offsets.is_some() || is_pool(stored)).and_then(|stored| stored.span());
+                let output = role.is_output(backward);
+                let elements = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
+                let bytes = if output { elements } else { elements.next_multiple_of(read_at_once(role, t.dtype)) };
+                // A number on the host is read where it lies; operands must lie as they were declared.
+                let alignment = if slot { t.dtype.size() } else { ALIGNMENT } as u32;
+                Some((role.uid(), Binding { role, dtype: t.dtype, slot, output, bytes, alignment }))
+            })
+            .collect();
+        list.sort_unstable_by_key(|(uid, _)| *uid);
+        list.into_iter().map(|(_, binding)| binding).collect()
+    }
+
+    /// The operands that the graph declares a second time: a launch gives each the address of [`Role::memory`].
+    #[must_use]
+    pub fn declared_again(&self) -> Vec<Role> {
+        self.roles().into_iter().filter(|role| role.memory() != *role).collect()
+    }
+
+    /// The numbers that the graph fixes.
+    #[must_use]
+    pub fn fixed_numbers(&self) -> Vec<Fixed> {
+        let numbers = self.tensors.iter().enumerate().filter_map(|(i, t)| match t.kind {
+            TensorKind::Constant(value) => Some(Fixed { uid: self.uid(TensorId(i as u32)), value }),
+            TensorKind::Virtual | TensorKind::Operand(_) | TensorKind::Slot(_) => None,
+        });
+        numbers.collect()
+    }
+}
+
+const fn is_pool(t: &Tensor) -> bool {
+    matches!(t.storage, Storage::Paged { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CudnnVersion, LibrarySet, Policy, Profile, lower, text, validate};
+
+    /// Bytes that a plan demands for the bias of a forward over 63 keys.
+    fn demanded(tensor: &str) -> u64 {
+        let written = format!(
+            "pass: forward\nq: f16 [1,1,64,64] bshd\nk: f16 [1,1,63,64] bshd\nscore: tensor @t1: {tensor}; score + @t1"
+        );
+        let attention = validate(text::parse(&written).expect("reads")).expect("is valid");
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let graph = lower(&attention, &target, &Policy::default()).expect("lowers");
+        let list = graph.bindings(Some(&attention));
+        list.iter().find(|b| b.role == Role::ScoreTensor(0)).expect("it has a bias").bytes
+    }
+
+    #[test]
+    fn an_odd_16_bit_bias_is_read_two_bytes_beyond_its_last_element() {
+        assert_eq!([demanded("f16[1,1,1,63]"), demanded("bf16[1,1,1,63]")], [128, 128]);
+        // An even number of elements, and 32-bit ones, end where they end.
+        assert_eq!([demanded("f16[1,1,64,63]"), demanded("f32[1,1,1,63]")], [2 * 64 * 63, 252]);
+    }
+}

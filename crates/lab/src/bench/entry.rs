@@ -1,0 +1,147 @@
+//! One line of the table: a case in one form, what became of its two plans, and their times.
+
+use qkvault_compile::{BuildPolicy, PlanFacts, Planner};
+use qkvault_graph::{Policy, Target, Valid};
+use serde_json::{Value, json};
+
+use super::cases::Case;
+use qkvault_cli::clock::median;
+
+/// A case in one form.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) case: Case,
+    pub(super) form: String,
+    /// Forward and backward.
+    pub(super) passes: [Pass; 2],
+}
+
+/// One of the two.
+#[derive(Clone, Debug)]
+pub(super) struct Pass {
+    /// `right`, `compiled`, `wrong`, `refused`, `failed`, or `none` of a backward that nobody asked for.
+    pub(super) status: &'static str,
+    pub(super) why: Option<String>,
+    pub(super) facts: Option<PlanFacts>,
+    /// Bytes that the plan has on the GPU by itself.
+    pub(super) resident: u64,
+    /// Milliseconds of one launch, round by round.
+    pub(super) times: Vec<f64>,
+    /// What was checked.
+    pub(super) checks: Vec<Value>,
+}
+
+impl Pass {
+    pub(super) fn new(status: &'static str, why: Option<String>) -> Pass {
+        Pass { status, why, facts: None, resident: 0, times: Vec::new(), checks: Vec::new() }
+    }
+
+    fn median(&self) -> Option<f64> {
+        median(&mut self.times.clone())
+    }
+
+    fn json(&self, flops: f64) -> Value {
+        let ms = self.median();
+        let mut value = json!({
+            "status": self.status, "why": self.why, "flops": flops, "checks": self.checks,
+            "ms": ms, "best_ms": self.times.iter().copied().reduce(f64::min), "rounds": self.times.len(),
+            "tflops": ms.map(|ms| flops / ms / 1e9),
+        });
+        if let Some(facts) = &self.facts {
+            value["key"] = facts.key.to_string().into();
+            value["engine"] = facts.engine.clone().into();
+            value["resident"] = self.resident.into();
+            value["workspace"] = facts.scratch().bytes.into();
+            value["workspace_of_cudnn"] = facts.workspace.into();
+            value["workspace_buffers"] = facts
+                .scratch()
+                .buffers
+                .iter()
+                .map(|(role, _, bytes)| json!({ "role": role, "bytes": bytes }))
+                .collect();
+        }
+        value
+    }
+}
+
+impl Entry {
+    /// The case's name, with the form unless that is the usual one.
+    pub(super) fn name(&self) -> String {
+        let Entry { case, form, passes: _ } = self;
+        if form == "auto" { case.name.clone() } else { format!("{}/{form}", case.name) }
+    }
+
+    pub(super) fn good(&self) -> bool {
+        self.passes.iter().all(|p| matches!(p.status, "right" | "compiled" | "none"))
+    }
+
+    pub(super) fn why(&self) -> Option<String> {
+        let why: Vec<String> = self.passes.iter().filter_map(|p| p.why.clone()).collect();
+        (!why.is_empty()).then(|| why.join("\n"))
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let a = &self.case.described;
+        let documents = self.case.recipe.documents.lengths(a.seq().0.unsigned_abs());
+        let (seq, hidden) = (a.seq(), a.hidden());
+        let directions = ["forward", "backward"].into_iter().zip(&self.passes).enumerate();
+        let mut value = json!({
+            "entry": self.name(), "case": self.case.name, "form": self.form, "attention": a.to_string(),
+            "batch": a.batch(), "heads": a.q.heads(), "kv_heads": a.k.heads(), "seq_q": seq.0, "seq_kv": seq.1,
+            "d_qk": hidden.0, "d_v": hidden.1, "dtype": a.q.dtype.to_string(), "scale": a.default_scale(),
+            "score": a.score.as_ref().map(ToString::to_string), "keep": a.mask.keep.as_ref().map(ToString::to_string),
+            "band": a.mask.band, "documents": documents, "packed": self.case.packed, "run": self.case.forward().to_string(), "share": self.case.share(),
+            "slots": self.case.recipe.slots.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "notes": self.case.notes.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+        });
+        for (i, (direction, pass)) in directions {
+            value[direction] = pass.json(self.case.flops(i == 1));
+        }
+        value
+    }
+
+    pub(super) fn cells(&self) -> Vec<String> {
+        let dash = || "-".to_owned();
+        let [forward, backward] = &self.passes;
+        let status = if [forward.status, "none"].contains(&backward.status) {
+            forward.status.to_owned()
+        } else {
+            format!("{}, {}", forward.status, backward.status)
+        };
+        let mut cells = vec![self.name(), status];
+        for (pass, flops) in [(forward, self.case.flops(false)), (backward, self.case.flops(true))] {
+            cells.push(pass.median().map_or_else(dash, |ms| format!("{ms:.4}")));
+            cells.push(pass.median().map_or_else(dash, |ms| format!("{:.0}", flops / ms / 1e9)));
+        }
+        for pass in [forward, backward] {
+            cells.push(pass.facts.as_ref().map_or_else(dash, |f| f.scratch().bytes.to_string()));
+        }
+        cells
+    }
+}
+
+/// Every case in every form, compiled for a GPU that need not be here.
+pub(super) fn plan(cases: &[Case], policies: &[(String, Policy)], planner: &Planner, target: &Target) -> Vec<Entry> {
+    let pass =
+        |attention: &Valid, policy: &Policy| match planner.plan(attention, target, policy, BuildPolicy::BuildIfMissing)
+        {
+            Err(error) => Pass::new("failed", Some(error.to_string())),
+            Ok(answer) => match answer.outcome {
+                Err(refusal) => Pass::new("refused", Some(refusal.to_string())),
+                Ok(plan) => Pass { facts: Some(plan.facts.clone()), ..Pass::new("compiled", None) },
+            },
+        };
+    let of = |case: &Case| {
+        let passes = |policy: &Policy| {
+            [Some(case.forward()), case.backward()]
+                .map(|a| a.map_or_else(|| Pass::new("none", None), |a| pass(a, policy)))
+        };
+        let entry = |(form, policy): &(String, Policy)| Entry {
+            case: case.clone(),
+            form: form.clone(),
+            passes: passes(policy),
+        };
+        policies.iter().map(entry).collect::<Vec<_>>()
+    };
+    cases.iter().flat_map(of).collect()
+}

@@ -1,0 +1,192 @@
+//! Entries on the GPU: loaded, given data, checked once, and timed in turns over one scratch memory.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use qkvault_compile::{BuildPolicy, Planner};
+use qkvault_exec::{LoadedPlan, PrepareError, Session, Workspace, cudarc};
+use qkvault_graph::random::Rng;
+use qkvault_graph::{Lengths, Policy, Role, Storage, Valid};
+use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
+use serde_json::{Value, json};
+
+use super::cases::Case;
+use super::entry::{Entry, Pass};
+use qkvault_cli::clock;
+use qkvault_cli::data;
+use qkvault_cli::memory::{Failure, Memory, failed};
+
+/// What is on the GPU of one pass of one entry.
+struct Seat {
+    entry: usize,
+    backward: bool,
+    plan: LoadedPlan,
+    memory: Memory,
+    /// Slots alone: operands are in `memory`.
+    slots: Inputs,
+}
+
+/// Everything that takes turns.
+pub(super) struct Turns {
+    session: Session,
+    planner: Planner,
+    build: BuildPolicy,
+    stream: Arc<CudaStream>,
+    workspace: Option<Arc<Workspace>>,
+    entries: Vec<Entry>,
+    seats: Vec<Seat>,
+}
+
+impl Turns {
+    pub(super) fn new(session: &Session, planner: &Planner, build: BuildPolicy, stream: Arc<CudaStream>) -> Turns {
+        let (session, planner) = (session.clone(), planner.clone());
+        Turns { session, planner, build, stream, workspace: None, entries: Vec::new(), seats: Vec::new() }
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Loads a case in one form, launches both passes once, and checks what they wrote.
+    pub(super) fn add(&mut self, case: &Case, form: &str, policy: &Policy, rows: usize) {
+        let entry = self.entries.len();
+        let mut passes = [false, true].map(|_| Pass::new("failed", Some("its forward failed".to_owned())));
+        let mut done = || -> Result<(), (usize, Failure)> {
+            let at = |i: usize| move |failure: Failure| (i, failure);
+            let (forward, backward) = (case.forward(), case.backward());
+            let read = backward.unwrap_or(forward);
+            let mut inputs = data::inputs(read, &case.recipe).map_err(|e| (0, failed(e)))?;
+            let plan = self.prepare(forward, policy).map_err(at(0))?;
+            let (memory, checks) = self.once(forward, &plan, &inputs, rows).map_err(at(0))?;
+            for role in [Role::O, Role::Stats] {
+                if let Some(buffer) = memory.download(&self.stream, role).map_err(at(0))? {
+                    inputs.insert(role, buffer);
+                }
+            }
+            passes[0] = judged(&plan, checks);
+            self.seats.push(Seat { entry, backward: false, plan, memory, slots: slots(&inputs) });
+            let Some(backward) = backward else {
+                passes[1] = Pass::new("none", None);
+                return Ok(());
+            };
+            let plan = self.prepare(backward, policy).map_err(at(1))?;
+            let (memory, checks) = self.once(backward, &plan, &inputs, 0).map_err(at(1))?;
+            passes[1] = judged(&plan, checks);
+            self.seats.push(Seat { entry, backward: true, plan, memory, slots: slots(&inputs) });
+            Ok(())
+        };
+        if let Err((pass, (status, why))) = done() {
+            passes[pass] = Pass::new(status, Some(why));
+        }
+        self.entries.push(Entry { case: case.clone(), form: form.to_owned(), passes });
+    }
+
+    fn prepare(&mut self, attention: &Valid, policy: &Policy) -> Result<LoadedPlan, Failure> {
+        let prepared = self.session.prepare(&self.planner, attention, policy, self.build);
+        let plan = prepared.map_err(|error| match error {
+            PrepareError::Refused(refusal) => ("refused", refusal.to_string()),
+            PrepareError::Load(error @ qkvault_exec::LoadError::WorkspaceTooLarge { .. }) => {
+                ("refused", error.to_string())
+            }
+            other => failed(other),
+        })?;
+        let plan = plan.plan;
+        if self.workspace.as_ref().map_or(0, |w| w.bytes()) < plan.workspace() {
+            self.workspace = None;
+            self.workspace = Some(Workspace::allocate(&self.stream, plan.workspace()).map_err(failed)?);
+        }
+        Ok(plan)
+    }
+
+    /// One launch over poison; what every output came to.
+    fn once(
+        &self,
+        a: &Valid,
+        plan: &LoadedPlan,
+        inputs: &Inputs,
+        rows: usize,
+    ) -> Result<(Memory, Vec<Value>), Failure> {
+        let mut memory = Memory::upload(&self.stream, a, plan, inputs)?;
+        let workspace = self.workspace.as_ref();
+        memory.bind_over(plan, inputs, &self.stream, workspace)?.launch(&self.stream).map_err(failed)?;
+        self.stream.synchronize().map_err(failed)?;
+        let mut checks = Vec::new();
+        let expected =
+            if rows > 0 { forward_rows(a, inputs, &sample(a, rows, inputs)).map_err(failed)? } else { Vec::new() };
+        for binding in plan.facts().bindings.iter().filter(|b| b.output && !b.role.is_internal()) {
+            let role = binding.role;
+            let Some(actual) = memory.download(&self.stream, role)? else { continue };
+            // Rows beyond lengths hold anything; packed documents leave none.
+            let whole = a.mask.lengths == Lengths::Full || matches!(a.q.storage, Storage::Packed { .. });
+            let bad = (0..actual.len()).filter(|&i| whole && actual.is_poison(i)).count();
+            let mut check = json!({ "role": role, "unwritten": bad, "good": bad == 0 });
+            if rows > 0 {
+                let view = View::new(a, role, inputs).map_err(failed)?;
+                let found = compare_rows(&expected, role, &view, &actual, Tolerance::of(role, actual.dtype()));
+                check["relative"] = found.relative.into();
+                check["max_abs"] = found.max_abs.into();
+                check["good"] = (bad == 0 && found.good).into();
+            }
+            checks.push(check);
+        }
+        Ok((memory, checks))
+    }
+
+    /// Milliseconds of one launch, over so many, after `before` that are not counted.
+    pub(super) fn time(&mut self, name: &str, backward: bool, launches: usize, before: usize) -> Result<f64, Failure> {
+        let entries = &self.entries;
+        let seat = self.seats.iter_mut().find(|s| s.backward == backward && entries[s.entry].name() == name);
+        let seat = seat.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
+        let Seat { entry: _, backward: _, plan, memory, slots } = seat;
+        let mut bound = memory.bind_over(plan, slots, &self.stream, self.workspace.as_ref())?;
+        Ok(clock::round_after(&self.stream, &mut bound, before, launches.max(1))?.device_ms)
+    }
+
+    /// Rounds over every pass, every other one in reverse, so that no entry always follows the same other.
+    pub(super) fn alternate(&mut self, rounds: usize) {
+        let mut order: Vec<(usize, bool)> = self.seats.iter().map(|s| (s.entry, s.backward)).collect();
+        for _ in 0..rounds {
+            for &(entry, backward) in &order {
+                let name = self.entries[entry].name();
+                let expected_ms = self.entries[entry].case.flops(backward) / 5e11;
+                let launches = ((20.0 / expected_ms) as usize).clamp(3, 100);
+                let timed = self.time(&name, backward, launches, 1);
+                let pass = &mut self.entries[entry].passes[usize::from(backward)];
+                match timed {
+                    Ok(ms) => pass.times.push(ms),
+                    Err((status, why)) => (pass.status, pass.why) = (status, Some(why)),
+                }
+            }
+            order.reverse();
+        }
+    }
+}
+
+fn judged(plan: &LoadedPlan, checks: Vec<Value>) -> Pass {
+    let bad: Vec<String> = checks.iter().filter(|c| c["good"] != true).map(ToString::to_string).collect();
+    let (status, why) = if bad.is_empty() { ("right", None) } else { ("wrong", Some(bad.join("; "))) };
+    let facts = Some(plan.facts().clone());
+    Pass { facts, resident: plan.resident(), checks, ..Pass::new(status, why) }
+}
+
+fn slots(inputs: &Inputs) -> Inputs {
+    inputs.iter().filter(|(role, _)| role.is_slot()).map(|(role, buffer)| (role, buffer.clone())).collect()
+}
+
+/// Rows of O spread over batches, heads and queries, within the lengths where there are any.
+fn sample(a: &Valid, rows: usize, inputs: &Inputs) -> Vec<(usize, usize, usize)> {
+    let sizes = [a.batch(), a.q.heads(), a.seq().0].map(|n| n as usize);
+    let length = |b: usize| inputs.get(Role::SeqLenQ).map_or(sizes[2], |lengths| lengths.int(b).max(0) as usize);
+    let sequences: Vec<usize> = (0..sizes[0]).filter(|&b| length(b) > 0).collect();
+    let Some(&last) = sequences.last() else { return Vec::new() };
+    let mut rng = Rng::new(7);
+    let mut any = |n: usize| rng.within(0, n - 1);
+    let mut list = vec![(last, sizes[1] - 1, length(last) - 1)];
+    list.extend((1..rows).map(|_| {
+        let b = sequences[any(sequences.len())];
+        (b, any(sizes[1]), any(length(b)))
+    }));
+    list.sort_unstable();
+    list.dedup();
+    list
+}

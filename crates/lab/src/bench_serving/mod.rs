@@ -1,0 +1,241 @@
+//! `bench-serving`: how fast steps of serving are on the GPU of this machine.
+
+mod decode;
+mod padding;
+mod pool;
+mod prefill;
+mod steps;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use qkvault_compile::{BuildPolicy, Compiler, Planner};
+use qkvault_exec::{Device, Engine, Session, cudarc};
+use qkvault_graph::{DType, Form, Policy};
+use qkvault_sys::Library;
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use qkvault_cli::target::LibraryArgs;
+use qkvault_cli::{Globals, Outcome, open_vault, out, word};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum What {
+    /// One new token per sequence: the share of copy bandwidth at which keys and values are read
+    Decode,
+    /// What it costs that a plan is for more sequences or longer ones than a step has
+    Padding,
+    /// Chunks of prompts over a long context
+    Prefill,
+    /// Thousands of random steps: builds, and time of the host
+    Steps,
+}
+
+/// Options of `bench-serving`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to measure (default: all)
+    #[arg(value_enum)]
+    what: Vec<What>,
+    #[command(flatten)]
+    library: LibraryArgs,
+    /// How op graphs are written: auto, expanded, fused, unified
+    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
+    form: Form,
+    /// Rounds of each measurement; medians are told
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    rounds: usize,
+    /// Random steps
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    steps: usize,
+    /// Stop beginning new measurements after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    limit: u64,
+    /// Seed of the random steps
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Pages of the pool, 64 rows of 8 heads of 128 each; rows of the largest measurements that do not fit are left out
+    #[arg(long, value_name = "N", default_value_t = 140_000)]
+    pages: usize,
+    /// Write the record to this file too, after each measurement
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// The GPU's number
+    #[arg(long, default_value_t = 0)]
+    device: usize,
+}
+
+/// Query and key/value heads, hidden size and element type of everything measured here: Llama-3.1-8B's.
+const HEADS: (i64, i64) = (32, 8);
+const HIDDEN: i64 = 128;
+const PAGE: i64 = 64;
+const DTYPE: DType = DType::BF16;
+const SCALE: f32 = 0.088_388_35;
+
+/// What every measurement uses.
+struct Bench<'a> {
+    args: &'a Args,
+    engine: Engine,
+    stream: Arc<CudaStream>,
+    policy: Policy,
+    started: Instant,
+    /// Bytes read and written per second by a copy on the device.
+    copy: f64,
+    record: Value,
+}
+
+/// Runs the command.
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    let search = args.library.search()?;
+    let device = Device::open(args.device)?;
+    let library = Library::open(&search)?;
+    let session = Session::open(&device, &library)?;
+    let target = session.target()?;
+    let planner = Planner::new(open_vault(globals)?, Some(Compiler::open(&search)?));
+    let engine = Engine::new(session, planner)?;
+    let stream = device.context().new_stream()?;
+    let copy = copy_bandwidth(&stream)?;
+    out::note(&format!("copy bandwidth {:.2} TB/s", copy / 1e12));
+    let record = json!({
+        "device": device.name(), "cudnn": library.version().to_string(), "target": target.label(), "form": args.form, "seed": args.seed,
+        "heads": [HEADS.0, HEADS.1], "hidden": HIDDEN, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
+    });
+    let policy = Policy { form: args.form, ..Policy::default() };
+    let mut bench = Bench { args, engine, stream, policy, started: Instant::now(), copy, record };
+    let all = [What::Decode, What::Padding, What::Prefill, What::Steps];
+    let pool = pool::Pool::new(&bench.stream, args.pages)?;
+    let chosen = if args.what.is_empty() { &all[..] } else { &args.what };
+    bench.warm(&pool, chosen)?;
+    for what in chosen {
+        match what {
+            What::Decode => decode::run(&mut bench, &pool)?,
+            What::Padding => padding::run(&mut bench, &pool)?,
+            What::Prefill => prefill::run(&mut bench, &pool)?,
+            What::Steps => steps::run(&mut bench, &pool)?,
+        }
+    }
+    bench.record["seconds"] = json!(bench.started.elapsed().as_secs_f64());
+    bench.save();
+    if globals.json {
+        out::json(&bench.record);
+    } else {
+        out::line(&format!("{:#}", bench.record));
+    }
+    Ok(Outcome::Good)
+}
+
+impl Bench<'_> {
+    /// Adds a row to a list of the record, tells it, and keeps what there is.
+    fn row(&mut self, list: &str, row: Value) {
+        out::note(&format!("{list} {row}"));
+        if !self.record[list].is_array() {
+            self.record[list] = json!([]);
+        }
+        if let Some(rows) = self.record[list].as_array_mut() {
+            rows.push(row);
+        }
+        self.save();
+    }
+
+    fn save(&self) {
+        if let Some(path) = &self.args.record
+            && let Err(error) = std::fs::write(path, format!("{:#}\n", self.record))
+        {
+            out::problem(&format!("{} could not be written: {error}", path.display()));
+        }
+    }
+
+    /// Builds what is missing of everything that will be measured, on all cores.
+    fn warm(&mut self, pool: &pool::Pool, chosen: &[What]) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let mut buckets = Vec::new();
+        for what in chosen {
+            buckets.extend(match what {
+                What::Decode => decode::buckets(),
+                What::Padding => padding::buckets(),
+                What::Prefill => prefill::buckets(),
+                What::Steps => steps::buckets(pool.order.len())?,
+            });
+        }
+        let (planner, target, layer) = (self.engine.planner(), self.engine.target(), pool.layer());
+        buckets.into_par_iter().try_for_each(|bucket| -> anyhow::Result<()> {
+            planner.plan(&layer.attention(&bucket)?, target, &self.policy, BuildPolicy::BuildIfMissing)?;
+            Ok(())
+        })?;
+        let builds = planner.vault().stats().builds;
+        let seconds = started.elapsed().as_secs_f64();
+        out::note(&format!("{builds} plans built in {seconds:.1} s"));
+        self.record["warm"] = json!({ "builds": builds, "seconds": seconds });
+        Ok(())
+    }
+
+    /// Whether the time that was asked for is over.
+    fn over(&self) -> bool {
+        self.started.elapsed().as_secs() >= self.args.limit
+    }
+
+    /// Median time of one call of `launch` on the device, in microseconds, over rounds of as many calls as take about 2 ms.
+    fn time(&self, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        let once = self.round(3, &mut launch)?;
+        let calls = ((2000.0 / once) as usize).clamp(5, 200);
+        let mut times = Vec::new();
+        for _ in 0..self.args.rounds.max(1) {
+            times.push(self.round(calls, &mut launch)?);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+
+    /// The same of launches that were captured as one CUDA graph, `calls` of them: what the device takes, whatever a launch costs the host.
+    /// `launch` queues onto the stream without cudarc's ordering, which cannot be captured.
+    fn time_captured(&self, calls: usize, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        self.stream.synchronize()?;
+        self.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let queued = (0..calls).try_for_each(|_| launch());
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        queued?;
+        let graph = graph?.ok_or_else(|| anyhow::anyhow!("the driver gave an empty graph"))?;
+        let mut replay = || Ok(graph.launch()?);
+        self.round(1, &mut replay)?;
+        let mut times =
+            (0..self.args.rounds.max(1)).map(|_| self.round(1, &mut replay)).collect::<anyhow::Result<Vec<_>>>()?;
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2] / calls as f64)
+    }
+
+    fn round(&self, calls: usize, launch: &mut impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        let event = || self.stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let (start, end) = (event()?, event()?);
+        start.record(&self.stream)?;
+        for _ in 0..calls {
+            launch()?;
+        }
+        end.record(&self.stream)?;
+        end.synchronize()?;
+        Ok(f64::from(start.elapsed_ms(&end)?) * 1e3 / calls as f64)
+    }
+}
+
+/// Bytes read and written per second when a GiB is copied on the device.
+fn copy_bandwidth(stream: &Arc<CudaStream>) -> anyhow::Result<f64> {
+    const BYTES: usize = 1 << 30;
+    let from = stream.alloc_zeros::<u8>(BYTES)?;
+    let mut to = stream.alloc_zeros::<u8>(BYTES)?;
+    let event = || stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+    let mut best = 0.0_f64;
+    for _ in 0..5 {
+        let (start, end) = (event()?, event()?);
+        start.record(stream)?;
+        for _ in 0..4 {
+            stream.memcpy_dtod(&from, &mut to)?;
+        }
+        end.record(stream)?;
+        end.synchronize()?;
+        best = best.max(4.0 * 2.0 * BYTES as f64 / (f64::from(start.elapsed_ms(&end)?) / 1e3));
+    }
+    Ok(best)
+}

@@ -1,0 +1,132 @@
+//! Memory of the measurements: one pool of pages for keys and one for values, queries and outputs, filled with numbers that are
+//! not zero, as zeros would cost less power; and plans bound to it.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
+use qkvault_compile::BuildPolicy;
+use qkvault_exec::{Batch, Bindings, Bound, ServePlan, cudarc};
+use qkvault_graph::Role;
+use qkvault_graph::serving::{Bucket, ServeLayer};
+
+use super::{Bench, DTYPE, HEADS, HIDDEN, PAGE, SCALE};
+
+/// Bytes of a page of keys, or of values.
+const PAGE_BYTES: usize = (PAGE * HEADS.1 * HIDDEN * 2) as usize;
+
+/// Rows of queries, and of outputs, that there is room for.
+const ROWS: usize = 40_000;
+
+/// The pool.
+pub(super) struct Pool {
+    keys: CudaSlice<u8>,
+    values: CudaSlice<u8>,
+    queries: CudaSlice<u8>,
+    outputs: CudaSlice<u8>,
+    /// Pages in random order.
+    pub(super) order: Vec<i32>,
+}
+
+/// splitmix64.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 to below `n`.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        ((self.bits() >> 16) % n.max(1) as u64) as usize
+    }
+
+    /// From `low` to `high`, as many of each order of magnitude.
+    pub(super) fn spread(&mut self, low: usize, high: usize) -> usize {
+        let unit = (self.bits() >> 11) as f64 * 2f64.powi(-53);
+        let (a, b) = ((low as f64).ln(), ((high + 1) as f64).ln());
+        ((a + unit * (b - a)).exp() as usize).clamp(low, high)
+    }
+}
+
+impl Pool {
+    /// Allocates and fills.
+    pub(super) fn new(stream: &Arc<CudaStream>, pages: usize) -> anyhow::Result<Pool> {
+        let mut random = Random(1);
+        // bf16 numbers of either sign between 2^-3 and 2: kernels do the same work for any.
+        let word = |random: &mut Random| {
+            let bits = random.bits();
+            (0..4_u32).map(move |i| ((bits >> (16 * i)) as u16 & 0x81ff) | 0x3e00)
+        };
+        let block: Vec<u8> = (0..1 << 20).flat_map(|_| word(&mut random)).flat_map(u16::to_ne_bytes).collect();
+        let block = stream.clone_htod(&block)?;
+        let filled = |bytes: usize| -> anyhow::Result<CudaSlice<u8>> {
+            // SAFETY: bytes have no invalid values, and all of them are written below.
+            let mut memory = unsafe { stream.alloc::<u8>(bytes) }?;
+            for start in (0..bytes).step_by(block.len()) {
+                let end = bytes.min(start + block.len());
+                stream.memcpy_dtod(&block.slice(..end - start), &mut memory.slice_mut(start..end))?;
+            }
+            Ok(memory)
+        };
+        let mut order: Vec<i32> = (0..pages as i32).collect();
+        for i in (1..order.len()).rev() {
+            order.swap(i, random.below(i + 1));
+        }
+        let rows = ROWS * (HEADS.0 * HIDDEN * 2) as usize;
+        let [keys, values, queries, outputs] = [pages * PAGE_BYTES, pages * PAGE_BYTES, rows, rows].map(filled);
+        Ok(Pool { keys: keys?, values: values?, queries: queries?, outputs: outputs?, order })
+    }
+
+    /// Pages of sequences of this many keys, one after the other from a place in the random order on.
+    pub(super) fn tables(&self, from: usize, keys: &[i32]) -> Vec<Vec<i32>> {
+        let mut pages = self.order.iter().copied().cycle().skip(from % self.order.len());
+        let count = |n: i32| (i64::from(n) + PAGE - 1) / PAGE;
+        keys.iter().map(|&n| pages.by_ref().take(count(n) as usize).collect()).collect()
+    }
+
+    /// Layers as measured here, over this pool.
+    pub(super) fn layer(&self) -> ServeLayer {
+        ServeLayer::new(HEADS, (HIDDEN, HIDDEN), DTYPE, self.order.len() as i64, PAGE)
+    }
+
+    /// The plan of these sizes.
+    pub(super) fn plan(&self, bench: &Bench<'_>, bucket: Bucket) -> anyhow::Result<ServePlan> {
+        let attention = self.layer().attention(&bucket)?;
+        let plan = bench.engine.prepare(&attention, &bench.policy, BuildPolicy::BuildIfMissing)?.plan;
+        Ok(ServePlan { bucket, attention, plan })
+    }
+
+    /// A plan bound to the pool and to a batch.
+    pub(super) fn bind<'a>(&'a self, bench: &Bench<'_>, plan: &ServePlan, batch: &Batch) -> anyhow::Result<Bound<'a>> {
+        let stream = &bench.stream;
+        let outputs = self.outputs.device_ptr(stream).0;
+        let bindings = Bindings::new()
+            .slice::<u8, _>(Role::Q, &self.queries)
+            .slice::<u8, _>(Role::K, &self.keys)
+            .slice::<u8, _>(Role::V, &self.values)
+            .slot(Role::Scale, SCALE)
+            .batch(batch);
+        // SAFETY: the outputs live as long as the pool, which is borrowed; one stream orders all that writes and reads them.
+        let bindings = unsafe { bindings.tensor(Role::O, outputs, self.outputs.len() as u64) };
+        Ok(plan.plan.bind(bindings, stream)?)
+    }
+
+    /// The first rows of the outputs.
+    pub(super) fn outputs(&self, bench: &Bench<'_>, rows: usize) -> anyhow::Result<Vec<u8>> {
+        let bytes = rows * (HEADS.0 * HIDDEN * 2) as usize;
+        Ok(bench.stream.clone_dtoh(&self.outputs.slice(..bytes))?)
+    }
+
+    /// Puts something else where outputs are written.
+    pub(super) fn spoil(&self, bench: &Bench<'_>) -> anyhow::Result<()> {
+        let address = self.outputs.device_ptr(&bench.stream).0;
+        // SAFETY: the memory is the pool's, and one stream orders all that writes and reads it.
+        Ok(unsafe {
+            cudarc::driver::result::memset_d8_async(address, 0xff, self.outputs.len(), bench.stream.cu_stream())
+        }?)
+    }
+}

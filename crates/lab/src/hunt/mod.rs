@@ -1,0 +1,253 @@
+//! `hunt`: random descriptions put to the rules and to the library, without a GPU, and everything in which the two differ.
+//!
+//! What lowering and the rules call not built or computed wrongly is not put to the library: there is no graph to put, or its
+//! answer would say nothing. Everything else is compiled by worker processes, one cuDNN each, so that an abort inside cuDNN
+//! costs one case and is itself a finding.
+
+mod cases;
+mod compare;
+mod shrink;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, text};
+use qkvault_sys::folders::{MANIFEST, cudnn_dir};
+use serde_json::json;
+
+use crate::workers::Worker;
+use compare::{Difference, Verdict};
+use qkvault_cli::{Globals, Outcome, out};
+
+/// Options of the command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// How many random descriptions
+    #[arg(long, default_value_t = 1_000)]
+    cases: u64,
+    /// What they are drawn from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Number of the first case, to go on or to repeat one
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Only backwards that must give the same bits twice
+    #[arg(long)]
+    deterministic: bool,
+    /// GPUs to compile for, by name
+    #[arg(long, value_delimiter = ',', default_values_t = ["a100", "l40s", "h200", "b200", "rtx-pro-6000"].map(String::from))]
+    targets: Vec<String>,
+    /// Versions of cuDNN among the fetched ones (default: all of them)
+    #[arg(long, value_delimiter = ',', value_name = "VERSION")]
+    versions: Vec<CudnnVersion>,
+    /// The full library sets instead of the slim ones
+    #[arg(long)]
+    full: bool,
+    /// Processes that compile at the same time
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// Descriptions in the text form, with lines of `---` between them, each for every GPU and version, instead of random ones
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Leave differences as they were drawn
+    #[arg(long)]
+    keep_size: bool,
+    /// Answer cases from standard input with the cuDNN in this folder: what the command starts its workers with
+    #[arg(long, value_name = "DIR", hide = true)]
+    worker: Option<PathBuf>,
+}
+
+/// One description on one target under one library.
+#[derive(Clone)]
+pub(super) struct Case {
+    number: u64,
+    attention: qkvault_graph::Valid,
+    target: Target,
+    profile: String,
+    library: PathBuf,
+}
+
+impl Case {
+    fn with(&self, attention: qkvault_graph::Valid) -> Case {
+        Case { attention, ..self.clone() }
+    }
+}
+
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    if let Some(folder) = &args.worker {
+        worker::serve(folder)?;
+        return Ok(Outcome::Good);
+    }
+    let libraries = libraries(args)?;
+    let profiles: Vec<Profile> =
+        args.targets.iter().map(|name| Ok(Profile::named(name)?)).collect::<anyhow::Result<_>>()?;
+    let given = args.file.as_deref().map(cases::read).transpose()?;
+    let pairs = profiles.len() as u64 * libraries.len() as u64;
+    let cases = given.as_ref().map_or(args.cases, |list| list.len() as u64 * pairs);
+    let started = Instant::now();
+    let next = AtomicU64::new(args.first);
+    let found = Mutex::new(Found::default());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.workers.max(1))
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut workers: BTreeMap<PathBuf, Worker> = BTreeMap::new();
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= args.first + cases {
+                            return anyhow::Ok(());
+                        }
+                        let case = draw(args, number, &profiles, &libraries, given.as_deref());
+                        one(args, case, &mut workers, &found)?;
+                        let n = number - args.first + 1;
+                        if n.is_multiple_of(100) {
+                            out::note(&format!("{n} of {}, {:.0} s", cases, started.elapsed().as_secs_f64()));
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|t| t.join().expect("a thread of the hunt does not panic"))
+    })?;
+    let found = found.into_inner().expect("no thread of the hunt panicked");
+    report(globals, args, cases, &found, started);
+    Ok(if found.differences.is_empty() { Outcome::Good } else { Outcome::Bad })
+}
+
+/// What came of the cases.
+#[derive(Default)]
+struct Found {
+    agreed: u64,
+    supported: u64,
+    refused: u64,
+    /// Not put to the library, by the first code that speaks against it.
+    not_asked: BTreeMap<String, u64>,
+    /// How often each rule was confirmed.
+    confirmed: BTreeMap<String, u64>,
+    /// Differences by what they are: the first of each, and how many there were.
+    differences: BTreeMap<String, (Difference, u64)>,
+}
+
+fn draw(
+    args: &Args,
+    number: u64,
+    profiles: &[Profile],
+    libraries: &[(CudnnVersion, PathBuf)],
+    given: Option<&[qkvault_graph::Valid]>,
+) -> Case {
+    let pairs = profiles.len() as u64 * libraries.len() as u64;
+    // Every pair of GPU and version in turn, so that none is left out by chance.
+    let (gpu, library) = ((number % pairs) as usize % profiles.len(), (number % pairs) as usize / profiles.len());
+    let (version, folder) = &libraries[library];
+    let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
+    Case {
+        number,
+        attention: match given {
+            Some(list) => list[(number / pairs) as usize].clone(),
+            None => cases::attention(args.seed, number, args.deterministic),
+        },
+        target: profiles[gpu].target(*version, set),
+        profile: profiles[gpu].name.clone(),
+        library: folder.clone(),
+    }
+}
+
+fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: &Mutex<Found>) -> anyhow::Result<()> {
+    let lock = || found.lock().expect("no thread of the hunt panicked");
+    match compare::judge(&case, workers)? {
+        Verdict::NotAsked(code) => *lock().not_asked.entry(code).or_default() += 1,
+        Verdict::Agreed { supported, codes } => {
+            if args.file.is_some() {
+                let what = if supported { "supported" } else { "refused" };
+                out::note(&format!("{what}: {} under {} on {}", case.attention, case.target.cudnn, case.profile));
+            }
+            let mut found = lock();
+            found.agreed += 1;
+            *(if supported { &mut found.supported } else { &mut found.refused }) += 1;
+            codes.into_iter().for_each(|code| *found.confirmed.entry(code).or_default() += 1);
+        }
+        Verdict::Differed(difference) => {
+            let signature = difference.signature();
+            if args.file.is_some() {
+                let place = format!("{} under {} on {}", case.attention, case.target.cudnn, case.profile);
+                out::note(&format!("differs: {place}: {}", difference.signature()));
+            }
+            let known = lock().differences.get_mut(&signature).map(|(_, n)| *n += 1).is_some();
+            if !known {
+                lock().differences.insert(signature.clone(), (*difference.clone(), 1));
+                out::note(&format!("case {}: {signature}", case.number));
+                if !args.keep_size {
+                    let smallest = shrink::smallest(&case, &difference, workers)?;
+                    if let Some((first, _)) = lock().differences.get_mut(&signature) {
+                        *first = smallest;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The fetched libraries that are asked for.
+fn libraries(args: &Args) -> anyhow::Result<Vec<(CudnnVersion, PathBuf)>> {
+    let root = cudnn_dir();
+    let end = if args.full { "-full" } else { "-slim" };
+    let mut list = Vec::new();
+    for entry in root.read_dir().with_context(|| format!("{} has no fetched cuDNN", root.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(version) = name.strip_suffix(end).and_then(|v| v.parse::<CudnnVersion>().ok()) else { continue };
+        let wanted = args.versions.is_empty() || args.versions.contains(&version);
+        if wanted && path.join(MANIFEST).exists() {
+            list.push((version, path));
+        }
+    }
+    list.sort();
+    anyhow::ensure!(
+        !list.is_empty(),
+        "no fetched cuDNN in {}; `cargo xtask fetch --cudnn 9.27` gets one",
+        root.display()
+    );
+    Ok(list)
+}
+
+fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: Instant) {
+    let Found { agreed, supported, refused, not_asked, confirmed, differences } = found;
+    let differed: u64 = differences.values().map(|(_, n)| n).sum();
+    let seconds = started.elapsed().as_secs_f64();
+    if globals.json {
+        let disagreed: Vec<_> = differences
+            .iter()
+            .map(|(signature, (d, n))| {
+                json!({
+                    "signature": signature, "count": n, "case": d.case.number, "target": d.case.profile,
+                    "cudnn": d.case.target.cudnn.to_string(), "rules": d.rules, "library": d.library,
+                    "attention": text::print(&d.case.attention),
+                })
+            })
+            .collect();
+        out::json(&json!({
+            "cases": cases, "seed": args.seed, "first": args.first, "agreed": agreed, "supported": supported,
+            "refused": refused, "not_asked": not_asked, "confirmed": confirmed, "differed": differed,
+            "disagreed": disagreed, "seconds": seconds,
+        }));
+        return;
+    }
+    for (signature, (d, n)) in differences {
+        out::line(&format!("{n} x {signature}"));
+        out::line(&format!("case {} for {} under cuDNN {}", d.case.number, d.case.profile, d.case.target.cudnn));
+        out::line(&format!("rules: {}\nlibrary: {}", d.rules.join("; "), d.library.join("; ")));
+        out::line(&text::print(&d.case.attention));
+    }
+    let left: u64 = not_asked.values().sum();
+    out::line(&format!(
+        "{} cases of seed {} in {seconds:.0} s: {agreed} agreed ({supported} supported, {refused} refused), {differed} differed, \
+         {left} not asked",
+        cases, args.seed
+    ));
+}

@@ -1,0 +1,79 @@
+//! What a worker of the hunt is asked and answers: one op graph, compiled by one cuDNN.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use qkvault_compile::{Compiler, Failure};
+use qkvault_graph::{OpGraph, Policy, Target, lower};
+use qkvault_sys::Search;
+use serde::{Deserialize, Serialize};
+
+use super::Case;
+use crate::workers::Worker;
+use qkvault_cli::out;
+
+/// Longest time for one answer: compiling takes seconds at most, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// What is asked: the op graph, so that nothing is derived twice.
+#[derive(Serialize, Deserialize)]
+struct Question {
+    graph: OpGraph,
+    target: Target,
+}
+
+/// What the library says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// There is a plan.
+    Plan,
+    /// The library's causes.
+    Refused(Vec<String>),
+    /// NVIDIA's compiler gave no kernel of what the library wrote: for a moment, or always for this graph. Rules tell which.
+    Uncompiled(String),
+    /// None of these: the library failed, or the process died.
+    Broken(String),
+}
+
+/// Puts a case to the worker of its library, which is started where there is none.
+pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
+    let graph = lower(&case.attention, &case.target, &Policy::default())?;
+    let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
+    if !workers.contains_key(&case.library) {
+        let program = std::env::current_exe().context("this program's own file is not known")?;
+        let mut command = Command::new(program);
+        command.args(["hunt", "--worker"]).arg(&case.library).stderr(Stdio::null());
+        workers.insert(case.library.clone(), Worker::start(&mut command)?);
+    }
+    let worker = workers.get_mut(&case.library).context("the worker was put there")?;
+    let told = worker.ask(&question, LIMIT).map_err(|silence| silence.to_string());
+    let answer =
+        told.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
+    Ok(answer.unwrap_or_else(|why| {
+        workers.remove(&case.library);
+        Answer::Broken(why)
+    }))
+}
+
+/// What a worker does: opens the library and answers until its input ends.
+pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
+    let compiler = Compiler::open_apart(&Search::at(library))?;
+    for line in std::io::stdin().lines() {
+        let Question { graph, mut target } = serde_json::from_str(&line?)?;
+        // Whatever this library compiles with is asked.
+        target.toolchain = compiler.toolchain();
+        let answer = match compiler.compile(&graph, &target, &Policy::default()) {
+            Ok(_) => Answer::Plan,
+            Err(Failure::Refused(refusal)) => {
+                Answer::Refused(refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect())
+            }
+            Err(failure) if failure.is_uncompiled() => Answer::Uncompiled(failure.to_string()),
+            Err(other) => Answer::Broken(other.to_string()),
+        };
+        out::record(&serde_json::to_value(&answer)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! The instruments of qkvault, as functions: what finds wrong numbers, rules that differ from the library, and how long things take.
+//!
+//! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle; under compute-sanitizer, too.
+//! * `hunt` puts random descriptions to the rules and to the library, with no GPU.
+//! * `bench` and `bench-serving` measure.
+//!
+//! Users of the library need none of it; `qkvault` is their command (`qkvault-cli`).
+
+mod bench;
+mod bench_serving;
+mod hunt;
+mod selftest;
+mod workers;
+
+use std::process::ExitCode;
+
+use qkvault_cli::{Globals, finish};
+
+/// The commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Time attentions of a file on the GPU, forward and backward
+    Bench(bench::Args),
+    /// Run random attentions on the GPU and compare them with the oracle
+    Selftest(selftest::Args),
+    /// Measure steps of serving on the GPU: decodes, chunks of prompts, what padding costs, thousands of random steps
+    BenchServing(bench_serving::Args),
+    /// Put random descriptions to the rules and to the library, and tell in which they differ
+    Hunt(hunt::Args),
+}
+
+/// Runs a command and says how it ended.
+#[must_use]
+pub fn main(globals: &Globals, command: &Command) -> ExitCode {
+    finish(globals, || match command {
+        Command::Bench(args) => bench::run(globals, args),
+        Command::Selftest(args) => selftest::run(globals, args),
+        Command::BenchServing(args) => bench_serving::run(globals, args),
+        Command::Hunt(args) => hunt::run(globals, args),
+    })
+}

@@ -1,0 +1,184 @@
+//! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature and layout, from a seed.
+
+use qkvault_graph::expr::{ScoreExpr, TensorSpec, library, parse_expr, score, slot};
+use qkvault_graph::random::Rng;
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Pass, Tensor,
+};
+
+use super::{expressions, layouts};
+
+/// What each case draws its choices from.
+#[derive(Clone)]
+pub(crate) struct Draw(Rng);
+
+impl Draw {
+    pub(crate) fn new(seed: u64, case: u64) -> Draw {
+        Draw(Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[(self.0.bits() >> 16) as usize % list.len()]
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub(crate) fn within(&mut self, low: i64, high: i64) -> i64 {
+        low + ((self.0.bits() >> 16) % (high - low + 1).max(1).unsigned_abs()).cast_signed()
+    }
+
+    /// True in `percent` of a hundred cases.
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        (self.0.bits() >> 16) % 100 < percent
+    }
+}
+
+/// Small enough for the oracle.
+const LENGTHS: [i64; 16] = [1, 2, 17, 63, 64, 65, 96, 127, 128, 129, 160, 192, 200, 255, 256, 300];
+
+/// Large enough that kernels loop over many tiles, around their edges and far from them.
+const LARGE: [i64; 10] = [640, 768, 1000, 1024, 1151, 1536, 2000, 2048, 3072, 4096];
+
+/// The attention of one case.
+pub(crate) fn attention(seed: u64, case: u64) -> Attention {
+    drawn(&mut Draw::new(seed, case), &LENGTHS)
+}
+
+/// The forward of one case for a step of training, and the choices of its backward: large ones, or small ones in their place.
+pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, BackwardOptions) {
+    let mut draw = Draw::new(seed ^ 0x006c_6172_6765, case);
+    let mut a = drawn(&mut draw, if large { &LARGE } else { &LENGTHS });
+    a.pass = Pass::Forward;
+    // Nobody else can tell which Philox number belongs to which score.
+    a.dropout = a.dropout.map(|d| Dropout::new(DropoutSource::Mask, d.probability));
+    a.outputs = qkvault_graph::Outputs::STATS;
+    if draw.chance(8) {
+        // Biases that are broadcast in more ways than a kernel's own: each gets its gradient, summed over what it is broadcast in.
+        let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1].map(i64::unsigned_abs);
+        let dims = draw.one_of(&[[1, h, 1, k], [1, 1, 1, k], [1, h, q, 1], [b, 1, q, k], [b, h, q, k]]);
+        let spec = TensorSpec::new(a.q.dtype, dims).with_grad();
+        a.score = library::bias(score(), "bias", spec).build_score().ok();
+    }
+    let d_sink = a.sink && draw.chance(60);
+    let options = BackwardOptions { d_sink, deterministic: draw.chance(25), ..BackwardOptions::default() };
+    let options = layouts::gradients(&mut draw, &a, options);
+    (a, options)
+}
+
+fn drawn(draw: &mut Draw, lengths: &[i64]) -> Attention {
+    let dtype = draw.one_of(&[DType::BF16, DType::F16]);
+    let (b, kv_heads) = (draw.one_of(&[1, 2, 3]), draw.one_of(&[1, 2, 3]));
+    let heads = kv_heads * draw.one_of(&[1, 1, 2, 4]);
+    let s_kv = draw.one_of(lengths);
+    let s_q = match draw.one_of(&[0, 0, 1, 2]) {
+        0 => s_kv,
+        1 => draw.one_of(lengths),
+        _ => 1,
+    };
+    let (d_qk, d_v) = draw.one_of(&[
+        (64, 64),
+        (128, 128),
+        (128, 128),
+        (32, 32),
+        (80, 80),
+        (96, 96),
+        (128, 64),
+        (192, 128),
+        (256, 256),
+    ]);
+    let mut a = operands(draw, dtype, [b, heads, kv_heads], [s_q, s_kv], [d_qk, d_v]);
+    mask(draw, &mut a, [s_q, s_kv]);
+    if let Some(expression) = expression(draw, &a, dtype) {
+        a.score = Some(expression);
+    }
+    a.sink = draw.chance(15);
+    if draw.chance(15) {
+        let source = draw.one_of(&[DropoutSource::Mask, DropoutSource::Philox]);
+        a.dropout = Some(Dropout::new(source, draw.one_of(&[0.1, 0.5])));
+    }
+    a.outputs.stats = draw.chance(70);
+    if !a.sink && draw.chance(10) {
+        (a.outputs.max, a.outputs.sum_exp) = (true, true);
+    }
+    if draw.chance(50) {
+        a.outputs = qkvault_graph::Outputs::STATS;
+        let d_sink = a.sink && draw.chance(60);
+        let deterministic = draw.chance(25);
+        let options = BackwardOptions { d_sink, deterministic, ..BackwardOptions::default() };
+        let options = layouts::gradients(draw, &a, options);
+        a = a.backward(options);
+    }
+    a
+}
+
+fn operands(
+    draw: &mut Draw,
+    dtype: DType,
+    [b, h, h_kv]: [i64; 3],
+    [s_q, s_kv]: [i64; 2],
+    [d_qk, d_v]: [i64; 2],
+) -> Attention {
+    let order = draw.one_of(&[Order::Bshd, Order::Bshd, Order::Sbhd, Order::Bhsd]);
+    let o = layouts::dense(draw, [b, h, s_q, d_v], dtype);
+    if h == h_kv && s_q == s_kv && d_qk == d_v && draw.chance(30) {
+        let interleave = draw.one_of(&[Interleave::Parts, Interleave::Heads]);
+        // Each part in a buffer of its own, with the strides it would have in a shared one.
+        let [q, k, v] = Tensor::parts::<3>(order, interleave, [b, h, s_q, d_qk], dtype);
+        return Attention::forward(q.tensor, k.tensor, v.tensor, o);
+    }
+    // As one framework has them, or each by itself.
+    let alike = draw.chance(40);
+    let mut lie = |dims| if alike { Tensor::dense(order, dims, dtype) } else { layouts::dense(draw, dims, dtype) };
+    let (q, k, v) = (lie([b, h, s_q, d_qk]), lie([b, h_kv, s_kv, d_qk]), lie([b, h_kv, s_kv, d_v]));
+    Attention::forward(q, k, v, o)
+}
+
+fn mask(draw: &mut Draw, a: &mut Attention, [s_q, s_kv]: [i64; 2]) {
+    let window = draw.one_of(&[1, 16, 64, 100]);
+    // Bottom right with more queries than keys has rows that see nothing, which cuDNN refuses or leaves undefined.
+    let corner = if s_q <= s_kv && draw.chance(50) { Corner::BottomRight } else { Corner::TopLeft };
+    a.mask.band = match draw.one_of(&[0, 0, 1, 1, 1, 2, 3]) {
+        0 => None,
+        1 => Some(Band { corner, left: None, right: Some(0) }),
+        2 => Some(Band { corner, left: Some(window), right: Some(0) }),
+        _ => Some(Band { corner, left: Some(window), right: Some(draw.one_of(&[0, 7, 40])) }),
+    };
+    if draw.chance(25) {
+        a.mask.lengths = qkvault_graph::Lengths::PerSequence;
+    }
+    if draw.chance(25) {
+        let full = [a.batch(), a.q.heads(), s_q, s_kv];
+        a.mask.keep = Some(read(&expressions::keep(draw, full)));
+    }
+}
+
+/// An expression from its text.
+fn read(text: &str) -> ScoreExpr {
+    parse_expr(text).unwrap_or_else(|error| panic!("the self-test's own expression is wrong: {error}\n{text}"))
+}
+
+fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<ScoreExpr> {
+    let full = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
+    let heads = full[1].unsigned_abs();
+    let made = match draw.one_of(&[0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]) {
+        0 => return None,
+        1 => library::softcap(score(), slot("cap")),
+        2 => library::alibi(score(), heads),
+        3 => library::softcap(library::alibi(score(), heads), slot("cap")),
+        4 => library::soft_window(score(), 32, slot("slope")),
+        _ => return Some(read(&expressions::score(draw, full, dtype))),
+    };
+    made.build_score().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::{Refusal, validate};
+
+    /// Every expression of ten thousand cases can be read, and most cases are sound.
+    #[test]
+    fn cases_can_be_read_and_most_are_sound() {
+        let sound = |n: &u64| validate(super::attention(1, *n)).map_err(|_: Refusal| ()).is_ok();
+        let good = (0..2_000).filter(sound).count();
+        assert!(good > 1_700, "{good} of 2000");
+    }
+}

@@ -1,0 +1,249 @@
+//! One case: prepared without a GPU, launched over poison, and compared with the oracle.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use qkvault_compile::{Answer, BuildPolicy, PlanError, Planner};
+use qkvault_exec::{Session, Workspace, cudarc};
+use qkvault_graph::{Attention, DropoutSource, Pass, Policy, Refusal, Role, Valid, validate};
+use qkvault_reference::{Buffer, Inputs, Output, Outputs, Tolerance, backward, backward_of_o, compare, forward};
+
+use super::verdicts::Said;
+use super::{Args, batch, philox};
+use qkvault_cli::memory::{Failure, Memory, failed};
+
+/// One case, ready to be launched.
+pub(super) struct Case {
+    pub(super) number: u64,
+    pub(super) attention: Attention,
+    pub(super) prepared: Result<Ready, Failure>,
+    /// What rules and library say of it, where that is asked.
+    pub(super) said: Option<Said>,
+}
+
+pub(super) struct Ready {
+    attention: Valid,
+    plan: Arc<qkvault_compile::Plan>,
+    pub(super) inputs: Inputs,
+    /// What must come out; `None` until a mask is known that the library draws.
+    expected: Option<Outputs>,
+    /// The forward that shows which mask the library draws, with its plan.
+    drawn_by: Option<(Valid, Arc<qkvault_compile::Plan>)>,
+}
+
+/// How a case ended.
+pub(super) struct Verdict {
+    pub(super) status: &'static str,
+    pub(super) why: String,
+    pub(super) worst: f64,
+    /// What rules and library say of the case, where that was asked.
+    pub(super) said: Option<Said>,
+}
+
+impl Verdict {
+    /// How a case ended of which nothing else is known.
+    pub(super) fn of(status: &'static str, why: String) -> Verdict {
+        Verdict { status, why, worst: 0.0, said: None }
+    }
+
+    /// Whether there is nothing to tell: it is right, and everybody said so.
+    pub(super) fn is_plain(&self) -> bool {
+        self.status == "right" && self.said.as_ref().is_none_or(|said| said.agrees(self.status))
+    }
+}
+
+/// The verdict where there is no GPU: what was prepared is as good as it can be, and is compared with itself.
+pub(super) fn dry(case: &Case) -> Verdict {
+    match &case.prepared {
+        Ok(Ready { attention, plan: _, inputs, expected, drawn_by: _ }) => {
+            let faults = expected
+                .iter()
+                .flat_map(Outputs::iter)
+                .filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer()));
+            let why: Vec<String> = faults.collect();
+            let status = if why.is_empty() { "right" } else { "wrong" };
+            Verdict { said: case.said.clone(), ..Verdict::of(status, why.join("; ")) }
+        }
+        Err((status, why)) => Verdict { said: case.said.clone(), ..Verdict::of(status, why.clone()) },
+    }
+}
+
+/// Everything of a case that needs no GPU: the plan, random operands, and what must come out.
+pub(super) fn prepare(
+    args: &Args,
+    attention: Attention,
+    number: u64,
+    planner: &Planner,
+    target: &qkvault_graph::Target,
+    policy: &Policy,
+) -> Case {
+    let seed = args.seed;
+    let valid = validate(attention.clone());
+    let said = valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Said::of(valid, target, planner, policy));
+    let prepared = (|| {
+        let refused = |r: Refusal| ("refused", r.to_string());
+        let valid = valid.map_err(refused)?;
+        let planned = |valid: &Valid| match planner.plan(valid, target, policy, BuildPolicy::BuildIfMissing) {
+            Ok(Answer { outcome: Ok(plan), .. }) => Ok(plan),
+            Ok(Answer { outcome: Err(refusal), .. }) => Err(refused(refusal)),
+            Err(error @ PlanError::Missing { .. }) => Err(failed(error)),
+            Err(error) => Err(failed(error)),
+        };
+        let plan = planned(&valid)?;
+        let inputs = if args.serves(number) {
+            batch::inputs(&valid, seed, number, args.tails)
+        } else {
+            Inputs::random(&valid, seed ^ number)
+        };
+        let mut inputs = inputs.map_err(failed)?;
+        inputs.poison_between(&valid).map_err(failed)?;
+        let drawn = valid.get().dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0);
+        let (expected, drawn_by) = if drawn {
+            let plain = validate(valid.as_forward()).map_err(refused)?;
+            let plan = planned(&plain)?;
+            (None, Some((plain, plan)))
+        } else {
+            (Some(expect(&valid, &inputs)?), None)
+        };
+        Ok(Ready { attention: valid, plan, inputs, expected, drawn_by })
+    })();
+    Case { number, attention, prepared, said }
+}
+
+/// What the oracle says.
+fn expect(valid: &Valid, inputs: &Inputs) -> Result<Outputs, Failure> {
+    let outputs = match valid.get().pass {
+        Pass::Forward => forward(valid, inputs),
+        Pass::Backward(_) => backward(valid, inputs),
+    };
+    outputs.map_err(failed)
+}
+
+/// Inputs with the mask that the library draws, and what must come out with it.
+fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Outputs), Failure> {
+    let Ready { attention, plan: _, inputs, expected, drawn_by } = ready;
+    let mut inputs = inputs.clone();
+    match (expected, drawn_by) {
+        (Some(expected), _) => Ok((inputs, expected.clone())),
+        (None, None) => Err(failed("nothing says what must come out")),
+        (None, Some((plain, plan))) => {
+            let plan = session.load(plan).map_err(failed)?;
+            inputs.insert(Role::DropoutMask, philox::mask(plain, &plan, &inputs, stream)?);
+            if attention.get().is_backward() {
+                inputs.add_forward(attention).map_err(failed)?;
+            }
+            let expected = expect(attention, &inputs)?;
+            Ok((inputs, expected))
+        }
+    }
+}
+
+pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Verdict {
+    let done = match &case.prepared {
+        Ok(ready) => launch(ready, session, stream, repeat),
+        Err(failure) => Err(failure.clone()),
+    };
+    let verdict = match done {
+        Ok((worst, faults)) if faults.is_empty() => Verdict { worst, ..Verdict::of("right", String::new()) },
+        Ok((worst, faults)) => Verdict { worst, ..Verdict::of("wrong", faults.join("; ")) },
+        Err((status, why)) => Verdict::of(status, why),
+    };
+    Verdict { said: case.said.clone(), ..verdict }
+}
+
+/// Launches and compares: each output with the oracle, and those of `repeat` more launches (of a deterministic backward at least one)
+/// bit by bit with the first, where they are not sums in any order.
+fn launch(
+    ready: &Ready,
+    session: &Session,
+    stream: &Arc<CudaStream>,
+    repeat: u32,
+) -> Result<(f64, Vec<String>), Failure> {
+    let (inputs, expected) = drawn(ready, session, stream)?;
+    let (inputs, expected) = (&inputs, &expected);
+    let Ready { attention, plan, .. } = ready;
+    let plan = session.load(plan).map_err(failed)?;
+    let once = || -> Result<Vec<(Role, Buffer)>, Failure> {
+        let mut memory = Memory::upload(stream, attention, &plan, inputs)?;
+        // A kernel that takes scratch memory for zeros shows it.
+        let bytes = plan.workspace();
+        let scratch = (bytes > 0).then(|| Workspace::poisoned(stream, bytes)).transpose().map_err(failed)?;
+        memory.bind_over(&plan, inputs, stream, scratch.as_ref())?.launch(stream).map_err(failed)?;
+        stream.synchronize().map_err(failed)?;
+        let roles = expected.iter().map(Output::role);
+        roles.filter_map(|role| memory.download(stream, role).map(|b| b.map(|b| (role, b))).transpose()).collect()
+    };
+    let actual = once()?;
+    let (mut worst, mut faults) = (0.0_f64, Vec::new());
+    let mut of_o = None;
+    for (role, buffer) in &actual {
+        let Some(output) = expected.get(*role) else { continue };
+        let (mut error, mut fault) = look(attention, inputs, output, buffer);
+        // Where one key has nearly all of a row's probability, gradients are as far from the exact ones as the rounded O that a device
+        // takes row sums from says; the oracle says how far.
+        if fault.is_some() && matches!(role, Role::DQ | Role::DK | Role::DScoreTensor(_) | Role::DSink) {
+            if of_o.is_none() {
+                of_o = Some(backward_of_o(attention, inputs).map_err(failed)?);
+            }
+            if let Some((close, None)) =
+                of_o.as_ref().and_then(|o| o.get(*role)).map(|o| look(attention, inputs, o, buffer))
+            {
+                (error, fault) = (close, None);
+            }
+        }
+        worst = worst.max(error);
+        faults.extend(fault);
+    }
+    let deterministic = matches!(attention.pass, Pass::Backward(gradients) if gradients.deterministic);
+    for _ in 0..repeat.max(u32::from(deterministic)) {
+        for ((role, first), (_, second)) in actual.iter().zip(once()?) {
+            if (deterministic || !in_any_order(*role)) && first.bytes() != second.bytes() {
+                faults.push(format!("{role}: two launches differ"));
+            }
+        }
+    }
+    faults.dedup();
+    Ok((worst, faults))
+}
+
+/// Whether an output is a sum that a backward which is not deterministic takes in any order.
+const fn in_any_order(role: Role) -> bool {
+    matches!(role, Role::DQ | Role::DScoreTensor(_) | Role::DSink)
+}
+
+/// How far one output is from what the oracle says, and what is wrong with it.
+pub(super) fn look(attention: &Valid, inputs: &Inputs, output: &Output, buffer: &Buffer) -> (f64, Option<String>) {
+    let role = output.role();
+    let found = compare(output, buffer, tolerance(role, buffer.dtype()));
+    // Sums that cancel, as gradients over a few keys do, leave the rounding of their terms.
+    let zero = output.values().iter().all(|&x| x == 0.0);
+    let cancelled = found.max_abs <= floor(attention, role, buffer.dtype(), zero);
+    let written = found.non_finite + found.unwritten + found.touched == 0;
+    let error = found.relative.min(found.max_abs);
+    if found.good || cancelled && written {
+        (error, batch::worst_sequence(attention, inputs, output, buffer))
+    } else {
+        (error, Some(format!("{role}: {found:?}")))
+    }
+}
+
+/// Difference of one element that rounding of terms explains whatever the result: terms are of the order of one. Where a row sees
+/// few keys, or what must come out is `zero` throughout, gradients are differences of equal numbers.
+pub(super) fn floor(attention: &Attention, role: Role, dtype: qkvault_graph::DType, zero: bool) -> f64 {
+    if role == Role::Stats {
+        return 0.0;
+    }
+    let ulp = if dtype == qkvault_graph::DType::F16 { 1e-3 } else { 8e-3 };
+    let one_key = attention.mask.band.is_some_and(|band| band.left == Some(1) && band.right == Some(0));
+    if attention.seq().1 <= 4 || one_key || zero { 16.0 * ulp } else { 0.1 * ulp }
+}
+
+/// Gradients go through two roundings to 16 bits more than O does: probabilities and their gradients are operands of products.
+pub(super) fn tolerance(role: Role, dtype: qkvault_graph::DType) -> Tolerance {
+    let usual = Tolerance::of(role, dtype);
+    match role {
+        Role::DQ | Role::DK | Role::DV => Tolerance { relative: 3.0 * usual.relative, ..usual },
+        Role::DScoreTensor(_) | Role::DSink => Tolerance { relative: 3e-2, ..usual },
+        _ => usual,
+    }
+}

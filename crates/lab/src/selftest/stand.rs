@@ -1,0 +1,80 @@
+//! What a self-test runs on: a library that compiles, and a GPU with its session, or none.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{Compiler, Planner};
+use qkvault_exec::{Device, Session, cudarc};
+use qkvault_graph::{Attention, Policy, Target};
+use qkvault_sys::Library;
+use serde_json::{Value, json};
+
+use super::Args;
+use super::judge::{self, Case, Verdict};
+use qkvault_cli::Globals;
+use qkvault_cli::target::TargetArgs;
+
+/// Where cases are prepared and judged.
+pub(super) struct Stand<'a> {
+    args: &'a Args,
+    planner: Planner,
+    target: Target,
+    policy: Policy,
+    /// The GPU; none for a run without one.
+    card: Option<(Session, Arc<CudaStream>)>,
+    /// What of it stands in a record.
+    pub(super) place: Value,
+}
+
+impl Stand<'_> {
+    pub(super) fn open<'a>(globals: &Globals, args: &'a Args) -> anyhow::Result<Stand<'a>> {
+        let search = args.library.search()?;
+        let vault = match &globals.vault {
+            Some(folder) => Vault::open(VaultOptions::in_folder(folder))?,
+            None => Vault::in_memory(VaultOptions::new()),
+        };
+        // What is to run needs the driver; without a GPU it is not loaded, so that plans for any can be compiled.
+        let compiler = if args.dry.is_some() { Compiler::open_apart(&search)? } else { Compiler::open(&search)? };
+        let (card, target, name) = match &args.dry {
+            None => {
+                let device = Device::open(args.device)?;
+                let session = Session::open(&device, &Library::open(&search)?)?;
+                let (target, name) = (session.target()?, device.name().to_owned());
+                (Some((session, device.context().new_stream()?)), target, name)
+            }
+            Some(dry) => {
+                let target = TargetArgs { target: dry.clone() }.target(&compiler)?;
+                (None, target, "none: only what needs no GPU is done".to_owned())
+            }
+        };
+        let library = Arc::clone(compiler.library());
+        let Args { form, without, allow: allowed, .. } = *args;
+        let policy = Policy { form, without, allowed, ..Policy::default() };
+        let place = json!({
+            "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
+            "target": target.label(), "driver": target.device.driver_ver, "form": form, "without": without,
+            "allowed": allowed,
+        });
+        let planner = Planner::new(vault, Some(compiler));
+        Ok(Stand { args, planner, target, policy, card, place })
+    }
+
+    /// Everything of a case that needs no GPU.
+    pub(super) fn prepare(&self, attention: Attention, number: u64) -> Case {
+        judge::prepare(self.args, attention, number, &self.planner, &self.target, &self.policy)
+    }
+
+    /// How a case ends here.
+    pub(super) fn judge(&self, case: &Case) -> Verdict {
+        match &self.card {
+            Some((session, stream)) => judge::judge(case, session, stream, self.args.repeat),
+            None => judge::dry(case),
+        }
+    }
+
+    /// Plans compiled so far.
+    pub(super) fn builds(&self) -> u64 {
+        self.planner.vault().stats().builds
+    }
+}

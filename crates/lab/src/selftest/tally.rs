@@ -1,0 +1,148 @@
+//! What a self-test comes to: counts, and what was not right, told and kept as it goes.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::verdicts::Agreement;
+use super::{Args, Verdict};
+use qkvault_cli::{Globals, Outcome, out};
+
+/// What is told of a run: where it was, what it counts, and what was not right.
+pub(super) struct Tally<'a> {
+    args: &'a Args,
+    cases: u64,
+    place: Value,
+    counts: [u64; 4],
+    worst: f64,
+    rows: Vec<Value>,
+    /// Plans that were compiled.
+    pub(super) builds: u64,
+    /// How cases were isolated from each other, if they were.
+    pub(super) isolated: Option<Value>,
+    /// Cases that failed after others and were asked again by themselves.
+    pub(super) repeated: Vec<Value>,
+    /// How the verdicts compare, where they are compared.
+    agreement: Option<Agreement>,
+    started: Instant,
+    told: Instant,
+}
+
+const STATUSES: [&str; 4] = ["right", "refused", "wrong", "failed"];
+
+/// The status of a name; what is none has failed.
+pub(super) fn status(name: &str) -> &'static str {
+    STATUSES.into_iter().find(|status| *status == name).unwrap_or("failed")
+}
+
+impl Tally<'_> {
+    /// Nothing counted yet, of so many cases; `place` says what they run on.
+    pub(super) fn new(args: &Args, cases: u64, place: Value) -> Tally<'_> {
+        let (started, told) = (Instant::now(), Instant::now());
+        let (rows, repeated) = (Vec::new(), Vec::new());
+        Tally {
+            args,
+            cases,
+            place,
+            counts: [0; 4],
+            worst: 0.0,
+            rows,
+            builds: 0,
+            isolated: None,
+            repeated,
+            agreement: args.verdicts.then(Agreement::default),
+            started,
+            told,
+        }
+    }
+
+    /// Counts a case, and tells it at once where it is wrong.
+    pub(super) fn take(&mut self, verdict: &Verdict, row: impl FnOnce() -> Value) {
+        let at = STATUSES.iter().position(|s| *s == verdict.status).unwrap_or(3);
+        self.counts[at] += 1;
+        if verdict.status == "right" {
+            self.worst = self.worst.max(verdict.worst);
+        }
+        let row = if verdict.is_plain() { Value::Null } else { row() };
+        if let Some(agreement) = &mut self.agreement {
+            match &verdict.said {
+                Some(said) => agreement.take(said, verdict.status, &row),
+                None => agreement.silent(verdict.status, &row),
+            }
+        }
+        if verdict.status != "right" {
+            if verdict.status != "refused" {
+                out::note(&row.to_string());
+            }
+            self.rows.push(row);
+        }
+        if self.told.elapsed().as_secs() >= 3 {
+            self.told = Instant::now();
+            out::note(&format!("{} of {}: {}", self.counts.iter().sum::<u64>(), self.cases, self.words()));
+            self.save();
+        }
+    }
+
+    fn words(&self) -> String {
+        STATUSES.iter().zip(self.counts).map(|(s, n)| format!("{n} {s}")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn record(&self) -> Value {
+        let [right, refused, wrong, failed] = self.counts;
+        let mut record = self.place.clone();
+        for (key, value) in [
+            ("seed", json!(self.args.seed)),
+            ("first", json!(self.args.first)),
+            ("cases", json!(self.cases)),
+            ("serving", json!(self.args.serving)),
+            ("tails", json!(self.args.tails)),
+            ("right", json!(right)),
+            ("refused", json!(refused)),
+            ("wrong", json!(wrong)),
+            ("failed", json!(failed)),
+            ("worst_relative_error", json!(self.worst)),
+            ("builds", json!(self.builds)),
+            ("seconds", json!(self.started.elapsed().as_secs_f64())),
+            ("not_right", json!(self.rows)),
+            ("isolated", json!(self.isolated)),
+            ("repeated_alone", json!(self.repeated)),
+        ] {
+            record[key] = value;
+        }
+        if let Some(agreement) = &self.agreement {
+            record["verdicts"] = agreement.record();
+        }
+        record
+    }
+
+    /// Writes what there is so far, where it was asked for: a run that is stopped has not been for nothing.
+    fn save(&self) {
+        if let Some(path) = &self.args.record
+            && let Err(error) = std::fs::write(path, format!("{:#}\n", self.record()))
+        {
+            out::problem(&format!("{} could not be written: {error}", path.display()));
+        }
+    }
+
+    /// Tells all of it.
+    pub(super) fn finish(mut self, globals: &Globals) -> Outcome {
+        self.rows.sort_by_key(|row| row["case"].as_u64());
+        self.save();
+        if globals.json {
+            out::json(&self.record());
+        } else {
+            for row in self.rows.iter().filter(|r| r["status"] != "refused") {
+                out::line(&format!("case {} {}: {}\n  {}", row["case"], row["status"], row["attention"], row["why"]));
+            }
+            for row in &self.repeated {
+                out::line(&format!("case {} failed in a process that others had used: {}", row["case"], row["why"]));
+            }
+            out::line(&format!("{}; seed {}", self.words(), self.args.seed));
+            if let Some(agreement) = &self.agreement {
+                out::line(&format!("verdicts: {:#}", agreement.record()));
+            }
+        }
+        let is_one = self.agreement.as_ref().is_none_or(Agreement::is_one);
+        if is_one && self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
+    }
+}

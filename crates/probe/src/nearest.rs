@@ -1,0 +1,180 @@
+//! What is accepted beside what was refused: single changes, the smallest first.
+
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, Corner, CudnnVersion, Lengths, Order, Outputs, Pass, Storage, Target, Tensor,
+    Valid, validate,
+};
+
+use crate::{Request, check};
+
+/// A single change after which rules have nothing against the description.
+#[derive(Clone, Debug)]
+pub struct Near {
+    /// What is changed, in words.
+    pub change: String,
+    /// The description after it.
+    pub attention: Valid,
+    /// The target after it.
+    pub target: Target,
+}
+
+/// A change of the description, and what it is called.
+type Change = (&'static str, fn(&mut Attention));
+
+/// Changes of the description, from those that cost least to those that give up most.
+const CHANGES: &[Change] = &[
+    ("hidden sizes padded with zeros to multiples of 8", |a| hidden(a, |d| (d + 7) / 8 * 8)),
+    ("hidden sizes padded with zeros to multiples of 16", |a| hidden(a, |d| (d + 15) / 16 * 16)),
+    ("hidden sizes padded with zeros to the larger of the two", |a| {
+        let most = a.q.dims[3].max(a.v.dims[3]);
+        hidden(a, |_| most);
+    }),
+    ("contiguous operands in the order BSHD", |a| {
+        reshape(a, |t| {
+            if t.storage == Storage::Dense {
+                *t = Tensor::dense(Order::Bshd, t.dims, t.dtype);
+            }
+        });
+    }),
+    ("Stats alone as the output beside O", |a| {
+        a.outputs = Outputs::STATS;
+    }),
+    ("padded rows left undefined", |a| a.padded_rows = qkvault_graph::PaddedRows::Undefined),
+    ("sums of gradients in any order (deterministic: no)", |a| {
+        if let Pass::Backward(g) = &mut a.pass {
+            g.deterministic = false;
+        }
+    }),
+    ("per-sequence lengths given at launch", |a| a.mask.lengths = Lengths::PerSequence),
+    ("a diagonal that starts top left", |a| corner(a, Corner::TopLeft)),
+    ("a diagonal that ends bottom right", |a| corner(a, Corner::BottomRight)),
+    ("a causal mask without a window", |a| {
+        a.mask.band = a.mask.band.map(|band| Band { left: None, right: Some(0), ..band });
+    }),
+    ("dense operands with lengths instead of packed ones", |a| {
+        reshape(a, |t| {
+            if let Storage::Packed { .. } = t.storage {
+                *t = Tensor::dense(Order::Bshd, t.dims, t.dtype);
+            }
+        });
+    }),
+    ("gathered keys and values instead of paged ones", |a| {
+        reshape(a, |t| {
+            if let Storage::Paged { .. } = t.storage {
+                *t = Tensor::dense(Order::Bshd, t.dims, t.dtype);
+            }
+        });
+    }),
+    ("no gradient of the sink", |a| {
+        if let Pass::Backward(g) = &mut a.pass {
+            g.d_sink = false;
+        }
+    }),
+    ("no block mask", |a| a.block_mask = false),
+    ("no dropout", |a| a.dropout = None),
+    ("no sink", |a| {
+        a.sink = false;
+        if let Pass::Backward(g) = &mut a.pass {
+            g.d_sink = false;
+        }
+    }),
+    ("no keep predicate", |a| a.mask.keep = None),
+    ("no score expression", |a| a.score = None),
+    ("no diagonal band", |a| a.mask.band = None),
+    ("16-bit operands", |a| {
+        a.fp8 = None;
+        reshape(a, |t| t.dtype = qkvault_graph::DType::BF16);
+    }),
+    ("the forward alone", |a| a.pass = Pass::Forward),
+];
+
+/// Single changes that rules accept, the smallest first; nothing where the request is accepted as it is.
+///
+/// `versions` are the other versions of cuDNN that could be used. That the library itself accepts what is found is for
+/// `Planner::confirm` to say.
+#[must_use]
+pub fn nearest(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
+    if check(request).supported() { Vec::new() } else { changes(request, versions) }
+}
+
+/// The same whether rules accept the request as it is or not: for what only the library refuses.
+#[must_use]
+pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
+    let accepts =
+        |attention: &Valid, target: &Target| check(&Request { attention, target, ..request.clone() }).supported();
+    let mut list = Vec::new();
+    for (change, apply) in CHANGES {
+        let mut a = request.attention.get().clone();
+        apply(&mut a);
+        let Ok(attention) = validate(a) else { continue };
+        if &attention != request.attention && accepts(&attention, request.target) {
+            list.push(Near { change: (*change).to_owned(), attention, target: request.target.clone() });
+        }
+    }
+    // Another library changes nothing of what is computed, but has to be deployed: after what keeps the meaning.
+    for &cudnn in versions.iter().filter(|&&v| v != request.target.cudnn) {
+        let toolchain = request.target.toolchain.under(cudnn);
+        let target = Target { cudnn, toolchain, ..request.target.clone() };
+        if accepts(request.attention, &target) {
+            list.push(Near { change: format!("cuDNN {cudnn}"), attention: request.attention.clone(), target });
+        }
+    }
+    list
+}
+
+/// Changes every operand and derives the backward anew where there is one.
+fn reshape(a: &mut Attention, change: impl Fn(&mut Tensor)) {
+    for t in [&mut a.q, &mut a.k, &mut a.v, &mut a.o] {
+        change(t);
+    }
+    if let Pass::Backward(g) = a.pass {
+        let options =
+            BackwardOptions { d_sink: g.d_sink, deterministic: g.deterministic, ..BackwardOptions::default() };
+        *a = a.backward(options);
+    }
+}
+
+fn hidden(a: &mut Attention, to: impl Fn(i64) -> i64) {
+    reshape(a, |t| {
+        let d = to(t.dims[3]);
+        if d != t.dims[3] && t.storage == Storage::Dense {
+            t.dims[3] = d;
+            *t = Tensor::dense(Order::Bshd, t.dims, t.dtype);
+        }
+    });
+}
+
+fn corner(a: &mut Attention, corner: Corner) {
+    a.mask.band = a.mask.band.map(|band| Band { corner, ..band });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{DType, LibrarySet, Profile};
+
+    fn target(cudnn: CudnnVersion) -> Target {
+        Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim)
+    }
+
+    #[test]
+    fn d3_a_refusal_is_told_with_the_smallest_change_that_is_accepted() {
+        let target = target(CudnnVersion::v9(27, 0));
+        let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16)).expect("sound");
+        let near = nearest(&Request::new(&odd, &target), &[]);
+        assert_eq!(near[0].change, "hidden sizes padded with zeros to multiples of 8");
+        assert_eq!(near[0].attention.hidden(), (104, 104));
+        let fine = validate(Attention::bshd(1, (8, 8), (512, 512), 104, DType::F16)).expect("sound");
+        assert!(nearest(&Request::new(&fine, &target), &[]).is_empty());
+    }
+
+    #[test]
+    fn another_version_is_a_change_too() {
+        let old = target(CudnnVersion::v9(10, 1));
+        let plain = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::F16)).expect("sound");
+        let versions = [CudnnVersion::v9(10, 1), CudnnVersion::v9(19, 0)];
+        let near = nearest(&Request::new(&plain, &old), &versions);
+        assert_eq!(near.iter().map(|n| n.change.as_str()).collect::<Vec<_>>(), ["cuDNN 9.19.0"]);
+        assert_eq!(near[0].target.cudnn, CudnnVersion::v9(19, 0));
+    }
+}
