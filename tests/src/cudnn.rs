@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use qkvault_base::{MANIFEST, cudnn_dir};
 use qkvault_compile::Compiler;
 use qkvault_graph::{Profile, Target};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
-use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 
 /// The folder of a fetched slim set, or what is missing and how to get it.
 ///

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-use qkvault_sys::LibrarySet;
+use qkvault_base::LibrarySet;
 
 use crate::{fetch, ui};
 

@@ -6,8 +6,8 @@ mod training;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use qkvault_sys::LibrarySet;
 
 use crate::{cargo, fetch, ui};
 

@@ -15,7 +15,7 @@ mod unpack;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use qkvault_sys::{LibrarySet, folders};
+use qkvault_base::LibrarySet;
 
 pub use error::Error;
 use manifest::{Manifest, State};
@@ -91,14 +91,14 @@ pub fn run(args: &Args) -> Result<(), Error> {
 /// Makes sure that a cuDNN is there, fetching it if it is not. The version may be given in part; without one it is the list's default.
 pub fn ensure(version: Option<&str>, set: LibrarySet, options: &Options) -> Result<Fetched, Error> {
     let parcel = Pins::read(options.pins.as_deref())?.cudnn(version, set)?;
-    let dest = options.dest.clone().unwrap_or_else(folders::cudnn_dir);
+    let dest = options.dest.clone().unwrap_or_else(qkvault_base::cudnn_dir);
     ensure_parcel(&parcel, &dest, options)
 }
 
 /// Makes sure that a tool of a chore is there.
 pub(crate) fn ensure_tool(name: &str, options: &Options) -> Result<Fetched, Error> {
     let parcel = Pins::read(options.pins.as_deref())?.tool(name)?;
-    ensure_parcel(&parcel, &folders::libraries_dir().join("tools"), options)
+    ensure_parcel(&parcel, &qkvault_base::libraries_dir().join("tools"), options)
 }
 
 fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetched, Error> {

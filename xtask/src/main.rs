@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use qkvault_sys::LibrarySet;
 use xtask::{bindings, bundle, fetch, mutants, test, tidy, ui};
 
 /// The chores of the qkvault workspace, and the commands of `qkvault`.

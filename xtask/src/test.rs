@@ -1,8 +1,8 @@
 //! `cargo xtask test`: every check and test that needs no GPU, with the real cuDNN. `cargo xtask ci` is that and a little more.
 
 use anyhow::Result;
+use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
-use qkvault_sys::LibrarySet;
 
 use crate::{bindings, cargo, fetch, skips, tidy, ui};
 

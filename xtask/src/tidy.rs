@@ -15,17 +15,21 @@ use crate::{cargo, ui};
 
 /// Who may use whom (`[dependencies]` alone; tests may use more).
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("qkvault-graph", &[]),
-    ("qkvault-sys", &[]),
-    ("qkvault-cache", &[]),
-    ("qkvault-headless", &[]),
+    ("qkvault-base", &[]),
+    ("qkvault-graph", &["qkvault-base"]),
+    ("qkvault-sys", &["qkvault-base"]),
+    ("qkvault-cache", &["qkvault-base"]),
+    ("qkvault-headless", &["qkvault-base"]),
     ("qkvault-object-store", &["qkvault-cache"]),
     ("qkvault-reference", &["qkvault-graph"]),
     ("qkvault-probe", &["qkvault-graph"]),
     ("qkvault-compile", &["qkvault-graph", "qkvault-probe", "qkvault-sys", "qkvault-cache", "qkvault-headless"]),
-    ("qkvault-exec", &["qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-compile", "qkvault-headless"]),
+    (
+        "qkvault-exec",
+        &["qkvault-base", "qkvault-graph", "qkvault-sys", "qkvault-cache", "qkvault-compile", "qkvault-headless"],
+    ),
     ("qkvault-skip", &[]),
-    ("xtask", &["qkvault-cli", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
+    ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
 ];
 
 /// Packages that may use every other.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_compile::Compiler;
-use qkvault_graph::{BadVersion, CudnnVersion, Profile, Target};
-use qkvault_sys::{LibrarySet, Search, Version};
+use qkvault_graph::{BadVersion, CudnnVersion, LibrarySet, Profile, Target};
+use qkvault_sys::Search;
 
 /// Which cuDNN to use.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -55,8 +55,7 @@ impl LibraryArgs {
             None => Search::default(),
         };
         if let Some(version) = &self.cudnn {
-            let CudnnVersion { major, minor, patch } = version.parse()?;
-            search = search.version(Version::new(major.into(), minor.into(), patch.into()));
+            search = search.version(version.parse()?);
         }
         if self.full {
             search = search.set(LibrarySet::Full);

@@ -1,7 +1,7 @@
 //! Our enumerations as cuDNN's, in one place.
 
 use qkvault_graph::op::{Pointwise, Reduce};
-use qkvault_graph::{CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, Toolchain};
+use qkvault_graph::{CompilerEnv, DType, HostArch, NvrtcVersion, Toolchain};
 use qkvault_sys as sys;
 
 /// The number is part of [`Pointwise`] itself: its discriminants are cuDNN's.
@@ -25,21 +25,6 @@ pub(crate) const fn dtype(dtype: DType) -> sys::DataType {
         DType::I64 => sys::DataType::INT64,
         DType::U8 => sys::DataType::UINT8,
         DType::Bool => sys::DataType::BOOLEAN,
-    }
-}
-
-/// The version of a loaded library, as the description knows versions.
-#[must_use]
-pub fn library_version(library: &sys::Library) -> CudnnVersion {
-    CudnnVersion::from_number(library.version().number() as usize)
-}
-
-/// The set of a loaded library, as the description knows sets.
-#[must_use]
-pub fn library_set(library: &sys::Library) -> LibrarySet {
-    match library.set() {
-        sys::LibrarySet::Slim => LibrarySet::Slim,
-        sys::LibrarySet::Full => LibrarySet::Full,
     }
 }
 

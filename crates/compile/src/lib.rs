@@ -31,7 +31,7 @@ mod write;
 
 pub use compile::{Compiled, Compiler};
 pub use confirm::Confirmation;
-pub use convert::{library_set, library_toolchain, library_version};
+pub use convert::library_toolchain;
 pub use deep::{Deep, Difference};
 pub use failure::{Failure, Here};
 pub use passed::PassedOver;

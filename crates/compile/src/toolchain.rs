@@ -3,7 +3,7 @@
 use qkvault_graph::{CompilerEnv, NvrtcVersion, Profile, Target, Toolchain};
 
 use crate::compile::Compiler;
-use crate::convert::{library_set, library_toolchain, library_version};
+use crate::convert::library_toolchain;
 use crate::failure::Failure;
 
 impl Compiler {
@@ -18,13 +18,13 @@ impl Compiler {
     #[must_use]
     pub fn target(&self, profile: &Profile) -> Target {
         let library = self.library();
-        profile.target_with(library_version(library), library_set(library), self.toolchain())
+        profile.target_with(library.version(), library.set(), self.toolchain())
     }
 
     /// What stands against compiling for a target here: another library or toolchain than it names, a variable that was changed since, or
     /// an NVRTC that its driver does not know.
     pub(crate) fn check_toolchain(&self, target: &Target) -> Result<(), Failure> {
-        let here = (library_version(self.library()), library_set(self.library()), self.toolchain());
+        let here = (self.library().version(), self.library().set(), self.toolchain());
         if (target.cudnn, target.libraries, &target.toolchain) != (here.0, here.1, &here.2) {
             let (found, found_set, found_toolchain) = here;
             return Err(Failure::OtherLibrary {

@@ -52,7 +52,7 @@ pub(crate) fn open() -> Result<&'static Library, NoDriver> {
     }
     // SAFETY: the driver's initialisers are as safe as linking to it.
     let opened = unsafe { Library::new(SONAME) };
-    let library = opened.map_err(|error| NoDriver::Absent { detail: qkvault_sys::with_sources(&error) })?;
+    let library = opened.map_err(|error| NoDriver::Absent { detail: qkvault_base::with_sources(&error) })?;
     Ok(LIBRARY.get_or_init(|| library))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Once};
 
-use qkvault_compile::{library_set, library_toolchain, library_version};
+use qkvault_compile::library_toolchain;
 use qkvault_graph::{CudnnVersion, DeviceProps, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 
@@ -50,14 +50,14 @@ pub(crate) fn json_of_handle(handle: &Handle) -> Result<Vec<u8>, PropertiesError
 
 /// The machine of properties that cuDNN wrote.
 pub(crate) fn machine(json: &[u8], library: &Library) -> Result<Machine, PropertiesError> {
-    let (cudnn, libraries) = (library_version(library), library_set(library));
+    let (cudnn, libraries) = (library.version(), library.set());
     Machine::read(json, cudnn, libraries, &library_toolchain(library))
         .map_err(|e| PropertiesError::Unreadable { cudnn, detail: e.to_string() })
 }
 
 /// The target of properties that cuDNN wrote.
 pub(crate) fn target(json: &[u8], library: &Library) -> Result<Target, PropertiesError> {
-    let (cudnn, libraries, toolchain) = (library_version(library), library_set(library), library_toolchain(library));
+    let (cudnn, libraries, toolchain) = (library.version(), library.set(), library_toolchain(library));
     read(json, cudnn).map(|device| Target { cudnn, libraries, toolchain, device })
 }
 

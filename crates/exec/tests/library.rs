@@ -14,7 +14,7 @@ use qkvault_compile::{BuildPolicy, Compiler, Failure, Plan, Planner};
 use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
 use qkvault_graph::{Attention, Band, DType, Policy, Profile, Target, validate};
 use qkvault_skip::{Need, skip};
-use qkvault_sys::{Error, Library, Search, Status, Version};
+use qkvault_sys::{CudnnVersion, Error, Library, Search, Status};
 
 const ALONE: &str = "QKVAULT_TEST_ALONE";
 
@@ -33,7 +33,7 @@ fn alone(test: &str, body: impl FnOnce()) {
 }
 
 /// A plan for an H200, compiled here, with the library that compiled it.
-fn plan(version: Version) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
+fn plan(version: CudnnVersion) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     let search = Search::default().version(version).set(qkvault_sys::LibrarySet::Slim);
     let compiler = match Compiler::open(&search) {
         Ok(compiler) => compiler,
@@ -53,7 +53,7 @@ fn plan(version: Version) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     Some((library, target, plan))
 }
 
-fn rules_and_library_agree(version: Version) {
+fn rules_and_library_agree(version: CudnnVersion) {
     let Some((library, target, plan)) = plan(version) else { return };
     for (name, change) in changes() {
         let mut here = target.clone();
@@ -109,12 +109,12 @@ fn loading_is_fast(library: &Arc<Library>, target: &Target, plan: &Plan) {
 
 #[test]
 fn rules_hold_for_9_19() {
-    alone("rules_hold_for_9_19", || rules_and_library_agree(Version::new(9, 19, 0)));
+    alone("rules_hold_for_9_19", || rules_and_library_agree(CudnnVersion::new(9, 19, 0)));
 }
 
 #[test]
 fn rules_hold_for_9_27() {
-    alone("rules_hold_for_9_27", || rules_and_library_agree(Version::new(9, 27, 0)));
+    alone("rules_hold_for_9_27", || rules_and_library_agree(CudnnVersion::new(9, 27, 0)));
 }
 
 /// Versions that are named with commas between, `QKVAULT_LOAD_VERSIONS=9.20.0,9.23.0`: how the rows of `LOAD_RULES` are found and
@@ -125,9 +125,9 @@ fn rules_hold_for_the_versions_that_are_named() {
     const NAME: &str = "rules_hold_for_the_versions_that_are_named";
     let Ok(named) = std::env::var(NAMED) else { return skip(Need::Asked, &format!("{NAMED} is not set")) };
     let version = |text: &str| {
-        let parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
+        let parts: Vec<u16> = text.split('.').map(|part| part.parse().expect("a number")).collect();
         let [major, minor, patch] = parts[..] else { panic!("{text} is no version of three numbers") };
-        Version::new(major, minor, patch)
+        CudnnVersion::new(major, minor, patch)
     };
     if std::env::var_os(ALONE).is_some() {
         return rules_and_library_agree(version(&named));
@@ -151,7 +151,7 @@ fn a_plan_of_9_19_is_refused_by_9_27() {
     let folder = std::env::temp_dir().join(format!("qkvault-exec-{}", std::process::id()));
     if let Some(blob) = std::env::var_os(BLOB) {
         // The inner process, which has 9.27.
-        let Some((library, target, own)) = plan(Version::new(9, 27, 0)) else { return };
+        let Some((library, target, own)) = plan(CudnnVersion::new(9, 27, 0)) else { return };
         let blob = std::fs::read(blob).expect("written by the outer process");
         let mut foreign = with(&own, |facts| facts.blob_bytes = blob.len() as u64);
         foreign.blob = blob.into();
@@ -161,7 +161,7 @@ fn a_plan_of_9_19_is_refused_by_9_27() {
         return;
     }
     alone(NAME, || {
-        let Some((_, _, plan)) = plan(Version::new(9, 19, 0)) else { return };
+        let Some((_, _, plan)) = plan(CudnnVersion::new(9, 19, 0)) else { return };
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let file = folder.join("plan");
         std::fs::write(&file, &plan.blob).expect("it can be written");

@@ -44,7 +44,7 @@ pub(crate) fn load() -> Result<(), Error> {
     let from_memory = in_memory().and_then(|file| {
         // Left open for good: the loader knows the library by this path, and would take it for any other file that came to have it.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.into_raw_fd()));
-        open(path.as_os_str(), RTLD_GLOBAL).map_err(|error| std::io::Error::other(with_sources(&error)))
+        open(path.as_os_str(), RTLD_GLOBAL).map_err(|error| std::io::Error::other(qkvault_base::with_sources(&error)))
     });
     match from_memory {
         Ok(_) => Ok(()),
@@ -73,18 +73,9 @@ fn from_file() -> Result<(), Error> {
     let mut file = tempfile::Builder::new().prefix("libcuda.so.1-").tempfile().map_err(write)?;
     file.write_all(BYTES).map_err(write)?;
     file.flush().map_err(write)?;
-    open(file.path().as_os_str(), RTLD_GLOBAL).map(drop).map_err(|error| Error::Open { reason: with_sources(&error) })
-}
-
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    text
+    open(file.path().as_os_str(), RTLD_GLOBAL)
+        .map(drop)
+        .map_err(|error| Error::Open { reason: qkvault_base::with_sources(&error) })
 }
 
 #[cfg(test)]

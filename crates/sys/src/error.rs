@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::bindings::{AttributeName, Kind, Status};
 use crate::tried::Tried;
-use crate::version::Version;
+use qkvault_base::CudnnVersion;
 
 /// Any error of this crate.
 #[derive(Debug, Error)]
@@ -33,7 +33,7 @@ pub enum Error {
         /// The C name of the function.
         function: &'static str,
         /// The loaded version.
-        version: Version,
+        version: CudnnVersion,
         /// The loaded file.
         path: PathBuf,
     },
@@ -72,7 +72,7 @@ pub enum LoadError {
         /// The file that is loaded.
         loaded: PathBuf,
         /// Its version.
-        loaded_version: Version,
+        loaded_version: CudnnVersion,
         /// What was asked for, in words.
         wanted: String,
     },

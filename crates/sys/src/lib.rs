@@ -19,7 +19,6 @@ mod descriptor;
 mod element;
 mod ending;
 mod error;
-pub mod folders;
 mod handle;
 mod library;
 pub mod log;
@@ -30,7 +29,6 @@ mod places;
 mod process;
 mod search;
 mod tried;
-mod version;
 
 pub use bindings::{
     AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, Kind, KnobType, NumericalNote, OperationGraphMode,
@@ -43,11 +41,13 @@ pub use error::{CallError, Error, LoadError};
 pub use handle::Handle;
 pub use library::{Library, LoadedFile};
 pub use needs::Nvrtc;
-pub use process::with_sources;
+pub use qkvault_base::{CudnnVersion, LibrarySet};
 pub use search::Search;
 pub use tried::{Origin, Reason, Tried};
-pub use version::{LibrarySet, ParseVersionError, Version};
 
 /// The cuDNN version whose header the declarations were generated from; libraries of other 9.x versions work too.
-pub const HEADER_VERSION: Version =
-    Version::new(bindings::CUDNN_MAJOR, bindings::CUDNN_MINOR, bindings::CUDNN_PATCHLEVEL);
+pub const HEADER_VERSION: CudnnVersion = CudnnVersion::from_number(
+    bindings::CUDNN_MAJOR as usize * 10_000
+        + bindings::CUDNN_MINOR as usize * 100
+        + bindings::CUDNN_PATCHLEVEL as usize,
+);

@@ -10,8 +10,8 @@ use crate::error::{CallError, Error, LoadError};
 use crate::needs::Nvrtc;
 use crate::search::Search;
 use crate::tried::Origin;
-use crate::version::{LibrarySet, Version};
 use crate::{needs, open, process};
+use qkvault_base::{CudnnVersion, LibrarySet};
 
 /// The one cuDNN of this process.
 ///
@@ -20,7 +20,7 @@ pub struct Library {
     pub(crate) table: ManuallyDrop<Table>,
     pub(crate) path: PathBuf,
     pub(crate) origin: Origin,
-    pub(crate) version: Version,
+    pub(crate) version: CudnnVersion,
     pub(crate) set: LibrarySet,
     /// Major version of the CUDA that it was built with.
     pub(crate) cuda: usize,
@@ -89,7 +89,7 @@ impl Library {
     }
 
     /// The version that the library itself reports.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> CudnnVersion {
         self.version
     }
 

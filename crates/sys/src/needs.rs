@@ -24,7 +24,7 @@ use crate::error::LoadError;
 use crate::places;
 use crate::process;
 use crate::search::Environment;
-use crate::version::{LibrarySet, Version};
+use qkvault_base::{CudnnVersion, LibrarySet};
 
 const GRAPH: &str = "libcudnn_graph.so.9";
 const RUNTIME_COMPILED: &str = "libcudnn_engines_runtime_compiled.so.9";
@@ -40,7 +40,7 @@ const FULL: &[&str] = &[
 ];
 
 /// From this version on the compiler is part of `libcudnn_graph`.
-const COMPILER_INSIDE: Version = Version::new(9, 21, 0);
+const COMPILER_INSIDE: CudnnVersion = CudnnVersion::new(9, 21, 0);
 
 /// Folders, relative to cuDNN's own, in which NVIDIA's wheels keep the other libraries; cuDNN's own run path names the same.
 const WHEELS: &[&str] = &["../../cu13/lib", "../../cublas/lib", "../../cuda_nvrtc/lib"];
@@ -70,7 +70,7 @@ pub(crate) fn graph(library: &Path) -> Result<(), LoadError> {
 /// `cuda` is the major version of CUDA that this cuDNN was built with; it is part of the names.
 pub(crate) fn companions(
     library: &Path,
-    version: Version,
+    version: CudnnVersion,
     set: LibrarySet,
     cuda: usize,
     environment: &Environment,
@@ -91,7 +91,7 @@ pub(crate) fn engines(library: &Path) -> Result<(), LoadError> {
         return Err(LoadError::Missing {
             library: DRIVER.to_owned(),
             needed_by: "cuDNN's engines".to_owned(),
-            looked_in: vec!["this process".to_owned(), process::with_sources(&error)],
+            looked_in: vec!["this process".to_owned(), qkvault_base::with_sources(&error)],
             remedy: "to run, install the NVIDIA driver; to compile without one, call qkvault_headless::ensure() first"
                 .to_owned(),
         });
@@ -108,7 +108,7 @@ fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
     process::open(file.as_os_str()).map(drop).map_err(|error| LoadError::Missing {
         library: name.to_owned(),
         needed_by: library.display().to_string(),
-        looked_in: vec![process::with_sources(&error)],
+        looked_in: vec![qkvault_base::with_sources(&error)],
         remedy: "it belongs beside libcudnn.so.9: install that package again".to_owned(),
     })
 }
@@ -129,7 +129,7 @@ pub struct Nvrtc {
 /// Who asks for a companion, for the search and for the error.
 struct Asked<'a> {
     library: &'a Path,
-    version: Version,
+    version: CudnnVersion,
     set: LibrarySet,
     environment: &'a Environment,
 }
@@ -184,13 +184,13 @@ impl Asked<'_> {
             }
             match process::open(file.as_os_str()) {
                 Ok(_) => return Ok(file),
-                Err(error) => looked_in.push(process::with_sources(&error)),
+                Err(error) => looked_in.push(qkvault_base::with_sources(&error)),
             }
         }
         match process::open(OsStr::new(soname)) {
             Ok(_) => Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname))),
             Err(error) => {
-                looked_in.push(process::with_sources(&error));
+                looked_in.push(qkvault_base::with_sources(&error));
                 Err(self.missing(soname, looked_in, wheel))
             }
         }
@@ -205,7 +205,7 @@ impl Asked<'_> {
         let beside = dir_of(nvrtc).join(&soname);
         let opened = process::open(beside.as_os_str()).or_else(|_| process::open(OsStr::new(&soname)));
         opened.map(drop).map_err(|error| {
-            let looked_in = vec![dir_of(nvrtc).display().to_string(), process::with_sources(&error)];
+            let looked_in = vec![dir_of(nvrtc).display().to_string(), qkvault_base::with_sources(&error)];
             self.missing(&soname, looked_in, "nvidia-cuda-nvrtc")
         })
     }

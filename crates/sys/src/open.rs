@@ -12,8 +12,8 @@ use crate::error::LoadError;
 use crate::library::{Library, Table};
 use crate::search::{At, Place, SONAME, Search, fits};
 use crate::tried::{Origin, Reason, Tried};
-use crate::version::Version;
 use crate::{log, needs, places, process};
+use qkvault_base::CudnnVersion;
 
 /// Whether the open library is what a later search wants; a second one cannot be loaded beside it.
 pub(crate) fn satisfies(library: &Library, search: &Search) -> Result<(), LoadError> {
@@ -87,7 +87,7 @@ pub(crate) fn find(search: &Search) -> Result<Library, LoadError> {
 /// Another cuDNN is in the process.
 fn clash(loaded: &Path, search: &Search) -> LoadError {
     let loaded_version =
-        process::already_open(SONAME).and_then(|shared| version_of(&shared)).unwrap_or(Version::new(0, 0, 0));
+        process::already_open(SONAME).and_then(|shared| version_of(&shared)).unwrap_or(CudnnVersion::new(0, 0, 0));
     LoadError::Clash { loaded: loaded.to_owned(), loaded_version, wanted: search.wanted() }
 }
 
@@ -101,12 +101,12 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
         return Err(Refused::Place(Reason::UnknownVersion { wanted }));
     }
     let shared = process::open(name)
-        .map_err(|error| Refused::Place(Reason::NotOpened { detail: process::with_sources(&error) }))?;
+        .map_err(|error| Refused::Place(Reason::NotOpened { detail: qkvault_base::with_sources(&error) }))?;
     let path = process::file_of(&shared, "cudnnGetVersion")
         .ok_or_else(|| Refused::Place(Reason::Unusable { detail: "it has no function cudnnGetVersion".to_owned() }))?;
     needs::graph(&path).map_err(Refused::unusable)?;
-    let version = version_of(&shared).unwrap_or(Version::new(0, 0, 0));
-    if version.major != Version::SUPPORTED_MAJOR {
+    let version = version_of(&shared).unwrap_or(CudnnVersion::new(0, 0, 0));
+    if version.major != CudnnVersion::SUPPORTED_MAJOR {
         return Err(Refused::Place(Reason::WrongMajor { found: version.to_string() }));
     }
     let set = places::set_beside(&path);
@@ -122,7 +122,7 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
         .map_err(|error| Refused::Finally(Box::new(error)))?;
     // SAFETY: looks symbols up by name and stores their addresses; the types are those of the header of this major version.
     let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared)) }
-        .map_err(|error| Refused::Place(Reason::NotOpened { detail: process::with_sources(&error) }))?;
+        .map_err(|error| Refused::Place(Reason::NotOpened { detail: qkvault_base::with_sources(&error) }))?;
     let table = ManuallyDrop::new(Table(table));
     if let Some(function) = lacking(&table.0) {
         return Err(Refused::Finally(Box::new(LoadError::Foreign { path, function })));
@@ -169,11 +169,11 @@ impl Refused {
 }
 
 /// Asks an open library for its version.
-fn version_of(shared: &Shared) -> Option<Version> {
+fn version_of(shared: &Shared) -> Option<CudnnVersion> {
     // SAFETY: every cuDNN has this function with this signature.
     let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetVersion") }.ok()?;
     // SAFETY: takes nothing and only returns a number.
-    Some(Version::from_number(unsafe { function() }))
+    Some(CudnnVersion::from_number(unsafe { function() }))
 }
 
 /// Asks an open library for the CUDA version it was built with: 13000 is 13.0.

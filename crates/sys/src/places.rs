@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::folders::{self, MANIFEST};
 use crate::search::{At, Environment, Place, SONAME, Search};
 use crate::tried::{Origin, Reason};
-use crate::version::{LibrarySet, Version};
+use qkvault_base::{CacheDir, MANIFEST};
+use qkvault_base::{CudnnVersion, LibrarySet};
 
 /// Folders below a prefix, a CUDA toolkit or a site-packages folder in which cuDNN may be, in order of preference.
 const BELOW: &[&str] = &["", "lib", "lib64", "nvidia/cudnn/lib", "nvidia/cudnn_jit/lib"];
@@ -103,7 +103,7 @@ fn python_prefixes(env: &Environment) -> Vec<PathBuf> {
 
 /// What `cargo xtask fetch` left: slim sets before full ones, newer versions before older.
 fn fetched(env: &Environment, places: &mut Vec<Place>) {
-    let root = folders::cache_dir_from(|name| env.get(name)).join("libraries").join("cudnn");
+    let root = CacheDir::find(|name| env.get(name)).path.join("libraries").join("cudnn");
     let mut sets =
         sorted_dirs(&root, "").into_iter().filter_map(|dir| Some((fetched_name(&dir)?, dir))).collect::<Vec<_>>();
     sets.sort_by(|((a, a_set), _), ((b, b_set), _)| a_set.cmp(b_set).then(b.cmp(a)));
@@ -117,7 +117,7 @@ fn fetched(env: &Environment, places: &mut Vec<Place>) {
 }
 
 /// Takes `9.27.0.42-slim` apart.
-fn fetched_name(dir: &Path) -> Option<(Version, LibrarySet)> {
+fn fetched_name(dir: &Path) -> Option<(CudnnVersion, LibrarySet)> {
     let (version, set) = dir.file_name()?.to_str()?.split_once('-')?;
     let set = [LibrarySet::Slim, LibrarySet::Full].into_iter().find(|known| known.word() == set)?;
     Some((version.parse().ok()?, set))
@@ -141,15 +141,15 @@ pub(crate) fn set_beside(file: &Path) -> LibrarySet {
 }
 
 /// The version of a library, from its file name (`libcudnn.so.9.19.0`, behind a link) or the header of the same package.
-pub(crate) fn version_beside(file: &Path) -> Option<Version> {
+pub(crate) fn version_beside(file: &Path) -> Option<CudnnVersion> {
     let named = file.canonicalize().ok().and_then(|file| numbers_after_so(&file)?.parse().ok());
     named.or_else(|| {
         let header = file.parent()?.parent()?.join("include").join("cudnn_version.h");
         let text = std::fs::read_to_string(header).ok()?;
         let number = |name: &str| {
-            text.lines().find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name)?.trim().parse::<u32>().ok())
+            text.lines().find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name)?.trim().parse::<u16>().ok())
         };
-        Some(Version::new(number("CUDNN_MAJOR ")?, number("CUDNN_MINOR ")?, number("CUDNN_PATCHLEVEL ")?))
+        Some(CudnnVersion::new(number("CUDNN_MAJOR ")?, number("CUDNN_MINOR ")?, number("CUDNN_PATCHLEVEL ")?))
     })
 }
 
@@ -157,8 +157,8 @@ pub(crate) fn version_beside(file: &Path) -> Option<Version> {
 pub(crate) fn foreign_major(file: &Path) -> Option<String> {
     let file = file.canonicalize().ok()?;
     let numbers = numbers_after_so(&file)?;
-    let major = numbers.split('.').next()?.parse::<u32>().ok()?;
-    (major != Version::SUPPORTED_MAJOR).then_some(numbers)
+    let major = numbers.split('.').next()?.parse::<u16>().ok()?;
+    (major != CudnnVersion::SUPPORTED_MAJOR).then_some(numbers)
 }
 
 /// `9.19.0` of `libcudnn.so.9.19.0`.

@@ -77,19 +77,6 @@ pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// An error with the reasons below it, on one line: libloading itself says only that dlopen failed.
-#[must_use]
-pub fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +97,7 @@ mod tests {
     #[test]
     fn the_reason_of_a_failed_open_is_in_the_text() {
         let error = open(OsStr::new("/nonexistent/libx.so")).expect_err("there is no such file");
-        let text = with_sources(&error);
+        let text = qkvault_base::with_sources(&error);
         assert!(text.contains("No such file"), "{text}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::places;
 use crate::tried::{Origin, Reason};
-use crate::version::{LibrarySet, Version};
+use qkvault_base::{CudnnVersion, LibrarySet};
 
 /// The name under which every cuDNN 9 is loaded.
 pub(crate) const SONAME: &str = "libcudnn.so.9";
@@ -18,7 +18,7 @@ pub(crate) const SONAME: &str = "libcudnn.so.9";
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     pub(crate) path: Option<PathBuf>,
-    pub(crate) version: Option<Version>,
+    pub(crate) version: Option<CudnnVersion>,
     pub(crate) set: Option<LibrarySet>,
     pub(crate) environment: Environment,
 }
@@ -30,7 +30,7 @@ impl Search {
     }
 
     /// Only this version.
-    pub fn version(mut self, version: Version) -> Self {
+    pub fn version(mut self, version: CudnnVersion) -> Self {
         self.version = Some(version);
         self
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::search::SONAME;
-use crate::version::{LibrarySet, Version};
+use qkvault_base::{CudnnVersion, LibrarySet};
 
 /// What made a place be looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub enum Reason {
         detail: String,
     },
     /// It is a cuDNN of another major version.
-    #[error("is cuDNN {found}, and only major {} can be used", Version::SUPPORTED_MAJOR)]
+    #[error("is cuDNN {found}, and only major {} can be used", CudnnVersion::SUPPORTED_MAJOR)]
     WrongMajor {
         /// What it is, as far as is known.
         found: String,
@@ -97,15 +97,15 @@ pub enum Reason {
     #[error("is cuDNN {found}, not {wanted}")]
     OtherVersion {
         /// What it is.
-        found: Version,
+        found: CudnnVersion,
         /// What was asked for.
-        wanted: Version,
+        wanted: CudnnVersion,
     },
     /// A version was asked for and this one's cannot be told.
     #[error("its version cannot be told without loading it, and {wanted} was asked for (give its path to use it)")]
     UnknownVersion {
         /// What was asked for.
-        wanted: Version,
+        wanted: CudnnVersion,
     },
     /// Another library set was asked for.
     #[error("is the {found} set, not {wanted}")]

@@ -6,7 +6,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{alone, attention, fetched, fetched_full};
-use qkvault_sys::{AttributeName as A, Error, Handle, HeurMode, Kind, Library, LibrarySet, Search, Version};
+use qkvault_sys::{AttributeName as A, CudnnVersion, Error, Handle, HeurMode, Kind, Library, LibrarySet, Search};
 
 const OLDER: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn-9.19.json");
 const NEWER: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn-9.27.json");
@@ -49,7 +49,11 @@ fn compiles(version: &str, set: Option<PathBuf>, kind: LibrarySet, profile: &str
     }
     let own_compiler =
         names.iter().any(|(name, _)| name.as_ref().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc")));
-    assert_eq!(own_compiler, library.version() < Version::new(9, 21, 0), "NVRTC is inside from 9.21 on: {names:?}");
+    assert_eq!(
+        own_compiler,
+        library.version() < CudnnVersion::new(9, 21, 0),
+        "NVRTC is inside from 9.21 on: {names:?}"
+    );
 
     if qkvault_headless::is_stand_in_loaded() {
         let error = Handle::create(&library).expect_err("there is no GPU");

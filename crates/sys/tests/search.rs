@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::{alone, fetched};
 use qkvault_skip::{Need, skip};
-use qkvault_sys::{Library, LibrarySet, LoadError, Origin, Reason, Search, Version};
+use qkvault_sys::{CudnnVersion, Library, LibrarySet, LoadError, Origin, Reason, Search};
 
 /// A folder with junk under the names that a cuDNN has.
 fn junk(root: &Path) -> PathBuf {
@@ -136,19 +136,19 @@ fn a_second_cudnn_is_refused() {
         for again in [
             Search::default(),
             Search::at(&newer),
-            Search::default().version(Version::new(9, 27, 0)).set(LibrarySet::Slim),
+            Search::default().version(CudnnVersion::new(9, 27, 0)).set(LibrarySet::Slim),
         ] {
             let same = Library::open(&again).expect("the open one is what is wanted");
             assert!(std::sync::Arc::ptr_eq(&open, &same));
         }
         for other in [
             Search::at(&older),
-            Search::default().version(Version::new(9, 19, 0)),
+            Search::default().version(CudnnVersion::new(9, 19, 0)),
             Search::default().set(LibrarySet::Full),
         ] {
             let error = Library::open(&other).expect_err("another one is open");
             let LoadError::Clash { loaded, loaded_version, .. } = &error else { panic!("{error:?}") };
-            assert_eq!((loaded.as_path(), *loaded_version), (open.path(), Version::new(9, 27, 0)));
+            assert_eq!((loaded.as_path(), *loaded_version), (open.path(), CudnnVersion::new(9, 27, 0)));
         }
         let nowhere = Library::open(&Search::at("/nonexistent/cudnn")).expect_err("what is named is not there");
         assert_eq!(tried(nowhere), [("path given".to_owned(), Reason::Absent)]);
@@ -166,12 +166,12 @@ fn a_cudnn_that_others_loaded_is_used_and_guarded() {
         let error = Library::open(&Search::at(&ours)).expect_err("two would share one process");
         let text = error.to_string();
         assert!(
-            matches!(error, LoadError::Clash { loaded_version, .. } if loaded_version == Version::new(9, 27, 0)),
+            matches!(error, LoadError::Clash { loaded_version, .. } if loaded_version == CudnnVersion::new(9, 27, 0)),
             "{text}"
         );
         assert!(text.contains(&file.display().to_string()), "{text}");
         let error =
-            Library::open(&Search::default().version(Version::new(9, 19, 0))).expect_err("the loaded one is 9.27");
+            Library::open(&Search::default().version(CudnnVersion::new(9, 19, 0))).expect_err("the loaded one is 9.27");
         assert!(matches!(error, LoadError::Clash { .. }), "{error:?}");
         let variables = [("CUDNN_PATH".to_owned(), OsString::from(&ours))];
         let open = Library::open(&Search::default().environment(variables)).expect("the loaded one serves");
@@ -186,8 +186,8 @@ fn a_version_is_found_among_several_fetched() {
         let cache = set.ancestors().nth(3).expect("three folders below the cache");
         let search = Search::default().environment([("QKVAULT_CACHE_DIR".to_owned(), OsString::from(cache))]);
         let library =
-            Library::open(&search.version(Version::new(9, 14, 0)).set(LibrarySet::Slim)).expect("it is fetched");
-        assert_eq!((library.version(), library.origin()), (Version::new(9, 14, 0), &Origin::Fetched));
+            Library::open(&search.version(CudnnVersion::new(9, 14, 0)).set(LibrarySet::Slim)).expect("it is fetched");
+        assert_eq!((library.version(), library.origin()), (CudnnVersion::new(9, 14, 0), &Origin::Fetched));
         assert!(library.path().starts_with(&set));
     });
 }

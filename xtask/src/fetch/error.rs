@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use qkvault_sys::LibrarySet;
+use qkvault_base::LibrarySet;
 use thiserror::Error;
 
 /// Why something could not be fetched.

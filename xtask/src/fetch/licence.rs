@@ -3,8 +3,6 @@
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
 
-use qkvault_sys::folders;
-
 use super::Error;
 use crate::ui;
 
@@ -31,14 +29,14 @@ pub(crate) fn accepted(by_option: bool) -> Result<(), Error> {
 
 /// The file whose existence is the acceptance.
 fn record() -> PathBuf {
-    folders::cache_dir().join("nvidia-license-accepted")
+    qkvault_base::cache_dir().join("nvidia-license-accepted")
 }
 
 fn remember(record: &PathBuf) -> Result<(), Error> {
     if record.exists() {
         return Ok(());
     }
-    let dir = folders::cache_dir();
+    let dir = qkvault_base::cache_dir();
     std::fs::create_dir_all(&dir).map_err(|cause| Error::io("create", &dir, cause))?;
     let text =
         format!("NVIDIA's licence ({URL}) was accepted on this machine for the libraries that qkvault fetches.\n");

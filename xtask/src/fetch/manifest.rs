@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use qkvault_sys::folders::MANIFEST;
+use qkvault_base::MANIFEST;
 use serde::{Deserialize, Serialize};
 
 use super::Error;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use qkvault_sys::LibrarySet;
+use qkvault_base::LibrarySet;
 use serde::Deserialize;
 
 use super::Error;

@@ -123,7 +123,7 @@ fn last_line(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_sys::LibrarySet;
+    use qkvault_base::LibrarySet;
 
     use super::super::pins::Pins;
     use super::*;

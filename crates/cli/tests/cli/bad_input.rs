@@ -73,7 +73,7 @@ fn a_head_size_that_cudnn_refuses_is_refused_in_its_words_beside_what_compiles()
 #[test]
 fn a_version_that_is_not_at_the_path_is_told_with_both() {
     let (Some(newer), Some(_)) = (Place::with_cudnn("9.27.0"), Place::with_cudnn("9.19.0")) else { return };
-    let older = qkvault_sys::folders::cudnn_dir().join("9.19.0.56-slim");
+    let older = qkvault_base::cudnn_dir().join("9.19.0.56-slim");
     let words = ["is cuDNN 9.19.0, not 9.27.0", "cargo xtask fetch", "9.19.0.56-slim"];
     let by_option = format!("warm {BERT} --cudnn 9.27 --cudnn-path {}", older.display());
     newer.run(&by_option).failed(1, &words);

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use qkvault_base::{MANIFEST, cudnn_dir};
 use qkvault_skip::{Need, skip};
-use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use qkvault_graph::op::{ALIGNMENT, Op, OpTensor, TensorId, TensorKind};
 use qkvault_graph::{DType, OpGraph};
 use qkvault_sys::{
-    AttributeName as A, DataType, Descriptor, Error, Kind, Library, ReshapeMode, RngDistribution, Version,
+    AttributeName as A, CudnnVersion, DataType, Descriptor, Error, Kind, Library, ReshapeMode, RngDistribution,
 };
 
 use crate::convert;
 use sdpa::Unified;
 
 /// The first version that knows the mode of a reshape.
-const RESHAPE_MODE: Version = Version::new(9, 22, 0);
+const RESHAPE_MODE: CudnnVersion = CudnnVersion::new(9, 22, 0);
 
 /// The operation graph of cuDNN, finalized.
 pub(crate) fn op_graph(library: &Arc<Library>, graph: &OpGraph) -> Result<Descriptor, Error> {

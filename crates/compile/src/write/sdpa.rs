@@ -4,12 +4,12 @@
 //! cudnn-frontend 1.23 writes them.
 
 use qkvault_graph::op::{Op, TensorId};
-use qkvault_sys::{AttributeName as A, DataType, Descriptor, Error, Kind, Version};
+use qkvault_sys::{AttributeName as A, CudnnVersion, DataType, Descriptor, Error, Kind};
 
 use super::Writer;
 
 /// The first version that takes by-products of the softmax in a descriptor of their own.
-const SOFTMAX: Version = Version::new(9, 21, 0);
+const SOFTMAX: CudnnVersion = CudnnVersion::new(9, 21, 0);
 
 /// A graph that is a unified operation: its halves, and the operations between them.
 pub(super) struct Unified<'a> {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use qkvault_compile::{Plan, PlanFacts, library_version};
+use qkvault_compile::{Plan, PlanFacts};
 use qkvault_graph::Target;
 use qkvault_graph::op::Scratch;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, Library};
@@ -79,7 +79,7 @@ impl Session {
 ///
 /// [`LoadError`], as loading there would give.
 pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
-    check_fit(&plan.facts, &Machine { cudnn: library_version(library), ..Machine::of(target) })?;
+    check_fit(&plan.facts, &Machine { cudnn: library.version(), ..Machine::of(target) })?;
     check_facts(&plan.facts, plan.blob.len() as u64, None)?;
     let json = target.device.json_for(target.cudnn).map_err(LoadError::Properties)?;
     let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use qkvault_base::{MANIFEST, cudnn_dir};
 use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, text};
-use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 use serde_json::json;
 
 use crate::workers::Worker;

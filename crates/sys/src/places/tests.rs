@@ -119,11 +119,11 @@ fn a_version_is_told_by_header_or_by_link() {
     let include = put(root.path(), "wheel/include", "cudnn_version.h");
     let header = "#ifndef X\n#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 19\n#define CUDNN_PATCHLEVEL 1\n#define CUDNN_VERSION (CUDNN_MAJOR * 10000)\n";
     fs::write(include.join("cudnn_version.h"), header).expect("a temporary folder can be written");
-    assert_eq!(version_beside(&file), Some(Version::new(9, 19, 1)));
+    assert_eq!(version_beside(&file), Some(CudnnVersion::new(9, 19, 1)));
 
     let system = put(root.path(), "system", "libcudnn.so.8.9.7");
     std::os::unix::fs::symlink("libcudnn.so.8.9.7", system.join(SONAME)).expect("a link can be made");
-    assert_eq!(version_beside(&system.join(SONAME)), Some(Version::new(8, 9, 7)));
+    assert_eq!(version_beside(&system.join(SONAME)), Some(CudnnVersion::new(8, 9, 7)));
     assert_eq!(foreign_major(&system.join(SONAME)).as_deref(), Some("8.9.7"));
     assert_eq!(foreign_major(&file), None);
 }

@@ -5,8 +5,8 @@ pub(crate) mod attention;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use qkvault_base::{MANIFEST, cudnn_dir};
 use qkvault_skip::{Need, SAID, skip};
-use qkvault_sys::folders::{MANIFEST, cudnn_dir};
 
 /// Set in the process that runs one test alone, to that test's name.
 const ALONE: &str = "QKVAULT_TEST_ALONE";
