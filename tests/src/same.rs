@@ -1,8 +1,8 @@
 //! What must not change a kernel: compiling again, properties of a board that are no part of any key, and how many pages a pool has.
 
 use qkvault_compile::{Compiled, Compiler};
-use qkvault_graph::serving::{Bucket, ServeLayer, StepKind};
 use qkvault_graph::{Attention, Band, DType, DeviceProps, Policy, Rule, RuleSet, Target, Valid, lower, validate};
+use qkvault_serving::{Bucket, ServeLayer, StepKind};
 
 use crate::cudnn::{compiler, target};
 use crate::kernel::cubins;

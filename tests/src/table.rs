@@ -3,7 +3,7 @@
 //! The first part reads well: what a version refuses there it refuses because of the one thing. The second finds what
 //! only fails together. Both are the same in every run; what a version does not know is left out.
 
-use qkvault_graph::random::Rng;
+use qkvault_base::random::Rng;
 use qkvault_graph::{Band, Corner, CudnnVersion, DType, FUSED_OPS, Form, Order, Outputs};
 
 use crate::case::{Case, Extra, Layout};

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use qkvault_cache::{Source, Vault, VaultOptions};
 use qkvault_compile::{Answer, BuildPolicy, Compiler, PlanError, Planner};
-use qkvault_graph::serving::{Bucket, Buckets, Growth, ServeLayer, ServePolicy, StepKind, StepSize};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, PlanKey, Policy, Target, Valid, validate};
+use qkvault_serving::{Bucket, Buckets, Growth, ServeLayer, ServePolicy, StepKind, StepSize};
 use qkvault_tests::cudnn::{compiler, target};
 
 /// Samples of the data set, and of a batch: the last batch of an epoch has two.

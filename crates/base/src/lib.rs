@@ -2,6 +2,7 @@
 //! qkvault keeps things.
 
 mod folders;
+pub mod random;
 mod sources;
 mod version;
 

@@ -1,7 +1,7 @@
 //! Data for attentions too large for the oracle's own generator: noise that repeats, and what masks and expressions need to mean something.
 
+use qkvault_base::random::Rng;
 use qkvault_graph::expr::ScoreExpr;
-use qkvault_graph::random::Rng;
 use qkvault_graph::{CuSeqlens, DType, Operand, Role, Storage, Valid, operands, ragged_offsets};
 use qkvault_reference::{Buffer, Inputs, alibi_slopes};
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_exec::Training;
-use qkvault_graph::model::{Model, Phase};
-use qkvault_graph::serving::{Bucket, StepKind};
 use qkvault_graph::{BackwardOptions, DType, GraphKey, Layer, Reason, Refusal, Valid, validate};
+use qkvault_models::{Model, Phase};
+use qkvault_serving::{Bucket, StepKind};
 
 use crate::serve::ServeArgs;
 

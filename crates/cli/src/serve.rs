@@ -1,8 +1,8 @@
 //! `--phase serve`: the set of plans on which any step of an engine runs, for each layer of a model.
 
-use qkvault_graph::model::{LayerKind, Model, Phase};
-use qkvault_graph::serving::{Buckets, Growth, PageLayout, ServePolicy};
 use qkvault_graph::{Refusal, Valid};
+use qkvault_models::{LayerKind, Model, Phase};
+use qkvault_serving::{Buckets, Growth, PageLayout, ServePolicy};
 
 use crate::jobs::Use;
 

@@ -10,11 +10,11 @@ use qkvault_compile::PlanFacts;
 use qkvault_exec::serving::{PlanSet, Rows, Step, StepError, StepErrors, StepImage, StepLayout};
 use qkvault_exec::{BindError, MemoryKind, check_bindings, raw};
 use qkvault_graph::CuSeqlens;
-use qkvault_graph::serving::{Bucket, Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
 use qkvault_graph::{
     Attention, Band, CudnnVersion, DType, Operand, Packed, Policy, Role, Tensor, Valid, lower, operands,
     ragged_offsets, validate,
 };
+use qkvault_serving::{Bucket, Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
 
 const PAGE: i64 = 4;
 

@@ -5,7 +5,7 @@
 //! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN is given for a [`Target`].
 //! * [`text`] is the form in which an attention is written by hand, printed and read.
 //! * [`operands`] are the buffers that an attention reads and writes, by role.
-//! * [`expr`] is the closed language of score expressions; [`model`] plans the attentions of published models.
+//! * [`expr`] is the closed language of score expressions.
 //!
 //! Nothing here needs CUDA, cuDNN or a C++ compiler, and nothing here is unsafe.
 //!
@@ -38,14 +38,11 @@ pub mod expr;
 mod key;
 mod lower;
 mod mask;
-pub mod model;
 mod offsets;
 pub mod op;
 mod operands;
-pub mod random;
 mod reason;
 mod role;
-pub mod serving;
 mod storage;
 mod summary;
 mod target;

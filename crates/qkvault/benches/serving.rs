@@ -6,8 +6,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use qkvault::exec::serving::{PlanSet, Rows, Step, StepImage, StepLayout};
-use qkvault::graph::serving::{Buckets, ServeLayer, ServePolicy, StepSize};
 use qkvault::graph::{CudnnVersion, DType, LibrarySet, Policy, Profile, lower};
+use qkvault::serving::{Buckets, ServeLayer, ServePolicy, StepSize};
 
 fn serving(c: &mut Criterion) {
     let buckets = Buckets::new(&ServePolicy::default()).expect("it is sound");

@@ -59,9 +59,11 @@ pub use qkvault_compile as compile;
 #[cfg(feature = "exec")]
 pub use qkvault_exec as exec;
 pub use qkvault_graph as graph;
+pub use qkvault_models as models;
 pub use qkvault_probe as probe;
 #[cfg(feature = "oracle")]
 pub use qkvault_reference as reference;
+pub use qkvault_serving as serving;
 pub use qkvault_sys as sys;
 
 /// The README's examples compile.

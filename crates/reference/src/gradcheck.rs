@@ -1,6 +1,6 @@
 //! Gradients checked by measuring: the slope of the forward along single elements, against what the backward says.
 
-use qkvault_graph::random::Rng;
+use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, Role, Valid, validate};
 
 use crate::setup::Source;

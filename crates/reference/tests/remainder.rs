@@ -3,9 +3,9 @@
 mod common;
 
 use common::valid;
+use qkvault_base::random::Rng;
 use qkvault_graph::expr::{Binary, Expr, TensorSpec, int_slot, key, query, score, tensor};
 use qkvault_graph::op::{Op, Pointwise};
-use qkvault_graph::random::Rng;
 use qkvault_graph::{
     Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, Role, Target, lower,
 };

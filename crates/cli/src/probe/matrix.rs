@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use qkvault_graph::model::Phase;
 use qkvault_graph::{LibrarySet, Profile, Reason, Refusal, Valid};
+use qkvault_models::Phase;
 use qkvault_probe::{Request, check};
 use serde::Serialize;
 

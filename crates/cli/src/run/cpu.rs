@@ -1,7 +1,7 @@
 //! `run` where there is no GPU: the op graph that cuDNN would be given, interpreted, against the oracle.
 
-use qkvault_graph::model::Phase;
 use qkvault_graph::{CudnnVersion, LibrarySet, Policy, Profile, Role, Valid, lower};
+use qkvault_models::Phase;
 use qkvault_reference::{Inputs, Precision, forward, interpret};
 use serde_json::json;
 

@@ -149,7 +149,7 @@ impl Run<'_> {
         let (b, h) = (self.attention.batch() as usize, self.attention.q.heads() as usize);
         let s = self.attention.seq().0 as usize;
         let mut rows = vec![(0, 0, 0), (b - 1, h - 1, s - 1), (0, h - 1, 127.min(s - 1)), (b - 1, 0, 128.min(s - 1))];
-        let mut rng = qkvault_graph::random::Rng::new(self.args.seed);
+        let mut rng = qkvault_base::random::Rng::new(self.args.seed);
         while rows.len() < self.args.rows.max(4) {
             let z = rng.bits() as usize;
             rows.push((z % b, (z >> 12) % h, (z >> 24) % s));

@@ -8,8 +8,8 @@ mod pack;
 use std::path::PathBuf;
 
 use qkvault_compile::BuildPolicy;
-use qkvault_graph::model::Phase;
 use qkvault_graph::{Layer, Policy, Reason, Refusal};
+use qkvault_models::Phase;
 use serde_json::{Value, json};
 
 use crate::jobs::{self, Job, ModelArgs};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_compile::BuildPolicy;
-use qkvault_graph::serving::{Bucket, Buckets, ServeLayer};
 use qkvault_graph::{Policy, Refusal, Valid};
+use qkvault_serving::{Bucket, Buckets, ServeLayer};
 
 use crate::find::PrepareError;
 use crate::safe::batch::{Batch, BatchError};

@@ -1,6 +1,6 @@
 //! A set of plans on a device, and the one that a step runs on.
 
-use qkvault_graph::serving::{Bucket, Buckets, StepSize};
+use qkvault_serving::{Bucket, Buckets, StepSize};
 
 /// One thing for each plan of a set, where the plan could be made: loaded plans, or those with what is bound to them.
 #[derive(Clone, Debug)]

@@ -10,9 +10,9 @@ use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Compiler, PlanFacts, Planner};
 use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
 use qkvault_graph::expr::{library, score, slot};
-use qkvault_graph::serving::{Bucket, ServeLayer, StepKind};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Profile, Role, Tensor, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
+use qkvault_serving::{Bucket, ServeLayer, StepKind};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
 

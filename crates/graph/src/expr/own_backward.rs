@@ -6,7 +6,7 @@ use super::eval::{EvalError, PointContext, Value};
 use super::node::{Node, NodeId, SlotId, TensorId, Ty};
 use super::operand::SlotTy;
 use super::program::{Derived, Program, ScoreExpr};
-use crate::random::Rng;
+use qkvault_base::random::Rng;
 
 /// How far a derivative may be from the difference it is compared with: `|own - difference| <= abs + rel * |difference|`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -140,11 +140,7 @@ fn p16_every_way_to_write_an_attention_gives_one_key() {
     let kv = Tensor::sbhd(1, 8, 4096, 128, DType::BF16);
     let by_hand = Attention::forward(q, kv, kv, q).with_band(Band::CAUSAL_BOTTOM_RIGHT);
     let read = text::parse("q: bf16 [1,32,4096,128]\nk: [1,8,4096,128]\nmask: causal").expect("reads");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/llama-3.1-8b.json");
-    let config = std::fs::read_to_string(path).expect("models are checked in");
-    let model = qkvault_graph::model::Model::from_config(&config).expect("a published config");
-    let planned = model.layers[0].attention(qkvault_graph::model::Phase::Prefill, 1, 4096).expect("it prefills");
-    let keys: BTreeSet<GraphKey> = [built, by_hand, read, planned].map(graph_key).into();
+    let keys: BTreeSet<GraphKey> = [built, by_hand, read].map(graph_key).into();
     assert_eq!(keys.len(), 1);
 }
 

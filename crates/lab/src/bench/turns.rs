@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
+use qkvault_base::random::Rng;
 use qkvault_compile::{BuildPolicy, Planner};
 use qkvault_exec::{LoadedPlan, PrepareError, Session, Workspace, cudarc};
-use qkvault_graph::random::Rng;
 use qkvault_graph::{Lengths, Policy, Role, Storage, Valid};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use serde_json::{Value, json};

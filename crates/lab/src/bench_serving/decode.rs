@@ -3,7 +3,7 @@
 //! for short ones is what the host takes.
 
 use qkvault_exec::serving::{Rows, Step};
-use qkvault_graph::serving::{Bucket, StepKind};
+use qkvault_serving::{Bucket, StepKind};
 use serde_json::json;
 
 use super::pool::Pool;

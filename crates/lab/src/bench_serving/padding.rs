@@ -1,7 +1,7 @@
 //! What padding costs: one step on plans that are for more sequences, more new tokens and more keys than it has.
 
 use qkvault_exec::serving::{Rows, Step};
-use qkvault_graph::serving::{Bucket, StepKind};
+use qkvault_serving::{Bucket, StepKind};
 use serde_json::json;
 
 use super::Bench;

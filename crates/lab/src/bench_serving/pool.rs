@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use qkvault_compile::BuildPolicy;
 use qkvault_exec::{Batch, Bindings, Bound, ServePlan, cudarc};
 use qkvault_graph::Role;
-use qkvault_graph::serving::{Bucket, ServeLayer};
+use qkvault_serving::{Bucket, ServeLayer};
 
 use super::{Bench, DTYPE, HEADS, HIDDEN, PAGE, SCALE};
 

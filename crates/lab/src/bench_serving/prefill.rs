@@ -1,7 +1,7 @@
 //! Chunks of a prompt over 32,768 keys that are there already.
 
 use qkvault_exec::serving::{Rows, Step};
-use qkvault_graph::serving::{Bucket, StepKind};
+use qkvault_serving::{Bucket, StepKind};
 use serde_json::json;
 
 use super::pool::Pool;

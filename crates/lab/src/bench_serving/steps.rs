@@ -8,7 +8,7 @@ use cudarc::driver::CudaStream;
 use qkvault_compile::BuildPolicy;
 use qkvault_exec::serving::{PlanSet, Rows, Step};
 use qkvault_exec::{Batch, Bound, Uploaded, cudarc};
-use qkvault_graph::serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
+use qkvault_serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
 use serde_json::{Value, json};
 
 use super::pool::{Pool, Random};

@@ -1,7 +1,7 @@
 //! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature and layout, from a seed.
 
+use qkvault_base::random::Rng;
 use qkvault_graph::expr::{ScoreExpr, TensorSpec, library, parse_expr, score, slot};
-use qkvault_graph::random::Rng;
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Pass, Tensor,
 };

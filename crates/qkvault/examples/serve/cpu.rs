@@ -4,8 +4,8 @@
 use half::bf16;
 use qkvault::exec::serving::{PlanSet, Step, StepImage, StepLayout};
 use qkvault::graph::op::TensorKind;
-use qkvault::graph::serving::{Bucket, Buckets, StepSize};
 use qkvault::graph::{CudnnVersion, DType, LibrarySet, OpGraph, Policy, Profile, Role, Valid, lower};
+use qkvault::serving::{Bucket, Buckets, StepSize};
 use qkvault_reference::{Buffer, Inputs, Precision, interpret};
 
 use crate::model::{HIDDEN, Model, QUERY_HEADS};

@@ -8,8 +8,8 @@ use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{BuildPolicy, Compiler, Planner};
 use qkvault::exec::serving::{PlanSet, Step};
 use qkvault::exec::{Batch, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
-use qkvault::graph::serving::{Buckets, StepSize};
 use qkvault::graph::{DType, Policy, Role};
+use qkvault::serving::{Buckets, StepSize};
 use qkvault::sys::{Library, Search};
 
 use crate::model::{HIDDEN, KEY_HEADS, Model, PAGE, PAGES, QUERY_HEADS};

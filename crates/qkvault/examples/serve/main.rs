@@ -22,7 +22,7 @@ use std::error::Error;
 use qkvault::exec::Device;
 use qkvault::exec::serving::{Rows, Step};
 use qkvault::graph::Role;
-use qkvault::graph::serving::{Buckets, Growth, ServePolicy, StepKind, StepSize};
+use qkvault::serving::{Buckets, Growth, ServePolicy, StepKind, StepSize};
 use qkvault_reference::forward;
 
 use model::{HIDDEN, Model, QUERY_HEADS};

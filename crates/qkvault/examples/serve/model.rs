@@ -3,7 +3,7 @@
 
 use half::bf16;
 use qkvault::graph::DType;
-use qkvault::graph::serving::{PageLayout, ServeLayer};
+use qkvault::serving::{PageLayout, ServeLayer};
 
 pub(crate) const QUERY_HEADS: usize = 8;
 pub(crate) const KEY_HEADS: usize = 2;

@@ -1,7 +1,7 @@
 //! Requests, and which of their tokens are computed in each step: decodes first, then chunks of prompts into what room is left.
 
 use half::bf16;
-use qkvault::graph::serving::ServePolicy;
+use qkvault::serving::ServePolicy;
 
 use crate::model::{HIDDEN, Model, PAGE, Part, QUERY_HEADS, WORDS, mix};
 use crate::pages::Pool;

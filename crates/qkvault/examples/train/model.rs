@@ -2,8 +2,8 @@
 
 use qkvault::exec::Training;
 use qkvault::graph::expr::{library, score, slot};
-use qkvault::graph::random::Rng;
 use qkvault::graph::{Attention, BackwardOptions, Band, DType};
+use qkvault_base::random::Rng;
 
 use crate::Failure;
 use crate::numbers::{Weights, checksum};

@@ -1,6 +1,6 @@
 //! Where all numbers come from: initial weights and tokens, drawn as `train.py` draws them, and Adam.
 
-use qkvault::graph::random::Rng;
+use qkvault_base::random::Rng;
 
 use crate::model::Config;
 

@@ -1,6 +1,6 @@
 //! Random lengths that fit what the attention has room for, and the offsets and page tables that go with them.
 
-use qkvault_graph::random::Rng;
+use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, Corner, DType, Lengths, Role, Storage, Tensor};
 
 use super::{Choice, LengthChoice};

@@ -3,7 +3,7 @@
 mod lengths;
 mod microscale;
 
-use qkvault_graph::random::Rng;
+use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, DType, DropoutSource, Operand, Pass, Role, Scaled, Storage, Valid, operands, validate};
 
 use self::lengths::Drawn;

@@ -11,9 +11,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::expr::{AlibiSlopes, library};
-use crate::serving::{PageLayout, ServeLayer};
-use crate::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Tensor};
+use qkvault_graph::expr::{AlibiSlopes, library};
+use qkvault_graph::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Tensor};
+use qkvault_serving::{PageLayout, ServeLayer};
 
 /// A model's attention layers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -197,9 +197,11 @@ impl LayerKind {
             Some(latent) => (1, (latent.d_qk, latent.d_v), true),
             None => (self.kv_heads, (self.d_qk, self.d_v), false),
         };
-        let layer = ServeLayer::new((self.heads, kv_heads), hidden, self.dtype, pages, page_size);
+        let mut layer = ServeLayer::new((self.heads, kv_heads), hidden, self.dtype, pages, page_size);
         let score = self.score()?;
-        Ok(ServeLayer { layout, values_in_keys, window: self.window, score, sink: self.sink, ..layer })
+        (layer.layout, layer.values_in_keys) = (layout, values_in_keys);
+        (layer.window, layer.score, layer.sink) = (self.window, score, self.sink);
+        Ok(layer)
     }
 
     fn shape(&self, batch: i64, (s_q, s_kv): (i64, i64)) -> Attention {
@@ -219,10 +221,10 @@ impl LayerKind {
         Attention::forward(q, k, v, o)
     }
 
-    fn score(&self) -> Result<Option<crate::ScoreExpr>, Refusal> {
-        let mut score = crate::expr::score();
+    fn score(&self) -> Result<Option<qkvault_graph::ScoreExpr>, Refusal> {
+        let mut score = qkvault_graph::expr::score();
         if self.softcap.is_some() {
-            score = library::softcap(score, crate::expr::slot("softcap"));
+            score = library::softcap(score, qkvault_graph::expr::slot("softcap"));
         }
         if let Some(bias_max) = self.alibi_bias_max {
             let heads = self.heads.unsigned_abs();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{DType, Layer, Reason, Refusal};
+use qkvault_graph::{DType, Layer, Reason, Refusal};
 
 /// A parsed config.
 pub(super) struct Config(Map<String, Value>);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
-use crate::{Attention, Band, Corner, DType, Layer, Reason, Refusal, ScoreExpr, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, Corner, DType, Layer, Reason, Refusal, ScoreExpr, Tensor, Valid, validate};
 
 /// Order of the rows of a page and of its heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,11 +40,11 @@ pub struct ServeLayer {
     /// Whether V is the first part of K's rows, as in the compressed cache of multi-head latent attention.
     pub values_in_keys: bool,
     /// Keys that a query sees, its own included.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "Option::deserialize")]
     pub window: Option<i64>,
     /// What is done to scores, as of a whole sequence: a step computes it for the positions of its queries
     /// ([`ScoreExpr::at_positions`]), so that `query` here is a position.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "Option::deserialize")]
     pub score: Option<ScoreExpr>,
     /// Whether a learnable logit joins the softmax.
     pub sink: bool,
@@ -120,7 +120,7 @@ fn at_positions(score: &ScoreExpr) -> Result<ScoreExpr, Refusal> {
 mod tests {
     use super::super::{Buckets, ServePolicy};
     use super::*;
-    use crate::Storage;
+    use qkvault_graph::Storage;
 
     #[test]
     fn every_plan_of_a_set_is_a_sound_attention_of_its_own_sizes() {

@@ -4,7 +4,7 @@
 
 use super::config::Config;
 use super::{Latent, LayerKind, Model};
-use crate::{DType, Layer, Reason, Refusal};
+use qkvault_graph::{DType, Layer, Reason, Refusal};
 
 const FAMILIES: &str = "llama, mistral, gemma2, qwen2, gpt_oss, bert, mpt, deepseek_v3";
 

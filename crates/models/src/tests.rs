@@ -1,7 +1,7 @@
 //! The eight published configs, and configs that are wrong.
 
 use super::*;
-use crate::{CudnnVersion, LibrarySet, Policy, Profile, lower, validate};
+use qkvault_graph::{CudnnVersion, LibrarySet, Policy, Profile, lower, validate};
 
 fn published(name: &str) -> String {
     let path = format!("{}/../../models/{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -168,4 +168,12 @@ fn bad_configs_get_every_reason() {
             assert!(refusal.has(code), "{text}: {refusal}");
         }
     }
+}
+
+#[test]
+fn p16_a_planned_layer_has_the_key_of_one_that_is_written_by_hand() {
+    let planned = model("llama-3.1-8b").layers[0].attention(Phase::Prefill, 1, 4096).expect("it prefills");
+    let built = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
+    let key = |a| validate(a).expect("sound").key();
+    assert_eq!(key(planned), key(built));
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::policy::{Growth, ServePolicy};
-use crate::Refusal;
+use qkvault_graph::Refusal;
 
 /// What a plan of the set is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

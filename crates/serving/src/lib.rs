@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use qkvault_graph::DType;
-//! use qkvault_graph::serving::{Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
+//! use qkvault_serving::{Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
 //!
 //! let policy = ServePolicy { batch: 64, queries: 2048, keys: 32_768, ..ServePolicy::default() };
 //! let buckets = Buckets::new(&policy)?;

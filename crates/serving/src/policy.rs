@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Layer, Reason, Refusal};
+use qkvault_graph::{Layer, Reason, Refusal};
 
 /// Ranges of the steps of an engine, and how far apart plans for them are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
