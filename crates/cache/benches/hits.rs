@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use qkvault_cache::{Codec, Vault, VaultOptions, decode, encode};
+use qkvault_cache::{Vault, VaultOptions};
 
 mod kit;
 
@@ -65,7 +65,6 @@ fn disk(criterion: &mut Criterion) {
             black_box(vault.get(&kit::key(n)))
         });
     });
-    family(criterion);
     let mut n = 0;
     criterion.bench_function("put, 120 KB, not synced", |bencher| {
         let plan = kit::plan(1, 120_000);
@@ -74,32 +73,6 @@ fn disk(criterion: &mut Criterion) {
             black_box(vault.put(&kit::key(n), plan.clone()))
         });
     });
-    let (key, plan) = (kit::key(1), kit::plan(1, 120_000));
-    let bytes = encode(&key, &plan, Codec::Zstd).expect("it fits");
-    criterion.bench_function("decode, 120 KB", |bencher| bencher.iter(|| black_box(decode(&bytes, Some(&key)))));
-}
-
-/// Plans that share a kernel: the first of a family in a process reads it, the others find it read.
-fn family(criterion: &mut Criterion) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let options = VaultOptions::in_folder(folder.path()).without_environment().durable(false);
-    // Room for the kernel, and for one plan at a time.
-    let vaults =
-        [("first of a family", options.clone().memory(0, 0)), ("further of a family", options.memory(1, 1 << 20))];
-    for (name, options) in vaults {
-        let vault = Vault::open(options).expect("a temporary folder can be used");
-        for n in 0..64 {
-            vault.put(&kit::key(n), kit::member(n, 120_000)).expect("stored");
-        }
-        let mut n = 0;
-        criterion.bench_function(&format!("disk hit, 120 KB, {name}"), |bencher| {
-            bencher.iter(|| {
-                n = (n + 1) % 64;
-                black_box(vault.get(&kit::key(n)))
-            });
-        });
-        assert_eq!(vault.stats().hits_memory, 0, "every hit was read from the disk");
-    }
 }
 
 fn absent(criterion: &mut Criterion) {

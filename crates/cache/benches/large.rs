@@ -14,7 +14,7 @@ fn fill(count: u64, bytes: usize) -> (tempfile::TempDir, Vault) {
     let later = || SystemTime::now() + Duration::from_secs(3600);
     let limits = DiskLimits { max_bytes: None, ..DiskLimits::default() };
     let options = VaultOptions::in_folder(folder.path()).without_environment().durable(false).memory(0, 0);
-    let vault = Vault::open(options.limits(limits).clock(std::sync::Arc::new(later))).expect("it can be used");
+    let vault = Vault::open(options.limits(limits).clock(later)).expect("it can be used");
     let plan = kit::plan(1, bytes);
     for n in 0..count {
         vault.put(&kit::key(n), plan.clone()).expect("stored");

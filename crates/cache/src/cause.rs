@@ -35,8 +35,6 @@ pub enum Cause {
     Label,
     /// See [`Rejection::Codec`].
     Codec,
-    /// See [`Rejection::SharedBlobs`].
-    SharedBlobs,
     /// See [`Rejection::PayloadTooLarge`].
     PayloadTooLarge,
     /// See [`Rejection::FileLength`].
@@ -45,8 +43,6 @@ pub enum Cause {
     StoredChecksum,
     /// See [`Rejection::Decompress`].
     Decompress,
-    /// See [`Rejection::Blob`].
-    Blob,
     /// See [`Rejection::PayloadLength`].
     PayloadLength,
     /// See [`Rejection::PayloadChecksum`].
@@ -55,7 +51,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of the checks; `ALL[c as usize] == c`.
-    pub const ALL: [Cause; 21] = [
+    pub const ALL: [Cause; 19] = [
         Cause::Unreadable,
         Cause::Untrusted,
         Cause::Seal,
@@ -69,12 +65,10 @@ impl Cause {
         Cause::FieldLengths,
         Cause::Label,
         Cause::Codec,
-        Cause::SharedBlobs,
         Cause::PayloadTooLarge,
         Cause::FileLength,
         Cause::StoredChecksum,
         Cause::Decompress,
-        Cause::Blob,
         Cause::PayloadLength,
         Cause::PayloadChecksum,
     ];
@@ -95,12 +89,10 @@ impl Cause {
             Cause::FieldLengths => "field-lengths",
             Cause::Label => "label",
             Cause::Codec => "codec",
-            Cause::SharedBlobs => "shared-blobs",
             Cause::PayloadTooLarge => "payload-too-large",
             Cause::FileLength => "file-length",
             Cause::StoredChecksum => "stored-checksum",
             Cause::Decompress => "decompress",
-            Cause::Blob => "blob",
             Cause::PayloadLength => "payload-length",
             Cause::PayloadChecksum => "payload-checksum",
         }

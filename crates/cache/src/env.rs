@@ -4,8 +4,46 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::settings::{FolderSource, OptionError, RemoteSettings};
 use crate::{DiskLimits, Mode};
+
+/// Where the folder came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FolderSource {
+    /// Set in code.
+    Code,
+    /// `$QKVAULT_CACHE_DIR`.
+    CacheDir,
+    /// `$XDG_CACHE_HOME/qkvault`.
+    XdgCacheHome,
+    /// The cache folder of the user, `~/.cache/qkvault`.
+    Home,
+    /// There is no home folder: a folder under the temporary one, lost at the next restart.
+    Temporary,
+}
+
+/// The remote store that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RemoteSettings {
+    /// An http address or a folder.
+    pub location: String,
+    /// Longest time that one look-up waits for it.
+    pub deadline: Duration,
+    /// The file with the seal's secret; `None` also when the key was set in code.
+    pub seal_file: Option<PathBuf>,
+}
+
+/// A variable that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable} is {value:?}, expected {expected}; correct the variable or unset it")]
+pub struct OptionError {
+    /// The variable.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: OsString,
+    /// What it may be.
+    pub expected: &'static str,
+}
 
 /// Looks a variable up; an empty one counts as unset.
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;

@@ -6,39 +6,30 @@ use crate::{DiskLimits, Key};
 
 /// How far in the future a stamp may lie and still count as "just now": clocks of hosts that share a folder differ,
 /// and clocks get set back. Beyond it a stamp tells nothing.
-pub const MAX_SKEW: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MAX_SKEW: Duration = Duration::from_secs(24 * 3600);
 
 /// One entry, as eviction sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Its key.
-    pub key: Key,
+    pub(crate) key: Key,
     /// Bytes of its file.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// When it was last used or written.
-    pub last_used: SystemTime,
+    pub(crate) last_used: SystemTime,
     /// Whether this process holds it.
-    pub in_use: bool,
-}
-
-/// What entries share: the bytes of each blob, and for each entry which of them it refers to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SharedParts {
-    /// Bytes of each blob.
-    pub bytes: Vec<u64>,
-    /// For each entry, in the order of the candidates, its blobs by their place in `bytes`; empty if nothing is shared.
-    pub of: Vec<Vec<u32>>,
+    pub(crate) in_use: bool,
 }
 
 /// What to evict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Eviction {
+pub(crate) struct Eviction {
     /// Keys in the order in which to delete them.
-    pub keys: Vec<Key>,
+    pub(crate) keys: Vec<Key>,
     /// Bytes that go.
-    pub evicted_bytes: u64,
+    pub(crate) evicted_bytes: u64,
     /// Bytes that stay.
-    pub kept_bytes: u64,
+    pub(crate) kept_bytes: u64,
 }
 
 /// Where an entry stands in time.
@@ -55,23 +46,11 @@ enum Age {
 /// Entries in use, or stamped within `limits.grace` before `now` (or up to [`MAX_SKEW`] after it), always stay. Of the
 /// others, those unused for longer than `limits.max_age` go; then, if what is left is over `limits.max_bytes`, the
 /// longest unused go until it is at or under `limits.low_water` of it.
-pub fn plan_eviction(entries: &[Candidate], now: SystemTime, limits: &DiskLimits) -> Eviction {
-    plan_shared_eviction(entries, &SharedParts::default(), now, limits)
-}
-
-/// The same for entries that share blobs. A blob counts as long as an entry that stays refers to it, and goes with the
-/// last one; blobs that no entry refers to are not counted.
-pub fn plan_shared_eviction(
-    entries: &[Candidate],
-    shared: &SharedParts,
-    now: SystemTime,
-    limits: &DiskLimits,
-) -> Eviction {
+pub(crate) fn plan_eviction(entries: &[Candidate], now: SystemTime, limits: &DiskLimits) -> Eviction {
     let DiskLimits { max_bytes, max_age, low_water, grace } = *limits;
     let mut plan = Eviction::default();
-    let mut blobs = Blobs::of(shared);
-    let mut free: Vec<(Age, Key, u64, usize)> = Vec::new();
-    for (at, candidate) in entries.iter().enumerate() {
+    let mut free: Vec<(Age, Key, u64)> = Vec::new();
+    for candidate in entries {
         let Candidate { key, bytes, last_used, in_use } = *candidate;
         let age = match now.duration_since(last_used) {
             Ok(unused) if unused < grace => None,
@@ -80,7 +59,7 @@ pub fn plan_shared_eviction(
             Err(_) => Some(Age::Unknown),
         };
         match age {
-            Some(age) if !in_use => free.push((age, key, bytes, at)),
+            Some(age) if !in_use => free.push((age, key, bytes)),
             _ => plan.kept_bytes = plan.kept_bytes.saturating_add(bytes),
         }
     }
@@ -90,65 +69,29 @@ pub fn plan_shared_eviction(
         (Age::Since(since), Some(max)) => now.duration_since(since).is_ok_and(|unused| unused > max),
         _ => false,
     };
-    let (old, mut rest): (Vec<_>, Vec<_>) = free.into_iter().partition(|(age, ..)| too_old(*age));
-    for (_, key, bytes, at) in old {
+    let (old, rest): (Vec<_>, Vec<_>) = free.into_iter().partition(|(age, ..)| too_old(*age));
+    for (_, key, bytes) in old {
         plan.keys.push(key);
-        plan.evicted_bytes = plan.evicted_bytes.saturating_add(bytes).saturating_add(blobs.release(at));
+        plan.evicted_bytes = plan.evicted_bytes.saturating_add(bytes);
     }
     let free_bytes = rest.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.2));
-    plan.kept_bytes = plan.kept_bytes.saturating_add(free_bytes).saturating_add(blobs.held());
+    plan.kept_bytes = plan.kept_bytes.saturating_add(free_bytes);
     if let Some(max) = max_bytes
         && plan.kept_bytes > max
     {
         // A share outside 0..=1 (or none at all) must not turn into "evict nothing" or overflow.
         let share = if low_water.is_finite() { low_water.clamp(0.0, 1.0) } else { 1.0 };
         let target = (max as f64 * share) as u64;
-        for (_, key, bytes, at) in rest.drain(..) {
+        for (_, key, bytes) in rest {
             if plan.kept_bytes <= target {
                 break;
             }
-            let bytes = bytes.saturating_add(blobs.release(at));
             plan.keys.push(key);
             plan.evicted_bytes = plan.evicted_bytes.saturating_add(bytes);
             plan.kept_bytes = plan.kept_bytes.saturating_sub(bytes);
         }
     }
     plan
-}
-
-/// Blobs with the number of entries that still refer to each.
-struct Blobs<'a> {
-    shared: &'a SharedParts,
-    users: Vec<u32>,
-}
-
-impl Blobs<'_> {
-    fn of(shared: &SharedParts) -> Blobs<'_> {
-        let mut users = vec![0; shared.bytes.len()];
-        for blob in shared.of.iter().flatten() {
-            users[*blob as usize] += 1;
-        }
-        Blobs { shared, users }
-    }
-
-    /// Bytes of the blobs that are still referred to.
-    fn held(&self) -> u64 {
-        let held = self.users.iter().zip(&self.shared.bytes).filter(|(users, _)| **users > 0);
-        held.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
-    }
-
-    /// Takes an entry away; the bytes of the blobs that went with it.
-    fn release(&mut self, entry: usize) -> u64 {
-        let mut freed = 0u64;
-        for blob in self.shared.of.get(entry).into_iter().flatten() {
-            let users = &mut self.users[*blob as usize];
-            *users -= 1;
-            if *users == 0 {
-                freed = freed.saturating_add(self.shared.bytes[*blob as usize]);
-            }
-        }
-        freed
-    }
 }
 
 #[cfg(test)]
@@ -199,23 +142,6 @@ mod tests {
         let entries = [aged(1, 1, 1), aged(2, 1, 3), aged(3, 1, 2)];
         let plan = plan_eviction(&entries, now(), &limits(None, Some(HOUR * 2)));
         assert_eq!(keys(&plan), [2], "exactly the age is not over it");
-    }
-
-    #[test]
-    fn a_blob_goes_with_the_last_entry_that_refers_to_it() {
-        let entries = [aged(1, 10, 1), aged(2, 10, 3), aged(3, 10, 2)];
-        let shared = SharedParts { bytes: vec![100, 50, 7], of: vec![vec![0], vec![0, 1], vec![1, 1]] };
-        let plan = |max| plan_shared_eviction(&entries, &shared, now(), &limits(Some(max), None));
-        assert_eq!(
-            plan(180),
-            Eviction { kept_bytes: 180, ..Eviction::default() },
-            "a blob without entries is not counted"
-        );
-        // Down to half of 179: the two older ones, and with the second the blob that it alone still has.
-        let plan = plan(179);
-        assert_eq!((keys(&plan), plan.evicted_bytes, plan.kept_bytes), (vec![2, 3, 1], 180, 0));
-        let plan = plan_shared_eviction(&entries, &shared, now(), &limits(None, Some(HOUR * 3 / 2)));
-        assert_eq!((keys(&plan), plan.evicted_bytes, plan.kept_bytes), (vec![2, 3], 70, 110));
     }
 
     #[test]

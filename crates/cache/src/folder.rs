@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::blobs::Texts;
 use crate::paths::Places;
 use crate::{OpenError, trust};
 
@@ -14,13 +13,12 @@ pub(crate) struct Folder {
     pub(crate) places: Places,
     pub(crate) allow_shared: bool,
     pub(crate) durable: bool,
-    pub(crate) texts: Texts,
 }
 
 impl Folder {
     /// A folder to read and write: made if missing, refused if others can write to it.
-    pub(crate) fn open_writable(root: &Path, allow_shared: bool, durable: bool, texts: u64) -> Result<Self, OpenError> {
-        let folder = Self::open_read_only(root, allow_shared, durable, texts)?;
+    pub(crate) fn open_writable(root: &Path, allow_shared: bool, durable: bool) -> Result<Self, OpenError> {
+        let folder = Self::open_read_only(root, allow_shared, durable)?;
         folder.create().map_err(|source| OpenError::Folder { path: root.to_owned(), source })?;
         // What was just made may lie under a folder that is open to all.
         folder.check()?;
@@ -28,26 +26,19 @@ impl Folder {
     }
 
     /// A folder to read, which may not be there yet.
-    pub(crate) fn open_read_only(
-        root: &Path,
-        allow_shared: bool,
-        durable: bool,
-        texts: u64,
-    ) -> Result<Self, OpenError> {
+    pub(crate) fn open_read_only(root: &Path, allow_shared: bool, durable: bool) -> Result<Self, OpenError> {
         // A relative path would change its meaning when the process changes its folder.
         let root = std::path::absolute(root).map_err(|source| OpenError::Folder { path: root.to_owned(), source })?;
-        let folder = Folder { places: Places::new(root), allow_shared, durable, texts: Texts::new(texts) };
+        let folder = Folder { places: Places::new(root), allow_shared, durable };
         folder.check()?;
         Ok(folder)
     }
 
     fn check(&self) -> Result<(), OpenError> {
-        let Places { root, vault, version, entries, blobs, locks: _, quarantine: _ } = &self.places;
-        for path in [root, vault, version, entries, blobs] {
+        let Places { root, vault, version, entries, locks: _, quarantine: _ } = &self.places;
+        for path in [root, vault, version, entries] {
             let meta = match fs::metadata(path) {
                 Ok(meta) => meta,
-                // A layer may have none.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && path == blobs => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 Err(source) => {
                     let path = path.clone();
@@ -73,7 +64,6 @@ impl Folder {
     /// Makes what is missing. Called again when the folder was removed while open.
     pub(crate) fn create(&self) -> io::Result<()> {
         trust::create_private(&self.places.entries, self.allow_shared)?;
-        trust::create_private(&self.places.blobs, self.allow_shared)?;
         // Without these two there are no locks and nothing is moved aside; the vault works all the same.
         for path in [&self.places.locks, &self.places.quarantine] {
             if let Err(error) = trust::create_private(path, self.allow_shared) {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use crate::crew;
+use crate::evict::{Candidate, plan_eviction};
 use crate::folder::Folder;
 use crate::paths::TEMP_PREFIX;
 use crate::scan::Found;
-use crate::shares::Shares;
 use crate::stats::add;
-use crate::{Candidate, DiskLimits, Key, Mode, StoreError, Vault, plan_shared_eviction};
+use crate::{DiskLimits, Key, Mode, StoreError, Vault};
 
 /// What a collection did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,12 +30,6 @@ pub struct GcReport {
     pub leftovers: u64,
     /// Entries that should have gone and could not be deleted.
     pub failed: u64,
-    /// Blobs that entries share; their bytes are among `bytes`.
-    pub blobs: u64,
-    /// Blobs deleted because no entry refers to them any more.
-    pub removed_blobs: u64,
-    /// Their bytes.
-    pub removed_blob_bytes: u64,
 }
 
 /// A file being written, or a lock, that is older than this belongs to nobody any more.
@@ -68,7 +62,6 @@ impl Vault {
         // How old a writer's file is, is told by the clock that stamped it: with a host's own clock an hour ahead, every file
         // in flight would look abandoned.
         let disk_now = disk_time(folder).unwrap_or(now);
-        let mut shares = Shares::list(folder, disk_now, &mut report);
         let mut candidates = Vec::new();
         for found in folder.scan() {
             match found {
@@ -83,34 +76,26 @@ impl Vault {
                     report.bytes += bytes;
                 }
                 Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, disk_now)),
-                // Entries that nobody has seen may need any of the blobs.
-                Found::Unlisted(..) => shares.keep_all(),
-                Found::Blob(..) | Found::Foreign => {}
+                Found::Unlisted(..) | Found::Foreign => {}
             }
         }
         report.leftovers += remove_stale_locks(folder, disk_now);
 
-        shares.read(folder, &candidates);
-        let plan = plan_shared_eviction(&candidates, &shares.parts, now, limits);
+        let plan = plan_eviction(&candidates, now, limits);
         let going: HashSet<Key> = plan.keys.into_iter().collect();
-        let all = candidates.clone();
         candidates.retain(|candidate| going.contains(&candidate.key));
         // All of them go, so folder by folder, which file systems do faster.
         candidates.sort_unstable_by_key(|candidate| candidate.key);
         let outcomes = crew::each(&candidates, DELETERS, |candidate| delete(folder, candidate));
-        let mut gone = HashSet::new();
-        for (key, deleted, bytes) in outcomes {
+        for (deleted, bytes) in outcomes {
             match deleted {
                 true => {
                     report.evicted += 1;
                     report.evicted_bytes += bytes;
-                    gone.insert(key);
                 }
                 false => report.failed += 1,
             }
         }
-        let kept = all.iter().map(|candidate| !gone.contains(&candidate.key));
-        (report.removed_blobs, report.removed_blob_bytes) = shares.remove_unused(folder, kept, now, limits.grace);
         add(&self.inner.counters.evicted_disk, report.evicted);
         add(&self.inner.counters.evicted_disk_bytes, report.evicted_bytes);
         tracing::debug!(?report, "collected");
@@ -166,23 +151,23 @@ impl Vault {
 
 /// Deletes one entry, unless it was used or written again since it was looked at. Whether it worked, and its bytes;
 /// `None` if it stays or is gone.
-fn delete(folder: &Folder, candidate: &Candidate) -> Option<(Key, bool, u64)> {
+fn delete(folder: &Folder, candidate: &Candidate) -> Option<(bool, u64)> {
     let Candidate { key, bytes, last_used, in_use: _ } = candidate;
     let path = folder.places.entry(key);
     if look(&path) != Some((*bytes, *last_used)) {
         return None;
     }
     match fs::remove_file(&path) {
-        Ok(()) => Some((*key, true, *bytes)),
+        Ok(()) => Some((true, *bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "an entry could not be evicted");
-            Some((*key, false, 0))
+            Some((false, 0))
         }
     }
 }
 
-pub(crate) fn look(path: &Path) -> Option<(u64, SystemTime)> {
+fn look(path: &Path) -> Option<(u64, SystemTime)> {
     let meta = fs::symlink_metadata(path).ok()?;
     // A file system without times makes every entry the oldest.
     let last_used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -199,7 +184,7 @@ fn is_stale(path: &Path, now: SystemTime) -> bool {
     look(path).is_some_and(|(_, time)| now.duration_since(time).is_ok_and(|age| age > STALE))
 }
 
-pub(crate) fn remove_stale(path: &Path, now: SystemTime) -> bool {
+fn remove_stale(path: &Path, now: SystemTime) -> bool {
     is_stale(path, now) && fs::remove_file(path).is_ok()
 }
 

@@ -38,7 +38,6 @@
 
 #![forbid(unsafe_code)]
 
-mod blobs;
 mod cause;
 mod crew;
 mod entry;
@@ -48,6 +47,8 @@ mod evict;
 mod flight;
 mod folder;
 mod format;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod gc;
 mod key;
 mod list;
@@ -66,7 +67,6 @@ mod remote;
 mod scan;
 mod seen;
 mod settings;
-mod shares;
 mod stats;
 mod trust;
 mod vault;
@@ -75,30 +75,26 @@ mod write;
 
 pub use cause::Cause;
 pub use entry::{Entry, EntryKind};
-pub use env::parse_bytes;
+pub use env::{FolderSource, OptionError, RemoteSettings, parse_bytes};
 pub use error::{Error, OpenError, StoreError};
-pub use evict::{Candidate, Eviction, MAX_SKEW, SharedParts, plan_eviction, plan_shared_eviction};
-pub use format::{
-    Codec, EncodeError, FORMAT_VERSION, Header, MAX_LABEL, MAX_META, MAX_PAYLOAD, check_stored, decode, decode_blob,
-    decode_header, decode_with, encode,
-};
+pub use format::{EncodeError, Header, MAX_PAYLOAD};
 pub use gc::GcReport;
 pub use key::{Key, ParseKeyError};
 pub use list::{Listed, Usage};
 pub use lookup::Lookup;
 pub use obtain::Obtained;
 pub use older::Older;
-pub use options::{Clock, DiskLimits, Mode, VaultOptions};
+pub use options::{DiskLimits, Mode, VaultOptions};
 pub use pack::{
-    Manifest, ManifestEntry, PACK_MAGIC, PACK_VERSION, PackError, PackLimits, PackOptions, PackReport, SealKey,
-    UnpackOptions, UnpackReport, WeakSecret, read_manifest, verify_pack,
+    Manifest, ManifestEntry, PackError, PackLimits, PackOptions, PackReport, SealKey, UnpackOptions, UnpackReport,
+    WeakSecret, verify_pack,
 };
 pub use paths::STORE_FORMAT;
 pub use rejection::Rejection;
 #[cfg(feature = "http")]
 pub use remote::{BadLocation, HttpRemote};
-pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, SIDE_BY_SIDE, remote_name};
-pub use settings::{FolderSource, OptionError, RemoteSettings, Settings};
+pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name};
+pub use settings::Settings;
 pub use stats::Stats;
 pub use vault::{Source, Vault};
 pub use verify::{Depth, VerifyReport};

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::folder::Folder;
+use crate::format::decode;
 use crate::scan::Found;
 use crate::{Entry, Header, Key, Rejection, Source, StoreError, Vault};
 
@@ -37,10 +38,6 @@ pub struct Usage {
     pub entries: u64,
     /// Bytes of their files.
     pub bytes: u64,
-    /// Blobs: kernels that entries share.
-    pub blobs: u64,
-    /// Bytes of their files.
-    pub blob_bytes: u64,
     /// Files being written, or left behind.
     pub temporary: u64,
     /// Files in quarantine.
@@ -83,15 +80,11 @@ impl Vault {
             return usage;
         };
         let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |meta| meta.len());
-        for found in folder.scan().chain(folder.scan_blobs()) {
+        for found in folder.scan() {
             match found {
                 Found::Entry(_, path) => {
                     usage.entries += 1;
                     usage.bytes += bytes(&path);
-                }
-                Found::Blob(_, path) => {
-                    usage.blobs += 1;
-                    usage.blob_bytes += bytes(&path);
                 }
                 Found::Temp(_) => usage.temporary += 1,
                 Found::Foreign => usage.foreign += 1,
@@ -109,9 +102,8 @@ impl Vault {
         let usage = self.usage();
         self.inner.memory.clear();
         let aside = fs::read_dir(&folder.places.quarantine).into_iter().flatten().flatten();
-        // Entries go before the blobs that they need.
-        let paths = folder.scan().chain(folder.scan_blobs()).filter_map(|found| match found {
-            Found::Entry(_, path) | Found::Blob(_, path) | Found::Temp(path) => Some(path),
+        let paths = folder.scan().filter_map(|found| match found {
+            Found::Entry(_, path) | Found::Temp(path) => Some(path),
             Found::Foreign | Found::Unlisted(..) => None,
         });
         for path in paths.chain(aside.map(|file| file.path())) {
@@ -154,5 +146,5 @@ pub(crate) fn listed(
 
 fn read_whole(folder: &Folder, listed: &Listed) -> Result<Entry, Rejection> {
     let bytes = folder.read_path(&listed.path)?;
-    folder.decode(&bytes, &listed.key).map(|(_, entry)| entry)
+    decode(&bytes, Some(&listed.key)).map(|(_, entry)| entry)
 }

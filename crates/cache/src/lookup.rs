@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::flight::{Lead, Outcome, Role};
 use crate::folder::Folder;
-use crate::format::encode_shared;
+use crate::format::{Codec, encode};
 use crate::read::Loaded;
 use crate::remote::{Fetched, Link};
 use crate::stats::{add, count};
@@ -211,9 +211,8 @@ impl Vault {
     pub(crate) fn store(&self, key: &Key, entry: &Entry) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let folder = self.writable()?;
-        let stored =
-            encode_shared(key, entry).map_err(StoreError::from).and_then(|shared| folder.store_shared(key, &shared));
-        match stored {
+        let encoded = encode(key, entry, Codec::Zstd).map_err(StoreError::from);
+        match encoded.and_then(|bytes| folder.store(key, &bytes).map(|()| bytes.len() as u64)) {
             Ok(bytes) => {
                 count(&inner.counters.stores);
                 add(&inner.counters.bytes_written, bytes);

@@ -20,7 +20,7 @@ pub struct Older {
     pub format: u16,
     /// Entries in it.
     pub entries: u64,
-    /// Bytes of all its files: entries, blobs, what is in quarantine.
+    /// Bytes of all its files: entries, what was beside them, what is in quarantine.
     pub bytes: u64,
 }
 

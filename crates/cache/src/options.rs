@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::RemoteOptions;
-use crate::settings::{EnvLookup, OptionError, Settings};
+use crate::env::OptionError;
+use crate::settings::{EnvLookup, Settings};
 
 /// What the vault may do with its folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +39,8 @@ impl Default for DiskLimits {
     }
 }
 
-/// A source of wall-clock time; tests inject their own.
-pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+/// A source of wall-clock time.
+pub(crate) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// Options of [`Vault::open`](crate::Vault::open). Whatever is not set here is taken from the environment, and
 /// whatever is not set there has the default told at each method. `docs/vault.md` has one table of all.
@@ -89,7 +90,7 @@ impl VaultOptions {
         Self::default()
     }
 
-    /// The vault of this folder (`vault/v2` inside it).
+    /// The vault of this folder (`vault/v3` inside it).
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self::default().folder(folder)
     }
@@ -171,8 +172,8 @@ impl VaultOptions {
     }
 
     /// The clock for stamps and eviction. Default: the system's.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.clock = Arc::new(clock);
         self
     }
 

@@ -10,11 +10,11 @@ pub(crate) const ENTRY_SUFFIX: &str = ".qkv";
 /// Start of the names of files being written; they stand beside the entries, so that renaming stays in one folder.
 pub(crate) const TEMP_PREFIX: &str = ".tmp-";
 
-/// Format of what is kept: number of the folder `vault/v2`, of the names in a remote store, and of packs.
+/// Format of what is kept: number of the folder `vault/v3`, of the names in a remote store, and of packs.
 ///
 /// It goes up with the layout, and whenever what is kept under keys, or the keys, change meaning, though entries be readable still:
 /// nobody would ask for an old key again. What is left of an older one is known by its folder ([`Vault::older`](crate::Vault::older)).
-pub const STORE_FORMAT: u16 = 2;
+pub const STORE_FORMAT: u16 = 3;
 
 /// The places of one vault.
 #[derive(Clone, Debug)]
@@ -23,15 +23,13 @@ pub(crate) struct Places {
     pub(crate) root: PathBuf,
     /// `ROOT/vault`.
     pub(crate) vault: PathBuf,
-    /// `ROOT/vault/v2`.
+    /// `ROOT/vault/v3`.
     pub(crate) version: PathBuf,
-    /// `ROOT/vault/v2/entries`.
+    /// `ROOT/vault/v3/entries`.
     pub(crate) entries: PathBuf,
-    /// `ROOT/vault/v2/blobs`.
-    pub(crate) blobs: PathBuf,
-    /// `ROOT/vault/v2/locks`.
+    /// `ROOT/vault/v3/locks`.
     pub(crate) locks: PathBuf,
-    /// `ROOT/vault/v2/quarantine`.
+    /// `ROOT/vault/v3/quarantine`.
     pub(crate) quarantine: PathBuf,
 }
 
@@ -41,7 +39,6 @@ impl Places {
         let version = vault.join(format!("v{STORE_FORMAT}"));
         Places {
             entries: version.join("entries"),
-            blobs: version.join("blobs"),
             locks: version.join("locks"),
             quarantine: version.join("quarantine"),
             version,
@@ -63,16 +60,6 @@ impl Places {
         path.push(&name[..2]);
         path.push(name);
         path
-    }
-
-    /// The folder of a blob: 256 of them, by the first byte of its hash.
-    pub(crate) fn blob_shard(&self, hash: &Key) -> PathBuf {
-        self.blobs.join(&hash.to_string()[..2])
-    }
-
-    /// The file of a blob.
-    pub(crate) fn blob(&self, hash: &Key) -> PathBuf {
-        self.blob_shard(hash).join(entry_name(hash))
     }
 
     /// The lock file of a key.
@@ -109,7 +96,7 @@ mod tests {
         let places = Places::new("/r".into());
         let key = Key([0xab; 32]);
         let path = places.entry(&key);
-        assert!(path.starts_with("/r/vault/v2/entries/ab"));
+        assert!(path.starts_with("/r/vault/v3/entries/ab"));
         assert_eq!(key_of(&path), Some(key));
         for other in ["x", "ab.qkv", ".tmp-123", &format!("{key}.qkv.bak")] {
             assert_eq!(key_of(Path::new(other)), None, "{other}");

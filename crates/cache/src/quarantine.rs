@@ -6,16 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use crate::folder::Folder;
+use crate::format::decode;
 use crate::{Key, Rejection};
 
 /// Most files kept in quarantine; the oldest go first.
 const KEPT: usize = 64;
-
-/// A number that no other call of this process gets, for names.
-pub(crate) fn unique() -> u64 {
-    static UNIQUE: AtomicU64 = AtomicU64::new(0);
-    UNIQUE.fetch_add(1, Relaxed)
-}
 
 impl Folder {
     /// Moves the file of a rejected entry aside. `None` when nothing was moved.
@@ -23,13 +18,14 @@ impl Folder {
     /// Between the reading and the moving another process may have put a good entry in its place; so what was moved
     /// is read again, and goes back if it is good.
     pub(crate) fn set_aside(&self, key: &Key, rejection: &Rejection) -> Option<PathBuf> {
+        static UNIQUE: AtomicU64 = AtomicU64::new(0);
         let from = self.places.entry(key);
-        let to = self.places.rejected(key, rejection.cause(), unique());
+        let to = self.places.rejected(key, rejection.cause(), UNIQUE.fetch_add(1, Relaxed));
         if let Err(error) = fs::rename(&from, &to) {
             tracing::debug!(path = %from.display(), %error, "could not move a rejected entry aside");
             return None;
         }
-        let again = self.read_path(&to).and_then(|bytes| self.decode(&bytes, key));
+        let again = self.read_path(&to).and_then(|bytes| decode(&bytes, Some(key)));
         if again.is_ok() {
             // Should a third writer have put the key there once more, one good entry replaces another.
             if let Err(error) = fs::rename(&to, &from) {

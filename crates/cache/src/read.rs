@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::folder::Folder;
-use crate::format::{MAX_HEADER, MAX_PAYLOAD};
+use crate::format::{MAX_HEADER, MAX_PAYLOAD, decode};
 use crate::{Entry, Key, Rejection, trust};
 
 /// What reading a key's file came to.
@@ -36,7 +36,7 @@ impl Folder {
             Err(error) => return Loaded::Bad(unreadable(&error)),
         };
         match self.read(&path, &file) {
-            Ok(bytes) => match self.decode(&bytes, key) {
+            Ok(bytes) => match decode(&bytes, Some(key)) {
                 Ok((header, entry)) => Loaded::Good { entry, file, bytes: header.file_len() },
                 Err(rejection) => Loaded::Bad(rejection),
             },

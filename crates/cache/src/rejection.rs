@@ -83,14 +83,8 @@ pub enum Rejection {
     /// An unknown compression.
     #[error("codec {found} is unknown")]
     Codec {
-        /// The byte found.
-        found: u8,
-    },
-    /// Shared blobs are listed where the codec knows none, or the other way round.
-    #[error("{count} shared blobs are listed, which does not go with the codec")]
-    SharedBlobs {
-        /// How many.
-        count: usize,
+        /// The number found.
+        found: u16,
     },
     /// A declared length beyond the limit.
     #[error("a payload of {declared} bytes is declared, the limit is {limit}")]
@@ -115,14 +109,6 @@ pub enum Rejection {
     #[error("the payload does not decompress: {detail}")]
     Decompress {
         /// What zstd said.
-        detail: String,
-    },
-    /// A blob that the entry shares with others is not there or not good. The entry itself may be good.
-    #[error("the blob {hash} that it shares with other entries {detail}")]
-    Blob {
-        /// The blob.
-        hash: Key,
-        /// What is wrong with it.
         detail: String,
     },
     /// The payload has another length than declared.
@@ -155,20 +141,18 @@ impl Rejection {
             Rejection::FieldLengths { .. } => Cause::FieldLengths,
             Rejection::Label { .. } => Cause::Label,
             Rejection::Codec { .. } => Cause::Codec,
-            Rejection::SharedBlobs { .. } => Cause::SharedBlobs,
             Rejection::PayloadTooLarge { .. } => Cause::PayloadTooLarge,
             Rejection::FileLength { .. } => Cause::FileLength,
             Rejection::StoredChecksum => Cause::StoredChecksum,
             Rejection::Decompress { .. } => Cause::Decompress,
-            Rejection::Blob { .. } => Cause::Blob,
             Rejection::PayloadLength { .. } => Cause::PayloadLength,
             Rejection::PayloadChecksum => Cause::PayloadChecksum,
         }
     }
 
-    /// Whether the bytes themselves are bad, so that the file is moved aside. What could not be read, is only not
-    /// trusted, or lacks a blob, may be a good entry and stays.
-    pub fn is_about_content(&self) -> bool {
-        !matches!(self, Rejection::Unreadable { .. } | Rejection::Untrusted { .. } | Rejection::Blob { .. })
+    /// Whether the bytes themselves are bad, so that the file is moved aside. What could not be read, or is only not
+    /// trusted, may be a good entry and stays.
+    pub(crate) fn is_about_content(&self) -> bool {
+        !matches!(self, Rejection::Unreadable { .. } | Rejection::Untrusted { .. })
     }
 }

@@ -5,18 +5,16 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::folder::Folder;
-use crate::format::MAX_HEADER;
+use crate::format::{MAX_HEADER, decode_header};
 use crate::paths::{TEMP_PREFIX, key_of};
 use crate::read::{open_for_reading, unreadable};
-use crate::{Header, Key, Rejection, decode_header};
+use crate::{Header, Key, Rejection};
 
 /// One file found in the folder of entries.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// An entry, by its name.
     Entry(Key, PathBuf),
-    /// A blob, by its name.
-    Blob(Key, PathBuf),
     /// A file that someone is writing, or was when it died.
     Temp(PathBuf),
     /// Anything else: not ours, never touched.
@@ -31,22 +29,22 @@ const FIRST_READ: usize = 1024;
 impl Folder {
     /// All files in the folder of entries. A folder that is not there holds none.
     pub(crate) fn scan(&self) -> impl Iterator<Item = Found> + use<> {
-        walk(&self.places.entries)
-    }
-
-    /// All files in the folder of blobs.
-    pub(crate) fn scan_blobs(&self) -> impl Iterator<Item = Found> + use<> {
-        walk(&self.places.blobs).map(|found| match found {
-            Found::Entry(hash, path) => Found::Blob(hash, path),
-            other => other,
-        })
+        let (parts, unlisted) = sorted(&self.places.entries);
+        // The kind of the directory entry itself: a link to a folder is not followed.
+        let parts = parts.into_iter().filter(|part| part.file_type().is_ok_and(|kind| kind.is_dir()));
+        let found = parts.flat_map(|part| {
+            let part = part.path();
+            let (files, unlisted) = sorted(&part);
+            files.into_iter().map(move |file| classify(&part, &file)).chain(unlisted)
+        });
+        found.chain(unlisted)
     }
 
     /// The entries among the files.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Key, PathBuf)> + use<> {
         self.scan().filter_map(|found| match found {
             Found::Entry(key, path) => Some((key, path)),
-            Found::Blob(..) | Found::Temp(_) | Found::Foreign | Found::Unlisted(..) => None,
+            Found::Temp(_) | Found::Foreign | Found::Unlisted(..) => None,
         })
     }
 
@@ -71,19 +69,6 @@ impl Folder {
             false => Err(Rejection::FileLength { expected: header.file_len(), found: meta.len() }),
         }
     }
-}
-
-/// The files in the parts of a folder, those of a key named as its entry.
-fn walk(folder: &Path) -> impl Iterator<Item = Found> + use<> {
-    let (parts, unlisted) = sorted(folder);
-    // The kind of the directory entry itself: a link to a folder is not followed.
-    let parts = parts.into_iter().filter(|part| part.file_type().is_ok_and(|kind| kind.is_dir()));
-    let found = parts.flat_map(|part| {
-        let part = part.path();
-        let (files, unlisted) = sorted(&part);
-        files.into_iter().map(move |file| classify(&part, &file)).chain(unlisted)
-    });
-    found.chain(unlisted)
 }
 
 /// Whether a key's entry belongs into this part; elsewhere it would never be found under its key.

@@ -3,32 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::{DiskLimits, Mode, VaultOptions, env};
+use crate::env::{self, FolderSource, OptionError, RemoteSettings};
+use crate::{DiskLimits, Mode, VaultOptions};
 
 pub(crate) type EnvLookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
-
-/// Where the folder came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FolderSource {
-    /// Set in code.
-    Code,
-    /// `$QKVAULT_CACHE_DIR`.
-    CacheDir,
-    /// `$XDG_CACHE_HOME/qkvault`.
-    XdgCacheHome,
-    /// The cache folder of the user, `~/.cache/qkvault`.
-    Home,
-    /// There is no home folder: a folder under the temporary one, lost at the next restart.
-    Temporary,
-}
 
 /// What options and environment come to.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The folder; the vault is `vault/v2` inside it.
+    /// The folder; the vault is `vault/v3` inside it.
     pub folder: PathBuf,
     /// Why this folder.
     pub folder_source: FolderSource,
@@ -42,30 +27,6 @@ pub struct Settings {
     pub allow_shared_writable: bool,
     /// The remote store, without its secrets.
     pub remote: Option<RemoteSettings>,
-}
-
-/// The remote store that holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RemoteSettings {
-    /// An http address or a folder.
-    pub location: String,
-    /// Longest time that one look-up waits for it.
-    pub deadline: Duration,
-    /// The file with the seal's secret; `None` also when the key was set in code.
-    pub seal_file: Option<PathBuf>,
-}
-
-/// A variable that cannot be understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable} is {value:?}, expected {expected}; correct the variable or unset it")]
-pub struct OptionError {
-    /// The variable.
-    pub variable: &'static str,
-    /// Its value.
-    pub value: OsString,
-    /// What it may be.
-    pub expected: &'static str,
 }
 
 impl Settings {
@@ -92,6 +53,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn with(vars: &'static [(&'static str, &'static str)]) -> VaultOptions {

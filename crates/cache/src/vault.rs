@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::blobs::MAX_TEXTS;
 use crate::flight::Flights;
 use crate::folder::Folder;
 use crate::gc::AutoGc;
@@ -70,18 +69,17 @@ impl Vault {
     pub fn open(options: VaultOptions) -> Result<Self, OpenError> {
         let settings = options.resolve()?;
         let shared = settings.allow_shared_writable;
-        let texts = options.memory_bytes.min(MAX_TEXTS);
         let folder = match settings.mode {
             Mode::Off => None,
-            Mode::ReadOnly => Some(Folder::open_read_only(&settings.folder, shared, options.durable, texts)?),
-            Mode::ReadWrite => Some(Folder::open_writable(&settings.folder, shared, options.durable, texts)?),
+            Mode::ReadOnly => Some(Folder::open_read_only(&settings.folder, shared, options.durable)?),
+            Mode::ReadWrite => Some(Folder::open_writable(&settings.folder, shared, options.durable)?),
         };
         let layers = match settings.mode {
             Mode::Off => Vec::new(),
             Mode::ReadOnly | Mode::ReadWrite => settings
                 .layers
                 .iter()
-                .map(|layer| Folder::open_read_only(layer, shared, false, texts))
+                .map(|layer| Folder::open_read_only(layer, shared, false))
                 .collect::<Result<_, _>>()?,
         };
         for layer in &layers {

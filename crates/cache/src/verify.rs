@@ -1,12 +1,10 @@
 //! Checking all that is stored, with one thread per core.
 
-use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::crew;
 use crate::folder::Folder;
-use crate::format::check_stored;
+use crate::format::{check_stored, decode};
 use crate::list::listed;
 use crate::scan::Found;
 use crate::{Header, Key, Listed, Rejection, Source, Vault};
@@ -32,12 +30,6 @@ pub struct VerifyReport {
     pub good_bytes: u64,
     /// Entries that would not be served, with the reasons, in the order of [`Vault::ls`].
     pub bad: Vec<(Listed, Rejection)>,
-    /// Blobs that are good.
-    pub good_blobs: u64,
-    /// Bytes of their files.
-    pub good_blob_bytes: u64,
-    /// Blobs that are not, with the reasons. Entries that refer to them are not served either.
-    pub bad_blobs: Vec<(PathBuf, Rejection)>,
     /// Folders that could not be listed, so that what lies there was not checked, and why.
     pub unlisted: Vec<(PathBuf, String)>,
 }
@@ -52,18 +44,13 @@ impl Vault {
                 match found {
                     Found::Entry(key, path) => files.push((folder, source, key, path)),
                     Found::Unlisted(path, why) => report.unlisted.push((path, why)),
-                    Found::Blob(..) | Found::Temp(_) | Found::Foreign => {}
+                    Found::Temp(_) | Found::Foreign => {}
                 }
             }
         }
-        let blobs = self.verify_blobs(depth, &mut report);
         let mut checked = crew::each(&files, crew::cores(), |(folder, source, key, path)| {
-            let header = check(folder, key, path, depth).and_then(|header| {
-                let bad = header.shared.iter().find_map(|hash| blobs.lacks(*source, hash, depth));
-                bad.map_or(Ok(header), Err)
-            });
             // `None`: it is gone, so there is nothing to be good or bad.
-            listed(*source, *key, path.clone(), false, header)
+            listed(*source, *key, path.clone(), false, check(folder, key, path, depth))
         });
         checked.sort_by_key(|listed| (layer(listed.source), listed.key));
         for listed in checked {
@@ -80,54 +67,6 @@ impl Vault {
         }
         report
     }
-
-    fn verify_blobs(&self, depth: Depth, report: &mut VerifyReport) -> CheckedBlobs {
-        let mut files = Vec::new();
-        for (folder, source) in self.places().filter(|_| depth > Depth::Header) {
-            for found in folder.scan_blobs() {
-                match found {
-                    Found::Blob(hash, path) => files.push((folder, source, hash, path)),
-                    Found::Unlisted(path, why) => report.unlisted.push((path, why)),
-                    Found::Entry(..) | Found::Temp(_) | Found::Foreign => {}
-                }
-            }
-        }
-        let checked = crew::each(&files, crew::cores(), |(folder, source, hash, path)| {
-            let bytes = fs::symlink_metadata(path).ok()?.len();
-            let good = match depth {
-                Depth::Header | Depth::Stored => folder.check_blob(hash),
-                Depth::Payload => folder.check_whole_blob(hash),
-            };
-            Some(((layer(*source), *hash), path.clone(), bytes, good))
-        });
-        let mut blobs = HashMap::new();
-        for (key, path, bytes, good) in checked {
-            match &good {
-                Ok(()) => {
-                    report.good_blobs += 1;
-                    report.good_blob_bytes += bytes;
-                }
-                Err(why) => report.bad_blobs.push((path, why.clone())),
-            }
-            blobs.insert(key, good);
-        }
-        report.bad_blobs.sort_by(|a, b| a.0.cmp(&b.0));
-        CheckedBlobs(blobs)
-    }
-}
-
-/// Blobs that were checked, each once however many entries refer to it.
-struct CheckedBlobs(HashMap<(Option<usize>, Key), Result<(), Rejection>>);
-
-impl CheckedBlobs {
-    /// Why an entry of this place cannot use a blob, if it cannot. Headers alone tell nothing about blobs.
-    fn lacks(&self, source: Source, hash: &Key, depth: Depth) -> Option<Rejection> {
-        match (depth, self.0.get(&(layer(source), *hash))) {
-            (Depth::Header, _) | (_, Some(Ok(()))) => None,
-            (_, Some(Err(why))) => Some(why.clone()),
-            (_, None) => Some(Rejection::Blob { hash: *hash, detail: "is not there".to_owned() }),
-        }
-    }
 }
 
 fn layer(source: Source) -> Option<usize> {
@@ -141,6 +80,6 @@ fn check(folder: &Folder, key: &Key, path: &Path, depth: Depth) -> Result<Header
     match depth {
         Depth::Header => folder.read_header(key, path),
         Depth::Stored => check_stored(&folder.read_path(path)?, Some(key)),
-        Depth::Payload => folder.decode(&folder.read_path(path)?, key).map(|(header, _)| header),
+        Depth::Payload => decode(&folder.read_path(path)?, Some(key)).map(|(header, _)| header),
     }
 }

@@ -12,11 +12,7 @@ use crate::{Key, StoreError, trust};
 impl Folder {
     /// Stores the bytes of an entry under its key: written beside it, synced, renamed over it.
     pub(crate) fn store(&self, key: &Key, bytes: &[u8]) -> Result<(), StoreError> {
-        self.place(&self.places.shard(key), &entry_name(key), bytes)
-    }
-
-    /// Stores a file in a part of the folder.
-    pub(crate) fn place(&self, shard: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        let shard = &self.places.shard(key);
         let io = |action: &'static str, path: &Path, source: io::Error| StoreError::Io {
             action,
             path: path.to_owned(),
@@ -48,7 +44,7 @@ impl Folder {
         if self.durable {
             file.as_file().sync_all().map_err(|error| io("sync", file.path(), error))?;
         }
-        let path = shard.join(name);
+        let path = shard.join(entry_name(key));
         match file.persist(&path) {
             Ok(_) => Ok(()),
             Err(error) => Err(io("rename a file to", &path, error.error)),

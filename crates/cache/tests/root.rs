@@ -10,7 +10,6 @@ mod root {
     pub(crate) mod kit;
 
     mod basics;
-    mod blobs;
     mod bounds;
     mod disk_faults;
     #[cfg(feature = "http")]

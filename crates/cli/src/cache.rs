@@ -75,12 +75,10 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
                 out::json(&json!({
                     "entries": report.entries, "bytes": report.bytes, "evicted": report.evicted,
                     "evicted_bytes": report.evicted_bytes, "leftovers": report.leftovers, "failed": report.failed,
-                    "blobs": report.blobs, "removed_blobs": report.removed_blobs,
-                    "removed_blob_bytes": report.removed_blob_bytes, "older": older::json(&older),
+                    "older": older::json(&older),
                 }));
             } else {
-                let (was, gone) =
-                    (out::bytes(report.bytes), out::bytes(report.evicted_bytes + report.removed_blob_bytes));
+                let (was, gone) = (out::bytes(report.bytes), out::bytes(report.evicted_bytes));
                 out::line(&format!("{} of {} entries deleted ({gone} of {was})", report.evicted, report.entries));
                 older.iter().for_each(|one| out::line(&older::deleted(one)));
             }
@@ -90,14 +88,10 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
             let usage = vault.clear()?;
             if globals.json {
                 out::json(&json!({
-                    "entries": usage.entries, "bytes": usage.bytes + usage.blob_bytes, "older": older::json(&older),
+                    "entries": usage.entries, "bytes": usage.bytes, "older": older::json(&older),
                 }));
             } else {
-                out::line(&format!(
-                    "{} entries deleted ({})",
-                    usage.entries,
-                    out::bytes(usage.bytes + usage.blob_bytes)
-                ));
+                out::line(&format!("{} entries deleted ({})", usage.entries, out::bytes(usage.bytes)));
                 older.iter().for_each(|one| out::line(&older::deleted(one)));
             }
         }
@@ -109,23 +103,21 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
 fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
     let report = vault.verify(if headers { Depth::Header } else { Depth::Payload });
     let entries = report.bad.iter().map(|(listed, why)| (&listed.path, Some(listed.key), why.to_string()));
-    let blobs = report.bad_blobs.iter().map(|(path, why)| (path, None, why.to_string()));
     let folders = report.unlisted.iter().map(|(path, why)| (path, None, why.clone()));
-    let bad: Vec<_> = entries.chain(blobs).chain(folders).collect();
+    let bad: Vec<_> = entries.chain(folders).collect();
     if globals.json {
         let list: Vec<Value> = bad
             .iter()
             .map(|(path, key, why)| json!({ "key": key.map(|key| key.to_string()), "path": path, "why": why }))
             .collect();
         out::json(&json!({
-            "good": report.good, "good_bytes": report.good_bytes, "good_blobs": report.good_blobs,
-            "good_blob_bytes": report.good_blob_bytes, "bad": list, "older": older::json(&vault.older()),
+            "good": report.good, "good_bytes": report.good_bytes, "bad": list, "older": older::json(&vault.older()),
         }));
     } else {
         for (path, _, why) in &bad {
             out::line(&format!("BAD {}: {why}", path.display()));
         }
-        let size = out::bytes(report.good_bytes + report.good_blob_bytes);
+        let size = out::bytes(report.good_bytes);
         out::line(&format!("{} good ({size}), {} bad", report.good, bad.len()));
         older::notes(vault).for_each(|note| out::line(&format!("note: {note}")));
     }
@@ -229,18 +221,16 @@ fn stats(globals: &Globals, vault: &Vault) {
     }
     if globals.json {
         out::json(&json!({
-            "folder": vault.folder(), "entries": usage.entries, "bytes": usage.bytes, "blobs": usage.blobs,
-            "blob_bytes": usage.blob_bytes, "plans": plans,
+            "folder": vault.folder(), "entries": usage.entries, "bytes": usage.bytes, "plans": plans,
             "refusals": refusals, "bad": bad, "quarantined": usage.quarantined, "temporary": usage.temporary,
             "foreign": usage.foreign, "targets": targets,
         }));
         return;
     }
     out::line(&format!(
-        "plans: {plans}, refusals: {refusals}, bad: {bad}; {} in {} files and {} shared blobs, {} more in quarantine",
-        out::bytes(usage.bytes + usage.blob_bytes),
+        "plans: {plans}, refusals: {refusals}, bad: {bad}; {} in {} files, {} more in quarantine",
+        out::bytes(usage.bytes),
         usage.entries,
-        usage.blobs,
         usage.quarantined
     ));
     for (target, n) in targets {

@@ -190,10 +190,11 @@ mod tests {
     use super::*;
     use qkvault_graph::{KEY_FORMAT, Profile};
 
-    /// The folder of a vault holds keys of one format, so that what is left of an older one is known by its folder.
+    /// The folder of a vault holds keys of one format, so that what is left of an older one is known by its folder:
+    /// whoever raises the format of keys raises that of the vault, and both here.
     #[test]
     fn b3_the_vaults_format_goes_up_with_that_of_keys() {
-        assert_eq!(u32::from(qkvault_cache::STORE_FORMAT), KEY_FORMAT);
+        assert_eq!((qkvault_cache::STORE_FORMAT, KEY_FORMAT), (3, 2));
     }
 
     /// Facts as format 1 wrote them, without the toolchain, under a key of today: an error that says so, and never another plan.

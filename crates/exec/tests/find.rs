@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{forward, h200};
-use qkvault_cache::{Codec, Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions, encode};
+use qkvault_cache::{Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Plan, PlanError, PlanFacts, Planner};
 use qkvault_exec::{DRIVERS, LoadError, Machine, NVRTCS, PrepareError, Prepared, candidates, check_fit, prepare};
 use qkvault_graph::{
@@ -284,6 +284,14 @@ impl Remote for Slow {
     }
 }
 
+/// The bytes that a vault keeps for an entry, which are those that a remote has.
+fn file(key: &Key, entry: Entry) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let vault = Vault::open(VaultOptions::in_folder(folder.path()).without_environment()).expect("a vault");
+    vault.put(key, entry).expect("a plan");
+    std::fs::read(vault.ls().next().expect("it is there").path).expect("it can be read")
+}
+
 /// Prepares over a remote that has the plans of `there`: what came of it, what was loaded, how often the remote was asked, and how long it took.
 fn over_remote(here: &Target, there: &[Target], build: BuildPolicy) -> (Outcome, Vec<PlanKey>, usize, Duration) {
     let mut slow = Slow::default();
@@ -291,7 +299,7 @@ fn over_remote(here: &Target, there: &[Target], build: BuildPolicy) -> (Outcome,
         let facts = PlanFacts { key: key(target), ..forward(target) };
         let entry = Plan { facts, blob: [1, 2, 3].into() }.to_entry(target);
         let name = Key(*key(target).bytes());
-        slow.has.insert(name, encode(&name, &entry, Codec::Zstd).expect("a plan"));
+        slow.has.insert(name, file(&name, entry));
     }
     let asked = Arc::clone(&slow.asked);
     let folder = tempfile::tempdir().expect("a folder");

@@ -2,7 +2,7 @@
 //! [`qkvault_cache::Remote`].
 //!
 //! It is a crate of its own because it brings an async runtime and a hundred crates that a vault on disk does not need.
-//! An entry is one object, named as in every other remote: `PREFIX/v2/ab/<key>.qkv`.
+//! An entry is one object, named as in every other remote: `PREFIX/v3/ab/<key>.qkv`.
 //!
 //! ```
 //! use qkvault_cache::{RemoteOptions, Vault, VaultOptions};

@@ -14,23 +14,6 @@ pub(crate) fn key(n: u64) -> Key {
     Key(bytes)
 }
 
-/// The nth plan of a family as cuDNN writes them: 20 KB of JSON of its own, and the kernel of the family in base64.
-#[allow(dead_code, reason = "each bench uses what it needs")]
-pub(crate) fn member(n: u64, len: usize) -> Entry {
-    let kernel = String::from_utf8(plan(7, len * 5 / 6 / 4 * 4).payload).expect("base64 is text");
-    let mut own = String::new();
-    for tensor in 0.. {
-        if own.len() >= len / 6 {
-            break;
-        }
-        let one =
-            format!("{{\"name\":\"{tensor}\",\"dim\":[{n},32,{},128],\"stride\":[{},{n},1]}},", n * 512, n * tensor);
-        own.push_str(&one);
-    }
-    let payload = format!("{{\"tensors\":[{own}],\"kernels\":[{{\"cubin\":\"{kernel}\"}}]}}").into_bytes();
-    Entry { payload, ..plan(n, 4) }
-}
-
 /// A plan with `len` bytes of payload: a base64 text over records of 16 bytes that repeat in part, like machine code.
 pub(crate) fn plan(n: u64, len: usize) -> Entry {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 
-use super::share::{frame_limit, join};
 use super::{Codec, FIXED_LEN, FORMAT_VERSION, HASH_LEN, Header, MAGIC, MAX_HEADER, MAX_PAYLOAD, MIN_HEADER, at};
 use crate::{Entry, EntryKind, Key, Rejection};
 
@@ -10,7 +9,7 @@ use crate::{Entry, EntryKind, Key, Rejection};
 ///
 /// With `key`, an entry written under another key is rejected. The payload is neither needed nor looked at, and the
 /// lengths are checked against the format's limits only.
-pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
+pub(crate) fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
     if !bytes.starts_with(&MAGIC) {
         return Err(Rejection::Magic { found: bytes[..bytes.len().min(MAGIC.len())].to_vec() });
     }
@@ -47,13 +46,11 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     }
     let kind = EntryKind::from_code(bytes[at::KIND]).ok_or(Rejection::Kind { found: bytes[at::KIND] })?;
 
-    let shared = bytes[at::SHARED] as usize;
     let lens = [
         bytes[at::LIBRARY_LEN] as usize,
         bytes[at::TARGET_LEN] as usize,
         bytes[at::WHAT_LEN] as usize,
         u16_le(&bytes[at::META_LEN..]) as usize,
-        shared * HASH_LEN,
     ];
     let fields = FIXED_LEN + lens.iter().sum::<usize>() + HASH_LEN;
     if fields != header_len {
@@ -70,11 +67,8 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
     let what = label("what", take(lens[2]))?;
     let meta = take(lens[3]).to_vec();
 
-    let codec = Codec::from_code(bytes[at::CODEC]).ok_or(Rejection::Codec { found: bytes[at::CODEC] })?;
-    if (shared != 0) != (codec == Codec::Shared) {
-        return Err(Rejection::SharedBlobs { count: shared });
-    }
-    let shared = take(lens[4]).chunks_exact(HASH_LEN).map(|hash| Key(array(hash))).collect();
+    let codec = u16_le(&bytes[at::CODEC..]);
+    let codec = Codec::from_code(codec).ok_or(Rejection::Codec { found: codec })?;
     let stored_len = u64_le(&bytes[at::STORED_LEN..]);
     let payload_len = u64_le(&bytes[at::PLAIN_LEN..]);
     let longest = stored_len.max(payload_len);
@@ -91,18 +85,17 @@ pub fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejectio
         target,
         what,
         meta,
+        payload_len,
         codec,
-        shared,
         header_len,
         stored_len,
-        payload_len,
         payload_hash: array(&bytes[at::PAYLOAD_HASH..]),
         stored_hash: array(&bytes[at::STORED_HASH..]),
     })
 }
 
 /// Checks a whole entry without decompressing it: `bytes` must be exactly one entry file, as it was written.
-pub fn check_stored(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
+pub(crate) fn check_stored(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
     let header = decode_header(bytes, key)?;
     if header.file_len() != bytes.len() as u64 {
         return Err(Rejection::FileLength { expected: header.file_len(), found: bytes.len() as u64 });
@@ -113,31 +106,14 @@ pub fn check_stored(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection
     Ok(header)
 }
 
-/// Reads and checks a whole entry that stands alone: `bytes` must be exactly one entry file. One that shares blobs with
-/// others is rejected for lack of them.
-pub fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Rejection> {
-    let none = |hash: &Key| -> Result<Vec<u8>, _> {
-        Err(Rejection::Blob { hash: *hash, detail: "is not at hand: the entry was taken from its folder alone".into() })
-    };
-    decode_with(bytes, key, none)
-}
-
-/// The same with the texts of the blobs that the entry shares, each of which has the hash that it is asked for by.
-pub fn decode_with<T: AsRef<[u8]>>(
-    bytes: &[u8],
-    key: Option<&Key>,
-    text: impl FnMut(&Key) -> Result<T, Rejection>,
-) -> Result<(Header, Entry), Rejection> {
+/// Reads and checks a whole entry: `bytes` must be exactly one entry file.
+pub(crate) fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Rejection> {
     let header = check_stored(bytes, key)?;
     let stored = &bytes[header.header_len..];
     let len = header.payload_len as usize;
     let payload = match header.codec {
         Codec::None => stored.to_vec(),
         Codec::Zstd => decompress(stored, len)?,
-        Codec::Shared => {
-            let frame = decompress(stored, frame_limit(len, header.shared.len()))?;
-            join(&frame, &header.shared, len, text)?
-        }
     };
     if payload.len() as u64 != header.payload_len {
         return Err(Rejection::PayloadLength { declared: header.payload_len, found: payload.len() as u64 });
@@ -157,7 +133,7 @@ pub fn decode_with<T: AsRef<[u8]>>(
 }
 
 /// Decompresses into at most `len` bytes; more is an error, never an allocation.
-pub(super) fn decompress(stored: &[u8], len: usize) -> Result<Vec<u8>, Rejection> {
+fn decompress(stored: &[u8], len: usize) -> Result<Vec<u8>, Rejection> {
     thread_local! {
         // A context costs more to make than a small plan to decompress, so each thread keeps one.
         static CONTEXT: RefCell<zstd::bulk::Decompressor<'static>> = RefCell::default();
@@ -181,13 +157,13 @@ fn label(field: &'static str, bytes: &[u8]) -> Result<String, Rejection> {
 }
 
 // The callers below have checked that the bytes are there; a short slice would be a bug of this file.
-pub(super) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[..N]);
     out
 }
 
-pub(super) fn u16_le(bytes: &[u8]) -> u16 {
+fn u16_le(bytes: &[u8]) -> u16 {
     u16::from_le_bytes(array(bytes))
 }
 
@@ -195,6 +171,6 @@ fn u32_le(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(array(bytes))
 }
 
-pub(super) fn u64_le(bytes: &[u8]) -> u64 {
+fn u64_le(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(array(bytes))
 }

@@ -16,7 +16,7 @@ mod write;
 
 pub use error::PackError;
 pub use manifest::{Manifest, ManifestEntry};
-pub use open::{PackLimits, read_manifest};
+pub use open::PackLimits;
 pub use seal::{SealKey, WeakSecret};
 pub use unpack::{UnpackOptions, UnpackReport, verify_pack};
 pub use write::{PackOptions, PackReport};
@@ -25,10 +25,10 @@ use crate::format::HASH_LEN;
 use crate::paths::STORE_FORMAT;
 
 /// First eight bytes of a pack.
-pub const PACK_MAGIC: [u8; 8] = [0x93, b'Q', b'K', b'V', b'P', 0x0d, 0x0a, 0x1a];
+pub(crate) const PACK_MAGIC: [u8; 8] = [0x93, b'Q', b'K', b'V', b'P', 0x0d, 0x0a, 0x1a];
 
 /// Version of the pack format this library writes, and the only one it reads.
-pub const PACK_VERSION: u16 = STORE_FORMAT;
+pub(crate) const PACK_VERSION: u16 = STORE_FORMAT;
 
 /// Bytes of the header.
 pub(crate) const PACK_HEADER: usize = 168;

@@ -33,11 +33,7 @@ pub(crate) struct OpenPack {
     pub(crate) body: SpooledTempFile,
 }
 
-/// Reads the manifest of a pack, checked against the header and its limits, without reading the body.
-pub fn read_manifest(input: &mut dyn Read, seal: Option<&SealKey>, limits: &PackLimits) -> Result<Manifest, PackError> {
-    read_head(input, seal, limits).map(|(_, manifest)| manifest)
-}
-
+/// Reads the header and the manifest of a pack, checked against each other and the limits; the body is not read.
 fn read_head(
     input: &mut dyn Read,
     seal: Option<&SealKey>,

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use super::*;
-use crate::format::encode;
-use crate::{Codec, Entry, EntryKind, Key};
+use crate::format::{Codec, encode};
+use crate::{Entry, EntryKind, Key};
 
 fn entry(n: u8) -> Entry {
     Entry {
@@ -62,14 +62,13 @@ fn a_crafted_pack_is_good_when_nothing_is_wrong() {
     let (lines, plain) = both();
     let pack = craft(&lines, &compress(&plain, 17), |_| {});
     assert_eq!(verify(&pack).unwrap().entries, lines);
-    assert_eq!(read_manifest(&mut &pack[..], None, &PackLimits::default()).unwrap().entries, lines);
 }
 
 #[test]
 fn golden() {
     // Compressed bytes may differ with the version of zstd; the header's layout and the manifest are pinned, and that
     // an old pack is read. When this fails, raise PACK_VERSION.
-    let golden = include_bytes!("golden-v2.qkvpack");
+    let golden = include_bytes!("golden-v3.qkvpack");
     let (lines, plain) = both();
     assert_eq!(verify(golden).unwrap().entries, lines);
     let pack = craft(&lines, &compress(&plain, 17), |_| {});
@@ -84,7 +83,7 @@ fn golden() {
 #[ignore = "writes the golden file"]
 fn write_golden() {
     let (lines, plain) = both();
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pack/golden-v2.qkvpack");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pack/golden-v3.qkvpack");
     std::fs::write(path, craft(&lines, &compress(&plain, 17), |_| {})).unwrap();
 }
 
@@ -216,7 +215,7 @@ fn b3_a_pack_of_an_older_format_is_refused_with_both_numbers() {
     let error = verify(old).expect_err("format 1");
     assert!(matches!(error, PackError::Version { found: 1, expected: PACK_VERSION }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("format 1") && text.contains("format 2") && text.contains("pack again"), "{text}");
+    assert!(text.contains("format 1") && text.contains("format 3") && text.contains("pack again"), "{text}");
 }
 
 #[test]
@@ -230,7 +229,7 @@ fn an_unknown_flag_or_version_is_refused() {
         pack[at::CHECKSUM..PACK_HEADER].copy_from_slice(checksum.as_bytes());
         verify(&pack)
     };
-    assert!(matches!(with(at::VERSION, 3), Err(PackError::Version { found: 3, .. })));
+    assert!(matches!(with(at::VERSION, 4), Err(PackError::Version { found: 4, .. })));
     assert!(matches!(with(at::FLAGS, 2), Err(PackError::Flags { found: 2 })));
     assert!(matches!(with(at::FLAGS, 1), Err(PackError::SealKeyNeeded)));
 }

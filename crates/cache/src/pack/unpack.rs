@@ -6,8 +6,9 @@ use tempfile::SpooledTempFile;
 
 use super::open::{OpenPack, open};
 use super::{Manifest, ManifestEntry, PackError, PackLimits, SealKey, WINDOW_LOG};
+use crate::format::{Codec, decode};
 use crate::read::Loaded;
-use crate::{Codec, Entry, Vault, decode};
+use crate::{Entry, Vault};
 
 /// What to accept and what to take of a pack.
 #[derive(Clone, Debug, Default)]

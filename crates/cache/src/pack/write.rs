@@ -4,7 +4,8 @@ use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::{Manifest, ManifestEntry, PackError, PackHeader, SealKey, WINDOW_LOG};
-use crate::{Codec, Header, Key, Listed, Rejection, StoreError, Vault, encode};
+use crate::format::{Codec, encode};
+use crate::{Header, Listed, Rejection, StoreError, Vault};
 
 /// How to write a pack.
 #[derive(Clone, Debug)]
@@ -125,17 +126,6 @@ impl Vault {
         Ok(report)
     }
 
-    /// [`pack`](Self::pack) as bytes.
-    pub fn pack_bytes(
-        &self,
-        select: impl FnMut(&Header) -> bool,
-        options: &PackOptions,
-    ) -> Result<(Vec<u8>, PackReport), PackError> {
-        let mut bytes = Vec::new();
-        let report = self.pack(select, options, &mut bytes)?;
-        Ok((bytes, report))
-    }
-
     /// [`pack`](Self::pack) into a file, which appears whole or not at all.
     pub fn pack_file(
         &self,
@@ -160,11 +150,5 @@ impl Vault {
         file.as_file().sync_all().map_err(PackError::io("write the pack"))?;
         file.persist(path).map_err(|error| PackError::Io { action: "name the pack", source: error.error })?;
         Ok(report)
-    }
-
-    /// The keys that a pack of `select` would hold.
-    pub fn selected(&self, mut select: impl FnMut(&Header) -> bool) -> Vec<Key> {
-        let listed = self.ls().filter_map(|listed| listed.header.ok().filter(|_| !listed.shadowed));
-        listed.filter(|header| select(header)).map(|header| header.key).collect()
     }
 }

@@ -7,9 +7,9 @@ use std::thread;
 
 use super::breaker::Breaker;
 use super::{RemoteError, RemoteOptions};
-use crate::format::HASH_LEN;
+use crate::format::{HASH_LEN, decode};
 use crate::stats::count;
-use crate::{Entry, Key, Rejection, decode};
+use crate::{Entry, Key, Rejection};
 
 /// A remote in use.
 pub(crate) struct Link {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{FolderRemote, RemoteOptions};
-use crate::settings::RemoteSettings;
+use crate::env::RemoteSettings;
 use crate::{OpenError, SealKey};
 
 /// The remote that the environment names.

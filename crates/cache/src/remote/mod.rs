@@ -41,8 +41,8 @@ pub trait Remote: Send + Sync + 'static {
 
     /// The bytes stored under each of these keys, as [`fetch`](Remote::fetch) gives them, in about the time of one.
     ///
-    /// By default all are fetched side by side, at most [`SIDE_BY_SIDE`] at a time. A remote that can be asked for many in one request does
-    /// better.
+    /// By default all are fetched side by side, at most 32 at a time. A remote that can be asked for many in one
+    /// request does better.
     fn fetch_many(&self, keys: &[Key], within: Duration) -> Vec<Result<Option<Vec<u8>>, RemoteError>> {
         side_by_side(keys, |key| self.fetch(key, within))
     }
@@ -52,7 +52,7 @@ pub trait Remote: Send + Sync + 'static {
 }
 
 /// Most keys that [`Remote::fetch_many`] fetches at a time: more than a machine has targets whose plans it loads.
-pub const SIDE_BY_SIDE: usize = 32;
+const SIDE_BY_SIDE: usize = 32;
 
 /// Asks for every key, each in a thread of its own, and gives the answers in the order of the keys.
 fn side_by_side<T: Send>(

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::Link;
 use super::breaker::Breaker;
+use crate::format::{Codec, encode};
 use crate::stats::count;
-use crate::{Codec, Entry, Key, encode};
+use crate::{Entry, Key};
 
 /// The queue to a remote.
 pub(crate) struct Uploader {

@@ -82,11 +82,11 @@ proptest! {
 }
 
 /// A clock that tests turn, in seconds after a fixed time.
-fn clock() -> (Arc<AtomicU64>, qkvault_cache::Clock) {
+fn clock() -> (Arc<AtomicU64>, impl Fn() -> SystemTime + Clone + Send + Sync + 'static) {
     let seconds = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&seconds);
     let base = SystemTime::now();
-    (seconds, Arc::new(move || base + Duration::from_secs(shared.load(Ordering::SeqCst))))
+    (seconds, move || base + Duration::from_secs(shared.load(Ordering::SeqCst)))
 }
 
 fn small(max_bytes: u64) -> DiskLimits {
@@ -136,7 +136,7 @@ fn gc_by_age_and_a_clock_set_back() {
     let month =
         DiskLimits { max_bytes: None, max_age: Some(Duration::from_secs(30 * 86_400)), ..DiskLimits::default() };
     // The clock was set back by ten years: every stamp lies in the future, and nothing may be lost for that.
-    let past: qkvault_cache::Clock = Arc::new(|| SystemTime::now() - Duration::from_secs(3650 * 86_400));
+    let past = || SystemTime::now() - Duration::from_secs(3650 * 86_400);
     let back = Vault::open(options(folder.path()).clock(past)).unwrap();
     assert_eq!(back.gc(&month).unwrap().evicted, 0);
     for n in 0..4 {
@@ -184,7 +184,7 @@ fn gc_clears_what_dead_writers_left_and_nothing_foreign() {
     for (name, time) in [(".tmp-old", old), (".tmp-new", SystemTime::now()), ("notes.txt", old)] {
         std::fs::File::create(part.join(name)).unwrap().set_modified(time).unwrap();
     }
-    let locks = folder.path().join("vault/v2/locks");
+    let locks = inside(folder.path()).join("locks");
     let held = std::fs::File::create(locks.join("held.lock")).unwrap();
     held.lock().unwrap();
     held.set_modified(old).unwrap();
@@ -201,7 +201,7 @@ fn gc_clears_what_dead_writers_left_and_nothing_foreign() {
 #[test]
 fn a_collector_ahead_of_time_leaves_files_in_flight() {
     let folder = tempfile::tempdir().unwrap();
-    let ahead: qkvault_cache::Clock = Arc::new(|| SystemTime::now() + Duration::from_secs(7200));
+    let ahead = || SystemTime::now() + Duration::from_secs(7200);
     let vault = Vault::open(options(folder.path()).clock(ahead)).unwrap();
     vault.put(&key(1), plan(1)).unwrap();
     let in_flight = file_of(folder.path(), &key(1)).with_file_name(".tmp-now");

@@ -174,7 +174,7 @@ fn what_is_no_file_is_rejected_and_never_waited_for() {
     std::fs::remove_dir(&path).unwrap();
     // A link, even to a good entry.
     let elsewhere = folder.path().join("elsewhere.qkv");
-    std::fs::write(&elsewhere, qkvault_cache::encode(&key(1), &plan(1), qkvault_cache::Codec::Zstd).unwrap()).unwrap();
+    std::fs::write(&elsewhere, file(&key(1), plan(1))).unwrap();
     #[cfg(unix)]
     std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
     assert!(matches!(fresh.get(&key(1)), Lookup::Rejected(Rejection::Unreadable { .. })));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use qkvault_cache::{Entry, EntryKind, Key, Vault, VaultOptions};
+use qkvault_cache::{Entry, EntryKind, Key, STORE_FORMAT, Vault, VaultOptions};
 
 /// The nth key, spread over the folders like a real one.
 pub(crate) fn key(n: u64) -> Key {
@@ -42,26 +42,6 @@ pub(crate) fn plan_of(n: u64, len: usize) -> Entry {
     }
 }
 
-/// Bytes of a kernel's text in these tests, as in a small real plan.
-const TEXT: usize = 40_000;
-
-/// The nth plan of a family: JSON of its own around the kernel of the family.
-pub(crate) fn member(family: u64, n: u64) -> Entry {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut state = family + 1;
-    let mut text = String::with_capacity(TEXT);
-    while text.len() < TEXT {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        text.push(DIGITS[(state >> 58) as usize] as char);
-    }
-    let own = (0..40)
-        .map(|i| format!("{{\"dim\":[{n},32,{},128],\"stride\":[{i},1]}}", n * 512))
-        .collect::<Vec<_>>()
-        .join(",");
-    let payload = format!("{{\"tensors\":[{own}],\"kernels\":[{{\"cubin\":\"{text}\"}}]}}").into_bytes();
-    Entry { payload, ..plan(n) }
-}
-
 pub(crate) fn refusal(library: &str) -> Entry {
     Entry {
         kind: EntryKind::Refusal,
@@ -80,15 +60,27 @@ pub(crate) fn open(folder: &Path) -> Vault {
     Vault::open(options(folder)).expect("the folder can be used")
 }
 
+/// What a vault keeps in this folder.
+pub(crate) fn inside(folder: &Path) -> PathBuf {
+    folder.join(format!("vault/v{STORE_FORMAT}"))
+}
+
 /// The file of a key.
 pub(crate) fn file_of(folder: &Path, key: &Key) -> PathBuf {
     let name = key.to_string();
-    folder.join("vault/v2/entries").join(&name[..2]).join(format!("{name}.qkv"))
+    inside(folder).join("entries").join(&name[..2]).join(format!("{name}.qkv"))
+}
+
+/// The bytes of the file that a vault writes for an entry.
+pub(crate) fn file(key: &Key, entry: Entry) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    open(folder.path()).put(key, entry).unwrap();
+    std::fs::read(file_of(folder.path(), key)).unwrap()
 }
 
 /// Names in the quarantine folder.
 pub(crate) fn quarantined(folder: &Path) -> Vec<String> {
-    let Ok(files) = std::fs::read_dir(folder.join("vault/v2/quarantine")) else {
+    let Ok(files) = std::fs::read_dir(inside(folder).join("quarantine")) else {
         return Vec::new();
     };
     files.map(|file| file.expect("listed").file_name().to_string_lossy().into_owned()).collect()
@@ -97,7 +89,7 @@ pub(crate) fn quarantined(folder: &Path) -> Vec<String> {
 /// Names of unfinished files anywhere among the entries.
 pub(crate) fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for part in std::fs::read_dir(folder.join("vault/v2/entries")).into_iter().flatten().flatten() {
+    for part in std::fs::read_dir(inside(folder).join("entries")).into_iter().flatten().flatten() {
         for file in std::fs::read_dir(part.path()).into_iter().flatten().flatten() {
             if file.file_name().to_string_lossy().starts_with(".tmp-") {
                 found.push(file.path());

@@ -6,12 +6,12 @@ use qkvault_cache::{Depth, Lookup, Mode, STORE_FORMAT, Source, StoreError, Vault
 
 use super::kit::*;
 
-/// A vault as a program of format 1 left it: entries that are good by every check, a blob, a lock, and a file that is not the vault's.
+/// A vault as a program of format 1 left it: entries that every check finds good, a lock, and a file of somebody's.
 fn old(folder: &Path, entries: u64) {
     for n in 0..entries {
         open(folder).put(&key(n), plan(n)).unwrap();
     }
-    std::fs::rename(folder.join(format!("vault/v{STORE_FORMAT}")), folder.join("vault/v1")).unwrap();
+    std::fs::rename(inside(folder), folder.join("vault/v1")).unwrap();
     std::fs::write(folder.join("vault/v1/locks").join(format!("{}.lock", key(9))), b"").unwrap();
     std::fs::write(folder.join("vault/v1/entries/notes.txt"), b"somebody's own").unwrap();
 }
@@ -32,7 +32,7 @@ fn b3_entries_of_an_older_format_are_a_miss_and_are_named() {
     assert_eq!(older[0].path, folder.path().join("vault/v1"));
     assert!(older[0].bytes > 300, "{older:?}");
     let text = older[0].to_string();
-    for part in ["vault/v1", "3 entries", "format 1", "format 2", "qkvault cache gc"] {
+    for part in ["vault/v1", "3 entries", "format 1", "format 3", "qkvault cache gc"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     // What is built now stands beside it.
@@ -61,6 +61,26 @@ fn b3_what_an_older_format_left_is_deleted_on_demand_and_only_that() {
     assert!(!folder.path().join("vault/v1").exists());
 }
 
+/// Format 2 kept kernels in files of their own beside the entries.
+#[test]
+fn the_blobs_of_format_2_are_no_entries_and_are_cleared_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    open(folder.path()).put(&key(1), plan(1)).unwrap();
+    let entry = std::fs::metadata(file_of(folder.path(), &key(1))).unwrap().len();
+    let v2 = folder.path().join("vault/v2");
+    std::fs::rename(inside(folder.path()), &v2).unwrap();
+    let name = key(2).to_string();
+    let blobs = v2.join("blobs").join(&name[..2]);
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::write(blobs.join(format!("{name}.qkv")), [7; 1000]).unwrap();
+    let vault = open(folder.path());
+    assert!(matches!(vault.get(&key(1)), Lookup::Absent));
+    let older = vault.older();
+    assert_eq!((older.len(), older[0].format, older[0].entries, older[0].bytes), (1, 2, 1, entry + 1000));
+    assert_eq!(vault.clear_older().unwrap(), older);
+    assert!(!v2.exists());
+}
+
 #[test]
 fn an_older_layer_is_named_and_never_written() {
     let (low, top) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -84,7 +104,7 @@ fn what_a_newer_version_left_is_not_touched_and_a_link_not_followed() {
         .unwrap();
     open(elsewhere.path()).put(&key(1), plan(1)).unwrap();
     #[cfg(unix)]
-    std::os::unix::fs::symlink(elsewhere.path().join("vault/v2"), folder.path().join("vault/v1")).unwrap();
+    std::os::unix::fs::symlink(inside(elsewhere.path()), folder.path().join("vault/v1")).unwrap();
     let vault = open(folder.path());
     assert_eq!(vault.older(), []);
     assert_eq!(vault.clear_older().unwrap(), []);

@@ -61,7 +61,7 @@ fn warm_together(folder: &Path) -> usize {
 fn sixteen_processes_fifty_keys_fifty_builds() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(warm_together(folder.path()), KEYS as usize, "locks save double work");
-    assert_eq!(std::fs::read_dir(folder.path().join("vault/v2/locks")).unwrap().count(), 0, "no lock stays behind");
+    assert_eq!(std::fs::read_dir(inside(folder.path()).join("locks")).unwrap().count(), 0, "no lock stays behind");
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn sixteen_processes_without_locks_do_more_work_and_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
     // A file where the locks' folder was: no lock can be made.
-    std::fs::remove_dir(folder.path().join("vault/v2/locks")).unwrap();
-    std::fs::write(folder.path().join("vault/v2/locks"), b"").unwrap();
+    std::fs::remove_dir(inside(folder.path()).join("locks")).unwrap();
+    std::fs::write(inside(folder.path()).join("locks"), b"").unwrap();
     let builds = warm_together(folder.path());
     assert!((KEYS as usize..=KEYS as usize * PROCESSES).contains(&builds), "{builds}");
 }
@@ -79,7 +79,7 @@ fn sixteen_processes_without_locks_do_more_work_and_no_harm() {
 fn a_lock_held_for_too_long_is_passed_by() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
-    let lock = std::fs::File::create(folder.path().join(format!("vault/v2/locks/{}.lock", key(1)))).unwrap();
+    let lock = std::fs::File::create(inside(folder.path()).join(format!("locks/{}.lock", key(1)))).unwrap();
     lock.lock().unwrap();
     let vault = Vault::open(options(folder.path()).lock_wait(Duration::from_millis(60))).unwrap();
     let got = vault.get_or_build(&key(1), || Ok::<_, std::convert::Infallible>(plan(1))).unwrap();
@@ -90,7 +90,7 @@ fn a_lock_held_for_too_long_is_passed_by() {
 fn a_waiter_across_processes_takes_what_appears() {
     let folder = tempfile::tempdir().unwrap();
     let vault = open(folder.path());
-    let lock = std::fs::File::create(folder.path().join(format!("vault/v2/locks/{}.lock", key(1)))).unwrap();
+    let lock = std::fs::File::create(inside(folder.path()).join(format!("locks/{}.lock", key(1)))).unwrap();
     lock.lock().unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use qkvault_cache::{Codec, Key, Lookup, Remote, RemoteError, RemoteOptions, Vault};
+use qkvault_cache::{Key, Lookup, Remote, RemoteError, RemoteOptions, Vault};
 
 use super::kit::*;
 
@@ -71,7 +71,7 @@ fn slow(folder: &std::path::Path, entry: Option<Vec<u8>>) -> (Vault, Arc<AtomicU
 #[test]
 fn p18_sixty_four_threads_that_look_one_key_up_ask_a_remote_once() {
     let folder = tempfile::tempdir().unwrap();
-    let (vault, asked) = slow(folder.path(), Some(qkvault_cache::encode(&key(1), &plan(1), Codec::Zstd).unwrap()));
+    let (vault, asked) = slow(folder.path(), Some(file(&key(1), plan(1))));
     let answers = together(&vault, &key(1));
     assert!(answers.iter().all(|answer| matches!(answer, Lookup::Hit(found) if **found == plan(1))));
     let stats = vault.stats();

@@ -64,7 +64,7 @@ fn what_a_remote_sends_is_checked_like_a_file() {
     filler.put(&key(1), plan(1)).unwrap();
     assert!(filler.flush_remote(Duration::from_secs(20)));
     let good = std::fs::read(remote.path().join(remote_name(&key(1)))).unwrap();
-    let cut = qkvault_cache::encode(&key(3), &plan(3), qkvault_cache::Codec::Zstd).unwrap();
+    let cut = file(&key(3), plan(3));
     // Under another key, cut off, and empty.
     for (n, bytes) in [(2, &good[..]), (3, &cut[..cut.len() - 1]), (4, &[])] {
         let path = remote.path().join(remote_name(&key(n)));
@@ -95,7 +95,7 @@ fn a_sealed_remote_cannot_plant_a_plan() {
     assert!(matches!(open_with(sealed(1)), Lookup::Hit(_)));
     assert!(matches!(open_with(sealed(2)), Lookup::Rejected(rejection) if rejection.cause() == Cause::Seal));
     // A good entry without a seal, as someone without the secret would plant it.
-    let bytes = qkvault_cache::encode(&key(1), &plan(1), qkvault_cache::Codec::Zstd).unwrap();
+    let bytes = file(&key(1), plan(1));
     std::fs::write(remote.path().join(remote_name(&key(1))), bytes).unwrap();
     assert!(matches!(open_with(sealed(1)), Lookup::Rejected(rejection) if rejection.cause() == Cause::Seal));
 }
@@ -273,8 +273,7 @@ impl Remote for Slow {
     fn fetch(&self, key: &Key, _: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(self.takes);
-        let bytes = || qkvault_cache::encode(key, &plan(1), qkvault_cache::Codec::Zstd).expect("a plan");
-        Ok(self.has.contains(key).then(bytes))
+        Ok(self.has.contains(key).then(|| file(key, plan(1))))
     }
 
     fn store(&self, _: &Key, _: &[u8], _: Duration) -> Result<(), RemoteError> {

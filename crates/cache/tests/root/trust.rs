@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use qkvault_cache::{Lookup, Mode, OpenError, Rejection, StoreError, Vault};
+use qkvault_cache::{Lookup, Mode, OpenError, Rejection, STORE_FORMAT, StoreError, Vault};
 
 use super::kit::*;
 
@@ -24,7 +24,7 @@ fn what_the_vault_makes_is_private() {
     let vault = open(&folder);
     vault.put(&key(1), plan(1)).unwrap();
     let file = file_of(&folder, &key(1));
-    for path in [folder.clone(), folder.join("vault"), folder.join("vault/v2/entries"), file.parent().unwrap().into()] {
+    for path in [folder.clone(), folder.join("vault"), inside(&folder).join("entries"), file.parent().unwrap().into()] {
         assert_eq!(mode(&path), 0o700, "{}", path.display());
     }
     assert_eq!(mode(&file) & 0o077, 0);
@@ -34,7 +34,8 @@ fn what_the_vault_makes_is_private() {
 
 #[test]
 fn a_folder_that_others_can_write_to_is_refused_unless_asked() {
-    for inner in ["", "vault", "vault/v2", "vault/v2/entries"] {
+    let version = format!("vault/v{STORE_FORMAT}");
+    for inner in ["", "vault", &version, &format!("{version}/entries")] {
         let folder = tempfile::tempdir().unwrap();
         open(folder.path()).put(&key(1), plan(1)).unwrap();
         for open_to in [0o770, 0o702, 0o777] {

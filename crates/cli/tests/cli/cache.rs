@@ -43,9 +43,9 @@ fn what_is_kept_is_listed_shown_and_counted() {
         assert_eq!(&shown, entry);
     }
     let (_, stats) = place.json("cache stats");
-    let names = ["folder", "entries", "bytes", "blobs", "blob_bytes", "plans", "refusals", "bad"];
+    let names = ["folder", "entries", "bytes", "plans", "refusals", "bad"];
     fields(&stats, &[&names[..], &["quarantined", "temporary", "foreign", "targets"]].concat());
-    assert_eq!(numbers(&stats, ["plans", "refusals", "bad", "blobs"]), [2, 2, 0, 2]);
+    assert_eq!(numbers(&stats, ["plans", "refusals", "bad"]), [2, 2, 0]);
     assert!(place.run("cache stats").good().contains("plans: 2, refusals: 2, bad: 0"));
     for depth in ["", "--headers"] {
         let (code, report) = place.json(&format!("cache verify {depth}"));
@@ -115,7 +115,7 @@ fn gc_keeps_what_was_used_of_late_and_clear_keeps_nothing() {
     let Some(place) = filled() else { return };
     let (code, report) = place.json("cache gc --max-bytes 0");
     let names = ["entries", "bytes", "evicted", "evicted_bytes", "leftovers", "failed"];
-    fields(&report, &[&names[..], &["blobs", "removed_blobs", "removed_blob_bytes", "older"]].concat());
+    fields(&report, &[&names[..], &["older"]].concat());
     // Nothing was evicted, because 0 means no limit; and because all of it was written just now.
     assert_eq!((code, &report["evicted"]), (0, &0.into()), "{report:#}");
     assert_eq!(place.json("cache gc --max-bytes 1").1["evicted"], 0);

@@ -75,7 +75,7 @@ impl Place {
     /// The entry files of the vault, sorted.
     pub(crate) fn entries(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
-        for shard in self.path("vault/v2/entries").read_dir().into_iter().flatten().flatten() {
+        for shard in self.path("vault/v3/entries").read_dir().into_iter().flatten().flatten() {
             files.extend(shard.path().read_dir().unwrap().flatten().map(|e| e.path()));
         }
         files.retain(|f| f.extension().is_some_and(|e| e == "qkv"));

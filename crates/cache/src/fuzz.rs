@@ -1,20 +1,13 @@
-//! What the fuzzers check, as plain functions of bytes: the stable test `corpus` runs the same over the kept inputs.
+//! What the fuzzers check, as plain functions of bytes. The tests below run the same over the inputs that were kept.
 //!
 //! The `signed` ones put right checksums around the input, so that the checks behind them are reached as well.
 
-use qkvault_cache::{
-    Codec, Key, PACK_MAGIC, PACK_VERSION, PackLimits, UnpackOptions, check_stored, decode, decode_blob, decode_header,
-    decode_with, encode, read_manifest, verify_pack,
-};
-
-type Check = fn(&[u8]);
-
-/// Every check of the corpus, by the name of its fuzz target.
-pub(crate) const CHECKS: [(&str, Check); 5] =
-    [("entry", entry), ("entry_signed", entry_signed), ("blob", blob), ("pack", pack), ("pack_signed", pack_signed)];
+use crate::format::{Codec, check_stored, decode, decode_header, encode};
+use crate::pack::{PACK_MAGIC, PACK_VERSION};
+use crate::{PackLimits, UnpackOptions, verify_pack};
 
 /// Any bytes are an entry or are rejected, and the three ways of reading agree.
-pub(crate) fn entry(bytes: &[u8]) {
+pub fn entry(bytes: &[u8]) {
     let header = decode_header(bytes, None);
     let stored = check_stored(bytes, None);
     let whole = decode(bytes, None);
@@ -38,31 +31,10 @@ pub(crate) fn entry(bytes: &[u8]) {
     } else if let Err(rejection) = whole {
         assert!(!rejection.to_string().is_empty());
     }
-    // With blobs that are not the right ones, an entry that shares some is put together all the same, and found out.
-    if let Ok((found, _)) = decode_with(bytes, None, |hash| Ok(hash.to_string())) {
-        assert!(found.shared.is_empty() || found.payload_len > 0);
-    }
-}
-
-/// Any bytes are a blob or are rejected, also with the header's checksum and the name put right.
-pub(crate) fn blob(bytes: &[u8]) {
-    let mut bytes = bytes.to_vec();
-    assert!(decode_blob(&bytes, &Key([0; 32])).is_err(), "nobody knows bytes with this hash");
-    if bytes.len() >= 128 {
-        let stored = blake3::hash(&bytes[128..]);
-        bytes[64..96].copy_from_slice(stored.as_bytes());
-        let checksum = blake3::hash(&bytes[..96]);
-        bytes[96..128].copy_from_slice(checksum.as_bytes());
-        let mut name = [0; 32];
-        name.copy_from_slice(&bytes[32..64]);
-        if let Ok(found) = decode_blob(&bytes, &Key(name)) {
-            assert_eq!(blake3::hash(&found).as_bytes(), &name, "a blob has the bytes that its name says");
-        }
-    }
 }
 
 /// The same with the magic, the version, and every checksum that the lengths allow put right.
-pub(crate) fn entry_signed(bytes: &[u8]) {
+pub fn entry_signed(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if bytes.len() >= 168 {
         bytes[..8].copy_from_slice(&[0x93, b'Q', b'K', b'V', b'E', 0x0d, 0x0a, 0x1a]);
@@ -70,7 +42,7 @@ pub(crate) fn entry_signed(bytes: &[u8]) {
         // The length of the header follows from those of its fields, as a writer would have it.
         let fields: usize = [19, 20, 21].map(|at| usize::from(bytes[at])).iter().sum();
         let meta = usize::from(u16::from_le_bytes([bytes[22], bytes[23]]));
-        let len = 168 + fields + meta + 32 * usize::from(bytes[18]);
+        let len = 168 + fields + meta;
         if len <= bytes.len() {
             bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
             let stored = bytes[len..].to_vec();
@@ -92,22 +64,17 @@ pub(crate) fn entry_signed(bytes: &[u8]) {
     entry(&bytes);
 }
 
-fn limits() -> PackLimits {
-    PackLimits { entries: 1_000, packed_bytes: 1 << 20, plain_bytes: 4 << 20 }
-}
-
-/// Any bytes are a pack or are refused, and a good pack has the manifest that was read alone.
-pub(crate) fn pack(bytes: &[u8]) {
-    let options = UnpackOptions { seal: None, limits: limits() };
-    let manifest = read_manifest(&mut &bytes[..], None, &limits());
-    match verify_pack(bytes, &options) {
-        Ok(found) => assert_eq!(found, manifest.expect("a good pack has a good manifest")),
+/// Any bytes are a pack or are refused.
+pub fn pack(bytes: &[u8]) {
+    let limits = PackLimits { entries: 1_000, packed_bytes: 1 << 20, plain_bytes: 4 << 20 };
+    match verify_pack(bytes, &UnpackOptions { seal: None, limits }) {
+        Ok(manifest) => assert!(manifest.plain_len() <= limits.plain_bytes),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
 /// A pack around the input: its first bytes say how it is cut into a manifest and a body.
-pub(crate) fn pack_signed(bytes: &[u8]) {
+pub fn pack_signed(bytes: &[u8]) {
     let Some((head, rest)) = bytes.split_at_checked(8) else { return };
     let cut = usize::from(u16::from_le_bytes([head[0], head[1]])).min(rest.len());
     let (manifest, body) = rest.split_at(cut);
@@ -129,4 +96,50 @@ pub(crate) fn pack_signed(bytes: &[u8]) {
     out.extend_from_slice(manifest);
     out.extend_from_slice(body);
     pack(&out);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    type Check = fn(&[u8]);
+
+    /// Every check, by the name of its fuzz target and of its folder in the corpus.
+    const CHECKS: [(&str, Check); 4] =
+        [("entry", entry), ("entry_signed", entry_signed), ("pack", pack), ("pack_signed", pack_signed)];
+
+    #[test]
+    fn every_kept_input_is_answered() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+        for (name, check) in CHECKS {
+            let files = std::fs::read_dir(corpus.join(name)).unwrap();
+            let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+            files.sort();
+            assert!(!files.is_empty(), "no inputs for {name}");
+            for path in files {
+                let bytes = std::fs::read(&path).unwrap();
+                assert!(std::panic::catch_unwind(|| check(&bytes)).is_ok(), "failed by {}", path.display());
+            }
+        }
+    }
+
+    /// Every good file, and each of its bytes changed in turn, through the checks that repair checksums.
+    #[test]
+    fn neighbours_of_good_files_are_answered() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        for file in ["format/golden-v1.qkv", "format/golden-v1-zstd.qkv", "pack/golden-v3.qkvpack"] {
+            let good = std::fs::read(source.join(file)).unwrap();
+            for at in 0..good.len() {
+                for value in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut bytes = good.clone();
+                    bytes[at] = value;
+                    for (_, check) in CHECKS {
+                        check(&bytes);
+                    }
+                }
+            }
+        }
+    }
 }
