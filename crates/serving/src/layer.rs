@@ -123,6 +123,14 @@ mod tests {
     use qkvault_graph::Storage;
 
     #[test]
+    fn json_of_a_layer_with_a_field_misspelt_or_missing_does_not_read() {
+        let layer = serde_json::to_string(&ServeLayer::new((8, 2), (64, 64), DType::BF16, 10, 16)).expect("writes");
+        assert!(serde_json::from_str::<ServeLayer>(&layer).is_ok());
+        assert!(serde_json::from_str::<ServeLayer>(&layer.replacen("\"window\":", "\"windwo\":", 1)).is_err());
+        assert!(serde_json::from_str::<ServeLayer>(&layer.replacen("\"window\":null,", "", 1)).is_err());
+    }
+
+    #[test]
     fn every_plan_of_a_set_is_a_sound_attention_of_its_own_sizes() {
         let mut layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 1000, 64);
         layer.layout = PageLayout::Hnd;
