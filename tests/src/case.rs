@@ -16,8 +16,8 @@ pub struct Case {
     pub dtype: DType,
     /// Query heads, key/value heads.
     pub heads: (i64, i64),
-    /// Hidden size of Q and K, of V and O.
-    pub hidden: (i64, i64),
+    /// Head dim of Q and K, of V and O.
+    pub head_dim: (i64, i64),
     /// Queries, keys.
     pub seq: (i64, i64),
     /// Causal or a window.
@@ -72,7 +72,7 @@ impl Case {
     /// Never: the expressions are well typed.
     #[must_use]
     pub fn attention(&self) -> Attention {
-        let Case { dtype, heads: (h_q, h_kv), hidden: (d_qk, d_v), seq: (s_q, s_kv), .. } = *self;
+        let Case { dtype, heads: (h_q, h_kv), head_dim: (d_qk, d_v), seq: (s_q, s_kv), .. } = *self;
         let Case { band, lengths, outputs, extra, layout, form: _, gpu: _, .. } = *self;
         let [q, k, v] = [[BATCH, h_q, s_q, d_qk], [BATCH, h_kv, s_kv, d_qk], [BATCH, h_kv, s_kv, d_v]];
         let o = [BATCH, h_q, s_q, d_v];
@@ -124,11 +124,11 @@ impl Case {
 /// The row's name in goldens: everything that is varied, and nothing else.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { dtype, heads, hidden, seq, band, lengths, outputs, extra, layout, form, gpu } = *self;
+        let Case { dtype, heads, head_dim, seq, band, lengths, outputs, extra, layout, form, gpu } = *self;
         write!(
             f,
             "{gpu} {form:?} | {dtype} h{}/{} q{} kv{} d{}/{}",
-            heads.0, heads.1, seq.0, seq.1, hidden.0, hidden.1
+            heads.0, heads.1, seq.0, seq.1, head_dim.0, head_dim.1
         )?;
         match layout {
             Layout::Each(order) => write!(f, " {order}")?,

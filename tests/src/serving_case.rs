@@ -23,13 +23,13 @@ const DTYPE: DType = DType::BF16;
 struct Sizes {
     batch: i64,
     heads: (i64, i64),
-    hidden: (i64, i64),
+    head_dim: (i64, i64),
     seq: (i64, i64),
     page: i64,
     hnd: bool,
 }
 
-const PLAIN: Sizes = Sizes { batch: 8, heads: (32, 8), hidden: (128, 128), seq: (512, 4096), page: 64, hnd: false };
+const PLAIN: Sizes = Sizes { batch: 8, heads: (32, 8), head_dim: (128, 128), seq: (512, 4096), page: 64, hnd: false };
 
 impl Sizes {
     fn pool(&self, d: i64) -> Tensor {
@@ -50,21 +50,21 @@ impl Sizes {
 
     /// A few dense queries over pages.
     fn chunk(&self, s: i64) -> Attention {
-        let Sizes { batch, heads: (h, _), hidden: (d_qk, d_v), .. } = *self;
+        let Sizes { batch, heads: (h, _), head_dim: (d_qk, d_v), .. } = *self;
         let rows = |d| Tensor::bshd(batch, h, s, d, DTYPE);
         Attention::forward(rows(d_qk), self.pool(d_qk), self.pool(d_v), rows(d_v)).with_lengths()
     }
 
     /// Packed queries over pages.
     fn mixed(&self) -> Attention {
-        let Sizes { heads: (h, _), hidden: (d_qk, d_v), seq: (s, _), .. } = *self;
+        let Sizes { heads: (h, _), head_dim: (d_qk, d_v), seq: (s, _), .. } = *self;
         let (q, o) = (self.packed(h, s, d_qk), self.packed(h, s, d_v));
         Attention::forward(q, self.pool(d_qk), self.pool(d_v), o).with_lengths()
     }
 
     /// Everything packed.
     fn thd(&self) -> Attention {
-        let Sizes { heads: (h, h_kv), hidden: (d_qk, d_v), seq: (s, _), .. } = *self;
+        let Sizes { heads: (h, h_kv), head_dim: (d_qk, d_v), seq: (s, _), .. } = *self;
         let (q, o) = (self.packed(h, s, d_qk), self.packed(h, s, d_v));
         Attention::forward(q, self.packed(h_kv, s, d_qk), self.packed(h_kv, s, d_v), o).with_lengths()
     }
@@ -140,16 +140,16 @@ fn varied() -> Vec<(String, Attention)> {
         add(&format!("mixed, heads {h}/{h_kv}"), Sizes { heads: (h, h_kv), ..PLAIN }.mixed().with_band(br));
     }
     for d in [64, 96, 256] {
-        let sizes = Sizes { hidden: (d, d), ..PLAIN };
-        add(&format!("decode, hidden {d}"), sizes.decode());
-        add(&format!("mixed, hidden {d}"), sizes.mixed().with_band(br));
+        let sizes = Sizes { head_dim: (d, d), ..PLAIN };
+        add(&format!("decode, head_dim {d}"), sizes.decode());
+        add(&format!("mixed, head_dim {d}"), sizes.mixed().with_band(br));
     }
-    let latent = Sizes { heads: (16, 1), hidden: (576, 512), ..PLAIN };
+    let latent = Sizes { heads: (16, 1), head_dim: (576, 512), ..PLAIN };
     add("decode, latent 576/512", latent.decode());
     add("mixed, latent 576/512", Sizes { seq: (64, 4096), ..latent }.mixed().with_band(br));
-    let expanded = Sizes { heads: (16, 16), hidden: (192, 128), ..PLAIN };
-    add("mixed, hidden 192/128", expanded.mixed().with_band(br));
-    add("packed, hidden 192/128, causal", expanded.thd().with_band(Band::CAUSAL));
+    let expanded = Sizes { heads: (16, 16), head_dim: (192, 128), ..PLAIN };
+    add("mixed, head_dim 192/128", expanded.mixed().with_band(br));
+    add("packed, head_dim 192/128, causal", expanded.thd().with_band(Band::CAUSAL));
     add("packed, softcap, causal", capped(PLAIN.thd().with_band(Band::CAUSAL)));
     add("packed, sink, causal", PLAIN.thd().with_band(Band::CAUSAL).with_sink());
     let grouped = PLAIN.thd();

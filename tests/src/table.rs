@@ -11,7 +11,7 @@ use crate::case::{Case, Extra, Layout};
 const GPUS: [&str; 3] = ["h200", "a100", "b200"];
 const DTYPES: [DType; 2] = [DType::BF16, DType::F16];
 const HEADS: [(i64, i64); 3] = [(8, 2), (8, 8), (8, 1)];
-const HIDDEN: [(i64, i64); 5] = [(128, 128), (64, 64), (80, 80), (256, 256), (192, 128)];
+const HEAD_DIM: [(i64, i64); 5] = [(128, 128), (64, 64), (80, 80), (256, 256), (192, 128)];
 /// A square of whole tiles, one that is not, decode, a chunk of a prompt, less than one tile.
 const SEQ: [(i64, i64); 5] = [(512, 512), (1000, 1000), (1, 1024), (256, 1024), (77, 77)];
 const BANDS: [Option<Band>; 6] = [
@@ -39,7 +39,7 @@ const FORMS: [Form; 2] = [Form::Auto, Form::Fused];
 const COLUMNS: [usize; 11] = [
     DTYPES.len(),
     HEADS.len(),
-    HIDDEN.len(),
+    HEAD_DIM.len(),
     SEQ.len(),
     BANDS.len(),
     2,
@@ -55,11 +55,11 @@ const FORM: usize = 9;
 type Row = [usize; COLUMNS.len()];
 
 fn case(row: Row) -> Case {
-    let [dtype, heads, hidden, seq, band, lengths, outputs, extra, layout, form, gpu] = row;
+    let [dtype, heads, head_dim, seq, band, lengths, outputs, extra, layout, form, gpu] = row;
     Case {
         dtype: DTYPES[dtype],
         heads: HEADS[heads],
-        hidden: HIDDEN[hidden],
+        head_dim: HEAD_DIM[head_dim],
         seq: SEQ[seq],
         band: BANDS[band],
         lengths: lengths == 1,

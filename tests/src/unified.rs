@@ -10,8 +10,8 @@ const GPUS: [&str; 4] = ["h200", "b200", "rtx-pro-6000", "a100"];
 const DTYPE: DType = DType::BF16;
 
 /// Two sequences of 8 over 2 heads.
-fn dense(seq: (i64, i64), hidden: i64) -> Attention {
-    Attention::bshd(2, (8, 2), seq, hidden, DTYPE)
+fn dense(seq: (i64, i64), head_dim: i64) -> Attention {
+    Attention::bshd(2, (8, 2), seq, head_dim, DTYPE)
 }
 
 /// The same, packed.
@@ -35,7 +35,7 @@ fn mixed() -> Attention {
     a
 }
 
-/// Hidden sizes of Q and K, and of V and O.
+/// Head dims of Q and K, and of V and O.
 fn split(d_qk: i64, d_v: i64) -> Attention {
     let rows = |h, d| Tensor::dense(Order::Bshd, [2, h, 512, d], DTYPE);
     Attention::forward(rows(8, d_qk), rows(8, d_qk), rows(8, d_v), rows(8, d_v))
@@ -73,9 +73,9 @@ fn varied() -> Vec<(&'static str, Attention)> {
     let outputs = |outputs| square().with_outputs(outputs);
     let documents = document_mask("query_documents", "key_documents", 2, 512, 512);
     vec![
-        ("hidden 64", dense((512, 512), 64)),
-        ("hidden 256", dense((512, 512), 256)),
-        ("hidden 192/128, causal", split(192, 128).with_band(Band::CAUSAL)),
+        ("head_dim 64", dense((512, 512), 64)),
+        ("head_dim 256", dense((512, 512), 256)),
+        ("head_dim 192/128, causal", split(192, 128).with_band(Band::CAUSAL)),
         ("odd lengths", dense((1000, 777), 128).with_stats()),
         ("causal", square().with_band(Band::CAUSAL)),
         ("window", square().with_band(window(Corner::TopLeft))),

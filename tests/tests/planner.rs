@@ -46,7 +46,7 @@ fn sound() -> Valid {
     validate(Attention::bshd(1, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL)).unwrap()
 }
 
-/// What cuDNN refuses: a hidden size that is no multiple of 8.
+/// What cuDNN refuses: a head dim that is no multiple of 8.
 fn refused() -> Valid {
     validate(Attention::bshd(1, (4, 4), (128, 128), 100, DType::BF16)).unwrap()
 }
@@ -158,7 +158,7 @@ fn b1_what_never_compiles_is_refused_by_its_rule_and_not_kept() {
     let attention = validate(text::parse(wide).unwrap()).unwrap();
     let planner = bench.planner();
     let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing).unwrap();
-    assert!(refusal(answer).has("hidden.backward"));
+    assert!(refusal(answer).has("head-dim.backward"));
     assert_eq!((planner.vault().stats().stores, planner.vault().usage().entries), (0, 0));
 }
 

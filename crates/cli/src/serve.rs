@@ -28,7 +28,7 @@ pub(super) struct ServeArgs {
     /// Pages of the pool of one layer's keys, and of its values
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pages: i64,
-    /// nhd (page, row, head, hidden) or hnd (page, head, row, hidden)
+    /// nhd (page, row, head, head dim) or hnd (page, head, row, head dim)
     #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
     page_layout: PageLayout,
     /// How many times larger the next plan is, for sequences, new tokens and keys; 0 is one plan for all (default: 2 for the

@@ -104,10 +104,10 @@ pub enum Fp8 {
     Current,
     /// One power-of-two scale per 32 elements (MXFP8); outputs are 16-bit.
     ///
-    /// Elements share a scale along the dim that a product sums over: the hidden dim in Q and K, the sequence in the V of a
+    /// Elements share a scale along the dim that a product sums over: the head dim in Q and K, the sequence in the V of a
     /// forward. A backward sums over both, so it reads Q, K and dO twice, in two 8-bit forms with scales of their own
     /// ([`crate::Role::QT`], [`crate::Role::KT`], [`crate::Role::DOT`] lie in memory as Q, K and dO do), V with scales along the
-    /// hidden dim, and dO in 16 bits.
+    /// head dim, and dO in 16 bits.
     Block,
 }
 

@@ -29,9 +29,9 @@ impl Attention {
 
     /// A forward over contiguous BSHD tensors: `heads` is (query heads, key/value heads), `seq` is (queries, keys).
     #[must_use]
-    pub fn bshd(batch: i64, heads: (i64, i64), seq: (i64, i64), hidden: i64, dtype: DType) -> Attention {
-        let q = Tensor::bshd(batch, heads.0, seq.0, hidden, dtype);
-        let kv = Tensor::bshd(batch, heads.1, seq.1, hidden, dtype);
+    pub fn bshd(batch: i64, heads: (i64, i64), seq: (i64, i64), head_dim: i64, dtype: DType) -> Attention {
+        let q = Tensor::bshd(batch, heads.0, seq.0, head_dim, dtype);
+        let kv = Tensor::bshd(batch, heads.1, seq.1, head_dim, dtype);
         Attention::forward(q, kv, kv, q)
     }
 
@@ -146,13 +146,13 @@ impl Attention {
         (self.q.dims[2], self.k.dims[2])
     }
 
-    /// (hidden of Q and K, hidden of V and O).
+    /// (head dim of Q and K, head dim of V and O).
     #[must_use]
-    pub const fn hidden(&self) -> (i64, i64) {
+    pub const fn head_dims(&self) -> (i64, i64) {
         (self.q.dims[3], self.v.dims[3])
     }
 
-    /// The usual softmax scale, one over the square root of Q's hidden size: what to bind to the scale slot unless the
+    /// The usual softmax scale, one over the square root of Q's head dim: what to bind to the scale slot unless the
     /// model says otherwise.
     #[must_use]
     pub fn default_scale(&self) -> f32 {
@@ -190,7 +190,7 @@ impl Attention {
                 })
                 .sum(),
         };
-        let (d_qk, d_v) = self.hidden();
+        let (d_qk, d_v) = self.head_dims();
         let rows = (self.batch() * self.q.dims[1]) as f64;
         let per_score = match self.pass {
             Pass::Forward => d_qk + d_v,

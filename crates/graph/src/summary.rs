@@ -19,7 +19,7 @@ impl fmt::Display for Attention {
             (false, _) => write!(f, " h{h_q}/{h_k}/{h_v}")?,
         }
         write!(f, " q{} kv{}", q.dims[2], k.dims[2])?;
-        let (d_qk, d_v) = self.hidden();
+        let (d_qk, d_v) = self.head_dims();
         if d_qk == d_v { write!(f, " d{d_qk}") } else { write!(f, " d{d_qk}/{d_v}") }?;
         for (name, t) in [("q", q), ("k", k), ("v", v), ("o", o)] {
             write_storage(f, name, t)?;

@@ -6,12 +6,12 @@ use crate::DType;
 
 /// One operand of an attention.
 ///
-/// Dims are always in logical order (batch, head, sequence, hidden), whatever the order in memory; memory order is
+/// Dims are always in logical order (batch, head, sequence, head dim), whatever the order in memory; memory order is
 /// expressed by the strides alone, in elements. There is no layout field that could disagree with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tensor {
-    /// (batch, heads, sequence, hidden). For packed and paged tensors the sequence entry is the longest a plan accepts.
+    /// (batch, heads, sequence, head dim). For packed and paged tensors the sequence entry is the longest a plan accepts.
     pub dims: [i64; 4],
     /// Elements between neighbours along each dim. What a stride walks over depends on [`Tensor::storage`].
     pub strides: [i64; 4],
@@ -46,11 +46,11 @@ pub enum Storage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Batch, sequence, head, hidden.
+    /// Batch, sequence, head, head dim.
     Bshd,
-    /// Sequence, batch, head, hidden.
+    /// Sequence, batch, head, head dim.
     Sbhd,
-    /// Batch, head, sequence, hidden.
+    /// Batch, head, sequence, head dim.
     Bhsd,
 }
 
@@ -103,9 +103,9 @@ impl std::fmt::Display for Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Interleave {
-    /// Parts are outside heads: `(.., parts, heads, hidden)`, as in BS3HD.
+    /// Parts are outside heads: `(.., parts, heads, head dim)`, as in BS3HD.
     Parts,
-    /// Parts are inside heads: `(.., heads, parts, hidden)`, as in BSH3D.
+    /// Parts are inside heads: `(.., heads, parts, head dim)`, as in BSH3D.
     Heads,
 }
 
@@ -119,25 +119,25 @@ pub struct Part {
 }
 
 impl Tensor {
-    /// A contiguous dense tensor of logical dims (batch, heads, sequence, hidden) in a memory order.
+    /// A contiguous dense tensor of logical dims (batch, heads, sequence, head dim) in a memory order.
     #[must_use]
     pub const fn dense(order: Order, dims: [i64; 4], dtype: DType) -> Tensor {
         Tensor { dims, strides: order.strides(dims), dtype, storage: Storage::Dense }
     }
 
-    /// A contiguous tensor in memory order (batch, sequence, head, hidden). Arguments are in logical order.
+    /// A contiguous tensor in memory order (batch, sequence, head, head dim). Arguments are in logical order.
     #[must_use]
     pub const fn bshd(b: i64, h: i64, s: i64, d: i64, dtype: DType) -> Tensor {
         Tensor::dense(Order::Bshd, [b, h, s, d], dtype)
     }
 
-    /// A contiguous tensor in memory order (sequence, batch, head, hidden). Arguments are in logical order.
+    /// A contiguous tensor in memory order (sequence, batch, head, head dim). Arguments are in logical order.
     #[must_use]
     pub const fn sbhd(b: i64, h: i64, s: i64, d: i64, dtype: DType) -> Tensor {
         Tensor::dense(Order::Sbhd, [b, h, s, d], dtype)
     }
 
-    /// A contiguous tensor in memory order (batch, head, sequence, hidden).
+    /// A contiguous tensor in memory order (batch, head, sequence, head dim).
     #[must_use]
     pub const fn bhsd(b: i64, h: i64, s: i64, d: i64, dtype: DType) -> Tensor {
         Tensor::dense(Order::Bhsd, [b, h, s, d], dtype)
@@ -146,7 +146,7 @@ impl Tensor {
     /// The `N` parts of one shared projection buffer: 3 for packed QKV, 2 for packed KV. Splitting is a change of strides, never a copy.
     ///
     /// The buffer is contiguous, with the order of `order` for batch and sequence (BSHD or SBHD; for BHSD each part is a
-    /// plane of its own, `(batch, parts, heads, sequence, hidden)`), and `N` parts interleaved as `interleave` says.
+    /// plane of its own, `(batch, parts, heads, sequence, head dim)`), and `N` parts interleaved as `interleave` says.
     #[must_use]
     pub fn parts<const N: usize>(order: Order, interleave: Interleave, dims: [i64; 4], dtype: DType) -> [Part; N] {
         let [b, h, s, d] = dims;
@@ -170,7 +170,7 @@ impl Tensor {
         })
     }
 
-    /// A packed tensor (tokens, heads, hidden), rows of `b` sequences one after another, none longer than `s_max`.
+    /// A packed tensor (tokens, heads, head dim), rows of `b` sequences one after another, none longer than `s_max`.
     #[must_use]
     pub const fn thd(b: i64, h: i64, s_max: i64, d: i64, tokens: i64, dtype: DType) -> Tensor {
         Tensor {
@@ -181,7 +181,7 @@ impl Tensor {
         }
     }
 
-    /// Paged rows with pages laid out as (page, row, head, hidden).
+    /// Paged rows with pages laid out as (page, row, head, head dim).
     #[must_use]
     pub const fn paged_nhd(b: i64, h: i64, s_max: i64, d: i64, pages: i64, page_size: i64, dtype: DType) -> Tensor {
         Tensor {
@@ -192,7 +192,7 @@ impl Tensor {
         }
     }
 
-    /// Paged rows with pages laid out as (page, head, row, hidden).
+    /// Paged rows with pages laid out as (page, head, row, head dim).
     #[must_use]
     pub const fn paged_hnd(b: i64, h: i64, s_max: i64, d: i64, pages: i64, page_size: i64, dtype: DType) -> Tensor {
         Tensor {
@@ -223,7 +223,7 @@ impl Tensor {
 
     /// Length of one row of one head.
     #[must_use]
-    pub const fn hidden(&self) -> i64 {
+    pub const fn head_dim(&self) -> i64 {
         self.dims[3]
     }
 

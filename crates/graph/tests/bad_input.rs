@@ -109,7 +109,7 @@ fn every_problem_of_a_description_at_once() {
     let refusal = refused(a.backward(BackwardOptions { d_sink: true, ..BackwardOptions::default() }));
     for code in [
         "heads.group",
-        "tensor.hidden-stride",
+        "tensor.head-dim-stride",
         "score.unread",
         "score.broadcast",
         "keep.score",

@@ -39,9 +39,9 @@ pub struct LayerKind {
     pub heads: i64,
     /// Key/value heads.
     pub kv_heads: i64,
-    /// Hidden size of Q and K.
+    /// Head dim of Q and K.
     pub d_qk: i64,
-    /// Hidden size of V and O.
+    /// Head dim of V and O.
     pub d_v: i64,
     /// Element type.
     pub dtype: DType,
@@ -64,9 +64,9 @@ pub struct LayerKind {
 /// Shape of multi-head latent attention over its compressed cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Latent {
-    /// Hidden size of Q and K: compressed rank and rotary part.
+    /// Head dim of Q and K: compressed rank and rotary part.
     pub d_qk: i64,
-    /// Hidden size of V, which is the first part of K's rows.
+    /// Head dim of V, which is the first part of K's rows.
     pub d_v: i64,
 }
 
@@ -193,11 +193,11 @@ impl LayerKind {
             )
             .into());
         }
-        let (kv_heads, hidden, values_in_keys) = match self.latent {
+        let (kv_heads, head_dim, values_in_keys) = match self.latent {
             Some(latent) => (1, (latent.d_qk, latent.d_v), true),
             None => (self.kv_heads, (self.d_qk, self.d_v), false),
         };
-        let mut layer = ServeLayer::new((self.heads, kv_heads), hidden, self.dtype, pages, page_size);
+        let mut layer = ServeLayer::new((self.heads, kv_heads), head_dim, self.dtype, pages, page_size);
         let score = self.score()?;
         (layer.layout, layer.values_in_keys) = (layout, values_in_keys);
         (layer.window, layer.score, layer.sink) = (self.window, score, self.sink);

@@ -113,9 +113,9 @@ fn b5_mpts_prefix_lm_is_refused_by_name_and_not_planned_as_causal() {
 fn deepseek_unfolds_prompts_and_decodes_over_the_latent_cache() {
     let m = model("deepseek-v3");
     let p = m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has");
-    assert_eq!((p.hidden(), p.heads()), ((192, 128), (128, 128, 128)));
+    assert_eq!((p.head_dims(), p.heads()), ((192, 128), (128, 128, 128)));
     let d = m.layers[0].attention(Phase::Decode, 1, 1024).expect("a phase it has");
-    assert_eq!((d.hidden(), d.heads()), ((576, 512), (128, 1, 1)));
+    assert_eq!((d.head_dims(), d.heads()), ((576, 512), (128, 1, 1)));
     assert_eq!(d.v.strides, d.k.strides, "values are the first part of the keys' rows");
 }
 

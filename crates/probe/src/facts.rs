@@ -33,7 +33,7 @@ impl<'a> Facts<'a> {
             Pass::Forward => None,
             Pass::Backward(gradients) => Some(gradients),
         };
-        let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.hidden());
+        let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.head_dims());
         Facts { valid: attention, a, target, gradients, s_q, s_kv, d_qk, d_v, query_reads: OnceCell::new() }
     }
 

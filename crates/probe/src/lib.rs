@@ -19,7 +19,7 @@
 //! let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16))?;
 //! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
 //! let refusal = check(&Request::new(&odd, &target)).refusal().expect("100 is no multiple of 8");
-//! assert!(refusal.has("hidden.multiple-of-8"));
+//! assert!(refusal.has("head-dim.multiple-of-8"));
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```
 

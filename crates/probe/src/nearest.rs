@@ -23,11 +23,11 @@ type Change = (&'static str, fn(&mut Attention));
 
 /// Changes of the description, from those that cost least to those that give up most.
 const CHANGES: &[Change] = &[
-    ("hidden sizes padded with zeros to multiples of 8", |a| hidden(a, |d| (d + 7) / 8 * 8)),
-    ("hidden sizes padded with zeros to multiples of 16", |a| hidden(a, |d| (d + 15) / 16 * 16)),
-    ("hidden sizes padded with zeros to the larger of the two", |a| {
+    ("head dims padded with zeros to multiples of 8", |a| head_dim(a, |d| (d + 7) / 8 * 8)),
+    ("head dims padded with zeros to multiples of 16", |a| head_dim(a, |d| (d + 15) / 16 * 16)),
+    ("head dims padded with zeros to the larger of the two", |a| {
         let most = a.q.dims[3].max(a.v.dims[3]);
-        hidden(a, |_| most);
+        head_dim(a, |_| most);
     }),
     ("contiguous operands in the order BSHD", |a| {
         reshape(a, |t| {
@@ -134,7 +134,7 @@ fn reshape(a: &mut Attention, change: impl Fn(&mut Tensor)) {
     }
 }
 
-fn hidden(a: &mut Attention, to: impl Fn(i64) -> i64) {
+fn head_dim(a: &mut Attention, to: impl Fn(i64) -> i64) {
     reshape(a, |t| {
         let d = to(t.dims[3]);
         if d != t.dims[3] && t.storage == Storage::Dense {
@@ -162,8 +162,8 @@ mod tests {
         let target = target(CudnnVersion::v9(27, 0));
         let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16)).expect("sound");
         let near = nearest(&Request::new(&odd, &target), &[]);
-        assert_eq!(near[0].change, "hidden sizes padded with zeros to multiples of 8");
-        assert_eq!(near[0].attention.hidden(), (104, 104));
+        assert_eq!(near[0].change, "head dims padded with zeros to multiples of 8");
+        assert_eq!(near[0].attention.head_dims(), (104, 104));
         let fine = validate(Attention::bshd(1, (8, 8), (512, 512), 104, DType::F16)).expect("sound");
         assert!(nearest(&Request::new(&fine, &target), &[]).is_empty());
     }

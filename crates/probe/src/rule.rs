@@ -91,7 +91,7 @@ impl fmt::Display for Versions {
 /// One rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Stable name, such as `hidden.multiple-of-8`: never reused, never renamed.
+    /// Stable name, such as `head-dim.multiple-of-8`: never reused, never renamed.
     pub code: &'static str,
     /// What it says of what it applies to.
     pub kind: Kind,

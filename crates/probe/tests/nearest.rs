@@ -9,9 +9,9 @@ use qkvault_probe::{Request, changes};
 /// A change, a description and what it is after the change; nothing where the change is not proposed.
 type Row = (&'static str, &'static str, Option<&'static str>);
 
-const EIGHTS: &str = "hidden sizes padded with zeros to multiples of 8";
-const SIXTEENS: &str = "hidden sizes padded with zeros to multiples of 16";
-const LARGER: &str = "hidden sizes padded with zeros to the larger of the two";
+const EIGHTS: &str = "head dims padded with zeros to multiples of 8";
+const SIXTEENS: &str = "head dims padded with zeros to multiples of 16";
+const LARGER: &str = "head dims padded with zeros to the larger of the two";
 const BSHD: &str = "contiguous operands in the order BSHD";
 const ANY_ORDER: &str = "sums of gradients in any order (deterministic: no)";
 const CAUSAL: &str = "a causal mask without a window";

@@ -11,9 +11,9 @@ fn h200() -> Target {
 }
 
 /// A packed backward of (query heads, key/value heads) with room for (queries, keys) in tokens.
-fn packed(batch: i64, heads: (i64, i64), longest: i64, hidden: i64, tokens: (i64, i64)) -> Valid {
-    let q = Tensor::thd(batch, heads.0, longest, hidden, tokens.0, DType::BF16);
-    let kv = Tensor::thd(batch, heads.1, longest, hidden, tokens.1, DType::BF16);
+fn packed(batch: i64, heads: (i64, i64), longest: i64, head_dim: i64, tokens: (i64, i64)) -> Valid {
+    let q = Tensor::thd(batch, heads.0, longest, head_dim, tokens.0, DType::BF16);
+    let kv = Tensor::thd(batch, heads.1, longest, head_dim, tokens.1, DType::BF16);
     let forward = Attention::forward(q, kv, kv, q).with_lengths().with_stats();
     validate(forward.backward(BackwardOptions::default())).expect("sound")
 }
@@ -38,13 +38,13 @@ proptest! {
     /// Rows of f32 for each token of the room, rounded up to 64 of them: one number a head, and a row of dQ.
     #[test]
     fn b4_buffers_of_packed_backwards_follow_the_room_in_tokens(
-        batch in 1_i64..2000, group in 1_i64..5, kv_heads in 1_i64..9, longest in 1_i64..40_000, hidden in 1_i64..17,
+        batch in 1_i64..2000, group in 1_i64..5, kv_heads in 1_i64..9, longest in 1_i64..40_000, head_dim in 1_i64..17,
         room in (0_i64..100_000, 0_i64..100_000),
     ) {
-        let (heads, hidden) = ((group * kv_heads, kv_heads), 8 * hidden);
+        let (heads, head_dim) = ((group * kv_heads, kv_heads), 8 * head_dim);
         let tokens = (batch.max(room.0), batch.max(room.1));
-        let found = footprint(&packed(batch, heads, longest, hidden, tokens));
+        let found = footprint(&packed(batch, heads, longest, head_dim, tokens));
         let rows = tokens.0.unsigned_abs().next_multiple_of(64) * heads.0.unsigned_abs();
-        prop_assert_eq!(found.scratch, rows * 4 + rows * hidden.unsigned_abs() * 4);
+        prop_assert_eq!(found.scratch, rows * 4 + rows * head_dim.unsigned_abs() * 4);
     }
 }

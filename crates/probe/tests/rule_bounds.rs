@@ -26,7 +26,7 @@ const ALL: &[Bounds] = &[
         not: &[("q: bf16 [1,8,512,64]", "sm_75", "9.27")],
     },
     Bounds {
-        code: "hidden.multiple-of-8",
+        code: "head-dim.multiple-of-8",
         fires: &[
             ("q: bf16 [1,8,512,100]\nv: [1,8,512,104]", "h200", "9.19"),
             ("q: bf16 [1,8,512,104]\nv: [1,8,512,100]", "h200", "9.19"),
@@ -34,7 +34,7 @@ const ALL: &[Bounds] = &[
         not: &[("q: bf16 [1,8,512,104]\nv: [1,8,512,104]", "h200", "9.19")],
     },
     Bounds {
-        code: "hidden.forward-old",
+        code: "head-dim.forward-old",
         fires: &[("q: bf16 [1,8,512,129]", "a100", "9.9.0"), ("q: bf16 [1,8,512,257]", "h200", "9.9.0")],
         not: &[
             ("q: bf16 [1,8,512,129]", "a100", "9.9.1"),
@@ -44,7 +44,7 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "hidden.backward",
+        code: "head-dim.backward",
         fires: &[
             ("pass: backward\nq: bf16 [1,8,512,257]", "h200", "9.27"),
             ("pass: backward\nq: bf16 [1,8,512,129]", "a100", "9.27"),
@@ -56,7 +56,7 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "hidden.backward-latent",
+        code: "head-dim.backward-latent",
         fires: &[
             ("pass: backward\nq: bf16 [1,8,512,129]\nv: [1,8,512,65]", "h200", "9.11.0"),
             ("pass: backward\nq: bf16 [1,8,512,191]\nv: [1,8,512,127]", "h200", "9.12.9"),
@@ -75,7 +75,7 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "hidden.backward-latent-one-query",
+        code: "head-dim.backward-latent-one-query",
         fires: &[(LATENT, "b200", "9.11.0")],
         not: &[
             (LATENT, "b200", "9.10.2"),
@@ -85,7 +85,7 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "hidden.philox",
+        code: "head-dim.philox",
         fires: &[
             (PHILOX, "b200", "9.27"),
             ("q: bf16 [1,2,65,129]\nk: [1,2,300,129]\nv: [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
@@ -102,7 +102,7 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "hidden.philox-one-query",
+        code: "head-dim.philox-one-query",
         fires: &[
             (ONE_PHILOX, "b200", "9.27"),
             ("q: bf16 [1,2,1,129]\nk: [1,2,300,129]\nv: [1,2,300,64]\ndropout: philox 0.5", "b200", "9.27"),
@@ -234,7 +234,7 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "backward.packed-hidden-old",
+        code: "backward.packed-head-dim-old",
         fires: &[
             (
                 "pass: backward\nq: bf16 [2,8,64,129] packed tokens 99\nv: [2,8,64,64] packed tokens 99\nlengths: per-sequence",

@@ -48,48 +48,48 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ("gpu.old", (PLAIN, "sm_75", "9.19"), (PLAIN, "sm_80", "9.19")),
     ("gpu.unknown", (PLAIN, "sm_130", "9.27"), (PLAIN, "sm_121", "9.27")),
     ("gpu.unknown", (PLAIN, "sm_99", "9.27"), (PLAIN, "sm_90", "9.27")),
-    ("hidden.multiple-of-8", ("q: bf16 [1,8,512,100]", "h200", "9.19"), ("q: bf16 [1,8,512,104]", "h200", "9.19")),
+    ("head-dim.multiple-of-8", ("q: bf16 [1,8,512,100]", "h200", "9.19"), ("q: bf16 [1,8,512,104]", "h200", "9.19")),
     (
-        "hidden.multiple-of-8",
+        "head-dim.multiple-of-8",
         ("q: bf16 [1,8,512,64]\nv: [1,8,512,60]", "h200", "9.19"),
         ("q: bf16 [1,8,512,64]\nv: [1,8,512,56]", "h200", "9.19"),
     ),
-    ("hidden.forward-old", ("q: bf16 [1,8,512,136]", "a100", "9.9.0"), ("q: bf16 [1,8,512,128]", "a100", "9.9.0")),
-    ("hidden.forward-old", ("q: bf16 [1,8,512,136]", "a100", "9.9.0"), ("q: bf16 [1,8,512,136]", "a100", "9.10.2")),
-    ("hidden.forward-old", ("q: bf16 [1,8,512,264]", "h200", "9.9.0"), ("q: bf16 [1,8,512,256]", "h200", "9.9.0")),
-    ("hidden.forward-old", ("q: bf16 [1,8,512,136]", "b200", "9.8.0"), ("q: bf16 [1,8,512,136]", "b200", "9.9.0")),
+    ("head-dim.forward-old", ("q: bf16 [1,8,512,136]", "a100", "9.9.0"), ("q: bf16 [1,8,512,128]", "a100", "9.9.0")),
+    ("head-dim.forward-old", ("q: bf16 [1,8,512,136]", "a100", "9.9.0"), ("q: bf16 [1,8,512,136]", "a100", "9.10.2")),
+    ("head-dim.forward-old", ("q: bf16 [1,8,512,264]", "h200", "9.9.0"), ("q: bf16 [1,8,512,256]", "h200", "9.9.0")),
+    ("head-dim.forward-old", ("q: bf16 [1,8,512,136]", "b200", "9.8.0"), ("q: bf16 [1,8,512,136]", "b200", "9.9.0")),
     (
-        "hidden.backward",
+        "head-dim.backward",
         ("pass: backward\nq: bf16 [1,8,512,136]", "a100", "9.27"),
         ("pass: backward\nq: bf16 [1,8,512,128]", "a100", "9.27"),
     ),
     (
-        "hidden.backward",
+        "head-dim.backward",
         ("pass: backward\nq: bf16 [1,8,512,264]", "h200", "9.27"),
         ("pass: backward\nq: bf16 [1,8,512,256]", "h200", "9.27"),
     ),
     (
-        "hidden.backward",
+        "head-dim.backward",
         ("pass: backward\nq: bf16 [1,8,512,192]", "b200", "9.27"),
         ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,128]", "b200", "9.27"),
     ),
     (
-        "hidden.backward",
+        "head-dim.backward",
         ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,128]", "rtx-pro-6000", "9.27"),
         ("q: bf16 [1,8,512,192]\nv: [1,8,512,128]", "rtx-pro-6000", "9.27"),
     ),
     (
-        "hidden.backward-latent",
+        "head-dim.backward-latent",
         ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,96]", "h200", "9.12"),
         ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,96]", "h200", "9.13"),
     ),
     (
-        "hidden.backward-latent",
+        "head-dim.backward-latent",
         ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,96]", "h200", "9.11"),
         ("pass: backward\nq: bf16 [1,8,512,160]\nv: [1,8,512,128]", "h200", "9.11"),
     ),
     (
-        "hidden.backward-latent-one-query",
+        "head-dim.backward-latent-one-query",
         ("pass: backward\nq: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.27"),
         ("pass: backward\nq: bf16 [1,8,2,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.27"),
     ),
@@ -189,7 +189,7 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ),
     ),
     (
-        "hidden.backward-latent-one-query",
+        "head-dim.backward-latent-one-query",
         ("pass: backward\nq: bf16 [1,2,1,192]\nk: [1,1,64,192]\nv: [1,1,64,128]", "b200", "9.27"),
         ("pass: backward\nq: bf16 [1,1,1,192]\nk: [1,1,64,192]\nv: [1,1,64,128]", "b200", "9.27"),
     ),
@@ -204,7 +204,7 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,64,64]\ndropout: mask 0.1", "b200", "9.27"),
     ),
     (
-        "hidden.backward-latent-one-query",
+        "head-dim.backward-latent-one-query",
         ("pass: backward\nq: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]", "b200", "9.19"),
         ("pass: backward\nq: bf16 [2,8,1,192]\nk: [2,8,64,192]\nv: [2,8,64,128]", "b200", "9.19"),
     ),
@@ -235,7 +235,7 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ),
     ),
     (
-        "backward.packed-hidden-old",
+        "backward.packed-head-dim-old",
         (
             "pass: backward\nq: bf16 [2,8,64,192] packed tokens 99\nv: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence",
             "h200",
@@ -248,7 +248,7 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ),
     ),
     (
-        "backward.packed-hidden-old",
+        "backward.packed-head-dim-old",
         ("pass: backward\nq: bf16 [2,8,64,256] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
         ("pass: backward\nq: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
     ),
@@ -410,32 +410,32 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18.1"),
     ),
     (
-        "hidden.philox",
+        "head-dim.philox",
         ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.14"),
         ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,120]\ndropout: philox 0.5", "b200", "9.14"),
     ),
     (
-        "hidden.philox",
+        "head-dim.philox",
         ("q: bf16 [1,2,65,136]\nk: bf16 [1,2,300,136]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
         ("q: bf16 [1,2,65,192]\nk: bf16 [1,2,300,192]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
     ),
     (
-        "hidden.philox",
+        "head-dim.philox",
         ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "b200", "9.19"),
         ("q: bf16 [1,2,65,256]\nk: bf16 [1,2,300,256]\nv: bf16 [1,2,300,128]\ndropout: philox 0.5", "h200", "9.19"),
     ),
     (
-        "hidden.philox-one-query",
+        "head-dim.philox-one-query",
         ("q: bf16 [2,2,1,192]\nk: bf16 [2,2,300,192]\nv: bf16 [2,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
         ("q: bf16 [2,2,2,192]\nk: bf16 [2,2,300,192]\nv: bf16 [2,2,300,128]\ndropout: philox 0.5", "b200", "9.27"),
     ),
     (
-        "hidden.philox-one-query",
+        "head-dim.philox-one-query",
         ("q: bf16 [2,2,1,256]\nk: bf16 [2,2,300,256]\nv: bf16 [2,2,300,256]\ndropout: philox 0.5", "b200", "9.22"),
         ("q: bf16 [2,2,1,256]\nk: bf16 [2,2,300,256]\nv: bf16 [2,2,300,256]\ndropout: philox 0.5", "b200", "9.23"),
     ),
     (
-        "hidden.philox-one-query",
+        "head-dim.philox-one-query",
         ("q: bf16 [2,2,1,64]\nk: bf16 [2,2,300,64]\nv: bf16 [2,2,300,256]\ndropout: philox 0.5", "b200", "9.19"),
         ("q: bf16 [2,2,1,64]\nk: bf16 [2,2,300,64]\nv: bf16 [2,2,300,256]\ndropout: mask 0.5", "b200", "9.19"),
     ),
@@ -445,7 +445,7 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("q: bf16 [1,1,1,64]\nk: bf16 [1,1,302,64]\ndropout: mask 0.5", "h200", "9.27"),
     ),
     (
-        "hidden.philox",
+        "head-dim.philox",
         ("q: bf16 [2,2,8,192]\nk: bf16 [2,2,100,192]\nv: bf16 [2,2,100,128]\ndropout: philox 0.5", "b200", "9.27"),
         ("q: bf16 [2,2,9,192]\nk: bf16 [2,2,100,192]\nv: bf16 [2,2,100,128]\ndropout: philox 0.5", "b200", "9.27"),
     ),
@@ -593,17 +593,17 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     ("backward.keys-tail-old", ("pass: backward\nq: bf16 [1,8,500,64]", "h200", "9.14"), (BACKWARD, "h200", "9.14")),
     (
-        "hidden.backward",
+        "head-dim.backward",
         ("pass: backward\nq: bf16 [1,8,512,256]\ndeterministic: yes", "b200", "9.22"),
         ("pass: backward\nq: bf16 [1,8,512,256]\ndeterministic: yes", "b200", "9.23"),
     ),
     (
-        "hidden.backward",
+        "head-dim.backward",
         ("pass: backward\nq: bf16 [1,8,512,256]", "b200", "9.27"),
         ("pass: backward\nq: bf16 [1,8,512,256]\ndeterministic: yes", "b200", "9.27"),
     ),
     (
-        "hidden.backward",
+        "head-dim.backward",
         ("pass: backward\nq: bf16 [1,8,512,248]\ndeterministic: yes", "b200", "9.27"),
         ("pass: backward\nq: bf16 [1,8,512,192]\nv: [1,8,512,128]\ndeterministic: yes", "b200", "9.27"),
     ),
@@ -856,12 +856,12 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("q: bf16 [2,8,1,64]\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.5"),
     ),
     (
-        "storage.paged-hidden",
+        "storage.paged-head-dim",
         ("q: bf16 [2,8,1,136]\nk: [2,8,128,136] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.0"),
         ("q: bf16 [2,8,1,128]\nk: [2,8,128,128] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.0"),
     ),
     (
-        "storage.paged-hidden",
+        "storage.paged-head-dim",
         ("q: bf16 [2,8,1,136]\nk: [2,8,128,136] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.0"),
         ("q: bf16 [2,8,1,136]\nk: [2,8,128,136] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.1"),
     ),
@@ -1092,7 +1092,7 @@ fn p9_all_rules_that_apply_are_told_and_reasons_are_owned() {
     let told = |given: &str| check(&Request::new(&attention(given), &target("a100", "9.12"))).reasons;
     let first = told("pass: backward\nq: bf16 [1,8,500,324]\nsink: yes");
     let second = told("q: bf16 [1,8,500,60]");
-    for code in ["hidden.multiple-of-8", "hidden.backward", "sink.old", "backward.keys-tail-old"] {
+    for code in ["head-dim.multiple-of-8", "head-dim.backward", "sink.old", "backward.keys-tail-old"] {
         assert!(first.iter().any(|r| r.code == code), "{code} is not in {first:?}");
     }
     // The first answer is as it was after the second was given.
@@ -1103,10 +1103,10 @@ fn p9_all_rules_that_apply_are_told_and_reasons_are_owned() {
 fn a_quirk_is_allowed_by_name_and_nothing_else_is() {
     let a = attention("q: bf16 [1,8,2048,100]\nmask: band left 64");
     let target = target("h200", "9.14.0");
-    let codes = ["band.window-wrong", "hidden.multiple-of-8"];
+    let codes = ["band.window-wrong", "head-dim.multiple-of-8"];
     let verdict = check(&Request::new(&a, &target).allowing(&codes));
     assert_eq!(verdict.allowed.iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["band.window-wrong"]);
-    assert_eq!(verdict.reasons.iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["hidden.multiple-of-8"]);
+    assert_eq!(verdict.reasons.iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["head-dim.multiple-of-8"]);
     assert!(rules().any(|r| r.kind == Kind::Wrong));
 }
 

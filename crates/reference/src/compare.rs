@@ -64,7 +64,7 @@ pub struct Comparison {
 /// The worst element of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
-    /// Batch, head, sequence, hidden.
+    /// Batch, head, sequence, head dim.
     pub index: [usize; 4],
     /// The exact number.
     pub expected: f64,

@@ -14,7 +14,7 @@ pub struct GradientCheck {
     pub elements: usize,
     /// Largest difference between a gradient and the slope measured, relative to the slope where that is above 1.
     pub worst: f64,
-    /// Where that is: the gradient's role, (batch, head, sequence, hidden), what the backward says, what was measured.
+    /// Where that is: the gradient's role, (batch, head, sequence, head dim), what the backward says, what was measured.
     pub at: Option<(Role, [usize; 4], f64, f64)>,
 }
 
@@ -103,11 +103,11 @@ fn loss(a: &Attention, plain: &Valid, inputs: &Inputs) -> Result<f64, ReferenceE
     let d_o = Source::of(a, Role::DO, inputs, &lens)?;
     let outputs = forward(plain, inputs)?;
     let o: &Output = outputs.get(Role::O).ok_or(ReferenceError::Missing { role: Role::O })?;
-    let [_, heads, _, hidden] = a.o.dims.map(|n| n as usize);
+    let [_, heads, _, head_dim] = a.o.dims.map(|n| n as usize);
     let mut sum = 0.0;
     for (b, &rows) in lens.q.iter().enumerate() {
         for h in 0..heads {
-            for (s, row) in d_o.rows::<f64>(b, h, 0..rows).chunks_exact(hidden).enumerate() {
+            for (s, row) in d_o.rows::<f64>(b, h, 0..rows).chunks_exact(head_dim).enumerate() {
                 sum += row.iter().enumerate().map(|(d, x)| x * o.at(b, h, s, d)).sum::<f64>();
             }
         }

@@ -15,7 +15,7 @@ pub(crate) struct RowStat<T> {
 
 impl<T: Real> RowStat<T> {
     /// Of a row that sees nothing.
-    pub(crate) const EMPTY: RowStat<T> = RowStat { max: T::HIDDEN, sum: T::ZERO, stats: T::HIDDEN };
+    pub(crate) const EMPTY: RowStat<T> = RowStat { max: T::HEAD_DIM, sum: T::ZERO, stats: T::HEAD_DIM };
 }
 
 /// Inner product. Eight partial sums let the compiler use vectors: it may not reorder a single one.
@@ -50,10 +50,10 @@ pub(crate) fn add_scaled<T: Real>(sum: &mut [T], factor: T, row: &[T]) {
 pub(crate) fn softmax<T: Real>(scores: &mut [T], sink: Option<T>) -> RowStat<T> {
     // A score that is no number makes the whole row none, and is not to be taken for one that is not seen.
     let larger = |max: T, s: T| if s > max || s.is_nan() { s } else { max };
-    let max = scores.iter().fold(T::HIDDEN, |max, &s| larger(max, s));
-    let exp = |s: T, top: T| if s == T::HIDDEN { T::ZERO } else { (s - top).exp() };
+    let max = scores.iter().fold(T::HEAD_DIM, |max, &s| larger(max, s));
+    let exp = |s: T, top: T| if s == T::HEAD_DIM { T::ZERO } else { (s - top).exp() };
     let top = sink.map_or(max, |sink| larger(max, sink));
-    if top == T::HIDDEN {
+    if top == T::HEAD_DIM {
         scores.fill(T::ZERO);
         return RowStat::EMPTY;
     }
@@ -64,7 +64,7 @@ pub(crate) fn softmax<T: Real>(scores: &mut [T], sink: Option<T>) -> RowStat<T> 
     };
     let (sum, total) = match sink {
         None => (sum_from(top), sum_from(top)),
-        Some(sink) => (if max == T::HIDDEN { T::ZERO } else { sum_from(max) }, sum_from(top) + exp(sink, top)),
+        Some(sink) => (if max == T::HEAD_DIM { T::ZERO } else { sum_from(max) }, sum_from(top) + exp(sink, top)),
     };
     for s in scores {
         *s = exp(*s, top) / total;

@@ -12,7 +12,7 @@
 //! use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, validate};
 //! use qkvault_reference::{Inputs, Tolerance, backward, check_gradients, compare, forward};
 //!
-//! // Two sequences, 4 query heads over 2 key heads, 5 queries over 7 keys, hidden size 16.
+//! // Two sequences, 4 query heads over 2 key heads, 5 queries over 7 keys, head dim 16.
 //! let attention = validate(Attention::bshd(2, (4, 2), (5, 7), 16, DType::BF16).with_band(Band::CAUSAL).with_stats())?;
 //! let inputs = Inputs::random(&attention, 1)?;
 //! let outputs = forward(&attention, &inputs)?;

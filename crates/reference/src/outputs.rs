@@ -95,7 +95,7 @@ impl Output {
         &self.operand
     }
 
-    /// The exact number at (batch, head, sequence, hidden); NaN where nothing is defined.
+    /// The exact number at (batch, head, sequence, head dim); NaN where nothing is defined.
     ///
     /// # Panics
     ///
@@ -130,14 +130,14 @@ impl Output {
         buffer
     }
 
-    /// The (batch, head, sequence, hidden) whose element lies at an address of the buffer, if one does.
+    /// The (batch, head, sequence, head dim) whose element lies at an address of the buffer, if one does.
     #[must_use]
     pub fn index_of(&self, at: usize) -> Option<[usize; 4]> {
-        let [_, heads, _, hidden] = self.view.dims;
+        let [_, heads, _, head_dim] = self.view.dims;
         let rows = self.rows.iter().enumerate();
         let rows = rows.flat_map(|(b, &seq)| (0..heads).flat_map(move |h| (0..seq).map(move |s| (b, h, s))));
         rows.map(|(b, h, s)| (b, h, s, self.view.row(b, h, s)))
-            .find(|&(_, _, _, start)| (start..start + hidden).contains(&at))
+            .find(|&(_, _, _, start)| (start..start + head_dim).contains(&at))
             .map(|(b, h, s, start)| [b, h, s, at - start])
     }
 }

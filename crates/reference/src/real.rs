@@ -18,7 +18,7 @@ pub trait Real:
     /// Zero.
     const ZERO: Self;
     /// Minus infinity, the score of a key that is not seen.
-    const HIDDEN: Self;
+    const HEAD_DIM: Self;
 
     /// The nearest number of this type.
     fn of(x: f64) -> Self;
@@ -36,7 +36,7 @@ macro_rules! real {
     ($t:ty) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
-            const HIDDEN: Self = <$t>::NEG_INFINITY;
+            const HEAD_DIM: Self = <$t>::NEG_INFINITY;
 
             #[inline]
             fn of(x: f64) -> Self {

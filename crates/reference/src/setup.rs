@@ -116,7 +116,7 @@ impl<'a> Setup<'a> {
         if let Some(blocks) = self.blocks {
             for (key, score) in (first..).zip(&mut *scores) {
                 if !self.tile_kept(blocks, at, key) {
-                    *score = T::HIDDEN;
+                    *score = T::HEAD_DIM;
                 }
             }
         }
@@ -126,7 +126,7 @@ impl<'a> Setup<'a> {
             let kept = keep.run(at, first, &none[..scores.len()], registers);
             for (score, &kept) in scores.iter_mut().zip(kept) {
                 if kept == 0.0 {
-                    *score = T::HIDDEN;
+                    *score = T::HEAD_DIM;
                 }
             }
         }

@@ -43,7 +43,7 @@ impl SeqLens {
 /// Addresses of an operand's elements, in elements from the start of its buffer.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Batch, head, sequence, hidden.
+    /// Batch, head, sequence, head dim.
     pub(crate) dims: [usize; 4],
     strides: [usize; 4],
     base: Base,
@@ -92,7 +92,7 @@ impl View {
         Ok(View { dims: dims.map(|n| n as usize), strides: strides.map(|n| n as usize), base })
     }
 
-    /// Address of hidden 0 of a row.
+    /// Address of head dim 0 of a row.
     pub(crate) fn row(&self, b: usize, h: usize, s: usize) -> usize {
         let [sb, sh, ss, _] = self.strides;
         match &self.base {
@@ -104,7 +104,7 @@ impl View {
         }
     }
 
-    /// Address of an element (batch, head, sequence, hidden), in elements from the start of the buffer.
+    /// Address of an element (batch, head, sequence, head dim), in elements from the start of the buffer.
     ///
     /// # Panics
     ///
@@ -125,13 +125,13 @@ fn packed(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usiz
         return Err(ReferenceError::TooShort { role, given: buffer.len(), needed });
     }
     let room = crate::inputs::elements(operand)? as i64;
-    let Tensor { dims: [_, heads, _, hidden], strides: [_, sh, ss, sd], .. } = operand.tensor;
+    let Tensor { dims: [_, heads, _, head_dim], strides: [_, sh, ss, sd], .. } = operand.tensor;
     let start = |sequence: usize| {
         let (given, next) = (buffer.int(sequence), buffer.int(sequence + 1));
         let end = match lens[sequence] {
             // Where a sequence without rows begins is never looked at: the end of the last row may lie past the buffer.
             0 => 0,
-            rows => given.saturating_add((rows as i64 - 1) * ss + (heads - 1) * sh + (hidden - 1) * sd + 1),
+            rows => given.saturating_add((rows as i64 - 1) * ss + (heads - 1) * sh + (head_dim - 1) * sd + 1),
         };
         match usize::try_from(given) {
             Ok(start) if given <= next && end <= room => Ok(start),

@@ -106,7 +106,7 @@ proptest! {
 
     #[test]
     fn a_good_graph_with_a_few_changes_gives_an_error_or_a_result(
-        a in attention(Space { batch: 2, heads: 1, seq: 4, hidden: 8, features: Features { fp8: false, ..Features::ALL } }),
+        a in attention(Space { batch: 2, heads: 1, seq: 4, head_dim: 8, features: Features { fp8: false, ..Features::ALL } }),
         which in 0..6_usize,
         changes in prop::collection::vec((any::<usize>(), 0..4_usize, 0..9_i64, any::<u8>()), 1..4),
     ) {

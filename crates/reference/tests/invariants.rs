@@ -189,7 +189,7 @@ fn microscaled_factors_multiply_their_own_blocks() {
     set(&mut inputs, Scaled::K, &|_| 1.0 / 32.0);
     set(&mut inputs, Scaled::V, &|_| 1.0);
     let before = forward(&a, &inputs).expect("computes");
-    // Place 1 of a tile is row 0, block 1: hidden 32 to 63 of the first query.
+    // Place 1 of a tile is row 0, block 1: head dim 32 to 63 of the first query.
     set(&mut inputs, Scaled::Q, &|at| if at == 1 { 1.0 / 16.0 } else { 1.0 / 32.0 });
     let after = forward(&a, &inputs).expect("computes");
     let stats = |outputs: &Outputs, s| outputs.get(Role::Stats).expect("asked for").at(0, 0, s, 0);

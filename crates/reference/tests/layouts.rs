@@ -34,12 +34,12 @@ fn same_results(a: (&Valid, &Inputs), b: (&Valid, &Inputs)) {
     let (x, y) = (run(a), run(b));
     for out in x.iter() {
         let other = y.get(out.role()).expect("the same outputs");
-        let [batch, heads, seq, hidden] = out.operand().tensor.dims.map(|n| n as usize);
+        let [batch, heads, seq, head_dim] = out.operand().tensor.dims.map(|n| n as usize);
         for i in 0..batch {
             let [q_len, kv_len] = common::lens(a.0, a.1, i);
             let len = if matches!(out.role(), Role::DK | Role::DV) { kv_len } else { q_len.min(seq) };
             for (h, s) in (0..heads).flat_map(|h| (0..len).map(move |s| (h, s))) {
-                for d in 0..hidden {
+                for d in 0..head_dim {
                     assert_eq!(out.at(i, h, s, d), other.at(i, h, s, d), "{} {:?}", out.role(), [i, h, s, d]);
                 }
             }

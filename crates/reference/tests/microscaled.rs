@@ -6,7 +6,7 @@ use common::{near, valid};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Fp8, Order, Role, Scaled, Tensor, Valid, operand};
 use qkvault_reference::{Buffer, Inputs, Outputs, ReferenceError, View, backward, forward};
 
-/// Grouped heads, lengths that fill no block of 32, hidden sizes that fill no tile of 128, every operand in another order.
+/// Grouped heads, lengths that fill no block of 32, head dims that fill no tile of 128, every operand in another order.
 fn microscaled(band: Option<Band>) -> Valid {
     let t = |order, heads, seq, d, dtype| Tensor::dense(order, [2, heads, seq, d], dtype);
     let q = t(Order::Bshd, 4, 40, 64, DType::E4M3);
@@ -26,7 +26,7 @@ fn scale_place(row: usize, group: usize, groups: usize) -> usize {
     tile * 512 + (row % 32) * 16 + (row % 128) / 32 * 4 + group % 4
 }
 
-/// Elements of an operand by (batch, head, sequence, hidden).
+/// Elements of an operand by (batch, head, sequence, head dim).
 fn elements<'a>(a: &Valid, inputs: &'a Inputs, role: Role) -> impl Fn(usize, usize, usize, usize) -> f64 + use<'a> {
     let (view, buffer) = (View::new(a, role, inputs).expect("sound"), inputs.get(role).expect("bound"));
     move |b, h, s, d| buffer.get(view.at(b, h, s, d))

@@ -14,7 +14,7 @@ use qkvault_graph::{Attention, Band, Corner, DType, Role, ScoreExpr, Valid};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, forward};
 
 const HEADS: usize = 2;
-const HIDDEN: usize = 8;
+const HEAD_DIM: usize = 8;
 
 /// What a function of the library makes, with `queries` rows in a launch of sequences of up to `keys`.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ fn slopes() -> TensorSpec {
 /// A launch of the rows `piece` over the keys before their end; of dims for all keys where `lengths` say how many there are.
 fn launch(part: Part, piece: &Range<usize>, all: usize, lengths: bool) -> Valid {
     let (q, kv) = if lengths { (piece.len() + 1, all) } else { (piece.len(), piece.end) };
-    let mut a = Attention::bshd(1, (HEADS as i64, 1), (q as i64, kv as i64), HIDDEN as i64, DType::F16).with_stats();
+    let mut a = Attention::bshd(1, (HEADS as i64, 1), (q as i64, kv as i64), HEAD_DIM as i64, DType::F16).with_stats();
     match part {
         Part::Keep(of) => a.mask.keep = Some(of(q, kv).build_predicate().expect("a predicate")),
         Part::Score(of) => {
@@ -92,7 +92,7 @@ fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
     }
 }
 
-/// Rows of a contiguous (batch, sequence, head, hidden), as many as asked for, zeros where there are no more.
+/// Rows of a contiguous (batch, sequence, head, head dim), as many as asked for, zeros where there are no more.
 fn rows(from: &Buffer, row: usize, which: Range<usize>, wanted: usize) -> Buffer {
     let kept = which.start * row..which.end * row;
     let padding = std::iter::repeat_n(0.0, (wanted - which.len()) * row);
@@ -109,15 +109,15 @@ fn computed(a: &Valid, piece: &Range<usize>, whole: &Inputs) -> Vec<Vec<f64>> {
     let mut inputs = Inputs::random_with(a, 1, &exact(piece)).expect("random");
     let (queries, keys) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
     let [q, k, v] = [Role::Q, Role::K, Role::V].map(|role| whole.buffer(role).expect("bound"));
-    inputs.insert(Role::Q, rows(q, HEADS * HIDDEN, piece.clone(), queries));
-    inputs.insert(Role::K, rows(k, HIDDEN, 0..keys, keys));
-    inputs.insert(Role::V, rows(v, HIDDEN, 0..keys, keys));
+    inputs.insert(Role::Q, rows(q, HEADS * HEAD_DIM, piece.clone(), queries));
+    inputs.insert(Role::K, rows(k, HEAD_DIM, 0..keys, keys));
+    inputs.insert(Role::V, rows(v, HEAD_DIM, 0..keys, keys));
     inputs.set_f32(Role::Scale, 1.0);
     operands(a, piece.start, &mut inputs);
     let outputs = forward(a, &inputs).expect("computes");
     let (o, stats) = (outputs.get(Role::O).expect("always"), outputs.get(Role::Stats).expect("asked for"));
     let row = |s: usize| {
-        let of_head = |h| (0..HIDDEN).map(move |d| o.at(0, h, s, d)).chain([stats.at(0, h, s, 0)]);
+        let of_head = |h| (0..HEAD_DIM).map(move |d| o.at(0, h, s, d)).chain([stats.at(0, h, s, 0)]);
         (0..HEADS).flat_map(of_head).collect()
     };
     (0..piece.len()).map(row).collect()

@@ -89,7 +89,7 @@ fn p22_p41_serving_steps_lower_to_what_they_mean() {
 
 #[test]
 fn p22_packed_backwards_with_parts_of_one_buffer_are_the_gradients() {
-    // Q, K and V of (tokens, 3, heads, hidden): one row of all three from token to token.
+    // Q, K and V of (tokens, 3, heads, head dim): one row of all three from token to token.
     let (b, h, s, d, tokens) = (3, 2, 7, 8, 15);
     let part = Tensor { strides: [s * 3 * h * d, d, 3 * h * d, 1], ..Tensor::thd(b, h, s, d, tokens, DType::BF16) };
     let o = Tensor::thd(b, h, s, d, tokens, DType::BF16);
@@ -105,7 +105,7 @@ fn p22_packed_backwards_with_parts_of_one_buffer_are_the_gradients() {
 
 #[test]
 fn packed_keys_whose_heads_lie_outside_tokens_keep_rows_of_other_heads_out_of_their_gradients() {
-    // (heads, tokens, hidden): the dense view of one head reaches into the next.
+    // (heads, tokens, head dim): the dense view of one head reaches into the next.
     let (b, h, s, d, tokens) = (2, 2, 4, 8, 3);
     let outside = |h: i64| Tensor { strides: [s * d, tokens * d, d, 1], ..Tensor::thd(b, h, s, d, tokens, DType::F16) };
     let q = Tensor::thd(b, h, s, d, tokens, DType::F16);

@@ -9,10 +9,10 @@ use qkvault_graph::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Scor
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PageLayout {
-    /// (page, row, head, hidden).
+    /// (page, row, head, head dim).
     #[default]
     Nhd,
-    /// (page, head, row, hidden).
+    /// (page, head, row, head dim).
     Hnd,
 }
 
@@ -25,9 +25,9 @@ pub struct ServeLayer {
     pub heads: i64,
     /// Key and value heads.
     pub kv_heads: i64,
-    /// Hidden size of Q and K.
+    /// Head dim of Q and K.
     pub d_qk: i64,
-    /// Hidden size of V and O.
+    /// Head dim of V and O.
     pub d_v: i64,
     /// Element type.
     pub dtype: DType,
@@ -53,7 +53,7 @@ pub struct ServeLayer {
 }
 
 impl ServeLayer {
-    /// A plain causal layer of (query heads, key/value heads) and (hidden of Q and K, of V), over a pool of pages.
+    /// A plain causal layer of (query heads, key/value heads) and (head dim of Q and K, of V), over a pool of pages.
     #[must_use]
     pub const fn new(
         (heads, kv_heads): (i64, i64),
@@ -144,6 +144,6 @@ mod tests {
         }
         let latent = ServeLayer { values_in_keys: true, ..ServeLayer::new((16, 1), (576, 512), DType::BF16, 9, 64) };
         let a = latent.attention(&buckets.get(0)).expect("sound");
-        assert_eq!((a.k.strides[2], a.v.strides[2], a.hidden()), (576, 576, (576, 512)));
+        assert_eq!((a.k.strides[2], a.v.strides[2], a.head_dims()), (576, 576, (576, 512)));
     }
 }

@@ -15,7 +15,7 @@ const fn feature(name: &'static str, lines: &'static str) -> Feature {
 const BASE: &str = "q: bf16 [2,16,2048,128]\nk: [2,4,2048,128]";
 
 /// Features, in the order of the matrix. A line for `q`, `k`, `v` or `o` replaces the usual one: 2 sequences, 16 heads over 4,
-/// 2048 queries and keys, hidden size 128, bf16.
+/// 2048 queries and keys, head dim 128, bf16.
 pub(super) const FEATURES: &[Feature] = &[
     feature("no mask", ""),
     feature("causal", "mask: causal"),
@@ -24,9 +24,9 @@ pub(super) const FEATURES: &[Feature] = &[
     feature("window on both sides", "mask: band left 256 right 255"),
     feature("lengths per sequence", "lengths: per-sequence\nmask: causal"),
     feature("Stats, Max and Sum_exp", "outputs: stats max sum_exp"),
-    feature("hidden size 64", "q: bf16 [2,16,2048,64]\nk: [2,4,2048,64]"),
-    feature("hidden size 256", "q: bf16 [2,16,2048,256]\nk: [2,4,2048,256]"),
-    feature("hidden sizes 192 and 128", "q: bf16 [2,16,2048,192]\nk: [2,4,2048,192]\nv: [2,4,2048,128]"),
+    feature("head dim 64", "q: bf16 [2,16,2048,64]\nk: [2,4,2048,64]"),
+    feature("head dim 256", "q: bf16 [2,16,2048,256]\nk: [2,4,2048,256]"),
+    feature("head dims 192 and 128", "q: bf16 [2,16,2048,192]\nk: [2,4,2048,192]\nv: [2,4,2048,128]"),
     feature("lengths that fill no tile", "q: bf16 [2,16,1000,128]\nk: [2,4,1000,128]"),
     feature("softcap", "score: slot $cap: float; tanh(score / $cap) * $cap\nmask: causal"),
     feature("ALiBi", "score: tensor @slopes: f32[1, 16, 1, 1]; score + float(key - query) * @slopes\nmask: causal"),

@@ -28,7 +28,7 @@ fn d3_a_refusal_has_every_reason_and_what_would_be_accepted() {
     let refused = &report["refused"][0];
     let codes: Vec<&str> = refused["reasons"].as_array().unwrap().iter().map(|r| r["code"].as_str().unwrap()).collect();
     assert_eq!(code, 1, "{report:#}");
-    for code in ["hidden.multiple-of-8", "hidden.backward", "sink.old"] {
+    for code in ["head-dim.multiple-of-8", "head-dim.backward", "sink.old"] {
         assert!(codes.contains(&code), "{code} is not in {codes:?}");
     }
     for reason in refused["reasons"].as_array().unwrap() {
@@ -36,7 +36,7 @@ fn d3_a_refusal_has_every_reason_and_what_would_be_accepted() {
     }
     let odd = place.file("100.txt", "q: bf16 [1,8,512,100]");
     let text = place.run(&format!("probe --text {odd}"));
-    assert!(text.out.contains("nearest supported: hidden sizes padded with zeros to multiples of 8"), "{}", text.out);
+    assert!(text.out.contains("nearest supported: head dims padded with zeros to multiples of 8"), "{}", text.out);
     // What contradicts itself is refused with its own reasons.
     let broken = place.file("broken.txt", "q: bf16 [1,8,512,64]\nk: [1,3,512,64]");
     let (code, report) = place.json(&format!("probe --text {broken}"));
@@ -110,7 +110,7 @@ fn s3_2_asking_the_library_leaves_its_answers_in_the_vault() {
     let reasons = report["refused"][0]["reasons"].to_string();
     assert_eq!((code, report["refused"][0]["library"].as_str()), (1, Some("refused")));
     // The rule's words and the library's own.
-    assert!(reasons.contains("hidden.multiple-of-8") && reasons.contains("d_qk % 8 != 0"), "{reasons}");
+    assert!(reasons.contains("head-dim.multiple-of-8") && reasons.contains("d_qk % 8 != 0"), "{reasons}");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn d3_what_is_proposed_is_confirmed_by_the_library_on_request() {
     assert!(nearest[1..].iter().all(|n| n["library"].is_null()), "{report:#}");
     assert_eq!(place.entries().len(), 2);
     let text = place.run(&format!("probe --library --confirm --text {odd}"));
-    assert!(text.out.contains("nearest supported, confirmed by the library: hidden sizes padded"), "{}", text.out);
+    assert!(text.out.contains("nearest supported, confirmed by the library: head dims padded"), "{}", text.out);
     place.run(&format!("probe --confirm --text {odd}")).failed(2, &["--library"]);
 }
 
@@ -138,7 +138,9 @@ fn a_quirk_is_taken_by_its_name_and_a_wrong_name_is_told() {
     assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("backward.sink-philox")));
     let (code, report) = place.json(&format!("probe --library --allow backward.sink-philox --text {quirk}"));
     assert_eq!((code, report["supported"][0]["library"].as_str()), (0, Some("supported")), "{report:#}");
-    place.run(&format!("probe --allow hidden.backward --text {quirk}")).failed(2, &["hidden.backward", "is no quirk"]);
+    place
+        .run(&format!("probe --allow head-dim.backward --text {quirk}"))
+        .failed(2, &["head-dim.backward", "is no quirk"]);
 }
 
 #[test]

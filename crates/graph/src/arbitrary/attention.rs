@@ -17,7 +17,7 @@ pub(super) struct Recipe {
     /// Key heads, value heads, and how many times their common multiple the query heads are.
     heads: (i64, i64, i64),
     seq: (i64, i64),
-    hidden: (i64, i64),
+    head_dim: (i64, i64),
     bf16: bool,
     /// Of Q, K, V, O, dO, dQ, dK, dV, dO in 16 bits.
     layouts: [Layout; 9],
@@ -36,10 +36,10 @@ pub(super) struct Recipe {
 }
 
 pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
-    let Space { batch, heads, seq, hidden, features } = space;
+    let Space { batch, heads, seq, head_dim, features } = space;
     let Features { storage, score, keep, sink, dropout, block_mask, outputs, padded_rows, fp8, backward } = features;
-    let hidden = 1..=(hidden / 8).max(1);
-    let shape = (1..=batch, (1..=heads, 1..=heads, 1..=2_i64), (1..=seq, 1..=seq), (hidden.clone(), hidden));
+    let head_dim = 1..=(head_dim / 8).max(1);
+    let shape = (1..=batch, (1..=heads, 1..=heads, 1..=2_i64), (1..=seq, 1..=seq), (head_dim.clone(), head_dim));
     let storing = (
         prop::array::uniform9(tensor::layout()),
         rows(storage),
@@ -77,7 +77,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             batch,
             heads,
             seq,
-            hidden: (8 * d_qk, 8 * d_v),
+            head_dim: (8 * d_qk, 8 * d_v),
             bf16,
             layouts,
             storage,
@@ -100,7 +100,7 @@ impl Recipe {
     pub(super) fn build(&self) -> Attention {
         let (h_k, h_v, times) = self.heads;
         let h_q = least_common_multiple(h_k, h_v) * times;
-        let ((s_q, s_kv), (d_qk, d_v), b) = (self.seq, self.hidden, self.batch);
+        let ((s_q, s_kv), (d_qk, d_v), b) = (self.seq, self.head_dim, self.batch);
         let [q, k, v, o, d_o, d_q, d_k, d_v_layout, d_o_half] = self.layouts;
         let (input, output) = self.dtypes();
         // A backward has no paged operands.

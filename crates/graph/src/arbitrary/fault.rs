@@ -44,7 +44,7 @@ pub const FAULTS: &[Fault] = &[
     fault("tensor.dims", &["k"], |a| a.k.dims[3] = 0),
     fault("tensor.dims-limit", &["v"], |a| a.v.dims[2] = 1 << 31),
     fault("tensor.strides", &["o places"], |a| a.o.strides[1] = 0),
-    fault("tensor.hidden-stride", &["q places"], |a| a.q.strides[3] = 2),
+    fault("tensor.head-dim-stride", &["q places"], |a| a.q.strides[3] = 2),
     fault("tensor.tokens", &["q storage"], |a| a.q.storage = Storage::Packed { tokens: 0 }),
     fault("tensor.tokens-batch", &["o storage", "o"], |a| {
         a.o.dims[0] = 1_000;

@@ -39,8 +39,8 @@ pub struct Space {
     pub heads: i64,
     /// Most queries, and most keys.
     pub seq: i64,
-    /// Largest hidden size, in steps of 8.
-    pub hidden: i64,
+    /// Largest head dim, in steps of 8.
+    pub head_dim: i64,
     /// What they may have beside a band, lengths and Stats.
     pub features: Features,
 }
@@ -95,10 +95,10 @@ impl Features {
 
 impl Space {
     /// Everything, in sizes that a CPU computes in well under a millisecond.
-    pub const SMALL: Space = Space { batch: 3, heads: 2, seq: 12, hidden: 16, features: Features::ALL };
+    pub const SMALL: Space = Space { batch: 3, heads: 2, seq: 12, head_dim: 16, features: Features::ALL };
 
     /// Everything, in the sizes of models.
-    pub const WIDE: Space = Space { batch: 64, heads: 16, seq: 16_384, hidden: 256, features: Features::ALL };
+    pub const WIDE: Space = Space { batch: 64, heads: 16, seq: 16_384, head_dim: 256, features: Features::ALL };
 
     /// The same sizes with other features.
     #[must_use]

@@ -152,7 +152,7 @@ fn relative(expression: &ScoreExpr, field: &'static str, problems: &mut Problems
 
 /// A tensor whose rows lie one after another, as the packed tensor of the same memory.
 fn rows(t: &Tensor, name: &'static str, Documents { longest, most }: Documents, problems: &mut Problems) -> Tensor {
-    let Tensor { dims: [b, h, s, d], strides: [batch, head, row, hidden], dtype, storage } = *t;
+    let Tensor { dims: [b, h, s, d], strides: [batch, head, row, head_dim], dtype, storage } = *t;
     let follow = b == 1 || s.checked_mul(row) == Some(batch);
     // Of one head its stride says nothing.
     if storage != Storage::Dense || !follow || (h > 1 && s > 1 && head > row) {
@@ -161,13 +161,13 @@ fn rows(t: &Tensor, name: &'static str, Documents { longest, most }: Documents, 
             format!("{name}.strides"),
             format!("{storage:?}, strides {:?} of dims {:?}", t.strides, t.dims),
             "tokens one after another, each with all of its heads, from row to row too",
-            "store it as (batch, sequence, head, hidden)",
+            "store it as (batch, sequence, head, head dim)",
         );
     }
     let longest = longest.clamp(1, i64::from(i32::MAX) - TILE).saturating_add(TILE - 1) / TILE * TILE;
     Tensor {
         dims: [most, h, longest, d],
-        strides: [longest.saturating_mul(row), head, row, hidden],
+        strides: [longest.saturating_mul(row), head, row, head_dim],
         dtype,
         storage: Storage::Packed { tokens: b.saturating_mul(s) },
     }

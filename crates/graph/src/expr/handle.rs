@@ -114,7 +114,7 @@ impl Expr {
     }
 }
 
-/// The scaled score: `scale * sum over hidden of Q * K`, before any mask.
+/// The scaled score: `scale * sum over head dim of Q * K`, before any mask.
 #[must_use]
 pub fn score() -> Expr {
     Expr::leaf(Op::Score)

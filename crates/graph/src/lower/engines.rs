@@ -15,8 +15,8 @@ struct Row {
     sm: RangeInclusive<u32>,
     /// The first version.
     from: CudnnVersion,
-    /// Hidden sizes of Q and of V that it is for; all others where there are none.
-    hidden: Option<(i64, i64)>,
+    /// Head dims of Q and of V that it is for; all others where there are none.
+    head_dim: Option<(i64, i64)>,
     /// Its number.
     index: i64,
     /// Its knobs, in the order of NVIDIA's front end.
@@ -34,9 +34,9 @@ const TILES: CudnnVersion = CudnnVersion::v9(23, 0);
 /// checks before that. The row for 256 is of 1.32 alone, which has another number of stages there. For compute capabilities beyond 10.3,
 /// where there is no GPU, they name engine 17.
 const DETERMINISTIC: [Row; 3] = [
-    Row { sm: 100..=103, from: TILES, hidden: Some((256, 256)), index: 5, knobs: &tiled(3) },
-    Row { sm: 100..=103, from: TILES, hidden: None, index: 5, knobs: &tiled(2) },
-    Row { sm: 100..=103, from: FIRST, hidden: None, index: 5, knobs: &[(Knob::KernelCfg, 31), (Knob::Stages, 2)] },
+    Row { sm: 100..=103, from: TILES, head_dim: Some((256, 256)), index: 5, knobs: &tiled(3) },
+    Row { sm: 100..=103, from: TILES, head_dim: None, index: 5, knobs: &tiled(2) },
+    Row { sm: 100..=103, from: FIRST, head_dim: None, index: 5, knobs: &[(Knob::KernelCfg, 31), (Knob::Stages, 2)] },
 ];
 
 const fn tiled(stages: i64) -> [(Knob, i64); 6] {
@@ -62,8 +62,8 @@ pub(super) fn named(a: &Attention, target: &Target) -> Option<NamedEngine> {
         return None;
     }
     let holds = |row: &&Row| {
-        let Row { sm, from, hidden, index: _, knobs: _ } = row;
-        sm.contains(&target.sm()) && target.cudnn >= *from && hidden.is_none_or(|hidden| hidden == a.hidden())
+        let Row { sm, from, head_dim, index: _, knobs: _ } = row;
+        sm.contains(&target.sm()) && target.cudnn >= *from && head_dim.is_none_or(|head_dim| head_dim == a.head_dims())
     };
     let row = DETERMINISTIC.iter().find(holds)?;
     Some(NamedEngine { index: row.index, knobs: row.knobs.to_vec() })

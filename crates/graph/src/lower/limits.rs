@@ -5,7 +5,7 @@ use super::{FUSED_OPS, Form, Policy, tails, unified};
 use crate::expr::{Axis, Grad, Node, Program, TensorSpec};
 use crate::{Attention, CudnnVersion, DropoutSource, Layer, Outputs, Pass, Reason, Storage, Target};
 
-/// From here on a backward of one row is not put to the library: 9.26.0 and 9.27.0 end in a segmentation fault (hidden sizes of 64
+/// From here on a backward of one row is not put to the library: 9.26.0 and 9.27.0 end in a segmentation fault (head dims of 64
 /// and 128; 192 and 256 are compiled); 9.19.0 to 9.25.1, every minor version between among them, compile it.
 const SINGLE_ROW: CudnnVersion = CudnnVersion::v9(26, 0);
 
@@ -82,7 +82,7 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
         );
     }
     let Pass::Backward(gradients) = &a.pass else { return reasons };
-    if target.cudnn >= SINGLE_ROW && (a.batch(), a.q.heads(), s_q) == (1, 1, 1) && a.hidden().0 <= 128 {
+    if target.cudnn >= SINGLE_ROW && (a.batch(), a.q.heads(), s_q) == (1, 1, 1) && a.head_dims().0 <= 128 {
         let given =
             "a backward of one row (one sequence, one head, one query) of up to 128; the library ends the process";
         add("backward.single-row", "q", given, "use two heads or two queries, or cuDNN 9.25");

@@ -1,6 +1,6 @@
 //! Paged keys and values in op graphs: the pool as an operand, and the operation that gathers a sequence's rows from it.
 //!
-//! The pool is declared as it lies, (pages, heads, rows of a page, hidden), with room for more pages than it has, as how many
+//! The pool is declared as it lies, (pages, heads, rows of a page, head dim), with room for more pages than it has, as how many
 //! there are is known only when an engine starts: a kernel reads the pages that tables name, and their number is but a bound
 //! (an extent of the descriptor by which several queries read it, an unused extent for one). Its strides do not depend on it; what is gathered is a contiguous intermediate, of
 //! which that of the keys is declared with its last two dims swapped, as the first matrix product reads it. Source:
@@ -24,7 +24,7 @@ pub(super) fn values(g: &mut Builder, t: &Tensor) -> TensorId {
     as_it_lies(g, Role::V, t)
 }
 
-/// Keys or values as they lie: rows of the hidden size, or the pool that has them.
+/// Keys or values as they lie: rows of the head dim, or the pool that has them.
 pub(super) fn as_it_lies(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
     match t.storage {
         Storage::Dense | Storage::Packed { .. } => g.operand(role, t),

@@ -25,7 +25,7 @@ pub const QUIRKS: [&str; 21] = [
     "backward.keys-tail-old",
     "backward.deterministic-sink",
     "form.unified-wrong",
-    "backward.packed-hidden-old",
+    "backward.packed-head-dim-old",
     "backward.packed-deterministic-old",
     "backward.packed-rows",
     "tensor.stride-alignment",
@@ -139,8 +139,8 @@ mod tests {
             assert_eq!(serde_json::from_str::<QuirkSet>(&json).expect("parses"), set);
         }
         assert_eq!(QuirkSet::of(QUIRKS).expect("quirks").iter().collect::<Vec<_>>(), QUIRKS);
-        let error = "backward.single-row,hidden.backward".parse::<QuirkSet>().expect_err("no quirk");
-        assert!(error.to_string().starts_with("'hidden.backward' is no quirk;"), "{error}");
+        let error = "backward.single-row,head-dim.backward".parse::<QuirkSet>().expect_err("no quirk");
+        assert!(error.to_string().starts_with("'head-dim.backward' is no quirk;"), "{error}");
         assert_eq!(QuirkSet::known(["x", "backward.single-row"]).to_string(), "backward.single-row");
     }
 }

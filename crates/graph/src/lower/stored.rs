@@ -36,10 +36,10 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
     let paged = matches!(a.k.storage, Storage::Paged { .. });
     if paged {
         rules.from(since::PAGED, "storage.paged-old", "k.storage", "paged keys and values", "gather the pages first");
-        let wide = a.q.hidden().max(a.v.hidden()) > 128;
+        let wide = a.q.head_dim().max(a.v.head_dim()) > 128;
         if wide {
             let fix = "gather the pages first";
-            rules.from(since::PAGED_WIDE, "storage.paged-hidden", "k.dims[3]", "paged rows longer than 128", fix);
+            rules.from(since::PAGED_WIDE, "storage.paged-head-dim", "k.dims[3]", "paged rows longer than 128", fix);
         }
         for (t, field) in [(a.k, "k.dims[2]"), (a.v, "v.dims[2]")] {
             let (Some(width), Storage::Paged { page_size, .. }) = (t.pages_per_sequence(), t.storage) else { continue };

@@ -69,8 +69,8 @@ impl Tensor {
     /// [`Tensor::thd`] with counts that cannot be swapped: rows of a batch of sequences, none longer than `longest`, in a buffer
     /// with room for `room`.
     #[must_use]
-    pub const fn packed(batch: Batch, heads: i64, longest: i64, hidden: i64, room: Tokens, dtype: DType) -> Tensor {
-        Tensor::thd(batch.0, heads, longest, hidden, room.0, dtype)
+    pub const fn packed(batch: Batch, heads: i64, longest: i64, head_dim: i64, room: Tokens, dtype: DType) -> Tensor {
+        Tensor::thd(batch.0, heads, longest, head_dim, room.0, dtype)
     }
 }
 

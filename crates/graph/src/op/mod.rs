@@ -108,7 +108,7 @@ pub enum Op {
     },
     /// Rows of a paged pool, gathered.
     PagedLoad {
-        /// (pages, heads, rows of a page, hidden).
+        /// (pages, heads, rows of a page, head dim).
         container: TensorId,
         /// (b, 1, pages of a sequence, 1), i32.
         table: TensorId,

@@ -9,7 +9,7 @@ pub const BLOCK: usize = 32;
 /// Which way the elements lie that share a scale.
 #[derive(Clone, Copy)]
 enum Along {
-    /// Along a row: neighbours of one head's hidden dim.
+    /// Along a row: neighbours of one head's head dim.
     Hidden,
     /// Down a column: neighbours of the sequence, for what is summed over the sequence.
     Sequence,
@@ -38,7 +38,7 @@ pub(super) fn add(list: &mut List, a: &Attention, scaling: Fp8) {
     }
 }
 
-/// A microscaled backward sums over the hidden dim and over the sequence, and a scale may not change along a sum: so Q, K and
+/// A microscaled backward sums over the head dim and over the sequence, and a scale may not change along a sum: so Q, K and
 /// dO come in two 8-bit forms, and V with scales along its rows, unlike in the forward.
 fn block_backward(list: &mut List, a: &Attention, gradients: &Gradients) {
     let d_o = gradients.d_o;

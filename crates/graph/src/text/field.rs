@@ -127,7 +127,7 @@ impl Fields {
     }
 }
 
-/// O when it is left out: Q with the hidden size of V, laid out like Q where that has a name and as usual where it has not.
+/// O when it is left out: Q with the head dim of V, laid out like Q where that has a name and as usual where it has not.
 pub(super) fn output(q: &Tensor, d_v: i64) -> Option<Tensor> {
     let [b, h, s, d_qk] = q.dims;
     if d_v == d_qk {

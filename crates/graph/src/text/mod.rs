@@ -2,7 +2,7 @@
 //! written in it, and a case can be written by hand.
 //!
 //! One field a line, `name: value`, in any order; `#` starts a comment. Only `q` must be there: what is left out is as the
-//! constructors have it, so K is like Q, V like K, O like Q with the hidden size of V, a gradient like its tensor, a backward
+//! constructors have it, so K is like Q, V like K, O like Q with the head dim of V, a gradient like its tensor, a backward
 //! has Stats, and everything else is off.
 //!
 //! | field | value |

@@ -1,9 +1,9 @@
 //! Validation: every problem of a description at once, and a wrapper that only a sound description gets into.
 //!
 //! What holds for a [`Valid`] attention, checked in this order:
-//! * every tensor has dims from 1 to 2^31 - 1, positive strides, hidden stride 1, a span that fits 63 bits, and rows that do
+//! * every tensor has dims from 1 to 2^31 - 1, positive strides, head dim stride 1, a span that fits 63 bits, and rows that do
 //!   not overlap (outputs only); pages and packed buffers are big enough ([`tensors`]);
-//! * operands agree in batch, heads, sequence and hidden sizes, the scores can be counted in 63 bits, and element types go
+//! * operands agree in batch, heads, sequence and head dims, the scores can be counted in 63 bits, and element types go
 //!   together ([`shapes`]);
 //! * masks, score expression, dropout, sinks, FP8 and gradients do not contradict each other ([`features`]);
 //! * whatever can be written in several ways is written in one ([`canonical`]).

@@ -1,10 +1,10 @@
-//! Operands against each other: batch, heads, sequence, hidden sizes, and element types that go together.
+//! Operands against each other: batch, heads, sequence, head dims, and element types that go together.
 
 use super::Problems;
 use super::tensors::countable;
 use crate::{Attention, Fp8, Gradients, Pass, Storage, Tensor};
 
-const AXES: [&str; 4] = ["batch", "heads", "sequence", "hidden"];
+const AXES: [&str; 4] = ["batch", "heads", "sequence", "head dim"];
 
 fn same(problems: &mut Problems, axis: usize, (name, t): (&'static str, &Tensor), (other, o): (&str, &Tensor)) {
     if t.dims[axis] != o.dims[axis] && countable(t) && countable(o) {
@@ -13,7 +13,7 @@ fn same(problems: &mut Problems, axis: usize, (name, t): (&'static str, &Tensor)
             format!("{name}.dims[{axis}]"),
             t.dims[axis].to_string(),
             format!("{} of {name} must equal that of {other}, which is {}", AXES[axis], o.dims[axis]),
-            "dims are (batch, heads, sequence, hidden), whatever the order in memory",
+            "dims are (batch, heads, sequence, head dim), whatever the order in memory",
         );
     }
 }

@@ -9,7 +9,7 @@ use crate::{Storage, Tensor};
 /// a dim were nested as in BSHD, around what the other strides span: those of the memory order that the others belong to, if there is one.
 pub(super) fn canonical(t: &Tensor) -> [i64; 4] {
     let extents = t.extents();
-    let [mut batch, mut head, mut row, hidden] = t.strides;
+    let [mut batch, mut head, mut row, head_dim] = t.strides;
     let innermost = extents[3];
     if extents[1] == 1 {
         head = innermost;
@@ -23,7 +23,7 @@ pub(super) fn canonical(t: &Tensor) -> [i64; 4] {
     } else if extents[0] == 1 {
         batch = inner.max(row.saturating_mul(extents[2]));
     }
-    [batch, head, row, hidden]
+    [batch, head, row, head_dim]
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Each tensor on its own: sizes that can be counted, unit hidden stride, no overflow, no overlapping rows, room for its rows.
+//! Each tensor on its own: sizes that can be counted, unit head dim stride, no overflow, no overlapping rows, room for its rows.
 
 use super::Problems;
 use crate::{Attention, Gradients, Pass, Storage, Tensor};
@@ -39,7 +39,7 @@ fn dims(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
             format!("{name}.dims"),
             format!("{:?}", t.dims),
             "every dim must be at least 1",
-            "give (batch, heads, sequence, hidden)",
+            "give (batch, heads, sequence, head dim)",
         );
         return false;
     }
@@ -63,17 +63,17 @@ fn strides(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
             format!("{name}.strides"),
             format!("{:?}", t.strides),
             "every stride must be at least 1; cuDNN broadcasts by a dim of 1, not by a stride of 0",
-            "give strides in elements, in the order (batch, head, sequence, hidden)",
+            "give strides in elements, in the order (batch, head, sequence, head dim)",
         );
         return false;
     }
     if t.strides[3] != 1 {
         problems.add(
-            "tensor.hidden-stride",
+            "tensor.head-dim-stride",
             format!("{name}.strides[3]"),
             t.strides[3].to_string(),
-            "the hidden dim must be contiguous: stride 1",
-            "copy the tensor so that hidden is innermost",
+            "the head dim must be contiguous: stride 1",
+            "copy the tensor so that the head dim is innermost",
         );
         return false;
     }

@@ -128,7 +128,7 @@ fn op_graphs_and_keys_are_as_written_down() {
         "window_lengths",
         "grouped_heads",
         "one_kv_head",
-        "hidden_sizes",
+        "head_dims",
         "packed_qkv",
         "lengths",
         "stats",

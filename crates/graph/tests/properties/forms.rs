@@ -132,8 +132,8 @@ fn constants_are_subtracted_from_scores_of_a_backward_as_they_are() {
 
 #[test]
 fn a_backward_of_one_row_is_refused_up_to_a_hidden_size_of_128() {
-    let lower = |hidden: i64| {
-        let given = format!("pass: backward\nq: f16 [1,1,1,{hidden}]\nk: [1,1,64,{hidden}]");
+    let lower = |head_dim: i64| {
+        let given = format!("pass: backward\nq: f16 [1,1,1,{head_dim}]\nk: [1,1,64,{head_dim}]");
         put(read(&given), CudnnVersion::v9(27, 0), &Policy::default())
     };
     assert!(lower(128).is_err_and(|r| r.has("backward.single-row")));
@@ -155,19 +155,19 @@ fn narrow_numbers_over_one_query_are_refused_only_where_there_is_one_per_sequenc
 /// where the version is what is missing.
 #[test]
 fn where_no_deterministic_engine_is_named_the_reason_says_whether_a_newer_version_has_one() {
-    let lower = |sm: i64, hidden: i64, cudnn| {
-        let given = format!("pass: backward\nq: f16 [1,2,128,{hidden}]\ndeterministic: yes");
+    let lower = |sm: i64, head_dim: i64, cudnn| {
+        let given = format!("pass: backward\nq: f16 [1,2,128,{head_dim}]\ndeterministic: yes");
         let mut target = target("b200", cudnn);
         target.device.device_ver = sm * 10;
         lower(&validate(read(&given)).expect("sound"), &target, &Policy::default())
     };
     let (first, tiles) = (CudnnVersion::v9(18, 0), CudnnVersion::v9(23, 0));
-    for (sm, hidden, cudnn) in [(100, 64, first), (103, 64, first), (100, 256, tiles), (103, 256, tiles)] {
-        assert!(lower(sm, hidden, cudnn).is_ok_and(|g| g.engine.is_some()), "{sm} {hidden} {cudnn}");
+    for (sm, head_dim, cudnn) in [(100, 64, first), (103, 64, first), (100, 256, tiles), (103, 256, tiles)] {
+        assert!(lower(sm, head_dim, cudnn).is_ok_and(|g| g.engine.is_some()), "{sm} {head_dim} {cudnn}");
     }
     for (sm, cudnn, since) in [(100, CudnnVersion::v9(17, 9), Some(first)), (104, first, None), (104, tiles, None)] {
-        for hidden in [64, 256] {
-            let refusal = lower(sm, hidden, cudnn).expect_err("none is named");
+        for head_dim in [64, 256] {
+            let refusal = lower(sm, head_dim, cudnn).expect_err("none is named");
             let reason = &refusal.reasons()[0];
             assert_eq!((reason.code.as_ref(), reason.layer), ("backward.deterministic-engine", Layer::Rule));
             assert_eq!(reason.since, since, "{sm} {cudnn}");

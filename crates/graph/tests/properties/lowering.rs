@@ -94,8 +94,8 @@ fn p20_roles_do_not_depend_on_the_order_of_tensors_in_a_graph() {
 
 #[test]
 fn p47_the_scale_is_always_a_slot() {
-    for hidden in [64, 128] {
-        let a = Attention::bshd(2, (8, 2), (64, 128), hidden, DType::BF16);
+    for head_dim in [64, 128] {
+        let a = Attention::bshd(2, (8, 2), (64, 128), head_dim, DType::BF16);
         let scale = a.default_scale();
         let graph = lower(&validate(a).expect("sound"), &h200(), &Policy::default()).expect("dense forwards lower");
         assert!(graph.tensors.iter().any(|t| t.kind == TensorKind::Slot(Role::Scale)));
@@ -132,13 +132,13 @@ fn a_deterministic_backward_on_a_b200_names_its_engine() {
         let cudnn = version.parse().expect("a version");
         Profile::named(gpu).expect("built in").target(cudnn, LibrarySet::Slim)
     };
-    let lowered = |hidden: i64, deterministic: bool, target: &Target| {
+    let lowered = |head_dim: i64, deterministic: bool, target: &Target| {
         let options = qkvault_graph::BackwardOptions { deterministic, ..Default::default() };
-        let forward = Attention::bshd(1, (4, 2), (128, 128), hidden, DType::F16).with_stats();
+        let forward = Attention::bshd(1, (4, 2), (128, 128), head_dim, DType::F16).with_stats();
         lower(&validate(forward.backward(options)).expect("sound"), target, &Policy::default())
     };
-    let text = |hidden, deterministic, gpu: &str, version: &str| {
-        let graph = lowered(hidden, deterministic, &target(gpu, version)).expect("it is lowered");
+    let text = |head_dim, deterministic, gpu: &str, version: &str| {
+        let graph = lowered(head_dim, deterministic, &target(gpu, version)).expect("it is lowered");
         let lines: Vec<String> =
             graph.to_string().lines().filter(|l| l.starts_with("by ")).map(str::to_owned).collect();
         lines.join("")

@@ -35,7 +35,7 @@ fn what_versions_take_is_refused_by_name_up_to_the_version_before() {
     let cases = [
         ("storage.paged-old", "h200", (5, 0), format!("q: f16 [2,4,8,64]\n{paged}")),
         ("storage.paged-packed", "h200", (7, 0), format!("q: f16 [2,4,8,64] packed tokens 9\n{paged}")),
-        ("storage.paged-hidden", "h200", (9, 1), format!("q: f16 [2,4,8,64]\no: [2,4,8,136]\n{wide_v}")),
+        ("storage.paged-head-dim", "h200", (9, 1), format!("q: f16 [2,4,8,64]\no: [2,4,8,136]\n{wide_v}")),
         ("storage.packed-sm", "a100", (18, 1), format!("q: f16 [2,4,64,64] packed tokens 99\n{PACKED}")),
         ("storage.packed-sink", "h200", (26, 0), format!("pass: backward\nq: f16 [2,4,64,64] packed tokens 99\nsink: yes\n{PACKED}")),
         (
@@ -62,7 +62,7 @@ fn paged_rows_are_wide_by_the_longer_of_keys_and_values() {
             "q: f16 [2,4,8,{d_qk}]\no: [2,4,8,{d_v}]\nk: [2,4,256,{d_qk}] paged 16 x 64\n\
              v: [2,4,256,{d_v}] paged 16 x 64\nlengths: per-sequence"
         );
-        codes(&given, &old).contains(&"storage.paged-hidden".to_owned())
+        codes(&given, &old).contains(&"storage.paged-head-dim".to_owned())
     };
     assert_eq!([(128, 128), (129, 64), (64, 129), (192, 128)].map(|(k, v)| wide(k, v)), [false, true, true, true]);
 }

@@ -166,7 +166,7 @@ fn gradients_may_not_overlap_and_what_a_backward_reads_may() {
 #[test]
 fn a_broken_tensor_is_not_also_said_to_overlap_or_to_span_too_much() {
     expect(Some("tensor.strides"), |a| a.o.strides[1] = 0);
-    expect(Some("tensor.hidden-stride"), |a| a.o.strides = [1, 1, 1, 2]);
+    expect(Some("tensor.head-dim-stride"), |a| a.o.strides = [1, 1, 1, 2]);
     expect(Some("tensor.dims-limit"), |a| {
         a.o.dims[2] = 1 << 31;
         a.o.strides = [1; 4];
@@ -265,7 +265,7 @@ fn groups_divide_and_broken_dims_are_named_once() {
     expect(None, |a| a.k.dims[1] = 1);
     expect(Some("heads.group"), |a| a.k.dims[1] = 3);
     expect(Some("tensor.dims"), |a| a.k.dims = [0, -1, 0, 0]);
-    expect(Some("tensor.dims tensor.hidden-stride tensor.tokens"), |a| {
+    expect(Some("tensor.dims tensor.head-dim-stride tensor.tokens"), |a| {
         a.k.dims[0] = 0;
         a.k.storage = Storage::Packed { tokens: 0 };
         a.k.strides[3] = 2;

@@ -183,10 +183,10 @@ impl Case {
         seen.sum::<f64>() / (s_q as f64 * s_kv as f64)
     }
 
-    /// Floating-point operations of the forward, or of the backward: 4 b h s_q s_kv d and 2.5 times that, where Q and V have hidden size d.
+    /// Floating-point operations of the forward, or of the backward: 4 b h s_q s_kv d and 2.5 times that, where Q and V have head dim d.
     pub(super) fn flops(&self, backward: bool) -> f64 {
         let a = &self.described;
-        let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.hidden());
+        let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.head_dims());
         let pairs = (a.batch() * a.q.heads()) as f64 * s_q as f64 * s_kv as f64 * self.share();
         let per_pair = if backward { 3 * d_qk + 2 * d_v } else { d_qk + d_v };
         2.0 * pairs * per_pair as f64

@@ -83,12 +83,12 @@ impl Entry {
     pub(super) fn json(&self) -> Value {
         let a = &self.case.described;
         let documents = self.case.recipe.documents.lengths(a.seq().0.unsigned_abs());
-        let (seq, hidden) = (a.seq(), a.hidden());
+        let (seq, head_dim) = (a.seq(), a.head_dims());
         let directions = ["forward", "backward"].into_iter().zip(&self.passes).enumerate();
         let mut value = json!({
             "entry": self.name(), "case": self.case.name, "form": self.form, "attention": a.to_string(),
             "batch": a.batch(), "heads": a.q.heads(), "kv_heads": a.k.heads(), "seq_q": seq.0, "seq_kv": seq.1,
-            "d_qk": hidden.0, "d_v": hidden.1, "dtype": a.q.dtype.to_string(), "scale": a.default_scale(),
+            "d_qk": head_dim.0, "d_v": head_dim.1, "dtype": a.q.dtype.to_string(), "scale": a.default_scale(),
             "score": a.score.as_ref().map(ToString::to_string), "keep": a.mask.keep.as_ref().map(ToString::to_string),
             "band": a.mask.band, "documents": documents, "packed": self.case.packed, "run": self.case.forward().to_string(), "share": self.case.share(),
             "slots": self.case.recipe.slots.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),

@@ -7,7 +7,7 @@ use qkvault_serving::{Bucket, StepKind};
 use serde_json::json;
 
 use super::pool::Pool;
-use super::{Bench, HEADS, HIDDEN, PAGE};
+use super::{Bench, HEAD_DIM, HEADS, PAGE};
 
 /// Bytes over which measurements that would fit the L2 cache are spread, as the layers of a model are.
 const SPREAD: usize = 256 << 20;
@@ -32,7 +32,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
                 bench.row("decode", json!({ "b": batch, "kv": keys, "left_out": "no room, or no time" }));
                 continue;
             }
-            let bytes = 2 * batch * (keys * HEADS.1 * HIDDEN * 2) as usize;
+            let bytes = 2 * batch * (keys * HEADS.1 * HEAD_DIM * 2) as usize;
             let layers = SPREAD.div_ceil(bytes).min(pool.order.len() / pages).clamp(1, 48);
             let plan = pool.plan(bench, bucket(batch, keys))?;
             let lengths = vec![keys as i32; batch];

@@ -69,9 +69,9 @@ pub struct Args {
     device: usize,
 }
 
-/// Query and key/value heads, hidden size and element type of everything measured here: Llama-3.1-8B's.
+/// Query and key/value heads, head dim and element type of everything measured here: Llama-3.1-8B's.
 const HEADS: (i64, i64) = (32, 8);
-const HIDDEN: i64 = 128;
+const HEAD_DIM: i64 = 128;
 const PAGE: i64 = 64;
 const DTYPE: DType = DType::BF16;
 const SCALE: f32 = 0.088_388_35;
@@ -102,7 +102,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     out::note(&format!("copy bandwidth {:.2} TB/s", copy / 1e12));
     let record = json!({
         "device": device.name(), "cudnn": library.version().to_string(), "target": target.label(), "form": args.form, "seed": args.seed,
-        "heads": [HEADS.0, HEADS.1], "hidden": HIDDEN, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
+        "heads": [HEADS.0, HEADS.1], "head_dim": HEAD_DIM, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
     });
     let policy = Policy { form: args.form, ..Policy::default() };
     let mut bench = Bench { args, engine, stream, policy, started: Instant::now(), copy, record };

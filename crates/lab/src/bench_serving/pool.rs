@@ -9,10 +9,10 @@ use qkvault_exec::{Batch, Bindings, Bound, ServePlan, cudarc};
 use qkvault_graph::Role;
 use qkvault_serving::{Bucket, ServeLayer};
 
-use super::{Bench, DTYPE, HEADS, HIDDEN, PAGE, SCALE};
+use super::{Bench, DTYPE, HEAD_DIM, HEADS, PAGE, SCALE};
 
 /// Bytes of a page of keys, or of values.
-const PAGE_BYTES: usize = (PAGE * HEADS.1 * HIDDEN * 2) as usize;
+const PAGE_BYTES: usize = (PAGE * HEADS.1 * HEAD_DIM * 2) as usize;
 
 /// Rows of queries, and of outputs, that there is room for.
 const ROWS: usize = 40_000;
@@ -76,7 +76,7 @@ impl Pool {
         for i in (1..order.len()).rev() {
             order.swap(i, random.below(i + 1));
         }
-        let rows = ROWS * (HEADS.0 * HIDDEN * 2) as usize;
+        let rows = ROWS * (HEADS.0 * HEAD_DIM * 2) as usize;
         let [keys, values, queries, outputs] = [pages * PAGE_BYTES, pages * PAGE_BYTES, rows, rows].map(filled);
         Ok(Pool { keys: keys?, values: values?, queries: queries?, outputs: outputs?, order })
     }
@@ -90,7 +90,7 @@ impl Pool {
 
     /// Layers as measured here, over this pool.
     pub(super) fn layer(&self) -> ServeLayer {
-        ServeLayer::new(HEADS, (HIDDEN, HIDDEN), DTYPE, self.order.len() as i64, PAGE)
+        ServeLayer::new(HEADS, (HEAD_DIM, HEAD_DIM), DTYPE, self.order.len() as i64, PAGE)
     }
 
     /// The plan of these sizes.
@@ -117,7 +117,7 @@ impl Pool {
 
     /// The first rows of the outputs.
     pub(super) fn outputs(&self, bench: &Bench<'_>, rows: usize) -> anyhow::Result<Vec<u8>> {
-        let bytes = rows * (HEADS.0 * HIDDEN * 2) as usize;
+        let bytes = rows * (HEADS.0 * HEAD_DIM * 2) as usize;
         Ok(bench.stream.clone_dtoh(&self.outputs.slice(..bytes))?)
     }
 

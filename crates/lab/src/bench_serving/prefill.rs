@@ -5,7 +5,7 @@ use qkvault_serving::{Bucket, StepKind};
 use serde_json::json;
 
 use super::pool::Pool;
-use super::{Bench, HEADS, HIDDEN};
+use super::{Bench, HEAD_DIM, HEADS};
 
 const CONTEXT: i64 = 32_768;
 
@@ -35,7 +35,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
         let us = bench.time(|| Ok(bound.launch(&bench.stream)?))?;
         // Each query sees the context and the new tokens up to its own.
         let seen = new as f64 * (CONTEXT as f64 + (new as f64 + 1.0) / 2.0);
-        let flops = 4.0 * HEADS.0 as f64 * HIDDEN as f64 * seen;
+        let flops = 4.0 * HEADS.0 as f64 * HEAD_DIM as f64 * seen;
         let row = json!({
             "new": new, "context": CONTEXT, "us": us, "tflops": flops / us / 1e6, "tokens_per_s": new as f64 / us * 1e6,
             "engine": plan.plan.facts().engine, "workspace": plan.plan.workspace(),

@@ -6,7 +6,7 @@ use qkvault_graph::{Attention, BackwardOptions, DType, Order, Pass, Storage, Ten
 use crate::selftest::{Draw, dense, served};
 
 /// Sizes of rows: what models have, every tile's edge, and what is too long or no multiple of anything.
-const HIDDEN: [i64; 18] = [8, 16, 24, 32, 40, 64, 72, 80, 96, 112, 128, 136, 160, 192, 256, 264, 512, 576];
+const HEAD_DIM: [i64; 18] = [8, 16, 24, 32, 40, 64, 72, 80, 96, 112, 128, 136, 160, 192, 256, 264, 512, 576];
 const LENGTHS: [i64; 14] = [1, 2, 17, 63, 64, 65, 100, 128, 192, 256, 300, 512, 1000, 4096];
 
 /// The description of a case; of a backward that must give the same bits twice, where only those are wanted.
@@ -48,8 +48,8 @@ fn resize(draw: &mut Draw, a: &mut Attention) {
     if tensors(&a.score) || tensors(&a.mask.keep) {
         return;
     }
-    let d_qk = if draw.chance(4) { draw.within(1, 300) } else { draw.one_of(&HIDDEN) };
-    let d_v = if draw.chance(60) { d_qk } else { draw.one_of(&HIDDEN) };
+    let d_qk = if draw.chance(4) { draw.within(1, 300) } else { draw.one_of(&HEAD_DIM) };
+    let d_v = if draw.chance(60) { d_qk } else { draw.one_of(&HEAD_DIM) };
     let s_kv = draw.one_of(&LENGTHS);
     let s_q = if draw.chance(50) { s_kv } else { draw.one_of(&LENGTHS) };
     let group = draw.one_of(&[1, 2, 8]);

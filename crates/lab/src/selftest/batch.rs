@@ -108,7 +108,7 @@ const WORK: f64 = 3e8;
 
 /// Takes queries off the costliest sequences until the oracle affords them; the edges stay where they are cheap.
 fn afford(a: &Attention, q: &mut [i64], kv: &[i64]) {
-    let (d_qk, d_v) = a.hidden();
+    let (d_qk, d_v) = a.head_dims();
     let passes = if a.is_backward() { 3 } else { 1 };
     let each = (2 * a.q.heads() * (d_qk + d_v) * passes) as f64;
     loop {
@@ -203,12 +203,12 @@ pub(super) fn worst_sequence(a: &Attention, inputs: &Inputs, expected: &Output, 
     let view = View::new(a, expected.role(), inputs).ok()?;
     let keys = matches!(expected.role(), Role::DK | Role::DV);
     let lengths = inputs.get(if keys { Role::SeqLenKv } else { Role::SeqLenQ })?;
-    let [batch, heads, _, hidden] = expected.operand().tensor.dims.map(|n| n as usize);
+    let [batch, heads, _, head_dim] = expected.operand().tensor.dims.map(|n| n as usize);
     let mut sums = vec![[0.0_f64; 2]; batch];
     for (b, [error, all]) in sums.iter_mut().enumerate() {
         for (h, s) in (0..heads).flat_map(|h| (0..lengths.int(b) as usize).map(move |s| (h, s))) {
             let start = view.at(b, h, s, 0);
-            for (at, x) in (start..).zip(&expected.values()[start..start + hidden]) {
+            for (at, x) in (start..).zip(&expected.values()[start..start + head_dim]) {
                 *error += (actual.get(at) - x).powi(2);
                 *all += x * x;
             }

@@ -48,7 +48,7 @@ pub(super) fn pool(draw: &mut Draw, pool: Tensor) -> Tensor {
 /// The tensor with room behind each step along these axes, innermost first.
 fn roomy(draw: &mut Draw, t: Tensor, axes: &[usize]) -> Tensor {
     let (unit, extents) = (16 / t.dtype.size() as i64, t.extents());
-    let (mut strides, mut reach) = (t.strides, t.hidden());
+    let (mut strides, mut reach) = (t.strides, t.head_dim());
     for &axis in axes {
         strides[axis] = reach + unit * draw.one_of(&[0, 0, 1, 2, 3, 8]);
         reach = strides[axis] * extents[axis];
@@ -109,7 +109,7 @@ mod tests {
         for case in 0..2_000 {
             let a = super::super::cases::attention(3, case);
             for Operand { role, tensor, output: _ } in operands(&a) {
-                if tensor.hidden() > 1 && tensor.dtype.size() == 2 && role.offsets().is_some() {
+                if tensor.head_dim() > 1 && tensor.dtype.size() == 2 && role.offsets().is_some() {
                     *counts.entry((role, kind(&tensor))).or_default() += 1;
                     let walked = (0..3).filter(|&axis| tensor.dims[axis] > 1);
                     assert!(walked.into_iter().all(|axis| tensor.strides[axis] % 8 == 0), "{case}: {role} {tensor:?}");

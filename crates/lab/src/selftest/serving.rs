@@ -40,16 +40,16 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     let more = [Kind::PackedQueries, Kind::Packed, Kind::Packed];
     let kind = if draw.chance(75) { draw.one_of(&kinds) } else { draw.one_of(&more) };
     let heads = draw.one_of(&[(8, 2), (8, 2), (4, 4), (8, 1), (6, 3), (16, 2), (32, 8)]);
-    let hidden = match kind {
+    let head_dim = match kind {
         Kind::Decode if draw.chance(12) => (576, 512),
         _ => draw.one_of(&[(128, 128), (128, 128), (128, 128), (64, 64), (96, 96), (80, 80), (256, 256), (192, 128)]),
     };
-    let heads = if hidden.0 == 576 { (16, 1) } else { heads };
+    let heads = if head_dim.0 == 576 { (16, 1) } else { heads };
     let batch = match kind {
         Kind::Decode => draw.one_of(&[1, 2, 3, 8, 33, 64]),
         _ => draw.one_of(&[1, 2, 3, 5, 8, 17]),
     };
-    let mut a = operands(&mut draw, kind, dtype, batch, heads, hidden);
+    let mut a = operands(&mut draw, kind, dtype, batch, heads, head_dim);
     mask(&mut draw, kind, &mut a);
     a.outputs.stats = draw.chance(50);
     if matches!(kind, Kind::Packed) && draw.chance(45) {
@@ -102,7 +102,7 @@ fn operands(
             let (s, tokens) = if draw.chance(60) { (s_q, tokens) } else { (s_kv, room(draw, s_kv)) };
             let packed = |d| Tensor::thd(b, h_kv, s, d, tokens, dtype);
             if h == h_kv && d_qk == d_v && s == s_q && draw.chance(50) {
-                // Strides of parts of one buffer (tokens, 3, heads, hidden), each part in a buffer of its own.
+                // Strides of parts of one buffer (tokens, 3, heads, head dim), each part in a buffer of its own.
                 let part = |t: Tensor| Tensor { strides: [s * 3 * h * d_qk, d_qk, 3 * h * d_qk, 1], ..t };
                 return Attention::forward(part(q), part(packed(d_qk)), part(packed(d_v)), o).with_lengths();
             }
@@ -168,6 +168,6 @@ mod tests {
         assert!(all.iter().filter(paged).filter(packed).count() > 60);
         assert!(all.iter().filter(paged).filter(|a| a.seq().0 == 1).count() > 60);
         assert!(all.iter().filter(|a| a.is_backward()).count() > 8);
-        assert!(all.iter().any(|a| a.batch() == 1) && all.iter().any(|a| a.hidden().0 == 576));
+        assert!(all.iter().any(|a| a.batch() == 1) && all.iter().any(|a| a.head_dims().0 == 576));
     }
 }

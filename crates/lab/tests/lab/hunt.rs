@@ -46,7 +46,7 @@ fn descriptions_of_a_file_are_put_to_every_gpu() {
     let file = place.file("two.txt", "q: bf16 [1,2,128,64]\n---\nq: bf16 [1,2,128,68]\n");
     let (code, report) = place.json(&format!("hunt --file {file} --targets h200,a100 --versions 9.27.0"));
     assert_eq!((code, report["supported"].as_u64(), report["refused"].as_u64()), (0, Some(2), Some(2)), "{report:#}");
-    assert_eq!(report["confirmed"]["hidden.multiple-of-8"], 2);
+    assert_eq!(report["confirmed"]["head-dim.multiple-of-8"], 2);
     place.run("hunt --versions 9.99 --cases 1").failed(1, &["no fetched cuDNN"]);
 }
 

@@ -1,6 +1,6 @@
 //! What the engine takes that NVIDIA names for deterministic backwards on compute capability 10.x, and what it does not.
 //!
-//! Found without a GPU; the descriptions and versions are in `docs/results/forms.md`. The kernel for hidden sizes of 256 is one of its own,
+//! Found without a GPU; the descriptions and versions are in `docs/results/forms.md`. The kernel for head dims of 256 is one of its own,
 //! with bounds of its own.
 
 use super::{FE_TESTS, NAMED};
@@ -9,7 +9,7 @@ use crate::{Facts, Kind, Rule, Versions};
 /// The fix that always holds.
 const ANY_ORDER: &str = "sum gradients in any order (deterministic: no)";
 
-/// Whether the kernel is that for hidden sizes of 256.
+/// Whether the kernel is that for head dims of 256.
 fn wide(f: &Facts<'_>) -> bool {
     (f.d_qk, f.d_v) == (256, 256)
 }
@@ -24,7 +24,7 @@ pub(super) const RULES: &[Rule] = &[
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "q.dims[2]",
-        needed: "in a deterministic backward on compute capability 10.x, more than one query or sequence (or a single head, for hidden \
+        needed: "in a deterministic backward on compute capability 10.x, more than one query or sequence (or a single head, for head_dim \
                  sizes of 256): the kernel that the library generates for one does not compile",
         fix: "pad to two queries, with lengths that say one, or sum gradients in any order (deterministic: no)",
         source: NAMED,
@@ -78,7 +78,7 @@ pub(super) const RULES: &[Rule] = &[
         versions: Versions::ALL,
         field: "score, mask.keep, dropout",
         needed: "in a deterministic backward on compute capability 10.x, no tensor with one number per query or per sequence, but for \
-                 hidden sizes of 256; a dropout mask over one key is one too",
+                 head dims of 256; a dropout mask over one key is one too",
         fix: "say the tensor with all keys (extents [.., queries, keys]), what is computed of lengths too",
         source: NAMED,
         given: |f| {
@@ -91,7 +91,7 @@ pub(super) const RULES: &[Rule] = &[
         kind: Kind::Unsupported,
         versions: Versions::before(25, 0),
         field: "q.storage",
-        needed: "in a deterministic backward of hidden sizes 256 on compute capability 10.x before 9.25, dense operands: the kernel that the \
+        needed: "in a deterministic backward of head dims 256 on compute capability 10.x before 9.25, dense operands: the kernel that the \
                  library generates for packed ones does not compile",
         fix: "use cuDNN 9.25 or newer, or dense operands with lengths",
         source: NAMED,

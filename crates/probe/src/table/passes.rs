@@ -108,12 +108,12 @@ pub(super) const RULES: &[Rule] = &[
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "q.dims[3]",
-        needed: "in a backward on compute capability 10.x that wants a tensor's gradient, hidden sizes of up to 128",
+        needed: "in a backward on compute capability 10.x that wants a tensor's gradient, head dims of up to 128",
         fix: "ask for no gradient of the tensor, or run the backward on a Hopper GPU",
         source: HUNT,
         given: |f| {
             let wide = f.is_blackwell() && f.d_qk > 128 && f.wants_tensor_gradient();
-            wide.then(|| format!("the gradient of a tensor, with hidden sizes {} and {}", f.d_qk, f.d_v))
+            wide.then(|| format!("the gradient of a tensor, with head dims {} and {}", f.d_qk, f.d_v))
         },
     },
     Rule {
@@ -132,16 +132,16 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        code: "backward.packed-hidden-old",
+        code: "backward.packed-head-dim-old",
         kind: Kind::Wrong,
         versions: Versions::before(19, 0),
         field: "q.dims[3], v.dims[3]",
-        needed: "cuDNN 9.19 or newer for packed backwards with hidden sizes over 128: with 9.14, 192 and 256 came out wrong or as NaN",
+        needed: "cuDNN 9.19 or newer for packed backwards with head dims over 128: with 9.14, 192 and 256 came out wrong or as NaN",
         fix: "use a newer cuDNN, or dense operands with lengths",
         source: CARD,
         given: |f| {
             let wide = f.backward() && f.packed() && (f.d_qk > 128 || f.d_v > 128);
-            wide.then(|| format!("hidden sizes {} and {} of packed operands in a backward", f.d_qk, f.d_v))
+            wide.then(|| format!("head dims {} and {} of packed operands in a backward", f.d_qk, f.d_v))
         },
     },
     Rule {

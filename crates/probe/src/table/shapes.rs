@@ -1,35 +1,35 @@
-//! Sizes: hidden dims and lengths.
+//! Sizes: head dims and lengths.
 
 use super::{CARD, FE_BACKWARD, FE_FORWARD, HUNT};
 use crate::{Facts, Kind, Rule, Versions};
 
-/// The hidden sizes of Q with K and of V with O, as a reason gives them.
-fn hidden(f: &Facts<'_>) -> String {
+/// The head dims of Q with K and of V with O, as a reason gives them.
+fn head_dim(f: &Facts<'_>) -> String {
     format!("{} and {} on compute capability {}.{}", f.d_qk, f.d_v, f.sm() / 10, f.sm() % 10)
 }
 
-/// The hidden sizes, where one is over a limit.
+/// The head dims, where one is over a limit.
 fn over(f: &Facts<'_>, limit: i64) -> Option<String> {
-    (f.d_qk.max(f.d_v) > limit).then(|| hidden(f))
+    (f.d_qk.max(f.d_v) > limit).then(|| head_dim(f))
 }
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
-        code: "hidden.multiple-of-8",
+        code: "head-dim.multiple-of-8",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "q.dims[3], v.dims[3]",
-        needed: "hidden sizes that are multiples of 8",
+        needed: "head dims that are multiples of 8",
         fix: "pad the rows with zeros to the next multiple of 8",
         source: HUNT,
         given: |f| (f.d_qk % 8 != 0 || f.d_v % 8 != 0).then(|| format!("{} and {}", f.d_qk, f.d_v)),
     },
     Rule {
-        code: "hidden.forward-old",
+        code: "head-dim.forward-old",
         kind: Kind::Unsupported,
         versions: Versions::before(9, 1),
         field: "q.dims[3], v.dims[3]",
-        needed: "hidden sizes of up to 256 on compute capability 9.0, up to 128 on others",
+        needed: "head dims of up to 256 on compute capability 9.0, up to 128 on others",
         fix: "use cuDNN 9.10.2 or newer",
         source: FE_FORWARD,
         given: |f| {
@@ -38,13 +38,13 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        code: "hidden.backward",
+        code: "head-dim.backward",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "q.dims[3], v.dims[3]",
-        needed: "in a backward, hidden sizes of up to 128; of up to 256 on compute capability 9.0; 192 with 128 too on 10.x \
+        needed: "in a backward, head dims of up to 128; of up to 256 on compute capability 9.0; 192 with 128 too on 10.x \
                  since 9.11, and 256 with 256 there since 9.23 if it is deterministic",
-        fix: "run the backward on a Hopper GPU, or split the hidden dim of V and O, which is exact",
+        fix: "run the backward on a Hopper GPU, or split the head dim of V and O, which is exact",
         source: HUNT,
         given: |f| {
             let limit = if f.is_hopper() { 256 } else { 128 };
@@ -54,7 +54,7 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        code: "hidden.backward-latent",
+        code: "head-dim.backward-latent",
         kind: Kind::Unsupported,
         versions: Versions::between((11, 0), (13, 0)),
         field: "q.dims[3], v.dims[3]",
@@ -64,15 +64,15 @@ pub(super) const RULES: &[Rule] = &[
         given: |f| {
             let between = (129..=192).contains(&f.d_qk) && (65..=128).contains(&f.d_v);
             let refused = f.backward() && f.is_hopper() && between && f.d_qk != 192 && f.d_v != 128;
-            refused.then(|| hidden(f))
+            refused.then(|| head_dim(f))
         },
     },
     Rule {
-        code: "hidden.backward-latent-one-query",
+        code: "head-dim.backward-latent-one-query",
         kind: Kind::Unsupported,
         versions: Versions::from(11, 0),
         field: "q.dims[2]",
-        needed: "in a backward of hidden sizes 192 and 128 on compute capability 10.x, more than one query or sequence, or a single \
+        needed: "in a backward of head dims 192 and 128 on compute capability 10.x, more than one query or sequence, or a single \
                  head: the kernel that the library generates for one does not compile",
         fix: "pad to two queries, with lengths that say one, or run the backward on a Hopper GPU",
         source: HUNT,
@@ -83,27 +83,27 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        code: "hidden.philox",
+        code: "head-dim.philox",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "q.dims[3], v.dims[3]",
-        needed: "in a forward with dropout drawn by Philox on compute capability 10.x, hidden sizes of V and O other than 128 where \
+        needed: "in a forward with dropout drawn by Philox on compute capability 10.x, head dims of V and O other than 128 where \
                  those of Q and K are over 128 (192 is taken for nine queries and more): the kernel that the library generates does \
                  not compile",
-        fix: "pad V and O to the hidden size of Q, give the dropout mask as an operand, or use a Hopper GPU",
+        fix: "pad V and O to the head dim of Q, give the dropout mask as an operand, or use a Hopper GPU",
         source: HUNT,
         given: |f| {
             let drawn = !f.backward() && f.is_blackwell() && f.philox();
             let refused = drawn && f.d_v == 128 && f.d_qk > 128 && (f.d_qk != 192 || f.s_q <= 8);
-            refused.then(|| format!("{}, {} queries", hidden(f), f.s_q))
+            refused.then(|| format!("{}, {} queries", head_dim(f), f.s_q))
         },
     },
     Rule {
-        code: "hidden.philox-one-query",
+        code: "head-dim.philox-one-query",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
         field: "q.dims[2]",
-        needed: "more than one query in a forward with dropout drawn by Philox and hidden sizes over 128 on compute capability 10.x; \
+        needed: "more than one query in a forward with dropout drawn by Philox and head dims over 128 on compute capability 10.x; \
                  256 for both is taken since 9.23",
         fix: "pad to two queries, with lengths that say one, give the dropout mask as an operand, or use a Hopper GPU",
         source: HUNT,
@@ -111,7 +111,7 @@ pub(super) const RULES: &[Rule] = &[
             let drawn = !f.backward() && f.is_blackwell() && f.philox() && f.s_q == 1;
             let taken = (f.d_qk, f.d_v) == (256, 256) && f.version() >= super::v9(23, 0);
             let refused = drawn && !taken && f.d_qk.max(f.d_v) > 128;
-            refused.then(|| format!("one query, hidden sizes {}", hidden(f)))
+            refused.then(|| format!("one query, head dims {}", head_dim(f)))
         },
     },
     Rule {
@@ -135,7 +135,7 @@ pub(super) const RULES: &[Rule] = &[
         kind: Kind::Unsupported,
         versions: Versions::before(9, 1),
         field: "q.dims[2]",
-        needed: "more than one query for a right bound, or for hidden sizes over 128 on compute capability 10.x",
+        needed: "more than one query for a right bound, or for head dims over 128 on compute capability 10.x",
         fix: "use cuDNN 9.10.2 or newer, or leave the causal mask out: one query at the end sees every key",
         source: FE_FORWARD,
         given: |f| {

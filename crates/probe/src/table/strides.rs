@@ -22,10 +22,10 @@ fn moved<'a>(f: &Facts<'a>) -> impl Iterator<Item = (&'static str, &'a Tensor)> 
 }
 
 /// The axis of the first stride that a step is taken along and that is no multiple of a unit. Rows that are no whole units themselves
-/// are for `hidden.multiple-of-8` to say.
+/// are for `head-dim.multiple-of-8` to say.
 fn off(t: &Tensor) -> Option<usize> {
     let (extents, bytes) = (t.extents(), t.dtype.size() as i64);
-    if t.hidden() * bytes % UNIT != 0 {
+    if t.head_dim() * bytes % UNIT != 0 {
         return None;
     }
     (0..AXES.len()).find(|&axis| extents[axis] > 1 && t.strides[axis].wrapping_mul(bytes) % UNIT != 0)

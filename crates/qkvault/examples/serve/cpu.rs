@@ -8,7 +8,7 @@ use qkvault::graph::{CudnnVersion, DType, LibrarySet, OpGraph, Policy, Profile, 
 use qkvault::serving::{Bucket, Buckets, StepSize};
 use qkvault_reference::{Buffer, Inputs, Precision, interpret};
 
-use crate::model::{HIDDEN, Model, QUERY_HEADS};
+use crate::model::{HEAD_DIM, Model, QUERY_HEADS};
 use crate::pages::Pool;
 use crate::{Failure, Machine, Ran, is_decode};
 
@@ -90,11 +90,11 @@ impl Machine for Cpu {
         let mut outputs = Vec::new();
         for sequence in 0..step.queries.sequences() {
             for s in 0..step.queries.length(sequence) as usize {
-                let each = (0..QUERY_HEADS).flat_map(|h| (0..HIDDEN).map(move |d| (h, d)));
+                let each = (0..QUERY_HEADS).flat_map(|h| (0..HEAD_DIM).map(move |d| (h, d)));
                 outputs.extend(each.map(|(h, d)| o.at([sequence, h, s, d]) as f32));
             }
         }
-        debug_assert!(!is_decode(bucket.kind) || outputs.len() == step.queries.sequences() * QUERY_HEADS * HIDDEN);
+        debug_assert!(!is_decode(bucket.kind) || outputs.len() == step.queries.sequences() * QUERY_HEADS * HEAD_DIM);
         Ok(Ran { outputs, attention: attention.clone(), inputs })
     }
 

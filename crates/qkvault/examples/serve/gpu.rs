@@ -12,7 +12,7 @@ use qkvault::graph::{DType, Policy, Role};
 use qkvault::serving::{Buckets, StepSize};
 use qkvault::sys::{Library, Search};
 
-use crate::model::{HIDDEN, KEY_HEADS, Model, PAGE, PAGES, QUERY_HEADS};
+use crate::model::{HEAD_DIM, KEY_HEADS, Model, PAGE, PAGES, QUERY_HEADS};
 use crate::pages::Pool;
 use crate::{Failure, Machine, Ran, cpu};
 
@@ -47,9 +47,9 @@ impl Gpu {
         let policy = if build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly };
         let served = engine.prepare_serving(&model.layer(), buckets, &Policy::default(), policy)?;
         let stream = device.context().new_stream()?;
-        let pool = PAGES * PAGE * KEY_HEADS * HIDDEN;
+        let pool = PAGES * PAGE * KEY_HEADS * HEAD_DIM;
         let zeros = |n| stream.alloc_zeros::<bf16>(n);
-        let [queries, outputs] = [zeros(ROWS * QUERY_HEADS * HIDDEN)?, zeros(ROWS * QUERY_HEADS * HIDDEN)?];
+        let [queries, outputs] = [zeros(ROWS * QUERY_HEADS * HEAD_DIM)?, zeros(ROWS * QUERY_HEADS * HEAD_DIM)?];
         let [keys, values] = [zeros(pool)?, zeros(pool)?];
         let plans = served.plans.try_map(|_, plan| -> Result<Loaded, Failure> {
             let mut batch = plan.batch(&stream)?;

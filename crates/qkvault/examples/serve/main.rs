@@ -25,7 +25,7 @@ use qkvault::graph::Role;
 use qkvault::serving::{Buckets, Growth, ServePolicy, StepKind, StepSize};
 use qkvault_reference::forward;
 
-use model::{HIDDEN, Model, QUERY_HEADS};
+use model::{HEAD_DIM, Model, QUERY_HEADS};
 use pages::Pool;
 use scheduler::Scheduler;
 
@@ -49,7 +49,7 @@ trait Machine {
 
 /// What came of a step.
 struct Ran {
-    /// (token, query head, hidden), all sequences one after the other.
+    /// (token, query head, head dim), all sequences one after the other.
     outputs: Vec<f32>,
     attention: qkvault::graph::Valid,
     inputs: qkvault_reference::Inputs,
@@ -140,9 +140,9 @@ fn compare(ran: &Ran, queries: &[i32]) -> Result<f64, Failure> {
     for (sequence, &length) in queries.iter().enumerate() {
         let (mut error, mut all) = (0.0, 0.0);
         for s in 0..length as usize {
-            for (h, d) in (0..QUERY_HEADS).flat_map(|h| (0..HIDDEN).map(move |d| (h, d))) {
+            for (h, d) in (0..QUERY_HEADS).flat_map(|h| (0..HEAD_DIM).map(move |d| (h, d))) {
                 let x = exact.at(sequence, h, s, d);
-                error += (f64::from(ran.outputs[(row * QUERY_HEADS + h) * HIDDEN + d]) - x).powi(2);
+                error += (f64::from(ran.outputs[(row * QUERY_HEADS + h) * HEAD_DIM + d]) - x).powi(2);
                 all += x * x;
             }
             row += 1;

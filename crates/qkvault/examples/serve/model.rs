@@ -7,7 +7,7 @@ use qkvault::serving::{PageLayout, ServeLayer};
 
 pub(crate) const QUERY_HEADS: usize = 8;
 pub(crate) const KEY_HEADS: usize = 2;
-pub(crate) const HIDDEN: usize = 64;
+pub(crate) const HEAD_DIM: usize = 64;
 /// Tokens that there are.
 pub(crate) const WORDS: u64 = 50;
 /// Rows of a page, and pages of the pool.
@@ -39,10 +39,10 @@ impl Model {
         Model { seed }
     }
 
-    /// The layer as plans are made for it: causal, pages of 16 as (row, head, hidden).
+    /// The layer as plans are made for it: causal, pages of 16 as (row, head, head dim).
     pub(crate) fn layer(&self) -> ServeLayer {
-        let (heads, hidden) = ((QUERY_HEADS as i64, KEY_HEADS as i64), (HIDDEN as i64, HIDDEN as i64));
-        let mut layer = ServeLayer::new(heads, hidden, DType::BF16, PAGES as i64, PAGE as i64);
+        let (heads, head_dim) = ((QUERY_HEADS as i64, KEY_HEADS as i64), (HEAD_DIM as i64, HEAD_DIM as i64));
+        let mut layer = ServeLayer::new(heads, head_dim, DType::BF16, PAGES as i64, PAGE as i64);
         layer.layout = PageLayout::Nhd;
         layer
     }
@@ -56,7 +56,7 @@ impl Model {
         };
         let of = mix(mix(self.seed ^ which << 40) ^ token << 20 ^ position as u64);
         let number = |i: usize| (mix(of ^ (i as u64) << 8) >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        (0..heads * HIDDEN).map(|i| bf16::from_f32(2.0 * number(i))).collect()
+        (0..heads * HEAD_DIM).map(|i| bf16::from_f32(2.0 * number(i))).collect()
     }
 
     /// The next token after a row of outputs: the place of its largest number.

@@ -3,10 +3,10 @@
 use half::bf16;
 
 use crate::Failure;
-use crate::model::{HIDDEN, KEY_HEADS, PAGE, PAGES};
+use crate::model::{HEAD_DIM, KEY_HEADS, PAGE, PAGES};
 
 /// Numbers of a page.
-const ROW: usize = KEY_HEADS * HIDDEN;
+const ROW: usize = KEY_HEADS * HEAD_DIM;
 
 pub(crate) struct Pool {
     pub(crate) keys: Vec<bf16>,

@@ -3,7 +3,7 @@
 use half::bf16;
 use qkvault::serving::ServePolicy;
 
-use crate::model::{HIDDEN, Model, PAGE, Part, QUERY_HEADS, WORDS, mix};
+use crate::model::{HEAD_DIM, Model, PAGE, Part, QUERY_HEADS, WORDS, mix};
 use crate::pages::Pool;
 
 /// Tokens that every prompt begins with, two whole pages: their keys are kept once.
@@ -131,8 +131,8 @@ impl Scheduler {
                 self.prefix = Some(prefix);
             }
             if request.written == request.tokens.len() && request.tokens.len() < request.end {
-                let last = (row - 1) * QUERY_HEADS * HIDDEN;
-                request.tokens.push(model.next(&outputs[last..last + QUERY_HEADS * HIDDEN]));
+                let last = (row - 1) * QUERY_HEADS * HEAD_DIM;
+                request.tokens.push(model.next(&outputs[last..last + QUERY_HEADS * HEAD_DIM]));
             }
         }
         let (done, running) =

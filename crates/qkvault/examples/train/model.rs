@@ -53,7 +53,7 @@ impl Config {
         })
     }
 
-    /// The attentions of the two layers; the rows of a product are (batch, sequence), its columns (head, hidden): BSHD as it is.
+    /// The attentions of the two layers; the rows of a product are (batch, sequence), its columns (head, head dim): BSHD as it is.
     pub(crate) fn attentions(&self) -> Result<[Training; 2], Failure> {
         let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
         let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).with_band(Band::CAUSAL);

@@ -10,7 +10,7 @@ use crate::{Buffer, Inputs, Real, ReferenceError};
 pub(crate) struct Blocks {
     heads: usize,
     tiles: Tiles,
-    /// Whether neighbours of the sequence share a scale, or else neighbours of the hidden dim.
+    /// Whether neighbours of the sequence share a scale, or else neighbours of the head dim.
     sequence: bool,
 }
 
@@ -24,7 +24,7 @@ impl Blocks {
         let (tensor, sequence) = match which {
             Scaled::Q => (&a.q, false),
             Scaled::K => (&a.k, false),
-            // A forward sums over the rows of V, a backward over the hidden dim.
+            // A forward sums over the rows of V, a backward over the head dim.
             Scaled::V => (&a.v, gradients.is_none()),
             Scaled::DO => (&gradients?.d_o, false),
             Scaled::QT => (&a.q, gradients.is_some()),

@@ -40,13 +40,13 @@ pub(super) fn reshape(
     Ok(seen)
 }
 
-/// Whether rows gathered from a pool are to be columns: which of the last two dims holds rows is told by the strides, as the hidden
+/// Whether rows gathered from a pool are to be columns: which of the last two dims holds rows is told by the strides, as the head dim
 /// dim is innermost in memory.
 pub(super) fn is_swapped(y: &OpTensor, container: &Grid) -> bool {
     y.strides[2] == 1 && y.strides[3] != 1 && usize::try_from(y.dims[2]).is_ok_and(|n| n == container.dims()[3])
 }
 
-/// Rows of each sequence out of a pool of pages, as if written to memory as (batch, head, row, hidden); `swapped` swaps rows and hidden.
+/// Rows of each sequence out of a pool of pages, as if written to memory as (batch, head, row, head dim); `swapped` swaps rows and head dim.
 /// Rows beyond a sequence's length are zero, and table entries beyond it are not read.
 pub(super) fn paged(
     op: usize,
@@ -54,10 +54,10 @@ pub(super) fn paged(
     swapped: bool,
     dims: [usize; 4],
 ) -> Result<Grid, InterpretError> {
-    let [pages, heads, page_size, hidden] = container.dims();
+    let [pages, heads, page_size, head_dim] = container.dims();
     let [batch, _, _, _] = dims;
     let rows = if swapped { dims[3] } else { dims[2] };
-    let expected = if swapped { [batch, heads, hidden, rows] } else { [batch, heads, rows, hidden] };
+    let expected = if swapped { [batch, heads, head_dim, rows] } else { [batch, heads, rows, head_dim] };
     super::rows::same_dims(op, expected, dims)?;
     super::rows::same_dims(op, lengths.dims(), [batch, 1, 1, 1])?;
     super::rows::same_dims(op, table.dims(), [batch, 1, table.dims()[2], 1])?;
@@ -78,7 +78,7 @@ pub(super) fn paged(
                 return Err(InterpretError::Range { op, what: "page", given: page, most: pages - 1 });
             }
             for head in 0..heads {
-                for d in 0..hidden {
+                for d in 0..head_dim {
                     let x = container.at([page as usize, head, row % page_size, d]);
                     out.set(if swapped { [i, head, d, row] } else { [i, head, row, d] }, x);
                 }

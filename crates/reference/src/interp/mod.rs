@@ -143,9 +143,9 @@ impl Machine<'_> {
         let Some(table) = table else { return Ok(Cow::Borrowed(given)) };
         let lengths =
             lengths.ok_or(InterpretError::Operands { op: at, what: "a table of pages goes with KV lengths" })?;
-        let [_, heads, _, hidden] = given.dims();
+        let [_, heads, _, head_dim] = given.dims();
         let parts = [given, self.get(table)?, self.get(lengths)?];
-        Ok(Cow::Owned(gather::paged(at, parts, false, [batch, heads, rows, hidden])?))
+        Ok(Cow::Owned(gather::paged(at, parts, false, [batch, heads, rows, head_dim])?))
     }
 
     fn run(&mut self, at: usize, op: &Op) -> Result<(), InterpretError> {

@@ -90,12 +90,12 @@ fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::
         return Ok(blind);
     }
     let view = View::new(a, out.role(), inputs)?;
-    let [batch, heads, _, hidden] = out.operand().tensor.dims.map(|n| n as usize);
+    let [batch, heads, _, head_dim] = out.operand().tensor.dims.map(|n| n as usize);
     for b in 0..batch {
         for (h, s) in (0..heads).flat_map(|h| (0..lens(a, inputs, b)[0]).map(move |s| (h, s))) {
             if forward_rows(a, inputs, &[(b, h, s)])?.remove(0).sum_exp == 0.0 {
                 let start = view.at(b, h, s, 0);
-                blind.push(start..start + hidden);
+                blind.push(start..start + head_dim);
             }
         }
     }

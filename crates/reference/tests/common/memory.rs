@@ -20,7 +20,7 @@ pub(crate) fn written(
     let role = out.role();
     let declared = graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(role));
     let OpTensor { dims, strides, dtype, kind: _, offsets } = *declared.ok_or(format!("{role} is no operand"))?;
-    let [batch, heads, seq, hidden] = dims.map(|n| n as usize);
+    let [batch, heads, seq, head_dim] = dims.map(|n| n as usize);
     let expected = out.operand().tensor;
     if (dims, dtype) != (expected.dims, expected.dtype) {
         return Err(format!("{role} is {dtype} {dims:?}, not {} {:?}", expected.dtype, expected.dims));
@@ -41,7 +41,7 @@ pub(crate) fn written(
             _ => seq,
         };
         for (h, s) in (0..heads).flat_map(|h| (0..rows).map(move |s| (h, s))) {
-            for d in 0..hidden {
+            for d in 0..head_dim {
                 let at = start + h as i64 * strides[1] + s as i64 * strides[2] + d as i64 * strides[3];
                 let room = memory.len();
                 let place = usize::try_from(at).ok().and_then(|at| memory.get_mut(at));

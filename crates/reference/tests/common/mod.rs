@@ -13,7 +13,7 @@ pub(crate) fn valid(a: Attention) -> Valid {
     validate(a).unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// Element (batch, head, sequence, hidden) of an operand.
+/// Element (batch, head, sequence, head dim) of an operand.
 pub(crate) fn read(a: &Attention, inputs: &Inputs, role: Role, [b, h, s, d]: [usize; 4]) -> f64 {
     inputs.get(role).expect("bound").get(View::new(a, role, inputs).expect("sound").at(b, h, s, d))
 }
