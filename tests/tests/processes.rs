@@ -83,8 +83,7 @@ fn a_process_of_its_own_does_its_job() {
             std::process::exit(CODE);
         }
         // From a thread that never compiled, while one that is leaked does.
-        "exit in the first compile" | "exit in the second compile" => {
-            let which = if job.contains("first") { 1 } else { 2 };
+        "exit in the second compile" => {
             let begun = Arc::new(AtomicUsize::new(0));
             let seen = Arc::clone(&begun);
             std::thread::spawn(move || {
@@ -97,10 +96,10 @@ fn a_process_of_its_own_does_its_job() {
                     }
                 }
             });
-            while begun.load(Ordering::SeqCst) < which {
+            while begun.load(Ordering::SeqCst) < 2 {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Some way into it: the first one also loads cuDNN's parts.
+            // Some way into it.
             std::thread::sleep(Duration::from_millis(u64::from(std::process::id() % 10) * 30));
             let other = std::thread::spawn(|| std::process::exit(CODE));
             let _ = other.join();
@@ -154,8 +153,8 @@ fn end(version: &str) {
     for (job, code) in [("keep", 0), ("keep and exit", CODE)] {
         ended(start(job, version, folder.path()), job, code);
     }
-    // At several moments of a compile.
-    for job in ["exit in the first compile", "exit in the second compile"].repeat(3) {
+    // At several moments of a compile; tests/ending.rs has the first compile of a process.
+    for job in ["exit in the second compile"; 3] {
         ended(start(job, version, &folder.path().join(job)), job, CODE);
     }
     let report = open(folder.path()).verify(Depth::Payload);

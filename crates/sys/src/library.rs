@@ -77,6 +77,7 @@ impl Library {
     /// that this version and set will open later. What it needs of a driver is checked when the first descriptor is made
     /// ([`Library::check_engines`]), so that a stand-in may be loaded after this call.
     pub fn open(search: &Search) -> Result<Arc<Self>, LoadError> {
+        crate::ending::on_this_thread();
         let mut present = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = &*present {
             open::satisfies(library, search)?;

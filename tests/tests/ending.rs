@@ -1,0 +1,75 @@
+//! Processes whose main thread ends them in their first compile, when cuDNN's compilers come to life. Without the test harness, whose
+//! main thread is not that of a test. Each cuDNN by itself, without a GPU.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{BuildPolicy, Planner};
+use qkvault_graph::{Attention, Band, DType, Policy, validate};
+use qkvault_tests::cudnn::{compiler, found, say, target};
+
+/// Which cuDNN a process of its own compiles with, and how many milliseconds into its first compile it ends.
+const VERSION: &str = "QKVAULT_ENDING_VERSION";
+const AFTER: &str = "QKVAULT_ENDING_AFTER";
+
+/// The code that a process asks to end with.
+const CODE: i32 = 7;
+
+const NAME: &str = "p19_a_main_thread_that_ends_the_first_compile_of_its_process_waits_for_it";
+
+fn main() {
+    let child = [VERSION, AFTER].map(std::env::var);
+    if let [Ok(version), Ok(after)] = child {
+        return end_in_the_first_compile(&version, after.parse().unwrap());
+    }
+    // What the harness is asked for: the names, or those that contain a text.
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|w| w == "--list") {
+        return say(&format!("{NAME}: test"));
+    }
+    if words.iter().any(|w| !w.starts_with('-') && !NAME.contains(w.as_str())) {
+        return;
+    }
+    for version in ["9.14.0", "9.19.0", "9.27.0"] {
+        if found(version).is_none() {
+            continue;
+        }
+        for after in [1, 20, 60, 150, 300] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let done = child.env(VERSION, version).env(AFTER, after.to_string()).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert_eq!(done.status.code(), Some(CODE), "{version}, {after} ms in: {}\n{said}", done.status);
+        }
+    }
+    say(&format!("test {NAME} ... ok"));
+}
+
+fn end_in_the_first_compile(version: &str, after: u64) {
+    let Some(compiler) = compiler(version) else { std::process::exit(CODE) };
+    let target = target(&compiler, "h200");
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
+    let begun = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&begun);
+    std::thread::spawn(move || {
+        for seq in (1..).map(|n| n * 64) {
+            let asked = Attention::bshd(1, (4, 2), (seq, seq), 64, DType::BF16).with_band(Band::CAUSAL);
+            seen.store(true, Ordering::SeqCst);
+            let answer =
+                planner.plan(&validate(asked).unwrap(), &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+            // The process is ending.
+            if answer.is_err() {
+                return;
+            }
+        }
+    });
+    while !begun.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(after));
+    std::process::exit(CODE);
+}
