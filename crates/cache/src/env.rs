@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use qkvault_base::{CacheDir, CacheDirSource};
+
 use crate::{DiskLimits, Mode};
 
 /// Where the folder came from.
@@ -54,29 +56,20 @@ const MAX_AGE: &str = "QKVAULT_CACHE_MAX_AGE";
 const ALLOW_SHARED: &str = "QKVAULT_CACHE_ALLOW_SHARED";
 const DEADLINE: &str = "QKVAULT_REMOTE_DEADLINE_MS";
 
-/// The folder by its rule, and which part of the rule it was.
+/// The folder by the rule of [`CacheDir`], and which part of it that was.
 pub(crate) fn folder(env: Env<'_>) -> (PathBuf, FolderSource) {
-    if let Some(folder) = env("QKVAULT_CACHE_DIR") {
-        return (PathBuf::from(folder), FolderSource::CacheDir);
-    }
-    // The XDG rule: a relative path there is invalid and ignored.
-    if let Some(base) = env("XDG_CACHE_HOME").map(PathBuf::from)
-        && base.is_absolute()
-    {
-        return (base.join("qkvault"), FolderSource::XdgCacheHome);
-    }
-    if let Some(home) = env("HOME").map(PathBuf::from)
-        && home.is_absolute()
-    {
-        return (home.join(".cache/qkvault"), FolderSource::Home);
-    }
-    if let Ok(base) = etcetera::choose_base_strategy() {
-        let cache = etcetera::BaseStrategy::cache_dir(&base);
-        return (cache.join("qkvault"), FolderSource::Home);
-    }
-    let folder = std::env::temp_dir().join(crate::trust::private_name("qkvault"));
-    tracing::warn!(folder = %folder.display(), "no home folder: the vault is in the temporary folder; set QKVAULT_CACHE_DIR");
-    (folder, FolderSource::Temporary)
+    let CacheDir { path, source } = CacheDir::find(env);
+    let source = match source {
+        CacheDirSource::Variable => FolderSource::CacheDir,
+        CacheDirSource::XdgCacheHome => FolderSource::XdgCacheHome,
+        CacheDirSource::Home => FolderSource::Home,
+        CacheDirSource::Temporary => {
+            let folder = path.display();
+            tracing::warn!(%folder, "no home folder: the vault is in the temporary folder; set QKVAULT_CACHE_DIR");
+            FolderSource::Temporary
+        }
+    };
+    (path, source)
 }
 
 pub(crate) fn mode(env: Env<'_>) -> Result<Mode, OptionError> {

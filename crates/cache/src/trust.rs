@@ -61,14 +61,3 @@ pub(crate) fn distrust_above(path: &Path) -> Option<String> {
 pub(crate) fn distrust_above(_: &Path) -> Option<String> {
     None
 }
-
-/// A name under a folder that all users share, with this user's number in it.
-#[cfg(unix)]
-pub(crate) fn private_name(name: &str) -> String {
-    format!("{name}-{}", rustix::process::geteuid().as_raw())
-}
-
-#[cfg(not(unix))]
-pub(crate) fn private_name(name: &str) -> String {
-    name.to_owned()
-}
