@@ -17,6 +17,9 @@ pub struct Args {
 /// The cuDNN versions that tests meet; each process holds one.
 const VERSIONS: [&str; 3] = ["9.27.0.42", "9.19.0.56", "9.14.0.64"];
 
+/// Packages that are not published.
+const PRIVATE: [&str; 4] = ["qkvault-lab", "qkvault-skip", "qkvault-tests", "xtask"];
+
 /// Runs the command.
 ///
 /// # Errors
@@ -40,6 +43,13 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     skips::settle(&record, &[Need::Cudnn])?;
     if !args.only_tests {
         cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+    }
+    if !args.only_tests {
+        // That every published package can be packed: versions of what it uses, no file outside it.
+        let private = PRIVATE.iter().flat_map(|package| ["--exclude", package]);
+        let package: Vec<&str> =
+            ["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(private).collect();
+        cargo::run(&package, &[])?;
     }
     ui::say("all good");
     Ok(())

@@ -86,13 +86,13 @@ pub struct Profile {
 
 /// Profiles that come with qkvault, as (name, file).
 const BUILT_IN: [(&str, &str); 7] = [
-    ("a100", include_str!("../../../profiles/a100.json")),
-    ("l40s", include_str!("../../../profiles/l40s.json")),
-    ("h100", include_str!("../../../profiles/h100.json")),
-    ("h100-pcie", include_str!("../../../profiles/h100-pcie.json")),
-    ("h200", include_str!("../../../profiles/h200.json")),
-    ("b200", include_str!("../../../profiles/b200.json")),
-    ("rtx-pro-6000", include_str!("../../../profiles/rtx-pro-6000.json")),
+    ("a100", include_str!("../profiles/a100.json")),
+    ("l40s", include_str!("../profiles/l40s.json")),
+    ("h100", include_str!("../profiles/h100.json")),
+    ("h100-pcie", include_str!("../profiles/h100-pcie.json")),
+    ("h200", include_str!("../profiles/h200.json")),
+    ("b200", include_str!("../profiles/b200.json")),
+    ("rtx-pro-6000", include_str!("../profiles/rtx-pro-6000.json")),
 ];
 
 impl Profile {
