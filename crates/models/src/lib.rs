@@ -80,7 +80,7 @@ pub enum Phase {
     Decode,
     /// A step of training: a forward over whole sequences that puts out Stats, from which its backward follows.
     Train,
-    /// Any step of an engine over paged keys and values: a set of plans, see [`crate::serving`].
+    /// Any step of an engine over paged keys and values: a set of plans, see `qkvault-serving`.
     Serve,
 }
 
