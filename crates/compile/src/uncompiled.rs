@@ -96,7 +96,9 @@ const ROWS: [Row; 9] = [
         engine: 3,
         often: Often::Always,
         is: |graph| {
-            wide_keys(graph) && values(graph) == Some(128) && queries(graph).is_some_and(|(_, rows)| rows > 128)
+            wide_keys(graph)
+                && head_dim(graph, Role::V) == Some(128)
+                && queries(graph).is_some_and(|(_, rows)| rows > 128)
         },
         seen: "b200, 9.14.0 and 9.19.0: forwards of 129 and 192 queries, head dims of Q and K 136, 200, 208, 256, 320, 512, 520 and 576 with 128 \
                of V, with expressions, masks, lengths and without; 192 with 128, up to 128 queries, and V of 64 to 120 and 136 on compile",
@@ -106,10 +108,7 @@ const ROWS: [Row; 9] = [
         sm: 100..=103,
         engine: 3,
         often: Often::Always,
-        is: |graph| {
-            let narrow = values(graph).is_some_and(|d| (65..=128).contains(&d));
-            wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
-        },
+        is: wide_keys_and_narrow_values,
         seen: "b200, 9.27.0: forwards of 65 to 192 queries, head dims of Q and K 136, 200, 208, 256 and 576 with 72 to 128 of V; up to 64 queries, \
                and V of 64 and of 136 on compile",
     },
@@ -118,10 +117,7 @@ const ROWS: [Row; 9] = [
         sm: 100..=103,
         engine: 3,
         often: Often::Sometimes,
-        is: |graph| {
-            let narrow = values(graph).is_some_and(|d| (65..=128).contains(&d));
-            wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
-        },
+        is: wide_keys_and_narrow_values,
         seen: "b200: the two rows above; versions between and after them were not asked",
     },
     Row {
@@ -164,9 +160,10 @@ fn wide_keys(graph: &OpGraph) -> bool {
     is_forward(graph) && head_dim(graph, Role::Q).is_some_and(|d| d > 128 && d != 192)
 }
 
-/// Head dim of V.
-fn values(graph: &OpGraph) -> Option<i64> {
-    head_dim(graph, Role::V)
+/// Whether, beside that, the head dim of V is from 65 to 128, and there are more than 64 queries.
+fn wide_keys_and_narrow_values(graph: &OpGraph) -> bool {
+    let narrow = head_dim(graph, Role::V).is_some_and(|d| (65..=128).contains(&d));
+    wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
 }
 
 fn head_dim(graph: &OpGraph, role: Role) -> Option<i64> {

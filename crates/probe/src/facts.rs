@@ -105,7 +105,8 @@ impl<'a> Facts<'a> {
 
     fn count_query_reads(&self) -> Option<(usize, usize)> {
         // Written out only where there is one to read: that takes longer than all other rules together.
-        self.query_tensor().filter(|_| self.backward())?;
+        self.gradients?;
+        self.query_tensor()?;
         let graph = lower(self.valid, self.target, &Policy::default()).ok()?;
         let is_read = |id: &TensorId| {
             let t = graph.tensor(*id);

@@ -79,15 +79,7 @@ fn written(
     let product = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
-    let context = Context {
-        score: scaled,
-        upstream: None,
-        lengths,
-        whole_lengths: false,
-        seq: [s_q, s_kv],
-        first_slot: 0,
-        first_tensor: 0,
-    };
+    let context = Context::new(scaled, lengths, [s_q, s_kv]);
     let inner = context.after(a.score.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
     let mut memo = Memo::differentiated();

@@ -28,15 +28,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     g.matmul([q, k, scores], [len_q, len_kv, None]);
     let scale = g.slot(Role::Scale, DType::F32);
     let mut score = g.binary(Pointwise::Mul, scores, scale);
-    let context = Context {
-        score,
-        upstream: None,
-        lengths,
-        whole_lengths: true,
-        seq: [s_q, s_kv],
-        first_slot: 0,
-        first_tensor: 0,
-    };
+    let context = Context { whole_lengths: true, ..Context::new(score, lengths, [s_q, s_kv]) };
     let inner = context.after(a.score.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
     if let Some(expression) = &a.score {

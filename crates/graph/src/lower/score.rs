@@ -30,6 +30,11 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// The context of a score expression, which reads lengths as masks do.
+    pub(super) const fn new(score: TensorId, lengths: Option<(TensorId, TensorId)>, seq: [i64; 2]) -> Context {
+        Context { score, upstream: None, lengths, whole_lengths: false, seq, first_slot: 0, first_tensor: 0 }
+    }
+
     /// The context of the keep predicate: its slots and tensors are counted on from the score expression's.
     pub(super) fn after(self, score: Option<&crate::expr::ScoreExpr>) -> Context {
         let count = |n: usize| n as u16;

@@ -142,15 +142,7 @@ pub(super) fn lower(attention: &Valid, target: &Target, without: RuleSet) -> OpG
     let mut score = g.virtual_([a.batch(), a.q.heads(), s_q, s_kv], DType::F32);
     let table = paged::table(&mut g, Role::PageTableK, &a.k);
     g.push_op(Op::SdpaScores { q, k, table, seq_kv: table.and(seq_kv), scale, scores: score });
-    let context = Context {
-        score,
-        upstream: None,
-        lengths,
-        whole_lengths: false,
-        seq: [s_q, s_kv],
-        first_slot: 0,
-        first_tensor: 0,
-    };
+    let context = Context::new(score, lengths, [s_q, s_kv]);
     let masks = Masks::new(&mut g, a, Form::Unified, context.after(a.score.as_ref()));
     if let Some(expression) = &a.score {
         score = score::expression(&mut g, expression, &context);
