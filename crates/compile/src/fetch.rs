@@ -4,7 +4,7 @@ use qkvault_cache::Key;
 use qkvault_graph::{Choice, Policy, Target, Valid, plan_key_of};
 
 use crate::planner::{Planner, vault_key};
-use qkvault_probe as rules;
+use qkvault_probe::lowered;
 
 impl Planner {
     /// Asks the vault's remote for the plans of an attention for several targets, all at once: what it has is in memory and on disk then.
@@ -23,7 +23,7 @@ impl Planner {
         };
         let mut keys: Vec<(usize, Key)> = Vec::new();
         for (i, target) in targets.iter().enumerate() {
-            if let Ok(graph) = rules::lowered(attention, target, policy) {
+            if let Ok(graph) = lowered(attention, target, policy) {
                 let key = |choice| vault_key(&plan_key_of(&graph, target, unlimited, choice));
                 keys.extend(choices.iter().map(|choice| (i, key(*choice))));
             }

@@ -8,7 +8,7 @@ use qkvault_graph::{Choice, GraphKey, Layer, OpGraph, PlanKey, Policy, Refusal, 
 use crate::failure::Failure;
 use crate::plan::Plan;
 use crate::planner::PlanError;
-use qkvault_probe as rules;
+use qkvault_probe::{Request, check};
 
 /// Where an answer came from, why it was not stored if it was not, and the answer.
 pub(crate) type Found = (Source, Option<Arc<StoreError>>, Result<Arc<Plan>, Refusal>);
@@ -57,7 +57,7 @@ impl<'a> Job<'a> {
     /// What rules say that the library does not support: that it wrote a kernel which does not compile is told from a failure of the
     /// moment by them alone.
     pub(crate) fn known_refusal(&self) -> Option<Refusal> {
-        let verdict = rules::check(&rules::Request::new(self.attention, self.target).with_policy(*self.policy));
+        let verdict = check(&Request::new(self.attention, self.target).with_policy(*self.policy));
         Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.layer == Layer::Rule).collect())
     }
 }

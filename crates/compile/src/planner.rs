@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
 use crate::limit;
 use crate::plan::{self, BadPlan, Plan, PlanFacts};
-use qkvault_probe as rules;
+use qkvault_probe::lowered;
 
 /// What may be done to get a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -141,7 +141,7 @@ impl Planner {
         let graph_key = attention.key();
         let what = attention.to_string();
         let policy = &Policy { allowed: policy.allowed.with(self.allowed), ..*policy };
-        let graph = match rules::lowered(attention, target, policy) {
+        let graph = match lowered(attention, target, policy) {
             Ok(graph) => graph,
             Err(refusal) => {
                 // What lowering and rules refuse costs microseconds to refuse again: it is not stored.
