@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
+pub mod bench;
 pub mod case;
 pub mod compile;
 pub mod cudnn;

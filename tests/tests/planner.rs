@@ -5,41 +5,14 @@
 use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
-use qkvault_compile::{Answer, BuildPolicy, Compiler, Confirmation, Failure, Plan, PlanError, Planner};
+use qkvault_compile::{Answer, BuildPolicy, Confirmation, Failure, Plan, PlanError, Planner};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CudnnVersion, DType, Policy, QuirkSet, Refusal, Role, Target, Tensor, Valid,
     text, validate,
 };
 use qkvault_probe::{Footprint, Near, Request, nearest};
-use qkvault_tests::cudnn::{compiler, target};
-
-/// Compiler, target and a folder for a vault, where the requirement is met.
-struct Bench {
-    compiler: Compiler,
-    target: Target,
-    folder: tempfile::TempDir,
-}
-
-impl Bench {
-    fn new() -> Option<Bench> {
-        let compiler = compiler("9.27.0")?;
-        let target = target(&compiler, "h200");
-        Some(Bench { compiler, target, folder: tempfile::tempdir().unwrap() })
-    }
-
-    /// A vault as a process that has just started sees it: nothing in memory.
-    fn vault(&self) -> Vault {
-        Vault::open(VaultOptions::in_folder(self.folder.path()).without_environment()).unwrap()
-    }
-
-    fn planner(&self) -> Planner {
-        Planner::new(self.vault(), Some(self.compiler.clone()))
-    }
-
-    fn ask(&self, planner: &Planner, attention: &Valid, build: BuildPolicy) -> Result<Answer, PlanError> {
-        planner.plan(attention, &self.target, &Policy::default(), build)
-    }
-}
+use qkvault_tests::bench::Bench;
+use qkvault_tests::cudnn::target;
 
 /// What cuDNN compiles.
 fn sound() -> Valid {

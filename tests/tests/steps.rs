@@ -5,41 +5,16 @@
 
 use std::collections::BTreeSet;
 
-use qkvault_cache::{Source, Vault, VaultOptions};
-use qkvault_compile::{Answer, BuildPolicy, Compiler, PlanError, Planner};
-use qkvault_graph::{Attention, BackwardOptions, Band, DType, PlanKey, Policy, Target, Valid, validate};
+use qkvault_cache::Source;
+use qkvault_compile::{BuildPolicy, PlanError};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, PlanKey, Valid, validate};
 use qkvault_serving::{Bucket, Buckets, Growth, ServeLayer, ServePolicy, StepKind, StepSize};
-use qkvault_tests::cudnn::{compiler, target};
+use qkvault_tests::bench::Bench;
 
 /// Samples of the data set, and of a batch: the last batch of an epoch has two.
 const SAMPLES: usize = 10;
 const BATCH: usize = 4;
 const EPOCHS: usize = 3;
-
-/// Compiler, target and a folder for a vault, where the requirement is met.
-struct Bench {
-    compiler: Compiler,
-    target: Target,
-    folder: tempfile::TempDir,
-}
-
-impl Bench {
-    fn new() -> Option<Bench> {
-        let compiler = compiler("9.27.0")?;
-        let target = target(&compiler, "h200");
-        Some(Bench { compiler, target, folder: tempfile::tempdir().unwrap() })
-    }
-
-    /// A planner as a process that has just started has it: nothing in memory.
-    fn planner(&self) -> Planner {
-        let options = VaultOptions::in_folder(self.folder.path()).without_environment();
-        Planner::new(Vault::open(options).unwrap(), Some(self.compiler.clone()))
-    }
-
-    fn ask(&self, planner: &Planner, attention: &Valid, build: BuildPolicy) -> Result<Answer, PlanError> {
-        planner.plan(attention, &self.target, &Policy::default(), build)
-    }
-}
 
 /// Sizes of the batches of an epoch: 4, 4, 2.
 fn epoch() -> impl Iterator<Item = i64> {
