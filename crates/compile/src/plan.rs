@@ -5,8 +5,7 @@ use std::sync::Arc;
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::op::{self, Binding, Fixed, Scratch};
 use qkvault_graph::{
-    Attention, CudnnVersion, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Storage, Target, Toolchain, Valid,
-    codec,
+    Attention, CudnnVersion, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, Toolchain, Valid, codec,
 };
 use qkvault_probe::Footprint;
 use serde::{Deserialize, Serialize};
@@ -115,7 +114,7 @@ pub enum BadPlan {
 /// The plan with the capacities of an attention's packed operands and pools, which are not under its key: it may have been compiled
 /// for an attention that has others.
 pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attention) -> Arc<Plan> {
-    let pools = [&attention.k, &attention.v].into_iter().any(|t| matches!(t.storage, Storage::Paged { .. }));
+    let pools = [&attention.k, &attention.v].into_iter().any(|t| t.is_paged());
     if !pools && graph.tensors.iter().all(|t| t.offsets.is_none()) {
         return plan;
     }

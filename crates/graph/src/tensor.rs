@@ -263,6 +263,12 @@ impl Tensor {
             .flatten()
     }
 
+    /// Whether it is a pool of pages.
+    #[must_use]
+    pub const fn is_paged(&self) -> bool {
+        matches!(self.storage, Storage::Paged { .. })
+    }
+
     /// Entries that a row of the page table needs: pages of one sequence of the greatest length.
     #[must_use]
     pub const fn pages_per_sequence(&self) -> Option<i64> {

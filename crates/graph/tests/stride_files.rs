@@ -41,7 +41,7 @@ fn strides_of_every_remainder_modulo_16_bytes_are_asked_about_for_every_operand(
     seen(Attention::is_backward, &[Role::DO, Role::DQ, Role::DK, Role::DV], &every);
     seen(Attention::is_backward, &forward, &[2, 8]);
     seen(|a| a.seq().0 == 1 && a.k.storage == Storage::Dense, &[Role::K, Role::V], &[2, 4, 8]);
-    seen(|a| matches!(a.k.storage, Storage::Paged { .. }), &[Role::K, Role::V], &[2, 8]);
+    seen(|a| a.k.is_paged(), &[Role::K, Role::V], &[2, 8]);
     let one = all.iter().filter(|a| dense(a)).map(remainders).filter(|off| off.len() == 1).count();
     assert!(one > 200, "{one} attentions in which one stride is off and nothing else");
     let odd_stats = |a: &Attention| operands(a).iter().any(|o| o.role == Role::Stats && o.tensor.strides[1] % 4 != 0);

@@ -148,7 +148,7 @@ fn into_backward(a: &mut Attention) {
         return;
     }
     for t in [&mut a.k, &mut a.v] {
-        if matches!(t.storage, Storage::Paged { .. }) {
+        if t.is_paged() {
             t.storage = Storage::Dense;
         }
     }

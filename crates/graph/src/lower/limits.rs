@@ -3,7 +3,7 @@
 
 use super::{FUSED_OPS, Form, Policy, tails, unified};
 use crate::expr::{Axis, Grad, Node, Program, TensorSpec};
-use crate::{Attention, CudnnVersion, DropoutSource, Layer, Outputs, Pass, Reason, Storage, Target};
+use crate::{Attention, CudnnVersion, DropoutSource, Layer, Outputs, Pass, Reason, Target};
 
 /// From here on a backward of one row is not put to the library: 9.26.0 and 9.27.0 end in a segmentation fault (head dims of 64
 /// and 128; 192 and 256 are compiled); 9.19.0 to 9.25.1, every minor version between among them, compile it.
@@ -126,7 +126,7 @@ pub(super) fn miscounts(a: &Attention, version: CudnnVersion) -> bool {
     };
     let grouped = a.q.heads() != a.k.heads();
     // Values are paged where keys are.
-    let paged = matches!(a.k.storage, Storage::Paged { .. });
+    let paged = a.k.is_paged();
     let long = s_kv > 256 || paged;
     let query = version < CudnnVersion::v9(19, 0) && reads(Axis::Query);
     s_q == 1 && (long && (philox(a) || reads(Axis::Key) || query) || grouped && reads(Axis::Head))

@@ -33,7 +33,7 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
     let mut rules = Rules { version: target.cudnn, reasons: Vec::new() };
     let packed = |s: Storage| matches!(s, Storage::Packed { .. });
     let any_packed = [a.q, a.k, a.v, a.o].into_iter().any(|t| packed(t.storage));
-    let paged = matches!(a.k.storage, Storage::Paged { .. });
+    let paged = a.k.is_paged();
     if paged {
         rules.from(since::PAGED, "storage.paged-old", "k.storage", "paged keys and values", "gather the pages first");
         let wide = a.q.head_dim().max(a.v.head_dim()) > 128;

@@ -11,7 +11,7 @@ use super::rules::{Rule, RuleSet};
 use super::score::{self, Context};
 use super::{Form, forward, limits, paged, softmax};
 use crate::op::Op;
-use crate::{Attention, CudnnVersion, DType, Layer, OpGraph, Outputs, Reason, Role, Storage, Target, Valid};
+use crate::{Attention, CudnnVersion, DType, Layer, OpGraph, Outputs, Reason, Role, Target, Valid};
 
 /// The first version with the operation.
 ///
@@ -104,7 +104,7 @@ const PARTS: [Part; 9] = [
         field: "k.storage",
         what: "paged keys and values in the unified operation",
         since: Some(LENGTHS),
-        has: |a| matches!(a.k.storage, Storage::Paged { .. }),
+        has: |a| a.k.is_paged(),
     },
 ];
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Constant, OpGraph, TensorId, TensorKind};
-use crate::{Attention, DType, Role, Storage, Tensor};
+use crate::{Attention, DType, Role, Storage};
 
 /// Alignment in bytes that every operand is declared with, as cuDNN's own front end does.
 pub const ALIGNMENT: usize = 16;
@@ -67,7 +67,7 @@ impl OpGraph {
                 let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
                 let stored = attention.and_then(|a| a.stored(role)).filter(|stored| stored.storage != Storage::Dense);
                 let room =
-                    stored.filter(|stored| t.offsets.is_some() || is_pool(stored)).and_then(|stored| stored.span());
+                    stored.filter(|stored| t.offsets.is_some() || stored.is_paged()).and_then(|stored| stored.span());
                 let output = role.is_output(backward);
                 let elements = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
                 let bytes = if output { elements } else { elements.next_multiple_of(read_at_once(role, t.dtype)) };
@@ -95,10 +95,6 @@ impl OpGraph {
         });
         numbers.collect()
     }
-}
-
-const fn is_pool(t: &Tensor) -> bool {
-    matches!(t.storage, Storage::Paged { .. })
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ fn scores(a: &Attention, problems: &mut Problems) {
 
 fn storage(a: &Attention, problems: &mut Problems) {
     for (name, t) in [("q", &a.q), ("o", &a.o)] {
-        if matches!(t.storage, Storage::Paged { .. }) {
+        if t.is_paged() {
             problems.add(
                 "storage.paged",
                 format!("{name}.storage"),
@@ -83,7 +83,7 @@ fn storage(a: &Attention, problems: &mut Problems) {
             "give O the storage of Q",
         );
     }
-    let paged = |t: &Tensor| matches!(t.storage, Storage::Paged { .. });
+    let paged = |t: &Tensor| t.is_paged();
     if paged(&a.k) != paged(&a.v) {
         problems.add(
             "storage.paged-pair",
@@ -157,7 +157,7 @@ fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
                 "give it the storage of its tensor",
             );
         }
-        if matches!(like.storage, Storage::Paged { .. }) {
+        if like.is_paged() {
             problems.add(
                 "storage.paged-backward",
                 format!("{of}.storage"),

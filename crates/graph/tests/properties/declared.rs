@@ -39,7 +39,7 @@ fn each_is_as_bound(a: &Attention, graph: &OpGraph) -> Result<(), TestCaseError>
         prop_assert_eq!(*dtype, own.tensor.dtype, "{}\n{}", role, graph);
         // Offsets are a list, and of a pool the graph declares more pages than there are.
         let list = matches!(role, Role::Offsets(_));
-        let pool = matches!(own.tensor.storage, qkvault_graph::Storage::Paged { .. });
+        let pool = own.tensor.is_paged();
         if !list && !pool {
             let own = steps(own.tensor.dims, own.tensor.strides);
             prop_assert_eq!(steps(*dims, *strides), own, "{}\n{}", role, graph);

@@ -51,7 +51,7 @@ fn each_lies_as_its_own_tensor(a: &Attention, graph: &OpGraph) -> Result<usize, 
         let Some((own_dims, own_strides)) = described(a, role) else { continue };
         seen += 1;
         let swap = |[b, h, s, d]: [i64; 4]| [b, h, d, s];
-        let paged = matches!(a.k.storage, Storage::Paged { .. }) && matches!(role, Role::K | Role::V);
+        let paged = a.k.is_paged() && matches!(role, Role::K | Role::V);
         // A pool is declared by its pages; keys and values may be declared transposed, dims and strides together.
         let lies = match role {
             _ if paged => *strides == own_strides && dims[1..] == [own_dims[1], a.k.extents()[2], own_dims[3]],

@@ -41,8 +41,7 @@ impl Difference {
             qkvault_graph::Storage::Dense => "",
             _ => " packed",
         };
-        let paged =
-            if matches!(self.case.attention.k.storage, qkvault_graph::Storage::Paged { .. }) { " paged" } else { "" };
+        let paged = if self.case.attention.k.is_paged() { " paged" } else { "" };
         let (sm, version) = (self.case.target.sm(), self.case.target.cudnn);
         format!("{} | {pass}{stored}{paged} | sm_{sm} {version} | {first}", self.kind)
     }

@@ -163,7 +163,7 @@ mod tests {
             validate(a.clone()).unwrap_or_else(|e| panic!("{case}: {e}"));
             assert_eq!(a, &all[case / 4 * 4]);
         }
-        let paged = |a: &&Attention| matches!(a.k.storage, Storage::Paged { .. });
+        let paged = |a: &&Attention| a.k.is_paged();
         let packed = |a: &&Attention| matches!(a.q.storage, Storage::Packed { .. });
         assert!(all.iter().filter(paged).filter(packed).count() > 60);
         assert!(all.iter().filter(paged).filter(|a| a.seq().0 == 1).count() > 60);
