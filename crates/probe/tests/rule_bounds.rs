@@ -259,20 +259,18 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "backward.packed-deterministic-old",
-        fires: &[(
-            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
-            "h200",
-            "9.18.9",
-        )],
-        not: &[
+        code: "backward.packed-no-queries-old",
+        fires: &[
+            (PACKED, "h200", "9.18.9"),
             (
                 "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
                 "h200",
-                "9.19.0",
+                "9.18.9",
             ),
-            ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence\ndeterministic: yes", "h200", "9.18.9"),
-            (PACKED, "h200", "9.18.9"),
+        ],
+        not: &[
+            (PACKED, "h200", "9.19.0"),
+            ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence", "h200", "9.18.9"),
             ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
         ],
     },

@@ -15,15 +15,15 @@ const TWO_BIASES: &str = "q: bf16 [1,2,128,128]\nscore: tensor @a: bf16[1, 2, 12
 
 const ALL: &[Bounds] = &[
     Bounds {
-        code: "backward.packed-deterministic-old",
+        code: "backward.packed-no-queries-old",
         fires: &[
             (
-                "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nk: [2,8,64,64]\nlengths: per-sequence\ndeterministic: yes",
+                "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nk: [2,8,64,64]\nlengths: per-sequence",
                 "h200",
                 "9.18.9",
             ),
             (
-                "pass: backward\nq: bf16 [2,8,64,64]\nk: [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+                "pass: backward\nq: bf16 [2,8,64,64]\nk: [2,8,64,64] packed tokens 99\nlengths: per-sequence",
                 "h200",
                 "9.18.9",
             ),

@@ -253,26 +253,18 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
     ),
     (
-        "backward.packed-deterministic-old",
-        (
-            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
-            "h200",
-            "9.18.1",
-        ),
-        (
-            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
-            "h200",
-            "9.19",
-        ),
+        "backward.packed-no-queries-old",
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.18.1"),
+        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.19"),
     ),
     (
-        "backward.packed-deterministic-old",
+        "backward.packed-no-queries-old",
         (
             "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
             "h200",
             "9.14",
         ),
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.14"),
+        ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence", "h200", "9.14"),
     ),
     (
         "backward.packed-key-gradients-old",

@@ -26,7 +26,7 @@ pub const QUIRKS: [&str; 21] = [
     "backward.deterministic-sink",
     "form.unified-wrong",
     "backward.packed-head-dim-old",
-    "backward.packed-deterministic-old",
+    "backward.packed-no-queries-old",
     "backward.packed-rows",
     "tensor.stride-alignment",
     "backward.packed-key-gradients-old",

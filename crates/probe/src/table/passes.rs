@@ -145,17 +145,14 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        code: "backward.packed-deterministic-old",
+        code: "backward.packed-no-queries-old",
         kind: Kind::Wrong,
         versions: Versions::before(19, 0),
-        field: "pass.deterministic",
-        needed: "cuDNN 9.19 or newer for deterministic packed backwards: with 9.14, dK and dV of a sequence without queries came out as NaN",
-        fix: "use a newer cuDNN, sum gradients in any order (deterministic: no), or use dense operands with lengths",
+        field: "q.storage, k.storage",
+        needed: "cuDNN 9.19 or newer for packed backwards: 9.14 does not write dK and dV of a sequence that has keys and no queries",
+        fix: "use a newer cuDNN, or use dense operands with lengths; where every sequence has a query, allow the code",
         source: CARD,
-        given: |f| {
-            let both = f.packed() && f.gradients.is_some_and(|g| g.deterministic);
-            both.then(|| "packed operands in a deterministic backward".to_owned())
-        },
+        given: |f| (f.backward() && f.packed()).then(|| "packed operands in a backward".to_owned()),
     },
     Rule {
         code: "backward.packed-key-gradients-old",
