@@ -213,7 +213,7 @@ pub(super) fn versions(rows: &[Row]) -> String {
     }
     let arms: String = by_code.iter().map(|(code, ifs)| format!("        {code:?} => {{ {ifs}}}\n")).collect();
     format!(
-        "\nuse crate::rules::Versions;\n\npub(crate) fn versions(code: &str, usual: Versions) -> Versions {{\n    \
+        "\nuse crate::rule::Versions;\n\npub(crate) fn versions(code: &str, usual: Versions) -> Versions {{\n    \
          match code {{\n{arms}        _ => {{}}\n    }}\n    usual\n}}\n"
     )
 }

@@ -66,10 +66,17 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Copies every file that git knows. What is the same stays as it is, so that nothing is built again for it.
+    /// Copies every file that git knows, and deletes what git no longer knows. What is the same stays as it is, so that nothing is
+    /// built again for it.
     pub(super) fn make(workspace: &Path) -> Result<Scratch> {
         let root = workspace.join("target/mutants/tree");
-        for file in tracked(workspace)? {
+        let files = tracked(workspace)?;
+        prune(&root, &root, &files.iter().map(String::as_str).collect())?;
+        for file in files {
+            if let Ok(target) = std::fs::read_link(workspace.join(&file)) {
+                link(&target, &root.join(&file))?;
+                continue;
+            }
             let text = match std::fs::read(workspace.join(&file)) {
                 Ok(text) => text,
                 // What git knows and the folder no longer has is somebody's work in progress.
@@ -156,9 +163,59 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Makes a link, unless it is there already. `crates/graph/profiles` is one: without it the copy does not compile.
+fn link(target: &Path, path: &Path) -> Result<()> {
+    if std::fs::read_link(path).is_ok_and(|old| old == target) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    std::os::unix::fs::symlink(target, path).with_context(|| format!("cannot link {}", path.display()))
+}
+
+/// Deletes source files of an older copy: a test file that has moved would be built and run twice.
+fn prune(root: &Path, folder: &Path, files: &BTreeSet<&str>) -> Result<()> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy();
+        if path.is_symlink() || name == "target" {
+            continue;
+        }
+        if path.is_dir() {
+            prune(root, &path, files)?;
+        } else if name.ends_with(".rs") && !name.ends_with("/mutant_switch.rs") && !files.contains(name.as_ref()) {
+            std::fs::remove_file(&path).with_context(|| format!("cannot delete {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
 fn tracked(root: &Path) -> Result<Vec<String>> {
     let output =
         Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("git did not start")?;
     let text = String::from_utf8(output.stdout).context("file names are text")?;
     Ok(text.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_links_and_nothing_that_has_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir_all(root.join("crates/a/tests")).unwrap();
+        for file in ["crates/a/tests/moved.rs", "crates/a/tests/kept.rs", "crates/a/notes.txt"] {
+            std::fs::write(root.join(file), "x").unwrap();
+        }
+        link(Path::new("../../profiles"), &root.join("crates/a/profiles")).unwrap();
+        link(Path::new("../../profiles"), &root.join("crates/a/profiles")).unwrap();
+        prune(root, root, &BTreeSet::from(["crates/a/tests/kept.rs"])).unwrap();
+        assert!(!root.join("crates/a/tests/moved.rs").exists());
+        assert!(root.join("crates/a/tests/kept.rs").exists() && root.join("crates/a/notes.txt").exists());
+        assert_eq!(std::fs::read_link(root.join("crates/a/profiles")).unwrap(), Path::new("../../profiles"));
+    }
 }
