@@ -47,7 +47,7 @@ class Operands:
 
 
 def evaluate(expression, score, at, operand):
-    """A score expression over tensors. `at` has the indices and lengths, `operand` gives slots and tensors by number."""
+    """A score expression over tensors. `at` has the indices and lengths, `operand` gives scalars and tensors by number."""
     unary = {
         "neg": lambda x: -x, "abs": torch.abs, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
         "reciprocal": torch.reciprocal, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
@@ -78,7 +78,7 @@ def evaluate(expression, score, at, operand):
         values.append({
             "index": lambda: at[x], "length": lambda: at["length of " + x],
             "float": lambda: struct.unpack("<f", struct.pack("<I", x))[0], "int": lambda: x, "bool": lambda: x,
-            "slot": lambda: operand("slot", x), "tensor": lambda: operand("score tensor", x),
+            "scalar": lambda: operand("scalar", x), "tensor": lambda: operand("score tensor", x),
             "to_float": lambda: v(x).float() if torch.is_tensor(v(x)) else float(v(x)),
             "unary": lambda: unary[x[0]](t(v(x[1]))), "binary": lambda: binary[x[0]](v(x[1]), v(x[2])),
             "compare": lambda: compare[x[0]](v(x[1]), v(x[2])), "not": lambda: ~t(v(x)),
@@ -118,7 +118,7 @@ def reference(case, ops):
     d_o = ops["dO"].float()
     len_q = ops["SeqLenQ"].flatten().long() if "SeqLenQ" in ops else torch.full((b,), s_q, device=DEVICE)
     len_kv = ops["SeqLenKv"].flatten().long() if "SeqLenKv" in ops else torch.full((b,), s_kv, device=DEVICE)
-    first_slot, first_tensor = (case["score"]["slots"], len(case["score"]["tensors"])) if case["score"] else (0, 0)
+    first_scalar, first_tensor = (case["score"]["scalars"], len(case["score"]["tensors"])) if case["score"] else (0, 0)
     o, stats, seen = torch.zeros(b, h, s_q, v.shape[3], device=DEVICE), torch.zeros(b, h, s_q, 1, device=DEVICE), torch.zeros(b, h, s_q, 1, dtype=torch.bool, device=DEVICE)
     low, high = torch.zeros_like(stats), torch.zeros_like(stats)
     inside_q = (torch.arange(s_q, device=DEVICE)[None] < len_q[:, None])[:, None, :, None]
@@ -133,9 +133,9 @@ def reference(case, ops):
             "query": torch.arange(s_q, device=DEVICE).view(1, 1, s_q, 1), "key": torch.arange(s_kv, device=DEVICE).view(1, 1, 1, s_kv),
             "length of query": len_q[i].view(1, 1, 1, 1), "length of key": len_kv[i].view(1, 1, 1, 1),
         }
-        def operand(kind, n, base_slot=0, base_tensor=0):
-            if kind == "slot":
-                return ops.number(f"slot {n + base_slot}")
+        def operand(kind, n, base_scalar=0, base_tensor=0):
+            if kind == "scalar":
+                return ops.number(f"scalar {n + base_scalar}")
             return rows(tensors[n + base_tensor])
         spread = lambda x, heads: rows(x).repeat_interleave(h // heads, dim=1)
         raw = (rows(q) @ spread(k, h_k).transpose(-1, -2)) * scale
@@ -149,7 +149,7 @@ def reference(case, ops):
                 around = (modified(raw - step), modified(raw + step))
         keep = (at["key"] < at["length of key"]) & (at["query"] < at["length of query"])
         if case["keep"]:
-            keep = keep & evaluate(case["keep"], None, at, lambda kind, n: operand(kind, n, first_slot, first_tensor))
+            keep = keep & evaluate(case["keep"], None, at, lambda kind, n: operand(kind, n, first_scalar, first_tensor))
         if case["band"]:
             keep = keep & band(case["band"], at, s_q, s_kv)
         keep = keep.expand(1, h, s_q, s_kv)

@@ -26,10 +26,10 @@ peers() { # NAME SECONDS OPTIONS-OF-THE-PEER -- OPTIONS-OF-BENCH
         ./qkvault-lab --vault vault bench --cases training.txt --build "$@"
 }
 
-# Documents as packed sequences beside FlexAttention, and the predicate that loses.
+# Documents as varlen sequences beside FlexAttention, and the predicate that loses.
 documents() {
     peers documents 300 --rounds 9 -- \
-        --only documents-softcap,documents-softcap-packed,uneven-documents-softcap-packed,uneven-documents-causal-softcap-packed
+        --only documents-softcap,documents-softcap-varlen,uneven-documents-softcap-varlen,uneven-documents-causal-softcap-varlen
 }
 
 # Random attentions in processes of their own, in parts that fit a call: rules, the library without a GPU and the card.

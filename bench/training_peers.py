@@ -67,7 +67,7 @@ def timed(f, n, before=1):
 
 def mods(e):
     """Score modification and mask of a case as FlexAttention takes them."""
-    cap, window, documents = e["slots"].get("cap"), (e["band"] or {}).get("left"), e["documents"]
+    cap, window, documents = e["scalars"].get("cap"), (e["band"] or {}).get("left"), e["documents"]
     causal, s = (e["band"] or {}).get("right") == 0, e["seq_q"]
     slopes = None
     if "alibi_slopes" in (e["score"] or ""):

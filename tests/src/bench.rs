@@ -1,8 +1,8 @@
 //! A compiler, a target and a folder for a vault: what tests of planners begin with.
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Answer, BuildPolicy, Compiler, PlanError, Planner};
-use qkvault_graph::{Policy, Target, Valid};
+use qkvault_compile::{BuildPolicy, Compiler, PlanError, Planner, Resolution};
+use qkvault_graph::{CompileOptions, Target, Valid};
 
 use crate::cudnn;
 
@@ -50,7 +50,7 @@ impl Bench {
     /// # Errors
     ///
     /// Those of [`Planner::plan`].
-    pub fn ask(&self, planner: &Planner, attention: &Valid, build: BuildPolicy) -> Result<Answer, PlanError> {
-        planner.plan(attention, &self.target, &Policy::default(), build)
+    pub fn ask(&self, planner: &Planner, attention: &Valid, build: BuildPolicy) -> Result<Resolution, PlanError> {
+        planner.plan(attention, &self.target, &CompileOptions::default(), build)
     }
 }

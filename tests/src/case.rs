@@ -3,7 +3,7 @@
 use std::fmt;
 
 use qkvault_graph::expr::library::{alibi, document_mask, prefix_lm, softcap};
-use qkvault_graph::expr::{score, slot};
+use qkvault_graph::expr::{scalar, score};
 use qkvault_graph::{Attention, Band, Corner, DType, Form, Order, Outputs, Storage, Tensor};
 
 /// Sequences in every case.
@@ -43,7 +43,7 @@ pub enum Extra {
     Plain,
     /// A learnable sink.
     Sink,
-    /// A softcap whose cap is a slot.
+    /// A softcap whose cap is a scalar.
     Softcap,
     /// ALiBi, slopes in a tensor.
     Alibi,
@@ -109,13 +109,13 @@ impl Case {
         match extra {
             Extra::Plain => a,
             Extra::Sink => a.with_sink(),
-            Extra::Softcap => a.with_score(softcap(score(), slot("softcap")).build_score().unwrap()),
-            Extra::Alibi => a.with_score(alibi(score(), h_q.unsigned_abs()).build_score().unwrap()),
+            Extra::Softcap => a.with_score_mod(softcap(score(), scalar("softcap")).build_score_mod().unwrap()),
+            Extra::Alibi => a.with_score_mod(alibi(score(), h_q.unsigned_abs()).build_score_mod().unwrap()),
             Extra::Dropout => a.with_dropout(0.1),
-            Extra::Prefix => a.with_keep(prefix_lm("prefix", batch).build_predicate().unwrap()),
+            Extra::Prefix => a.with_mask_mod(prefix_lm("prefix", batch).build_mask_mod().unwrap()),
             Extra::Documents => {
                 let keep = document_mask("query_documents", "key_documents", batch, queries, keys);
-                a.with_keep(keep.build_predicate().unwrap())
+                a.with_mask_mod(keep.build_mask_mod().unwrap())
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use qkvault_compile::{Compiled, Compiler, Failure};
-use qkvault_graph::{Attention, Form, Layer, Policy, QuirkSet, Refusal, lower, validate};
+use qkvault_graph::{Attention, CompileOptions, Form, Origin, QuirkSet, Refusal, lower, validate};
 use rayon::prelude::*;
 
 use crate::case::Case;
@@ -32,7 +32,7 @@ pub fn check_serving(version: &str, extent: Extent) {
         Extent::Usual => "serving",
         Extent::Full => "serving-full",
     };
-    settle(version, name, "Packed and paged attentions", "tests/src/serving_case.rs", serving_case::rows(extent));
+    settle(version, name, "Varlen and paged attentions", "tests/src/serving_case.rs", serving_case::rows(extent));
 }
 
 /// As [`check`], with the rows of the unified operation.
@@ -89,7 +89,7 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
     let target = target(compiler, row.gpu);
     // What the unified operation computes wrongly is compiled too: the table says what the library takes.
     let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
-    let policy = Policy { form: row.form, allowed, ..Policy::default() };
+    let policy = CompileOptions { form: row.form, allowed, ..CompileOptions::default() };
     let graph = match lower(&attention, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return Answer::Refused(refusal),
@@ -108,7 +108,7 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
 /// How the kernel of a unified plan stands to that of the form that `Form::Auto` writes.
 fn beside(compiler: &Compiler, row: &Row, plan: &Compiled) -> &'static str {
     let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
-    let (target, policy) = (target(compiler, row.gpu), Policy::default());
+    let (target, policy) = (target(compiler, row.gpu), CompileOptions::default());
     let usual = lower(&attention, &target, &policy).ok();
     let usual = usual.and_then(|graph| compiler.compile(&graph, &target, &policy).ok());
     match usual.map(|usual| cubins(&usual.blob) == cubins(&plan.blob)) {
@@ -133,7 +133,7 @@ fn text([what, version, file]: [&str; 3], rows: &[Row], answers: &[Answer]) -> S
             }
             Answer::Refused(refusal) => {
                 for reason in refusal.reasons() {
-                    let by = if reason.layer == Layer::Library { "cuDNN" } else { "qkvault" };
+                    let by = if reason.origin == Origin::Library { "cuDNN" } else { "qkvault" };
                     let _ = writeln!(text, "    refused by {by}, {}: {}: {}", reason.code, reason.field, reason.given);
                 }
             }

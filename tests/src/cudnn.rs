@@ -70,7 +70,7 @@ mod tests {
 
     /// That a promise makes its absence a failure is tested where skipping is.
     #[test]
-    fn p44_what_is_not_there_is_told_with_how_to_get_it() {
+    fn what_is_not_there_is_told_with_how_to_get_it() {
         assert!(fetched("9.99.0").is_err_and(|why| why.contains("no cuDNN 9.99.0") && why.contains("xtask fetch")));
     }
 }

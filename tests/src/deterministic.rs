@@ -3,7 +3,7 @@
 
 use qkvault_compile::{Compiled, Compiler, Failure};
 use qkvault_graph::op::{Knob, NamedEngine};
-use qkvault_graph::{OpGraph, Policy, Target, Valid, lower, text, validate};
+use qkvault_graph::{CompileOptions, OpGraph, Target, Valid, lower, text, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
@@ -15,14 +15,14 @@ const TAKEN: [&str; 6] = [
     "q: f16 [2,4,300,128]\nk: [2,4,1000,128]\nmask: causal bottom-right\nlengths: per-sequence",
     "q: bf16 [2,4,256,192]\nk: [2,2,256,192]\nv: [2,2,256,128]\nmask: causal",
     "q: bf16 [2,4,256,64]\nsink: yes\nmask: causal window 64",
-    "q: bf16 [2,4,256,128] packed tokens 500\nk: [2,2,256,128] packed tokens 500\nlengths: per-sequence",
+    "q: bf16 [2,4,256,128] varlen tokens 500\nk: [2,2,256,128] varlen tokens 500\nlengths: per-sequence",
     "q: bf16 [2,4,1,80]\nk: [2,4,100,80]",
 ];
 
 /// What is compiled from 9.23 on, and not before.
 const TAKEN_SINCE: [&str; 4] = [
-    "q: bf16 [2,4,256,64]\nmask: causal\nscore: slot $c: float; tanh(score / $c) * $c",
-    "q: bf16 [2,4,256,64]\nscore: tensor @s: f32[1, 4, 1, 1]; score + @s * float(key - query)",
+    "q: bf16 [2,4,256,64]\nmask: causal\nscore_mod: scalar $c: float; tanh(score / $c) * $c",
+    "q: bf16 [2,4,256,64]\nscore_mod: tensor @s: f32[1, 4, 1, 1]; score + @s * float(key - query)",
     "q: bf16 [2,4,256,64]\ndropout: mask 0.1",
     "q: bf16 [2,4,256,256]\nk: [2,2,256,256]",
 ];
@@ -30,7 +30,7 @@ const TAKEN_SINCE: [&str; 4] = [
 /// What no version compiles, with words of the library's.
 const REFUSED: [(&str, &str); 3] = [
     ("q: bf16 [2,4,256,64]\ndropout: philox 0.1", "compilationResult != NVRTC_SUCCESS"),
-    ("q: bf16 [2,4,256,64]\nscore: tensor @b: bf16[1, 4, 256, 256] grad; score + @b", "wrong tile selected"),
+    ("q: bf16 [2,4,256,64]\nscore_mod: tensor @b: bf16[1, 4, 256, 256] grad; score + @b", "wrong tile selected"),
     ("q: bf16 [1,4,1,64]\nk: [1,4,64,64]", "compilationResult != NVRTC_SUCCESS"),
 ];
 
@@ -40,11 +40,11 @@ fn attention(given: &str, deterministic: bool) -> Valid {
 }
 
 fn graph(given: &str, target: &Target) -> OpGraph {
-    lower(&attention(given, true), target, &Policy::default()).unwrap_or_else(|e| panic!("{given}: {e}"))
+    lower(&attention(given, true), target, &CompileOptions::default()).unwrap_or_else(|e| panic!("{given}: {e}"))
 }
 
 fn put(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Compiled, String> {
-    match compiler.compile(graph, target, &Policy::default()) {
+    match compiler.compile(graph, target, &CompileOptions::default()) {
         Ok(compiled) => Ok(compiled),
         Err(Failure::Refused(refusal)) => Err(refusal.to_string()),
         // As it is told from a failure of the moment by rules alone, the compiler does not call it a refusal.

@@ -1,17 +1,17 @@
 //! Integer remainders by what is known at launch only, put to cuDNN: with the operations in front of them that make 0 of a divisor of 0.
 
 use qkvault_graph::op::{Op, Pointwise};
-use qkvault_graph::{Attention, BackwardOptions, DType, Policy, ScoreExpr, lower, validate};
+use qkvault_graph::{Attention, BackwardOptions, CompileOptions, DType, ScoreExpr, lower, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
 
 /// Expressions with a divisor that may be 0, and whether they are predicates.
 const EXPRESSIONS: [(&str, bool); 5] = [
-    ("slot $n: int; score + float(key % $n)", false),
-    ("slot $n: int; score * float(floor_rem(query, $n) + 1)", false),
+    ("scalar $n: int; score + float(key % $n)", false),
+    ("scalar $n: int; score * float(floor_rem(query, $n) + 1)", false),
     ("tensor @n: i32[1, 8, 1, 1]; score - float((query - key) % @n)", false),
-    ("slot $n: int; (query - key) % $n == 0", true),
+    ("scalar $n: int; (query - key) % $n == 0", true),
     ("tensor @n: i32[2, 1, 1, 1]; floor_rem(key, @n) < 3", true),
 ];
 
@@ -26,14 +26,14 @@ pub fn check(version: &str) {
     for (text, predicate) in EXPRESSIONS {
         let e: ScoreExpr = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
         let plain = Attention::bshd(2, (8, 2), (512, 512), 64, DType::BF16).with_stats();
-        let a = if predicate { plain.with_keep(e) } else { plain.with_score(e) };
+        let a = if predicate { plain.with_mask_mod(e) } else { plain.with_score_mod(e) };
         let back = a.backward(BackwardOptions::default());
         rows.extend([a, back].map(|a| ["h200", "b200"].map(|gpu| (text, gpu, a.clone()))).into_iter().flatten());
     }
     let faults: Vec<String> = rows
         .par_iter()
         .filter_map(|(text, gpu, a)| {
-            let (target, policy) = (target(&compiler, gpu), Policy::default());
+            let (target, policy) = (target(&compiler, gpu), CompileOptions::default());
             let a = validate(a.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
             let graph = lower(&a, &target, &policy).unwrap_or_else(|e| panic!("{text}: {e}"));
             let is_guard = |op: &Op| matches!(op, Op::Pointwise { mode: Pointwise::CmpEq, .. });

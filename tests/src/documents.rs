@@ -1,34 +1,36 @@
-//! Packed documents put to cuDNN: whatever has a packed equivalent is a plan on the GPUs whose backward takes packed Stats.
+//! Varlen documents put to cuDNN: whatever has a varlen equivalent is a plan on the GPUs whose backward takes varlen Stats.
 
-use qkvault_graph::expr::{Expr, key, library, query, score, slot};
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Documents, Policy, Valid, lower, validate};
+use qkvault_graph::expr::{Expr, key, library, query, scalar, score};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Documents, Valid, lower, validate,
+};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
 
-/// Two rows of 1024 tokens with a document mask and something beside it, packed: forward and backward.
+/// Two rows of 1024 tokens with a document mask and something beside it, varlen: forward and backward.
 fn passes(name: &'static str, band: Option<Band>, modified: Option<Expr>, keep: Option<Expr>) -> [(String, Valid); 2] {
     let mask = library::document_mask("of_query", "of_key", 2, 1024, 1024);
-    let mask = keep.map_or(mask.clone(), |keep| mask & keep).build_predicate().unwrap();
-    let mut a = Attention::bshd(2, (8, 2), (1024, 1024), 128, DType::BF16).with_keep(mask).with_stats();
+    let mask = keep.map_or(mask.clone(), |keep| mask & keep).build_mask_mod().unwrap();
+    let mut a = Attention::bshd(2, (8, 2), (1024, 1024), 128, DType::BF16).with_mask_mod(mask).with_stats();
     a.mask.band = band;
-    a.score = modified.map(|e| e.build_score().unwrap());
-    let packed = |a: Attention| {
+    a.score_mod = modified.map(|e| e.build_score_mod().unwrap());
+    let varlen = |a: Attention| {
         let dense = validate(a).unwrap_or_else(|e| panic!("{name}: {e}"));
-        dense.pack_documents(Documents { longest: 700, most: 9 }).unwrap_or_else(|e| panic!("{name}: {e}"))
+        dense.varlen_documents(Documents { longest: 700, most: 9 }).unwrap_or_else(|e| panic!("{name}: {e}"))
     };
-    let back = packed(a.backward(BackwardOptions::default()));
-    [(format!("{name}, forward"), packed(a)), (format!("{name}, backward"), back)]
+    let back = varlen(a.backward(BackwardOptions::default()));
+    [(format!("{name}, forward"), varlen(a)), (format!("{name}, backward"), back)]
 }
 
-/// Compiles packed documents with the fetched slim cuDNN of this version for an H200 and a B200.
+/// Compiles varlen documents with the fetched slim cuDNN of this version for an H200 and a B200.
 ///
 /// # Panics
 ///
 /// When one is not compiled.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
-    let capped = || library::softcap(score(), slot("cap"));
+    let capped = || library::softcap(score(), scalar("cap"));
     let rows: Vec<_> = [
         ("h200", passes("softcap", None, Some(capped()), None)),
         ("h200", passes("alibi, causal", Some(Band::CAUSAL), Some(library::alibi(score(), 8)), None)),
@@ -41,7 +43,7 @@ pub fn check(version: &str) {
     let faults: Vec<String> = rows
         .par_iter()
         .filter_map(|(gpu, (name, a))| {
-            let (target, policy) = (target(&compiler, gpu), Policy::default());
+            let (target, policy) = (target(&compiler, gpu), CompileOptions::default());
             let graph = lower(a, &target, &policy).map_err(|refusal| refusal.to_string());
             let plan = graph.and_then(|graph| compiler.compile(&graph, &target, &policy).map_err(|e| e.to_string()));
             plan.err().map(|why| format!("{name} on {gpu}: {why}"))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use qkvault_compile::Compiler;
-use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Valid, lower, plan_key, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Valid, lower, plan_key, validate};
 
 use crate::cudnn::{compiler, found, say, target};
 use crate::kernel::cubins;
@@ -28,7 +28,7 @@ type Row = (String, String);
 /// What this process compiles, told line by line.
 fn tell(compiler: &Compiler) {
     for gpu in GPUS {
-        let (target, policy) = (target(compiler, gpu), Policy::default());
+        let (target, policy) = (target(compiler, gpu), CompileOptions::default());
         for (i, attention) in attentions().iter().enumerate() {
             let graph = lower(attention, &target, &policy).unwrap_or_else(|e| panic!("{e}"));
             let kernels = match compiler.compile(&graph, &target, &policy) {

@@ -1,5 +1,5 @@
 //! Tables of attentions drawn at random, put to cuDNN for several generations of GPUs: dense ones, forward and backward, and those
-//! of serving, packed and paged.
+//! of serving, varlen and paged.
 //!
 //! The attentions are files (`goldens/generated.txt`, `goldens/generated-serving.txt`), so that what is drawn and what is compared
 //! change apart. A run takes a part of the rows, the same in every run; `QKVAULT_FULL_TABLE=1` takes all of them, in processes of its
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use qkvault_compile::{Compiler, Failure};
-use qkvault_graph::{Attention, Layer, Policy, Refusal, lower, text, validate};
+use qkvault_graph::{Attention, CompileOptions, Origin, Refusal, lower, text, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, say, target};
@@ -28,7 +28,7 @@ pub struct Table {
 /// Dense attentions, for one GPU of each generation that people train on: sm_80, sm_90, sm_100.
 pub const TRAINING: Table = Table { name: "generated", gpus: &["a100", "h200", "b200"], part: 41 };
 
-/// Packed and paged ones, for every generation that serves: sm_80, sm_89, sm_90, sm_100, sm_120.
+/// Varlen and paged ones, for every generation that serves: sm_80, sm_89, sm_90, sm_100, sm_120.
 pub const SERVING: Table =
     Table { name: "generated-serving", gpus: &["a100", "l40s", "h200", "b200", "rtx-pro-6000"], part: 53 };
 
@@ -131,7 +131,7 @@ fn line(compiler: &Compiler, gpus: &[&str], attentions: &[Attention], row: usize
 
 fn answer(compiler: &Compiler, attention: &Attention, gpu: &str) -> String {
     let valid = validate(attention.clone()).unwrap_or_else(|e| panic!("{attention}: {e}"));
-    let (target, policy) = (target(compiler, gpu), Policy::default());
+    let (target, policy) = (target(compiler, gpu), CompileOptions::default());
     let graph = match lower(&valid, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return refused(&refusal),
@@ -147,7 +147,7 @@ fn answer(compiler: &Compiler, attention: &Attention, gpu: &str) -> String {
 
 fn refused(refusal: &Refusal) -> String {
     let reasons = refusal.reasons().iter().map(|reason| {
-        let by = if reason.layer == Layer::Library { "cuDNN" } else { "qkvault" };
+        let by = if reason.origin == Origin::Library { "cuDNN" } else { "qkvault" };
         format!("{by}, {}: {}", reason.code, reason.given.replace('\n', " "))
     });
     format!("refused by {}", reasons.collect::<Vec<_>>().join("; "))
@@ -169,16 +169,16 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_serving_has_packed_and_paged_attentions_of_every_kind() {
+    fn the_table_of_serving_has_varlen_and_paged_attentions_of_every_kind() {
         let list = SERVING.attentions();
         assert!(list.len() >= 100 && list.iter().all(|a| validate(a.clone()).is_ok()), "{} attentions", list.len());
         let paged = |a: &&Attention| matches!(a.k.storage, Storage::Paged { .. });
-        let packed = |a: &&Attention| matches!(a.q.storage, Storage::Packed { .. });
+        let varlen = |a: &&Attention| matches!(a.q.storage, Storage::Varlen { .. });
         let counts = [
             list.iter().filter(paged).filter(|a| a.seq().0 == 1).count(),
-            list.iter().filter(paged).filter(packed).count(),
-            list.iter().filter(packed).filter(|a| a.is_backward()).count(),
-            list.iter().filter(|a| a.score.is_some()).count(),
+            list.iter().filter(paged).filter(varlen).count(),
+            list.iter().filter(varlen).filter(|a| a.is_backward()).count(),
+            list.iter().filter(|a| a.score_mod.is_some()).count(),
             list.iter().filter(|a| a.k.heads() == 1).count(),
         ];
         assert!(counts.iter().all(|&n| n >= 8), "{counts:?}");

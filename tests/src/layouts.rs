@@ -1,6 +1,6 @@
 //! Plans of attentions of which every operand is laid out by itself: what they demand of each is what its layout reaches over.
 
-use qkvault_compile::{Answer, BuildPolicy, Planner};
+use qkvault_compile::{BuildPolicy, Planner, Resolution};
 use qkvault_graph::{Attention, Pass, Role, Storage, Tensor, validate};
 
 use crate::cudnn::{compiler, target};
@@ -13,7 +13,7 @@ const PART: usize = 6;
 fn reach(t: &Tensor) -> u64 {
     let [b, h, s, d] = match t.storage {
         Storage::Dense => t.dims,
-        Storage::Packed { tokens } => [1, t.dims[1], tokens, t.dims[3]],
+        Storage::Varlen { tokens } => [1, t.dims[1], tokens, t.dims[3]],
         Storage::Paged { pages, page_size } => [pages, t.dims[1], page_size, t.dims[3]],
     };
     let steps = [b, h, s, d].into_iter().zip(t.strides).map(|(n, stride)| (n - 1) * stride);
@@ -43,7 +43,7 @@ pub fn check(version: &str) {
     for attention in LAYOUTS.attentions().into_iter().step_by(PART) {
         let valid = validate(attention).unwrap();
         let answer = planner.plan(&valid, &target, &Default::default(), BuildPolicy::BuildIfMissing).unwrap();
-        let Answer { outcome: Ok(plan), .. } = answer else { continue };
+        let Resolution { outcome: Ok(plan), .. } = answer else { continue };
         plans += 1;
         for (role, tensor) in laid_out(&valid) {
             let binding = plan.facts.bindings.iter().find(|b| b.role == role).unwrap();

@@ -1,7 +1,7 @@
-//! Expressions that count queries by position, put to cuDNN: for one query over a cache, pieces of a prompt, packed sequences and backwards.
+//! Expressions that count queries by position, put to cuDNN: for one query over a cache, pieces of a prompt, varlen sequences and backwards.
 
-use qkvault_graph::expr::{library, score, slot};
-use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, ScoreExpr, Tensor, lower, validate};
+use qkvault_graph::expr::{library, scalar, score};
+use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, ScoreExpr, Tensor, lower, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
@@ -21,9 +21,9 @@ fn shapes() -> Vec<(&'static str, Attention)> {
         ("one query over pages", Attention::forward(one, pool, pool, one).with_lengths()),
         ("piece", dense(128, 2048).with_band(last)),
         ("piece with lengths", dense(128, 2048).with_lengths().with_band(last)),
-        ("packed pieces over pages", Attention::forward(q, pool, pool, q).with_lengths().with_band(last)),
+        ("varlen pieces over pages", Attention::forward(q, pool, pool, q).with_lengths().with_band(last)),
         ("piece, backward", back(dense(128, 512).with_band(last))),
-        ("packed, backward", back(Attention::forward(q, kv, kv, q).with_lengths().with_band(Band::CAUSAL))),
+        ("varlen, backward", back(Attention::forward(q, kv, kv, q).with_lengths().with_band(Band::CAUSAL))),
     ]
 }
 
@@ -33,19 +33,19 @@ type Added = (&'static str, fn(Attention) -> Attention);
 /// Modifications and predicates of the library, with names.
 fn functions() -> [Added; 4] {
     fn score_of(e: &qkvault_graph::expr::Expr) -> ScoreExpr {
-        e.build_score().unwrap()
+        e.build_score_mod().unwrap()
     }
     [
-        ("soft window", |a| a.with_score(score_of(&library::soft_window(score(), 100, slot("slope"))))),
+        ("soft window", |a| a.with_score_mod(score_of(&library::soft_window(score(), 100, scalar("slope"))))),
         ("alibi", |a| {
             let heads = a.q.heads().unsigned_abs();
-            a.with_score(score_of(&library::alibi(score(), heads)))
+            a.with_score_mod(score_of(&library::alibi(score(), heads)))
         }),
         ("alibi inside a softcap", |a| {
             let heads = a.q.heads().unsigned_abs();
-            a.with_score(score_of(&library::softcap(library::alibi(score(), heads), slot("cap"))))
+            a.with_score_mod(score_of(&library::softcap(library::alibi(score(), heads), scalar("cap"))))
         }),
-        ("dilated window", |a| a.with_keep(library::dilated_window(64, 4).build_predicate().unwrap())),
+        ("dilated window", |a| a.with_mask_mod(library::dilated_window(64, 4).build_mask_mod().unwrap())),
     ]
 }
 
@@ -67,7 +67,7 @@ pub fn check(version: &str) {
     let faults: Vec<String> = rows
         .par_iter()
         .filter_map(|((shape, a), (name, make))| {
-            let (target, policy) = (target(&compiler, "h200"), Policy::default());
+            let (target, policy) = (target(&compiler, "h200"), CompileOptions::default());
             let a = validate(make(a.clone())).unwrap_or_else(|e| panic!("{shape}, {name}: {e}"));
             let graph = lower(&a, &target, &policy).unwrap_or_else(|e| panic!("{shape}, {name}: {e}"));
             let verdict = compiler.compile(&graph, &target, &policy).map(|plan| plan.engine).map_err(|e| e.to_string());

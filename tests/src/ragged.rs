@@ -1,11 +1,11 @@
-//! Packed operands whose offsets are wrong, put to the library itself: its own words about them are in the refusal, not a status alone.
+//! Varlen operands whose offsets are wrong, put to the library itself: its own words about them are in the refusal, not a status alone.
 //!
 //! cuDNN says them when the op graph is made, before there are engines: with the error and in its log. Whoever looks at statuses learns
 //! "bad param".
 
 use qkvault_compile::Failure;
 use qkvault_graph::op::{OpGraph, OpTensor, TensorKind};
-use qkvault_graph::{Attention, DType, Layer, Policy, Role, Tensor, lower, validate};
+use qkvault_graph::{Attention, CompileOptions, DType, Origin, Role, Tensor, lower, validate};
 
 use crate::cudnn::{compiler, target};
 
@@ -33,7 +33,7 @@ const WRONG: [Wrong; 4] = [
 /// When it is no refusal, or one without cuDNN's own words.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
-    let (target, policy) = (target(&compiler, "h200"), Policy::default());
+    let (target, policy) = (target(&compiler, "h200"), CompileOptions::default());
     let rows = Tensor::thd(BATCH, 2, 128, 64, 300, DType::BF16);
     let attention = validate(Attention::forward(rows, rows, rows, rows).with_lengths()).unwrap();
     let sound = lower(&attention, &target, &policy).unwrap();
@@ -49,7 +49,7 @@ pub fn check(version: &str) {
         };
         let told = refusal.reasons().iter().find(|r| words.iter().all(|word| r.given.contains(word)));
         let told = told.unwrap_or_else(|| panic!("{version}, {name}: cuDNN's words are not told: {refusal}"));
-        assert_eq!((told.layer, told.code.as_ref()), (Layer::Library, "library.bad-param"), "{version}, {name}");
+        assert_eq!((told.origin, told.code.as_ref()), (Origin::Library, "library.bad-param"), "{version}, {name}");
         assert!(refusal.to_string().contains(words[1]), "what is shown has them too: {refusal}");
     }
 }

@@ -1,7 +1,9 @@
 //! What must not change a kernel: compiling again, properties of a board that are no part of any key, and how many pages a pool has.
 
 use qkvault_compile::{Compiled, Compiler};
-use qkvault_graph::{Attention, Band, DType, DeviceProps, Policy, Rule, RuleSet, Target, Valid, lower, validate};
+use qkvault_graph::{
+    Attention, Band, CompileOptions, DType, DeviceProps, Target, Valid, Variant, VariantSet, lower, validate,
+};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 
 use crate::cudnn::{compiler, target};
@@ -21,10 +23,10 @@ fn attentions() -> [Valid; 2] {
 /// When there is no plan.
 #[must_use]
 pub fn compiled(compiler: &Compiler, attention: &Valid, target: &Target) -> Compiled {
-    by(compiler, attention, target, &Policy::default())
+    by(compiler, attention, target, &CompileOptions::default())
 }
 
-fn by(compiler: &Compiler, attention: &Valid, target: &Target, policy: &Policy) -> Compiled {
+fn by(compiler: &Compiler, attention: &Valid, target: &Target, policy: &CompileOptions) -> Compiled {
     let graph = lower(attention, target, policy).unwrap_or_else(|e| panic!("{attention}: {e}"));
     compiler.compile(&graph, target, policy).unwrap_or_else(|e| panic!("{attention} for {target}: {e}"))
 }
@@ -37,7 +39,7 @@ fn by(compiler: &Compiler, attention: &Valid, target: &Target, policy: &Policy) 
 /// When it does.
 pub fn check_pools(version: &str) {
     let Some(compiler) = compiler(version) else { return };
-    let exact = Policy { without: RuleSet::NONE.with(Rule::RoundPool), ..Policy::default() };
+    let exact = CompileOptions { without: VariantSet::NONE.with(Variant::RoundPool), ..CompileOptions::default() };
     for gpu in ["h200", "a100", "b200", "rtx-pro-6000"] {
         let target = target(&compiler, gpu);
         for (kind, queries) in [(StepKind::Decode, 1), (StepKind::Mixed, 256)] {

@@ -1,7 +1,7 @@
-//! Rows of the table of serving: packed and paged attentions by name, for a GPU.
+//! Rows of the table of serving: varlen and paged attentions by name, for a GPU.
 
 use qkvault_graph::expr::library::{alibi, softcap};
-use qkvault_graph::expr::{score, slot};
+use qkvault_graph::expr::{scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Tensor};
 
 use crate::compile::Row;
@@ -39,7 +39,7 @@ impl Sizes {
         paged(batch, h, s, d, pages, page, DTYPE)
     }
 
-    fn packed(&self, h: i64, s: i64, d: i64) -> Tensor {
+    fn varlen(&self, h: i64, s: i64, d: i64) -> Tensor {
         Tensor::thd(self.batch, h, s, d, self.batch * s, DTYPE)
     }
 
@@ -55,28 +55,28 @@ impl Sizes {
         Attention::forward(rows(d_qk), self.pool(d_qk), self.pool(d_v), rows(d_v)).with_lengths()
     }
 
-    /// Packed queries over pages.
+    /// Varlen queries over pages.
     fn mixed(&self) -> Attention {
         let Sizes { heads: (h, _), head_dim: (d_qk, d_v), seq: (s, _), .. } = *self;
-        let (q, o) = (self.packed(h, s, d_qk), self.packed(h, s, d_v));
+        let (q, o) = (self.varlen(h, s, d_qk), self.varlen(h, s, d_v));
         Attention::forward(q, self.pool(d_qk), self.pool(d_v), o).with_lengths()
     }
 
-    /// Everything packed.
+    /// Everything varlen.
     fn thd(&self) -> Attention {
         let Sizes { heads: (h, h_kv), head_dim: (d_qk, d_v), seq: (s, _), .. } = *self;
-        let (q, o) = (self.packed(h, s, d_qk), self.packed(h, s, d_v));
-        Attention::forward(q, self.packed(h_kv, s, d_qk), self.packed(h_kv, s, d_v), o).with_lengths()
+        let (q, o) = (self.varlen(h, s, d_qk), self.varlen(h, s, d_v));
+        Attention::forward(q, self.varlen(h_kv, s, d_qk), self.varlen(h_kv, s, d_v), o).with_lengths()
     }
 }
 
 fn capped(a: Attention) -> Attention {
-    a.with_score(softcap(score(), slot("softcap")).build_score().unwrap())
+    a.with_score_mod(softcap(score(), scalar("softcap")).build_score_mod().unwrap())
 }
 
 fn sloped(a: Attention) -> Attention {
     let heads = a.q.heads().unsigned_abs();
-    a.with_score(alibi(score(), heads).build_score().unwrap())
+    a.with_score_mod(alibi(score(), heads).build_score_mod().unwrap())
 }
 
 fn back(a: &Attention) -> Attention {
@@ -89,8 +89,8 @@ fn plain() -> Vec<(String, Attention)> {
     [
         ("decode", PLAIN.decode()),
         ("mixed, bottom-right causal", PLAIN.mixed().with_band(br)),
-        ("packed, causal", PLAIN.thd().with_band(Band::CAUSAL).with_stats()),
-        ("packed, causal, backward", back(&PLAIN.thd().with_band(Band::CAUSAL))),
+        ("varlen, causal", PLAIN.thd().with_band(Band::CAUSAL).with_stats()),
+        ("varlen, causal, backward", back(&PLAIN.thd().with_band(Band::CAUSAL))),
     ]
     .map(|(name, a)| (name.to_owned(), a))
     .into()
@@ -108,8 +108,8 @@ const USUAL: [&str; 12] = [
     "mixed, sink, window",
     "mixed, one query each, stats",
     "decode, latent 576/512",
-    "packed, softcap, backward",
-    "packed, sink, backward",
+    "varlen, softcap, backward",
+    "varlen, sink, backward",
 ];
 
 /// The rest, one thing changed at a time.
@@ -149,16 +149,16 @@ fn varied() -> Vec<(String, Attention)> {
     add("mixed, latent 576/512", Sizes { seq: (64, 4096), ..latent }.mixed().with_band(br));
     let expanded = Sizes { heads: (16, 16), head_dim: (192, 128), ..PLAIN };
     add("mixed, head_dim 192/128", expanded.mixed().with_band(br));
-    add("packed, head_dim 192/128, causal", expanded.thd().with_band(Band::CAUSAL));
-    add("packed, softcap, causal", capped(PLAIN.thd().with_band(Band::CAUSAL)));
-    add("packed, sink, causal", PLAIN.thd().with_band(Band::CAUSAL).with_sink());
+    add("varlen, head_dim 192/128, causal", expanded.thd().with_band(Band::CAUSAL));
+    add("varlen, softcap, causal", capped(PLAIN.thd().with_band(Band::CAUSAL)));
+    add("varlen, sink, causal", PLAIN.thd().with_band(Band::CAUSAL).with_sink());
     let grouped = PLAIN.thd();
-    add("packed, softcap, backward", back(&capped(grouped.clone())));
-    add("packed, sink, backward", back(&grouped.clone().with_sink()));
-    add("packed, bottom-right causal, backward", back(&grouped.clone().with_band(br)));
-    add("packed, no groups, backward", back(&Sizes { heads: (8, 8), ..PLAIN }.thd()));
+    add("varlen, softcap, backward", back(&capped(grouped.clone())));
+    add("varlen, sink, backward", back(&grouped.clone().with_sink()));
+    add("varlen, bottom-right causal, backward", back(&grouped.clone().with_band(br)));
+    add("varlen, no groups, backward", back(&Sizes { heads: (8, 8), ..PLAIN }.thd()));
     let deterministic = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
-    add("packed, deterministic, backward", grouped.with_stats().backward(deterministic));
+    add("varlen, deterministic, backward", grouped.with_stats().backward(deterministic));
     rows
 }
 

@@ -15,12 +15,12 @@ macro_rules! compile_tests {
         }
 
         #[test]
-        fn p28_what_is_left_out_of_keys_changes_neither_engine_nor_kernel() {
+        fn what_is_left_out_of_keys_changes_neither_engine_nor_kernel() {
             $crate::same::check_board($version);
         }
 
         #[test]
-        fn packed_and_paged_attentions_are_compiled_or_refused_as_written_down() {
+        fn varlen_and_paged_attentions_are_compiled_or_refused_as_written_down() {
             $crate::compile::check_serving($version, $crate::serving_case::Extent::Usual);
         }
 
@@ -52,7 +52,7 @@ macro_rules! compile_tests {
         }
 
         #[test]
-        fn p7_b8_a_plan_demands_of_each_operand_the_bytes_of_its_own_layout() {
+        fn b8_a_plan_demands_of_each_operand_the_bytes_of_its_own_layout() {
             $crate::layouts::check($version);
         }
 
@@ -62,7 +62,7 @@ macro_rules! compile_tests {
         }
 
         #[test]
-        fn packed_documents_are_compiled_in_both_directions() {
+        fn varlen_documents_are_compiled_in_both_directions() {
             $crate::documents::check($version);
         }
 
@@ -72,7 +72,7 @@ macro_rules! compile_tests {
         }
 
         #[test]
-        fn b9_expressions_over_positions_are_compiled_for_one_query_pieces_and_packed_sequences() {
+        fn b9_expressions_over_positions_are_compiled_for_one_query_pieces_and_varlen_sequences() {
             $crate::positions::check($version);
         }
 
@@ -87,7 +87,7 @@ macro_rules! compile_tests {
         }
 
         #[test]
-        fn p23_offsets_that_are_wrong_are_refused_in_the_librarys_own_words() {
+        fn offsets_that_are_wrong_are_refused_in_the_librarys_own_words() {
             $crate::ragged::check($version);
         }
 

@@ -1,7 +1,7 @@
 //! Rows of the table of the unified operation: forwards with one thing at a time, for a GPU of each family that libraries tell apart.
 
 use qkvault_graph::expr::library::{alibi, document_mask, softcap};
-use qkvault_graph::expr::{TensorSpec, key, score, slot, tensor};
+use qkvault_graph::expr::{TensorSpec, key, scalar, score, tensor};
 use qkvault_graph::{Attention, Band, Corner, DType, Form, Order, Outputs, Tensor};
 
 use crate::compile::Row;
@@ -14,8 +14,8 @@ fn dense(seq: (i64, i64), head_dim: i64) -> Attention {
     Attention::bshd(2, (8, 2), seq, head_dim, DTYPE)
 }
 
-/// The same, packed.
-fn packed(s: i64) -> Attention {
+/// The same, varlen.
+fn varlen(s: i64) -> Attention {
     let [q, kv] = [8, 2].map(|h| Tensor::thd(2, h, s, 128, 2 * s, DTYPE));
     Attention::forward(q, kv, kv, q).with_lengths()
 }
@@ -27,9 +27,9 @@ fn paged(s_q: i64) -> Attention {
     Attention::forward(q, pool, pool, q).with_lengths()
 }
 
-/// Packed queries over the same.
+/// Varlen queries over the same.
 fn mixed() -> Attention {
-    let q = packed(256).q;
+    let q = varlen(256).q;
     let mut a = paged(256);
     (a.q, a.o) = (q, q);
     a
@@ -42,13 +42,13 @@ fn split(d_qk: i64, d_v: i64) -> Attention {
 }
 
 fn capped(a: Attention) -> Attention {
-    a.with_score(softcap(score(), slot("softcap")).build_score().unwrap())
+    a.with_score_mod(softcap(score(), scalar("softcap")).build_score_mod().unwrap())
 }
 
 fn biased(a: Attention) -> Attention {
     let (s_q, s_kv) = a.seq();
     let spec = TensorSpec::new(DTYPE, [1, 8, s_q.unsigned_abs(), s_kv.unsigned_abs()]);
-    a.with_score((score() + tensor("bias", spec)).build_score().unwrap())
+    a.with_score_mod((score() + tensor("bias", spec)).build_score_mod().unwrap())
 }
 
 /// What every GPU is asked for.
@@ -59,7 +59,7 @@ fn plain() -> Vec<(&'static str, Attention)> {
         ("stats", square().with_stats()),
         ("causal, stats", square().with_band(Band::CAUSAL).with_stats()),
         ("lengths, bottom-right causal", dense((256, 1024), 128).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT)),
-        ("packed, causal", packed(512).with_band(Band::CAUSAL)),
+        ("varlen, causal", varlen(512).with_band(Band::CAUSAL)),
     ]
 }
 
@@ -84,25 +84,28 @@ fn varied() -> Vec<(&'static str, Attention)> {
         ("chunk, bottom-right window", chunk().with_band(window(Corner::BottomRight))),
         ("lengths", square().with_lengths()),
         ("lengths, bottom-right window", chunk().with_lengths().with_band(window(Corner::BottomRight))),
-        ("packed, stats", packed(512).with_stats()),
-        ("packed, bottom-right causal, stats", packed(512).with_band(br).with_stats()),
-        ("packed, one query", packed(1)),
+        ("varlen, stats", varlen(512).with_stats()),
+        ("varlen, bottom-right causal, stats", varlen(512).with_band(br).with_stats()),
+        ("varlen, one query", varlen(1)),
         ("decode", decode()),
         ("decode, lengths", decode().with_lengths()),
         ("decode, window", decode().with_band(window(Corner::BottomRight))),
         ("paged, decode", paged(1)),
         ("paged, chunk, bottom-right causal", paged(256).with_band(br)),
-        ("paged, packed queries", mixed()),
-        ("paged, packed queries, bottom-right causal, stats", mixed().with_band(br).with_stats()),
+        ("paged, varlen queries", mixed()),
+        ("paged, varlen queries, bottom-right causal, stats", mixed().with_band(br).with_stats()),
         ("stats, max, sum-exp", outputs(Outputs::of(true, true, true))),
         ("sink, causal, stats", square().with_sink().with_band(Band::CAUSAL).with_stats()),
         ("softcap, causal", capped(square()).with_band(Band::CAUSAL)),
         ("softcap, lengths, bottom-right causal", capped(chunk()).with_lengths().with_band(br)),
-        ("softcap, packed, causal", capped(packed(512)).with_band(Band::CAUSAL)),
-        ("alibi, causal", square().with_score(alibi(score(), 8).build_score().unwrap()).with_band(Band::CAUSAL)),
+        ("softcap, varlen, causal", capped(varlen(512)).with_band(Band::CAUSAL)),
+        (
+            "alibi, causal",
+            square().with_score_mod(alibi(score(), 8).build_score_mod().unwrap()).with_band(Band::CAUSAL),
+        ),
         ("bias, causal, stats", biased(square()).with_band(Band::CAUSAL).with_stats()),
-        ("documents", square().with_keep(documents.build_predicate().unwrap())),
-        ("decode, every other key", decode().with_keep((key() % 2).eq(0).build_predicate().unwrap())),
+        ("documents", square().with_mask_mod(documents.build_mask_mod().unwrap())),
+        ("decode, every other key", decode().with_mask_mod((key() % 2).eq(0).build_mask_mod().unwrap())),
         ("dropout", square().with_dropout(0.1)),
     ]
 }

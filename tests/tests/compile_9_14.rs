@@ -15,6 +15,6 @@ fn a_plan_compiled_twice_has_the_same_kernel_and_facts() {
 }
 
 #[test]
-fn p28_what_is_left_out_of_keys_changes_neither_engine_nor_kernel() {
+fn what_is_left_out_of_keys_changes_neither_engine_nor_kernel() {
     same::check_board(VERSION);
 }

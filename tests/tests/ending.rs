@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Planner};
-use qkvault_graph::{Attention, Band, DType, Policy, validate};
+use qkvault_graph::{Attention, Band, CompileOptions, DType, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
 /// Which cuDNN a process of its own compiles with, and how many milliseconds into its first compile it ends.
@@ -59,8 +59,12 @@ fn end_in_the_first_compile(version: &str, after: u64) {
         for seq in (1..).map(|n| n * 64) {
             let asked = Attention::bshd(1, (4, 2), (seq, seq), 64, DType::BF16).with_band(Band::CAUSAL);
             seen.store(true, Ordering::SeqCst);
-            let answer =
-                planner.plan(&validate(asked).unwrap(), &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+            let answer = planner.plan(
+                &validate(asked).unwrap(),
+                &target,
+                &CompileOptions::default(),
+                BuildPolicy::BuildIfMissing,
+            );
             // The process is ending.
             if answer.is_err() {
                 return;

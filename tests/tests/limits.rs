@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Answer, BuildPolicy, Compiler, Deep, PlanError, Planner};
-use qkvault_graph::{PlanKey, Policy, Target, Valid, text, validate};
+use qkvault_compile::{BuildPolicy, Compiler, Deep, PlanError, Planner, Resolution};
+use qkvault_graph::{CompileOptions, PlanKey, Target, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, target};
 
 /// A planner over a folder, as a process that has just started has it.
@@ -23,8 +23,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn of(&self, planner: &Planner, limit: Option<u64>, build: BuildPolicy) -> Result<Answer, PlanError> {
-        let policy = Policy { workspace_limit: limit, ..Policy::default() };
+    fn of(&self, planner: &Planner, limit: Option<u64>, build: BuildPolicy) -> Result<Resolution, PlanError> {
+        let policy = CompileOptions { workspace_limit: limit, ..CompileOptions::default() };
         planner.plan(self.attention, self.target, &policy, build)
     }
 }
@@ -53,7 +53,7 @@ fn b10_a_warm_vault_serves_every_limit_with_no_build() {
     let warm = planner(&folder, &compiler);
     let first = asked.of(&warm, None, BuildPolicy::BuildIfMissing).unwrap();
     let least = asked.of(&warm, Some(0), BuildPolicy::BuildIfMissing).unwrap();
-    let facts = |answer: &Answer| answer.outcome.as_ref().unwrap().facts.clone();
+    let facts = |answer: &Resolution| answer.outcome.as_ref().unwrap().facts.clone();
     assert_eq!((facts(&first).scratch().bytes, facts(&least).scratch().bytes), (256, 0));
     assert!(first.key != least.key && warm.vault().stats().builds == 2);
 

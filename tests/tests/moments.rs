@@ -9,7 +9,7 @@ use std::process::Command;
 
 use qkvault_cache::{EntryKind, Key, Source, Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Plan, PlanError, Planner};
-use qkvault_graph::{PlanKey, Policy, Valid, text, validate};
+use qkvault_graph::{CompileOptions, PlanKey, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 use qkvault_tests::kernel::cubins;
 
@@ -70,7 +70,7 @@ fn a_process_of_its_own_plans_three_attentions() {
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
     for (number, attention) in asked().iter().enumerate() {
-        let answer = planner.plan(attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+        let answer = planner.plan(attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
         let told = match answer {
             Ok(answer) => match answer.outcome {
                 Ok(plan) => format!("plan {}", plan.facts.engine),
@@ -179,12 +179,13 @@ fn address_space() -> u64 {
 
 /// In a process of its own: its limit is lifted again, but another test beside it would meet it.
 #[test]
-fn p43_in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again() {
+fn in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again() {
     let (Some(version), Some(folder)) = (std::env::var_os(VERSION), std::env::var_os(VAULT)) else { return };
     let Some(compiler) = compiler(version.to_str().unwrap()) else { return };
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
-    let ask = |attention: &Valid| planner.plan(attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+    let ask =
+        |attention: &Valid| planner.plan(attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
     planner.compiler().unwrap().library().check_engines().unwrap();
     // How much more than now the kernel needs depends on the allocator: less is allowed until it is too little, for another attention each.
     let failed = [40, 32, 24, 18, 12, 8, 4].into_iter().find_map(|megabytes| {
@@ -207,7 +208,7 @@ fn p43_in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_aga
 
 /// Kept as an answer, the failure of a moment would be all that a process, or a fleet, ever gets.
 #[test]
-fn p43_a_build_that_failed_is_built_when_it_is_asked_again() {
+fn a_build_that_failed_is_built_when_it_is_asked_again() {
     if found("9.27.0").is_none() {
         return;
     }

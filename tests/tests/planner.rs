@@ -5,10 +5,10 @@
 use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
-use qkvault_compile::{Answer, BuildPolicy, Confirmation, Failure, Plan, PlanError, Planner};
+use qkvault_compile::{BuildPolicy, Confirmation, Failure, Plan, PlanError, Planner, Resolution};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, CudnnVersion, DType, Policy, QuirkSet, Refusal, Role, Target, Tensor, Valid,
-    text, validate,
+    Attention, BackwardOptions, Band, CompileOptions, CudnnVersion, DType, QuirkSet, Refusal, Role, Target, Tensor,
+    Valid, text, validate,
 };
 use qkvault_probe::{Footprint, Near, Request, nearest};
 use qkvault_tests::bench::Bench;
@@ -24,20 +24,20 @@ fn refused() -> Valid {
     validate(Attention::bshd(1, (4, 4), (128, 128), 100, DType::BF16)).unwrap()
 }
 
-fn plan(answer: Answer) -> Arc<Plan> {
+fn plan(answer: Resolution) -> Arc<Plan> {
     answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-fn refusal(answer: Answer) -> Refusal {
+fn refusal(answer: Resolution) -> Refusal {
     answer.outcome.err().unwrap_or_else(|| panic!("it was compiled"))
 }
 
 #[test]
-fn p18_sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
+fn sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
     const THREADS: usize = 64;
     let Some(bench) = Bench::new() else { return };
     let attention = sound();
-    let together = |planner: &Planner, build: BuildPolicy| -> Vec<Answer> {
+    let together = |planner: &Planner, build: BuildPolicy| -> Vec<Resolution> {
         let start = Barrier::new(THREADS);
         std::thread::scope(|scope| {
             let ask = || {
@@ -86,12 +86,12 @@ fn s3_2_asked_twice_and_loaded_it_is_built_once() {
 
 /// 65,536 tokens of up to 1024 sequences; 558 GB if each were at its longest.
 #[test]
-fn b4_a_limit_of_workspace_takes_a_packed_backward_that_is_within_it() {
+fn b4_a_limit_of_workspace_takes_a_varlen_backward_that_is_within_it() {
     let Some(bench) = Bench::new() else { return };
     let rows = Tensor::thd(1024, 32, 32_768, 128, 65_536, DType::BF16);
     let forward = Attention::forward(rows, rows, rows, rows).with_lengths().with_stats();
     let attention = validate(forward.backward(BackwardOptions::default())).unwrap();
-    let policy = Policy { workspace_limit: Some(4 << 30), ..Policy::default() };
+    let policy = CompileOptions { workspace_limit: Some(4 << 30), ..CompileOptions::default() };
     let answer = bench.planner().plan(&attention, &bench.target, &policy, BuildPolicy::BuildIfMissing).unwrap();
     let facts = plan(answer).facts.clone();
     let expected = Footprint::of(&attention, &bench.target, &policy).unwrap();
@@ -130,7 +130,7 @@ fn b1_what_never_compiles_is_refused_by_its_rule_and_not_kept() {
     let wide = "pass: backward\nq: bf16 [1,2,128,256]";
     let attention = validate(text::parse(wide).unwrap()).unwrap();
     let planner = bench.planner();
-    let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing).unwrap();
+    let answer = planner.plan(&attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing).unwrap();
     assert!(refusal(answer).has("head-dim.backward"));
     assert_eq!((planner.vault().stats().stores, planner.vault().usage().entries), (0, 0));
 }
@@ -192,7 +192,7 @@ fn never_build_touches_no_disk() {
 
 /// Bounded memory and disk: what was evicted from memory is a disk hit, what was evicted from disk is built again.
 #[test]
-fn p3_what_is_evicted_comes_back() {
+fn what_is_evicted_comes_back() {
     let Some(bench) = Bench::new() else { return };
     let options = VaultOptions::in_folder(bench.folder.path()).without_environment().memory(0, 0);
     let planner = Planner::new(Vault::open(options).unwrap(), Some(bench.compiler.clone()));
@@ -216,7 +216,8 @@ fn what_cannot_be_built_here_is_an_error_and_is_not_kept() {
     let planner = bench.planner();
     let other = Target { cudnn: CudnnVersion::v9(19, 0), ..bench.target.clone() };
     for _ in 0..2 {
-        let error = planner.plan(&attention, &other, &Policy::default(), BuildPolicy::BuildIfMissing).unwrap_err();
+        let error =
+            planner.plan(&attention, &other, &CompileOptions::default(), BuildPolicy::BuildIfMissing).unwrap_err();
         assert!(matches!(&error, PlanError::Failure(f) if matches!(**f, Failure::OtherLibrary { .. })), "{error}");
         let text = error.to_string();
         assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
@@ -237,19 +238,19 @@ fn what_lowering_refuses_has_no_plan_key() {
 }
 
 #[test]
-fn one_plan_serves_packed_buffers_of_every_capacity_and_each_is_told_its_own_reach() {
+fn one_plan_serves_varlen_buffers_of_every_capacity_and_each_is_told_its_own_reach() {
     let Some(bench) = Bench::new() else { return };
     let planner = bench.planner();
-    let packed = |tokens| {
+    let varlen = |tokens| {
         let t = Tensor::thd(4, 8, 256, 64, tokens, DType::BF16);
         validate(Attention::forward(t, t, t, t).with_lengths()).unwrap()
     };
-    let reach = |answer: &Answer| {
+    let reach = |answer: &Resolution| {
         let plan = answer.outcome.as_ref().unwrap_or_else(|refusal| panic!("{refusal}"));
         plan.facts.bindings.iter().find(|b| b.role == Role::Q).unwrap().bytes
     };
-    let small = bench.ask(&planner, &packed(100), BuildPolicy::BuildIfMissing).unwrap();
-    let large = bench.ask(&planner, &packed(1000), BuildPolicy::LoadOnly).unwrap();
+    let small = bench.ask(&planner, &varlen(100), BuildPolicy::BuildIfMissing).unwrap();
+    let large = bench.ask(&planner, &varlen(1000), BuildPolicy::LoadOnly).unwrap();
     assert_eq!(small.key, large.key);
     assert_eq!((reach(&small), reach(&large)), (100 * 8 * 64 * 2, 1000 * 8 * 64 * 2));
 }
@@ -271,7 +272,7 @@ fn a_quirk_that_is_allowed_by_name_is_compiled_under_a_key_of_its_own() {
         let key = built.key;
         assert_eq!(Some(plan(built).facts.key), key);
         // The name in the policy does the same, and finds the same plan.
-        let policy = Policy { allowed: QuirkSet::of([code]).unwrap(), ..Policy::default() };
+        let policy = CompileOptions { allowed: QuirkSet::of([code]).unwrap(), ..CompileOptions::default() };
         let named = strict.plan(&attention, &bench.target, &policy, BuildPolicy::LoadOnly).unwrap();
         assert_eq!((named.key, named.outcome.is_ok()), (key, true));
         // Who does not name it is refused as before, though a plan is there now.
@@ -293,15 +294,15 @@ fn d3_what_is_nearest_is_confirmed_by_the_library_itself() {
     let (planner, odd) = (bench.planner(), refused());
     let versions = [CudnnVersion::v9(19, 0)];
     let near = nearest(&Request::new(&odd, &bench.target), &versions);
-    let confirmed = planner.confirm(&near[0], &Policy::default()).unwrap();
+    let confirmed = planner.confirm(&near[0], &CompileOptions::default()).unwrap();
     assert!(matches!(confirmed, Confirmation::Supported(_)), "{}: {confirmed:?}", near[0].change);
     assert_eq!(planner.vault().stats().builds, 1);
     // What the library does not take is told, and so is what another library would have to say.
     let same = |target: Target| Near { change: "nothing".into(), attention: odd.clone(), target };
-    let none = planner.confirm(&same(bench.target.clone()), &Policy::default()).unwrap();
+    let none = planner.confirm(&same(bench.target.clone()), &CompileOptions::default()).unwrap();
     assert!(matches!(none, Confirmation::Refused(_)), "{none:?}");
     let other = Target { cudnn: versions[0], ..bench.target.clone() };
-    let other = planner.confirm(&same(other), &Policy::default()).unwrap();
+    let other = planner.confirm(&same(other), &CompileOptions::default()).unwrap();
     assert!(matches!(other, Confirmation::OtherLibrary), "{other:?}");
 }
 
@@ -314,7 +315,7 @@ fn one_plan_serves_pools_of_about_as_many_pages_and_each_is_told_its_own_reach()
             (Tensor::bshd(4, 8, 1, 64, DType::BF16), Tensor::paged_nhd(4, 2, 256, 64, pages, 64, DType::BF16));
         validate(Attention::forward(q, kv, kv, q).with_lengths()).unwrap()
     };
-    let reach = |answer: &Answer, role| {
+    let reach = |answer: &Resolution, role| {
         let plan = answer.outcome.as_ref().unwrap_or_else(|refusal| panic!("{refusal}"));
         plan.facts.bindings.iter().find(|b| b.role == role).unwrap().bytes
     };
@@ -330,7 +331,7 @@ fn one_plan_serves_pools_of_about_as_many_pages_and_each_is_told_its_own_reach()
 
 /// The forward has no say in whether its backward is deterministic, so that a step builds its two plans once.
 #[test]
-fn p14_a_deterministic_step_builds_two_plans_and_the_next_step_none() {
+fn a_deterministic_step_builds_two_plans_and_the_next_step_none() {
     let Some(bench) = Bench::new() else { return };
     let planner = bench.planner();
     let forward = Attention::bshd(1, (2, 2), (128, 128), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use qkvault_cache::{Depth, Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Plan, Planner};
-use qkvault_graph::{Attention, Band, DType, Policy, Target, Valid, validate};
+use qkvault_graph::{Attention, Band, CompileOptions, DType, Target, Valid, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
 /// What a process of its own does, with which cuDNN, over the vault in which folder.
@@ -50,7 +50,7 @@ fn open(folder: &Path) -> Vault {
 }
 
 fn plan(planner: &Planner, target: &Target, seq: i64) -> Arc<Plan> {
-    let answer = planner.plan(&asked(seq), target, &Policy::default(), BuildPolicy::BuildIfMissing).unwrap();
+    let answer = planner.plan(&asked(seq), target, &CompileOptions::default(), BuildPolicy::BuildIfMissing).unwrap();
     answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
@@ -89,7 +89,8 @@ fn a_process_of_its_own_does_its_job() {
             std::thread::spawn(move || {
                 for seq in (1..).map(|n| n * 64) {
                     seen.fetch_add(1, Ordering::SeqCst);
-                    let answer = planner.plan(&asked(seq), &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+                    let answer =
+                        planner.plan(&asked(seq), &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
                     // The process is ending.
                     if answer.is_err() {
                         return;
@@ -126,7 +127,7 @@ fn keep(planner: Planner, target: &Target) {
 }
 
 #[test]
-fn p18_processes_that_want_one_plan_at_once_build_it_once_and_none_sees_half_of_it() {
+fn processes_that_want_one_plan_at_once_build_it_once_and_none_sees_half_of_it() {
     if found("9.27.0").is_none() {
         return;
     }
@@ -162,16 +163,16 @@ fn end(version: &str) {
 }
 
 #[test]
-fn p19_a_process_with_plans_ends_as_it_asked_to_under_9_14() {
+fn a_process_with_plans_ends_as_it_asked_to_under_9_14() {
     end("9.14.0");
 }
 
 #[test]
-fn p19_a_process_with_plans_ends_as_it_asked_to_under_9_19() {
+fn a_process_with_plans_ends_as_it_asked_to_under_9_19() {
     end("9.19.0");
 }
 
 #[test]
-fn p19_a_process_with_plans_ends_as_it_asked_to_under_9_27() {
+fn a_process_with_plans_ends_as_it_asked_to_under_9_27() {
     end("9.27.0");
 }

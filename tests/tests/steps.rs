@@ -31,7 +31,7 @@ fn step(batch: i64) -> [Valid; 2] {
 
 /// The last batch of an epoch, being smaller, was built at the end of every epoch, while training stood still.
 #[test]
-fn p13_three_epochs_with_a_ragged_last_batch_build_nothing_after_the_first() {
+fn three_epochs_with_a_ragged_last_batch_build_nothing_after_the_first() {
     let Some(bench) = Bench::new() else { return };
     let planner = bench.planner();
     let mut builds = Vec::new();
@@ -50,7 +50,7 @@ fn p13_three_epochs_with_a_ragged_last_batch_build_nothing_after_the_first() {
 }
 
 #[test]
-fn p13_a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_epoch() {
+fn a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_epoch() {
     let Some(bench) = Bench::new() else { return };
     let warm = bench.planner();
     for attention in step(BATCH as i64) {
@@ -113,7 +113,7 @@ fn buckets() -> Buckets {
 
 /// A server builds its set once; whatever comes to be served runs on it, and what is beyond it has no plan.
 #[test]
-fn p13_steps_of_every_size_within_a_set_build_nothing() {
+fn steps_of_every_size_within_a_set_build_nothing() {
     let Some(bench) = Bench::new() else { return };
     let (layer, buckets) = (layer(), buckets());
     let attention = |bucket: &Bucket| layer.attention(bucket).unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn p40_skipped_tests_are_counted_and_told_by_need() {
+    fn skipped_tests_are_counted_and_told_by_need() {
         let record = [skip(Need::Gpu, "a/gpu::one"), skip(Need::Pip, "b/c::two"), skip(Need::Gpu, "a/gpu::three")];
         // A test of two processes says it twice.
         let text = record.iter().chain(&record).fold(String::new(), |text, skip| text + &format!("{skip}\n"));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn p40_a_test_that_starts_to_skip_or_skips_without_a_word_is_noticed() {
+    fn a_test_that_starts_to_skip_or_skips_without_a_word_is_noticed() {
         let known = may(&[(Need::Gpu, "one"), (Need::Gpu, "two"), (Need::Pip, "three")]);
         let both = [skip(Need::Gpu, "one"), skip(Need::Gpu, "two")];
         assert_eq!(wrong(&both, &known, &[Need::Cudnn], false), [""; 0]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn p44_what_was_promised_is_never_skipped() {
+    fn what_was_promised_is_never_skipped() {
         let known = may(&[(Need::Cudnn, "one")]);
         let found = wrong(&[skip(Need::Cudnn, "one")], &known, &[Need::Cudnn], true);
         assert!(found.len() == 1 && found[0].contains("what was promised"), "{found:?}");
@@ -156,7 +156,7 @@ mod tests {
 
     /// A new test of these programs that returns before it does anything, and says nothing, is in no record.
     #[test]
-    fn p40_every_test_of_the_gpu_programs_is_written_down() {
+    fn every_test_of_the_gpu_programs_is_written_down() {
         let golden = std::fs::read_to_string(cargo::root().join(GOLDEN)).expect("it is there");
         let known = known(&golden).expect("it reads");
         let folder = cargo::root().join("crates/exec/tests");

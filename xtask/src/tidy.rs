@@ -186,7 +186,7 @@ mod tests {
 
     /// Descriptions, keys and the vault know no cuDNN: they build on a machine that has none, and so do the rules above them.
     #[test]
-    fn p10_what_knows_no_gpu_uses_nothing_that_does() {
+    fn what_knows_no_gpu_uses_nothing_that_does() {
         let mut alone = vec!["qkvault-graph", "qkvault-cache", "qkvault-serving", "qkvault-models", "qkvault-probe"];
         for at in 0.. {
             let Some(name) = alone.get(at) else { break };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn p26_libraries_print_nothing() {
+    fn libraries_print_nothing() {
         assert_eq!(lints(&cargo::root()).expect("manifests are here"), [""; 0]);
         let empty = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(empty.path().join("crates/one")).expect("a folder");

@@ -4,7 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Runs `work` on every item with up to `threads` threads, this one among them; results come in no order. A panic in
 /// any of them is passed on: work that was lost must not look like work that was done.
-pub(crate) fn each<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> Option<R> + Sync) -> Vec<R> {
+pub(crate) fn parallel_map<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    work: impl Fn(&T) -> Option<R> + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let run = || {
         let mut results = Vec::new();
@@ -41,7 +45,7 @@ mod tests {
     fn every_item_is_worked_on_once() {
         for count in [0, 1, 15, 16, 1000] {
             let items: Vec<usize> = (0..count).collect();
-            let mut results = each(&items, 7, |item| (item % 3 != 0).then_some(*item));
+            let mut results = parallel_map(&items, 7, |item| (item % 3 != 0).then_some(*item));
             results.sort_unstable();
             let expected: Vec<usize> = items.into_iter().filter(|item| item % 3 != 0).collect();
             assert_eq!(results, expected);
@@ -54,6 +58,6 @@ mod tests {
         let work = |item: &usize| -> Option<()> {
             if *item == 400 { std::panic::resume_unwind(Box::new("quietly")) } else { None }
         };
-        assert!(std::panic::catch_unwind(|| each(&items, 4, work)).is_err());
+        assert!(std::panic::catch_unwind(|| parallel_map(&items, 4, work)).is_err());
     }
 }

@@ -86,7 +86,7 @@ impl Vault {
         candidates.retain(|candidate| going.contains(&candidate.key));
         // All of them go, so folder by folder, which file systems do faster.
         candidates.sort_unstable_by_key(|candidate| candidate.key);
-        let outcomes = crew::each(&candidates, DELETERS, |candidate| delete(folder, candidate));
+        let outcomes = crew::parallel_map(&candidates, DELETERS, |candidate| delete(folder, candidate));
         for (deleted, bytes) in outcomes {
             match deleted {
                 true => {

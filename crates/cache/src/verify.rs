@@ -48,7 +48,7 @@ impl Vault {
                 }
             }
         }
-        let mut checked = crew::each(&files, crew::cores(), |(folder, source, key, path)| {
+        let mut checked = crew::parallel_map(&files, crew::cores(), |(folder, source, key, path)| {
             // `None`: it is gone, so there is nothing to be good or bad.
             listed(*source, *key, path.clone(), false, check(folder, key, path, depth))
         });

@@ -11,14 +11,14 @@ const PERIOD: usize = 1_000_003;
 /// What cannot be drawn at random.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Slots by name.
-    pub slots: Vec<(String, f64)>,
-    /// Whether slots that are not among them are drawn.
+    /// Scalars by name.
+    pub scalars: Vec<(String, f64)>,
+    /// Whether scalars that are not among them are drawn.
     pub draw_others: bool,
     /// Documents of a sequence, for integer tensors that are read by position.
     pub documents: Split,
-    /// Lengths of the sequences of packed operands.
-    pub packed: Vec<i32>,
+    /// Lengths of the sequences of varlen operands.
+    pub varlen: Vec<i32>,
     /// Seed of everything that is drawn.
     pub seed: u64,
 }
@@ -62,20 +62,20 @@ impl Split {
 ///
 /// # Errors
 ///
-/// A slot that has no value.
+/// A scalar that has no value.
 pub fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, String> {
     let mut inputs = Inputs::new();
     let left = |role| attention.is_backward() && [Role::O, Role::Stats].contains(&role);
     for operand in operands(attention).iter().filter(|o| !o.output && !left(o.role)) {
         inputs.insert(operand.role, fill(attention, operand, recipe)?);
     }
-    if matches!(attention.q.storage, Storage::Packed { .. }) {
-        pack(attention, &recipe.packed, &mut inputs).map_err(|refusal| refusal.to_string())?;
+    if matches!(attention.q.storage, Storage::Varlen { .. }) {
+        pack(attention, &recipe.varlen, &mut inputs).map_err(|refusal| refusal.to_string())?;
     }
     Ok(inputs)
 }
 
-/// Lengths and offsets of packed sequences.
+/// Lengths and offsets of varlen sequences.
 fn pack(a: &Valid, lengths: &[i32], inputs: &mut Inputs) -> Result<(), qkvault_graph::Refusal> {
     let cumulative = CuSeqlens::from_lengths(lengths)?;
     for (operand, offsets) in ragged_offsets(a, &cumulative, &cumulative)? {
@@ -101,7 +101,7 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     }
     Ok(match role {
         Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
-        Role::Slot(n) => Buffer::of(dtype, [slot(a, n, dtype, recipe, &mut rng)?]),
+        Role::Scalar(n) => Buffer::of(dtype, [scalar(a, n, dtype, recipe, &mut rng)?]),
         Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, &recipe.documents),
         Role::SeqLenQ => lengths(a.seq().0),
         Role::SeqLenKv => lengths(a.seq().1),
@@ -124,17 +124,17 @@ fn repeated(dtype: DType, len: usize, rng: &mut Rng, mut one: impl FnMut(&mut Rn
 
 /// The expressions in the order in which their operands are numbered.
 fn expressions(a: &Valid) -> impl Iterator<Item = &ScoreExpr> {
-    [a.score.as_ref(), a.mask.keep.as_ref()].into_iter().flatten()
+    [a.score_mod.as_ref(), a.mask.mask_mod.as_ref()].into_iter().flatten()
 }
 
-fn slot(a: &Valid, n: u16, dtype: DType, recipe: &Recipe, rng: &mut Rng) -> Result<f64, String> {
-    let name = expressions(a).flat_map(|e| e.slot_names()).nth(n.into()).map_or("", String::as_str);
-    let known = recipe.slots.iter().find(|(known, _)| known == name);
+fn scalar(a: &Valid, n: u16, dtype: DType, recipe: &Recipe, rng: &mut Rng) -> Result<f64, String> {
+    let name = expressions(a).flat_map(|e| e.scalar_names()).nth(n.into()).map_or("", String::as_str);
+    let known = recipe.scalars.iter().find(|(known, _)| known == name);
     let drawn = || if dtype.is_float() { 0.5 + 3.5 * rng.unit() } else { rng.within(1, 100) as f64 };
     known
         .map(|(_, value)| *value)
         .or_else(|| recipe.draw_others.then(drawn))
-        .ok_or_else(|| format!("the slot '{name}' has no value; add a line `slot: {name} 50`"))
+        .ok_or_else(|| format!("the scalar '{name}' has no value; add a line `scalar: {name} 50`"))
 }
 
 /// Which document each position is of; a tensor that is not read by position says how long a prefix is: as many as there are documents.
@@ -149,7 +149,7 @@ fn documents(operand: &Operand, documents: &Split) -> Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{BackwardOptions, Documents, Packed, text, validate};
+    use qkvault_graph::{BackwardOptions, Documents, Varlen, text, validate};
 
     fn attention(expressions: &str) -> Valid {
         let text = format!("q: bf16 [2,2,64,16]\noutputs: stats\n{expressions}");
@@ -159,10 +159,10 @@ mod tests {
 
     fn recipe() -> Recipe {
         Recipe {
-            slots: vec![("cap".into(), 50.0)],
+            scalars: vec![("cap".into(), 50.0)],
             draw_others: false,
             documents: Split::Equal(4),
-            packed: Vec::new(),
+            varlen: Vec::new(),
             seed: 3,
         }
     }
@@ -170,13 +170,13 @@ mod tests {
     #[test]
     fn everything_a_backward_reads_but_what_its_forward_leaves_is_there() {
         let a = attention(
-            "score: slot $cap: float; tensor @alibi_slopes: f32[1, 2, 1, 1] alibi 2; tanh(score / $cap) * $cap + @alibi_slopes * float(key - query)\nlengths: per-sequence",
+            "score_mod: scalar $cap: float; tensor @alibi_slopes: f32[1, 2, 1, 1] alibi 2; tanh(score / $cap) * $cap + @alibi_slopes * float(key - query)\nlengths: per-sequence",
         );
-        let inputs = inputs(&a, &recipe()).expect("every slot has a value");
+        let inputs = inputs(&a, &recipe()).expect("every scalar has a value");
         let wanted: Vec<Role> = operands(&a).iter().filter(|o| !o.output).map(|o| o.role).collect();
         let missing: Vec<&Role> = wanted.iter().filter(|role| inputs.get(**role).is_none()).collect();
         assert_eq!(missing, [&Role::O, &Role::Stats]);
-        assert_eq!(inputs.get(Role::Slot(0)).map(|b| b.get(0)), Some(50.0));
+        assert_eq!(inputs.get(Role::Scalar(0)).map(|b| b.get(0)), Some(50.0));
         assert_eq!(inputs.get(Role::ScoreTensor(0)).map(|b| b.get(1)), Some(0.003_906_25));
         let lengths = inputs.get(Role::SeqLenKv).expect("there");
         assert!((0..2).all(|i| (32..=64).contains(&lengths.int(i))), "{lengths:?}");
@@ -187,44 +187,44 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_without_a_value_is_named() {
-        let a = attention("score: slot $other: float; score * $other");
+    fn a_scalar_without_a_value_is_named() {
+        let a = attention("score_mod: scalar $other: float; score * $other");
         assert!(inputs(&a, &recipe()).expect_err("no value").contains("other"));
     }
 
     #[test]
     fn documents_are_of_equal_length_and_follow_the_position() {
-        let keep = "keep: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
-        let inputs = inputs(&attention(keep), &recipe()).expect("no slots");
+        let keep = "mask_mod: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
+        let inputs = inputs(&attention(keep), &recipe()).expect("no scalars");
         let ids = inputs.get(Role::ScoreTensor(0)).expect("there");
         let found: Vec<i64> = [0, 15, 16, 63, 64, 127].iter().map(|&at| ids.int(at)).collect();
         assert_eq!(found, [0, 0, 1, 3, 0, 3]);
     }
 
     #[test]
-    fn packed_documents_lie_where_those_of_a_mask_do() {
-        let keep = "keep: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
+    fn varlen_documents_lie_where_those_of_a_mask_do() {
+        let keep = "mask_mod: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
         let dense = attention(keep);
         let split = Split::Lengths(vec![30, 10, 24]);
-        let recipe = Recipe { documents: split.clone(), packed: vec![30, 10, 24, 30, 10, 24], ..recipe() };
-        let masked = inputs(&dense, &recipe).expect("no slots");
+        let recipe = Recipe { documents: split.clone(), varlen: vec![30, 10, 24, 30, 10, 24], ..recipe() };
+        let masked = inputs(&dense, &recipe).expect("no scalars");
         let ids = masked.get(Role::ScoreTensor(0)).expect("there");
         assert_eq!([29, 30, 39, 40, 63, 64].map(|at| ids.int(at)), [0, 1, 1, 2, 2, 0]);
-        let packed = dense.pack_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
-        let packed = inputs(&packed, &recipe).expect("no slots");
+        let varlen = dense.varlen_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
+        let varlen = inputs(&varlen, &recipe).expect("no scalars");
         for role in [Role::Q, Role::K, Role::V, Role::DO] {
-            assert_eq!(packed.get(role), masked.get(role), "{role}");
+            assert_eq!(varlen.get(role), masked.get(role), "{role}");
         }
-        let starts = packed.get(Role::Offsets(Packed::Q)).expect("there");
+        let starts = varlen.get(Role::Offsets(Varlen::Q)).expect("there");
         assert_eq!((0..7).map(|i| starts.int(i) / 32).collect::<Vec<_>>(), [0, 30, 40, 64, 94, 104, 128]);
-        assert_eq!(packed.get(Role::SeqLenKv).map(|b| b.int(1)), Some(10));
+        assert_eq!(varlen.get(Role::SeqLenKv).map(|b| b.int(1)), Some(10));
         assert_eq!(Split::Equal(3).lengths(10), [4, 3, 3]);
         // The last token of the second row, as the checks of `bench` ask for it: the same numbers.
-        let sequences = dense.pack_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
+        let sequences = dense.varlen_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
         let row = |a: &Valid, inputs: &Inputs, at| {
             qkvault_reference::forward_rows(a, inputs, &[at]).expect("computes").remove(0)
         };
-        let (x, y) = (row(&dense, &masked, (1, 1, 63)), row(&sequences, &packed, (5, 1, 23)));
+        let (x, y) = (row(&dense, &masked, (1, 1, 63)), row(&sequences, &varlen, (5, 1, 23)));
         assert_eq!((x.o, x.stats), (y.o, y.stats));
     }
 }

@@ -19,7 +19,7 @@ struct Row {
 
 /// Runs the command: good if no plan is different, bad, or impossible to compile.
 pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> anyhow::Result<Outcome> {
-    let compiler = Compiler::open_apart(&library.search()?)?;
+    let compiler = Compiler::open_compile_only(&library.search()?)?;
     let all: Vec<Listed> = vault.ls().filter(|listed| !listed.shadowed).collect();
     let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &compiler, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_exec::Training;
-use qkvault_graph::{BackwardOptions, DType, GraphKey, Layer, Reason, Refusal, Valid, validate};
+use qkvault_graph::{BackwardOptions, DType, GraphKey, Origin, Reason, Refusal, Valid, validate};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
@@ -206,7 +206,7 @@ fn attentions(
 /// A refusal for when there is nothing to do at all.
 pub(super) fn nothing() -> Refusal {
     Reason::new(
-        Layer::Description,
+        Origin::Description,
         "warm.nothing",
         "--seq",
         "no attention is left to compile",

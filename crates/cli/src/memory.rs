@@ -29,7 +29,7 @@ impl Memory {
     ) -> Result<Memory, Failure> {
         let mut memory = BTreeMap::new();
         for binding in
-            plan.facts().bindings.iter().filter(|b| !b.slot && !b.role.is_internal() && !plan.provides(b.role))
+            plan.facts().bindings.iter().filter(|b| !b.scalar && !b.role.is_internal() && !plan.provides(b.role))
         {
             let role = binding.role;
             let slice = if binding.output {
@@ -74,11 +74,11 @@ impl Memory {
         if let Some(workspace) = workspace {
             bindings = bindings.workspace(workspace);
         }
-        for binding in plan.facts().bindings.iter().filter(|b| b.slot) {
+        for binding in plan.facts().bindings.iter().filter(|b| b.scalar) {
             let buffer = inputs.buffer(binding.role).map_err(failed)?;
             bindings = match buffer.dtype() {
-                DType::I32 => bindings.slot(binding.role, buffer.int(0) as i32),
-                _ => bindings.slot(binding.role, buffer.get(0) as f32),
+                DType::I32 => bindings.scalar(binding.role, buffer.int(0) as i32),
+                _ => bindings.scalar(binding.role, buffer.get(0) as f32),
             };
         }
         for (&role, (_, slice)) in &mut self.0 {

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use indicatif::{ParallelProgressIterator as _, ProgressBar, ProgressStyle};
 use qkvault_cache::{Source, StoreError};
-use qkvault_compile::{Answer, BuildPolicy, Compiler, PlanError, Planner};
-use qkvault_graph::{Form, Policy, QuirkSet, Refusal};
+use qkvault_compile::{BuildPolicy, Compiler, PlanError, Planner, Resolution};
+use qkvault_graph::{CompileOptions, Form, QuirkSet, Refusal};
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -39,15 +39,15 @@ pub struct Args {
 /// What became of one job.
 struct Row {
     job: Job,
-    result: Result<Answer, PlanError>,
+    result: Result<Resolution, PlanError>,
 }
 
 impl Row {
     /// `built`, `hit` or `refused`.
     fn status(&self) -> &'static str {
         match &self.result {
-            Ok(Answer { outcome: Err(_), .. }) => "refused",
-            Ok(Answer { source: Source::Built, .. }) => "built",
+            Ok(Resolution { outcome: Err(_), .. }) => "refused",
+            Ok(Resolution { source: Source::Built, .. }) => "built",
             Ok(_) => "hit",
             Err(_) => "failed",
         }
@@ -79,13 +79,14 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         return Err(jobs::nothing().into());
     }
     let vault = open_vault(globals)?;
-    let compiler = Compiler::open_apart(&args.library.search()?)?;
+    let compiler = Compiler::open_compile_only(&args.library.search()?)?;
     let target = args.target.target(&compiler)?;
     notes.extend(target.toolchain.environment.notes());
     notes.extend(older::notes(&vault));
     let planner = Planner::new(vault, Some(compiler));
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
-    let policy = Policy { form: args.form, workspace_limit: args.workspace_limit, allowed, ..Policy::default() };
+    let policy =
+        CompileOptions { form: args.form, workspace_limit: args.workspace_limit, allowed, ..CompileOptions::default() };
     let s = if jobs.len() == 1 { "" } else { "s" };
     out::note(&format!("{} attention{s} for {target}", jobs.len()));
     let started = Instant::now();
@@ -154,8 +155,8 @@ fn unstored(rows: &[Row]) -> Option<String> {
 }
 
 /// A description that is refused before it has a key.
-fn undescribed(refusal: &Refusal) -> Answer {
-    Answer {
+fn undescribed(refusal: &Refusal) -> Resolution {
+    Resolution {
         key: None,
         graph_key: qkvault_graph::GraphKey::from_bytes([0; 32]),
         source: Source::Built,

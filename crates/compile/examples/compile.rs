@@ -6,13 +6,13 @@
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Compiler, Planner};
-use qkvault_graph::expr::{TensorSpec, library, score, slot, tensor};
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Policy, Profile, Tensor, validate};
+use qkvault_graph::expr::{TensorSpec, library, scalar, score, tensor};
+use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Form, Profile, Tensor, validate};
 use qkvault_sys::Search;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "h200".into());
-    let compiler = Compiler::open_apart(&Search::default())?;
+    let compiler = Compiler::open_compile_only(&Search::default())?;
     let target = compiler.target(&Profile::named(&name)?);
     println!("{target}");
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
@@ -48,21 +48,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     let train = Attention::bshd(2, (8, 8), (512, 512), 128, DType::BF16).with_stats();
     let grouped = Attention::bshd(2, (8, 2), (512, 512), 64, DType::F16).with_stats();
-    let capped = library::softcap(score(), slot("cap")).build_score()?;
+    let capped = library::softcap(score(), scalar("cap")).build_score_mod()?;
     let biased = {
         let spec = TensorSpec::new(DType::BF16, [1, 8, 512, 512]).with_grad();
-        (score() + tensor("bias", spec)).build_score()?
+        (score() + tensor("bias", spec)).build_score_mod()?
     };
-    let alibi = library::alibi(score(), 8).build_score()?;
+    let alibi = library::alibi(score(), 8).build_score_mod()?;
     let forwards = [
         train.clone(),
         train.clone().with_band(Band::CAUSAL),
         grouped.clone().with_band(Band::CAUSAL),
         grouped.with_lengths(),
-        train.clone().with_score(capped.clone()),
-        train.clone().with_score(capped).with_band(Band::CAUSAL),
-        train.clone().with_score(alibi).with_band(Band::CAUSAL),
-        train.clone().with_score(biased),
+        train.clone().with_score_mod(capped.clone()),
+        train.clone().with_score_mod(capped).with_band(Band::CAUSAL),
+        train.clone().with_score_mod(alibi).with_band(Band::CAUSAL),
+        train.clone().with_score_mod(biased),
         train.clone().with_dropout(0.1),
         train.clone().with_sink().with_band(Band::CAUSAL),
         train.with_band(Band::window(Corner::TopLeft, 128)),
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for attention in cases {
         let attention = validate(attention)?;
         for form in [Form::Expanded, Form::Fused] {
-            let policy = Policy { form, ..Policy::default() };
+            let policy = CompileOptions { form, ..CompileOptions::default() };
             let answer = planner.plan(&attention, &target, &policy, BuildPolicy::BuildIfMissing)?;
             match answer.outcome {
                 Ok(plan) => println!(

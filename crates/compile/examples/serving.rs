@@ -1,12 +1,14 @@
-//! Compiles packed and paged attentions for a target with the cuDNN that is found, and prints what became of them.
+//! Compiles varlen and paged attentions for a target with the cuDNN that is found, and prints what became of them.
 //!
 //! `cargo run -p qkvault-compile --example serving -- h200`
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use qkvault_compile::{Compiler, Failure};
-use qkvault_graph::expr::{library, score, slot};
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Policy, Profile, Tensor, lower, validate};
+use qkvault_graph::expr::{library, scalar, score};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Form, Profile, Tensor, lower, validate,
+};
 use qkvault_sys::Search;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,23 +23,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let t = if hnd { Tensor::paged_hnd } else { Tensor::paged_nhd };
         t(b, h_kv, s, d, pages, page, dtype)
     };
-    let softcap = || library::softcap(score(), slot("cap")).build_score();
-    let alibi = || library::alibi(score(), 32).build_score();
+    let softcap = || library::softcap(score(), scalar("cap")).build_score_mod();
+    let alibi = || library::alibi(score(), 32).build_score_mod();
     let mut cases: Vec<(String, Attention)> = Vec::new();
     let mut add = |name: &str, a: Attention| cases.push((name.to_owned(), a));
-    let packed_q = Tensor::thd(b, h, 512, d, 2000, dtype);
-    let packed_kv = Tensor::thd(b, h_kv, 512, d, 2000, dtype);
-    let thd = Attention::forward(packed_q, packed_kv, packed_kv, packed_q).with_lengths();
+    let varlen_q = Tensor::thd(b, h, 512, d, 2000, dtype);
+    let varlen_kv = Tensor::thd(b, h_kv, 512, d, 2000, dtype);
+    let thd = Attention::forward(varlen_q, varlen_kv, varlen_kv, varlen_q).with_lengths();
     add("thd", thd.clone());
     add("thd causal stats", thd.clone().with_band(Band::CAUSAL).with_stats());
     add("thd causal br", thd.clone().with_band(Band::CAUSAL_BOTTOM_RIGHT));
-    add("thd softcap causal", thd.clone().with_band(Band::CAUSAL).with_score(softcap()?));
+    add("thd softcap causal", thd.clone().with_band(Band::CAUSAL).with_score_mod(softcap()?));
     add("thd sink causal", thd.clone().with_band(Band::CAUSAL).with_sink());
     let b2 = BackwardOptions::default();
     add("thd back", thd.clone().with_stats().backward(b2));
     add("thd back causal", thd.clone().with_band(Band::CAUSAL).with_stats().backward(b2));
     add("thd back br", thd.clone().with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats().backward(b2));
-    add("thd back softcap", thd.clone().with_score(softcap()?).with_stats().backward(b2));
+    add("thd back softcap", thd.clone().with_score_mod(softcap()?).with_stats().backward(b2));
     add("thd back sink", thd.with_sink().with_stats().backward(BackwardOptions { d_sink: true, ..b2 }));
     let one = Tensor::thd(b, h, 512, d, 2000, dtype);
     add("thd mha back", Attention::forward(one, one, one, one).with_lengths().with_stats().backward(b2));
@@ -47,8 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let q = Tensor::bshd(b, h, 1, d, dtype);
             let layout = if hnd { "hnd" } else { "nhd" };
             add(&format!("decode page {page} {layout}"), Attention::forward(q, kv, kv, q).with_lengths());
-            let p = Attention::forward(packed_q, kv, kv, packed_q).with_lengths();
-            add(&format!("packed page {page} {layout} br"), p.with_band(Band::CAUSAL_BOTTOM_RIGHT));
+            let p = Attention::forward(varlen_q, kv, kv, varlen_q).with_lengths();
+            add(&format!("varlen page {page} {layout} br"), p.with_band(Band::CAUSAL_BOTTOM_RIGHT));
         }
     }
     let kv = paged(64, true);
@@ -57,25 +59,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let window = Band::window(Corner::BottomRight, 1024);
     add("decode stats", decode.clone().with_stats());
     add("decode window", decode.clone().with_band(window));
-    add("decode softcap", decode.clone().with_score(softcap()?));
-    add("decode softcap window", decode.clone().with_score(softcap()?).with_band(window));
-    add("decode alibi", decode.clone().with_score(alibi()?));
+    add("decode softcap", decode.clone().with_score_mod(softcap()?));
+    add("decode softcap window", decode.clone().with_score_mod(softcap()?).with_band(window));
+    add("decode alibi", decode.clone().with_score_mod(alibi()?));
     add("decode sink", decode.clone().with_sink());
-    let p = Attention::forward(packed_q, kv, kv, packed_q).with_lengths();
+    let p = Attention::forward(varlen_q, kv, kv, varlen_q).with_lengths();
     let br = p.clone().with_band(Band::CAUSAL_BOTTOM_RIGHT);
-    add("packed paged full", p.clone());
-    add("packed paged br stats", br.clone().with_stats());
-    add("packed paged window", p.clone().with_band(window));
-    add("packed paged br softcap", br.clone().with_score(softcap()?));
-    add("packed paged window softcap", p.clone().with_band(window).with_score(softcap()?));
-    add("packed paged br alibi", br.clone().with_score(alibi()?));
-    add("packed paged br sink", br.clone().with_sink());
-    add("packed paged window sink", p.with_band(window).with_sink());
+    add("varlen paged full", p.clone());
+    add("varlen paged br stats", br.clone().with_stats());
+    add("varlen paged window", p.clone().with_band(window));
+    add("varlen paged br softcap", br.clone().with_score_mod(softcap()?));
+    add("varlen paged window softcap", p.clone().with_band(window).with_score_mod(softcap()?));
+    add("varlen paged br alibi", br.clone().with_score_mod(alibi()?));
+    add("varlen paged br sink", br.clone().with_sink());
+    add("varlen paged window sink", p.with_band(window).with_sink());
     let dense = |s| Tensor::bshd(b, h, s, d, dtype);
     let chunk = Attention::forward(dense(256), kv, kv, dense(256)).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT);
     add("dense chunk paged br", chunk.clone());
     add("dense chunk paged br sink", chunk.with_sink());
-    for (name, s_q) in [("mla decode", 1), ("mla packed", 64)] {
+    for (name, s_q) in [("mla decode", 1), ("mla varlen", 64)] {
         let k = Tensor::paged_nhd(b, 1, 4096, 576, 1000, 64, dtype);
         let v = Tensor { dims: [b, 1, 4096, 512], ..k };
         let (q, o) = if s_q == 1 {
@@ -95,7 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filter = std::env::args().nth(2).unwrap_or_default();
     for (name, a) in cases.into_iter().filter(|(name, _)| name.contains(&filter)) {
         let a = validate(a)?;
-        let policy = Policy { form: Form::Auto, ..Policy::default() };
+        let policy = CompileOptions { form: Form::Auto, ..CompileOptions::default() };
         let graph = match lower(&a, &target, &policy) {
             Ok(graph) => graph,
             Err(refusal) => {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use qkvault_graph::{Choice, Layer, OpGraph, Policy, Reason, Target};
+use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library};
 
 use crate::engine::{self, Source};
@@ -21,7 +21,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) library: &'a Arc<Library>,
     pub(crate) graph: &'a OpGraph,
     pub(crate) target: &'a Target,
-    pub(crate) policy: &'a Policy,
+    pub(crate) policy: &'a CompileOptions,
     pub(crate) choice: Choice,
 }
 
@@ -197,14 +197,14 @@ fn is_uncompiled(error: &Error) -> bool {
 }
 
 fn reason(code: &'static str, field: &str, error: &Error) -> Reason {
-    Reason::new(Layer::Library, code, field.to_owned(), error.to_string(), "", "")
+    Reason::new(Origin::Library, code, field.to_owned(), error.to_string(), "", "")
 }
 
 /// The library's same words for several configurations, told once.
 fn distinct(reasons: Vec<Reason>) -> Vec<Reason> {
     let mut list: Vec<Reason> = Vec::new();
     for reason in reasons {
-        if reason.layer != Layer::Library || !list.iter().any(|r| r.given == reason.given) {
+        if reason.origin != Origin::Library || !list.iter().any(|r| r.given == reason.given) {
             list.push(reason);
         }
     }

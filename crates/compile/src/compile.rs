@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_graph::{Choice, Layer, OpGraph, Policy, Reason, Refusal, Target};
+use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Refusal, Target};
 use qkvault_sys::log::{self, Message};
 use qkvault_sys::{AttributeName as A, Error, Library, Search};
 
@@ -51,8 +51,8 @@ impl Compiler {
     /// # Errors
     ///
     /// As [`Compiler::open`].
-    pub fn open_apart(search: &Search) -> Result<Compiler, Failure> {
-        qkvault_headless::ensure_stand_in()?;
+    pub fn open_compile_only(search: &Search) -> Result<Compiler, Failure> {
+        qkvault_headless::force_stub_driver()?;
         Compiler::open(search)
     }
 
@@ -69,7 +69,7 @@ impl Compiler {
     /// # Errors
     ///
     /// [`Failure`]; a refusal holds the library's own words.
-    pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &Policy) -> Result<Compiled, Failure> {
+    pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &CompileOptions) -> Result<Compiled, Failure> {
         self.compile_choice(graph, target, policy, Choice::First)
     }
 
@@ -82,7 +82,7 @@ impl Compiler {
         &self,
         graph: &OpGraph,
         target: &Target,
-        policy: &Policy,
+        policy: &CompileOptions,
         choice: Choice,
     ) -> Result<Compiled, Failure> {
         self.check_toolchain(target)?;
@@ -120,10 +120,10 @@ fn refusal(mut reasons: Vec<Reason>, messages: &[Message]) -> Refusal {
     let told = words::reasons(messages);
     if !told.is_empty() {
         // The causes say more than the calls that failed because of them.
-        reasons.retain(|r| r.layer != Layer::Library);
+        reasons.retain(|r| r.origin != Origin::Library);
         reasons.extend(told);
     }
-    let silent = || Reason::new(Layer::Library, "library.silent", "heuristics", "no engine, without a word", "", "");
+    let silent = || Reason::new(Origin::Library, "library.silent", "heuristics", "no engine, without a word", "", "");
     Refusal::of(reasons).unwrap_or_else(|| silent().into())
 }
 

@@ -1,6 +1,6 @@
 //! What rules found near a refusal, put to the library itself.
 
-use qkvault_graph::{PlanKey, Policy, Refusal};
+use qkvault_graph::{CompileOptions, PlanKey, Refusal};
 
 use crate::failure::Failure;
 use crate::planner::{BuildPolicy, PlanError, Planner};
@@ -25,7 +25,7 @@ impl Planner {
     /// # Errors
     ///
     /// [`PlanError`]: building cannot work here.
-    pub fn confirm(&self, near: &Near, policy: &Policy) -> Result<Confirmation, PlanError> {
+    pub fn confirm(&self, near: &Near, policy: &CompileOptions) -> Result<Confirmation, PlanError> {
         match self.plan(&near.attention, &near.target, policy, BuildPolicy::BuildIfMissing) {
             Ok(answer) => Ok(match answer.outcome {
                 Ok(plan) => Confirmation::Supported(plan.facts.key),

@@ -6,7 +6,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use qkvault_cache::{Entry, EntryKind};
-use qkvault_graph::{Choice, CudnnVersion, OpGraph, PlanKey, Policy, Target, codec, plan_key_of};
+use qkvault_graph::{Choice, CompileOptions, CudnnVersion, OpGraph, PlanKey, Target, codec, plan_key_of};
 use serde::{Deserialize, Serialize};
 
 use crate::compile::{Compiled, Compiler};
@@ -18,7 +18,7 @@ use crate::plan::{BadPlan, Plan};
 pub(crate) struct Origin {
     pub(crate) graph: OpGraph,
     pub(crate) target: Target,
-    pub(crate) policy: Policy,
+    pub(crate) policy: CompileOptions,
     pub(crate) choice: Choice,
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use qkvault_graph::op::{Knob, NamedEngine};
-use qkvault_graph::{Heuristics, Layer, OpGraph, Reason};
+use qkvault_graph::{Heuristics, OpGraph, Origin, Reason};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, NumericalNote};
 
 use crate::status::{self, About};
@@ -73,7 +73,7 @@ pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reaso
     let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
     if graph.sums_d_q_directly() && says_runs_differ(config)? {
         return Ok(Some(Reason::new(
-            Layer::Rule,
+            Origin::Rule,
             "engine.nondeterministic",
             "pass.deterministic",
             given,
@@ -81,13 +81,13 @@ pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reaso
             "sum gradients in any order (deterministic: no)",
         )));
     }
-    if graph.avoid.is_empty() || engine.is_some_and(|engine| !graph.avoid.contains(&engine)) {
+    if graph.excluded_engines.is_empty() || engine.is_some_and(|engine| !graph.excluded_engines.contains(&engine)) {
         return Ok(None);
     }
     Ok(Some(Reason::new(
-        Layer::Quirk,
+        Origin::Quirk,
         "engine.wrong",
-        "score",
+        "score_mod",
         given,
         "this engine computes wrong numbers for one query with an expression over the key's index, or with Philox",
         "say the expression as a bias tensor of extents [1, heads, 1, keys]",

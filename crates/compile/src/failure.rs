@@ -91,7 +91,7 @@ pub enum Failure {
     /// With a driver in the process, cuDNN asks it for what it has compiled; a GPU's driver has no kernel for another GPU.
     #[error(
         "cuDNN compiled this for sm_{sm} and asked the driver of this machine's GPU for the kernel, which has none for another GPU ({words}); \
-         compile for other GPUs in a process that loads no driver: `qkvault warm` and `qkvault probe --library`, or Compiler::open_apart"
+         compile for other GPUs in a process that loads no driver: `qkvault warm` and `qkvault probe --library`, or Compiler::open_compile_only"
     )]
     OtherGpu {
         /// The target's SM version, such as 90.

@@ -1,7 +1,7 @@
 //! One question to a vault's remote for the plans of several targets.
 
 use qkvault_cache::Key;
-use qkvault_graph::{Choice, Policy, Target, Valid, plan_key_of};
+use qkvault_graph::{Choice, CompileOptions, Target, Valid, plan_key_of};
 
 use crate::planner::{Planner, vault_key};
 use qkvault_probe::lowered;
@@ -10,12 +10,12 @@ impl Planner {
     /// Asks the vault's remote for the plans of an attention for several targets, all at once: what it has is in memory and on disk then.
     /// Gives the targets that it had an answer for, by their places in the list.
     #[must_use]
-    pub fn fetch(&self, attention: &Valid, targets: &[Target], policy: &Policy) -> Vec<usize> {
+    pub fn fetch(&self, attention: &Valid, targets: &[Target], policy: &CompileOptions) -> Vec<usize> {
         if !self.vault.asks_remote() {
             return Vec::new();
         }
-        let policy = &Policy { allowed: policy.allowed.with(self.allowed), ..*policy };
-        let unlimited = &Policy { workspace_limit: None, ..*policy };
+        let policy = &CompileOptions { allowed: policy.allowed.with(self.allowed), ..*policy };
+        let unlimited = &CompileOptions { workspace_limit: None, ..*policy };
         // Within a limit, the engine that needs the least may be the one.
         let choices: &[Choice] = match policy.workspace_limit {
             None => &[Choice::First],

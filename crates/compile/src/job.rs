@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Error as VaultError, Source, StoreError};
-use qkvault_graph::{Choice, GraphKey, Layer, OpGraph, PlanKey, Policy, Refusal, Target, Valid, plan_key_of};
+use qkvault_graph::{Choice, CompileOptions, GraphKey, OpGraph, Origin, PlanKey, Refusal, Target, Valid, plan_key_of};
 
 use crate::failure::Failure;
 use crate::plan::Plan;
@@ -18,7 +18,7 @@ pub(crate) struct Job<'a> {
     pub(crate) attention: &'a Valid,
     pub(crate) graph: &'a OpGraph,
     pub(crate) target: &'a Target,
-    pub(crate) policy: &'a Policy,
+    pub(crate) policy: &'a CompileOptions,
     pub(crate) choice: Choice,
     pub(crate) key: PlanKey,
     pub(crate) graph_key: GraphKey,
@@ -58,6 +58,6 @@ impl<'a> Job<'a> {
     /// moment by them alone.
     pub(crate) fn known_refusal(&self) -> Option<Refusal> {
         let verdict = check(&Request::new(self.attention, self.target).with_policy(*self.policy));
-        Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.layer == Layer::Rule).collect())
+        Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.origin == Origin::Rule).collect())
     }
 }

@@ -1,6 +1,6 @@
 //! A limit of scratch memory: why a plan is over it.
 
-use qkvault_graph::{Layer, Reason};
+use qkvault_graph::{Origin, Reason};
 
 use crate::plan::PlanFacts;
 
@@ -20,7 +20,7 @@ pub(crate) fn over(facts: &PlanFacts, limit: u64) -> Option<Reason> {
         ("workspace.limit", "", "raise the limit")
     };
     Some(Reason::new(
-        Layer::Rule,
+        Origin::Rule,
         code,
         "policy.workspace_limit",
         format!("the engine that needs the least needs {needs} bytes of workspace{why}"),

@@ -111,7 +111,7 @@ pub enum BadPlan {
     },
 }
 
-/// The plan with the capacities of an attention's packed operands and pools, which are not under its key: it may have been compiled
+/// The plan with the capacities of an attention's varlen operands and pools, which are not under its key: it may have been compiled
 /// for an attention that has others.
 pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attention) -> Arc<Plan> {
     let pools = [&attention.k, &attention.v].into_iter().any(|t| t.is_paged());

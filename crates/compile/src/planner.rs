@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, StoreError, Vault};
-use qkvault_graph::{Choice, GraphKey, PlanKey, Policy, QuirkSet, Refusal, Target, Valid, codec, plan_key_of};
+use qkvault_graph::{Choice, CompileOptions, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of};
 
 use crate::compile::Compiler;
 use crate::deep::Origin;
@@ -37,7 +37,7 @@ pub struct Planner {
 
 /// A plan or a refusal, with where it came from.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Resolution {
     /// Key of the plan; `None` where lowering refused, because without an op graph there is nothing that a plan could be of.
     pub key: Option<PlanKey>,
     /// Key of the attention.
@@ -125,7 +125,7 @@ impl Planner {
 
     /// The plan of an attention for a target: from the vault, or compiled and put there.
     ///
-    /// A refusal is an answer, not an error: it is in [`Answer::outcome`], and the vault keeps it too.
+    /// A refusal is an answer, not an error: it is in [`Resolution::outcome`], and the vault keeps it too.
     ///
     /// # Errors
     ///
@@ -134,13 +134,13 @@ impl Planner {
         &self,
         attention: &Valid,
         target: &Target,
-        policy: &Policy,
+        policy: &CompileOptions,
         build: BuildPolicy,
-    ) -> Result<Answer, PlanError> {
+    ) -> Result<Resolution, PlanError> {
         let started = Instant::now();
         let graph_key = attention.key();
         let what = attention.to_string();
-        let policy = &Policy { allowed: policy.allowed.with(self.allowed), ..*policy };
+        let policy = &CompileOptions { allowed: policy.allowed.with(self.allowed), ..*policy };
         let graph = match lowered(attention, target, policy) {
             Ok(graph) => graph,
             Err(refusal) => {
@@ -148,18 +148,18 @@ impl Planner {
                 let milliseconds = started.elapsed().as_secs_f64() * 1e3;
                 let outcome = Err(refusal);
                 let source = Source::Built;
-                return Ok(Answer { key: None, graph_key, source, unstored: None, outcome, milliseconds });
+                return Ok(Resolution { key: None, graph_key, source, unstored: None, outcome, milliseconds });
             }
         };
         // A limit is in no key, and so not in what a plan is compiled from.
-        let unlimited = &Policy { workspace_limit: None, ..*policy };
+        let unlimited = &CompileOptions { workspace_limit: None, ..*policy };
         let choice = Choice::First;
         let key = plan_key_of(&graph, target, unlimited, choice);
         let job = Job { attention, graph: &graph, target, policy: unlimited, choice, key, graph_key, what: &what };
         let vault = self.vault.for_library(&target.cudnn.to_string());
         let (key, (source, unstored, outcome)) = self.within(policy.workspace_limit, &vault, job, build)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        Ok(Answer { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
     }
 
     /// The plan of the first engine, where it is within the limit, or of the engine that needs the least, where that is; a refusal where
@@ -193,7 +193,7 @@ impl Planner {
             BuildPolicy::LoadOnly => look(vault, job, false)?,
             BuildPolicy::BuildIfMissing => self.obtain(vault, job)?,
         };
-        // One plan serves every capacity of packed buffers; how much of them a launch may reach is this attention's own.
+        // One plan serves every capacity of varlen buffers; how much of them a launch may reach is this attention's own.
         Ok((source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention))))
     }
 

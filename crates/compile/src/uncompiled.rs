@@ -44,7 +44,7 @@ const ROWS: [Row; 9] = [
         engine: 2,
         often: Often::Always,
         is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && has(graph, Role::Sink),
-        seen: "h200: 9.27.0, 48 forwards of 1, 64 and 256 queries, dense and packed, beside as many without a sink or without lengths, which \
+        seen: "h200: 9.27.0, 48 forwards of 1, 64 and 256 queries, dense and varlen, beside as many without a sink or without lengths, which \
                compile; 9.19.0, 24 of them; every such row of tests/goldens/generated-*.txt and generated-serving-*.txt is of engine 1, every \
                other of more than one query of engine 2",
     },
@@ -54,7 +54,7 @@ const ROWS: [Row; 9] = [
         engine: 2,
         often: Often::Always,
         is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && puts_out_sums(graph),
-        seen: "h200, 9.27.0: 8 forwards of 64 and 256 queries, dense and packed",
+        seen: "h200, 9.27.0: 8 forwards of 64 and 256 queries, dense and varlen",
     },
     Row {
         versions: &[Versions::from(13, 0)],
@@ -85,7 +85,7 @@ const ROWS: [Row; 9] = [
         often: Often::Always,
         is: |graph| {
             let one = queries(graph).is_some_and(|(_, rows)| rows == 1);
-            is_forward(graph) && one && has(graph, Role::PageTableK) && !graph.avoid.is_empty()
+            is_forward(graph) && one && has(graph, Role::PageTableK) && !graph.excluded_engines.is_empty()
         },
         seen: "b200, 9.19.0 and 9.27.0: one query over pages with an expression over the key's index (ALiBi, softcapped too); the rows of \
                tests/goldens/generated-serving-*.txt that say so",
@@ -179,12 +179,12 @@ fn queries(graph: &OpGraph) -> Option<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{CudnnVersion, LibrarySet, Policy, Profile, lower, text, validate};
+    use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, text, validate};
 
     fn often(gpu: &str, minor: u16, engine: i64, given: &str) -> Option<Often> {
         let target = Profile::named(gpu).expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
         let attention = validate(text::parse(given).expect("written right")).expect("valid");
-        known(&lower(&attention, &target, &Policy::default()).expect("lowers"), &target, engine)
+        known(&lower(&attention, &target, &CompileOptions::default()).expect("lowers"), &target, engine)
     }
 
     const SINK: &str = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use qkvault_graph::{Layer, Reason};
+use qkvault_graph::{Origin, Reason};
 use qkvault_sys::log::Message;
 
 /// One cause, with the engines that gave it.
@@ -86,7 +86,7 @@ fn reason(cause: Cause) -> Reason {
         [one] => format!("engine {one}"),
         many => format!("engines {}", many.join(", ")),
     };
-    let mut reason = Reason::new(Layer::Library, "library.refused", field, text, "", "");
+    let mut reason = Reason::new(Origin::Library, "library.refused", field, text, "", "");
     reason.code = code(&status).into();
     reason
 }
@@ -122,7 +122,7 @@ Time: 2026-11-21T12:18:22.266067 (0d+0h+0m+12s since start)
 Process=3322; Thread=3322; GPU=NULL"#;
 
     #[test]
-    fn p23_each_cause_is_told_once_with_its_engines() {
+    fn each_cause_is_told_once_with_its_engines() {
         let reasons = reasons(&[message(REFUSED), message(REFUSED)]);
         let texts: Vec<String> = reasons.iter().map(ToString::to_string).collect();
         assert_eq!(

@@ -14,12 +14,12 @@ use crate::driver::MemoryKind;
 #[non_exhaustive]
 pub enum BindError {
     /// Nothing was bound to a role of the plan.
-    #[error("{role} is missing: the plan needs {}", needs(*slot, *dtype, *bytes))]
+    #[error("{role} is missing: the plan needs {}", needs(*scalar, *dtype, *bytes))]
     Missing {
         /// The role.
         role: Role,
-        /// Whether it is a slot.
-        slot: bool,
+        /// Whether it is a scalar.
+        scalar: bool,
         /// Its element type.
         dtype: DType,
         /// Its bytes.
@@ -60,7 +60,7 @@ pub enum BindError {
         bytes: u64,
     },
     /// An operand was bound where a number is due.
-    #[error("{role} was given as memory, and the plan wants one {dtype} on the host; give it with `slot`")]
+    #[error("{role} was given as memory, and the plan wants one {dtype} on the host; give it with `scalar`")]
     NotATensor {
         /// The role.
         role: Role,
@@ -227,9 +227,9 @@ fn larger(role: Role, needed: u64, given: u64) -> &'static str {
     }
 }
 
-fn needs(slot: bool, dtype: DType, bytes: u64) -> String {
-    if slot {
-        format!("one {dtype} on the host, given with `slot`")
+fn needs(scalar: bool, dtype: DType, bytes: u64) -> String {
+    if scalar {
+        format!("one {dtype} on the host, given with `scalar`")
     } else {
         format!("{bytes} bytes of {dtype} on the GPU")
     }

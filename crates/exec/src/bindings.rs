@@ -1,10 +1,10 @@
-//! What a caller binds to a plan's roles: addresses of operands and values of slots, as data.
+//! What a caller binds to a plan's roles: addresses of operands and values of scalars, as data.
 
 use std::fmt;
 
 use qkvault_graph::{DType, Role};
 
-/// The value of a slot: one number on the host, read at launch.
+/// The value of a scalar: one number on the host, read at launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// A float, such as the softmax scale.
@@ -75,13 +75,13 @@ pub struct Operand {
     pub writable: bool,
 }
 
-/// Operands and slots of a launch, by role, in any order.
+/// Operands and scalars of a launch, by role, in any order.
 ///
 /// A list, not a map: what is given twice is an error that binding reports, never dropped in silence.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bindings {
     pub(crate) operands: Vec<Operand>,
-    pub(crate) slots: Vec<(Role, Number)>,
+    pub(crate) scalars: Vec<(Role, Number)>,
     pub(crate) interleaved: Vec<(Role, Role)>,
 }
 
@@ -105,14 +105,14 @@ impl Bindings {
         self
     }
 
-    /// Gives a slot its value; [`f32`], [`i32`] and [`i64`] convert by themselves.
+    /// Gives a scalar its value; [`f32`], [`i32`] and [`i64`] convert by themselves.
     #[must_use]
-    pub fn slot(mut self, role: Role, value: impl Into<Number>) -> Bindings {
-        self.slots.push((role, value.into()));
+    pub fn scalar(mut self, role: Role, value: impl Into<Number>) -> Bindings {
+        self.scalars.push((role, value.into()));
         self
     }
 
-    /// Says that two operands lie interleaved in one buffer, as the gradients of a packed QKV do: their ranges overlap, their elements do not.
+    /// Says that two operands lie interleaved in one buffer, as the gradients of a interleaved QKV do: their ranges overlap, their elements do not.
     ///
     /// Binding knows ranges only, and otherwise refuses an output that overlaps another operand.
     #[must_use]

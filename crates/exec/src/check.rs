@@ -20,10 +20,10 @@ pub fn check_bindings(
     memory: &dyn Fn(u64) -> MemoryKind,
 ) -> Result<(), BindErrors> {
     let mut errors = Vec::new();
-    let Bindings { operands, slots, interleaved } = bindings;
+    let Bindings { operands, scalars, interleaved } = bindings;
     for binding in facts.bindings.iter().filter(|b| !b.role.is_internal()) {
         let mut given = operands.iter().filter(|o| o.role == binding.role);
-        let mut values = slots.iter().filter(|(role, _)| *role == binding.role);
+        let mut values = scalars.iter().filter(|(role, _)| *role == binding.role);
         let times = given.clone().count() + values.clone().count();
         if times > 1 {
             errors.push(BindError::Duplicate { role: binding.role, times });
@@ -31,7 +31,7 @@ pub fn check_bindings(
         }
         match (given.next(), values.next()) {
             (None, None) => errors.push(missing(binding)),
-            (Some(_), _) if binding.slot => {
+            (Some(_), _) if binding.scalar => {
                 errors.push(BindError::NotATensor { role: binding.role, dtype: binding.dtype });
             }
             (_, Some((_, value))) => number(binding, value.dtype(), &mut errors),
@@ -39,7 +39,7 @@ pub fn check_bindings(
         }
     }
     let known = |role: Role| facts.bindings.iter().find(|b| b.role == role);
-    let mut extra: Vec<Role> = operands.iter().map(|o| o.role).chain(slots.iter().map(|(role, _)| *role)).collect();
+    let mut extra: Vec<Role> = operands.iter().map(|o| o.role).chain(scalars.iter().map(|(role, _)| *role)).collect();
     extra.sort_unstable();
     extra.dedup();
     for role in extra {
@@ -84,13 +84,13 @@ pub fn check_workspace(
 }
 
 fn missing(binding: &Binding) -> BindError {
-    let Binding { role, dtype, slot, output: _, bytes, alignment: _ } = *binding;
-    BindError::Missing { role, slot, dtype, bytes }
+    let Binding { role, dtype, scalar, output: _, bytes, alignment: _ } = *binding;
+    BindError::Missing { role, scalar, dtype, bytes }
 }
 
 fn number(binding: &Binding, given: DType, errors: &mut Vec<BindError>) {
-    let Binding { role, dtype, slot, output: _, bytes, alignment: _ } = *binding;
-    if !slot {
+    let Binding { role, dtype, scalar, output: _, bytes, alignment: _ } = *binding;
+    if !scalar {
         errors.push(BindError::NotANumber { role, dtype, bytes });
     } else if given != dtype {
         errors.push(BindError::WrongDType { role, needed: dtype, given });
@@ -104,7 +104,7 @@ fn tensor(
     memory: &dyn Fn(u64) -> MemoryKind,
     errors: &mut Vec<BindError>,
 ) {
-    let Binding { role, dtype, slot: _, output, bytes: needed, alignment } = *binding;
+    let Binding { role, dtype, scalar: _, output, bytes: needed, alignment } = *binding;
     let Operand { role: _, address, bytes: given, dtype: given_dtype, writable } = *operand;
     if output && !writable {
         errors.push(BindError::NotWritable { role });
@@ -140,7 +140,7 @@ fn tensor(
 /// The range that a launch reaches over: the plan's bytes, not the caller's, which may be those of a larger buffer. What is smaller is
 /// refused as that, and not for what lies behind it too.
 fn spans(facts: &PlanFacts, operand: &Operand) -> Option<(u64, u64)> {
-    let binding = facts.bindings.iter().find(|b| b.role == operand.role && !b.slot)?;
+    let binding = facts.bindings.iter().find(|b| b.role == operand.role && !b.scalar)?;
     (operand.address != 0).then(|| (operand.address, operand.address.saturating_add(binding.bytes.min(operand.bytes))))
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use qkvault_compile::{Answer, BuildPolicy, Plan, PlanError, Planner};
-use qkvault_graph::{Policy, Refusal, Target, Valid};
+use qkvault_compile::{BuildPolicy, Plan, PlanError, Planner, Resolution};
+use qkvault_graph::{CompileOptions, Refusal, Target, Valid};
 
 use crate::candidates::candidates;
 use crate::properties::PropertiesError;
@@ -15,7 +15,7 @@ pub struct Prepared<P> {
     /// The plan on the device.
     pub plan: P,
     /// Where it came from, and under which key.
-    pub answer: Answer,
+    pub answer: Resolution,
     /// What it was compiled for; not always exactly this machine.
     pub target: Target,
 }
@@ -56,7 +56,7 @@ pub fn prepare<P>(
     planner: &Planner,
     here: &Target,
     attention: &Valid,
-    policy: &Policy,
+    policy: &CompileOptions,
     build: BuildPolicy,
     load: impl FnMut(&Plan) -> Result<P, LoadError>,
 ) -> Result<Prepared<P>, PrepareError> {
@@ -101,7 +101,7 @@ pub fn prepare<P>(
 struct Search<'a, F> {
     planner: &'a Planner,
     attention: &'a Valid,
-    policy: &'a Policy,
+    policy: &'a CompileOptions,
     build: BuildPolicy,
     load: F,
     /// What is told when nothing is found: the first, which is this machine's own.

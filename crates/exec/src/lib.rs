@@ -3,7 +3,7 @@
 //! * [`Device`] is a GPU, or an error value that says why there is none.
 //! * [`Session`] is a GPU with a cuDNN: it loads plans ([`Session::load`]) after comparing everything that is known to matter, or finds them in
 //!   a vault first ([`Session::prepare`], [`Engine`]).
-//! * [`LoadedPlan::bind`] takes slices and slots by [`Role`](qkvault_graph::Role), checks them all, and gives a [`Bound`] plan.
+//! * [`LoadedPlan::bind`] takes slices and scalars by [`Role`](qkvault_graph::Role), checks them all, and gives a [`Bound`] plan.
 //! * [`Bound::launch`] queues a launch and does nothing else: no probing, hashing, building, allocating or looking up.
 //! * [`TrainingPair`] is a forward that keeps what its backward needs, and that backward, from one description ([`Training`]).
 //! * [`raw`] has the same without cudarc: addresses as numbers, streams as pointers. It is all there is without the feature `cudarc`.
@@ -14,7 +14,7 @@
 //! use half::bf16;
 //! use qkvault_cache::{Vault, VaultOptions};
 //! use qkvault_exec::{Bindings, Device, Engine, Session};
-//! use qkvault_graph::{Attention, Band, DType, Policy, Role, validate};
+//! use qkvault_graph::{Attention, Band, DType, CompileOptions, Role, validate};
 //! use qkvault_compile::{BuildPolicy, Planner};
 //! use qkvault_sys::{Library, Search};
 //!
@@ -23,17 +23,17 @@
 //! let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, None))?;
 //!
 //! let attention = validate(Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL))?;
-//! let plan = engine.prepare(&attention, &Policy::default(), BuildPolicy::LoadOnly)?.plan;
+//! let plan = engine.prepare(&attention, &CompileOptions::default(), BuildPolicy::LoadOnly)?.plan;
 //!
 //! let stream = device.context().new_stream()?;
 //! let q = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;
 //! let (k, v) = (stream.alloc_zeros::<bf16>(8 * 512 * 128)?, stream.alloc_zeros::<bf16>(8 * 512 * 128)?);
 //! let mut o = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;
 //! let bindings = Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v).slice_mut(Role::O, &mut o);
-//! let mut bound = plan.bind(bindings.slot(Role::Scale, 0.088_388_35_f32), &stream)?;
+//! let mut bound = plan.bind(bindings.scalar(Role::Scale, 0.088_388_35_f32), &stream)?;
 //! bound.launch(&stream)?;
 //! // Another scale, no new plan; then as a CUDA graph.
-//! bound.set_slot(Role::Scale, 0.1_f32)?;
+//! bound.set_scalar(Role::Scale, 0.1_f32)?;
 //! let mut graph = bound.capture(&stream)?;
 //! graph.launch()?;
 //! # Ok(())
@@ -51,7 +51,7 @@
 //! events from outside a capture would break it, and [`Bound::launch`] refuses rather than do so. And the session must have as many handles as
 //! launches run at one time ([`SessionOptions::handles`]), because none can be made during a capture. The bound plan must outlive the graph.
 //!
-//! Slots are read when a launch is captured; a replay does not see [`Bound::set_slot`].
+//! Scalars are read when a launch is captured; a replay does not see [`Bound::set_scalar`].
 //!
 //! # Threads
 //!
@@ -88,7 +88,7 @@ pub use fit::{DriverRule, LOAD_RULES, LoadRules, Mismatch, OtherMachine, check_f
 pub use machine::Machine;
 pub use properties::{PropertiesError, present_target};
 pub use qkvault_graph::op::SCRATCH_ALIGNMENT;
-pub use raw::bound::{LaunchError, SlotError};
+pub use raw::bound::{LaunchError, ScalarError};
 pub use raw::load::would_load;
 pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `Session` | yes | yes | handles are leased, never shared |
 //! | `LoadedPlan` | yes | yes | cuDNN's plan is behind a lock |
-//! | `Bound` | yes | no | a launch reads the numbers that `set_slot` writes |
+//! | `Bound` | yes | no | a launch reads the numbers that `set_scalar` writes |
 //! | `Captured` | no | no | CUDA's graph objects must stay with one thread at a time |
 
 use crate::raw;

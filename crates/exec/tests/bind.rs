@@ -25,10 +25,10 @@ fn address(i: u64) -> u64 {
 fn good_but(but: &[Role]) -> Bindings {
     let mut bindings = Bindings::new();
     for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !but.contains(&b.role)) {
-        bindings = match (b.slot, b.dtype) {
+        bindings = match (b.scalar, b.dtype) {
             (false, _) => bindings.tensor(b.role, address(i as u64), b.bytes),
-            (true, DType::I32) => bindings.slot(b.role, -3),
-            (true, _) => bindings.slot(b.role, 0.125_f32),
+            (true, DType::I32) => bindings.scalar(b.role, -3),
+            (true, _) => bindings.scalar(b.role, 0.125_f32),
         };
     }
     bindings
@@ -69,19 +69,19 @@ fn what_is_right_is_taken() {
 }
 
 #[test]
-fn p20_missing_extra_and_duplicate_roles_are_named() {
+fn missing_extra_and_duplicate_roles_are_named() {
     let missing = errors(&good_but(&[Role::K, Role::Scale]));
     assert_eq!(
         missing,
         [
-            BindError::Missing { role: Role::K, slot: false, dtype: DType::BF16, bytes: 4096 },
-            BindError::Missing { role: Role::Scale, slot: true, dtype: DType::F32, bytes: 4 },
+            BindError::Missing { role: Role::K, scalar: false, dtype: DType::BF16, bytes: 4096 },
+            BindError::Missing { role: Role::Scale, scalar: true, dtype: DType::F32, bytes: 4 },
         ]
     );
-    assert!(missing[0].to_string().contains("K is missing") && missing[1].to_string().contains("`slot`"));
+    assert!(missing[0].to_string().contains("K is missing") && missing[1].to_string().contains("`scalar`"));
 
-    let extra = errors(&good_but(&[]).tensor(Role::DQ, address(20), 64).slot(Role::Slot(9), 1.0_f32));
-    let [BindError::Extra { role: Role::DQ, plan_has }, BindError::Extra { role: Role::Slot(9), .. }] = &extra[..]
+    let extra = errors(&good_but(&[]).tensor(Role::DQ, address(20), 64).scalar(Role::Scalar(9), 1.0_f32));
+    let [BindError::Extra { role: Role::DQ, plan_has }, BindError::Extra { role: Role::Scalar(9), .. }] = &extra[..]
     else {
         panic!("{extra:?}")
     };
@@ -98,7 +98,7 @@ fn p20_missing_extra_and_duplicate_roles_are_named() {
         .collect();
     assert_eq!((roles, extra.len()), (vec![Role::DQ, Role::DV], 2));
 
-    let twice = good_but(&[]).tensor(Role::Q, address(21), 4096).slot(Role::Scale, 2.0_f32);
+    let twice = good_but(&[]).tensor(Role::Q, address(21), 4096).scalar(Role::Scale, 2.0_f32);
     assert_eq!(
         errors(&twice),
         [BindError::Duplicate { role: Role::Q, times: 2 }, BindError::Duplicate { role: Role::Scale, times: 2 }]
@@ -106,9 +106,9 @@ fn p20_missing_extra_and_duplicate_roles_are_named() {
 }
 
 #[test]
-fn p20_the_order_of_binding_means_nothing() {
-    let mut reversed = Bindings::new().slot(Role::Slot(0), 1).slot(Role::Scale, 1.0_f32);
-    for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !b.slot).rev() {
+fn the_order_of_binding_means_nothing() {
+    let mut reversed = Bindings::new().scalar(Role::Scalar(0), 1).scalar(Role::Scale, 1.0_f32);
+    for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !b.scalar).rev() {
         reversed = reversed.tensor(b.role, address(i as u64), b.bytes);
     }
     assert_eq!(errors(&reversed), []);
@@ -127,8 +127,8 @@ fn a_buffer_of_the_workspace_is_not_the_callers_to_bind() {
 }
 
 #[test]
-fn p17_numbers_and_tensors_are_not_taken_for_each_other() {
-    let number = good_but(&[Role::V]).slot(Role::V, 1.0_f32);
+fn numbers_and_tensors_are_not_taken_for_each_other() {
+    let number = good_but(&[Role::V]).scalar(Role::V, 1.0_f32);
     assert_eq!(errors(&number), [BindError::NotANumber { role: Role::V, dtype: DType::BF16, bytes: 4096 }]);
     let tensor = good_but(&[Role::Scale]).tensor(Role::Scale, address(20), 4);
     assert_eq!(errors(&tensor), [BindError::NotATensor { role: Role::Scale, dtype: DType::F32 }]);
@@ -142,7 +142,7 @@ fn wrong_element_types_are_named() {
         [BindError::WrongDType { role: Role::Q, needed: DType::BF16, given: DType::F16 }]
     );
     assert_eq!(
-        errors(&good_but(&[Role::Scale]).slot(Role::Scale, 1)),
+        errors(&good_but(&[Role::Scale]).scalar(Role::Scale, 1)),
         [BindError::WrongDType { role: Role::Scale, needed: DType::F32, given: DType::I32 }]
     );
 }
@@ -162,8 +162,8 @@ fn sizes_and_addresses_are_checked() {
 }
 
 #[test]
-fn p21_each_operand_off_by_two_bytes_is_misaligned() {
-    for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !b.slot) {
+fn each_operand_off_by_two_bytes_is_misaligned() {
+    for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !b.scalar) {
         let off = address(i as u64) + 2;
         assert_eq!(
             errors(&with(b.role, |o| o.address = off)),
@@ -173,7 +173,7 @@ fn p21_each_operand_off_by_two_bytes_is_misaligned() {
 }
 
 #[test]
-fn p17_memory_that_is_not_this_gpus_is_refused() {
+fn memory_that_is_not_this_gpus_is_refused() {
     let k = address(1);
     let at_k = |kind| move |address| if address == k { kind } else { MemoryKind::Device(GPU) };
     for found in [MemoryKind::PinnedHost, MemoryKind::Unregistered] {
@@ -261,7 +261,7 @@ fn everything_wrong_is_told_at_once() {
 }
 
 #[test]
-fn p36_the_workspace_is_checked_before_a_launch() {
+fn the_workspace_is_checked_before_a_launch() {
     let (facts, bindings) = (facts(), good_but(&[]));
     let check =
         |needed, address, given| check_workspace(&facts, &bindings, needed, address, given).map_err(|e| e.into_vec());
@@ -302,8 +302,8 @@ proptest! {
             at += facts.bindings[i].bytes;
         }
         let bind = |places: &[u64; 5]| {
-            let slots = Bindings::new().slot(Role::Scale, 1.0_f32).slot(Role::Slot(0), 0);
-            facts.bindings.iter().zip(places).fold(slots, |all, (b, &at)| all.tensor(b.role, at, b.bytes))
+            let scalars = Bindings::new().scalar(Role::Scale, 1.0_f32).scalar(Role::Scalar(0), 0);
+            facts.bindings.iter().zip(places).fold(scalars, |all, (b, &at)| all.tensor(b.role, at, b.bytes))
         };
         prop_assert_eq!(check_bindings(&facts, &bind(&places), GPU, &device), Ok(()));
 

@@ -12,8 +12,8 @@ use qkvault_cache::{Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, V
 use qkvault_compile::{BuildPolicy, Plan, PlanError, PlanFacts, Planner};
 use qkvault_exec::{DRIVERS, LoadError, Machine, NVRTCS, PrepareError, Prepared, candidates, check_fit, prepare};
 use qkvault_graph::{
-    Attention, CompilerEnv, CudnnVersion, DType, HostArch, Layer, LibrarySet, NvrtcVersion, PlanKey, Policy, Reason,
-    Refusal, Target, Toolchain, Valid, codec, lower, plan_key, validate,
+    Attention, CompileOptions, CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, Origin, PlanKey,
+    Reason, Refusal, Target, Toolchain, Valid, codec, lower, plan_key, validate,
 };
 
 const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
@@ -24,7 +24,7 @@ fn attention() -> Valid {
 }
 
 fn key(target: &Target) -> PlanKey {
-    let policy = Policy::default();
+    let policy = CompileOptions::default();
     plan_key(&lower(&attention(), target, &policy).expect("lowers"), target, &policy)
 }
 
@@ -95,7 +95,7 @@ fn run(here: &Target, there: &[Target], build: BuildPolicy, refused: &[Target]) 
             None => Ok(here.clone()),
         }
     };
-    let outcome = prepare(&Planner::new(vault, None), here, &attention(), &Policy::default(), build, load);
+    let outcome = prepare(&Planner::new(vault, None), here, &attention(), &CompileOptions::default(), build, load);
     (outcome, tried.into_inner())
 }
 
@@ -126,7 +126,7 @@ fn a_plan_of_a_newer_driver_is_not_looked_for() {
 }
 
 #[test]
-fn p13_what_is_missing_is_an_error_that_names_the_key_of_this_machine() {
+fn what_is_missing_is_an_error_that_names_the_key_of_this_machine() {
     let here = h200(NEW);
     let (outcome, _) = run(&here, &[], BuildPolicy::LoadOnly, &[]);
     let Err(PrepareError::Plan(PlanError::Missing { key: named, .. })) = outcome else { panic!("{outcome:?}") };
@@ -153,7 +153,7 @@ fn another_targets_plan_that_does_not_load_is_passed_over_and_ones_own_is_an_err
 }
 
 #[test]
-fn p46_a_plan_over_the_budget_is_not_called_missing_whichever_target_it_is_of() {
+fn a_plan_over_the_budget_is_not_called_missing_whichever_target_it_is_of() {
     let here = with(&h200(OLD), 13_000, LibrarySet::Full);
     let slim = with(&here, 13_000, LibrarySet::Slim);
     let vault = vault();
@@ -164,7 +164,7 @@ fn p46_a_plan_over_the_budget_is_not_called_missing_whichever_target_it_is_of() 
     };
     for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
         let planner = Planner::new(vault.clone(), None);
-        let outcome = prepare(&planner, &here, &attention(), &Policy::default(), build, load);
+        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), build, load);
         assert!(matches!(outcome, Err(PrepareError::Load(LoadError::WorkspaceTooLarge { .. }))), "{outcome:?}");
     }
 }
@@ -174,7 +174,7 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
     let here = h200(NEW);
     let other_set = with(&here, 13_000, LibrarySet::Full);
     let refuse = |vault: &Vault, target: &Target| {
-        let reason = Reason::new(Layer::Library, "library.plan", "heuristics", "no engine", "another graph", "none");
+        let reason = Reason::new(Origin::Library, "library.plan", "heuristics", "no engine", "another graph", "none");
         let entry = Entry {
             kind: EntryKind::Refusal,
             target: target.label(),
@@ -191,7 +191,7 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
         store(&vault, planned);
         let planner = Planner::new(vault, None);
         let load = |_: &Plan| Ok(());
-        let outcome = prepare(&planner, &here, &attention(), &Policy::default(), BuildPolicy::LoadOnly, load);
+        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), BuildPolicy::LoadOnly, load);
         if refused == &here {
             let Err(PrepareError::Refused(refusal)) = outcome else { panic!("{outcome:?}") };
             assert_eq!(refusal.reasons()[0].code, "library.plan");
@@ -312,7 +312,7 @@ fn over_remote(here: &Target, there: &[Target], build: BuildPolicy) -> (Outcome,
         Ok(here.clone())
     };
     let started = Instant::now();
-    let outcome = prepare(&planner, here, &attention(), &Policy::default(), build, load);
+    let outcome = prepare(&planner, here, &attention(), &CompileOptions::default(), build, load);
     let (took, asked) = (started.elapsed(), asked.lock().expect("no panic").len());
     (outcome, tried.into_inner(), asked, took)
 }

@@ -51,7 +51,7 @@ fn a_plan_fits_the_machine_it_is_for_and_what_does_not_matter_does_not() {
 }
 
 #[test]
-fn p35_another_cudnn_is_named_with_what_to_do() {
+fn another_cudnn_is_named_with_what_to_do() {
     let error = check_fit(&forward(&h200(OLD)), &Machine::of(&h200(NEW))).expect_err("another version");
     assert_eq!(error.mismatches, [Mismatch::OtherCudnn { plan: OLD, here: NEW }]);
     let text = error.to_string();
@@ -62,7 +62,7 @@ fn p35_another_cudnn_is_named_with_what_to_do() {
 }
 
 #[test]
-fn p35_another_gpu_is_named() {
+fn another_gpu_is_named() {
     for cudnn in [OLD, MIDDLE, NEW] {
         assert_eq!(on(cudnn, |t| t.device.device_ver = 1000), [Mismatch::OtherSm { plan: 90, here: 100 }]);
         let fewer = on(cudnn, |t| t.device.multi_processor_count = 114);

@@ -22,9 +22,9 @@ use qkvault_compile::{BuildPolicy, PlanError};
 use qkvault_exec::raw;
 use qkvault_exec::{
     BindError, BindFailure, Bindings, Device, DeviceError, LaunchError, LoadError, Machine, MemoryKind, PrepareError,
-    Session, SessionOptions, SlotError, Workspace, cudarc, memory_kind, present_target,
+    ScalarError, Session, SessionOptions, Workspace, cudarc, memory_kind, present_target,
 };
-use qkvault_graph::{Attention, DType, Policy, Role, validate};
+use qkvault_graph::{Attention, CompileOptions, DType, Role, validate};
 
 #[test]
 fn fill() {
@@ -32,7 +32,7 @@ fn fill() {
 }
 
 #[test]
-fn p42_every_plan_writes_what_the_oracle_says_over_poison() {
+fn every_plan_writes_what_the_oracle_says_over_poison() {
     let Some(gpu) = Gpu::open() else { return };
     for attention in attentions() {
         let mut case = Case::new(&gpu, &attention, 1);
@@ -46,7 +46,7 @@ fn p42_every_plan_writes_what_the_oracle_says_over_poison() {
 }
 
 #[test]
-fn p47_another_scale_needs_no_other_plan_and_no_other_binding() {
+fn another_scale_needs_no_other_plan_and_no_other_binding() {
     let Some(gpu) = Gpu::open() else { return };
     let attention = prefill();
     let plan = gpu.load(&attention);
@@ -54,7 +54,7 @@ fn p47_another_scale_needs_no_other_plan_and_no_other_binding() {
     for scale in [0.125_f32, 0.03, 0.5] {
         case.inputs.set_f32(Role::Scale, 1.0);
         let mut bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
-        bound.set_slot(Role::Scale, scale).expect("the plan has it");
+        bound.set_scalar(Role::Scale, scale).expect("the plan has it");
         bound.launch(&gpu.stream).expect("it is queued");
         drop(bound);
         case.inputs.set_f32(Role::Scale, scale);
@@ -64,12 +64,12 @@ fn p47_another_scale_needs_no_other_plan_and_no_other_binding() {
     assert_eq!(gpu.engine.session().stats().loads, loads);
 
     let mut bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
-    assert!(matches!(bound.set_slot(Role::Scale, 1), Err(SlotError::WrongDType { .. })));
-    assert!(matches!(bound.set_slot(Role::Slot(3), 1.0_f32), Err(SlotError::NoSlot { .. })));
+    assert!(matches!(bound.set_scalar(Role::Scale, 1), Err(ScalarError::WrongDType { .. })));
+    assert!(matches!(bound.set_scalar(Role::Scalar(3), 1.0_f32), Err(ScalarError::NoScalar { .. })));
 }
 
 #[test]
-fn p17_p20_p21_wrong_bindings_are_refused_before_a_launch() {
+fn wrong_bindings_are_refused_before_a_launch() {
     let Some(gpu) = Gpu::open() else { return };
     let attention = prefill();
     let plan = gpu.load(&attention);
@@ -83,7 +83,7 @@ fn p17_p20_p21_wrong_bindings_are_refused_before_a_launch() {
     };
 
     let all = Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
-    let found = errors(all.slice(Role::O, &o).slot(Role::Scale, 1.0_f32));
+    let found = errors(all.slice(Role::O, &o).scalar(Role::Scale, 1.0_f32));
     assert!(
         matches!(found[..], [BindError::NotWritable { role: Role::O }, BindError::Missing { role: Role::Stats, .. }]),
         "{found:?}"
@@ -92,7 +92,7 @@ fn p17_p20_p21_wrong_bindings_are_refused_before_a_launch() {
     let other = gpu.stream.alloc_zeros::<f16>(elements(Role::K)).expect("memory");
     let half_of_v = v.slice(1..);
     let wrong = Bindings::new().slice(Role::Q, &q).slice(Role::K, &other).slice(Role::V, &half_of_v);
-    let wrong = wrong.slice_mut(Role::O, &mut o).slice_mut(Role::Stats, &mut stats).slot(Role::Scale, 1);
+    let wrong = wrong.slice_mut(Role::O, &mut o).slice_mut(Role::Stats, &mut stats).scalar(Role::Scale, 1);
     let found = errors(wrong);
     assert!(
         matches!(
@@ -120,7 +120,7 @@ fn p17_p20_p21_wrong_bindings_are_refused_before_a_launch() {
         Bindings::new().tensor(Role::Q, pinned, bytes(Role::Q)).tensor(Role::K, plain.as_ptr() as u64, bytes(Role::K))
     };
     let host = host.slice(Role::V, &v).slice_mut(Role::O, &mut o).slice_mut(Role::Stats, &mut stats);
-    let found = errors(host.slot(Role::Scale, 1.0_f32));
+    let found = errors(host.scalar(Role::Scale, 1.0_f32));
     assert!(
         matches!(
             found[..],
@@ -134,7 +134,7 @@ fn p17_p20_p21_wrong_bindings_are_refused_before_a_launch() {
 }
 
 #[test]
-fn p32_p33_two_threads_with_a_stream_each_share_a_plan() {
+fn two_threads_with_a_stream_each_share_a_plan() {
     let Some(gpu) = Gpu::open() else { return };
     let attention = prefill();
     let plan = gpu.load(&attention);
@@ -165,7 +165,7 @@ fn p32_p33_two_threads_with_a_stream_each_share_a_plan() {
 }
 
 #[test]
-fn p19_threads_that_come_and_go_leave_no_handles() {
+fn threads_that_come_and_go_leave_no_handles() {
     let Some(gpu) = Gpu::open() else { return };
     let attention = decode();
     let plan = gpu.load(&attention);
@@ -229,9 +229,9 @@ fn a_captured_launch_replays_with_event_tracking_on() {
     for _ in 0..20 {
         captured.launch().expect("it is queued");
     }
-    // Slots were read at capture; another value takes another capture.
+    // Scalars were read at capture; another value takes another capture.
     let mut bound = captured.into_bound();
-    bound.set_slot(Role::Scale, 0.25_f32).expect("the plan has it");
+    bound.set_scalar(Role::Scale, 0.25_f32).expect("the plan has it");
     let mut captured = bound.capture(&gpu.stream).expect("it is captured again");
     captured.launch().expect("it is queued");
     drop(captured);
@@ -279,7 +279,7 @@ fn the_raw_layer_launches_on_a_foreign_stream() {
     let session = unsafe { raw::Session::on_current(gpu.engine.session().library(), SessionOptions::default()) };
     let session = session.expect("a session");
     assert_eq!(session.machine(), gpu.engine.session().machine());
-    let prepared = session.prepare(gpu.engine.planner(), &attention, &Policy::default(), BuildPolicy::LoadOnly);
+    let prepared = session.prepare(gpu.engine.planner(), &attention, &CompileOptions::default(), BuildPolicy::LoadOnly);
     let plan = prepared.expect("it is in the vault").plan;
     let workspace = Workspace::allocate(&gpu.stream, plan.workspace().max(1)).expect("memory");
     let bindings = case.raw_bindings(&gpu.stream, plan.facts());
@@ -295,17 +295,17 @@ fn the_raw_layer_launches_on_a_foreign_stream() {
 }
 
 #[test]
-fn p13_p36_what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
+fn what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
     let Some(gpu) = Gpu::open() else { return };
     let never = validate(Attention::bshd(3, (6, 3), (129, 130), 64, DType::BF16)).expect("valid");
     for build in [BuildPolicy::NeverBuild, BuildPolicy::LoadOnly] {
-        let missing = gpu.engine.prepare(&never, &Policy::default(), build);
+        let missing = gpu.engine.prepare(&never, &CompileOptions::default(), build);
         assert!(matches!(missing, Err(PrepareError::Plan(PlanError::Missing { .. }))), "{missing:?}");
     }
     let budget = SessionOptions { workspace_budget: Some(0), handles: 1 };
     let device = gpu.engine.session().device();
     let session = Session::with_options(device, gpu.engine.session().library(), budget).expect("a session");
-    let refused = session.prepare(gpu.engine.planner(), &prefill(), &Policy::default(), BuildPolicy::LoadOnly);
+    let refused = session.prepare(gpu.engine.planner(), &prefill(), &CompileOptions::default(), BuildPolicy::LoadOnly);
     match refused {
         Err(PrepareError::Load(LoadError::WorkspaceTooLarge { need, budget: 0, .. })) => assert!(need > 0),
         // A plan without a workspace fits any budget.
@@ -316,7 +316,7 @@ fn p13_p36_what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
 }
 
 #[test]
-fn p46_what_is_free_on_the_gpu_shrinks_by_what_is_allocated() {
+fn what_is_free_on_the_gpu_shrinks_by_what_is_allocated() {
     const BYTES: usize = 1 << 30;
     let Some(gpu) = Gpu::open() else { return };
     let device = gpu.engine.session().device();
@@ -346,7 +346,7 @@ fn target_and_machine_of_a_gpu_agree() {
 
 /// Prints what loading, binding and launching cost; the bounds are far above what was measured (0.5 ms, 0.3 us, 4.3 us).
 #[test]
-fn p37_costs_of_load_bind_and_launch() {
+fn costs_of_load_bind_and_launch() {
     let Some(gpu) = Gpu::open() else { return };
     let attention = decode();
     let median = |mut times: Vec<Duration>| {

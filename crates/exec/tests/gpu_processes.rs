@@ -18,7 +18,7 @@ use qkvault_exec::LoadedPlan;
 const THREADS: usize = 64;
 
 #[test]
-fn p18_many_threads_that_load_one_plan_at_once_read_it_once_and_compute_the_same() {
+fn many_threads_that_load_one_plan_at_once_read_it_once_and_compute_the_same() {
     let Some(gpu) = Gpu::open() else { return };
     let (attention, gate) = (prefill(), Barrier::new(THREADS));
     let outputs: Vec<_> = std::thread::scope(|scope| {
@@ -107,7 +107,7 @@ fn a_process_of_its_own_ends_with_a_plan() {
 }
 
 #[test]
-fn p19_a_process_with_a_session_and_plans_ends_as_it_asked_to() {
+fn a_process_with_a_session_and_plans_ends_as_it_asked_to() {
     let Some(_gpu) = Gpu::open() else { return };
     let program = std::env::current_exe().expect("a test has a program");
     for (job, code) in [("keep", 0), ("keep and exit", CODE), ("exit while launching", CODE)] {

@@ -13,7 +13,7 @@ use cudarc::driver::result;
 use kit::{Gpu, servings};
 use qkvault_exec::serving::{Rows, Step, StepError, StepImage, StepLayout};
 use qkvault_exec::{Batch, BatchError, BindError, BindFailure, Bindings, cudarc};
-use qkvault_graph::{CudnnVersion, Packed, Policy, Role, lower};
+use qkvault_graph::{CompileOptions, CudnnVersion, Role, Varlen, lower};
 use qkvault_reference::forward;
 use steps::{Drawn, Stage, drawn, inputs, steps_of};
 
@@ -35,7 +35,7 @@ fn drawn_steps_are_sound_and_the_oracle_takes_them() {
     let (mut empty, mut short, mut shared) = (0, 0, 0);
     for attention in &servings()[JUDGED] {
         let target = h200(CudnnVersion::v9(19, 0));
-        let graph = lower(attention, &target, &Policy::default()).expect("lowers");
+        let graph = lower(attention, &target, &CompileOptions::default()).expect("lowers");
         let mut image = StepImage::new(StepLayout::of_graph(attention, &graph).expect("it has steps"));
         image.check_pages(true);
         for (n, drawn) in steps_of(attention, 12).iter().enumerate() {
@@ -63,7 +63,7 @@ fn drawn_steps_are_sound_and_the_oracle_takes_them() {
 }
 
 #[test]
-fn p22_every_step_of_a_batch_that_is_updated_in_place_is_the_oracles() {
+fn every_step_of_a_batch_that_is_updated_in_place_is_the_oracles() {
     let Some(gpu) = Gpu::open() else { return };
     for which in JUDGED {
         let (mut stage, mut batch) = stage(&gpu, which);
@@ -82,7 +82,7 @@ fn p22_every_step_of_a_batch_that_is_updated_in_place_is_the_oracles() {
 }
 
 #[test]
-fn p22_a_captured_graph_sees_lengths_and_tables_that_are_updated_in_place() {
+fn a_captured_graph_sees_lengths_and_tables_that_are_updated_in_place() {
     let Some(gpu) = Gpu::open() else { return };
     for which in JUDGED {
         let (mut stage, mut batch) = stage(&gpu, which);
@@ -122,7 +122,7 @@ fn layers_share_one_batch() {
 }
 
 #[test]
-fn p22_a_refused_step_leaves_the_one_before_on_the_device() {
+fn a_refused_step_leaves_the_one_before_on_the_device() {
     let Some(gpu) = Gpu::open() else { return };
     let (mut stage, mut batch) = stage(&gpu, 1);
     let mut bound = stage.bind(&gpu, &batch);
@@ -152,7 +152,7 @@ fn p22_a_refused_step_leaves_the_one_before_on_the_device() {
 }
 
 #[test]
-fn p22_what_others_write_into_the_tables_on_the_device_is_found_there() {
+fn what_others_write_into_the_tables_on_the_device_is_found_there() {
     let Some(gpu) = Gpu::open() else { return };
     let (_, mut batch) = stage(&gpu, 1);
     let sound = drawn(&[5, 1], &[40, 17], &[vec![3, 9, 50], vec![7, 8]]);
@@ -172,7 +172,7 @@ fn p22_what_others_write_into_the_tables_on_the_device_is_found_there() {
         }),
         (Role::SeqLenKv, 1, 300, 17, |e| matches!(e, StepError::Length { sequence: 1, given: 300, most: 256, .. })),
         (Role::PageTableV, 2, 51, 50, |e| matches!(e, StepError::Overwritten { word: 2, found: 51, expected: 50, .. })),
-        (Role::Offsets(Packed::Q), 2, 1, 5 * 8 * 64, |e| matches!(e, StepError::Falls { entry: 1, given: 1, .. })),
+        (Role::Offsets(Varlen::Q), 2, 1, 5 * 8 * 64, |e| matches!(e, StepError::Falls { entry: 1, given: 1, .. })),
     ];
     for (role, word, wrong, right, is) in cases {
         write(&batch, role, word, wrong);
@@ -185,13 +185,13 @@ fn p22_what_others_write_into_the_tables_on_the_device_is_found_there() {
 }
 
 #[test]
-fn p21_p22_misaligned_pools_and_pools_of_fewer_pages_are_refused_by_name() {
+fn misaligned_pools_and_pools_of_fewer_pages_are_refused_by_name() {
     let Some(gpu) = Gpu::open() else { return };
     let (stage, batch) = stage(&gpu, 0);
     let (k, v) = (stage.memory(Role::K), stage.memory(Role::V));
     let address = |role| stage.address(&gpu, role);
     let rest = || {
-        let bindings = Bindings::new().slot(Role::Scale, 0.125_f32).batch(&batch);
+        let bindings = Bindings::new().scalar(Role::Scale, 0.125_f32).batch(&batch);
         [Role::Q, Role::O, Role::Stats].into_iter().fold(bindings, |all, role| {
             // SAFETY: refused, and so never launched.
             unsafe { all.tensor(role, address(role), stage.memory(role)) }
@@ -205,7 +205,7 @@ fn p21_p22_misaligned_pools_and_pools_of_fewer_pages_are_refused_by_name() {
 }
 
 #[test]
-fn p22_tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
+fn tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
     let Some(gpu) = Gpu::open() else { return };
     let (stage, _) = stage(&gpu, 1);
     let sound = drawn(&[5, 1], &[40, 17], &[vec![3, 9, 50], vec![7, 8]]);
@@ -229,7 +229,7 @@ fn p22_tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
     for (change, operand) in [
         ((Role::PageTableV, 4, 60), Role::PageTableV),
         ((Role::SeqLenQ, 0, 71), Role::SeqLenQ),
-        ((Role::Offsets(Packed::O), 9, 1), Role::Offsets(Packed::O)),
+        ((Role::Offsets(Varlen::O), 9, 1), Role::Offsets(Varlen::O)),
     ] {
         let Err(BatchError::Step(errors)) = check(Some(change)) else { panic!("{change:?} is not found") };
         assert!(errors.to_string().contains(&operand.to_string()), "{errors}");
@@ -238,7 +238,7 @@ fn p22_tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
 
 /// Prints what an update costs on the host while the GPU has work queued: copies from the host's memory must not wait for it.
 #[test]
-fn p37_updates_do_not_wait_for_what_is_queued() {
+fn updates_do_not_wait_for_what_is_queued() {
     let Some(gpu) = Gpu::open() else { return };
     let (stage, mut batch) = stage(&gpu, JUDGED.end);
     batch.check_pages(false);

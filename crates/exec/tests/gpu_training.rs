@@ -16,7 +16,7 @@ use qkvault_exec::{
     BindError, BindFailure, Bindings, LoadError, PrepareError, Saved, Session, SessionOptions, StepError, Training,
     TrainingError, TrainingPair, cudarc,
 };
-use qkvault_graph::{DType, Policy, Role};
+use qkvault_graph::{CompileOptions, DType, Role};
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
 
 /// One layer: operands on the GPU, and what the oracle is given.
@@ -38,7 +38,7 @@ impl Layer {
             gpu.stream.clone_htod(Buffer::poisoned(dtype, length).bytes()).expect("memory")
         };
         let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
-        for operand in operands(pass).into_iter().filter(|o| !o.role.is_slot()) {
+        for operand in operands(pass).into_iter().filter(|o| !o.role.is_scalar()) {
             let role = operand.role;
             if operand.output {
                 written.insert(role, poisoned(role, operand.tensor.dtype));
@@ -51,21 +51,21 @@ impl Layer {
         Layer { training: training.clone(), inputs, read, written, o }
     }
 
-    /// Slots by value.
-    fn slots<'a>(&self, pair: &TrainingPair) -> Bindings<'a> {
-        let slots = pair.forward_plan().facts().bindings.iter().filter(|b| b.slot);
-        slots.fold(Bindings::new(), |all, b| {
-            let buffer = self.inputs.buffer(b.role).expect("every slot has a value");
+    /// Scalars by value.
+    fn scalars<'a>(&self, pair: &TrainingPair) -> Bindings<'a> {
+        let scalars = pair.forward_plan().facts().bindings.iter().filter(|b| b.scalar);
+        scalars.fold(Bindings::new(), |all, b| {
+            let buffer = self.inputs.buffer(b.role).expect("every scalar has a value");
             match b.dtype {
-                DType::I32 => all.slot(b.role, buffer.int(0) as i32),
-                _ => all.slot(b.role, buffer.get(0) as f32),
+                DType::I32 => all.scalar(b.role, buffer.int(0) as i32),
+                _ => all.scalar(b.role, buffer.get(0) as f32),
             }
         })
     }
 
     fn forward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut Saved) -> Result<(), StepError> {
-        let slots = self.slots(pair);
-        let bindings = given(slots, &self.read, pair.forward_plan().resident() > 0, false);
+        let scalars = self.scalars(pair);
+        let bindings = given(scalars, &self.read, pair.forward_plan().resident() > 0, false);
         pair.forward(saved, bindings.slice_mut(Role::O, &mut self.o), &gpu.stream)
     }
 
@@ -109,7 +109,7 @@ fn given<'a>(
 }
 
 fn pair(gpu: &Gpu, training: &Training) -> TrainingPair {
-    let prepared = gpu.engine.prepare_training(training, &Policy::default(), BuildPolicy::LoadOnly);
+    let prepared = gpu.engine.prepare_training(training, &CompileOptions::default(), BuildPolicy::LoadOnly);
     prepared.unwrap_or_else(|error| panic!("{}: {error}", training.forward()))
 }
 
@@ -137,7 +137,7 @@ fn each_pair_gives_the_gradients_of_the_oracle_over_poison() {
 }
 
 #[test]
-fn p45_a_backward_can_be_launched_again_and_a_deterministic_one_gives_the_same_bits() {
+fn a_backward_can_be_launched_again_and_a_deterministic_one_gives_the_same_bits() {
     let Some(gpu) = Gpu::open() else { return };
     let training = deterministic();
     let pair = pair(&gpu, &training);
@@ -168,7 +168,7 @@ fn what_does_not_go_together_is_refused_before_a_launch() {
     let wrong = |bindings: Bindings<'_>, saved: &mut Saved| {
         first.backward(saved, bindings, &gpu.stream).expect_err("something is wrong")
     };
-    let error = wrong(Bindings::new().slot(Role::Scale, 123.0_f32), &mut saved);
+    let error = wrong(Bindings::new().scalar(Role::Scale, 123.0_f32), &mut saved);
     assert!(matches!(error, StepError::Training(TrainingError::OtherNumber { role: Role::Scale, .. })), "{error}");
     let stats = gpu.stream.alloc_zeros::<f32>(16).expect("memory");
     let error = wrong(Bindings::new().slice(Role::Stats, &stats), &mut saved);
@@ -224,7 +224,7 @@ fn a_deterministic_backward_over_the_budget_is_refused_with_the_reason() {
     let session = Session::with_options(gpu.engine.session().device(), gpu.engine.session().library(), options);
     let session = session.expect("a session");
     let planner = gpu.engine.planner();
-    let error = session.prepare_training(planner, &training, &Policy::default(), BuildPolicy::LoadOnly);
+    let error = session.prepare_training(planner, &training, &CompileOptions::default(), BuildPolicy::LoadOnly);
     let error = error.expect_err("64 KiB are too little");
     assert!(
         matches!(error, PrepareError::Load(LoadError::WorkspaceTooLarge { quadratic: true, budget: 65_536, .. })),
@@ -254,9 +254,10 @@ fn the_backward_has_the_dropout_mask_of_its_forward() {
     let mut outputs = Vec::new();
     for seed in [1_i64, 1, -7_000_000_000] {
         let mut saved = pair.saved(&gpu.stream).expect("memory");
-        let numbers = inputs().slot(Role::Scale, scale).slot(Role::DropoutSeed, seed).slot(Role::DropoutOffset, 5_i64);
+        let numbers =
+            inputs().scalar(Role::Scale, scale).scalar(Role::DropoutSeed, seed).scalar(Role::DropoutOffset, 5_i64);
         pair.forward(&mut saved, numbers.slice_mut(Role::O, &mut o), &gpu.stream).expect("it is queued");
-        let error = pair.backward(&mut saved, inputs().slot(Role::DropoutSeed, seed + 1), &gpu.stream);
+        let error = pair.backward(&mut saved, inputs().scalar(Role::DropoutSeed, seed + 1), &gpu.stream);
         assert!(
             matches!(error, Err(StepError::Training(TrainingError::OtherNumber { role: Role::DropoutSeed, .. }))),
             "{error:?}"

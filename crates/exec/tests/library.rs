@@ -12,7 +12,7 @@ use common::{changes, of_machine, say, with};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Compiler, Failure, Plan, Planner};
 use qkvault_exec::{LoadError, Machine, Mismatch, check_fit, would_load};
-use qkvault_graph::{Attention, Band, DType, Policy, Profile, Target, validate};
+use qkvault_graph::{Attention, Band, CompileOptions, DType, Profile, Target, validate};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{CudnnVersion, Error, Library, Search, Status};
 
@@ -48,7 +48,7 @@ fn plan(version: CudnnVersion) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     let attention = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let attention = validate(attention).expect("valid");
-    let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+    let answer = planner.plan(&attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
     let plan = answer.expect("it can be compiled").outcome.expect("cuDNN takes it");
     Some((library, target, plan))
 }

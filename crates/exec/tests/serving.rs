@@ -11,14 +11,14 @@ use qkvault_exec::serving::{PlanSet, Rows, Step, StepError, StepErrors, StepImag
 use qkvault_exec::{BindError, MemoryKind, check_bindings, raw};
 use qkvault_graph::CuSeqlens;
 use qkvault_graph::{
-    Attention, Band, CudnnVersion, DType, Operand, Packed, Policy, Role, Tensor, Valid, lower, operands,
+    Attention, Band, CompileOptions, CudnnVersion, DType, Operand, Role, Tensor, Valid, Varlen, lower, operands,
     ragged_offsets, validate,
 };
 use qkvault_serving::{Bucket, Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
 
 const PAGE: i64 = 4;
 
-/// Packed queries over pages: up to 3 sequences of up to 8 queries and 16 keys, 20 tokens in all, a pool of 9 pages.
+/// Varlen queries over pages: up to 3 sequences of up to 8 queries and 16 keys, 20 tokens in all, a pool of 9 pages.
 fn mixed() -> Valid {
     let q = Tensor::thd(3, 4, 8, 16, 20, DType::BF16);
     let kv = Tensor::paged_nhd(3, 2, 16, 16, 9, PAGE, DType::BF16);
@@ -28,7 +28,7 @@ fn mixed() -> Valid {
 
 fn layout(a: &Valid, minor: u16) -> StepLayout {
     let target = h200(CudnnVersion::v9(minor, 0));
-    let graph = lower(a, &target, &Policy::default()).expect("lowers");
+    let graph = lower(a, &target, &CompileOptions::default()).expect("lowers");
     let layout = StepLayout::of(a, &facts_of(&graph, &target)).expect("it has steps");
     assert_eq!(layout, StepLayout::of_graph(a, &graph).expect("it has steps"));
     layout
@@ -36,7 +36,7 @@ fn layout(a: &Valid, minor: u16) -> StepLayout {
 
 fn image(a: &Valid) -> StepImage {
     // Pages of 4 rows: smaller than what lowering takes for so few keys.
-    let operand = |o: &Operand| (!o.role.is_slot()).then(|| operand(o.role, o.tensor.dtype, o.output, 4096));
+    let operand = |o: &Operand| (!o.role.is_scalar()).then(|| operand(o.role, o.tensor.dtype, o.output, 4096));
     let target = h200(CudnnVersion::v9(27, 0));
     let bindings = operands(a).iter().filter_map(operand).collect();
     let facts = PlanFacts { bindings, ..forward(&target) };
@@ -80,12 +80,12 @@ fn a_step_is_what_the_kernels_read() {
     // The offsets that the description derives from the same lengths.
     let lengths = CuSeqlens::from_lengths(&[5, 0, 1]).expect("lengths");
     let expected = ragged_offsets(&a, &lengths, &CuSeqlens::from_lengths(&[9, 0, 4]).expect("lengths")).expect("fit");
-    for packed in [Packed::Q, Packed::O, Packed::Stats] {
-        assert_eq!(wide(&image, Role::Offsets(packed)), expected[&packed].elements(), "{packed:?}");
+    for varlen in [Varlen::Q, Varlen::O, Varlen::Stats] {
+        assert_eq!(wide(&image, Role::Offsets(varlen)), expected[&varlen].elements(), "{varlen:?}");
     }
     // Q and O have equal offsets, and so one place.
     let at = |role| image.layout().operands().find(|(r, ..)| *r == role).expect("there").1;
-    assert_eq!(at(Role::Offsets(Packed::Q)), at(Role::Offsets(Packed::O)));
+    assert_eq!(at(Role::Offsets(Varlen::Q)), at(Role::Offsets(Varlen::O)));
     assert!(image.layout().operands().all(|(_, at, _)| at % 64 == 0), "aligned to 256 bytes");
     image.layout().check_words(image.words()).expect("sound as a kernel reads it");
 }
@@ -97,12 +97,12 @@ fn sequences_that_are_not_there_are_idle() {
     image.fill(&Step::paged(Rows::One(3), Rows::Lengths(&[7, 8, 2]), &pages)).expect("sound");
     image.fill(&Step::paged(Rows::One(1), Rows::Cumulative(&[0, 8]), &pages[..1])).expect("sound");
     assert_eq!((words(&image, Role::SeqLenQ), words(&image, Role::SeqLenKv)), (&[1, 0, 0][..], &[8, 0, 0][..]));
-    assert_eq!(wide(&image, Role::Offsets(Packed::Stats)), [0, 4, 4, 4]);
+    assert_eq!(wide(&image, Role::Offsets(Varlen::Stats)), [0, 4, 4, 4]);
     assert_eq!(image.sequences(), 1);
 }
 
 #[test]
-fn p22_offsets_that_fall_or_exceed_the_tokens_are_named() {
+fn offsets_that_fall_or_exceed_the_tokens_are_named() {
     let mut image = image(&mixed());
     let pages = [vec![0, 1, 2, 3], vec![4, 5], vec![6, 7]];
     let keys = Rows::Lengths(&[16, 8, 8]);
@@ -111,13 +111,13 @@ fn p22_offsets_that_fall_or_exceed_the_tokens_are_named() {
     let start = errors(&mut image, &Step::paged(Rows::Cumulative(&[1, 5, 6, 7]), keys, &pages));
     assert!(matches!(start[..], [StepError::Falls { entry: 0, given: 1, .. }]));
     let tokens = errors(&mut image, &Step::paged(Rows::Lengths(&[8, 8, 8]), keys, &pages));
-    let q = StepError::Tokens { operand: Role::Offsets(Packed::Q), given: 24, room: 20 };
-    let stats = StepError::Tokens { operand: Role::Offsets(Packed::Stats), given: 24, room: 20 };
+    let q = StepError::Tokens { operand: Role::Offsets(Varlen::Q), given: 24, room: 20 };
+    let stats = StepError::Tokens { operand: Role::Offsets(Varlen::Stats), given: 24, room: 20 };
     assert_eq!(tokens, [q, stats]);
 }
 
 #[test]
-fn p22_lengths_over_the_plan_and_of_another_batch_are_named() {
+fn lengths_over_the_plan_and_of_another_batch_are_named() {
     let mut image = image(&mixed());
     let pages = [vec![0, 1, 2, 3, 4], vec![5]];
     let keys = Rows::Lengths(&[17, 1]);
@@ -144,7 +144,7 @@ fn p22_lengths_over_the_plan_and_of_another_batch_are_named() {
 }
 
 #[test]
-fn p22_tables_that_are_short_or_point_outside_the_pool_are_named() {
+fn tables_that_are_short_or_point_outside_the_pool_are_named() {
     let mut image = image(&mixed());
     let step = |pages: &[Vec<i32>], image: &mut StepImage| {
         errors(image, &Step::paged(Rows::One(1), Rows::Lengths(&[9]), pages)).remove(0)
@@ -173,7 +173,7 @@ fn p22_tables_that_are_short_or_point_outside_the_pool_are_named() {
 }
 
 #[test]
-fn p22_offsets_of_32_bits_that_would_overflow_are_named() {
+fn offsets_of_32_bits_that_would_overflow_are_named() {
     // 9.5 has offsets of 32 bits: 2^31 elements are 262,144 tokens of 64 heads of 128.
     let t = Tensor::thd(2, 64, 300_000, 128, 600_000, DType::BF16);
     let a = validate(Attention::forward(t, t, t, t).with_lengths()).expect("sound");
@@ -181,17 +181,17 @@ fn p22_offsets_of_32_bits_that_would_overflow_are_named() {
     let mut narrow = StepImage::new(layout(&a, 5));
     let overflow = errors(&mut narrow, &Step::unpaged(rows, rows));
     let of = |operand| StepError::Overflow { operand, sequence: 2, given: 524_287 * 64 * 128 };
-    assert_eq!(overflow, [of(Role::Offsets(Packed::Q)), of(Role::Offsets(Packed::K))]);
+    assert_eq!(overflow, [of(Role::Offsets(Varlen::Q)), of(Role::Offsets(Varlen::K))]);
     let small = Rows::Lengths(&[100_000, 162_143]);
     narrow.fill(&Step::unpaged(small, small)).expect("it fits");
-    assert_eq!(words(&narrow, Role::Offsets(Packed::V)), [0, 100_000 * 8192, 262_143 * 8192]);
+    assert_eq!(words(&narrow, Role::Offsets(Varlen::V)), [0, 100_000 * 8192, 262_143 * 8192]);
     let mut image = StepImage::new(layout(&a, 27));
     image.fill(&Step::unpaged(rows, rows)).expect("64 bits hold it");
-    assert_eq!(wide(&image, Role::Offsets(Packed::O)), [0, 262_143 * 8192, 524_287 * 8192]);
+    assert_eq!(wide(&image, Role::Offsets(Varlen::O)), [0, 262_143 * 8192, 524_287 * 8192]);
 }
 
 #[test]
-fn p22_offsets_of_dq_with_gaps_that_are_not_those_of_q_are_named() {
+fn offsets_of_dq_with_gaps_that_are_not_those_of_q_are_named() {
     let t = Tensor::thd(3, 4, 8, 16, 30, DType::BF16);
     let part = Tensor { strides: [8 * 192, 16, 192, 1], ..t };
     let forward = Attention::forward(part, t, t, t).with_lengths().with_stats();
@@ -205,25 +205,25 @@ fn p22_offsets_of_dq_with_gaps_that_are_not_those_of_q_are_named() {
     let mut read: std::collections::BTreeMap<Role, Vec<i32>> = layout
         .operands()
         .map(|(role, ..)| match role {
-            Role::Offsets(Packed::Q) => (role, elements([0, 7, 7, 20], 192)),
-            Role::Offsets(Packed::Stats) => (role, elements([0, 7, 7, 20], 4)),
+            Role::Offsets(Varlen::Q) => (role, elements([0, 7, 7, 20], 192)),
+            Role::Offsets(Varlen::Stats) => (role, elements([0, 7, 7, 20], 4)),
             Role::Offsets(_) => (role, elements([0, 7, 7, 20], 64)),
             _ => (role, lengths(1)),
         })
         .collect();
     layout.check_operands(&read).expect("gaps are Q's, in rows of another size");
-    read.insert(Role::Offsets(Packed::K), elements([0, 9, 9, 30], 64));
+    read.insert(Role::Offsets(Varlen::K), elements([0, 9, 9, 30], 64));
     layout.check_operands(&read).expect("keys may lie otherwise");
-    read.insert(Role::Offsets(Packed::DQ), elements([0, 5, 6, 20], 64));
+    read.insert(Role::Offsets(Varlen::DQ), elements([0, 5, 6, 20], 64));
     let found = layout.check_operands(&read).expect_err("dQ would be wrong");
-    assert_eq!(found[..], [StepError::Gaps { operand: Role::Offsets(Packed::DQ), sequence: 2, given: 6, needed: 7 }]);
+    assert_eq!(found[..], [StepError::Gaps { operand: Role::Offsets(Varlen::DQ), sequence: 2, given: 6, needed: 7 }]);
     assert!(found.to_string().contains("offsets of DQ"), "{found}");
-    read.insert(Role::Offsets(Packed::DV), elements([0, 5, 25, 31], 64));
+    read.insert(Role::Offsets(Varlen::DV), elements([0, 5, 25, 31], 64));
     let found = layout.check_operands(&read).expect_err("and dV falls beyond its tokens");
     assert!(found.iter().any(|e| matches!(e, StepError::Gaps { .. })), "{found}");
-    read.insert(Role::Offsets(Packed::DV), elements([0, 5, 30, 31], 64));
+    read.insert(Role::Offsets(Varlen::DV), elements([0, 5, 30, 31], 64));
     let found = layout.check_operands(&read).expect_err("and dV falls beyond its tokens");
-    let of = StepError::Tokens { operand: Role::Offsets(Packed::DV), given: 31, room: 30 };
+    let of = StepError::Tokens { operand: Role::Offsets(Varlen::DV), given: 31, room: 30 };
     assert!(found.contains(&of), "{found}");
     read.remove(&Role::SeqLenKv);
     let missing = layout.check_operands(&read).expect_err("lengths are missing");
@@ -246,7 +246,7 @@ fn what_is_overwritten_on_the_device_is_told() {
     assert_eq!(table, StepError::Overwritten { operand: Role::PageTableK, word: 1, found: 8, expected: 7 });
     assert!(matches!(with(at(Role::PageTableK) + 1, 99), StepError::Page { page: 99, .. }));
     assert!(matches!(with(at(Role::SeqLenKv), 17), StepError::Length { given: 17, .. }));
-    assert!(matches!(with(at(Role::Offsets(Packed::Q)) + 2, 3), StepError::Falls { entry: 1, given: 3, .. }));
+    assert!(matches!(with(at(Role::Offsets(Varlen::Q)) + 2, 3), StepError::Falls { entry: 1, given: 3, .. }));
 }
 
 /// Queries, keys and pages of each sequence.
@@ -266,7 +266,7 @@ fn steps() -> impl Strategy<Value = Vec<Drawn>> {
 
 proptest! {
     #[test]
-    fn p22_updates_in_place_leave_what_a_fresh_step_would_and_say_every_word_that_changed(steps in steps()) {
+    fn updates_in_place_leave_what_a_fresh_step_would_and_say_every_word_that_changed(steps in steps()) {
         let mut image = image(&mixed());
         let mut device = image.words().to_vec();
         for (queries, keys, pages) in &steps {
@@ -280,7 +280,7 @@ proptest! {
             prop_assert_eq!(image.fill(&step).expect("sound"), &[], "again is no change");
             let mut fresh = self::image(&mixed());
             fresh.fill(&step).expect("sound");
-            for role in [Role::SeqLenQ, Role::SeqLenKv, Role::Offsets(Packed::Q), Role::Offsets(Packed::Stats)] {
+            for role in [Role::SeqLenQ, Role::SeqLenKv, Role::Offsets(Varlen::Q), Role::Offsets(Varlen::Stats)] {
                 prop_assert_eq!(words(&image, role), words(&fresh, role));
             }
             for (i, (row, &keys)) in pages.iter().zip(keys).enumerate() {
@@ -342,19 +342,19 @@ fn many_changes_are_few_copies_and_few_changes_leave_the_rest_alone() {
 }
 
 #[test]
-fn p21_p22_a_misaligned_pool_and_one_that_is_too_small_are_named() {
+fn a_misaligned_pool_and_one_that_is_too_small_are_named() {
     let q = Tensor::bshd(3, 4, 1, 64, DType::BF16);
     let kv = Tensor::paged_nhd(3, 2, 256, 64, 9, 64, DType::BF16);
     let a = validate(Attention::forward(q, kv, kv, q).with_lengths()).expect("sound");
     let target = h200(CudnnVersion::v9(27, 0));
-    let graph = lower(&a, &target, &Policy::default()).expect("lowers");
+    let graph = lower(&a, &target, &CompileOptions::default()).expect("lowers");
     let mut facts = facts_of(&graph, &target);
     let pool = kv.bytes().expect("it can be counted").unsigned_abs();
     for binding in facts.bindings.iter_mut().filter(|b| matches!(b.role, Role::K | Role::V)) {
         binding.bytes = pool;
     }
-    let mut bindings = raw::Bindings::new().slot(Role::Scale, 0.125_f32);
-    for (i, binding) in facts.bindings.iter().enumerate().filter(|(_, b)| !b.slot) {
+    let mut bindings = raw::Bindings::new().scalar(Role::Scale, 0.125_f32);
+    for (i, binding) in facts.bindings.iter().enumerate().filter(|(_, b)| !b.scalar) {
         let at = 0x7f00_0000_0000 + 0x100_0000 * i as u64;
         bindings = match binding.role {
             Role::K => bindings.tensor(Role::K, at + 2, pool),
@@ -382,7 +382,7 @@ fn default_set(page: i64) -> PlanSet<StepImage> {
     let target = h200(CudnnVersion::v9(19, 0));
     PlanSet::new(Buckets::new(&ServePolicy::default()).expect("sound"), |bucket| {
         let a = layer.attention(&bucket).expect("sound");
-        let graph = lower(&a, &target, &Policy::default()).expect("lowers");
+        let graph = lower(&a, &target, &CompileOptions::default()).expect("lowers");
         let mut image = StepImage::new(StepLayout::of_graph(&a, &graph)?);
         image.check_pages(false);
         Ok::<_, StepErrors>(Some(image))
@@ -421,7 +421,7 @@ fn costs(name: &str, page: i64, steps: usize, mut next: impl FnMut(&mut Vec<i32>
 }
 
 #[test]
-fn p37_steps_of_a_server_are_few_small_copies() {
+fn steps_of_a_server_are_few_small_copies() {
     // 256 sequences that grow by a key at each step, and of which one in a hundred steps is another: 16 of them get a page of 16.
     let mut state = 7;
     let (bytes, copies) = costs("growing", 16, 1000, |keys| {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{forward, h200, operand, slot};
+use common::{forward, h200, operand, scalar};
 use qkvault_compile::PlanFacts;
 use qkvault_exec::raw::Bindings;
 use qkvault_exec::{BindError, MemoryKind, Prints, Training, TrainingError, check_bindings, forward_run};
@@ -36,8 +36,8 @@ fn backward() -> PlanFacts {
 }
 
 fn numbers() -> Bindings {
-    let slots = Bindings::new().slot(Role::Scale, 0.125_f32).slot(Role::Slot(0), 50);
-    slots.slot(Role::DropoutSeed, 42_i64).slot(Role::DropoutOffset, 7_i64)
+    let scalars = Bindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50);
+    scalars.scalar(Role::DropoutSeed, 42_i64).scalar(Role::DropoutOffset, 7_i64)
 }
 
 #[test]
@@ -54,16 +54,17 @@ fn what_cannot_be_trained_is_refused_when_it_is_described() {
     let heads = Attention::bshd(2, (8, 3), (256, 256), 64, DType::BF16);
     assert!(refused(&heads).to_string().contains("heads"), "{}", refused(&heads));
     // No derivative by the score, and none by a bias that is only compared with.
-    let nothing = attention().with_score((score() * 0.0 + constant(1.0)).build_score().expect("a score"));
+    let nothing = attention().with_score_mod((score() * 0.0 + constant(1.0)).build_score_mod().expect("a score"));
     assert!(refused(&nothing).to_string().contains("score"), "{}", refused(&nothing));
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 1]).with_grad());
-    let compared = qkvault_graph::expr::select(&bias.gt(0.0), score(), score() * 2.0).build_score().expect("a score");
-    let refusal = refused(&attention().with_score(compared));
-    assert!(refusal.has("score.derivative") && refusal.to_string().contains("bias"), "{refusal}");
+    let compared =
+        qkvault_graph::expr::select(&bias.gt(0.0), score(), score() * 2.0).build_score_mod().expect("a score");
+    let refusal = refused(&attention().with_score_mod(compared));
+    assert!(refusal.has("score-mod.derivative") && refusal.to_string().contains("bias"), "{refusal}");
     // A bias that wants a gradient and broadcasts over nothing that there is.
     let odd = TensorSpec::new(DType::BF16, [1, 3, 256, 256]).with_grad();
-    let odd = library::bias(score(), "bias", odd).build_score().expect("a score");
-    assert!(refused(&attention().with_score(odd)).has("score.broadcast"));
+    let odd = library::bias(score(), "bias", odd).build_score_mod().expect("a score");
+    assert!(refused(&attention().with_score_mod(odd)).has("score-mod.broadcast"));
     // A sink's gradient without a sink.
     let options = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
     assert!(Training::of(&attention(), options).expect_err("no sink").has("backward.sink"));
@@ -84,8 +85,8 @@ fn the_backward_takes_its_numbers_from_the_forward() {
     let mut given = numbers();
     let run = forward_run(&facts(), &mut given).expect("all numbers are there");
     assert_eq!(run.dropout(), Some((42, 7)));
-    // What the plan reads on the GPU is no slot for it.
-    assert_eq!(given, Bindings::new().slot(Role::Scale, 0.125_f32).slot(Role::Slot(0), 50));
+    // What the plan reads on the GPU is no scalar for it.
+    assert_eq!(given, Bindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50));
 
     let mut nothing = Bindings::new();
     run.complete(&backward(), &mut nothing).expect("all is known");
@@ -99,27 +100,27 @@ fn the_backward_takes_its_numbers_from_the_forward() {
 fn other_numbers_than_the_forwards_are_refused_and_named() {
     let run = forward_run(&facts(), &mut numbers()).expect("all numbers are there");
     let other = |mut given: Bindings| run.complete(&backward(), &mut given).expect_err("another number");
-    let seed = other(Bindings::new().slot(Role::DropoutSeed, 43_i64));
+    let seed = other(Bindings::new().scalar(Role::DropoutSeed, 43_i64));
     assert!(matches!(seed, TrainingError::OtherNumber { role: Role::DropoutSeed, .. }));
     assert!(seed.to_string().contains("43") && seed.to_string().contains("42") && seed.to_string().contains("mask"));
-    let scale = other(Bindings::new().slot(Role::Scale, 0.25_f32));
+    let scale = other(Bindings::new().scalar(Role::Scale, 0.25_f32));
     assert!(
         matches!(scale, TrainingError::OtherNumber { role: Role::Scale, .. }) && !scale.to_string().contains("mask")
     );
     // What the plan does not have is left for binding to name.
-    let mut unknown = Bindings::new().slot(Role::Slot(9), 1.0_f32);
+    let mut unknown = Bindings::new().scalar(Role::Scalar(9), 1.0_f32);
     run.complete(&backward(), &mut unknown).expect("binding names it");
-    let errors = check_bindings(&backward(), &unknown, 0, &|_| MemoryKind::Device(0)).expect_err("no such slot");
-    assert!(errors.iter().any(|e| matches!(e, BindError::Extra { role: Role::Slot(9), .. })), "{errors}");
+    let errors = check_bindings(&backward(), &unknown, 0, &|_| MemoryKind::Device(0)).expect_err("no such scalar");
+    assert!(errors.iter().any(|e| matches!(e, BindError::Extra { role: Role::Scalar(9), .. })), "{errors}");
 }
 
 #[test]
 fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
     let run = |mut given: Bindings| forward_run(&facts(), &mut given).expect_err("something is wrong");
     assert_eq!(run(Bindings::new()), TrainingError::MissingNumber { role: Role::DropoutSeed });
-    let no_offset = Bindings::new().slot(Role::DropoutSeed, 1_i64);
+    let no_offset = Bindings::new().scalar(Role::DropoutSeed, 1_i64);
     assert_eq!(run(no_offset), TrainingError::MissingNumber { role: Role::DropoutOffset });
-    let float = run(Bindings::new().slot(Role::DropoutSeed, 1.5_f32));
+    let float = run(Bindings::new().scalar(Role::DropoutSeed, 1.5_f32));
     assert!(matches!(float, TrainingError::NotAnInteger { role: Role::DropoutSeed, .. }), "{float}");
     for role in [Role::Stats, Role::DropoutSeed] {
         assert_eq!(run(numbers().tensor(role, 0x1000, 256)), TrainingError::Kept { role });
@@ -129,7 +130,7 @@ fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
     let mut given = numbers();
     assert_eq!(forward_run(&plain, &mut given).expect("no dropout").dropout(), None);
     assert_eq!(given, numbers());
-    assert_eq!(slot(Role::Scale, DType::F32).bytes, 4);
+    assert_eq!(scalar(Role::Scale, DType::F32).bytes, 4);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use qkvault_graph::expr::{self, TensorSpec};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, canonical_bytes, lower,
+    Attention, BackwardOptions, Band, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, canonical_bytes, lower,
     plan_key, text, validate,
 };
 
@@ -18,15 +18,15 @@ fn prefill() -> Attention {
 fn largest() -> Attention {
     let tensor = |name, dims| expr::tensor(name, TensorSpec::new(DType::F32, dims));
     let ids = |name, dims| expr::tensor(name, TensorSpec::new(DType::I32, dims));
-    let cap = expr::slot("softcap");
+    let cap = expr::scalar("softcap");
     let distance = (expr::key() - expr::query()).to_float();
     let bias = expr::tensor("bias", TensorSpec::new(DType::F32, [1, 32, 4096, 4096]).with_grad());
     let score = (expr::score() / &cap).tanh() * &cap + tensor("slopes", [1, 32, 1, 1]) * distance + bias;
     let documents = ids("documents_q", [2, 1, 4096, 1]).eq(ids("documents_kv", [2, 1, 1, 4096]));
-    let keep = documents & (expr::key().le(expr::query()) | expr::key().lt(expr::int_slot("prefix")));
+    let keep = documents & (expr::key().le(expr::query()) | expr::key().lt(expr::int_scalar("prefix")));
     let forward = Attention::bshd(2, (32, 8), (4096, 4096), 128, DType::BF16)
-        .with_score(score.build_score().expect("well typed"))
-        .with_keep(keep.build_predicate().expect("well typed"))
+        .with_score_mod(score.build_score_mod().expect("well typed"))
+        .with_mask_mod(keep.build_mask_mod().expect("well typed"))
         .with_lengths()
         .with_stats();
     forward.backward(BackwardOptions::default())
@@ -63,7 +63,7 @@ fn keys(c: &mut Criterion) {
 
 fn plans(c: &mut Criterion) {
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-    let policy = Policy::default();
+    let policy = CompileOptions::default();
     let valid = validate(prefill()).expect("sound");
     let graph = lower(&valid, &target, &policy).expect("a dense forward lowers");
     c.bench_function("lower prefill", |b| b.iter(|| lower(black_box(&valid), &target, &policy)));

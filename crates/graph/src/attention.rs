@@ -9,7 +9,7 @@ use crate::{Mask, Tensor};
 /// One attention computation, described.
 ///
 /// `P = softmax(mask(score(scale · Q·Kᵀ)))`, dropped out, and `O = P·V`, per batch and query head; a query head `i` of
-/// `h_q` uses the key head `i / (h_q / h_k)` and likewise the value head. The softmax scale is a slot: it is given at launch.
+/// `h_q` uses the key head `i / (h_q / h_k)` and likewise the value head. The softmax scale is a scalar: it is given at launch.
 ///
 /// Build one with [`Attention::forward`] and the methods that add to it, then [`crate::validate`] it.
 ///
@@ -30,8 +30,8 @@ pub struct Attention {
     pub o: Tensor,
     /// Which keys each query may see.
     pub mask: Mask,
-    /// What is done to the scaled score before masking: softcap, ALiBi, bias, or anything the language can say.
-    pub score: Option<ScoreExpr>,
+    /// The score modification, applied to the scaled score before masking: softcap, ALiBi, bias, or anything the language can say.
+    pub score_mod: Option<ScoreExpr>,
     /// Whether a learnable logit per query head joins the softmax denominator (f32, `h_q` entries).
     pub sink: bool,
     /// Random zeroing of probabilities.
@@ -48,7 +48,7 @@ pub struct Attention {
     pub pass: Pass,
 }
 
-/// Outputs of a forward beside O; each is f32, (b, h_q, s_q, 1), packed like Q when Q is packed.
+/// Outputs of a forward beside O; each is f32, (b, h_q, s_q, 1), varlen like Q when Q is varlen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -68,7 +68,7 @@ pub struct Outputs {
 pub struct Dropout {
     /// Where the mask comes from.
     pub source: DropoutSource,
-    /// Probability of zeroing, in 0..1. A slot of the description: no part of the [`crate::GraphKey`]. cuDNN bakes it into
+    /// Probability of zeroing, in 0..1. A scalar of the description: no part of the [`crate::GraphKey`]. cuDNN bakes it into
     /// the plan all the same, so it is part of the op graph and of the plan's key.
     pub probability: f32,
 }

@@ -54,7 +54,7 @@ pub(crate) struct AttentionForm {
     o: Tensor,
     mask: Mask,
     #[serde(deserialize_with = "present")]
-    score: Option<ScoreExpr>,
+    score_mod: Option<ScoreExpr>,
     sink: bool,
     #[serde(deserialize_with = "present")]
     dropout: Option<Dropout>,
@@ -84,7 +84,7 @@ impl TryFrom<AttentionForm> for Attention {
             v,
             o,
             mask,
-            score,
+            score_mod,
             sink,
             dropout,
             block_mask,
@@ -94,15 +94,30 @@ impl TryFrom<AttentionForm> for Attention {
             pass,
         } = form;
         let Format = qkvault.ok_or(NoFormat)?;
-        Ok(Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass })
+        Ok(Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass })
     }
 }
 
 impl From<Attention> for AttentionForm {
     fn from(attention: Attention) -> AttentionForm {
-        let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
+        let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
             attention;
         let qkvault = Some(Format);
-        AttentionForm { qkvault, q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass }
+        AttentionForm {
+            qkvault,
+            q,
+            k,
+            v,
+            o,
+            mask,
+            score_mod,
+            sink,
+            dropout,
+            block_mask,
+            outputs,
+            padded_rows,
+            fp8,
+            pass,
+        }
     }
 }

@@ -16,7 +16,7 @@ impl Attention {
             v,
             o,
             mask: Mask::default(),
-            score: None,
+            score_mod: None,
             sink: false,
             dropout: None,
             block_mask: false,
@@ -51,15 +51,15 @@ impl Attention {
 
     /// Adds a score expression.
     #[must_use]
-    pub fn with_score(mut self, score: ScoreExpr) -> Attention {
-        self.score = Some(score);
+    pub fn with_score_mod(mut self, score_mod: ScoreExpr) -> Attention {
+        self.score_mod = Some(score_mod);
         self
     }
 
     /// Adds a predicate that says which keys are seen.
     #[must_use]
-    pub fn with_keep(mut self, keep: ScoreExpr) -> Attention {
-        self.mask.keep = Some(keep);
+    pub fn with_mask_mod(mut self, mask_mod: ScoreExpr) -> Attention {
+        self.mask.mask_mod = Some(mask_mod);
         self
     }
 
@@ -152,23 +152,23 @@ impl Attention {
         (self.q.dims[3], self.v.dims[3])
     }
 
-    /// The usual softmax scale, one over the square root of Q's head dim: what to bind to the scale slot unless the
+    /// The usual softmax scale, one over the square root of Q's head dim: what to bind to the scale scalar unless the
     /// model says otherwise.
     #[must_use]
     pub fn default_scale(&self) -> f32 {
         1.0 / (self.q.dims[3] as f32).sqrt()
     }
 
-    /// Stats, Max and Sum_exp as a tensor: f32, (b, h_q, s_q, 1), packed by tokens when Q is.
+    /// Stats, Max and Sum_exp as a tensor: f32, (b, h_q, s_q, 1), varlen by tokens when Q is.
     #[must_use]
     pub const fn row_tensor(&self) -> Tensor {
         let [b, h, s, _] = self.q.dims;
         match self.q.storage {
-            Storage::Packed { tokens } => Tensor {
+            Storage::Varlen { tokens } => Tensor {
                 dims: [b, h, s, 1],
                 strides: [s * h, 1, h, 1],
                 dtype: DType::F32,
-                storage: Storage::Packed { tokens },
+                storage: Storage::Varlen { tokens },
             },
             Storage::Dense | Storage::Paged { .. } => Tensor::bhsd(b, h, s, 1, DType::F32),
         }

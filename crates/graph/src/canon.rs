@@ -16,7 +16,7 @@ use crate::{
 /// The canonical bytes of a valid attention.
 #[must_use]
 pub fn bytes(attention: &Valid) -> Vec<u8> {
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
+    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
         attention.get();
     let Outputs { stats, max, sum_exp } = *outputs;
     let padded_rows = match padded_rows {
@@ -28,13 +28,14 @@ pub fn bytes(attention: &Valid) -> Vec<u8> {
         Fp8::Current => 2,
         Fp8::Block => 3,
     });
-    // The probability of dropout is a slot: its value is no part of the key.
+    // The probability of dropout is a scalar: its value is no part of the key.
     let dropout = dropout.map(|Dropout { source, probability: _ }| match source {
         DropoutSource::Philox => 1_u8,
         DropoutSource::Mask => 2,
     });
     let operands = [q, k, v, o].map(tensor);
-    let features = (score.as_ref().map(expression), sink, dropout, block_mask, (stats, max, sum_exp), padded_rows, fp8);
+    let features =
+        (score_mod.as_ref().map(expression), sink, dropout, block_mask, (stats, max, sum_exp), padded_rows, fp8);
     let pass = match pass {
         Pass::Forward => None,
         Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic }) => {
@@ -50,14 +51,14 @@ fn tensor(t: &Tensor) -> impl Serialize + use<> {
     let Tensor { dims, strides, dtype, storage } = *t;
     let storage = match storage {
         Storage::Dense => (0_u8, 0, 0),
-        Storage::Packed { tokens } => (1, tokens, 0),
+        Storage::Varlen { tokens } => (1, tokens, 0),
         Storage::Paged { pages, page_size } => (2, pages, page_size),
     };
     (dims, strides, dtype.code(), storage)
 }
 
 fn mask_bytes(mask: &Mask) -> impl Serialize + use<> {
-    let Mask { band, lengths, keep } = mask;
+    let Mask { band, lengths, mask_mod } = mask;
     let band = band.map(|Band { corner, left, right }| {
         let corner = match corner {
             Corner::TopLeft => 1_u8,
@@ -69,15 +70,15 @@ fn mask_bytes(mask: &Mask) -> impl Serialize + use<> {
         Lengths::Full => 0_u8,
         Lengths::PerSequence => 1,
     };
-    (band, lengths, keep.as_ref().map(expression))
+    (band, lengths, mask_mod.as_ref().map(expression))
 }
 
-/// An expression: its nodes in canonical order, and what its slots and tensors are; names stay out.
+/// An expression: its nodes in canonical order, and what its scalars and tensors are; names stay out.
 fn expression(e: &ScoreExpr) -> impl Serialize + use<> {
     let nodes: Vec<(u8, u8, Vec<i64>)> = e.nodes().iter().map(node).collect();
-    let slots: Vec<u8> = e.slots().iter().map(|crate::expr::SlotSpec { ty }| ty.code()).collect();
+    let scalars: Vec<u8> = e.scalars().iter().map(|crate::expr::ScalarSpec { ty }| ty.code()).collect();
     let tensors: Vec<_> = e.tensors().iter().map(tensor_spec).collect();
-    (nodes, slots, tensors, e.root().0)
+    (nodes, scalars, tensors, e.root().0)
 }
 
 /// A tensor of an expression; slopes that it holds follow where there are any, so that no other key knows of them.
@@ -108,7 +109,7 @@ fn node(n: &Node) -> (u8, u8, Vec<i64>) {
         Node::Float(x) => (0, vec![i64::from(x.bits())]),
         Node::Int(x) => (0, vec![i64::from(x)]),
         Node::Bool(x) => (0, vec![i64::from(x)]),
-        Node::Slot(s) => (0, vec![i64::from(s.0)]),
+        Node::Scalar(s) => (0, vec![i64::from(s.0)]),
         Node::Tensor(t) => (0, vec![i64::from(t.0)]),
         Node::ToFloat(a) | Node::Not(a) => (0, vec![id(a)]),
         Node::Unary(op, a) => (op.code(), vec![id(a)]),
@@ -124,10 +125,10 @@ fn node(n: &Node) -> (u8, u8, Vec<i64>) {
 pub(crate) fn op_graph(graph: &OpGraph) -> impl Serialize + use<> {
     // Quirks that were allowed and an engine that is named follow in the plan's key where there are any, so that no other key knows
     // of them.
-    let OpGraph { tensors, ops, avoid, despite: _, engine: _ } = graph;
+    let OpGraph { tensors, ops, excluded_engines, accepted_quirks: _, engine: _ } = graph;
     let tensors: Vec<_> = tensors.iter().map(op_tensor).collect();
     let ops: Vec<(u8, Vec<i64>)> = ops.iter().map(op).collect();
-    (tensors, ops, avoid.clone())
+    (tensors, ops, excluded_engines.clone())
 }
 
 /// A named engine as hashed.
@@ -142,7 +143,7 @@ fn op_tensor(t: &OpTensor) -> impl Serialize + use<> {
     let kind = match *kind {
         TensorKind::Virtual => (0_u8, 0_i64),
         TensorKind::Operand(role) => (1, role.uid()),
-        TensorKind::Slot(role) => (2, role.uid()),
+        TensorKind::Scalar(role) => (2, role.uid()),
         TensorKind::Constant(Constant::F32(bits)) => (3, i64::from(bits)),
         TensorKind::Constant(Constant::I32(value)) => (4, i64::from(value)),
     };

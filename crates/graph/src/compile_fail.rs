@@ -7,14 +7,14 @@
 /// let attention = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16);
 /// let target = Profile::named("h200").unwrap().target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
 /// let attention = validate(attention).unwrap();
-/// let _ = lower(&attention, &target, &Policy::default());
+/// let _ = lower(&attention, &target, &CompileOptions::default());
 /// ```
 ///
 /// ```compile_fail,E0308
 /// use qkvault_graph::*;
 /// let attention = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16);
 /// let target = Profile::named("h200").unwrap().target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-/// let _ = lower(&attention, &target, &Policy::default());
+/// let _ = lower(&attention, &target, &CompileOptions::default());
 /// ```
 ///
 /// ```
@@ -45,7 +45,7 @@ struct OnlyTheValid;
 ///
 /// ```
 /// use qkvault_graph::*;
-/// let _ = (Policy::default(), Mask::default(), BackwardOptions::default());
+/// let _ = (CompileOptions::default(), Mask::default(), BackwardOptions::default());
 /// ```
 ///
 /// ```compile_fail,E0599
@@ -64,16 +64,16 @@ struct OnlyTheValid;
 /// ```
 struct NothingUnset;
 
-/// P17: a slot is one number on the host, everything larger a tensor on the device; neither is taken for the other.
+/// P17: a scalar is one number on the host, everything larger a tensor on the device; neither is taken for the other.
 ///
 /// ```
 /// use qkvault_graph::{DType, expr};
-/// let _ = (expr::slot("cap"), expr::tensor("bias", expr::TensorSpec::new(DType::F32, [1, 8, 1, 1])));
+/// let _ = (expr::scalar("cap"), expr::tensor("bias", expr::TensorSpec::new(DType::F32, [1, 8, 1, 1])));
 /// ```
 ///
 /// ```compile_fail,E0061
 /// use qkvault_graph::{DType, expr};
-/// let _ = expr::slot("bias", expr::TensorSpec::new(DType::F32, [1, 8, 1, 1]));
+/// let _ = expr::scalar("bias", expr::TensorSpec::new(DType::F32, [1, 8, 1, 1]));
 /// ```
 struct KindsOfOperands;
 
@@ -82,7 +82,7 @@ struct KindsOfOperands;
 /// ```
 /// use qkvault_graph::*;
 /// let (batch, room) = (Batch::new(3).unwrap(), Tokens::new(900).unwrap());
-/// let q = Tensor::packed(batch, 8, 512, 64, room, DType::F16);
+/// let q = Tensor::varlen(batch, 8, 512, 64, room, DType::F16);
 /// let lengths = CuSeqlens::new(vec![0, 100, 100, 612]).unwrap();
 /// let _ = RaggedOffsets::new(&lengths, &q);
 /// ```
@@ -90,7 +90,7 @@ struct KindsOfOperands;
 /// ```compile_fail,E0308
 /// use qkvault_graph::*;
 /// let (batch, room) = (Batch::new(3).unwrap(), Tokens::new(900).unwrap());
-/// let q = Tensor::packed(room, 8, 512, 64, batch, DType::F16);
+/// let q = Tensor::varlen(room, 8, 512, 64, batch, DType::F16);
 /// ```
 ///
 /// ```compile_fail,E0308

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CudnnVersion, Layer, Reason};
+use crate::{CudnnVersion, Origin, Reason};
 
 /// Properties of a GPU under the names cuDNN uses in the JSON form of its device-properties descriptor
 /// (attribute 2702; read on an H200 with cuDNN 9.14, 9.19 and 9.27).
@@ -93,7 +93,7 @@ impl DeviceProps {
         lacks
             .map(|(name, _)| {
                 Reason::new(
-                    Layer::Description,
+                    Origin::Description,
                     "profile.field",
                     *name,
                     "absent from the device properties",

@@ -27,7 +27,7 @@ pub enum DType {
     I32,
     /// 64-bit signed integer (10).
     I64,
-    /// Unsigned byte, carrier of bit-packed block masks (6).
+    /// Unsigned byte, carrier of bit-varlen block masks (6).
     U8,
     /// Boolean, in virtual tensors only (11).
     Bool,
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p8_every_dtype_round_trips_display_and_from_str() {
+    fn every_dtype_round_trips_display_and_from_str() {
         for d in DType::ALL {
             assert_eq!(d.to_string().parse::<DType>(), Ok(d));
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lower::{Form, Heuristics};
 use crate::op::Op;
-use crate::{OpGraph, Policy, Target, Valid, canon, codec};
+use crate::{CompileOptions, OpGraph, Target, Valid, canon, codec};
 
 /// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record that a plan is stored as.
 ///
@@ -123,7 +123,7 @@ pub enum Choice {
 
 /// The key of the plan that compiling this op graph for this target under this policy gives, of the first configuration that makes one.
 #[must_use]
-pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
+pub fn plan_key(graph: &OpGraph, target: &Target, policy: &CompileOptions) -> PlanKey {
     plan_key_of(graph, target, policy, Choice::First)
 }
 
@@ -131,9 +131,9 @@ pub fn plan_key(graph: &OpGraph, target: &Target, policy: &Policy) -> PlanKey {
 ///
 /// A limit of workspace is in no key: every plan that is within a limit is the one without it.
 #[must_use]
-pub fn plan_key_of(graph: &OpGraph, target: &Target, policy: &Policy, choice: Choice) -> PlanKey {
+pub fn plan_key_of(graph: &OpGraph, target: &Target, policy: &CompileOptions, choice: Choice) -> PlanKey {
     // The rules that were followed and the quirks that were allowed are visible in the op graph.
-    let Policy { form, heuristics, workspace_limit: _, without: _, allowed: _ } = policy;
+    let CompileOptions { form, heuristics, workspace_limit: _, without: _, allowed: _ } = policy;
     // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy, and a backward of the unified form is
     // the expanded one.
     let form = match form.resolve() {
@@ -153,8 +153,8 @@ pub fn plan_key_of(graph: &OpGraph, target: &Target, policy: &Policy, choice: Ch
     };
     let policy = (form, heuristics, choice);
     let mut bytes = codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), policy));
-    if !graph.despite.is_empty() {
-        bytes.extend(codec::encode(&Vec::from(graph.despite)));
+    if !graph.accepted_quirks.is_empty() {
+        bytes.extend(codec::encode(&Vec::from(graph.accepted_quirks)));
     }
     // A list that begins with a number, where that of the quirks is of texts: what follows can be told apart.
     if let Some(engine) = &graph.engine {

@@ -10,13 +10,13 @@
 //! Nothing here needs CUDA, cuDNN or a C++ compiler, and nothing here is unsafe.
 //!
 //! ```
-//! use qkvault_graph::{Attention, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, plan_key, validate};
+//! use qkvault_graph::{Attention, Band, CudnnVersion, DType, LibrarySet, CompileOptions, Profile, lower, plan_key, validate};
 //!
 //! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
 //! let attention = validate(attention)?;
 //! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-//! let graph = lower(&attention, &target, &Policy::default())?;
-//! println!("{}\n{graph}", plan_key(&graph, &target, &Policy::default()));
+//! let graph = lower(&attention, &target, &CompileOptions::default())?;
+//! println!("{}\n{graph}", plan_key(&graph, &target, &CompileOptions::default()));
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -61,16 +61,16 @@ pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, Choice, GraphKey, KEY_FORMAT, PlanKey, plan_key, plan_key_of};
 pub use lower::{
-    BadQuirk, BadRule, FUSED_OPS, Form, Gain, Heuristics, Policy, QUIRKS, QuirkSet, RULES, Rule, RuleRow, RuleSet,
-    UNIFIED_OP, WIDE_OFFSETS, lower, refusals,
+    BadQuirk, BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, QUIRKS, QuirkSet, UNIFIED_OP, VARIANTS,
+    Variant, VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
 };
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};
 pub use op::OpGraph;
 pub use operands::{BLOCK, Operand, TILE, buffer_len, operand, operands, score_tensor};
 pub use qkvault_base::{BadVersion, CudnnVersion, LibrarySet};
-pub use reason::{Layer, NoReason, Reason, Refusal};
-pub use role::{Packed, Role, Scaled};
+pub use reason::{NoReason, Origin, Reason, Refusal};
+pub use role::{Role, Scaled, Varlen};
 pub use target::{Profile, Target};
 pub use tensor::{Interleave, Order, Part, Storage, Tensor};
 pub use toolchain::{BadNvrtc, HostArch, NvrtcVersion, Toolchain};

@@ -17,9 +17,9 @@ pub struct Mask {
     pub band: Option<Band>,
     /// Sequence lengths given at launch (the padding mask).
     pub lengths: Lengths,
-    /// A predicate over indices, lengths, slots and tensors: true where the key is seen.
+    /// A predicate over indices, lengths, scalars and tensors: true where the key is seen.
     #[serde(deserialize_with = "crate::attention_form::present")]
-    pub keep: Option<ScoreExpr>,
+    pub mask_mod: Option<ScoreExpr>,
 }
 
 /// A diagonal band, in the coordinates of one sequence: `row` is the query's index, `col` the key's.
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn p6_the_canonical_band_keeps_the_same_keys(
+        fn the_canonical_band_keeps_the_same_keys(
             band in band(), s_q in 1_i64..9, s_kv in 1_i64..9, q_len in 0_i64..9, kv_len in 0_i64..9, per in prop::bool::ANY,
         ) {
             let lengths = if per { Lengths::PerSequence } else { Lengths::Full };
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn p6_corners_differ_unless_every_sequence_is_square() {
+    fn corners_differ_unless_every_sequence_is_square() {
         let (tl, br) = (Band::CAUSAL, Band::CAUSAL_BOTTOM_RIGHT);
         assert_eq!(tl.canonical(8, 8, Lengths::Full), br.canonical(8, 8, Lengths::Full));
         assert_ne!(tl.canonical(4, 8, Lengths::Full), br.canonical(4, 8, Lengths::Full));

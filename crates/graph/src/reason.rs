@@ -1,4 +1,4 @@
-//! Why not: refusals, their reasons, and the layer that gave each.
+//! Why not: refusals, their reasons, and the origin that gave each.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ pub struct Reason {
     /// Stable name of the rule, such as `heads.group`.
     pub code: Cow<'static, str>,
     /// Who said so.
-    pub layer: Layer,
+    pub origin: Origin,
     /// The field of the description, or the place in the library, that it is about.
     pub field: Cow<'static, str>,
     /// What came.
@@ -34,11 +34,11 @@ pub struct Reason {
     pub since: Option<crate::CudnnVersion>,
 }
 
-/// The layer that gave a reason.
+/// The origin that gave a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Layer {
+pub enum Origin {
     /// The description contradicts itself.
     Description,
     /// A rule about what the library supports.
@@ -54,7 +54,7 @@ pub enum Layer {
 impl Reason {
     /// A reason with its four facts; `since` unknown.
     pub fn new(
-        layer: Layer,
+        origin: Origin,
         code: &'static str,
         field: impl Into<Cow<'static, str>>,
         given: impl Into<String>,
@@ -63,7 +63,7 @@ impl Reason {
     ) -> Reason {
         Reason {
             code: Cow::Borrowed(code),
-            layer,
+            origin,
             field: field.into(),
             given: given.into(),
             needed: needed.into(),
@@ -125,21 +125,21 @@ impl From<Refusal> for Vec<Reason> {
     }
 }
 
-impl fmt::Display for Layer {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Layer::Description => "description",
-            Layer::Rule => "rule",
-            Layer::Quirk => "quirk",
-            Layer::Library => "library",
-            Layer::NotBuilt => "not built",
+            Origin::Description => "description",
+            Origin::Rule => "rule",
+            Origin::Quirk => "quirk",
+            Origin::Library => "library",
+            Origin::NotBuilt => "not built",
         })
     }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{} / {}] {}: {}", self.layer, self.code, self.field, self.given)?;
+        write!(f, "[{} / {}] {}: {}", self.origin, self.code, self.field, self.given)?;
         if !self.needed.is_empty() {
             write!(f, ", but {}", self.needed)?;
         }
@@ -172,8 +172,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p9_reasons_are_owned_and_survive_a_round_trip() {
-        let reason = Reason::new(Layer::Rule, "x.y", "q.dims[3]", "100", "a multiple of 8", "pad to 104");
+    fn reasons_are_owned_and_survive_a_round_trip() {
+        let reason = Reason::new(Origin::Rule, "x.y", "q.dims[3]", "100", "a multiple of 8", "pad to 104");
         let refusal = Refusal::of(vec![reason.clone(), reason]).expect("not empty");
         let json = serde_json::to_string(&refusal).expect("serialises");
         assert_eq!(serde_json::from_str::<Refusal>(&json).expect("parses"), refusal);

@@ -44,8 +44,8 @@ pub enum Role {
     DOHalf,
     /// Softmax scale: one f32 on the host, read at launch.
     Scale,
-    /// A slot of the score expression or mask predicate: one number on the host, read at launch.
-    Slot(u16),
+    /// A scalar of the score expression or mask predicate: one number on the host, read at launch.
+    Scalar(u16),
     /// A tensor of the score expression or mask predicate.
     ScoreTensor(u16),
     /// Gradient of such a tensor.
@@ -58,8 +58,8 @@ pub enum Role {
     SeqLenQWhole,
     /// Key/value lengths a second time, declared with an entry for each query: the memory of [`SeqLenKv`](Role::SeqLenKv).
     SeqLenKvWhole,
-    /// Where each sequence of a packed operand begins; batch + 1 entries.
-    Offsets(Packed),
+    /// Where each sequence of a varlen operand begins; batch + 1 entries.
+    Offsets(Varlen),
     /// Page table of K.
     PageTableK,
     /// Page table of V.
@@ -74,7 +74,7 @@ pub enum Role {
     DropoutOffset,
     /// Keep mask of dropout given by the caller.
     DropoutMask,
-    /// Which 128×128 tiles are computed, bit-packed.
+    /// Which 128×128 tiles are computed, bit-varlen.
     BlockMask,
     /// FP8: factor that turns stored values back into real ones.
     Descale(Scaled),
@@ -92,11 +92,11 @@ pub enum Role {
     DvFullHeads,
 }
 
-/// Operands that can be packed, each with offsets of its own (they count elements of that operand).
+/// Operands that can be varlen, each with offsets of its own (they count elements of that operand).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "named like the roles they belong to")]
-pub enum Packed {
+pub enum Varlen {
     Q,
     K,
     V,
@@ -132,18 +132,18 @@ pub enum Scaled {
     DOT,
 }
 
-impl Packed {
-    const ALL: [Packed; 10] = [
-        Packed::Q,
-        Packed::K,
-        Packed::V,
-        Packed::O,
-        Packed::Stats,
-        Packed::DO,
-        Packed::DQ,
-        Packed::DK,
-        Packed::DV,
-        Packed::DOHalf,
+impl Varlen {
+    const ALL: [Varlen; 10] = [
+        Varlen::Q,
+        Varlen::K,
+        Varlen::V,
+        Varlen::O,
+        Varlen::Stats,
+        Varlen::DO,
+        Varlen::DQ,
+        Varlen::DK,
+        Varlen::DV,
+        Varlen::DOHalf,
     ];
 }
 
@@ -206,7 +206,7 @@ impl Role {
             Role::Descale(s) => 200 + s as i64,
             Role::ScaleOf(s) => 220 + s as i64,
             Role::Amax(s) => 240 + s as i64,
-            Role::Slot(n) => 1_000 + (n % 1_000) as i64,
+            Role::Scalar(n) => 1_000 + (n % 1_000) as i64,
             Role::ScoreTensor(n) => 2_000 + (n % 1_000) as i64,
             Role::DScoreTensor(n) => 3_000 + (n % 1_000) as i64,
         }
@@ -253,11 +253,11 @@ impl Role {
         let number = || u16::try_from(uid % 1_000).ok();
         match uid {
             1..=32 => at(1).and_then(|i| fixed.get(i).copied()),
-            100..200 => at(100).and_then(|i| Packed::ALL.get(i).copied()).map(Role::Offsets),
+            100..200 => at(100).and_then(|i| Varlen::ALL.get(i).copied()).map(Role::Offsets),
             200..220 => at(200).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Descale),
             220..240 => at(220).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::ScaleOf),
             240..260 => at(240).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Amax),
-            1_000..2_000 => number().map(Role::Slot),
+            1_000..2_000 => number().map(Role::Scalar),
             2_000..3_000 => number().map(Role::ScoreTensor),
             3_000..4_000 => number().map(Role::DScoreTensor),
             _ => None,
@@ -277,8 +277,8 @@ impl Role {
 
     /// Whether the operand is one number on the host, read at launch.
     #[must_use]
-    pub const fn is_slot(self) -> bool {
-        matches!(self, Role::Scale | Role::Slot(_))
+    pub const fn is_scalar(self) -> bool {
+        matches!(self, Role::Scale | Role::Scalar(_))
     }
 
     /// Whether a launch writes this operand.
@@ -302,7 +302,7 @@ impl Role {
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Role::Slot(n) => write!(f, "slot {n}"),
+            Role::Scalar(n) => write!(f, "scalar {n}"),
             Role::ScoreTensor(n) => write!(f, "score tensor {n}"),
             Role::DScoreTensor(n) => write!(f, "gradient of score tensor {n}"),
             Role::Offsets(p) => write!(f, "offsets of {p:?}"),
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p20_unique_ids_and_roles_are_one_to_one() {
+    fn unique_ids_and_roles_are_one_to_one() {
         let mut seen = std::collections::BTreeMap::new();
         for uid in 0..10_000 {
             if let Some(role) = Role::from_uid(uid) {

@@ -1,38 +1,38 @@
-//! Where the rows of an operand lie, by role: which tensor a role is, and which offsets a packed one is found by.
+//! Where the rows of an operand lie, by role: which tensor a role is, and which offsets a varlen one is found by.
 
-use crate::{Attention, DType, Gradients, Packed, Pass, Role, Storage, Tensor};
+use crate::{Attention, DType, Gradients, Pass, Role, Storage, Tensor, Varlen};
 
-/// Tokens that buffers of the launcher's own are rounded up to: what NVIDIA's front end tells the library of packed backwards
+/// Tokens that buffers of the launcher's own are rounded up to: what NVIDIA's front end tells the library of varlen backwards
 /// (cudnn-frontend 1.23, `max_total_seq_len`, in its tests).
 const TOKEN_GRAIN: i64 = 64;
 
 impl Role {
-    /// The offsets that say where each sequence of this operand begins when it is packed. Stats, Max and Sum_exp share theirs,
+    /// The offsets that say where each sequence of this operand begins when it is varlen. Stats, Max and Sum_exp share theirs,
     /// and so do the launcher's buffers with the operand that they are shaped like.
     #[must_use]
-    pub const fn offsets(self) -> Option<Packed> {
+    pub const fn offsets(self) -> Option<Varlen> {
         match self {
-            Role::Q => Some(Packed::Q),
-            Role::K => Some(Packed::K),
-            Role::V => Some(Packed::V),
-            Role::O => Some(Packed::O),
-            Role::Stats | Role::Max | Role::SumExp | Role::SoftmaxSum => Some(Packed::Stats),
-            Role::DO => Some(Packed::DO),
-            Role::DQ | Role::DqAccum => Some(Packed::DQ),
-            Role::DK => Some(Packed::DK),
-            Role::DV => Some(Packed::DV),
+            Role::Q => Some(Varlen::Q),
+            Role::K => Some(Varlen::K),
+            Role::V => Some(Varlen::V),
+            Role::O => Some(Varlen::O),
+            Role::Stats | Role::Max | Role::SumExp | Role::SoftmaxSum => Some(Varlen::Stats),
+            Role::DO => Some(Varlen::DO),
+            Role::DQ | Role::DqAccum => Some(Varlen::DQ),
+            Role::DK => Some(Varlen::DK),
+            Role::DV => Some(Varlen::DV),
             // The second 8-bit form of an operand lies as the first one does.
-            Role::QT => Some(Packed::Q),
-            Role::KT => Some(Packed::K),
-            Role::DOT => Some(Packed::DO),
-            Role::DOHalf => Some(Packed::DOHalf),
+            Role::QT => Some(Varlen::Q),
+            Role::KT => Some(Varlen::K),
+            Role::DOT => Some(Varlen::DO),
+            Role::DOHalf => Some(Varlen::DOHalf),
             _ => None,
         }
     }
 }
 
 impl Attention {
-    /// The tensor of a role whose rows can be packed or paged; nothing for roles that are neither, and for those that this
+    /// The tensor of a role whose rows can be varlen or paged; nothing for roles that are neither, and for those that this
     /// attention does not have.
     #[must_use]
     pub fn stored(&self, role: Role) -> Option<Tensor> {
@@ -64,19 +64,19 @@ impl Attention {
     }
 }
 
-/// The f32 sums of dQ: like dQ where that is packed, since they are found by its offsets; else contiguous.
+/// The f32 sums of dQ: like dQ where that is varlen, since they are found by its offsets; else contiguous.
 pub(crate) fn accumulator(d_q: &Tensor) -> Tensor {
     match d_q.storage {
-        Storage::Packed { .. } => Tensor { dtype: DType::F32, ..*d_q },
+        Storage::Varlen { .. } => Tensor { dtype: DType::F32, ..*d_q },
         Storage::Dense | Storage::Paged { .. } => Tensor::dense(crate::Order::Bhsd, d_q.dims, DType::F32),
     }
 }
 
 fn rounded(t: Tensor) -> Tensor {
     match t.storage {
-        Storage::Packed { tokens } => {
+        Storage::Varlen { tokens } => {
             let room = tokens.max(1).saturating_add(TOKEN_GRAIN - 1) / TOKEN_GRAIN * TOKEN_GRAIN;
-            Tensor { storage: Storage::Packed { tokens: room }, ..t }
+            Tensor { storage: Storage::Varlen { tokens: room }, ..t }
         }
         Storage::Dense | Storage::Paged { .. } => t,
     }
@@ -88,13 +88,13 @@ mod tests {
     use crate::BackwardOptions;
 
     #[test]
-    fn buffers_of_a_packed_backward_have_room_for_its_tokens_and_not_for_every_sequence_at_its_longest() {
+    fn buffers_of_a_varlen_backward_have_room_for_its_tokens_and_not_for_every_sequence_at_its_longest() {
         let q = Tensor::thd(64, 8, 4096, 64, 1000, DType::BF16);
         let a = Attention::forward(q, q, q, q).with_lengths().with_stats().backward(BackwardOptions::default());
         let sums = a.stored(Role::DqAccum).expect("a backward has it");
         assert_eq!(sums.bytes(), Some(1024 * 8 * 64 * 4));
         assert_eq!(a.stored(Role::SoftmaxSum).and_then(|t| t.bytes()), Some(1024 * 8 * 4));
-        assert_eq!((Role::DqAccum.offsets(), Role::SoftmaxSum.offsets()), (Some(Packed::DQ), Some(Packed::Stats)));
+        assert_eq!((Role::DqAccum.offsets(), Role::SoftmaxSum.offsets()), (Some(Varlen::DQ), Some(Varlen::Stats)));
         assert_eq!(a.stored(Role::Scale), None);
     }
 }

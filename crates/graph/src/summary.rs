@@ -6,7 +6,8 @@ use crate::{Attention, Band, Corner, Dropout, DropoutSource, Lengths, Mask, Outp
 
 impl fmt::Display for Attention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } = self;
+        let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } =
+            self;
         f.write_str(match pass {
             Pass::Forward => "fwd",
             Pass::Backward(_) => "bwd",
@@ -25,7 +26,7 @@ impl fmt::Display for Attention {
             write_storage(f, name, t)?;
         }
         write_mask(f, mask)?;
-        for (on, word) in [(score.is_some(), "score"), (*sink, "sink"), (*block_mask, "blocks")] {
+        for (on, word) in [(score_mod.is_some(), "score_mod"), (*sink, "sink"), (*block_mask, "blocks")] {
             if on {
                 write!(f, " {word}")?;
             }
@@ -61,13 +62,13 @@ fn write_storage(f: &mut fmt::Formatter<'_>, name: &str, t: &Tensor) -> fmt::Res
             Some(order) => write!(f, " {name}:{order}"),
             None => write!(f, " {name}:strided"),
         },
-        Storage::Packed { tokens } => write!(f, " {name}:packed{tokens}"),
+        Storage::Varlen { tokens } => write!(f, " {name}:varlen{tokens}"),
         Storage::Paged { pages, page_size } => write!(f, " {name}:paged{pages}x{page_size}"),
     }
 }
 
 fn write_mask(f: &mut fmt::Formatter<'_>, mask: &Mask) -> fmt::Result {
-    let Mask { band, lengths, keep } = mask;
+    let Mask { band, lengths, mask_mod } = mask;
     if let Some(Band { corner, left, right }) = band {
         match (left, right) {
             (None, Some(0)) => f.write_str(" causal")?,
@@ -84,7 +85,7 @@ fn write_mask(f: &mut fmt::Formatter<'_>, mask: &Mask) -> fmt::Result {
     if *lengths == Lengths::PerSequence {
         f.write_str(" lengths")?;
     }
-    if keep.is_some() { f.write_str(" keep") } else { Ok(()) }
+    if mask_mod.is_some() { f.write_str(" mask_mod") } else { Ok(()) }
 }
 
 impl fmt::Display for Valid {

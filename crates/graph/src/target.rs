@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CudnnVersion, DeviceProps, Layer, LibrarySet, Reason, Refusal, Toolchain};
+use crate::{CudnnVersion, DeviceProps, LibrarySet, Origin, Reason, Refusal, Toolchain};
 
 /// What a plan is compiled for, and with: the exact cuDNN, its library set, the toolchain, and the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ impl Profile {
         Profile::built_in().find(|p| p.name == name).ok_or_else(|| {
             let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
             Reason::new(
-                Layer::Description,
+                Origin::Description,
                 "target.unknown",
                 "target",
                 format!("'{name}'"),
@@ -133,7 +133,7 @@ impl Profile {
     pub fn from_json(text: &str) -> Result<Profile, Refusal> {
         serde_json::from_str(text).map_err(|e| {
             Reason::new(
-                Layer::Description,
+                Origin::Description,
                 "profile.parse",
                 format!("line {} column {}", e.line(), e.column()),
                 e.to_string(),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn p28_every_deciding_property_changes_the_key_and_no_board_fact_does() {
+    fn every_deciding_property_changes_the_key_and_no_board_fact_does() {
         let target = Profile::named("h200").expect("exists").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
         let base = key(&target);
         let json = serde_json::to_value(&target.device).expect("serialises");
@@ -224,7 +224,7 @@ mod tests {
 
     /// B3: cuDNN 9.19 beside NVRTC 13.0 and 13.2 gave other kernels under one key; B2: so did a variable.
     #[test]
-    fn p28_b2_b3_every_part_of_the_toolchain_changes_the_key() {
+    fn b2_b3_every_part_of_the_toolchain_changes_the_key() {
         let target = Profile::named("h200").expect("exists").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
         let Toolchain { cuda: _, nvrtc: _, host: _, environment: _ } = &target.toolchain;
         let other_host = if HostArch::THIS == HostArch::Aarch64 { HostArch::X86_64 } else { HostArch::Aarch64 };

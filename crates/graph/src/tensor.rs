@@ -11,7 +11,7 @@ use crate::DType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tensor {
-    /// (batch, heads, sequence, head dim). For packed and paged tensors the sequence entry is the longest a plan accepts.
+    /// (batch, heads, sequence, head dim). For varlen and paged tensors the sequence entry is the longest a plan accepts.
     pub dims: [i64; 4],
     /// Elements between neighbours along each dim. What a stride walks over depends on [`Tensor::storage`].
     pub strides: [i64; 4],
@@ -29,7 +29,7 @@ pub enum Storage {
     Dense,
     /// Sequences of differing lengths lie one after another (THD); where each begins is given at launch by
     /// cumulative lengths. The batch stride is not used.
-    Packed {
+    Varlen {
         /// Rows that the buffer has room for, all sequences together.
         tokens: i64,
     },
@@ -143,7 +143,7 @@ impl Tensor {
         Tensor::dense(Order::Bhsd, [b, h, s, d], dtype)
     }
 
-    /// The `N` parts of one shared projection buffer: 3 for packed QKV, 2 for packed KV. Splitting is a change of strides, never a copy.
+    /// The `N` parts of one shared projection buffer: 3 for interleaved QKV, 2 for interleaved KV. Splitting is a change of strides, never a copy.
     ///
     /// The buffer is contiguous, with the order of `order` for batch and sequence (BSHD or SBHD; for BHSD each part is a
     /// plane of its own, `(batch, parts, heads, sequence, head dim)`), and `N` parts interleaved as `interleave` says.
@@ -170,14 +170,14 @@ impl Tensor {
         })
     }
 
-    /// A packed tensor (tokens, heads, head dim), rows of `b` sequences one after another, none longer than `s_max`.
+    /// A varlen tensor (tokens, heads, head dim), rows of `b` sequences one after another, none longer than `s_max`.
     #[must_use]
     pub const fn thd(b: i64, h: i64, s_max: i64, d: i64, tokens: i64, dtype: DType) -> Tensor {
         Tensor {
             dims: [b, h, s_max, d],
             strides: [s_max * h * d, d, h * d, 1],
             dtype,
-            storage: Storage::Packed { tokens },
+            storage: Storage::Varlen { tokens },
         }
     }
 
@@ -215,7 +215,7 @@ impl Tensor {
         self.dims[1]
     }
 
-    /// Rows per sequence, or the most that a packed or paged sequence may have.
+    /// Rows per sequence, or the most that a varlen or paged sequence may have.
     #[must_use]
     pub const fn seq(&self) -> i64 {
         self.dims[2]
@@ -227,20 +227,20 @@ impl Tensor {
         self.dims[3]
     }
 
-    /// How many steps each stride takes in memory: the dims of a dense tensor, the token capacity of a packed one (whose batch
+    /// How many steps each stride takes in memory: the dims of a dense tensor, the token capacity of a varlen one (whose batch
     /// stride takes none), the pages and rows of a pool.
     #[must_use]
     pub const fn extents(&self) -> [i64; 4] {
         match self.storage {
             Storage::Dense => self.dims,
-            Storage::Packed { tokens } => [1, self.dims[1], tokens, self.dims[3]],
+            Storage::Varlen { tokens } => [1, self.dims[1], tokens, self.dims[3]],
             Storage::Paged { pages, page_size } => [pages, self.dims[1], page_size, self.dims[3]],
         }
     }
 
     /// Elements between the first and one past the last element that this tensor can touch; `None` when that overflows.
     ///
-    /// Packed tensors span their token capacity, paged ones their pool.
+    /// Varlen tensors span their token capacity, paged ones their pool.
     #[must_use]
     pub fn span(&self) -> Option<i64> {
         self.extents()
@@ -310,7 +310,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_of_a_packed_buffer_address_the_element_that_the_axes_name(
+        fn parts_of_an_interleaved_buffer_address_the_element_that_the_axes_name(
             b in 1_i64..4, h in 1_i64..5, s in 1_i64..6, d in 1_i64..7,
         ) {
             let dims = [b, h, s, d];
@@ -336,7 +336,7 @@ mod tests {
     fn unchecked_dims_of_any_size_are_asked_about_without_a_panic() {
         for dims in [[i64::MAX; 4], [i64::MIN, 2, -3, i64::MAX], [0; 4]] {
             for storage in
-                [Storage::Dense, Storage::Packed { tokens: i64::MAX }, Storage::Paged { pages: 3, page_size: 2 }]
+                [Storage::Dense, Storage::Varlen { tokens: i64::MAX }, Storage::Paged { pages: 3, page_size: 2 }]
             {
                 let t = Tensor { dims, strides: [i64::MAX; 4], dtype: DType::F32, storage };
                 let _ = (t.order(), t.span(), t.bytes(), t.pages_per_sequence());

@@ -1,6 +1,6 @@
 //! The JSON of an attention: strict, with its format in front, and readable for ever.
 
-use qkvault_graph::expr::{AlibiSlopes, library, query, score, slot};
+use qkvault_graph::expr::{AlibiSlopes, library, query, scalar, score};
 use qkvault_graph::{
     ATTENTION_FORMAT, Attention, BackwardOptions, Band, Corner, DType, Tensor, Valid, codec, validate,
 };
@@ -13,18 +13,19 @@ fn plain() -> Attention {
 /// Everything that a description can hold, in three attentions.
 fn all() -> [Attention; 3] {
     let slopes = AlibiSlopes::of(16).from_head(8).with_bias_max(16.0).expect("finite");
-    let modified = library::softcap(library::alibi_of(score(), 8, slopes), slot("cap")).build_score().expect("a score");
-    let mut packed = Tensor::thd(3, 8, 64, 32, 100, DType::BF16);
-    packed.strides[0] += 64;
+    let modified =
+        library::softcap(library::alibi_of(score(), 8, slopes), scalar("cap")).build_score_mod().expect("a score");
+    let mut varlen = Tensor::thd(3, 8, 64, 32, 100, DType::BF16);
+    varlen.strides[0] += 64;
     let kv = Tensor::thd(3, 2, 64, 32, 100, DType::BF16);
     let options = BackwardOptions { deterministic: true, d_sink: true, ..BackwardOptions::default() };
     let trained =
-        Attention::forward(packed, kv, kv, packed).with_lengths().with_score(modified).with_sink().with_stats();
+        Attention::forward(varlen, kv, kv, varlen).with_lengths().with_score_mod(modified).with_sink().with_stats();
     let pool = Tensor::paged_hnd(2, 2, 256, 32, 40, 16, DType::F16);
     let q = Tensor::bshd(2, 8, 1, 32, DType::F16);
     let served = Attention::forward(q, pool, pool, q).with_lengths().with_band(Band::window(Corner::BottomRight, 100));
-    let keep = (query() % 7).ne(3).build_predicate().expect("a predicate");
-    [trained.with_dropout(0.25).backward(options), served, plain().with_keep(keep)]
+    let keep = (query() % 7).ne(3).build_mask_mod().expect("a predicate");
+    [trained.with_dropout(0.25).backward(options), served, plain().with_mask_mod(keep)]
 }
 
 fn key(a: Attention) -> String {
@@ -132,7 +133,7 @@ fn b7_a_field_that_is_missing_is_an_error_wherever_it_stood() {
 fn b7_misspelt_fields_are_not_read_as_a_plain_attention() {
     let band = serde_json::to_string(&plain()).expect("writes");
     for (from, to) in [
-        ("\"score\":", "\"score_mod\":"),
+        ("\"score_mod\":", "\"score\":"),
         ("\"band\":", "\"bnad\":"),
         ("\"pass\":", "\"attention_chunk\":128,\"pass\":"),
     ] {

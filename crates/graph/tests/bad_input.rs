@@ -1,7 +1,7 @@
 //! Bad input, kind by kind: each is a reason that says where, what came, what is needed and what to do, and all of them are told
 //! at once.
 
-use qkvault_graph::expr::{TensorSpec, key, query, score, slot, tensor};
+use qkvault_graph::expr::{TensorSpec, key, query, scalar, score, tensor};
 use qkvault_graph::{Attention, BackwardOptions, Band, CuSeqlens, DType, PageTable, Reason, Refusal, Tensor, validate};
 
 fn base() -> Attention {
@@ -28,12 +28,12 @@ fn reason<'a>(refusal: &'a Refusal, code: &str) -> &'a Reason {
 #[test]
 fn an_expression_of_the_wrong_type() {
     let truth = query().le(key()).build().expect("a predicate is an expression");
-    let refusal = refused(base().with_score(truth));
-    assert_eq!((reason(&refusal, "score.type").field.as_ref(), refusal.reasons().len()), ("score", 1));
+    let refusal = refused(base().with_score_mod(truth));
+    assert_eq!((reason(&refusal, "score-mod.type").field.as_ref(), refusal.reasons().len()), ("score_mod", 1));
     let number = (key() - query()).build().expect("a difference");
-    assert_eq!(reason(&refused(base().with_keep(number)), "score.type").given, "int");
+    assert_eq!(reason(&refused(base().with_mask_mod(number)), "score-mod.type").given, "int");
     // While it is built: every problem with its place.
-    let errors = (score().sqrt() + query().le(key())).build_score().expect_err("a truth value is no number");
+    let errors = (score().sqrt() + query().le(key())).build_score_mod().expect_err("a truth value is no number");
     assert!(errors.to_string().contains("the right operand of 'add' is bool"), "{errors}");
 }
 
@@ -41,18 +41,18 @@ fn an_expression_of_the_wrong_type() {
 fn a_tensor_that_does_not_broadcast() {
     let bias = |name, dims| tensor(name, TensorSpec::new(DType::F32, dims));
     let sum = score() + bias("good", [1, 4, 1, 16]) + bias("narrow", [2, 4, 8, 15]);
-    let refusal = refused(base().with_score(sum.build_score().expect("a score")));
-    let found = reason(&refusal, "score.broadcast");
+    let refusal = refused(base().with_score_mod(sum.build_score_mod().expect("a score")));
+    let found = reason(&refusal, "score-mod.broadcast");
     assert!(found.field.contains("narrow") && found.needed.contains("16"), "{found}");
     assert_eq!(refusal.reasons().len(), 1);
 }
 
 #[test]
 fn an_expression_that_does_not_read_the_score() {
-    let distance = (key() - query()).to_float().build_score().expect("a float");
-    let found = refused(base().with_score(distance.clone()));
-    assert!(reason(&found, "score.unread").fix.contains("add to the score"));
-    let backward = base().with_score(distance).backward(BackwardOptions::default());
+    let distance = (key() - query()).to_float().build_score_mod().expect("a float");
+    let found = refused(base().with_score_mod(distance.clone()));
+    assert!(reason(&found, "score-mod.unread").fix.contains("add to the score"));
+    let backward = base().with_score_mod(distance).backward(BackwardOptions::default());
     assert_eq!(refused(backward).reasons().len(), 1);
 }
 
@@ -60,21 +60,21 @@ fn an_expression_that_does_not_read_the_score() {
 fn a_derivative_that_was_asked_for_and_does_not_exist() {
     let learned = |name| tensor(name, TensorSpec::new(DType::F32, [1, 4, 1, 1]).with_grad());
     let by_score = score().floor();
-    let cancels = score() - score() + slot("offset");
+    let cancels = score() - score() + scalar("offset");
     let by_tensor = learned("gate").gt(0.0).select(score(), score() * 2.0);
     for (expression, of) in [(by_score, "the score"), (cancels, "the score"), (by_tensor, "the tensor 'gate'")] {
-        let forward = base().with_score(expression.build_score().expect("a score"));
+        let forward = base().with_score_mod(expression.build_score_mod().expect("a score"));
         assert!(validate(forward.clone()).is_ok(), "a forward needs no derivative");
         let refusal = refused(forward.backward(BackwardOptions::default()));
-        assert!(reason(&refusal, "score.derivative").needed.contains(of), "{refusal}");
+        assert!(reason(&refusal, "score-mod.derivative").needed.contains(of), "{refusal}");
     }
     // One reason for each gradient that cannot be had.
     let both = learned("gate").gt(0.0).select(score(), score() * 2.0) + learned("step").floor();
-    let backward = base().with_score(both.build_score().expect("a score")).backward(BackwardOptions::default());
+    let backward = base().with_score_mod(both.build_score_mod().expect("a score")).backward(BackwardOptions::default());
     let refusal = refused(backward);
     assert_eq!(refusal.reasons().len(), 2, "{refusal}");
-    let keep = learned("learned").gt(0.5).build_predicate().expect("a predicate");
-    assert!(reason(&refused(base().with_keep(keep)), "keep.gradient").field.contains("learned"));
+    let keep = learned("learned").gt(0.5).build_mask_mod().expect("a predicate");
+    assert!(reason(&refused(base().with_mask_mod(keep)), "mask-mod.gradient").field.contains("learned"));
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn page_tables_of_the_wrong_batch() {
 
 #[test]
 fn contradictory_masks() {
-    let ahead = query().lt(key()).build_predicate().expect("a predicate");
-    reason(&refused(base().with_band(Band::CAUSAL).with_keep(ahead)), "mask.contradiction");
+    let ahead = query().lt(key()).build_mask_mod().expect("a predicate");
+    reason(&refused(base().with_band(Band::CAUSAL).with_mask_mod(ahead)), "mask.contradiction");
 }
 
 #[test]
@@ -103,16 +103,16 @@ fn every_problem_of_a_description_at_once() {
     a.k.dims[1] = 3;
     a.v.strides[3] = 2;
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 3, 1, 1]).with_grad());
-    a = a.with_score((query().to_float() + bias.floor()).build_score().expect("a float")).with_dropout(1.0);
-    a.mask.keep = score().gt(0.0).build().ok();
+    a = a.with_score_mod((query().to_float() + bias.floor()).build_score_mod().expect("a float")).with_dropout(1.0);
+    a.mask.mask_mod = score().gt(0.0).build().ok();
     a.outputs.stats = false;
     let refusal = refused(a.backward(BackwardOptions { d_sink: true, ..BackwardOptions::default() }));
     for code in [
         "heads.group",
         "tensor.head-dim-stride",
-        "score.unread",
-        "score.broadcast",
-        "keep.score",
+        "score-mod.unread",
+        "score-mod.broadcast",
+        "mask-mod.score",
         "dropout.probability",
         "backward.stats",
         "backward.sink",

@@ -1,4 +1,4 @@
-//! What has a packed equivalent, and every reason why something has none.
+//! What has a varlen equivalent, and every reason why something has none.
 
 use qkvault_graph::expr::{library, parse_expr};
 use qkvault_graph::{
@@ -9,58 +9,58 @@ use qkvault_graph::{
 const BOUNDS: Documents = Documents { longest: 30, most: 8 };
 
 fn dense() -> Attention {
-    let mask = library::document_mask("of_query", "of_key", 2, 64, 64).build_predicate().expect("a predicate");
-    Attention::bshd(2, (4, 2), (64, 64), 16, DType::BF16).with_keep(mask).with_stats()
+    let mask = library::document_mask("of_query", "of_key", 2, 64, 64).build_mask_mod().expect("a predicate");
+    Attention::bshd(2, (4, 2), (64, 64), 16, DType::BF16).with_mask_mod(mask).with_stats()
 }
 
-fn packed(a: Attention, bounds: Documents) -> Result<Valid, Refusal> {
-    validate(a).unwrap_or_else(|e| panic!("{e}")).pack_documents(bounds)
+fn varlen(a: Attention, bounds: Documents) -> Result<Valid, Refusal> {
+    validate(a).unwrap_or_else(|e| panic!("{e}")).varlen_documents(bounds)
 }
 
 /// The codes of a refusal.
 fn codes(a: Attention, bounds: Documents) -> Vec<String> {
-    let refusal = packed(a, bounds).expect_err("no equivalent");
+    let refusal = varlen(a, bounds).expect_err("no equivalent");
     let reasons = refusal.reasons();
     assert!(reasons.iter().all(|r| !r.given.is_empty() && !r.needed.is_empty() && !r.fix.is_empty()), "{refusal}");
     reasons.iter().map(|r| r.code.to_string()).collect()
 }
 
 fn scored(expression: &str) -> Attention {
-    dense().with_score(parse_expr(expression).unwrap_or_else(|e| panic!("{expression}: {e}")))
+    dense().with_score_mod(parse_expr(expression).unwrap_or_else(|e| panic!("{expression}: {e}")))
 }
 
 #[test]
-fn the_packed_form_is_the_same_memory_with_room_for_whole_tiles() {
-    let a = packed(dense().with_band(Band::CAUSAL), BOUNDS).expect("there is one");
+fn the_varlen_form_is_the_same_memory_with_room_for_whole_tiles() {
+    let a = varlen(dense().with_band(Band::CAUSAL), BOUNDS).expect("there is one");
     assert_eq!(a.q, Tensor::thd(8, 4, 128, 16, 128, DType::BF16));
     assert_eq!((a.k, a.o), (Tensor::thd(8, 2, 128, 16, 128, DType::BF16), a.q));
-    assert_eq!((a.mask.band, a.mask.lengths, &a.mask.keep), (Some(Band::CAUSAL), Lengths::PerSequence, &None));
-    assert_eq!(a.row_tensor().storage, Storage::Packed { tokens: 128 });
+    assert_eq!((a.mask.band, a.mask.lengths, &a.mask.mask_mod), (Some(Band::CAUSAL), Lengths::PerSequence, &None));
+    assert_eq!(a.row_tensor().storage, Storage::Varlen { tokens: 128 });
     // Parts of one buffer stay parts.
     let [q, k, v] = Tensor::parts::<3>(Order::Bshd, qkvault_graph::Interleave::Parts, [2, 4, 64, 16], DType::BF16);
     let mut parts = dense();
     (parts.q, parts.k, parts.v) = (q.tensor, k.tensor, v.tensor);
-    let a = packed(parts, BOUNDS).expect("there is one");
-    assert_eq!((a.q.strides, a.q.storage), ([128 * 192, 16, 192, 1], Storage::Packed { tokens: 128 }));
+    let a = varlen(parts, BOUNDS).expect("there is one");
+    assert_eq!((a.q.strides, a.q.storage), ([128 * 192, 16, 192, 1], Storage::Varlen { tokens: 128 }));
     // What is printed reads back, and other documents are another plan.
     assert_eq!(validate(text::parse(&text::print(&a)).expect("reads")).expect("sound"), a);
-    let more = packed(dense(), Documents { most: 9, ..BOUNDS }).expect("there is one");
+    let more = varlen(dense(), Documents { most: 9, ..BOUNDS }).expect("there is one");
     assert_ne!(more.key(), a.key());
 }
 
 #[test]
-fn the_backward_of_the_packed_form_is_the_packed_backward() {
+fn the_backward_of_the_varlen_form_is_the_varlen_backward() {
     let forward = validate(dense()).expect("sound");
     for deterministic in [false, true] {
         let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
-        let one = validate(forward.pack_documents(BOUNDS).expect("there is one").backward(options)).expect("sound");
-        let other = packed(forward.backward(options), BOUNDS).expect("there is one");
+        let one = validate(forward.varlen_documents(BOUNDS).expect("there is one").backward(options)).expect("sound");
+        let other = varlen(forward.backward(options), BOUNDS).expect("there is one");
         assert_eq!(one, other);
     }
 }
 
 #[test]
-fn p22_what_has_no_packed_equivalent_is_refused_with_its_reason() {
+fn what_has_no_varlen_equivalent_is_refused_with_its_reason() {
     let with = |change: fn(&mut Attention)| {
         let mut a = dense();
         change(&mut a);
@@ -68,11 +68,11 @@ fn p22_what_has_no_packed_equivalent_is_refused_with_its_reason() {
     };
     let ids = "tensor @q: i32[2, 1, 64, 1]; tensor @k: i32[2, 1, 1, 64]";
     let cases: Vec<(Attention, &str)> = vec![
-        (with(|a| a.mask.keep = None), "documents.mask"),
-        (with(|a| a.mask.keep = parse_expr("query % 2 == key % 2").ok()), "documents.mask"),
-        (dense().with_keep(parse_expr(&format!("{ids}; @q == @k | key < 4")).expect("reads")), "documents.mask"),
+        (with(|a| a.mask.mask_mod = None), "documents.mask"),
+        (with(|a| a.mask.mask_mod = parse_expr("query % 2 == key % 2").ok()), "documents.mask"),
+        (dense().with_mask_mod(parse_expr(&format!("{ids}; @q == @k | key < 4")).expect("reads")), "documents.mask"),
         (
-            dense().with_keep(parse_expr(&format!("{ids}; @q == @k & key % 3 == 0")).expect("reads")),
+            dense().with_mask_mod(parse_expr(&format!("{ids}; @q == @k & key % 3 == 0")).expect("reads")),
             "documents.position",
         ),
         (scored("score + float(key)"), "documents.position"),
@@ -92,9 +92,9 @@ fn p22_what_has_no_packed_equivalent_is_refused_with_its_reason() {
         assert_eq!(codes(a, BOUNDS), [code], "{told}");
     }
     let mut cross = dense();
-    let mask = library::document_mask("of_query", "of_key", 2, 64, 32).build_predicate().expect("a predicate");
+    let mask = library::document_mask("of_query", "of_key", 2, 64, 32).build_mask_mod().expect("a predicate");
     (cross.k, cross.v) = (Tensor::bshd(2, 2, 32, 16, DType::BF16), Tensor::bshd(2, 2, 32, 16, DType::BF16));
-    assert_eq!(codes(cross.with_keep(mask), BOUNDS), ["documents.square"]);
+    assert_eq!(codes(cross.with_mask_mod(mask), BOUNDS), ["documents.square"]);
     // All at once.
     let mut all = scored("score * float(batch + 1) + float(key)").with_dropout(0.1);
     all.q = Tensor::bhsd(2, 4, 64, 16, DType::BF16);
@@ -115,8 +115,8 @@ fn bounds_that_the_documents_of_a_row_cannot_have_are_refused() {
     ] {
         assert_eq!(codes(dense(), Documents { longest, most }), [code], "{longest} {most}");
     }
-    assert!(packed(dense(), Documents { longest: 30, most: 6 }).is_ok());
-    assert!(packed(dense(), Documents { longest: 64, most: 2 }).is_ok());
+    assert!(varlen(dense(), Documents { longest: 30, most: 6 }).is_ok());
+    assert!(varlen(dense(), Documents { longest: 64, most: 2 }).is_ok());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use qkvault_graph::expr::*;
 use qkvault_graph::{Band, Corner};
 
 fn band(predicate: &Expr) -> Option<Band> {
-    predicate.build_predicate().expect("a predicate").as_band()
+    predicate.build_mask_mod().expect("a predicate").as_band()
 }
 
 const fn top_left(left: Option<i64>, right: Option<i64>) -> Option<Band> {
@@ -21,7 +21,7 @@ const fn bottom_right(left: Option<i64>, right: Option<i64>) -> Option<Band> {
 }
 
 #[test]
-fn p6_masks_of_the_library_are_bands() {
+fn masks_of_the_library_are_bands() {
     assert_eq!(band(&top_left_causal()), Some(Band::CAUSAL));
     assert_eq!(band(&causal()), Some(Band::CAUSAL_BOTTOM_RIGHT));
     assert_eq!(band(&top_left_window(128)), Some(Band::window(Corner::TopLeft, 128)));
@@ -31,7 +31,7 @@ fn p6_masks_of_the_library_are_bands() {
 }
 
 #[test]
-fn p6_a_band_is_known_in_every_way_of_writing_it() {
+fn a_band_is_known_in_every_way_of_writing_it() {
     for causal in [
         query().ge(key()),
         !key().gt(query()),
@@ -53,14 +53,14 @@ fn p6_a_band_is_known_in_every_way_of_writing_it() {
 }
 
 #[test]
-fn p6_what_is_no_band_stays_a_predicate() {
+fn what_is_no_band_stays_a_predicate() {
     for other in [
         Expr::from(true),
         Expr::from(false),
         key().lt(query()),
         key().gt(query()),
         key().ne(query()),
-        key().le(query() + int_slot("n")),
+        key().le(query() + int_scalar("n")),
         key().le(2 * query()),
         key().le(query() + key_len()),
         key().le(query_len()),
@@ -112,14 +112,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p6_a_recognised_band_keeps_what_the_predicate_keeps(predicate in diagonal()) {
+    fn a_recognised_band_keeps_what_the_predicate_keeps(predicate in diagonal()) {
         agrees(&predicate.build().expect("a predicate"))?;
     }
 
     #[test]
-    fn p6_no_other_expression_is_taken_for_a_band_that_differs(expr in any_expr(3)) {
+    fn no_other_expression_is_taken_for_a_band_that_differs(expr in any_expr(3)) {
         let expr = expr.0.build().expect("well typed");
-        if expr.slots().is_empty() && expr.tensors().is_empty() {
+        if expr.scalars().is_empty() && expr.tensors().is_empty() {
             agrees(&expr)?;
         }
     }

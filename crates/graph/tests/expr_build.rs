@@ -44,20 +44,20 @@ fn selections_between_truth_values_are_logic() {
 }
 
 #[test]
-fn p1_the_order_of_writing_does_not_matter() {
+fn the_order_of_writing_does_not_matter() {
     let a = (query().ge(key()) & key().lt(key_len())) & query().lt(query_len());
     let b = query_len().gt(query()) & (key_len().gt(key()) & key().le(query()));
     assert_eq!(built(&a), built(&b));
-    let x = slot("x") * score() + slot("y");
-    let y = slot("a") + score() * slot("b");
+    let x = scalar("x") * score() + scalar("y");
+    let y = scalar("a") + score() * scalar("b");
     assert_eq!(built(&x), built(&y));
-    assert_ne!(built(&x), built(&(score() + slot("x") * slot("y"))));
+    assert_ne!(built(&x), built(&(score() + scalar("x") * scalar("y"))));
 }
 
 #[test]
-fn p2_names_are_for_display_only() {
+fn names_are_for_display_only() {
     let named = |a: &str, t: &str| {
-        built(&(score() * slot(a) + tensor(t, TensorSpec::new(DType::F32, [1, 8, 1, 1])) * slot("third")))
+        built(&(score() * scalar(a) + tensor(t, TensorSpec::new(DType::F32, [1, 8, 1, 1])) * scalar("third")))
     };
     let (one, other) = (named("a", "t"), named("zz", "s"));
     assert_eq!(one, other);
@@ -67,10 +67,10 @@ fn p2_names_are_for_display_only() {
         std::hash::Hasher::finish(&state)
     };
     assert_eq!(hash(&one), hash(&other));
-    assert_eq!(other.slot_named("zz"), Some(SlotId(0)));
+    assert_eq!(other.scalar_named("zz"), Some(ScalarId(0)));
     assert_eq!(other.tensor_names(), ["s"]);
     // Same text, another meaning: nothing but the meaning counts.
-    let redefined = |e: Expr| built(&e.min(slot("cap")));
+    let redefined = |e: Expr| built(&e.min(scalar("cap")));
     assert_ne!(redefined(score()), redefined(-score()));
 }
 
@@ -92,8 +92,8 @@ fn p2c_whatever_can_be_written_has_equal_data_every_time() {
 }
 
 #[test]
-fn p1_threads_and_memory_do_not_matter() {
-    let make = || built(&((score() / slot("cap")).tanh() * slot("cap") + key() % 3));
+fn threads_and_memory_do_not_matter() {
+    let make = || built(&((score() / scalar("cap")).tanh() * scalar("cap") + key() % 3));
     let here = make();
     let elsewhere: Vec<ScoreExpr> =
         std::thread::scope(|s| (0..4).map(|_| s.spawn(make)).map(|t| t.join().expect("no panic")).collect());
@@ -103,23 +103,23 @@ fn p1_threads_and_memory_do_not_matter() {
 }
 
 #[test]
-fn p17_a_host_scalar_and_a_device_tensor_are_never_the_same() {
-    let scalar = built(&(score() * slot("x")));
+fn a_host_scalar_and_a_device_tensor_are_never_the_same() {
+    let host = built(&(score() * scalar("x")));
     let element = built(&(score() * tensor("x", TensorSpec::new(DType::F32, [1, 1, 1, 1]))));
-    assert_ne!(scalar, element);
-    assert_ne!(built(&slot("x").eq(0.0)), built(&int_slot("x").eq(0)));
-    let both = score() * slot("x") + tensor("x", TensorSpec::new(DType::F32, [1, 1, 1, 1]));
+    assert_ne!(host, element);
+    assert_ne!(built(&scalar("x").eq(0.0)), built(&int_scalar("x").eq(0)));
+    let both = score() * scalar("x") + tensor("x", TensorSpec::new(DType::F32, [1, 1, 1, 1]));
     let found = problems(&both);
     assert!(matches!(&found[..], [ExprError::NameConflict { name, .. }] if name == "x"), "{found:?}");
 }
 
 #[test]
-fn p27_p47_values_given_at_launch_are_not_in_the_expression() {
-    let softcap = built(&((score() / slot("cap")).tanh() * slot("cap")));
-    assert_eq!(softcap.slots(), [SlotSpec { ty: SlotTy::Float }]);
+fn values_given_at_launch_are_not_in_the_expression() {
+    let softcap = built(&((score() / scalar("cap")).tanh() * scalar("cap")));
+    assert_eq!(softcap.scalars(), [ScalarSpec { ty: ScalarTy::Float }]);
     for cap in [30.0, 50.0] {
-        let at = PointContext { score: 100.0, slots: &[Value::Float(cap)], ..PointContext::default() };
-        let value = softcap.eval(&at).expect("has its slot").float().expect("a float");
+        let at = PointContext { score: 100.0, scalars: &[Value::Float(cap)], ..PointContext::default() };
+        let value = softcap.eval(&at).expect("has its scalar").float().expect("a float");
         assert!((value - cap * (100.0 / cap).tanh()).abs() < 1e-12);
     }
     // A constant is another matter: it is baked in, and says so.
@@ -128,7 +128,7 @@ fn p27_p47_values_given_at_launch_are_not_in_the_expression() {
 
 #[test]
 fn shared_parts_are_stored_once() {
-    let t = || (score() / slot("cap")).tanh();
+    let t = || (score() / scalar("cap")).tanh();
     let e = built(&(t() * t() + t()));
     assert_eq!(e.nodes().iter().filter(|n| matches!(n, Node::Unary(Unary::Tanh, _))).count(), 1);
     for (at, node) in e.nodes().iter().enumerate() {
@@ -140,17 +140,17 @@ fn shared_parts_are_stored_once() {
 
 #[test]
 fn exchangeable_operands_do_not_depend_on_names() {
-    let e = |a: &str, b: &str| built(&((slot(a) + slot(b)) * slot(a) + score()));
+    let e = |a: &str, b: &str| built(&((scalar(a) + scalar(b)) * scalar(a) + score()));
     assert_eq!(e("a", "b"), e("z", "b"));
     assert_eq!(e("a", "b"), e("b", "a"));
-    let many = |names: &[String]| built(&names.iter().fold(score(), |sum, n| sum.max(slot(n))));
+    let many = |names: &[String]| built(&names.iter().fold(score(), |sum, n| sum.max(scalar(n))));
     let names: Vec<String> = (0..MAX_SLOTS).map(|i| format!("s{i}")).collect();
     let mut other = names.clone();
     other.rotate_left(7);
     assert_eq!(many(&names), many(&other));
     // Two pentagons and a ring of ten look alike from every corner; only trying tells them apart.
     let ring = |edges: &[(usize, usize)]| {
-        let product = |&(a, b): &(usize, usize)| slot(&format!("s{a}")) * slot(&format!("s{b}"));
+        let product = |&(a, b): &(usize, usize)| scalar(&format!("s{a}")) * scalar(&format!("s{b}"));
         // Truth values, because chains of floats are not rearranged.
         let edge = |e| product(e).gt(0.0);
         built(&edges.iter().map(edge).reduce(|a, b| a & b).expect("edges"))
@@ -163,23 +163,23 @@ fn exchangeable_operands_do_not_depend_on_names() {
 }
 
 #[test]
-fn p1_the_canonical_order_is_fixed_for_ever() {
+fn the_canonical_order_is_fixed_for_ever() {
     // Keys in vaults depend on these: if one of them changes, the version of the key format has to change with it.
     let text = |e: Expr| built(&e).to_string();
-    let [a, b, c] = ["a", "b", "c"].map(slot);
-    assert_eq!(text((&b + &a) * &a - score()), "slot $a: float; slot $b: float; ($a + $b) * $a - score");
+    let [a, b, c] = ["a", "b", "c"].map(scalar);
+    assert_eq!(text((&b + &a) * &a - score()), "scalar $a: float; scalar $b: float; ($a + $b) * $a - score");
     assert_eq!(
         text((&a * &b).gt(&c) & (&b * &c).lt(&a) & c.lt(score())),
-        "slot $c: float; slot $b: float; slot $a: float; score > $c & $c * $b < $a & $b * $a > $c"
+        "scalar $c: float; scalar $b: float; scalar $a: float; score > $c & $c * $b < $a & $b * $a > $c"
     );
     let t = |name: &str, dims| tensor(name, TensorSpec::new(DType::F32, dims));
     assert_eq!(
         text(2.0 * t("x", [1, 8, 1, 1]) * key() * t("y", [1, 1, 1, 1]) + (3.0 + score()) * (&a + query_len())),
-        "slot $a: float; tensor @x: f32[1, 8, 1, 1]; tensor @y: f32[1, 1, 1, 1]; (score + 3.0) * (float(query_len) + $a) + float(key) * (@x * 2.0) * @y"
+        "scalar $a: float; tensor @x: f32[1, 8, 1, 1]; tensor @y: f32[1, 1, 1, 1]; (score + 3.0) * (float(query_len) + $a) + float(key) * (@x * 2.0) * @y"
     );
     assert_eq!(
-        text(head().eq(3) | (batch().lt(int_slot("n")) | (int_slot("n") + 1).ge(key_len()) | query().ne(key()))),
-        "slot $n: int; head == 3 | query != key | batch < $n | $n + 1 >= key_len"
+        text(head().eq(3) | (batch().lt(int_scalar("n")) | (int_scalar("n") + 1).ge(key_len()) | query().ne(key()))),
+        "scalar $n: int; head == 3 | query != key | batch < $n | $n + 1 >= key_len"
     );
 }
 
@@ -214,19 +214,19 @@ fn every_problem_is_reported_with_its_place() {
     needs(score() + f32::NAN, "at add.right > constant: the constant NaN is not finite");
     needs(score() + f32::NEG_INFINITY, "use a large finite number such as -1e9");
     needs(key() % 0, "'rem' by the constant 0");
-    needs(score() * slot("not a name"), "the name 'not a name' is refused");
-    needs(score() * slot(""), "the name '' is refused");
-    needs(score() * slot(&"x".repeat(65)), "at most 64 characters");
-    needs(slot("x") + int_slot("x"), "'x' is");
+    needs(score() * scalar("not a name"), "the name 'not a name' is refused");
+    needs(score() * scalar(""), "the name '' is refused");
+    needs(score() * scalar(&"x".repeat(65)), "at most 64 characters");
+    needs(scalar("x") + int_scalar("x"), "'x' is");
     let with = |spec: TensorSpec| score() + tensor("t", spec);
     needs(with(TensorSpec::new(DType::E4M3, [1, 1, 1, 1])), "the tensor 't' is e4m3; f32, f16, bf16");
     needs(with(TensorSpec::new(DType::F32, [1, 0, 1, 1])), "extent 0 over head");
     needs(with(TensorSpec::new(DType::F32, [1, 1, 1 << 31, 1])), "extent 2147483648 over query");
     needs(with(TensorSpec::new(DType::F32, [1 << 20, 1 << 20, 1 << 20, 8])), "fewer than 2^63 elements");
     needs(with(TensorSpec::new(DType::I32, [1, 1, 1, 1]).with_grad()), "only float tensors have one");
-    let e = score().build_predicate().expect_err("a float").to_string();
+    let e = score().build_mask_mod().expect_err("a float").to_string();
     assert!(e.contains("the expression is float, but bool is needed here"), "{e}");
-    let e = key().build_score().expect_err("an int").to_string();
+    let e = key().build_score_mod().expect_err("an int").to_string();
     assert!(e.contains("the expression is int, but float is needed here"), "{e}");
 }
 
@@ -238,7 +238,7 @@ fn limits_are_refusals_not_crashes() {
     };
     has((0..1_000_000).fold(score(), |e, i| e + i as f32), "nodes");
     has((0..MAX_DEPTH as i32 + 1).fold(score(), |e, i| e + i), "operations in one chain");
-    has((0..33).fold(score(), |e, i| e + slot(&format!("s{i}"))), "slots");
+    has((0..33).fold(score(), |e, i| e + scalar(&format!("s{i}"))), "scalars");
     let spec = TensorSpec::new(DType::F32, [1, 1, 1, 1]);
     has((0..33).fold(score(), |e, i| e + tensor(&format!("t{i}"), spec)), "tensors");
     // Nothing of this overflows the stack, dropping included.
@@ -309,10 +309,10 @@ impl Rewriter<'_> {
             Node::Float(value) => constant(if changed { value.value() + 1.0 } else { value.value() }),
             Node::Int(value) => constant(if changed { value + 1 } else { value }),
             Node::Bool(value) => constant(value != changed),
-            Node::Slot(SlotId(n)) => {
+            Node::Scalar(ScalarId(n)) => {
                 let name = format!("renamed_{}", 9 - n);
-                let int = self.program.slots()[n as usize].ty == SlotTy::Int;
-                if int { int_slot(&name) } else { slot(&name) }
+                let int = self.program.scalars()[n as usize].ty == ScalarTy::Int;
+                if int { int_scalar(&name) } else { scalar(&name) }
             }
             Node::Tensor(TensorId(n)) => tensor(&format!("t_{}", 9 - n), self.program.tensors()[n as usize]),
             Node::ToFloat(a) => self.write(a).to_float(),
@@ -366,18 +366,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p1_equal_meaning_is_equal_data_however_it_was_written(expr in any_expr(5), random in any::<u64>()) {
+    fn equal_meaning_is_equal_data_however_it_was_written(expr in any_expr(5), random in any::<u64>()) {
         let expr = built(&expr.0);
         let other = built(&rewritten(&expr, rng(random), None));
         prop_assert!(other == expr, "{expr}\n  rewritten\n{other}");
     }
 
     #[test]
-    fn p1_one_other_operation_is_other_data(expr in any_expr(4), random in any::<u64>(), at in any::<prop::sample::Index>()) {
+    fn one_other_operation_is_other_data(expr in any_expr(4), random in any::<u64>(), at in any::<prop::sample::Index>()) {
         let expr = built(&expr.0);
         let at = at.index(expr.nodes().len());
         let fixed = match expr.nodes()[at] {
-            Node::Score | Node::Slot(_) | Node::Tensor(_) | Node::ToFloat(_) => true,
+            Node::Score | Node::Scalar(_) | Node::Tensor(_) | Node::ToFloat(_) => true,
             // 2^32 steps further on floats stand closer together than 1.
             Node::Float(value) => value.value() + 1.0 == value.value(),
             Node::Int(value) => value == i32::MAX,
@@ -393,7 +393,7 @@ proptest! {
     }
 
     #[test]
-    fn p1_the_canonical_form_is_its_own_and_keeps_every_value(expr in any_expr(5), point in point()) {
+    fn the_canonical_form_is_its_own_and_keeps_every_value(expr in any_expr(5), point in point()) {
         let expr = built(&expr.0);
         // Deserialising runs the canonical form again, over nodes that are canonical already.
         let again: ScoreExpr = serde_json::from_str(&serde_json::to_string(&expr).expect("plain data")).expect("valid");
@@ -416,13 +416,13 @@ fn rng(seed: u64) -> TestRng {
 
 #[test]
 fn operands_too_alike_are_refused_in_bounded_time() {
-    let slots: Vec<Expr> = (0..MAX_SLOTS).map(|i| slot(&format!("s{i}"))).collect();
+    let scalars: Vec<Expr> = (0..MAX_SLOTS).map(|i| scalar(&format!("s{i}"))).collect();
     let pairs = (0..MAX_SLOTS).flat_map(|i| (0..i).map(move |j| (i, j)));
-    let every_pair = pairs.map(|(i, j)| (&slots[i] * &slots[j]).gt(0.0)).reduce(|a, b| a & b).expect("some");
+    let every_pair = pairs.map(|(i, j)| (&scalars[i] * &scalars[j]).gt(0.0)).reduce(|a, b| a & b).expect("some");
     let started = std::time::Instant::now();
-    // 32 slots that can all be exchanged, in 500 products: found or refused, but not for ever.
+    // 32 scalars that can all be exchanged, in 500 products: found or refused, but not for ever.
     match every_pair.build() {
-        Ok(expr) => assert_eq!(expr.slots().len(), MAX_SLOTS),
+        Ok(expr) => assert_eq!(expr.scalars().len(), MAX_SLOTS),
         Err(problems) => {
             assert!(matches!(problems.list(), [ExprError::TooSymmetric { operands: 32, .. }]), "{problems}")
         }

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 fn softcap_with_bias() -> ScoreExpr {
     let bias = tensor("bias", TensorSpec::new(DType::BF16, [1, 8, 1, 64]).with_grad());
-    let cap = slot("cap");
+    let cap = scalar("cap");
     ((score() / &cap).tanh() * cap + bias).build().expect("well typed")
 }
 
@@ -20,14 +20,14 @@ fn the_json_form_is_fixed() {
     let expected = json!({
         "nodes": [
             "score",
-            { "slot": 0 },
+            { "scalar": 0 },
             { "binary": ["div", 0, 1] },
             { "unary": ["tanh", 2] },
             { "binary": ["mul", 3, 1] },
             { "tensor": 0 },
             { "binary": ["add", 4, 5] },
         ],
-        "slots": [{ "name": "cap", "ty": "float" }],
+        "scalars": [{ "name": "cap", "ty": "float" }],
         "tensors": [{ "name": "bias", "dims": [1, 8, 1, 64], "dtype": "bf16", "grad": "needed", "alibi": null }],
     });
     assert_eq!(written, expected);
@@ -36,7 +36,7 @@ fn the_json_form_is_fixed() {
 #[test]
 fn b5_slopes_are_written_with_the_tensor_and_read_back() {
     let slopes = AlibiSlopes::of(32).from_head(16).with_bias_max(16.0).expect("finite");
-    let expr = library::alibi_of(score(), 16, slopes).build_score().expect("well typed");
+    let expr = library::alibi_of(score(), 16, slopes).build_score_mod().expect("well typed");
     let mut written = serde_json::to_value(&expr).expect("plain data");
     let alibi = json!({ "model_heads": 32, "first_head": 16, "bias_max": 16.0_f32.to_bits() });
     assert_eq!(written["tensors"][0]["alibi"], alibi);
@@ -54,22 +54,22 @@ fn b5_slopes_are_written_with_the_tensor_and_read_back() {
 #[test]
 fn what_is_not_in_canonical_form_is_brought_into_it() {
     let read: ScoreExpr = serde_json::from_value(json!({
-        "nodes": [{ "int": 7 }, { "tensor": 0 }, { "slot": 1 }, "score", { "binary": ["div", 3, 2] }, { "unary": ["tanh", 4] }, { "slot": 1 },
+        "nodes": [{ "int": 7 }, { "tensor": 0 }, { "scalar": 1 }, "score", { "binary": ["div", 3, 2] }, { "unary": ["tanh", 4] }, { "scalar": 1 },
                   { "binary": ["mul", 6, 5] }, { "binary": ["add", 1, 7] }],
-        "slots": [{ "name": "unused", "ty": "int" }, { "name": "other", "ty": "float" }],
+        "scalars": [{ "name": "unused", "ty": "int" }, { "name": "other", "ty": "float" }],
         "tensors": [{ "name": "b", "dims": [1, 8, 1, 64], "dtype": "bf16", "grad": "needed" }],
     }))
     .expect("valid");
     assert_eq!(read, softcap_with_bias());
-    assert_eq!(read.slot_names(), ["other"]);
+    assert_eq!(read.scalar_names(), ["other"]);
 }
 
 #[test]
 fn forms_that_are_no_expression_are_refused_with_the_reason() {
     let refused = |nodes: Json, reason: &str| {
-        let slots = json!([{ "name": "s", "ty": "float" }]);
+        let scalars = json!([{ "name": "s", "ty": "float" }]);
         let tensors = json!([{ "name": "t", "dims": [1, 1, 1, 1], "dtype": "f32", "grad": "none" }]);
-        let form = json!({ "nodes": nodes, "slots": slots, "tensors": tensors });
+        let form = json!({ "nodes": nodes, "scalars": scalars, "tensors": tensors });
         let problem = serde_json::from_value::<ScoreExpr>(form).expect_err(reason).to_string();
         assert!(problem.contains(reason), "{problem}");
     };
@@ -77,7 +77,7 @@ fn forms_that_are_no_expression_are_refused_with_the_reason() {
     refused(json!([{ "unary": ["exp", 0] }]), "node 0: it refers to itself or to a later node");
     refused(json!(["score", { "unary": ["exp", 2] }, "score"]), "node 1: it refers to itself or to a later node");
     refused(json!(["score", { "unary": ["exp", 4294967295_u32] }]), "refers to itself or to a later node");
-    refused(json!([{ "slot": 1 }]), "a slot that is not in the table");
+    refused(json!([{ "scalar": 1 }]), "a scalar that is not in the table");
     refused(json!([{ "tensor": 9 }]), "a tensor that is not in the table");
     refused(json!(["upstream"]), "belongs to derivatives only");
     refused(json!(["score", { "not": 0 }]), "the only operand of '!' is float, but bool is needed");
@@ -91,8 +91,8 @@ fn forms_that_are_no_expression_are_refused_with_the_reason() {
     refused(json!([{ "float": 2139095040 }]), "inf is no constant");
     refused(json!([{ "unary": ["explode", 0] }]), "unknown variant");
     refused(json!(vec!["score"; MAX_NODES + 1]), "4097 nodes, at most 4096 are taken");
-    let with = |slots: Json, tensors: Json, reason: &str| {
-        let form = json!({ "nodes": ["score"], "slots": slots, "tensors": tensors });
+    let with = |scalars: Json, tensors: Json, reason: &str| {
+        let form = json!({ "nodes": ["score"], "scalars": scalars, "tensors": tensors });
         let problem = serde_json::from_value::<ScoreExpr>(form).expect_err(reason).to_string();
         assert!(problem.contains(reason), "{problem}");
     };
@@ -100,7 +100,7 @@ fn forms_that_are_no_expression_are_refused_with_the_reason() {
     with(
         json!([{ "name": "a", "ty": "float" }, { "name": "a", "ty": "int" }]),
         json!([]),
-        "'a' is a slot (float) and also a slot (int)",
+        "'a' is a scalar (float) and also a scalar (int)",
     );
     with(
         json!([]),
@@ -124,7 +124,7 @@ fn forms_that_are_no_expression_are_refused_with_the_reason() {
 fn minus_zero_is_zero_in_every_form() {
     assert_eq!(constant(-0.0).build(), constant(0.0).build());
     let read: ScoreExpr =
-        serde_json::from_value(json!({ "nodes": [{ "float": 1_u32 << 31 }], "slots": [], "tensors": [] }))
+        serde_json::from_value(json!({ "nodes": [{ "float": 1_u32 << 31 }], "scalars": [], "tensors": [] }))
             .expect("valid");
     assert_eq!(read, constant(0.0).build().expect("well typed"));
 }
@@ -133,14 +133,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p1_expressions_survive_json_and_messagepack(expr in any_expr(5)) {
+    fn expressions_survive_json_and_messagepack(expr in any_expr(5)) {
         let expr = expr.0.build().expect("well typed");
         let json: ScoreExpr = serde_json::from_str(&serde_json::to_string(&expr).expect("plain data")).expect("valid");
-        let packed: ScoreExpr = rmp_serde::from_slice(&rmp_serde::to_vec(&expr).expect("plain data")).expect("valid");
+        let varlen: ScoreExpr = rmp_serde::from_slice(&rmp_serde::to_vec(&expr).expect("plain data")).expect("valid");
         let named: ScoreExpr = rmp_serde::from_slice(&rmp_serde::to_vec_named(&expr).expect("plain data")).expect("valid");
-        for read in [json, packed, named] {
+        for read in [json, varlen, named] {
             prop_assert_eq!(&read, &expr);
-            prop_assert_eq!(read.slot_names(), expr.slot_names());
+            prop_assert_eq!(read.scalar_names(), expr.scalar_names());
             prop_assert_eq!(read.tensor_names(), expr.tensor_names());
         }
     }

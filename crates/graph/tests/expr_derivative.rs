@@ -12,7 +12,7 @@ const POINT: Point = Point {
     score: 0.7,
     at: [1, 2, 3, 4],
     lengths: [5, 7],
-    slots: [1.3, -0.6, 2.1],
+    scalars: [1.3, -0.6, 2.1],
     n: 3,
     tensors: [0.4, -1.2, 2.5],
     id: 1,
@@ -45,13 +45,13 @@ fn compared(expr: &ScoreExpr, point: &Point) -> Result<usize, TestCaseError> {
 }
 
 #[test]
-fn p29_every_unary_operation_has_its_derivative() {
+fn every_unary_operation_has_its_derivative() {
     for &op in Unary::ALL {
         let mut count = 0;
         for s in [-2.3, -0.9, -0.2, 0.3, 0.8, 1.7] {
             let point = Point { score: s, ..POINT };
             let outer = call(op, &(score() * 1.5 + 0.25)).build().expect("well typed");
-            let inner = (call(op, &score()) * slot("a")).sin().build().expect("well typed");
+            let inner = (call(op, &score()) * scalar("a")).sin().build().expect("well typed");
             count += compared(&outer, &point).unwrap() + compared(&inner, &point).unwrap();
         }
         assert!(count >= 6, "{op}: only {count} points could be compared");
@@ -59,7 +59,7 @@ fn p29_every_unary_operation_has_its_derivative() {
 }
 
 #[test]
-fn p29_every_binary_operation_has_both_its_derivatives() {
+fn every_binary_operation_has_both_its_derivatives() {
     for &op in Binary::ALL {
         let mut count = 0;
         let bias = tensor("bias", TensorSpec::new(DType::F32, SCORES));
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p29_random_compositions_have_their_derivative(expr in float_expr(6), points in prop::array::uniform3(point())) {
+    fn random_compositions_have_their_derivative(expr in float_expr(6), points in prop::array::uniform3(point())) {
         let expr = expr.0.build().expect("well typed");
         for point in &points {
             compared(&expr, point)?;

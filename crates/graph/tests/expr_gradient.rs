@@ -15,21 +15,21 @@ fn trained(name: &str, dims: [u64; 4]) -> Expr {
 /// The derivative by the score at one point.
 fn slope(e: &Expr, score: f64) -> f64 {
     let derived = derivative(&built(e), Wrt::Score).expect("a float");
-    let at = PointContext { score, at: [0, 0, 2, 1], slots: &[Value::Float(2.0)], ..PointContext::default() };
+    let at = PointContext { score, at: [0, 0, 2, 1], scalars: &[Value::Float(2.0)], ..PointContext::default() };
     derived.eval(&at).expect("has its operands").float().expect("a float")
 }
 
 #[test]
-fn p29_a_softcap_without_a_backward_of_its_own_is_right() {
+fn a_softcap_without_a_backward_of_its_own_is_right() {
     for s in [-120.0, -3.0, 0.0, 0.5, 90.0] {
         let expected = 1.0 - (s / 2.0_f64).tanh().powi(2);
-        assert!((slope(&softcap(score(), slot("cap")), s) - expected).abs() < 1e-12);
+        assert!((slope(&softcap(score(), scalar("cap")), s) - expected).abs() < 1e-12);
     }
 }
 
 #[test]
-fn p30_the_backward_needs_nothing_but_the_description() {
-    let forward = built(&softcap(score(), slot("cap")));
+fn the_backward_needs_nothing_but_the_description() {
+    let forward = built(&softcap(score(), scalar("cap")));
     let elsewhere: ScoreExpr =
         serde_json::from_str(&serde_json::to_string(&forward).expect("plain data")).expect("valid");
     drop(forward.clone());
@@ -39,7 +39,7 @@ fn p30_the_backward_needs_nothing_but_the_description() {
 }
 
 #[test]
-fn p31_a_tensor_gets_the_gradient_it_asks_for() {
+fn a_tensor_gets_the_gradient_it_asks_for() {
     let e = (score() * trained("t", [1, 8, 1, 64])).exp() + trained("u", [2, 1, 1, 1]) * key();
     let e = built(&(e + tensor("frozen", TensorSpec::new(DType::F32, [1, 1, 1, 1]))));
     let Vjp { d_score, d_tensors } = vjp(&e).expect("every gradient exists");
@@ -59,7 +59,7 @@ fn p31_a_tensor_gets_the_gradient_it_asks_for() {
 }
 
 #[test]
-fn p31_a_gradient_that_does_not_exist_is_refused_never_zero() {
+fn a_gradient_that_does_not_exist_is_refused_never_zero() {
     let refused = |e: Expr, parts: &[&str]| {
         let found = vjp(&built(&e)).expect_err("refused");
         let text: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -89,7 +89,7 @@ fn p31_a_gradient_that_does_not_exist_is_refused_never_zero() {
 }
 
 #[test]
-fn p29_where_no_derivative_exists_the_convention_holds() {
+fn where_no_derivative_exists_the_convention_holds() {
     assert_eq!(slope(&score().abs(), 0.0), 0.0);
     assert_eq!(slope(&score().relu(), 0.0), 0.0);
     assert_eq!(slope(&score().max(0.0), 0.0), 0.0);
@@ -100,7 +100,7 @@ fn p29_where_no_derivative_exists_the_convention_holds() {
     assert_eq!(slope(&(score() + score().floor() + score().ceil()), 2.0), 1.0);
     assert_eq!(slope(&(score() % 2.0), 4.0), 1.0);
     assert_eq!(slope(&score().floor_rem(2.0), 4.0), 1.0);
-    assert_eq!(slope(&slot("x").pow(score()), 0.0), 2.0_f64.ln());
+    assert_eq!(slope(&scalar("x").pow(score()), 0.0), 2.0_f64.ln());
     assert_eq!(slope(&(score() - score()).pow(score()), 3.0), 0.0);
     assert_eq!(slope(&score().gt(1.0).select(score() * 5.0, score()), 1.0), 1.0);
     assert_eq!(slope(&score().ge(1.0).select(score() * 5.0, score()), 1.0), 5.0);
@@ -111,7 +111,7 @@ fn p29_where_no_derivative_exists_the_convention_holds() {
 }
 
 #[test]
-fn p29_the_arm_that_is_not_taken_cannot_spoil_a_derivative() {
+fn the_arm_that_is_not_taken_cannot_spoil_a_derivative() {
     let safe = score().gt(0.0).select(score().log(), score());
     assert_eq!(slope(&safe, 0.0), 1.0);
     assert_eq!(slope(&safe, -2.0), 1.0);
@@ -123,7 +123,7 @@ fn p29_the_arm_that_is_not_taken_cannot_spoil_a_derivative() {
     let masked = causal().select(score(), -1e9).exp();
     assert_eq!(slope(&(!causal()).select(score().log(), masked), 0.0), 1.0);
     // 0^0 is 1 whatever the base does.
-    let power = score().pow(score() * 0.0 + slot("x") - 2.0);
+    let power = score().pow(score() * 0.0 + scalar("x") - 2.0);
     assert_eq!(slope(&power, 0.0), 0.0);
 }
 
@@ -131,11 +131,11 @@ fn p29_the_arm_that_is_not_taken_cannot_spoil_a_derivative() {
 fn derivatives_are_as_simple_as_one_would_write_them() {
     let text = |e: Expr| derivative(&built(&e), Wrt::Score).expect("a float").to_string();
     assert_eq!(text(score()), "1.0");
-    assert_eq!(text(score() * 0.5 + slot("a")), "0.5");
+    assert_eq!(text(score() * 0.5 + scalar("a")), "0.5");
     assert_eq!(text(score() * score()), "score * 2.0");
     assert_eq!(text(-(-score())), "1.0");
-    assert_eq!(text(score() / slot("a")), "slot $a: float; reciprocal($a)");
-    assert_eq!(text((score() / slot("a")) * slot("a")), "1.0");
+    assert_eq!(text(score() / scalar("a")), "scalar $a: float; reciprocal($a)");
+    assert_eq!(text((score() / scalar("a")) * scalar("a")), "1.0");
     assert_eq!(text(score().exp().log()), "1.0");
     assert_eq!(text(causal().select(score(), -1e9)), "select(query >= key, 1.0, 0.0)");
     assert_eq!(text(causal().select(score(), score() + 1.0)), "1.0");
@@ -144,12 +144,12 @@ fn derivatives_are_as_simple_as_one_would_write_them() {
     assert_eq!(text(score().sigmoid()), "let t0 = sigmoid(score); t0 - t0 * t0");
     let applied = |e: Expr| derivative(&built(&e), Wrt::Score).expect("a float").applied().to_string();
     assert_eq!(applied(score()), "upstream");
-    assert_eq!(applied(score() / slot("a")), "slot $a: float; upstream / $a");
+    assert_eq!(applied(score() / scalar("a")), "scalar $a: float; upstream / $a");
     assert_eq!(applied(-score()), "-upstream");
     assert_eq!(applied(causal().select(score(), -1e9)), "select(query >= key, upstream, 0.0)");
     assert_eq!(
-        applied(causal().select(softcap(score(), slot("c")), -1e9)),
-        "slot $c: float; let t0 = tanh(score / $c); select(query >= key, upstream - upstream * (t0 * t0), 0.0)"
+        applied(causal().select(softcap(score(), scalar("c")), -1e9)),
+        "scalar $c: float; let t0 = tanh(score / $c); select(query >= key, upstream - upstream * (t0 * t0), 0.0)"
     );
 }
 
@@ -165,7 +165,7 @@ fn simplifying_keeps_the_sign_of_a_division_by_zero() {
 fn the_first_operand_of_a_derivative_varies_over_the_scores() {
     // cuDNN refuses a pointwise operation of the backward whose first operand is a scalar or an input tensor.
     let slopes = trained("slopes", [1, 8, 1, 1]);
-    let e = alibi_with(softcap(score(), slot("cap")) * slot("gain"), slopes).sigmoid() / slot("temperature");
+    let e = alibi_with(softcap(score(), scalar("cap")) * scalar("gain"), slopes).sigmoid() / scalar("temperature");
     let backward = vjp(&built(&e)).expect("a backward");
     let factors = std::iter::once(&backward.d_score).chain(backward.d_tensors.iter().map(|g| &g.factor));
     for factor in factors {
@@ -184,21 +184,21 @@ fn the_first_operand_of_a_derivative_varies_over_the_scores() {
 }
 
 #[test]
-fn p29_an_own_backward_is_accepted_only_if_it_is_right() {
-    let forward = built(&softcap(score(), slot("cap")));
-    let t = (score() / slot("cap")).tanh();
+fn an_own_backward_is_accepted_only_if_it_is_right() {
+    let forward = built(&softcap(score(), scalar("cap")));
+    let t = (score() / scalar("cap")).tanh();
     let accepted = check_override(&forward, &built(&(1.0 - &t * &t)), Tolerance::default()).expect("right");
-    let at = PointContext { score: 3.0, slots: &[Value::Float(5.0)], ..PointContext::default() };
+    let at = PointContext { score: 3.0, scalars: &[Value::Float(5.0)], ..PointContext::default() };
     let derived = vjp(&forward).expect("a backward").d_score;
     let (own, ours) = (accepted.eval(&at).expect("a value"), derived.eval(&at).expect("a value"));
     assert!((own.float().expect("a float") - ours.float().expect("a float")).abs() < 1e-12);
-    for wrong in [constant(1.0), 1.0 + &t * &t, (1.0 - &t * &t) / slot("cap"), score() * 0.0] {
+    for wrong in [constant(1.0), 1.0 + &t * &t, (1.0 - &t * &t) / scalar("cap"), score() * 0.0] {
         let refusal = check_override(&forward, &built(&wrong), Tolerance::default()).expect_err("wrong");
         assert!(matches!(&refusal, OverrideError::Disagrees { operands, .. } if operands[0].0 == "cap"), "{refusal}");
     }
-    let foreign = check_override(&forward, &built(&(score() * slot("other"))), Tolerance::default());
+    let foreign = check_override(&forward, &built(&(score() * scalar("other"))), Tolerance::default());
     assert_eq!(foreign, Err(OverrideError::ForeignOperand { name: "other".into() }));
-    let foreign = check_override(&forward, &built(&(score() * int_slot("cap"))), Tolerance::default());
+    let foreign = check_override(&forward, &built(&(score() * int_scalar("cap"))), Tolerance::default());
     assert_eq!(foreign, Err(OverrideError::ForeignOperand { name: "cap".into() }));
     let no_float = check_override(&forward, &built(&causal()), Tolerance::default());
     assert_eq!(no_float, Err(OverrideError::NotAFloat { which: "own backward", given: Ty::Bool }));
@@ -210,12 +210,12 @@ fn p29_an_own_backward_is_accepted_only_if_it_is_right() {
 #[test]
 fn an_own_backward_is_matched_by_name_and_keeps_the_ids_of_the_forward() {
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 1, 4, 4]).with_grad());
-    let forward = built(&(score() * slot("b") + slot("a") * bias));
-    let own = built(&(slot("b") * (score() - score() + 1.0)));
+    let forward = built(&(score() * scalar("b") + scalar("a") * bias));
+    let own = built(&(scalar("b") * (score() - score() + 1.0)));
     let accepted = check_override(&forward, &own, Tolerance::default()).expect("right");
-    assert_eq!(accepted.slots(), forward.slots());
-    assert!(accepted.contains(Node::Slot(forward.slot_named("b").expect("there"))));
-    assert!(!accepted.contains(Node::Slot(forward.slot_named("a").expect("there"))));
+    assert_eq!(accepted.scalars(), forward.scalars());
+    assert!(accepted.contains(Node::Scalar(forward.scalar_named("b").expect("there"))));
+    assert!(!accepted.contains(Node::Scalar(forward.scalar_named("a").expect("there"))));
 }
 
 #[test]

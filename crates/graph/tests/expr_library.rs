@@ -41,16 +41,16 @@ fn points() -> Vec<At> {
     points
 }
 
-fn value(expr: &ScoreExpr, at: At, slots: &[Value], tensors: &[Value]) -> Value {
+fn value(expr: &ScoreExpr, at: At, scalars: &[Value], tensors: &[Value]) -> Value {
     let At { b, h, q, k, q_len, k_len } = at;
     let context =
-        PointContext { score: SCORE, upstream: 0.0, at: [b, h, q, k], lengths: [q_len, k_len], slots, tensors };
+        PointContext { score: SCORE, upstream: 0.0, at: [b, h, q, k], lengths: [q_len, k_len], scalars, tensors };
     expr.eval(&context).expect("operands have values")
 }
 
 /// Compares a predicate with its definition at every point.
 fn keeps(predicate: &Expr, tensors: impl Fn(At) -> Vec<Value>, definition: impl Fn(At) -> bool) {
-    let expr = predicate.build_predicate().expect("a predicate");
+    let expr = predicate.build_mask_mod().expect("a predicate");
     for at in points() {
         let At { b, h, q, k, q_len, k_len } = at;
         let found = value(&expr, at, &[], &tensors(at));
@@ -59,10 +59,10 @@ fn keeps(predicate: &Expr, tensors: impl Fn(At) -> Vec<Value>, definition: impl 
 }
 
 /// Compares a score modification with its definition at every point.
-fn gives(modification: &Expr, slots: &[Value], tensors: impl Fn(At) -> Vec<Value>, definition: impl Fn(At) -> f64) {
-    let expr = modification.build_score().expect("a score");
+fn gives(modification: &Expr, scalars: &[Value], tensors: impl Fn(At) -> Vec<Value>, definition: impl Fn(At) -> f64) {
+    let expr = modification.build_score_mod().expect("a score");
     for at in points() {
-        let found = value(&expr, at, slots, &tensors(at)).float().expect("a float");
+        let found = value(&expr, at, scalars, &tensors(at)).float().expect("a float");
         let expected = definition(at);
         assert!((found - expected).abs() <= 1e-12 * (1.0 + expected.abs()), "{expr}: {found}, not {expected}");
     }
@@ -122,7 +122,7 @@ fn predicates_compose() {
 
 #[test]
 fn softcap_follows_its_definition() {
-    gives(&softcap(score(), slot("cap")), &[Value::Float(1.5)], none, |_| 1.5 * (SCORE / 1.5).tanh());
+    gives(&softcap(score(), scalar("cap")), &[Value::Float(1.5)], none, |_| 1.5 * (SCORE / 1.5).tanh());
     gives(&softcap(score(), 1.5), &[], none, |_| 1.5 * (SCORE / 1.5).tanh());
 }
 
@@ -172,7 +172,7 @@ fn biases_follow_their_definition() {
 
 #[test]
 fn soft_window_follows_its_definition() {
-    gives(&soft_window(score(), 2, slot("slope")), &[Value::Float(0.5)], none, |p| {
+    gives(&soft_window(score(), 2, scalar("slope")), &[Value::Float(0.5)], none, |p| {
         SCORE - 0.5 * f64::from(((p.own() - p.k).abs() - 2).max(0))
     });
 }
@@ -181,15 +181,15 @@ fn soft_window_follows_its_definition() {
 fn every_modification_of_the_library_has_a_backward() {
     let gradient = |dims| TensorSpec::new(DType::F32, dims).with_grad();
     let modifications = [
-        softcap(score(), slot("cap")),
+        softcap(score(), scalar("cap")),
         alibi_with(score(), tensor("slopes", gradient([1, 3, 1, 1]))),
         bias(score(), "bias", gradient([2, 1, 12, 12])),
         relative_bias(score(), "bias", DType::BF16, [3, 12, 12], Grad::Needed),
         soft_window(score(), 2, tensor("slope", gradient([1, 3, 1, 1]))),
-        alibi_with(softcap(score(), slot("cap")), tensor("slopes", gradient([1, 3, 1, 1]))),
+        alibi_with(softcap(score(), scalar("cap")), tensor("slopes", gradient([1, 3, 1, 1]))),
     ];
     for modification in modifications {
-        let expr = modification.build_score().expect("a score");
+        let expr = modification.build_score_mod().expect("a score");
         let backward = vjp(&expr).expect("every gradient exists");
         let wanted = expr.tensors().iter().filter(|t| t.grad == Grad::Needed).count();
         assert_eq!(backward.d_tensors.len(), wanted, "{expr}");

@@ -11,7 +11,7 @@ use qkvault_graph::expr::*;
 #[test]
 fn expressions_are_printed_the_way_they_are_written() {
     let text = |e: Expr| e.build().expect("well typed").to_string();
-    assert_eq!(text(softcap(score(), slot("cap"))), "slot $cap: float; tanh(score / $cap) * $cap");
+    assert_eq!(text(softcap(score(), scalar("cap"))), "scalar $cap: float; tanh(score / $cap) * $cap");
     assert_eq!(
         text(alibi(score(), 8)),
         "tensor @alibi_slopes: f32[1, 8, 1, 1] alibi 8; score + float(key - position) * @alibi_slopes"
@@ -23,8 +23,8 @@ fn expressions_are_printed_the_way_they_are_written() {
     assert_eq!(text((score() - 1.0) - (score() - (2.0 - score()))), "score - 1.0 - (score - (2.0 - score))");
     assert_eq!(text(-(score() * -2.0) * -(-score())), "--score * -(score * -2.0)");
     assert_eq!(text(-constant(2.0) + score()), "score + -(2.0)");
-    let shared = (score() * slot("a")).exp();
-    assert_eq!(text(&shared + 1.0 / &shared), "slot $a: float; let t0 = exp(score * $a); t0 + 1.0 / t0");
+    let shared = (score() * scalar("a")).exp();
+    assert_eq!(text(&shared + 1.0 / &shared), "scalar $a: float; let t0 = exp(score * $a); t0 + 1.0 / t0");
     let bias = TensorSpec::new(DType::BF16, [1, 2, 3, 4]).with_grad();
     let bias = (score() + tensor("bias", bias)).build().expect("well typed");
     assert_eq!(format!("{bias:#}"), "tensor @bias: bf16[1, 2, 3, 4] grad;\nscore + @bias");
@@ -32,12 +32,12 @@ fn expressions_are_printed_the_way_they_are_written() {
 
 #[test]
 fn derivatives_are_printed_with_the_operands_they_use() {
-    let expr = softcap(score(), slot("cap")).build().expect("well typed");
+    let expr = softcap(score(), scalar("cap")).build().expect("well typed");
     let factor = vjp(&expr).expect("a derivative").d_score;
-    assert_eq!(factor.to_string(), "slot $cap: float; let t0 = tanh(score / $cap); -(t0 * t0) + 1.0");
+    assert_eq!(factor.to_string(), "scalar $cap: float; let t0 = tanh(score / $cap); -(t0 * t0) + 1.0");
     assert_eq!(
         factor.applied().to_string(),
-        "slot $cap: float; let t0 = tanh(score / $cap); upstream - upstream * (t0 * t0)"
+        "scalar $cap: float; let t0 = tanh(score / $cap); upstream - upstream * (t0 * t0)"
     );
 }
 
@@ -50,10 +50,10 @@ fn texts_that_are_none_say_where_and_what_was_expected() {
         ("score score", 1, 7, "an operator or the end", "'score'"),
         ("unknown + 1", 1, 1, "an operation or a name defined before", "'unknown'"),
         ("$cap + score", 1, 1, "an operation or a name defined before", "'$cap'"),
-        ("slot $cap float; $cap", 1, 11, "':'", "'float'"),
-        ("slot $cap: bool; $cap", 1, 12, "'float' or 'int'", "'bool'"),
-        ("slot $a: float; slot $a: float; $a", 1, 31, "a new name ('a' is defined twice) before this", "';'"),
-        ("slot $a: float; score", 1, 22, "a use of '$a'", "the end"),
+        ("scalar $cap float; $cap", 1, 13, "':'", "'float'"),
+        ("scalar $cap: bool; $cap", 1, 14, "'float' or 'int'", "'bool'"),
+        ("scalar $a: float; scalar $a: float; $a", 1, 35, "a new name ('a' is defined twice) before this", "';'"),
+        ("scalar $a: float; score", 1, 24, "a use of '$a'", "the end"),
         ("let x = score; score", 1, 21, "a use of 'x'", "the end"),
         ("let score = 1; score", 1, 5, "a name that means nothing yet", "'score'"),
         ("tensor @t: f17[1, 1, 1, 1]; @t", 1, 12, "an element type such as f32", "'f17'"),
@@ -103,7 +103,7 @@ proptest! {
         for text in [format!("{expr}"), format!("{expr:#}")] {
             let read: ScoreExpr = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
             prop_assert!(read == expr, "{text}\n  is read as\n{read}");
-            prop_assert_eq!(read.slot_names(), expr.slot_names());
+            prop_assert_eq!(read.scalar_names(), expr.scalar_names());
             prop_assert_eq!(read.tensor_names(), expr.tensor_names());
             prop_assert_eq!(format!("{read}"), format!("{expr}"));
         }
@@ -140,7 +140,7 @@ fn token() -> impl Strategy<Value = &'static str> {
         "select",
         "float",
         "let",
-        "slot",
+        "scalar",
         "tensor",
         "grad",
         "$a",

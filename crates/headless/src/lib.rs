@@ -60,7 +60,7 @@ pub enum Error {
 /// process, cuDNN asks it for the kernels that it has compiled, and a GPU's driver has none for another GPU.
 ///
 /// A driver that the process has loaded already stays, and is the answer then; so call it first. Nothing can run in this process afterwards.
-pub fn ensure_stand_in() -> Result<Driver, Error> {
+pub fn force_stub_driver() -> Result<Driver, Error> {
     once(|| if stand_in::open_by_name(true) { Ok(loaded()) } else { stand_in::load().map(|()| Driver::StandIn) })
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use qkvault_headless::{Driver, ensure, ensure_stand_in, is_stand_in_loaded};
+use qkvault_headless::{Driver, ensure, force_stub_driver, is_stand_in_loaded};
 
 const ASKED: &str = "QKVAULT_HEADLESS_ASKED";
 
@@ -13,13 +13,13 @@ const ASKED: &str = "QKVAULT_HEADLESS_ASKED";
 fn asked() {
     match std::env::var(ASKED).as_deref() {
         Ok("apart") => {
-            assert_eq!(ensure_stand_in().expect("it loads"), Driver::StandIn);
+            assert_eq!(force_stub_driver().expect("it loads"), Driver::StandIn);
             assert!(is_stand_in_loaded());
             assert_eq!(ensure().expect("asked again"), Driver::StandIn);
         }
         Ok("driver") => {
             assert_eq!(ensure().expect("there is one"), Driver::Real);
-            assert_eq!(ensure_stand_in().expect("too late"), Driver::Real, "what is loaded stays");
+            assert_eq!(force_stub_driver().expect("too late"), Driver::Real, "what is loaded stays");
             assert!(!is_stand_in_loaded());
         }
         _ => {}

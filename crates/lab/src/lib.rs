@@ -1,14 +1,14 @@
 //! The instruments of qkvault, as functions: what finds wrong numbers, rules that differ from the library, and how long things take.
 //!
 //! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle; under compute-sanitizer, too.
-//! * `hunt` puts random descriptions to the rules and to the library, with no GPU.
+//! * `fuzz-rules` puts random descriptions to the rules and to the library, with no GPU.
 //! * `bench` and `bench-serving` measure.
 //!
 //! Users of the library need none of it; `qkvault` is their command (`qkvault-cli`).
 
 mod bench;
 mod bench_serving;
-mod hunt;
+mod fuzz_rules;
 mod selftest;
 mod workers;
 
@@ -26,7 +26,7 @@ pub enum Command {
     /// Measure steps of serving on the GPU: decodes, chunks of prompts, what padding costs, thousands of random steps
     BenchServing(bench_serving::Args),
     /// Put random descriptions to the rules and to the library, and tell in which they differ
-    Hunt(hunt::Args),
+    FuzzRules(fuzz_rules::Args),
 }
 
 /// Runs a command and says how it ended.
@@ -36,6 +36,6 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Bench(args) => bench::run(globals, args),
         Command::Selftest(args) => selftest::run(globals, args),
         Command::BenchServing(args) => bench_serving::run(globals, args),
-        Command::Hunt(args) => hunt::run(globals, args),
+        Command::FuzzRules(args) => fuzz_rules::run(globals, args),
     })
 }

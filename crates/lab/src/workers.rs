@@ -19,7 +19,7 @@ pub(super) struct Worker {
 
 /// Why there is no answer; the worker is of no more use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Silence {
+pub(super) enum WorkerError {
     /// It is gone.
     #[error("the worker ended: {0}")]
     Ended(String),
@@ -54,14 +54,14 @@ impl Worker {
     }
 
     /// The line that answers a line.
-    pub(super) fn ask(&mut self, question: &str, limit: Duration) -> Result<String, Silence> {
+    pub(super) fn ask(&mut self, question: &str, limit: Duration) -> Result<String, WorkerError> {
         // Where it cannot be written the process is gone, which reading finds too.
         if let Some(questions) = &mut self.questions {
             let _ = writeln!(questions, "{question}").and_then(|()| questions.flush());
         }
         self.answers.recv_timeout(limit).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Silence::Slow(limit),
-            RecvTimeoutError::Disconnected => Silence::Ended(match self.child.wait() {
+            RecvTimeoutError::Timeout => WorkerError::Slow(limit),
+            RecvTimeoutError::Disconnected => WorkerError::Ended(match self.child.wait() {
                 Ok(status) => status.to_string(),
                 Err(error) => error.to_string(),
             }),
@@ -71,15 +71,15 @@ impl Worker {
 
 impl Worker {
     /// Ends its input and waits for it to end by itself: a program around it may have more to do then.
-    pub(super) fn finish(mut self, limit: Duration) -> Result<ExitStatus, Silence> {
+    pub(super) fn finish(mut self, limit: Duration) -> Result<ExitStatus, WorkerError> {
         self.questions = None;
         let begun = Instant::now();
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Ok(status),
                 Ok(None) if begun.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
-                Ok(None) => return Err(Silence::Slow(limit)),
-                Err(error) => return Err(Silence::Ended(error.to_string())),
+                Ok(None) => return Err(WorkerError::Slow(limit)),
+                Err(error) => return Err(WorkerError::Ended(error.to_string())),
             }
         }
     }
@@ -106,18 +106,18 @@ pub(super) struct Isolation {
 
 /// What came of one question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct CaseReport {
     /// Its number.
     pub(super) number: u64,
     /// The answer, or why there is none: of a process that was asked nothing before, if the first one failed.
     pub(super) answer: Result<String, String>,
     /// What came of it in a process that had been asked others before, where that made a process of its own necessary.
-    pub(super) beside: Option<Beside>,
+    pub(super) retry: Option<Retry>,
 }
 
 /// A question that failed after others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Beside {
+pub(super) struct Retry {
     /// The answer, or why there was none.
     pub(super) answer: String,
     /// What the process had been asked before, in this order.
@@ -136,7 +136,7 @@ impl Isolation {
         numbers: std::ops::Range<u64>,
         start: impl Fn() -> anyhow::Result<Worker> + Sync,
         is_bad: impl Fn(&str) -> bool + Sync,
-        mut take: impl FnMut(Told),
+        mut take: impl FnMut(CaseReport),
     ) -> anyhow::Result<()> {
         let next = AtomicU64::new(numbers.start);
         let each = self.each.max(1);
@@ -169,12 +169,12 @@ impl Isolation {
         numbers: std::ops::Range<u64>,
         start: impl Fn() -> anyhow::Result<Worker>,
         is_bad: impl Fn(&str) -> bool,
-        sender: &Sender<Told>,
+        sender: &Sender<CaseReport>,
     ) -> anyhow::Result<()> {
         let mut worker: Option<Worker> = None;
         let mut before: Vec<u64> = Vec::new();
         for number in numbers {
-            let mut beside = None;
+            let mut retry = None;
             let answer = loop {
                 let asked = match &mut worker {
                     Some(worker) => worker,
@@ -185,7 +185,7 @@ impl Isolation {
                     worker = None;
                     let before = std::mem::take(&mut before);
                     if !before.is_empty() {
-                        beside = Some(Beside { answer: answer.unwrap_or_else(|why| why), before });
+                        retry = Some(Retry { answer: answer.unwrap_or_else(|why| why), before });
                         continue;
                     }
                 }
@@ -195,7 +195,7 @@ impl Isolation {
                 before.push(number);
             }
             // Nobody listens only when the command is at its end.
-            let _ = sender.send(Told { number, answer, beside });
+            let _ = sender.send(CaseReport { number, answer, retry });
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ mod tests {
         Worker::start(Command::new("sh").arg("-c").arg(script))
     }
 
-    fn told(isolation: Isolation, numbers: std::ops::Range<u64>, cases: &str) -> Vec<Told> {
+    fn told(isolation: Isolation, numbers: std::ops::Range<u64>, cases: &str) -> Vec<CaseReport> {
         let mut list = Vec::new();
         let done = isolation.ask(numbers, || scripted(cases), |answer| answer.starts_with("failed"), |t| list.push(t));
         done.expect("every machine has a shell");
@@ -221,8 +221,8 @@ mod tests {
         list
     }
 
-    fn right(number: u64) -> Told {
-        Told { number, answer: Ok("right".to_owned()), beside: None }
+    fn right(number: u64) -> CaseReport {
+        CaseReport { number, answer: Ok("right".to_owned()), retry: None }
     }
 
     /// What an abort inside cuDNN looks like from outside: the process is gone before it has answered.
@@ -230,7 +230,7 @@ mod tests {
     fn a_worker_that_dies_has_answered_that() {
         let mut dying = Worker::start(&mut Command::new("true")).expect("every machine has it");
         let silence = dying.ask("1", SOON).expect_err("it says nothing");
-        assert!(matches!(&silence, Silence::Ended(status) if status.contains('0')), "{silence}");
+        assert!(matches!(&silence, WorkerError::Ended(status) if status.contains('0')), "{silence}");
         let mut killed = scripted("1) kill -9 $$;;").expect("every machine has a shell");
         assert_eq!(killed.ask("2", SOON), Ok("right".to_owned()));
         let silence = killed.ask("1", SOON).expect_err("it says nothing");
@@ -244,14 +244,14 @@ mod tests {
         assert!(worker.finish(SOON).expect("its input ends").success());
         let deaf = Worker::start(Command::new("sleep").arg("60")).expect("every machine has it");
         let limit = Duration::from_millis(200);
-        assert_eq!(deaf.finish(limit), Err(Silence::Slow(limit)));
+        assert_eq!(deaf.finish(limit), Err(WorkerError::Slow(limit)));
     }
 
     #[test]
     fn one_that_hangs_is_given_up() {
         let mut hanging = scripted("1) sleep 60;;").expect("every machine has a shell");
         let limit = Duration::from_millis(300);
-        assert_eq!(hanging.ask("1", limit), Err(Silence::Slow(limit)));
+        assert_eq!(hanging.ask("1", limit), Err(WorkerError::Slow(limit)));
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(list.iter().map(|t| t.number).collect::<Vec<_>>(), (10..21).collect::<Vec<_>>());
         let dead = &list[5];
         assert!(dead.answer.as_ref().is_err_and(|why| why.contains("signal: 9")), "{dead:?}");
-        assert_eq!(dead.beside.as_ref().map(|b| &b.before[..]), Some(&[14][..]));
+        assert_eq!(dead.retry.as_ref().map(|b| &b.before[..]), Some(&[14][..]));
         list.iter().filter(|t| t.number != 15).for_each(|t| assert_eq!(*t, right(t.number)));
     }
 
@@ -275,9 +275,12 @@ mod tests {
             0..8,
             "3) bad=1; echo right;; 4) test $bad && echo failed || echo right;; 5) echo failed 5;;",
         );
-        let beside = |answer: &str, before: &[u64]| Some(Beside { answer: answer.to_owned(), before: before.to_vec() });
-        assert_eq!(list[4], Told { beside: beside("failed", &[0, 1, 2, 3]), ..right(4) });
-        assert_eq!(list[5], Told { number: 5, answer: Ok("failed 5".to_owned()), beside: beside("failed 5", &[4]) });
+        let retry = |answer: &str, before: &[u64]| Some(Retry { answer: answer.to_owned(), before: before.to_vec() });
+        assert_eq!(list[4], CaseReport { retry: retry("failed", &[0, 1, 2, 3]), ..right(4) });
+        assert_eq!(
+            list[5],
+            CaseReport { number: 5, answer: Ok("failed 5".to_owned()), retry: retry("failed 5", &[4]) }
+        );
         for n in [0, 1, 2, 3, 6, 7] {
             assert_eq!(list[n as usize], right(n));
         }

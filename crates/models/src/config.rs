@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use qkvault_graph::{DType, Layer, Reason, Refusal};
+use qkvault_graph::{DType, Origin, Reason, Refusal};
 
 /// A parsed config.
 pub(super) struct Config(Map<String, Value>);
 
 fn reason(code: &'static str, field: &str, given: impl Into<String>, needed: impl Into<String>) -> Refusal {
     let fix = "give the config.json that the model was published with";
-    Reason::new(Layer::Description, code, field.to_owned(), given, needed, fix).into()
+    Reason::new(Origin::Description, code, field.to_owned(), given, needed, fix).into()
 }
 
 impl Config {

@@ -4,7 +4,7 @@
 
 use super::config::Config;
 use super::{Latent, LayerKind, Model};
-use qkvault_graph::{DType, Layer, Reason, Refusal};
+use qkvault_graph::{DType, Origin, Reason, Refusal};
 
 const FAMILIES: &str = "llama, mistral, gemma2, qwen2, gpt_oss, bert, mpt, deepseek_v3";
 
@@ -50,7 +50,7 @@ impl Reader<'_> {
         let width_value = self.need(&[width]);
         if width_value % heads != 0 {
             self.reasons.push(Reason::new(
-                Layer::Description,
+                Origin::Description,
                 "config.head-dim",
                 width.to_owned(),
                 format!("{width_value} over {heads} heads"),
@@ -94,7 +94,7 @@ pub(super) fn read(config: &Config) -> Result<Model, Refusal> {
         other => {
             let given = if other.is_empty() { "absent".to_owned() } else { format!("'{other}'") };
             r.reasons.push(Reason::new(
-                Layer::Description,
+                Origin::Description,
                 "config.family",
                 "model_type",
                 given,
@@ -178,7 +178,7 @@ fn mpt(r: &mut Reader<'_>, dtype: DType) -> Vec<LayerKind> {
     let bias_max = r.float("attn_config.alibi_bias_max").unwrap_or(8.0);
     if r.flag("attn_config.prefix_lm") {
         r.reasons.push(Reason::new(
-            Layer::Description,
+            Origin::Description,
             "config.prefix-lm",
             "attn_config.prefix_lm",
             "true: tokens of a prefix see each other",

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use qkvault_graph::expr::{AlibiSlopes, library};
-use qkvault_graph::{Attention, Band, Corner, DType, Layer, Reason, Refusal, Tensor};
+use qkvault_graph::{Attention, Band, Corner, DType, Origin, Reason, Refusal, Tensor};
 use qkvault_serving::{PageLayout, ServeLayer};
 
 /// A model's attention layers.
@@ -51,7 +51,7 @@ pub struct LayerKind {
     pub window: Option<i64>,
     /// Softmax scale to bind at launch.
     pub scale: f32,
-    /// Softcap of the scores, to bind to the slot of that name at launch.
+    /// Softcap of the scores, to bind to the scalar of that name at launch.
     pub softcap: Option<f32>,
     /// Whether a learnable sink joins the softmax.
     pub sink: bool,
@@ -138,7 +138,7 @@ impl LayerKind {
             Phase::Prefill | Phase::Train => self.shape(batch, (seq, seq)),
             Phase::Decode if !self.causal => {
                 return Err(Reason::new(
-                    Layer::Description,
+                    Origin::Description,
                     "model.phase",
                     "phase",
                     "decode, of an encoder",
@@ -149,7 +149,7 @@ impl LayerKind {
             }
             Phase::Serve => {
                 return Err(Reason::new(
-                    Layer::Description,
+                    Origin::Description,
                     "model.serve",
                     "phase",
                     "serve, with one batch and one length",
@@ -169,7 +169,7 @@ impl LayerKind {
             a = a.with_band(Band { corner, left: self.window, right });
         }
         if let Some(score) = self.score()? {
-            a = a.with_score(score);
+            a = a.with_score_mod(score);
         }
         a.sink = self.sink;
         a.outputs.stats = phase == Phase::Train;
@@ -184,7 +184,7 @@ impl LayerKind {
     pub fn serving(&self, pages: i64, page_size: i64, layout: PageLayout) -> Result<ServeLayer, Refusal> {
         if !self.causal {
             return Err(Reason::new(
-                Layer::Description,
+                Origin::Description,
                 "model.phase",
                 "phase",
                 "serve, of an encoder",
@@ -200,7 +200,7 @@ impl LayerKind {
         let mut layer = ServeLayer::new((self.heads, kv_heads), head_dim, self.dtype, pages, page_size);
         let score = self.score()?;
         (layer.layout, layer.values_in_keys) = (layout, values_in_keys);
-        (layer.window, layer.score, layer.sink) = (self.window, score, self.sink);
+        (layer.window, layer.score_mod, layer.sink) = (self.window, score, self.sink);
         Ok(layer)
     }
 
@@ -224,14 +224,14 @@ impl LayerKind {
     fn score(&self) -> Result<Option<qkvault_graph::ScoreExpr>, Refusal> {
         let mut score = qkvault_graph::expr::score();
         if self.softcap.is_some() {
-            score = library::softcap(score, qkvault_graph::expr::slot("softcap"));
+            score = library::softcap(score, qkvault_graph::expr::scalar("softcap"));
         }
         if let Some(bias_max) = self.alibi_bias_max {
             let heads = self.heads.unsigned_abs();
             let slopes = AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)).with_bias_max(bias_max);
             let slopes = slopes.map_err(|bad| {
                 let needed = "a finite number above 0";
-                Reason::new(Layer::Description, "model.score", "alibi_bias_max", bad.given.to_string(), needed, "")
+                Reason::new(Origin::Description, "model.score-mod", "alibi_bias_max", bad.given.to_string(), needed, "")
             })?;
             score = library::alibi_of(score, heads, slopes);
         }
@@ -240,7 +240,14 @@ impl LayerKind {
         }
         score.build().map(Some).map_err(|errors| {
             let reasons = errors.list().iter().map(|e| {
-                Reason::new(Layer::Description, "model.score", "score", e.to_string(), "a well-typed expression", "")
+                Reason::new(
+                    Origin::Description,
+                    "model.score-mod",
+                    "score_mod",
+                    e.to_string(),
+                    "a well-typed expression",
+                    "",
+                )
             });
             Refusal::of(reasons.collect()).expect("a failed build has at least one error")
         })

@@ -1,7 +1,7 @@
 //! The eight published configs, and configs that are wrong.
 
 use super::*;
-use qkvault_graph::{CudnnVersion, LibrarySet, Policy, Profile, lower, validate};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, validate};
 
 fn published(name: &str) -> String {
     let path = format!("{}/../../models/{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -48,7 +48,7 @@ fn gemma2_alternates_and_caps() {
     for kind in &m.layers {
         assert_eq!(kind.softcap, Some(50.0));
         assert!((kind.scale - 1.0 / 12.0).abs() < 1e-6);
-        assert!(kind.attention(Phase::Prefill, 1, 512).expect("a phase it has").score.is_some());
+        assert!(kind.attention(Phase::Prefill, 1, 512).expect("a phase it has").score_mod.is_some());
     }
 }
 
@@ -74,7 +74,7 @@ fn bert_sees_everything_and_does_not_decode() {
 fn mpt_biases_by_distance() {
     let m = model("mpt-7b");
     assert_eq!((m.layers[0].alibi_bias_max, m.layers[0].d_qk, m.max_positions), (Some(8.0), 128, Some(2048)));
-    assert!(m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has").score.is_some());
+    assert!(m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has").score_mod.is_some());
 }
 
 /// mpt-7b-storywriter: `alibi_bias_max` is 16, and the slope of its first head 0.7071.
@@ -84,19 +84,19 @@ fn b5_mpts_alibi_bias_max_is_in_the_slopes_and_under_the_key() {
         let text = published("mpt-7b").replace("\"alibi_bias_max\": 8", &format!("\"alibi_bias_max\": {max}"));
         let layer = Model::from_config(&text).expect("reads").layers.remove(0);
         let slopes = |a: &Attention| {
-            let spec = a.score.as_ref().map(|e| e.tensors()[0]).expect("a tensor of slopes");
+            let spec = a.score_mod.as_ref().map(|e| e.tensors()[0]).expect("a tensor of slopes");
             spec.alibi.expect("it says which").values(32)
         };
         let a = layer.attention(Phase::Prefill, 1, 512).expect("a phase it has");
-        let served = layer.serving(8, 16, PageLayout::Nhd).expect("it decodes").score;
-        assert_eq!(served, a.score);
+        let served = layer.serving(8, 16, PageLayout::Nhd).expect("it decodes").score_mod;
+        assert_eq!(served, a.score_mod);
         (slopes(&a)[0], validate(a).expect("sound"))
     };
     let (usual, steep) = (read(8.0), read(16.0));
     assert_eq!([usual.0, steep.0], [0.840_896_4, std::f32::consts::FRAC_1_SQRT_2]);
     assert_ne!(usual.1.key(), steep.1.key(), "two slopes are two attentions");
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
-    let graphs = [usual.1, steep.1].map(|a| lower(&a, &target, &Policy::default()).expect("lowers"));
+    let graphs = [usual.1, steep.1].map(|a| lower(&a, &target, &CompileOptions::default()).expect("lowers"));
     assert_eq!(graphs[0], graphs[1], "and share a plan");
 }
 
@@ -171,7 +171,7 @@ fn bad_configs_get_every_reason() {
 }
 
 #[test]
-fn p16_a_planned_layer_has_the_key_of_one_that_is_written_by_hand() {
+fn a_planned_layer_has_the_key_of_one_that_is_written_by_hand() {
     let planned = model("llama-3.1-8b").layers[0].attention(Phase::Prefill, 1, 4096).expect("it prefills");
     let built = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
     let key = |a| validate(a).expect("sound").key();

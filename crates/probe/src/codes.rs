@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::Layer;
+use qkvault_graph::Origin;
 
 use crate::RULES;
 
@@ -11,17 +11,17 @@ use crate::RULES;
 pub struct Code {
     /// The code.
     pub code: &'static str,
-    /// The layer of its reasons.
-    pub layer: Layer,
+    /// The origin of its reasons.
+    pub origin: Origin,
     /// What it says.
     pub says: &'static str,
 }
 
-const fn code(layer: Layer, code: &'static str, says: &'static str) -> Code {
-    Code { code, layer, says }
+const fn code(origin: Origin, code: &'static str, says: &'static str) -> Code {
+    Code { code, origin, says }
 }
 
-use Layer::{Description as D, Library as L, NotBuilt as N, Quirk as Q, Rule as R};
+use Origin::{Description as D, Library as L, NotBuilt as N, Quirk as Q, Rule as R};
 
 /// Codes of validation, of lowering, of the library's words and of everything else that gives reasons.
 pub const CODES: &[Code] = &[
@@ -29,8 +29,8 @@ pub const CODES: &[Code] = &[
     code(D, "tensor.dims-limit", "a dim is above 2^31 - 1"),
     code(D, "tensor.strides", "a stride is below 1"),
     code(D, "tensor.head-dim-stride", "the head dim is not contiguous"),
-    code(D, "tensor.tokens", "a packed buffer has no room"),
-    code(D, "tensor.tokens-batch", "a packed buffer has room for fewer tokens than there are sequences"),
+    code(D, "tensor.tokens", "a varlen buffer has no room"),
+    code(D, "tensor.tokens-batch", "a varlen buffer has room for fewer tokens than there are sequences"),
     code(D, "tensor.pages", "a pool has no pages, or pages no rows"),
     code(D, "tensor.pages-limit", "a pool has more pages or rows than 32-bit tables can name"),
     code(D, "tensor.span", "a tensor spans more bytes than can be counted"),
@@ -39,7 +39,7 @@ pub const CODES: &[Code] = &[
     code(D, "shape.scores", "there are more scores than can be counted"),
     code(D, "heads.group", "query heads are no multiple of key or value heads"),
     code(D, "storage.paged", "an operand other than K and V is paged"),
-    code(D, "storage.packed", "Q is packed and O is not, or the other way round"),
+    code(D, "storage.varlen", "Q is varlen and O is not, or the other way round"),
     code(D, "storage.paged-pair", "one of K and V is paged and the other is not"),
     code(D, "storage.paged-backward", "a backward has paged operands"),
     code(D, "storage.gradient", "a gradient is stored unlike its tensor"),
@@ -51,15 +51,15 @@ pub const CODES: &[Code] = &[
     code(D, "band.right", "a right bound is negative"),
     code(D, "band.empty", "a band has no bound"),
     code(D, "mask.contradiction", "no key is seen by any query"),
-    code(D, "keep.score", "a predicate reads the score"),
-    code(D, "keep.nothing", "a predicate is false everywhere"),
-    code(D, "keep.gradient", "a gradient is asked of a tensor in a predicate"),
-    code(D, "score.type", "an expression has the wrong type"),
-    code(D, "score.broadcast", "a tensor of an expression does not broadcast to the scores"),
-    code(D, "score.slopes", "slopes of ALiBi of which there is not one for each query head"),
-    code(D, "score.unread", "a score expression does not read the score"),
-    code(D, "score.derivative", "a derivative that the backward needs does not exist"),
-    code(D, "lengths.missing", "packed or paged operands without lengths"),
+    code(D, "mask-mod.score", "a predicate reads the score"),
+    code(D, "mask-mod.nothing", "a predicate is false everywhere"),
+    code(D, "mask-mod.gradient", "a gradient is asked of a tensor in a predicate"),
+    code(D, "score-mod.type", "an expression has the wrong type"),
+    code(D, "score-mod.broadcast", "a tensor of an expression does not broadcast to the scores"),
+    code(D, "score-mod.slopes", "slopes of ALiBi of which there is not one for each query head"),
+    code(D, "score-mod.unread", "a score expression does not read the score"),
+    code(D, "score-mod.derivative", "a derivative that the backward needs does not exist"),
+    code(D, "lengths.missing", "varlen or paged operands without lengths"),
     code(D, "lengths.negative", "a length is negative"),
     code(D, "dropout.probability", "a probability is not in 0..1"),
     code(D, "backward.stats", "a backward of a forward that does not put out Stats"),
@@ -71,31 +71,31 @@ pub const CODES: &[Code] = &[
     code(D, "offsets.falls", "cumulative lengths that fall"),
     code(D, "offsets.length-limit", "a sequence longer than 2^31 - 1"),
     code(D, "offsets.batch", "offsets of another number of sequences"),
-    code(D, "offsets.capacity", "more tokens than the packed buffer has room for"),
+    code(D, "offsets.capacity", "more tokens than the varlen buffer has room for"),
     code(D, "offsets.longest", "a sequence longer than the plan accepts"),
     code(D, "offsets.overflow", "an offset that does not fit 63 bits"),
-    code(D, "offsets.storage", "offsets of an operand that is not packed"),
-    code(D, "documents.mask", "documents are to be packed where no predicate compares them"),
+    code(D, "offsets.storage", "offsets of an operand that is not varlen"),
+    code(D, "documents.mask", "documents are to be varlen where no predicate compares them"),
     code(D, "documents.square", "documents whose queries are not their keys"),
     code(D, "documents.longest", "a longest document that no row can have"),
     code(D, "documents.most", "a number of documents that the rows cannot have"),
-    code(D, "documents.rows", "rows to be packed that do not lie one after another, token by token"),
+    code(D, "documents.rows", "rows to be varlen that do not lie one after another, token by token"),
     code(
         D,
         "documents.position",
-        "an expression reads a position, which a packed document counts from its own beginning",
+        "an expression reads a position, which a varlen document counts from its own beginning",
     ),
-    code(D, "documents.batch", "an expression reads the number of the row, which packed documents do not have"),
-    code(D, "documents.length", "an expression reads the length of the row, which packed documents do not have"),
-    code(D, "documents.tensor", "an expression reads a tensor by position or row, which packed documents do not have"),
-    code(D, "documents.lengths", "per-sequence lengths beside documents that are to be packed"),
+    code(D, "documents.batch", "an expression reads the number of the row, which varlen documents do not have"),
+    code(D, "documents.length", "an expression reads the length of the row, which varlen documents do not have"),
+    code(D, "documents.tensor", "an expression reads a tensor by position or row, which varlen documents do not have"),
+    code(D, "documents.lengths", "per-sequence lengths beside documents that are to be varlen"),
     code(
         D,
         "documents.dropout",
-        "dropout, whose mask goes by the position in a row, over documents that are to be packed",
+        "dropout, whose mask goes by the position in a row, over documents that are to be varlen",
     ),
-    code(D, "documents.block-mask", "a block mask over documents that are to be packed"),
-    code(D, "documents.fp8", "microscaled formats of documents that are to be packed"),
+    code(D, "documents.block-mask", "a block mask over documents that are to be varlen"),
+    code(D, "documents.fp8", "microscaled formats of documents that are to be varlen"),
     code(D, "documents.ids", "document ids that are no whole rows"),
     code(D, "documents.split", "a document in two places of a row"),
     code(D, "documents.count", "more documents than a plan has room for"),
@@ -112,7 +112,7 @@ pub const CODES: &[Code] = &[
     code(D, "config.prefix-lm", "a model config asks for prefix attention, which is not described"),
     code(D, "config.head-dim", "a model config whose head dim is no multiple of its heads"),
     code(D, "model.phase", "a phase that the model does not have"),
-    code(D, "model.score", "a model's score expression is not well typed"),
+    code(D, "model.score-mod", "a model's score expression is not well typed"),
     code(D, "profile.parse", "a profile file cannot be read"),
     code(D, "profile.field", "a profile lacks a field that the cuDNN version needs"),
     code(D, "target.unknown", "no GPU of that name is known"),
@@ -121,7 +121,7 @@ pub const CODES: &[Code] = &[
     code(D, "serve.range", "a range of serving steps that is empty or too large"),
     code(D, "serve.growth", "plans of a serving set that would not grow"),
     code(D, "serve.queries", "more new tokens of a sequence than it has keys"),
-    code(D, "serve.score", "a score expression that is too large when queries are counted by position"),
+    code(D, "serve.score-mod", "a score expression that is too large when queries are counted by position"),
     code(D, "serve.tokens", "fewer tokens in a step than it has sequences, or more than they can have"),
     code(D, "warm.nothing", "nothing is left to compile"),
     code(D, "run.train", "a training step is asked for where only inference is run"),
@@ -133,19 +133,19 @@ pub const CODES: &[Code] = &[
     code(R, "form.unified-paged", "paged keys and values in the unified form need a newer cuDNN"),
     code(R, "form.unified-outputs", "Max and Sum_exp in the unified form need a newer cuDNN"),
     code(R, "form.unified-band", "bands in the unified form need a newer cuDNN"),
-    code(R, "form.unified-score", "score expressions in the unified form need a newer cuDNN"),
-    code(R, "form.unified-keep", "predicates in the unified form need a newer cuDNN"),
+    code(R, "form.unified-score-mod", "score expressions in the unified form need a newer cuDNN"),
+    code(R, "form.unified-mask-mod", "predicates in the unified form need a newer cuDNN"),
     code(R, "form.unified-sink", "sinks in the unified form need a newer cuDNN"),
     code(R, "form.unified-dropout", "dropout is not written in the unified form"),
     code(R, "outputs.combination", "a set of outputs that needs the softmax operation of 9.21"),
     code(R, "storage.paged-old", "paged keys and values need a newer cuDNN"),
     code(R, "storage.paged-head-dim", "paged rows longer than 128 need a newer cuDNN"),
-    code(R, "storage.paged-packed", "packed queries over pages need a newer cuDNN"),
-    code(R, "storage.packed-sm", "packed operands on this GPU need a newer cuDNN"),
-    code(R, "storage.packed-heads", "packed backwards with grouped heads need a newer cuDNN"),
-    code(R, "storage.packed-sink", "packed backwards with a sink need a newer cuDNN"),
-    code(R, "storage.packed-stats", "a packed backward reads dense Stats on this GPU"),
-    code(R, "storage.packed-deterministic", "a packed backward is not deterministic on this GPU"),
+    code(R, "storage.paged-varlen", "varlen queries over pages need a newer cuDNN"),
+    code(R, "storage.varlen-sm", "varlen operands on this GPU need a newer cuDNN"),
+    code(R, "storage.varlen-heads", "varlen backwards with grouped heads need a newer cuDNN"),
+    code(R, "storage.varlen-sink", "varlen backwards with a sink need a newer cuDNN"),
+    code(R, "storage.varlen-stats", "a varlen backward reads dense Stats on this GPU"),
+    code(R, "storage.varlen-deterministic", "a varlen backward is not deterministic on this GPU"),
     code(R, "backward.deterministic-engine", "a deterministic backward for which NVIDIA names no engine"),
     code(R, "engine.nondeterministic", "the engines that take it say of themselves that two runs may differ"),
     code(R, "workspace.limit", "the workspace is over the policy's limit"),
@@ -153,15 +153,15 @@ pub const CODES: &[Code] = &[
     code(R, "memory.budget", "operands and scratch memory are over the budget"),
     code(
         Q,
-        "storage.packed-one-query-stats",
-        "packed Stats of one query with grouped heads are wrong in 9.26 and 9.27",
+        "storage.varlen-one-query-stats",
+        "varlen Stats of one query with grouped heads are wrong in 9.26 and 9.27",
     ),
     code(Q, "form.unified-wrong", "a score expression in the unified operation"),
     code(Q, "storage.paged-one-query-sink", "one query over pages with a sink"),
     code(Q, "storage.paged-tile", "several queries over a page table that is no whole number of 128-key tiles"),
     code(Q, "backward.tensor-gradient", "the gradient of a tensor that is broadcast over queries or keys"),
     code(Q, "backward.sink-philox", "the gradient of a sink with dropout drawn by Philox"),
-    code(Q, "score.one-query-narrow", "one query with a 16-bit tensor of one number per sequence"),
+    code(Q, "score-mod.one-query-narrow", "one query with a 16-bit tensor of one number per sequence"),
     code(
         Q,
         "backward.single-row",
@@ -202,7 +202,7 @@ pub fn page() -> String {
             rule.code, rule.kind, rule.versions, rule.needed, rule.fix, rule.source
         );
     }
-    for (layer, title) in [
+    for (origin, title) in [
         (D, "The description contradicts itself"),
         (R, "Limits known to lowering and memory"),
         (Q, "Computed wrongly in the form that is emitted"),
@@ -210,7 +210,7 @@ pub fn page() -> String {
         (L, "The library's own"),
     ] {
         let _ = write!(text, "\n## {title}\n\n| code | what |\n| --- | --- |\n");
-        for known in CODES.iter().filter(|c| c.layer == layer) {
+        for known in CODES.iter().filter(|c| c.origin == origin) {
             let _ = writeln!(text, "| `{}` | {} |", known.code, known.says);
         }
     }

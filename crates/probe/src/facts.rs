@@ -5,8 +5,8 @@ use std::cell::OnceCell;
 use qkvault_graph::expr::{Grad, Node, vjp};
 use qkvault_graph::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
 use qkvault_graph::{
-    Attention, Band, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Policy, Role, ScoreExpr, Storage,
-    Target, Valid, lower, validate,
+    Attention, Band, CompileOptions, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Role, ScoreExpr,
+    Storage, Target, Valid, lower, validate,
 };
 
 /// A description on a target, as rules see it.
@@ -53,9 +53,9 @@ impl<'a> Facts<'a> {
         self.gradients.is_some()
     }
 
-    /// Whether any operand is packed.
-    pub(super) fn packed(&self) -> bool {
-        [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Packed { .. }))
+    /// Whether any operand is varlen.
+    pub(super) fn varlen(&self) -> bool {
+        [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Varlen { .. }))
     }
 
     /// A tensor with a number for each query or sequence and none for the keys, as lowering declares it, if one is read: by the score
@@ -74,7 +74,7 @@ impl<'a> Facts<'a> {
     }
 
     fn expressions(&self) -> impl Iterator<Item = &ScoreExpr> {
-        [&self.a.score, &self.a.mask.keep].into_iter().flatten()
+        [&self.a.score_mod, &self.a.mask.mask_mod].into_iter().flatten()
     }
 
     /// Whether an expression reads the lengths of several sequences.
@@ -85,7 +85,7 @@ impl<'a> Facts<'a> {
 
     /// Gradients of tensors of the score expression that are not what the score's own gradient is, if any are wanted.
     pub(super) fn gradient_apart(&self) -> Option<String> {
-        let score = self.a.score.as_ref().filter(|_| self.backward())?;
+        let score = self.a.score_mod.as_ref().filter(|_| self.backward())?;
         // What is cheap to see first: a derivative takes microseconds.
         score.tensors().iter().find(|t| t.grad == Grad::Needed)?;
         let vjp = vjp(score).ok()?;
@@ -107,7 +107,7 @@ impl<'a> Facts<'a> {
         // Written out only where there is one to read: that takes longer than all other rules together.
         self.gradients?;
         self.query_tensor()?;
-        let graph = lower(self.valid, self.target, &Policy::default()).ok()?;
+        let graph = lower(self.valid, self.target, &CompileOptions::default()).ok()?;
         let is_read = |id: &TensorId| {
             let t = graph.tensor(*id);
             let counts = matches!(t.kind, TensorKind::Operand(Role::ScoreTensor(_) | Role::DropoutMask));
@@ -128,8 +128,8 @@ impl<'a> Facts<'a> {
             return Some(0);
         }
         let mut plain = self.a.clone();
-        (plain.score, plain.mask.keep) = (None, None);
-        let plain = lower(&validate(plain).ok()?, self.target, &Policy::default()).ok()?;
+        (plain.score_mod, plain.mask.mask_mod) = (None, None);
+        let plain = lower(&validate(plain).ok()?, self.target, &CompileOptions::default()).ok()?;
         reads_of_lengths(graph).checked_sub(reads_of_lengths(&plain))
     }
 
@@ -140,7 +140,7 @@ impl<'a> Facts<'a> {
 
     /// Whether a backward wants the gradient of a tensor of the score expression.
     pub(super) fn wants_tensor_gradient(&self) -> bool {
-        let score = self.a.score.as_ref().filter(|_| self.backward());
+        let score = self.a.score_mod.as_ref().filter(|_| self.backward());
         score.is_some_and(|e| e.tensors().iter().any(|t| t.grad == Grad::Needed))
     }
 

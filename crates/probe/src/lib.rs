@@ -9,7 +9,7 @@
 //! (`docs/results/probe.md`, `tests/goldens`), from what a card computed, and from NVIDIA's front end where that is named.
 //! What lowering refuses by itself is folded in, so that there is one answer.
 //!
-//! What is computed wrongly (a quirk) is refused until it is allowed by its code ([`Policy::allowed`](qkvault_graph::Policy),
+//! What is computed wrongly (a quirk) is refused until it is allowed by its code ([`CompileOptions::allowed`](qkvault_graph::CompileOptions),
 //! [`Request::allowing`], `Planner::allowing`); the plan has a key of its own then.
 //!
 //! ```

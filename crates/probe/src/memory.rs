@@ -1,7 +1,7 @@
 //! Whether an attention fits in memory: its operands, the buffers a launch adds, and cuDNN's workspace.
 
 use qkvault_graph::op::Scratch;
-use qkvault_graph::{Attention, Layer, Policy, Reason, Target, Valid, lower, operands};
+use qkvault_graph::{Attention, CompileOptions, Origin, Reason, Target, Valid, lower, operands};
 
 use crate::Budget;
 
@@ -22,7 +22,7 @@ pub struct Footprint {
 impl Footprint {
     /// What is known of an attention without compiling it; nothing where it does not lower.
     #[must_use]
-    pub fn of(attention: &Valid, target: &Target, policy: &Policy) -> Option<Footprint> {
+    pub fn of(attention: &Valid, target: &Target, policy: &CompileOptions) -> Option<Footprint> {
         let graph = lower(attention, target, policy).ok()?;
         let quadratic = graph.keeps_scores(target.sm());
         let scores = if quadratic { scores(attention) } else { 0 };
@@ -70,7 +70,7 @@ impl Footprint {
         } else {
             ("memory.budget", "take fewer sequences or heads at a time, or a GPU with more memory")
         };
-        Some(Reason::new(Layer::Rule, code, "dims", given, needed, fix))
+        Some(Reason::new(Origin::Rule, code, "dims", given, needed, fix))
     }
 }
 
@@ -82,7 +82,7 @@ fn scores(attention: &Attention) -> u64 {
 }
 
 fn operand_bytes(attention: &Attention) -> u64 {
-    let memory = operands(attention).into_iter().filter(|o| !o.role.is_slot());
+    let memory = operands(attention).into_iter().filter(|o| !o.role.is_scalar());
     memory.filter_map(|o| o.tensor.bytes()).map(i64::unsigned_abs).fold(0, u64::saturating_add)
 }
 
@@ -99,12 +99,12 @@ mod tests {
         let forward = Attention::forward(q, q, v, v).with_stats();
         let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
         let attention = validate(forward.backward(options)).expect("sound");
-        (Footprint::of(&attention, &target, &Policy::default()).expect("lowers"), target)
+        (Footprint::of(&attention, &target, &CompileOptions::default()).expect("lowers"), target)
     }
 
     /// NVIDIA's own sweep ran out of memory here (128 heads, 32k, deterministic, H200).
     #[test]
-    fn p36_a_deterministic_backward_that_is_too_large_is_a_reason_with_its_alternatives() {
+    fn a_deterministic_backward_that_is_too_large_is_a_reason_with_its_alternatives() {
         let (found, target) = deepseek("h200", true);
         let reason = found.over(on_device(&target)).expect("275 GB do not fit");
         assert!(found.quadratic && reason.code == "workspace.quadratic" && reason.fix.contains("deterministic: no"));
@@ -116,7 +116,7 @@ mod tests {
 
     /// A gate on all memory lets through what ends in an error of the allocator on a GPU that others use.
     #[test]
-    fn p46_what_fits_the_gpu_and_not_what_is_free_of_it_is_refused_and_the_figure_is_told() {
+    fn what_fits_the_gpu_and_not_what_is_free_of_it_is_refused_and_the_figure_is_told() {
         let (found, target) = deepseek("h200", false);
         let total = on_device(&target);
         assert_eq!(found.over(total), None);
@@ -139,7 +139,7 @@ mod tests {
             let forward = Attention::bshd(3, (4, 4), (65, 63), 64, DType::BF16).with_lengths().with_stats();
             let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
             let attention = validate(forward.backward(options)).expect("sound");
-            Footprint::of(&attention, &target, &Policy::default()).expect("lowers")
+            Footprint::of(&attention, &target, &CompileOptions::default()).expect("lowers")
         };
         let (q, kv, rows, lengths) = (3 * 4 * 65 * 64 * 2, 3 * 4 * 63 * 64 * 2, 3 * 4 * 65 * 4, 3 * 4);
         let operands = 4 * q + 4 * kv + rows + 2 * lengths;
@@ -149,9 +149,9 @@ mod tests {
         let in_any_order = of(false);
         assert_eq!((in_any_order.operands, in_any_order.quadratic), (operands, false));
         // Less than the operands is nothing that another order of sums could mend.
-        let code = |bytes: u64| direct.over(bytes).map(|r| (r.code.into_owned(), r.layer));
-        assert_eq!(code(operands), Some(("workspace.quadratic".to_owned(), Layer::Rule)));
-        assert_eq!(code(operands - 1), Some(("memory.budget".to_owned(), Layer::Rule)));
+        let code = |bytes: u64| direct.over(bytes).map(|r| (r.code.into_owned(), r.origin));
+        assert_eq!(code(operands), Some(("workspace.quadratic".to_owned(), Origin::Rule)));
+        assert_eq!(code(operands - 1), Some(("memory.budget".to_owned(), Origin::Rule)));
         assert_eq!(code(direct.bytes()), None);
     }
 
@@ -159,7 +159,7 @@ mod tests {
     fn a_compiled_plan_needs_what_its_facts_say_and_no_more() {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
         let attention = validate(Attention::bshd(1, (4, 4), (64, 64), 64, DType::BF16)).expect("sound");
-        let graph = lower(&attention, &target, &Policy::default()).expect("lowers");
+        let graph = lower(&attention, &target, &CompileOptions::default()).expect("lowers");
         let operands = 4 * 4 * 64 * 64 * 2;
         let expected = Footprint { operands, scratch: 999, quadratic: false, exact: true };
         let scratch = Scratch::of(999, &graph.bindings(Some(&attention)));

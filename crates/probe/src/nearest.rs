@@ -51,9 +51,9 @@ const CHANGES: &[Change] = &[
     ("a causal mask without a window", |a| {
         a.mask.band = a.mask.band.map(|band| Band { left: None, right: Some(0), ..band });
     }),
-    ("dense operands with lengths instead of packed ones", |a| {
+    ("dense operands with lengths instead of varlen ones", |a| {
         reshape(a, |t| {
-            if let Storage::Packed { .. } = t.storage {
+            if let Storage::Varlen { .. } = t.storage {
                 *t = Tensor::dense(Order::Bshd, t.dims, t.dtype);
             }
         });
@@ -78,8 +78,8 @@ const CHANGES: &[Change] = &[
             g.d_sink = false;
         }
     }),
-    ("no keep predicate", |a| a.mask.keep = None),
-    ("no score expression", |a| a.score = None),
+    ("no keep predicate", |a| a.mask.mask_mod = None),
+    ("no score expression", |a| a.score_mod = None),
     ("no diagonal band", |a| a.mask.band = None),
     ("16-bit operands", |a| {
         a.fp8 = None;

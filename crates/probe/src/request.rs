@@ -1,6 +1,6 @@
 //! The request and its verdict: the front of the rules, which can gain fields without breaking who calls it.
 
-use qkvault_graph::{Layer, OpGraph, Policy, QuirkSet, Reason, Refusal, Target, Valid, lower, refusals};
+use qkvault_graph::{CompileOptions, OpGraph, Origin, QuirkSet, Reason, Refusal, Target, Valid, lower, refusals};
 
 use crate::{Facts, Kind, RULES, Rule};
 
@@ -13,7 +13,7 @@ pub struct Request<'a> {
     /// The GPU and the cuDNN.
     pub target: &'a Target,
     /// How plans are made.
-    pub policy: Policy,
+    pub policy: CompileOptions,
     /// Codes of quirks that are taken although the library computes them wrongly, beside those that the policy allows.
     pub allowed: &'a [&'a str],
 }
@@ -22,12 +22,12 @@ impl<'a> Request<'a> {
     /// Asks about a description for a target, with the usual policy and no quirk allowed.
     #[must_use]
     pub fn new(attention: &'a Valid, target: &'a Target) -> Request<'a> {
-        Request { attention, target, policy: Policy::default(), allowed: &[] }
+        Request { attention, target, policy: CompileOptions::default(), allowed: &[] }
     }
 
     /// Asks for another policy.
     #[must_use]
-    pub const fn with_policy(mut self, policy: Policy) -> Request<'a> {
+    pub const fn with_policy(mut self, policy: CompileOptions) -> Request<'a> {
         self.policy = policy;
         self
     }
@@ -71,16 +71,16 @@ impl Verdict {
 /// What speaks against a description whatever the library says: what lowering refuses, that the library computes it wrongly,
 /// unless the policy allows that by name, and that qkvault cannot ask for it as it is meant. What is merely not supported the
 /// library says itself.
-pub fn lowered(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
+pub fn lowered(attention: &Valid, target: &Target, policy: &CompileOptions) -> Result<OpGraph, Refusal> {
     let lowered = lower(attention, target, policy);
     let facts = Facts::of(attention, target);
     let stands = |rule: &&Rule| rule.kind != Kind::Unsupported;
     let reasons = RULES.iter().copied().flatten().filter(stands).filter_map(|rule| rule.reason(&facts));
     let is_allowed = |r: &Reason| policy.allowed.contains(&r.code);
     let (allowed, reasons): (Vec<_>, Vec<_>) = reasons.partition(is_allowed);
-    let despite = QuirkSet::known(allowed.iter().map(|r| r.code.as_ref()));
+    let accepted_quirks = QuirkSet::known(allowed.iter().map(|r| r.code.as_ref()));
     match (lowered, Refusal::of(reasons)) {
-        (Ok(graph), None) => Ok(OpGraph { despite: graph.despite.with(despite), ..graph }),
+        (Ok(graph), None) => Ok(OpGraph { accepted_quirks: graph.accepted_quirks.with(accepted_quirks), ..graph }),
         (Err(refusal), None) | (Ok(_), Some(refusal)) => Err(refusal),
         (Err(refusal), Some(more)) => Err(refusal.and(more)),
     }
@@ -93,7 +93,7 @@ pub fn lowered(attention: &Valid, target: &Target, policy: &Policy) -> Result<Op
 pub fn check(request: &Request<'_>) -> Verdict {
     let Request { attention, target, policy, allowed } = request;
     // What is allowed is told too, apart from the rest.
-    let mut reasons = refusals(attention, target, &Policy { allowed: QuirkSet::NONE, ..*policy });
+    let mut reasons = refusals(attention, target, &CompileOptions { allowed: QuirkSet::NONE, ..*policy });
     reasons.extend(target.device.missing_for(target.cudnn));
     let facts = Facts::of(attention, target);
     for rule in RULES.iter().copied().flatten() {
@@ -101,7 +101,7 @@ pub fn check(request: &Request<'_>) -> Verdict {
         reasons.extend(rule.reason(&facts).filter(|_| !known));
     }
     let named = |code: &str| allowed.contains(&code) || policy.allowed.contains(code);
-    let is_allowed = |r: &Reason| r.layer == Layer::Quirk && named(&r.code);
+    let is_allowed = |r: &Reason| r.origin == Origin::Quirk && named(&r.code);
     let (allowed, reasons) = reasons.into_iter().partition(is_allowed);
     Verdict { reasons, allowed }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use qkvault_graph::{CudnnVersion, Layer, Reason};
+use qkvault_graph::{CudnnVersion, Origin, Reason};
 
 use crate::Facts;
 
@@ -20,11 +20,11 @@ pub enum Kind {
 impl Kind {
     /// The layer that reasons of this kind name.
     #[must_use]
-    pub const fn layer(self) -> Layer {
+    pub const fn origin(self) -> Origin {
         match self {
-            Kind::Unsupported => Layer::Rule,
-            Kind::Wrong => Layer::Quirk,
-            Kind::NotBuilt => Layer::NotBuilt,
+            Kind::Unsupported => Origin::Rule,
+            Kind::Wrong => Origin::Quirk,
+            Kind::NotBuilt => Origin::NotBuilt,
         }
     }
 }
@@ -117,7 +117,7 @@ impl Rule {
             return None;
         }
         let given = (self.given)(facts)?;
-        let mut reason = Reason::new(self.kind.layer(), self.code, self.field, given, self.needed, self.fix);
+        let mut reason = Reason::new(self.kind.origin(), self.code, self.field, given, self.needed, self.fix);
         reason.since = self.versions.before;
         Some(reason)
     }

@@ -15,14 +15,14 @@ const LARGER: &str = "head dims padded with zeros to the larger of the two";
 const BSHD: &str = "contiguous operands in the order BSHD";
 const ANY_ORDER: &str = "sums of gradients in any order (deterministic: no)";
 const CAUSAL: &str = "a causal mask without a window";
-const DENSE: &str = "dense operands with lengths instead of packed ones";
+const DENSE: &str = "dense operands with lengths instead of varlen ones";
 const GATHERED: &str = "gathered keys and values instead of paged ones";
 const NO_GRADIENT: &str = "no gradient of the sink";
 
 const ROWS: &[Row] = &[
     (EIGHTS, "q: bf16 [1,8,64,100]\nv: [1,8,64,104]", Some("q: bf16 [1,8,64,104]\nv: [1,8,64,104]")),
     (EIGHTS, "q: bf16 [1,8,64,104]", None),
-    (EIGHTS, "q: bf16 [2,8,64,100] packed tokens 99\nlengths: per-sequence", None),
+    (EIGHTS, "q: bf16 [2,8,64,100] varlen tokens 99\nlengths: per-sequence", None),
     (
         EIGHTS,
         "q: bf16 [2,8,64,100] bhsd\nk: [2,8,64,100]\nv: [2,8,64,104] bhsd\no: [2,8,64,104]",
@@ -43,7 +43,7 @@ const ROWS: &[Row] = &[
     (LARGER, "q: bf16 [1,8,64,128]\nv: [1,8,64,64]", Some("q: bf16 [1,8,64,128]")),
     (LARGER, "q: bf16 [1,8,64,128]", None),
     (BSHD, "q: bf16 [2,8,64,64] bhsd", Some("q: bf16 [2,8,64,64]")),
-    (BSHD, "q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", None),
+    (BSHD, "q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", None),
     (
         "Stats alone as the output beside O",
         "q: bf16 [1,8,64,64]\noutputs: max sum_exp",
@@ -75,7 +75,7 @@ const ROWS: &[Row] = &[
     (CAUSAL, "q: bf16 [1,8,64,64]\nmask: causal", None),
     (
         DENSE,
-        "q: bf16 [2,8,64,64] packed tokens 99\nk: [2,8,64,64] bhsd\nv: [2,8,64,64]\nlengths: per-sequence",
+        "q: bf16 [2,8,64,64] varlen tokens 99\nk: [2,8,64,64] bhsd\nv: [2,8,64,64]\nlengths: per-sequence",
         Some("q: bf16 [2,8,64,64]\nk: [2,8,64,64] bhsd\nv: [2,8,64,64]\nlengths: per-sequence"),
     ),
     (
@@ -96,8 +96,8 @@ const ROWS: &[Row] = &[
         "pass: backward\nq: bf16 [1,8,128,64]\nsink: yes\nd_sink: yes",
         Some("pass: backward\nq: bf16 [1,8,128,64]"),
     ),
-    ("no keep predicate", "q: bf16 [1,8,64,64]\nkeep: key % 2 == 0", Some("q: bf16 [1,8,64,64]")),
-    ("no score expression", "q: bf16 [1,8,64,64]\nscore: tanh(score)", Some("q: bf16 [1,8,64,64]")),
+    ("no keep predicate", "q: bf16 [1,8,64,64]\nmask_mod: key % 2 == 0", Some("q: bf16 [1,8,64,64]")),
+    ("no score expression", "q: bf16 [1,8,64,64]\nscore_mod: tanh(score)", Some("q: bf16 [1,8,64,64]")),
     ("no diagonal band", "q: bf16 [1,8,64,64]\nmask: causal", Some("q: bf16 [1,8,64,64]")),
     ("16-bit operands", "fp8: current\nq: e4m3 [1,8,64,64]\no: f16 [1,8,64,64]", Some("q: bf16 [1,8,64,64]")),
     ("the forward alone", "pass: backward\nq: bf16 [1,8,128,64]", Some("q: bf16 [1,8,128,64]\noutputs: stats")),

@@ -14,10 +14,10 @@ const WINDOW: &str = "q: bf16 [1,8,512,64]\nmask: causal window 64";
 const BOTTOM: &str = "q: bf16 [1,8,512,64]\nmask: causal window 64 bottom-right\nlengths: per-sequence";
 const BARE: &str = "q: bf16 [1,8,65,64]\nk: [1,8,64,64]\nmask: causal bottom-right";
 const TAIL: &str = "pass: backward\nq: bf16 [1,8,128,64]\nk: [1,8,127,64]";
-const WIDE_BIAS: &str =
-    "pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b";
-const PACKED: &str = "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence";
-const OF_QUERIES: &str = "pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 1, 64, 1]; tanh(score + @t)";
+const WIDE_BIAS: &str = "pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore_mod: tensor @b: bf16[1, 2, 128, 128] grad; score + @b";
+const PACKED: &str = "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence";
+const OF_QUERIES: &str =
+    "pass: backward\nq: bf16 [2,2,64,64]\nscore_mod: tensor @t: f32[1, 1, 64, 1]; tanh(score + @t)";
 
 const ALL: &[Bounds] = &[
     Bounds {
@@ -144,7 +144,7 @@ const ALL: &[Bounds] = &[
         code: "band.window-old",
         fires: &[
             ("q: bf16 [1,8,512,64]\nmask: band left 64", "h200", "9.10.1"),
-            ("q: bf16 [1,8,512,64]\nmask: causal window 64\nscore: tanh(score)", "h200", "9.9.0"),
+            ("q: bf16 [1,8,512,64]\nmask: causal window 64\nscore_mod: tanh(score)", "h200", "9.9.0"),
             ("q: bf16 [1,8,512,64]\nmask: causal window 64\ndropout: philox 0.5", "h200", "9.9.0"),
         ],
         not: &[("q: bf16 [1,8,512,64]\nmask: band left 64", "h200", "9.10.2"), (WINDOW, "h200", "9.9.0")],
@@ -189,7 +189,7 @@ const ALL: &[Bounds] = &[
         fires: &[
             (WIDE_BIAS, "b200", "9.27"),
             (
-                "pass: backward\nq: bf16 [1,2,128,129]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
+                "pass: backward\nq: bf16 [1,2,128,129]\nv: [1,2,128,128]\nscore_mod: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
                 "b200",
                 "9.27",
             ),
@@ -197,18 +197,18 @@ const ALL: &[Bounds] = &[
         not: &[
             (WIDE_BIAS, "h200", "9.27"),
             (
-                "pass: backward\nq: bf16 [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
+                "pass: backward\nq: bf16 [1,2,128,128]\nscore_mod: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
                 "b200",
                 "9.27",
             ),
             (
-                "pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128]; score + @b",
+                "pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore_mod: tensor @b: bf16[1, 2, 128, 128]; score + @b",
                 "b200",
                 "9.27",
             ),
             ("pass: backward\nq: bf16 [1,2,128,136]\nv: [1,2,128,128]", "b200", "9.27"),
             (
-                "q: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
+                "q: bf16 [1,2,128,136]\nv: [1,2,128,128]\nscore_mod: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
                 "b200",
                 "9.27",
             ),
@@ -218,7 +218,7 @@ const ALL: &[Bounds] = &[
         code: "backward.query-tensor-gradient",
         fires: &[],
         not: &[(
-            "q: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "q: bf16 [2,2,64,64]\nmask_mod: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "b200",
             "9.27",
         )],
@@ -234,36 +234,36 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "backward.packed-head-dim-old",
+        code: "backward.varlen-head-dim-old",
         fires: &[
             (
-                "pass: backward\nq: bf16 [2,8,64,129] packed tokens 99\nv: [2,8,64,64] packed tokens 99\nlengths: per-sequence",
+                "pass: backward\nq: bf16 [2,8,64,129] varlen tokens 99\nv: [2,8,64,64] varlen tokens 99\nlengths: per-sequence",
                 "h200",
                 "9.18.9",
             ),
             (
-                "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nv: [2,8,64,129] packed tokens 99\nlengths: per-sequence",
+                "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nv: [2,8,64,129] varlen tokens 99\nlengths: per-sequence",
                 "h200",
                 "9.18.9",
             ),
         ],
         not: &[
             (
-                "pass: backward\nq: bf16 [2,8,64,129] packed tokens 99\nv: [2,8,64,64] packed tokens 99\nlengths: per-sequence",
+                "pass: backward\nq: bf16 [2,8,64,129] varlen tokens 99\nv: [2,8,64,64] varlen tokens 99\nlengths: per-sequence",
                 "h200",
                 "9.19.0",
             ),
-            ("pass: backward\nq: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
+            ("pass: backward\nq: bf16 [2,8,64,128] varlen tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
             ("pass: backward\nq: bf16 [2,8,64,136]\nlengths: per-sequence", "h200", "9.18.9"),
-            ("q: bf16 [2,8,64,136] packed tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
+            ("q: bf16 [2,8,64,136] varlen tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
         ],
     },
     Bounds {
-        code: "backward.packed-no-queries-old",
+        code: "backward.varlen-no-queries-old",
         fires: &[
             (PACKED, "h200", "9.18.9"),
             (
-                "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+                "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence\ndeterministic: yes",
                 "h200",
                 "9.18.9",
             ),
@@ -271,17 +271,17 @@ const ALL: &[Bounds] = &[
         not: &[
             (PACKED, "h200", "9.19.0"),
             ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence", "h200", "9.18.9"),
-            ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
+            ("q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "h200", "9.18.9"),
         ],
     },
     Bounds {
-        code: "backward.packed-consumer-old",
+        code: "backward.varlen-consumer-old",
         fires: &[(PACKED, "sm_120", "9.18.0"), (PACKED, "sm_121", "9.18.0")],
         not: &[
             (PACKED, "sm_120", "9.18.1"),
             (PACKED, "h200", "9.18.0"),
             ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence", "sm_120", "9.18.0"),
-            ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "sm_120", "9.18.0"),
+            ("q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "sm_120", "9.18.0"),
         ],
     },
     Bounds {
@@ -289,12 +289,12 @@ const ALL: &[Bounds] = &[
         fires: &[
             (OF_QUERIES, "a100", "9.27"),
             (
-                "pass: backward\nq: bf16 [2,2,2,64]\nk: [2,2,64,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score + @t",
+                "pass: backward\nq: bf16 [2,2,2,64]\nk: [2,2,64,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score + @t",
                 "a100",
                 "9.27",
             ),
             (
-                "pass: backward\nq: bf16 [2,2,2,64]\nk: [2,2,64,64]\nscore: tensor @t: f32[1, 1, 2, 1]; score + @t",
+                "pass: backward\nq: bf16 [2,2,2,64]\nk: [2,2,64,64]\nscore_mod: tensor @t: f32[1, 1, 2, 1]; score + @t",
                 "a100",
                 "9.27",
             ),
@@ -305,7 +305,7 @@ const ALL: &[Bounds] = &[
             ("pass: backward\nq: bf16 [2,2,64,64]\nk: [2,2,1,64]\ndropout: philox 0.5", "a100", "9.27"),
             ("pass: backward\nq: bf16 [2,2,64,64]\nk: [2,2,1,64]", "a100", "9.27"),
             (
-                "pass: backward\nq: bf16 [2,2,1,64]\nk: [2,2,64,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score + @t",
+                "pass: backward\nq: bf16 [2,2,1,64]\nk: [2,2,64,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score + @t",
                 "a100",
                 "9.27",
             ),
@@ -314,6 +314,6 @@ const ALL: &[Bounds] = &[
 ];
 
 #[test]
-fn p11_rules_begin_and_end_exactly_where_they_say() {
+fn rules_begin_and_end_exactly_where_they_say() {
     assert_eq!(wrong(ALL), [""; 0]);
 }

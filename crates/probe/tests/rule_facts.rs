@@ -1,4 +1,4 @@
-//! What several rules ask of a description, each answer from both sides: which operands are packed, which tensors are read by query,
+//! What several rules ask of a description, each answer from both sides: which operands are varlen, which tensors are read by query,
 //! whose gradients are wanted, and where an engine is named.
 
 mod bounds;
@@ -8,22 +8,22 @@ use qkvault_probe::{Request, check};
 
 const PLAIN: &str = "q: bf16 [1,8,512,64]";
 /// Three reads of a number for each of two queries, and one of a number for each of two sequences of one key.
-const TWO_QUERIES: &str = "pass: backward\nq: bf16 [1,2,2,64]\nk: [1,2,64,64]\nscore: tensor @a: f32[1, 1, 2, 1]; tensor @b: f32[1, 2, 2, 1]; score * @a + @b";
-const ONE_KEY: &str = "pass: backward\nq: bf16 [2,2,1,64]\nk: [2,2,1,64]\nscore: tensor @a: f32[2, 1, 1, 1]; tensor @b: f32[2, 2, 1, 1]; score * @a + @b";
-const ONE_NUMBER: &str = "pass: backward\nq: bf16 [1,2,64,64]\nscore: tensor @a: f32[1, 1, 1, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b";
-const TWO_BIASES: &str = "q: bf16 [1,2,128,128]\nscore: tensor @a: bf16[1, 2, 128, 128] grad; tensor @b: bf16[1, 1, 128, 128]; score + @a + @b";
+const TWO_QUERIES: &str = "pass: backward\nq: bf16 [1,2,2,64]\nk: [1,2,64,64]\nscore_mod: tensor @a: f32[1, 1, 2, 1]; tensor @b: f32[1, 2, 2, 1]; score * @a + @b";
+const ONE_KEY: &str = "pass: backward\nq: bf16 [2,2,1,64]\nk: [2,2,1,64]\nscore_mod: tensor @a: f32[2, 1, 1, 1]; tensor @b: f32[2, 2, 1, 1]; score * @a + @b";
+const ONE_NUMBER: &str = "pass: backward\nq: bf16 [1,2,64,64]\nscore_mod: tensor @a: f32[1, 1, 1, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b";
+const TWO_BIASES: &str = "q: bf16 [1,2,128,128]\nscore_mod: tensor @a: bf16[1, 2, 128, 128] grad; tensor @b: bf16[1, 1, 128, 128]; score + @a + @b";
 
 const ALL: &[Bounds] = &[
     Bounds {
-        code: "backward.packed-no-queries-old",
+        code: "backward.varlen-no-queries-old",
         fires: &[
             (
-                "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nk: [2,8,64,64]\nlengths: per-sequence",
+                "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nk: [2,8,64,64]\nlengths: per-sequence",
                 "h200",
                 "9.18.9",
             ),
             (
-                "pass: backward\nq: bf16 [2,8,64,64]\nk: [2,8,64,64] packed tokens 99\nlengths: per-sequence",
+                "pass: backward\nq: bf16 [2,8,64,64]\nk: [2,8,64,64] varlen tokens 99\nlengths: per-sequence",
                 "h200",
                 "9.18.9",
             ),
@@ -47,7 +47,7 @@ const ALL: &[Bounds] = &[
             (PLAIN, "b200", "9.27"),
             ("pass: backward\nq: bf16 [1,8,512,64]", "b200", "9.27"),
             (
-                "pass: backward\nq: bf16 [1,2,64,64]\nscore: tensor @a: f32[1, 1, 1, 1]; tensor @b: f32[1, 2, 64, 1]; score + @b - @a",
+                "pass: backward\nq: bf16 [1,2,64,64]\nscore_mod: tensor @a: f32[1, 1, 1, 1]; tensor @b: f32[1, 2, 64, 1]; score + @b - @a",
                 "b200",
                 "9.27",
             ),
@@ -61,7 +61,7 @@ const ALL: &[Bounds] = &[
     Bounds {
         code: "backward.deterministic-tensor-gradient",
         fires: &[(
-            "pass: backward\ndeterministic: yes\nq: bf16 [1,2,128,128]\nscore: tensor @a: bf16[1, 2, 128, 128] grad; tensor @b: bf16[1, 1, 128, 128]; score + @a + @b",
+            "pass: backward\ndeterministic: yes\nq: bf16 [1,2,128,128]\nscore_mod: tensor @a: bf16[1, 2, 128, 128] grad; tensor @b: bf16[1, 1, 128, 128]; score + @a + @b",
             "b200",
             "9.27",
         )],
@@ -71,16 +71,16 @@ const ALL: &[Bounds] = &[
         ],
     },
     Bounds {
-        code: "backward.deterministic-packed",
+        code: "backward.deterministic-varlen",
         fires: &[(
-            "pass: backward\ndeterministic: yes\nq: bf16 [2,2,64,256] packed tokens 99\nlengths: per-sequence",
+            "pass: backward\ndeterministic: yes\nq: bf16 [2,2,64,256] varlen tokens 99\nlengths: per-sequence",
             "b200",
             "9.24.9",
         )],
         not: &[("pass: backward\ndeterministic: yes\nq: bf16 [2,2,64,256]\nlengths: per-sequence", "b200", "9.24.9")],
     },
     Bounds {
-        code: "backward.packed-rows",
+        code: "backward.varlen-rows",
         fires: &[],
         not: &[("pass: backward\nq: bf16 [2,4,64,64]\nd_q: bf16 [2,4,64,64] bhsd", "h200", "9.27")],
     },

@@ -6,18 +6,20 @@ use bounds::{Bounds, wrong};
 
 const MASK_ODD: &str = "q: f16 [1,1,1,64]\nk: [1,1,17,64]\ndropout: mask 0.1";
 /// Lengths that an expression reads are tensors with one number per sequence: one read of them, three reads, and beside a gradient.
-const LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nkeep: key_len - key > 5 | key == 0";
+const LENGTH: &str =
+    "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nmask_mod: key_len - key > 5 | key == 0";
 /// An expression that reads none, and lengths that are the same of every sequence.
-const NO_LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore: tanh(score / 30.0) * 30.0";
-const ONE_LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nkeep: key_len - key > 5 | key == 0";
+const NO_LENGTH: &str =
+    "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore_mod: tanh(score / 30.0) * 30.0";
+const ONE_LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nmask_mod: key_len - key > 5 | key == 0";
 const LENGTH_ALONE: &str =
-    "pass: backward\nq: bf16 [1,2,64,64]\nlengths: per-sequence\nkeep: key_len - key > 5 | key == 0";
-const LENGTHS: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore: tensor @t: f32[1,1,64,1]; score + float(key - position) + @t";
+    "pass: backward\nq: bf16 [1,2,64,64]\nlengths: per-sequence\nmask_mod: key_len - key > 5 | key == 0";
+const LENGTHS: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore_mod: tensor @t: f32[1,1,64,1]; score + float(key - position) + @t";
 const POSITION: &str =
-    "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore: score + float(key - position)";
-const LENGTH_GRADIENT: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore: tensor @t: bf16[1,2,64,64] grad; score + @t\n\
-    keep: key_len - key > 5 | key == 0";
-const LENGTH_FIXED: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\ndeterministic: yes\nkeep: key_len - key > 5 | key == 0";
+    "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore_mod: score + float(key - position)";
+const LENGTH_GRADIENT: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore_mod: tensor @t: bf16[1,2,64,64] grad; score + @t\n\
+    mask_mod: key_len - key > 5 | key == 0";
+const LENGTH_FIXED: &str = "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\ndeterministic: yes\nmask_mod: key_len - key > 5 | key == 0";
 
 const ALL: &[Bounds] = &[
     Bounds {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Layer, LibrarySet, Policy, Profile, QUIRKS, QuirkSet, Target, Valid, lower, text,
-    validate,
+    Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Origin, Profile, QUIRKS, QuirkSet, Target, Valid,
+    lower, text, validate,
 };
 use qkvault_probe::{CODES, Code, Kind, RULES, Request, Rule, check, lowered};
 
@@ -34,7 +34,7 @@ fn target(gpu: &str, version: &str) -> Target {
 type Given = (&'static str, &'static str, &'static str);
 
 /// Q beside K and V in one tensor, and dQ alone.
-const INTERLEAVED: &str = "pass: backward\nq: bf16 [2,4,64,64] packed tokens 99 t3hd\nk: bf16 [2,4,64,64] packed tokens 99 t3hd\nv: bf16 [2,4,64,64] packed tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] packed tokens 99 thd";
+const INTERLEAVED: &str = "pass: backward\nq: bf16 [2,4,64,64] varlen tokens 99 t3hd\nk: bf16 [2,4,64,64] varlen tokens 99 t3hd\nv: bf16 [2,4,64,64] varlen tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] varlen tokens 99 thd";
 
 const PLAIN: &str = "q: bf16 [1,8,512,64]";
 const BACKWARD: &str = "pass: backward\nq: bf16 [1,8,512,64]";
@@ -96,12 +96,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.tensor-factor",
         (
-            "pass: backward\nq: bf16 [1,8,128,64]\nscore: tensor @b: bf16[1, 8, 128, 128] grad; score * 0.5 + @b",
+            "pass: backward\nq: bf16 [1,8,128,64]\nscore_mod: tensor @b: bf16[1, 8, 128, 128] grad; score * 0.5 + @b",
             "h200",
             "9.19",
         ),
         (
-            "pass: backward\nq: bf16 [1,8,127,64]\nscore: tensor @b: bf16[1, 8, 127, 127] grad; score + @b",
+            "pass: backward\nq: bf16 [1,8,127,64]\nscore_mod: tensor @b: bf16[1, 8, 127, 127] grad; score + @b",
             "h200",
             "9.19",
         ),
@@ -109,12 +109,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.tensor-factor",
         (
-            "pass: backward\nq: bf16 [1,8,256,64]\nscore: tensor @a: bf16[1, 8, 256, 256] grad; tensor @b: bf16[1, 1, 256, 256] grad; score + @a + @b",
+            "pass: backward\nq: bf16 [1,8,256,64]\nscore_mod: tensor @a: bf16[1, 8, 256, 256] grad; tensor @b: bf16[1, 1, 256, 256] grad; score + @a + @b",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [1,8,200,64]\nscore: slot $c: float; tensor @b: bf16[1, 8, 200, 200] grad; tanh((score + @b) / $c) * $c",
+            "pass: backward\nq: bf16 [1,8,200,64]\nscore_mod: scalar $c: float; tensor @b: bf16[1, 8, 200, 200] grad; tanh((score + @b) / $c) * $c",
             "b200",
             "9.27",
         ),
@@ -122,12 +122,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.query-tensor",
         (
-            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nmask_mod: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
             "a100",
             "9.19",
         ),
         (
-            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nmask_mod: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
             "h200",
             "9.19",
         ),
@@ -135,31 +135,31 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.query-tensor",
         (
-            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nmask_mod: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
             "rtx-pro-6000",
             "9.27",
         ),
         (
-            "q: bf16 [2,8,256,64]\nk: [2,8,256,64]\nkeep: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
+            "q: bf16 [2,8,256,64]\nk: [2,8,256,64]\nmask_mod: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",
             "rtx-pro-6000",
             "9.27",
         ),
     ),
     (
         "backward.query-tensor",
-        ("pass: backward\nq: bf16 [2,8,256,64]\nkeep: { tensor @p: i32[2, 1, 1, 1]; key < @p }", "l40s", "9.19"),
-        ("pass: backward\nq: bf16 [2,8,256,64]\nscore: tensor @s: f32[1, 8, 1, 1]; score * @s", "l40s", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,256,64]\nmask_mod: { tensor @p: i32[2, 1, 1, 1]; key < @p }", "l40s", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,256,64]\nscore_mod: tensor @s: f32[1, 8, 1, 1]; score * @s", "l40s", "9.19"),
     ),
     (
         "backward.query-tensor",
         (
-            "pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,1,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score * @t",
+            "pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,1,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score * @t",
             "a100",
             "9.27",
         ),
         // Declared with all keys.
         (
-            "pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,64,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score * @t",
+            "pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,64,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score * @t",
             "a100",
             "9.27",
         ),
@@ -211,12 +211,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.wide-gradient",
         (
-            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64]; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore_mod: tensor @b: bf16[1, 2, 64, 64]; score + @b",
             "b200",
             "9.27",
         ),
@@ -224,69 +224,69 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.wide-gradient",
         (
-            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "b200",
             "9.19",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,192]\nv: bf16 [2,2,64,128]\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "h200",
             "9.19",
         ),
     ),
     (
-        "backward.packed-head-dim-old",
+        "backward.varlen-head-dim-old",
         (
-            "pass: backward\nq: bf16 [2,8,64,192] packed tokens 99\nv: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence",
+            "pass: backward\nq: bf16 [2,8,64,192] varlen tokens 99\nv: bf16 [2,8,64,128] varlen tokens 99\nlengths: per-sequence",
             "h200",
             "9.14",
         ),
         (
-            "pass: backward\nq: bf16 [2,8,64,192] packed tokens 99\nv: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence",
+            "pass: backward\nq: bf16 [2,8,64,192] varlen tokens 99\nv: bf16 [2,8,64,128] varlen tokens 99\nlengths: per-sequence",
             "h200",
             "9.19",
         ),
     ),
     (
-        "backward.packed-head-dim-old",
-        ("pass: backward\nq: bf16 [2,8,64,256] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
-        ("pass: backward\nq: bf16 [2,8,64,128] packed tokens 99\nlengths: per-sequence", "h200", "9.18"),
+        "backward.varlen-head-dim-old",
+        ("pass: backward\nq: bf16 [2,8,64,256] varlen tokens 99\nlengths: per-sequence", "h200", "9.18"),
+        ("pass: backward\nq: bf16 [2,8,64,128] varlen tokens 99\nlengths: per-sequence", "h200", "9.18"),
     ),
     (
-        "backward.packed-no-queries-old",
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.18.1"),
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.19"),
+        "backward.varlen-no-queries-old",
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "h200", "9.18.1"),
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "h200", "9.19"),
     ),
     (
-        "backward.packed-no-queries-old",
+        "backward.varlen-no-queries-old",
         (
-            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence\ndeterministic: yes",
             "h200",
             "9.14",
         ),
         ("pass: backward\nq: bf16 [2,8,64,64]\nlengths: per-sequence", "h200", "9.14"),
     ),
     (
-        "backward.packed-key-gradients-old",
+        "backward.varlen-key-gradients-old",
         (
-            "pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence\nd_k: bf16 [3,2,128,64] packed tokens 300 strides [18432,72,144,1]",
+            "pass: backward\nq: bf16 [3,2,128,64] varlen tokens 300\nlengths: per-sequence\nd_k: bf16 [3,2,128,64] varlen tokens 300 strides [18432,72,144,1]",
             "h200",
             "9.14",
         ),
         (
-            "pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence\nd_k: bf16 [3,2,128,64] packed tokens 300 strides [18432,72,144,1]",
+            "pass: backward\nq: bf16 [3,2,128,64] varlen tokens 300\nlengths: per-sequence\nd_k: bf16 [3,2,128,64] varlen tokens 300 strides [18432,72,144,1]",
             "h200",
             "9.19",
         ),
     ),
     (
-        "backward.packed-key-gradients-old",
+        "backward.varlen-key-gradients-old",
         (
-            "pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence\nd_v: bf16 [3,2,128,64] packed tokens 300 strides [17408,64,136,1]",
+            "pass: backward\nq: bf16 [3,2,128,64] varlen tokens 300\nlengths: per-sequence\nd_v: bf16 [3,2,128,64] varlen tokens 300 strides [17408,64,136,1]",
             "h200",
             "9.18.1",
         ),
-        ("pass: backward\nq: bf16 [3,2,128,64] packed tokens 300\nlengths: per-sequence", "h200", "9.14"),
+        ("pass: backward\nq: bf16 [3,2,128,64] varlen tokens 300\nlengths: per-sequence", "h200", "9.14"),
     ),
     (
         "tensor.stride-alignment",
@@ -350,17 +350,17 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "tensor.stride-alignment",
         ("q: bf16 [2,2,63,64]\no: bf16 [2,2,63,64] strides [8188,64,130,1]\noutputs: stats", "h200", "9.19"),
-        ("q: bf16 [2,2,63,64]\nscore: tensor @b: bf16[1, 2, 63, 63]; score + @b\noutputs: stats", "h200", "9.19"),
+        ("q: bf16 [2,2,63,64]\nscore_mod: tensor @b: bf16[1, 2, 63, 63]; score + @b\noutputs: stats", "h200", "9.19"),
     ),
     (
         "tensor.stride-alignment",
         (
-            "q: f16 [3,2,128,64] packed tokens 300\nk: f16 [3,2,128,64] packed tokens 300 strides [16512,64,129,1]\nv: f16 [3,2,128,64] packed tokens 300\nlengths: per-sequence",
+            "q: f16 [3,2,128,64] varlen tokens 300\nk: f16 [3,2,128,64] varlen tokens 300 strides [16512,64,129,1]\nv: f16 [3,2,128,64] varlen tokens 300\nlengths: per-sequence",
             "h200",
             "9.19",
         ),
         (
-            "q: f16 [3,2,128,64] packed tokens 300\nk: f16 [3,2,128,64] packed tokens 300 strides [16385,64,128,1]\nv: f16 [3,2,128,64] packed tokens 300\nlengths: per-sequence",
+            "q: f16 [3,2,128,64] varlen tokens 300\nk: f16 [3,2,128,64] varlen tokens 300 strides [16385,64,128,1]\nv: f16 [3,2,128,64] varlen tokens 300\nlengths: per-sequence",
             "h200",
             "9.19",
         ),
@@ -379,27 +379,27 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ),
     ),
     (
-        "backward.packed-rows",
+        "backward.varlen-rows",
         (INTERLEAVED, "h200", "9.27"),
         (
-            "pass: backward\nq: bf16 [2,4,64,64] packed tokens 99 t3hd\nk: bf16 [2,4,64,64] packed tokens 99 t3hd\nv: bf16 [2,4,64,64] packed tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] packed tokens 99 t3hd",
+            "pass: backward\nq: bf16 [2,4,64,64] varlen tokens 99 t3hd\nk: bf16 [2,4,64,64] varlen tokens 99 t3hd\nv: bf16 [2,4,64,64] varlen tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] varlen tokens 99 t3hd",
             "h200",
             "9.27",
         ),
     ),
     (
-        "backward.packed-rows",
+        "backward.varlen-rows",
         (INTERLEAVED, "h200", "9.19"),
         (
-            "pass: backward\nq: bf16 [2,4,64,64] packed tokens 99 t3hd\nk: bf16 [2,4,64,64] packed tokens 99 t3hd\nv: bf16 [2,4,64,64] packed tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] packed tokens 99 thd\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,64,64] varlen tokens 99 t3hd\nk: bf16 [2,4,64,64] varlen tokens 99 t3hd\nv: bf16 [2,4,64,64] varlen tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] varlen tokens 99 thd\ndeterministic: yes",
             "h200",
             "9.19",
         ),
     ),
     (
-        "backward.packed-consumer-old",
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18"),
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18.1"),
+        "backward.varlen-consumer-old",
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18"),
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "rtx-pro-6000", "9.18.1"),
     ),
     (
         "head-dim.philox",
@@ -444,12 +444,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.query-tensors",
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore_mod: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
             "h200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score + @a + @b }",
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore_mod: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score + @a + @b }",
             "h200",
             "9.27",
         ),
@@ -457,12 +457,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.query-tensors",
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore_mod: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
             "b200",
             "9.21",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,64,64]\nscore_mod: { tensor @a: f32[2, 1, 64, 1]; tensor @b: f32[1, 2, 64, 1]; score * @a + @b }",
             "b200",
             "9.22",
         ),
@@ -470,35 +470,35 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.query-tensors",
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,1,64]\ndropout: mask 0.1\nscore: tensor @a: f32[2, 1, 64, 1]; score + @a",
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,1,64]\ndropout: mask 0.1\nscore_mod: tensor @a: f32[2, 1, 64, 1]; score + @a",
             "h200",
             "9.19",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,2,64]\ndropout: mask 0.1\nscore: tensor @a: f32[2, 1, 64, 1]; score + @a",
+            "pass: backward\nq: bf16 [2,2,64,64]\nk: bf16 [2,2,2,64]\ndropout: mask 0.1\nscore_mod: tensor @a: f32[2, 1, 64, 1]; score + @a",
             "h200",
             "9.19",
         ),
     ),
     (
         "backward.query-tensor-subtracted",
-        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score - @t", "b200", "9.27"),
-        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score + @t", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore_mod: tensor @t: f32[1, 2, 64, 1]; score - @t", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore_mod: tensor @t: f32[1, 2, 64, 1]; score + @t", "b200", "9.27"),
     ),
     (
         "backward.query-tensor-subtracted",
-        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score - @t", "b200", "9.19"),
-        ("pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @t: f32[1, 2, 64, 1]; score - @t", "h200", "9.19"),
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore_mod: tensor @t: f32[1, 2, 64, 1]; score - @t", "b200", "9.19"),
+        ("pass: backward\nq: bf16 [2,2,64,64]\nscore_mod: tensor @t: f32[1, 2, 64, 1]; score - @t", "h200", "9.19"),
     ),
     (
         "backward.query-tensor-gradient",
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @b: bf16[1, 2, 64, 64] grad; tensor @t: f32[1, 2, 64, 1]; score + @b + @t",
+            "pass: backward\nq: bf16 [2,2,64,64]\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; tensor @t: f32[1, 2, 64, 1]; score + @b + @t",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nscore: tensor @b: bf16[1, 2, 64, 64]; tensor @t: f32[1, 2, 64, 1]; score + @b + @t",
+            "pass: backward\nq: bf16 [2,2,64,64]\nscore_mod: tensor @b: bf16[1, 2, 64, 64]; tensor @t: f32[1, 2, 64, 1]; score + @b + @t",
             "b200",
             "9.27",
         ),
@@ -506,12 +506,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.query-tensor-gradient",
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,64]\nmask_mod: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "b200",
             "9.19",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,64]\nmask_mod: tensor @t: f32[2, 1, 1, 1]; @t > 0.0\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "h200",
             "9.19",
         ),
@@ -519,12 +519,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.query-tensor-gradient",
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 64, 1]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,64]\nmask_mod: tensor @t: f32[2, 1, 64, 1]; @t > 0.0\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,2,64,64]\nkeep: tensor @t: f32[2, 1, 1, 64]; @t > 0.0\nscore: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
+            "pass: backward\nq: bf16 [2,2,64,64]\nmask_mod: tensor @t: f32[2, 1, 1, 64]; @t > 0.0\nscore_mod: tensor @b: bf16[1, 2, 64, 64] grad; score + @b",
             "b200",
             "9.27",
         ),
@@ -622,12 +622,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-expression",
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: slot $c: float; tanh(score / $c) * $c\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: scalar $c: float; tanh(score / $c) * $c\ndeterministic: yes",
             "b200",
             "9.22",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: slot $c: float; tanh(score / $c) * $c\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: scalar $c: float; tanh(score / $c) * $c\ndeterministic: yes",
             "b200",
             "9.23",
         ),
@@ -635,7 +635,7 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-expression",
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @s: f32[1, 4, 1, 1]; score + @s * float(key - query)\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @s: f32[1, 4, 1, 1]; score + @s * float(key - query)\ndeterministic: yes",
             "b200",
             "9.19",
         ),
@@ -647,8 +647,8 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "backward.deterministic-expression",
-        ("pass: backward\nq: bf16 [2,4,256,64]\nkeep: (key + query) % 2 == 0\ndeterministic: yes", "b200", "9.19"),
-        ("pass: backward\nq: bf16 [2,4,256,64]\nkeep: key <= query + 3\ndeterministic: yes", "b200", "9.19"),
+        ("pass: backward\nq: bf16 [2,4,256,64]\nmask_mod: (key + query) % 2 == 0\ndeterministic: yes", "b200", "9.19"),
+        ("pass: backward\nq: bf16 [2,4,256,64]\nmask_mod: key <= query + 3\ndeterministic: yes", "b200", "9.19"),
     ),
     (
         "backward.deterministic-expression",
@@ -668,12 +668,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-tensor-gradient",
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @b: bf16[1, 4, 256, 256] grad; score + @b\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @b: bf16[1, 4, 256, 256] grad; score + @b\ndeterministic: yes",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @b: bf16[1, 4, 256, 256]; score + @b\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @b: bf16[1, 4, 256, 256]; score + @b\ndeterministic: yes",
             "b200",
             "9.27",
         ),
@@ -681,12 +681,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-tensor-gradient",
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @b: bf16[2, 4, 256, 256] grad; score + @b\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @b: bf16[2, 4, 256, 256] grad; score + @b\ndeterministic: yes",
             "b200",
             "9.19",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @b: bf16[2, 4, 256, 256] grad; score + @b",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @b: bf16[2, 4, 256, 256] grad; score + @b",
             "b200",
             "9.19",
         ),
@@ -694,25 +694,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-query-tensor",
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @t: f32[1, 4, 256, 1]; score + @t\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @t: f32[1, 4, 256, 1]; score + @t\ndeterministic: yes",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @t: f32[1, 4, 1, 1]; score + @t\ndeterministic: yes",
-            "b200",
-            "9.27",
-        ),
-    ),
-    (
-        "backward.deterministic-query-tensor",
-        (
-            "pass: backward\nq: bf16 [2,4,256,64]\nkeep: tensor @p: i32[2, 1, 1, 1]; key < @p\ndeterministic: yes",
-            "b200",
-            "9.27",
-        ),
-        (
-            "pass: backward\nq: bf16 [2,4,256,64]\nkeep: tensor @p: i32[1, 4, 1, 1]; key < @p\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @t: f32[1, 4, 1, 1]; score + @t\ndeterministic: yes",
             "b200",
             "9.27",
         ),
@@ -720,12 +707,25 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-query-tensor",
         (
-            "pass: backward\nq: bf16 [2,4,1,64]\nk: [2,4,1,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score * @t\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nmask_mod: tensor @p: i32[2, 1, 1, 1]; key < @p\ndeterministic: yes",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,1,64]\nk: [2,4,64,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score * @t\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nmask_mod: tensor @p: i32[1, 4, 1, 1]; key < @p\ndeterministic: yes",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "backward.deterministic-query-tensor",
+        (
+            "pass: backward\nq: bf16 [2,4,1,64]\nk: [2,4,1,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score * @t\ndeterministic: yes",
+            "b200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: bf16 [2,4,1,64]\nk: [2,4,64,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score * @t\ndeterministic: yes",
             "b200",
             "9.27",
         ),
@@ -738,11 +738,11 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-query-tensor",
         (
-            "pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @t: f32[1, 4, 256, 1]; score + @t\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @t: f32[1, 4, 256, 1]; score + @t\ndeterministic: yes",
             "b200",
             "9.19",
         ),
-        ("pass: backward\nq: bf16 [2,4,256,64]\nscore: tensor @t: f32[1, 4, 256, 1]; score + @t", "b200", "9.19"),
+        ("pass: backward\nq: bf16 [2,4,256,64]\nscore_mod: tensor @t: f32[1, 4, 256, 1]; score + @t", "b200", "9.19"),
     ),
     (
         "backward.deterministic-one-query",
@@ -757,38 +757,38 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-query-tensor",
         (
-            "pass: backward\nq: bf16 [2,4,64,192]\nv: [2,4,64,128]\nkeep: tensor @p: i32[2, 1, 1, 1]; key < @p\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,64,192]\nv: [2,4,64,128]\nmask_mod: tensor @p: i32[2, 1, 1, 1]; key < @p\ndeterministic: yes",
             "b200",
             "9.27",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,64,256]\nkeep: tensor @p: i32[2, 1, 1, 1]; key < @p\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,64,256]\nmask_mod: tensor @p: i32[2, 1, 1, 1]; key < @p\ndeterministic: yes",
             "b200",
             "9.27",
         ),
     ),
     (
-        "backward.deterministic-packed",
+        "backward.deterministic-varlen",
         (
-            "pass: backward\nq: bf16 [2,4,256,256] packed tokens 500\nlengths: per-sequence\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,256] varlen tokens 500\nlengths: per-sequence\ndeterministic: yes",
             "b200",
             "9.24",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,256,256] packed tokens 500\nlengths: per-sequence\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,256] varlen tokens 500\nlengths: per-sequence\ndeterministic: yes",
             "b200",
             "9.25",
         ),
     ),
     (
-        "backward.deterministic-packed",
+        "backward.deterministic-varlen",
         (
-            "pass: backward\nq: bf16 [2,4,256,256] packed tokens 500\nlengths: per-sequence\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,256] varlen tokens 500\nlengths: per-sequence\ndeterministic: yes",
             "b200",
             "9.23",
         ),
         (
-            "pass: backward\nq: bf16 [2,4,256,128] packed tokens 500\nlengths: per-sequence\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,4,256,128] varlen tokens 500\nlengths: per-sequence\ndeterministic: yes",
             "b200",
             "9.23",
         ),
@@ -858,74 +858,74 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("q: bf16 [2,8,1,136]\nk: [2,8,128,136] paged 9 x 64\nlengths: per-sequence", "h200", "9.9.1"),
     ),
     (
-        "storage.paged-packed",
-        ("q: bf16 [2,8,8,64] packed tokens 9\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.6"),
-        ("q: bf16 [2,8,8,64] packed tokens 9\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.7"),
+        "storage.paged-varlen",
+        ("q: bf16 [2,8,8,64] varlen tokens 9\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.6"),
+        ("q: bf16 [2,8,8,64] varlen tokens 9\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence", "h200", "9.7"),
     ),
     (
-        "storage.packed-sm",
-        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "l40s", "9.18.0"),
-        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "l40s", "9.18.1"),
+        "storage.varlen-sm",
+        ("q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "l40s", "9.18.0"),
+        ("q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "l40s", "9.18.1"),
     ),
     (
-        "storage.packed-sm",
-        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "a100", "9.14"),
-        ("q: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.14"),
+        "storage.varlen-sm",
+        ("q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "a100", "9.14"),
+        ("q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "h200", "9.14"),
     ),
     (
-        "storage.packed-heads",
+        "storage.varlen-heads",
         (
-            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence",
+            "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence",
             "h200",
             "9.5",
         ),
         (
-            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence",
+            "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence",
             "h200",
             "9.6",
         ),
     ),
     (
-        "storage.packed-sink",
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\nsink: yes", "h200", "9.25"),
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\nsink: yes", "h200", "9.26"),
+        "storage.varlen-sink",
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence\nsink: yes", "h200", "9.25"),
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence\nsink: yes", "h200", "9.26"),
     ),
     (
-        "storage.packed-stats",
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "a100", "9.19"),
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "h200", "9.19"),
+        "storage.varlen-stats",
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "a100", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "h200", "9.19"),
     ),
     (
-        "storage.packed-deterministic",
+        "storage.varlen-deterministic",
         (
-            "pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence\ndeterministic: yes",
+            "pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence\ndeterministic: yes",
             "a100",
             "9.19",
         ),
-        ("pass: backward\nq: bf16 [2,8,64,64] packed tokens 99\nlengths: per-sequence", "a100", "9.19"),
+        ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "a100", "9.19"),
     ),
     (
-        "storage.packed-one-query-stats",
+        "storage.varlen-one-query-stats",
         (
-            "q: bf16 [2,4,1,64] packed tokens 2\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "q: bf16 [2,4,1,64] varlen tokens 2\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence\noutputs: stats",
             "h200",
             "9.26",
         ),
         (
-            "q: bf16 [2,4,1,64] packed tokens 2\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "q: bf16 [2,4,1,64] varlen tokens 2\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence\noutputs: stats",
             "h200",
             "9.25",
         ),
     ),
     (
-        "storage.packed-one-query-stats",
+        "storage.varlen-one-query-stats",
         (
-            "q: bf16 [2,4,1,64] packed tokens 2\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "q: bf16 [2,4,1,64] varlen tokens 2\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence\noutputs: stats",
             "h200",
             "9.27",
         ),
         (
-            "q: bf16 [2,4,2,64] packed tokens 4\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+            "q: bf16 [2,4,2,64] varlen tokens 4\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence\noutputs: stats",
             "h200",
             "9.27",
         ),
@@ -947,9 +947,13 @@ const LIMITS: &[(&str, Given, Given)] = &[
     ),
     (
         "backward.tensor-gradient",
-        ("pass: backward\nq: bf16 [1,8,128,64]\nscore: tensor @t: bf16[1, 8, 1, 128] grad; score + @t", "h200", "9.19"),
         (
-            "pass: backward\nq: bf16 [1,8,128,64]\nscore: tensor @t: bf16[1, 1, 128, 128] grad; score + @t",
+            "pass: backward\nq: bf16 [1,8,128,64]\nscore_mod: tensor @t: bf16[1, 8, 1, 128] grad; score + @t",
+            "h200",
+            "9.19",
+        ),
+        (
+            "pass: backward\nq: bf16 [1,8,128,64]\nscore_mod: tensor @t: bf16[1, 1, 128, 128] grad; score + @t",
             "h200",
             "9.19",
         ),
@@ -960,9 +964,9 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [1,8,128,64]\nsink: yes\nd_sink: yes\ndropout: mask 0.1", "h200", "9.19"),
     ),
     (
-        "score.one-query-narrow",
-        ("q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore: tensor @t: bf16[3, 1, 1, 1]; score + @t", "h200", "9.19"),
-        ("q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore: tensor @t: f32[3, 1, 1, 1]; score + @t", "h200", "9.19"),
+        "score-mod.one-query-narrow",
+        ("q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore_mod: tensor @t: bf16[3, 1, 1, 1]; score + @t", "h200", "9.19"),
+        ("q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore_mod: tensor @t: f32[3, 1, 1, 1]; score + @t", "h200", "9.19"),
     ),
     (
         "backward.single-row",
@@ -976,8 +980,8 @@ const LIMITS: &[(&str, Given, Given)] = &[
     ),
     (
         "backward.length-tail",
-        ("pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore: score * score", "h200", "9.19"),
-        ("pass: backward\nq: f16 [1,2,256,64]\nlengths: per-sequence\nscore: score * score", "h200", "9.19"),
+        ("pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: score * score", "h200", "9.19"),
+        ("pass: backward\nq: f16 [1,2,256,64]\nlengths: per-sequence\nscore_mod: score * score", "h200", "9.19"),
     ),
     ("not-built.block-mask", ("q: bf16 [1,8,512,64]\nblock_mask: yes", "h200", "9.27"), (PLAIN, "h200", "9.27")),
     (
@@ -1005,8 +1009,8 @@ const ELSEWHERE: [&str; 16] = [
     "form.unified-paged",
     "form.unified-outputs",
     "form.unified-band",
-    "form.unified-score",
-    "form.unified-keep",
+    "form.unified-score-mod",
+    "form.unified-mask-mod",
     "form.unified-sink",
     "form.unified-dropout",
     "form.unified-wrong",
@@ -1027,19 +1031,19 @@ fn what_lowering_refuses_begins_and_ends_where_it_is_said_to() {
         }
     }
     let tested: BTreeSet<&str> = LIMITS.iter().map(|(code, ..)| *code).chain(ELSEWHERE).collect();
-    let by_lowering = |c: &&Code| matches!(c.layer, Layer::Rule | Layer::Quirk | Layer::NotBuilt);
+    let by_lowering = |c: &&Code| matches!(c.origin, Origin::Rule | Origin::Quirk | Origin::NotBuilt);
     let known: BTreeSet<&str> = CODES.iter().filter(by_lowering).map(|c| c.code).collect();
     assert_eq!(known, tested, "a code of lowering without bounds, or bounds without a code");
 }
 
 #[test]
 fn every_quirk_can_be_allowed_and_nothing_else_can() {
-    let quirks: BTreeSet<&str> = CODES.iter().filter(|c| c.layer == Layer::Quirk).map(|c| c.code).collect();
+    let quirks: BTreeSet<&str> = CODES.iter().filter(|c| c.origin == Origin::Quirk).map(|c| c.code).collect();
     let wrong: BTreeSet<&str> = rules().filter(|r| r.kind == Kind::Wrong).map(|r| r.code).collect();
     assert_eq!(QUIRKS.into_iter().collect::<BTreeSet<_>>(), &quirks | &wrong);
     for (code, (given, gpu, version), _) in LIMITS.iter().chain(BOUNDS).filter(|(code, ..)| QUIRKS.contains(code)) {
         let (a, target) = (attention(given), target(gpu, version));
-        let policy = Policy { allowed: QuirkSet::known([*code]), ..Policy::default() };
+        let policy = CompileOptions { allowed: QuirkSet::known([*code]), ..CompileOptions::default() };
         let by_policy = check(&Request::new(&a, &target).with_policy(policy));
         let codes = [*code];
         let by_request = check(&Request::new(&a, &target).allowing(&codes));
@@ -1047,16 +1051,16 @@ fn every_quirk_can_be_allowed_and_nothing_else_can() {
         assert!(by_policy.allowed.iter().all(|r| r.code == *code) && !by_policy.allowed.is_empty(), "{code}");
         assert!(by_policy.reasons.iter().all(|r| r.code != *code), "{code}");
         // What is put to the library then says what it is in spite of; without the name it is not put to it.
-        assert!(lowered(&a, &target, &Policy::default()).expect_err(code).has(code));
+        assert!(lowered(&a, &target, &CompileOptions::default()).expect_err(code).has(code));
         if by_policy.supported() {
             let graph = lowered(&a, &target, &policy).expect(code);
-            assert_eq!(graph.despite, policy.allowed, "{code}");
+            assert_eq!(graph.accepted_quirks, policy.allowed, "{code}");
         }
     }
 }
 
 #[test]
-fn p11_p24_every_rule_fires_inside_its_bounds_and_not_outside() {
+fn every_rule_fires_inside_its_bounds_and_not_outside() {
     for (code, inside, outside) in BOUNDS {
         let rule = rules().find(|r| r.code == *code).unwrap_or_else(|| panic!("no rule {code}"));
         for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
@@ -1065,7 +1069,7 @@ fn p11_p24_every_rule_fires_inside_its_bounds_and_not_outside() {
             let found = verdict.reasons.iter().find(|r| r.code == *code);
             assert_eq!(found.is_some(), fires, "{code} for {given} on {gpu} under {version}: {:?}", verdict.reasons);
             if let Some(reason) = found {
-                assert_eq!((reason.layer, reason.since), (rule.kind.layer(), rule.versions.before));
+                assert_eq!((reason.origin, reason.since), (rule.kind.origin(), rule.versions.before));
                 for fact in [&reason.field[..], &reason.given, &reason.needed, &reason.fix] {
                     assert!(!fact.is_empty(), "{reason:?}");
                 }
@@ -1080,7 +1084,7 @@ fn p11_p24_every_rule_fires_inside_its_bounds_and_not_outside() {
 }
 
 #[test]
-fn p9_all_rules_that_apply_are_told_and_reasons_are_owned() {
+fn all_rules_that_apply_are_told_and_reasons_are_owned() {
     let told = |given: &str| check(&Request::new(&attention(given), &target("a100", "9.12"))).reasons;
     let first = told("pass: backward\nq: bf16 [1,8,500,324]\nsink: yes");
     let second = told("q: bf16 [1,8,500,60]");
@@ -1106,10 +1110,10 @@ fn a_quirk_is_allowed_by_name_and_nothing_else_is() {
 fn what_lowering_refuses_is_in_the_answer() {
     let a = attention("q: bf16 [1,8,512,64]\nblock_mask: yes");
     let target = target("h200", "9.27");
-    let refused = lower(&a, &target, &Policy::default()).expect_err("not built");
+    let refused = lower(&a, &target, &CompileOptions::default()).expect_err("not built");
     let verdict = check(&Request::new(&a, &target));
     assert!(refused.reasons().iter().all(|r| verdict.reasons.contains(r)));
-    assert_eq!(verdict.refusal().map(|r| r.reasons()[0].layer), Some(Layer::NotBuilt));
+    assert_eq!(verdict.refusal().map(|r| r.reasons()[0].origin), Some(Origin::NotBuilt));
 }
 
 #[test]
@@ -1131,13 +1135,13 @@ fn a_profile_that_lacks_a_field_is_told_with_the_version_that_needs_it() {
 fn s3_4_requests_are_made_by_their_methods() {
     let a = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::BF16)).expect("sound");
     let target = target("h200", "9.19");
-    let verdict = check(&Request::new(&a, &target).with_policy(Policy::default()).allowing(&[]));
+    let verdict = check(&Request::new(&a, &target).with_policy(CompileOptions::default()).allowing(&[]));
     assert!(verdict.supported() && verdict.refusal().is_none());
 }
 
 /// Nodes of the expressions of a description.
 fn nodes(a: &Attention) -> usize {
-    [&a.score, &a.mask.keep].into_iter().flatten().map(|e| e.nodes().len()).sum()
+    [&a.score_mod, &a.mask.mask_mod].into_iter().flatten().map(|e| e.nodes().len()).sum()
 }
 
 /// What the check is measured on: both sides of every rule, and the attentions that the tables of the library's answers are of, 630
@@ -1175,7 +1179,7 @@ fn least(request: &Request<'_>, batches: u32) -> f64 {
 /// expressions of up to 25 nodes, which has room for what libraries and models write (a softcap over ALiBi has 10): a derivative costs
 /// by the node, so larger ones have 2 microseconds for each.
 #[test]
-fn p12_a_support_check_takes_at_most_50_microseconds() {
+fn a_support_check_takes_at_most_50_microseconds() {
     let list = descriptions();
     assert!(list.len() > 1_300, "{}", list.len());
     let slow: Vec<String> = list

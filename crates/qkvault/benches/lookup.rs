@@ -11,8 +11,8 @@ use qkvault::cache::{Key, Vault, VaultOptions};
 use qkvault::compile::{BuildPolicy, Plan, PlanFacts, Planner};
 use qkvault::graph::op::Binding;
 use qkvault::graph::{
-    Attention, Band, CudnnVersion, DType, LibrarySet, PlanKey, Policy, Profile, Role, Target, Valid, lower, plan_key,
-    validate,
+    Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, PlanKey, Profile, Role, Target, Valid, lower,
+    plan_key, validate,
 };
 
 /// Bytes of a forward plan for sm_90.
@@ -29,7 +29,7 @@ fn target() -> Target {
 }
 
 fn key(attention: &Valid, target: &Target) -> PlanKey {
-    let policy = Policy::default();
+    let policy = CompileOptions::default();
     let graph = lower(attention, target, &policy).expect("it is lowered");
     plan_key(&graph, target, &policy)
 }
@@ -50,13 +50,13 @@ fn blob() -> Vec<u8> {
 }
 
 fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
-    let operand = |role, slot| Binding {
+    let operand = |role, scalar| Binding {
         role,
-        dtype: if slot { DType::F32 } else { DType::BF16 },
-        slot,
+        dtype: if scalar { DType::F32 } else { DType::BF16 },
+        scalar,
         output: role == Role::O,
-        bytes: if slot { 4 } else { 33_554_432 },
-        alignment: if slot { 4 } else { 16 },
+        bytes: if scalar { 4 } else { 33_554_432 },
+        alignment: if scalar { 4 } else { 16 },
     };
     let bindings = [(Role::Q, false), (Role::K, false), (Role::V, false), (Role::O, false), (Role::Scale, true)];
     Plan {
@@ -76,7 +76,7 @@ fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
             workspace: 256,
             compile_ms: 400,
             blob_bytes: BYTES as u64,
-            bindings: bindings.map(|(role, slot)| operand(role, slot)).into(),
+            bindings: bindings.map(|(role, scalar)| operand(role, scalar)).into(),
             again: Vec::new(),
             fixed: Vec::new(),
         },
@@ -85,7 +85,7 @@ fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
 }
 
 fn lookup(c: &mut Criterion) {
-    let (attention, target, policy) = (prefill(), target(), Policy::default());
+    let (attention, target, policy) = (prefill(), target(), CompileOptions::default());
     let key = key(&attention, &target);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let open = |options: VaultOptions| Vault::open(options.without_environment()).expect("the folder is ours");

@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use qkvault::exec::serving::{PlanSet, Rows, Step, StepImage, StepLayout};
-use qkvault::graph::{CudnnVersion, DType, LibrarySet, Policy, Profile, lower};
+use qkvault::graph::{CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower};
 use qkvault::serving::{Buckets, ServeLayer, ServePolicy, StepSize};
 
 fn serving(c: &mut Criterion) {
@@ -23,7 +23,7 @@ fn serving(c: &mut Criterion) {
     let attention = layer.attention(&buckets.get(at)).expect("it is sound");
     let target = Profile::named("h200").expect("it comes with qkvault");
     let target = target.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-    let graph = lower(&attention, &target, &Policy::default()).expect("it is lowered");
+    let graph = lower(&attention, &target, &CompileOptions::default()).expect("it is lowered");
     let mut image = StepImage::new(StepLayout::of_graph(&attention, &graph).expect("it has steps"));
     let tables: Vec<Vec<i32>> = (0..256).map(|i| (0..512).map(|page| i * 512 + page).collect()).collect();
     for checks in [false, true] {

@@ -6,7 +6,7 @@
 //! feature `oracle` has it here.
 //!
 //! ```
-//! use qkvault::graph::{Attention, Band, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, plan_key, validate};
+//! use qkvault::graph::{Attention, Band, CudnnVersion, DType, LibrarySet, CompileOptions, Profile, lower, plan_key, validate};
 //!
 //! // Llama-3.1-8B's attention over a prompt of 4096 tokens, bf16, BSHD.
 //! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
@@ -15,8 +15,8 @@
 //!
 //! // What cuDNN 9.27 would be given for an H200, still data; and the key its plan is known by.
 //! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-//! let graph = lower(&attention, &target, &Policy::default())?;
-//! println!("{}", plan_key(&graph, &target, &Policy::default()));
+//! let graph = lower(&attention, &target, &CompileOptions::default())?;
+//! println!("{}", plan_key(&graph, &target, &CompileOptions::default()));
 //! # Ok::<(), qkvault::graph::Refusal>(())
 //! ```
 //!
@@ -24,29 +24,29 @@
 //! taken from a library of common ones. Its derivative follows from it, and so does every gradient.
 //!
 //! ```
-//! use qkvault::graph::expr::{library, score, slot, vjp};
+//! use qkvault::graph::expr::{library, score, scalar, vjp};
 //! use qkvault::graph::{Attention, BackwardOptions, DType, Role, validate};
 //! use qkvault_reference::{Inputs, check_gradients};
 //!
 //! // Gemma's softcap with ALiBi on top, and several documents in one sequence: 2 sequences, 4 query heads over 2 key heads.
-//! let modified = library::alibi(library::softcap(score(), slot("softcap")), 4).build_score()?;
-//! let documents = library::document_mask("document_of_query", "document_of_key", 2, 12, 12).build_predicate()?;
+//! let modified = library::alibi(library::softcap(score(), scalar("softcap")), 4).build_score_mod()?;
+//! let documents = library::document_mask("document_of_query", "document_of_key", 2, 12, 12).build_mask_mod()?;
 //!
 //! // The derivative by the score, over the recomputed score. ALiBi does not depend on it.
 //! let derived = vjp(&modified).expect("softcap is smooth").d_score;
 //! println!("{modified}\n{derived}");
-//! assert_eq!(derived.to_string(), "slot $softcap: float; let t0 = tanh(score / $softcap); -(t0 * t0) + 1.0");
+//! assert_eq!(derived.to_string(), "scalar $softcap: float; let t0 = tanh(score / $softcap); -(t0 * t0) + 1.0");
 //!
-//! let attention = Attention::bshd(2, (4, 2), (12, 12), 16, DType::BF16).with_score(modified).with_keep(documents).with_stats();
+//! let attention = Attention::bshd(2, (4, 2), (12, 12), 16, DType::BF16).with_score_mod(modified).with_mask_mod(documents).with_stats();
 //! let forward = validate(attention)?;
-//! // Known by its meaning: the same in every process and on every machine, whatever slots and tensors are called or hold.
+//! // Known by its meaning: the same in every process and on every machine, whatever scalars and tensors are called or hold.
 //! println!("{}", forward.key());
 //! assert_eq!(forward.key().to_string(), "ce8cfd4c1f161563a5cbcf5faead3301196069e06f93d4d01816ebd6606cd889");
 //!
 //! // The backward is derived from the forward, and its gradients are checked against slopes that are measured.
 //! let backward = validate(forward.backward(BackwardOptions::default()))?;
 //! let mut inputs = Inputs::random(&backward, 1)?;
-//! inputs.set_f32(Role::Slot(0), 30.0);
+//! inputs.set_f32(Role::Scalar(0), 30.0);
 //! inputs.add_forward(&backward)?;
 //! let found = check_gradients(&backward, &inputs, 16, 1)?;
 //! println!("{} elements of dQ, dK and dV, the worst off by {:.1e}", found.elements, found.worst);

@@ -10,7 +10,7 @@ use crate::Buffer;
 #[must_use]
 pub fn alibi_slopes(attention: &Attention, role: Role) -> Option<Buffer> {
     let Role::ScoreTensor(number) = role else { return None };
-    let expressions = [attention.score.as_ref(), attention.mask.keep.as_ref()];
+    let expressions = [attention.score_mod.as_ref(), attention.mask.mask_mod.as_ref()];
     let spec = expressions.into_iter().flatten().flat_map(|e| e.tensors()).nth(number.into())?;
     let part = all(&spec.alibi?).into_iter().skip(spec.alibi?.first_head as usize).take(spec.dims[1] as usize);
     Some(Buffer::of(DType::F32, part.collect::<Vec<_>>()))
@@ -41,8 +41,8 @@ mod tests {
             [(32, 0, 32, 16.0), (32, 16, 16, 8.0), (20, 3, 11, 4.5), (1, 0, 1, 8.0), (71, 0, 71, 8.0)]
         {
             let slopes = AlibiSlopes::of(heads).from_head(first).with_bias_max(max).expect("finite");
-            let score = library::alibi_of(score(), here, slopes).build_score().expect("a score");
-            let attention = Attention::bshd(1, (here as i64, 1), (8, 8), 16, DType::BF16).with_score(score);
+            let score = library::alibi_of(score(), here, slopes).build_score_mod().expect("a score");
+            let attention = Attention::bshd(1, (here as i64, 1), (8, 8), 16, DType::BF16).with_score_mod(score);
             let own = alibi_slopes(&attention, Role::ScoreTensor(0)).expect("it holds slopes");
             let given = slopes.values(here as usize);
             assert_eq!(own.len(), given.len());

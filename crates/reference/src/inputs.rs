@@ -7,7 +7,7 @@ use qkvault_graph::{DType, Role};
 use crate::Operand;
 use crate::{Buffer, ReferenceError};
 
-/// Buffers by role. Slots are buffers of one element.
+/// Buffers by role. Scalars are buffers of one element.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
     buffers: BTreeMap<Role, Buffer>,
@@ -26,7 +26,7 @@ impl Inputs {
         self.buffers.insert(role, buffer)
     }
 
-    /// Binds one f32, for slots and scales.
+    /// Binds one f32, for scalars and scales.
     pub fn set_f32(&mut self, role: Role, value: f32) {
         self.insert(role, Buffer::of(DType::F32, [f64::from(value)]));
     }

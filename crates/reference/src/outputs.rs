@@ -35,7 +35,7 @@ impl Output {
         let view = View::of(&operand, inputs, lens)?;
         let len = elements(&operand)?;
         let rows = match operand.tensor.storage {
-            Storage::Packed { .. } => lens.side(role).to_vec(),
+            Storage::Varlen { .. } => lens.side(role).to_vec(),
             Storage::Dense | Storage::Paged { .. } => vec![view.dims[2]; view.dims[0]],
         };
         let mut out = Output { operand, view, rows, values: vec![0.0; len], defined: vec![Defined::Outside; len] };
@@ -56,7 +56,7 @@ impl Output {
         let ([batch, heads, seq, d], tensor) = (self.view.dims, self.operand.tensor);
         let [sb, sh, ss, _] = tensor.strides.map(|n| n as usize);
         let (batch, seq) = match tensor.storage {
-            Storage::Packed { tokens } => (1, tokens as usize),
+            Storage::Varlen { tokens } => (1, tokens as usize),
             Storage::Dense | Storage::Paged { .. } => (batch, seq),
         };
         for b in 0..batch {

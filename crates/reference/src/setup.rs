@@ -60,9 +60,10 @@ impl<'a> Setup<'a> {
         let lens = SeqLens::of(a, inputs)?;
         let source = |role| Source::of(a, role, inputs, &lens);
         let given = |role| operand(a, role).map(|operand| inputs.checked(&operand)).transpose();
-        let (slots, tensors) = a.score.as_ref().map_or((0, 0), |e| (e.slots().len() as u16, e.tensors().len() as u16));
-        let bind = |e: Option<&'a qkvault_graph::ScoreExpr>, slot, tensor| {
-            e.map(|e| Bound::new(e.program(), slot, tensor, inputs)).transpose()
+        let (scalars, tensors) =
+            a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len() as u16, e.tensors().len() as u16));
+        let bind = |e: Option<&'a qkvault_graph::ScoreExpr>, scalar, tensor| {
+            e.map(|e| Bound::new(e.program(), scalar, tensor, inputs)).transpose()
         };
         Ok(Setup {
             scale: inputs
@@ -71,8 +72,8 @@ impl<'a> Setup<'a> {
             q: source(Role::Q)?,
             k: source(Role::K)?,
             v: source(Role::V)?,
-            score: bind(a.score.as_ref(), 0, 0)?,
-            keep: bind(a.mask.keep.as_ref(), slots, tensors)?,
+            score: bind(a.score_mod.as_ref(), 0, 0)?,
+            keep: bind(a.mask.mask_mod.as_ref(), scalars, tensors)?,
             blocks: given(Role::BlockMask)?,
             dropped: dropped(a, inputs)?,
             sink: given(Role::Sink)?,

@@ -1,4 +1,4 @@
-//! Where the rows of an operand lie in its buffer: dense, packed by cumulative lengths, or paged through a table.
+//! Where the rows of an operand lie in its buffer: dense, varlen by cumulative lengths, or paged through a table.
 
 use qkvault_graph::{Attention, Lengths, Role, Storage, Tensor, operand};
 
@@ -53,7 +53,7 @@ pub struct View {
 enum Base {
     Dense,
     /// Where each sequence begins.
-    Packed(Vec<usize>),
+    Varlen(Vec<usize>),
     /// Page of each (sequence, page of the sequence); only those that hold rows are known to be in the pool.
     Paged {
         table: Vec<usize>,
@@ -80,7 +80,7 @@ impl View {
         let lens = lens.side(operand.role);
         let base = match storage {
             Storage::Dense => Base::Dense,
-            Storage::Packed { tokens: _ } => Base::Packed(packed(operand, inputs, lens)?),
+            Storage::Varlen { tokens: _ } => Base::Varlen(varlen(operand, inputs, lens)?),
             Storage::Paged { pages, page_size } => {
                 let role = if operand.role == Role::V { Role::PageTableV } else { Role::PageTableK };
                 let per_sequence = (dims[2] + page_size - 1) / page_size;
@@ -97,7 +97,7 @@ impl View {
         let [sb, sh, ss, _] = self.strides;
         match &self.base {
             Base::Dense => b * sb + h * sh + s * ss,
-            Base::Packed(starts) => starts[b] + h * sh + s * ss,
+            Base::Varlen(starts) => starts[b] + h * sh + s * ss,
             Base::Paged { table, per_sequence, page_size } => {
                 table[b * per_sequence + s / page_size] * sb + h * sh + s % page_size * ss
             }
@@ -116,7 +116,7 @@ impl View {
 }
 
 /// Where each sequence begins, from the offsets bound for this operand.
-fn packed(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usize>, ReferenceError> {
+fn varlen(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usize>, ReferenceError> {
     let missing = ReferenceError::Missing { role: operand.role };
     let role = Role::Offsets(operand.role.offsets().ok_or(missing)?);
     let buffer = inputs.buffer(role)?;

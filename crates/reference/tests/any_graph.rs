@@ -86,7 +86,7 @@ proptest! {
         let mut inputs = Inputs::new();
         let mut state = seed;
         for tensor in &graph.tensors {
-            if let TensorKind::Operand(role) | TensorKind::Slot(role) = tensor.kind {
+            if let TensorKind::Operand(role) | TensorKind::Scalar(role) = tensor.kind {
                 let span = tensor.dims.iter().zip(tensor.strides).try_fold(1_i64, |sum, (&n, s)| {
                     n.checked_sub(1)?.checked_mul(s)?.checked_add(sum)
                 });

@@ -1,11 +1,11 @@
-//! Documents in a sequence, masked and packed: the same numbers, over the same memory.
+//! Documents in a sequence, masked and varlen: the same numbers, over the same memory.
 
 mod common;
 
 use common::lowered::check_on;
 use common::{lowered, valid};
 use proptest::prelude::*;
-use qkvault_graph::expr::{Expr, head, key, library, query, score, slot};
+use qkvault_graph::expr::{Expr, head, key, library, query, scalar, score};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Batch, Corner, CuSeqlens, DType, Documents, Role, ScoreExpr, Valid,
 };
@@ -32,12 +32,12 @@ impl Case {
         let heads = self.heads.0.unsigned_abs();
         let e = match self.score {
             0 => return None,
-            1 => library::softcap(score(), slot("cap")),
-            2 => library::softcap(library::alibi(score(), heads), slot("cap")),
-            3 => library::soft_window(score(), 3, slot("slope")),
+            1 => library::softcap(score(), scalar("cap")),
+            2 => library::softcap(library::alibi(score(), heads), scalar("cap")),
+            3 => library::soft_window(score(), 3, scalar("slope")),
             _ => score() * Expr::from(0.5) + (key() - query()).to_float() * (head() + 1).to_float() * Expr::from(0.01),
         };
-        Some(e.build_score().expect("well typed"))
+        Some(e.build_score_mod().expect("well typed"))
     }
 
     fn dense(&self) -> Valid {
@@ -50,8 +50,8 @@ impl Case {
         };
         let s = s as i64;
         let mut a = Attention::bshd(b as i64, self.heads, (s, s), 8, DType::F16).with_stats();
-        a.mask.keep = Some(mask.build_predicate().expect("a predicate"));
-        (a.mask.band, a.sink, a.score) = (self.band, self.sink, self.score());
+        a.mask.mask_mod = Some(mask.build_mask_mod().expect("a predicate"));
+        (a.mask.band, a.sink, a.score_mod) = (self.band, self.sink, self.score());
         valid(a)
     }
 
@@ -69,8 +69,8 @@ impl Case {
     /// Inputs of the dense attention with its documents.
     fn dense_inputs(&self, a: &Valid, seed: u64) -> Inputs {
         let mut inputs = Inputs::random(a, seed).expect("random");
-        let first = a.score.as_ref().map_or(0, |e| e.tensors().len());
-        let keep = a.mask.keep.as_ref().expect("a predicate");
+        let first = a.score_mod.as_ref().map_or(0, |e| e.tensors().len());
+        let keep = a.mask.mask_mod.as_ref().expect("a predicate");
         for name in ["of_query", "of_key"] {
             let role = Role::ScoreTensor((first + keep.tensor_named(name).expect("its own").at()) as u16);
             inputs.insert(role, Buffer::of(DType::I32, self.ids().into_iter().map(f64::from)));
@@ -81,12 +81,12 @@ impl Case {
         inputs
     }
 
-    /// Inputs of the packed one: the same memory, lengths and offsets.
-    fn packed_inputs(&self, a: &Valid, dense: &Inputs, seed: u64) -> Inputs {
+    /// Inputs of the varlen one: the same memory, lengths and offsets.
+    fn varlen_inputs(&self, a: &Valid, dense: &Inputs, seed: u64) -> Inputs {
         let mut inputs = Inputs::random_with(a, seed, &self.choice(a)).expect("random");
-        let slots = (0..9).map(Role::Slot);
+        let scalars = (0..9).map(Role::Scalar);
         let shared = [Role::Q, Role::K, Role::V, Role::DO, Role::Sink, Role::Scale, Role::ScoreTensor(0)];
-        for role in shared.into_iter().chain(slots) {
+        for role in shared.into_iter().chain(scalars) {
             if inputs.get(role).is_some() {
                 inputs.insert(role, dense.buffer(role).expect("there too").clone());
             }
@@ -147,8 +147,8 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 /// The same numbers at the same places.
-fn same(dense: &Outputs, packed: &Outputs, role: Role) -> Result<(), TestCaseError> {
-    let (x, y) = (dense.get(role).expect("there").values(), packed.get(role).expect("there").values());
+fn same(dense: &Outputs, varlen: &Outputs, role: Role) -> Result<(), TestCaseError> {
+    let (x, y) = (dense.get(role).expect("there").values(), varlen.get(role).expect("there").values());
     prop_assert_eq!(x.len(), y.len());
     for (at, (x, y)) in x.iter().zip(y).enumerate() {
         prop_assert!((x - y).abs() <= 1e-12 * (1.0 + x.abs()), "{} at {}: {} and {}", role, at, x, y);
@@ -160,12 +160,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p22_documents_masked_and_packed_are_the_same_numbers(case in cases(), seed in any::<u64>()) {
+    fn documents_masked_and_varlen_are_the_same_numbers(case in cases(), seed in any::<u64>()) {
         let dense = case.dense();
-        let packed = dense.pack_documents(case.documents()).map_err(|r| TestCaseError::fail(r.to_string()))?;
+        let varlen = dense.varlen_documents(case.documents()).map_err(|r| TestCaseError::fail(r.to_string()))?;
         let inputs = case.dense_inputs(&dense, seed);
-        let own = case.packed_inputs(&packed, &inputs, seed);
-        let (x, y) = (forward(&dense, &inputs).expect("computes"), forward(&packed, &own).expect("computes"));
+        let own = case.varlen_inputs(&varlen, &inputs, seed);
+        let (x, y) = (forward(&dense, &inputs).expect("computes"), forward(&varlen, &own).expect("computes"));
         same(&x, &y, Role::O)?;
         // Stats lie by heads in the one and by tokens in the other.
         let (s, heads) = (case.row(), case.heads.0 as usize);
@@ -177,12 +177,12 @@ proptest! {
         }
 
         let options = BackwardOptions { d_sink: case.sink, deterministic: case.deterministic, ..BackwardOptions::default() };
-        let (dense_back, packed_back) = (valid(dense.backward(options)), valid(packed.backward(options)));
-        let also = dense_back.pack_documents(case.documents()).map_err(|r| TestCaseError::fail(r.to_string()))?;
-        prop_assert_eq!(&also, &packed_back);
+        let (dense_back, varlen_back) = (valid(dense.backward(options)), valid(varlen.backward(options)));
+        let also = dense_back.varlen_documents(case.documents()).map_err(|r| TestCaseError::fail(r.to_string()))?;
+        prop_assert_eq!(&also, &varlen_back);
         let inputs = case.dense_inputs(&dense_back, seed);
-        let own = case.packed_inputs(&packed_back, &inputs, seed);
-        let (x, y) = (backward(&dense_back, &inputs).expect("computes"), backward(&packed_back, &own).expect("computes"));
+        let own = case.varlen_inputs(&varlen_back, &inputs, seed);
+        let (x, y) = (backward(&dense_back, &inputs).expect("computes"), backward(&varlen_back, &own).expect("computes"));
         for role in [Role::DQ, Role::DK, Role::DV] {
             same(&x, &y, role)?;
         }
@@ -196,8 +196,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p41_packed_documents_lower_to_what_they_mean(case in cases(), seed in any::<u64>(), back in any::<bool>()) {
-        let mut a = case.dense().pack_documents(case.documents()).expect("there is one");
+    fn varlen_documents_lower_to_what_they_mean(case in cases(), seed in any::<u64>(), back in any::<bool>()) {
+        let mut a = case.dense().varlen_documents(case.documents()).expect("there is one");
         if back {
             a = valid(a.backward(BackwardOptions { deterministic: case.deterministic, ..BackwardOptions::default() }));
         }
@@ -218,10 +218,10 @@ fn fewer_documents_than_a_plan_has_room_for_leave_empty_ones() {
         deterministic: false,
     };
     let dense = case.dense();
-    let packed = dense.pack_documents(Documents { longest: 8, most: 7 }).expect("room for more");
+    let varlen = dense.varlen_documents(Documents { longest: 8, most: 7 }).expect("room for more");
     let inputs = case.dense_inputs(&dense, 4);
-    let own = case.packed_inputs(&packed, &inputs, 4);
+    let own = case.varlen_inputs(&varlen, &inputs, 4);
     assert_eq!(own.get(Role::SeqLenQ).map(|b| (0..7).map(|i| b.int(i)).collect()), Some(vec![3, 5, 8, 0, 0, 0, 0]));
-    let (x, y) = (forward(&dense, &inputs).expect("computes"), forward(&packed, &own).expect("computes"));
+    let (x, y) = (forward(&dense, &inputs).expect("computes"), forward(&varlen, &own).expect("computes"));
     same(&x, &y, Role::O).expect("the same numbers");
 }

@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn p29_gradients_are_the_slopes_of_the_forward(a in cases::dense(), seed in any::<u64>(), dropout in prop::option::weighted(0.3, 0.1_f32..0.6)) {
+    fn gradients_are_the_slopes_of_the_forward(a in cases::dense(), seed in any::<u64>(), dropout in prop::option::weighted(0.3, 0.1_f32..0.6)) {
         let mut a = a;
         a.outputs = qkvault_graph::Outputs::default();
         a.dropout = dropout.map(|probability| Dropout::new(DropoutSource::Mask, probability));
@@ -47,8 +47,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p22_p29_gradients_of_packed_masked_and_dropped_out_attention_are_slopes(
-        a in attention(Space::SMALL.with(Features { score: false, fp8: false, ..Features::ALL })), seed in any::<u64>(),
+    fn gradients_of_varlen_masked_and_dropped_out_attention_are_slopes(
+        a in attention(Space::SMALL.with(Features { score_mod: false, fp8: false, ..Features::ALL })), seed in any::<u64>(),
     ) {
         prop_assume!(a.is_backward());
         let mut plain = a.as_forward();
@@ -59,14 +59,14 @@ proptest! {
 }
 
 #[test]
-fn p31_every_tensor_that_asks_gets_its_gradient_and_it_is_right() {
+fn every_tensor_that_asks_gets_its_gradient_and_it_is_right() {
     let mut a = Attention::bshd(2, (4, 2), (5, 6), 8, DType::F16);
     a.mask.band = Some(Band::CAUSAL_BOTTOM_RIGHT);
     a = a.with_lengths();
     for (i, (name, expression)) in cases::smooth(&a).into_iter().enumerate() {
-        let built = expression.build_score().expect(name);
+        let built = expression.build_score_mod().expect(name);
         let asked = built.tensors().len();
-        let with = a.clone().with_score(built);
+        let with = a.clone().with_score_mod(built);
         let choice = Choice { lengths: LengthChoice::Exact { q: vec![5, 3], kv: vec![6, 5] }, ..ANY };
         check(&with, i as u64, 12, &choice).unwrap_or_else(|e| panic!("{name}: {e}"));
         let back = valid(with.with_stats().backward(BackwardOptions::default()));
@@ -80,10 +80,10 @@ fn p31_every_tensor_that_asks_gets_its_gradient_and_it_is_right() {
 }
 
 #[test]
-fn p29_a_predicate_beside_a_softcap_does_not_disturb_gradients() {
-    let keep = (key().le(query()) | key().lt(2)).build_predicate().expect("a predicate");
-    let cap = ((score() / 3.0).tanh() * 3.0).build_score().expect("a score");
-    let a = Attention::bshd(2, (2, 2), (6, 6), 8, DType::BF16).with_keep(keep).with_score(cap).with_sink();
+fn a_predicate_beside_a_softcap_does_not_disturb_gradients() {
+    let keep = (key().le(query()) | key().lt(2)).build_mask_mod().expect("a predicate");
+    let cap = ((score() / 3.0).tanh() * 3.0).build_score_mod().expect("a score");
+    let a = Attention::bshd(2, (2, 2), (6, 6), 8, DType::BF16).with_mask_mod(keep).with_score_mod(cap).with_sink();
     check(&a, 5, 12, &ANY).expect("right");
 }
 
@@ -160,8 +160,8 @@ fn a_wrong_gradient_is_found() {
     let plain = valid(Attention::bshd(1, (2, 1), (3, 4), 8, DType::F16).with_stats());
     let a = valid(plain.backward(BackwardOptions::default()));
     // Along the steps of a floor there is no slope, but a step is near: what is measured is not what the backward says.
-    let floors = ((score() * 128.0).floor() / 128.0 + score() * 1e-6).build_score().expect("a score");
-    let stepped = valid(valid(plain.into_inner().with_score(floors)).backward(BackwardOptions::default()));
+    let floors = ((score() * 128.0).floor() / 128.0 + score() * 1e-6).build_score_mod().expect("a score");
+    let stepped = valid(valid(plain.into_inner().with_score_mod(floors)).backward(BackwardOptions::default()));
     let worst = |a: &Valid| check_gradients(a, &Inputs::random(a, 3).expect("random"), 20, 1).expect("computes").worst;
     assert!(worst(&a) < 1e-6 && worst(&stepped) > 1e-3, "{} and {}", worst(&a), worst(&stepped));
 }
@@ -185,8 +185,8 @@ fn what_is_not_modelled_is_said() {
 #[test]
 fn a_gradient_of_nearly_one_key_follows_the_rounded_o() {
     const TEXT: &str = "pass: backward\nq: f16 [1,2,1,80] bshd\nk: f16 [1,2,256,80] bshd\nv: f16 [1,2,256,80] bshd\no: f16 [1,2,1,80] bshd\n\
-        mask: none\nlengths: full\nkeep: {\n  tensor @q_ids: i32[1, 1, 1, 1];\n  tensor @k_ids: i32[1, 1, 1, 256];\n  query == key | @q_ids == @k_ids\n}\n\
-        score: slot $s1: float; score + score * score * $s1\nsink: no\ndropout: none\nblock_mask: no\noutputs: stats\npadded_rows: undefined\nfp8: none\n\
+        mask: none\nlengths: full\nmask_mod: {\n  tensor @q_ids: i32[1, 1, 1, 1];\n  tensor @k_ids: i32[1, 1, 1, 256];\n  query == key | @q_ids == @k_ids\n}\n\
+        score_mod: scalar $s1: float; score + score * score * $s1\nsink: no\ndropout: none\nblock_mask: no\noutputs: stats\npadded_rows: undefined\nfp8: none\n\
         d_o: f16 [1,2,1,80] bshd\nd_q: f16 [1,2,1,80] bshd\nd_k: f16 [1,2,256,80] bshd\nd_v: f16 [1,2,256,80] bshd\nd_sink: no\ndeterministic: no\n";
     let a = valid(qkvault_graph::text::parse(TEXT).expect("an attention"));
     let inputs = Inputs::random(&a, 61 ^ 528).expect("random");

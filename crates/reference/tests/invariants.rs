@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn a_shift_of_all_scores_moves_the_log_sum_and_nothing_else(shape in shape(), seed in any::<u64>(), by in -8.0_f32..8.0) {
         let plain = valid(attention(shape));
-        let shifted = valid(attention(shape).with_score((score() + by).build_score().expect("a score")));
+        let shifted = valid(attention(shape).with_score_mod((score() + by).build_score_mod().expect("a score")));
         let inputs = Inputs::random(&plain, seed).expect("random");
         let [x, y] = [&plain, &shifted].map(|a| forward(a, &inputs).expect("computes"));
         for (x, y) in all(&plain, &x, Role::O).into_iter().zip(all(&plain, &y, Role::O)) {

@@ -54,7 +54,7 @@ fn both_passes(of: &Attention) -> [Valid; 2] {
 }
 
 #[test]
-fn p7_every_layout_of_the_same_numbers_gives_the_same_result() {
+fn every_layout_of_the_same_numbers_gives_the_same_result() {
     let dims = |h: i64, s: i64, d: i64| [2, h, s, d];
     let with = |t: &dyn Fn([i64; 4]) -> Tensor| {
         let a = Attention::forward(t(dims(4, 5, 16)), t(dims(2, 7, 16)), t(dims(2, 7, 8)), t(dims(4, 5, 8)));
@@ -78,7 +78,7 @@ fn p7_every_layout_of_the_same_numbers_gives_the_same_result() {
 }
 
 #[test]
-fn p7_parts_of_one_buffer_are_three_operands() {
+fn parts_of_one_buffer_are_three_operands() {
     for (order, interleave) in Order::ALL.into_iter().flat_map(|o| [(o, Interleave::Parts), (o, Interleave::Heads)]) {
         let dims = [2, 3, 5, 8];
         let [q, k, v] = Tensor::parts::<3>(order, interleave, dims, DType::F16);
@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p42_padding_is_zero_or_untouched_and_nothing_else_is_written(
+    fn padding_is_zero_or_untouched_and_nothing_else_is_written(
         a in attention(Space::SMALL.with(Features { fp8: false, ..Features::ALL })), seed in any::<u64>(), spread in any::<bool>(),
     ) {
         let a = valid(a);
@@ -114,7 +114,7 @@ proptest! {
         let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread };
         let mut inputs = Inputs::random_with(&a, seed, &choice).expect("random");
         common::with_dropout_mask(&a, &mut inputs, seed);
-        let plain = a.score.is_none();
+        let plain = a.score_mod.is_none();
         let outputs = if a.is_backward() { backward(&a, &inputs) } else { forward(&a, &inputs) }.expect("computes");
         for out in outputs.iter() {
             let buffer = out.buffer();
@@ -141,7 +141,7 @@ proptest! {
 
     #[test]
     fn chosen_rows_and_float32_agree_with_the_whole(
-        a in attention(Space::SMALL.with(Features { fp8: false, score: false, backward: false, ..Features::ALL })), seed in any::<u64>(),
+        a in attention(Space::SMALL.with(Features { fp8: false, score_mod: false, backward: false, ..Features::ALL })), seed in any::<u64>(),
     ) {
         let a = valid(a);
         let mut inputs = Inputs::random(&a, seed).expect("random");

@@ -17,7 +17,8 @@ use qkvault_reference::{Choice, LengthChoice, Unused};
 /// `b`; and a score expression that does not read the score, whose lowered scores lack the dims of scores.
 fn is_delicate(a: &Attention) -> bool {
     let floor_rem = |e: &ScoreExpr| e.nodes().iter().any(|n| matches!(n, Node::Binary(Binary::FloorRem, ..)));
-    a.score.iter().chain(&a.mask.keep).any(floor_rem) || a.score.as_ref().is_some_and(|e| !e.contains(Node::Score))
+    a.score_mod.iter().chain(&a.mask.mask_mod).any(floor_rem)
+        || a.score_mod.as_ref().is_some_and(|e| !e.contains(Node::Score))
 }
 
 /// Checks random attentions, of which lowering may refuse some by its rules, but not nearly all: there must be a graph for every eighth.
@@ -33,7 +34,7 @@ fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> Resul
 }
 
 #[test]
-fn p7_p41_interpreting_the_lowering_of_dense_forwards_equals_the_oracle() {
+fn interpreting_the_lowering_of_dense_forwards_equals_the_oracle() {
     over(96, &(cases::dense(), any::<u64>(), any::<bool>()), |(a, seed, poison)| {
         let unused = if poison { Unused::Poison } else { Unused::Finite };
         check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, unused, spread: false })
@@ -41,9 +42,9 @@ fn p7_p41_interpreting_the_lowering_of_dense_forwards_equals_the_oracle() {
 }
 
 #[test]
-fn p7_p41_whatever_lowers_means_what_the_oracle_computes() {
+fn whatever_lowers_means_what_the_oracle_computes() {
     // Slopes of random expressions are wild; those of sensible ones are below.
-    let sane = |a: &Attention| !(is_delicate(a) || a.is_backward() && a.score.is_some());
+    let sane = |a: &Attention| !(is_delicate(a) || a.is_backward() && a.score_mod.is_some());
     let any_attention = attention(Space::SMALL).prop_filter("sane", sane);
     over(512, &(any_attention, any::<u64>(), any::<bool>()), |(a, seed, any)| {
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
@@ -52,8 +53,8 @@ fn p7_p41_whatever_lowers_means_what_the_oracle_computes() {
 }
 
 #[test]
-fn p7_p41_score_expressions_lower_to_what_they_mean() {
-    let features = Features { score: true, keep: true, sink: true, ..Features::NONE };
+fn score_expressions_lower_to_what_they_mean() {
+    let features = Features { score_mod: true, mask_mod: true, sink: true, ..Features::NONE };
     let modified = attention(Space::SMALL.with(features)).prop_filter("sane", |a| !is_delicate(a));
     over(192, &(modified, any::<u64>()), |(a, seed)| {
         check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, ..Choice::default() })
@@ -61,8 +62,8 @@ fn p7_p41_score_expressions_lower_to_what_they_mean() {
 }
 
 #[test]
-fn p29_lowered_backwards_are_the_gradients() {
-    let features = Features { keep: true, sink: true, backward: true, ..Features::NONE };
+fn lowered_backwards_are_the_gradients() {
+    let features = Features { mask_mod: true, sink: true, backward: true, ..Features::NONE };
     let sane = |a: &Attention| a.is_backward() && !is_delicate(a);
     let backwards = attention(Space::SMALL.with(features)).prop_filter("a backward", sane);
     let dropout = prop::option::weighted(0.2, 0.1_f32..0.7);
@@ -73,13 +74,13 @@ fn p29_lowered_backwards_are_the_gradients() {
 }
 
 #[test]
-fn p29_p30_p31_score_expressions_lower_with_their_derivatives_and_tensor_gradients() {
+fn score_expressions_lower_with_their_derivatives_and_tensor_gradients() {
     let mut lowered = 0;
     for (i, lengths) in [false, true].into_iter().enumerate() {
         let plain = Attention::bshd(2, (4, 2), (5, 6), 8, DType::F16).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats();
         let plain = if lengths { plain.with_lengths() } else { plain };
         for (name, expression) in cases::smooth(&plain) {
-            let a = valid(plain.clone().with_score(expression.build_score().expect(name)));
+            let a = valid(plain.clone().with_score_mod(expression.build_score_mod().expect(name)));
             let a = valid(a.backward(BackwardOptions::default()));
             lowered += check(&a, i as u64, &Choice::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
         }

@@ -22,7 +22,7 @@ fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> TestC
 }
 
 #[test]
-fn p7_b8_gradients_of_any_layout_are_written_where_it_says() {
+fn b8_gradients_of_any_layout_are_written_where_it_says() {
     let features = Features { sink: true, backward: true, ..Features::NONE };
     let backwards = attention(Space::SMALL.with(features)).prop_filter("a backward", Attention::is_backward);
     let (graphs, apart) = (Cell::new(0_usize), Cell::new(0_usize));
@@ -37,10 +37,10 @@ fn p7_b8_gradients_of_any_layout_are_written_where_it_says() {
 }
 
 #[test]
-fn p7_b8_gradients_of_packed_operands_are_written_where_their_own_layouts_and_offsets_say() {
+fn b8_gradients_of_varlen_operands_are_written_where_their_own_layouts_and_offsets_say() {
     let features = Features { storage: true, backward: true, ..Features::NONE };
-    let packed = |a: &Attention| a.is_backward() && matches!(a.q.storage, Storage::Packed { .. });
-    let backwards = attention(Space::SMALL.with(features)).prop_filter("a packed backward", packed);
+    let varlen = |a: &Attention| a.is_backward() && matches!(a.q.storage, Storage::Varlen { .. });
+    let backwards = attention(Space::SMALL.with(features)).prop_filter("a varlen backward", varlen);
     let graphs = Cell::new(0_usize);
     over(192, &(backwards, any::<u64>(), any::<bool>()), |(a, seed, spread)| {
         let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread };
@@ -105,7 +105,7 @@ fn is_found_out(a: &Valid, what: &str, change: &dyn Fn(&mut OpGraph)) {
 }
 
 #[test]
-fn p7_b8_an_op_graph_that_lays_one_operand_out_like_another_is_found_out() {
+fn b8_an_op_graph_that_lays_one_operand_out_like_another_is_found_out() {
     use Role::{DK, DO, DQ, DV, K, O, Q, V};
     let a = all_apart();
     let unchanged = judged(&a, &|_| ());
@@ -150,7 +150,7 @@ fn p7_b8_an_op_graph_that_lays_one_operand_out_like_another_is_found_out() {
 }
 
 #[test]
-fn p7_b8_an_op_graph_that_swaps_two_axes_of_one_operand_is_found_out() {
+fn b8_an_op_graph_that_swaps_two_axes_of_one_operand_is_found_out() {
     let a = all_apart();
     for role in [Role::DQ, Role::DK, Role::DV, Role::DO, Role::O, Role::Q, Role::K, Role::V, Role::Stats] {
         for (one, other) in [(0, 1), (1, 2), (0, 2)] {

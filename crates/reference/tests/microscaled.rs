@@ -49,7 +49,7 @@ fn scaled<'a>(
 }
 
 #[test]
-fn p29_a_microscaled_backward_is_what_its_graph_says() {
+fn a_microscaled_backward_is_what_its_graph_says() {
     for band in [None, Some(Band::CAUSAL)] {
         let a = microscaled(band);
         let inputs = Inputs::random(&a, 4).expect("random");

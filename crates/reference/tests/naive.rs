@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p22_every_feature_of_16_bit_forwards_agrees_with_plain_loops(
+    fn every_feature_of_16_bit_forwards_agrees_with_plain_loops(
         a in attention(Space::SMALL.with(Features { fp8: false, backward: false, ..Features::ALL })),
         seed in any::<u64>(),
         spread in any::<bool>(),

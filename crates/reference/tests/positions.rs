@@ -9,7 +9,7 @@ use common::lowered::{check_on, targets_of};
 use common::{near, valid};
 use proptest::prelude::*;
 use qkvault_graph::expr::library::*;
-use qkvault_graph::expr::{Expr, Grad, TensorId, TensorSpec, score, slot, tensor};
+use qkvault_graph::expr::{Expr, Grad, TensorId, TensorSpec, scalar, score, tensor};
 use qkvault_graph::{Attention, Band, Corner, DType, Role, ScoreExpr, Valid};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, forward};
 
@@ -31,12 +31,12 @@ const FUNCTIONS: [(&str, Part); 14] = [
     ("prefix", Part::Keep(|_, _| prefix_lm("prefix", 1))),
     ("causal documents", Part::Keep(|q, kv| causal() & document_mask("of_query", "of_key", 1, q as u64, kv as u64))),
     ("causal within the padding", Part::Keep(|_, _| causal() & padding())),
-    ("softcap", Part::Score(|_, _| softcap(score(), slot("cap")))),
+    ("softcap", Part::Score(|_, _| softcap(score(), scalar("cap")))),
     ("alibi", Part::Score(|_, _| alibi(score(), HEADS as u64))),
     ("alibi of one slope", Part::Score(|_, _| alibi_with(score(), 0.25))),
     ("alibi inside a softcap", Part::Score(|_, _| softcap(alibi(score(), HEADS as u64), 2.0))),
     ("alibi of slopes of one's own", Part::Score(|_, _| alibi_with(score(), tensor("slopes", slopes())))),
-    ("soft window", Part::Score(|_, _| soft_window(score(), 2, slot("slope")))),
+    ("soft window", Part::Score(|_, _| soft_window(score(), 2, scalar("slope")))),
     ("bias by key", Part::Score(|_, kv| bias(score(), "bias", TensorSpec::new(DType::F32, [1, 1, 1, kv as u64])))),
     (
         "relative bias",
@@ -55,10 +55,10 @@ fn launch(part: Part, piece: &Range<usize>, all: usize, lengths: bool) -> Valid 
     let (q, kv) = if lengths { (piece.len() + 1, all) } else { (piece.len(), piece.end) };
     let mut a = Attention::bshd(1, (HEADS as i64, 1), (q as i64, kv as i64), HEAD_DIM as i64, DType::F16).with_stats();
     match part {
-        Part::Keep(of) => a.mask.keep = Some(of(q, kv).build_predicate().expect("a predicate")),
+        Part::Keep(of) => a.mask.mask_mod = Some(of(q, kv).build_mask_mod().expect("a predicate")),
         Part::Score(of) => {
             a.mask.band = Some(Band { corner: Corner::BottomRight, left: None, right: Some(0) });
-            a.score = Some(of(q, kv).build_score().expect("a score"));
+            a.score_mod = Some(of(q, kv).build_score_mod().expect("a score"));
         }
     }
     valid(if lengths { a.with_lengths() } else { a })
@@ -75,9 +75,9 @@ fn number(name: &str, [h, q, k]: [usize; 3]) -> f64 {
     }
 }
 
-/// The numbers of an expression's tensors and slots, for a launch whose first row is `first`.
+/// The numbers of an expression's tensors and scalars, for a launch whose first row is `first`.
 fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
-    let expressions: [Option<&ScoreExpr>; 2] = [a.score.as_ref(), a.mask.keep.as_ref()];
+    let expressions: [Option<&ScoreExpr>; 2] = [a.score_mod.as_ref(), a.mask.mask_mod.as_ref()];
     let Some(e) = expressions.into_iter().flatten().next() else { return };
     for (at, spec) in e.tensors().iter().enumerate().filter(|(_, spec)| spec.alibi.is_none()) {
         let name = e.tensor_name(TensorId(at as u32));
@@ -87,8 +87,8 @@ fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
         let numbers: Vec<f64> = places.map(|place| number(name, place)).collect();
         inputs.insert(Role::ScoreTensor(at as u16), Buffer::of(spec.dtype, numbers));
     }
-    for at in 0..e.slots().len() {
-        inputs.set_f32(Role::Slot(at as u16), 0.75);
+    for at in 0..e.scalars().len() {
+        inputs.set_f32(Role::Scalar(at as u16), 0.75);
     }
 }
 
@@ -182,15 +182,16 @@ fn b9_what_lowering_emits_for_pieces_means_what_the_oracle_computes() {
 #[test]
 fn b9_a_soft_window_over_one_query_keeps_the_newest_keys() {
     for lengths in [false, true] {
-        let soft = soft_window(score(), 2, slot("slope")).build_score().expect("a score");
-        let a =
-            Attention::bshd(1, (1, 1), (1, 16), 16, DType::F16).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_score(soft);
+        let soft = soft_window(score(), 2, scalar("slope")).build_score_mod().expect("a score");
+        let a = Attention::bshd(1, (1, 1), (1, 16), 16, DType::F16)
+            .with_band(Band::CAUSAL_BOTTOM_RIGHT)
+            .with_score_mod(soft);
         let a = valid(if lengths { a.with_lengths() } else { a });
         let mut inputs = Inputs::random_with(&a, 3, &exact(&(15..16))).expect("random");
         inputs.insert(Role::Q, Buffer::of(DType::F16, vec![0.0; 16]));
         let identity = (0..256).map(|at| f64::from(u8::from(at % 17 == 0)));
         inputs.insert(Role::V, Buffer::of(DType::F16, identity.collect::<Vec<_>>()));
-        inputs.set_f32(Role::Slot(0), 1.0);
+        inputs.set_f32(Role::Scalar(0), 1.0);
         let outputs = forward(&a, &inputs).expect("computes");
         let weights: Vec<f64> = (0..16).map(|d| outputs.get(Role::O).expect("always").at(0, 0, 0, d)).collect();
         let newest = weights[13];

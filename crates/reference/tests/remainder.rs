@@ -4,10 +4,10 @@ mod common;
 
 use common::valid;
 use qkvault_base::random::Rng;
-use qkvault_graph::expr::{Binary, Expr, TensorSpec, int_slot, key, query, score, tensor};
+use qkvault_graph::expr::{Binary, Expr, TensorSpec, int_scalar, key, query, score, tensor};
 use qkvault_graph::op::{Op, Pointwise};
 use qkvault_graph::{
-    Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, Role, Target, lower,
+    Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, Role, Target, lower,
 };
 use qkvault_reference::{Buffer, Inputs, Precision, backward, forward, interpret};
 
@@ -20,9 +20,9 @@ fn agreeing(pairs: &[(i32, i32)]) -> Vec<bool> {
     let right: Expr = list("a").floor_rem(list("b")).eq(list("r"));
     // One query for each key, so that every pair is judged by itself.
     let a = Attention::bshd(1, (1, 1), (2, n), 8, DType::F16).with_stats();
-    let a = valid(a.with_keep(right.build_predicate().expect("a predicate")));
-    let graph = lower(&a, &under(27), &Policy::default()).expect("a dense forward");
-    let keep = a.mask.keep.as_ref().expect("no band");
+    let a = valid(a.with_mask_mod(right.build_mask_mod().expect("a predicate")));
+    let graph = lower(&a, &under(27), &CompileOptions::default()).expect("a dense forward");
+    let keep = a.mask.mask_mod.as_ref().expect("no band");
     pairs
         .iter()
         .enumerate()
@@ -79,18 +79,18 @@ fn floor_rem_is_exact_up_to_the_bound_that_is_documented() {
 
 /// A remainder by 0 is 0, of every number in either way of dividing, and never what a device makes of it.
 #[test]
-fn b11_remainders_by_a_tensor_or_slot_of_zeros_are_zero_in_what_is_lowered() {
+fn b11_remainders_by_a_tensor_or_scalar_of_zeros_are_zero_in_what_is_lowered() {
     let by_tensor = tensor("b", TensorSpec::new(DType::I32, [1, 1, 1, 1]));
-    for (divisor, role) in [(by_tensor, Role::ScoreTensor(0)), (int_slot("b"), Role::Slot(0))] {
+    for (divisor, role) in [(by_tensor, Role::ScoreTensor(0)), (int_scalar("b"), Role::Scalar(0))] {
         for floored in [false, true] {
             let distance = query() - key() + 5;
             let rem = if floored { distance.floor_rem(&divisor) } else { distance % &divisor };
-            let e = (score() + rem.to_float()).build_score().expect("a score");
-            let first = Attention::bshd(1, (1, 1), (3, 9), 8, DType::F16).with_stats().with_score(e);
+            let e = (score() + rem.to_float()).build_score_mod().expect("a score");
+            let first = Attention::bshd(1, (1, 1), (3, 9), 8, DType::F16).with_stats().with_score_mod(e);
             for a in [first.clone(), first.backward(BackwardOptions::default())].map(valid) {
                 let which = if a.is_backward() { Role::DK } else { Role::Stats };
                 for (minor, number) in [19, 27].into_iter().flat_map(|minor| [0.0, 1.0, 4.0].map(|n| (minor, n))) {
-                    let graph = lower(&a, &under(minor), &Policy::default()).expect("dense");
+                    let graph = lower(&a, &under(minor), &CompileOptions::default()).expect("dense");
                     let mut inputs = Inputs::random(&a, 1).expect("random");
                     inputs.insert(role, Buffer::of(DType::I32, [number]));
                     if a.is_backward() {
@@ -114,11 +114,11 @@ fn under(minor: u16) -> Target {
 
 #[test]
 fn b11_a_divisor_that_is_seen_not_to_be_zero_has_no_guard() {
-    let n = || int_slot("n");
+    let n = || int_scalar("n");
     let guards = |divisor: Expr| {
-        let e = (score() + (key() % divisor).to_float()).build_score().expect("a score");
-        let a = valid(Attention::bshd(1, (1, 1), (3, 9), 8, DType::F16).with_score(e));
-        let graph = lower(&a, &under(19), &Policy::default()).expect("dense");
+        let e = (score() + (key() % divisor).to_float()).build_score_mod().expect("a score");
+        let a = valid(Attention::bshd(1, (1, 1), (3, 9), 8, DType::F16).with_score_mod(e));
+        let graph = lower(&a, &under(19), &CompileOptions::default()).expect("dense");
         let is_guard = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::CmpEq, .. });
         graph.ops.iter().filter(is_guard).count()
     };

@@ -1,4 +1,4 @@
-//! Packed and paged attentions: what lowering emits for every branch of versions, interpreted, gives what the oracle gives.
+//! Varlen and paged attentions: what lowering emits for every branch of versions, interpreted, gives what the oracle gives.
 
 mod common;
 
@@ -9,11 +9,11 @@ use common::valid;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use qkvault_graph::arbitrary::{Features, Space, attention};
-use qkvault_graph::expr::{library, score, slot};
+use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor};
 use qkvault_reference::{Choice, LengthChoice, Unused};
 
-/// Versions on both sides of each branch: 32-bit offsets, packed queries over pages, fused masks and softmax, packed sinks.
+/// Versions on both sides of each branch: 32-bit offsets, varlen queries over pages, fused masks and softmax, varlen sinks.
 const MINORS: [u16; 5] = [5, 6, 7, 19, 27];
 
 /// Least share of the cases times targets that must lower.
@@ -33,16 +33,16 @@ fn is_stored(a: &Attention) -> bool {
 }
 
 #[test]
-fn p22_p41_whatever_lowers_of_packed_and_paged_operands_means_what_the_oracle_computes() {
+fn whatever_lowers_of_varlen_and_paged_operands_means_what_the_oracle_computes() {
     let features = Features { storage: true, sink: true, backward: true, ..Features::NONE };
-    let stored = attention(Space::SMALL.with(features)).prop_filter("packed or paged", is_stored);
+    let stored = attention(Space::SMALL.with(features)).prop_filter("varlen or paged", is_stored);
     over(512, 2.0, &(stored, any::<u64>(), any::<bool>()), |(a, seed, apart)| {
         let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Pages, spread: apart };
         check_on(targets_of(&MINORS), &valid(a), seed, &choice)
     });
 }
 
-/// What an engine that serves requests asks for: queries of one step or packed, over pages of every layout.
+/// What an engine that serves requests asks for: queries of one step or varlen, over pages of every layout.
 fn steps() -> impl Strategy<Value = Attention> {
     let heads = (1..=2_i64, prop::sample::select(vec![1_i64, 2, 4]));
     let tiles = (prop::sample::select(vec![16_i64, 32, 64, 128]), 1..=2_i64);
@@ -70,8 +70,8 @@ fn steps() -> impl Strategy<Value = Attention> {
             a.sink = sink;
             a.outputs.stats = stats;
             if cap {
-                let capped = library::softcap(score(), slot("cap"));
-                a.score = Some(capped.build_score().expect("well typed"));
+                let capped = library::softcap(score(), scalar("cap"));
+                a.score_mod = Some(capped.build_score_mod().expect("well typed"));
             }
             a
         },
@@ -79,7 +79,7 @@ fn steps() -> impl Strategy<Value = Attention> {
 }
 
 #[test]
-fn p22_p41_serving_steps_lower_to_what_they_mean() {
+fn serving_steps_lower_to_what_they_mean() {
     over(128, 3.0, &(steps(), any::<u64>(), any::<bool>()), |(a, seed, any)| {
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
         let choice = Choice { lengths, unused: Unused::Pages, spread: !any };
@@ -88,7 +88,7 @@ fn p22_p41_serving_steps_lower_to_what_they_mean() {
 }
 
 #[test]
-fn p22_packed_backwards_with_parts_of_one_buffer_are_the_gradients() {
+fn varlen_backwards_with_parts_of_one_buffer_are_the_gradients() {
     // Q, K and V of (tokens, 3, heads, head dim): one row of all three from token to token.
     let (b, h, s, d, tokens) = (3, 2, 7, 8, 15);
     let part = Tensor { strides: [s * 3 * h * d, d, 3 * h * d, 1], ..Tensor::thd(b, h, s, d, tokens, DType::BF16) };
@@ -104,7 +104,7 @@ fn p22_packed_backwards_with_parts_of_one_buffer_are_the_gradients() {
 }
 
 #[test]
-fn packed_keys_whose_heads_lie_outside_tokens_keep_rows_of_other_heads_out_of_their_gradients() {
+fn varlen_keys_whose_heads_lie_outside_tokens_keep_rows_of_other_heads_out_of_their_gradients() {
     // (heads, tokens, head dim): the dense view of one head reaches into the next.
     let (b, h, s, d, tokens) = (2, 2, 4, 8, 3);
     let outside = |h: i64| Tensor { strides: [s * d, tokens * d, d, 1], ..Tensor::thd(b, h, s, d, tokens, DType::F16) };

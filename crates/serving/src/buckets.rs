@@ -11,7 +11,7 @@ use qkvault_graph::Refusal;
 pub enum StepKind {
     /// One new token in each sequence: dense queries.
     Decode,
-    /// Any number of new tokens in each sequence, one included: packed queries.
+    /// Any number of new tokens in each sequence, one included: varlen queries.
     Mixed,
 }
 
@@ -27,7 +27,7 @@ pub struct Bucket {
     pub queries: i64,
     /// Most keys of a sequence.
     pub keys: i64,
-    /// Room of packed buffers, in tokens; no part of a plan's key.
+    /// Room of varlen buffers, in tokens; no part of a plan's key.
     pub tokens: i64,
 }
 
@@ -234,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn p13_every_step_in_range_has_a_plan_that_holds_it_and_wastes_no_more_than_is_said(
+        fn every_step_in_range_has_a_plan_that_holds_it_and_wastes_no_more_than_is_said(
             policy in policies(), sizes in (0.0..1.0_f64, 0.0..1.0_f64, 0.0..1.0_f64), decode in any::<bool>(),
         ) {
             let buckets = Buckets::new(&policy).expect("sound");

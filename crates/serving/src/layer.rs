@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
-use qkvault_graph::{Attention, Band, Corner, DType, Layer, Reason, Refusal, ScoreExpr, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, Corner, DType, Origin, Reason, Refusal, ScoreExpr, Tensor, Valid, validate};
 
 /// Order of the rows of a page and of its heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub struct ServeLayer {
     /// What is done to scores, as of a whole sequence: a step computes it for the positions of its queries
     /// ([`ScoreExpr::at_positions`]), so that `query` here is a position.
     #[serde(deserialize_with = "Option::deserialize")]
-    pub score: Option<ScoreExpr>,
+    pub score_mod: Option<ScoreExpr>,
     /// Whether a learnable logit joins the softmax.
     pub sink: bool,
     /// Whether the log-sum-exp is put out too.
@@ -73,13 +73,13 @@ impl ServeLayer {
             layout: PageLayout::Nhd,
             values_in_keys: false,
             window: None,
-            score: None,
+            score_mod: None,
             sink: false,
             stats: false,
         }
     }
 
-    /// The attention of a plan: queries dense for a decode, else packed; keys and values paged; causal with the last query at the
+    /// The attention of a plan: queries dense for a decode, else varlen; keys and values paged; causal with the last query at the
     /// last key.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl ServeLayer {
     /// Every problem of the layer with these sizes.
     pub fn attention(&self, bucket: &Bucket) -> Result<Valid, Refusal> {
         let ServeLayer { heads, kv_heads, d_qk, d_v, dtype, pages, page_size, layout, .. } = *self;
-        let ServeLayer { values_in_keys, window, score, sink, stats, .. } = self;
+        let ServeLayer { values_in_keys, window, score_mod, sink, stats, .. } = self;
         let Bucket { kind, batch, queries, keys, tokens } = *bucket;
         let rows = |d| match kind {
             StepKind::Decode => Tensor::bshd(batch, heads, 1, d, dtype),
@@ -101,7 +101,7 @@ impl ServeLayer {
         let v = if *values_in_keys { Tensor { dims: [batch, kv_heads, keys, d_v], ..k } } else { pool(d_v) };
         let band = Band { corner: Corner::BottomRight, left: *window, right: Some(0) };
         let mut a = Attention::forward(rows(d_qk), k, v, rows(d_v)).with_lengths().with_band(band);
-        a.score = score.as_ref().map(at_positions).transpose()?;
+        a.score_mod = score_mod.as_ref().map(at_positions).transpose()?;
         a.sink = *sink;
         a.outputs.stats = *stats;
         validate(a)
@@ -111,8 +111,15 @@ impl ServeLayer {
 fn at_positions(score: &ScoreExpr) -> Result<ScoreExpr, Refusal> {
     score.at_positions().map_err(|e| {
         let needed = "an expression that fits when queries are counted by position";
-        Reason::new(Layer::Description, "serve.score", "score", e.to_string(), needed, "write it with `position`")
-            .into()
+        Reason::new(
+            Origin::Description,
+            "serve.score-mod",
+            "score_mod",
+            e.to_string(),
+            needed,
+            "write it with `position`",
+        )
+        .into()
     })
 }
 
@@ -139,7 +146,7 @@ mod tests {
         for bucket in buckets.iter() {
             let a = layer.attention(&bucket).unwrap_or_else(|e| panic!("{bucket:?}: {e}"));
             assert_eq!((a.batch(), a.seq()), (bucket.batch, (bucket.queries, bucket.keys)));
-            assert_eq!(matches!(a.q.storage, Storage::Packed { .. }), bucket.kind == StepKind::Mixed);
+            assert_eq!(matches!(a.q.storage, Storage::Varlen { .. }), bucket.kind == StepKind::Mixed);
             assert_eq!(a.k.storage, Storage::Paged { pages: 1000, page_size: 64 });
         }
         let latent = ServeLayer { values_in_keys: true, ..ServeLayer::new((16, 1), (576, 512), DType::BF16, 9, 64) };

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use qkvault_graph::{Layer, Reason, Refusal};
+use qkvault_graph::{Origin, Reason, Refusal};
 
 /// Ranges of the steps of an engine, and how far apart plans for them are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub struct ServePolicy {
     pub queries: i64,
     /// Most keys of a sequence.
     pub keys: i64,
-    /// Most new tokens of a step, all sequences together: the room of packed buffers.
+    /// Most new tokens of a step, all sequences together: the room of varlen buffers.
     pub tokens: i64,
     /// Plans for fewer sequences than this are not made.
     pub least_batch: i64,
@@ -94,7 +94,7 @@ impl ServePolicy {
         let mut reasons = Vec::new();
         let mut add = |code: &'static str, field: &'static str, given: String, needed: String| {
             let fix = "sizes are counts of sequences, tokens and keys, and a growth is how many times larger the next plan is";
-            reasons.push(Reason::new(Layer::Description, code, field, given, needed, fix));
+            reasons.push(Reason::new(Origin::Description, code, field, given, needed, fix));
         };
         for (field, most, least) in [
             ("serve.batch", batch, least_batch),

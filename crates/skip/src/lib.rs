@@ -182,7 +182,7 @@ mod tests {
     const CHILD: &str = "QKVAULT_TEST_SKIPPING";
 
     #[test]
-    fn p44_a_skip_is_written_down_and_a_promise_makes_it_a_failure() {
+    fn a_skip_is_written_down_and_a_promise_makes_it_a_failure() {
         const NAME: &str = "tests::p44_a_skip_is_written_down_and_a_promise_makes_it_a_failure";
         if std::env::var_os(CHILD).is_some() {
             return skip(Need::Gpu, "no GPU\there,\nat all");

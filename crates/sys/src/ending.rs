@@ -165,7 +165,7 @@ mod tests {
     const NAME: &str = "ending::tests::p19_a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing";
 
     #[test]
-    fn p19_a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing() {
+    fn a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing() {
         if std::env::var_os(CHILD).is_some() {
             let (begun, seen) = std::sync::mpsc::channel();
             std::thread::spawn(move || {

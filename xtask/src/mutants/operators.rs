@@ -61,9 +61,9 @@ const VALUES: [(&str, &str); 31] = [
     ("Corner::BottomRight", "TopLeft"),
     ("Lengths::Full", "PerSequence"),
     ("Lengths::PerSequence", "Full"),
-    ("Layer::Rule", "Quirk"),
-    ("Layer::Quirk", "Rule"),
-    ("Layer::NotBuilt", "Rule"),
+    ("Origin::Rule", "Quirk"),
+    ("Origin::Quirk", "Rule"),
+    ("Origin::NotBuilt", "Rule"),
 ];
 
 /// Changes an expression whose parts were visited before.

@@ -174,7 +174,8 @@ fn link(target: &Path, path: &Path) -> Result<()> {
     std::os::unix::fs::symlink(target, path).with_context(|| format!("cannot link {}", path.display()))
 }
 
-/// Deletes source files of an older copy: a test file that has moved would be built and run twice.
+/// Deletes files of an older copy that git no longer knows: a test that has moved would run twice, and one that reads a folder of
+/// goldens would fail without any mutant and judge nothing.
 fn prune(root: &Path, folder: &Path, files: &BTreeSet<&str>) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     for entry in entries {
@@ -185,7 +186,7 @@ fn prune(root: &Path, folder: &Path, files: &BTreeSet<&str>) -> Result<()> {
         }
         if path.is_dir() {
             prune(root, &path, files)?;
-        } else if name.ends_with(".rs") && !name.ends_with("/mutant_switch.rs") && !files.contains(name.as_ref()) {
+        } else if !name.ends_with("/mutant_switch.rs") && !files.contains(name.as_ref()) {
             std::fs::remove_file(&path).with_context(|| format!("cannot delete {}", path.display()))?;
         }
     }
@@ -208,14 +209,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         std::fs::create_dir_all(root.join("crates/a/tests")).unwrap();
-        for file in ["crates/a/tests/moved.rs", "crates/a/tests/kept.rs", "crates/a/notes.txt"] {
+        for file in ["crates/a/tests/moved.rs", "crates/a/tests/kept.rs", "crates/a/golden.txt"] {
             std::fs::write(root.join(file), "x").unwrap();
         }
         link(Path::new("../../profiles"), &root.join("crates/a/profiles")).unwrap();
         link(Path::new("../../profiles"), &root.join("crates/a/profiles")).unwrap();
         prune(root, root, &BTreeSet::from(["crates/a/tests/kept.rs"])).unwrap();
-        assert!(!root.join("crates/a/tests/moved.rs").exists());
-        assert!(root.join("crates/a/tests/kept.rs").exists() && root.join("crates/a/notes.txt").exists());
+        assert!(!root.join("crates/a/tests/moved.rs").exists() && !root.join("crates/a/golden.txt").exists());
+        assert!(root.join("crates/a/tests/kept.rs").exists());
         assert_eq!(std::fs::read_link(root.join("crates/a/profiles")).unwrap(), Path::new("../../profiles"));
     }
 }

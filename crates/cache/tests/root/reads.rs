@@ -24,7 +24,7 @@ fn together(vault: &Vault, key: &Key) -> Vec<Lookup> {
 }
 
 #[test]
-fn p18_sixty_four_threads_that_look_one_key_up_read_its_file_once() {
+fn sixty_four_threads_that_look_one_key_up_read_its_file_once() {
     let folder = tempfile::tempdir().unwrap();
     // Large enough that every thread asks before the first has read it.
     let entry = plan_of(1, 8 << 20);
@@ -69,7 +69,7 @@ fn slow(folder: &std::path::Path, entry: Option<Vec<u8>>) -> (Vault, Arc<AtomicU
 }
 
 #[test]
-fn p18_sixty_four_threads_that_look_one_key_up_ask_a_remote_once() {
+fn sixty_four_threads_that_look_one_key_up_ask_a_remote_once() {
     let folder = tempfile::tempdir().unwrap();
     let (vault, asked) = slow(folder.path(), Some(file(&key(1), plan(1))));
     let answers = together(&vault, &key(1));

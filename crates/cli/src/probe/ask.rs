@@ -1,7 +1,7 @@
 //! The library's own answer, which is a plan or a refusal in its words; either is kept in the vault.
 
 use qkvault_compile::{BuildPolicy, Compiler, Confirmation, Planner};
-use qkvault_graph::{Policy, Target};
+use qkvault_graph::{CompileOptions, Target};
 use qkvault_probe::{Budget, Request, changes};
 
 use super::super::target::{LibraryArgs, TargetArgs};
@@ -16,14 +16,14 @@ pub(super) struct Library {
 
 impl Library {
     pub(super) fn open(globals: &Globals, library: &LibraryArgs, target: &TargetArgs) -> anyhow::Result<Library> {
-        let compiler = Compiler::open_apart(&library.search()?)?;
+        let compiler = Compiler::open_compile_only(&library.search()?)?;
         let target = target.target(&compiler)?;
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
         Ok(Library { planner, target })
     }
 
     /// Asks about a row. What the library says stands: it replaces what rules say of its support.
-    pub(super) fn ask(&self, row: &mut Row, policy: &Policy, budget: Budget) -> anyhow::Result<()> {
+    pub(super) fn ask(&self, row: &mut Row, policy: &CompileOptions, budget: Budget) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
         let answer = self.planner.plan(attention, &self.target, policy, BuildPolicy::BuildIfMissing)?;
         match answer.outcome {
@@ -46,7 +46,7 @@ impl Library {
         Ok(())
     }
     /// Puts the changes that rules accept to the library, the smallest first, until it takes one.
-    pub(super) fn confirm(&self, row: &mut Row, policy: &Policy) -> anyhow::Result<()> {
+    pub(super) fn confirm(&self, row: &mut Row, policy: &CompileOptions) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
         if row.library == Some("refused") && row.nearest.is_empty() {
             let request = Request::new(attention, &self.target).with_policy(*policy);

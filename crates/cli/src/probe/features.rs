@@ -28,23 +28,23 @@ pub(super) const FEATURES: &[Feature] = &[
     feature("head dim 256", "q: bf16 [2,16,2048,256]\nk: [2,4,2048,256]"),
     feature("head dims 192 and 128", "q: bf16 [2,16,2048,192]\nk: [2,4,2048,192]\nv: [2,4,2048,128]"),
     feature("lengths that fill no tile", "q: bf16 [2,16,1000,128]\nk: [2,4,1000,128]"),
-    feature("softcap", "score: slot $cap: float; tanh(score / $cap) * $cap\nmask: causal"),
-    feature("ALiBi", "score: tensor @slopes: f32[1, 16, 1, 1]; score + float(key - query) * @slopes\nmask: causal"),
-    feature("bias", "score: tensor @bias: bf16[1, 16, 2048, 2048]; score + @bias"),
-    feature("bias with gradient", "score: tensor @bias: bf16[1, 16, 2048, 2048] grad; score + @bias"),
+    feature("softcap", "score_mod: scalar $cap: float; tanh(score / $cap) * $cap\nmask: causal"),
+    feature("ALiBi", "score_mod: tensor @slopes: f32[1, 16, 1, 1]; score + float(key - query) * @slopes\nmask: causal"),
+    feature("bias", "score_mod: tensor @bias: bf16[1, 16, 2048, 2048]; score + @bias"),
+    feature("bias with gradient", "score_mod: tensor @bias: bf16[1, 16, 2048, 2048] grad; score + @bias"),
     feature(
         "documents",
-        "keep: { tensor @of_query: i32[2, 1, 2048, 1]; tensor @of_key: i32[2, 1, 1, 2048]; @of_query == @of_key }",
+        "mask_mod: { tensor @of_query: i32[2, 1, 2048, 1]; tensor @of_key: i32[2, 1, 1, 2048]; @of_query == @of_key }",
     ),
-    feature("prefix", "keep: { tensor @prefix: i32[2, 1, 1, 1]; key <= query | key < @prefix }"),
+    feature("prefix", "mask_mod: { tensor @prefix: i32[2, 1, 1, 1]; key <= query | key < @prefix }"),
     feature("sink", "sink: yes\nmask: causal"),
     feature("dropout by Philox", "dropout: philox 0.1"),
     feature("dropout by mask", "dropout: mask 0.1"),
     feature("block mask", "block_mask: yes"),
     feature("padded rows as zeros", "lengths: per-sequence\npadded_rows: zero"),
     feature(
-        "packed (THD)",
-        "q: bf16 [2,16,2048,128] packed tokens 3000\nk: [2,4,2048,128] packed tokens 3000\nlengths: per-sequence\nmask: causal",
+        "varlen (THD)",
+        "q: bf16 [2,16,2048,128] varlen tokens 3000\nk: [2,4,2048,128] varlen tokens 3000\nlengths: per-sequence\nmask: causal",
     ),
     feature("deterministic", "mask: causal\ndeterministic: yes"),
     feature(
@@ -62,14 +62,14 @@ pub(super) const SERVING: &[Feature] = &[
         "q: bf16 [8,16,1,128]\nk: [8,4,4096,128] paged 1024 x 64\nlengths: per-sequence",
     ),
     feature(
-        "packed queries over pages of 16",
-        "q: bf16 [8,16,512,128] packed tokens 1024\nk: [8,4,4096,128] paged 4096 x 16\nlengths: per-sequence\n\
+        "varlen queries over pages of 16",
+        "q: bf16 [8,16,512,128] varlen tokens 1024\nk: [8,4,4096,128] paged 4096 x 16\nlengths: per-sequence\n\
          mask: causal bottom-right",
     ),
     feature(
         "decode with softcap over pages",
         "q: bf16 [8,16,1,128]\nk: [8,4,4096,128] paged 1024 x 64\nlengths: per-sequence\n\
-         score: slot $cap: float; tanh(score / $cap) * $cap",
+         score_mod: scalar $cap: float; tanh(score / $cap) * $cap",
     ),
     feature("decode over a shared head of 576 (MLA)", "q: bf16 [8,128,1,576]\nk: [8,1,4096,576]\nv: [8,1,4096,512]"),
 ];

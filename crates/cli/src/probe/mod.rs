@@ -10,7 +10,7 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_graph::{CudnnVersion, LibrarySet, Policy, QuirkSet, Refusal, Target, Valid, text, validate};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
 use qkvault_probe::{Budget, Footprint, Near, Request, check, nearest};
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     // Where no library is asked, nothing is compiled.
     notes.extend(target.toolchain.environment.notes());
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
-    let policy = Policy { allowed, ..Policy::default() };
+    let policy = CompileOptions { allowed, ..CompileOptions::default() };
     let budget = budget::of(args.memory, &target, args.ask);
     let mut rows = Vec::new();
     for (what, attention) in list {
@@ -133,7 +133,13 @@ fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
     Ok((list, notes))
 }
 
-fn by_rules(what: String, attention: Result<Valid, Refusal>, target: &Target, budget: Budget, policy: Policy) -> Row {
+fn by_rules(
+    what: String,
+    attention: Result<Valid, Refusal>,
+    target: &Target,
+    budget: Budget,
+    policy: CompileOptions,
+) -> Row {
     let valid = match &attention {
         Ok(valid) => valid,
         Err(refusal) => {

@@ -1,6 +1,6 @@
 //! `run` where there is no GPU: the op graph that cuDNN would be given, interpreted, against the oracle.
 
-use qkvault_graph::{CudnnVersion, LibrarySet, Policy, Profile, Role, Valid, lower};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Role, Valid, lower};
 use qkvault_models::Phase;
 use qkvault_reference::{Inputs, Precision, forward, interpret};
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::jobs::Job;
 /// Multiply-adds beyond which a run on the CPU would take minutes.
 const MOST_WORK: f64 = 4e10;
 
-pub(super) fn run(args: &Args, policy: &Policy, jobs: &[Job]) -> Vec<Row> {
+pub(super) fn run(args: &Args, policy: &CompileOptions, jobs: &[Job]) -> Vec<Row> {
     jobs.iter()
         .map(|job| match &job.attention {
             Err(refusal) => Row::failed(job, "refused", refusal.to_string()),
@@ -22,7 +22,7 @@ pub(super) fn run(args: &Args, policy: &Policy, jobs: &[Job]) -> Vec<Row> {
         .collect()
 }
 
-fn one(args: &Args, policy: &Policy, job: &Job, attention: &Valid) -> Result<Row, (&'static str, String)> {
+fn one(args: &Args, policy: &CompileOptions, job: &Job, attention: &Valid) -> Result<Row, (&'static str, String)> {
     let failed = |e: &dyn std::fmt::Display| ("failed", e.to_string());
     if attention.flops() > MOST_WORK {
         let what = if job.uses[0].phase == Phase::Prefill { "--seq 512 --batch 1" } else { "--seq 1024 --batch 1" };

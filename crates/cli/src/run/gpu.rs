@@ -8,7 +8,7 @@ use qkvault_cache::{Mode, Source, Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Compiler, Plan, PlanError, Planner};
 use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadError, LoadedPlan, PrepareError, Session, SessionOptions};
-use qkvault_graph::{Policy, Role, Valid};
+use qkvault_graph::{CompileOptions, Role, Valid};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use crate::{Globals, flush_remote, open_vault, out, rejections};
 pub(super) fn run(
     globals: &Globals,
     args: &Args,
-    policy: &Policy,
+    policy: &CompileOptions,
     jobs: &[Job],
     device: &Device,
 ) -> anyhow::Result<(Value, Vec<Row>)> {
@@ -73,7 +73,7 @@ pub(super) fn run(
 
 struct Run<'a> {
     args: &'a Args,
-    policy: &'a Policy,
+    policy: &'a CompileOptions,
     session: &'a Session,
     planner: &'a Planner,
     stream: &'a Arc<CudaStream>,
@@ -243,7 +243,7 @@ struct Load {
 /// Loads every plan from the vault's file to the device, many times; a median for each plan.
 ///
 /// Each time the vault is another one that remembers nothing. The first loads of a process wait for cuDNN's own libraries.
-fn load_times(args: &Args, policy: &Policy, jobs: &[Job], session: &Session, planner: &Planner) -> Vec<Load> {
+fn load_times(args: &Args, policy: &CompileOptions, jobs: &[Job], session: &Session, planner: &Planner) -> Vec<Load> {
     let Some(folder) = planner.vault().folder() else { return Vec::new() };
     let mut loads = Vec::new();
     for attention in jobs.iter().filter_map(|job| job.attention.as_ref().ok()) {
@@ -266,7 +266,7 @@ fn load_times(args: &Args, policy: &Policy, jobs: &[Job], session: &Session, pla
 }
 
 /// The stored plan for this machine, looked for as `Session::prepare` does.
-fn find(planner: &Planner, attention: &Valid, session: &Session, policy: &Policy) -> Option<Arc<Plan>> {
+fn find(planner: &Planner, attention: &Valid, session: &Session, policy: &CompileOptions) -> Option<Arc<Plan>> {
     let here = session.target().ok()?;
     let taken = |_: &Plan| Ok(());
     qkvault_exec::prepare(planner, &here, attention, policy, BuildPolicy::LoadOnly, taken).ok()?.answer.outcome.ok()

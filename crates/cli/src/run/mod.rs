@@ -8,7 +8,7 @@ mod pack;
 use std::path::PathBuf;
 
 use qkvault_compile::BuildPolicy;
-use qkvault_graph::{Layer, Policy, Reason, Refusal};
+use qkvault_graph::{CompileOptions, Origin, Reason, Refusal};
 use qkvault_models::Phase;
 use serde_json::{Value, json};
 
@@ -83,19 +83,19 @@ impl Row {
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if args.model.phase.contains(&Phase::Train) {
         let fix = "`qkvault-lab bench` times both passes of a step, and `qkvault-lab selftest` checks them";
-        let reason = Reason::new(Layer::Description, "run.train", "--phase", "train", "prefill or decode", fix);
+        let reason = Reason::new(Origin::Description, "run.train", "--phase", "train", "prefill or decode", fix);
         return Err(Refusal::from(reason).into());
     }
     if args.model.phase.contains(&Phase::Serve) {
         let fix = "`qkvault-lab bench-serving` times steps, and `qkvault-lab selftest --serving` checks them";
-        let reason = Reason::new(Layer::Description, "run.serve", "--phase", "serve", "prefill or decode", fix);
+        let reason = Reason::new(Origin::Description, "run.serve", "--phase", "serve", "prefill or decode", fix);
         return Err(Refusal::from(reason).into());
     }
     let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         return Err(jobs::nothing().into());
     }
-    let policy = Policy::default();
+    let policy = CompileOptions::default();
     let (machine, rows) = if args.cpu {
         (json!({ "where": "cpu" }), cpu::run(args, &policy, &jobs))
     } else {

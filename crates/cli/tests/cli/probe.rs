@@ -8,7 +8,7 @@ use qkvault_skip::{Need, skip};
 use crate::kit::{Place, fields};
 
 #[test]
-fn p10_a_model_is_answered_for_by_rules_alone() {
+fn a_model_is_answered_for_by_rules_alone() {
     // No cuDNN anywhere: rules need none.
     let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");
     let (code, report) = place.json("probe --model ../../models/llama-3.1-8b.json --target a100 --seq 1024");
@@ -32,7 +32,7 @@ fn d3_a_refusal_has_every_reason_and_what_would_be_accepted() {
         assert!(codes.contains(&code), "{code} is not in {codes:?}");
     }
     for reason in refused["reasons"].as_array().unwrap() {
-        fields(reason, &["code", "layer", "field", "given", "needed", "fix", "since"]);
+        fields(reason, &["code", "origin", "field", "given", "needed", "fix", "since"]);
     }
     let odd = place.file("100.txt", "q: bf16 [1,8,512,100]");
     let text = place.run(&format!("probe --text {odd}"));
@@ -44,7 +44,7 @@ fn d3_a_refusal_has_every_reason_and_what_would_be_accepted() {
 }
 
 #[test]
-fn p36_what_does_not_fit_in_memory_is_refused_with_alternatives() {
+fn what_does_not_fit_in_memory_is_refused_with_alternatives() {
     let place = Place::new();
     let file =
         place.file("long.txt", "pass: backward\nq: bf16 [1,128,32768,192]\nv: [1,128,32768,128]\ndeterministic: yes");
@@ -59,7 +59,7 @@ fn p36_what_does_not_fit_in_memory_is_refused_with_alternatives() {
 
 /// Which figure of memory was used is told: what is free, where a GPU of the target's name is here, and all of it where none is.
 #[test]
-fn p46_the_memory_that_a_probe_fits_in_is_told_with_whose_figure_it_is() {
+fn the_memory_that_a_probe_fits_in_is_told_with_whose_figure_it_is() {
     let place = Place::new();
     let plain = place.file("plain.txt", "q: bf16 [1,8,512,64]");
     let basis = |words: &str| {
@@ -81,16 +81,16 @@ fn p46_the_memory_that_a_probe_fits_in_is_told_with_whose_figure_it_is() {
 }
 
 #[test]
-fn b4_the_bytes_of_a_packed_backward_count_its_tokens() {
+fn b4_the_bytes_of_a_varlen_backward_count_its_tokens() {
     let place = Place::new();
-    let packed = |tokens: i64| {
-        let rows = format!("bf16 [1024,32,32768,128] packed tokens {tokens} thd");
-        place.file("packed.txt", &format!("pass: backward\nlengths: per-sequence\nq: {rows}\nk: {rows}\nv: {rows}"))
+    let varlen = |tokens: i64| {
+        let rows = format!("bf16 [1024,32,32768,128] varlen tokens {tokens} thd");
+        place.file("varlen.txt", &format!("pass: backward\nlengths: per-sequence\nq: {rows}\nk: {rows}\nv: {rows}"))
     };
-    let (code, report) = place.json(&format!("probe --text {} --target h200 --cudnn 9.19", packed(65_536)));
+    let (code, report) = place.json(&format!("probe --text {} --target h200 --cudnn 9.19", varlen(65_536)));
     let bytes = report["supported"][0]["bytes"].as_u64().unwrap_or_else(|| panic!("{report:#}"));
     assert!(code == 0 && (1 << 30..8 << 30).contains(&bytes), "{bytes} bytes\n{report:#}");
-    let (code, report) = place.json(&format!("probe --text {} --target h200 --cudnn 9.19", packed(16 << 20)));
+    let (code, report) = place.json(&format!("probe --text {} --target h200 --cudnn 9.19", varlen(16 << 20)));
     assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("memory.budget")), "{report:#}");
 }
 

@@ -77,8 +77,8 @@ fn json_has_the_documented_shape() {
     let reasons = refused["reasons"].as_array().unwrap();
     assert!(!reasons.is_empty());
     for reason in reasons {
-        fields(reason, &["code", "layer", "field", "given", "needed", "fix", "since"]);
-        assert_eq!(reason["layer"], "library");
+        fields(reason, &["code", "origin", "field", "given", "needed", "fix", "since"]);
+        assert_eq!(reason["origin"], "library");
     }
     assert!(reasons.iter().any(|r| r["given"].as_str().unwrap().contains("multiple of 8")), "{reasons:?}");
 

@@ -62,7 +62,7 @@ impl Writer<'_> {
         d.set_one(A::TENSOR_BYTE_ALIGNMENT, ALIGNMENT as i64)?;
         match kind {
             TensorKind::Virtual => d.set_bool(A::TENSOR_IS_VIRTUAL, true)?,
-            TensorKind::Slot(_) | TensorKind::Constant(_) => d.set_bool(A::TENSOR_IS_BY_VALUE, true)?,
+            TensorKind::Scalar(_) | TensorKind::Constant(_) => d.set_bool(A::TENSOR_IS_BY_VALUE, true)?,
             TensorKind::Operand(_) => {}
         }
         if let Some(offsets) = offsets {

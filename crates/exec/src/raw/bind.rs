@@ -1,4 +1,4 @@
-//! Binding: checked operands and slots become a variant pack.
+//! Binding: checked operands and scalars become a variant pack.
 
 use std::ffi::c_void;
 
@@ -9,7 +9,7 @@ use crate::bind_error::BindErrors;
 use crate::bindings::Bindings;
 use crate::check::{check_bindings, check_workspace};
 use crate::driver::memory_kind;
-use crate::raw::bound::{Bound, Slot};
+use crate::raw::bound::{Bound, Scalar};
 use crate::raw::cells::Cells;
 use crate::raw::load::LoadedPlan;
 
@@ -33,7 +33,7 @@ pub enum BindFailure {
 }
 
 impl LoadedPlan {
-    /// Binds operands, slots and `workspace` (address and bytes; zeros if the plan needs none) by role, after checking them all.
+    /// Binds operands, scalars and `workspace` (address and bytes; zeros if the plan needs none) by role, after checking them all.
     ///
     /// # Errors
     ///
@@ -41,15 +41,15 @@ impl LoadedPlan {
     pub fn bind(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<Bound, BindFailure> {
         self.check(bindings, workspace)?;
         let mut values: Vec<u64> = self.facts().fixed.iter().map(|fixed| cell(fixed.value.bytes())).collect();
-        let mut slots = Vec::new();
-        for binding in self.facts().bindings.iter().filter(|b| b.slot) {
-            slots.push(Slot { role: binding.role, dtype: binding.dtype, cell: values.len() });
-            let given = bindings.slots.iter().find(|(role, _)| *role == binding.role);
+        let mut scalars = Vec::new();
+        for binding in self.facts().bindings.iter().filter(|b| b.scalar) {
+            scalars.push(Scalar { role: binding.role, dtype: binding.dtype, cell: values.len() });
+            let given = bindings.scalars.iter().find(|(role, _)| *role == binding.role);
             values.push(given.map_or(0, |(_, value)| value.cell()));
         }
         let cells = Cells::new(values);
-        let pack = self.pack(bindings, workspace.0, &cells, &slots)?;
-        Ok(Bound { pack, cells, slots, plan: self.clone(), workspace })
+        let pack = self.pack(bindings, workspace.0, &cells, &scalars)?;
+        Ok(Bound { pack, cells, scalars, plan: self.clone(), workspace })
     }
 
     pub(crate) fn check(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<(), BindErrors> {
@@ -64,17 +64,17 @@ impl LoadedPlan {
         bindings: &Bindings,
         workspace: u64,
         cells: &Cells,
-        slots: &[Slot],
+        scalars: &[Scalar],
     ) -> Result<Descriptor, BindFailure> {
         let at = |address: u64| address as usize as *mut c_void;
         let fixed = self.facts().fixed.iter().enumerate().map(|(i, fixed)| (fixed.uid, cells.address(i)));
-        let slots = slots.iter().map(|slot| (slot.role.uid(), cells.address(slot.cell)));
+        let scalars = scalars.iter().map(|scalar| (scalar.role.uid(), cells.address(scalar.cell)));
         let operands = bindings.operands.iter().map(|operand| (operand.role.uid(), at(operand.address)));
         let given = |role: Role| bindings.operands.iter().find(|operand| operand.role == role);
         let again = self.facts().again.iter().filter_map(|role| Some((role.uid(), at(given(role.memory())?.address))));
         let buffers = self.scratch().buffers.iter().map(|(role, offset, _)| (role.uid(), at(workspace + offset)));
         let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) =
-            fixed.chain(slots).chain(operands).chain(again).chain(buffers).unzip();
+            fixed.chain(scalars).chain(operands).chain(again).chain(buffers).unzip();
         let make = || {
             let mut pack = Descriptor::create(&self.session().inner.library, Kind::VARIANT_PACK)?;
             pack.set(A::VARIANT_PACK_UNIQUE_IDS, &uids)?;

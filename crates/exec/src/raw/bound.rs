@@ -1,4 +1,4 @@
-//! A bound plan: operands, slots and workspace in a variant pack that launches reuse.
+//! A bound plan: operands, scalars and workspace in a variant pack that launches reuse.
 
 use std::ffi::c_void;
 
@@ -11,20 +11,20 @@ use crate::raw::bind::BindFailure;
 use crate::raw::cells::Cells;
 use crate::raw::load::LoadedPlan;
 
-/// Why a slot kept its value.
+/// Why a scalar kept its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SlotError {
-    /// The plan has no such slot.
-    #[error("{role} is no slot of the plan; it has {}", if slots.is_empty() { "none".to_owned() } else { join(slots) })]
-    NoSlot {
+pub enum ScalarError {
+    /// The plan has no such scalar.
+    #[error("{role} is no scalar of the plan; it has {}", if scalars.is_empty() { "none".to_owned() } else { join(scalars) })]
+    NoScalar {
         /// The role.
         role: Role,
-        /// The slots there are.
-        slots: Vec<Role>,
+        /// The scalars there are.
+        scalars: Vec<Role>,
     },
-    /// The slot holds another type.
-    #[error("slot {role} is {needed}, and {given} was given")]
+    /// The scalar holds another type.
+    #[error("scalar {role} is {needed}, and {given} was given")]
     WrongDType {
         /// The role.
         role: Role,
@@ -93,14 +93,14 @@ pub enum LaunchError {
 pub struct Bound {
     pub(crate) pack: Descriptor,
     pub(crate) cells: Cells,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) scalars: Vec<Scalar>,
     pub(crate) plan: LoadedPlan,
     pub(crate) workspace: (u64, u64),
 }
 
-/// Where a slot's value lies.
+/// Where a scalar's value lies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct Scalar {
     pub(crate) role: Role,
     pub(crate) dtype: DType,
     pub(crate) cell: usize,
@@ -113,36 +113,39 @@ impl Bound {
         &self.plan
     }
 
-    /// Gives a slot another value, from the next launch on. Nothing is built or bound anew.
+    /// Gives a scalar another value, from the next launch on. Nothing is built or bound anew.
     ///
-    /// A captured launch has read its slots when it was captured: replays keep the values of then.
+    /// A captured launch has read its scalars when it was captured: replays keep the values of then.
     ///
     /// # Errors
     ///
-    /// [`SlotError`]; then the slot keeps its value.
-    pub fn set_slot(&mut self, role: Role, value: impl Into<Number>) -> Result<(), SlotError> {
+    /// [`ScalarError`]; then the scalar keeps its value.
+    pub fn set_scalar(&mut self, role: Role, value: impl Into<Number>) -> Result<(), ScalarError> {
         let value = value.into();
-        let Some(slot) = self.slots.iter().find(|slot| slot.role == role) else {
-            return Err(SlotError::NoSlot { role, slots: self.slots.iter().map(|slot| slot.role).collect() });
+        let Some(scalar) = self.scalars.iter().find(|scalar| scalar.role == role) else {
+            return Err(ScalarError::NoScalar {
+                role,
+                scalars: self.scalars.iter().map(|scalar| scalar.role).collect(),
+            });
         };
-        if slot.dtype != value.dtype() {
-            return Err(SlotError::WrongDType { role, needed: slot.dtype, given: value.dtype() });
+        if scalar.dtype != value.dtype() {
+            return Err(ScalarError::WrongDType { role, needed: scalar.dtype, given: value.dtype() });
         }
-        self.cells.set(slot.cell, value.cell());
+        self.cells.set(scalar.cell, value.cell());
         Ok(())
     }
 
-    /// Binds other operands and slots in place of all that were bound; the workspace stays.
+    /// Binds other operands and scalars in place of all that were bound; the workspace stays.
     ///
     /// # Errors
     ///
     /// As [`LoadedPlan::bind`]; then everything stays as it was.
     pub fn rebind(&mut self, bindings: &Bindings) -> Result<(), BindFailure> {
         self.plan.check(bindings, self.workspace)?;
-        self.pack = self.plan.pack(bindings, self.workspace.0, &self.cells, &self.slots)?;
-        for slot in &self.slots {
-            if let Some((_, value)) = bindings.slots.iter().find(|(role, _)| *role == slot.role) {
-                self.cells.set(slot.cell, value.cell());
+        self.pack = self.plan.pack(bindings, self.workspace.0, &self.cells, &self.scalars)?;
+        for scalar in &self.scalars {
+            if let Some((_, value)) = bindings.scalars.iter().find(|(role, _)| *role == scalar.role) {
+                self.cells.set(scalar.cell, value.cell());
             }
         }
         Ok(())

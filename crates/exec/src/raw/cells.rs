@@ -1,4 +1,4 @@
-//! Host storage for the numbers that a variant pack points to: slots and constants, at addresses that do not move.
+//! Host storage for the numbers that a variant pack points to: scalars and constants, at addresses that do not move.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;

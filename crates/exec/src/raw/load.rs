@@ -171,7 +171,7 @@ mod tests {
 
     fn facts(cudnn: CudnnVersion, buffers: &[(Role, u64)]) -> PlanFacts {
         let buffer =
-            |&(role, bytes)| Binding { role, dtype: DType::F32, slot: false, output: true, bytes, alignment: 16 };
+            |&(role, bytes)| Binding { role, dtype: DType::F32, scalar: false, output: true, bytes, alignment: 16 };
         PlanFacts {
             key: PlanKey::from_bytes([1; 32]),
             graph_key: GraphKey::from_bytes([2; 32]),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn p46_buffers_follow_the_workspace_and_count_towards_the_budget() {
+    fn buffers_follow_the_workspace_and_count_towards_the_budget() {
         let facts = facts(CudnnVersion::v9(19, 0), &[(Role::O, 999), (Role::SoftmaxSum, 10), (Role::DqAccum, 300)]);
         let scratch = check_facts(&facts, 5, None).expect("no budget");
         assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 1024, 10), (Role::DqAccum, 1280, 300)]);

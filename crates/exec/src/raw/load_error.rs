@@ -20,7 +20,7 @@ pub enum LoadError {
     /// The plan needs more scratch memory than the session allows.
     #[error(
         "plan {key} ({what}) needs {need} bytes of workspace{}, and the budget is {budget}; raise SessionOptions::workspace_budget, or compile \
-         with a workspace limit (Policy::workspace_limit)",
+         with a workspace limit (CompileOptions::workspace_limit)",
         if *quadratic { WHY_QUADRATIC } else { "" }
     )]
     WorkspaceTooLarge {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use qkvault_compile::{BuildPolicy, Planner};
-use qkvault_graph::{Policy, Target, Valid};
+use qkvault_graph::{CompileOptions, Target, Valid};
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
@@ -181,7 +181,7 @@ impl Session {
         &self,
         planner: &Planner,
         attention: &Valid,
-        policy: &Policy,
+        policy: &CompileOptions,
         build: BuildPolicy,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
         find::prepare(planner, &self.target()?, attention, policy, build, |plan| self.load(plan))

@@ -10,7 +10,7 @@ use qkvault_graph::Role;
 use crate::bind_error::BindErrors;
 use crate::bindings::Number;
 use crate::raw;
-use crate::raw::bound::{LaunchError, SlotError};
+use crate::raw::bound::{LaunchError, ScalarError};
 use crate::safe::batch::StepMemory;
 use crate::safe::device::Device;
 use crate::safe::operands::{Bindings, Tracked};
@@ -121,7 +121,7 @@ impl<'a> Bound<'a> {
         Ok(Bound { raw, operands: Operands { tracked, workspace, batch }, resident, device: device.clone() })
     }
 
-    /// Binds other slices and slots to the same plan, in place of all that were bound. The workspace stays, unless `bindings` bring one.
+    /// Binds other slices and scalars to the same plan, in place of all that were bound. The workspace stays, unless `bindings` bring one.
     ///
     /// # Errors
     ///
@@ -141,13 +141,13 @@ impl<'a> Bound<'a> {
         &self.raw
     }
 
-    /// Gives a slot another value, from the next launch on. Nothing is built or bound anew.
+    /// Gives a scalar another value, from the next launch on. Nothing is built or bound anew.
     ///
     /// # Errors
     ///
-    /// [`SlotError`]; then the slot keeps its value.
-    pub fn set_slot(&mut self, role: Role, value: impl Into<Number>) -> Result<(), SlotError> {
-        self.raw.set_slot(role, value)
+    /// [`ScalarError`]; then the scalar keeps its value.
+    pub fn set_scalar(&mut self, role: Role, value: impl Into<Number>) -> Result<(), ScalarError> {
+        self.raw.set_scalar(role, value)
     }
 
     /// Queues a launch on a stream, after what cudarc knows to be still writing to an operand.

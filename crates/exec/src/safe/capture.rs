@@ -11,7 +11,7 @@ use crate::safe::bound::{Bound, driver_error, ready};
 
 /// A captured launch. It keeps plan, slices and workspace, as the graph holds their addresses.
 ///
-/// Slots were read when it was captured: to change one, take the bound plan back, set it, and capture again.
+/// Scalars were read when it was captured: to change one, take the bound plan back, set it, and capture again.
 pub struct Captured<'a> {
     // Before the plan: the graph's kernels are the plan's.
     graph: CudaGraph,

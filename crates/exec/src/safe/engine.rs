@@ -1,7 +1,7 @@
 //! A planner and a GPU together: from a valid attention to a plan that is ready to be bound.
 
 use qkvault_compile::{BuildPolicy, Planner};
-use qkvault_graph::{Policy, Target, Valid};
+use qkvault_graph::{CompileOptions, Target, Valid};
 
 use crate::find::{PrepareError, Prepared};
 use crate::properties::PropertiesError;
@@ -37,7 +37,7 @@ impl Engine {
     pub fn prepare(
         &self,
         attention: &Valid,
-        policy: &Policy,
+        policy: &CompileOptions,
         build: BuildPolicy,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
         self.session.prepare(&self.planner, attention, policy, build)
@@ -51,7 +51,7 @@ impl Engine {
     pub fn prepare_training(
         &self,
         training: &Training,
-        policy: &Policy,
+        policy: &CompileOptions,
         build: BuildPolicy,
     ) -> Result<TrainingPair, PrepareError> {
         self.session.prepare_training(&self.planner, training, policy, build)

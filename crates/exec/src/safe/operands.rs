@@ -55,7 +55,7 @@ impl<T, S: DevicePtrMut<T> + Send> Tracked for Write<'_, T, S> {
     }
 }
 
-/// Slices and slots for a plan's roles, in any order.
+/// Slices and scalars for a plan's roles, in any order.
 ///
 /// Inputs are borrowed shared and outputs exclusively, for as long as the bound plan lives.
 #[derive(Default)]
@@ -94,10 +94,10 @@ impl<'a> Bindings<'a> {
         self
     }
 
-    /// Gives a slot its value; [`f32`], [`i32`] and [`i64`] convert by themselves.
+    /// Gives a scalar its value; [`f32`], [`i32`] and [`i64`] convert by themselves.
     #[must_use]
-    pub fn slot(mut self, role: Role, value: impl Into<Number>) -> Bindings<'a> {
-        self.raw = self.raw.slot(role, value);
+    pub fn scalar(mut self, role: Role, value: impl Into<Number>) -> Bindings<'a> {
+        self.raw = self.raw.scalar(role, value);
         self
     }
 
@@ -155,7 +155,7 @@ mod tests {
             .slice(Role::K, k)
             .slice_mut(Role::O, o)
             .slice_mut(Role::Stats, stats)
-            .slot(Role::Scale, 1.0_f32)
+            .scalar(Role::Scale, 1.0_f32)
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Tracked for Held {
 /// The slopes of ALiBi that a description says tensors of its expressions hold. Plans know nothing of them: attentions with other slopes
 /// share a plan.
 pub(crate) fn slopes(attention: &Attention) -> Vec<(Role, Vec<f32>)> {
-    let expressions = [attention.score.as_ref(), attention.mask.keep.as_ref()];
+    let expressions = [attention.score_mod.as_ref(), attention.mask.mask_mod.as_ref()];
     let specs = expressions.into_iter().flatten().flat_map(|e| e.tensors());
     let held = specs.zip(0_u16..).filter_map(|(spec, number)| {
         let heads = usize::try_from(spec.dims[1]).ok()?;
@@ -68,16 +68,16 @@ impl Resident {
 mod tests {
     use super::*;
     use qkvault_graph::DType;
-    use qkvault_graph::expr::{AlibiSlopes, Expr, TensorSpec, library, score, slot, tensor};
+    use qkvault_graph::expr::{AlibiSlopes, Expr, TensorSpec, library, scalar, score, tensor};
 
     fn of(score: Expr) -> Vec<(Role, Vec<f32>)> {
-        let score = score.build_score().expect("a score");
-        slopes(&Attention::bshd(1, (4, 2), (8, 8), 16, DType::BF16).with_score(score))
+        let score = score.build_score_mod().expect("a score");
+        slopes(&Attention::bshd(1, (4, 2), (8, 8), 16, DType::BF16).with_score_mod(score))
     }
 
     #[test]
     fn slopes_are_known_by_the_description_and_not_by_a_name() {
-        let softcapped = library::softcap(library::alibi(score(), 4), slot("cap"));
+        let softcapped = library::softcap(library::alibi(score(), 4), scalar("cap"));
         assert_eq!(of(softcapped), [(Role::ScoreTensor(0), vec![0.25, 0.0625, 0.015_625, 0.003_906_25])]);
         let named = |name: &str, spec| library::alibi_with(score(), tensor(name, spec));
         let spec = TensorSpec::new(DType::F32, [1, 4, 1, 1]);

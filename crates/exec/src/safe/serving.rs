@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_compile::BuildPolicy;
-use qkvault_graph::{Policy, Refusal, Valid};
+use qkvault_graph::{CompileOptions, Refusal, Valid};
 use qkvault_serving::{Bucket, Buckets, ServeLayer};
 
 use crate::find::PrepareError;
@@ -54,7 +54,7 @@ impl Engine {
         &self,
         layer: &ServeLayer,
         buckets: &Buckets,
-        policy: &Policy,
+        policy: &CompileOptions,
         build: BuildPolicy,
     ) -> Result<Served, PrepareError> {
         let mut refused = Vec::new();

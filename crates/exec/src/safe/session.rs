@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_compile::{BuildPolicy, Plan, PlanFacts, Planner};
-use qkvault_graph::{Policy, Role, Valid};
+use qkvault_graph::{CompileOptions, Role, Valid};
 use qkvault_sys::Library;
 
 use crate::find::{PrepareError, Prepared};
@@ -77,7 +77,7 @@ impl Session {
         &self,
         planner: &Planner,
         attention: &Valid,
-        policy: &Policy,
+        policy: &CompileOptions,
         build: BuildPolicy,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
         let Prepared { plan, answer, target } = self.raw.prepare(planner, attention, policy, build)?;
@@ -141,7 +141,7 @@ impl LoadedPlan {
         &self.raw
     }
 
-    /// Binds slices and slots by role, after checking them all. Scratch memory that the plan needs and `bindings` do not bring is allocated
+    /// Binds slices and scalars by role, after checking them all. Scratch memory that the plan needs and `bindings` do not bring is allocated
     /// on `stream`, once, and belongs to the bound plan. Not to be done while a stream is captured.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
 use qkvault_compile::{BuildPolicy, Planner};
-use qkvault_graph::{PlanKey, Policy, Role};
+use qkvault_graph::{CompileOptions, PlanKey, Role};
 
 use crate::find::PrepareError;
 use crate::raw::bound::LaunchError;
@@ -51,18 +51,18 @@ pub enum StepError {
 ///
 /// ```no_run
 /// # use qkvault_exec::{Bindings, Engine, StepError, Training, cudarc};
-/// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Role};
+/// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions, Role};
 /// # use qkvault_compile::BuildPolicy;
 /// # fn run(engine: &Engine, stream: &std::sync::Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn std::error::Error>> {
 /// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
-/// let pair = engine.prepare_training(&Training::of(&attention, BackwardOptions::default())?, &Policy::default(), BuildPolicy::LoadOnly)?;
+/// let pair = engine.prepare_training(&Training::of(&attention, BackwardOptions::default())?, &CompileOptions::default(), BuildPolicy::LoadOnly)?;
 /// let zeros = || stream.alloc_zeros::<half::bf16>(2 * 512 * 8 * 64);
 /// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
 /// let (d_o, mut d_q, mut d_k, mut d_v) = (zeros()?, zeros()?, zeros()?, zeros()?);
 ///
 /// let mut saved = pair.saved(stream)?;
 /// let inputs = || Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
-/// pair.forward(&mut saved, inputs().slice_mut(Role::O, &mut o).slot(Role::Scale, 0.125_f32), stream)?;
+/// pair.forward(&mut saved, inputs().slice_mut(Role::O, &mut o).scalar(Role::Scale, 0.125_f32), stream)?;
 /// // The loss is computed here, and dO. Numbers (scale, softcap, dropout's seed) and Stats are the forward's.
 /// let gradients = inputs().slice(Role::O, &o).slice(Role::DO, &d_o);
 /// let gradients = gradients.slice_mut(Role::DQ, &mut d_q).slice_mut(Role::DK, &mut d_k).slice_mut(Role::DV, &mut d_v);
@@ -102,7 +102,7 @@ impl Session {
         &self,
         planner: &Planner,
         training: &Training,
-        policy: &Policy,
+        policy: &CompileOptions,
         build: BuildPolicy,
     ) -> Result<TrainingPair, PrepareError> {
         Ok(TrainingPair {
@@ -170,7 +170,7 @@ impl TrainingPair {
     /// Binds what the forward reads and writes, launches it, and keeps in `saved` what the backward needs.
     ///
     /// Stats is not bound: `saved` has it. With dropout, seed and offset are given as numbers:
-    /// `.slot(Role::DropoutSeed, 42_i64).slot(Role::DropoutOffset, 0_i64)`.
+    /// `.scalar(Role::DropoutSeed, 42_i64).scalar(Role::DropoutOffset, 0_i64)`.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl TrainingPair {
 
     /// Binds what the backward reads and writes beside what was kept, and launches it. It may be launched again: what is kept stays.
     ///
-    /// Stats, slots and dropout's seed are the forward's, and are left out; a slot that is given all the same must be equal.
+    /// Stats, scalars and dropout's seed are the forward's, and are left out; a scalar that is given all the same must be equal.
     ///
     /// # Errors
     ///
@@ -272,7 +272,7 @@ fn prints(plan: &LoadedPlan, bound: &crate::raw::Bindings, stream: &Arc<CudaStre
     stream.context().synchronize().map_err(driver)?;
     let mut prints = Prints::new();
     let gradient = |role: Role| role == Role::DO || (role != Role::O && role.is_output(true));
-    for binding in plan.facts().bindings.iter().filter(|b| !b.slot && !gradient(b.role)) {
+    for binding in plan.facts().bindings.iter().filter(|b| !b.scalar && !gradient(b.role)) {
         let Some(operand) = bound.operands.iter().find(|o| o.role == binding.role) else { continue };
         let mut bytes = vec![0_u8; usize::try_from(binding.bytes.min(operand.bytes)).unwrap_or(0)];
         // SAFETY: the operand is bound, so that this many bytes of device memory are its own; nothing writes to them now.

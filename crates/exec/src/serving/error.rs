@@ -10,7 +10,7 @@ use qkvault_graph::Role;
 #[non_exhaustive]
 pub enum StepError {
     /// The plan lacks an operand of a step, or has one that no step gives.
-    #[error("the plan has no step of its own: {what}; describe it with lengths, packed or paged operands")]
+    #[error("the plan has no step of its own: {what}; describe it with lengths, varlen or paged operands")]
     NoStep {
         /// What is missing or odd.
         what: String,

@@ -81,7 +81,7 @@ impl StepLayout {
             .iter()
             .filter_map(|t| match t.kind {
                 TensorKind::Operand(role) => Some((role, t.dtype)),
-                TensorKind::Slot(_) | TensorKind::Virtual | TensorKind::Constant(_) => None,
+                TensorKind::Scalar(_) | TensorKind::Virtual | TensorKind::Constant(_) => None,
             })
             .collect();
         operands.sort_unstable_by_key(|(role, _)| role.uid());
@@ -171,15 +171,15 @@ fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, StepErr
             };
             Kind::Table { values, width: width.unsigned_abs() as usize, pages, rows: page_size }
         }
-        Role::Offsets(packed) => {
+        Role::Offsets(varlen) => {
             let of = [Role::Q, Role::K, Role::V, Role::O, Role::Stats, Role::DO, Role::DQ, Role::DK, Role::DV];
-            let operand = of.into_iter().find(|r| r.offsets() == Some(packed));
+            let operand = of.into_iter().find(|r| r.offsets() == Some(varlen));
             let tensor = operand.and_then(|operand| a.stored(operand));
             let (Some(operand), Some(t)) = (operand, tensor) else {
                 return Err(StepError::NoStep { what: format!("{role} without its operand") }.into());
             };
-            let Storage::Packed { tokens } = t.storage else {
-                return Err(StepError::NoStep { what: format!("{role} of an operand that is not packed") }.into());
+            let Storage::Varlen { tokens } = t.storage else {
+                return Err(StepError::NoStep { what: format!("{role} of an operand that is not varlen") }.into());
             };
             let keys = matches!(operand, Role::K | Role::V | Role::DK | Role::DV);
             let side = if keys { Side::Keys } else { Side::Queries };

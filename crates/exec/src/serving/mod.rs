@@ -1,7 +1,7 @@
 //! Steps of serving: what changes from launch to launch of one plan, as numbers in device memory that are updated in place.
 //!
 //! Baked into a plan are its greatest batch, query and KV lengths, and for paged keys and values the rows of a page and their order.
-//! Data are the lengths of each sequence, where packed ones begin, and in which pages their keys lie. A [`StepLayout`] says where
+//! Data are the lengths of each sequence, where varlen ones begin, and in which pages their keys lie. A [`StepLayout`] says where
 //! those numbers lie in one block of memory, a [`StepImage`] is that block on the host, filled from a [`Step`] after everything
 //! in it was checked; `Batch`, of the safe layer, keeps a copy on the device.
 //!

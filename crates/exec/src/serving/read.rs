@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_graph::{Packed, Role};
+use qkvault_graph::{Role, Varlen};
 
 use super::check::{MOST, joined};
 use super::error::{StepError, StepErrors};
@@ -81,12 +81,12 @@ impl StepLayout {
             }
             begins.insert(role, entries.into_iter().map(|entry| entry / row.max(1)).collect::<Vec<_>>());
         }
-        let [q, d_q] = [Packed::Q, Packed::DQ].map(|packed| begins.get(&Role::Offsets(packed)));
+        let [q, d_q] = [Varlen::Q, Varlen::DQ].map(|varlen| begins.get(&Role::Offsets(varlen)));
         if let (Some(q), Some(d_q)) = (q, d_q) {
             for (sequence, ((&needed, &given), _)) in
                 q.iter().zip(d_q).zip(queries).enumerate().filter(|(_, (pair, n))| **n > 0 && pair.0 != pair.1)
             {
-                errors.push(StepError::Gaps { operand: Role::Offsets(Packed::DQ), sequence, given, needed });
+                errors.push(StepError::Gaps { operand: Role::Offsets(Varlen::DQ), sequence, given, needed });
             }
         }
         errors.truncate(MOST);

@@ -35,7 +35,7 @@ impl Rows<'_> {
 
 /// What one launch computes: sequences in the order of the batch, fewer than the plan takes or as many.
 ///
-/// Slots of the batch beyond them are idle: their lengths are zero, and what is computed for them is undefined.
+/// Scalars of the batch beyond them are idle: their lengths are zero, and what is computed for them is undefined.
 #[derive(Debug)]
 pub struct Step<'a, T = Vec<i32>> {
     /// New tokens of each sequence, whose queries are asked in this launch.

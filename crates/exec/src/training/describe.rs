@@ -1,6 +1,6 @@
 //! The description of both passes: one attention in, a forward with Stats and its backward out.
 
-use qkvault_graph::{Attention, BackwardOptions, Layer, Reason, Refusal, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, Origin, Reason, Refusal, Valid, validate};
 
 /// A forward and its backward, from one description, so that nothing is said twice and the two cannot differ.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Training {
     pub fn of(attention: &Attention, options: BackwardOptions) -> Result<Training, Refusal> {
         if attention.is_backward() {
             return Err(Reason::new(
-                Layer::Description,
+                Origin::Description,
                 "training.backward",
                 "pass",
                 "a backward",

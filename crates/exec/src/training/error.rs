@@ -27,7 +27,7 @@ pub enum TrainingError {
         if matches!(role, Role::DropoutSeed | Role::DropoutOffset) { ", whose dropout mask would be another one" } else { "" }
     )]
     OtherNumber {
-        /// The slot, or dropout's seed or offset.
+        /// The scalar, or dropout's seed or offset.
         role: Role,
         /// What the forward ran with.
         forward: String,
@@ -35,7 +35,7 @@ pub enum TrainingError {
         backward: String,
     },
     /// A number that the forward needs is missing.
-    #[error("{role} is missing: dropout needs its seed and offset as 64-bit numbers, given with `slot`")]
+    #[error("{role} is missing: dropout needs its seed and offset as 64-bit numbers, given with `scalar`")]
     MissingNumber {
         /// Dropout's seed or offset.
         role: Role,

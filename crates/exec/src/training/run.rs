@@ -20,7 +20,7 @@ pub struct ForwardRun {
     prints: Option<Prints>,
 }
 
-/// Takes the numbers out of what a forward is given: what the plan wants as slots stays, dropout's seed and offset are taken out (the
+/// Takes the numbers out of what a forward is given: what the plan wants as scalars stays, dropout's seed and offset are taken out (the
 /// caller of this puts them where the plan reads them: [`ForwardRun::dropout`]).
 ///
 /// # Errors
@@ -29,14 +29,14 @@ pub struct ForwardRun {
 pub fn forward_run(facts: &PlanFacts, given: &mut Bindings) -> Result<ForwardRun, TrainingError> {
     refuse_kept(given)?;
     for role in DROPOUT.into_iter().filter(|role| has(facts, *role)) {
-        match given.slots.iter().find(|(r, _)| *r == role) {
+        match given.scalars.iter().find(|(r, _)| *r == role) {
             None => return Err(TrainingError::MissingNumber { role }),
             Some((_, Number::I64(_))) => {}
             Some((_, other)) => return Err(TrainingError::NotAnInteger { role, given: other.to_string() }),
         }
     }
-    let numbers = given.slots.iter().filter(|(role, _)| has(facts, *role)).copied().collect();
-    given.slots.retain(|(role, _)| !(DROPOUT.contains(role) && has(facts, *role)));
+    let numbers = given.scalars.iter().filter(|(role, _)| has(facts, *role)).copied().collect();
+    given.scalars.retain(|(role, _)| !(DROPOUT.contains(role) && has(facts, *role)));
     Ok(ForwardRun { numbers, prints: None })
 }
 
@@ -57,15 +57,15 @@ impl ForwardRun {
     /// [`TrainingError::OtherNumber`] for a number that differs from the forward's, [`TrainingError::Kept`].
     pub fn complete(&self, facts: &PlanFacts, given: &mut Bindings) -> Result<(), TrainingError> {
         refuse_kept(given)?;
-        for &(role, backward) in &given.slots {
+        for &(role, backward) in &given.scalars {
             if let Some(forward) = self.number(role).filter(|forward| *forward != backward) {
                 return Err(TrainingError::other_number(role, forward, backward));
             }
         }
         // What the forward did not have stays, for binding to refuse by name.
-        given.slots.retain(|(role, _)| self.number(*role).is_none());
+        given.scalars.retain(|(role, _)| self.number(*role).is_none());
         let wanted = self.numbers.iter().filter(|(role, _)| has(facts, *role) && !DROPOUT.contains(role));
-        given.slots.extend(wanted);
+        given.scalars.extend(wanted);
         Ok(())
     }
 

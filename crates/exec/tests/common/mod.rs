@@ -19,14 +19,14 @@ pub(crate) fn h200(cudnn: CudnnVersion) -> Target {
 }
 
 pub(crate) fn operand(role: Role, dtype: DType, output: bool, bytes: u64) -> Binding {
-    Binding { role, dtype, slot: false, output, bytes, alignment: 16 }
+    Binding { role, dtype, scalar: false, output, bytes, alignment: 16 }
 }
 
-pub(crate) fn slot(role: Role, dtype: DType) -> Binding {
-    Binding { role, dtype, slot: true, output: false, bytes: dtype.size() as u64, alignment: dtype.size() as u32 }
+pub(crate) fn scalar(role: Role, dtype: DType) -> Binding {
+    Binding { role, dtype, scalar: true, output: false, bytes: dtype.size() as u64, alignment: dtype.size() as u32 }
 }
 
-/// A made-up forward: four bf16 operands of 4 KiB, statistics, two slots and a constant.
+/// A made-up forward: four bf16 operands of 4 KiB, statistics, two scalars and a constant.
 pub(crate) fn forward(target: &Target) -> PlanFacts {
     PlanFacts {
         key: PlanKey::from_bytes([7; 32]),
@@ -50,8 +50,8 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
             operand(Role::V, DType::BF16, false, 4096),
             operand(Role::O, DType::BF16, true, 4096),
             operand(Role::Stats, DType::F32, true, 256),
-            slot(Role::Scale, DType::F32),
-            slot(Role::Slot(0), DType::I32),
+            scalar(Role::Scale, DType::F32),
+            scalar(Role::Scalar(0), DType::I32),
         ],
         again: Vec::new(),
         fixed: vec![Fixed { uid: 10_003, value: Constant::f32(-1.0) }],
@@ -61,11 +61,11 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
 /// Facts of a plan of this op graph that was never compiled: its operands in order of unique id, each of 4 KiB.
 pub(crate) fn facts_of(graph: &OpGraph, target: &Target) -> PlanFacts {
     let dtype = |role| {
-        let is = |t: &&OpTensor| matches!(t.kind, TensorKind::Operand(r) | TensorKind::Slot(r) if r == role);
+        let is = |t: &&OpTensor| matches!(t.kind, TensorKind::Operand(r) | TensorKind::Scalar(r) if r == role);
         graph.tensors.iter().find(is).expect("a role of this graph").dtype
     };
-    let binding = |role: Role| match role.is_slot() {
-        true => slot(role, dtype(role)),
+    let binding = |role: Role| match role.is_scalar() {
+        true => scalar(role, dtype(role)),
         false => operand(role, dtype(role), role.is_output(false), 4096),
     };
     PlanFacts { bindings: graph.roles().into_iter().map(binding).collect(), ..forward(target) }

@@ -9,8 +9,8 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_compile::{BuildPolicy, Compiler, PlanFacts, Planner};
 use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
-use qkvault_graph::expr::{library, score, slot};
-use qkvault_graph::{Attention, BackwardOptions, Band, DType, Policy, Profile, Role, Tensor, Valid, validate};
+use qkvault_graph::expr::{library, scalar, score};
+use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Profile, Role, Tensor, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 use qkvault_skip::{Need, skip};
@@ -53,10 +53,10 @@ pub(crate) fn attentions() -> Vec<Valid> {
 pub(crate) fn trainings() -> Vec<Training> {
     let plain = Attention::bshd(2, (4, 4), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL);
     let grouped = Attention::bshd(1, (8, 2), (256, 256), 128, DType::F16).with_band(Band::CAUSAL);
-    let softcap = library::softcap(score(), slot("cap")).build_score().expect("a score");
-    let alibi = library::alibi(score(), 4).build_score().expect("a score");
+    let softcap = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
+    let alibi = library::alibi(score(), 4).build_score_mod().expect("a score");
     let lengths = Attention::bshd(2, (4, 4), (256, 256), 64, DType::BF16).with_lengths();
-    let list = [plain.clone(), grouped, plain.clone().with_score(softcap), plain.with_score(alibi), lengths];
+    let list = [plain.clone(), grouped, plain.clone().with_score_mod(softcap), plain.with_score_mod(alibi), lengths];
     list.iter().map(|a| Training::of(a, BackwardOptions::default()).expect("it can be trained")).collect()
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn dropout() -> Training {
     Training::of(&attention, BackwardOptions::default()).expect("it can be trained")
 }
 
-/// What the tests of steps have plans for: a decode, a mixed step over the same pool of 60 pages of 16 rows, packed operands
+/// What the tests of steps have plans for: a decode, a mixed step over the same pool of 60 pages of 16 rows, varlen operands
 /// without pages, and a decode of many sequences with long tables.
 pub(crate) fn servings() -> [Valid; 4] {
     let mut layer = ServeLayer::new((8, 2), (64, 64), DType::BF16, 60, 16);
@@ -81,8 +81,8 @@ pub(crate) fn servings() -> [Valid; 4] {
     let of = |kind, queries| Bucket { kind, batch: 5, queries, keys: 256, tokens: 90 };
     let paged =
         [of(StepKind::Decode, 1), of(StepKind::Mixed, 70)].map(|bucket| layer.attention(&bucket).expect("sound"));
-    let packed = |heads| Tensor::thd(5, heads, 200, 64, 500, DType::BF16);
-    let all = Attention::forward(packed(8), packed(2), packed(2), packed(8)).with_lengths();
+    let varlen = |heads| Tensor::thd(5, heads, 200, 64, 500, DType::BF16);
+    let all = Attention::forward(varlen(8), varlen(2), varlen(2), varlen(8)).with_lengths();
     let [decode, mixed] = paged;
     let wide = Bucket { kind: StepKind::Decode, batch: 256, queries: 1, keys: 4096, tokens: 256 };
     let wide = layer.attention(&wide).expect("sound");
@@ -100,7 +100,7 @@ pub(crate) fn fill() {
     let pairs = trainings().into_iter().chain([deterministic(), dropout()]);
     let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);
     for attention in attentions().into_iter().chain(servings()).chain(passes) {
-        let answer = planner.plan(&attention, &target, &Policy::default(), BuildPolicy::BuildIfMissing);
+        let answer = planner.plan(&attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
         let answer = answer.expect("it can be compiled");
         assert!(answer.unstored.is_none(), "{:?}", answer.unstored);
         let plan = answer.outcome.expect("cuDNN takes it");
@@ -148,7 +148,7 @@ impl Gpu {
 
     /// The plan of an attention; it has to be in the vault.
     pub(crate) fn load(&self, attention: &Valid) -> LoadedPlan {
-        let prepared = self.engine.prepare(attention, &Policy::default(), BuildPolicy::LoadOnly);
+        let prepared = self.engine.prepare(attention, &CompileOptions::default(), BuildPolicy::LoadOnly);
         prepared.unwrap_or_else(|error| panic!("{attention}: {error}")).plan
     }
 }
@@ -175,7 +175,7 @@ impl Case {
                 let len = qkvault_graph::buffer_len(attention, role).expect("every operand has a size");
                 let poison = Buffer::poisoned(operand.tensor.dtype, len);
                 written.insert(role, stream.clone_htod(poison.bytes()).expect("memory"));
-            } else if !role.is_slot() {
+            } else if !role.is_scalar() {
                 let buffer = inputs.buffer(role).expect("every input is there");
                 read.insert(role, stream.clone_htod(buffer.bytes()).expect("memory"));
             }
@@ -183,8 +183,8 @@ impl Case {
         Case { attention: attention.clone(), inputs, read, written }
     }
 
-    fn slot(inputs: &Inputs, role: Role, dtype: DType) -> Number {
-        let buffer = inputs.buffer(role).expect("every slot has a value");
+    fn scalar(inputs: &Inputs, role: Role, dtype: DType) -> Number {
+        let buffer = inputs.buffer(role).expect("every scalar has a value");
         match dtype {
             DType::I32 => Number::I32(buffer.int(0) as i32),
             _ => Number::F32(buffer.get(0) as f32),
@@ -195,8 +195,9 @@ impl Case {
     pub(crate) fn bindings(&mut self, plan: &LoadedPlan) -> Bindings<'_> {
         let Case { attention: _, inputs, read, written } = self;
         let of_plan = |role: &Role| plan.facts().bindings.iter().any(|b| b.role == *role);
-        let slots = plan.facts().bindings.iter().filter(|b| b.slot);
-        let mut bindings = slots.fold(Bindings::new(), |all, b| all.slot(b.role, Self::slot(inputs, b.role, b.dtype)));
+        let scalars = plan.facts().bindings.iter().filter(|b| b.scalar);
+        let mut bindings =
+            scalars.fold(Bindings::new(), |all, b| all.scalar(b.role, Self::scalar(inputs, b.role, b.dtype)));
         for (role, slice) in read.iter().filter(|(role, _)| of_plan(role)) {
             bindings = bindings.slice(*role, slice);
         }
@@ -209,8 +210,8 @@ impl Case {
     /// The same by address.
     pub(crate) fn raw_bindings(&mut self, stream: &CudaStream, facts: &PlanFacts) -> raw::Bindings {
         facts.bindings.iter().fold(raw::Bindings::new(), |all, b| {
-            if b.slot {
-                return all.slot(b.role, Self::slot(&self.inputs, b.role, b.dtype));
+            if b.scalar {
+                return all.scalar(b.role, Self::scalar(&self.inputs, b.role, b.dtype));
             }
             let slice = if b.output { &self.written[&b.role] } else { &self.read[&b.role] };
             all.tensor(b.role, slice.device_ptr(stream).0, slice.len() as u64)

@@ -47,14 +47,14 @@ fn step_of(a: &Attention, n: u64) -> Drawn {
     let mut state = n.wrapping_mul(77) + 5;
     let (s_q, s_kv) = a.seq();
     let room = |t: &qkvault_graph::Tensor| match t.storage {
-        Storage::Packed { tokens } => tokens,
+        Storage::Varlen { tokens } => tokens,
         Storage::Dense | Storage::Paged { .. } => i64::MAX,
     };
     let mut left = (room(&a.q), room(&a.k));
     let sequences = 1 + below(&mut state, a.batch());
     let paged = match a.k.storage {
         Storage::Paged { pages, page_size } => Some((pages, page_size)),
-        Storage::Dense | Storage::Packed { .. } => None,
+        Storage::Dense | Storage::Varlen { .. } => None,
     };
     let mut free: Vec<i32> = (0..paged.map_or(0, |(pages, _)| pages as i32)).collect();
     for i in (1..free.len()).rev() {
@@ -136,7 +136,7 @@ impl Stage {
     pub(crate) fn bind(&self, gpu: &Gpu, batch: &Batch) -> Bound<'static> {
         let scale = self.attention.default_scale();
         let bindings =
-            self.memory.iter().fold(Bindings::new().slot(Role::Scale, scale).batch(batch), |all, (role, m)| {
+            self.memory.iter().fold(Bindings::new().scalar(Role::Scale, scale).batch(batch), |all, (role, m)| {
                 // SAFETY: tests keep the stage for as long as what is bound runs, and one stream orders all use of it.
                 unsafe { all.tensor(*role, m.device_ptr(&gpu.stream).0, m.len() as u64) }
             });
@@ -194,9 +194,9 @@ pub(crate) fn inputs(a: &Valid, drawn: &Drawn, seed: u64) -> Inputs {
         inputs.set_i32(role, &(0..batch).flat_map(row).collect::<Vec<_>>());
     }
     let cumulative = |lengths: &[i32]| CuSeqlens::from_lengths(lengths).expect("lengths");
-    for (packed, offsets) in ragged_offsets(a, &cumulative(&queries), &cumulative(&keys)).expect("they fit") {
+    for (varlen, offsets) in ragged_offsets(a, &cumulative(&queries), &cumulative(&keys)).expect("they fit") {
         let elements = offsets.elements().iter().map(|&n| n as f64);
-        inputs.insert(Role::Offsets(packed), Buffer::of(DType::I64, elements));
+        inputs.insert(Role::Offsets(varlen), Buffer::of(DType::I64, elements));
     }
     inputs.poison_unused(a, Unused::Pages).expect("pages are known");
     inputs

@@ -37,7 +37,8 @@ pub(super) struct Recipe {
 
 pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
     let Space { batch, heads, seq, head_dim, features } = space;
-    let Features { storage, score, keep, sink, dropout, block_mask, outputs, padded_rows, fp8, backward } = features;
+    let Features { storage, score_mod, mask_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, backward } =
+        features;
     let head_dim = 1..=(head_dim / 8).max(1);
     let shape = (1..=batch, (1..=heads, 1..=heads, 1..=2_i64), (1..=seq, 1..=seq), (head_dim.clone(), head_dim));
     let storing = (
@@ -49,8 +50,8 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
     let masks = (
         prop::option::weighted(0.6, band()),
         any::<bool>(),
-        sometimes(keep, 0.3, || Term::predicate(3)),
-        sometimes(score, 0.4, || Term::score(3)),
+        sometimes(mask_mod, 0.3, || Term::predicate(3)),
+        sometimes(score_mod, 0.4, || Term::score(3)),
     );
     let probability = prop_oneof![4 => 0.01_f32..0.99, 1 => Just(0.0_f32)];
     let extras = (
@@ -70,7 +71,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         |(
             (batch, heads, seq, (d_qk, d_v)),
             (layouts, storage, room, bf16),
-            (band, lengths, keep, score),
+            (band, lengths, mask_mod, score),
             (sink, dropout, block_mask, (stats, max, sum_exp), padded_rows),
             (fp8, backward),
         )| Recipe {
@@ -82,7 +83,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             layouts,
             storage,
             room,
-            mask: (band, lengths, keep),
+            mask: (band, lengths, mask_mod),
             score,
             sink,
             dropout,
@@ -105,8 +106,8 @@ impl Recipe {
         let (input, output) = self.dtypes();
         // A backward has no paged operands.
         let storage = match self.storage {
-            Rows::Paged { packed_q: true } if self.backward.is_some() => Rows::Packed { kv: false },
-            Rows::Paged { packed_q: false } if self.backward.is_some() => Rows::Dense,
+            Rows::Paged { varlen_q: true } if self.backward.is_some() => Rows::Varlen { kv: false },
+            Rows::Paged { varlen_q: false } if self.backward.is_some() => Rows::Dense,
             storage => storage,
         };
         let query = |layout, d, dtype| self.rows_of_q(storage, layout, [b, h_q, s_q, d], dtype);
@@ -118,10 +119,10 @@ impl Recipe {
             query(o, d_v, output),
         );
         let scores = [b, h_q, s_q, s_kv].map(i64::unsigned_abs);
-        let (band, lengths, keep) = &self.mask;
+        let (band, lengths, mask_mod) = &self.mask;
         let lengths = if *lengths || storage != Rows::Dense { Lengths::PerSequence } else { Lengths::Full };
-        a.mask = Mask { band: *band, lengths, keep: keep.as_ref().and_then(|term| predicate(term, scores)) };
-        a.score = self.score.as_ref().and_then(|term| term.write(scores).build_score().ok());
+        a.mask = Mask { band: *band, lengths, mask_mod: mask_mod.as_ref().and_then(|term| predicate(term, scores)) };
+        a.score_mod = self.score.as_ref().and_then(|term| term.write(scores).build_score_mod().ok());
         a.sink = self.sink;
         a.dropout = self.dropout.map(|(mask, probability)| Dropout {
             source: if mask { DropoutSource::Mask } else { DropoutSource::Philox },
@@ -149,10 +150,10 @@ impl Recipe {
         // score out or has no derivative for the backward that is asked for.
         if let Err(refusal) = validate(a.clone()) {
             if refusal.has("mask.contradiction") {
-                a.mask.keep = None;
+                a.mask.mask_mod = None;
             }
-            if refusal.has("score.unread") || refusal.has("score.derivative") {
-                a.score = None;
+            if refusal.has("score-mod.unread") || refusal.has("score-mod.derivative") {
+                a.score_mod = None;
             }
         }
         a
@@ -188,17 +189,17 @@ impl Recipe {
 
     fn rows_of_q(&self, storage: Rows, layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {
         match storage {
-            Rows::Dense | Rows::Paged { packed_q: false } => tensor::dense(layout, dims, dtype),
-            Rows::Packed { .. } | Rows::Paged { packed_q: true } => {
-                tensor::packed(layout, dims, dims[0] + self.room.0, dtype)
+            Rows::Dense | Rows::Paged { varlen_q: false } => tensor::dense(layout, dims, dtype),
+            Rows::Varlen { .. } | Rows::Paged { varlen_q: true } => {
+                tensor::varlen(layout, dims, dims[0] + self.room.0, dtype)
             }
         }
     }
 
     fn rows_of_kv(&self, storage: Rows, layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {
         match storage {
-            Rows::Dense | Rows::Packed { kv: false } => tensor::dense(layout, dims, dtype),
-            Rows::Packed { kv: true } => tensor::packed(layout, dims, dims[0] + self.room.0, dtype),
+            Rows::Dense | Rows::Varlen { kv: false } => tensor::dense(layout, dims, dtype),
+            Rows::Varlen { kv: true } => tensor::varlen(layout, dims, dims[0] + self.room.0, dtype),
             Rows::Paged { .. } => tensor::paged(layout, dims, self.room.1, self.room.2, dtype),
         }
     }
@@ -210,8 +211,8 @@ fn eight(range: bool) -> DType {
 
 /// A predicate that some key can satisfy; nothing for one that is false as it stands.
 fn predicate(term: &Term, scores: [u64; 4]) -> Option<ScoreExpr> {
-    let keep = term.write(scores).build_predicate().ok()?;
-    (!matches!(keep.nodes(), [crate::expr::Node::Bool(false)])).then_some(keep)
+    let mask_mod = term.write(scores).build_mask_mod().ok()?;
+    (!matches!(mask_mod.nodes(), [crate::expr::Node::Bool(false)])).then_some(mask_mod)
 }
 
 fn least_common_multiple(a: i64, b: i64) -> i64 {

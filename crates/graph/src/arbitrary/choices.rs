@@ -8,13 +8,13 @@ use crate::{Band, Corner};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     Dense,
-    /// Q and O packed, K and V too or dense.
-    Packed {
+    /// Q and O varlen, K and V too or dense.
+    Varlen {
         kv: bool,
     },
-    /// K and V paged, Q and O dense or packed.
+    /// K and V paged, Q and O dense or varlen.
     Paged {
-        packed_q: bool,
+        varlen_q: bool,
     },
 }
 
@@ -52,8 +52,8 @@ pub(super) fn rows(on: bool) -> BoxedStrategy<Rows> {
     }
     prop_oneof![
         3 => Just(Rows::Dense),
-        1 => any::<bool>().prop_map(|kv| Rows::Packed { kv }),
-        1 => any::<bool>().prop_map(|packed_q| Rows::Paged { packed_q }),
+        1 => any::<bool>().prop_map(|kv| Rows::Varlen { kv }),
+        1 => any::<bool>().prop_map(|varlen_q| Rows::Paged { varlen_q }),
     ]
     .boxed()
 }

@@ -45,10 +45,10 @@ pub const FAULTS: &[Fault] = &[
     fault("tensor.dims-limit", &["v"], |a| a.v.dims[2] = 1 << 31),
     fault("tensor.strides", &["o places"], |a| a.o.strides[1] = 0),
     fault("tensor.head-dim-stride", &["q places"], |a| a.q.strides[3] = 2),
-    fault("tensor.tokens", &["q storage"], |a| a.q.storage = Storage::Packed { tokens: 0 }),
+    fault("tensor.tokens", &["q storage"], |a| a.q.storage = Storage::Varlen { tokens: 0 }),
     fault("tensor.tokens-batch", &["o storage", "o"], |a| {
         a.o.dims[0] = 1_000;
-        a.o.storage = Storage::Packed { tokens: 999 };
+        a.o.storage = Storage::Varlen { tokens: 999 };
     }),
     fault("tensor.pages", &["k storage"], |a| a.k.storage = Storage::Paged { pages: 0, page_size: 16 }),
     fault("tensor.pages-limit", &["v storage"], |a| a.v.storage = Storage::Paged { pages: 1 << 31, page_size: 16 }),
@@ -67,9 +67,9 @@ pub const FAULTS: &[Fault] = &[
     fault("heads.group", &["k"], |a| a.k.dims[1] = 2 * a.q.dims[1]),
     fault("shape.scores", &["q", "q places", "k"], |a| a.q.dims = [i64::from(i32::MAX); 4]),
     fault("storage.paged", &["q storage"], |a| a.q.storage = Storage::Paged { pages: 4, page_size: 4 }),
-    fault("storage.packed", &["q storage", "o storage"], |a| {
+    fault("storage.varlen", &["q storage", "o storage"], |a| {
         a.q.storage = Storage::Dense;
-        a.o.storage = Storage::Packed { tokens: 1 << 20 };
+        a.o.storage = Storage::Varlen { tokens: 1 << 20 };
     }),
     fault("storage.paged-pair", &["k storage", "v storage"], |a| {
         a.k.storage = Storage::Paged { pages: 4, page_size: 4 };
@@ -80,7 +80,7 @@ pub const FAULTS: &[Fault] = &[
     fault("dtype.output", &["dtype"], |a| a.o.dtype = DType::I64),
     prepared("storage.gradient", &["pass", "q storage"], into_backward, |a| {
         let dense = a.q.storage == Storage::Dense;
-        gradients(a).d_q.storage = if dense { Storage::Packed { tokens: 1 << 20 } } else { Storage::Dense };
+        gradients(a).d_q.storage = if dense { Storage::Varlen { tokens: 1 << 20 } } else { Storage::Dense };
     }),
     prepared("storage.paged-backward", &["pass", "k storage", "v storage"], into_backward, |a| {
         let pool = Storage::Paged { pages: 4, page_size: 4 };
@@ -97,31 +97,33 @@ pub const FAULTS: &[Fault] = &[
     fault("band.empty", &["band"], |a| {
         a.mask.band = Some(Band { corner: Corner::TopLeft, left: None, right: None });
     }),
-    fault("score.type", &["score"], |a| a.score = query().le(key()).build().ok()),
-    fault("score.broadcast", &["score", "q", "k"], |a| {
+    fault("score-mod.type", &["score_mod"], |a| a.score_mod = query().le(key()).build().ok()),
+    fault("score-mod.broadcast", &["score_mod", "q", "k"], |a| {
         let heads = a.q.dims[1].unsigned_abs() + 1;
-        a.score = (score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1]))).build().ok();
+        a.score_mod = (score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1]))).build().ok();
     }),
-    fault("score.slopes", &["score", "q", "k"], |a| {
+    fault("score-mod.slopes", &["score_mod", "q", "k"], |a| {
         let heads = a.q.dims[1].unsigned_abs() + 1;
         let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::of(i32::MAX.unsigned_abs()));
-        a.score = (score() + tensor("slopes", slopes)).build().ok();
+        a.score_mod = (score() + tensor("slopes", slopes)).build().ok();
     }),
-    fault("score.unread", &["score"], |a| a.score = query().to_float().build().ok()),
-    prepared("score.derivative", &["score", "pass"], into_backward, |a| a.score = score().floor().build().ok()),
-    fault("keep.score", &["keep"], |a| a.mask.keep = score().gt(0.5).build().ok()),
-    fault("keep.nothing", &["keep"], |a| a.mask.keep = Expr::from(false).build().ok()),
-    fault("keep.gradient", &["keep"], |a| {
+    fault("score-mod.unread", &["score_mod"], |a| a.score_mod = query().to_float().build().ok()),
+    prepared("score-mod.derivative", &["score_mod", "pass"], into_backward, |a| {
+        a.score_mod = score().floor().build().ok()
+    }),
+    fault("mask-mod.score", &["mask_mod"], |a| a.mask.mask_mod = score().gt(0.5).build().ok()),
+    fault("mask-mod.nothing", &["mask_mod"], |a| a.mask.mask_mod = Expr::from(false).build().ok()),
+    fault("mask-mod.gradient", &["mask_mod"], |a| {
         let learned = tensor("learned", TensorSpec::new(DType::F32, [1; 4]).with_grad());
-        a.mask.keep = learned.gt(0.5).build().ok();
+        a.mask.mask_mod = learned.gt(0.5).build().ok();
     }),
-    fault("mask.contradiction", &["keep", "band", "q", "k"], |a| {
+    fault("mask.contradiction", &["mask_mod", "band", "q", "k"], |a| {
         a.mask.band = Some(Band::CAUSAL);
-        a.mask.keep = query().lt(key()).build().ok();
+        a.mask.mask_mod = query().lt(key()).build().ok();
     }),
     fault("lengths.missing", &["lengths", "k storage"], |a| {
         a.mask.lengths = Lengths::Full;
-        a.k.storage = Storage::Packed { tokens: 1 << 20 };
+        a.k.storage = Storage::Varlen { tokens: 1 << 20 };
     }),
     fault("dropout.probability", &["dropout"], |a| {
         a.dropout = Some(Dropout { source: DropoutSource::Philox, probability: 1.0 });

@@ -49,10 +49,10 @@ pub struct Space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named like the parts of an attention")]
 pub struct Features {
-    /// Packed and paged operands.
+    /// Varlen and paged operands.
     pub storage: bool,
-    pub score: bool,
-    pub keep: bool,
+    pub score_mod: bool,
+    pub mask_mod: bool,
     pub sink: bool,
     pub dropout: bool,
     pub block_mask: bool,
@@ -67,8 +67,8 @@ impl Features {
     /// Everything.
     pub const ALL: Features = Features {
         storage: true,
-        score: true,
-        keep: true,
+        score_mod: true,
+        mask_mod: true,
         sink: true,
         dropout: true,
         block_mask: true,
@@ -81,8 +81,8 @@ impl Features {
     /// Dense forwards in 16 bits.
     pub const NONE: Features = Features {
         storage: false,
-        score: false,
-        keep: false,
+        score_mod: false,
+        mask_mod: false,
         sink: false,
         dropout: false,
         block_mask: false,

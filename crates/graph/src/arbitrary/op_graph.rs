@@ -19,7 +19,7 @@ fn maybe() -> impl Strategy<Value = Option<TensorId>> + Clone {
 fn role() -> impl Strategy<Value = Role> {
     prop_oneof![
         4 => (0..4_000_i64).prop_filter_map("an id of a role", Role::from_uid),
-        1 => any::<u16>().prop_map(Role::Slot),
+        1 => any::<u16>().prop_map(Role::Scalar),
         1 => any::<u16>().prop_map(Role::ScoreTensor),
     ]
 }
@@ -29,7 +29,7 @@ fn tensor() -> impl Strategy<Value = OpTensor> {
     let kind = prop_oneof![
         4 => Just(TensorKind::Virtual),
         2 => role().prop_map(TensorKind::Operand),
-        1 => role().prop_map(TensorKind::Slot),
+        1 => role().prop_map(TensorKind::Scalar),
         1 => any::<u32>().prop_map(|bits| TensorKind::Constant(Constant::F32(bits))),
         1 => any::<i32>().prop_map(|value| TensorKind::Constant(Constant::I32(value))),
     ];

@@ -4,7 +4,9 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Attention, OpGraph, Policy, Profile, Refusal, ScoreExpr, canonical_bytes, codec, op, text, validate};
+use crate::{
+    Attention, CompileOptions, OpGraph, Profile, Refusal, ScoreExpr, canonical_bytes, codec, op, text, validate,
+};
 
 /// Reads bytes as MessagePack and as JSON of everything that is stored or sent, and as text.
 ///
@@ -15,7 +17,7 @@ pub fn read_bytes(data: &[u8]) {
     one::<Attention>(data, attention);
     one::<Refusal>(data, |refusal| assert!(!refusal.reasons().is_empty()));
     one::<Profile>(data, |_| {});
-    one::<Policy>(data, |_| {});
+    one::<CompileOptions>(data, |_| {});
     one::<ScoreExpr>(data, |_| {});
     one::<OpGraph>(data, |graph| {
         let _ = (op::check(graph), graph.to_string(), graph.roles());

@@ -1,4 +1,4 @@
-//! Random tensors of given dims: contiguous in every order, parts of shared buffers, padded, packed and paged.
+//! Random tensors of given dims: contiguous in every order, parts of shared buffers, padded, varlen and paged.
 
 use proptest::prelude::*;
 
@@ -56,8 +56,8 @@ pub(super) fn dense(layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {
     }
 }
 
-/// A packed tensor with room for `tokens` rows, heads inside rows or rows inside heads.
-pub(super) fn packed(layout: Layout, dims: [i64; 4], tokens: i64, dtype: DType) -> Tensor {
+/// A varlen tensor with room for `tokens` rows, heads inside rows or rows inside heads.
+pub(super) fn varlen(layout: Layout, dims: [i64; 4], tokens: i64, dtype: DType) -> Tensor {
     let [b, h, s, d] = dims;
     let plain = Tensor::thd(b, h, s, d, tokens, dtype);
     match layout {

@@ -16,10 +16,10 @@ pub enum Term {
     Float(f32),
     Int(i32),
     Bool(bool),
-    /// A float slot.
-    Slot(u8),
-    /// An integer slot.
-    IntSlot(u8),
+    /// A float scalar.
+    Scalar(u8),
+    /// An integer scalar.
+    IntScalar(u8),
     /// A float tensor that runs over the axes whose bits are set.
     Tensor {
         axes: u8,
@@ -64,7 +64,7 @@ impl Term {
 fn leaves(reads_score: bool) -> Level {
     let dtype = prop::sample::select(vec![DType::F32, DType::F16, DType::BF16]);
     let values = prop_oneof![
-        2 => (0..3_u8).prop_map(Term::Slot),
+        2 => (0..3_u8).prop_map(Term::Scalar),
         2 => (-4.0_f32..4.0).prop_map(Term::Float),
         1 => prop::sample::select(vec![0.0_f32, 1.0, -1.0, 0.5, 1e-30, -1e9]).prop_map(Term::Float),
         2 => (0..16_u8, dtype, any::<bool>())
@@ -76,7 +76,7 @@ fn leaves(reads_score: bool) -> Level {
         1 => Just(Term::QueryLen),
         1 => Just(Term::KeyLen),
         2 => (-3..9_i32).prop_map(Term::Int),
-        1 => (0..2_u8).prop_map(Term::IntSlot),
+        1 => (0..2_u8).prop_map(Term::IntScalar),
         1 => (0..16_u8).prop_map(|axes| Term::IntTensor { axes }),
     ];
     (float.boxed(), int.boxed(), any::<bool>().prop_map(Term::Bool).boxed())

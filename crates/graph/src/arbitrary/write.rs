@@ -3,7 +3,7 @@
 use super::Term;
 use crate::DType;
 use crate::expr::{Axis, Expr, Logic, TensorSpec};
-use crate::expr::{batch, head, int_slot, key, key_len, query, query_len, score, slot, tensor};
+use crate::expr::{batch, head, int_scalar, key, key_len, query, query_len, scalar, score, tensor};
 
 impl Term {
     /// The expression over scores of these dims (batch, query heads, queries, keys).
@@ -22,8 +22,8 @@ impl Term {
             Term::Float(x) => (*x).into(),
             Term::Int(n) => (*n).into(),
             Term::Bool(b) => (*b).into(),
-            Term::Slot(n) => slot(&format!("x{n}")),
-            Term::IntSlot(n) => int_slot(&format!("n{n}")),
+            Term::Scalar(n) => scalar(&format!("x{n}")),
+            Term::IntScalar(n) => int_scalar(&format!("n{n}")),
             Term::Tensor { axes, dtype, grad } => {
                 let spec = TensorSpec::new(*dtype, dims(*axes));
                 let name = format!("{dtype}_{axes}{}", if *grad { "_grad" } else { "" });

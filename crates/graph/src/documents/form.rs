@@ -1,4 +1,4 @@
-//! The packed form of an attention, and every reason why there is none.
+//! The varlen form of an attention, and every reason why there is none.
 
 use super::{Documents, TILE};
 use crate::expr::ScoreExpr;
@@ -6,18 +6,18 @@ use crate::expr::shift::Absolute;
 use crate::valid::Problems;
 use crate::{Attention, BackwardOptions, Fp8, Gradients, Lengths, Mask, Pass, Storage, Tensor};
 
-/// The attention over packed documents; of no use where there are problems.
-pub(super) fn packed(a: &Attention, documents: Documents, problems: &mut Problems) -> Attention {
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
-    let Mask { band, lengths, keep } = mask;
+/// The attention over varlen documents; of no use where there are problems.
+pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problems) -> Attention {
+    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
+    let Mask { band, lengths, mask_mod } = mask;
     bounds(a, documents, problems);
-    let keep = match keep.as_ref().map(ScoreExpr::without_documents) {
+    let mask_mod = match mask_mod.as_ref().map(ScoreExpr::without_documents) {
         Some((true, rest)) => rest,
         Some((false, _)) | None => {
-            let given = keep.as_ref().map_or_else(|| "no predicate".to_owned(), ToString::to_string);
+            let given = mask_mod.as_ref().map_or_else(|| "no predicate".to_owned(), ToString::to_string);
             problems.add(
                 "documents.mask",
-                "mask.keep",
+                "mask.mask_mod",
                 given,
                 "a document mask: an i32 tensor by query equal to one by key, and with it whatever else must hold",
                 "write it as `library::document_mask(..)`, joined to other conditions by `&`",
@@ -25,7 +25,7 @@ pub(super) fn packed(a: &Attention, documents: Documents, problems: &mut Problem
             None
         }
     };
-    for (expression, field) in [(score, "score"), (&keep, "mask.keep")] {
+    for (expression, field) in [(score_mod, "score_mod"), (&mask_mod, "mask.mask_mod")] {
         expression.iter().for_each(|e| relative(e, field, problems));
     }
     if *lengths == Lengths::PerSequence {
@@ -43,7 +43,7 @@ pub(super) fn packed(a: &Attention, documents: Documents, problems: &mut Problem
             "dropout",
             format!("dropout of {}", dropout.probability),
             "none: which number or mask belongs to a score goes by its position in the row",
-            "pack the attention without it, and add Philox dropout to the packed one: other numbers of the same law",
+            "pack the attention without it, and add Philox dropout to the varlen one: other numbers of the same law",
         );
     }
     for (is, code, field, given) in [
@@ -62,8 +62,8 @@ pub(super) fn packed(a: &Attention, documents: Documents, problems: &mut Problem
     let mut tensor = |t: &Tensor, name: &'static str| rows(t, name, documents, problems);
     let [q, k, v, o] = [(q, "q"), (k, "k"), (v, "v"), (o, "o")].map(|(t, name)| tensor(t, name));
     let forward = Attention {
-        mask: Mask { band: *band, lengths: Lengths::PerSequence, keep },
-        score: score.clone(),
+        mask: Mask { band: *band, lengths: Lengths::PerSequence, mask_mod },
+        score_mod: score_mod.clone(),
         sink: *sink,
         dropout: *dropout,
         block_mask: *block_mask,
@@ -97,7 +97,7 @@ fn bounds(a: &Attention, Documents { longest, most }: Documents, problems: &mut 
             "k.dims[2]",
             format!("{s_q} queries and {s_kv} keys"),
             "as many keys as queries: a document's queries are its keys",
-            "describe packed queries and keys with lengths of their own",
+            "describe varlen queries and keys with lengths of their own",
         );
     }
     if !(1..=s_q).contains(&longest) {
@@ -150,7 +150,7 @@ fn relative(expression: &ScoreExpr, field: &'static str, problems: &mut Problems
     }
 }
 
-/// A tensor whose rows lie one after another, as the packed tensor of the same memory.
+/// A tensor whose rows lie one after another, as the varlen tensor of the same memory.
 fn rows(t: &Tensor, name: &'static str, Documents { longest, most }: Documents, problems: &mut Problems) -> Tensor {
     let Tensor { dims: [b, h, s, d], strides: [batch, head, row, head_dim], dtype, storage } = *t;
     let follow = b == 1 || s.checked_mul(row) == Some(batch);
@@ -169,6 +169,6 @@ fn rows(t: &Tensor, name: &'static str, Documents { longest, most }: Documents, 
         dims: [most, h, longest, d],
         strides: [longest.saturating_mul(row), head, row, head_dim],
         dtype,
-        storage: Storage::Packed { tokens: b.saturating_mul(s) },
+        storage: Storage::Varlen { tokens: b.saturating_mul(s) },
     }
 }

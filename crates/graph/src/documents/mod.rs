@@ -1,8 +1,8 @@
-//! Documents in a sequence as sequences of their own: the packed form of an attention with a document mask.
+//! Documents in a sequence as sequences of their own: the varlen form of an attention with a document mask.
 //!
-//! cuDNN computes every score of an attention whose predicate compares documents, and hides most of them; packed sequences are
-//! computed by themselves, and the tokens need not be moved: rows of documents that follow each other are the packed buffer already.
-//! On an H200 the packed form of four documents of 1024 tokens in each of four rows took a seventh of the time
+//! cuDNN computes every score of an attention whose predicate compares documents, and hides most of them; varlen sequences are
+//! computed by themselves, and the tokens need not be moved: rows of documents that follow each other are the varlen buffer already.
+//! On an H200 the varlen form of four documents of 1024 tokens in each of four rows took a seventh of the time
 //! (`docs/results/training.md`).
 //!
 //! ```
@@ -10,16 +10,16 @@
 //! use qkvault_graph::{Attention, Batch, CuSeqlens, DType, Documents, ragged_offsets, validate};
 //!
 //! // Two rows of 512 tokens, at most 6 documents in both together, of up to 200 tokens.
-//! let mask = library::document_mask("document_of_query", "document_of_key", 2, 512, 512).build_predicate().unwrap();
-//! let dense = validate(Attention::bshd(2, (8, 2), (512, 512), 64, DType::BF16).with_keep(mask).with_stats())?;
-//! let packed = dense.pack_documents(Documents { longest: 200, most: 6 })?;
-//! assert_eq!((packed.q.dims, packed.mask.keep.is_none()), ([6, 8, 256, 64], true));
+//! let mask = library::document_mask("document_of_query", "document_of_key", 2, 512, 512).build_mask_mod().unwrap();
+//! let dense = validate(Attention::bshd(2, (8, 2), (512, 512), 64, DType::BF16).with_mask_mod(mask).with_stats())?;
+//! let varlen = dense.varlen_documents(Documents { longest: 200, most: 6 })?;
+//! assert_eq!((varlen.q.dims, varlen.mask.mask_mod.is_none()), ([6, 8, 256, 64], true));
 //!
 //! // What a launch needs beside the same Q, K, V and O: where documents begin, from the ids that the mask would have read.
 //! let ids: Vec<i32> = (0..1024).map(|token| token % 512 / 180).collect();
 //! let documents = CuSeqlens::from_documents(&ids, 512, Batch::new(6).unwrap())?;
 //! assert_eq!(documents.lengths().collect::<Vec<_>>(), [180, 180, 152, 180, 180, 152]);
-//! let offsets = ragged_offsets(&packed, &documents, &documents)?;
+//! let offsets = ragged_offsets(&varlen, &documents, &documents)?;
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```
 
@@ -40,32 +40,32 @@ pub struct Documents {
     pub most: i64,
 }
 
-/// Rows and keys of a tile of cuDNN's kernels, which packed sequences have room for.
+/// Rows and keys of a tile of cuDNN's kernels, which varlen sequences have room for.
 const TILE: i64 = 128;
 
 impl Valid {
-    /// The packed equivalent of an attention with a document mask: one sequence for each document, over the same memory.
+    /// The varlen equivalent of an attention with a document mask: one sequence for each document, over the same memory.
     ///
     /// What changes for a launch:
-    /// * Q, K, V, O and their gradients are bound as they are: rows that lie one after another are the packed tokens;
-    /// * `SeqLenQ` and `SeqLenKv` are the documents' lengths, and every packed operand has its offsets ([`crate::ragged_offsets`]);
+    /// * Q, K, V, O and their gradients are bound as they are: rows that lie one after another are the varlen tokens;
+    /// * `SeqLenQ` and `SeqLenKv` are the documents' lengths, and every varlen operand has its offsets ([`crate::ragged_offsets`]);
     /// * Stats, Max and Sum_exp are (tokens, heads) in the order of Q's tokens, not (batch, heads, sequence);
-    /// * the ids of the documents are not read, and the tensors and slots of what remains of the predicate are numbered anew.
+    /// * the ids of the documents are not read, and the tensors and scalars of what remains of the predicate are numbered anew.
     ///
     /// Bands and expressions of `query - key`, such as ALiBi, mean the same in both. The forward and the backward of one description
-    /// are packed each by itself, or the backward is derived from the packed forward.
+    /// are varlen each by itself, or the backward is derived from the varlen forward.
     ///
     /// # Errors
     ///
-    /// Every reason why there is no packed equivalent: no document mask; rows that are not one after another in memory; queries and
+    /// Every reason why there is no varlen equivalent: no document mask; rows that are not one after another in memory; queries and
     /// keys of different numbers; per-sequence lengths; an expression that reads a position, a length or the number of a sequence, or
     /// a tensor by position; dropout, whose mask belongs to positions; a block mask; microscaled formats; bounds that are too small.
-    pub fn pack_documents(&self, documents: Documents) -> Result<Valid, Refusal> {
+    pub fn varlen_documents(&self, documents: Documents) -> Result<Valid, Refusal> {
         let mut problems = Problems::default();
-        let packed = form::packed(self.get(), documents, &mut problems);
+        let varlen = form::varlen(self.get(), documents, &mut problems);
         match Refusal::of(problems.into_reasons()) {
             Some(refusal) => Err(refusal),
-            None => validate(packed),
+            None => validate(varlen),
         }
     }
 }

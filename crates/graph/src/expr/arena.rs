@@ -2,15 +2,15 @@
 
 use super::hash::Map;
 use super::node::{FloatConst, Node, NodeId, Ty};
-use super::operand::{SlotSpec, TensorSpec};
+use super::operand::{ScalarSpec, TensorSpec};
 use super::typing;
 
 /// What expressions read from outside, with display names beside it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operands {
-    pub(super) slots: Vec<SlotSpec>,
+    pub(super) scalars: Vec<ScalarSpec>,
     pub(super) tensors: Vec<TensorSpec>,
-    pub(super) slot_names: Vec<String>,
+    pub(super) scalar_names: Vec<String>,
     pub(super) tensor_names: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Arena {
         if let Some(&id) = self.known.get(&node) {
             return Ok(id);
         }
-        let ty = typing::node(node, &self.types, &self.operands.slots, &self.operands.tensors)?;
+        let ty = typing::node(node, &self.types, &self.operands.scalars, &self.operands.tensors)?;
         let id = NodeId(u32::try_from(self.nodes.len()).expect("passes stop long before 2^32 nodes"));
         self.nodes.push(node);
         self.types.push(ty);

@@ -8,8 +8,8 @@ use super::canon;
 use super::error::{ExprError, ExprErrors, OperandKind};
 use super::handle::{Expr, Inner, Op};
 use super::limits::{MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
-use super::node::{FloatConst, Node, NodeId, SlotId, TensorId, Ty};
-use super::operand::SlotSpec;
+use super::node::{FloatConst, Node, NodeId, ScalarId, TensorId, Ty};
+use super::operand::ScalarSpec;
 use super::operand_check::{is_name, tensor_problems};
 use super::ops::{Binary, Logic};
 use super::place::{Path, place};
@@ -37,7 +37,7 @@ impl Expr {
     ///
     /// # Errors
     /// Every problem found; [`ExprError::RootType`] if the expression is no float.
-    pub fn build_score(&self) -> Result<ScoreExpr, ExprErrors> {
+    pub fn build_score_mod(&self) -> Result<ScoreExpr, ExprErrors> {
         rooted(self.build()?, Ty::Float, "convert an integer with to_float(); a truth value is a mask, not a score")
     }
 
@@ -45,7 +45,7 @@ impl Expr {
     ///
     /// # Errors
     /// Every problem found; [`ExprError::RootType`] if the expression is no truth value.
-    pub fn build_predicate(&self) -> Result<ScoreExpr, ExprErrors> {
+    pub fn build_mask_mod(&self) -> Result<ScoreExpr, ExprErrors> {
         rooted(self.build()?, Ty::Bool, "compare it with something to get a truth value")
     }
 }
@@ -58,12 +58,12 @@ fn rooted(expr: ScoreExpr, needed: Ty, fix: &'static str) -> Result<ScoreExpr, E
 #[derive(Default)]
 struct Builder {
     problems: Vec<ExprError>,
-    slots: HashMap<Arc<str>, SlotId>,
+    scalars: HashMap<Arc<str>, ScalarId>,
     tensors: HashMap<Arc<str>, TensorId>,
 }
 
 impl Builder {
-    /// Collects slots and tensors by name (in the order of the names, so that nothing depends on the order of writing).
+    /// Collects scalars and tensors by name (in the order of the names, so that nothing depends on the order of writing).
     fn operand_tables(&mut self, root: &Expr) -> Operands {
         let mut found: BTreeMap<Arc<str>, OperandKind> = BTreeMap::new();
         let mut seen: HashMap<*const Inner, ()> = HashMap::new();
@@ -73,7 +73,7 @@ impl Builder {
                 continue;
             }
             let (name, kind) = match &expr.0.op {
-                Op::Slot(name, ty) => (name, OperandKind::Slot(*ty)),
+                Op::Scalar(name, ty) => (name, OperandKind::Scalar(*ty)),
                 Op::Tensor(name, spec) => (name, OperandKind::Tensor(*spec)),
                 _ => {
                     rest.extend(expr.operands());
@@ -99,10 +99,10 @@ impl Builder {
         let mut tables = Operands::default();
         for (name, kind) in found {
             match kind {
-                OperandKind::Slot(ty) => {
-                    self.slots.insert(Arc::clone(&name), SlotId(tables.slots.len() as u32));
-                    tables.slots.push(SlotSpec { ty });
-                    tables.slot_names.push(name.to_string());
+                OperandKind::Scalar(ty) => {
+                    self.scalars.insert(Arc::clone(&name), ScalarId(tables.scalars.len() as u32));
+                    tables.scalars.push(ScalarSpec { ty });
+                    tables.scalar_names.push(name.to_string());
                 }
                 OperandKind::Tensor(spec) => {
                     self.tensors.insert(Arc::clone(&name), TensorId(tables.tensors.len() as u32));
@@ -112,7 +112,7 @@ impl Builder {
             }
         }
         for (what, given, limit) in
-            [("slots", tables.slots.len(), MAX_SLOTS), ("tensors", tables.tensors.len(), MAX_TENSORS)]
+            [("scalars", tables.scalars.len(), MAX_SLOTS), ("tensors", tables.tensors.len(), MAX_TENSORS)]
         {
             if given > limit {
                 self.problems.push(ExprError::TooMany { what, given, limit });
@@ -172,11 +172,11 @@ impl Builder {
             },
             (Op::Int(value), _) => arena.try_add(Node::Int(*value)),
             (Op::Bool(value), _) => arena.try_add(Node::Bool(*value)),
-            (Op::Slot(name, ty), _) => {
-                let id = *self.slots.get(name)?;
+            (Op::Scalar(name, ty), _) => {
+                let id = *self.scalars.get(name)?;
                 // A name in conflict has been reported; the other meaning must not be taken for this one.
-                (arena.operands.slots[id.at()].ty == *ty).then_some(())?;
-                arena.try_add(Node::Slot(id))
+                (arena.operands.scalars[id.at()].ty == *ty).then_some(())?;
+                arena.try_add(Node::Scalar(id))
             }
             (Op::Tensor(name, spec), _) => {
                 let id = *self.tensors.get(name)?;

@@ -1,6 +1,6 @@
-//! The canonical form: one list of nodes for all ways of writing the same expression, whatever its slots and tensors are called.
+//! The canonical form: one list of nodes for all ways of writing the same expression, whatever its scalars and tensors are called.
 //!
-//! Names must not decide the order of operands, so slots and tensors are told apart by how they are used: colours are refined with
+//! Names must not decide the order of operands, so scalars and tensors are told apart by how they are used: colours are refined with
 //! the structure around each use until nothing changes. What is still alike is then either exchangeable, so that any choice gives the
 //! same nodes, or is tried in every way and the least result taken. Exchangeable choices are recognised by giving equal nodes and
 //! are not pursued twice.
@@ -29,19 +29,19 @@ pub(super) fn closed(arena: &Arena, root: NodeId) -> Result<ScoreExpr, ExprError
     }
     let from = &arena.operands;
     let operands = Operands {
-        slots: written.slots.iter().map(|id| from.slots[id.at()]).collect(),
+        scalars: written.scalars.iter().map(|id| from.scalars[id.at()]).collect(),
         tensors: written.tensors.iter().map(|id| from.tensors[id.at()]).collect(),
-        slot_names: written.slots.iter().map(|id| from.slot_names[id.at()].clone()).collect(),
+        scalar_names: written.scalars.iter().map(|id| from.scalar_names[id.at()].clone()).collect(),
         tensor_names: written.tensors.iter().map(|id| from.tensor_names[id.at()].clone()).collect(),
     };
     Ok(ScoreExpr::from_canonical(Program::from_parts(written.nodes, operands)))
 }
 
-/// The nodes with this root in canonical order, slots and tensors keeping their ids.
+/// The nodes with this root in canonical order, scalars and tensors keeping their ids.
 pub(super) fn ordered(arena: &Arena, root: NodeId) -> Vec<Node> {
     let items = items(arena, root);
     let ids = |n: usize| (0..n as u32).collect();
-    let colours = Colours { slots: ids(arena.operands.slots.len()), tensors: ids(arena.operands.tensors.len()) };
+    let colours = Colours { scalars: ids(arena.operands.scalars.len()), tensors: ids(arena.operands.tensors.len()) };
     write(&items, &ranks(&items, &colours), false).nodes
 }
 
@@ -59,11 +59,11 @@ fn dense<T: Ord + Copy>(values: &[T]) -> Vec<u32> {
 
 /// Colours by what the operands are; unused ones are set apart so that they never count as alike.
 fn first_colours(items: &Items, operands: &Operands) -> Colours {
-    let mut used_slots = vec![false; operands.slots.len()];
+    let mut used_scalars = vec![false; operands.scalars.len()];
     let mut used_tensors = vec![false; operands.tensors.len()];
     for item in &items.list {
         match item.node {
-            Node::Slot(id) => used_slots[id.at()] = true,
+            Node::Scalar(id) => used_scalars[id.at()] = true,
             Node::Tensor(id) => used_tensors[id.at()] = true,
             _ => {}
         }
@@ -77,7 +77,7 @@ fn first_colours(items: &Items, operands: &Operands) -> Colours {
             .collect()
     }
     Colours {
-        slots: dense(&keyed(&operands.slots, &used_slots)),
+        scalars: dense(&keyed(&operands.scalars, &used_scalars)),
         tensors: dense(&keyed(&operands.tensors, &used_tensors)),
     }
 }
@@ -131,7 +131,7 @@ impl Search<'_> {
             self.work += self.items.list.len();
             if self.work > MAX_WORK {
                 return Err(ExprError::TooSymmetric {
-                    operands: colours.slots.len() + colours.tensors.len(),
+                    operands: colours.scalars.len() + colours.tensors.len(),
                     tried: self.tried,
                 });
             }
@@ -151,7 +151,7 @@ impl Search<'_> {
 /// One operand that shares its colour.
 #[derive(Clone, Copy)]
 enum Operand {
-    Slot(usize),
+    Scalar(usize),
     Tensor(usize),
 }
 
@@ -164,8 +164,8 @@ fn first_tie(colours: &Colours) -> Option<Vec<Operand>> {
             .min()?;
         Some((0..colours.len()).filter(|&i| colours[i] == least).collect())
     }
-    let slots = tie(&colours.slots).map(|tied| tied.into_iter().map(Operand::Slot).collect());
-    slots.or_else(|| tie(&colours.tensors).map(|tied| tied.into_iter().map(Operand::Tensor).collect()))
+    let scalars = tie(&colours.scalars).map(|tied| tied.into_iter().map(Operand::Scalar).collect());
+    scalars.or_else(|| tie(&colours.tensors).map(|tied| tied.into_iter().map(Operand::Tensor).collect()))
 }
 
 /// The colours with one operand set before the others of its colour.
@@ -175,8 +175,8 @@ fn individual(colours: &Colours, choice: Operand) -> Colours {
         dense(&pairs)
     };
     match choice {
-        Operand::Slot(i) => Colours { slots: mark(&colours.slots, Some(i)), tensors: colours.tensors.clone() },
-        Operand::Tensor(i) => Colours { slots: colours.slots.clone(), tensors: mark(&colours.tensors, Some(i)) },
+        Operand::Scalar(i) => Colours { scalars: mark(&colours.scalars, Some(i)), tensors: colours.tensors.clone() },
+        Operand::Tensor(i) => Colours { scalars: colours.scalars.clone(), tensors: mark(&colours.tensors, Some(i)) },
     }
 }
 
@@ -184,12 +184,12 @@ fn individual(colours: &Colours, choice: Operand) -> Colours {
 fn recoloured(items: &Items, ranks: &[Rank], colours: &Colours) -> Colours {
     let mut above: Vec<u64> = vec![0; items.list.len()];
     above[items.root as usize] = 1;
-    let mut slots: Vec<(u32, u64)> = colours.slots.iter().map(|&c| (c, 0)).collect();
+    let mut scalars: Vec<(u32, u64)> = colours.scalars.iter().map(|&c| (c, 0)).collect();
     let mut tensors: Vec<(u32, u64)> = colours.tensors.iter().map(|&c| (c, 0)).collect();
     for (at, item) in items.list.iter().enumerate().rev() {
         let context = above[at];
         match item.node {
-            Node::Slot(id) => slots[id.at()].1 = context,
+            Node::Scalar(id) => scalars[id.at()].1 = context,
             Node::Tensor(id) => tensors[id.at()].1 = context,
             _ => {}
         }
@@ -200,7 +200,7 @@ fn recoloured(items: &Items, ranks: &[Rank], colours: &Colours) -> Colours {
             above[kid as usize] = above[kid as usize].wrapping_add(mixed(own, position));
         }
     }
-    Colours { slots: dense(&slots), tensors: dense(&tensors) }
+    Colours { scalars: dense(&scalars), tensors: dense(&tensors) }
 }
 
 /// A fixed mixing step (the finaliser of SplitMix64); its constants are part of the canonical form and must never change.

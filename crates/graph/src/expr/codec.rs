@@ -8,7 +8,7 @@ use super::canon;
 use super::error::{ExprError, ExprErrors, OperandKind};
 use super::limits::{MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
 use super::node::{Node, NodeId};
-use super::operand::{Grad, SlotSpec, SlotTy, TensorSpec};
+use super::operand::{Grad, ScalarSpec, ScalarTy, TensorSpec};
 use super::operand_check::{is_name, tensor_problems};
 use super::ops::Binary;
 use super::program::ScoreExpr;
@@ -19,15 +19,15 @@ use crate::DType;
 #[serde(deny_unknown_fields)]
 struct Form {
     nodes: Vec<Node>,
-    slots: Vec<SlotForm>,
+    scalars: Vec<ScalarForm>,
     tensors: Vec<TensorForm>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SlotForm {
+struct ScalarForm {
     name: String,
-    ty: SlotTy,
+    ty: ScalarTy,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,11 +44,11 @@ struct TensorForm {
 
 impl Serialize for ScoreExpr {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let slots = self.slots().iter().zip(self.slot_names());
+        let scalars = self.scalars().iter().zip(self.scalar_names());
         let tensors = self.tensors().iter().zip(self.tensor_names());
         Form {
             nodes: self.nodes().to_vec(),
-            slots: slots.map(|(&SlotSpec { ty }, name)| SlotForm { name: name.clone(), ty }).collect(),
+            scalars: scalars.map(|(&ScalarSpec { ty }, name)| ScalarForm { name: name.clone(), ty }).collect(),
             tensors: tensors
                 .map(|(&TensorSpec { dims, dtype, grad, alibi }, name)| {
                     let name = name.clone();
@@ -67,8 +67,8 @@ impl<'de> Deserialize<'de> for ScoreExpr {
 }
 
 fn checked(form: Form) -> Result<ScoreExpr, ExprErrors> {
-    let Form { nodes, slots, tensors } = form;
-    let operands = operands(slots, tensors)?;
+    let Form { nodes, scalars, tensors } = form;
+    let operands = operands(scalars, tensors)?;
     if nodes.len() > MAX_NODES {
         return Err(ExprError::TooMany { what: "nodes", given: nodes.len(), limit: MAX_NODES }.into());
     }
@@ -81,15 +81,15 @@ fn checked(form: Form) -> Result<ScoreExpr, ExprErrors> {
     Ok(canon::closed(&arena, root)?)
 }
 
-fn operands(slots: Vec<SlotForm>, tensors: Vec<TensorForm>) -> Result<Operands, ExprErrors> {
+fn operands(scalars: Vec<ScalarForm>, tensors: Vec<TensorForm>) -> Result<Operands, ExprErrors> {
     let mut problems = Vec::new();
-    for (what, given, limit) in [("slots", slots.len(), MAX_SLOTS), ("tensors", tensors.len(), MAX_TENSORS)] {
+    for (what, given, limit) in [("scalars", scalars.len(), MAX_SLOTS), ("tensors", tensors.len(), MAX_TENSORS)] {
         if given > limit {
             return Err(ExprError::TooMany { what, given, limit }.into());
         }
     }
     let mut kinds: Vec<(String, OperandKind)> = Vec::new();
-    kinds.extend(slots.into_iter().map(|SlotForm { name, ty }| (name, OperandKind::Slot(ty))));
+    kinds.extend(scalars.into_iter().map(|ScalarForm { name, ty }| (name, OperandKind::Scalar(ty))));
     kinds.extend(tensors.into_iter().map(|TensorForm { name, dims, dtype, grad, alibi }| {
         let spec = TensorSpec { dims, dtype, grad, alibi };
         (name, OperandKind::Tensor(spec))
@@ -107,9 +107,9 @@ fn operands(slots: Vec<SlotForm>, tensors: Vec<TensorForm>) -> Result<Operands, 
             });
         }
         match *kind {
-            OperandKind::Slot(ty) => {
-                tables.slots.push(SlotSpec { ty });
-                tables.slot_names.push(name.clone());
+            OperandKind::Scalar(ty) => {
+                tables.scalars.push(ScalarSpec { ty });
+                tables.scalar_names.push(name.clone());
             }
             OperandKind::Tensor(spec) => {
                 problems.extend(tensor_problems(name, spec));
@@ -128,8 +128,8 @@ fn checked_node(at: usize, node: Node, ids: &[NodeId], arena: &mut Arena) -> Res
     }
     match node {
         Node::Upstream => return Err(bad("the upstream gradient belongs to derivatives only")),
-        Node::Slot(id) if id.at() >= arena.operands.slots.len() => {
-            return Err(bad("it reads a slot that is not in the table"));
+        Node::Scalar(id) if id.at() >= arena.operands.scalars.len() => {
+            return Err(bad("it reads a scalar that is not in the table"));
         }
         Node::Tensor(id) if id.at() >= arena.operands.tensors.len() => {
             return Err(bad("it reads a tensor that is not in the table"));

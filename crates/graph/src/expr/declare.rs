@@ -1,27 +1,27 @@
-//! The statements in front of an expression in text: slots, tensors and `let`s.
+//! The statements in front of an expression in text: scalars, tensors and `let`s.
 
 use super::alibi::AlibiSlopes;
 use super::grammar::{is_call, leaf};
 use super::handle::{self, Expr, Op};
 use super::lex::Token;
-use super::operand::{Grad, SlotTy, TensorSpec};
+use super::operand::{Grad, ScalarTy, TensorSpec};
 use super::parse::Parser;
 use super::parse_error::ParseError;
 use crate::DType;
 
 impl<'t> Parser<'_, 't> {
-    pub(super) fn slot(&mut self) -> Result<(), ParseError> {
+    pub(super) fn scalar(&mut self) -> Result<(), ParseError> {
         self.at += 1;
-        let Token::Slot(name) = *self.peek() else { return Err(self.expected("$ and a name")) };
+        let Token::Scalar(name) = *self.peek() else { return Err(self.expected("$ and a name")) };
         self.at += 1;
         self.sign(":")?;
         let ty = match self.peek() {
-            Token::Word("float") => SlotTy::Float,
-            Token::Word("int") => SlotTy::Int,
+            Token::Word("float") => ScalarTy::Float,
+            Token::Word("int") => ScalarTy::Int,
             _ => return Err(self.expected("'float' or 'int'")),
         };
         self.at += 1;
-        self.define(('$', name), Expr::leaf(Op::Slot(name.into(), ty)))
+        self.define(('$', name), Expr::leaf(Op::Scalar(name.into(), ty)))
     }
 
     pub(super) fn tensor(&mut self) -> Result<(), ParseError> {
@@ -86,7 +86,7 @@ impl<'t> Parser<'_, 't> {
     pub(super) fn binding(&mut self) -> Result<(), ParseError> {
         self.at += 1;
         let Token::Word(name) = *self.peek() else { return Err(self.expected("a name")) };
-        if leaf(name).is_some() || is_call(name) || ["slot", "tensor", "let"].contains(&name) {
+        if leaf(name).is_some() || is_call(name) || ["scalar", "tensor", "let"].contains(&name) {
             return Err(self.expected("a name that means nothing yet"));
         }
         self.at += 1;

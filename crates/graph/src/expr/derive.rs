@@ -133,7 +133,7 @@ fn chained(node: Node, y: NodeId, values: &[NodeId], tangents: &[Tangent], s: &m
         | Node::Float(_)
         | Node::Int(_)
         | Node::Bool(_)
-        | Node::Slot(_)
+        | Node::Scalar(_)
         | Node::Tensor(_)
         | Node::ToFloat(_)
         | Node::Compare(..)

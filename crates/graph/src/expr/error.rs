@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::limits::{MAX_EXTENT, MAX_NAME};
 use super::node::{Axis, Ty};
-use super::operand::{SlotTy, TensorSpec};
+use super::operand::{ScalarTy, TensorSpec};
 use crate::DType;
 
 /// One problem of an expression.
@@ -115,10 +115,10 @@ pub enum ExprError {
     },
     /// Operands that cannot be told apart within reasonable time.
     #[error(
-        "the {operands} slots and tensors of this expression are used so alike that no canonical order was found in {tried} tries; make them less alike"
+        "the {operands} scalars and tensors of this expression are used so alike that no canonical order was found in {tried} tries; make them less alike"
     )]
     TooSymmetric {
-        /// Number of slots and tensors.
+        /// Number of scalars and tensors.
         operands: usize,
         /// Number of orders tried.
         tried: usize,
@@ -134,7 +134,7 @@ pub enum ExprError {
         fix: &'static str,
     },
     /// A list of nodes that is no expression.
-    #[error("node {node}: {why}; nodes must refer to earlier nodes, and to slots and tensors of their tables")]
+    #[error("node {node}: {why}; nodes must refer to earlier nodes, and to scalars and tensors of their tables")]
     BadArena {
         /// Position of the node.
         node: usize,
@@ -147,7 +147,7 @@ pub enum ExprError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandKind {
     /// A host scalar.
-    Slot(SlotTy),
+    Scalar(ScalarTy),
     /// A device tensor.
     Tensor(TensorSpec),
 }
@@ -155,7 +155,7 @@ pub enum OperandKind {
 impl fmt::Display for OperandKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OperandKind::Slot(ty) => write!(f, "a slot ({})", ty.ty()),
+            OperandKind::Scalar(ty) => write!(f, "a scalar ({})", ty.ty()),
             OperandKind::Tensor(TensorSpec { dims: [b, h, q, k], dtype, grad, alibi }) => {
                 write!(f, "a tensor ({dtype}[{b}, {h}, {q}, {k}], gradient {grad:?}")?;
                 match alibi {

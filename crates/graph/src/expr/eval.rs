@@ -1,6 +1,6 @@
 //! The value of an expression at one point: the float64 reference that derivatives, interpreters and kernels are judged by.
 
-use super::node::{Axis, Node, NodeId, Side, SlotId, TensorId, Ty};
+use super::node::{Axis, Node, NodeId, ScalarId, Side, TensorId, Ty};
 use super::program::Program;
 
 /// A value inside an expression.
@@ -55,8 +55,8 @@ pub struct PointContext<'v> {
     pub at: [i32; 4],
     /// Lengths of the queries and of the keys of this batch item.
     pub lengths: [i32; 2],
-    /// Values of the slots, in the order of [`Program::slots`].
-    pub slots: &'v [Value],
+    /// Values of the scalars, in the order of [`Program::scalars`].
+    pub scalars: &'v [Value],
     /// Elements of the tensors at this point, in the order of [`Program::tensors`].
     pub tensors: &'v [Value],
 }
@@ -64,11 +64,11 @@ pub struct PointContext<'v> {
 /// A point that does not have what the expression reads.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EvalError {
-    /// No value for a slot.
-    #[error("no value for the slot '{name}' (number {}); {given} slot values were given", slot.0)]
-    MissingSlot {
-        /// Which slot.
-        slot: SlotId,
+    /// No value for a scalar.
+    #[error("no value for the scalar '{name}' (number {}); {given} scalar values were given", scalar.0)]
+    MissingScalar {
+        /// Which scalar.
+        scalar: ScalarId,
         /// Its display name.
         name: String,
         /// How many values there are.
@@ -84,10 +84,10 @@ pub enum EvalError {
         /// How many values there are.
         given: usize,
     },
-    /// A value of another type than the slot or tensor has.
+    /// A value of another type than the scalar or tensor has.
     #[error("'{name}' is {needed}, but its value is {given}")]
     WrongType {
-        /// Display name of the slot or tensor.
+        /// Display name of the scalar or tensor.
         name: String,
         /// Type of the value given.
         given: Ty,
@@ -103,7 +103,7 @@ impl Program {
     /// numbers; integers are 32 bits and wrap. The arm of a selection that is not taken has no influence.
     ///
     /// # Errors
-    /// If the point lacks a slot or tensor that the expression reads, or has it in another type.
+    /// If the point lacks a scalar or tensor that the expression reads, or has it in another type.
     pub fn eval(&self, point: &PointContext<'_>) -> Result<Value, EvalError> {
         let mut values = Vec::with_capacity(self.nodes().len());
         self.eval_into(point, &mut values)
@@ -124,7 +124,7 @@ impl Program {
     }
 
     fn leaf(&self, node: Node, point: &PointContext<'_>) -> Result<Option<Value>, EvalError> {
-        let PointContext { score, upstream, at, lengths, slots, tensors } = *point;
+        let PointContext { score, upstream, at, lengths, scalars, tensors } = *point;
         Ok(Some(match node {
             Node::Score => Value::Float(score),
             Node::Upstream => Value::Float(upstream),
@@ -134,11 +134,12 @@ impl Program {
             Node::Float(value) => Value::Float(f64::from(value.value())),
             Node::Int(value) => Value::Int(value),
             Node::Bool(value) => Value::Bool(value),
-            Node::Slot(slot) => {
-                let name = || self.slot_name(slot).to_owned();
-                let value = slots.get(slot.at()).copied();
-                let value = value.ok_or_else(|| EvalError::MissingSlot { slot, name: name(), given: slots.len() })?;
-                typed(value, self.slots()[slot.at()].ty.ty(), name)?
+            Node::Scalar(scalar) => {
+                let name = || self.scalar_name(scalar).to_owned();
+                let value = scalars.get(scalar.at()).copied();
+                let value =
+                    value.ok_or_else(|| EvalError::MissingScalar { scalar, name: name(), given: scalars.len() })?;
+                typed(value, self.scalars()[scalar.at()].ty.ty(), name)?
             }
             Node::Tensor(tensor) => {
                 let name = || self.tensor_name(tensor).to_owned();
@@ -193,7 +194,7 @@ fn computed(node: Node, values: &[Value]) -> Value {
         | Node::Float(_)
         | Node::Int(_)
         | Node::Bool(_)
-        | Node::Slot(_)
+        | Node::Scalar(_)
         | Node::Tensor(_) => None,
     };
     result.expect("programs are type-checked when they are made, and leaves were read before")

@@ -4,20 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::node::{Axis, Side};
-use super::operand::{SlotTy, TensorSpec};
+use super::operand::{ScalarTy, TensorSpec};
 use super::ops::{Binary, Compare, Logic, Unary};
 
 /// An expression being written.
 ///
 /// Operators and methods never fail and never look at types: [`Expr::build`] checks the whole expression and reports every problem.
-/// Integers meeting floats become floats; nothing else is converted. Two slots (or tensors) of the same name are the same one.
+/// Integers meeting floats become floats; nothing else is converted. Two scalars (or tensors) of the same name are the same one.
 ///
 /// ```
-/// use qkvault_graph::expr::{score, slot};
+/// use qkvault_graph::expr::{score, scalar};
 ///
-/// let cap = slot("softcap");
+/// let cap = scalar("softcap");
 /// let softcap = (score() / &cap).tanh() * &cap;
-/// assert_eq!(softcap.build()?.slots().len(), 1);
+/// assert_eq!(softcap.build()?.scalars().len(), 1);
 /// # Ok::<(), qkvault_graph::expr::ExprErrors>(())
 /// ```
 #[derive(Clone)]
@@ -38,7 +38,7 @@ pub(super) enum Op {
     Float(f32),
     Int(i32),
     Bool(bool),
-    Slot(Arc<str>, SlotTy),
+    Scalar(Arc<str>, ScalarTy),
     Tensor(Arc<str>, TensorSpec),
     ToFloat,
     Unary(Unary),
@@ -157,16 +157,16 @@ pub fn key_len() -> Expr {
     Expr::leaf(Op::Length(Side::Key))
 }
 
-/// A float given at launch. The name tells slots of one expression apart and is otherwise for display.
+/// A float given at launch. The name tells scalars of one expression apart and is otherwise for display.
 #[must_use]
-pub fn slot(name: &str) -> Expr {
-    Expr::leaf(Op::Slot(name.into(), SlotTy::Float))
+pub fn scalar(name: &str) -> Expr {
+    Expr::leaf(Op::Scalar(name.into(), ScalarTy::Float))
 }
 
 /// An integer given at launch.
 #[must_use]
-pub fn int_slot(name: &str) -> Expr {
-    Expr::leaf(Op::Slot(name.into(), SlotTy::Int))
+pub fn int_scalar(name: &str) -> Expr {
+    Expr::leaf(Op::Scalar(name.into(), ScalarTy::Int))
 }
 
 /// A device tensor, read at the point of the score and broadcast over its extents of 1.

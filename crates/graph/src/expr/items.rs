@@ -29,7 +29,7 @@ pub(super) enum Class {
     Computed,
     Tensor,
     Length,
-    Slot,
+    Scalar,
     Constant,
 }
 
@@ -139,7 +139,7 @@ fn class(node: Node, kids: &[u32], list: &[Item]) -> Class {
         Node::Index(_) => Class::Index,
         Node::Length(_) => Class::Length,
         Node::Float(_) | Node::Int(_) | Node::Bool(_) => Class::Constant,
-        Node::Slot(_) => Class::Slot,
+        Node::Scalar(_) => Class::Scalar,
         Node::Tensor(_) => Class::Tensor,
         Node::ToFloat(_)
         | Node::Unary(..)

@@ -38,9 +38,9 @@ impl fmt::Display for Ty {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
-/// Position of a slot in [`super::Program::slots`].
+/// Position of a scalar in [`super::Program::scalars`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SlotId(pub u32);
+pub struct ScalarId(pub u32);
 
 /// Position of a tensor in [`super::Program::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl NodeId {
     }
 }
 
-impl SlotId {
+impl ScalarId {
     /// The id as a position in a slice.
     #[must_use]
     pub const fn at(self) -> usize {

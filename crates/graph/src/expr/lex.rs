@@ -11,7 +11,7 @@ pub(super) enum Token<'t> {
     /// A word: the name of an operation, a leaf, a `let`, or a keyword.
     Word(&'t str),
     /// `$name`.
-    Slot(&'t str),
+    Scalar(&'t str),
     /// `@name`.
     Tensor(&'t str),
     /// A number without a point or exponent, and without a sign.
@@ -74,7 +74,7 @@ impl<'t> Lexer<'t> {
                 if name.is_empty() {
                     return Err(self.error(start, format!("a name after '{first}'"), first.to_string()));
                 }
-                if first == '$' { Token::Slot(name) } else { Token::Tensor(name) }
+                if first == '$' { Token::Scalar(name) } else { Token::Tensor(name) }
             }
             c if c.is_ascii_alphabetic() || c == '_' => Token::Word(self.word(start)),
             c if c.is_ascii_digit() => self.number(start)?,

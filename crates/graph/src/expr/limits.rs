@@ -4,7 +4,7 @@
 pub const MAX_NODES: usize = 4096;
 /// Longest chain of operands from the root of a score expression to a leaf; a chain of `&` or of `|` counts as one.
 pub const MAX_DEPTH: usize = 256;
-/// Most slots of a score expression.
+/// Most scalars of a score expression.
 pub const MAX_SLOTS: usize = 32;
 /// Most tensors of a score expression.
 pub const MAX_TENSORS: usize = 32;

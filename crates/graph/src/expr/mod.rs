@@ -6,20 +6,20 @@
 //! [`parse_expr`]), its serde form, and outside this module its key, its lowering and its interpreter.
 //!
 //! ```
-//! use qkvault_graph::expr::{library, score, slot, vjp};
+//! use qkvault_graph::expr::{library, score, scalar, vjp};
 //!
-//! let softcap = library::softcap(score(), slot("cap")).build_score()?;
-//! assert_eq!(softcap.to_string(), "slot $cap: float; tanh(score / $cap) * $cap");
+//! let softcap = library::softcap(score(), scalar("cap")).build_score_mod()?;
+//! assert_eq!(softcap.to_string(), "scalar $cap: float; tanh(score / $cap) * $cap");
 //!
 //! let backward = vjp(&softcap).expect("softcap is smooth");
-//! assert_eq!(backward.d_score.to_string(), "slot $cap: float; let t0 = tanh(score / $cap); -(t0 * t0) + 1.0");
+//! assert_eq!(backward.d_score.to_string(), "scalar $cap: float; let t0 = tanh(score / $cap); -(t0 * t0) + 1.0");
 //! # Ok::<(), qkvault_graph::expr::ExprErrors>(())
 //! ```
 //!
 //! # What an expression reads
 //!
 //! The scaled score, the four indices and the actual lengths of the two sequences ([`query`] is the row of the launch, [`position()`] where it
-//! is among the keys); constants; *slots*, numbers that the host gives at
+//! is among the keys); constants; *scalars*, numbers that the host gives at
 //! launch and that are never part of a key; and device *tensors* that broadcast over (batch, head, query, key). A host tensor of
 //! several elements cannot be written down. A tensor may be said to hold ALiBi's slopes ([`AlibiSlopes`]): it is under the key then
 //! which ones, and whoever prepares a plan brings them.
@@ -88,10 +88,12 @@ pub use alibi::AlibiSlopes;
 pub use derive::{DeriveError, Wrt, derivative, simplified};
 pub use error::{ExprError, ExprErrors, OperandKind};
 pub use eval::{EvalError, PointContext, Value};
-pub use handle::{Expr, batch, constant, head, int_slot, key, key_len, query, query_len, score, select, slot, tensor};
+pub use handle::{
+    Expr, batch, constant, head, int_scalar, key, key_len, query, query_len, scalar, score, select, tensor,
+};
 pub use limits::{MAX_DEPTH, MAX_DERIVED_NODES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
-pub use node::{Axis, FloatConst, Node, NodeId, NotFinite, Side, SlotId, TensorId, Ty};
-pub use operand::{Grad, SlotSpec, SlotTy, TensorSpec};
+pub use node::{Axis, FloatConst, Node, NodeId, NotFinite, ScalarId, Side, TensorId, Ty};
+pub use operand::{Grad, ScalarSpec, ScalarTy, TensorSpec};
 pub use ops::{Binary, Compare, Logic, Unary};
 pub use own_backward::{OverrideError, Tolerance, check_override};
 pub use parse::parse_expr;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use super::constant::{FloatConst, NotFinite};
-pub use super::leaf::{Axis, NodeId, Side, SlotId, TensorId, Ty};
+pub use super::leaf::{Axis, NodeId, ScalarId, Side, TensorId, Ty};
 use super::ops::{Binary, Compare, Logic, Unary};
 
 /// One node of a closed expression.
@@ -24,8 +24,8 @@ pub enum Node {
     Int(i32),
     /// A truth value.
     Bool(bool),
-    /// A number given at launch; its type is in the slot table.
-    Slot(SlotId),
+    /// A number given at launch; its type is in the scalar table.
+    Scalar(ScalarId),
     /// The element of a device tensor at this point, broadcast over its dimensions of 1: float, or int for integer tensors.
     Tensor(TensorId),
     /// An integer as a float. Exact up to 2^24 on a device.
@@ -62,7 +62,7 @@ impl Node {
             | Node::Float(_)
             | Node::Int(_)
             | Node::Bool(_)
-            | Node::Slot(_)
+            | Node::Scalar(_)
             | Node::Tensor(_) => [None, None, None],
             Node::ToFloat(a) | Node::Unary(_, a) | Node::Not(a) => [Some(a), None, None],
             Node::Binary(_, a, b) | Node::Compare(_, a, b) | Node::Logic(_, a, b) => [Some(a), Some(b), None],
@@ -82,7 +82,7 @@ impl Node {
             | Node::Float(_)
             | Node::Int(_)
             | Node::Bool(_)
-            | Node::Slot(_)
+            | Node::Scalar(_)
             | Node::Tensor(_)) => leaf,
             Node::ToFloat(a) => Node::ToFloat(to(a)),
             Node::Unary(op, a) => Node::Unary(op, to(a)),
@@ -105,7 +105,7 @@ impl Node {
             Node::Float(_) => 5,
             Node::Int(_) => 6,
             Node::Bool(_) => 7,
-            Node::Slot(_) => 8,
+            Node::Scalar(_) => 8,
             Node::Tensor(_) => 9,
             Node::ToFloat(_) => 10,
             Node::Unary(..) => 11,

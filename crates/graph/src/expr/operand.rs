@@ -1,6 +1,6 @@
-//! What an expression reads from outside: host scalars given at launch (slots) and device tensors, as two different kinds.
+//! What an expression reads from outside: host scalars given at launch (scalars) and device tensors, as two different kinds.
 //!
-//! A host tensor of several elements cannot be written down: a slot is one number, and everything larger is a device tensor.
+//! A host tensor of several elements cannot be written down: a scalar is one number, and everything larger is a device tensor.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,23 +8,23 @@ use super::alibi::AlibiSlopes;
 use super::node::{Axis, Ty};
 use crate::DType;
 
-/// Type of a slot: how the host passes the number.
+/// Type of a scalar: how the host passes the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SlotTy {
+pub enum ScalarTy {
     /// A float32.
     Float,
     /// A 32-bit signed integer.
     Int,
 }
 
-impl SlotTy {
+impl ScalarTy {
     /// Number under which this type enters canonical bytes.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
-            SlotTy::Float => 1,
-            SlotTy::Int => 2,
+            ScalarTy::Float => 1,
+            ScalarTy::Int => 2,
         }
     }
 
@@ -32,8 +32,8 @@ impl SlotTy {
     #[must_use]
     pub const fn ty(self) -> Ty {
         match self {
-            SlotTy::Float => Ty::Float,
-            SlotTy::Int => Ty::Int,
+            ScalarTy::Float => Ty::Float,
+            ScalarTy::Int => Ty::Int,
         }
     }
 
@@ -41,8 +41,8 @@ impl SlotTy {
     #[must_use]
     pub const fn dtype(self) -> DType {
         match self {
-            SlotTy::Float => DType::F32,
-            SlotTy::Int => DType::I32,
+            ScalarTy::Float => DType::F32,
+            ScalarTy::Int => DType::I32,
         }
     }
 }
@@ -50,9 +50,9 @@ impl SlotTy {
 /// A host scalar: one number, given at launch, never part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SlotSpec {
+pub struct ScalarSpec {
     /// How the number is passed.
-    pub ty: SlotTy,
+    pub ty: ScalarTy,
 }
 
 /// Whether the gradient of a tensor is wanted.

@@ -3,8 +3,8 @@
 use super::arena::Arena;
 use super::canon;
 use super::eval::{EvalError, PointContext, Value};
-use super::node::{Node, NodeId, SlotId, TensorId, Ty};
-use super::operand::SlotTy;
+use super::node::{Node, NodeId, ScalarId, TensorId, Ty};
+use super::operand::ScalarTy;
 use super::program::{Derived, Program, ScoreExpr};
 use qkvault_base::random::Rng;
 
@@ -35,7 +35,7 @@ pub enum OverrideError {
         /// Type of the expression.
         given: Ty,
     },
-    /// The backward reads a slot or tensor that the forward does not have, or has in another form.
+    /// The backward reads a scalar or tensor that the forward does not have, or has in another form.
     #[error(
         "the own backward reads '{name}', which the forward does not read in this form; use the operands of the forward only"
     )]
@@ -46,7 +46,7 @@ pub enum OverrideError {
     /// The backward is wrong.
     #[error(
         "the own backward gives {own} where the forward changes by {difference} per unit of score \
-         (score {score}, batch, head, query, key {at:?}, slots and tensors {operands:?}); leave it out to get the derived one"
+         (score {score}, batch, head, query, key {at:?}, scalars and tensors {operands:?}); leave it out to get the derived one"
     )]
     Disagrees {
         /// What the backward gives.
@@ -79,8 +79,8 @@ const NEEDED: usize = 32;
 
 /// Accepts `own` as the derivative of `forward` by the score if it agrees with central differences wherever the forward is smooth.
 ///
-/// Operands are matched by their display names. The result reads the forward's slots and tensors by the forward's ids. The points are the
-/// same in every run: scores from -30 to 30, many of them small; slots and tensors from -3 to 3 and, in half of the points, positive;
+/// Operands are matched by their display names. The result reads the forward's scalars and tensors by the forward's ids. The points are the
+/// same in every run: scores from -30 to 30, many of them small; scalars and tensors from -3 to 3 and, in half of the points, positive;
 /// positions within lengths of up to 64. Kinks and jumps are left out, so what holds there is taken on trust.
 ///
 /// # Errors
@@ -113,10 +113,10 @@ pub fn check_override(forward: &ScoreExpr, own: &ScoreExpr, tolerance: Tolerance
 /// The nodes of `own` over the operands of `forward`.
 fn over_operands_of(forward: &ScoreExpr, own: &ScoreExpr) -> Result<Derived, OverrideError> {
     let foreign = |name: &str| OverrideError::ForeignOperand { name: name.to_owned() };
-    let mut slots = Vec::new();
-    for (spec, name) in own.slots().iter().zip(own.slot_names()) {
-        let same = forward.slot_named(name).filter(|id| forward.slots()[id.at()] == *spec);
-        slots.push(same.ok_or_else(|| foreign(name))?);
+    let mut scalars = Vec::new();
+    for (spec, name) in own.scalars().iter().zip(own.scalar_names()) {
+        let same = forward.scalar_named(name).filter(|id| forward.scalars()[id.at()] == *spec);
+        scalars.push(same.ok_or_else(|| foreign(name))?);
     }
     let mut tensors = Vec::new();
     for (spec, name) in own.tensors().iter().zip(own.tensor_names()) {
@@ -131,7 +131,7 @@ fn over_operands_of(forward: &ScoreExpr, own: &ScoreExpr) -> Result<Derived, Ove
     let mut ids: Vec<NodeId> = Vec::new();
     for &node in own.nodes() {
         ids.push(arena.add(match node {
-            Node::Slot(SlotId(id)) => Node::Slot(slots[id as usize]),
+            Node::Scalar(ScalarId(id)) => Node::Scalar(scalars[id as usize]),
             Node::Tensor(TensorId(id)) => Node::Tensor(tensors[id as usize]),
             other => other.map_operands(|id| ids[id.at()]),
         }));
@@ -149,7 +149,7 @@ struct Sample {
     score: f64,
     at: [i32; 4],
     lengths: [i32; 2],
-    slots: Vec<Value>,
+    scalars: Vec<Value>,
     tensors: Vec<Value>,
 }
 
@@ -160,18 +160,18 @@ impl Sample {
             (true, x) => Value::Int((x * 3.0) as i32),
             (false, x) => Value::Float(if positive { x.abs() + 0.1 } else { x }),
         };
-        let slots = forward.slots().iter().map(|slot| value(slot.ty == SlotTy::Int)).collect();
+        let scalars = forward.scalars().iter().map(|scalar| value(scalar.ty == ScalarTy::Int)).collect();
         let tensors = forward.tensors().iter().map(|tensor| value(tensor.ty() == Some(Ty::Int))).collect();
         let mut below = |n: i32| random.within(0, n as usize - 1) as i32;
         let reach = [0.5, 5.0, 30.0][below(3) as usize];
         let lengths = [1 + below(64), 1 + below(64)];
         let at = [below(4), below(16), below(lengths[0]), below(lengths[1])];
-        Sample { score: (random.unit() * 2.0 - 1.0) * reach, at, lengths, slots, tensors }
+        Sample { score: (random.unit() * 2.0 - 1.0) * reach, at, lengths, scalars, tensors }
     }
 
     fn at_score(&self, score: f64) -> PointContext<'_> {
-        let Sample { score: _, at, lengths, slots, tensors } = self;
-        PointContext { score, upstream: 1.0, at: *at, lengths: *lengths, slots, tensors }
+        let Sample { score: _, at, lengths, scalars, tensors } = self;
+        PointContext { score, upstream: 1.0, at: *at, lengths: *lengths, scalars, tensors }
     }
 
     /// Central difference by the score, if steps of several sizes agree about it.
@@ -191,8 +191,8 @@ impl Sample {
     }
 
     fn disagreement(&self, forward: &ScoreExpr, own: f64, difference: f64) -> OverrideError {
-        let names = forward.slot_names().iter().chain(forward.tensor_names());
-        let values = self.slots.iter().chain(&self.tensors);
+        let names = forward.scalar_names().iter().chain(forward.tensor_names());
+        let values = self.scalars.iter().chain(&self.tensors);
         let number = |value: &Value| value.float().or(value.int().map(f64::from)).unwrap_or(f64::NAN);
         let operands = names.zip(values).map(|(name, value)| (name.clone(), number(value))).collect();
         OverrideError::Disagrees { own, difference, score: self.score, at: self.at, operands }

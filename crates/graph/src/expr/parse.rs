@@ -24,14 +24,14 @@ impl FromStr for ScoreExpr {
 /// Reads the text form that [`ScoreExpr`] prints, or one written by hand:
 ///
 /// ```
-/// use qkvault_graph::expr::{parse_expr, score, slot};
+/// use qkvault_graph::expr::{parse_expr, score, scalar};
 ///
-/// let read = parse_expr("slot $cap: float; tanh(score / $cap) * $cap")?;
-/// assert_eq!(read, ((score() / slot("cap")).tanh() * slot("cap")).build()?);
+/// let read = parse_expr("scalar $cap: float; tanh(score / $cap) * $cap")?;
+/// assert_eq!(read, ((score() / scalar("cap")).tanh() * scalar("cap")).build()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Statements end with `;`: `slot $name: float` (or `int`), `tensor @name: f32[1, 8, 1, 1]` (with `grad` after it if its gradient is
+/// Statements end with `;`: `scalar $name: float` (or `int`), `tensor @name: f32[1, 8, 1, 1]` (with `grad` after it if its gradient is
 /// wanted, or `alibi 32 from 16 max 8.0` where it holds slopes of [`AlibiSlopes`](super::AlibiSlopes): of 32 heads, from the 17th on, up to
 /// 2^-8; `from` and `max` may be left out), `let name = expression`. The expression itself comes last.
 ///
@@ -52,7 +52,7 @@ pub(super) struct Parser<'p, 't> {
     tokens: &'p [Placed<'t>],
     pub(super) at: usize,
     nesting: usize,
-    /// Slots under `$`, tensors under `@`, lets under a blank.
+    /// Scalars under `$`, tensors under `@`, lets under a blank.
     pub(super) names: Names<'t>,
 }
 
@@ -60,7 +60,7 @@ impl<'t> Parser<'_, 't> {
     fn whole(&mut self) -> Result<Expr, ParseError> {
         loop {
             match self.peek() {
-                Token::Word("slot") => self.slot()?,
+                Token::Word("scalar") => self.scalar()?,
                 Token::Word("tensor") => self.tensor()?,
                 Token::Word("let") => self.binding()?,
                 _ => break,
@@ -133,7 +133,7 @@ impl<'t> Parser<'_, 't> {
         match token {
             Token::Int(n) => i32::try_from(n).map(Expr::from).map_err(|_| self.before("an integer of 32 bits")),
             Token::Float(x) => Ok(Expr::from(x)),
-            Token::Slot(name) => self.named(('$', name)),
+            Token::Scalar(name) => self.named(('$', name)),
             Token::Tensor(name) => self.named(('@', name)),
             Token::Word(word) => match leaf(word) {
                 Some(expr) => Ok(expr),
@@ -209,7 +209,7 @@ impl<'t> Parser<'_, 't> {
         let Placed { token, start } = &self.tokens[self.at.min(self.tokens.len() - 1)];
         let found = match token {
             Token::Word(word) => format!("'{word}'"),
-            Token::Slot(name) => format!("'${name}'"),
+            Token::Scalar(name) => format!("'${name}'"),
             Token::Tensor(name) => format!("'@{name}'"),
             Token::Int(n) => n.to_string(),
             Token::Float(x) => x.to_string(),

@@ -1,7 +1,7 @@
 //! Where a problem is: the path from the root of an expression to an operation, as text.
 
 use super::handle::{Expr, Op};
-use super::operand::SlotTy;
+use super::operand::ScalarTy;
 
 /// Each handle with the number of its operands already visited: a path from the root.
 pub(super) type Path<'e> = Vec<(&'e Expr, usize)>;
@@ -38,7 +38,7 @@ fn op_name(op: &Op) -> &'static str {
         Op::Index(axis) => axis.name(),
         Op::Length(side) => side.name(),
         Op::Float(_) | Op::Int(_) | Op::Bool(_) => "constant",
-        Op::Slot(_, SlotTy::Float | SlotTy::Int) => "slot",
+        Op::Scalar(_, ScalarTy::Float | ScalarTy::Int) => "scalar",
         Op::Tensor(..) => "tensor",
         Op::ToFloat => "to_float",
         Op::Unary(op) => op.name(),

@@ -115,7 +115,7 @@ fn folded(arena: &mut Arena, node: Node) -> NodeId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expr::{key, library, parse_expr, score, slot};
+    use crate::expr::{key, library, parse_expr, scalar, score};
 
     fn read(text: &str) -> ScoreExpr {
         parse_expr(text).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn b9_a_position_is_the_row_where_there_are_as_many_queries_as_keys() {
-        let soft = library::soft_window(score(), 3, slot("slope")).build_score().expect("a score");
-        assert_eq!(soft.with_keys_ahead(0), read("slot $s: float; score - $s * float(max(abs(query - key) - 3, 0))"));
+        let soft = library::soft_window(score(), 3, scalar("slope")).build_score_mod().expect("a score");
+        assert_eq!(soft.with_keys_ahead(0), read("scalar $s: float; score - $s * float(max(abs(query - key) - 3, 0))"));
         assert_eq!(
             soft.with_keys_ahead(7),
-            read("slot $s: float; score - $s * float(max(abs(query + 7 - key) - 3, 0))")
+            read("scalar $s: float; score - $s * float(max(abs(query + 7 - key) - 3, 0))")
         );
-        let plain = (score() * 2.0 + key().to_float()).build_score().expect("a score");
+        let plain = (score() * 2.0 + key().to_float()).build_score_mod().expect("a score");
         assert_eq!(plain.with_keys_ahead(1), plain);
     }
 

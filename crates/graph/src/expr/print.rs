@@ -1,11 +1,11 @@
-//! The text form: infix, what is used several times in `let`s, slots with `$` and tensors with `@`.
+//! The text form: infix, what is used several times in `let`s, scalars with `$` and tensors with `@`.
 //!
-//! `slot $softcap: float; tanh(score / $softcap) * $softcap`. With `{:#}` every statement stands on a line of its own.
+//! `scalar $softcap: float; tanh(score / $softcap) * $softcap`. With `{:#}` every statement stands on a line of its own.
 
 use std::fmt::{self, Write as _};
 
 use super::node::{Node, NodeId};
-use super::operand::{Grad, SlotSpec, TensorSpec};
+use super::operand::{Grad, ScalarSpec, TensorSpec};
 use super::ops::{Binary, Logic, Unary};
 use super::program::{Derived, Program, ScoreExpr};
 
@@ -33,9 +33,9 @@ struct Piece {
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if f.alternate() { ";\n" } else { "; " };
-        for (id, &SlotSpec { ty }) in (0..).map(super::SlotId).zip(self.slots()) {
-            if self.contains(Node::Slot(id)) {
-                write!(f, "slot ${}: {}{separator}", self.slot_name(id), ty.ty())?;
+        for (id, &ScalarSpec { ty }) in (0..).map(super::ScalarId).zip(self.scalars()) {
+            if self.contains(Node::Scalar(id)) {
+                write!(f, "scalar ${}: {}{separator}", self.scalar_name(id), ty.ty())?;
             }
         }
         for (id, &TensorSpec { dims: [b, h, q, k], dtype, grad, alibi }) in
@@ -128,7 +128,7 @@ impl Program {
             Node::Float(value) => (format!("{value:?}"), Tightness::Atom),
             Node::Int(value) => (value.to_string(), Tightness::Atom),
             Node::Bool(value) => (value.to_string(), Tightness::Atom),
-            Node::Slot(id) => (format!("${}", self.slot_name(id)), Tightness::Atom),
+            Node::Scalar(id) => (format!("${}", self.scalar_name(id)), Tightness::Atom),
             Node::Tensor(id) => (format!("@{}", self.tensor_name(id)), Tightness::Atom),
             Node::ToFloat(_) => call("float")?,
             // The parentheses keep the negation of a number apart from a negative number.

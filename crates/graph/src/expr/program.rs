@@ -4,8 +4,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 use super::arena::Operands;
-use super::node::{Node, NodeId, SlotId, TensorId, Ty};
-use super::operand::{SlotSpec, TensorSpec};
+use super::node::{Node, NodeId, ScalarId, TensorId, Ty};
+use super::operand::{ScalarSpec, TensorSpec};
 use super::ops::{Binary, Unary};
 use super::typing;
 
@@ -26,7 +26,7 @@ impl Program {
         let mut types: Vec<Ty> = Vec::with_capacity(nodes.len());
         for &node in &nodes {
             types.push(
-                typing::node(node, &types, &operands.slots, &operands.tensors)
+                typing::node(node, &types, &operands.scalars, &operands.tensors)
                     .expect("nodes were type-checked when they were made"),
             );
         }
@@ -69,8 +69,8 @@ impl Program {
 
     /// The host scalars given at launch.
     #[must_use]
-    pub fn slots(&self) -> &[SlotSpec] {
-        &self.operands.slots
+    pub fn scalars(&self) -> &[ScalarSpec] {
+        &self.operands.scalars
     }
 
     /// The device tensors.
@@ -79,10 +79,10 @@ impl Program {
         &self.operands.tensors
     }
 
-    /// Display name of a slot.
+    /// Display name of a scalar.
     #[must_use]
-    pub fn slot_name(&self, id: SlotId) -> &str {
-        &self.operands.slot_names[id.at()]
+    pub fn scalar_name(&self, id: ScalarId) -> &str {
+        &self.operands.scalar_names[id.at()]
     }
 
     /// Display name of a tensor.
@@ -91,10 +91,10 @@ impl Program {
         &self.operands.tensor_names[id.at()]
     }
 
-    /// Display names of the slots, in the order of [`Program::slots`].
+    /// Display names of the scalars, in the order of [`Program::scalars`].
     #[must_use]
-    pub fn slot_names(&self) -> &[String] {
-        &self.operands.slot_names
+    pub fn scalar_names(&self) -> &[String] {
+        &self.operands.scalar_names
     }
 
     /// Display names of the tensors, in the order of [`Program::tensors`].
@@ -103,10 +103,10 @@ impl Program {
         &self.operands.tensor_names
     }
 
-    /// The slot of this display name.
+    /// The scalar of this display name.
     #[must_use]
-    pub fn slot_named(&self, name: &str) -> Option<SlotId> {
-        self.operands.slot_names.iter().position(|n| n == name).map(|at| SlotId(at as u32))
+    pub fn scalar_named(&self, name: &str) -> Option<ScalarId> {
+        self.operands.scalar_names.iter().position(|n| n == name).map(|at| ScalarId(at as u32))
     }
 
     /// The tensor of this display name.
@@ -137,12 +137,12 @@ impl Program {
 
 /// A closed score expression or predicate in canonical form.
 ///
-/// Equality and hash are those of the meaning as written: nodes, slot types and tensor specifications, never display names.
+/// Equality and hash are those of the meaning as written: nodes, scalar types and tensor specifications, never display names.
 /// The order in which operands of commutative operations were written, the direction of comparisons (`a < b` or `b > a`), the grouping
 /// of chains of `&` and `|`, repeated sub-expressions and names do not matter. Float arithmetic is not rearranged: `(a + b) + c` and
 /// `a + (b + c)` round differently and are different expressions.
 ///
-/// Slots and tensors are numbered by their first use in the nodes, and every one of the tables is used.
+/// Scalars and tensors are numbered by their first use in the nodes, and every one of the tables is used.
 #[derive(Clone, Debug)]
 pub struct ScoreExpr(Program);
 
@@ -181,7 +181,7 @@ impl Hash for ScoreExpr {
     }
 }
 
-/// An expression derived from a [`ScoreExpr`], over the same slots and tensors: ids, tables and names are those of the forward
+/// An expression derived from a [`ScoreExpr`], over the same scalars and tensors: ids, tables and names are those of the forward
 /// expression, whether or not the derived one uses them all. It may read [`Node::Upstream`].
 #[derive(Clone, Debug)]
 pub struct Derived(Program);
@@ -223,11 +223,11 @@ impl Eq for Derived {}
 
 /// Names are left out on purpose.
 fn same(a: &Program, b: &Program) -> bool {
-    a.nodes == b.nodes && a.operands.slots == b.operands.slots && a.operands.tensors == b.operands.tensors
+    a.nodes == b.nodes && a.operands.scalars == b.operands.scalars && a.operands.tensors == b.operands.tensors
 }
 
 fn hash<H: Hasher>(program: &Program, state: &mut H) {
     program.nodes.hash(state);
-    program.operands.slots.hash(state);
+    program.operands.scalars.hash(state);
     program.operands.tensors.hash(state);
 }

@@ -2,13 +2,13 @@
 
 use super::hash::Map;
 use super::items::{Class, Item, Items};
-use super::node::{FloatConst, Node, NodeId, SlotId, TensorId};
+use super::node::{FloatConst, Node, NodeId, ScalarId, TensorId};
 use super::ops::Compare;
 
-/// Colours of slots and tensors: equal colours are (so far) indistinguishable. The numbers, not the ids, decide the order.
+/// Colours of scalars and tensors: equal colours are (so far) indistinguishable. The numbers, not the ids, decide the order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Colours {
-    pub(super) slots: Vec<u32>,
+    pub(super) scalars: Vec<u32>,
     pub(super) tensors: Vec<u32>,
 }
 
@@ -55,7 +55,7 @@ fn key(item: &Item, colours: &Colours, ranks: &[Rank]) -> Key {
         Node::Float(value) => ordered_bits(value),
         Node::Int(value) => value.cast_unsigned() ^ (1 << 31),
         Node::Bool(value) => u32::from(value),
-        Node::Slot(id) => colours.slots[id.at()],
+        Node::Scalar(id) => colours.scalars[id.at()],
         Node::Tensor(id) => colours.tensors[id.at()],
         Node::Unary(op, _) => u32::from(op.code()),
         Node::Binary(op, ..) => u32::from(op.code()),
@@ -75,15 +75,15 @@ fn ordered_bits(value: FloatConst) -> u32 {
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
 
-/// Nodes in post-order, with the old ids of slots and tensors in the order of their first use.
+/// Nodes in post-order, with the old ids of scalars and tensors in the order of their first use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     pub(super) nodes: Vec<Node>,
-    pub(super) slots: Vec<SlotId>,
+    pub(super) scalars: Vec<ScalarId>,
     pub(super) tensors: Vec<TensorId>,
 }
 
-/// Writes the items as nodes. With `renumber`, slots and tensors get new ids in the order of their first use.
+/// Writes the items as nodes. With `renumber`, scalars and tensors get new ids in the order of their first use.
 ///
 /// The arms of a selection are written before its condition, so that a mask's indices and comparison stand next to its selection.
 pub(super) fn write(items: &Items, ranks: &[Rank], renumber: bool) -> Written {
@@ -137,9 +137,9 @@ impl Writer {
     /// `kids` in the order of [`visit`].
     fn item(&mut self, item: &Item, kids: &[u32], ranks: &[Rank], node: impl Fn(u32) -> NodeId) -> NodeId {
         match item.node {
-            Node::Slot(id) if self.renumber => {
-                self.written.slots.push(id);
-                self.add(Node::Slot(SlotId((self.written.slots.len() - 1) as u32)))
+            Node::Scalar(id) if self.renumber => {
+                self.written.scalars.push(id);
+                self.add(Node::Scalar(ScalarId((self.written.scalars.len() - 1) as u32)))
             }
             Node::Tensor(id) if self.renumber => {
                 self.written.tensors.push(id);

@@ -85,7 +85,7 @@ impl Program {
             | Node::Float(_)
             | Node::Int(_)
             | Node::Bool(_)
-            | Node::Slot(_)
+            | Node::Scalar(_)
             | Node::Tensor(_) => SAME,
             // Integers are exact as floats up to 2^24, and so are their differences.
             Node::ToFloat(a) => of(a),
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn differences_of_positions_are_no_positions() {
         for text in [
-            "slot $cap: float; tanh(score / $cap) * $cap",
+            "scalar $cap: float; tanh(score / $cap) * $cap",
             "tensor @slopes: f32[1, 4, 1, 1]; score + @slopes * float(key - query)",
             "score + float(key) - float(query) + float(head)",
             "score - abs(float(3 * query + 3 - (key + query + key)))",
@@ -204,9 +204,9 @@ mod tests {
             (documents, rest.map(|e| e.to_string()))
         };
         assert_eq!(without(&format!("{ids}; @q == @k")), (true, None));
-        let rest = without(&format!("{ids}; slot $n: int; @k == @q & key < query + $n & !(query == key)"));
+        let rest = without(&format!("{ids}; scalar $n: int; @k == @q & key < query + $n & !(query == key)"));
         assert!(rest.0);
-        assert_eq!(rest.1, Some(parse_expr("slot $n: int; key < query + $n & !(query == key)").unwrap().to_string()));
+        assert_eq!(rest.1, Some(parse_expr("scalar $n: int; key < query + $n & !(query == key)").unwrap().to_string()));
         // Alternatives, and comparisons with anything else, are no document mask.
         assert!(!without(&format!("{ids}; @q == @k | query == key")).0);
         assert!(!without("tensor @q: i32[2, 1, 8, 1]; @q == 3").0);

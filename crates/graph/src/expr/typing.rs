@@ -1,7 +1,7 @@
 //! The typing rules, in one place: which operand types each node takes and which type it gives.
 
 use super::node::{Node, NodeId, Ty};
-use super::operand::{SlotSpec, TensorSpec};
+use super::operand::{ScalarSpec, TensorSpec};
 use super::ops::{Binary, Compare, Logic, Unary};
 
 /// An operand of a type that its node does not take.
@@ -102,16 +102,16 @@ pub(super) fn select(keep: Ty, yes: Ty, no: Ty) -> Result<Ty, Mismatch> {
     Ok(yes)
 }
 
-/// Type of a node whose operands, slot and tensor are known to exist.
+/// Type of a node whose operands, scalar and tensor are known to exist.
 ///
 /// `None` as a tensor's type (an element type that expressions do not read) counts as float here; it is reported elsewhere.
-pub(super) fn node(node: Node, types: &[Ty], slots: &[SlotSpec], tensors: &[TensorSpec]) -> Result<Ty, Mismatch> {
+pub(super) fn node(node: Node, types: &[Ty], scalars: &[ScalarSpec], tensors: &[TensorSpec]) -> Result<Ty, Mismatch> {
     let of = |id: NodeId| types[id.at()];
     match node {
         Node::Score | Node::Upstream | Node::Float(_) => Ok(Ty::Float),
         Node::Index(_) | Node::Length(_) | Node::Int(_) => Ok(Ty::Int),
         Node::Bool(_) => Ok(Ty::Bool),
-        Node::Slot(id) => Ok(slots[id.at()].ty.ty()),
+        Node::Scalar(id) => Ok(scalars[id.at()].ty.ty()),
         Node::Tensor(id) => Ok(tensors[id.at()].ty().unwrap_or(Ty::Float)),
         Node::ToFloat(a) => to_float(of(a)),
         Node::Unary(op, a) => unary(op, of(a)),

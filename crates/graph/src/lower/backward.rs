@@ -6,10 +6,10 @@
 
 use super::builder::Builder;
 use super::mask::{self, Masks};
-use super::rules::{Rule, RuleSet};
 use super::score::{self, Context};
 use super::step::Memo;
 use super::tails::Tails;
+use super::variants::{Variant, VariantSet};
 use super::{Form, forward};
 use crate::expr::{Derived, Node, TensorGrad, vjp};
 use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
@@ -20,7 +20,7 @@ use crate::{Attention, DType, Dropout, DropoutSource, Gradients, OpGraph, Order,
 ///
 /// cuDNN knows the mask of a window alone only over scores that nothing else reads. Where the derivative reads them, as that of
 /// `tanh(score)` does, masks come after the log-sum-exp is subtracted.
-pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: RuleSet) -> Option<OpGraph> {
+pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: VariantSet) -> Option<OpGraph> {
     let a = attention.get();
     let Pass::Backward(gradients) = &a.pass else { return None };
     let (graph, masked) = written(a, gradients, form, target, without)?;
@@ -29,7 +29,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
         && mask::is_window(a)
         && mask::is_read_beside(&graph, scores)
     {
-        return written(a, gradients, form, target, without.with(Rule::MasksBeforeStats)).map(|(graph, _)| graph);
+        return written(a, gradients, form, target, without.with(Variant::MasksBeforeStats)).map(|(graph, _)| graph);
     }
     Some(graph)
 }
@@ -40,9 +40,9 @@ fn written(
     gradients: &Gradients,
     form: Form,
     target: &Target,
-    without: RuleSet,
+    without: VariantSet,
 ) -> Option<(OpGraph, Option<TensorId>)> {
-    let derivative = match &a.score {
+    let derivative = match &a.score_mod {
         None => None,
         Some(score) => Some(vjp(score).ok()?),
     };
@@ -58,7 +58,7 @@ fn written(
     let o = g.operand(Role::O, &a.o);
     let d_o = g.operand(Role::DO, &gradients.d_o);
     let stats = g.operand(Role::Stats, &a.row_tensor());
-    let scale = g.slot(Role::Scale, DType::F32);
+    let scale = g.scalar(Role::Scale, DType::F32);
     let lengths = forward::lengths(&mut g, a);
     let (len_q, len_kv) = lengths.unzip();
     let dropout = a.dropout.map(|d| Drop::new(&mut g, d, [b, h_q, s_q, s_kv], io));
@@ -80,15 +80,15 @@ fn written(
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
     let context = Context::new(scaled, lengths, [s_q, s_kv]);
-    let inner = context.after(a.score.as_ref());
+    let inner = context.after(a.score_mod.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
     let mut memo = Memo::differentiated();
     let mut score = scaled;
-    if let Some(expression) = &a.score {
+    if let Some(expression) = &a.score_mod {
         score = score::expression_with(&mut g, expression, &context, &mut memo);
     }
     let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
-    let early = g.follows(Rule::MasksBeforeStats) && mask::every_row_sees_a_key(a);
+    let early = g.follows(Variant::MasksBeforeStats) && mask::every_row_sees_a_key(a);
     let under_masks = early.then_some(score);
     if early {
         score = masks.apply(&mut g, score);
@@ -184,7 +184,7 @@ impl Drop {
     /// Whether the factor stands at the gradient of the probabilities, and not, as cuDNN's own front end writes it, behind the
     /// difference with D. With a mask of the caller's cuDNN loses D's part of it then; with its own mask it is the other way round.
     fn scales_gradient(&self, g: &Builder) -> bool {
-        self.source == DropoutSource::Mask && g.follows(Rule::ScaledDropout)
+        self.source == DropoutSource::Mask && g.follows(Variant::ScaledDropout)
     }
 
     /// The gradient of the probabilities before dropout.
@@ -240,7 +240,7 @@ fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &m
     {
         return x;
     }
-    if g.follows(Rule::AppliedDerivative) {
+    if g.follows(Variant::AppliedDerivative) {
         return score::expression_with(g, &by.applied(), context, memo);
     }
     let factor = score::expression_with(g, by, context, memo);
@@ -275,7 +275,7 @@ fn tensor_gradient(
     hidden: &mut Hidden,
     memo: &mut Memo,
 ) {
-    let (Some(expression), Some(d_s)) = (&a.score, context.upstream) else { return };
+    let (Some(expression), Some(d_s)) = (&a.score_mod, context.upstream) else { return };
     let spec = expression.tensors()[gradient.tensor.at()];
     let terms = times(g, d_s, &gradient.factor, context, memo);
     let terms = hidden.of(g, terms);

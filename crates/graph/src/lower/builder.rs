@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rules::{Rule, RuleSet};
+use super::variants::{Variant, VariantSet};
 use crate::op::{Constant, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
 use crate::{CudnnVersion, DType, Order, Role, Tensor};
 
@@ -10,13 +10,13 @@ use crate::{CudnnVersion, DType, Order, Role, Tensor};
 pub(super) struct Builder {
     graph: OpGraph,
     known: BTreeMap<Role, TensorId>,
-    without: RuleSet,
+    without: VariantSet,
     cudnn: CudnnVersion,
 }
 
 impl Builder {
     /// An empty graph for a version, to be written without some rules.
-    pub(super) fn new(cudnn: CudnnVersion, without: RuleSet) -> Builder {
+    pub(super) fn new(cudnn: CudnnVersion, without: VariantSet) -> Builder {
         Builder { graph: OpGraph::default(), known: BTreeMap::new(), without, cudnn }
     }
 
@@ -37,7 +37,7 @@ impl Builder {
     }
 
     /// Whether a rule holds.
-    pub(super) const fn follows(&self, rule: Rule) -> bool {
+    pub(super) const fn follows(&self, rule: Variant) -> bool {
         !self.without.contains(rule)
     }
 
@@ -51,7 +51,7 @@ impl Builder {
         id
     }
 
-    /// An operand in device memory; asking again for the same role gives the same tensor. A packed one has its offsets.
+    /// An operand in device memory; asking again for the same role gives the same tensor. A varlen one has its offsets.
     pub(super) fn operand(&mut self, role: Role, t: &Tensor) -> TensorId {
         let id = self.operand_as(role, t.dims, t.strides, t.dtype);
         self.with_offsets(id, role, t)
@@ -63,7 +63,7 @@ impl Builder {
         id
     }
 
-    /// The offsets of a packed tensor.
+    /// The offsets of a varlen tensor.
     pub(super) fn offsets(&self, id: TensorId) -> Option<TensorId> {
         self.graph.tensor(id).offsets
     }
@@ -76,7 +76,7 @@ impl Builder {
         if let Some(&id) = self.known.get(&role) {
             return id;
         }
-        let kind = if role.is_slot() { TensorKind::Slot(role) } else { TensorKind::Operand(role) };
+        let kind = if role.is_scalar() { TensorKind::Scalar(role) } else { TensorKind::Operand(role) };
         let id = self.push(OpTensor { dims, strides, dtype, kind, offsets: None });
         self.known.insert(role, id);
         id
@@ -90,7 +90,7 @@ impl Builder {
     }
 
     /// A number given at launch.
-    pub(super) fn slot(&mut self, role: Role, dtype: DType) -> TensorId {
+    pub(super) fn scalar(&mut self, role: Role, dtype: DType) -> TensorId {
         self.operand_as(role, [1; 4], [1; 4], dtype)
     }
 
@@ -130,8 +130,8 @@ impl Builder {
     }
 
     /// Engines that must not be chosen for this graph.
-    pub(super) fn avoid(&mut self, engines: &[i64]) {
-        self.graph.avoid.extend(engines);
+    pub(super) fn exclude_engines(&mut self, engines: &[i64]) {
+        self.graph.excluded_engines.extend(engines);
     }
 
     pub(super) fn dims(&self, id: TensorId) -> [i64; 4] {

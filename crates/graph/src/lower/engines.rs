@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 
 use crate::op::{Knob, NamedEngine};
-use crate::{Attention, CudnnVersion, Layer, Pass, Reason, Target};
+use crate::{Attention, CudnnVersion, Origin, Pass, Reason, Target};
 
 /// An engine for deterministic backwards.
 struct Row {
@@ -77,7 +77,7 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Option<Reason> {
     let (sm, cudnn) = (target.sm(), target.cudnn);
     let given = format!("a deterministic backward on compute capability {}.{}, for cuDNN {cudnn}", sm / 10, sm % 10);
     let mut reason = Reason::new(
-        Layer::Rule,
+        Origin::Rule,
         "backward.deterministic-engine",
         "pass.deterministic",
         given,

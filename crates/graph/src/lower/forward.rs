@@ -4,13 +4,13 @@
 
 use super::builder::Builder;
 use super::mask::Masks;
-use super::rules::{Rule, RuleSet};
 use super::score::Context;
+use super::variants::{Variant, VariantSet};
 use super::{Form, Lens, limits, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Target, Tensor, Valid};
 
-pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: RuleSet) -> OpGraph {
+pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: VariantSet) -> OpGraph {
     let a = attention.get();
     let mut g = Builder::new(target.cudnn, without);
     let (s_q, s_kv) = a.seq();
@@ -26,12 +26,12 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     let k = paged::gathered_keys(&mut g, k, &a.k, len_kv);
     let scores = g.virtual_(score_dims, DType::F32);
     g.matmul([q, k, scores], [len_q, len_kv, None]);
-    let scale = g.slot(Role::Scale, DType::F32);
+    let scale = g.scalar(Role::Scale, DType::F32);
     let mut score = g.binary(Pointwise::Mul, scores, scale);
     let context = Context { whole_lengths: true, ..Context::new(score, lengths, [s_q, s_kv]) };
-    let inner = context.after(a.score.as_ref());
+    let inner = context.after(a.score_mod.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
-    if let Some(expression) = &a.score {
+    if let Some(expression) = &a.score_mod {
         score = score::expression(&mut g, expression, &context);
     }
     let score = masks.apply(&mut g, score);
@@ -40,8 +40,8 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Rul
     g.set_dtype(p, a.q.dtype);
     let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
     g.matmul([p, v, o], [len_q, None, len_kv]);
-    if g.follows(Rule::AvoidEngines) && limits::miscounts(a, g.cudnn()) {
-        g.avoid(&[1]);
+    if g.follows(Variant::AvoidEngines) && limits::engine_1_is_wrong(a, g.cudnn()) {
+        g.exclude_engines(&[1]);
     }
     g.finish()
 }

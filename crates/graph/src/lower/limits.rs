@@ -1,16 +1,16 @@
 //! What limits lowering beyond what is not built: forms that a version knows, and descriptions that were seen to be computed
 //! wrongly in every form that was tried.
 
-use super::{FUSED_OPS, Form, Policy, tails, unified};
+use super::{CompileOptions, FUSED_OPS, Form, tails, unified};
 use crate::expr::{Axis, Grad, Node, Program, TensorSpec};
-use crate::{Attention, CudnnVersion, DropoutSource, Layer, Outputs, Pass, Reason, Target};
+use crate::{Attention, CudnnVersion, DropoutSource, Origin, Outputs, Pass, Reason, Target};
 
 /// From here on a backward of one row is not put to the library: 9.26.0 and 9.27.0 end in a segmentation fault (head dims of 64
 /// and 128; 192 and 256 are compiled); 9.19.0 to 9.25.1, every minor version between among them, compile it.
 const SINGLE_ROW: CudnnVersion = CudnnVersion::v9(26, 0);
 
 /// The form to write, and why it cannot be written.
-pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
+pub(super) fn form(a: &Attention, target: &Target, policy: &CompileOptions) -> (Form, Vec<Reason>) {
     let Outputs { stats, max, sum_exp } = a.outputs;
     // The expanded softmax puts out the log-sum-exp, or maximum and sum, or neither: with another set cuDNN leaves some
     // unwritten without a word (H200, 9.19). The canonical backward has no maximum and no sum.
@@ -25,7 +25,7 @@ pub(super) fn form(a: &Attention, target: &Target, policy: &Policy) -> (Form, Ve
     }
     let mut reasons = Vec::new();
     let mut add = |code: &'static str, field: &'static str, given: String, needed: &'static str, fix: &'static str| {
-        let mut reason = Reason::new(Layer::Rule, code, field, given, needed, fix);
+        let mut reason = Reason::new(Origin::Rule, code, field, given, needed, fix);
         reason.since = Some(FUSED_OPS);
         reasons.push(reason);
     };
@@ -50,14 +50,14 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut add = |code: &'static str, field: &'static str, given: &str, fix: &'static str| {
         let needed = "cuDNN's result was wrong for this on the card, in every form that was tried";
-        reasons.push(Reason::new(Layer::Quirk, code, field, given, needed, fix));
+        reasons.push(Reason::new(Origin::Quirk, code, field, given, needed, fix));
     };
     if tails::derivative_meets_lengths(a, target) {
         let given = "per-sequence lengths, with an expression whose derivative is not finite beyond the last row and key, and lengths \
                      that are no multiples of a tile";
         add(
             "backward.length-tail",
-            "score",
+            "score_mod",
             given,
             "make the number of queries and of keys a multiple of 128 (the lengths say how much of it is used)",
         );
@@ -67,13 +67,13 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
         let [b, _, q, k] = spec.dims;
         spec.dtype.size() == 2 && b > 1 && (q, k) == (1, 1)
     };
-    let tensors = || [&a.score, &a.mask.keep].into_iter().flatten().flat_map(|e| e.tensors());
+    let tensors = || [&a.score_mod, &a.mask.mask_mod].into_iter().flatten().flat_map(|e| e.tensors());
     if s_q == 1
         && let Some(spec) = tensors().find(narrow)
     {
         add(
-            "score.one-query-narrow",
-            "score",
+            "score-mod.one-query-narrow",
+            "score_mod",
             &format!(
                 "one query, with a {} tensor of extents {:?}: a misaligned read ends the launch",
                 spec.dtype, spec.dims
@@ -91,10 +91,10 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
         let [_, _, q, k] = spec.dims.map(u64::cast_signed);
         spec.grad == Grad::Needed && (q, k) != (s_q, s_kv)
     };
-    if let Some(spec) = a.score.as_ref().and_then(|score| score.tensors().iter().find(partial)) {
+    if let Some(spec) = a.score_mod.as_ref().and_then(|score| score.tensors().iter().find(partial)) {
         add(
             "backward.tensor-gradient",
-            "score",
+            "score_mod",
             &format!("the gradient of a tensor of extents {:?}, for {s_q} queries and {s_kv} keys", spec.dims),
             "ask for the gradient of a tensor with all queries and keys (batch and heads may be 1), and sum it",
         );
@@ -118,11 +118,11 @@ fn philox(a: &Attention) -> bool {
 /// Whether the engine for one query computes with indices, as expressions and Philox do: it counts keys wrongly beyond 256 and over
 /// pages, and reads memory that is not there; heads that share keys are rows of one tile to it, and have one index. Under 9.14 it
 /// counts the query wrongly beyond 256 keys too, which 9.19 does not; between them no card was asked.
-pub(super) fn miscounts(a: &Attention, version: CudnnVersion) -> bool {
+pub(super) fn engine_1_is_wrong(a: &Attention, version: CudnnVersion) -> bool {
     let (s_q, s_kv) = a.seq();
     let reads = |axis| {
         let read = |e: Option<&Program>| e.is_some_and(|e| e.contains(Node::Index(axis)));
-        read(a.score.as_deref()) || read(a.mask.keep.as_deref())
+        read(a.score_mod.as_deref()) || read(a.mask.mask_mod.as_deref())
     };
     let grouped = a.q.heads() != a.k.heads();
     // Values are paged where keys are.

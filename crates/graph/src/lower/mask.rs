@@ -1,8 +1,8 @@
 //! Masks as operations: padding by lengths, and diagonal bands, as one operation or expanded.
 
 use super::builder::Builder;
-use super::rules::Rule;
 use super::score::{self, Context};
+use super::variants::Variant;
 use super::{Form, Lens};
 use crate::expr::ScoreExpr;
 use crate::op::{Constant, Op, Pointwise, TensorId};
@@ -23,7 +23,7 @@ pub(super) fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId
 pub(super) struct Masks<'a> {
     pub(super) attention: &'a Attention,
     pub(super) form: Form,
-    /// Of the predicate: its slots and tensors come after the score expression's.
+    /// Of the predicate: its scalars and tensors come after the score expression's.
     pub(super) context: Context,
     /// Conditions that were written before the score expression, where a policy wants them there.
     early: Option<Vec<TensorId>>,
@@ -33,7 +33,7 @@ impl<'a> Masks<'a> {
     /// Masks that are written when they are applied; or now, before the score expression, without the rule that says so.
     pub(super) fn new(g: &mut Builder, attention: &'a Attention, form: Form, context: Context) -> Masks<'a> {
         let mut masks = Masks { attention, form, context, early: None };
-        if !g.follows(Rule::MasksLast) && form == Form::Expanded {
+        if !g.follows(Variant::MasksLast) && form == Form::Expanded {
             masks.early = Some(masks.masks().map(|mask| masks.condition(g, context.score, mask)).collect());
         }
         masks
@@ -67,7 +67,7 @@ impl<'a> Masks<'a> {
         let band = a.mask.band;
         let right = band.and_then(|b| b.right.map(|right| Mask::Right(b.corner, right)));
         let left = band.and_then(|b| b.left.map(|left| Mask::Left(b.corner, left)));
-        let keep = a.mask.keep.as_ref().map(Mask::Keep);
+        let keep = a.mask.mask_mod.as_ref().map(Mask::Keep);
         // The unified operation hides the padding by itself.
         let padding = context.lengths.filter(|_| *form != Form::Unified).map(Mask::Padding);
         [keep, padding, right, left].into_iter().flatten()
@@ -96,8 +96,8 @@ enum Mask<'a> {
 
 /// Whether every row is sure to see a key: with a band alone, by its first and its last row.
 pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
-    let crate::Mask { band, lengths, keep } = &a.mask;
-    if *lengths != Lengths::Full || keep.is_some() {
+    let crate::Mask { band, lengths, mask_mod } = &a.mask;
+    if *lengths != Lengths::Full || mask_mod.is_some() {
         return false;
     }
     let Some(Band { corner, left, right }) = *band else { return true };

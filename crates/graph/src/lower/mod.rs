@@ -1,7 +1,7 @@
 //! Lowering: from a valid attention to the op graph that cuDNN is given for a target.
 //!
 //! Versions and architectures differ in which operations they know, never in the meaning; what differs is read from the
-//! [`Target`], and what may be chosen from the [`Policy`]. What is not built yet is refused by name.
+//! [`Target`], and what may be chosen from the [`CompileOptions`]. What is not built yet is refused by name.
 
 mod backward;
 mod builder;
@@ -12,23 +12,23 @@ mod mask;
 mod paged;
 mod quirks;
 mod ragged;
-pub(crate) mod rules;
 mod score;
 mod softmax;
 mod step;
 mod stored;
 mod tails;
 mod unified;
+pub(crate) mod variants;
 
 use serde::{Deserialize, Serialize};
 
 pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 pub use ragged::WIDE_OFFSETS;
-pub use rules::{BadRule, Gain, RULES, Rule, RuleRow, RuleSet};
 pub use unified::UNIFIED_OP;
+pub use variants::{BadVariant, Gain, VARIANTS, Variant, VariantRow, VariantSet};
 
 use crate::op::TensorId;
-use crate::{Attention, CudnnVersion, Layer, OpGraph, Outputs, PaddedRows, Reason, Refusal, Target, Valid};
+use crate::{Attention, CudnnVersion, OpGraph, Origin, Outputs, PaddedRows, Reason, Refusal, Target, Valid};
 
 /// The first version whose composite graphs may hold band-mask and softmax operations.
 ///
@@ -38,7 +38,7 @@ pub const FUSED_OPS: CudnnVersion = CudnnVersion::v9(21, 0);
 /// Everything but the attention and the target that can change a compiled plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Policy {
+pub struct CompileOptions {
     /// How the op graph is written.
     pub form: Form,
     /// Which heuristics are asked for engines.
@@ -47,7 +47,7 @@ pub struct Policy {
     /// needs the least is looked for, and refused where that is still too much. In no key: plans are the same with and without it.
     pub workspace_limit: Option<u64>,
     /// Rules of lowering that are not followed, for comparing forms: what is written then may be slower, refused or wrong.
-    pub without: RuleSet,
+    pub without: VariantSet,
     /// Quirks that are taken although cuDNN computes them wrongly: for those who know better.
     pub allowed: QuirkSet,
 }
@@ -85,13 +85,13 @@ pub enum Heuristics {
     Fallback,
 }
 
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
+impl Default for CompileOptions {
+    fn default() -> CompileOptions {
+        CompileOptions {
             form: Form::Auto,
             heuristics: Heuristics::AThenFallback,
             workspace_limit: None,
-            without: RuleSet::NONE,
+            without: VariantSet::NONE,
             allowed: QuirkSet::NONE,
         }
     }
@@ -115,11 +115,11 @@ impl Form {
 ///
 /// # Errors
 ///
-/// What is not built yet ([`Layer::NotBuilt`]), forms that the version does not know ([`Layer::Rule`]), and what it would compute
-/// wrongly ([`Layer::Quirk`]) unless the policy allows that by its code.
-pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGraph, Refusal> {
-    let (form, mut reasons) = looked_over(attention, target, policy);
-    let despite = allowed(&mut reasons, policy.allowed);
+/// What is not built yet ([`Origin::NotBuilt`]), forms that the version does not know ([`Origin::Rule`]), and what it would compute
+/// wrongly ([`Origin::Quirk`]) unless the policy allows that by its code.
+pub fn lower(attention: &Valid, target: &Target, policy: &CompileOptions) -> Result<OpGraph, Refusal> {
+    let (form, mut reasons) = select_form(attention, target, policy);
+    let accepted_quirks = allowed(&mut reasons, policy.allowed);
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
@@ -128,11 +128,11 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
         form => forward::lower(attention, form, target, policy.without),
     });
     ragged::width(&mut graph, target);
-    graph.despite = despite;
+    graph.accepted_quirks = accepted_quirks;
     graph.engine = engines::named(attention, target);
-    if !graph.avoid.is_empty() && policy.allowed.contains(quirks::ENGINE_WRONG) {
-        graph.avoid.clear();
-        graph.despite = despite.with(QuirkSet::known([quirks::ENGINE_WRONG]));
+    if !graph.excluded_engines.is_empty() && policy.allowed.contains(quirks::ENGINE_WRONG) {
+        graph.excluded_engines.clear();
+        graph.accepted_quirks = accepted_quirks.with(QuirkSet::known([quirks::ENGINE_WRONG]));
     }
     Ok(graph)
 }
@@ -140,21 +140,21 @@ pub fn lower(attention: &Valid, target: &Target, policy: &Policy) -> Result<OpGr
 /// Takes the quirks out of the reasons that a policy allows, and says which those were.
 fn allowed(reasons: &mut Vec<Reason>, allowed: QuirkSet) -> QuirkSet {
     let is_allowed = |r: &Reason| allowed.contains(&r.code);
-    let despite = QuirkSet::known(reasons.iter().filter(|r| is_allowed(r)).map(|r| r.code.as_ref()));
+    let accepted_quirks = QuirkSet::known(reasons.iter().filter(|r| is_allowed(r)).map(|r| r.code.as_ref()));
     reasons.retain(|r| !is_allowed(r));
-    despite
+    accepted_quirks
 }
 
 /// Why [`lower`] would refuse, without writing a graph: what rules that are asked in microseconds need of it.
 #[must_use]
-pub fn refusals(attention: &Valid, target: &Target, policy: &Policy) -> Vec<Reason> {
-    let mut reasons = looked_over(attention, target, policy).1;
+pub fn refusals(attention: &Valid, target: &Target, policy: &CompileOptions) -> Vec<Reason> {
+    let mut reasons = select_form(attention, target, policy).1;
     allowed(&mut reasons, policy.allowed);
     reasons
 }
 
 /// The form to write, and everything that speaks against writing it.
-fn looked_over(attention: &Valid, target: &Target, policy: &Policy) -> (Form, Vec<Reason>) {
+fn select_form(attention: &Valid, target: &Target, policy: &CompileOptions) -> (Form, Vec<Reason>) {
     let (form, mut reasons) = limits::form(attention, target, policy);
     reasons.extend(not_built(attention));
     reasons.extend(limits::wrong(attention, target));
@@ -171,7 +171,7 @@ fn not_built(a: &Attention) -> Vec<Reason> {
         v: _,
         o: _,
         mask: _,
-        score: _,
+        score_mod: _,
         sink,
         dropout: _,
         block_mask,
@@ -185,7 +185,7 @@ fn not_built(a: &Attention) -> Vec<Reason> {
     let mut add = |missing: bool, code: &'static str, field: &'static str, what: &str| {
         if missing {
             reasons.push(Reason::new(
-                Layer::NotBuilt,
+                Origin::NotBuilt,
                 code,
                 field,
                 what,

@@ -7,14 +7,14 @@
 //! cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, as facts.
 
 use super::builder::Builder;
-use super::rules::Rule;
+use super::variants::Variant;
 use crate::op::{Op, TensorId};
 use crate::{DType, Order, Role, Storage, Tensor};
 
 /// K as the first matrix product reads it, or the pool that it is gathered from.
 pub(super) fn keys(g: &mut Builder, t: &Tensor) -> TensorId {
     match t.storage {
-        Storage::Dense | Storage::Packed { .. } => g.transposed(Role::K, t),
+        Storage::Dense | Storage::Varlen { .. } => g.transposed(Role::K, t),
         Storage::Paged { .. } => pool(g, Role::K, t),
     }
 }
@@ -27,7 +27,7 @@ pub(super) fn values(g: &mut Builder, t: &Tensor) -> TensorId {
 /// Keys or values as they lie: rows of the head dim, or the pool that has them.
 pub(super) fn as_it_lies(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
     match t.storage {
-        Storage::Dense | Storage::Packed { .. } => g.operand(role, t),
+        Storage::Dense | Storage::Varlen { .. } => g.operand(role, t),
         Storage::Paged { .. } => pool(g, role, t),
     }
 }
@@ -42,7 +42,7 @@ fn pool(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
     let [pages, heads, rows, d] = t.extents();
     // Only where pages lie one after the other: more of them reach into no other head.
     let outermost = t.strides[0] >= (heads - 1) * t.strides[1] + (rows - 1) * t.strides[2] + (d - 1) * t.strides[3];
-    let pages = if g.follows(Rule::RoundPool) && outermost { rounded(pages) } else { pages };
+    let pages = if g.follows(Variant::RoundPool) && outermost { rounded(pages) } else { pages };
     g.operand_as(role, [pages, heads, rows, d], t.strides, t.dtype)
 }
 

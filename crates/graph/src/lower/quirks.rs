@@ -1,6 +1,6 @@
 //! Quirks: what cuDNN takes and computes wrongly, by code, and sets of them that a policy takes all the same.
 //!
-//! A quirk is refused until a [`Policy`](super::Policy) allows it by its code. What was allowed and applied is in the op graph
+//! A quirk is refused until a [`CompileOptions`](super::CompileOptions) allows it by its code. What was allowed and applied is in the op graph
 //! and under the plan's key; a quirk that is allowed and does not apply changes nothing.
 
 use std::fmt;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 /// Codes of every quirk: those that lowering knows, and those that are rows of the probe's rules. New ones are added at the end.
 pub const QUIRKS: [&str; 21] = [
     "backward.length-tail",
-    "score.one-query-narrow",
+    "score-mod.one-query-narrow",
     "backward.single-row",
     "backward.tensor-gradient",
     "backward.sink-philox",
     "storage.paged-tile",
     "storage.paged-one-query-sink",
-    "storage.packed-one-query-stats",
+    "storage.varlen-one-query-stats",
     ENGINE_WRONG,
     "cudnn.withdrawn",
     "band.window-wrong",
@@ -25,11 +25,11 @@ pub const QUIRKS: [&str; 21] = [
     "backward.keys-tail-old",
     "backward.deterministic-sink",
     "form.unified-wrong",
-    "backward.packed-head-dim-old",
-    "backward.packed-no-queries-old",
-    "backward.packed-rows",
+    "backward.varlen-head-dim-old",
+    "backward.varlen-no-queries-old",
+    "backward.varlen-rows",
     "tensor.stride-alignment",
-    "backward.packed-key-gradients-old",
+    "backward.varlen-key-gradients-old",
     "dropout.mask-odd",
 ];
 

@@ -1,4 +1,4 @@
-//! Packed operands in op graphs: dense dims and the strides of the memory, with a tensor of offsets that says where each
+//! Varlen operands in op graphs: dense dims and the strides of the memory, with a tensor of offsets that says where each
 //! sequence begins.
 //!
 //! Offsets are batch + 1 numbers in elements of the operand that they belong to, 64 bits wide where the library takes that:
@@ -11,14 +11,14 @@ use crate::{CudnnVersion, DType, Role, Storage, Target, Tensor};
 /// The first version whose offsets may be 64 bits wide (cudnn-frontend 1.23, its tests of attention).
 pub const WIDE_OFFSETS: CudnnVersion = CudnnVersion::v9(6, 0);
 
-/// The offsets of a packed operand; nothing for a dense one, and for roles that are never packed.
+/// The offsets of a varlen operand; nothing for a dense one, and for roles that are never varlen.
 pub(super) fn offsets(g: &mut Builder, role: Role, t: &Tensor) -> Option<TensorId> {
     match t.storage {
         Storage::Dense | Storage::Paged { .. } => None,
-        Storage::Packed { tokens: _ } => {
-            let packed = role.offsets()?;
+        Storage::Varlen { tokens: _ } => {
+            let varlen = role.offsets()?;
             // Every stride is 1, as the library wants it of a list.
-            Some(g.operand_as(Role::Offsets(packed), [t.dims[0] + 1, 1, 1, 1], [1; 4], DType::I64))
+            Some(g.operand_as(Role::Offsets(varlen), [t.dims[0] + 1, 1, 1, 1], [1; 4], DType::I64))
         }
     }
 }

@@ -4,13 +4,13 @@
 //! does. What cuDNN accepts is seen to operation by operation, see [`Memo`].
 
 use super::builder::Builder;
-use super::rules::Rule;
 use super::step::{Memo, Step};
+use super::variants::Variant;
 use crate::expr::{Binary, Compare, Logic, Node, NodeId, Program, Side, Ty, Unary};
 use crate::op::{Pointwise, TensorId};
 use crate::{DType, Order, Role, Tensor};
 
-/// What an expression reads besides its own slots and tensors.
+/// What an expression reads besides its own scalars and tensors.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     /// The scaled score, (b, h_q, s_q, s_kv).
@@ -23,8 +23,8 @@ pub(super) struct Context {
     pub(super) whole_lengths: bool,
     /// Lengths of queries and keys, where they are not.
     pub(super) seq: [i64; 2],
-    /// Number of the expression's first slot: the keep predicate's come after the score expression's.
-    pub(super) first_slot: u16,
+    /// Number of the expression's first scalar: the keep predicate's come after the score expression's.
+    pub(super) first_scalar: u16,
     /// Number of its first tensor.
     pub(super) first_tensor: u16,
 }
@@ -32,14 +32,14 @@ pub(super) struct Context {
 impl Context {
     /// The context of a score expression, which reads lengths as masks do.
     pub(super) const fn new(score: TensorId, lengths: Option<(TensorId, TensorId)>, seq: [i64; 2]) -> Context {
-        Context { score, upstream: None, lengths, whole_lengths: false, seq, first_slot: 0, first_tensor: 0 }
+        Context { score, upstream: None, lengths, whole_lengths: false, seq, first_scalar: 0, first_tensor: 0 }
     }
 
-    /// The context of the keep predicate: its slots and tensors are counted on from the score expression's.
+    /// The context of the keep predicate: its scalars and tensors are counted on from the score expression's.
     pub(super) fn after(self, score: Option<&crate::expr::ScoreExpr>) -> Context {
         let count = |n: usize| n as u16;
         Context {
-            first_slot: score.map_or(0, |e| count(e.slots().len())),
+            first_scalar: score.map_or(0, |e| count(e.scalars().len())),
             first_tensor: score.map_or(0, |e| count(e.tensors().len())),
             ..self
         }
@@ -66,7 +66,7 @@ fn dtype(g: &Builder, ty: Ty) -> DType {
     match ty {
         Ty::Float => DType::F32,
         Ty::Int => DType::I32,
-        Ty::Bool if g.follows(Rule::TruthAsInt) => DType::I32,
+        Ty::Bool if g.follows(Variant::TruthAsInt) => DType::I32,
         Ty::Bool => DType::Bool,
     }
 }
@@ -109,9 +109,9 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
             let mode = if x { Pointwise::CmpGe } else { Pointwise::CmpLt };
             scope.step(Step::Binary(mode, index, zero, DType::Bool, truth))
         }
-        Node::Slot(slot) => {
-            let ty = program.slots()[slot.at()].ty;
-            scope.g.slot(Role::Slot(context.first_slot + slot.0 as u16), ty.dtype())
+        Node::Scalar(scalar) => {
+            let ty = program.scalars()[scalar.at()].ty;
+            scope.g.scalar(Role::Scalar(context.first_scalar + scalar.0 as u16), ty.dtype())
         }
         Node::Tensor(tensor) => {
             let spec = program.tensors()[tensor.at()];
@@ -162,7 +162,7 @@ fn whole_queries(g: &Builder, t: &Tensor, seq: [i64; 2]) -> Tensor {
     let mut whole = *t;
     let [b, _, _, k] = t.dims;
     let axis = if seq[0] > 1 { 2 } else { 3 };
-    if g.follows(Rule::WholeQueries) && whole.dims[axis] == 1 && (b > 1 || k > 1) {
+    if g.follows(Variant::WholeQueries) && whole.dims[axis] == 1 && (b > 1 || k > 1) {
         (whole.dims[axis], whole.strides[axis]) = (seq[axis - 2], 0);
     }
     whole

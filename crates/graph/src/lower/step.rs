@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::builder::Builder;
-use super::rules::Rule;
+use super::variants::Variant;
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{CudnnVersion, DType};
 
@@ -47,11 +47,11 @@ impl Memo {
     /// Writes an operation, over indices of the shape of `score`.
     pub(super) fn write(&mut self, g: &mut Builder, score: TensorId, step: Step) -> TensorId {
         let known = self.known.get(&step).copied();
-        if let Some(known) = known.filter(|_| g.follows(Rule::ShareSteps)) {
+        if let Some(known) = known.filter(|_| g.follows(Variant::ShareSteps)) {
             return known;
         }
-        let accepted = if g.follows(Rule::ComputedFirst) { self.computed_first(g, score, step) } else { step };
-        let accepted = if g.follows(Rule::LiftOperands) { self.lifted(g, score, accepted) } else { accepted };
+        let accepted = if g.follows(Variant::ComputedFirst) { self.computed_first(g, score, step) } else { step };
+        let accepted = if g.follows(Variant::LiftOperands) { self.lifted(g, score, accepted) } else { accepted };
         let accepted = self.subtracted(g, score, accepted);
         let written = match accepted {
             Step::Float(bits) => g.constant(Constant::F32(bits)),
@@ -101,7 +101,7 @@ impl Memo {
     fn subtracted(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
         match step {
             Step::Binary(Pointwise::Add, x, b, compute, out)
-                if g.cudnn() >= BIAS_ROWS && g.follows(Rule::SubtractNegated) && g.stands_still(b) =>
+                if g.cudnn() >= BIAS_ROWS && g.follows(Variant::SubtractNegated) && g.stands_still(b) =>
             {
                 let zero = self.zero(g, score, out);
                 let negated = self.write(g, score, Step::Binary(Pointwise::Sub, zero, b, compute, out));
@@ -109,7 +109,7 @@ impl Memo {
             }
             Step::Binary(Pointwise::Sub, x, b, compute, out)
                 if g.cudnn() >= BIAS_ROWS
-                    && g.follows(Rule::LiftSubtracted)
+                    && g.follows(Variant::LiftSubtracted)
                     && self.differentiated
                     && g.is_one_float(b) =>
             {

@@ -1,7 +1,7 @@
-//! What the library is known not to take of packed and paged operands, by version and architecture, as rules with their
+//! What the library is known not to take of varlen and paged operands, by version and architecture, as rules with their
 //! source: cudnn-frontend 1.23 and 1.32, `node/sdpa_support_surface.h` and `node/scaled_dot_product_flash_attention.h`.
 
-use crate::{Attention, CudnnVersion, Layer, Pass, Reason, Storage, Target};
+use crate::{Attention, CudnnVersion, Origin, Pass, Reason, Storage, Target};
 
 /// Keys of a tile of the kernels for several queries: they look up the pages of whole tiles, past the end of a sequence's row of
 /// the table where it is no multiple of them (seen on an H200 with cuDNN 9.19: NaN of other pages came out).
@@ -13,26 +13,26 @@ mod since {
 
     /// Paged keys and values.
     pub(super) const PAGED: CudnnVersion = CudnnVersion::v9(5, 0);
-    /// Packed queries over paged keys and values.
+    /// Varlen queries over paged keys and values.
     pub(super) const PAGED_PACKED: CudnnVersion = CudnnVersion::v9(7, 0);
     /// Paged keys and values with rows longer than 128.
     pub(super) const PAGED_WIDE: CudnnVersion = CudnnVersion::v9(9, 1);
-    /// Packed forwards before Hopper.
+    /// Varlen forwards before Hopper.
     pub(super) const PACKED_AMPERE: CudnnVersion = CudnnVersion::v9(18, 1);
-    /// Packed backwards with fewer key than query heads.
+    /// Varlen backwards with fewer key than query heads.
     pub(super) const PACKED_GROUPS: CudnnVersion = CudnnVersion::v9(6, 0);
-    /// Packed backwards with a sink, which read out of bounds before.
+    /// Varlen backwards with a sink, which read out of bounds before.
     pub(super) const PACKED_SINK: CudnnVersion = CudnnVersion::v9(26, 0);
-    /// Packed Stats of one query per sequence with grouped heads being wrong (NVIDIA/cudnn-frontend issue 1083: only the first
+    /// Varlen Stats of one query per sequence with grouped heads being wrong (NVIDIA/cudnn-frontend issue 1083: only the first
     /// head of each group is written, in 9.26 and 9.27).
     pub(super) const WRONG_ONE_QUERY_STATS: CudnnVersion = CudnnVersion::v9(26, 0);
 }
 
-/// Why packed and paged operands cannot be lowered for a target.
+/// Why varlen and paged operands cannot be lowered for a target.
 pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
     let mut rules = Rules { version: target.cudnn, reasons: Vec::new() };
-    let packed = |s: Storage| matches!(s, Storage::Packed { .. });
-    let any_packed = [a.q, a.k, a.v, a.o].into_iter().any(|t| packed(t.storage));
+    let varlen = |s: Storage| matches!(s, Storage::Varlen { .. });
+    let any_varlen = [a.q, a.k, a.v, a.o].into_iter().any(|t| varlen(t.storage));
     let paged = a.k.is_paged();
     if paged {
         rules.from(since::PAGED, "storage.paged-old", "k.storage", "paged keys and values", "gather the pages first");
@@ -45,7 +45,7 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
             let (Some(width), Storage::Paged { page_size, .. }) = (t.pages_per_sequence(), t.storage) else { continue };
             if a.q.seq() > 1 && width.saturating_mul(page_size) % TILE != 0 {
                 rules.reasons.push(Reason::new(
-                    Layer::Quirk,
+                    Origin::Quirk,
                     "storage.paged-tile",
                     field,
                     format!("up to {} keys, {width} pages of {page_size}, for several queries", t.seq()),
@@ -56,35 +56,35 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
         }
         if a.q.seq() == 1 && a.sink {
             rules.reasons.push(Reason::new(
-                Layer::Quirk,
+                Origin::Quirk,
                 "storage.paged-one-query-sink",
                 "sink",
                 "a sink, with one query per sequence over paged keys",
                 "cuDNN 9.19's result was wrong for this on an H200, and NVIDIA's front end refuses it for every version",
-                "use packed queries with room for two per sequence: a sequence may still have one",
+                "use varlen queries with room for two per sequence: a sequence may still have one",
             ));
         }
-        if any_packed {
+        if any_varlen {
             let fix = "use dense queries";
-            rules.from(since::PAGED_PACKED, "storage.paged-packed", "q.storage", "packed queries over pages", fix);
+            rules.from(since::PAGED_PACKED, "storage.paged-varlen", "q.storage", "varlen queries over pages", fix);
         }
     }
-    if any_packed {
+    if any_varlen {
         // Of consumer GPUs with compute capability 12, the backward's rules are those of Ampere and Ada.
         let (old, narrow) = (target.sm() < 90, target.sm() < 90 || target.sm() >= 120);
         if old {
-            let given = "packed operands before compute capability 9.0";
+            let given = "varlen operands before compute capability 9.0";
             let fix = "use dense operands with lengths";
-            rules.from(since::PACKED_AMPERE, "storage.packed-sm", "q.storage", given, fix);
+            rules.from(since::PACKED_AMPERE, "storage.varlen-sm", "q.storage", given, fix);
         }
         let grouped = a.q.heads() != a.k.heads();
-        let one_query = packed(a.q.storage) && a.q.seq() == 1 && grouped && a.outputs.stats && !a.is_backward();
+        let one_query = varlen(a.q.storage) && a.q.seq() == 1 && grouped && a.outputs.stats && !a.is_backward();
         if one_query && target.cudnn >= since::WRONG_ONE_QUERY_STATS {
             rules.reasons.push(Reason::new(
-                Layer::Quirk,
-                "storage.packed-one-query-stats",
+                Origin::Quirk,
+                "storage.varlen-one-query-stats",
                 "outputs.stats",
-                format!("packed Stats of one query per sequence with grouped heads, for cuDNN {}", target.cudnn),
+                format!("varlen Stats of one query per sequence with grouped heads, for cuDNN {}", target.cudnn),
                 "the library writes those of the first head of each group only",
                 "use dense queries, or room for two queries per sequence",
             ));
@@ -99,22 +99,22 @@ pub(super) fn limits(a: &Attention, target: &Target) -> Vec<Reason> {
 fn backward(rules: &mut Rules, a: &Attention, deterministic: bool, narrow: bool) {
     let (h_q, h_k, h_v) = a.heads();
     if h_q != h_k || h_q != h_v {
-        let given = "a packed backward with fewer key or value heads than query heads";
-        rules.from(since::PACKED_GROUPS, "storage.packed-heads", "k.dims[1]", given, "repeat the heads");
+        let given = "a varlen backward with fewer key or value heads than query heads";
+        rules.from(since::PACKED_GROUPS, "storage.varlen-heads", "k.dims[1]", given, "repeat the heads");
     }
     if a.sink {
-        let given = "a packed backward with a sink, in which earlier versions read out of bounds";
-        rules.from(since::PACKED_SINK, "storage.packed-sink", "sink", given, "use dense operands with lengths");
+        let given = "a varlen backward with a sink, in which earlier versions read out of bounds";
+        rules.from(since::PACKED_SINK, "storage.varlen-sink", "sink", given, "use dense operands with lengths");
     }
     if narrow && rules.version >= since::PACKED_AMPERE {
-        let packed_rows = matches!(a.q.storage, Storage::Packed { .. });
+        let varlen_rows = matches!(a.q.storage, Storage::Varlen { .. });
         for (is, code, field, given) in [
-            (packed_rows, "storage.packed-stats", "outputs.stats", "packed Stats in a backward"),
-            (deterministic, "storage.packed-deterministic", "pass.deterministic", "a deterministic packed backward"),
+            (varlen_rows, "storage.varlen-stats", "outputs.stats", "varlen Stats in a backward"),
+            (deterministic, "storage.varlen-deterministic", "pass.deterministic", "a deterministic varlen backward"),
         ] {
             if is {
                 rules.reasons.push(Reason::new(
-                    Layer::Rule,
+                    Origin::Rule,
                     code,
                     field,
                     given,
@@ -143,7 +143,7 @@ impl Rules {
     ) {
         if self.version < since {
             let given = format!("{given}, for cuDNN {}", self.version);
-            let mut reason = Reason::new(Layer::Rule, code, field, given, format!("cuDNN {since} or newer"), fix);
+            let mut reason = Reason::new(Origin::Rule, code, field, given, format!("cuDNN {since} or newer"), fix);
             reason.since = Some(since);
             self.reasons.push(reason);
         }

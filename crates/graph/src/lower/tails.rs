@@ -7,8 +7,8 @@
 
 use super::builder::Builder;
 use super::mask;
-use super::rules::Rule;
-use crate::expr::{Axis, Derived, Node, PointContext, Program, SlotTy, Value};
+use super::variants::Variant;
+use crate::expr::{Axis, Derived, Node, PointContext, Program, ScalarTy, Value};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Lengths, Pass, Target};
 
@@ -30,9 +30,9 @@ impl Tails {
     /// stay finite.
     pub(super) fn of(g: &Builder, a: &Attention, derivative: Option<&Derived>, target: &Target) -> Option<Tails> {
         let derivative = derivative?;
-        let expression = a.score.as_ref()?;
+        let expression = a.score_mod.as_ref()?;
         let (s_q, s_kv) = a.seq();
-        if is_whole(a, target) || !g.follows(Rule::HideTails) || stays_finite(expression, derivative) {
+        if is_whole(a, target) || !g.follows(Variant::HideTails) || stays_finite(expression, derivative) {
             return None;
         }
         // Lengths hide the probabilities; a second mask of that form makes cuDNN 9.19 end the process.
@@ -66,7 +66,7 @@ fn below(g: &mut Builder, like: TensorId, axis: u8, length: i64) -> TensorId {
     g.binary_as(Pointwise::CmpLt, index, length, DType::Bool, DType::Bool)
 }
 
-/// Whether an expression of the score and slots alone gives a number or minus infinity, and its derivative a number, at the scores
+/// Whether an expression of the score and scalars alone gives a number or minus infinity, and its derivative a number, at the scores
 /// that tails hold. With indices and tensors it is not known: they have any value there.
 fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
     let alone = |p: &Program| p.tensors().is_empty() && !Axis::ALL.iter().any(|&axis| p.contains(Node::Index(axis)));
@@ -78,7 +78,7 @@ fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
 /// Whether a backward with lengths has a derivative that is no number beyond the last row and key. The probabilities are zero there,
 /// but no form was found in which cuDNN leaves the derivative out.
 pub(super) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
-    let (Pass::Backward(_), Some(score)) = (&a.pass, &a.score) else { return false };
+    let (Pass::Backward(_), Some(score)) = (&a.pass, &a.score_mod) else { return false };
     // What is cheap to see first: a derivative takes microseconds.
     if a.mask.lengths != Lengths::PerSequence || is_whole(a, target) {
         return false;
@@ -101,13 +101,13 @@ fn values(p: &Program) -> impl Iterator<Item = f64> {
     // Positions near the first row and key and far from them, so that conditions over indices go either way.
     const PLACES: [[i32; 4]; 4] = [[0; 4], [0, 1, 0, 1000], [1, 0, 1000, 0], [1, 3, 1001, 1003]];
     // What is not read makes no difference, and each point costs about a microsecond.
-    let numbers = if p.slots().is_empty() && p.tensors().is_empty() { &SLOTS[..1] } else { &SLOTS };
+    let numbers = if p.scalars().is_empty() && p.tensors().is_empty() { &SLOTS[..1] } else { &SLOTS };
     let places = if Axis::ALL.iter().any(|&axis| p.contains(Node::Index(axis))) { &PLACES[..] } else { &PLACES[..1] };
     let points = [f64::NEG_INFINITY, 0.0].into_iter().flat_map(move |score| numbers.iter().map(move |&x| (score, x)));
     points.flat_map(move |(score, x)| places.iter().map(move |&at| (score, x, at))).map(move |(score, x, at)| {
-        let slots: Vec<Value> = p.slots().iter().map(|spec| of(spec.ty == SlotTy::Int, x)).collect();
+        let scalars: Vec<Value> = p.scalars().iter().map(|spec| of(spec.ty == ScalarTy::Int, x)).collect();
         let tensors: Vec<Value> = p.tensors().iter().map(|spec| of(!spec.dtype.is_float(), x)).collect();
-        let point = PointContext { score, upstream: 1.0, at, lengths: [1; 2], slots: &slots, tensors: &tensors };
+        let point = PointContext { score, upstream: 1.0, at, lengths: [1; 2], scalars: &scalars, tensors: &tensors };
         match p.eval(&point) {
             Ok(Value::Float(value)) => value,
             _ => f64::NAN,

@@ -7,11 +7,11 @@
 
 use super::builder::Builder;
 use super::mask::Masks;
-use super::rules::{Rule, RuleSet};
 use super::score::{self, Context};
+use super::variants::{Variant, VariantSet};
 use super::{Form, forward, limits, paged, softmax};
 use crate::op::Op;
-use crate::{Attention, CudnnVersion, DType, Layer, OpGraph, Outputs, Reason, Role, Target, Valid};
+use crate::{Attention, CudnnVersion, DType, OpGraph, Origin, Outputs, Reason, Role, Target, Valid};
 
 /// The first version with the operation.
 ///
@@ -72,18 +72,18 @@ const PARTS: [Part; 9] = [
         has: |a| a.mask.band.is_some(),
     },
     Part {
-        code: "form.unified-score",
-        field: "score",
+        code: "form.unified-score-mod",
+        field: "score_mod",
         what: "a score expression in the unified operation",
         since: Some(SUBGRAPH),
-        has: |a| a.score.is_some(),
+        has: |a| a.score_mod.is_some(),
     },
     Part {
-        code: "form.unified-keep",
-        field: "mask.keep",
+        code: "form.unified-mask-mod",
+        field: "mask.mask_mod",
         what: "a predicate in the unified operation",
         since: Some(SUBGRAPH),
-        has: |a| a.mask.keep.is_some(),
+        has: |a| a.mask.mask_mod.is_some(),
     },
     Part {
         code: "form.unified-sink",
@@ -114,22 +114,22 @@ pub(super) fn reasons(a: &Attention, target: &Target) -> Vec<Reason> {
     let reason = |part: &Part| {
         let given = format!("{}, for cuDNN {}", part.what, target.cudnn);
         let needed = part.since.map_or("another form".to_owned(), |since| format!("cuDNN {since} or newer"));
-        let mut reason = Reason::new(Layer::Rule, part.code, part.field, given, needed, "use the expanded form");
+        let mut reason = Reason::new(Origin::Rule, part.code, part.field, given, needed, "use the expanded form");
         reason.since = part.since;
         reason
     };
     // Seen with 9.27 on an H200, with lengths and without, whatever the expression was, and not with the other forms of the same.
-    let wrong = a.score.is_some() && target.cudnn >= SUBGRAPH;
+    let wrong = a.score_mod.is_some() && target.cudnn >= SUBGRAPH;
     let wrong = wrong.then(|| {
         let given = format!("a score expression in the unified operation, for cuDNN {}", target.cudnn);
         let needed =
             "another form: of 361 such forwards on an H200 under 9.27, 11 were wrong and 23 read illegal addresses";
-        Reason::new(Layer::Quirk, "form.unified-wrong", "policy.form", given, needed, "use the expanded form")
+        Reason::new(Origin::Quirk, "form.unified-wrong", "policy.form", given, needed, "use the expanded form")
     });
     PARTS.iter().filter(lacks).map(reason).chain(wrong).collect()
 }
 
-pub(super) fn lower(attention: &Valid, target: &Target, without: RuleSet) -> OpGraph {
+pub(super) fn lower(attention: &Valid, target: &Target, without: VariantSet) -> OpGraph {
     let a = attention.get();
     let mut g = Builder::new(target.cudnn, without);
     let (s_q, s_kv) = a.seq();
@@ -138,21 +138,21 @@ pub(super) fn lower(attention: &Valid, target: &Target, without: RuleSet) -> OpG
     let o = g.operand(Role::O, &a.o);
     let lengths = forward::lengths(&mut g, a);
     let (seq_q, seq_kv) = lengths.unzip();
-    let scale = g.slot(Role::Scale, DType::F32);
+    let scale = g.scalar(Role::Scale, DType::F32);
     let mut score = g.virtual_([a.batch(), a.q.heads(), s_q, s_kv], DType::F32);
     let table = paged::table(&mut g, Role::PageTableK, &a.k);
     g.push_op(Op::SdpaScores { q, k, table, seq_kv: table.and(seq_kv), scale, scores: score });
     let context = Context::new(score, lengths, [s_q, s_kv]);
-    let masks = Masks::new(&mut g, a, Form::Unified, context.after(a.score.as_ref()));
-    if let Some(expression) = &a.score {
+    let masks = Masks::new(&mut g, a, Form::Unified, context.after(a.score_mod.as_ref()));
+    if let Some(expression) = &a.score_mod {
         score = score::expression(&mut g, expression, &context);
     }
     let scores = masks.apply(&mut g, score);
     let softmax::ByRow { stats, max, sum_exp, sink } = softmax::by_row(&mut g, a);
     let table = paged::table(&mut g, Role::PageTableV, &a.v);
     g.push_op(Op::SdpaOutput { scores, v, table, seq_q, seq_kv, o, stats, max, sum_exp, sink });
-    if g.follows(Rule::AvoidEngines) && limits::miscounts(a, g.cudnn()) {
-        g.avoid(&[ONE_QUERY]);
+    if g.follows(Variant::AvoidEngines) && limits::engine_1_is_wrong(a, g.cudnn()) {
+        g.exclude_engines(&[ONE_QUERY]);
     }
     g.finish()
 }

@@ -1,20 +1,20 @@
-//! Where sequences begin: cumulative lengths, element offsets of packed operands, and page tables, as types that cannot be
+//! Where sequences begin: cumulative lengths, element offsets of varlen operands, and page tables, as types that cannot be
 //! taken for each other.
 //!
-//! A packed buffer holds [`Tokens`] rows of a [`Batch`] of sequences; mixing the two up gives plausible, wrong results. So the
+//! A varlen buffer holds [`Tokens`] rows of a [`Batch`] of sequences; mixing the two up gives plausible, wrong results. So the
 //! offsets that cuDNN reads, batch + 1 of them and in elements of one operand, are made from cumulative lengths and that
 //! operand alone.
 //!
 //! ```
-//! use qkvault_graph::{Attention, CuSeqlens, DType, Packed, Tensor, ragged_offsets, validate};
+//! use qkvault_graph::{Attention, CuSeqlens, DType, Varlen, Tensor, ragged_offsets, validate};
 //!
 //! let q = Tensor::thd(3, 8, 512, 64, 1024, DType::BF16);
 //! let kv = Tensor::thd(3, 2, 512, 64, 1024, DType::BF16);
 //! let attention = validate(Attention::forward(q, kv, kv, q).with_lengths())?;
 //! let lengths = CuSeqlens::from_lengths(&[100, 0, 512])?;
 //! let offsets = ragged_offsets(&attention, &lengths, &lengths)?;
-//! assert_eq!(offsets[&Packed::Q].elements(), [0, 100 * 8 * 64, 100 * 8 * 64, 612 * 8 * 64]);
-//! assert_eq!(offsets[&Packed::K].elements(), [0, 100 * 2 * 64, 100 * 2 * 64, 612 * 2 * 64]);
+//! assert_eq!(offsets[&Varlen::Q].elements(), [0, 100 * 8 * 64, 100 * 8 * 64, 612 * 8 * 64]);
+//! assert_eq!(offsets[&Varlen::K].elements(), [0, 100 * 2 * 64, 100 * 2 * 64, 612 * 2 * 64]);
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```
 
@@ -63,13 +63,13 @@ counts! {
     Pages;
 }
 
-use crate::{DType, Layer, Reason, Refusal, Tensor};
+use crate::{DType, Origin, Reason, Refusal, Tensor};
 
 impl Tensor {
     /// [`Tensor::thd`] with counts that cannot be swapped: rows of a batch of sequences, none longer than `longest`, in a buffer
     /// with room for `room`.
     #[must_use]
-    pub const fn packed(batch: Batch, heads: i64, longest: i64, head_dim: i64, room: Tokens, dtype: DType) -> Tensor {
+    pub const fn varlen(batch: Batch, heads: i64, longest: i64, head_dim: i64, room: Tokens, dtype: DType) -> Tensor {
         Tensor::thd(batch.0, heads, longest, head_dim, room.0, dtype)
     }
 }
@@ -82,7 +82,7 @@ fn reason(
     needed: impl Into<String>,
     fix: &'static str,
 ) -> Reason {
-    Reason::new(Layer::Description, code, field, given, needed, fix)
+    Reason::new(Origin::Description, code, field, given, needed, fix)
 }
 
 /// The value, if nothing is wrong with it.

@@ -1,22 +1,22 @@
-//! Element offsets of packed operands, as cuDNN reads them.
+//! Element offsets of varlen operands, as cuDNN reads them.
 
 use std::collections::BTreeMap;
 
 use super::{CuSeqlens, reason, sound};
-use crate::{Gradients, Packed, Pass, Reason, Refusal, Storage, Tensor, Valid};
+use crate::{Gradients, Pass, Reason, Refusal, Storage, Tensor, Valid, Varlen};
 
-/// Where each sequence of one packed operand begins, in elements of that operand: batch + 1 entries of 64 bits.
+/// Where each sequence of one varlen operand begins, in elements of that operand: batch + 1 entries of 64 bits.
 ///
 /// They are made from cumulative lengths and the operand alone, and fit that operand only.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RaggedOffsets(Vec<i64>);
 
 impl RaggedOffsets {
-    /// The offsets of the sequences of a packed tensor: rows before each sequence, times the elements from row to row.
+    /// The offsets of the sequences of a varlen tensor: rows before each sequence, times the elements from row to row.
     ///
     /// # Errors
     ///
-    /// Every reason why these lengths are not those of this tensor: it is not packed, has another batch, too little room, or too
+    /// Every reason why these lengths are not those of this tensor: it is not varlen, has another batch, too little room, or too
     /// short a longest sequence; or an offset does not fit 63 bits.
     pub fn new(lengths: &CuSeqlens, tensor: &Tensor) -> Result<RaggedOffsets, Refusal> {
         let mut reasons = Vec::new();
@@ -43,12 +43,12 @@ impl RaggedOffsets {
 }
 
 fn misfits(lengths: &CuSeqlens, tensor: &Tensor, name: &str, reasons: &mut Vec<Reason>) {
-    let Storage::Packed { tokens } = tensor.storage else {
+    let Storage::Varlen { tokens } = tensor.storage else {
         reasons.push(reason(
             "offsets.storage",
             format!("{name}.storage"),
             format!("{:?}", tensor.storage),
-            "only packed tensors have offsets",
+            "only varlen tensors have offsets",
             "bind no offsets to it",
         ));
         return;
@@ -86,7 +86,7 @@ fn misfits(lengths: &CuSeqlens, tensor: &Tensor, name: &str, reasons: &mut Vec<R
     }
 }
 
-/// The offsets of every packed operand of an attention, for the lengths of its queries and of its keys and values.
+/// The offsets of every varlen operand of an attention, for the lengths of its queries and of its keys and values.
 ///
 /// # Errors
 ///
@@ -95,27 +95,27 @@ pub fn ragged_offsets(
     attention: &Valid,
     queries: &CuSeqlens,
     keys: &CuSeqlens,
-) -> Result<BTreeMap<Packed, RaggedOffsets>, Refusal> {
+) -> Result<BTreeMap<Varlen, RaggedOffsets>, Refusal> {
     let a = attention.get();
     let rows = a.row_tensor();
     let mut operands =
-        vec![(Packed::Q, &a.q, queries), (Packed::K, &a.k, keys), (Packed::V, &a.v, keys), (Packed::O, &a.o, queries)];
+        vec![(Varlen::Q, &a.q, queries), (Varlen::K, &a.k, keys), (Varlen::V, &a.v, keys), (Varlen::O, &a.o, queries)];
     if a.outputs.stats || a.outputs.max || a.outputs.sum_exp {
-        operands.push((Packed::Stats, &rows, queries));
+        operands.push((Varlen::Stats, &rows, queries));
     }
     if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &a.pass {
         operands.extend([
-            (Packed::DO, d_o, queries),
-            (Packed::DQ, d_q, queries),
-            (Packed::DK, d_k, keys),
-            (Packed::DV, d_v, keys),
+            (Varlen::DO, d_o, queries),
+            (Varlen::DQ, d_q, queries),
+            (Varlen::DK, d_k, keys),
+            (Varlen::DV, d_v, keys),
         ]);
-        operands.extend(d_o_half.iter().map(|t| (Packed::DOHalf, t, queries)));
+        operands.extend(d_o_half.iter().map(|t| (Varlen::DOHalf, t, queries)));
     }
     let mut reasons = Vec::new();
     let mut offsets = BTreeMap::new();
     for (operand, tensor, lengths) in operands {
-        if matches!(tensor.storage, Storage::Packed { .. }) {
+        if matches!(tensor.storage, Storage::Varlen { .. }) {
             match RaggedOffsets::new(lengths, tensor) {
                 Ok(found) => {
                     offsets.insert(operand, found);
@@ -128,7 +128,7 @@ pub fn ragged_offsets(
 }
 
 /// The reason with the operand it is about.
-fn named(operand: Packed, mut reason: Reason) -> Reason {
+fn named(operand: Varlen, mut reason: Reason) -> Reason {
     reason.field = format!("{} of {operand:?}", reason.field).into();
     reason
 }

@@ -16,7 +16,7 @@ pub struct Binding {
     /// Element type.
     pub dtype: DType,
     /// Whether it is one number on the host.
-    pub slot: bool,
+    pub scalar: bool,
     /// Whether a launch writes it.
     pub output: bool,
     /// Bytes that its buffer must have: from its first to one past its last element, rounded up to 4 for a 16-bit tensor that is
@@ -49,7 +49,7 @@ const fn read_at_once(role: Role, dtype: DType) -> u64 {
 impl OpGraph {
     /// The operands that a launch binds, in order of unique id.
     ///
-    /// How far a packed operand reaches is decided at launch by its offsets, and how far a pool of pages by its tables: both count as the
+    /// How far a varlen operand reaches is decided at launch by its offsets, and how far a pool of pages by its tables: both count as the
     /// room that the description gives. Without a description they count as dense, every sequence at its longest.
     #[must_use]
     pub fn bindings(&self, attention: Option<&Attention>) -> Vec<Binding> {
@@ -58,10 +58,10 @@ impl OpGraph {
             .tensors
             .iter()
             .filter_map(|t| {
-                let (role, slot) = match t.kind {
+                let (role, scalar) = match t.kind {
                     TensorKind::Operand(role) if role.memory() == role => (role, false),
                     TensorKind::Operand(_) => return None,
-                    TensorKind::Slot(role) => (role, true),
+                    TensorKind::Scalar(role) => (role, true),
                     TensorKind::Virtual | TensorKind::Constant(_) => return None,
                 };
                 let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
@@ -72,8 +72,8 @@ impl OpGraph {
                 let elements = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
                 let bytes = if output { elements } else { elements.next_multiple_of(read_at_once(role, t.dtype)) };
                 // A number on the host is read where it lies; operands must lie as they were declared.
-                let alignment = if slot { t.dtype.size() } else { ALIGNMENT } as u32;
-                Some((role.uid(), Binding { role, dtype: t.dtype, slot, output, bytes, alignment }))
+                let alignment = if scalar { t.dtype.size() } else { ALIGNMENT } as u32;
+                Some((role.uid(), Binding { role, dtype: t.dtype, scalar, output, bytes, alignment }))
             })
             .collect();
         list.sort_unstable_by_key(|(uid, _)| *uid);
@@ -91,7 +91,7 @@ impl OpGraph {
     pub fn fixed_numbers(&self) -> Vec<Fixed> {
         let numbers = self.tensors.iter().enumerate().filter_map(|(i, t)| match t.kind {
             TensorKind::Constant(value) => Some(Fixed { uid: self.uid(TensorId(i as u32)), value }),
-            TensorKind::Virtual | TensorKind::Operand(_) | TensorKind::Slot(_) => None,
+            TensorKind::Virtual | TensorKind::Operand(_) | TensorKind::Scalar(_) => None,
         });
         numbers.collect()
     }
@@ -100,16 +100,16 @@ impl OpGraph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CudnnVersion, LibrarySet, Policy, Profile, lower, text, validate};
+    use crate::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, text, validate};
 
     /// Bytes that a plan demands for the bias of a forward over 63 keys.
     fn demanded(tensor: &str) -> u64 {
         let written = format!(
-            "pass: forward\nq: f16 [1,1,64,64] bshd\nk: f16 [1,1,63,64] bshd\nscore: tensor @t1: {tensor}; score + @t1"
+            "pass: forward\nq: f16 [1,1,64,64] bshd\nk: f16 [1,1,63,64] bshd\nscore_mod: tensor @t1: {tensor}; score + @t1"
         );
         let attention = validate(text::parse(&written).expect("reads")).expect("is valid");
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
-        let graph = lower(&attention, &target, &Policy::default()).expect("lowers");
+        let graph = lower(&attention, &target, &CompileOptions::default()).expect("lowers");
         let list = graph.bindings(Some(&attention));
         list.iter().find(|b| b.role == Role::ScoreTensor(0)).expect("it has a bias").bytes
     }

@@ -1,7 +1,7 @@
 //! Structural check of op graphs, before anything interprets or compiles one.
 //!
-//! In order: ids in range; every role once; operations read operands, slots, constants and earlier results; every virtual
-//! tensor is written once; a unified operation has both halves; constants and slots are scalars; dims and strides are positive; a named
+//! In order: ids in range; every role once; operations read operands, scalars, constants and earlier results; every virtual
+//! tensor is written once; a unified operation has both halves; constants and scalars are scalars; dims and strides are positive; a named
 //! engine has each knob once.
 
 use super::{Knob, NamedEngine, Op, OpGraph, TensorId, TensorKind};
@@ -34,7 +34,7 @@ pub enum GraphFault {
         /// The tensor.
         id: TensorId,
     },
-    /// A tensor is written twice, or is no result at all (a slot, a constant).
+    /// A tensor is written twice, or is no result at all (a scalar, a constant).
     #[error("operation {op} writes tensor {id:?}, which {why}")]
     BadWrite {
         /// Index of the operation.
@@ -70,7 +70,7 @@ pub enum GraphFault {
         /// The knob.
         knob: Knob,
     },
-    /// A slot or constant is no scalar.
+    /// A scalar or constant is no scalar.
     #[error("tensor {id:?} is a number on the host, but has dims {dims:?}")]
     NotScalar {
         /// The tensor.
@@ -99,7 +99,7 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
     // By unique id, which is what cuDNN would confuse: numbered roles beyond a thousand share theirs.
     let mut roles = std::collections::BTreeSet::new();
     for tensor in &graph.tensors {
-        if let TensorKind::Operand(role) | TensorKind::Slot(role) = tensor.kind
+        if let TensorKind::Operand(role) | TensorKind::Scalar(role) = tensor.kind
             && !roles.insert(role.uid())
         {
             return Err(GraphFault::RoleTwice { role });
@@ -114,7 +114,7 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
         if t.dims.iter().any(|&n| n < 1) || t.strides.iter().any(|&n| n < least) {
             return Err(GraphFault::NotPositive { id, dims: t.dims, strides: t.strides });
         }
-        let host = matches!(t.kind, TensorKind::Slot(_) | TensorKind::Constant(_));
+        let host = matches!(t.kind, TensorKind::Scalar(_) | TensorKind::Constant(_));
         if host && t.dims != [1; 4] {
             return Err(GraphFault::NotScalar { id, dims: t.dims });
         }
@@ -151,7 +151,7 @@ fn order(graph: &OpGraph) -> Result<(), GraphFault> {
         }
         for id in op.outputs() {
             let why = match graph.tensor(id).kind {
-                TensorKind::Slot(_) | TensorKind::Constant(_) => Some("is a number on the host"),
+                TensorKind::Scalar(_) | TensorKind::Constant(_) => Some("is a number on the host"),
                 TensorKind::Virtual | TensorKind::Operand(_) if written[id.0 as usize] => Some("is written already"),
                 TensorKind::Virtual | TensorKind::Operand(_) => None,
             };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn p20_roles_that_would_share_an_id_do_not_stand_in_one_graph() {
+    fn roles_that_would_share_an_id_do_not_stand_in_one_graph() {
         assert_eq!(Role::ScoreTensor(7).uid(), Role::ScoreTensor(1_007).uid());
         let graph = OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ..OpGraph::default() };
         assert_eq!(check(&graph), Err(GraphFault::RoleTwice { role: Role::ScoreTensor(1_007) }));

@@ -34,10 +34,10 @@ pub struct OpGraph {
     pub ops: Vec<Op>,
     /// Engines of cuDNN, by number, that are known to compute this graph wrongly and are passed over.
     #[serde(default)]
-    pub avoid: Vec<i64>,
+    pub excluded_engines: Vec<i64>,
     /// Quirks that apply and that the policy allows: cuDNN computes this graph wrongly, and it is wanted all the same.
     #[serde(default)]
-    pub despite: QuirkSet,
+    pub accepted_quirks: QuirkSet,
     /// The engine that computes this graph, where it is named; else heuristics choose among all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<NamedEngine>,
@@ -215,7 +215,7 @@ impl OpGraph {
     #[must_use]
     pub fn uid(&self, id: TensorId) -> i64 {
         match self.tensor(id).kind {
-            TensorKind::Operand(role) | TensorKind::Slot(role) => role.uid(),
+            TensorKind::Operand(role) | TensorKind::Scalar(role) => role.uid(),
             TensorKind::Virtual | TensorKind::Constant(_) => unnamed_uid(id),
         }
     }
@@ -227,7 +227,7 @@ impl OpGraph {
             .tensors
             .iter()
             .filter_map(|t| match t.kind {
-                TensorKind::Operand(role) | TensorKind::Slot(role) => Some(role),
+                TensorKind::Operand(role) | TensorKind::Scalar(role) => Some(role),
                 TensorKind::Virtual | TensorKind::Constant(_) => None,
             })
             .collect();

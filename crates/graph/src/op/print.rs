@@ -24,7 +24,7 @@ impl fmt::Display for Name<'_> {
         };
         match tensor.kind {
             TensorKind::Virtual => write!(f, "%{}", self.1.0),
-            TensorKind::Operand(role) | TensorKind::Slot(role) => write!(f, "<{role}>"),
+            TensorKind::Operand(role) | TensorKind::Scalar(role) => write!(f, "<{role}>"),
             TensorKind::Constant(constant) => write!(f, "{constant}"),
         }
     }
@@ -51,7 +51,7 @@ impl fmt::Display for OpGraph {
         for t in &self.tensors {
             match t.kind {
                 TensorKind::Operand(role) => declare(f, self, t, "operand", &role)?,
-                TensorKind::Slot(role) => writeln!(f, "slot <{role}> {}", t.dtype)?,
+                TensorKind::Scalar(role) => writeln!(f, "scalar <{role}> {}", t.dtype)?,
                 TensorKind::Virtual | TensorKind::Constant(_) => {}
             }
         }
@@ -72,7 +72,7 @@ impl fmt::Display for OpGraph {
             write_op(f, self, op)?;
             writeln!(f)?;
         }
-        for engine in &self.avoid {
+        for engine in &self.excluded_engines {
             writeln!(f, "not engine {engine}")?;
         }
         if let Some(engine) = &self.engine {

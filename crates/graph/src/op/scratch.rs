@@ -72,14 +72,14 @@ pub fn keeps_scores(roles: impl Iterator<Item = Role> + Clone, sm: u32) -> bool 
 fn operands(graph: &OpGraph) -> impl Iterator<Item = Role> + Clone {
     graph.tensors.iter().filter_map(|t| match t.kind {
         TensorKind::Operand(role) => Some(role),
-        TensorKind::Slot(_) | TensorKind::Virtual | TensorKind::Constant(_) => None,
+        TensorKind::Scalar(_) | TensorKind::Virtual | TensorKind::Constant(_) => None,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BackwardOptions, CudnnVersion, DType, LibrarySet, Policy, Profile, lower, validate};
+    use crate::{BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, validate};
 
     #[test]
     fn buffers_follow_the_workspace_each_aligned() {
@@ -96,7 +96,7 @@ mod tests {
         let graph = |deterministic| {
             let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
             let attention = Attention::bshd(2, (4, 4), (128, 128), 64, DType::BF16).with_stats().backward(options);
-            lower(&validate(attention).expect("valid"), &target, &Policy::default()).expect("lowers")
+            lower(&validate(attention).expect("valid"), &target, &CompileOptions::default()).expect("lowers")
         };
         let (summed, direct) = (graph(false), graph(true));
         assert!(!summed.keeps_scores(90) && direct.keeps_scores(90));

@@ -17,7 +17,7 @@ pub struct OpTensor {
     pub dtype: DType,
     /// Where the tensor's values come from.
     pub kind: TensorKind,
-    /// The tensor of offsets that says where each sequence begins, for packed operands.
+    /// The tensor of offsets that says where each sequence begins, for varlen operands.
     #[serde(deserialize_with = "crate::attention_form::present")]
     pub offsets: Option<TensorId>,
 }
@@ -31,7 +31,7 @@ pub enum TensorKind {
     /// An operand in device memory, bound at launch.
     Operand(Role),
     /// One number on the host, given at launch.
-    Slot(Role),
+    Scalar(Role),
     /// One number on the host, fixed by the graph. cuDNN does not store it in a plan, so the plan's record must.
     Constant(Constant),
 }

@@ -1,11 +1,11 @@
 //! Which operands an attention has: every role with its dims, strides, element type and direction, and so the size of its buffer.
 //!
-//! Slots and tensors of the score expression are numbered first, those of the keep predicate after them.
+//! Scalars and tensors of the score expression are numbered first, those of the mask_mod predicate after them.
 
 mod scales;
 
 use crate::expr::{Grad, ScoreExpr, TensorSpec};
-use crate::{Attention, DType, DropoutSource, Gradients, Lengths, Order, Packed, Pass, Role, Storage, Tensor};
+use crate::{Attention, DType, DropoutSource, Gradients, Lengths, Order, Pass, Role, Storage, Tensor, Varlen};
 
 pub use scales::BLOCK;
 
@@ -31,11 +31,11 @@ impl Operand {
         span.filter(|&n| n.checked_mul(8).is_some())
     }
 
-    /// The offsets that it is found by, where it is packed.
+    /// The offsets that it is found by, where it is varlen.
     #[must_use]
-    pub const fn offsets(&self) -> Option<Packed> {
+    pub const fn offsets(&self) -> Option<Varlen> {
         match self.tensor.storage {
-            Storage::Packed { .. } => self.role.offsets(),
+            Storage::Varlen { .. } => self.role.offsets(),
             Storage::Dense | Storage::Paged { .. } => None,
         }
     }
@@ -53,10 +53,10 @@ pub fn operand(attention: &Attention, role: Role) -> Option<Operand> {
     operands(attention).into_iter().find(|o| o.role == role)
 }
 
-/// Every operand of an attention, slots included, buffers that only a launcher knows of left out.
+/// Every operand of an attention, scalars included, buffers that only a launcher knows of left out.
 #[must_use]
 pub fn operands(attention: &Attention) -> Vec<Operand> {
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } =
+    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } =
         attention;
     let ([b, h_q, s_q, _], s_kv) = (q.dims, k.dims[2]);
     let backward = attention.is_backward();
@@ -70,7 +70,7 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
     list.when(outputs.max && !backward, Role::Max, rows, true);
     list.when(outputs.sum_exp && !backward, Role::SumExp, rows, true);
     list.input(Role::Scale, number(DType::F32));
-    expressions(&mut list, score.as_ref(), mask.keep.as_ref(), backward);
+    expressions(&mut list, score_mod.as_ref(), mask.mask_mod.as_ref(), backward);
     if mask.lengths == Lengths::PerSequence {
         list.input(Role::SeqLenQ, dense([b, 1, 1, 1], DType::I32));
         list.input(Role::SeqLenKv, dense([b, 1, 1, 1], DType::I32));
@@ -143,12 +143,12 @@ pub fn score_tensor(spec: &TensorSpec) -> Tensor {
     dense(spec.dims.map(u64::cast_signed), spec.dtype)
 }
 
-fn expressions(list: &mut List, score: Option<&ScoreExpr>, keep: Option<&ScoreExpr>, backward: bool) {
-    let (mut slots, mut tensors) = (0, 0);
-    for expression in [score, keep].into_iter().flatten() {
-        for slot in expression.slots() {
-            list.input(Role::Slot(slots), number(slot.ty.dtype()));
-            slots += 1;
+fn expressions(list: &mut List, score_mod: Option<&ScoreExpr>, mask_mod: Option<&ScoreExpr>, backward: bool) {
+    let (mut scalars, mut tensors) = (0, 0);
+    for expression in [score_mod, mask_mod].into_iter().flatten() {
+        for scalar in expression.scalars() {
+            list.input(Role::Scalar(scalars), number(scalar.ty.dtype()));
+            scalars += 1;
         }
         for spec in expression.tensors() {
             list.input(Role::ScoreTensor(tensors), score_tensor(spec));
@@ -160,10 +160,10 @@ fn expressions(list: &mut List, score: Option<&ScoreExpr>, keep: Option<&ScoreEx
 }
 
 fn offsets(list: &mut List, batch: i64) {
-    let mut which: Vec<Packed> = list.0.iter().filter_map(Operand::offsets).collect();
+    let mut which: Vec<Varlen> = list.0.iter().filter_map(Operand::offsets).collect();
     which.sort_unstable();
     which.dedup();
-    for packed in which {
-        list.input(Role::Offsets(packed), dense([batch + 1, 1, 1, 1], DType::I64));
+    for varlen in which {
+        list.input(Role::Offsets(varlen), dense([batch + 1, 1, 1, 1], DType::I64));
     }
 }

@@ -16,8 +16,8 @@ const NAMES: [&str; 22] = [
     "o",
     "mask",
     "lengths",
-    "keep",
-    "score",
+    "mask_mod",
+    "score_mod",
     "sink",
     "dropout",
     "block_mask",
@@ -45,8 +45,8 @@ pub(super) struct Fields {
     pub(super) no_half: bool,
     pub(super) band: Option<Option<Band>>,
     pub(super) lengths: Option<Lengths>,
-    pub(super) keep: Option<Option<ScoreExpr>>,
-    pub(super) score: Option<Option<ScoreExpr>>,
+    pub(super) mask_mod: Option<Option<ScoreExpr>>,
+    pub(super) score_mod: Option<Option<ScoreExpr>>,
     pub(super) sink: Option<bool>,
     pub(super) dropout: Option<Option<Dropout>>,
     pub(super) block_mask: Option<bool>,
@@ -83,8 +83,8 @@ impl Fields {
                 let choices = [("full", Lengths::Full), ("per-sequence", Lengths::PerSequence)];
                 self.lengths = Some(c.choice(&choices)?);
             }
-            "keep" => self.keep = Some(value::expression(c)?),
-            "score" => self.score = Some(value::expression(c)?),
+            "mask_mod" => self.mask_mod = Some(value::expression(c)?),
+            "score_mod" => self.score_mod = Some(value::expression(c)?),
             "sink" => self.sink = Some(value::flag(c)?),
             "dropout" => self.dropout = Some(value::dropout(c)?),
             "block_mask" => self.block_mask = Some(value::flag(c)?),

@@ -13,14 +13,14 @@ const PAGED: &[&str] = &["nhd", "hnd"];
 pub(super) const fn words(storage: Storage) -> &'static [&'static str] {
     match storage {
         Storage::Dense => DENSE,
-        Storage::Packed { .. } => PACKED,
+        Storage::Varlen { .. } => PACKED,
         Storage::Paged { .. } => PAGED,
     }
 }
 
 /// The strides that a layout word stands for; nothing when one overflows.
 ///
-/// The batch stride of packed rows, which is not used, is that of sequences of the greatest length.
+/// The batch stride of varlen rows, which is not used, is that of sequences of the greatest length.
 pub(super) fn strides(word: &str, dims: [i64; 4], storage: Storage) -> Option<[i64; 4]> {
     let extents = Tensor { dims, strides: [1; 4], dtype: DType::F16, storage }.extents();
     let mut strides = [1; 4];
@@ -41,7 +41,7 @@ pub(super) fn strides(word: &str, dims: [i64; 4], storage: Storage) -> Option<[i
     }
     match storage {
         Storage::Dense => {}
-        Storage::Packed { .. } => strides[0] = strides[2].checked_mul(dims[2])?,
+        Storage::Varlen { .. } => strides[0] = strides[2].checked_mul(dims[2])?,
         Storage::Paged { .. } => strides[0] = step,
     }
     Some(strides)
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn strides_that_overflow_have_no_word() {
-        for storage in [Storage::Dense, Storage::Packed { tokens: i64::MAX }, Storage::Paged { pages: 2, page_size: 9 }]
+        for storage in [Storage::Dense, Storage::Varlen { tokens: i64::MAX }, Storage::Paged { pages: 2, page_size: 9 }]
         {
             for word in words(storage) {
                 assert_eq!(strides(word, [i64::MAX; 4], storage), None, "{word}");

@@ -12,7 +12,7 @@
 //! | `d_o_half` | as the tensors above, or `none`; there when `fp8` is `block` unless it says `none` |
 //! | `mask` | `none`, `causal`, `causal window 4096`, `band left 128 right 0`; then `top-left` (the default) or `bottom-right` |
 //! | `lengths` | `full` or `per-sequence` |
-//! | `keep`, `score` | `none`, or an expression in its own text form ([`crate::expr::parse_expr`]); in braces, over several lines |
+//! | `mask_mod`, `score_mod` | `none`, or an expression in its own text form ([`crate::expr::parse_expr`]); in braces, over several lines |
 //! | `sink`, `block_mask`, `d_sink`, `deterministic` | `yes` or `no` |
 //! | `dropout` | `none`, `philox 0.1` or `mask 0.1` |
 //! | `outputs` | `none`, or some of `stats max sum_exp` |
@@ -20,9 +20,9 @@
 //! | `fp8` | `none`, `delayed`, `current` or `block` |
 //!
 //! A tensor is `bf16 [2,32,512,128]`, dims in logical order, then
-//! * nothing for dense rows, `packed tokens 900` or `paged 64 x 16` (pages by rows of a page);
+//! * nothing for dense rows, `varlen tokens 900` or `paged 64 x 16` (pages by rows of a page);
 //! * `strides [2097152,128,4096,1]` or the order of the axes in memory, outermost first: `bshd` (the default), `sbhd`, `bhsd` or
-//!   a part of a shared buffer such as `bs3hd`, `bsh3d`, `bs2hd`; for packed rows `thd` (the default), `t3hd`, `th3d`; for paged
+//!   a part of a shared buffer such as `bs3hd`, `bsh3d`, `bs2hd`; for varlen rows `thd` (the default), `t3hd`, `th3d`; for paged
 //!   ones `nhd` (the default) or `hnd`.
 //!
 //! ```

@@ -21,7 +21,8 @@ pub fn print(attention: &Attention) -> String {
 }
 
 fn write(f: &mut String, attention: &Attention) -> fmt::Result {
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = attention;
+    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
+        attention;
     let (direction, gradients) = match pass {
         Pass::Forward => ("forward", None),
         Pass::Backward(gradients) => ("backward", Some(gradients)),
@@ -30,15 +31,15 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
     for (name, t) in [("q", q), ("k", k), ("v", v), ("o", o)] {
         tensor(f, name, t)?;
     }
-    let Mask { band, lengths, keep } = mask;
+    let Mask { band, lengths, mask_mod } = mask;
     write_band(f, *band)?;
     let lengths = match lengths {
         Lengths::Full => "full",
         Lengths::PerSequence => "per-sequence",
     };
     writeln!(f, "lengths: {lengths}")?;
-    expression(f, "keep", keep.as_ref())?;
-    expression(f, "score", score.as_ref())?;
+    expression(f, "mask_mod", mask_mod.as_ref())?;
+    expression(f, "score_mod", score_mod.as_ref())?;
     writeln!(f, "sink: {}", yes(*sink))?;
     match dropout {
         None => writeln!(f, "dropout: none")?,
@@ -95,7 +96,7 @@ fn tensor(f: &mut String, name: &str, t: &Tensor) -> fmt::Result {
     write!(f, "{name}: {dtype} [{b},{h},{s},{d}]")?;
     match storage {
         Storage::Dense => {}
-        Storage::Packed { tokens } => write!(f, " packed tokens {tokens}")?,
+        Storage::Varlen { tokens } => write!(f, " varlen tokens {tokens}")?,
         Storage::Paged { pages, page_size } => write!(f, " paged {pages} x {page_size}")?,
     }
     match layout::word(t) {

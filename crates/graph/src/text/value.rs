@@ -36,11 +36,11 @@ pub(super) fn tensor(c: &mut Cursor<'_>) -> Result<TensorText, ParseError> {
     c.blanks();
     let dims_at = c.at;
     let dims = c.four()?;
-    let storage = if c.take("packed") {
+    let storage = if c.take("varlen") {
         if !c.take("tokens") {
             return Err(c.expected("tokens and how many the buffer has room for"));
         }
-        Storage::Packed { tokens: c.integer()? }
+        Storage::Varlen { tokens: c.integer()? }
     } else if c.take("paged") {
         let pages = c.integer()?;
         if !c.take("x") {
@@ -65,7 +65,7 @@ fn contiguous(c: &mut Cursor<'_>, dims_at: usize, dims: [i64; 4], storage: Stora
         }
         None if given.is_empty() => words[0],
         None => {
-            let other = if storage == Storage::Dense { "packed, paged, " } else { "" };
+            let other = if storage == Storage::Dense { "varlen, paged, " } else { "" };
             return Err(c.expected(format!("{other}strides or a layout: {}", one_of(words))));
         }
     };

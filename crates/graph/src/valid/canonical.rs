@@ -18,7 +18,8 @@ use crate::{
 };
 
 pub(super) fn form(attention: Attention) -> Attention {
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = attention;
+    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
+        attention;
     let seq = (q.dims[2], k.dims[2]);
     let mask = masks(mask, seq);
     let lengths = mask.lengths;
@@ -35,7 +36,7 @@ pub(super) fn form(attention: Attention) -> Attention {
         v: tensor(v),
         o: tensor(o),
         mask,
-        score: score.map(|e| known(e, seq, lengths)).filter(|e| !is_identity(e)),
+        score_mod: score_mod.map(|e| known(e, seq, lengths)).filter(|e| !is_identity(e)),
         sink,
         dropout: dropout.filter(drops),
         block_mask,
@@ -56,24 +57,24 @@ pub(super) fn form(attention: Attention) -> Attention {
 pub(super) const RECOGNISED: i64 = 1 << 28;
 
 fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
-    let Mask { band, lengths, keep } = mask;
+    let Mask { band, lengths, mask_mod } = mask;
     let canonical = |band: Band| band.canonical(s_q, s_kv, lengths);
     let band = band.and_then(canonical);
-    let Some(keep) = keep.filter(|e| !matches!(e.nodes(), [Node::Bool(true)])) else {
-        return Mask { band, lengths, keep: None };
+    let Some(mask_mod) = mask_mod.filter(|e| !matches!(e.nodes(), [Node::Bool(true)])) else {
+        return Mask { band, lengths, mask_mod: None };
     };
     // A band that counts from the bottom right stays one: its corner is read before the difference of its lengths is a number.
     let band_of = |e: &ScoreExpr| e.as_band().filter(|_| s_q < RECOGNISED && s_kv < RECOGNISED);
-    let (recognised, keep) = match band_of(&keep) {
-        Some(band) => (Some(band), keep),
+    let (recognised, mask_mod) = match band_of(&mask_mod) {
+        Some(band) => (Some(band), mask_mod),
         None => {
-            let keep = known(keep, (s_q, s_kv), lengths);
-            (band_of(&keep), keep)
+            let mask_mod = known(mask_mod, (s_q, s_kv), lengths);
+            (band_of(&mask_mod), mask_mod)
         }
     };
     match recognised.map(|found| both(band, canonical(found))) {
-        Some(Some(band)) => Mask { band: band.and_then(canonical), lengths, keep: None },
-        Some(None) | None => Mask { band, lengths, keep: Some(keep) },
+        Some(Some(band)) => Mask { band: band.and_then(canonical), lengths, mask_mod: None },
+        Some(None) | None => Mask { band, lengths, mask_mod: Some(mask_mod) },
     }
 }
 
@@ -141,39 +142,39 @@ mod tests {
         let bound = |low: i64| prop::option::of(low..9_i64);
         (any::<bool>(), bound(1), bound(0)).prop_map(|(bottom, left, right)| {
             let ahead = if bottom { (key() - key_len()) - (query() - query_len()) } else { key() - query() };
-            let mut keep = Expr::from(true);
+            let mut mask_mod = Expr::from(true);
             if let Some(right) = right {
-                keep = keep & ahead.le(right as i32);
+                mask_mod = mask_mod & ahead.le(right as i32);
             }
             if let Some(left) = left {
-                keep = keep & ahead.gt(-left as i32);
+                mask_mod = mask_mod & ahead.gt(-left as i32);
             }
             let corner = if bottom { Corner::BottomRight } else { Corner::TopLeft };
             let band = (left.is_some() || right.is_some()).then_some(Band { corner, left, right });
-            (keep, band)
+            (mask_mod, band)
         })
     }
 
     /// The canonical mask; nothing for a contradiction.
-    fn masked(band: Option<Band>, keep: Option<&Expr>, seq: (i64, i64), lengths: Lengths) -> Option<Mask> {
+    fn masked(band: Option<Band>, mask_mod: Option<&Expr>, seq: (i64, i64), lengths: Lengths) -> Option<Mask> {
         let mut a = Attention::bshd(1, (1, 1), seq, 8, DType::F16);
-        let keep = keep.map(|e| e.build_predicate().expect("a predicate"));
-        a.mask = Mask { band, lengths, keep };
+        let mask_mod = mask_mod.map(|e| e.build_mask_mod().expect("a predicate"));
+        a.mask = Mask { band, lengths, mask_mod };
         validate(a).ok().map(|valid| valid.into_inner().mask)
     }
 
     proptest! {
         #[test]
-        fn p6_bands_and_predicates_that_are_bands_have_one_encoding(
-            (keep, as_band) in bands(), (_, beside) in bands(), s_q in 1..9_i64, s_kv in 1..9_i64, per in any::<bool>(),
+        fn bands_and_predicates_that_are_bands_have_one_encoding(
+            (mask_mod, as_band) in bands(), (_, beside) in bands(), s_q in 1..9_i64, s_kv in 1..9_i64, per in any::<bool>(),
         ) {
             let lengths = if per { Lengths::PerSequence } else { Lengths::Full };
-            let written = masked(None, Some(&keep), (s_q, s_kv), lengths);
+            let written = masked(None, Some(&mask_mod), (s_q, s_kv), lengths);
             prop_assert_eq!(&written, &masked(as_band, None, (s_q, s_kv), lengths));
-            prop_assert!(written.is_some_and(|mask| mask.keep.is_none()));
+            prop_assert!(written.is_some_and(|mask| mask.mask_mod.is_none()));
             // With another band beside it: the same keys are seen, and the result is canonical.
-            let mask = masked(beside, Some(&keep), (s_q, s_kv), lengths);
-            if mask.as_ref().is_some_and(|mask| mask.keep.is_some()) {
+            let mask = masked(beside, Some(&mask_mod), (s_q, s_kv), lengths);
+            if mask.as_ref().is_some_and(|mask| mask.mask_mod.is_some()) {
                 prop_assert!(as_band.zip(beside).is_some_and(|(a, b)| a.corner != b.corner));
                 return Ok(());
             }

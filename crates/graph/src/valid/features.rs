@@ -10,13 +10,13 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     if let Some(band) = a.mask.band {
         check_band(band, problems);
     }
-    if let Some(keep) = &a.mask.keep {
-        expression(a, "mask.keep", keep, Ty::Bool, problems);
-        predicate(keep, problems);
-        contradiction(a, keep, problems);
+    if let Some(mask_mod) = &a.mask.mask_mod {
+        expression(a, "mask.mask_mod", mask_mod, Ty::Bool, problems);
+        predicate(mask_mod, problems);
+        contradiction(a, mask_mod, problems);
     }
-    if let Some(score) = &a.score {
-        expression(a, "score", score, Ty::Float, problems);
+    if let Some(score) = &a.score_mod {
+        expression(a, "score_mod", score, Ty::Float, problems);
         modification(a, score, problems);
     }
     lengths(a, problems);
@@ -73,11 +73,11 @@ fn check_band(band: Band, problems: &mut Problems) {
 fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problems: &mut Problems) {
     if e.root_ty() != ty {
         problems.add(
-            "score.type",
+            "score-mod.type",
             field,
             e.root_ty().to_string(),
             format!("an expression of type {ty}"),
-            "scores are floats and keep predicates booleans; compare to get a predicate, select to get a score",
+            "score_mod is a float and mask_mod a boolean; compare to get a predicate, select to get a score",
         );
     }
     if !countable(&a.q) || !countable(&a.k) {
@@ -89,7 +89,7 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
         if let Some(axis) = tensor.misfit(scores) {
             let name = e.tensor_name(TensorId(i as u32));
             problems.add(
-                "score.broadcast",
+                "score-mod.broadcast",
                 format!("{field}: tensor {name}"),
                 format!("dims {:?}", tensor.dims),
                 format!("the {} extent must be 1 or {}", Axis::name(axis), scores[axis.dim()]),
@@ -98,7 +98,7 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
         }
         if let Some(slopes) = tensor.alibi.filter(|_| tensor.dims[1] != scores[1]) {
             problems.add(
-                "score.slopes",
+                "score-mod.slopes",
                 format!("{field}: tensor {}", e.tensor_name(TensorId(i as u32))),
                 format!("slopes ({slopes}) for {} of {} heads", tensor.dims[1], scores[1]),
                 "a slope of ALiBi for each query head",
@@ -115,8 +115,8 @@ fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
     }
     if !score.contains(Node::Score) {
         problems.add(
-            "score.unread",
-            "score",
+            "score-mod.unread",
+            "score_mod",
             score.to_string(),
             "an expression that reads the score: without it Q and K have no part in the result",
             "add to the score or multiply it; hide keys with the mask's predicate",
@@ -124,8 +124,8 @@ fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
     } else if a.is_backward() {
         for problem in vjp(score).err().into_iter().flatten() {
             problems.add(
-                "score.derivative",
-                "score",
+                "score-mod.derivative",
+                "score_mod",
                 score.to_string(),
                 problem.to_string(),
                 "change the expression, ask for no gradient of that tensor, or run the forward alone",
@@ -135,30 +135,30 @@ fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
 }
 
 /// What holds for predicates beyond what holds for every expression.
-fn predicate(keep: &ScoreExpr, problems: &mut Problems) {
-    if keep.contains(Node::Score) {
+fn predicate(mask_mod: &ScoreExpr, problems: &mut Problems) {
+    if mask_mod.contains(Node::Score) {
         problems.add(
-            "keep.score",
-            "mask.keep",
+            "mask-mod.score",
+            "mask.mask_mod",
             "a predicate that reads the score",
-            "which keys are seen depends on indices, lengths, slots and tensors alone",
+            "which keys are seen depends on indices, lengths, scalars and tensors alone",
             "change the score itself with a score expression: select(condition, score, a large negative number)",
         );
     }
-    if matches!(keep.nodes(), [Node::Bool(false)]) {
+    if matches!(mask_mod.nodes(), [Node::Bool(false)]) {
         problems.add(
-            "keep.nothing",
-            "mask.keep",
+            "mask-mod.nothing",
+            "mask.mask_mod",
             "false everywhere",
             "a predicate that some key can satisfy",
             "leave the predicate out for a full mask",
         );
     }
-    for (spec, name) in keep.tensors().iter().zip(keep.tensor_names()) {
+    for (spec, name) in mask_mod.tensors().iter().zip(mask_mod.tensor_names()) {
         if spec.grad == Grad::Needed {
             problems.add(
-                "keep.gradient",
-                format!("mask.keep: tensor {name}"),
+                "mask-mod.gradient",
+                format!("mask.mask_mod: tensor {name}"),
                 "a gradient is asked for",
                 "a predicate has no derivative",
                 "ask for no gradient, or use the tensor in the score expression",
@@ -168,10 +168,10 @@ fn predicate(keep: &ScoreExpr, problems: &mut Problems) {
 }
 
 /// A predicate and a band, or a predicate by itself, whose bounds leave nothing between them.
-fn contradiction(a: &Attention, keep: &ScoreExpr, problems: &mut Problems) {
+fn contradiction(a: &Attention, mask_mod: &ScoreExpr, problems: &mut Problems) {
     let (s_q, s_kv) = a.seq();
     let recognised = countable(&a.q) && countable(&a.k) && s_q < RECOGNISED && s_kv < RECOGNISED;
-    let Some((corner, left, right)) = keep.diagonal_bounds().filter(|_| recognised) else { return };
+    let Some((corner, left, right)) = mask_mod.diagonal_bounds().filter(|_| recognised) else { return };
     // Distances of query and key along the diagonal of a corner, from `low` to `high`.
     let (mut low, mut high) = match corner {
         Corner::TopLeft => (1 - s_kv, s_q - 1),
@@ -217,7 +217,7 @@ fn lengths(a: &Attention, problems: &mut Problems) {
                 "lengths.missing",
                 "mask.lengths",
                 format!("full, with {name} {:?}", t.storage),
-                "packed and paged operands have sequences of differing lengths",
+                "varlen and paged operands have sequences of differing lengths",
                 "use per-sequence lengths",
             );
             return;

@@ -2,7 +2,7 @@
 //!
 //! What holds for a [`Valid`] attention, checked in this order:
 //! * every tensor has dims from 1 to 2^31 - 1, positive strides, head dim stride 1, a span that fits 63 bits, and rows that do
-//!   not overlap (outputs only); pages and packed buffers are big enough ([`tensors`]);
+//!   not overlap (outputs only); pages and varlen buffers are big enough ([`tensors`]);
 //! * operands agree in batch, heads, sequence and head dims, the scores can be counted in 63 bits, and element types go
 //!   together ([`shapes`]);
 //! * masks, score expression, dropout, sinks, FP8 and gradients do not contradict each other ([`features`]);
@@ -14,12 +14,12 @@ mod shapes;
 mod strides;
 mod tensors;
 
-use crate::{Attention, Layer, Reason, Refusal};
+use crate::{Attention, Origin, Reason, Refusal};
 
 /// An attention that passed [`validate`], in canonical form.
 ///
 /// Two of them are equal when they describe the same computation over the same places in memory, but for what a launch
-/// chooses: the names of slots and tensors never count, and the probability of dropout counts here but not in the key.
+/// chooses: the names of scalars and tensors never count, and the probability of dropout counts here but not in the key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Valid(Attention);
 
@@ -58,7 +58,7 @@ impl Problems {
         needed: impl Into<String>,
         fix: impl Into<String>,
     ) {
-        self.0.push(Reason::new(Layer::Description, code, field, given, needed, fix));
+        self.0.push(Reason::new(Origin::Description, code, field, given, needed, fix));
     }
 
     pub(crate) fn into_reasons(self) -> Vec<Reason> {

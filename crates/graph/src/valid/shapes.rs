@@ -69,17 +69,17 @@ fn storage(a: &Attention, problems: &mut Problems) {
                 format!("{name}.storage"),
                 "paged",
                 "only K and V can be paged",
-                "make it dense or packed",
+                "make it dense or varlen",
             );
         }
     }
-    let packed = |t: &Tensor| matches!(t.storage, Storage::Packed { .. });
-    if packed(&a.q) != packed(&a.o) {
+    let varlen = |t: &Tensor| matches!(t.storage, Storage::Varlen { .. });
+    if varlen(&a.q) != varlen(&a.o) {
         problems.add(
-            "storage.packed",
+            "storage.varlen",
             "o.storage",
             format!("{:?} with Q {:?}", a.o.storage, a.q.storage),
-            "O must be packed when Q is, and only then",
+            "O must be varlen when Q is, and only then",
             "give O the storage of Q",
         );
     }

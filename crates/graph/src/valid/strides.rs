@@ -5,7 +5,7 @@ use crate::{Storage, Tensor};
 
 /// The strides that stand for all strides with which the tensor's elements lie at the same places.
 ///
-/// A dim of extent 1 takes no step, and neither does the batch dim of a packed tensor. Their strides become what they would be if such
+/// A dim of extent 1 takes no step, and neither does the batch dim of a varlen tensor. Their strides become what they would be if such
 /// a dim were nested as in BSHD, around what the other strides span: those of the memory order that the others belong to, if there is one.
 pub(super) fn canonical(t: &Tensor) -> [i64; 4] {
     let extents = t.extents();
@@ -18,7 +18,7 @@ pub(super) fn canonical(t: &Tensor) -> [i64; 4] {
     if extents[2] == 1 {
         row = inner;
     }
-    if matches!(t.storage, Storage::Packed { .. }) {
+    if matches!(t.storage, Storage::Varlen { .. }) {
         batch = row.saturating_mul(t.dims[2]);
     } else if extents[0] == 1 {
         batch = inner.max(row.saturating_mul(extents[2]));
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use crate::{DType, Order};
 
-    /// Where every element of a tensor lies, rows beyond a packed buffer left out.
+    /// Where every element of a tensor lies, rows beyond a varlen buffer left out.
     fn places(t: &Tensor) -> Vec<i64> {
         let [b, h, s, d] = t.extents();
         let [sb, sh, ss, sd] = t.strides;
@@ -51,7 +51,7 @@ mod tests {
     fn tensor() -> impl Strategy<Value = Tensor> {
         let storage = prop_oneof![
             Just(Storage::Dense),
-            (1..4_i64).prop_map(|tokens| Storage::Packed { tokens }),
+            (1..4_i64).prop_map(|tokens| Storage::Varlen { tokens }),
             (1..3_i64, 1..3_i64).prop_map(|(pages, page_size)| Storage::Paged { pages, page_size }),
         ];
         (prop::array::uniform4(1..3_i64), prop::array::uniform3(1..20_i64), storage).prop_map(
@@ -61,7 +61,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn p27_equal_places_are_equal_strides(a in tensor(), strides in prop::array::uniform3(1..20_i64)) {
+        fn equal_places_are_equal_strides(a in tensor(), strides in prop::array::uniform3(1..20_i64)) {
             let other = Tensor { strides: [strides[0], strides[1], strides[2], 1], ..a };
             let same = places(&a) == places(&other);
             prop_assert_eq!(same, canonical(&a) == canonical(&other), "{:?} and {:?}", a, other);
@@ -75,8 +75,8 @@ mod tests {
             let [b, h, s, d] = dims;
             let dense = Tensor::bshd(b, h, s, d, DType::F16);
             prop_assert_eq!(canonical(&dense), dense.strides);
-            let packed = Tensor::thd(b, h, s, d, tokens, DType::F16);
-            prop_assert_eq!(canonical(&packed), packed.strides);
+            let varlen = Tensor::thd(b, h, s, d, tokens, DType::F16);
+            prop_assert_eq!(canonical(&varlen), varlen.strides);
             // Of other orders one that says the same of every step: where a dim has one element, BSHD if it can be.
             for order in Order::ALL {
                 let given = order.strides(dims);

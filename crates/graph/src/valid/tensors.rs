@@ -83,14 +83,14 @@ fn strides(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
 fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
     match t.storage {
         Storage::Dense => {}
-        Storage::Packed { tokens } => {
+        Storage::Varlen { tokens } => {
             if tokens < 1 {
                 problems.add(
                     "tensor.tokens",
                     format!("{name}.storage.tokens"),
                     tokens.to_string(),
                     "the buffer must have room for at least one token",
-                    "give the capacity of the packed buffer in tokens",
+                    "give the capacity of the varlen buffer in tokens",
                 );
                 return false;
             }
@@ -100,7 +100,7 @@ fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
                     format!("{name}.storage.tokens"),
                     format!("{tokens} tokens for {} sequences", t.dims[0]),
                     "room for at least one token per sequence, on average",
-                    "dims[0] is the number of sequences and tokens the room of the packed buffer: were they swapped?",
+                    "dims[0] is the number of sequences and tokens the room of the varlen buffer: were they swapped?",
                 );
                 return false;
             }
@@ -153,11 +153,11 @@ fn places(name: &'static str, t: &Tensor, written: bool, problems: &mut Problems
     }
 }
 
-/// Whether the bytes that the tensor spans can be counted, and those of the dense view that a packed tensor is declared by.
+/// Whether the bytes that the tensor spans can be counted, and those of the dense view that a varlen tensor is declared by.
 fn addressable(t: &Tensor) -> bool {
     let view = match t.storage {
         Storage::Dense | Storage::Paged { .. } => Some(*t),
-        Storage::Packed { .. } => t.dims[2].checked_mul(t.strides[2]).map(|batch| Tensor {
+        Storage::Varlen { .. } => t.dims[2].checked_mul(t.strides[2]).map(|batch| Tensor {
             strides: [batch, t.strides[1], t.strides[2], t.strides[3]],
             storage: Storage::Dense,
             ..*t

@@ -46,7 +46,7 @@ fn leaves() -> Level {
     let tensor_of = |name: &'static str, dtype, dims| Just(tensor(name, TensorSpec::new(dtype, dims)));
     let float = prop_oneof![
         6 => Just(score()),
-        2 => prop::sample::select(vec!["a", "b", "c"]).prop_map(slot),
+        2 => prop::sample::select(vec!["a", "b", "c"]).prop_map(scalar),
         1 => tensor_of("bias", DType::F32, [1, 3, 5, 7]),
         1 => tensor_of("slopes", DType::F32, [1, 3, 1, 1]),
         1 => tensor_of("other", DType::F32, [1, 3, 1, 1]),
@@ -60,7 +60,7 @@ fn leaves() -> Level {
         Just(key()),
         Just(query_len()),
         Just(key_len()),
-        Just(int_slot("n")),
+        Just(int_scalar("n")),
         tensor_of("ids", DType::I32, [2, 1, 5, 1]),
         (-3..9_i32).prop_map(Expr::from),
     ];
@@ -162,7 +162,7 @@ pub(crate) struct Point {
     pub(crate) score: f64,
     pub(crate) at: [i32; 4],
     pub(crate) lengths: [i32; 2],
-    pub(crate) slots: [f64; 3],
+    pub(crate) scalars: [f64; 3],
     pub(crate) n: i32,
     pub(crate) tensors: [f64; 3],
     pub(crate) id: i32,
@@ -172,11 +172,11 @@ pub(crate) fn point() -> impl Strategy<Value = Point> {
     let coordinates = (0..2_i32, 0..3_i32, 0..5_i32, 0..7_i32);
     let reals = prop::array::uniform3(-3.0..3.0_f64);
     (-4.0..4.0_f64, coordinates, (1..6_i32, 1..8_i32), reals.clone(), -5..9_i32, reals, 0..3_i32).prop_map(
-        |(score, (b, h, q, k), (ql, kl), slots, n, tensors, id)| Point {
+        |(score, (b, h, q, k), (ql, kl), scalars, n, tensors, id)| Point {
             score,
             at: [b, h, q, k],
             lengths: [ql, kl],
-            slots,
+            scalars,
             n,
             tensors,
             id,
@@ -185,12 +185,12 @@ pub(crate) fn point() -> impl Strategy<Value = Point> {
 }
 
 impl Point {
-    /// Slot and tensor values in the order of the tables of `program`.
+    /// Scalar and tensor values in the order of the tables of `program`.
     pub(crate) fn values(&self, program: &Program) -> (Vec<Value>, Vec<Value>) {
         let named = |name: &String| match name.as_str() {
-            "a" => Value::Float(self.slots[0]),
-            "b" => Value::Float(self.slots[1]),
-            "c" => Value::Float(self.slots[2]),
+            "a" => Value::Float(self.scalars[0]),
+            "b" => Value::Float(self.scalars[1]),
+            "c" => Value::Float(self.scalars[2]),
             "n" => Value::Int(self.n),
             "bias" => Value::Float(self.tensors[0]),
             "slopes" => Value::Float(self.tensors[1]),
@@ -198,11 +198,11 @@ impl Point {
             "ids" => Value::Int(self.id),
             other => panic!("no value for {other}"),
         };
-        (program.slot_names().iter().map(named).collect(), program.tensor_names().iter().map(named).collect())
+        (program.scalar_names().iter().map(named).collect(), program.tensor_names().iter().map(named).collect())
     }
 
-    pub(crate) fn context<'v>(&self, (slots, tensors): &'v (Vec<Value>, Vec<Value>)) -> PointContext<'v> {
-        PointContext { score: self.score, upstream: 1.0, at: self.at, lengths: self.lengths, slots, tensors }
+    pub(crate) fn context<'v>(&self, (scalars, tensors): &'v (Vec<Value>, Vec<Value>)) -> PointContext<'v> {
+        PointContext { score: self.score, upstream: 1.0, at: self.at, lengths: self.lengths, scalars, tensors }
     }
 
     pub(crate) fn eval(&self, program: &Program) -> Value {

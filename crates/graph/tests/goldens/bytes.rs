@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use qkvault_graph::expr::{Axis, Binary, Compare, Logic, Node, ScoreExpr, Side, SlotTy, Unary};
+use qkvault_graph::expr::{Axis, Binary, Compare, Logic, Node, ScalarTy, ScoreExpr, Side, Unary};
 use qkvault_graph::{
     Attention, Band, DType, Dropout, Gradients, Mask, Outputs, Pass, Storage, Tensor, canonical_bytes, text, validate,
 };
@@ -39,8 +39,8 @@ fn canonical_bytes_are_as_written_down() {
 fn no_field_is_left_out(a: &Attention) {
     let json = serde_json::to_value(a).expect("writes");
     let known = [
-        ("", "block_mask dropout fp8 k mask o outputs padded_rows pass q qkvault score sink v"),
-        ("/mask", "band keep lengths"),
+        ("", "block_mask dropout fp8 k mask o outputs padded_rows pass q qkvault score_mod sink v"),
+        ("/mask", "band lengths mask_mod"),
         ("/outputs", "max stats sum_exp"),
         ("/dropout", "probability source"),
     ];
@@ -55,14 +55,14 @@ fn no_field_is_left_out(a: &Attention) {
 /// Names of the fields and variants that an attention has.
 fn attention_has(a: &Attention, seen: &mut BTreeSet<String>) {
     no_field_is_left_out(a);
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass, .. } = a;
+    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass, .. } = a;
     let mut tensors = vec![q, k, v, o];
-    let Mask { band, lengths, keep, .. } = mask;
+    let Mask { band, lengths, mask_mod, .. } = mask;
     seen.insert(format!("{lengths:?}"));
     if let Some(Band { corner, left, right }) = band {
         seen.insert(format!("{corner:?} left {} right {}", left.is_some(), right.is_some()));
     }
-    for (name, e) in [("score", score), ("keep", keep)] {
+    for (name, e) in [("score_mod", score_mod), ("mask_mod", mask_mod)] {
         if let Some(e) = e {
             seen.insert(name.into());
             expression_has(e, seen);
@@ -91,7 +91,7 @@ fn attention_has(a: &Attention, seen: &mut BTreeSet<String>) {
         seen.insert(format!("operand {dtype}"));
         seen.insert(match storage {
             Storage::Dense => "dense".into(),
-            Storage::Packed { tokens: _ } => "packed".into(),
+            Storage::Varlen { tokens: _ } => "varlen".into(),
             Storage::Paged { pages: _, page_size: _ } => "paged".into(),
         });
     }
@@ -109,7 +109,7 @@ fn expression_has(e: &ScoreExpr, seen: &mut BTreeSet<String>) {
             other => format!("node {}", other.code()),
         });
     }
-    seen.extend(e.slots().iter().map(|slot| format!("slot {:?}", slot.ty)));
+    seen.extend(e.scalars().iter().map(|scalar| format!("scalar {:?}", scalar.ty)));
     seen.extend(e.tensors().iter().map(|t| format!("tensor {} {:?}", t.dtype, t.grad)));
 }
 
@@ -118,8 +118,8 @@ fn everything() -> Vec<String> {
     let mut all: Vec<String> = [
         "Full",
         "PerSequence",
-        "score",
-        "keep",
+        "score_mod",
+        "mask_mod",
         "dropout Philox",
         "dropout Mask",
         "padded rows Undefined",
@@ -130,7 +130,7 @@ fn everything() -> Vec<String> {
         "fp8 Some(Block)",
         "forward",
         "dense",
-        "packed",
+        "varlen",
         "paged",
     ]
     .map(String::from)
@@ -148,12 +148,12 @@ fn everything() -> Vec<String> {
     all.extend(Logic::ALL.iter().map(|op| format!("logic {op}")));
     all.extend(Axis::ALL.map(|axis| format!("index {axis:?}")));
     all.extend(Side::ALL.map(|side| format!("length {side:?}")));
-    all.extend([SlotTy::Float, SlotTy::Int].map(|ty| format!("slot {ty:?}")));
+    all.extend([ScalarTy::Float, ScalarTy::Int].map(|ty| format!("scalar {ty:?}")));
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         all.extend(["None", "Needed"].map(|grad| format!("tensor {dtype} {grad}")));
     }
     all.push("tensor i32 None".into());
-    // Score, float, int, bool, slot, tensor, conversion, negation and selection; the upstream gradient is in no description.
+    // Score, float, int, bool, scalar, tensor, conversion, negation and selection; the upstream gradient is in no description.
     all.extend([1, 5, 6, 7, 8, 9, 10, 14, 16].map(|code| format!("node {code}")));
     all
 }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use qkvault_graph::{CudnnVersion, Form, LibrarySet, OpGraph, Policy, Profile, lower, op, plan_key, text, validate};
+use qkvault_graph::{
+    CompileOptions, CudnnVersion, Form, LibrarySet, OpGraph, Profile, lower, op, plan_key, text, validate,
+};
 
 mod bytes;
 
@@ -79,7 +81,7 @@ fn outcome(input: &str) -> String {
         (27, Form::Unified),
     ] {
         let target = profile.target(CudnnVersion::v9(version, 0), LibrarySet::Slim);
-        let policy = Policy { form, ..Policy::default() };
+        let policy = CompileOptions { form, ..CompileOptions::default() };
         let title = format!("h200, cuDNN 9.{version}, {}", format!("{form:?}").to_lowercase());
         match lower(&valid, &target, &policy) {
             Err(refusal) => add(&format!("{title}: refused"), &refusal.to_string()),
@@ -129,7 +131,7 @@ fn op_graphs_and_keys_are_as_written_down() {
         "grouped_heads",
         "one_kv_head",
         "head_dims",
-        "packed_qkv",
+        "interleaved_qkv",
         "lengths",
         "stats",
         "decode",

@@ -2,8 +2,8 @@
 
 use qkvault_graph::op::{Op, TensorKind};
 use qkvault_graph::{
-    Attention, BackwardOptions, CudnnVersion, DType, Form, Fp8, Gradients, LibrarySet, OpGraph, Pass, Policy, Profile,
-    Role, Storage, Tensor, lower, refusals, text, validate,
+    Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, Form, Fp8, Gradients, LibrarySet, OpGraph, Pass,
+    Profile, Role, Storage, Tensor, lower, refusals, text, validate,
 };
 
 fn target(version: &str) -> qkvault_graph::Target {
@@ -13,20 +13,20 @@ fn target(version: &str) -> qkvault_graph::Target {
 
 fn lowered(given: &str, version: &str) -> OpGraph {
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-    lower(&valid, &target(version), &Policy::default()).unwrap_or_else(|e| panic!("{given}\n{e}"))
+    lower(&valid, &target(version), &CompileOptions::default()).unwrap_or_else(|e| panic!("{given}\n{e}"))
 }
 
 fn codes(given: &str, version: &str) -> Vec<String> {
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-    let reasons = refusals(&valid, &target(version), &Policy::default());
+    let reasons = refusals(&valid, &target(version), &CompileOptions::default());
     reasons.into_iter().map(|r| r.code.into_owned()).collect()
 }
 
 #[test]
 fn quirks_of_lowering_begin_and_end_at_their_sizes() {
     let narrow =
-        |b: i64| format!("q: f16 [{b},2,1,64]\nk: [{b},2,64,64]\nscore: tensor @t: f16[{b}, 1, 1, 1]; score + @t");
-    assert_eq!(codes(&narrow(2), "9.19"), ["score.one-query-narrow"]);
+        |b: i64| format!("q: f16 [{b},2,1,64]\nk: [{b},2,64,64]\nscore_mod: tensor @t: f16[{b}, 1, 1, 1]; score + @t");
+    assert_eq!(codes(&narrow(2), "9.19"), ["score-mod.one-query-narrow"]);
     assert_eq!(codes(&narrow(1), "9.19"), [""; 0]);
     let row = |d: i64| format!("pass: backward\nq: f16 [1,1,1,{d}]\nk: [1,1,127,{d}]");
     assert_eq!(codes(&row(128), "9.26"), ["backward.single-row"]);
@@ -37,7 +37,7 @@ fn quirks_of_lowering_begin_and_end_at_their_sizes() {
 #[test]
 fn one_query_over_many_keys_keeps_its_engine_where_no_index_is_read() {
     let avoided = |keys: i64, score: &str| {
-        lowered(&format!("q: f16 [1,2,1,64]\nk: [1,2,{keys},64]\nscore: {score}"), "9.14").avoid
+        lowered(&format!("q: f16 [1,2,1,64]\nk: [1,2,{keys},64]\nscore_mod: {score}"), "9.14").excluded_engines
     };
     assert_eq!(avoided(300, "tanh(score)"), [0_i64; 0]);
     for reads in ["score + float(key)", "score + float(query)"] {
@@ -64,10 +64,10 @@ fn masks_come_late_from_the_first_row_that_sees_no_key() {
 /// A window over scores that its expression's derivative reads too comes late where it is written out, and not where it is one operation.
 #[test]
 fn a_window_that_is_one_operation_stays_before_the_log_sum_exp() {
-    let given = "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 64\nscore: rsqrt(abs(score))";
+    let given = "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 64\nscore_mod: rsqrt(abs(score))";
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
     let early = |form: Form, mask: &str| {
-        let policy = Policy { form, ..Policy::default() };
+        let policy = CompileOptions { form, ..CompileOptions::default() };
         let text = lower(&valid, &target("9.27"), &policy).expect("it lowers").to_string();
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
         at(mask) < at(" <Stats>\n")
@@ -88,7 +88,7 @@ fn pools_have_room_for_more_pages_while_those_reach_into_no_other_head() {
             storage: Storage::Paged { pages, page_size: 16 },
         };
         let valid = validate(Attention::forward(q, kv, kv, q).with_lengths()).expect("sound");
-        let graph = lower(&valid, &target("9.19"), &Policy::default()).expect("it lowers");
+        let graph = lower(&valid, &target("9.19"), &CompileOptions::default()).expect("it lowers");
         graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(Role::K)).map(|t| t.dims[0])
     };
     let reach = (1 << 20) + 15 * 64 + 63;
@@ -97,16 +97,16 @@ fn pools_have_room_for_more_pages_while_those_reach_into_no_other_head() {
     assert_eq!([most - 1, most, most + 1].map(|n| pages(n, reach)), [Some(most), Some(most), Some(most + 1)]);
 }
 
-/// Any value of a slot, a tensor or a position may be met beyond the last row and key, and scores of zero and of minus infinity.
+/// Any value of a scalar, a tensor or a position may be met beyond the last row and key, and scores of zero and of minus infinity.
 #[test]
 fn a_derivative_that_is_no_number_anywhere_beyond_is_refused_with_lengths() {
     let refused = |score: &str| {
-        let given = format!("pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore: {score}");
+        let given = format!("pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: {score}");
         codes(&given, "9.19").contains(&"backward.length-tail".to_owned())
     };
     for score in [
         "1.0 / score",
-        "slot $a: float; score * log($a)",
+        "scalar $a: float; score * log($a)",
         "tensor @t: f32[1, 1, 200, 200]; score * log(@t)",
         "score * sqrt(float(4 - key))",
         "score * sqrt(float(4 - query))",
@@ -117,7 +117,7 @@ fn a_derivative_that_is_no_number_anywhere_beyond_is_refused_with_lengths() {
     }
     for score in [
         "tanh(score)",
-        "slot $a: float; score * $a",
+        "scalar $a: float; score * $a",
         "tensor @t: f32[1, 1, 200, 200]; score * @t",
         "tensor @t: i32[1, 1, 200, 200]; score * float(@t)",
         "tensor @t: f32[1, 2, 200, 200] grad; score + @t",
@@ -156,8 +156,8 @@ fn a_backward_reads_masks_and_sinks_as_its_forward_does() {
 #[test]
 fn lengths_that_the_dims_say_are_numbers_in_the_canonical_form() {
     let score = |keys: &str, more: &str| {
-        let given = format!("q: f16 [1,2,100,64]\nk: [1,2,300,64]\nscore: score + float({keys}){more}");
-        validate(text::parse(&given).expect("an attention")).expect("sound").get().score.clone()
+        let given = format!("q: f16 [1,2,100,64]\nk: [1,2,300,64]\nscore_mod: score + float({keys}){more}");
+        validate(text::parse(&given).expect("an attention")).expect("sound").get().score_mod.clone()
     };
     let ahead = "key_len - query_len";
     assert_eq!(score(ahead, ""), score("200", ""));
@@ -184,7 +184,7 @@ fn a_dim_that_is_none_is_told_once() {
     assert_eq!(change(|a| a.q.dims[2] = i64::MAX), ["tensor.dims-limit q.dims"]);
     assert_eq!(change(|a| a.k.dims[2] = i64::MAX), ["tensor.dims-limit k.dims"]);
     let masked = |axis: fn(&mut Attention) -> &mut i64| {
-        let mut a = text::parse("q: f16 [1,1,8,16]\nkeep: key <= query").expect("an attention");
+        let mut a = text::parse("q: f16 [1,1,8,16]\nmask_mod: key <= query").expect("an attention");
         assert_eq!(found(a.clone()), [""; 0]);
         *axis(&mut a) = -9;
         found(a)
@@ -194,8 +194,8 @@ fn a_dim_that_is_none_is_told_once() {
     // Room for more tokens than bytes can be counted for, though the declared view is small.
     let tokens = |tokens: i64| {
         let q = Tensor::bshd(2, 2, 8, 16, DType::F16);
-        let packed = Tensor { storage: Storage::Packed { tokens }, ..q };
-        found(Attention::forward(packed, packed, packed, packed).with_lengths())
+        let varlen = Tensor { storage: Storage::Varlen { tokens }, ..q };
+        found(Attention::forward(varlen, varlen, varlen, varlen).with_lengths())
     };
     assert_eq!(tokens(99), [""; 0]);
     assert_eq!(tokens(1 << 60), ["q", "k", "v", "o"].map(|t| format!("tensor.span {t}.strides")));

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::op::{Op, OpTensor, TensorKind};
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Form, LibrarySet, OpGraph, Policy, Profile, Role, Target, WIDE_OFFSETS, lower,
-    operands, text, validate,
+    Attention, CompileOptions, CudnnVersion, DType, Form, LibrarySet, OpGraph, Profile, Role, Target, WIDE_OFFSETS,
+    lower, operands, text, validate,
 };
 
 fn target(cudnn: CudnnVersion) -> Target {
@@ -15,7 +15,7 @@ fn target(cudnn: CudnnVersion) -> Target {
 
 fn lowered(given: &str, cudnn: CudnnVersion) -> OpGraph {
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-    lower(&valid, &target(cudnn), &Policy::default()).expect("it is lowered")
+    lower(&valid, &target(cudnn), &CompileOptions::default()).expect("it is lowered")
 }
 
 /// Extents and strides along which a step is taken; one of stride zero repeats what is there.
@@ -28,7 +28,7 @@ fn steps(dims: [i64; 4], strides: [i64; 4]) -> Vec<(i64, i64)> {
 fn each_is_as_bound(a: &Attention, graph: &OpGraph) -> Result<(), TestCaseError> {
     let bound = operands(a);
     for OpTensor { dims, strides, dtype, kind, offsets: _ } in &graph.tensors {
-        let (TensorKind::Operand(role) | TensorKind::Slot(role)) = *kind else { continue };
+        let (TensorKind::Operand(role) | TensorKind::Scalar(role)) = *kind else { continue };
         if role.is_internal() {
             prop_assert_eq!(*dtype, DType::F32, "{}", role);
             continue;
@@ -53,13 +53,13 @@ proptest! {
 
     /// A mask of dropout whose layout differed between forward and backward, or a type that is not the bound one, is read wrongly.
     #[test]
-    fn p7_every_operand_is_declared_as_it_is_bound(
+    fn every_operand_is_declared_as_it_is_bound(
         a in arbitrary::attention(Space::SMALL.with(Features { fp8: false, ..Features::ALL })),
         form in prop::sample::select(vec![Form::Expanded, Form::Fused, Form::Unified]),
     ) {
         let valid = validate(a).expect("sound");
         for minor in [19, 27] {
-            let policy = Policy { form, ..Policy::default() };
+            let policy = CompileOptions { form, ..CompileOptions::default() };
             if let Ok(graph) = lower(&valid, &target(CudnnVersion::v9(minor, 0)), &policy) {
                 each_is_as_bound(valid.get(), &graph)?;
             }
@@ -97,8 +97,8 @@ fn dropout_by_philox_keeps_what_is_not_dropped_in_both_passes() {
 #[test]
 fn offsets_are_64_bits_wide_from_the_version_that_takes_them() {
     let width = |cudnn: CudnnVersion| {
-        let policy = Policy::default();
-        let given = "q: f16 [2,4,64,64] packed tokens 99\nk: [2,4,64,64] packed tokens 99\nlengths: per-sequence";
+        let policy = CompileOptions::default();
+        let given = "q: f16 [2,4,64,64] varlen tokens 99\nk: [2,4,64,64] varlen tokens 99\nlengths: per-sequence";
         let valid = validate(text::parse(given).expect("an attention")).expect("sound");
         let graph = lower(&valid, &target(cudnn), &policy).expect("it is lowered");
         let offsets = graph.tensors.iter().filter(|t| matches!(t.kind, TensorKind::Operand(Role::Offsets(_))));
@@ -110,11 +110,11 @@ fn offsets_are_64_bits_wide_from_the_version_that_takes_them() {
     assert_eq!(width(WIDE_OFFSETS), [DType::I64]);
 }
 
-/// dQ is a product with the keys as they lie: packed ones are found by the offsets of K.
+/// dQ is a product with the keys as they lie: varlen ones are found by the offsets of K.
 #[test]
-fn packed_keys_of_the_product_for_dq_have_the_offsets_of_k() {
+fn varlen_keys_of_the_product_for_dq_have_the_offsets_of_k() {
     let given =
-        "pass: backward\nq: f16 [2,4,64,64] packed tokens 99\nk: [2,4,64,64] packed tokens 99\nlengths: per-sequence";
+        "pass: backward\nq: f16 [2,4,64,64] varlen tokens 99\nk: [2,4,64,64] varlen tokens 99\nlengths: per-sequence";
     let graph = lowered(given, CudnnVersion::v9(19, 0));
     let keys = TensorKind::Operand(Role::K);
     let turned = graph.ops.iter().find_map(|op| match *op {

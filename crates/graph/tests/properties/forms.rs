@@ -3,15 +3,15 @@
 use proptest::prelude::*;
 use qkvault_graph::op::{Op, OpTensor, Pointwise, TensorKind};
 use qkvault_graph::{
-    Attention, Band, Corner, CudnnVersion, DType, FUSED_OPS, Form, Layer, LibrarySet, OpGraph, Outputs, Policy,
-    Profile, Refusal, Role, Rule, RuleSet, Target, lower, text, validate,
+    Attention, Band, CompileOptions, Corner, CudnnVersion, DType, FUSED_OPS, Form, LibrarySet, OpGraph, Origin,
+    Outputs, Profile, Refusal, Role, Target, Variant, VariantSet, lower, text, validate,
 };
 
 fn target(gpu: &str, cudnn: CudnnVersion) -> Target {
     Profile::named(gpu).expect("built in").target(cudnn, LibrarySet::Slim)
 }
 
-fn put(a: Attention, cudnn: CudnnVersion, policy: &Policy) -> Result<OpGraph, Refusal> {
+fn put(a: Attention, cudnn: CudnnVersion, policy: &CompileOptions) -> Result<OpGraph, Refusal> {
     lower(&validate(a).expect("sound"), &target("h200", cudnn), policy)
 }
 
@@ -20,7 +20,7 @@ fn read(given: &str) -> Attention {
 }
 
 fn lowered(given: &str, minor: u16) -> OpGraph {
-    put(read(given), CudnnVersion::v9(minor, 0), &Policy::default()).expect("it is lowered")
+    put(read(given), CudnnVersion::v9(minor, 0), &CompileOptions::default()).expect("it is lowered")
 }
 
 /// With another set of outputs than these the expanded softmax leaves some unwritten: Stats alone, Max with Sum_exp, none.
@@ -31,7 +31,7 @@ fn outputs_that_only_the_softmax_operation_writes_are_written_by_it_or_refused()
         let with = |cudnn, form| {
             let mut a = Attention::bshd(1, (2, 2), (64, 64), 64, DType::F16);
             a.outputs = Outputs::of(stats, max, sum_exp);
-            let graph = put(a, cudnn, &Policy { form, ..Policy::default() });
+            let graph = put(a, cudnn, &CompileOptions { form, ..CompileOptions::default() });
             graph.map(|g| g.ops.iter().any(|op| matches!(op, Op::Softmax { .. })))
         };
         let expanded_writes = [0, 1, 6].contains(&at);
@@ -56,7 +56,7 @@ fn outputs_of_the_forward_do_not_choose_the_form_of_its_backward() {
     let with = |max| {
         let mut a = Attention::bshd(1, (2, 2), (64, 64), 64, DType::F16).with_stats();
         a.outputs.max = max;
-        put(a.backward(qkvault_graph::BackwardOptions::default()), CudnnVersion::v9(19, 0), &Policy::default())
+        put(a.backward(qkvault_graph::BackwardOptions::default()), CudnnVersion::v9(19, 0), &CompileOptions::default())
     };
     assert_eq!(with(true), with(false));
 }
@@ -78,7 +78,7 @@ proptest! {
 
     /// A row that sees no key has a log-sum-exp of minus infinity, and minus infinity less itself is no number.
     #[test]
-    fn p19_masks_come_before_the_log_sum_exp_exactly_where_every_row_sees_a_key(
+    fn masks_come_before_the_log_sum_exp_exactly_where_every_row_sees_a_key(
         s_q in 1..10_i64, s_kv in 1..10_i64, left in prop::option::of(1..10_i64), right in prop::option::of(0..10_i64),
         bottom in any::<bool>(),
     ) {
@@ -86,7 +86,7 @@ proptest! {
         let mut forward = Attention::bshd(1, (2, 2), (s_q, s_kv), 64, DType::F16).with_stats();
         forward.mask.band = (left.is_some() || right.is_some()).then_some(Band { corner, left, right });
         let Ok(valid) = validate(forward.backward(qkvault_graph::BackwardOptions::default())) else { return Ok(()) };
-        let graph = lower(&valid, &target("h200", CudnnVersion::v9(19, 0)), &Policy::default()).expect("it is lowered");
+        let graph = lower(&valid, &target("h200", CudnnVersion::v9(19, 0)), &CompileOptions::default()).expect("it is lowered");
         let band = valid.get().mask.band;
         let expected = band.map(|band| sees_a_key(band, s_q, s_kv));
         prop_assert_eq!(masks_before_stats(&graph), expected, "{:?} over {} and {}\n{}", band, s_q, s_kv, graph);
@@ -97,14 +97,14 @@ proptest! {
 #[test]
 fn masks_of_the_fused_form_stay_where_they_are() {
     let given =
-        "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore: score * score + exp(score) * sin(score)";
-    for rule in [Rule::MasksLast, Rule::MasksBeforeStats] {
+        "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore_mod: score * score + exp(score) * sin(score)";
+    for rule in [Variant::MasksLast, Variant::MasksBeforeStats] {
         let with = |without| {
-            let policy = Policy { form: Form::Fused, without, ..Policy::default() };
+            let policy = CompileOptions { form: Form::Fused, without, ..CompileOptions::default() };
             put(read(given), CudnnVersion::v9(27, 0), &policy).expect("it is lowered")
         };
-        let same = with(RuleSet::NONE) == with(RuleSet::NONE.with(rule));
-        assert_eq!(same, rule == Rule::MasksLast, "{rule:?}");
+        let same = with(VariantSet::NONE) == with(VariantSet::NONE.with(rule));
+        assert_eq!(same, rule == Variant::MasksLast, "{rule:?}");
     }
 }
 
@@ -112,11 +112,11 @@ fn masks_of_the_fused_form_stay_where_they_are() {
 #[test]
 fn a_constant_derivative_is_multiplied_in_unless_it_is_one() {
     let ops = |score: &str, rules| {
-        let given = format!("pass: backward\nq: f16 [1,2,128,64]\nscore: {score}");
-        let policy = Policy { without: rules, ..Policy::default() };
+        let given = format!("pass: backward\nq: f16 [1,2,128,64]\nscore_mod: {score}");
+        let policy = CompileOptions { without: rules, ..CompileOptions::default() };
         put(read(&given), CudnnVersion::v9(19, 0), &policy).expect("it is lowered").ops.len()
     };
-    for rules in [RuleSet::NONE, RuleSet::NONE.with(Rule::AppliedDerivative)] {
+    for rules in [VariantSet::NONE, VariantSet::NONE.with(Variant::AppliedDerivative)] {
         // One product in the forward part, one of the gradient; an addition has a derivative of one.
         let none = ops("score + 2.0", rules);
         assert_eq!([2, 3].map(|n| ops(&format!("score * {n}.0"), rules)), [none + 1; 2], "{rules}");
@@ -126,7 +126,7 @@ fn a_constant_derivative_is_multiplied_in_unless_it_is_one() {
 /// A number that is written in the expression is no operand, and the library takes it.
 #[test]
 fn constants_are_subtracted_from_scores_of_a_backward_as_they_are() {
-    let given = "pass: backward\nq: bf16 [1,2,64,64]\nscore: tanh(score - 2.0)";
+    let given = "pass: backward\nq: bf16 [1,2,64,64]\nscore_mod: tanh(score - 2.0)";
     assert_eq!(lowered(given, 27), lowered(given, 25));
 }
 
@@ -134,7 +134,7 @@ fn constants_are_subtracted_from_scores_of_a_backward_as_they_are() {
 fn a_backward_of_one_row_is_refused_up_to_a_hidden_size_of_128() {
     let lower = |head_dim: i64| {
         let given = format!("pass: backward\nq: f16 [1,1,1,{head_dim}]\nk: [1,1,64,{head_dim}]");
-        put(read(&given), CudnnVersion::v9(27, 0), &Policy::default())
+        put(read(&given), CudnnVersion::v9(27, 0), &CompileOptions::default())
     };
     assert!(lower(128).is_err_and(|r| r.has("backward.single-row")));
     assert!(lower(129).is_ok() && lower(136).is_ok());
@@ -144,8 +144,10 @@ fn a_backward_of_one_row_is_refused_up_to_a_hidden_size_of_128() {
 #[test]
 fn narrow_numbers_over_one_query_are_refused_only_where_there_is_one_per_sequence() {
     let refused = |batch: i64, dims: &str| {
-        let given = format!("q: f16 [{batch},2,1,64]\nk: [{batch},2,64,64]\nscore: tensor @t: f16[{dims}]; score + @t");
-        put(read(&given), CudnnVersion::v9(19, 0), &Policy::default()).is_err_and(|r| r.has("score.one-query-narrow"))
+        let given =
+            format!("q: f16 [{batch},2,1,64]\nk: [{batch},2,64,64]\nscore_mod: tensor @t: f16[{dims}]; score + @t");
+        put(read(&given), CudnnVersion::v9(19, 0), &CompileOptions::default())
+            .is_err_and(|r| r.has("score-mod.one-query-narrow"))
     };
     assert!(refused(2, "2, 1, 1, 1") && refused(2, "2, 2, 1, 1") && refused(3, "3, 1, 1, 1"));
     assert!(!refused(2, "2, 1, 1, 64") && !refused(2, "1, 2, 1, 1") && !refused(1, "1, 1, 1, 1"));
@@ -159,7 +161,7 @@ fn where_no_deterministic_engine_is_named_the_reason_says_whether_a_newer_versio
         let given = format!("pass: backward\nq: f16 [1,2,128,{head_dim}]\ndeterministic: yes");
         let mut target = target("b200", cudnn);
         target.device.device_ver = sm * 10;
-        lower(&validate(read(&given)).expect("sound"), &target, &Policy::default())
+        lower(&validate(read(&given)).expect("sound"), &target, &CompileOptions::default())
     };
     let (first, tiles) = (CudnnVersion::v9(18, 0), CudnnVersion::v9(23, 0));
     for (sm, head_dim, cudnn) in [(100, 64, first), (103, 64, first), (100, 256, tiles), (103, 256, tiles)] {
@@ -169,7 +171,7 @@ fn where_no_deterministic_engine_is_named_the_reason_says_whether_a_newer_versio
         for head_dim in [64, 256] {
             let refusal = lower(sm, head_dim, cudnn).expect_err("none is named");
             let reason = &refusal.reasons()[0];
-            assert_eq!((reason.code.as_ref(), reason.layer), ("backward.deterministic-engine", Layer::Rule));
+            assert_eq!((reason.code.as_ref(), reason.origin), ("backward.deterministic-engine", Origin::Rule));
             assert_eq!(reason.since, since, "{sm} {cudnn}");
         }
     }
@@ -211,8 +213,11 @@ fn a_pool_is_declared_larger_up_to_the_largest_power_of_two_that_an_extent_may_b
 
 #[test]
 fn rules_of_a_policy_are_read_back_from_json() {
-    let policy = Policy { without: RuleSet::NONE.with(Rule::MasksLast).with(Rule::RoundPool), ..Policy::default() };
+    let policy = CompileOptions {
+        without: VariantSet::NONE.with(Variant::MasksLast).with(Variant::RoundPool),
+        ..CompileOptions::default()
+    };
     let json = serde_json::to_string(&policy).expect("serialises");
     assert!(json.contains(r#"["masks-last","round-pool"]"#), "{json}");
-    assert_eq!(serde_json::from_str::<Policy>(&json).expect("parses"), policy);
+    assert_eq!(serde_json::from_str::<CompileOptions>(&json).expect("parses"), policy);
 }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
-use qkvault_graph::expr::{TensorSpec, int_slot, key, query, score, slot, tensor};
+use qkvault_graph::expr::{TensorSpec, int_scalar, key, query, scalar, score, tensor};
 use qkvault_graph::op::{Knob, NamedEngine};
 use qkvault_graph::{
-    Attention, Band, Choice, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths, LibrarySet, OpGraph,
-    Order, Policy, Profile, QuirkSet, ScoreExpr, Target, Tensor, Toolchain, codec, lower, plan_key, plan_key_of, text,
-    validate,
+    Attention, Band, Choice, CompileOptions, Corner, CudnnVersion, DType, Form, GraphKey, Heuristics, Lengths,
+    LibrarySet, OpGraph, Order, Profile, QuirkSet, ScoreExpr, Target, Tensor, Toolchain, codec, lower, plan_key,
+    plan_key_of, text, validate,
 };
 
 fn graph_key(a: Attention) -> GraphKey {
@@ -28,11 +28,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn p1_p16_a_key_survives_messagepack_json_and_text(a in arbitrary::attention(Space::SMALL)) {
+    fn a_key_survives_messagepack_json_and_text(a in arbitrary::attention(Space::SMALL)) {
         let base = graph_key(a.clone());
-        let packed: Attention = codec::decode(&codec::encode(&a)).expect("reads");
-        prop_assert_eq!(&packed, &a);
-        prop_assert_eq!(graph_key(packed), base);
+        let varlen: Attention = codec::decode(&codec::encode(&a)).expect("reads");
+        prop_assert_eq!(&varlen, &a);
+        prop_assert_eq!(graph_key(varlen), base);
         let json = serde_json::to_string(&a).expect("writes");
         let read: Attention = serde_json::from_str(&json).expect("reads");
         prop_assert_eq!(&read, &a);
@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn p1_threads_and_fresh_allocations_agree(a in arbitrary::attention(Space::SMALL)) {
+    fn threads_and_fresh_allocations_agree(a in arbitrary::attention(Space::SMALL)) {
         let base = graph_key(a.clone());
         let elsewhere = std::thread::scope(|s| s.spawn(|| graph_key(a.clone())).join().expect("no panic"));
         prop_assert_eq!(elsewhere, base);
@@ -59,28 +59,28 @@ proptest! {
 }
 
 #[test]
-fn p2_the_order_in_which_things_are_added_does_not_matter() {
-    let cap = || ((score() / slot("cap")).tanh() * slot("cap")).build_score().expect("a score");
-    let a = base().with_band(Band::CAUSAL).with_lengths().with_score(cap()).with_stats().with_sink();
-    let b = base().with_sink().with_stats().with_score(cap()).with_lengths().with_band(Band::CAUSAL);
+fn the_order_in_which_things_are_added_does_not_matter() {
+    let cap = || ((score() / scalar("cap")).tanh() * scalar("cap")).build_score_mod().expect("a score");
+    let a = base().with_band(Band::CAUSAL).with_lengths().with_score_mod(cap()).with_stats().with_sink();
+    let b = base().with_sink().with_stats().with_score_mod(cap()).with_lengths().with_band(Band::CAUSAL);
     assert_eq!(graph_key(a), graph_key(b));
 }
 
 #[test]
 fn p2b_a_changed_expression_under_an_old_name_is_another_key() {
-    let modified = |factor: f32| base().with_score((score() * factor).build_score().expect("a score"));
+    let modified = |factor: f32| base().with_score_mod((score() * factor).build_score_mod().expect("a score"));
     assert_ne!(graph_key(modified(0.5)), graph_key(modified(0.25)));
 }
 
 #[test]
-fn p5_batch_sizes_have_keys_of_their_own() {
+fn batch_sizes_have_keys_of_their_own() {
     let keys: BTreeSet<GraphKey> =
         (1..=16).map(|b| graph_key(Attention::bshd(b, (8, 2), (64, 128), 32, DType::BF16))).collect();
     assert_eq!(keys.len(), 16);
 }
 
 #[test]
-fn p6_every_band_has_one_encoding() {
+fn every_band_has_one_encoding() {
     // Which keys every query sees, for fixed lengths or for every pair of lengths, per band and corner.
     let seen = |band: Option<Band>, s_q: i64, s_kv: i64, lengths: Lengths| -> Vec<bool> {
         let pairs: Vec<(i64, i64)> = match lengths {
@@ -117,7 +117,7 @@ fn p6_every_band_has_one_encoding() {
 }
 
 #[test]
-fn p7_every_tensor_has_a_format_of_its_own() {
+fn every_tensor_has_a_format_of_its_own() {
     let dims = [2, 8, 64, 32];
     let mut keys = BTreeSet::new();
     for [q, k, v, o] in itertools(&Order::ALL).flat_map(|[a, b]| itertools(&Order::ALL).map(move |[c, d]| [a, b, c, d]))
@@ -133,7 +133,7 @@ fn itertools<T: Copy>(list: &[T]) -> impl Iterator<Item = [T; 2]> {
 }
 
 #[test]
-fn p16_every_way_to_write_an_attention_gives_one_key() {
+fn every_way_to_write_an_attention_gives_one_key() {
     let built = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
     let q = Tensor::bshd(1, 32, 4096, 128, DType::BF16);
     // One sequence: the order of batch and sequence in memory is no difference.
@@ -145,12 +145,13 @@ fn p16_every_way_to_write_an_attention_gives_one_key() {
 }
 
 #[test]
-fn p17_host_scalars_and_device_tensors_are_different_kinds() {
-    let scaled = |by: qkvault_graph::expr::Expr| base().with_score((score() * by).build_score().expect("a score"));
+fn host_scalars_and_device_tensors_are_different_kinds() {
+    let scaled =
+        |by: qkvault_graph::expr::Expr| base().with_score_mod((score() * by).build_score_mod().expect("a score"));
     let one = |dtype| tensor("x", TensorSpec::new(dtype, [1; 4]));
     let keys: BTreeSet<GraphKey> = [
-        scaled(slot("x")),
-        scaled(int_slot("x").to_float()),
+        scaled(scalar("x")),
+        scaled(int_scalar("x").to_float()),
         scaled(one(DType::F32)),
         scaled(one(DType::BF16)),
         scaled(one(DType::I32).to_float()),
@@ -161,10 +162,10 @@ fn p17_host_scalars_and_device_tensors_are_different_kinds() {
 }
 
 #[test]
-fn p27_values_given_at_launch_are_in_no_key_and_their_absence_is() {
+fn values_given_at_launch_are_in_no_key_and_their_absence_is() {
     let capped = |name: &str| {
-        let e: ScoreExpr = (slot(name) * score().tanh()).build_score().expect("a score");
-        base().with_score(e)
+        let e: ScoreExpr = (scalar(name) * score().tanh()).build_score_mod().expect("a score");
+        base().with_score_mod(e)
     };
     assert_eq!(graph_key(capped("thirty")), graph_key(capped("fifty")));
     assert_eq!(graph_key(base().with_dropout(0.1)), graph_key(base().with_dropout(0.9)));
@@ -172,25 +173,25 @@ fn p27_values_given_at_launch_are_in_no_key_and_their_absence_is() {
     assert_ne!(graph_key(base().with_dropout(0.1)), graph_key(base()));
 
     assert_ne!(
-        graph_key(base().with_keep(key().le(query()).build_predicate().expect("a predicate"))),
+        graph_key(base().with_mask_mod(key().le(query()).build_mask_mod().expect("a predicate"))),
         graph_key(base())
     );
-    assert_eq!(graph_key(base().with_score(score().build_score().expect("a score"))), graph_key(base()));
-    let always = qkvault_graph::expr::constant(true).build_predicate().expect("a predicate");
-    assert_eq!(graph_key(base().with_keep(always)), graph_key(base()));
+    assert_eq!(graph_key(base().with_score_mod(score().build_score_mod().expect("a score"))), graph_key(base()));
+    let always = qkvault_graph::expr::constant(true).build_mask_mod().expect("a predicate");
+    assert_eq!(graph_key(base().with_mask_mod(always)), graph_key(base()));
 }
 
 #[test]
-fn p28_every_part_of_target_and_policy_changes_the_plan_key() {
+fn every_part_of_target_and_policy_changes_the_plan_key() {
     let valid = validate(base()).expect("sound");
-    let (target, policy) = (target(), Policy::default());
+    let (target, policy) = (target(), CompileOptions::default());
     let graph = lower(&valid, &target, &policy).expect("dense forwards lower");
     let mut keys = BTreeSet::from([plan_key(&graph, &target, &policy)]);
-    let Policy { form: _, heuristics: _, workspace_limit: _, without: _, allowed: _ } = policy;
+    let CompileOptions { form: _, heuristics: _, workspace_limit: _, without: _, allowed: _ } = policy;
     let policies = [
-        Policy { form: Form::Fused, ..policy },
-        Policy { heuristics: Heuristics::A, ..policy },
-        Policy { heuristics: Heuristics::Fallback, ..policy },
+        CompileOptions { form: Form::Fused, ..policy },
+        CompileOptions { heuristics: Heuristics::A, ..policy },
+        CompileOptions { heuristics: Heuristics::Fallback, ..policy },
     ];
     for policy in policies {
         assert!(keys.insert(plan_key(&graph, &target, &policy)), "{policy:?}");
@@ -220,7 +221,7 @@ proptest! {
         a in arbitrary::attention(Space::SMALL.with(Features::NONE)), limits in [any::<Option<u64>>(), any::<Option<u64>>()],
     ) {
         let target = target();
-        let [one, other] = limits.map(|workspace_limit| Policy { workspace_limit, ..Policy::default() });
+        let [one, other] = limits.map(|workspace_limit| CompileOptions { workspace_limit, ..CompileOptions::default() });
         if let Some(graph) = validate(a).ok().and_then(|valid| lower(&valid, &target, &one).ok()) {
             for choice in [Choice::First, Choice::LeastWorkspace] {
                 prop_assert_eq!(plan_key_of(&graph, &target, &one, choice), plan_key_of(&graph, &target, &other, choice));
@@ -233,11 +234,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn p28_plan_keys_are_equal_exactly_when_op_graphs_are(
+    fn plan_keys_are_equal_exactly_when_op_graphs_are(
         a in arbitrary::attention(Space::SMALL.with(Features::NONE)), b in arbitrary::attention(Space::SMALL.with(Features::NONE)),
         change in any::<prop::sample::Index>(),
     ) {
-        let (target, policy) = (target(), Policy::default());
+        let (target, policy) = (target(), CompileOptions::default());
         let lowered = |a: &Attention| lower(&validate(a.clone()).ok()?, &target, &policy).ok();
         let mutations = arbitrary::mutations(&a);
         let near = mutations[change.index(mutations.len())].attention.clone();
@@ -252,19 +253,19 @@ proptest! {
 /// That keys without a named engine are those of before is what the goldens say; here that the bytes of a graph are too.
 #[test]
 fn a_named_engine_is_in_key_and_bytes_and_its_absence_is_in_neither() {
-    let (target, policy) = (target(), Policy::default());
+    let (target, policy) = (target(), CompileOptions::default());
     let bare = lower(&validate(base()).expect("sound"), &target, &policy).expect("dense forwards lower");
     let bytes = codec::encode(&bare);
     assert_eq!(bytes[0], 0x94, "a list of four: tensors, operations, engines to avoid, quirks");
     assert_eq!(codec::decode::<OpGraph>(&bytes).expect("reads"), bare);
-    assert!(!serde_json::to_string(&bare).expect("writes").contains("engine"));
+    assert!(!serde_json::to_string(&bare).expect("writes").contains("\"engine\""));
     assert!(!bare.to_string().contains("engine"));
 
     let with = |index: i64, knobs: &[(Knob, i64)]| {
         let engine = Some(NamedEngine { index, knobs: knobs.to_vec() });
         OpGraph { engine, ..bare.clone() }
     };
-    let allowed = OpGraph { despite: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..bare.clone() };
+    let allowed = OpGraph { accepted_quirks: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..bare.clone() };
     let mut keys = BTreeSet::from([plan_key(&bare, &target, &policy), plan_key(&allowed, &target, &policy)]);
     let named = [
         with(5, &[]),
@@ -273,7 +274,7 @@ fn a_named_engine_is_in_key_and_bytes_and_its_absence_is_in_neither() {
         with(5, &[(Knob::Stages, 3)]),
         with(5, &[(Knob::KernelCfg, 2)]),
         with(5, &[(Knob::KernelCfg, 2), (Knob::Stages, 2)]),
-        OpGraph { despite: allowed.despite, ..with(5, &[]) },
+        OpGraph { accepted_quirks: allowed.accepted_quirks, ..with(5, &[]) },
     ];
     for graph in named {
         assert!(keys.insert(plan_key(&graph, &target, &policy)), "{graph}");

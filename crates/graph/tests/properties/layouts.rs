@@ -7,12 +7,12 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::op::{OpTensor, TensorKind};
 use qkvault_graph::{
-    Attention, CudnnVersion, Form, LibrarySet, OpGraph, Pass, Policy, Profile, Role, Storage, Target, Tensor, lower,
-    validate,
+    Attention, CompileOptions, CudnnVersion, Form, LibrarySet, OpGraph, Pass, Profile, Role, Storage, Target, Tensor,
+    lower, validate,
 };
 
 /// The tensor that the description gives a role, and for log-sum-exps, which it does not give, what they are said to be: row-major over
-/// (batch, head, query), or (token, head) where queries are packed.
+/// (batch, head, query), or (token, head) where queries are varlen.
 fn described(a: &Attention, role: Role) -> Option<([i64; 4], [i64; 4])> {
     let [b, h, s, _] = a.q.dims;
     let own = |t: &Tensor| (t.dims, t.strides);
@@ -22,7 +22,7 @@ fn described(a: &Attention, role: Role) -> Option<([i64; 4], [i64; 4])> {
         Role::V => Some(own(&a.v)),
         Role::O => Some(own(&a.o)),
         Role::Stats | Role::Max | Role::SumExp | Role::SoftmaxSum => Some(match a.q.storage {
-            Storage::Packed { .. } => ([b, h, s, 1], [s * h, 1, h, 1]),
+            Storage::Varlen { .. } => ([b, h, s, 1], [s * h, 1, h, 1]),
             Storage::Dense | Storage::Paged { .. } => ([b, h, s, 1], [h * s, s, 1, 1]),
         }),
         _ => None,
@@ -34,9 +34,9 @@ fn described(a: &Attention, role: Role) -> Option<([i64; 4], [i64; 4])> {
         Role::DQ => Some(own(&gradients.d_q)),
         Role::DK => Some(own(&gradients.d_k)),
         Role::DV => Some(own(&gradients.d_v)),
-        // The f32 sums of dQ are found by its offsets where it is packed, and are the launcher's own business else.
+        // The f32 sums of dQ are found by its offsets where it is varlen, and are the launcher's own business else.
         Role::DqAccum => Some(match gradients.d_q.storage {
-            Storage::Packed { .. } => own(&gradients.d_q),
+            Storage::Varlen { .. } => own(&gradients.d_q),
             Storage::Dense | Storage::Paged { .. } => ([b, h, s, d], [h * s * d, s * d, d, 1]),
         }),
         _ => of_forward,
@@ -62,21 +62,21 @@ fn each_lies_as_its_own_tensor(a: &Attention, graph: &OpGraph) -> Result<usize, 
         };
         prop_assert!(lies, "{role}: {dims:?} {strides:?} for {own_dims:?} {own_strides:?}\n{a}\n{graph}");
         let found_by = offsets.map(|id| graph.tensor(id).kind);
-        let packed = a.stored(role).is_some_and(|t| matches!(t.storage, Storage::Packed { .. }));
-        let own_offsets = role.offsets().filter(|_| packed).map(|which| TensorKind::Operand(Role::Offsets(which)));
+        let varlen = a.stored(role).is_some_and(|t| matches!(t.storage, Storage::Varlen { .. }));
+        let own_offsets = role.offsets().filter(|_| varlen).map(|which| TensorKind::Operand(Role::Offsets(which)));
         prop_assert_eq!(found_by, own_offsets, "{} is found by offsets of its own\n{}", role, graph);
     }
     Ok(seen)
 }
 
 /// Every form on both sides of the versions that write them.
-fn targets() -> Vec<(Target, Policy)> {
+fn targets() -> Vec<(Target, CompileOptions)> {
     let target =
         |gpu, minor| Profile::named(gpu).expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
     let all = [("h200", 19), ("h200", 27), ("b200", 27), ("a100", 19)];
     let forms = [Form::Expanded, Form::Fused, Form::Unified];
     let each = all.into_iter().map(|(gpu, minor)| target(gpu, minor));
-    each.flat_map(|t| forms.map(|form| (t.clone(), Policy { form, ..Policy::default() }))).collect()
+    each.flat_map(|t| forms.map(|form| (t.clone(), CompileOptions { form, ..CompileOptions::default() }))).collect()
 }
 
 /// Tries random attentions, of which `least` percent times targets must lower.
@@ -102,8 +102,8 @@ fn over(cases: u32, least: usize, strategy: &impl Strategy<Value = Attention>, s
 
 /// Audit B8: dK and dV with the strides of K and V, or dQ with those of BSHD, passed every test.
 #[test]
-fn p7_b8_every_operand_of_a_backward_lies_as_its_own_tensor_does() {
-    let features = Features { keep: true, sink: true, backward: true, ..Features::NONE };
+fn b8_every_operand_of_a_backward_lies_as_its_own_tensor_does() {
+    let features = Features { mask_mod: true, sink: true, backward: true, ..Features::NONE };
     let backwards = arbitrary::attention(Space::SMALL.with(features)).prop_filter("a backward", Attention::is_backward);
     let apart = Cell::new(0_usize);
     over(256, 80, &backwards, &|a| {
@@ -115,17 +115,17 @@ fn p7_b8_every_operand_of_a_backward_lies_as_its_own_tensor_does() {
 }
 
 #[test]
-fn p7_b8_every_packed_operand_lies_as_its_own_tensor_does_and_is_found_by_its_own_offsets() {
+fn b8_every_varlen_operand_lies_as_its_own_tensor_does_and_is_found_by_its_own_offsets() {
     let features = Features { storage: true, backward: true, ..Features::NONE };
-    let packed = |a: &Attention| matches!(a.q.storage, Storage::Packed { .. });
-    let attentions = arbitrary::attention(Space::SMALL.with(features)).prop_filter("packed", packed);
+    let varlen = |a: &Attention| matches!(a.q.storage, Storage::Varlen { .. });
+    let attentions = arbitrary::attention(Space::SMALL.with(features)).prop_filter("varlen", varlen);
     let backwards = Cell::new(0_usize);
     over(256, 20, &attentions, &|a| backwards.set(backwards.get() + usize::from(a.is_backward())));
-    assert!(backwards.get() > 20, "{} packed backwards", backwards.get());
+    assert!(backwards.get() > 20, "{} varlen backwards", backwards.get());
 }
 
 #[test]
-fn p7_every_operand_of_a_forward_lies_as_its_own_tensor_does() {
+fn every_operand_of_a_forward_lies_as_its_own_tensor_does() {
     let features = Features { storage: true, outputs: true, ..Features::NONE };
     over(256, 35, &arbitrary::attention(Space::WIDE.with(features)), &|_| ());
 }

@@ -1,4 +1,4 @@
-//! Lowering: every op graph is well formed, says what the description says, and has its slots and roles.
+//! Lowering: every op graph is well formed, says what the description says, and has its scalars and roles.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::op::{Constant, TensorKind};
 use qkvault_graph::{
-    Attention, CudnnVersion, DType, Form, Layer, LibrarySet, OpGraph, Order, Policy, Profile, Refusal, Role, Target,
-    Tensor, lower, op, validate,
+    Attention, CompileOptions, CudnnVersion, DType, Form, LibrarySet, OpGraph, Order, Origin, Profile, Refusal, Role,
+    Target, Tensor, lower, op, validate,
 };
 
 fn targets() -> Vec<Target> {
@@ -23,12 +23,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn p15_p25_every_attention_is_lowered_soundly_or_refused_by_name(
+    fn every_attention_is_lowered_soundly_or_refused_by_name(
         a in arbitrary::attention(Space::WIDE), dense in arbitrary::attention(Space::WIDE.with(Features::NONE)),
         target in prop::sample::select(targets()),
         form in prop::sample::select(vec![Form::Expanded, Form::Fused, Form::Unified]),
     ) {
-        let policy = Policy { form, ..Policy::default() };
+        let policy = CompileOptions { form, ..CompileOptions::default() };
         for (a, must) in [(a, false), (dense, form == Form::Expanded)] {
             let valid = validate(a).expect("sound");
             match lower(&valid, &target, &policy) {
@@ -38,8 +38,8 @@ proptest! {
                 }
                 Err(refusal) => {
                     prop_assert!(!must, "{}", refusal);
-                    let layers: Vec<Layer> = refusal.reasons().iter().map(|r| r.layer).collect();
-                    prop_assert!(layers.iter().all(|l| matches!(l, Layer::NotBuilt | Layer::Rule | Layer::Quirk)));
+                    let layers: Vec<Origin> = refusal.reasons().iter().map(|r| r.origin).collect();
+                    prop_assert!(layers.iter().all(|l| matches!(l, Origin::NotBuilt | Origin::Rule | Origin::Quirk)));
                 }
             }
         }
@@ -57,7 +57,7 @@ fn roles_are_one_to_one(graph: &OpGraph) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn p7_lowered_strides_are_those_of_the_tensors_that_are_bound() {
+fn lowered_strides_are_those_of_the_tensors_that_are_bound() {
     let (dims_q, dims_kv) = ([2, 8, 64, 32], [2, 4, 128, 32]);
     for q in Order::ALL {
         for k in Order::ALL {
@@ -65,7 +65,7 @@ fn p7_lowered_strides_are_those_of_the_tensors_that_are_bound() {
                 for o in Order::ALL {
                     let t = |order, dims| Tensor::dense(order, dims, DType::F16);
                     let a = Attention::forward(t(q, dims_q), t(k, dims_kv), t(v, dims_kv), t(o, dims_q));
-                    let graph = lower(&validate(a.clone()).expect("sound"), &h200(), &Policy::default());
+                    let graph = lower(&validate(a.clone()).expect("sound"), &h200(), &CompileOptions::default());
                     let graph = graph.expect("dense forwards lower");
                     for (role, bound) in [(Role::Q, a.q), (Role::K, a.k), (Role::V, a.v), (Role::O, a.o)] {
                         let kind = TensorKind::Operand(role);
@@ -82,9 +82,9 @@ fn p7_lowered_strides_are_those_of_the_tensors_that_are_bound() {
 }
 
 #[test]
-fn p20_roles_do_not_depend_on_the_order_of_tensors_in_a_graph() {
+fn roles_do_not_depend_on_the_order_of_tensors_in_a_graph() {
     let a = Attention::bshd(2, (8, 2), (64, 128), 32, DType::BF16).with_stats().with_lengths();
-    let graph = lower(&validate(a).expect("sound"), &h200(), &Policy::default()).expect("dense forwards lower");
+    let graph = lower(&validate(a).expect("sound"), &h200(), &CompileOptions::default()).expect("dense forwards lower");
     let mut turned = graph.clone();
     turned.tensors.reverse();
     assert_eq!(graph.roles(), turned.roles());
@@ -93,25 +93,26 @@ fn p20_roles_do_not_depend_on_the_order_of_tensors_in_a_graph() {
 }
 
 #[test]
-fn p47_the_scale_is_always_a_slot() {
+fn the_scale_is_always_a_scalar() {
     for head_dim in [64, 128] {
         let a = Attention::bshd(2, (8, 2), (64, 128), head_dim, DType::BF16);
         let scale = a.default_scale();
-        let graph = lower(&validate(a).expect("sound"), &h200(), &Policy::default()).expect("dense forwards lower");
-        assert!(graph.tensors.iter().any(|t| t.kind == TensorKind::Slot(Role::Scale)));
+        let graph =
+            lower(&validate(a).expect("sound"), &h200(), &CompileOptions::default()).expect("dense forwards lower");
+        assert!(graph.tensors.iter().any(|t| t.kind == TensorKind::Scalar(Role::Scale)));
         assert!(!graph.tensors.iter().any(|t| t.kind == TensorKind::Constant(Constant::f32(scale))));
     }
 }
 
 /// The flag is a field of the backward's own that has no second place; what is summed in any order is an f32 buffer of its own.
 #[test]
-fn p45_a_deterministic_backward_is_lowered_as_one_on_every_target() {
+fn a_deterministic_backward_is_lowered_as_one_on_every_target() {
     let forward = Attention::bshd(1, (4, 2), (128, 128), 64, DType::F16).with_stats();
     for target in targets() {
         let any_order = |deterministic| {
             let options = qkvault_graph::BackwardOptions { deterministic, ..Default::default() };
             let valid = validate(forward.backward(options)).expect("sound");
-            let graph = lower(&valid, &target, &Policy::default())?;
+            let graph = lower(&valid, &target, &CompileOptions::default())?;
             Ok::<_, Refusal>(graph.roles().contains(&Role::DqAccum))
         };
         assert_eq!(any_order(false), Ok(true), "{target}");
@@ -135,7 +136,7 @@ fn a_deterministic_backward_on_a_b200_names_its_engine() {
     let lowered = |head_dim: i64, deterministic: bool, target: &Target| {
         let options = qkvault_graph::BackwardOptions { deterministic, ..Default::default() };
         let forward = Attention::bshd(1, (4, 2), (128, 128), head_dim, DType::F16).with_stats();
-        lower(&validate(forward.backward(options)).expect("sound"), target, &Policy::default())
+        lower(&validate(forward.backward(options)).expect("sound"), target, &CompileOptions::default())
     };
     let text = |head_dim, deterministic, gpu: &str, version: &str| {
         let graph = lowered(head_dim, deterministic, &target(gpu, version)).expect("it is lowered");

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use qkvault_graph::{
-    Attention, BackwardOptions, CuSeqlens, DType, Packed, PageTable, RaggedOffsets, Refusal, Tensor, ragged_offsets,
+    Attention, BackwardOptions, CuSeqlens, DType, PageTable, RaggedOffsets, Refusal, Tensor, Varlen, ragged_offsets,
     validate,
 };
 
@@ -22,7 +22,7 @@ fn lengths() -> impl Strategy<Value = Vec<i32>> {
 
 proptest! {
     #[test]
-    fn p22_offsets_are_where_a_loop_finds_each_sequence(
+    fn offsets_are_where_a_loop_finds_each_sequence(
         lengths in lengths(), h in 1..5_i64, d in 1..9_i64, parts in 1..4_i64, extra in 0..2_000_i64,
     ) {
         let tokens: i64 = lengths.iter().map(|&n| i64::from(n)).sum();
@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn p22_page_tables_find_every_row(
+    fn page_tables_find_every_row(
         lengths in lengths(), page_size in 1..9_i64, seed in any::<u64>(),
     ) {
         let cumulative = CuSeqlens::from_lengths(&lengths).expect("lengths of 0 and more");
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn p22_any_numbers_are_lengths_or_refused(numbers in prop::collection::vec(any::<i64>(), 0..6), small in prop::collection::vec(-3..9_i64, 0..6)) {
+    fn any_numbers_are_lengths_or_refused(numbers in prop::collection::vec(any::<i64>(), 0..6), small in prop::collection::vec(-3..9_i64, 0..6)) {
         for numbers in [numbers, small] {
             let falls = numbers.windows(2).any(|w| w[1] < w[0]);
             let sound = numbers.len() > 1 && numbers[0] == 0 && !falls
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn p22_offsets_beyond_32_bits_are_exact() {
+fn offsets_beyond_32_bits_are_exact() {
     let t = Tensor::thd(2, 128, i64::from(i32::MAX), 256, 1 << 33, DType::BF16);
     let lengths = CuSeqlens::from_lengths(&[i32::MAX, 7]).expect("lengths");
     let offsets = RaggedOffsets::new(&lengths, &t).expect("it fits");
@@ -109,7 +109,7 @@ fn p22_offsets_beyond_32_bits_are_exact() {
 }
 
 #[test]
-fn p22_batch_and_tokens_are_not_mixed_up() {
+fn batch_and_tokens_are_not_mixed_up() {
     let t = Tensor::thd(3, 2, 8, 4, 20, DType::F16);
     let refused = |lengths: &[i32]| {
         let lengths = CuSeqlens::from_lengths(lengths).expect("lengths");
@@ -158,7 +158,7 @@ fn page_tables_of_the_wrong_batch_or_pool_are_refused() {
 }
 
 #[test]
-fn p22_every_packed_operand_has_offsets_of_its_own() {
+fn every_varlen_operand_has_offsets_of_its_own() {
     let (q, kv) = (Tensor::thd(2, 8, 16, 4, 32, DType::F16), Tensor::thd(2, 2, 64, 4, 99, DType::F16));
     let forward = Attention::forward(q, kv, kv, q).with_lengths().with_stats();
     let (queries, keys) = (CuSeqlens::new(vec![0, 3, 19]), CuSeqlens::new(vec![0, 64, 64]));
@@ -166,10 +166,10 @@ fn p22_every_packed_operand_has_offsets_of_its_own() {
     let valid = validate(forward.backward(BackwardOptions::default())).expect("sound");
     let offsets = ragged_offsets(&valid, &queries, &keys).expect("they fit");
     assert_eq!(offsets.len(), 9);
-    let last = |p: Packed| offsets[&p].elements()[2];
-    assert_eq!([Packed::Q, Packed::O, Packed::DQ, Packed::DO].map(last), [19 * 8 * 4; 4]);
-    assert_eq!([Packed::K, Packed::V, Packed::DK, Packed::DV].map(last), [64 * 2 * 4; 4]);
-    assert_eq!(last(Packed::Stats), 19 * 8);
+    let last = |p: Varlen| offsets[&p].elements()[2];
+    assert_eq!([Varlen::Q, Varlen::O, Varlen::DQ, Varlen::DO].map(last), [19 * 8 * 4; 4]);
+    assert_eq!([Varlen::K, Varlen::V, Varlen::DK, Varlen::DV].map(last), [64 * 2 * 4; 4]);
+    assert_eq!(last(Varlen::Stats), 19 * 8);
     let refusal = ragged_offsets(&valid, &keys, &queries).expect_err("swapped");
     assert!(refusal.to_string().contains("cu_seqlens of Q"), "{refusal}");
     let dense = validate(Attention::bshd(2, (8, 2), (16, 64), 4, DType::F16)).expect("sound");

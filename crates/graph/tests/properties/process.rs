@@ -36,7 +36,7 @@ fn prints_keys_for_the_process_that_started_it() {
 }
 
 #[test]
-fn p1_another_process_gives_the_same_keys() {
+fn another_process_gives_the_same_keys() {
     let attentions = attentions();
     let path = std::env::temp_dir().join(format!("qkvault-graph-keys-{}.msgpack", std::process::id()));
     std::fs::write(&path, codec::encode(&attentions)).expect("the temporary folder can be written");

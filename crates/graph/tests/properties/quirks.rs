@@ -2,7 +2,7 @@
 //! else notices.
 
 use qkvault_graph::{
-    CudnnVersion, Form, LibrarySet, OpGraph, Policy, Profile, QUIRKS, QuirkSet, Refusal, Target, Valid, lower,
+    CompileOptions, CudnnVersion, Form, LibrarySet, OpGraph, Profile, QUIRKS, QuirkSet, Refusal, Target, Valid, lower,
     plan_key, refusals, text, validate,
 };
 
@@ -15,8 +15,8 @@ fn attention(given: &str) -> Valid {
     validate(text::parse(given).expect("an attention")).expect("sound")
 }
 
-fn allowing(codes: &[&str]) -> Policy {
-    Policy { allowed: QuirkSet::of(codes.iter().copied()).expect("quirks"), ..Policy::default() }
+fn allowing(codes: &[&str]) -> CompileOptions {
+    CompileOptions { allowed: QuirkSet::of(codes.iter().copied()).expect("quirks"), ..CompileOptions::default() }
 }
 
 fn lowered(given: &str, version: &str, codes: &[&str]) -> Result<OpGraph, Refusal> {
@@ -27,18 +27,18 @@ fn lowered(given: &str, version: &str, codes: &[&str]) -> Result<OpGraph, Refusa
 const REFUSED: [(&str, &str, &str); 8] = [
     (
         "backward.length-tail",
-        "pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore: score * score",
+        "pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: score * score",
         "9.19",
     ),
     (
-        "score.one-query-narrow",
-        "q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore: tensor @t: f16[3, 1, 1, 1]; score + @t",
+        "score-mod.one-query-narrow",
+        "q: f16 [3,2,1,64]\nk: [3,2,64,64]\nscore_mod: tensor @t: f16[3, 1, 1, 1]; score + @t",
         "9.19",
     ),
     ("backward.single-row", "pass: backward\nq: f16 [1,1,1,64]\nk: [1,1,127,64]", "9.27"),
     (
         "backward.tensor-gradient",
-        "pass: backward\nq: f16 [1,2,128,64]\nscore: tensor @t: f16[1, 2, 1, 128] grad; score + @t",
+        "pass: backward\nq: f16 [1,2,128,64]\nscore_mod: tensor @t: f16[1, 2, 1, 128] grad; score + @t",
         "9.19",
     ),
     (
@@ -53,8 +53,8 @@ const REFUSED: [(&str, &str, &str); 8] = [
         "9.19",
     ),
     (
-        "storage.packed-one-query-stats",
-        "q: f16 [2,4,1,64] packed tokens 2\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence\noutputs: stats",
+        "storage.varlen-one-query-stats",
+        "q: f16 [2,4,1,64] varlen tokens 2\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence\noutputs: stats",
         "9.27",
     ),
 ];
@@ -68,7 +68,7 @@ fn every_quirk_of_lowering_is_lifted_by_its_name_and_by_no_other() {
         let others: Vec<&str> = QUIRKS.into_iter().filter(|other| *other != code).collect();
         assert!(lowered(given, version, &others).expect_err(code).has(code));
         let graph = lowered(given, version, &[code]).expect(code);
-        assert_eq!(graph.despite.to_string(), code);
+        assert_eq!(graph.accepted_quirks.to_string(), code);
         assert_eq!(refusals(&attention(given), &target(version), &allowing(&[code])), []);
     }
 }
@@ -78,7 +78,7 @@ fn a_plan_made_in_spite_of_a_quirk_has_a_key_of_its_own() {
     for (code, given, version) in REFUSED {
         let (graph, target) = (lowered(given, version, &[code]).expect(code), target(version));
         let key = |graph: &OpGraph| plan_key(graph, &target, &allowing(&[code]));
-        let unmarked = OpGraph { despite: QuirkSet::NONE, ..graph.clone() };
+        let unmarked = OpGraph { accepted_quirks: QuirkSet::NONE, ..graph.clone() };
         assert_ne!(key(&graph), key(&unmarked), "{code}");
         // What is allowed besides and does not apply is no part of it.
         assert_eq!(key(&lowered(given, version, &QUIRKS).expect(code)), key(&graph), "{code}");
@@ -90,14 +90,14 @@ fn allowing_every_quirk_changes_no_other_key() {
     let plain = [
         "q: bf16 [1,8,512,64]",
         "pass: backward\nq: bf16 [2,4,500,64]\nmask: causal\nlengths: per-sequence",
-        "q: f16 [1,2,8,64]\nk: [1,2,300,64]\nkeep: key % 2 == 0",
-        "q: f16 [2,4,8,64] packed tokens 9\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence",
+        "q: f16 [1,2,8,64]\nk: [1,2,300,64]\nmask_mod: key % 2 == 0",
+        "q: f16 [2,4,8,64] varlen tokens 9\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence",
     ];
     for (given, form) in plain.into_iter().zip([Form::Auto, Form::Expanded, Form::Auto, Form::Fused]) {
         let key = |allowed| {
-            let policy = Policy { form, allowed, ..Policy::default() };
+            let policy = CompileOptions { form, allowed, ..CompileOptions::default() };
             let graph = lower(&attention(given), &target("9.27"), &policy).expect(given);
-            assert!(graph.despite.is_empty());
+            assert!(graph.accepted_quirks.is_empty());
             plan_key(&graph, &target("9.27"), &policy)
         };
         assert_eq!(key(QuirkSet::NONE), key(QuirkSet::of(QUIRKS).expect("quirks")), "{given}");
@@ -106,14 +106,14 @@ fn allowing_every_quirk_changes_no_other_key() {
 
 #[test]
 fn engines_that_compute_wrongly_are_taken_where_that_is_allowed() {
-    let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nkeep: key % 2 == 0";
+    let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nmask_mod: key % 2 == 0";
     let (usual, taken) = (lowered(given, "9.19", &[]), lowered(given, "9.19", &["engine.wrong"]));
     let (usual, taken) = (usual.expect("it lowers"), taken.expect("it lowers"));
-    assert_eq!((usual.avoid.len(), usual.despite), (1, QuirkSet::NONE));
-    assert_eq!((taken.avoid.len(), taken.despite.to_string().as_str()), (0, "engine.wrong"));
+    assert_eq!((usual.excluded_engines.len(), usual.accepted_quirks), (1, QuirkSet::NONE));
+    assert_eq!((taken.excluded_engines.len(), taken.accepted_quirks.to_string().as_str()), (0, "engine.wrong"));
     assert_ne!(
-        plan_key(&usual, &target("9.19"), &Policy::default()),
-        plan_key(&taken, &target("9.19"), &Policy::default())
+        plan_key(&usual, &target("9.19"), &CompileOptions::default()),
+        plan_key(&taken, &target("9.19"), &CompileOptions::default())
     );
 }
 
@@ -122,9 +122,9 @@ fn engines_that_compute_wrongly_are_taken_where_that_is_allowed() {
 fn one_query_over_many_keys_is_not_counted_by_the_engine_that_counts_it_wrongly() {
     let avoided = |keys: i64, version: &str| {
         let given = format!(
-            "q: bf16 [1,4,1,96]\nk: [1,4,{keys},96]\nscore: tensor @t: i32[1, 4, 1, 1]; score + float(@t - query) * 0.01"
+            "q: bf16 [1,4,1,96]\nk: [1,4,{keys},96]\nscore_mod: tensor @t: i32[1, 4, 1, 1]; score + float(@t - query) * 0.01"
         );
-        lowered(&given, version, &[]).expect("it lowers").avoid
+        lowered(&given, version, &[]).expect("it lowers").excluded_engines
     };
     assert_eq!(avoided(300, "9.14"), [1]);
     assert!(avoided(256, "9.14").is_empty() && avoided(300, "9.19").is_empty());

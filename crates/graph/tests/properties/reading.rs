@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Space};
 use qkvault_graph::{
-    Attention, CudnnVersion, LibrarySet, OpGraph, Policy, Profile, Refusal, codec, lower, op, validate,
+    Attention, CompileOptions, CudnnVersion, LibrarySet, OpGraph, Profile, Refusal, codec, lower, op, validate,
 };
 
 /// Bytes with some of them changed, cut or doubled.
@@ -55,7 +55,7 @@ proptest! {
     ) {
         let _ = (op::check(&graph), graph.roles(), graph.to_string());
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-        let _ = qkvault_graph::plan_key(&graph, &target, &Policy::default());
+        let _ = qkvault_graph::plan_key(&graph, &target, &CompileOptions::default());
         let bytes = codec::encode(&graph);
         prop_assert_eq!(codec::decode::<OpGraph>(&bytes).expect("reads"), graph);
         arbitrary::read_bytes(&damage(bytes, at, what, with));
@@ -67,7 +67,7 @@ fn damaged_profiles_and_op_graphs_of_real_attentions_are_read_or_refused() {
     let profile = Profile::named("h200").expect("built in");
     let target = profile.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
     let a = Attention::bshd(1, (4, 2), (8, 8), 16, qkvault_graph::DType::F16).with_stats();
-    let graph = lower(&validate(a).expect("sound"), &target, &Policy::default()).expect("dense forwards lower");
+    let graph = lower(&validate(a).expect("sound"), &target, &CompileOptions::default()).expect("dense forwards lower");
     let encodings = [
         serde_json::to_vec(&profile).expect("writes"),
         codec::encode(&profile),

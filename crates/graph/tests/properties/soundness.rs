@@ -104,9 +104,9 @@ fn gradients_have_the_sizes_of_what_they_are_of() {
 fn a_tensor_that_cannot_be_counted_is_compared_with_nothing() {
     for axis in 0..4 {
         for which in 0..4 {
-            let mut a = forward().with_score((score() + bias([3, 4, 6, 10])).build_score().expect("a score"));
+            let mut a = forward().with_score_mod((score() + bias([3, 4, 6, 10])).build_score_mod().expect("a score"));
             a.mask.band = Some(Band::CAUSAL);
-            a.mask.keep = Some((key() - query()).le(-3).build_predicate().expect("a predicate"));
+            a.mask.mask_mod = Some((key() - query()).le(-3).build_mask_mod().expect("a predicate"));
             let (name, t) = match which {
                 0 => ("q", &mut a.q),
                 1 => ("k", &mut a.k),
@@ -131,7 +131,7 @@ fn bands_of_different_corners_contradict_each_other_only_at_fixed_lengths() {
     let with = |lengths, corner| {
         let mut a = Attention::bshd(1, (2, 2), (8, 16), 16, DType::F16);
         // Keys from the ninth behind the query on; the bottom right diagonal is eight keys ahead.
-        a.mask.keep = Some((key() - query()).ge(9).build_predicate().expect("a predicate"));
+        a.mask.mask_mod = Some((key() - query()).ge(9).build_mask_mod().expect("a predicate"));
         a.mask.band = Some(Band { corner, left: None, right: Some(0) });
         a.mask.lengths = lengths;
         fields(a, "mask.contradiction").len()
@@ -147,7 +147,7 @@ fn predicates_are_recognised_as_bands_below_two_to_the_28() {
     let most = 1_i64 << 28;
     let with = |s_q: i64, s_kv: i64, keep: qkvault_graph::expr::Expr| {
         let mut a = Attention::bshd(1, (1, 1), (s_q, s_kv), 8, DType::F16);
-        a.mask.keep = Some(keep.build_predicate().expect("a predicate"));
+        a.mask.mask_mod = Some(keep.build_mask_mod().expect("a predicate"));
         validate(a).map(|valid| valid.get().mask.band.is_some()).map_err(|r| r.has("mask.contradiction"))
     };
     for (s_q, s_kv, recognised) in
@@ -171,7 +171,7 @@ fn padded_rows_are_told_only_where_there_are_lengths() {
     assert_eq!(with(Lengths::PerSequence), PaddedRows::Zero);
 }
 
-/// A gradient that is packed where its tensor is dense would be looked for in other places.
+/// A gradient that is varlen where its tensor is dense would be looked for in other places.
 #[test]
 fn gradients_are_stored_as_what_they_are_of() {
     for at in 0..4 {
@@ -181,7 +181,7 @@ fn gradients_are_stored_as_what_they_are_of() {
             .into_iter()
             .nth(at)
             .expect("four of them");
-        t.storage = Storage::Packed { tokens: 100 };
+        t.storage = Storage::Varlen { tokens: 100 };
         a.mask.lengths = Lengths::PerSequence;
         assert_eq!(fields(a, "storage.gradient"), [format!("{name}.storage")]);
     }

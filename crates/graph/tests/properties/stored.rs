@@ -1,7 +1,7 @@
-//! Packed and paged operands: every bound on versions, GPUs and sizes from both sides.
+//! Varlen and paged operands: every bound on versions, GPUs and sizes from both sides.
 
 use qkvault_graph::{
-    CudnnVersion, Layer, LibrarySet, Policy, Profile, Reason, Target, lower, refusals, text, validate,
+    CompileOptions, CudnnVersion, LibrarySet, Origin, Profile, Reason, Target, lower, refusals, text, validate,
 };
 
 fn target(gpu: &str, cudnn: CudnnVersion) -> Target {
@@ -10,7 +10,7 @@ fn target(gpu: &str, cudnn: CudnnVersion) -> Target {
 
 fn reasons(given: &str, target: &Target) -> Vec<Reason> {
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-    refusals(&valid, target, &Policy::default())
+    refusals(&valid, target, &CompileOptions::default())
 }
 
 /// Codes that speak against it.
@@ -18,7 +18,7 @@ fn codes(given: &str, target: &Target) -> Vec<String> {
     reasons(given, target).into_iter().map(|r| r.code.into_owned()).collect()
 }
 
-const PACKED: &str = "k: [2,4,64,64] packed tokens 99\nlengths: per-sequence";
+const PACKED: &str = "k: [2,4,64,64] varlen tokens 99\nlengths: per-sequence";
 
 /// The version before a first one: its last patch, or the last of the minor version before.
 fn before(CudnnVersion { major, minor, patch }: CudnnVersion) -> CudnnVersion {
@@ -34,22 +34,22 @@ fn what_versions_take_is_refused_by_name_up_to_the_version_before() {
     let wide_v = "k: [2,4,256,64] paged 16 x 64\nv: [2,4,256,136] paged 16 x 64\nlengths: per-sequence";
     let cases = [
         ("storage.paged-old", "h200", (5, 0), format!("q: f16 [2,4,8,64]\n{paged}")),
-        ("storage.paged-packed", "h200", (7, 0), format!("q: f16 [2,4,8,64] packed tokens 9\n{paged}")),
+        ("storage.paged-varlen", "h200", (7, 0), format!("q: f16 [2,4,8,64] varlen tokens 9\n{paged}")),
         ("storage.paged-head-dim", "h200", (9, 1), format!("q: f16 [2,4,8,64]\no: [2,4,8,136]\n{wide_v}")),
-        ("storage.packed-sm", "a100", (18, 1), format!("q: f16 [2,4,64,64] packed tokens 99\n{PACKED}")),
-        ("storage.packed-sink", "h200", (26, 0), format!("pass: backward\nq: f16 [2,4,64,64] packed tokens 99\nsink: yes\n{PACKED}")),
+        ("storage.varlen-sm", "a100", (18, 1), format!("q: f16 [2,4,64,64] varlen tokens 99\n{PACKED}")),
+        ("storage.varlen-sink", "h200", (26, 0), format!("pass: backward\nq: f16 [2,4,64,64] varlen tokens 99\nsink: yes\n{PACKED}")),
         (
-            "storage.packed-heads",
+            "storage.varlen-heads",
             "h200",
             (6, 0),
-            "pass: backward\nq: f16 [2,4,64,64] packed tokens 99\nk: [2,2,64,64] packed tokens 99\nlengths: per-sequence".to_owned(),
+            "pass: backward\nq: f16 [2,4,64,64] varlen tokens 99\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence".to_owned(),
         ),
     ];
     for (code, gpu, (minor, patch), given) in cases {
         let first = CudnnVersion::v9(minor, patch);
         let found = reasons(&given, &target(gpu, before(first)));
         let reason = found.iter().find(|r| r.code == code).unwrap_or_else(|| panic!("{code}: {found:?}"));
-        assert_eq!((reason.layer, reason.since), (Layer::Rule, Some(first)), "{code}");
+        assert_eq!((reason.origin, reason.since), (Origin::Rule, Some(first)), "{code}");
         assert!(!codes(&given, &target(gpu, first)).contains(&code.to_owned()), "{code}");
     }
 }
@@ -68,55 +68,55 @@ fn paged_rows_are_wide_by_the_longer_of_keys_and_values() {
 }
 
 #[test]
-fn a_packed_backward_of_as_many_heads_everywhere_is_no_group() {
+fn a_varlen_backward_of_as_many_heads_everywhere_is_no_group() {
     let old = target("h200", CudnnVersion::v9(5, 0));
     let grouped = |h_k: i64, h_v: i64| {
         let given = format!(
-            "pass: backward\nq: f16 [2,4,64,64] packed tokens 99\nk: [2,{h_k},64,64] packed tokens 99\n\
-             v: [2,{h_v},64,64] packed tokens 99\nlengths: per-sequence"
+            "pass: backward\nq: f16 [2,4,64,64] varlen tokens 99\nk: [2,{h_k},64,64] varlen tokens 99\n\
+             v: [2,{h_v},64,64] varlen tokens 99\nlengths: per-sequence"
         );
-        codes(&given, &old).contains(&"storage.packed-heads".to_owned())
+        codes(&given, &old).contains(&"storage.varlen-heads".to_owned())
     };
     assert_eq!([(4, 4), (2, 4), (4, 2), (2, 2)].map(|(k, v)| grouped(k, v)), [false, true, true, true]);
 }
 
-/// On Ampere, Ada and consumer Blackwell, from the version on that takes packed forwards there.
+/// On Ampere, Ada and consumer Blackwell, from the version on that takes varlen forwards there.
 #[test]
-fn packed_backwards_before_hopper_and_on_consumer_gpus_are_refused_by_name() {
+fn varlen_backwards_before_hopper_and_on_consumer_gpus_are_refused_by_name() {
     let given = |q: &str| format!("pass: backward\nq: f16 [2,4,64,64]{q}\ndeterministic: yes\n{PACKED}");
-    let (packed, first) = (given(" packed tokens 99"), CudnnVersion::v9(18, 1));
-    let both = ["storage.packed-stats", "storage.packed-deterministic"];
+    let (varlen, first) = (given(" varlen tokens 99"), CudnnVersion::v9(18, 1));
+    let both = ["storage.varlen-stats", "storage.varlen-deterministic"];
     let on = |gpu: &str, sm: i64, cudnn, given: &str| {
         let mut target = target(gpu, cudnn);
         target.device.device_ver = sm * 10;
         codes(given, &target).into_iter().filter(|c| both.contains(&c.as_str())).collect::<Vec<_>>()
     };
     for (gpu, sm) in [("a100", 80), ("l40s", 89), ("rtx-pro-6000", 120), ("rtx-pro-6000", 121)] {
-        assert_eq!(on(gpu, sm, first, &packed), both, "{sm}");
+        assert_eq!(on(gpu, sm, first, &varlen), both, "{sm}");
         assert_eq!(on(gpu, sm, first, &given("")), both[1..], "{sm}: dense queries have dense Stats");
-        assert_eq!(on(gpu, sm, before(first), &packed), [""; 0], "{sm}");
+        assert_eq!(on(gpu, sm, before(first), &varlen), [""; 0], "{sm}");
     }
     for (gpu, sm) in [("h200", 90), ("b200", 100), ("b200", 103), ("rtx-pro-6000", 119)] {
-        assert_eq!(on(gpu, sm, first, &packed), [""; 0], "{sm}");
+        assert_eq!(on(gpu, sm, first, &varlen), [""; 0], "{sm}");
     }
-    let found = reasons(&packed, &target("a100", first));
-    assert!(found.iter().filter(|r| both.contains(&r.code.as_ref())).all(|r| r.layer == Layer::Rule));
+    let found = reasons(&varlen, &target("a100", first));
+    assert!(found.iter().filter(|r| both.contains(&r.code.as_ref())).all(|r| r.origin == Origin::Rule));
 }
 
 /// Of grouped heads, 9.26 and 9.27 write the first head's Stats of each group alone.
 #[test]
-fn packed_stats_of_one_query_are_refused_only_where_they_were_seen_to_be_wrong() {
+fn varlen_stats_of_one_query_are_refused_only_where_they_were_seen_to_be_wrong() {
     let refused = |q: &str, k: &str, more: &str, minor: u16, patch: u16| {
         let given = format!("{more}q: f16 {q}\nk: {k}\nlengths: per-sequence");
         let cudnn = CudnnVersion { patch, ..CudnnVersion::v9(minor, 0) };
-        codes(&given, &target("h200", cudnn)).contains(&"storage.packed-one-query-stats".to_owned())
+        codes(&given, &target("h200", cudnn)).contains(&"storage.varlen-one-query-stats".to_owned())
     };
-    let (q, k, stats) = ("[2,4,1,64] packed tokens 2", "[2,2,64,64] packed tokens 99", "outputs: stats\n");
+    let (q, k, stats) = ("[2,4,1,64] varlen tokens 2", "[2,2,64,64] varlen tokens 99", "outputs: stats\n");
     assert!(refused(q, k, stats, 26, 0) && refused(q, k, stats, 27, 0));
     assert!(!refused(q, k, stats, 25, 99));
     assert!(!refused(q, k, "", 27, 0), "no Stats");
-    assert!(!refused(q, "[2,4,64,64] packed tokens 99", stats, 27, 0), "no groups");
-    assert!(!refused("[2,4,2,64] packed tokens 4", k, stats, 27, 0), "two queries");
+    assert!(!refused(q, "[2,4,64,64] varlen tokens 99", stats, 27, 0), "no groups");
+    assert!(!refused("[2,4,2,64] varlen tokens 4", k, stats, 27, 0), "two queries");
     assert!(!refused("[2,4,1,64]", k, stats, 27, 0), "dense queries");
     assert!(!refused(q, k, "pass: backward\n", 27, 0), "a backward reads them");
 }
@@ -146,14 +146,14 @@ fn one_query_is_kept_from_the_engine_that_counts_wrongly_from_257_keys_on() {
         let given = format!("q: f16 [1,2,1,64]\nk: {k}\n{more}");
         let valid = validate(text::parse(&given).expect("an attention")).expect("sound");
         let target = target("h200", CudnnVersion::v9(19, 0));
-        !lower(&valid, &target, &Policy::default()).expect("it is lowered").avoid.is_empty()
+        !lower(&valid, &target, &CompileOptions::default()).expect("it is lowered").excluded_engines.is_empty()
     };
-    for more in ["keep: key % 2 == 0", "dropout: philox 0.5"] {
+    for more in ["mask_mod: key % 2 == 0", "dropout: philox 0.5"] {
         assert_eq!([256, 257].map(|keys| avoided(&format!("[1,2,{keys},64]"), more)), [false, true], "{more}");
         assert!(avoided("[1,2,128,64] paged 9 x 128", &format!("{more}\nlengths: per-sequence")), "{more}");
     }
-    assert!(!avoided("[1,2,257,64]", "keep: query < 5"), "9.19 counts the query rightly");
+    assert!(!avoided("[1,2,257,64]", "mask_mod: query < 5"), "9.19 counts the query rightly");
     // Heads that share keys have one index.
-    let head = "score: score + float(head)";
+    let head = "score_mod: score + float(head)";
     assert_eq!(["[1,2,64,64]", "[1,1,64,64]"].map(|k| avoided(k, head)), [false, true]);
 }

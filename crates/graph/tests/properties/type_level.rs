@@ -1,13 +1,13 @@
 //! What types alone must keep apart, as far as a running test can say: the rest are `compile_fail` examples of the library.
 
-use qkvault_graph::{GraphKey, OpGraph, PlanKey, Policy, Refusal, Target, Valid};
+use qkvault_graph::{CompileOptions, GraphKey, OpGraph, PlanKey, Refusal, Target, Valid};
 
 #[test]
-fn p4_what_is_hashed_and_lowered_is_valid_and_nothing_else() {
+fn what_is_hashed_and_lowered_is_valid_and_nothing_else() {
     // The types of the passes, written out: a second way in would not fit them.
     let _: fn(&Valid) -> GraphKey = Valid::key;
-    let _: fn(&Valid, &Target, &Policy) -> Result<OpGraph, Refusal> = qkvault_graph::lower;
-    let _: fn(&OpGraph, &Target, &Policy) -> PlanKey = qkvault_graph::plan_key;
+    let _: fn(&Valid, &Target, &CompileOptions) -> Result<OpGraph, Refusal> = qkvault_graph::lower;
+    let _: fn(&OpGraph, &Target, &CompileOptions) -> PlanKey = qkvault_graph::plan_key;
 }
 
 #[test]

@@ -2,15 +2,15 @@
 
 use qkvault_graph::op::{GraphFault, Op, check};
 use qkvault_graph::{
-    Attention, CudnnVersion, Form, LibrarySet, OpGraph, Policy, Profile, QuirkSet, Refusal, Role, Target, Valid, lower,
-    plan_key, text, validate,
+    Attention, CompileOptions, CudnnVersion, Form, LibrarySet, OpGraph, Profile, QuirkSet, Refusal, Role, Target,
+    Valid, lower, plan_key, text, validate,
 };
 
-const UNIFIED: Policy = Policy {
+const UNIFIED: CompileOptions = CompileOptions {
     form: Form::Unified,
     heuristics: qkvault_graph::Heuristics::AThenFallback,
     workspace_limit: None,
-    without: qkvault_graph::RuleSet::NONE,
+    without: qkvault_graph::VariantSet::NONE,
     allowed: QuirkSet::NONE,
 };
 
@@ -26,18 +26,18 @@ fn attention(given: &str) -> Valid {
 /// With what is computed wrongly allowed: these tests are about what is written.
 fn unified(given: &str, version: &str) -> Result<OpGraph, Refusal> {
     let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
-    lower(&attention(given), &target(version), &Policy { allowed, ..UNIFIED })
+    lower(&attention(given), &target(version), &CompileOptions { allowed, ..UNIFIED })
 }
 
 /// On an H200 under 9.27, 34 of 361 random forwards with an expression were wrong or ended in an illegal address.
 #[test]
 fn expressions_in_the_unified_operation_are_refused_until_they_are_allowed() {
-    let given = attention("q: bf16 [2,8,512,64]\nscore: score + score * score * 0.5");
+    let given = attention("q: bf16 [2,8,512,64]\nscore_mod: score + score * score * 0.5");
     let refusal = lower(&given, &target("9.27"), &UNIFIED).expect_err("refused");
     assert_eq!(refusal.reasons().iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["form.unified-wrong"]);
-    let allowed = Policy { allowed: QuirkSet::of(["form.unified-wrong"]).expect("a quirk"), ..UNIFIED };
-    assert_eq!(lower(&given, &target("9.27"), &allowed).expect("allowed").despite, allowed.allowed);
-    assert!(lower(&given, &target("9.27"), &Policy::default()).is_ok(), "other forms have none of it");
+    let allowed = CompileOptions { allowed: QuirkSet::of(["form.unified-wrong"]).expect("a quirk"), ..UNIFIED };
+    assert_eq!(lower(&given, &target("9.27"), &allowed).expect("allowed").accepted_quirks, allowed.allowed);
+    assert!(lower(&given, &target("9.27"), &CompileOptions::default()).is_ok(), "other forms have none of it");
 }
 
 /// A code, an attention that has what it is about, and the last version without it and the first one with it, where there is one.
@@ -52,8 +52,8 @@ const BOUNDS: &[(&str, &str, &str, Option<&str>)] = &[
     ),
     ("form.unified-outputs", "q: bf16 [2,8,512,64]\noutputs: max sum_exp", "9.20", Some("9.21")),
     ("form.unified-band", "q: bf16 [2,8,512,64]\nmask: causal", "9.20", Some("9.21")),
-    ("form.unified-score", "q: bf16 [2,8,512,64]\nscore: tanh(score)", "9.20", Some("9.21")),
-    ("form.unified-keep", "q: bf16 [2,8,512,64]\nkeep: key % 2 == 0", "9.20", Some("9.21")),
+    ("form.unified-score-mod", "q: bf16 [2,8,512,64]\nscore_mod: tanh(score)", "9.20", Some("9.21")),
+    ("form.unified-mask-mod", "q: bf16 [2,8,512,64]\nmask_mod: key % 2 == 0", "9.20", Some("9.21")),
     ("form.unified-sink", "q: bf16 [2,8,512,64]\nsink: yes", "9.20", Some("9.21")),
     ("form.unified-dropout", "q: bf16 [2,8,512,64]\ndropout: philox 0.1", "9.27", None),
 ];
@@ -73,7 +73,8 @@ fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
         );
         // What is refused in this form is not refused in the others.
         assert!(
-            lower(&attention(given), &target("9.19"), &Policy::default()).is_ok() || code == "form.unified-band",
+            lower(&attention(given), &target("9.19"), &CompileOptions::default()).is_ok()
+                || code == "form.unified-band",
             "{code}"
         );
     }
@@ -83,7 +84,7 @@ fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
 #[test]
 fn lengths_are_declared_once_in_the_unified_operation() {
     let graph =
-        unified("q: bf16 [2,8,512,64]\nlengths: per-sequence\nkeep: key < key_len - 3", "9.27").expect("it lowers");
+        unified("q: bf16 [2,8,512,64]\nlengths: per-sequence\nmask_mod: key < key_len - 3", "9.27").expect("it lowers");
     let lengths =
         |role: &Role| matches!(role, Role::SeqLenQ | Role::SeqLenKv | Role::SeqLenQWhole | Role::SeqLenKvWhole);
     assert_eq!(graph.roles().into_iter().filter(lengths).collect::<Vec<_>>(), [Role::SeqLenQ, Role::SeqLenKv]);
@@ -100,12 +101,12 @@ fn each_output_beside_stats_needs_the_version_that_takes_subgraphs() {
 
 #[test]
 fn an_expression_is_told_to_be_wrong_from_the_first_version_that_takes_it() {
-    let given = attention("q: bf16 [2,8,512,64]\nscore: tanh(score)");
+    let given = attention("q: bf16 [2,8,512,64]\nscore_mod: tanh(score)");
     let codes = |version| {
         let refusal = lower(&given, &target(version), &UNIFIED).expect_err("refused");
         refusal.reasons().iter().map(|r| r.code.clone().into_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(codes("9.20.9"), ["form.unified-score"]);
+    assert_eq!(codes("9.20.9"), ["form.unified-score-mod"]);
     assert_eq!(codes("9.21.0"), ["form.unified-wrong"]);
 }
 
@@ -118,11 +119,11 @@ fn stats_are_put_out_by_every_version_that_has_the_operation() {
 }
 
 #[test]
-fn p41_the_form_is_a_choice_of_the_policy_and_under_the_key() {
+fn the_form_is_a_choice_of_the_policy_and_under_the_key() {
     let given = attention("q: bf16 [2,8,512,64]\nk: [2,2,512,64]\nmask: causal\nlengths: per-sequence\noutputs: stats");
     let target = target("9.27");
     let made = |form| {
-        let policy = Policy { form, ..UNIFIED };
+        let policy = CompileOptions { form, ..UNIFIED };
         let graph = lower(&given, &target, &policy).expect("it lowers");
         (graph.roles(), plan_key(&graph, &target, &policy))
     };
@@ -144,14 +145,14 @@ fn lengths_hide_the_padding_without_an_operation() {
 
 #[test]
 fn the_engine_for_one_query_is_not_asked_to_count_keys() {
-    let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nkeep: key % 2 == 0";
-    assert_eq!(unified(given, "9.27").expect("it lowers").avoid, [8]);
-    let without = qkvault_graph::RuleSet::NONE.with(qkvault_graph::Rule::AvoidEngines);
-    let any_engine = Policy { without, ..UNIFIED };
-    assert_eq!(lower(&attention(given), &target("9.27"), &any_engine).expect("it lowers").avoid, [0_i64; 0]);
-    let allowed = Policy { allowed: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..UNIFIED };
-    assert!(lower(&attention(given), &target("9.27"), &allowed).expect("it lowers").avoid.is_empty());
-    assert!(unified("q: f16 [1,2,1,64]\nk: [1,2,300,64]", "9.27").expect("it lowers").avoid.is_empty());
+    let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nmask_mod: key % 2 == 0";
+    assert_eq!(unified(given, "9.27").expect("it lowers").excluded_engines, [8]);
+    let without = qkvault_graph::VariantSet::NONE.with(qkvault_graph::Variant::AvoidEngines);
+    let any_engine = CompileOptions { without, ..UNIFIED };
+    assert_eq!(lower(&attention(given), &target("9.27"), &any_engine).expect("it lowers").excluded_engines, [0_i64; 0]);
+    let allowed = CompileOptions { allowed: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..UNIFIED };
+    assert!(lower(&attention(given), &target("9.27"), &allowed).expect("it lowers").excluded_engines.is_empty());
+    assert!(unified("q: f16 [1,2,1,64]\nk: [1,2,300,64]", "9.27").expect("it lowers").excluded_engines.is_empty());
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn a_backward_of_the_unified_form_is_the_expanded_one_with_its_key() {
     let a = Attention::bshd(2, (8, 2), (512, 512), 64, qkvault_graph::DType::BF16).with_stats();
     let a = validate(a.backward(qkvault_graph::BackwardOptions::default())).expect("sound");
     let target = target("9.27");
-    let [auto, unified] = [Policy::default(), UNIFIED].map(|policy| {
+    let [auto, unified] = [CompileOptions::default(), UNIFIED].map(|policy| {
         let graph = lower(&a, &target, &policy).expect("it lowers");
         let key = plan_key(&graph, &target, &policy);
         (graph, key)

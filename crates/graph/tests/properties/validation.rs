@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, FAULTS, Space};
-use qkvault_graph::{Attention, DType, Layer, Refusal, Storage, Tensor, validate};
+use qkvault_graph::{Attention, DType, Origin, Refusal, Storage, Tensor, validate};
 
 fn codes(refusal: &Refusal) -> BTreeSet<&str> {
     refusal.reasons().iter().map(|r| r.code.as_ref()).collect()
@@ -36,7 +36,7 @@ proptest! {
             prop_assert!(found.contains(code), "{} of {:?} is not in {:?}", code, expected, found);
         }
         for reason in refusal.reasons() {
-            prop_assert_eq!(reason.layer, Layer::Description);
+            prop_assert_eq!(reason.origin, Origin::Description);
             for text in [&reason.field[..], &reason.given, &reason.needed, &reason.fix] {
                 prop_assert!(!text.is_empty(), "{}", reason);
             }
@@ -59,7 +59,7 @@ fn codes_in_sources() -> BTreeSet<String> {
 }
 
 #[test]
-fn p24_every_rule_has_a_fault_that_fires_it() {
+fn every_rule_has_a_fault_that_fires_it() {
     let tested: BTreeSet<String> = FAULTS.iter().map(|f| f.code.to_owned()).collect();
     assert_eq!(tested.len(), FAULTS.len(), "one fault per code");
     assert_eq!(codes_in_sources(), tested);
@@ -187,8 +187,8 @@ fn a_broken_tensor_is_not_also_said_to_overlap_or_to_span_too_much() {
     };
     expect(Some("tensor.pages"), stored(Storage::Paged { pages: 4, page_size: 0 }));
     expect(Some("tensor.pages-limit"), stored(Storage::Paged { pages: 1 << 31, page_size: 4 }));
-    expect(Some("tensor.tokens"), stored(Storage::Packed { tokens: 0 }));
-    expect(Some("tensor.tokens-batch"), stored(Storage::Packed { tokens: 3 }));
+    expect(Some("tensor.tokens"), stored(Storage::Varlen { tokens: 0 }));
+    expect(Some("tensor.tokens-batch"), stored(Storage::Varlen { tokens: 3 }));
 }
 
 #[test]
@@ -198,8 +198,8 @@ fn types_that_do_not_go_together_are_told_by_the_first_of_them() {
 }
 
 #[test]
-fn p22_packed_buffers_have_room_for_their_batch() {
-    let packed = |batch: i64, tokens: i64| {
+fn varlen_buffers_have_room_for_their_batch() {
+    let varlen = |batch: i64, tokens: i64| {
         move |a: &mut Attention| {
             a.q = Tensor::thd(batch, 4, 8, 16, tokens, DType::F16);
             a.o = a.q;
@@ -208,14 +208,14 @@ fn p22_packed_buffers_have_room_for_their_batch() {
             a.mask.lengths = qkvault_graph::Lengths::PerSequence;
         }
     };
-    expect(None, packed(4, 4));
-    expect(None, packed(4, 1 << 40));
-    expect(Some("tensor.tokens-batch"), packed(4, 3));
-    expect(Some("tensor.tokens"), packed(4, 0));
+    expect(None, varlen(4, 4));
+    expect(None, varlen(4, 1 << 40));
+    expect(Some("tensor.tokens-batch"), varlen(4, 3));
+    expect(Some("tensor.tokens"), varlen(4, 0));
 }
 
 #[test]
-fn spans_are_counted_in_bytes_and_packed_views_must_fit_too() {
+fn spans_are_counted_in_bytes_and_varlen_views_must_fit_too() {
     let stride = |stride: i64| move |a: &mut Attention| a.v.strides[0] = stride;
     let most = (i64::MAX / 2 - a_sequence()) / 3;
     expect(None, stride(most));
@@ -267,7 +267,7 @@ fn groups_divide_and_broken_dims_are_named_once() {
     expect(Some("tensor.dims"), |a| a.k.dims = [0, -1, 0, 0]);
     expect(Some("tensor.dims tensor.head-dim-stride tensor.tokens"), |a| {
         a.k.dims[0] = 0;
-        a.k.storage = Storage::Packed { tokens: 0 };
+        a.k.storage = Storage::Varlen { tokens: 0 };
         a.k.strides[3] = 2;
         a.mask.lengths = qkvault_graph::Lengths::PerSequence;
     });
@@ -305,8 +305,8 @@ fn contradictory_masks_are_those_that_no_key_of_any_query_passes() {
                         })
                     });
                     let mut a = Attention::bshd(1, (1, 1), (s_q, s_kv), 8, DType::F16);
-                    let keep = keep.build_predicate().expect("a predicate");
-                    (a.mask.band, a.mask.keep) = (band, Some(keep));
+                    let keep = keep.build_mask_mod().expect("a predicate");
+                    (a.mask.band, a.mask.mask_mod) = (band, Some(keep));
                     let refused = validate(a.clone()).err();
                     assert_eq!(
                         refused.is_some(),

@@ -1,17 +1,17 @@
 //! Op graphs, line by line, where an interpreter sees no difference and cuDNN does: types of results and of computations, selections
 //! beyond the last row and key, numbers per sequence.
 
-use qkvault_graph::{CudnnVersion, LibrarySet, OpGraph, Policy, Profile, RuleSet, lower, text, validate};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, OpGraph, Profile, VariantSet, lower, text, validate};
 
-fn graph(given: &str, minor: u16, without: RuleSet) -> OpGraph {
+fn graph(given: &str, minor: u16, without: VariantSet) -> OpGraph {
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-    lower(&valid, &target, &Policy { without, ..Policy::default() }).expect("it is lowered")
+    lower(&valid, &target, &CompileOptions { without, ..CompileOptions::default() }).expect("it is lowered")
 }
 
 /// The lines of an op graph, results without their numbers.
 fn lines(given: &str, minor: u16) -> Vec<String> {
-    let text = graph(given, minor, RuleSet::NONE).to_string();
+    let text = graph(given, minor, VariantSet::NONE).to_string();
     let bare = |line: &str| {
         let mut parts = line.split('%');
         let first = parts.next().unwrap_or_default().to_owned();
@@ -29,7 +29,7 @@ fn holds(graph: &[String], wanted: &[&str]) -> bool {
 /// Where a tile holds more than the last row and key, a gradient there is zero: first by the key, then by the query.
 #[test]
 fn a_gradient_is_hidden_beyond_its_own_numbers_of_keys_and_queries() {
-    let given = "pass: backward\nq: f16 [1,2,200,64]\nk: [1,2,136,64]\nscore: score * score";
+    let given = "pass: backward\nq: f16 [1,2,200,64]\nk: [1,2,136,64]\nscore_mod: score * score";
     let found = lines(given, 19);
     let scores = [
         "%:i32[1,2,200,136] = gen-index % axis=2 in i32",
@@ -56,13 +56,13 @@ fn a_gradient_is_hidden_beyond_its_own_numbers_of_keys_and_queries() {
 #[test]
 fn tails_are_hidden_where_queries_or_keys_are_no_whole_tiles() {
     let selects = |q: i64, k: i64, score: &str| {
-        let given = format!("pass: backward\nq: f16 [1,2,{q},64]\nk: [1,2,{k},64]\nscore: {score}");
+        let given = format!("pass: backward\nq: f16 [1,2,{q},64]\nk: [1,2,{k},64]\nscore_mod: {score}");
         lines(&given, 19).iter().filter(|l| l.contains(" = select ")).count()
     };
     let seen = [(256, 384), (256, 200), (200, 256), (200, 200)].map(|(q, k)| selects(q, k, "score * score"));
     assert_eq!(seen, [0, 3, 3, 3]);
     // What stays finite at minus infinity and at zero is left alone; positions and tensors may be anything beyond the last key.
-    for score in ["tanh(score)", "score + 1.0", "score * 2.0", "slot $a: float; score + $a * tanh(score)"] {
+    for score in ["tanh(score)", "score + 1.0", "score * 2.0", "scalar $a: float; score + $a * tanh(score)"] {
         assert_eq!(selects(200, 200, score), 0, "{score}");
     }
     for score in [
@@ -77,7 +77,7 @@ fn tails_are_hidden_where_queries_or_keys_are_no_whole_tiles() {
         "tanh(score * score)",
         "log(score)",
         "1.0 / score",
-        "slot $a: float; score * $a",
+        "scalar $a: float; score * $a",
     ] {
         assert_eq!(selects(200, 200, score), 3, "{score}");
     }
@@ -100,21 +100,21 @@ fn a_floored_remainder_is_computed_in_f32_and_has_the_type_of_its_operands() {
         "%:f32[2,2,8,300] = mul % 7.0",
         "%:f32[2,2,8,300] = sub % %",
     ];
-    let found = lines(&given("keep: floor_rem(key, 7) < 3"), 19);
+    let found = lines(&given("mask_mod: floor_rem(key, 7) < 3"), 19);
     assert!(holds(&found, &of_integers), "{}", found.join("\n"));
-    let found = lines(&given("score: score + floor_rem(score, 7.0)"), 19);
+    let found = lines(&given("score_mod: score + floor_rem(score, 7.0)"), 19);
     assert!(holds(&found, &of_scores), "{}", found.join("\n"));
 }
 
 /// Truth values of integers are compared as integers, those of floats in f32; there are no boolean constants.
 #[test]
 fn comparisons_are_computed_in_the_type_of_what_they_compare() {
-    let given = "q: f16 [2,2,8,64]\nk: [2,2,300,64]\nscore: select(key < 5, select(score > 1.0, score, 2.0), 3.0)";
+    let given = "q: f16 [2,2,8,64]\nk: [2,2,300,64]\nscore_mod: select(key < 5, select(score > 1.0, score, 2.0), 3.0)";
     let found = lines(given, 19);
     for line in ["%:i32[2,2,8,300] = cmp-lt % 5i in bool", "%:i32[2,2,8,300] = cmp-gt % 1.0"] {
         assert!(holds(&found, &[line]), "{line}\n{}", found.join("\n"));
     }
-    let found = lines("q: f16 [2,2,8,64]\nkeep: (key % 7 < 3) & true", 19);
+    let found = lines("q: f16 [2,2,8,64]\nmask_mod: (key % 7 < 3) & true", 19);
     let truth = ["%:i32[2,2,8,8] = gen-index % axis=3 in i32", "%:i32[2,2,8,8] = cmp-ge % 0i in bool"];
     assert!(holds(&found, &truth), "{}", found.join("\n"));
 }
@@ -123,26 +123,26 @@ fn comparisons_are_computed_in_the_type_of_what_they_compare() {
 #[test]
 fn every_operation_that_can_be_turned_is_turned() {
     for (score, line) in [
-        ("$a + score", "add % <slot 0>"),
-        ("$a * score", "mul % <slot 0>"),
-        ("min($a, score)", "min % <slot 0>"),
-        ("max($a, score)", "max % <slot 0>"),
-        ("score + select($a < score, 1.0, score)", "cmp-gt % <slot 0>"),
-        ("score + select($a <= score, 1.0, score)", "cmp-ge % <slot 0>"),
-        ("score + select($a > score, 1.0, score)", "cmp-lt % <slot 0>"),
-        ("score + select($a >= score, 1.0, score)", "cmp-le % <slot 0>"),
-        ("score + select($a == score, 1.0, score)", "cmp-eq % <slot 0>"),
-        ("score + select($a != score, 1.0, score)", "cmp-neq % <slot 0>"),
+        ("$a + score", "add % <scalar 0>"),
+        ("$a * score", "mul % <scalar 0>"),
+        ("min($a, score)", "min % <scalar 0>"),
+        ("max($a, score)", "max % <scalar 0>"),
+        ("score + select($a < score, 1.0, score)", "cmp-gt % <scalar 0>"),
+        ("score + select($a <= score, 1.0, score)", "cmp-ge % <scalar 0>"),
+        ("score + select($a > score, 1.0, score)", "cmp-lt % <scalar 0>"),
+        ("score + select($a >= score, 1.0, score)", "cmp-le % <scalar 0>"),
+        ("score + select($a == score, 1.0, score)", "cmp-eq % <scalar 0>"),
+        ("score + select($a != score, 1.0, score)", "cmp-neq % <scalar 0>"),
     ] {
-        let found = lines(&format!("q: f16 [1,2,64,64]\nscore: slot $a: float; {score}"), 19);
+        let found = lines(&format!("q: f16 [1,2,64,64]\nscore_mod: scalar $a: float; {score}"), 19);
         assert!(found.iter().any(|l| l.ends_with(line)), "{score}\n{}", found.join("\n"));
-        assert!(!found.iter().any(|l| l.contains(" <slot 0> %")), "{score}\n{}", found.join("\n"));
+        assert!(!found.iter().any(|l| l.contains(" <scalar 0> %")), "{score}\n{}", found.join("\n"));
     }
 }
 
-/// A tensor stands before what is computed of slots alone in the canonical order, and behind it in an operation.
+/// A tensor stands before what is computed of scalars alone in the canonical order, and behind it in an operation.
 #[test]
-fn what_is_computed_of_slots_is_read_before_a_tensor() {
+fn what_is_computed_of_scalars_is_read_before_a_tensor() {
     for (inner, line) in [
         ("@t + $a * $b", "add"),
         ("@t * ($a + $b)", "mul"),
@@ -155,8 +155,8 @@ fn what_is_computed_of_slots_is_read_before_a_tensor() {
         ("select(@t == $a * $b, 1.0, score)", "cmp-eq"),
         ("select(@t != $a * $b, 1.0, score)", "cmp-neq"),
     ] {
-        let head = "slot $a: float; slot $b: float; tensor @t: f32[1, 2, 64, 64]";
-        let found = lines(&format!("q: f16 [1,2,64,64]\nscore: {head}; score + ({inner})"), 19);
+        let head = "scalar $a: float; scalar $b: float; tensor @t: f32[1, 2, 64, 64]";
+        let found = lines(&format!("q: f16 [1,2,64,64]\nscore_mod: {head}; score + ({inner})"), 19);
         let wanted = format!("{line} % <score tensor 0>");
         assert!(found.iter().any(|l| l.ends_with(&wanted)), "{inner}\n{}", found.join("\n"));
         assert!(!found.iter().any(|l| l.contains("add % <score tensor 0>")) || line == "add", "{inner}");
@@ -166,8 +166,8 @@ fn what_is_computed_of_slots_is_read_before_a_tensor() {
 /// An integer divisor that may be zero is one there, so that no remainder is undefined.
 #[test]
 fn a_divisor_that_may_be_zero_is_chosen_in_its_own_type() {
-    let found = lines("q: f16 [1,2,64,64]\nkeep: slot $n: int; key % $n < 3", 19);
-    let wanted = ["%:i32[1,2,64,64] = cmp-eq % 0i in bool", "%:i32[1,2,64,64] = select % <slot 0> when=% in i32"];
+    let found = lines("q: f16 [1,2,64,64]\nmask_mod: scalar $n: int; key % $n < 3", 19);
+    let wanted = ["%:i32[1,2,64,64] = cmp-eq % 0i in bool", "%:i32[1,2,64,64] = select % <scalar 0> when=% in i32"];
     assert!(holds(&found, &wanted), "{}", found.join("\n"));
 }
 
@@ -175,7 +175,7 @@ fn a_divisor_that_may_be_zero_is_chosen_in_its_own_type() {
 #[test]
 fn a_selection_is_turned_only_where_its_first_choice_is_not_computed() {
     let selects = |score: &str| {
-        let given = format!("q: f16 [1,2,64,64]\nscore: slot $a: float; slot $b: float; {score}");
+        let given = format!("q: f16 [1,2,64,64]\nscore_mod: scalar $a: float; scalar $b: float; {score}");
         let found = lines(&given, 19);
         let (select, not) =
             (found.iter().find(|l| l.contains(" = select ")), found.iter().any(|l| l.contains(" = not ")));
@@ -184,25 +184,25 @@ fn a_selection_is_turned_only_where_its_first_choice_is_not_computed() {
     };
     let seen = |text: &str, not| (text.to_owned(), not);
     // Nothing is added to a first choice that is computed.
-    let plain = "q: f16 [1,2,64,64]\nscore: select(key < 5, score, score * 2.0)";
+    let plain = "q: f16 [1,2,64,64]\nscore_mod: select(key < 5, score, score * 2.0)";
     assert!(!lines(plain, 19).iter().any(|l| l.contains(" = identity ")));
     assert_eq!(selects("select(key < 5, score, $a * score * $b)"), seen("select % % when=%", false));
     assert_eq!(selects("select(key < 5, score, $a * $b)"), seen("select % % when=%", false));
-    assert_eq!(selects("select(key < 5, score * $a, $b)"), seen("select % <slot 1> when=%", false));
-    assert_eq!(selects("select(key < 5, $a, score * $b)"), seen("select % <slot 0> when=%", true));
-    assert_eq!(selects("score + select(key < 5, $a, $b)"), seen("select % <slot 1> when=%", false));
+    assert_eq!(selects("select(key < 5, score * $a, $b)"), seen("select % <scalar 1> when=%", false));
+    assert_eq!(selects("select(key < 5, $a, score * $b)"), seen("select % <scalar 0> when=%", true));
+    assert_eq!(selects("score + select(key < 5, $a, $b)"), seen("select % <scalar 1> when=%", false));
 }
 
 /// Of one query, 9.26 on takes an addition of a number per sequence for a bias; in a backward it dies of one f32 that is subtracted.
 #[test]
 fn a_number_per_sequence_is_added_by_subtracting_its_negative_in_f32() {
-    let one_query = "q: f16 [2,4,1,64]\nk: [2,4,256,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score + @t";
+    let one_query = "q: f16 [2,4,1,64]\nk: [2,4,256,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score + @t";
     let zero = ["%:i32[2,4,1,256] = sub % % in i32", "%:f32[2,4,1,256] = identity %"];
     let negated = ["%:f32[2,4,1,256] = sub % <score tensor 0>", "%:f32[2,4,1,256] = sub % %"];
     let found = lines(one_query, 27);
     assert!(holds(&found, &[zero, negated].concat()), "{}", found.join("\n"));
     assert!(!found.contains(&"%:f32[2,4,1,256] = add % %".to_owned()), "{}", found.join("\n"));
-    let backward = "pass: backward\nq: bf16 [1,2,64,64]\nscore: tensor @t: f32[1, 1, 1, 1]; tanh(score - @t)";
+    let backward = "pass: backward\nq: bf16 [1,2,64,64]\nscore_mod: tensor @t: f32[1, 1, 1, 1]; tanh(score - @t)";
     let lifted =
         ["%:f32[1,2,64,64] = add % <score tensor 0>", "%:f32[1,2,64,64] = sub % %", "%:f32[1,2,64,64] = tanh %"];
     let found = lines(backward, 27);
@@ -214,7 +214,7 @@ fn a_number_per_sequence_is_added_by_subtracting_its_negative_in_f32() {
 #[test]
 fn tensors_are_declared_whole_only_along_what_they_are_broadcast_over() {
     let declared = |q: i64, dims: &str| {
-        let given = format!("q: f16 [2,4,{q},64]\nk: [2,4,64,64]\nscore: tensor @t: f32[{dims}]; score + @t");
+        let given = format!("q: f16 [2,4,{q},64]\nk: [2,4,64,64]\nscore_mod: tensor @t: f32[{dims}]; score + @t");
         let found = lines(&given, 19);
         let line = found.iter().find(|l| l.starts_with("operand <score tensor 0>")).cloned().unwrap_or_default();
         line.trim_start_matches("operand <score tensor 0> f32 ").to_owned()
@@ -222,7 +222,7 @@ fn tensors_are_declared_whole_only_along_what_they_are_broadcast_over() {
     assert_eq!(declared(2, "2, 1, 1, 1"), "[2,1,2,1] strides [1,1,0,1]");
     assert_eq!(declared(2, "1, 1, 1, 64"), "[1,1,2,64] strides [64,64,0,1]");
     assert_eq!(declared(1, "2, 1, 1, 1"), "[2,1,1,64] strides [1,1,1,0]");
-    let two = lines("q: f16 [1,4,2,64]\nk: [1,4,2,64]\nscore: tensor @t: f32[1, 1, 1, 2]; score + @t", 19);
+    let two = lines("q: f16 [1,4,2,64]\nk: [1,4,2,64]\nscore_mod: tensor @t: f32[1, 1, 1, 2]; score + @t", 19);
     assert!(two.contains(&"operand <score tensor 0> f32 [1,1,2,2] strides [2,2,0,1]".to_owned()), "{}", two.join("\n"));
     for (q, dims) in [
         (2, "[1,1,1,1] strides [1,1,1,1]"),

@@ -11,7 +11,7 @@ fn errors_say_where_what_and_what_else() {
         ),
         (
             "\n# nothing\n heads: 3",
-            "line 3, column 2: found `heads`, expected a field: pass, q, k, v, o, mask, lengths, keep, score, sink, dropout, block_mask, outputs, padded_rows, fp8, d_o, d_q, d_k, d_v, d_o_half, d_sink or deterministic",
+            "line 3, column 2: found `heads`, expected a field: pass, q, k, v, o, mask, lengths, mask_mod, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, d_o, d_q, d_k, d_v, d_o_half, d_sink or deterministic",
         ),
         ("q bf16", "line 1, column 3: found `bf16`, expected `:`"),
         ("q: b16 [1,2,3,4]", "line 1, column 4: found `b16`, expected an element type such as bf16, or dims"),
@@ -24,10 +24,10 @@ fn errors_say_where_what_and_what_else() {
         ),
         (
             "q: f16 [1,2,3,4] bhds",
-            "line 1, column 18: found `bhds`, expected packed, paged, strides or a layout: bshd, sbhd, bhsd, bs3hd, bsh3d, sb3hd, sbh3d, b3hsd, bh3sd, bs2hd, bsh2d, sb2hd, sbh2d, b2hsd or bh2sd",
+            "line 1, column 18: found `bhds`, expected varlen, paged, strides or a layout: bshd, sbhd, bhsd, bs3hd, bsh3d, sb3hd, sbh3d, b3hsd, bh3sd, bs2hd, bsh2d, sb2hd, sbh2d, b2hsd or bh2sd",
         ),
         (
-            "q: f16 [1,2,3,4] packed 7",
+            "q: f16 [1,2,3,4] varlen 7",
             "line 1, column 25: found `7`, expected tokens and how many the buffer has room for",
         ),
         ("q: f16 [1,2,3,4] paged 7 of 8", "line 1, column 26: found `of`, expected x and the rows of a page"),
@@ -56,12 +56,12 @@ fn errors_say_where_what_and_what_else() {
             "q: f16 [1,2,3,4]\ndeterministic: yes",
             "line 2, column 1: found `deterministic` in a forward, expected a line `pass: backward` beside it",
         ),
-        ("q: f16 [1,2,3,4]\nkeep: key <= query @", "line 2, column 20: found @, expected a name after '@'"),
-        ("q: f16 [1,2,3,4]\nscore: {\n  score *\n}", "line 4, column 1: found the end, expected an expression"),
-        ("q: f16 [1,2,3,4]\nscore: { score", "line 2, column 15: found the end of the text, expected `}`"),
+        ("q: f16 [1,2,3,4]\nmask_mod: key <= query @", "line 2, column 24: found @, expected a name after '@'"),
+        ("q: f16 [1,2,3,4]\nscore_mod: {\n  score *\n}", "line 4, column 1: found the end, expected an expression"),
+        ("q: f16 [1,2,3,4]\nscore_mod: { score", "line 2, column 19: found the end of the text, expected `}`"),
         (
-            "q: f16 [1,2,3,4]\nscore: score + (key < 3)",
-            "line 2, column 8: found an expression with problems (at add: the right operand of 'add' is bool, but float or int is needed; turn the truth value into a number with select(1.0, 0.0)), expected one that is well typed",
+            "q: f16 [1,2,3,4]\nscore_mod: score + (key < 3)",
+            "line 2, column 12: found an expression with problems (at add: the right operand of 'add' is bool, but float or int is needed; turn the truth value into a number with select(1.0, 0.0)), expected one that is well typed",
         ),
     ] {
         assert_eq!(text::parse(given).expect_err(given).to_string(), error, "{given}");

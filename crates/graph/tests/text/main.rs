@@ -4,7 +4,7 @@ mod errors;
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Space};
-use qkvault_graph::expr::{TensorSpec, query, score, slot, tensor};
+use qkvault_graph::expr::{TensorSpec, query, scalar, score, tensor};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Interleave, Order, Outputs,
     PaddedRows, Pass, Storage, Tensor, text,
@@ -15,10 +15,10 @@ fn read(given: &str) -> Attention {
 }
 
 fn names(a: &Attention) -> Vec<&str> {
-    [&a.score, &a.mask.keep]
+    [&a.score_mod, &a.mask.mask_mod]
         .into_iter()
         .flatten()
-        .flat_map(|e| e.slot_names().iter().chain(e.tensor_names()).map(String::as_str))
+        .flat_map(|e| e.scalar_names().iter().chain(e.tensor_names()).map(String::as_str))
         .collect()
 }
 
@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn p8_every_variant_of_every_enum_round_trips() {
+fn every_variant_of_every_enum_round_trips() {
     let base = Attention::bshd(2, (4, 2), (8, 16), 32, DType::BF16).with_lengths().with_stats();
     let mut list: Vec<Attention> = vec![base.clone()];
     let mut with = |change: &dyn Fn(&mut Attention)| {
@@ -128,12 +128,12 @@ fn p8_every_variant_of_every_enum_round_trips() {
 #[test]
 fn the_text_is_complete_and_readable() {
     let slopes = tensor("alibi_slopes", TensorSpec::new(DType::F32, [1, 32, 1, 1]));
-    let capped = (score() / slot("softcap")).tanh() * slot("softcap");
+    let capped = (score() / scalar("softcap")).tanh() * scalar("softcap");
     let mut a = Attention::bshd(2, (32, 8), (512, 1024), 128, DType::BF16)
         .with_band(Band { corner: Corner::BottomRight, left: Some(128), right: Some(0) })
         .with_lengths()
-        .with_score(capped.build_score().expect("a score"))
-        .with_keep((query() % 7).ne(3).build_predicate().expect("a predicate"))
+        .with_score_mod(capped.build_score_mod().expect("a score"))
+        .with_mask_mod((query() % 7).ne(3).build_mask_mod().expect("a predicate"))
         .with_sink()
         .with_dropout(0.1)
         .with_stats();
@@ -149,8 +149,8 @@ v: bf16 [2,8,1024,128] strides [1048584,128,1024,1]
 o: bf16 [2,32,512,128] bshd
 mask: band left 128 right 0 bottom-right
 lengths: per-sequence
-keep: query % 7 != 3
-score: slot $softcap: float; tanh(score / $softcap) * $softcap
+mask_mod: query % 7 != 3
+score_mod: scalar $softcap: float; tanh(score / $softcap) * $softcap
 sink: yes
 dropout: philox 0.1
 block_mask: no
@@ -159,11 +159,12 @@ padded_rows: undefined
 fp8: none
 "
     );
-    let long = (capped + slopes * (qkvault_graph::expr::key() - query()).to_float()).build_score().expect("a score");
-    let printed = text::print(&a.with_score(long));
+    let long =
+        (capped + slopes * (qkvault_graph::expr::key() - query()).to_float()).build_score_mod().expect("a score");
+    let printed = text::print(&a.with_score_mod(long));
     let expected = "\
-score: {
-  slot $softcap: float;
+score_mod: {
+  scalar $softcap: float;
   tensor @alibi_slopes: f32[1, 32, 1, 1];
 ";
     assert!(printed.contains(expected), "{printed}");
@@ -186,7 +187,7 @@ fn what_is_left_out_is_as_the_constructors_have_it() {
     assert_eq!((g.d_q, g.d_k, g.d_o), (a.q, a.k, a.o));
     assert_eq!(g.d_v, Tensor::bshd(1, 4, 64, 128, DType::F16));
     assert!(a.outputs.stats && !g.deterministic);
-    let a = read("q: bf16 [4,8,128,64] packed tokens 300\nv: [4,8,128,32] paged 9 x 16\nlengths: per-sequence");
+    let a = read("q: bf16 [4,8,128,64] varlen tokens 300\nv: [4,8,128,32] paged 9 x 16\nlengths: per-sequence");
     assert_eq!(a.q, Tensor::thd(4, 8, 128, 64, 300, DType::BF16));
     assert_eq!(a.o, Tensor::thd(4, 8, 128, 32, 300, DType::BF16));
     assert_eq!(a.v.storage, Storage::Paged { pages: 9, page_size: 16 });
@@ -195,9 +196,9 @@ fn what_is_left_out_is_as_the_constructors_have_it() {
 #[test]
 fn expressions_stand_on_a_line_or_in_braces_with_comments() {
     let a = read(
-        "q: f16 [1,2,8,8]\nscore: { # softcap\n  slot $c: float; # given at launch\n  tanh(score / $c) * $c } # end\nsink: yes",
+        "q: f16 [1,2,8,8]\nscore_mod: { # softcap\n  scalar $c: float; # given at launch\n  tanh(score / $c) * $c } # end\nsink: yes",
     );
-    let b = read("q: f16 [1,2,8,8]\nscore: slot $cap: float; tanh(score / $cap) * $cap # softcap\nsink: yes");
+    let b = read("q: f16 [1,2,8,8]\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap # softcap\nsink: yes");
     assert_eq!(a, b);
     assert_eq!((names(&a), names(&b)), (vec!["c"], vec!["cap"]));
 }

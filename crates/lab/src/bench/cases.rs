@@ -1,4 +1,4 @@
-//! The file of cases: attentions in their text form, each with a name, values for its slots, and words for whoever compares.
+//! The file of cases: attentions in their text form, each with a name, values for its scalars, and words for whoever compares.
 
 use qkvault_exec::Training;
 use qkvault_graph::expr::ScoreExpr;
@@ -12,19 +12,19 @@ pub(super) struct Case {
     pub(super) name: String,
     /// The forward as it is written.
     pub(super) described: Valid,
-    /// What is run: the same, or its packed equivalent.
+    /// What is run: the same, or its varlen equivalent.
     pub(super) training: Training,
     /// The forward that is run by itself, with the outputs that were written, where no training is asked for.
     alone: Option<Valid>,
-    /// Whether documents are run as packed sequences.
-    pub(super) packed: bool,
+    /// Whether documents are run as varlen sequences.
+    pub(super) varlen: bool,
     pub(super) recipe: Recipe,
     /// Lines `note: KEY WORDS`, handed on as they are.
     pub(super) notes: Vec<(String, String)>,
 }
 
-/// Reads a file of cases. A case begins with a line `case: NAME`; its lines `slot: NAME VALUE`, `documents: N` (or their
-/// lengths), `packed: yes`, `alone: yes` and `note: KEY WORDS` are of this form, and everything else is the attention's ([`text`]). A `pass: backward` gives the gradients' formats and `deterministic`.
+/// Reads a file of cases. A case begins with a line `case: NAME`; its lines `scalar: NAME VALUE`, `documents: N` (or their
+/// lengths), `varlen: yes`, `alone: yes` and `note: KEY WORDS` are of this form, and everything else is the attention's ([`text`]). A `pass: backward` gives the gradients' formats and `deterministic`.
 ///
 /// # Errors
 ///
@@ -50,10 +50,10 @@ fn is_blank(line: &str) -> bool {
 
 /// The case of the lines from `from` on; those before are there so that errors count lines as the file does.
 fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
-    let (slots, documents) = (Vec::new(), Split::Equal(1));
-    let mut recipe = Recipe { slots, draw_others: false, documents, packed: Vec::new(), seed };
+    let (scalars, documents) = (Vec::new(), Split::Equal(1));
+    let mut recipe = Recipe { scalars, draw_others: false, documents, varlen: Vec::new(), seed };
     let (mut name, mut notes) = (String::new(), Vec::new());
-    let (mut packed, mut alone) = (false, false);
+    let (mut varlen, mut alone) = (false, false);
     let mut attention = "\n".repeat(from);
     for (i, line) in lines.iter().enumerate().skip(from) {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
@@ -61,10 +61,10 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
         let wrong = |needed: &str| anyhow::anyhow!("line {}: '{line}' is to be {needed}", i + 1);
         match field {
             "case" => name = value.trim().to_owned(),
-            "slot" => {
+            "scalar" => {
                 let pair = words.next().zip(words.next().and_then(|v| v.parse().ok()));
-                let (slot, value): (&str, f64) = pair.ok_or_else(|| wrong("`slot: NAME VALUE`"))?;
-                recipe.slots.push((slot.to_owned(), value));
+                let (scalar, value): (&str, f64) = pair.ok_or_else(|| wrong("`scalar: NAME VALUE`"))?;
+                recipe.scalars.push((scalar.to_owned(), value));
             }
             "documents" => {
                 let list: Option<Vec<u64>> = words.map(|n| n.parse().ok().filter(|n| *n > 0)).collect();
@@ -74,11 +74,11 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
                     Some(lengths) => Split::Lengths(lengths.to_vec()),
                 };
             }
-            "packed" | "alone" => {
+            "varlen" | "alone" => {
                 if words.next() != Some("yes") {
                     return Err(wrong(&format!("`{field}: yes`")));
                 }
-                *(if field == "packed" { &mut packed } else { &mut alone }) = true;
+                *(if field == "varlen" { &mut varlen } else { &mut alone }) = true;
             }
             "note" => {
                 let key = words.next().ok_or_else(|| wrong("`note: KEY WORDS`"))?;
@@ -97,20 +97,20 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
     if lengths.iter().sum::<u64>() != s {
         return Err(refused(&format!("documents of {lengths:?} tokens, in sequences of {s}")));
     }
-    let training = if packed {
+    let training = if varlen {
         let rows = (0..described.batch()).flat_map(|_| &lengths);
-        recipe.packed = rows.map(|&n| i32::try_from(n)).collect::<Result<_, _>>().map_err(|e| refused(&e))?;
-        pack(&described, &recipe.packed, options)
+        recipe.varlen = rows.map(|&n| i32::try_from(n)).collect::<Result<_, _>>().map_err(|e| refused(&e))?;
+        pack(&described, &recipe.varlen, options)
     } else {
         Training::of(&forward, options)
     };
     let training = training.map_err(|e| refused(&e))?;
-    let alone = match (alone, packed) {
+    let alone = match (alone, varlen) {
         (false, _) => None,
         (true, false) => Some(described.clone()),
-        (true, true) => Some(described.pack_documents(sequences(&recipe.packed)).map_err(|e| refused(&e))?),
+        (true, true) => Some(described.varlen_documents(sequences(&recipe.varlen)).map_err(|e| refused(&e))?),
     };
-    Ok(Case { name, described, training, alone, packed, recipe, notes })
+    Ok(Case { name, described, training, alone, varlen, recipe, notes })
 }
 
 /// How long documents of these lengths are, and how many there are.
@@ -118,11 +118,11 @@ fn sequences(lengths: &[i32]) -> Documents {
     Documents { longest: lengths.iter().max().copied().unwrap_or(0).into(), most: lengths.len() as i64 }
 }
 
-/// The pass over packed documents.
+/// The pass over varlen documents.
 fn pack(described: &Valid, lengths: &[i32], options: BackwardOptions) -> Result<Training, Refusal> {
     let documents = sequences(lengths);
-    // The formats of gradients become packed with the backward that has them.
-    let backward = validate(described.get().clone().with_stats().backward(options))?.pack_documents(documents)?;
+    // The formats of gradients become varlen with the backward that has them.
+    let backward = validate(described.get().clone().with_stats().backward(options))?.varlen_documents(documents)?;
     let (forward, options) = passes(&backward);
     Training::of(&forward, options)
 }
@@ -158,7 +158,7 @@ impl Case {
     pub(super) fn share(&self) -> f64 {
         let a = &self.described;
         let (s_q, s_kv) = a.seq();
-        let by_documents = a.mask.keep.as_ref().is_some_and(has_documents) && self.recipe.documents.count() > 1;
+        let by_documents = a.mask.mask_mod.as_ref().is_some_and(has_documents) && self.recipe.documents.count() > 1;
         match a.mask.band {
             Some(Band { left: None, right: Some(0), corner: _ }) if !by_documents && s_q == s_kv => return 0.5,
             None if !by_documents => return 1.0,
@@ -208,14 +208,14 @@ mod tests {
     }
 
     const DOCUMENTS: &str =
-        "keep: tensor @q_ids: i32[1, 1, 64, 1]; tensor @k_ids: i32[1, 1, 1, 64]; @q_ids == @k_ids\n";
+        "mask_mod: tensor @q_ids: i32[1, 1, 64, 1]; tensor @k_ids: i32[1, 1, 1, 64]; @q_ids == @k_ids\n";
 
     #[test]
-    fn cases_read_with_their_slots_and_notes() {
-        let text = "# two\ncase: a\nslot: cap 50\nnote: peer flex softcap\nq: bf16 [1,2,64,16]\nmask: causal\nscore: slot $cap: float; tanh(score / $cap) * $cap\ncase: b\nq: bf16 [1,2,64,16]\npass: backward\ndeterministic: yes\n";
+    fn cases_read_with_their_scalars_and_notes() {
+        let text = "# two\ncase: a\nscalar: cap 50\nnote: peer flex softcap\nq: bf16 [1,2,64,16]\nmask: causal\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap\ncase: b\nq: bf16 [1,2,64,16]\npass: backward\ndeterministic: yes\n";
         let cases = read(text, 1).expect("it reads");
         assert_eq!(cases.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!(cases[0].recipe.slots, [("cap".to_owned(), 50.0)]);
+        assert_eq!(cases[0].recipe.scalars, [("cap".to_owned(), 50.0)]);
         assert_eq!(cases[0].notes, [("peer".to_owned(), "flex softcap".to_owned())]);
         let Pass::Backward(g) = cases[1].training.backward().pass else { panic!("a backward") };
         assert!(g.deterministic && !cases[1].training.forward().is_backward());
@@ -225,13 +225,13 @@ mod tests {
 
     #[test]
     fn a_forward_that_is_run_alone_has_the_outputs_that_are_written() {
-        for (lines, packed) in [(String::new(), false), (format!("documents: 4\npacked: yes\n{DOCUMENTS}"), true)] {
+        for (lines, varlen) in [(String::new(), false), (format!("documents: 4\nvarlen: yes\n{DOCUMENTS}"), true)] {
             let both = read(&format!("case: x\nq: bf16 [1,2,64,16]\n{lines}"), 1).expect("it reads").remove(0);
             let alone =
                 read(&format!("case: x\nalone: yes\nq: bf16 [1,2,64,16]\n{lines}"), 1).expect("it reads").remove(0);
             assert!(both.forward().outputs.stats && both.backward().is_some_and(|b| b.is_backward()));
             assert!(!alone.forward().outputs.stats && alone.backward().is_none());
-            assert_eq!(alone.forward().q.dims, if packed { [4, 2, 128, 16] } else { [1, 2, 64, 16] });
+            assert_eq!(alone.forward().q.dims, if varlen { [4, 2, 128, 16] } else { [1, 2, 64, 16] });
             assert_eq!(alone.forward().q.storage, both.forward().q.storage);
         }
     }
@@ -240,13 +240,13 @@ mod tests {
     fn wrong_lines_are_told_with_their_numbers() {
         for (text, told) in [
             ("q: bf16 [1,2,64,16]", "line 1"),
-            ("case: a\nslot: cap\nq: bf16 [1,2,64,16]", "line 2"),
+            ("case: a\nscalar: cap\nq: bf16 [1,2,64,16]", "line 2"),
             ("case: a\nq: bf16 [1,2,64,16]\nmask: no", "3"),
             ("case: a\ndocuments: 0\nq: bf16 [1,2,64,16]", "line 2"),
             ("case: a\ndocuments: 60 3\nq: bf16 [1,2,64,16]", "[60, 3]"),
-            ("case: a\npacked: no\nq: bf16 [1,2,64,16]", "line 2"),
+            ("case: a\nvarlen: no\nq: bf16 [1,2,64,16]", "line 2"),
             ("case: a\nalone: no\nq: bf16 [1,2,64,16]", "`alone: yes`"),
-            ("case: a\npacked: yes\nq: bf16 [1,2,64,16]", "documents.mask"),
+            ("case: a\nvarlen: yes\nq: bf16 [1,2,64,16]", "documents.mask"),
             ("case: a\nq: bf16 [1,3,64,16]\nk: bf16 [1,2,64,16]", "'a'"),
         ] {
             let error = read(text, 1).expect_err(text).to_string();
@@ -266,19 +266,21 @@ mod tests {
         assert_eq!(shares(&case(&documents)), [0.25]);
         assert_eq!(shares(&case(&format!("mask: causal\n{documents}"))), [4.0 * 136.0 / 4096.0]);
         assert_eq!(shares(&case(&format!("mask: causal\n{DOCUMENTS}"))), [0.5]);
-        // Packed or not, and of any lengths, it is the same work.
-        for packed in ["", "packed: yes\n"] {
-            let uneven = format!("documents: 32 16 8 8\n{packed}{DOCUMENTS}");
+        // Varlen or not, and of any lengths, it is the same work.
+        for varlen in ["", "varlen: yes\n"] {
+            let uneven = format!("documents: 32 16 8 8\n{varlen}{DOCUMENTS}");
             assert_eq!(shares(&case(&uneven)), [(1024.0 + 256.0 + 128.0) / 4096.0]);
         }
     }
 
     #[test]
-    fn packed_documents_are_the_sequences_of_every_row() {
-        let text = format!("case: x\nq: bf16 [2,2,64,16]\ndocuments: 40 24\npacked: yes\n{DOCUMENTS}")
+    fn varlen_documents_are_the_sequences_of_every_row() {
+        let text = format!("case: x\nq: bf16 [2,2,64,16]\ndocuments: 40 24\nvarlen: yes\n{DOCUMENTS}")
             .replace("i32[1,", "i32[2,");
         let case = read(&text, 1).expect("it reads").remove(0);
-        assert_eq!((case.training.forward().q.dims, &case.recipe.packed[..]), ([4, 2, 128, 16], &[40, 24, 40, 24][..]));
-        assert!(case.packed && case.training.backward().mask.keep.is_none() && case.described.mask.keep.is_some());
+        assert_eq!((case.training.forward().q.dims, &case.recipe.varlen[..]), ([4, 2, 128, 16], &[40, 24, 40, 24][..]));
+        assert!(
+            case.varlen && case.training.backward().mask.mask_mod.is_none() && case.described.mask.mask_mod.is_some()
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! One line of the table: a case in one form, what became of its two plans, and their times.
 
 use qkvault_compile::{BuildPolicy, PlanFacts, Planner};
-use qkvault_graph::{Policy, Target, Valid};
+use qkvault_graph::{CompileOptions, Target, Valid};
 use serde_json::{Value, json};
 
 use super::cases::Case;
@@ -89,9 +89,9 @@ impl Entry {
             "entry": self.name(), "case": self.case.name, "form": self.form, "attention": a.to_string(),
             "batch": a.batch(), "heads": a.q.heads(), "kv_heads": a.k.heads(), "seq_q": seq.0, "seq_kv": seq.1,
             "d_qk": head_dim.0, "d_v": head_dim.1, "dtype": a.q.dtype.to_string(), "scale": a.default_scale(),
-            "score": a.score.as_ref().map(ToString::to_string), "keep": a.mask.keep.as_ref().map(ToString::to_string),
-            "band": a.mask.band, "documents": documents, "packed": self.case.packed, "run": self.case.forward().to_string(), "share": self.case.share(),
-            "slots": self.case.recipe.slots.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "score_mod": a.score_mod.as_ref().map(ToString::to_string), "mask_mod": a.mask.mask_mod.as_ref().map(ToString::to_string),
+            "band": a.mask.band, "documents": documents, "varlen": self.case.varlen, "run": self.case.forward().to_string(), "share": self.case.share(),
+            "scalars": self.case.recipe.scalars.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
             "notes": self.case.notes.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         });
         for (i, (direction, pass)) in directions {
@@ -121,22 +121,30 @@ impl Entry {
 }
 
 /// Every case in every form, compiled for a GPU that need not be here.
-pub(super) fn plan(cases: &[Case], policies: &[(String, Policy)], planner: &Planner, target: &Target) -> Vec<Entry> {
-    let pass =
-        |attention: &Valid, policy: &Policy| match planner.plan(attention, target, policy, BuildPolicy::BuildIfMissing)
-        {
-            Err(error) => Pass::new("failed", Some(error.to_string())),
-            Ok(answer) => match answer.outcome {
-                Err(refusal) => Pass::new("refused", Some(refusal.to_string())),
-                Ok(plan) => Pass { facts: Some(plan.facts.clone()), ..Pass::new("compiled", None) },
-            },
-        };
+pub(super) fn plan(
+    cases: &[Case],
+    policies: &[(String, CompileOptions)],
+    planner: &Planner,
+    target: &Target,
+) -> Vec<Entry> {
+    let pass = |attention: &Valid, policy: &CompileOptions| match planner.plan(
+        attention,
+        target,
+        policy,
+        BuildPolicy::BuildIfMissing,
+    ) {
+        Err(error) => Pass::new("failed", Some(error.to_string())),
+        Ok(answer) => match answer.outcome {
+            Err(refusal) => Pass::new("refused", Some(refusal.to_string())),
+            Ok(plan) => Pass { facts: Some(plan.facts.clone()), ..Pass::new("compiled", None) },
+        },
+    };
     let of = |case: &Case| {
-        let passes = |policy: &Policy| {
+        let passes = |policy: &CompileOptions| {
             [Some(case.forward()), case.backward()]
                 .map(|a| a.map_or_else(|| Pass::new("none", None), |a| pass(a, policy)))
         };
-        let entry = |(form, policy): &(String, Policy)| Entry {
+        let entry = |(form, policy): &(String, CompileOptions)| Entry {
             case: case.clone(),
             form: form.clone(),
             passes: passes(policy),

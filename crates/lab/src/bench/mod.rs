@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use qkvault_compile::{BuildPolicy, Compiler, Planner};
 use qkvault_exec::{Device, Session, SessionOptions};
-use qkvault_graph::{Form, Heuristics, Policy, RuleSet};
+use qkvault_graph::{CompileOptions, Form, Heuristics, VariantSet};
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub struct Args {
     form: Vec<Form>,
     /// Rules of lowering that are not followed, names joined by `+`: a variant each, timed beside the usual one (docs of `lower`)
     #[arg(long, value_name = "RULE+RULE", value_delimiter = ',', value_parser = rules)]
-    without: Vec<RuleSet>,
+    without: Vec<VariantSet>,
     /// Heuristics to ask for engines: a-then-fallback, a, fallback
     #[arg(long, value_name = "WHICH", default_value = "a-then-fallback", value_parser = word::<Heuristics>)]
     heuristics: Heuristics,
@@ -68,19 +68,19 @@ pub struct Args {
     library: LibraryArgs,
 }
 
-fn rules(text: &str) -> Result<RuleSet, String> {
-    text.replace('+', ",").parse().map_err(|error: qkvault_graph::BadRule| error.to_string())
+fn rules(text: &str) -> Result<VariantSet, String> {
+    text.replace('+', ",").parse().map_err(|error: qkvault_graph::BadVariant| error.to_string())
 }
 
 impl Args {
-    fn policies(&self) -> Vec<(String, Policy)> {
-        let policy = |form: Form, without: RuleSet| {
+    fn policies(&self) -> Vec<(String, CompileOptions)> {
+        let policy = |form: Form, without: VariantSet| {
             let name = serde_json::to_value(form).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
             let rules: Vec<&str> = without.iter().map(|rule| rule.row().name).collect();
             let name = if rules.is_empty() { name } else { format!("{name}-without-{}", rules.join("+")) };
-            (name, Policy { form, heuristics: self.heuristics, without, ..Policy::default() })
+            (name, CompileOptions { form, heuristics: self.heuristics, without, ..CompileOptions::default() })
         };
-        let sets = || std::iter::once(RuleSet::default()).chain(self.without.iter().copied());
+        let sets = || std::iter::once(VariantSet::default()).chain(self.without.iter().copied());
         self.form.iter().flat_map(|&form| sets().map(move |without| policy(form, without))).collect()
     }
 
@@ -102,7 +102,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let cases = args.cases()?;
     let search = args.library.search()?;
     if args.plan {
-        let compiler = Compiler::open_apart(&search)?;
+        let compiler = Compiler::open_compile_only(&search)?;
         let target = args.target.target(&compiler)?;
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
         let list = entry::plan(&cases, &args.policies(), &planner, &target);

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use qkvault_base::random::Rng;
 use qkvault_compile::{BuildPolicy, Planner};
 use qkvault_exec::{LoadedPlan, PrepareError, Session, Workspace, cudarc};
-use qkvault_graph::{Lengths, Policy, Role, Storage, Valid};
+use qkvault_graph::{CompileOptions, Lengths, Role, Storage, Valid};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use serde_json::{Value, json};
 
@@ -22,8 +22,8 @@ struct Seat {
     backward: bool,
     plan: LoadedPlan,
     memory: Memory,
-    /// Slots alone: operands are in `memory`.
-    slots: Inputs,
+    /// Scalars alone: operands are in `memory`.
+    scalars: Inputs,
 }
 
 /// Everything that takes turns.
@@ -48,7 +48,7 @@ impl Turns {
     }
 
     /// Loads a case in one form, launches both passes once, and checks what they wrote.
-    pub(super) fn add(&mut self, case: &Case, form: &str, policy: &Policy, rows: usize) {
+    pub(super) fn add(&mut self, case: &Case, form: &str, policy: &CompileOptions, rows: usize) {
         let entry = self.entries.len();
         let mut passes = [false, true].map(|_| Pass::new("failed", Some("its forward failed".to_owned())));
         let mut done = || -> Result<(), (usize, Failure)> {
@@ -64,7 +64,7 @@ impl Turns {
                 }
             }
             passes[0] = judged(&plan, checks);
-            self.seats.push(Seat { entry, backward: false, plan, memory, slots: slots(&inputs) });
+            self.seats.push(Seat { entry, backward: false, plan, memory, scalars: scalars(&inputs) });
             let Some(backward) = backward else {
                 passes[1] = Pass::new("none", None);
                 return Ok(());
@@ -72,7 +72,7 @@ impl Turns {
             let plan = self.prepare(backward, policy).map_err(at(1))?;
             let (memory, checks) = self.once(backward, &plan, &inputs, 0).map_err(at(1))?;
             passes[1] = judged(&plan, checks);
-            self.seats.push(Seat { entry, backward: true, plan, memory, slots: slots(&inputs) });
+            self.seats.push(Seat { entry, backward: true, plan, memory, scalars: scalars(&inputs) });
             Ok(())
         };
         if let Err((pass, (status, why))) = done() {
@@ -81,7 +81,7 @@ impl Turns {
         self.entries.push(Entry { case: case.clone(), form: form.to_owned(), passes });
     }
 
-    fn prepare(&mut self, attention: &Valid, policy: &Policy) -> Result<LoadedPlan, Failure> {
+    fn prepare(&mut self, attention: &Valid, policy: &CompileOptions) -> Result<LoadedPlan, Failure> {
         let prepared = self.session.prepare(&self.planner, attention, policy, self.build);
         let plan = prepared.map_err(|error| match error {
             PrepareError::Refused(refusal) => ("refused", refusal.to_string()),
@@ -116,8 +116,8 @@ impl Turns {
         for binding in plan.facts().bindings.iter().filter(|b| b.output && !b.role.is_internal()) {
             let role = binding.role;
             let Some(actual) = memory.download(&self.stream, role)? else { continue };
-            // Rows beyond lengths hold anything; packed documents leave none.
-            let whole = a.mask.lengths == Lengths::Full || matches!(a.q.storage, Storage::Packed { .. });
+            // Rows beyond lengths hold anything; varlen documents leave none.
+            let whole = a.mask.lengths == Lengths::Full || matches!(a.q.storage, Storage::Varlen { .. });
             let bad = (0..actual.len()).filter(|&i| whole && actual.is_poison(i)).count();
             let mut check = json!({ "role": role, "unwritten": bad, "good": bad == 0 });
             if rows > 0 {
@@ -137,8 +137,8 @@ impl Turns {
         let entries = &self.entries;
         let seat = self.seats.iter_mut().find(|s| s.backward == backward && entries[s.entry].name() == name);
         let seat = seat.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
-        let Seat { entry: _, backward: _, plan, memory, slots } = seat;
-        let mut bound = memory.bind_over(plan, slots, &self.stream, self.workspace.as_ref())?;
+        let Seat { entry: _, backward: _, plan, memory, scalars } = seat;
+        let mut bound = memory.bind_over(plan, scalars, &self.stream, self.workspace.as_ref())?;
         Ok(clock::round_after(&self.stream, &mut bound, before, launches.max(1))?.device_ms)
     }
 
@@ -169,8 +169,8 @@ fn judged(plan: &LoadedPlan, checks: Vec<Value>) -> Pass {
     Pass { facts, resident: plan.resident(), checks, ..Pass::new(status, why) }
 }
 
-fn slots(inputs: &Inputs) -> Inputs {
-    inputs.iter().filter(|(role, _)| role.is_slot()).map(|(role, buffer)| (role, buffer.clone())).collect()
+fn scalars(inputs: &Inputs) -> Inputs {
+    inputs.iter().filter(|(role, _)| role.is_scalar()).map(|(role, buffer)| (role, buffer.clone())).collect()
 }
 
 /// Rows of O spread over batches, heads and queries, within the lengths where there are any.

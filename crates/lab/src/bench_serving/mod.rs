@@ -14,7 +14,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_compile::{BuildPolicy, Compiler, Planner};
 use qkvault_exec::{Device, Engine, Session, cudarc};
-use qkvault_graph::{DType, Form, Policy};
+use qkvault_graph::{CompileOptions, DType, Form};
 use qkvault_sys::Library;
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ struct Bench<'a> {
     args: &'a Args,
     engine: Engine,
     stream: Arc<CudaStream>,
-    policy: Policy,
+    policy: CompileOptions,
     started: Instant,
     /// Bytes read and written per second by a copy on the device.
     copy: f64,
@@ -104,7 +104,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         "device": device.name(), "cudnn": library.version().to_string(), "target": target.label(), "form": args.form, "seed": args.seed,
         "heads": [HEADS.0, HEADS.1], "head_dim": HEAD_DIM, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
     });
-    let policy = Policy { form: args.form, ..Policy::default() };
+    let policy = CompileOptions { form: args.form, ..CompileOptions::default() };
     let mut bench = Bench { args, engine, stream, policy, started: Instant::now(), copy, record };
     let all = [What::Decode, What::Padding, What::Prefill, What::Steps];
     let pool = pool::Pool::new(&bench.stream, args.pages)?;

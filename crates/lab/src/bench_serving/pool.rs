@@ -108,7 +108,7 @@ impl Pool {
             .slice::<u8, _>(Role::Q, &self.queries)
             .slice::<u8, _>(Role::K, &self.keys)
             .slice::<u8, _>(Role::V, &self.values)
-            .slot(Role::Scale, SCALE)
+            .scalar(Role::Scale, SCALE)
             .batch(batch);
         // SAFETY: the outputs live as long as the pool, which is borrowed; one stream orders all that writes and reads them.
         let bindings = unsafe { bindings.tensor(Role::O, outputs, self.outputs.len() as u64) };

@@ -85,16 +85,16 @@ fn draw(random: &mut Random, policy: &ServePolicy, queries: &mut Vec<i32>, keys:
     }
 }
 
-/// The next token of as many sequences as there are slots; one in a hundred steps, a sequence ends and another begins.
+/// The next token of as many sequences as there are scalars; one in a hundred steps, a sequence ends and another begins.
 fn grow(random: &mut Random, policy: &ServePolicy, queries: &mut Vec<i32>, keys: &mut Vec<i32>) {
-    let (most, slots) = (policy.keys as usize, policy.batch as usize);
-    if keys.len() != slots || queries.iter().any(|&n| n != 1) {
-        *queries = vec![1; slots];
-        *keys = (0..slots).map(|_| random.spread(1, most / 2) as i32).collect();
+    let (most, scalars) = (policy.keys as usize, policy.batch as usize);
+    if keys.len() != scalars || queries.iter().any(|&n| n != 1) {
+        *queries = vec![1; scalars];
+        *keys = (0..scalars).map(|_| random.spread(1, most / 2) as i32).collect();
     }
     keys.iter_mut().for_each(|n| *n = if *n as usize >= most { 1 } else { *n + 1 });
     if random.below(100) == 0 {
-        keys[random.below(slots)] = random.spread(1, most / 2) as i32;
+        keys[random.below(scalars)] = random.spread(1, most / 2) as i32;
     }
 }
 

@@ -18,7 +18,7 @@ const EDGES: [i64; 13] = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257]
 struct Drawn {
     q: Vec<i64>,
     kv: Vec<i64>,
-    /// Whether packed sequences lie apart.
+    /// Whether varlen sequences lie apart.
     apart: bool,
     tables: [Option<Buffer>; 2],
 }
@@ -66,7 +66,7 @@ fn draw_lengths(a: &Attention, draw: &mut Draw) -> (Vec<i64>, Vec<i64>) {
     let (s_q, s_kv) = a.seq();
     let page = match a.k.storage {
         Storage::Paged { page_size, .. } => page_size,
-        Storage::Dense | Storage::Packed { .. } => 64,
+        Storage::Dense | Storage::Varlen { .. } => 64,
     };
     let length = |draw: &mut Draw, most: i64| match draw.within(0, 9) {
         0..=4 => draw.one_of(&EDGES).min(most),
@@ -122,9 +122,9 @@ fn afford(a: &Attention, q: &mut [i64], kv: &[i64]) {
     }
 }
 
-/// Takes rows off the longest sequences until all fit a packed buffer.
+/// Takes rows off the longest sequences until all fit a varlen buffer.
 fn fit(lengths: &mut [i64], t: &Tensor) {
-    let Storage::Packed { tokens } = t.storage else { return };
+    let Storage::Varlen { tokens } = t.storage else { return };
     let mut over = lengths.iter().sum::<i64>() - tokens;
     while over > 0 {
         let Some(longest) = lengths.iter_mut().max() else { return };
@@ -162,11 +162,11 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
     Some(Buffer::of(DType::I32, entries.into_iter().map(|page| page as f64)))
 }
 
-/// Room between the sequences of packed operands, the same in all operands of queries, and in all of keys: where dQ has other
+/// Room between the sequences of varlen operands, the same in all operands of queries, and in all of keys: where dQ has other
 /// room than Q, cuDNN 9.19 was wrong on an H200.
 fn spread(a: &Valid, lengths: [&[i64]; 2], draw: &mut Draw, inputs: &mut Inputs) -> Result<(), ReferenceError> {
     let starts = [(&a.q, lengths[0]), (&a.k, lengths[1])].map(|(t, lengths)| {
-        let Storage::Packed { tokens } = t.storage else { return Vec::new() };
+        let Storage::Varlen { tokens } = t.storage else { return Vec::new() };
         let mut room = tokens - lengths.iter().sum::<i64>();
         let mut starts = vec![0_i64];
         for length in lengths {
@@ -178,10 +178,10 @@ fn spread(a: &Valid, lengths: [&[i64]; 2], draw: &mut Draw, inputs: &mut Inputs)
     });
     let operands = [Role::Q, Role::O, Role::Stats, Role::DO, Role::DQ, Role::K, Role::V, Role::DK, Role::DV];
     for (i, role) in operands.into_iter().enumerate() {
-        let (Some(t), Some(packed)) = (a.stored(role), role.offsets()) else { continue };
-        if inputs.get(Role::Offsets(packed)).is_some() {
+        let (Some(t), Some(varlen)) = (a.stored(role), role.offsets()) else { continue };
+        if inputs.get(Role::Offsets(varlen)).is_some() {
             let elements = starts[usize::from(i >= 5)].iter().map(|&token| (token * t.strides[2]) as f64);
-            inputs.insert(Role::Offsets(packed), Buffer::of(DType::I64, elements));
+            inputs.insert(Role::Offsets(varlen), Buffer::of(DType::I64, elements));
         }
     }
     if a.is_backward() { inputs.add_forward(a) } else { Ok(()) }
@@ -193,7 +193,7 @@ pub(super) fn lengths(inputs: &Inputs) -> Value {
     json!({ "q": of(Role::SeqLenQ), "kv": of(Role::SeqLenKv) })
 }
 
-/// What is wrong with the sequence that is furthest off, of a packed or paged attention.
+/// What is wrong with the sequence that is furthest off, of a varlen or paged attention.
 pub(super) fn worst_sequence(a: &Attention, inputs: &Inputs, expected: &Output, actual: &Buffer) -> Option<String> {
     let stored = [a.q, a.k].iter().any(|t| t.storage != Storage::Dense);
     let by_rows = matches!(expected.role(), Role::O | Role::DQ | Role::DK | Role::DV);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn p22_twelve_hundred_cases_have_every_kind_of_batch_many_times() {
+    fn twelve_hundred_cases_have_every_kind_of_batch_many_times() {
         const KINDS: [&str; 13] = [
             "many more tokens than sequences",
             "one sequence",
@@ -276,7 +276,7 @@ mod tests {
             assert!(q.iter().zip(kv).all(|(q, kv)| q <= kv), "{case}: a query without a key");
             let page = match a.k.storage {
                 Storage::Paged { page_size, .. } => page_size,
-                Storage::Dense | Storage::Packed { .. } => 0,
+                Storage::Dense | Storage::Varlen { .. } => 0,
             };
             let names = named(&a, &drawn);
             let shuffled = |(rows, _): &Named| rows.iter().any(|row| row.windows(2).any(|pair| pair[1] != pair[0] + 1));
@@ -292,7 +292,7 @@ mod tests {
                 names.as_ref().is_some_and(|(_, times)| times.values().any(|&n| n > 1)),
                 names.as_ref().is_some_and(|(_, times)| pool(times.len())),
                 drawn.tables[0].as_ref().map(Buffer::bytes) != drawn.tables[1].as_ref().map(Buffer::bytes),
-                drawn.apart && matches!(a.q.storage, Storage::Packed { .. }),
+                drawn.apart && matches!(a.q.storage, Storage::Varlen { .. }),
                 a.is_backward(),
                 a.seq().0 == 1,
                 a.seq().0 > 1 && q.contains(&1) && q.iter().any(|&n| n > 1),

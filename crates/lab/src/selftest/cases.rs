@@ -1,7 +1,7 @@
 //! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature and layout, from a seed.
 
 use qkvault_base::random::Rng;
-use qkvault_graph::expr::{ScoreExpr, TensorSpec, library, parse_expr, score, slot};
+use qkvault_graph::expr::{ScoreExpr, TensorSpec, library, parse_expr, scalar, score};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Pass, Tensor,
 };
@@ -56,7 +56,7 @@ pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, Backwar
         let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1].map(i64::unsigned_abs);
         let dims = draw.one_of(&[[1, h, 1, k], [1, 1, 1, k], [1, h, q, 1], [b, 1, q, k], [b, h, q, k]]);
         let spec = TensorSpec::new(a.q.dtype, dims).with_grad();
-        a.score = library::bias(score(), "bias", spec).build_score().ok();
+        a.score_mod = library::bias(score(), "bias", spec).build_score_mod().ok();
     }
     let d_sink = a.sink && draw.chance(60);
     let options = BackwardOptions { d_sink, deterministic: draw.chance(25), ..BackwardOptions::default() };
@@ -88,7 +88,7 @@ fn drawn(draw: &mut Draw, lengths: &[i64]) -> Attention {
     let mut a = operands(draw, dtype, [b, heads, kv_heads], [s_q, s_kv], [d_qk, d_v]);
     mask(draw, &mut a, [s_q, s_kv]);
     if let Some(expression) = expression(draw, &a, dtype) {
-        a.score = Some(expression);
+        a.score_mod = Some(expression);
     }
     a.sink = draw.chance(15);
     if draw.chance(15) {
@@ -147,7 +147,7 @@ fn mask(draw: &mut Draw, a: &mut Attention, [s_q, s_kv]: [i64; 2]) {
     }
     if draw.chance(25) {
         let full = [a.batch(), a.q.heads(), s_q, s_kv];
-        a.mask.keep = Some(read(&expressions::keep(draw, full)));
+        a.mask.mask_mod = Some(read(&expressions::keep(draw, full)));
     }
 }
 
@@ -161,13 +161,13 @@ fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<ScoreExpr>
     let heads = full[1].unsigned_abs();
     let made = match draw.one_of(&[0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]) {
         0 => return None,
-        1 => library::softcap(score(), slot("cap")),
+        1 => library::softcap(score(), scalar("cap")),
         2 => library::alibi(score(), heads),
-        3 => library::softcap(library::alibi(score(), heads), slot("cap")),
-        4 => library::soft_window(score(), 32, slot("slope")),
+        3 => library::softcap(library::alibi(score(), heads), scalar("cap")),
+        4 => library::soft_window(score(), 32, scalar("slope")),
         _ => return Some(read(&expressions::score(draw, full, dtype))),
     };
-    made.build_score().ok()
+    made.build_score_mod().ok()
 }
 
 #[cfg(test)]

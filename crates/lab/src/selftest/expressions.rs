@@ -15,7 +15,7 @@ pub(super) type Extents = [i64; 4];
 struct Text {
     declared: String,
     tensors: usize,
-    slots: usize,
+    scalars: usize,
 }
 
 impl Text {
@@ -23,11 +23,11 @@ impl Text {
         format!("{}{body}", self.declared)
     }
 
-    /// A slot, by its name with the sign.
-    fn slot(&mut self) -> String {
-        self.slots += 1;
-        let name = format!("$s{}", self.slots);
-        let _ = write!(self.declared, "slot {name}: float; ");
+    /// A scalar, by its name with the sign.
+    fn scalar(&mut self) -> String {
+        self.scalars += 1;
+        let name = format!("$s{}", self.scalars);
+        let _ = write!(self.declared, "scalar {name}: float; ");
         name
     }
 
@@ -64,7 +64,7 @@ pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
     let mut text = Text::default();
     match draw.within(0, 9) {
         0 => {
-            let cap = text.slot();
+            let cap = text.scalar();
             text.with(&format!("tanh(score / {cap}) * {cap}"))
         }
         1 => {
@@ -74,7 +74,7 @@ pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
             text.with(&format!("{function}(score){plus}"))
         }
         2 => {
-            let curve = text.slot();
+            let curve = text.scalar();
             text.with(&format!("score * score * {curve} + score"))
         }
         3 => {
@@ -109,7 +109,7 @@ fn composed(draw: &mut Draw, text: &mut Text, full: Extents, depth: i64) -> Stri
     if depth == 0 || draw.chance(10) {
         return match draw.within(0, 6) {
             0 | 1 => "score".to_owned(),
-            2 => text.slot(),
+            2 => text.scalar(),
             3 => text.tensor(draw, full, "f32", false),
             4 => format!(
                 "float({} - {}) * 0.02",

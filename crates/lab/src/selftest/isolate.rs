@@ -12,7 +12,7 @@ use super::judge::Verdict;
 use super::tally::{Tally, status};
 use super::verdicts::Said;
 use super::{Args, Attentions, Stand, row};
-use crate::workers::{Isolation, Told, Worker, this_program};
+use crate::workers::{CaseReport, Isolation, Worker, this_program};
 use qkvault_cli::{Globals, Outcome, out};
 
 /// What a worker says of a case.
@@ -83,11 +83,11 @@ fn is_bad(line: &str) -> bool {
     serde_json::from_str::<Answer>(line).map_or(true, |answer| answer.status == "failed")
 }
 
-fn take(tally: &mut Tally<'_>, told: Told) {
-    let Told { number, answer, beside } = told;
-    if let Some(beside) = beside {
-        let first = serde_json::from_str::<Answer>(&beside.answer).map_or(beside.answer, |answer| answer.why);
-        tally.repeated.push(json!({ "case": number, "why": first, "before": beside.before }));
+fn take(tally: &mut Tally<'_>, told: CaseReport) {
+    let CaseReport { number, answer, retry } = told;
+    if let Some(retry) = retry {
+        let first = serde_json::from_str::<Answer>(&retry.answer).map_or(retry.answer, |answer| answer.why);
+        tally.repeated.push(json!({ "case": number, "why": first, "before": retry.before }));
     }
     let read =
         answer.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));

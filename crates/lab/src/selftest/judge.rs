@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::{Answer, BuildPolicy, PlanError, Planner};
+use qkvault_compile::{BuildPolicy, PlanError, Planner, Resolution};
 use qkvault_exec::{Session, Workspace, cudarc};
-use qkvault_graph::{Attention, DropoutSource, Pass, Policy, Refusal, Role, Valid, validate};
+use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Output, Outputs, Tolerance, backward, backward_of_o, compare, forward};
 
 use super::verdicts::Said;
@@ -75,7 +75,7 @@ pub(super) fn prepare(
     number: u64,
     planner: &Planner,
     target: &qkvault_graph::Target,
-    policy: &Policy,
+    policy: &CompileOptions,
 ) -> Case {
     let seed = args.seed;
     let valid = validate(attention.clone());
@@ -84,8 +84,8 @@ pub(super) fn prepare(
         let refused = |r: Refusal| ("refused", r.to_string());
         let valid = valid.map_err(refused)?;
         let planned = |valid: &Valid| match planner.plan(valid, target, policy, BuildPolicy::BuildIfMissing) {
-            Ok(Answer { outcome: Ok(plan), .. }) => Ok(plan),
-            Ok(Answer { outcome: Err(refusal), .. }) => Err(refused(refusal)),
+            Ok(Resolution { outcome: Ok(plan), .. }) => Ok(plan),
+            Ok(Resolution { outcome: Err(refusal), .. }) => Err(refused(refusal)),
             Err(error @ PlanError::Missing { .. }) => Err(failed(error)),
             Err(error) => Err(failed(error)),
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use qkvault_compile::{BuildPolicy, Compiler, Plan, Planner};
 use qkvault_exec::{Device, Session, Training, cudarc};
-use qkvault_graph::{Pass, Policy, Role, Target, Valid, operands};
+use qkvault_graph::{CompileOptions, Pass, Role, Target, Valid, operands};
 use qkvault_reference::{Buffer, Inputs, backward, forward};
 use qkvault_sys::Library;
 use rayon::prelude::*;
@@ -89,7 +89,7 @@ fn describe(args: &Args, number: u64, machine: &Machine) -> Case {
         let training = Training::of(&attention, options).map_err(|r| ("refused", r.to_string()))?;
         let Machine::Gpu(gpu) = machine else { return Ok((training, Vec::new())) };
         let plan = |pass: &Valid| {
-            let answer = gpu.planner.plan(pass, &gpu.target, &Policy::default(), BuildPolicy::BuildIfMissing);
+            let answer = gpu.planner.plan(pass, &gpu.target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
             answer.map_err(failed)?.outcome.map_err(|refusal| ("refused", refusal.to_string()))
         };
         let plans = vec![plan(training.forward())?, plan(training.backward())?];
@@ -111,12 +111,12 @@ impl Step<'_> {
     /// What is wrong already: two runs of a deterministic backward that differ.
     fn run(&self, folder: &Path) -> Result<Vec<String>, Failure> {
         let (forward, backward) = (self.training.forward(), self.training.backward());
-        let slots = [("cap", 30.0), ("slope", 0.05), ("curve", 0.05)].map(|(name, value)| (name.to_owned(), value));
+        let scalars = [("cap", 30.0), ("slope", 0.05), ("curve", 0.05)].map(|(name, value)| (name.to_owned(), value));
         let recipe = Recipe {
-            slots: slots.into(),
+            scalars: scalars.into(),
             draw_others: true,
             documents: Split::Equal(3),
-            packed: Vec::new(),
+            varlen: Vec::new(),
             seed: self.args.seed ^ (self.number << 20),
         };
         let mut inputs = data::inputs(backward, &recipe).map_err(failed)?;
@@ -182,14 +182,14 @@ impl Step<'_> {
         }
         let expression = |e: Option<&qkvault_graph::ScoreExpr>| {
             e.map(|e| json!({
-            "text": e.to_string(), "nodes": e.nodes(), "slots": e.slots().len(),
+            "text": e.to_string(), "nodes": e.nodes(), "scalars": e.scalars().len(),
             "tensors": e.tensors().iter().map(|t| json!({ "dims": t.dims, "grad": t.grad })).collect::<Vec<_>>(),
         }))
         };
         let case = json!({
             "case": self.number, "seed": self.args.seed, "attention": forward.to_string(), "backward": backward.to_string(),
-            "band": forward.mask.band, "lengths": forward.mask.lengths, "score": expression(forward.score.as_ref()),
-            "keep": expression(forward.mask.keep.as_ref()), "dropout": forward.dropout, "documents": recipe.documents.count(),
+            "band": forward.mask.band, "lengths": forward.mask.lengths, "score_mod": expression(forward.score_mod.as_ref()),
+            "mask_mod": expression(forward.mask.mask_mod.as_ref()), "dropout": forward.dropout, "documents": recipe.documents.count(),
             "plans": self.plans.iter().map(|p| p.facts.key.to_string()).collect::<Vec<_>>(), "operands": files,
         });
         std::fs::write(folder.join("case.json"), format!("{case:#}\n"))

@@ -24,8 +24,8 @@ pub(super) fn dense(draw: &mut Draw, dims: [i64; 4], dtype: DType) -> Tensor {
     }
 }
 
-/// A packed tensor like this one: contiguous, a part of a shared buffer, or with room behind heads and rows.
-pub(super) fn packed(draw: &mut Draw, plain: Tensor) -> Tensor {
+/// A varlen tensor like this one: contiguous, a part of a shared buffer, or with room behind heads and rows.
+pub(super) fn varlen(draw: &mut Draw, plain: Tensor) -> Tensor {
     let Tensor { dims: [_, h, s, d], .. } = plain;
     let part = |n: i64, head: i64| Tensor { strides: [s * n * h * d, head, n * h * d, 1], ..plain };
     match draw.one_of(&[0, 0, 1, 2, 3, 3]) {
@@ -63,9 +63,9 @@ pub(super) fn gradients(draw: &mut Draw, a: &Attention, options: BackwardOptions
     }
     let mut own = |t: &Tensor| {
         Some(match t.storage {
-            Storage::Packed { tokens } => {
+            Storage::Varlen { tokens } => {
                 let [b, h, s, d] = t.dims;
-                packed(draw, Tensor::thd(b, h, s, d, tokens, t.dtype))
+                varlen(draw, Tensor::thd(b, h, s, d, tokens, t.dtype))
             }
             Storage::Dense | Storage::Paged { .. } => dense(draw, t.dims, t.dtype),
         })
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn p7_b8_every_operand_draws_every_layout_by_itself() {
+    fn b8_every_operand_draws_every_layout_by_itself() {
         let mut counts: BTreeMap<(Role, &str), usize> = BTreeMap::new();
         let (mut backwards, mut apart) = (0, 0);
         for case in 0..2_000 {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn p7_b8_a_gradient_that_is_laid_out_like_another_tensor_or_written_between_elements_is_wrong() {
+    fn b8_a_gradient_that_is_laid_out_like_another_tensor_or_written_between_elements_is_wrong() {
         let (mut laid, mut between) = (0, 0);
         for case in 0..400 {
             let a = super::super::cases::attention(5, case);

@@ -22,7 +22,7 @@ pub(super) use serving::attention as served;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use qkvault_graph::{Attention, Form, QuirkSet, RuleSet, text};
+use qkvault_graph::{Attention, Form, QuirkSet, VariantSet, text};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ pub struct Args {
     /// The GPU's number
     #[arg(long, default_value_t = 0)]
     device: usize,
-    /// Batches as an engine that serves requests has them: packed queries, paged keys and values
+    /// Batches as an engine that serves requests has them: varlen queries, paged keys and values
     #[arg(long)]
     serving: bool,
     /// Steps of training too large for the oracle: every operand is written below this folder, for bench/selftest_large.py to compare
@@ -68,8 +68,8 @@ pub struct Args {
     #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
     form: Form,
     /// Rules of lowering that are not followed, with commas between: to see what they are for
-    #[arg(long, value_name = "RULES", default_value = "")]
-    without: RuleSet,
+    #[arg(long, value_name = "VARIANTS", default_value = "")]
+    without: VariantSet,
     /// Quirks that are taken although they are computed wrongly, by code, with commas between: to see what comes of them
     #[arg(long, value_name = "CODES", default_value = "")]
     allow: QuirkSet,

@@ -1,10 +1,10 @@
-//! Random attentions of serving steps for the self-test: one query per sequence, packed queries of mixed batches and chunks of
-//! prompts, over pages of every size and layout; and packed operands alone, forward and backward. All from a seed.
+//! Random attentions of serving steps for the self-test: one query per sequence, varlen queries of mixed batches and chunks of
+//! prompts, over pages of every size and layout; and varlen operands alone, forward and backward. All from a seed.
 //!
 //! Several cases in a row have one attention, and so one plan: what differs between them is what an engine changes between
 //! steps (`batch.rs`).
 
-use qkvault_graph::expr::{library, score, slot};
+use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor};
 
 use super::cases::Draw;
@@ -21,14 +21,14 @@ const POOL: i64 = 3 << 19;
 enum Kind {
     /// One query per sequence, dense, over pages.
     Decode,
-    /// Prompts, chunks of prompts and decodes, packed, over pages.
+    /// Prompts, chunks of prompts and decodes, varlen, over pages.
     Mixed,
     /// A few queries per sequence, dense, over pages.
     Chunk,
-    /// Packed queries over dense keys and values.
-    PackedQueries,
-    /// Everything packed.
-    Packed,
+    /// Varlen queries over dense keys and values.
+    VarlenQueries,
+    /// Everything varlen.
+    Varlen,
 }
 
 /// The attention of one case.
@@ -37,7 +37,7 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     let dtype = draw.one_of(&[DType::BF16, DType::BF16, DType::F16]);
     let kinds =
         [Kind::Decode, Kind::Decode, Kind::Decode, Kind::Mixed, Kind::Mixed, Kind::Mixed, Kind::Mixed, Kind::Chunk];
-    let more = [Kind::PackedQueries, Kind::Packed, Kind::Packed];
+    let more = [Kind::VarlenQueries, Kind::Varlen, Kind::Varlen];
     let kind = if draw.chance(75) { draw.one_of(&kinds) } else { draw.one_of(&more) };
     let heads = draw.one_of(&[(8, 2), (8, 2), (4, 4), (8, 1), (6, 3), (16, 2), (32, 8)]);
     let head_dim = match kind {
@@ -52,7 +52,7 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     let mut a = operands(&mut draw, kind, dtype, batch, heads, head_dim);
     mask(&mut draw, kind, &mut a);
     a.outputs.stats = draw.chance(50);
-    if matches!(kind, Kind::Packed) && draw.chance(45) {
+    if matches!(kind, Kind::Varlen) && draw.chance(45) {
         a.outputs.stats = true;
         let deterministic = draw.chance(20);
         let mut options = layouts::gradients(&mut draw, &a, BackwardOptions { deterministic, ..Default::default() });
@@ -78,7 +78,7 @@ fn operands(
     let s_q = match kind {
         Kind::Decode => 1,
         Kind::Chunk => draw.one_of(&[2, 4, 8, 64, 128]),
-        Kind::Mixed | Kind::PackedQueries | Kind::Packed => {
+        Kind::Mixed | Kind::VarlenQueries | Kind::Varlen => {
             draw.one_of(&[2, 16, 65, 130, 300, 512]).min(s_kv).min((POOL / (b * h * d_qk)).max(16))
         }
     };
@@ -90,25 +90,25 @@ fn operands(
     let dense = |h, s, d| Tensor::bshd(b, h, s, d, dtype);
     let rows = |d| match kind {
         Kind::Decode | Kind::Chunk => dense(h, s_q, d),
-        Kind::Mixed | Kind::PackedQueries | Kind::Packed => Tensor::thd(b, h, s_q, d, tokens, dtype),
+        Kind::Mixed | Kind::VarlenQueries | Kind::Varlen => Tensor::thd(b, h, s_q, d, tokens, dtype),
     };
     let (q, mut o) = (rows(d_qk), rows(d_v));
     if draw.chance(50) {
-        o = if o.storage == Storage::Dense { layouts::dense(draw, o.dims, dtype) } else { layouts::packed(draw, o) };
+        o = if o.storage == Storage::Dense { layouts::dense(draw, o.dims, dtype) } else { layouts::varlen(draw, o) };
     }
     match kind {
-        Kind::PackedQueries => Attention::forward(q, dense(h_kv, s_kv, d_qk), dense(h_kv, s_kv, d_v), o),
-        Kind::Packed => {
+        Kind::VarlenQueries => Attention::forward(q, dense(h_kv, s_kv, d_qk), dense(h_kv, s_kv, d_v), o),
+        Kind::Varlen => {
             let (s, tokens) = if draw.chance(60) { (s_q, tokens) } else { (s_kv, room(draw, s_kv)) };
-            let packed = |d| Tensor::thd(b, h_kv, s, d, tokens, dtype);
+            let varlen = |d| Tensor::thd(b, h_kv, s, d, tokens, dtype);
             if h == h_kv && d_qk == d_v && s == s_q && draw.chance(50) {
                 // Strides of parts of one buffer (tokens, 3, heads, head dim), each part in a buffer of its own.
                 let part = |t: Tensor| Tensor { strides: [s * 3 * h * d_qk, d_qk, 3 * h * d_qk, 1], ..t };
-                return Attention::forward(part(q), part(packed(d_qk)), part(packed(d_v)), o).with_lengths();
+                return Attention::forward(part(q), part(varlen(d_qk)), part(varlen(d_v)), o).with_lengths();
             }
-            let (q, k, v) = (q, packed(d_qk), packed(d_v));
+            let (q, k, v) = (q, varlen(d_qk), varlen(d_v));
             if draw.chance(50) {
-                let [q, k, v] = [q, k, v].map(|t| layouts::packed(draw, t));
+                let [q, k, v] = [q, k, v].map(|t| layouts::varlen(draw, t));
                 return Attention::forward(q, k, v, o).with_lengths();
             }
             Attention::forward(q, k, v, o)
@@ -136,19 +136,19 @@ fn mask(draw: &mut Draw, kind: Kind, a: &mut Attention) {
     let bottom_right = Some(Band::CAUSAL_BOTTOM_RIGHT);
     a.mask.band = match kind {
         Kind::Decode => draw.one_of(&[None, None, bottom_right, Some(window)]),
-        Kind::Packed => draw.one_of(&[bottom_right, Some(Band::CAUSAL), Some(Band::CAUSAL), None, Some(window)]),
-        Kind::Mixed | Kind::Chunk | Kind::PackedQueries => {
+        Kind::Varlen => draw.one_of(&[bottom_right, Some(Band::CAUSAL), Some(Band::CAUSAL), None, Some(window)]),
+        Kind::Mixed | Kind::Chunk | Kind::VarlenQueries => {
             draw.one_of(&[bottom_right, bottom_right, bottom_right, None, Some(window)])
         }
     };
     a.sink = draw.chance(15);
     let expression = match draw.within(0, 9) {
-        0 | 1 => Some(library::softcap(score(), slot("cap"))),
+        0 | 1 => Some(library::softcap(score(), scalar("cap"))),
         2 => Some(library::alibi(score(), a.q.heads().unsigned_abs())),
-        3 => Some(library::softcap(library::alibi(score(), a.q.heads().unsigned_abs()), slot("cap"))),
+        3 => Some(library::softcap(library::alibi(score(), a.q.heads().unsigned_abs()), scalar("cap"))),
         _ => None,
     };
-    a.score = expression.and_then(|e| e.build_score().ok());
+    a.score_mod = expression.and_then(|e| e.build_score_mod().ok());
 }
 
 #[cfg(test)]
@@ -164,8 +164,8 @@ mod tests {
             assert_eq!(a, &all[case / 4 * 4]);
         }
         let paged = |a: &&Attention| a.k.is_paged();
-        let packed = |a: &&Attention| matches!(a.q.storage, Storage::Packed { .. });
-        assert!(all.iter().filter(paged).filter(packed).count() > 60);
+        let varlen = |a: &&Attention| matches!(a.q.storage, Storage::Varlen { .. });
+        assert!(all.iter().filter(paged).filter(varlen).count() > 60);
         assert!(all.iter().filter(paged).filter(|a| a.seq().0 == 1).count() > 60);
         assert!(all.iter().filter(|a| a.is_backward()).count() > 8);
         assert!(all.iter().any(|a| a.batch() == 1) && all.iter().any(|a| a.head_dims().0 == 576));

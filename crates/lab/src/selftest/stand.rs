@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, Planner};
 use qkvault_exec::{Device, Session, cudarc};
-use qkvault_graph::{Attention, Policy, Target};
+use qkvault_graph::{Attention, CompileOptions, Target};
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub(super) struct Stand<'a> {
     args: &'a Args,
     planner: Planner,
     target: Target,
-    policy: Policy,
+    policy: CompileOptions,
     /// The GPU; none for a run without one.
     card: Option<(Session, Arc<CudaStream>)>,
     /// What of it stands in a record.
@@ -35,7 +35,8 @@ impl Stand<'_> {
             None => Vault::in_memory(VaultOptions::new()),
         };
         // What is to run needs the driver; without a GPU it is not loaded, so that plans for any can be compiled.
-        let compiler = if args.dry.is_some() { Compiler::open_apart(&search)? } else { Compiler::open(&search)? };
+        let compiler =
+            if args.dry.is_some() { Compiler::open_compile_only(&search)? } else { Compiler::open(&search)? };
         let (card, target, name) = match &args.dry {
             None => {
                 let device = Device::open(args.device)?;
@@ -50,7 +51,7 @@ impl Stand<'_> {
         };
         let library = Arc::clone(compiler.library());
         let Args { form, without, allow: allowed, .. } = *args;
-        let policy = Policy { form, without, allowed, ..Policy::default() };
+        let policy = CompileOptions { form, without, allowed, ..CompileOptions::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
             "target": target.label(), "driver": target.device.driver_ver, "form": form, "without": without,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use qkvault_compile::{BuildPolicy, Planner};
-use qkvault_graph::{Policy, Target, Valid};
+use qkvault_graph::{CompileOptions, Target, Valid};
 use qkvault_probe::{Request, check};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ const ENGINES: &str = "engine.wrong";
 
 impl Said {
     /// Asks rules and library. What the library says is kept: who wants the plan then has it.
-    pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, policy: &Policy) -> Said {
+    pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, policy: &CompileOptions) -> Said {
         let verdict = check(&Request::new(attention, target).with_policy(*policy));
         let rules = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
         let library = match planner.plan(attention, target, policy, BuildPolicy::BuildIfMissing) {

@@ -19,7 +19,7 @@ const PASS: [&str; 14] = [
     "workspace_buffers",
 ];
 
-const CASES: &str = "# two\ncase: softcap\nslot: cap 50\nnote: goal flex 1 2 3\nq: bf16 [1,4,256,64]\nmask: causal\nscore: slot $cap: float; tanh(score / $cap) * $cap\n\ncase: same-bits\nq: bf16 [1,4,256,64]\nmask: causal\npass: backward\ndeterministic: yes\n";
+const CASES: &str = "# two\ncase: softcap\nscalar: cap 50\nnote: goal flex 1 2 3\nq: bf16 [1,4,256,64]\nmask: causal\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap\n\ncase: same-bits\nq: bf16 [1,4,256,64]\nmask: causal\npass: backward\ndeterministic: yes\n";
 
 #[test]
 fn cases_are_compiled_forward_and_backward_without_a_gpu_and_tell_their_scratch_memory() {
@@ -53,7 +53,7 @@ fn cases_are_compiled_forward_and_backward_without_a_gpu_and_tell_their_scratch_
 fn a_file_that_does_not_read_is_told_by_line_and_case() {
     let place = Place::new();
     for (text, told) in [
-        ("case: a\nslot: cap\nq: bf16 [1,4,256,64]", "line 2"),
+        ("case: a\nscalar: cap\nq: bf16 [1,4,256,64]", "line 2"),
         ("case: a\nq: bf16 [1,3,256,64]\nk: bf16 [1,2,256,64]", "'a'"),
         ("q: bf16 [1,4,256,64]", "case: NAME"),
     ] {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 mod bench;
-mod hunt;
+mod fuzz_rules;
 #[path = "../../../cli/tests/cli/kit.rs"]
 #[allow(dead_code, reason = "the tests of `qkvault` use more of it")]
 mod kit;

@@ -37,18 +37,18 @@ pub(super) const RULES: &[Rule] = &[
         code: "backward.deterministic-expression",
         kind: Kind::Unsupported,
         versions: Versions::before(23, 0),
-        field: "score, mask.keep, dropout",
+        field: "score, mask.mask_mod, dropout",
         needed: "in a deterministic backward on compute capability 10.x before 9.23, no score expression, no predicate that is no band, \
                  and no dropout: the kernel that the library generates with them does not compile",
         fix: "use cuDNN 9.23 or newer, or sum gradients in any order (deterministic: no)",
         source: NAMED,
         given: |f| {
-            let what = match (&f.a.score, &f.a.mask.keep) {
+            let what = match (&f.a.score_mod, &f.a.mask.mask_mod) {
                 (Some(_), _) => "a score expression",
                 (None, Some(_)) => "a predicate",
                 (None, None) => "dropout",
             };
-            given(f, f.a.score.is_some() || f.a.mask.keep.is_some() || f.dropout(), what)
+            given(f, f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some() || f.dropout(), what)
         },
     },
     Rule {
@@ -66,7 +66,7 @@ pub(super) const RULES: &[Rule] = &[
         code: "backward.deterministic-tensor-gradient",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
-        field: "score",
+        field: "score_mod",
         needed: "in a deterministic backward on compute capability 10.x, no gradient of a tensor of the score expression",
         fix: ANY_ORDER,
         source: NAMED,
@@ -76,7 +76,7 @@ pub(super) const RULES: &[Rule] = &[
         code: "backward.deterministic-query-tensor",
         kind: Kind::Unsupported,
         versions: Versions::ALL,
-        field: "score, mask.keep, dropout",
+        field: "score, mask.mask_mod, dropout",
         needed: "in a deterministic backward on compute capability 10.x, no tensor with one number per query or per sequence, but for \
                  head dims of 256; a dropout mask over one key is one too",
         fix: "say the tensor with all keys (extents [.., queries, keys]), what is computed of lengths too",
@@ -87,15 +87,15 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        code: "backward.deterministic-packed",
+        code: "backward.deterministic-varlen",
         kind: Kind::Unsupported,
         versions: Versions::before(25, 0),
         field: "q.storage",
         needed: "in a deterministic backward of head dims 256 on compute capability 10.x before 9.25, dense operands: the kernel that the \
-                 library generates for packed ones does not compile",
+                 library generates for varlen ones does not compile",
         fix: "use cuDNN 9.25 or newer, or dense operands with lengths",
         source: NAMED,
-        given: |f| given(f, wide(f) && f.packed(), "packed operands"),
+        given: |f| given(f, wide(f) && f.varlen(), "varlen operands"),
     },
     Rule {
         code: "backward.deterministic-sink",

@@ -27,7 +27,7 @@ pub(super) const RULES: &[Rule] = &[
         source: FE_FORWARD,
         given: |f| {
             let band = f.a.mask.band?;
-            let more = band.right.is_none() || f.dropout() || f.a.score.is_some();
+            let more = band.right.is_none() || f.dropout() || f.a.score_mod.is_some();
             band.left.filter(|_| more).map(|left| format!("a window of {left}"))
         },
     },

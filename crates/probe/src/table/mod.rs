@@ -26,7 +26,7 @@ const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
 /// What NVIDIA's front end refuses, or does, in a backward.
 const FE_BACKWARD: &str = "cudnn-frontend 1.23, node/scaled_dot_product_flash_attention.h";
 /// What the library answered.
-const HUNT: &str =
+const FUZZED: &str =
     "cuDNN 9.14, 9.19 and 9.27 for compute capabilities 8.0, 8.9, 9.0, 10.0 and 12.0 (docs/results/probe.md)";
 /// What NVIDIA's front end tests.
 const FE_TESTS: &str = "cudnn-frontend 1.23, test/python (the sink's gradient is left out where bits are compared)";

@@ -1,6 +1,6 @@
 //! Sizes: head dims and lengths.
 
-use super::{CARD, FE_BACKWARD, FE_FORWARD, HUNT};
+use super::{CARD, FE_BACKWARD, FE_FORWARD, FUZZED};
 use crate::{Facts, Kind, Rule, Versions};
 
 /// The head dims of Q with K and of V with O, as a reason gives them.
@@ -21,7 +21,7 @@ pub(super) const RULES: &[Rule] = &[
         field: "q.dims[3], v.dims[3]",
         needed: "head dims that are multiples of 8",
         fix: "pad the rows with zeros to the next multiple of 8",
-        source: HUNT,
+        source: FUZZED,
         given: |f| (f.d_qk % 8 != 0 || f.d_v % 8 != 0).then(|| format!("{} and {}", f.d_qk, f.d_v)),
     },
     Rule {
@@ -45,7 +45,7 @@ pub(super) const RULES: &[Rule] = &[
         needed: "in a backward, head dims of up to 128; of up to 256 on compute capability 9.0; 192 with 128 too on 10.x \
                  since 9.11, and 256 with 256 there since 9.23 if it is deterministic",
         fix: "run the backward on a Hopper GPU, or split the head dim of V and O, which is exact",
-        source: HUNT,
+        source: FUZZED,
         given: |f| {
             let limit = if f.is_hopper() { 256 } else { 128 };
             let latent = f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128) && f.version() >= super::v9(11, 0);
@@ -75,7 +75,7 @@ pub(super) const RULES: &[Rule] = &[
         needed: "in a backward of head dims 192 and 128 on compute capability 10.x, more than one query or sequence, or a single \
                  head: the kernel that the library generates for one does not compile",
         fix: "pad to two queries, with lengths that say one, or run the backward on a Hopper GPU",
-        source: HUNT,
+        source: FUZZED,
         given: |f| {
             let latent = f.backward() && f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128);
             (latent && f.one_query_of_several_heads())
@@ -91,7 +91,7 @@ pub(super) const RULES: &[Rule] = &[
                  those of Q and K are over 128 (192 is taken for nine queries and more): the kernel that the library generates does \
                  not compile",
         fix: "pad V and O to the head dim of Q, give the dropout mask as an operand, or use a Hopper GPU",
-        source: HUNT,
+        source: FUZZED,
         given: |f| {
             let drawn = !f.backward() && f.is_blackwell() && f.philox();
             let refused = drawn && f.d_v == 128 && f.d_qk > 128 && (f.d_qk != 192 || f.s_q <= 8);
@@ -106,7 +106,7 @@ pub(super) const RULES: &[Rule] = &[
         needed: "more than one query in a forward with dropout drawn by Philox and head dims over 128 on compute capability 10.x; \
                  256 for both is taken since 9.23",
         fix: "pad to two queries, with lengths that say one, give the dropout mask as an operand, or use a Hopper GPU",
-        source: HUNT,
+        source: FUZZED,
         given: |f| {
             let drawn = !f.backward() && f.is_blackwell() && f.philox() && f.s_q == 1;
             let taken = (f.d_qk, f.d_v) == (256, 256) && f.version() >= super::v9(23, 0);

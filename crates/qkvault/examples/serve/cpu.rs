@@ -4,7 +4,7 @@
 use half::bf16;
 use qkvault::exec::serving::{PlanSet, Step, StepImage, StepLayout};
 use qkvault::graph::op::TensorKind;
-use qkvault::graph::{CudnnVersion, DType, LibrarySet, OpGraph, Policy, Profile, Role, Valid, lower};
+use qkvault::graph::{CompileOptions, CudnnVersion, DType, LibrarySet, OpGraph, Profile, Role, Valid, lower};
 use qkvault::serving::{Bucket, Buckets, StepSize};
 use qkvault_reference::{Buffer, Inputs, Precision, interpret};
 
@@ -32,7 +32,7 @@ impl Cpu {
         let layer = model.layer();
         let plans = PlanSet::new(buckets.clone(), |bucket| -> Result<_, Failure> {
             let attention = layer.attention(&bucket)?;
-            let graph = lower(&attention, &target, &Policy::default())?;
+            let graph = lower(&attention, &target, &CompileOptions::default())?;
             let mut image = StepImage::new(StepLayout::of_graph(&attention, &graph)?);
             image.check_pages(true);
             Ok(Some(Interpreted { bucket, attention, graph, image }))

@@ -8,7 +8,7 @@ use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{BuildPolicy, Compiler, Planner};
 use qkvault::exec::serving::{PlanSet, Step};
 use qkvault::exec::{Batch, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
-use qkvault::graph::{DType, Policy, Role};
+use qkvault::graph::{CompileOptions, DType, Role};
 use qkvault::serving::{Buckets, StepSize};
 use qkvault::sys::{Library, Search};
 
@@ -45,7 +45,7 @@ impl Gpu {
         let compiler = if build { Some(Compiler::open(&search)?) } else { None };
         let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, compiler))?;
         let policy = if build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly };
-        let served = engine.prepare_serving(&model.layer(), buckets, &Policy::default(), policy)?;
+        let served = engine.prepare_serving(&model.layer(), buckets, &CompileOptions::default(), policy)?;
         let stream = device.context().new_stream()?;
         let pool = PAGES * PAGE * KEY_HEADS * HEAD_DIM;
         let zeros = |n| stream.alloc_zeros::<bf16>(n);
@@ -54,7 +54,7 @@ impl Gpu {
         let plans = served.plans.try_map(|_, plan| -> Result<Loaded, Failure> {
             let mut batch = plan.batch(&stream)?;
             batch.check_pages(true);
-            let mut bindings = Bindings::new().slot(Role::Scale, plan.attention.default_scale()).batch(&batch);
+            let mut bindings = Bindings::new().scalar(Role::Scale, plan.attention.default_scale()).batch(&batch);
             for (role, memory) in [(Role::Q, &queries), (Role::K, &keys), (Role::V, &values), (Role::O, &outputs)] {
                 let (address, bytes) = (memory.device_ptr(&stream).0, 2 * memory.len() as u64);
                 // SAFETY: the memory lives in the same value, which drops the bound plans first; one stream orders all use of it.

@@ -26,10 +26,10 @@ pub(crate) struct Plan {
     pub(crate) queries: Vec<i32>,
     pub(crate) keys: Vec<i32>,
     pub(crate) tables: Vec<Vec<i32>>,
-    /// Queries of the new tokens, packed.
+    /// Queries of the new tokens, varlen.
     pub(crate) rows: Vec<bf16>,
     /// Which running request each sequence is.
-    slots: Vec<usize>,
+    scalars: Vec<usize>,
 }
 
 pub(crate) struct Scheduler {
@@ -73,12 +73,12 @@ impl Scheduler {
             return None;
         }
         let mut room = self.policy.tokens as usize;
-        let mut plan = Plan { queries: vec![], keys: vec![], tables: vec![], rows: vec![], slots: vec![] };
+        let mut plan = Plan { queries: vec![], keys: vec![], tables: vec![], rows: vec![], scalars: vec![] };
         // Decodes first, so that no chunk of a prompt makes them wait.
         let mut order: Vec<usize> = (0..self.running.len()).collect();
-        order.sort_by_key(|&slot| self.running[slot].tokens.len() - self.running[slot].written);
-        for slot in order {
-            let request = &mut self.running[slot];
+        order.sort_by_key(|&scalar| self.running[scalar].tokens.len() - self.running[scalar].written);
+        for scalar in order {
+            let request = &mut self.running[scalar];
             let new = (request.tokens.len() - request.written).min(self.policy.queries as usize).min(room);
             if new == 0 {
                 continue;
@@ -94,12 +94,12 @@ impl Scheduler {
             plan.queries.push(new as i32);
             plan.keys.push(request.written as i32);
             plan.tables.push(request.table.clone());
-            plan.slots.push(slot);
+            plan.scalars.push(scalar);
         }
         Some(plan)
     }
 
-    /// A request begins when it has arrived, a slot is free, and there are pages for it to its end.
+    /// A request begins when it has arrived, a scalar is free, and there are pages for it to its end.
     fn admit(&mut self, pool: &mut Pool) {
         while self.running.len() < self.policy.batch as usize {
             let Some(request) = self.waiting.last().filter(|r| r.arrives <= self.now) else { return };
@@ -122,9 +122,9 @@ impl Scheduler {
     /// Takes the outputs of a step: the last row of a sequence whose tokens are all computed says its next token.
     pub(crate) fn finish(&mut self, model: &Model, pool: &mut Pool, plan: &Plan, outputs: &[f32]) {
         let mut row = 0;
-        for (&slot, &new) in plan.slots.iter().zip(&plan.queries) {
+        for (&scalar, &new) in plan.scalars.iter().zip(&plan.queries) {
             row += new as usize;
-            let request = &mut self.running[slot];
+            let request = &mut self.running[scalar];
             if self.prefix.is_none() && request.written >= PREFIX {
                 let prefix = request.table[..PREFIX / PAGE].to_vec();
                 prefix.iter().for_each(|&page| pool.share(page));

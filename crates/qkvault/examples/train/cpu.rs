@@ -54,7 +54,7 @@ impl Machine for Cpu {
         }
         inputs.set_f32(Role::Scale, attention.default_scale());
         if layer == 0 {
-            inputs.set_f32(Role::Slot(0), self.cap);
+            inputs.set_f32(Role::Scalar(0), self.cap);
         } else {
             let slopes = alibi_slopes(attention, Role::ScoreTensor(0)).ok_or("the second layer has slopes")?;
             inputs.insert(Role::ScoreTensor(0), slopes);

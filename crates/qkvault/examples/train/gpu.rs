@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{BuildPolicy, Compiler, Planner};
 use qkvault::exec::{Bindings, Device, Engine, Saved, Session, TrainingPair, cudarc};
-use qkvault::graph::{DType, Policy, Profile, Role};
+use qkvault::graph::{CompileOptions, DType, Profile, Role};
 use qkvault::sys::{Library, Search};
 
 use crate::Failure;
@@ -53,7 +53,7 @@ pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Resu
     let planner = Planner::new(vault(folder)?, Some(compiler));
     for training in config.attentions()? {
         for pass in [training.forward(), training.backward()] {
-            let answer = planner.plan(pass, &target, &Policy::default(), BuildPolicy::BuildIfMissing)?;
+            let answer = planner.plan(pass, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing)?;
             let facts = &answer.outcome.map_err(|refusal| refusal.to_string())?.facts;
             println!("{pass}: {}, {} bytes of scratch memory", facts.key, facts.scratch().bytes);
         }
@@ -72,7 +72,7 @@ impl Gpu {
         let bytes = config.batch * config.seq * config.width * config.dtype.size();
         let mut layers = Vec::new();
         for training in &config.attentions()? {
-            let pair = engine.prepare_training(training, &Policy::default(), policy)?;
+            let pair = engine.prepare_training(training, &CompileOptions::default(), policy)?;
             let zeros = || stream.alloc_zeros::<u8>(bytes);
             let saved = pair.saved(&stream)?;
             let [q, k, v, o] = [zeros()?, zeros()?, zeros()?, zeros()?];
@@ -133,10 +133,10 @@ impl Machine for Gpu {
             stream.memcpy_htod(&narrow(*dtype, values), slice)?;
         }
         let mut bindings = Bindings::new().slice(Role::Q, &*q).slice(Role::K, &*k).slice(Role::V, &*v);
-        bindings = bindings.slice_mut(Role::O, &mut *o).slot(Role::Scale, *scale);
+        bindings = bindings.slice_mut(Role::O, &mut *o).scalar(Role::Scale, *scale);
         // The slopes of the second layer are resident: nothing is bound for them.
         if layer == 0 {
-            bindings = bindings.slot(Role::Slot(0), *cap);
+            bindings = bindings.scalar(Role::Scalar(0), *cap);
         }
         pair.forward(saved, bindings, stream)?;
         Ok(widen(*dtype, &stream.clone_dtoh(o)?))

@@ -1,7 +1,7 @@
 //! The model: embeddings, two layers of attention with residuals, a head, the loss and the gradients of all of it.
 
 use qkvault::exec::Training;
-use qkvault::graph::expr::{library, score, slot};
+use qkvault::graph::expr::{library, scalar, score};
 use qkvault::graph::{Attention, BackwardOptions, Band, DType};
 use qkvault_base::random::Rng;
 
@@ -57,9 +57,9 @@ impl Config {
     pub(crate) fn attentions(&self) -> Result<[Training; 2], Failure> {
         let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
         let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).with_band(Band::CAUSAL);
-        let capped = library::softcap(score(), slot("cap")).build_score()?;
-        let alibi = library::alibi(score(), self.heads as u64).build_score()?;
-        let pair = |score| Training::of(&causal.clone().with_score(score), BackwardOptions::default());
+        let capped = library::softcap(score(), scalar("cap")).build_score_mod()?;
+        let alibi = library::alibi(score(), self.heads as u64).build_score_mod()?;
+        let pair = |score| Training::of(&causal.clone().with_score_mod(score), BackwardOptions::default());
         Ok([pair(capped)?, pair(alibi)?])
     }
 }

@@ -74,7 +74,7 @@ pub enum InterpretError {
     /// A host number that is no single element.
     #[error("{role} must be one number")]
     NoNumber {
-        /// The slot.
+        /// The scalar.
         role: Role,
     },
 }

@@ -16,7 +16,7 @@ pub(super) fn reshape(
     dims: [usize; 4],
 ) -> Result<Grid, InterpretError> {
     let (from, to) = (graph.tensor(x).strides, graph.tensor(y).strides);
-    // Last two dims swapped: no need of memory, in which rows of a packed operand beyond a sequence lie over other rows.
+    // Last two dims swapped: no need of memory, in which rows of a varlen operand beyond a sequence lie over other rows.
     let swap = |[a, b, c, d]: [i64; 4]| [a, b, d, c];
     if to == swap(from) && graph.tensor(y).dims == swap(graph.tensor(x).dims) {
         let mut turned = Grid::new(dims, f64::NAN);

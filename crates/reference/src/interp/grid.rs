@@ -128,7 +128,7 @@ fn pool(op: &Op) -> Option<TensorId> {
 }
 
 impl Machine<'_> {
-    /// The value of an operand, slot or constant.
+    /// The value of an operand, scalar or constant.
     pub(super) fn load(&self, id: TensorId) -> Result<Grid, InterpretError> {
         let tensor = self.graph.tensor(id);
         let mut dims = Grid::dims_of(id, tensor)?;
@@ -137,7 +137,7 @@ impl Machine<'_> {
                 let value = Buffer::new(constant.dtype(), constant.bytes().to_vec())?.get(0);
                 Ok(Grid::new(dims, value))
             }
-            TensorKind::Slot(role) => {
+            TensorKind::Scalar(role) => {
                 let buffer = self.inputs.typed(role, tensor.dtype)?;
                 if buffer.is_empty() {
                     return Err(InterpretError::NoNumber { role });
@@ -159,7 +159,7 @@ impl Machine<'_> {
                     let more = buffer.len().saturating_sub(one + 1) / (strides[0].unsigned_abs() as usize).max(1);
                     dims[0] = dims[0].min(more + 1);
                 }
-                // Elements of a packed operand beyond its buffer belong to no sequence; they read as not written.
+                // Elements of a varlen operand beyond its buffer belong to no sequence; they read as not written.
                 if starts.is_none() {
                     let last = address(dims.map(|n| n - 1), strides);
                     if last >= buffer.len() {
@@ -178,7 +178,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Where each sequence of a packed operand begins.
+    /// Where each sequence of a varlen operand begins.
     fn starts(&self, offsets: TensorId, batch: usize) -> Result<Vec<usize>, InterpretError> {
         let TensorKind::Operand(role) = self.graph.tensor(offsets).kind else {
             return Err(InterpretError::NoValue { id: offsets });

@@ -64,7 +64,7 @@ pub fn interpret(
     }
     let role = |id: &TensorId| match graph.tensor(*id).kind {
         TensorKind::Operand(role) => Some(role),
-        TensorKind::Virtual | TensorKind::Slot(_) | TensorKind::Constant(_) => None,
+        TensorKind::Virtual | TensorKind::Scalar(_) | TensorKind::Constant(_) => None,
     };
     let mut results = BTreeMap::new();
     for id in &written {
@@ -112,7 +112,7 @@ impl Machine<'_> {
     fn left_out(&self, id: TensorId) -> f64 {
         match self.graph.tensor(id).kind {
             TensorKind::Virtual => 0.0,
-            TensorKind::Operand(_) | TensorKind::Slot(_) | TensorKind::Constant(_) => f64::NAN,
+            TensorKind::Operand(_) | TensorKind::Scalar(_) | TensorKind::Constant(_) => f64::NAN,
         }
     }
 

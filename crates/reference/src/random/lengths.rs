@@ -35,7 +35,7 @@ pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &m
     };
     let room = |kv: bool| {
         let tokens = |o: &Operand| match o.tensor.storage {
-            Storage::Packed { tokens } if is_kv(o.role) == kv => Some(tokens as usize),
+            Storage::Varlen { tokens } if is_kv(o.role) == kv => Some(tokens as usize),
             _ => None,
         };
         operands.iter().filter_map(tokens).min().unwrap_or(usize::MAX)
@@ -70,13 +70,13 @@ fn shrink(lens: &mut [usize], room: usize) {
     }
 }
 
-/// Offsets of every packed operand: sequences in order, the room left over between them if so chosen, else at the end.
+/// Offsets of every varlen operand: sequences in order, the room left over between them if so chosen, else at the end.
 pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng: &mut Rng, inputs: &mut Inputs) {
     for operand in operands {
-        let (Storage::Packed { tokens }, Some(packed)) = (operand.tensor.storage, operand.role.offsets()) else {
+        let (Storage::Varlen { tokens }, Some(varlen)) = (operand.tensor.storage, operand.role.offsets()) else {
             continue;
         };
-        let role = Role::Offsets(packed);
+        let role = Role::Offsets(varlen);
         if inputs.get(role).is_some() {
             continue;
         }

@@ -62,7 +62,7 @@ impl Numbers {
         // Beyond their lengths only dense operands have rows of their own.
         let rows = match storage {
             Storage::Dense => vec![dims[2]; dims[0]],
-            Storage::Packed { .. } | Storage::Paged { .. } => lens.side(role).to_vec(),
+            Storage::Varlen { .. } | Storage::Paged { .. } => lens.side(role).to_vec(),
         };
         let heads = (0..dims[0]).flat_map(|b| (0..dims[1]).map(move |h| (b, h)));
         let planes = heads.map(|(b, h)| scales.rows(&source, (b, h), 0..rows[b])).collect();

@@ -17,7 +17,7 @@ pub struct Choice {
     pub lengths: LengthChoice,
     /// What memory holds that no row within a length lies in.
     pub unused: Unused,
-    /// Whether packed operands have unused room between sequences, not only after the last.
+    /// Whether varlen operands have unused room between sequences, not only after the last.
     pub spread: bool,
 }
 
@@ -177,8 +177,8 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
         // Small numbers repeat, as document ids do.
         Role::ScoreTensor(_) => Buffer::of(dtype, (0..len).map(|_| rng.within(0, 3) as f64)),
         Role::Scale => one(f64::from(a.default_scale())),
-        Role::Slot(_) if dtype.is_float() => one(0.5 + 3.5 * rng.unit()),
-        Role::Slot(_) => one(rng.within(1, (a.k.dims[2] as usize / 2).max(1)) as f64),
+        Role::Scalar(_) if dtype.is_float() => one(0.5 + 3.5 * rng.unit()),
+        Role::Scalar(_) => one(rng.within(1, (a.k.dims[2] as usize / 2).max(1)) as f64),
         Role::SeqLenQ => lens(&drawn.q),
         Role::SeqLenKv => lens(&drawn.kv),
         Role::PageTableK => return Ok(lengths::page_table(&a.k, drawn, rng)),

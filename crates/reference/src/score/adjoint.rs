@@ -44,7 +44,7 @@ impl Bound<'_> {
                 | Node::Float(_)
                 | Node::Int(_)
                 | Node::Bool(_)
-                | Node::Slot(_)
+                | Node::Scalar(_)
                 | Node::Tensor(_)
                 | Node::Compare(..)
                 | Node::Not(_)

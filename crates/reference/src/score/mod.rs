@@ -19,7 +19,7 @@ pub(crate) const LANES: usize = 128;
 /// An expression with the numbers and tensors it reads.
 pub(crate) struct Bound<'a> {
     program: &'a Program,
-    slots: Vec<f64>,
+    scalars: Vec<f64>,
     tensors: Vec<(&'a Buffer, [usize; 4])>,
     /// Number of its first tensor among the attention's.
     first_tensor: u16,
@@ -51,17 +51,17 @@ impl Registers {
 }
 
 impl<'a> Bound<'a> {
-    /// Binds slots and tensors, numbered from `first_slot` and `first_tensor` on.
+    /// Binds scalars and tensors, numbered from `first_scalar` and `first_tensor` on.
     pub(crate) fn new(
         program: &'a Program,
-        first_slot: u16,
+        first_scalar: u16,
         first_tensor: u16,
         inputs: &'a Inputs,
     ) -> Result<Bound<'a>, ReferenceError> {
-        let mut slots = Vec::with_capacity(program.slots().len());
-        for (number, spec) in (first_slot..).zip(program.slots()) {
+        let mut scalars = Vec::with_capacity(program.scalars().len());
+        for (number, spec) in (first_scalar..).zip(program.scalars()) {
             let tensor = qkvault_graph::Tensor::bhsd(1, 1, 1, 1, spec.ty.dtype());
-            slots.push(inputs.checked(&Operand { role: Role::Slot(number), tensor, output: false })?.get(0));
+            scalars.push(inputs.checked(&Operand { role: Role::Scalar(number), tensor, output: false })?.get(0));
         }
         let mut tensors = Vec::with_capacity(program.tensors().len());
         for (number, spec) in (first_tensor..).zip(program.tensors()) {
@@ -69,7 +69,7 @@ impl<'a> Bound<'a> {
             let buffer = inputs.checked(&Operand { role: Role::ScoreTensor(number), tensor, output: false })?;
             tensors.push((buffer, spec.dims.map(|n| n as usize)));
         }
-        Ok(Bound { program, slots, tensors, first_tensor })
+        Ok(Bound { program, scalars, tensors, first_tensor })
     }
 
     /// The attention's numbers of the tensors whose gradient is asked for, with their places among the expression's.
@@ -106,7 +106,7 @@ impl<'a> Bound<'a> {
             Node::Float(value) => out.fill(f64::from(value.value())),
             Node::Int(value) => out.fill(f64::from(value)),
             Node::Bool(value) => out.fill(f64::from(u8::from(value))),
-            Node::Slot(id) => out.fill(self.slots[id.at()]),
+            Node::Scalar(id) => out.fill(self.scalars[id.at()]),
             Node::Tensor(id) => {
                 let (buffer, dims) = self.tensors[id.at()];
                 let start = element(dims, at, first);

@@ -4,14 +4,14 @@
 use proptest::prelude::*;
 use qkvault_graph::Role;
 use qkvault_graph::arbitrary::Term;
-use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value, vjp};
+use qkvault_graph::expr::{PointContext, ScalarTy, ScoreExpr, Value, vjp};
 
 use super::{Bound, LANES, Registers, RowAt, element};
 use crate::{Buffer, Inputs};
 
 const DIMS: [u64; 4] = [2, 3, 4, 7];
 
-/// Slots and tensors of an expression, smooth numbers that differ everywhere.
+/// Scalars and tensors of an expression, smooth numbers that differ everywhere.
 fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
     let mut state = seed;
     let mut number = |whole: bool| {
@@ -19,15 +19,15 @@ fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
         let x = (state >> 40) as f64 / f64::from(1 << 24) * 4.0 - 2.0;
         if whole { (x * 3.0).round() } else { x }
     };
-    let slots = (0..).map(Role::Slot).zip(e.slots());
-    let slots: Vec<_> =
-        slots.map(|(role, s)| (role, Buffer::of(s.ty.dtype(), [number(s.ty == SlotTy::Int)]))).collect();
+    let scalars = (0..).map(Role::Scalar).zip(e.scalars());
+    let scalars: Vec<_> =
+        scalars.map(|(role, s)| (role, Buffer::of(s.ty.dtype(), [number(s.ty == ScalarTy::Int)]))).collect();
     let tensors = (0..).map(Role::ScoreTensor).zip(e.tensors());
     let tensors = tensors.map(|(role, t)| {
         let len = t.dims.iter().product::<u64>();
         (role, Buffer::of(t.dtype, (0..len).map(|_| number(!t.dtype.is_float()))))
     });
-    slots.into_iter().chain(tensors).collect()
+    scalars.into_iter().chain(tensors).collect()
 }
 
 /// What the language's own evaluator is given at a key.
@@ -40,9 +40,10 @@ fn at_point<T>(
     eval: impl FnOnce(&PointContext<'_>) -> T,
 ) -> T {
     let value = |x: f64, float: bool| if float { Value::Float(x) } else { Value::Int(x as i32) };
-    let slots = e.slots().iter().zip(0..);
-    let slots: Vec<Value> =
-        slots.map(|(s, n)| value(inputs.get(Role::Slot(n)).expect("bound").get(0), s.ty == SlotTy::Float)).collect();
+    let scalars = e.scalars().iter().zip(0..);
+    let scalars: Vec<Value> = scalars
+        .map(|(s, n)| value(inputs.get(Role::Scalar(n)).expect("bound").get(0), s.ty == ScalarTy::Float))
+        .collect();
     let tensors = e.tensors().iter().zip(0..);
     let tensors: Vec<Value> = tensors
         .map(|(t, n)| {
@@ -56,7 +57,7 @@ fn at_point<T>(
         upstream: 1.0,
         at: indices,
         lengths: at.lens.map(|n| n as i32),
-        slots: &slots,
+        scalars: &scalars,
         tensors: &tensors,
     })
 }
@@ -75,8 +76,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn p29_rows_evaluate_as_points_do(term in Term::score(6), seed in any::<u64>()) {
-        let Ok(e) = term.write(DIMS).build_score() else { return Ok(()) };
+    fn rows_evaluate_as_points_do(term in Term::score(6), seed in any::<u64>()) {
+        let Ok(e) = term.write(DIMS).build_score_mod() else { return Ok(()) };
         let inputs = inputs(&e, seed);
         let bound = Bound::new(e.program(), 0, 0, &inputs).expect("bound");
         let mut values = Registers::default();
@@ -88,8 +89,8 @@ proptest! {
     }
 
     #[test]
-    fn p29_p30_the_reverse_sweep_agrees_with_the_derived_derivative(term in Term::score(4), seed in any::<u64>()) {
-        let Ok(e) = term.write(DIMS).build_score() else { return Ok(()) };
+    fn the_reverse_sweep_agrees_with_the_derived_derivative(term in Term::score(4), seed in any::<u64>()) {
+        let Ok(e) = term.write(DIMS).build_score_mod() else { return Ok(()) };
         let Ok(derived) = vjp(&e) else { return Ok(()) };
         let inputs = inputs(&e, seed);
         let bound = Bound::new(e.program(), 0, 0, &inputs).expect("bound");
@@ -118,7 +119,7 @@ proptest! {
 
 /// Where zeros, infinities and NaN are: both tables of operations give the same bits, and never the zero that has a sign.
 #[test]
-fn p29_both_tables_of_operations_agree_bit_for_bit_on_special_numbers() {
+fn both_tables_of_operations_agree_bit_for_bit_on_special_numbers() {
     use qkvault_graph::expr::{Binary, Unary};
 
     use super::scalar;

@@ -1,7 +1,7 @@
 //! Random small attentions of 16-bit tensors: every layout, mask and output that a dense forward can have.
 
 use proptest::prelude::*;
-use qkvault_graph::expr::{Expr, TensorSpec, head, key, query, score, select, slot, tensor as operand};
+use qkvault_graph::expr::{Expr, TensorSpec, head, key, query, scalar, score, select, tensor as operand};
 use qkvault_graph::{Attention, Band, Corner, DType, Interleave, Lengths, Order, Outputs, Tensor};
 
 /// A dense tensor in some order, contiguous, a part of a shared buffer, or with room between rows.
@@ -70,13 +70,13 @@ pub(crate) fn smooth(a: &Attention) -> Vec<(&'static str, Expr)> {
     let t = |name: &str, dims| operand(name, TensorSpec::new(DType::F32, dims).with_grad());
     let distance = || (query() - key()).to_float();
     vec![
-        ("softcap", (score() / slot("cap")).tanh() * slot("cap")),
+        ("softcap", (score() / scalar("cap")).tanh() * scalar("cap")),
         ("alibi with learnt slopes", score() - t("slopes", [1, h, 1, 1]) * distance().abs()),
         (
             "bias of every shape",
             score() + t("full", [b, h, s_q, s_kv]) + t("rows", [1, h, s_q, s_kv]) * t("batch", [b, 1, 1, s_kv]),
         ),
-        ("a bias inside a softcap", ((score() + t("bias", [1, 1, s_q, s_kv])) / slot("cap")).tanh() * slot("cap")),
+        ("a bias inside a softcap", ((score() + t("bias", [1, 1, s_q, s_kv])) / scalar("cap")).tanh() * scalar("cap")),
         ("score squared", score() * score() * t("one", [1, 1, 1, 1])),
         ("a soft window", score() + (t("width", [1, h, 1, 1]) - distance().abs()).sigmoid().log()),
         ("arms of a selection", select(&head().lt(1), score() * 2.0, (score() * t("w", [1, 1, 1, s_kv])).sin())),

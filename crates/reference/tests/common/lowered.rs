@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use qkvault_graph::{
-    CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Policy, Profile, QuirkSet, RULES, Role, RuleSet, Target,
-    Valid, lower,
+    CompileOptions, CudnnVersion, DType, Form, Lengths, LibrarySet, OpGraph, Profile, QuirkSet, Role, Target, VARIANTS,
+    Valid, VariantSet, lower,
 };
 use qkvault_reference::{
     Buffer, Choice, Defined, Inputs, Output, Outputs, Precision, ReferenceError, View, backward, forward, forward_rows,
@@ -12,25 +12,25 @@ use qkvault_reference::{
 
 use super::{lens, memory, near, valid, with_dropout_mask};
 
-pub(crate) fn targets() -> Vec<(Target, Policy)> {
+pub(crate) fn targets() -> Vec<(Target, CompileOptions)> {
     targets_of(&[19, 27])
 }
 
 /// Every form for these minor versions of cuDNN 9, and the form that no rule of lowering made better: what a rule replaces means
 /// the same.
-pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, Policy)> {
+pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, CompileOptions)> {
     let target = |minor| Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-    let plain = RULES.iter().fold(RuleSet::NONE, |set, row| set.with(row.rule));
-    let mut all: Vec<(Target, Policy)> = minors
+    let plain = VARIANTS.iter().fold(VariantSet::NONE, |set, row| set.with(row.variant));
+    let mut all: Vec<(Target, CompileOptions)> = minors
         .iter()
         .flat_map(|&minor| {
             // What is written means what it should; that cuDNN computes something else is another matter.
             let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
             [Form::Expanded, Form::Fused, Form::Unified]
-                .map(|form| (target(minor), Policy { form, allowed, ..Policy::default() }))
+                .map(|form| (target(minor), CompileOptions { form, allowed, ..CompileOptions::default() }))
         })
         .collect();
-    all.push((target(minors[0]), Policy { form: Form::Expanded, without: plain, ..Policy::default() }));
+    all.push((target(minors[0]), CompileOptions { form: Form::Expanded, without: plain, ..CompileOptions::default() }));
     all
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn check(a: &Valid, seed: u64, choice: &Choice) -> Result<usize, Test
 
 /// As [`check`], for these targets.
 pub(crate) fn check_on(
-    targets: Vec<(Target, Policy)>,
+    targets: Vec<(Target, CompileOptions)>,
     a: &Valid,
     seed: u64,
     choice: &Choice,

@@ -8,7 +8,7 @@ use super::lens;
 
 /// What is written at each address of an output's buffer; `None` where nothing is.
 ///
-/// Rows beyond a sequence's length are left out: nobody says what a launch leaves there, and in a packed buffer they lie over the rows of
+/// Rows beyond a sequence's length are left out: nobody says what a launch leaves there, and in a varlen buffer they lie over the rows of
 /// another sequence.
 pub(crate) fn written(
     a: &Valid,

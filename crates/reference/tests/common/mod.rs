@@ -5,7 +5,7 @@ pub(crate) mod cases;
 pub(crate) mod lowered;
 pub(crate) mod memory;
 
-use qkvault_graph::expr::{PointContext, ScoreExpr, SlotTy, Value};
+use qkvault_graph::expr::{PointContext, ScalarTy, ScoreExpr, Value};
 use qkvault_graph::{Attention, Corner, DType, DropoutSource, Role, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, View};
 
@@ -32,20 +32,20 @@ pub(crate) fn lens(a: &Attention, inputs: &Inputs, b: usize) -> [usize; 2] {
     [of(Role::SeqLenQ, a.q.dims[2]), of(Role::SeqLenKv, a.k.dims[2])]
 }
 
-/// The value of an expression whose slots and tensors are numbered from (`slot`, `tensor`).
+/// The value of an expression whose scalars and tensors are numbered from (`scalar`, `tensor`).
 fn point(
     e: &ScoreExpr,
     inputs: &Inputs,
-    (slot, tensor): (usize, usize),
+    (scalar, tensor): (usize, usize),
     at: [usize; 4],
     lens: [usize; 2],
     score: f64,
 ) -> Value {
-    let slots: Vec<Value> = (slot..)
-        .zip(e.slots())
+    let scalars: Vec<Value> = (scalar..)
+        .zip(e.scalars())
         .map(|(n, spec)| {
-            let x = inputs.get(Role::Slot(n as u16)).expect("bound").get(0);
-            if spec.ty == SlotTy::Float { Value::Float(x) } else { Value::Int(x as i32) }
+            let x = inputs.get(Role::Scalar(n as u16)).expect("bound").get(0);
+            if spec.ty == ScalarTy::Float { Value::Float(x) } else { Value::Int(x as i32) }
         })
         .collect();
     let tensors: Vec<Value> = (tensor..)
@@ -63,7 +63,7 @@ fn point(
         score,
         at: at.map(|i| i as i32),
         lengths: lens.map(|n| n as i32),
-        slots: &slots,
+        scalars: &scalars,
         tensors: &tensors,
         ..PointContext::default()
     };
@@ -90,8 +90,8 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
                 continue;
             }
         }
-        let first = a.score.as_ref().map_or((0, 0), |e| (e.slots().len(), e.tensors().len()));
-        if let Some(keep) = &a.mask.keep
+        let first = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
+        if let Some(keep) = &a.mask.mask_mod
             && point(keep, inputs, first, [b, h, i, j], [q_len, kv_len], 0.0) == Value::Bool(false)
         {
             continue;
@@ -108,7 +108,7 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
             product += q(b, h, i, d) * k(b, k_head as usize, j, d);
         }
         *score = product * scale;
-        if let Some(e) = &a.score {
+        if let Some(e) = &a.score_mod {
             *score = point(e, inputs, (0, 0), [b, h, i, j], [q_len, kv_len], *score).float().expect("a score");
         }
     }

@@ -41,19 +41,19 @@ impl Builder<'_> {
     }
 
     /// A tensor with its last dimension innermost.
-    fn packed(&mut self, dims: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
+    fn varlen(&mut self, dims: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
         let [_, h, s, d] = dims;
         self.tensor(dims, [h * s * d, s * d, d, 1], data, place)
     }
 
     fn scores(&mut self, data: DataType) -> Result<Descriptor, Error> {
         let [b, h, s, _] = DIMS;
-        self.packed([b, h, s, s], data, Place::Virtual)
+        self.varlen([b, h, s, s], data, Place::Virtual)
     }
 
     fn rows(&mut self, place: Place) -> Result<Descriptor, Error> {
         let [b, h, s, _] = DIMS;
-        self.packed([b, h, s, 1], DataType::FLOAT, place)
+        self.varlen([b, h, s, 1], DataType::FLOAT, place)
     }
 
     fn matmul(&self, a: &Descriptor, b: &Descriptor, c: &Descriptor) -> Result<Descriptor, Error> {
@@ -106,13 +106,13 @@ impl Builder<'_> {
 pub(crate) fn attention(library: &Arc<Library>) -> Result<Descriptor, Error> {
     let [batch, heads, length, dim] = DIMS;
     let mut g = Builder { library, uid: 0 };
-    let q = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
+    let q = g.varlen(DIMS, DataType::BFLOAT16, Place::Data)?;
     // K as cuDNN wants it: the user's memory with the last two dimensions exchanged.
     let k_strides = [heads * length * dim, length * dim, 1, dim];
     let k = g.tensor([batch, heads, dim, length], k_strides, DataType::BFLOAT16, Place::Data)?;
-    let v = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
-    let o = g.packed(DIMS, DataType::BFLOAT16, Place::Data)?;
-    let scale = g.packed([1, 1, 1, 1], DataType::FLOAT, Place::ByValue)?;
+    let v = g.varlen(DIMS, DataType::BFLOAT16, Place::Data)?;
+    let o = g.varlen(DIMS, DataType::BFLOAT16, Place::Data)?;
+    let scale = g.varlen([1, 1, 1, 1], DataType::FLOAT, Place::ByValue)?;
     let stats = g.rows(Place::Data)?;
 
     let score = g.scores(DataType::FLOAT)?;

@@ -35,7 +35,7 @@ pub struct Mutation {
 #[must_use]
 pub fn mutations(a: &Attention) -> Vec<Mutation> {
     let mut list = List { base: a, found: Vec::new() };
-    let Attention { q, k, v, o, mask, score, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
+    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
     for (name, t, get) in
         [("q", q, (|a| &mut a.q) as Get), ("k", k, |a| &mut a.k), ("v", v, |a| &mut a.v), ("o", o, |a| &mut a.o)]
     {
@@ -44,7 +44,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
     list.sizes();
     list.types();
     list.mask(mask);
-    list.score(score.as_ref());
+    list.score(score_mod.as_ref());
     list.change("sink", Effect::Changes, |a| a.sink = !sink);
     list.dropout(*dropout);
     list.change("block_mask", Effect::Changes, |a| a.block_mask = !block_mask);
@@ -72,7 +72,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
 pub fn renamed(a: &Attention) -> Attention {
     let rename = |e: &ScoreExpr| {
         let mut form = serde_json::to_value(e).expect("expressions always serialise");
-        for table in ["slots", "tensors"] {
+        for table in ["scalars", "tensors"] {
             for (i, entry) in form[table].as_array_mut().into_iter().flatten().enumerate() {
                 entry["name"] = format!("{table}_{}", char::from(b'z' - (i % 26) as u8)).into();
             }
@@ -80,8 +80,8 @@ pub fn renamed(a: &Attention) -> Attention {
         serde_json::from_value(form).expect("names do not matter, and these differ as long as there are at most 26")
     };
     let mut a = a.clone();
-    a.score = a.score.as_ref().map(rename);
-    a.mask.keep = a.mask.keep.as_ref().map(rename);
+    a.score_mod = a.score_mod.as_ref().map(rename);
+    a.mask.mask_mod = a.mask.mask_mod.as_ref().map(rename);
     a
 }
 
@@ -100,7 +100,7 @@ impl List<'_> {
     }
 
     fn mask(&mut self, mask: &Mask) {
-        let Mask { band, lengths, keep } = mask;
+        let Mask { band, lengths, mask_mod } = mask;
         let bands = match *band {
             None => vec![Band::CAUSAL, Band::window(Corner::BottomRight, 2)],
             Some(Band { corner, left, right }) => {
@@ -127,21 +127,21 @@ impl List<'_> {
                 Lengths::PerSequence => Lengths::Full,
             };
         });
-        let further = match keep {
+        let further = match mask_mod {
             None => query().le(key()),
             Some(_) => query().lt(key()) | query().eq(7),
         };
-        let further = further.build_predicate().expect("a comparison of integers is a predicate");
-        self.change("mask.keep", Effect::Depends, |a| a.mask.keep = Some(further));
+        let further = further.build_mask_mod().expect("a comparison of integers is a predicate");
+        self.change("mask.mask_mod", Effect::Depends, |a| a.mask.mask_mod = Some(further));
     }
 
     fn score(&mut self, now: Option<&ScoreExpr>) {
-        let other = (score() * 3.0 + query().to_float()).build_score().expect("a sum of floats is a score");
+        let other = (score() * 3.0 + query().to_float()).build_score_mod().expect("a sum of floats is a score");
         let effect = if now == Some(&other) { Effect::Nothing } else { Effect::Changes };
-        self.change("score", effect, |a| a.score = Some(other));
-        let identity = score().build_score().expect("the score is a score");
-        self.change("score", if now.is_none() { Effect::Nothing } else { Effect::Depends }, |a| {
-            a.score = Some(identity);
+        self.change("score_mod", effect, |a| a.score_mod = Some(other));
+        let identity = score().build_score_mod().expect("the score is a score");
+        self.change("score_mod", if now.is_none() { Effect::Nothing } else { Effect::Depends }, |a| {
+            a.score_mod = Some(identity);
         });
     }
 

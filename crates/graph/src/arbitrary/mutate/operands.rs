@@ -7,17 +7,17 @@ impl List<'_> {
     /// What a tensor can differ in by itself.
     pub(super) fn tensor(&mut self, name: &str, t: &Tensor, get: Get) {
         let Tensor { dims: _, strides, dtype: _, storage } = t;
-        let packed = matches!(storage, Storage::Packed { .. });
+        let varlen = matches!(storage, Storage::Varlen { .. });
         for (axis, stride) in strides.iter().enumerate().take(3) {
-            let walked = t.extents()[axis] > 1 && !(packed && axis == 0);
+            let walked = t.extents()[axis] > 1 && !(varlen && axis == 0);
             let effect = if walked { Effect::Changes } else { Effect::Nothing };
             self.change(format!("{name}.strides[{axis}]"), effect, |a| get(a).strides[axis] = stride + 1);
         }
         match *storage {
             Storage::Dense => {}
-            Storage::Packed { tokens } => {
+            Storage::Varlen { tokens } => {
                 self.change(format!("{name}.tokens"), Effect::Changes, |a| {
-                    get(a).storage = Storage::Packed { tokens: tokens + 1 };
+                    get(a).storage = Storage::Varlen { tokens: tokens + 1 };
                 });
             }
             Storage::Paged { pages, page_size } => {

@@ -4,14 +4,14 @@
 //! and for a piece of a prompt, also where sequences have lengths of their own.
 //!
 //! Predicates say which keys a query sees and go into the mask of the attention, composed with `&`, `|` and `!`. Score modifications
-//! take a score and give a score, and are composed by nesting. Slots and tensors are told apart by name within one expression, so two
+//! take a score and give a score, and are composed by nesting. Scalars and tensors are told apart by name within one expression, so two
 //! uses of one function with the same name share the operand.
 //!
 //! ```
-//! use qkvault_graph::expr::{library, score, slot};
+//! use qkvault_graph::expr::{library, score, scalar};
 //!
-//! let modified = library::alibi(library::softcap(score(), slot("softcap")), 16).build_score()?;
-//! let keep = (library::causal() & library::padding()).build_predicate()?;
+//! let modified = library::alibi(library::softcap(score(), scalar("softcap")), 16).build_score_mod()?;
+//! let keep = (library::causal() & library::padding()).build_mask_mod()?;
 //! assert_eq!(modified.tensor_names(), ["alibi_slopes"]);
 //! # let _ = keep;
 //! # Ok::<(), qkvault_graph::expr::ExprErrors>(())

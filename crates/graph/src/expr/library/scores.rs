@@ -9,7 +9,7 @@ use crate::DType;
 /// Name of the tensor of slopes that [`alibi`] reads. It is for display: what a tensor holds is said by [`TensorSpec::alibi`].
 pub const ALIBI_SLOPES: &str = "alibi_slopes";
 
-/// `tanh(score / cap) * cap`: scores are held between `-cap` and `cap`. The cap is best a slot, so that its value is no part of a key.
+/// `tanh(score / cap) * cap`: scores are held between `-cap` and `cap`. The cap is best a scalar, so that its value is no part of a key.
 #[must_use]
 pub fn softcap(score: impl Into<Expr>, cap: impl Into<Expr>) -> Expr {
     let cap = cap.into();
@@ -32,7 +32,7 @@ pub fn alibi(score: impl Into<Expr>, heads: u64) -> Expr {
 ///
 /// // The second of two GPUs that share 32 heads, of a model whose `alibi_bias_max` is 16.
 /// let slopes = AlibiSlopes::of(32).from_head(16).with_bias_max(16.0)?;
-/// let modified = library::alibi_of(score(), 16, slopes).build_score()?;
+/// let modified = library::alibi_of(score(), 16, slopes).build_score_mod()?;
 /// assert!(modified.to_string().contains("f32[1, 16, 1, 1] alibi 32 from 16 max 16.0"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -41,7 +41,7 @@ pub fn alibi_of(score: impl Into<Expr>, heads: u64, slopes: AlibiSlopes) -> Expr
     alibi_with(score, tensor(ALIBI_SLOPES, TensorSpec::of_slopes(heads, slopes)))
 }
 
-/// As [`alibi`], with slopes of another form: a tensor of one's own (with a gradient, say), a slot, a constant.
+/// As [`alibi`], with slopes of another form: a tensor of one's own (with a gradient, say), a scalar, a constant.
 #[must_use]
 pub fn alibi_with(score: impl Into<Expr>, slopes: impl Into<Expr>) -> Expr {
     score.into() + slopes.into() * (key() - position())

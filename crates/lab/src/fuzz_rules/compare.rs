@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use qkvault_graph::{Layer, Reason};
+use qkvault_graph::{Origin, Reason};
 use qkvault_probe::{Request, check};
 
 use super::Case;
@@ -39,7 +39,7 @@ impl Difference {
         let pass = if self.case.attention.is_backward() { "backward" } else { "forward" };
         let stored = match self.case.attention.q.storage {
             qkvault_graph::Storage::Dense => "",
-            _ => " packed",
+            _ => " varlen",
         };
         let paged = if self.case.attention.k.is_paged() { " paged" } else { "" };
         let (sm, version) = (self.case.target.sm(), self.case.target.cudnn);
@@ -54,11 +54,12 @@ const ENGINES: &str = "engine.wrong";
 pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
     let verdict = check(&Request::new(&case.attention, &case.target));
     // Not built and computed wrongly: nothing that the library could confirm.
-    let beyond = |r: &&Reason| matches!(r.layer, Layer::NotBuilt | Layer::Quirk);
+    let beyond = |r: &&Reason| matches!(r.origin, Origin::NotBuilt | Origin::Quirk);
     if let Some(reason) = verdict.reasons.iter().find(beyond) {
         return Ok(Verdict::NotAsked(reason.code.to_string()));
     }
-    let Ok(graph) = qkvault_graph::lower(&case.attention, &case.target, &qkvault_graph::Policy::default()) else {
+    let Ok(graph) = qkvault_graph::lower(&case.attention, &case.target, &qkvault_graph::CompileOptions::default())
+    else {
         let code = verdict.reasons.first().map_or("lowering", |r| r.code.as_ref());
         return Ok(Verdict::NotAsked(code.to_owned()));
     };

@@ -45,7 +45,7 @@ pub(super) fn read(path: &std::path::Path) -> anyhow::Result<Vec<Valid>> {
 /// Gives a dense description without score tensors other sizes and a plain layout.
 fn resize(draw: &mut Draw, a: &mut Attention) {
     let tensors = |e: &Option<qkvault_graph::ScoreExpr>| e.as_ref().is_some_and(|e| !e.tensors().is_empty());
-    if tensors(&a.score) || tensors(&a.mask.keep) {
+    if tensors(&a.score_mod) || tensors(&a.mask.mask_mod) {
         return;
     }
     let d_qk = if draw.chance(4) { draw.within(1, 300) } else { draw.one_of(&HEAD_DIM) };

@@ -4,22 +4,22 @@ use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::op::{Constant, Op, OpTensor, Pointwise, TensorId, TensorKind};
 use qkvault_graph::{
-    Attention, CudnnVersion, LibrarySet, OpGraph, Policy, Profile, RULES, Role, Rule, RuleSet, Target, lower, text,
-    validate,
+    Attention, CompileOptions, CudnnVersion, LibrarySet, OpGraph, Profile, Role, Target, VARIANTS, Variant, VariantSet,
+    lower, text, validate,
 };
 
 fn target(gpu: &str) -> Target {
     Profile::named(gpu).expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim)
 }
 
-fn without(text: &str, rules: RuleSet, gpu: &str) -> OpGraph {
+fn without(text: &str, rules: VariantSet, gpu: &str) -> OpGraph {
     let a = text::parse(text).expect("an attention");
-    let policy = Policy { without: rules, ..Policy::default() };
+    let policy = CompileOptions { without: rules, ..CompileOptions::default() };
     lower(&validate(a).expect("sound"), &target(gpu), &policy).expect("it is lowered")
 }
 
 fn lowered(text: &str) -> OpGraph {
-    without(text, RuleSet::NONE, "h200")
+    without(text, VariantSet::NONE, "h200")
 }
 
 /// Pointwise operations that read a first operand from memory. Two are cuDNN's own: the product of dO and O, and a sink less its row's
@@ -27,7 +27,7 @@ fn lowered(text: &str) -> OpGraph {
 fn reads_memory_first(graph: &OpGraph) -> Vec<String> {
     let role = |id: TensorId| match graph.tensor(id).kind {
         TensorKind::Virtual => None,
-        TensorKind::Operand(role) | TensorKind::Slot(role) => Some(Ok(role)),
+        TensorKind::Operand(role) | TensorKind::Scalar(role) => Some(Ok(role)),
         TensorKind::Constant(c) => Some(Err(c)),
     };
     graph
@@ -48,16 +48,16 @@ proptest! {
     /// in_ports[0].first.isVirtual != true, and sub_sink needs a pointwise exp: what cuDNN said.
     #[test]
     fn expressions_read_a_computed_tensor_first(a in arbitrary::attention(Space::SMALL.with(Features { fp8: false, ..Features::ALL }))) {
-        let Ok(graph) = lower(&validate(a).expect("sound"), &target("h200"), &Policy::default()) else { return Ok(()) };
+        let Ok(graph) = lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default()) else { return Ok(()) };
         prop_assert_eq!(reads_memory_first(&graph), Vec::<String>::new(), "{}", graph);
     }
 }
 
 #[test]
-fn without_its_rule_a_difference_from_a_slot_reads_the_slot_first() {
-    let text = "q: f16 [1,2,128,64]\nscore: slot $a: float; $a - tanh(score)";
+fn without_its_rule_a_difference_from_a_scalar_reads_the_scalar_first() {
+    let text = "q: f16 [1,2,128,64]\nscore_mod: scalar $a: float; $a - tanh(score)";
     assert_eq!(reads_memory_first(&lowered(text)), [""; 0]);
-    let rules = RuleSet::NONE.with(Rule::ComputedFirst).with(Rule::LiftOperands);
+    let rules = VariantSet::NONE.with(Variant::ComputedFirst).with(Variant::LiftOperands);
     assert_eq!(reads_memory_first(&without(text, rules, "h200")).len(), 1);
 }
 
@@ -73,7 +73,10 @@ fn dropout_with_a_mask_scales_the_gradient_of_the_probabilities() {
     };
     let text = |source| format!("pass: backward\nq: f16 [1,2,128,64]\ndropout: {source} 0.5");
     assert_eq!(constants(&lowered(&text("mask"))), [1.0, 2.0, 2.0]);
-    assert_eq!(constants(&without(&text("mask"), RuleSet::NONE.with(Rule::ScaledDropout), "h200")), [0.5, 2.0, 2.0]);
+    assert_eq!(
+        constants(&without(&text("mask"), VariantSet::NONE.with(Variant::ScaledDropout), "h200")),
+        [0.5, 2.0, 2.0]
+    );
     // Philox is right as cuDNN's own front end writes it, and only so.
     assert_eq!(constants(&lowered(&text("philox"))), [0.5, 2.0, 2.0]);
 }
@@ -87,7 +90,7 @@ fn selects(graph: &OpGraph) -> usize {
 fn a_bias_and_the_scores_share_their_hidden_gradient() {
     for score in ["score + @b", "tanh((score + @b) / 30.0) * 30.0"] {
         let text = format!(
-            "pass: backward\noutputs: stats\nq: bf16 [1,2,200,64]\nscore: tensor @b: bf16[1, 2, 200, 200] grad; {score}"
+            "pass: backward\noutputs: stats\nq: bf16 [1,2,200,64]\nscore_mod: tensor @b: bf16[1, 2, 200, 200] grad; {score}"
         );
         let graph = lowered(&text);
         let summed = graph.ops.iter().find_map(|op| match *op {
@@ -97,7 +100,7 @@ fn a_bias_and_the_scores_share_their_hidden_gradient() {
         let summed = summed.expect("the gradient of the bias");
         let readers: Vec<&Op> =
             graph.ops.iter().filter(|op| matches!(op, Op::Pointwise { x, .. } if *x == summed)).collect();
-        let scale = |id: TensorId| graph.tensor(id).kind == TensorKind::Slot(Role::Scale);
+        let scale = |id: TensorId| graph.tensor(id).kind == TensorKind::Scalar(Role::Scale);
         assert!(
             matches!(readers[..], [Op::Pointwise { mode: Pointwise::Mul, b: Some(b), .. }] if scale(*b)),
             "{score}: {readers:?}\n{graph}"
@@ -109,30 +112,30 @@ fn a_bias_and_the_scores_share_their_hidden_gradient() {
 
 #[test]
 fn tails_are_hidden_where_a_derivative_would_read_what_is_not_there() {
-    let text = |s: i64, score: &str| format!("pass: backward\nq: f16 [1,2,{s},64]\nscore: {score}");
+    let text = |s: i64, score: &str| format!("pass: backward\nq: f16 [1,2,{s},64]\nscore_mod: {score}");
     // Scores, then the gradient in two selections: over both at once cuDNN leaves the selection out.
     assert_eq!(selects(&lowered(&text(200, "score * score"))), 3);
     assert_eq!(selects(&lowered(&text(256, "score * score"))), 0);
-    assert_eq!(selects(&without(&text(256, "score * score"), RuleSet::NONE, "b200")), 0);
-    assert_eq!(selects(&without(&text(384, "score * score"), RuleSet::NONE, "b200")), 3);
+    assert_eq!(selects(&without(&text(256, "score * score"), VariantSet::NONE, "b200")), 0);
+    assert_eq!(selects(&without(&text(384, "score * score"), VariantSet::NONE, "b200")), 3);
     // A softcap stays finite at minus infinity and at zero.
-    let cap = "slot $cap: float; tanh(score / $cap) * $cap";
+    let cap = "scalar $cap: float; tanh(score / $cap) * $cap";
     assert_eq!(selects(&lowered(&text(200, cap))), 0);
-    assert_eq!(selects(&without(&text(200, "score * score"), RuleSet::NONE.with(Rule::HideTails), "h200")), 0);
+    assert_eq!(selects(&without(&text(200, "score * score"), VariantSet::NONE.with(Variant::HideTails), "h200")), 0);
     let a: Attention =
         text::parse(&format!("{}\nlengths: per-sequence", text(200, "score * score"))).expect("an attention");
-    let refusal =
-        lower(&validate(a).expect("sound"), &target("h200"), &Policy::default()).expect_err("wrong in every form");
+    let refusal = lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default())
+        .expect_err("wrong in every form");
     assert_eq!(refusal.reasons()[0].code, "backward.length-tail");
 }
 
 /// A derivative that is no number only where a condition over indices goes one way, far from the first rows: dQ and dK were NaN.
 #[test]
 fn a_derivative_that_is_not_finite_far_from_the_first_rows_is_refused_with_lengths() {
-    let text = "pass: backward\nq: f16 [1,2,160,64]\nlengths: per-sequence\nscore: score + tanh(score - select(query < 5, 1.0, score * 2.0))";
+    let text = "pass: backward\nq: f16 [1,2,160,64]\nlengths: per-sequence\nscore_mod: score + tanh(score - select(query < 5, 1.0, score * 2.0))";
     let a: Attention = text::parse(text).expect("an attention");
-    let refusal =
-        lower(&validate(a).expect("sound"), &target("h200"), &Policy::default()).expect_err("wrong in every form");
+    let refusal = lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default())
+        .expect_err("wrong in every form");
     assert_eq!(refusal.reasons()[0].code, "backward.length-tail");
 }
 
@@ -144,13 +147,14 @@ fn tensors_broadcast_over_queries_are_declared_whole() {
         let t = graph.tensors.iter().find(|t| t.kind == kind).expect("it is read");
         (t.dims, t.strides)
     };
-    let text =
-        |q: i64, dims: &str| format!("q: f16 [2,4,{q},64]\nk: [2,4,256,64]\nscore: tensor @t: f32[{dims}]; score + @t");
-    assert_eq!(strides(&text(128, "2, 1, 1, 256"), RuleSet::NONE), ([2, 1, 128, 256], [256, 256, 0, 1]));
-    assert_eq!(strides(&text(128, "2, 4, 1, 1"), RuleSet::NONE), ([2, 4, 128, 1], [4, 1, 0, 1]));
-    assert_eq!(strides(&text(1, "2, 4, 1, 1"), RuleSet::NONE), ([2, 4, 1, 256], [4, 1, 1, 0]));
-    assert_eq!(strides(&text(128, "1, 4, 1, 1"), RuleSet::NONE).0, [1, 4, 1, 1]);
-    assert_eq!(strides(&text(128, "2, 1, 1, 256"), RuleSet::NONE.with(Rule::WholeQueries)).0, [2, 1, 1, 256]);
+    let text = |q: i64, dims: &str| {
+        format!("q: f16 [2,4,{q},64]\nk: [2,4,256,64]\nscore_mod: tensor @t: f32[{dims}]; score + @t")
+    };
+    assert_eq!(strides(&text(128, "2, 1, 1, 256"), VariantSet::NONE), ([2, 1, 128, 256], [256, 256, 0, 1]));
+    assert_eq!(strides(&text(128, "2, 4, 1, 1"), VariantSet::NONE), ([2, 4, 128, 1], [4, 1, 0, 1]));
+    assert_eq!(strides(&text(1, "2, 4, 1, 1"), VariantSet::NONE), ([2, 4, 1, 256], [4, 1, 1, 0]));
+    assert_eq!(strides(&text(128, "1, 4, 1, 1"), VariantSet::NONE).0, [1, 4, 1, 1]);
+    assert_eq!(strides(&text(128, "2, 1, 1, 256"), VariantSet::NONE.with(Variant::WholeQueries)).0, [2, 1, 1, 256]);
 }
 
 /// `position` was wrong on a card in every forward of several queries and sequences: the lengths it reads were declared for masks alone.
@@ -164,43 +168,43 @@ fn lengths_that_an_expression_of_a_forward_reads_are_declared_whole_beside_those
     let text =
         |b: i64, q: i64, more: &str| format!("q: f16 [{b},4,{q},64]\nk: [{b},4,256,64]\nlengths: per-sequence\n{more}");
     let (mask, whole) = (Some(([3, 1, 1, 1], [1; 4])), Some(([3, 1, 128, 1], [1, 1, 0, 1])));
-    let position = "score: score + float(key - position)";
-    assert_eq!(declared(&text(3, 128, position), RuleSet::NONE), [mask, mask, whole, whole]);
-    assert_eq!(declared(&text(3, 128, "keep: key < key_len - 3"), RuleSet::NONE), [mask, mask, None, whole]);
+    let position = "score_mod: score + float(key - position)";
+    assert_eq!(declared(&text(3, 128, position), VariantSet::NONE), [mask, mask, whole, whole]);
+    assert_eq!(declared(&text(3, 128, "mask_mod: key < key_len - 3"), VariantSet::NONE), [mask, mask, None, whole]);
     let two = Some(([3, 1, 2, 1], [1, 1, 0, 1]));
-    assert_eq!(declared(&text(3, 2, position), RuleSet::NONE), [mask, mask, two, two]);
+    assert_eq!(declared(&text(3, 2, position), VariantSet::NONE), [mask, mask, two, two]);
     // Masks alone read them as they are; so do backwards, one query, and one sequence, which were right.
     let plain = [mask, mask, None, None];
-    assert_eq!(declared(&text(3, 128, "mask: causal bottom-right"), RuleSet::NONE), plain);
-    assert_eq!(declared(&text(3, 1, position), RuleSet::NONE), plain);
-    assert_eq!(declared(&format!("pass: backward\n{}", text(3, 128, position)), RuleSet::NONE), plain);
-    assert_eq!(declared(&text(1, 128, position), RuleSet::NONE)[2..], plain[2..]);
-    assert_eq!(declared(&text(3, 128, position), RuleSet::NONE.with(Rule::WholeQueries)), plain);
+    assert_eq!(declared(&text(3, 128, "mask: causal bottom-right"), VariantSet::NONE), plain);
+    assert_eq!(declared(&text(3, 1, position), VariantSet::NONE), plain);
+    assert_eq!(declared(&format!("pass: backward\n{}", text(3, 128, position)), VariantSet::NONE), plain);
+    assert_eq!(declared(&text(1, 128, position), VariantSet::NONE)[2..], plain[2..]);
+    assert_eq!(declared(&text(3, 128, position), VariantSet::NONE.with(Variant::WholeQueries)), plain);
 }
 
 #[test]
 fn engines_that_miscount_keys_are_passed_over() {
-    let text = |q: i64, kv: i64| format!("q: f16 [1,2,{q},64]\nk: [1,2,{kv},64]\nkeep: key % 2 == 0");
-    assert_eq!(lowered(&text(1, 300)).avoid, [1]);
-    assert_eq!(lowered(&text(1, 256)).avoid, [0; 0]);
-    assert_eq!(lowered(&text(2, 300)).avoid, [0; 0]);
-    assert_eq!(without(&text(1, 300), RuleSet::NONE.with(Rule::AvoidEngines), "h200").avoid, [0; 0]);
-    assert_eq!(lowered("q: f16 [1,2,1,64]\nk: [1,2,300,64]\ndropout: philox 0.1").avoid, [1]);
-    let paged = "q: f16 [1,2,1,64]\nk: [1,2,256,64] paged 8 x 64\nlengths: per-sequence\nkeep: key % 2 == 0";
-    assert_eq!(lowered(paged).avoid, [1]);
-    let heads = |kv: i64| format!("q: f16 [1,4,1,64]\nk: [1,{kv},64,64]\nscore: score + float(head) * 0.5");
-    assert_eq!(lowered(&heads(2)).avoid, [1]);
-    assert_eq!(lowered(&heads(4)).avoid, [0; 0]);
+    let text = |q: i64, kv: i64| format!("q: f16 [1,2,{q},64]\nk: [1,2,{kv},64]\nmask_mod: key % 2 == 0");
+    assert_eq!(lowered(&text(1, 300)).excluded_engines, [1]);
+    assert_eq!(lowered(&text(1, 256)).excluded_engines, [0; 0]);
+    assert_eq!(lowered(&text(2, 300)).excluded_engines, [0; 0]);
+    assert_eq!(without(&text(1, 300), VariantSet::NONE.with(Variant::AvoidEngines), "h200").excluded_engines, [0; 0]);
+    assert_eq!(lowered("q: f16 [1,2,1,64]\nk: [1,2,300,64]\ndropout: philox 0.1").excluded_engines, [1]);
+    let paged = "q: f16 [1,2,1,64]\nk: [1,2,256,64] paged 8 x 64\nlengths: per-sequence\nmask_mod: key % 2 == 0";
+    assert_eq!(lowered(paged).excluded_engines, [1]);
+    let heads = |kv: i64| format!("q: f16 [1,4,1,64]\nk: [1,{kv},64,64]\nscore_mod: score + float(head) * 0.5");
+    assert_eq!(lowered(&heads(2)).excluded_engines, [1]);
+    assert_eq!(lowered(&heads(4)).excluded_engines, [0; 0]);
 }
 
 #[test]
 fn masks_stand_last_with_their_own_indices() {
-    let text = "q: f16 [1,2,128,64]\nmask: causal\nscore: slot $cap: float; tanh(score / $cap) * $cap";
+    let text = "q: f16 [1,2,128,64]\nmask: causal\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap";
     let at = |graph: &OpGraph, wanted: Pointwise| {
         let is = |op: &Op| matches!(op, Op::Pointwise { mode, .. } if *mode == wanted);
         graph.ops.iter().position(is).expect("it is written")
     };
-    let (last, first) = (lowered(text), without(text, RuleSet::NONE.with(Rule::MasksLast), "h200"));
+    let (last, first) = (lowered(text), without(text, VariantSet::NONE.with(Variant::MasksLast), "h200"));
     assert!(at(&last, Pointwise::Tanh) < at(&last, Pointwise::GenIndex));
     assert!(at(&first, Pointwise::Tanh) > at(&first, Pointwise::CmpGe));
     assert_eq!(last.ops.len(), first.ops.len());
@@ -208,33 +212,34 @@ fn masks_stand_last_with_their_own_indices() {
 
 #[test]
 fn a_derivative_shares_its_steps_with_the_forward() {
-    let text = "pass: backward\nq: f16 [1,2,128,64]\nscore: slot $cap: float; tanh(score / $cap) * $cap";
+    let text = "pass: backward\nq: f16 [1,2,128,64]\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap";
     let tanhs = |graph: &OpGraph| {
         graph.ops.iter().filter(|op| matches!(op, Op::Pointwise { mode: Pointwise::Tanh, .. })).count()
     };
     assert_eq!(tanhs(&lowered(text)), 1);
-    assert_eq!(tanhs(&without(text, RuleSet::NONE.with(Rule::ShareSteps), "h200")), 2);
+    assert_eq!(tanhs(&without(text, VariantSet::NONE.with(Variant::ShareSteps), "h200")), 2);
 }
 
 /// Every rule changes some op graph of a few: a row that nothing comes of would be a dead one.
 #[test]
 fn every_rule_changes_some_op_graph() {
     let texts = [
-        "pass: backward\nq: f16 [1,2,200,64]\nscore: slot $a: float; $a - tanh(score) * $a + score * score\ndropout: mask 0.5\nmask: causal",
-        "q: f16 [2,2,1,64]\nk: [2,2,300,64]\nkeep: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 300]; @q == @k | key < 3",
-        "pass: backward\nq: f16 [2,2,128,64]\nscore: tensor @t: f32[2, 1, 1, 128]; select(score > 0.0, score, @t)",
+        "pass: backward\nq: f16 [1,2,200,64]\nscore_mod: scalar $a: float; $a - tanh(score) * $a + score * score\ndropout: mask 0.5\nmask: causal",
+        "q: f16 [2,2,1,64]\nk: [2,2,300,64]\nmask_mod: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 300]; @q == @k | key < 3",
+        "pass: backward\nq: f16 [2,2,128,64]\nscore_mod: tensor @t: f32[2, 1, 1, 128]; select(score > 0.0, score, @t)",
         "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64\nlengths: per-sequence",
-        "pass: backward\nq: f16 [1,2,128,64]\nscore: tensor @t: f32[1, 1, 1, 1]; score - @t",
+        "pass: backward\nq: f16 [1,2,128,64]\nscore_mod: tensor @t: f32[1, 1, 1, 1]; score - @t",
     ];
-    for row in &RULES {
+    for row in &VARIANTS {
         let with = |text: &str, rules, minor| {
             let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-            let policy = Policy { without: rules, ..Policy::default() };
+            let policy = CompileOptions { without: rules, ..CompileOptions::default() };
             let valid = validate(text::parse(text).expect("an attention")).expect("sound");
             lower(&valid, &target, &policy).expect("it is lowered")
         };
-        let changed =
-            |text: &str, minor| with(text, RuleSet::NONE.with(row.rule), minor) != with(text, RuleSet::NONE, minor);
+        let changed = |text: &str, minor| {
+            with(text, VariantSet::NONE.with(row.variant), minor) != with(text, VariantSet::NONE, minor)
+        };
         assert!(texts.iter().any(|text| changed(text, 19) || changed(text, 27)), "{}", row.name);
     }
 }
@@ -245,7 +250,7 @@ fn a_number_per_sequence_of_one_query_is_never_added_where_an_addition_is_a_bias
     let added = |given: &str, minor: u16| {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
         let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-        let graph = lower(&valid, &target, &Policy::default()).expect("it is lowered");
+        let graph = lower(&valid, &target, &CompileOptions::default()).expect("it is lowered");
         let still = |id: TensorId| {
             let t = graph.tensor(id);
             t.kind != TensorKind::Virtual && t.strides[3] == 0
@@ -254,16 +259,16 @@ fn a_number_per_sequence_of_one_query_is_never_added_where_an_addition_is_a_bias
         graph.ops.iter().filter(adds).count()
     };
     for given in [
-        "q: f16 [2,4,1,64]\nk: [2,4,256,64]\nscore: tensor @t: f32[2, 1, 1, 1]; score + @t",
-        "q: f16 [2,4,1,64]\nk: [2,4,256,64]\nkeep: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k",
-        "q: f16 [2,4,1,64]\nk: [2,4,1,64]\nkeep: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 1]; @q == @k",
-        "pass: backward\nq: f16 [2,4,1,64]\nk: [2,4,256,64]\nkeep: tensor @t: f32[2, 1, 1, 1]; key < 3 | @t > 0.0",
+        "q: f16 [2,4,1,64]\nk: [2,4,256,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score + @t",
+        "q: f16 [2,4,1,64]\nk: [2,4,256,64]\nmask_mod: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k",
+        "q: f16 [2,4,1,64]\nk: [2,4,1,64]\nmask_mod: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 1]; @q == @k",
+        "pass: backward\nq: f16 [2,4,1,64]\nk: [2,4,256,64]\nmask_mod: tensor @t: f32[2, 1, 1, 1]; key < 3 | @t > 0.0",
     ] {
         assert_eq!([25, 26, 27].map(|minor| added(given, minor)), [1, 0, 0], "{given}");
     }
     // With a number for each key, or one for all sequences, it is a bias that cuDNN reads.
     for extents in ["2, 1, 1, 256", "1, 4, 1, 1"] {
-        let given = format!("q: f16 [2,4,1,64]\nk: [2,4,256,64]\nscore: tensor @t: f32[{extents}]; score + @t");
+        let given = format!("q: f16 [2,4,1,64]\nk: [2,4,256,64]\nscore_mod: tensor @t: f32[{extents}]; score + @t");
         assert_eq!(added(&given, 27), 0);
         assert!(lowered(&given).ops.len() > 3);
     }
@@ -285,7 +290,7 @@ fn masks_come_before_the_log_sum_exp_only_where_no_row_is_empty() {
     assert!(!before("mask: causal window 64"));
     assert!(!before("mask: causal bottom-right"));
     assert!(!before("mask: causal\nlengths: per-sequence"));
-    assert!(!before("keep: key % 2 == 0"));
+    assert!(!before("mask_mod: key % 2 == 0"));
 }
 
 /// get_fort_io_type_str(port.first.getKernelType()) != "int32_t": cuDNN 9.14, 9.19 and 9.27, for compute capabilities 8.0 to 12.0.
@@ -301,12 +306,13 @@ fn a_window_alone_stands_over_scores_that_nothing_else_reads() {
         let masked = select.expect("a mask");
         graph.ops.iter().filter(|op| op.inputs().contains(&masked)).count() - 3
     };
-    let sets = [RuleSet::NONE, RuleSet::NONE.with(Rule::MasksBeforeStats)];
+    let sets = [VariantSet::NONE, VariantSet::NONE.with(Variant::MasksBeforeStats)];
     for q in [1, 64, 128] {
-        for score in ["tanh(score)", "exp(score)", "sigmoid(score)", "sqrt(score)", "slot $c: float; exp(score * $c)"] {
+        for score in ["tanh(score)", "exp(score)", "sigmoid(score)", "sqrt(score)", "scalar $c: float; exp(score * $c)"]
+        {
             for rules in sets {
                 assert_eq!(
-                    beside(q, &format!("mask: band left 100 bottom-right\nscore: {score}"), rules),
+                    beside(q, &format!("mask: band left 100 bottom-right\nscore_mod: {score}"), rules),
                     0,
                     "{score}"
                 );
@@ -314,19 +320,19 @@ fn a_window_alone_stands_over_scores_that_nothing_else_reads() {
         }
     }
     // With a right bound, the library does not mind, and these backwards stay as they were.
-    assert_eq!(beside(128, "mask: causal window 100\nscore: tanh(score)", RuleSet::NONE), 1);
-    assert_eq!(beside(128, "mask: causal\nscore: tanh(score)", RuleSet::NONE), 1);
+    assert_eq!(beside(128, "mask: causal window 100\nscore_mod: tanh(score)", VariantSet::NONE), 1);
+    assert_eq!(beside(128, "mask: causal\nscore_mod: tanh(score)", VariantSet::NONE), 1);
 }
 
 /// Where nothing else reads the scores, a window alone keeps its place, which is faster.
 #[test]
 fn a_window_alone_comes_late_only_where_the_derivative_reads_what_it_masks() {
     let changes = |score: &str| {
-        let given = format!("pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore: {score}");
-        lowered(&given) != without(&given, RuleSet::NONE.with(Rule::MasksBeforeStats), "h200")
+        let given = format!("pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore_mod: {score}");
+        lowered(&given) != without(&given, VariantSet::NONE.with(Variant::MasksBeforeStats), "h200")
     };
     assert!(!changes("tanh(score)") && !changes("exp(score)"));
-    assert!(changes("slot $c: float; tanh(score / $c) * $c") && changes("score * score") && changes("relu(score)"));
+    assert!(changes("scalar $c: float; tanh(score / $c) * $c") && changes("score * score") && changes("relu(score)"));
 }
 
 /// SIGSEGV while 9.26.0 and 9.27.0 looked for engines.
@@ -335,7 +341,7 @@ fn one_float_is_never_subtracted_itself_from_scores_of_a_backward() {
     let subtracted = |given: &str, minor: u16| {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
         let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-        let graph = lower(&valid, &target, &Policy::default()).expect("it is lowered");
+        let graph = lower(&valid, &target, &CompileOptions::default()).expect("it is lowered");
         let one = |id: TensorId| {
             let t = graph.tensor(id);
             matches!(t.kind, TensorKind::Operand(Role::ScoreTensor(_))) && t.dims == [1; 4]
@@ -344,7 +350,7 @@ fn one_float_is_never_subtracted_itself_from_scores_of_a_backward() {
         graph.ops.iter().filter(subtracts).count()
     };
     let text = |pass: &str, dtype: &str, score: &str| {
-        format!("{pass}q: bf16 [1,2,64,64]\nscore: tensor @t: {dtype}[1, 1, 1, 1]; {score}")
+        format!("{pass}q: bf16 [1,2,64,64]\nscore_mod: tensor @t: {dtype}[1, 1, 1, 1]; {score}")
     };
     for score in ["score - @t", "score + (0.0 - @t)", "tanh(score - @t)", "score * 2.0 - @t"] {
         let given = text("pass: backward\n", "f32", score);
@@ -353,7 +359,7 @@ fn one_float_is_never_subtracted_itself_from_scores_of_a_backward() {
     // Forwards, other types of numbers, and predicates are taken as they are.
     assert_eq!(subtracted(&text("", "f32", "score - @t"), 27), 1);
     assert_eq!(subtracted(&text("pass: backward\n", "bf16", "score - @t"), 27), 1);
-    let keep = "pass: backward\nq: bf16 [1,2,64,64]\nkeep: tensor @t: f32[1, 1, 1, 1]; float(key) - @t > 3.0";
+    let keep = "pass: backward\nq: bf16 [1,2,64,64]\nmask_mod: tensor @t: f32[1, 1, 1, 1]; float(key) - @t > 3.0";
     assert_eq!(subtracted(keep, 27), 1);
 }
 
@@ -361,11 +367,12 @@ fn one_float_is_never_subtracted_itself_from_scores_of_a_backward() {
 #[test]
 fn one_query_with_narrow_numbers_per_sequence_is_refused() {
     let lower = |dtype: &str, q: i64| {
-        let text = format!("q: f16 [3,2,{q},64]\nk: [3,2,64,64]\nscore: tensor @t: {dtype}[3, 1, 1, 1]; score + @t");
+        let text =
+            format!("q: f16 [3,2,{q},64]\nk: [3,2,64,64]\nscore_mod: tensor @t: {dtype}[3, 1, 1, 1]; score + @t");
         let a: Attention = text::parse(&text).expect("an attention");
-        lower(&validate(a).expect("sound"), &target("h200"), &Policy::default())
+        lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default())
     };
-    assert_eq!(lower("f16", 1).expect_err("it faults").reasons()[0].code, "score.one-query-narrow");
+    assert_eq!(lower("f16", 1).expect_err("it faults").reasons()[0].code, "score-mod.one-query-narrow");
     assert!(lower("f32", 1).is_ok() && lower("f16", 2).is_ok());
 }
 
@@ -376,7 +383,7 @@ fn a_backward_of_one_row_is_not_put_to_a_library_that_dies_of_it() {
         let a: Attention =
             text::parse(&format!("pass: backward\nq: f16 [1,1,{q},64]\nk: [1,1,127,64]")).expect("an attention");
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-        lower(&validate(a).expect("sound"), &target, &Policy::default())
+        lower(&validate(a).expect("sound"), &target, &CompileOptions::default())
     };
     assert_eq!(lower(27, 1).expect_err("it ends the process").reasons()[0].code, "backward.single-row");
     assert!(lower(27, 2).is_ok() && lower(26, 1).is_err() && lower(25, 1).is_ok());
@@ -390,13 +397,13 @@ fn pools_of_about_as_many_pages_have_one_graph() {
         let is = |t: &&OpTensor| t.kind == TensorKind::Operand(Role::K);
         graph.tensors.iter().find(is).expect("it is read").dims[0]
     };
-    assert_eq!([8, 9, 1000, 1024].map(|pages| pool(&text(pages), RuleSet::NONE)), [8, 16, 1024, 1024]);
-    assert_eq!(pool(&text(1000), RuleSet::NONE.with(Rule::RoundPool)), 1000);
+    assert_eq!([8, 9, 1000, 1024].map(|pages| pool(&text(pages), VariantSet::NONE)), [8, 16, 1024, 1024]);
+    assert_eq!(pool(&text(1000), VariantSet::NONE.with(Variant::RoundPool)), 1000);
     assert_eq!(lowered(&text(700)), lowered(&text(1000)));
     assert_ne!(lowered(&text(500)), lowered(&text(1000)));
     // Heads outside of pages: a pool of more would reach into the next head.
     let outside = "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64 strides [4096,36864,64,1]\nlengths: per-sequence";
-    assert_eq!(pool(outside, RuleSet::NONE), 9);
+    assert_eq!(pool(outside, VariantSet::NONE), 9);
 }
 
 /// A given mask is applied whatever the probability, as the oracle applies it: it was left out where the probability is zero.

@@ -1,12 +1,12 @@
-//! Packed and paged operands: rows found by cumulative lengths and page tables give what dense ones give.
+//! Varlen and paged operands: rows found by cumulative lengths and page tables give what dense ones give.
 
 mod common;
 
 use common::valid;
-use qkvault_graph::{Attention, Band, DType, Packed, PaddedRows, Role, Tensor, Valid};
+use qkvault_graph::{Attention, Band, DType, PaddedRows, Role, Tensor, Valid, Varlen};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, View, forward};
 
-/// A dense attention and the same one packed and paged, for these lengths.
+/// A dense attention and the same one varlen and paged, for these lengths.
 fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
     let (b, h, d, dtype) = (q.len() as i64, 2, 8, DType::BF16);
     let (s_q, s_kv) = (*q.iter().max().expect("some") as i64, *kv.iter().max().expect("some") as i64);
@@ -16,12 +16,12 @@ fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
         |q: Tensor, kv: Tensor| valid(Attention::forward(q, kv, kv, q).with_band(band).with_lengths().with_stats());
     let dense = |s| Tensor::bshd(b, h, s, d, dtype);
     let tokens = |lens: &[usize]| (lens.iter().sum::<usize>() as i64 + room).max(b);
-    let packed = |lens, s| Tensor::thd(b, h, s, d, tokens(lens), dtype);
+    let varlen = |lens, s| Tensor::thd(b, h, s, d, tokens(lens), dtype);
     let pages = b * ((s_kv + page_size - 1) / page_size) + 3;
     [
         attention(dense(s_q), dense(s_kv)),
-        attention(packed(q, s_q), packed(kv, s_kv)),
-        attention(packed(q, s_q), Tensor::paged_hnd(b, h, s_kv, d, pages, page_size, dtype)),
+        attention(varlen(q, s_q), varlen(kv, s_kv)),
+        attention(varlen(q, s_q), Tensor::paged_hnd(b, h, s_kv, d, pages, page_size, dtype)),
     ]
 }
 
@@ -66,53 +66,53 @@ fn check(q: &[usize], kv: &[usize], room: i64, page_size: i64) {
 }
 
 #[test]
-fn p22_tokens_far_outnumber_sequences() {
+fn tokens_far_outnumber_sequences() {
     check(&[40, 3], &[70, 9], 0, 16);
     check(&[40, 3], &[70, 9], 50, 16);
 }
 
 #[test]
-fn p22_one_sequence() {
+fn one_sequence() {
     check(&[7], &[11], 0, 4);
     check(&[1], &[1], 5, 1);
 }
 
 #[test]
-fn p22_sequences_without_rows() {
+fn sequences_without_rows() {
     check(&[0, 4, 0, 2], &[3, 4, 0, 5], 0, 2);
     check(&[0, 0], &[0, 0], 2, 4);
     check(&[3, 5], &[0, 6], 4, 4);
 }
 
 #[test]
-fn p22_the_last_page_is_half_full_and_unused_pages_are_never_read() {
+fn the_last_page_is_half_full_and_unused_pages_are_never_read() {
     check(&[5, 6, 1], &[16, 17, 5], 0, 8);
     check(&[2, 3], &[100, 33], 0, 64);
 }
 
 #[test]
-fn p22_offsets_are_64_bits_wide() {
+fn offsets_are_64_bits_wide() {
     // A buffer whose second sequence begins beyond 2^31 elements cannot be had here; an offset that would wrap to a sound
     // one is refused, not wrapped.
-    let [_, packed, _] = trio(&[2, 2], &[2, 2], 0, 2);
-    let mut inputs = Inputs::random(&packed, 1).expect("random");
+    let [_, varlen, _] = trio(&[2, 2], &[2, 2], 0, 2);
+    let mut inputs = Inputs::random(&varlen, 1).expect("random");
     let wrapped = [0_i64, (1 << 32) + 32, (1 << 32) + 64].into_iter().flat_map(i64::to_ne_bytes).collect();
-    inputs.insert(Role::Offsets(Packed::K), Buffer::new(DType::I64, wrapped).expect("whole"));
-    let refused = forward(&packed, &inputs).expect_err("beyond the buffer");
+    inputs.insert(Role::Offsets(Varlen::K), Buffer::new(DType::I64, wrapped).expect("whole"));
+    let refused = forward(&varlen, &inputs).expect_err("beyond the buffer");
     assert!(matches!(refused, ReferenceError::Offset { sequence: 1, .. }), "{refused}");
     assert!(refused.to_string().contains("elements"), "{refused}");
 }
 
 #[test]
-fn p22_wrong_offsets_lengths_and_pages_are_error_values() {
-    let [dense, packed, paged] = trio(&[2, 3], &[4, 5], 0, 2);
+fn wrong_offsets_lengths_and_pages_are_error_values() {
+    let [dense, varlen, paged] = trio(&[2, 3], &[4, 5], 0, 2);
     let with = |a: &Valid, role, values: &[f64], dtype| {
         let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
         let mut inputs = Inputs::random_with(a, 1, &Choice { lengths, ..Choice::default() }).expect("random");
         inputs.insert(role, Buffer::of(dtype, values.iter().copied()));
         forward(a, &inputs).map(|_| ()).expect_err("wrong")
     };
-    let offsets = |values: &[f64]| with(&packed, Role::Offsets(Packed::Q), values, DType::I64);
+    let offsets = |values: &[f64]| with(&varlen, Role::Offsets(Varlen::Q), values, DType::I64);
     assert!(matches!(offsets(&[-16.0, 32.0, 80.0]), ReferenceError::Offset { sequence: 0, given: -16, .. }));
     assert!(matches!(offsets(&[32.0, 0.0, 80.0]), ReferenceError::Offset { sequence: 0, .. }), "falling");
     assert!(matches!(offsets(&[0.0, 48.0, 80.0]), ReferenceError::Offset { sequence: 1, end: 96, room: 80, .. }));
@@ -129,9 +129,9 @@ fn p22_wrong_offsets_lengths_and_pages_are_error_values() {
 }
 
 #[test]
-fn p42_zeroed_padding_reaches_tokens_that_no_sequence_has() {
-    let [_, packed, _] = trio(&[2, 3], &[4, 5], 6, 2);
-    let mut a = packed.into_inner();
+fn zeroed_padding_reaches_tokens_that_no_sequence_has() {
+    let [_, varlen, _] = trio(&[2, 3], &[4, 5], 6, 2);
+    let mut a = varlen.into_inner();
     a.padded_rows = PaddedRows::Zero;
     let a = valid(a);
     let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
@@ -144,13 +144,13 @@ fn p42_zeroed_padding_reaches_tokens_that_no_sequence_has() {
 }
 
 #[test]
-fn p22_sequences_may_lie_apart() {
-    let [_, packed, _] = trio(&[2, 3], &[4, 5], 6, 2);
+fn sequences_may_lie_apart() {
+    let [_, varlen, _] = trio(&[2, 3], &[4, 5], 6, 2);
     let starts = |spread, seed| {
         let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
         let inputs =
-            Inputs::random_with(&packed, seed, &Choice { lengths, spread, ..Choice::default() }).expect("random");
-        let offsets = inputs.get(Role::Offsets(Packed::Q)).expect("bound");
+            Inputs::random_with(&varlen, seed, &Choice { lengths, spread, ..Choice::default() }).expect("random");
+        let offsets = inputs.get(Role::Offsets(Varlen::Q)).expect("bound");
         [offsets.int(0), offsets.int(1), offsets.int(2)]
     };
     // Rows are 2 heads of 8 elements, and offsets count elements.

@@ -1,4 +1,4 @@
-//! `hunt`: random descriptions put to the rules and to the library, without a GPU, and everything in which the two differ.
+//! `fuzz-rules`: random descriptions put to the rules and to the library, without a GPU, and everything in which the two differ.
 //!
 //! What lowering and the rules call not built or computed wrongly is not put to the library: there is no graph to put, or its
 //! answer would say nothing. Everything else is compiled by worker processes, one cuDNN each, so that an abort inside cuDNN
@@ -112,9 +112,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
                 })
             })
             .collect();
-        threads.into_iter().try_for_each(|t| t.join().expect("a thread of the hunt does not panic"))
+        threads.into_iter().try_for_each(|t| t.join().expect("a thread of the fuzzing does not panic"))
     })?;
-    let found = found.into_inner().expect("no thread of the hunt panicked");
+    let found = found.into_inner().expect("no thread of the fuzzing panicked");
     report(globals, args, cases, &found, started);
     Ok(if found.differences.is_empty() { Outcome::Good } else { Outcome::Bad })
 }
@@ -158,7 +158,7 @@ fn draw(
 }
 
 fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: &Mutex<Found>) -> anyhow::Result<()> {
-    let lock = || found.lock().expect("no thread of the hunt panicked");
+    let lock = || found.lock().expect("no thread of the fuzzing panicked");
     match compare::judge(&case, workers)? {
         Verdict::NotAsked(code) => *lock().not_asked.entry(code).or_default() += 1,
         Verdict::Agreed { supported, codes } => {

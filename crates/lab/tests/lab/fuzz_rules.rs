@@ -1,19 +1,20 @@
-//! `hunt`: rules against the library over random descriptions, in worker processes.
+//! `fuzz-rules`: rules against the library over random descriptions, in worker processes.
 
 use crate::kit::{Place, fields};
 
 /// 16 draws for each of five GPUs under each of three versions, the same in every run. Each that is put to the library takes 0.6 s of a
-/// core. `qkvault-lab hunt` with another seed looks further.
+/// core. `qkvault-lab fuzz-rules` with another seed looks further.
 #[test]
-fn p25_rules_and_library_agree_on_all_that_is_drawn() {
+fn rules_and_library_agree_on_all_that_is_drawn() {
     const CASES: u64 = 240;
     // Which libraries were fetched is looked up where they were fetched to.
     if ["9.14.0", "9.19.0", "9.27.0"].iter().any(|version| Place::with_cudnn(version).is_none()) {
         return;
     }
     let place = Place::new();
-    let (code, report) = place
-        .json(&format!("hunt --cases {CASES} --seed 2026 --versions 9.14.0,9.19.0,9.27.0 --workers 2 --keep-size"));
+    let (code, report) = place.json(&format!(
+        "fuzz-rules --cases {CASES} --seed 2026 --versions 9.14.0,9.19.0,9.27.0 --workers 2 --keep-size"
+    ));
     let names = [
         "cases",
         "seed",
@@ -44,10 +45,10 @@ fn descriptions_of_a_file_are_put_to_every_gpu() {
     }
     let place = Place::new();
     let file = place.file("two.txt", "q: bf16 [1,2,128,64]\n---\nq: bf16 [1,2,128,68]\n");
-    let (code, report) = place.json(&format!("hunt --file {file} --targets h200,a100 --versions 9.27.0"));
+    let (code, report) = place.json(&format!("fuzz-rules --file {file} --targets h200,a100 --versions 9.27.0"));
     assert_eq!((code, report["supported"].as_u64(), report["refused"].as_u64()), (0, Some(2), Some(2)), "{report:#}");
     assert_eq!(report["confirmed"]["head-dim.multiple-of-8"], 2);
-    place.run("hunt --versions 9.99 --cases 1").failed(1, &["no fetched cuDNN"]);
+    place.run("fuzz-rules --versions 9.99 --cases 1").failed(1, &["no fetched cuDNN"]);
 }
 
 /// What a card would be asked, without one: rules and library, and everything of a case but its launch.

@@ -15,8 +15,8 @@ const TRIES: usize = 40;
 /// Simplifications, the boldest first.
 const STEPS: &[fn(&mut Attention)] = &[
     |a| a.pass = Pass::Forward,
-    |a| a.score = None,
-    |a| a.mask.keep = None,
+    |a| a.score_mod = None,
+    |a| a.mask.mask_mod = None,
     |a| a.mask.band = None,
     |a| a.mask.lengths = qkvault_graph::Lengths::Full,
     |a| a.dropout = None,

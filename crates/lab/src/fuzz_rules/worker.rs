@@ -1,4 +1,4 @@
-//! What a worker of the hunt is asked and answers: one op graph, compiled by one cuDNN.
+//! What a worker of the fuzzing is asked and answers: one op graph, compiled by one cuDNN.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use qkvault_compile::{Compiler, Failure};
-use qkvault_graph::{OpGraph, Policy, Target, lower};
+use qkvault_graph::{CompileOptions, OpGraph, Target, lower};
 use qkvault_sys::Search;
 use serde::{Deserialize, Serialize};
 
@@ -40,12 +40,12 @@ pub(super) enum Answer {
 
 /// Puts a case to the worker of its library, which is started where there is none.
 pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
-    let graph = lower(&case.attention, &case.target, &Policy::default())?;
+    let graph = lower(&case.attention, &case.target, &CompileOptions::default())?;
     let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
     if !workers.contains_key(&case.library) {
         let program = std::env::current_exe().context("this program's own file is not known")?;
         let mut command = Command::new(program);
-        command.args(["hunt", "--worker"]).arg(&case.library).stderr(Stdio::null());
+        command.args(["fuzz-rules", "--worker"]).arg(&case.library).stderr(Stdio::null());
         workers.insert(case.library.clone(), Worker::start(&mut command)?);
     }
     let worker = workers.get_mut(&case.library).context("the worker was put there")?;
@@ -60,12 +60,12 @@ pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyho
 
 /// What a worker does: opens the library and answers until its input ends.
 pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
-    let compiler = Compiler::open_apart(&Search::at(library))?;
+    let compiler = Compiler::open_compile_only(&Search::at(library))?;
     for line in std::io::stdin().lines() {
         let Question { graph, mut target } = serde_json::from_str(&line?)?;
         // Whatever this library compiles with is asked.
         target.toolchain = compiler.toolchain();
-        let answer = match compiler.compile(&graph, &target, &Policy::default()) {
+        let answer = match compiler.compile(&graph, &target, &CompileOptions::default()) {
             Ok(_) => Answer::Plan,
             Err(Failure::Refused(refusal)) => {
                 Answer::Refused(refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect())
