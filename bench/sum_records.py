@@ -42,14 +42,21 @@ def selftest(records):
 
 
 def sanitize(records):
-    """Cases and errors of memcheck together and per kind, the other tools' samples, and every distinct fault."""
-    whole = {"cases": 0, "errors": 0, "kinds": {}, "versions": {}, "tools": {}, "faults": [], "silent": []}
+    """Cases and errors of memcheck together and per kind, the other tools' samples, and every distinct fault.
+
+    `launched` leaves out the cases that were refused before a launch; `seeds` counts the cases of each seed.
+    """
+    whole = {"cases": 0, "launched": 0, "errors": 0, "kinds": {}, "versions": {}, "tools": {}, "faults": [], "silent": []}
     for record in records:
-        version = whole["versions"].setdefault(record["cudnn"], {"cases": 0, "errors": 0, "seeds": []})
+        start = {"cases": 0, "launched": 0, "errors": 0, "seeds": {}}
+        version = whole["versions"].setdefault(record["cudnn"], start)
+        launched = sum(n for kind in record["kinds"].values() for end, n in kind["ended"].items() if end != "refused")
         for part in (whole, version):
             part["cases"] += record["cases"]
+            part["launched"] += launched
             part["errors"] += record["errors"]
-        version["seeds"].append(record["seed"])
+        seeds = version["seeds"]
+        seeds[str(record["seed"])] = seeds.get(str(record["seed"]), 0) + record["cases"]
         for group in ("kinds", "tools"):
             for name, counts in record[group].items():
                 sums = whole[group].setdefault(name, {"cases": 0, "errors": 0})
