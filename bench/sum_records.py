@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Sums records of the self-test and of compute-sanitizer: what docs/results/selftest.json and sanitize.json hold.
+"""Reduces records of a GPU run to what the pages of docs/results read.
 
     python3 bench/sum_records.py selftest RECORD.json... > docs/results/selftest.json
     python3 bench/sum_records.py sanitize RECORD.json... > docs/results/sanitize.json
+    python3 bench/sum_records.py keep RECORD.json... > docs/results/THEME.json
+
+`keep` takes records of `run`, `bench`, `bench-serving` and the peers' scripts by name, with the fields that pages read.
 """
 import collections
 import json
+import os
 import re
 import sys
 
@@ -69,14 +73,53 @@ def sanitize(records):
                 merged[key]["count"] += fault["count"]
             else:
                 merged[key] = fault
-        whole["faults"] = list(merged.values())
+        # racecheck and initcheck report hazards that are not faults: their kernels tell enough.
+        whole["faults"] = [
+            {k: v for k, v in fault.items() if k != "first" or fault["tool"] == "memcheck"} for fault in merged.values()
+        ]
         whole["silent"] += record["silent"]
     return whole
+
+
+# The fields that pages of docs/results read, wherever they stand in a record; `keep` leaves the others out.
+KEPT = set("""
+    device gpu machine cudnn torch flashinfer burst rest builds disk_hits right wrong refused failed
+    median_load_ms median_vault_ms median_vault_and_load_ms median_first_launch_ms
+    runs what device_ms first_launch_ms host_us tflops terabytes_per_s rows torch_ms
+    entries case direction form status forward backward ms peers flex torch_cudnn reached
+    decode prefill padding steps drawn growing copy_tb_per_s b kv new us us_launched step plan batch keys
+    queries times_the_tightest choose_us update_us launch_us bytes_copied_per_step median p99 most
+    torch_flash flashinfer_cuda_cores flashinfer_fa2
+""".split())
+
+
+def kept(value):
+    """The fields that pages read but the usual values, with numbers of five digits."""
+    if isinstance(value, dict):
+        return {k: kept(v) for k, v in value.items() if k in KEPT and v not in (None, [], {}, "right", "auto")}
+    if isinstance(value, list):
+        return [kept(v) for v in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def lines(value, indent=""):
+    """JSON with a line for each record, field and row."""
+    inner = indent + " "
+    if isinstance(value, dict) and len(indent) < 2:
+        rows = [f"{inner}{json.dumps(k)}: {lines(v, inner)}" for k, v in value.items()]
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(inner + json.dumps(v, separators=(",", ":")) for v in value) + f"\n{indent}]"
+    return json.dumps(value)
 
 
 def main():
     kind, files = sys.argv[1], sys.argv[2:]
     records = [json.load(open(file)) for file in files]
+    if kind == "keep":
+        names = [os.path.basename(file).removesuffix(".json") for file in files]
+        print(lines({name: kept(record) for name, record in zip(names, records, strict=True)}))
+        return
     json.dump({"selftest": selftest, "sanitize": sanitize}[kind](records), sys.stdout, indent=1)
     print()
 
