@@ -3,7 +3,7 @@
 
     python3 bench/sum_records.py selftest RECORD.json... > docs/results/selftest.json
     python3 bench/sum_records.py sanitize RECORD.json... > docs/results/sanitize.json
-    python3 bench/sum_records.py keep RECORD.json... > docs/results/THEME.json
+    python3 bench/sum_records.py keep RECORD.json... > THEME.json
 
 `keep` takes records of `run`, `bench`, `bench-serving` and the peers' scripts by name, with the fields that pages read.
 """

@@ -12,6 +12,7 @@ mod fuzz_rules;
 mod selftest;
 mod workers;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use qkvault_cli::{Globals, finish};
@@ -27,6 +28,21 @@ pub enum Command {
     BenchServing(bench_serving::Args),
     /// Put random descriptions to the rules and to the library, and tell in which they differ
     FuzzRules(fuzz_rules::Args),
+}
+
+/// A command from its words, for programs that run several: `["bench", "--cases", "training.txt"]`.
+///
+/// # Errors
+///
+/// What is wrong with the words.
+pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Words {
+        #[command(subcommand)]
+        command: Command,
+    }
+    <Words as clap::Parser>::try_parse_from(words).map(|words| words.command)
 }
 
 /// Runs a command and says how it ended.

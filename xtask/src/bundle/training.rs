@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-use qkvault_cli::{self as cli, Globals};
+use qkvault_cli::Globals;
+use qkvault_lab as lab;
 
 use super::copy;
 
@@ -28,11 +29,8 @@ pub(super) fn add(
     }
     let example = out.join("train");
     copy(&release.join("examples/train"), &example)?;
-    let cases = out.join("training.txt").into_os_string();
-    let words = [OsString::from("bench"), "--plan".into(), "--cases".into(), cases, "--target".into(), target.into()];
-    let words = words.into_iter().chain(["--cudnn-path".into(), cudnn.as_os_str().to_owned()]);
     // What is refused is told by `bench` itself; the rest of the bundle is good all the same.
-    let _ = cli::main(globals, &cli::parse(words)?);
+    let _ = lab::main(globals, &lab::parse(bench(&out.join("training.txt"), target, cudnn))?);
     let vault = globals.vault.as_ref().context("the bundle's vault is a folder")?;
     for dtype in ["bf16", "f16"] {
         let mut plan = Command::new(&example);
@@ -43,4 +41,21 @@ pub(super) fn add(
         }
     }
     Ok(())
+}
+
+/// The words of the command that compiles the cases of a file.
+fn bench(cases: &Path, target: &str, cudnn: &Path) -> Vec<OsString> {
+    let [bench, plan, of, on, with] = ["bench", "--plan", "--cases", "--target", "--cudnn-path"].map(OsString::from);
+    vec![bench, plan, of, cases.into(), on, target.into(), with, cudnn.into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cases_of_a_bundle_are_compiled_by_a_command_that_exists() {
+        let words = bench(Path::new("training.txt"), "h200", Path::new("cudnn"));
+        lab::parse(words).expect("qkvault-lab has the command");
+    }
 }
