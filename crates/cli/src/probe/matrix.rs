@@ -50,12 +50,17 @@ type Described = Result<Valid, Refusal>;
 /// Prompts, and caches of a decode, of the models' rows; one sequence.
 const LENGTHS: [i64; 3] = [512, 2048, 4096];
 
+/// JSON with a line for each row and each list of texts. A text holds neither beginning, because its quotes are escaped.
+fn lines(json: &str) -> String {
+    format!("{}\n", json.replace("{\"name\":", "\n{\"name\":").replace("[\"", "\n[\""))
+}
+
 /// Writes the matrix as `file` with three endings.
 pub(super) fn write(globals: &Globals, models: &ModelArgs, file: &Path) -> anyhow::Result<Outcome> {
     let started = Instant::now();
     let matrix = matrix(models)?;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-    let json = format!("{}\n", serde_json::to_string_pretty(&matrix)?);
+    let json = lines(&serde_json::to_string(&matrix)?);
     for (end, text) in [("html", page::html(&matrix)), ("md", page::markdown(&matrix)), ("json", json)] {
         let path = file.with_extension(end);
         std::fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
