@@ -19,9 +19,15 @@ pub(super) fn add(
     target: &str,
     cudnn: &Path,
 ) -> Result<()> {
-    for file in
-        ["training.txt", "unified.txt", "training.sh", "training_card.sh", "training_peers.py", "selftest_large.py"]
-    {
+    for file in [
+        "training.txt",
+        "forms.txt",
+        "unified.txt",
+        "training.sh",
+        "training_card.sh",
+        "training_peers.py",
+        "selftest_large.py",
+    ] {
         copy(&root.join("bench").join(file), &out.join(file))?;
     }
     for file in ["train.sh", "train.py"] {
