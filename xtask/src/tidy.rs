@@ -3,6 +3,7 @@
 //! * packages use only the packages that ARCHITECTURE.md lets them use;
 //! * every Rust file opens with a comment that says what it is for, and stays short;
 //! * a test that cannot do its work says so in one way (`qkvault_skip`), so that skipped tests are counted;
+//! * lines of Markdown stay short, links and named pages are there, and `docs` stays small;
 //! * no registry hosts, no paths of somebody's machine, no unfinished work, no NVIDIA files.
 
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::{cargo, ui};
+
+mod pages;
 
 /// Who may use whom (`[dependencies]` alone; tests may use more).
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -69,10 +72,12 @@ pub fn run() -> Result<()> {
         // What git knows and the folder no longer has is somebody's rename in progress.
         let Ok(text) = std::fs::read_to_string(root.join(file)) else { continue };
         words(&name, &text, &mut found);
+        pages::look(&root, &name, &text, &mut found);
         if name.ends_with(".rs") {
             shape(&name, &text, &mut found);
         }
     }
+    pages::size(&root, files.iter().filter_map(|file| file.to_str()), &mut found);
     if !found.is_empty() {
         bail!("{} things to tidy:\n  {}", found.len(), found.join("\n  "));
     }

@@ -1,0 +1,160 @@
+//! The pages of the repository: lines of Markdown stay short, links and mentions of pages lead to files, and `docs` stays small.
+
+use std::path::Path;
+
+/// Most columns of a line of hand-written Markdown, outside tables and code blocks.
+const MOST_COLUMNS: usize = 120;
+
+/// Most bytes of everything under `docs`: records are reduced to what pages read (`bench/sum_records.py`).
+const MOST_BYTES: u64 = 500_000;
+
+/// Pages that programs write as a whole. Parts of other pages stand between comments, which are found by themselves.
+const GENERATED: &[&str] = &["docs/reasons.md", "docs/support.md"];
+
+/// Adds what is wrong with one file of the repository: `name` is its path from `root`, with slashes.
+pub(super) fn look(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
+    if name.ends_with(".md") {
+        columns(name, text, found);
+        links(root, name, text, found);
+    }
+    mentions(root, name, text, found);
+}
+
+/// Whether `docs` is too large; `files` are the names of everything in the repository.
+pub(super) fn size<'a>(root: &Path, files: impl IntoIterator<Item = &'a str>, found: &mut Vec<String>) {
+    let docs = files.into_iter().filter(|name| name.starts_with("docs/"));
+    let bytes: u64 = docs.filter_map(|name| root.join(name).metadata().ok()).map(|meta| meta.len()).sum();
+    if bytes > MOST_BYTES {
+        found.push(format!("docs: {bytes} bytes; {MOST_BYTES} is the most, reduce records to what pages read"));
+    }
+}
+
+/// The lines of prose of a page with their numbers: no code blocks, and nothing between comments that a program writes between.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let (mut code, mut generated) = (false, false);
+    text.lines().enumerate().filter_map(move |(at, line)| {
+        let start = line.trim_start();
+        if start.starts_with("```") {
+            code = !code;
+            return None;
+        }
+        if start.starts_with("<!-- begin") || start.starts_with("<!-- written by") {
+            generated = true;
+        } else if start.starts_with("<!-- end") {
+            generated = false;
+        }
+        (!code && !generated).then_some((at + 1, line))
+    })
+}
+
+fn columns(name: &str, text: &str, found: &mut Vec<String>) {
+    if GENERATED.contains(&name) {
+        return;
+    }
+    for (number, line) in prose(text).filter(|(_, line)| !line.trim_start().starts_with('|')) {
+        let columns = line.chars().count();
+        if columns > MOST_COLUMNS {
+            found.push(format!(
+                "{name}:{number}: {columns} columns; {MOST_COLUMNS} is the most outside tables and code"
+            ));
+        }
+    }
+}
+
+/// Relative links must lead to a file or folder.
+fn links(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
+    let folder = root.join(name).parent().map(Path::to_path_buf).unwrap_or_default();
+    for (number, line) in prose(text) {
+        for rest in line.split("](").skip(1) {
+            let Some((link, _)) = rest.split_once(')') else { continue };
+            let path = link.split_once('#').map_or(link, |(path, _)| path);
+            if !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:") && !folder.join(path).exists()
+            {
+                found.push(format!("{name}:{number}: the link {link} leads nowhere"));
+            }
+        }
+    }
+}
+
+/// Pages and records that are named by their path from the root, in code, too.
+fn mentions(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
+    for (at, line) in text.lines().enumerate() {
+        for (start, _) in line.match_indices("docs/") {
+            if line[..start].chars().next_back().is_some_and(is_path) {
+                continue;
+            }
+            let rest = &line[start..];
+            let path = rest[..rest.find(|c| !is_path(c)).unwrap_or(rest.len())].trim_end_matches('.');
+            let is_page = [".md", ".json", ".html"].iter().any(|end| path.ends_with(end));
+            if is_page && !root.join(path).exists() {
+                found.push(format!("{name}:{}: there is no {path}", at + 1));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path below `docs`, put together, so that this file does not find itself.
+    fn docs(rest: &str) -> String {
+        format!("docs/{rest}")
+    }
+
+    fn found(name: &str, text: &str) -> Vec<String> {
+        let root = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir_all(root.path().join("docs/results")).expect("a folder");
+        std::fs::write(root.path().join(docs("here.md")), "here").expect("a file");
+        let mut found = Vec::new();
+        look(root.path(), name, text, &mut found);
+        found
+    }
+
+    #[test]
+    fn a_long_line_is_found_but_not_in_tables_code_and_generated_parts() {
+        let long = "word ".repeat(25);
+        let just = "ü".repeat(120);
+        let text = format!(
+            "{just}\n| {long} |\n```sh\n{long}\n```\n<!-- begin: table -->\n{long}\n<!-- end: table -->\n\
+             <!-- written by `x` -->\n{long}\n<!-- end -->\n* {long}\n"
+        );
+        assert_eq!(found("a.md", &text), ["a.md:12: 127 columns; 120 is the most outside tables and code"]);
+        assert_eq!(found("docs/reasons.md", &text), [""; 0]);
+        assert_eq!(found("a.rs", &text), [""; 0]);
+    }
+
+    #[test]
+    fn a_link_to_a_page_that_is_gone_is_found() {
+        let text = "[a](here.md), [b](gone.md#part), [c](#part), [d](https://example.org/gone.md), [e](results)\n";
+        assert_eq!(found(&docs("a.md"), text), [docs("a.md:1: the link gone.md#part leads nowhere")]);
+        assert_eq!(found(&docs("results/a.md"), "[a](../here.md) [b](here.md)").len(), 1);
+        assert_eq!(found(&docs("a.md"), "```text\nmatrix[1](2)\n```"), [""; 0]);
+    }
+
+    #[test]
+    fn a_page_that_code_names_and_that_is_gone_is_found() {
+        let [here, gone] = ["here.md", "gone.md"].map(docs);
+        let text = format!("//! See `{here}`.\n//! See {gone}.\n//! example.org/{gone}; docs/gone/x\n");
+        assert_eq!(found("src/a.rs", &text), [format!("src/a.rs:2: there is no {gone}")]);
+    }
+
+    #[test]
+    fn records_that_make_the_pages_large_are_found() {
+        let root = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(root.path().join("docs")).expect("a folder");
+        let names = [docs("a.json"), docs("c.json"), "b.json".to_owned()];
+        for name in &names {
+            std::fs::write(root.path().join(name), vec![b' '; 300_000]).expect("a file");
+        }
+        let look_at = |names: &[String]| {
+            let mut found = Vec::new();
+            size(root.path(), names.iter().map(String::as_str), &mut found);
+            found
+        };
+        assert_eq!(look_at(&names[1..]), [""; 0]);
+        let large = look_at(&names);
+        assert!(large.len() == 1 && large[0].starts_with("docs: 600000 bytes"), "{large:?}");
+    }
+}
