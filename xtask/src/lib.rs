@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod cargo;
 pub mod fetch;
 pub mod mutants;
+mod rooms;
 mod skips;
 pub mod test;
 pub mod tidy;

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: what no compiler checks.
 //!
 //! * packages use only the packages that ARCHITECTURE.md lets them use;
+//! * modules use only the rooms of their crate that `rooms.rs` lets them use;
 //! * every Rust file opens with a comment that says what it is for, and stays short;
 //! * a test that cannot do its work says so in one way (`qkvault_skip`), so that skipped tests are counted;
 //! * lines of Markdown stay short, links and named pages are there, and `docs` stays small;
@@ -12,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, ui};
+use crate::{cargo, rooms, ui};
 
 mod pages;
 
@@ -75,6 +76,7 @@ pub fn run() -> Result<()> {
         pages::look(&root, &name, &text, &mut found);
         if name.ends_with(".rs") {
             shape(&name, &text, &mut found);
+            rooms::check(&name, &text, &mut found);
         }
     }
     pages::size(&root, files.iter().filter_map(|file| file.to_str()), &mut found);

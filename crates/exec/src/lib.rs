@@ -88,7 +88,7 @@ pub use fit::{DriverRule, LOAD_RULES, LoadRules, Mismatch, OtherMachine, check_f
 pub use machine::Machine;
 pub use properties::{PropertiesError, present_target};
 pub use qkvault_graph::op::SCRATCH_ALIGNMENT;
-pub use raw::bound::{LaunchError, ScalarError};
+pub use raw::launch_error::{LaunchError, ScalarError};
 pub use raw::load::would_load;
 pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};

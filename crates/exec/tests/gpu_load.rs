@@ -25,7 +25,7 @@ fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
     };
     let compiler = Compiler::open(&Search::default()).expect("a cuDNN");
     let session = Session::open(&device, compiler.library()).expect("a session");
-    let here = session.target().expect("the GPU's target is known");
+    let here = session.target().expect("the GPU's target is known").clone();
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let attention = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let attention = validate(attention).expect("valid");

@@ -269,7 +269,7 @@ fn load_times(args: &Args, policy: &CompileOptions, jobs: &[Job], session: &Sess
 fn find(planner: &Planner, attention: &Valid, session: &Session, policy: &CompileOptions) -> Option<Arc<Plan>> {
     let here = session.target().ok()?;
     let taken = |_: &Plan| Ok(());
-    qkvault_exec::prepare(planner, &here, attention, policy, BuildPolicy::LoadOnly, taken).ok()?.answer.outcome.ok()
+    qkvault_exec::prepare(planner, here, attention, policy, BuildPolicy::LoadOnly, taken).ok()?.answer.outcome.ok()
 }
 
 struct Check {

@@ -1,88 +1,18 @@
-//! A bound plan: operands, scalars and workspace in a variant pack that launches reuse.
+//! A bound plan: checked operands, scalars and workspace in a variant pack that launches reuse.
 
 use std::ffi::c_void;
 
-use qkvault_graph::{DType, PlanKey, Role};
-use qkvault_sys::{Descriptor, Error};
+use qkvault_graph::{DType, Role};
+use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind};
 
+use crate::bind_error::BindErrors;
 use crate::bindings::{Bindings, Number};
+use crate::check::{check_bindings, check_workspace};
 use crate::clear::clear;
-use crate::raw::bind::BindFailure;
+use crate::driver::memory_kind;
 use crate::raw::cells::Cells;
+use crate::raw::launch_error::{BindFailure, LaunchError, ScalarError};
 use crate::raw::load::LoadedPlan;
-
-/// Why a scalar kept its value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ScalarError {
-    /// The plan has no such scalar.
-    #[error("{role} is no scalar of the plan; it has {}", if scalars.is_empty() { "none".to_owned() } else { join(scalars) })]
-    NoScalar {
-        /// The role.
-        role: Role,
-        /// The scalars there are.
-        scalars: Vec<Role>,
-    },
-    /// The scalar holds another type.
-    #[error("scalar {role} is {needed}, and {given} was given")]
-    WrongDType {
-        /// The role.
-        role: Role,
-        /// What the plan wants.
-        needed: DType,
-        /// What was given.
-        given: DType,
-    },
-}
-
-fn join(roles: &[Role]) -> String {
-    roles.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Why a launch was not queued.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LaunchError {
-    /// cuDNN refused it.
-    #[error(
-        "plan {key} ({what}) was not launched: {source}; an error of an earlier kernel on this GPU can show here too"
-    )]
-    Refused {
-        /// The plan.
-        key: PlanKey,
-        /// What it computes.
-        what: String,
-        /// What cuDNN answered.
-        source: Box<Error>,
-    },
-    /// The driver refused a step before or after it.
-    #[error(
-        "the launch could not {step}: {detail}; if it is an error of an earlier kernel or of something dropped before, it is reported here \
-         because CUDA tells it late"
-    )]
-    Driver {
-        /// What was tried.
-        step: &'static str,
-        /// What the driver answered.
-        detail: String,
-    },
-    /// The stream is of another context than the plan.
-    #[error(
-        "the stream is of GPU {stream}'s context and the plan is loaded in one of GPU {plan}; use a stream of Session::device()"
-    )]
-    OtherContext {
-        /// Ordinal of the stream's GPU.
-        stream: usize,
-        /// Ordinal of the plan's GPU.
-        plan: usize,
-    },
-    /// The stream is being captured while cudarc tracks events, whose waits a capture does not allow.
-    #[error(
-        "the stream is being captured, and cudarc's event tracking is on, which would break the capture; use Bound::capture, or turn it off first \
-         (CudaContext::disable_event_tracking) and order the streams yourself"
-    )]
-    TrackedCapture,
-}
 
 /// A plan with its operands, ready to be launched any number of times.
 ///
@@ -91,19 +21,77 @@ pub enum LaunchError {
 /// `Send`, not `Sync`: it may move between threads; one at a time launches it.
 #[derive(Debug)]
 pub struct Bound {
-    pub(crate) pack: Descriptor,
-    pub(crate) cells: Cells,
-    pub(crate) scalars: Vec<Scalar>,
-    pub(crate) plan: LoadedPlan,
-    pub(crate) workspace: (u64, u64),
+    pack: Descriptor,
+    cells: Cells,
+    scalars: Vec<Scalar>,
+    plan: LoadedPlan,
+    workspace: (u64, u64),
 }
 
 /// Where a scalar's value lies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scalar {
-    pub(crate) role: Role,
-    pub(crate) dtype: DType,
-    pub(crate) cell: usize,
+struct Scalar {
+    role: Role,
+    dtype: DType,
+    cell: usize,
+}
+
+impl LoadedPlan {
+    /// Binds operands, scalars and `workspace` (address and bytes; zeros if the plan needs none) by role, after checking them all.
+    ///
+    /// # Errors
+    ///
+    /// [`BindFailure::Wrong`] with everything that is wrong.
+    pub fn bind(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<Bound, BindFailure> {
+        self.check(bindings, workspace)?;
+        let mut values: Vec<u64> = self.facts().fixed.iter().map(|fixed| cell(fixed.value.bytes())).collect();
+        let mut scalars = Vec::new();
+        for binding in self.facts().bindings.iter().filter(|b| b.scalar) {
+            scalars.push(Scalar { role: binding.role, dtype: binding.dtype, cell: values.len() });
+            let given = bindings.scalars.iter().find(|(role, _)| *role == binding.role);
+            values.push(given.map_or(0, |(_, value)| value.cell()));
+        }
+        let cells = Cells::new(values);
+        let pack = self.pack(bindings, workspace.0, &cells, &scalars)?;
+        Ok(Bound { pack, cells, scalars, plan: self.clone(), workspace })
+    }
+
+    fn check(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<(), BindErrors> {
+        let ordinal = self.session().machine().ordinal;
+        check_bindings(self.facts(), bindings, ordinal, &memory_kind)?;
+        check_workspace(self.facts(), bindings, self.workspace(), workspace.0, workspace.1)
+    }
+
+    /// The variant pack of checked bindings.
+    fn pack(
+        &self,
+        bindings: &Bindings,
+        workspace: u64,
+        cells: &Cells,
+        scalars: &[Scalar],
+    ) -> Result<Descriptor, BindFailure> {
+        let at = |address: u64| address as usize as *mut c_void;
+        let fixed = self.facts().fixed.iter().enumerate().map(|(i, fixed)| (fixed.uid, cells.address(i)));
+        let scalars = scalars.iter().map(|scalar| (scalar.role.uid(), cells.address(scalar.cell)));
+        let operands = bindings.operands.iter().map(|operand| (operand.role.uid(), at(operand.address)));
+        let given = |role: Role| bindings.operands.iter().find(|operand| operand.role == role);
+        let again = self.facts().again.iter().filter_map(|role| Some((role.uid(), at(given(role.memory())?.address))));
+        let buffers = self.scratch().buffers.iter().map(|(role, offset, _)| (role.uid(), at(workspace + offset)));
+        let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) =
+            fixed.chain(scalars).chain(operands).chain(again).chain(buffers).unzip();
+        let make = || {
+            let mut pack = Descriptor::create(&self.session().inner.library, Kind::VARIANT_PACK)?;
+            pack.set(A::VARIANT_PACK_UNIQUE_IDS, &uids)?;
+            // SAFETY: host addresses are those of cells that live as long as the pack; that operands and workspace stay valid is what the
+            // caller promises with each launch, the only thing that follows them.
+            unsafe {
+                pack.set_pointers(A::VARIANT_PACK_DATA_POINTERS, &pointers)?;
+                pack.set_pointers(A::VARIANT_PACK_WORKSPACE, &[at(workspace)])?;
+            }
+            pack.finalized()
+        };
+        make().map_err(|source| BindFailure::Cudnn { what: self.facts().what.clone(), source })
+    }
 }
 
 impl Bound {
@@ -187,4 +175,10 @@ impl Bound {
         // SAFETY: the addresses are the caller's promise; host numbers lie in cells of ours; plan and handle are of one session.
         unsafe { lease.handle().execute(&plan, &self.pack) }
     }
+}
+
+fn cell(bytes: [u8; 4]) -> u64 {
+    let mut cell = [0; 8];
+    cell[..4].copy_from_slice(&bytes);
+    u64::from_ne_bytes(cell)
 }

@@ -49,7 +49,7 @@ impl std::fmt::Debug for Cells {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Number;
+    use crate::bindings::Number;
 
     #[test]
     fn addresses_outlive_moves_and_see_new_values() {

@@ -1,18 +1,15 @@
 //! A session: one GPU, one cuDNN, a pool of handles, and what was counted.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use qkvault_compile::{BuildPolicy, Planner};
-use qkvault_graph::{CompileOptions, Target, Valid};
+use qkvault_graph::Target;
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
-use crate::find::{self, PrepareError, Prepared};
 use crate::machine::Machine;
 use crate::properties::{self, PropertiesError};
-use crate::raw::load::LoadedPlan;
 use crate::raw::pool::Pool;
 
 /// What a session is opened with.
@@ -97,6 +94,8 @@ pub(crate) struct Inner {
     pub(crate) machine: Machine,
     pub(crate) options: SessionOptions,
     properties: Vec<u8>,
+    /// What `properties` say in full, read when it is first asked for: loading needs only what `machine` has.
+    target: OnceLock<Target>,
     pub(crate) loads: AtomicU64,
     pub(crate) load_failures: AtomicU64,
     pub(crate) load_micros: AtomicU64,
@@ -143,6 +142,7 @@ impl Session {
             machine,
             options,
             properties,
+            target: OnceLock::new(),
             loads: AtomicU64::new(0),
             load_failures: AtomicU64::new(0),
             load_micros: AtomicU64::new(0),
@@ -168,23 +168,12 @@ impl Session {
     /// # Errors
     ///
     /// [`PropertiesError`].
-    pub fn target(&self) -> Result<Target, PropertiesError> {
-        properties::target(&self.inner.properties, &self.inner.library)
-    }
-
-    /// Finds the plan of an attention for this machine and loads it: stored plans that load here first, then a build, if `build` allows.
-    ///
-    /// # Errors
-    ///
-    /// [`PrepareError`].
-    pub fn prepare(
-        &self,
-        planner: &Planner,
-        attention: &Valid,
-        policy: &CompileOptions,
-        build: BuildPolicy,
-    ) -> Result<Prepared<LoadedPlan>, PrepareError> {
-        find::prepare(planner, &self.target()?, attention, policy, build, |plan| self.load(plan))
+    pub fn target(&self) -> Result<&Target, PropertiesError> {
+        let Inner { target, properties, library, .. } = &*self.inner;
+        match target.get() {
+            Some(target) => Ok(target),
+            None => properties::target(properties, library).map(|read| target.get_or_init(|| read)),
+        }
     }
 
     /// Makes handles until there are this many, ahead of launches that run at one time or are captured.

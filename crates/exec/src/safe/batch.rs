@@ -1,13 +1,14 @@
 //! A step's numbers on the device: one block of memory that bound plans and captured graphs share, updated in place.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError};
+use cudarc::driver::{CudaStream, DriverError};
 use qkvault_graph::{Role, Valid};
 
 use crate::safe::operands::Bindings;
 use crate::safe::session::LoadedPlan;
 use crate::safe::staging::Shared;
+use crate::safe::tracked::StepMemory;
 use crate::serving::{Step, StepErrors, StepImage, StepLayout};
 
 /// Why a batch was not made or updated.
@@ -29,18 +30,6 @@ pub enum BatchError {
 
 pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchError {
     move |error| BatchError::Driver { step, detail: error.to_string() }
-}
-
-/// The block on the device.
-pub(crate) struct StepMemory {
-    words: Mutex<CudaSlice<i32>>,
-    address: u64,
-}
-
-impl StepMemory {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CudaSlice<i32>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Lengths, offsets and page tables of a plan's steps, on the device and as a copy on the host.
@@ -77,11 +66,10 @@ impl Batch {
     /// [`BatchError`].
     pub fn new(plan: &LoadedPlan, attention: &Valid, stream: &Arc<CudaStream>) -> Result<Batch, BatchError> {
         let image = StepImage::new(StepLayout::of(attention, plan.facts())?);
-        let mut words = stream.clone_htod(image.words()).map_err(driver("put on the GPU"))?;
-        let address = words.device_ptr_mut(stream).0;
+        let memory = StepMemory::upload(stream, image.words()).map_err(driver("put on the GPU"))?;
         let staging = plan.device().staging.clone();
         staging.make_room(stream, image.layout().words()).map_err(driver("staged"))?;
-        Ok(Batch { image, memory: Arc::new(StepMemory { words: Mutex::new(words), address }), staging, stale: false })
+        Ok(Batch { image, memory: Arc::new(memory), staging, stale: false })
     }
 
     /// Whether every entry of the tables is looked at with each update; by default in debug builds only.
@@ -140,7 +128,7 @@ impl Batch {
     #[must_use]
     pub fn address(&self, role: Role) -> Option<u64> {
         let of = |(operand, ..): &(Role, usize, usize)| *operand == role;
-        self.image.layout().operands().find(of).map(|(_, at, _)| self.memory.address + 4 * at as u64)
+        self.image.layout().operands().find(of).map(|(_, at, _)| self.memory.address() + 4 * at as u64)
     }
 
     /// The block on the host.
@@ -155,7 +143,7 @@ impl Bindings<'_> {
     #[must_use]
     pub fn batch(mut self, batch: &Batch) -> Self {
         for (role, at, words) in batch.image.layout().operands() {
-            self.raw = self.raw.tensor(role, batch.memory.address + 4 * at as u64, 4 * words as u64);
+            self.raw = self.raw.tensor(role, batch.memory.address() + 4 * at as u64, 4 * words as u64);
         }
         self.batch = Some(Arc::clone(&batch.memory));
         self
@@ -164,6 +152,6 @@ impl Bindings<'_> {
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Batch({} sequences at {:#x})", self.image.layout().batch(), self.memory.address)
+        write!(f, "Batch({} sequences at {:#x})", self.image.layout().batch(), self.memory.address())
     }
 }

@@ -10,11 +10,11 @@ use qkvault_graph::Role;
 use crate::bind_error::BindErrors;
 use crate::bindings::Number;
 use crate::raw;
-use crate::raw::bound::{LaunchError, ScalarError};
-use crate::safe::batch::StepMemory;
+use crate::raw::launch_error::{LaunchError, ScalarError};
 use crate::safe::device::Device;
-use crate::safe::operands::{Bindings, Tracked};
+use crate::safe::operands::Bindings;
 use crate::safe::resident::Resident;
+use crate::safe::tracked::{StepMemory, Tracked};
 use crate::safe::workspace::{Workspace, WorkspaceError};
 
 /// Why a plan was not bound.

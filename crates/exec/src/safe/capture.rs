@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream};
 
-use crate::raw::bound::LaunchError;
+use crate::raw::launch_error::LaunchError;
 use crate::safe::bound::{Bound, driver_error, ready};
 
 /// A captured launch. It keeps plan, slices and workspace, as the graph holds their addresses.

@@ -24,7 +24,7 @@ impl Engine {
     ///
     /// [`PropertiesError`], where what plans for this GPU are compiled for is not known.
     pub fn new(session: Session, planner: Planner) -> Result<Engine, PropertiesError> {
-        let target = session.target()?;
+        let target = session.target()?.clone();
         Ok(Engine { session, planner, target })
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod resident;
 pub(crate) mod serving;
 pub(crate) mod session;
 pub(crate) mod staging;
+pub(crate) mod tracked;
 pub(crate) mod training;
 pub(crate) mod verify;
 pub(crate) mod workspace;

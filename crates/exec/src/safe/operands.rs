@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use qkvault_graph::{DType, Role};
 
 use crate::bindings::{Bindings as Raw, Number, Operand};
-use crate::safe::batch::StepMemory;
+use crate::safe::tracked::{StepMemory, Tracked};
 use crate::safe::workspace::Workspace;
 
 /// A Rust type that stands for element types of operands.
@@ -34,11 +34,6 @@ elements!(
     i64 => Some(DType::I64),
     u8 => None,
 );
-
-/// A bound slice, as far as a launch needs it: cudarc's wait before, and its record after.
-pub(crate) trait Tracked: Send {
-    fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> SyncOnDrop<'s>;
-}
 
 struct Read<'a, T, S>(&'a S, PhantomData<fn() -> T>);
 struct Write<'a, T, S>(&'a mut S, PhantomData<fn() -> T>);

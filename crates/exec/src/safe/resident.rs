@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError, SyncOnDrop};
 use qkvault_graph::{Attention, Role};
 
-use crate::safe::operands::{Bindings, Tracked};
+use crate::safe::operands::Bindings;
+use crate::safe::tracked::Tracked;
 
 /// One such operand.
 #[derive(Clone, Debug)]

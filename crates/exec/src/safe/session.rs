@@ -8,7 +8,7 @@ use qkvault_compile::{BuildPolicy, Plan, PlanFacts, Planner};
 use qkvault_graph::{CompileOptions, Role, Valid};
 use qkvault_sys::Library;
 
-use crate::find::{PrepareError, Prepared};
+use crate::find::{self, PrepareError, Prepared};
 use crate::raw;
 use crate::raw::load_error::LoadError;
 use crate::raw::session::{SessionError, SessionOptions};
@@ -80,7 +80,8 @@ impl Session {
         policy: &CompileOptions,
         build: BuildPolicy,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
-        let Prepared { plan, answer, target } = self.raw.prepare(planner, attention, policy, build)?;
+        let load = |plan: &Plan| self.raw.load(plan);
+        let Prepared { plan, answer, target } = find::prepare(planner, self.target()?, attention, policy, build, load)?;
         let stream = self.device.context().default_stream();
         let resident = Resident::upload(&stream, attention)
             .map_err(|error| PrepareError::Resident { detail: error.to_string() })?

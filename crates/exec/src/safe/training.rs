@@ -8,7 +8,7 @@ use qkvault_compile::{BuildPolicy, Planner};
 use qkvault_graph::{CompileOptions, PlanKey, Role};
 
 use crate::find::PrepareError;
-use crate::raw::bound::LaunchError;
+use crate::raw::launch_error::LaunchError;
 use crate::safe::bound::BindFailure;
 use crate::safe::operands::Bindings;
 use crate::safe::session::{LoadedPlan, Session};

@@ -94,7 +94,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let device = Device::open(args.device)?;
     let library = Library::open(&search)?;
     let session = Session::open(&device, &library)?;
-    let target = session.target()?;
+    let target = session.target()?.clone();
     let planner = Planner::new(open_vault(globals)?, Some(Compiler::open(&search)?));
     let engine = Engine::new(session, planner)?;
     let stream = device.context().new_stream()?;

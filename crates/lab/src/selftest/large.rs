@@ -73,7 +73,7 @@ fn open(globals: &Globals, args: &Args) -> anyhow::Result<(Machine, Value)> {
     let search = args.library.search()?;
     let library = Library::open(&search)?;
     let session = Session::open(&device, &library)?;
-    let target = session.target()?;
+    let target = session.target()?.clone();
     let told = json!({
         "device": device.name(), "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
         "target": target.label(), "driver": target.device.driver_ver,

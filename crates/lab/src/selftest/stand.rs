@@ -41,7 +41,7 @@ impl Stand<'_> {
             None => {
                 let device = Device::open(args.device)?;
                 let session = Session::open(&device, &Library::open(&search)?)?;
-                let (target, name) = (session.target()?, device.name().to_owned());
+                let (target, name) = (session.target()?.clone(), device.name().to_owned());
                 (Some((session, device.context().new_stream()?)), target, name)
             }
             Some(dry) => {
