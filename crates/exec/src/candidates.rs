@@ -5,10 +5,10 @@ use qkvault_graph::{LibrarySet, NvrtcVersion, Target, Toolchain};
 use crate::fit::{DriverRule, LoadRules};
 
 /// CUDA versions of drivers that plans are looked for under, newest first, where an older driver's plans load too.
-pub const DRIVERS: [i64; 8] = [13_050, 13_040, 13_030, 13_020, 13_010, 13_000, 12_090, 12_080];
+pub(crate) const DRIVERS: [i64; 8] = [13_050, 13_040, 13_030, 13_020, 13_010, 13_000, 12_090, 12_080];
 
 /// Versions of NVRTC that plans are looked for under, where NVRTC is a library of its own: the one that is fetched first, then newest first.
-pub const NVRTCS: [NvrtcVersion; 10] = [
+pub(crate) const NVRTCS: [NvrtcVersion; 10] = [
     Toolchain::FETCHED_NVRTC,
     NvrtcVersion::new(13, 5),
     NvrtcVersion::new(13, 4),
@@ -28,7 +28,7 @@ pub const NVRTCS: [NvrtcVersion; 10] = [
 /// What must be the same: cuDNN's version, the major version of CUDA that it is built with, the host architecture, and the variables that
 /// change code; nothing else was seen to load, or is what was asked for. An NVRTC must be one whose kernels the driver loads.
 #[must_use]
-pub fn candidates(here: &Target) -> Vec<Target> {
+pub(crate) fn candidates(here: &Target) -> Vec<Target> {
     let mut all = known(here);
     let mut plain = here.clone();
     plain.device.other.clear();

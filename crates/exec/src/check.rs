@@ -13,7 +13,7 @@ use crate::driver::MemoryKind;
 /// # Errors
 ///
 /// Everything that is wrong, in the plan's order of roles.
-pub fn check_bindings(
+pub(crate) fn check_bindings(
     facts: &PlanFacts,
     bindings: &Bindings,
     ordinal: i32,
@@ -61,7 +61,7 @@ pub fn check_bindings(
 /// # Errors
 ///
 /// As [`check_bindings`].
-pub fn check_workspace(
+pub(crate) fn check_workspace(
     facts: &PlanFacts,
     bindings: &Bindings,
     needed: u64,
@@ -168,3 +168,6 @@ fn overlaps(facts: &PlanFacts, operands: &[Operand], interleaved: &[(Role, Role)
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,3 +152,6 @@ impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
         Ok(Found::Unusable)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use crate::machine::Machine;
 
 /// Which drivers a plan loads on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DriverRule {
+pub(crate) enum DriverRule {
     /// Only the one it was compiled for.
     Same,
     /// That one and newer ones.
@@ -16,15 +16,15 @@ pub enum DriverRule {
 
 /// What cuDNN versions compare when they load a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadRules {
+pub(crate) struct LoadRules {
     /// The first version this holds for.
-    pub since: CudnnVersion,
+    pub(crate) since: CudnnVersion,
     /// The rule on the driver.
-    pub driver: DriverRule,
+    pub(crate) driver: DriverRule,
     /// Whether the width of the memory bus must be the same.
-    pub memory_bus: bool,
+    pub(crate) memory_bus: bool,
     /// Where this is known from.
-    pub source: &'static str,
+    pub(crate) source: &'static str,
 }
 
 /// By version, oldest first. Every version compares its own number, the compute capability, the SM count, and limits that follow from the
@@ -36,7 +36,7 @@ pub struct LoadRules {
 ///
 /// Done again by `QKVAULT_LOAD_VERSIONS=9.20.0,9.26.0 cargo test -p qkvault-exec --test library named` for versions that were fetched, and on a
 /// GPU by the test `gpu_load`.
-pub const LOAD_RULES: [LoadRules; 3] = [
+pub(crate) const LOAD_RULES: [LoadRules; 3] = [
     LoadRules {
         since: CudnnVersion::v9(0, 0),
         driver: DriverRule::Same,
@@ -60,7 +60,7 @@ pub const LOAD_RULES: [LoadRules; 3] = [
 impl LoadRules {
     /// The rules of a version.
     #[must_use]
-    pub fn of(cudnn: CudnnVersion) -> &'static LoadRules {
+    pub(crate) fn of(cudnn: CudnnVersion) -> &'static LoadRules {
         LOAD_RULES.iter().rev().find(|rules| rules.since <= cudnn).unwrap_or(&LOAD_RULES[0])
     }
 }
@@ -217,3 +217,6 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
         Err(OtherMachine { key: facts.key, what: facts.what.clone(), mismatches })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,6 +65,9 @@ mod bindings;
 mod candidates;
 mod check;
 mod clear;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 mod driver;
 mod find;
 mod fit;
@@ -80,19 +83,16 @@ mod training;
 
 pub use bind_error::{BindError, BindErrors};
 pub use bindings::Number;
-pub use candidates::{DRIVERS, NVRTCS, candidates};
-pub use check::{check_bindings, check_workspace};
-pub use driver::{MemoryKind, NoDriver, driver, memory_kind};
+pub use driver::{MemoryKind, NoDriver};
 pub use find::{PrepareError, Prepared, prepare};
-pub use fit::{DriverRule, LOAD_RULES, LoadRules, Mismatch, OtherMachine, check_fit};
+pub use fit::{Mismatch, OtherMachine};
 pub use machine::Machine;
-pub use properties::{PropertiesError, present_target};
+pub use properties::PropertiesError;
 pub use qkvault_graph::op::SCRATCH_ALIGNMENT;
 pub use raw::launch_error::{LaunchError, ScalarError};
-pub use raw::load::would_load;
 pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};
-pub use training::{ForwardRun, KEPT, Prints, Training, TrainingError, forward_run};
+pub use training::{Training, TrainingError};
 
 #[cfg(feature = "cudarc")]
 pub use safe::{
@@ -107,6 +107,15 @@ pub use safe::{
     training::{Saved, StepError, TrainingPair},
     workspace::{Workspace, WorkspaceError},
 };
+
+/// What tests of other programs ask: those on a GPU and those that load several cuDNN versions. No part of the interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::driver::{driver, memory_kind};
+    pub use crate::fit::check_fit;
+    pub use crate::properties::present_target;
+    pub use crate::raw::load::would_load;
+}
 
 /// The crate whose contexts, streams and slices the safe layer takes.
 #[cfg(feature = "cudarc")]

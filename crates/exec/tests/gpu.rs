@@ -22,7 +22,7 @@ use qkvault_compile::{BuildPolicy, Plan, PlanError};
 use qkvault_exec::raw;
 use qkvault_exec::{
     BindError, BindFailure, Bindings, Device, DeviceError, LaunchError, LoadError, Machine, MemoryKind, PrepareError,
-    ScalarError, Session, SessionOptions, Workspace, cudarc, memory_kind, prepare,
+    ScalarError, Session, SessionOptions, Workspace, cudarc, prepare, testing::memory_kind,
 };
 use qkvault_graph::{Attention, CompileOptions, DType, Role, validate};
 

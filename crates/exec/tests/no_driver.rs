@@ -4,9 +4,8 @@
 
 use std::path::Path;
 
-use qkvault_exec::{
-    Device, DeviceError, MemoryKind, NoDriver, SessionError, SessionOptions, driver, memory_kind, present_target, raw,
-};
+use qkvault_exec::testing::{driver, memory_kind, present_target};
+use qkvault_exec::{Device, DeviceError, MemoryKind, NoDriver, SessionError, SessionOptions, raw};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
 

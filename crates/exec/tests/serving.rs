@@ -8,7 +8,6 @@ use common::{facts_of, forward, h200, operand};
 use proptest::prelude::*;
 use qkvault_compile::PlanFacts;
 use qkvault_exec::serving::{PlanSet, Rows, Step, StepError, StepErrors, StepImage, StepLayout};
-use qkvault_exec::{BindError, MemoryKind, check_bindings, raw};
 use qkvault_graph::CuSeqlens;
 use qkvault_graph::{
     Attention, Band, CompileOptions, CudnnVersion, DType, Operand, Role, Tensor, Valid, Varlen, lower, operands,
@@ -339,34 +338,6 @@ fn many_changes_are_few_copies_and_few_changes_leave_the_rest_alone() {
     keys[17] = 2001;
     let (copies, words) = fill(&keys, &tables);
     assert!(copies == 3 && words <= 1 + 2 * 17, "{copies} copies of {words} words");
-}
-
-#[test]
-fn a_misaligned_pool_and_one_that_is_too_small_are_named() {
-    let q = Tensor::bshd(3, 4, 1, 64, DType::BF16);
-    let kv = Tensor::paged_nhd(3, 2, 256, 64, 9, 64, DType::BF16);
-    let a = validate(Attention::forward(q, kv, kv, q).with_lengths()).expect("sound");
-    let target = h200(CudnnVersion::v9(27, 0));
-    let graph = lower(&a, &target, &CompileOptions::default()).expect("lowers");
-    let mut facts = facts_of(&graph, &target);
-    let pool = kv.bytes().expect("it can be counted").unsigned_abs();
-    for binding in facts.bindings.iter_mut().filter(|b| matches!(b.role, Role::K | Role::V)) {
-        binding.bytes = pool;
-    }
-    let mut bindings = raw::Bindings::new().scalar(Role::Scale, 0.125_f32);
-    for (i, binding) in facts.bindings.iter().enumerate().filter(|(_, b)| !b.scalar) {
-        let at = 0x7f00_0000_0000 + 0x100_0000 * i as u64;
-        bindings = match binding.role {
-            Role::K => bindings.tensor(Role::K, at + 2, pool),
-            Role::V => bindings.tensor(Role::V, at, pool - 1),
-            role => bindings.tensor(role, at, binding.bytes),
-        };
-    }
-    let wrong = check_bindings(&facts, &bindings, 0, &|_| MemoryKind::Device(0)).expect_err("two are wrong");
-    assert!(matches!(
-        wrong[..],
-        [BindError::Misaligned { role: Role::K, needed: 16, .. }, BindError::TooSmall { role: Role::V, .. }]
-    ));
 }
 
 /// Splitmix of a kind: from 1 to `high`, as many of each order of magnitude.

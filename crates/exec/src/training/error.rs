@@ -2,6 +2,7 @@
 
 use qkvault_graph::Role;
 
+#[cfg(any(feature = "cudarc", test))]
 use crate::bindings::Number;
 
 /// Why a forward or a backward of a pair was not launched.
@@ -65,6 +66,7 @@ pub enum TrainingError {
     },
 }
 
+#[cfg(any(feature = "cudarc", test))]
 impl TrainingError {
     pub(crate) fn other_number(role: Role, forward: Number, backward: Number) -> TrainingError {
         TrainingError::OtherNumber { role, forward: forward.to_string(), backward: backward.to_string() }

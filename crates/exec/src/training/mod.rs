@@ -6,10 +6,19 @@
 
 mod describe;
 mod error;
+#[cfg(any(feature = "cudarc", test))]
 mod prints;
+#[cfg(any(feature = "cudarc", test))]
 mod run;
 
 pub use describe::Training;
 pub use error::TrainingError;
-pub use prints::Prints;
-pub use run::{ForwardRun, KEPT, forward_run};
+#[cfg(any(feature = "cudarc", test))]
+pub(crate) use prints::Prints;
+#[cfg(feature = "cudarc")]
+pub(crate) use run::ForwardRun;
+#[cfg(any(feature = "cudarc", test))]
+pub(crate) use run::forward_run;
+
+#[cfg(test)]
+mod tests;

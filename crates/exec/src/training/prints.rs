@@ -4,25 +4,25 @@ use qkvault_graph::Role;
 
 /// What some operands held at one time, as hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prints {
+pub(crate) struct Prints {
     list: Vec<(Role, [u8; 32])>,
 }
 
 impl Prints {
     /// Nothing printed yet.
     #[must_use]
-    pub fn new() -> Prints {
+    pub(crate) fn new() -> Prints {
         Prints::default()
     }
 
     /// Adds an operand by its bytes.
-    pub fn add(&mut self, role: Role, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, role: Role, bytes: &[u8]) {
         self.list.push((role, *blake3::hash(bytes).as_bytes()));
     }
 
     /// Operands of both whose bytes differ. What only one of them has was not there to change.
     #[must_use]
-    pub fn changed(&self, now: &Prints) -> Vec<Role> {
+    pub(crate) fn changed(&self, now: &Prints) -> Vec<Role> {
         let differs = |(role, hash): &(Role, [u8; 32])| now.list.iter().any(|(r, h)| r == role && h != hash);
         self.list.iter().filter(|print| differs(print)).map(|(role, _)| *role).collect()
     }

@@ -8,14 +8,14 @@ use crate::training::TrainingError;
 use crate::training::prints::Prints;
 
 /// Operands that a pair keeps between forward and backward, in memory of its own.
-pub const KEPT: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOffset];
+const KEPT: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOffset];
 
 /// Dropout's two numbers: on the GPU for the plan, numbers for the caller.
 const DROPOUT: [Role; 2] = [Role::DropoutSeed, Role::DropoutOffset];
 
 /// A forward that was launched.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ForwardRun {
+pub(crate) struct ForwardRun {
     numbers: Vec<(Role, Number)>,
     prints: Option<Prints>,
 }
@@ -26,7 +26,7 @@ pub struct ForwardRun {
 /// # Errors
 ///
 /// [`TrainingError`], for what is missing, of another type, or the pair's own.
-pub fn forward_run(facts: &PlanFacts, given: &mut Bindings) -> Result<ForwardRun, TrainingError> {
+pub(crate) fn forward_run(facts: &PlanFacts, given: &mut Bindings) -> Result<ForwardRun, TrainingError> {
     refuse_kept(given)?;
     for role in DROPOUT.into_iter().filter(|role| has(facts, *role)) {
         match given.scalars.iter().find(|(r, _)| *r == role) {
@@ -43,7 +43,7 @@ pub fn forward_run(facts: &PlanFacts, given: &mut Bindings) -> Result<ForwardRun
 impl ForwardRun {
     /// Dropout's seed and offset, where the forward had dropout.
     #[must_use]
-    pub fn dropout(&self) -> Option<(i64, i64)> {
+    pub(crate) fn dropout(&self) -> Option<(i64, i64)> {
         match DROPOUT.map(|role| self.number(role)) {
             [Some(Number::I64(seed)), Some(Number::I64(offset))] => Some((seed, offset)),
             _ => None,
@@ -55,7 +55,7 @@ impl ForwardRun {
     /// # Errors
     ///
     /// [`TrainingError::OtherNumber`] for a number that differs from the forward's, [`TrainingError::Kept`].
-    pub fn complete(&self, facts: &PlanFacts, given: &mut Bindings) -> Result<(), TrainingError> {
+    pub(crate) fn complete(&self, facts: &PlanFacts, given: &mut Bindings) -> Result<(), TrainingError> {
         refuse_kept(given)?;
         for &(role, backward) in &given.scalars {
             if let Some(forward) = self.number(role).filter(|forward| *forward != backward) {
@@ -71,7 +71,7 @@ impl ForwardRun {
 
     /// The run with fingerprints of its operands.
     #[must_use]
-    pub fn with_prints(self, prints: Prints) -> ForwardRun {
+    pub(crate) fn with_prints(self, prints: Prints) -> ForwardRun {
         ForwardRun { prints: Some(prints), ..self }
     }
 
@@ -80,7 +80,7 @@ impl ForwardRun {
     /// # Errors
     ///
     /// [`TrainingError::Changed`].
-    pub fn check(&self, now: &Prints) -> Result<(), TrainingError> {
+    pub(crate) fn check(&self, now: &Prints) -> Result<(), TrainingError> {
         match self.prints.as_ref().map(|then| then.changed(now)) {
             Some(roles) if !roles.is_empty() => Err(TrainingError::Changed { roles }),
             _ => Ok(()),

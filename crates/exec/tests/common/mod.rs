@@ -8,7 +8,7 @@ use qkvault_graph::op::{Constant, OpTensor, TensorKind};
 use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
 
 /// Tells something that is no failure.
-#[expect(clippy::print_stdout, reason = "a test that cannot run, or measures, says so")]
+#[allow(clippy::print_stdout, reason = "a test that cannot run, or measures, says so")]
 pub(crate) fn say(line: &str) {
     println!("{line}");
 }

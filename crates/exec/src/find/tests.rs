@@ -1,20 +1,22 @@
 //! Which stored plans are looked for on a machine, in which order, and what becomes of what is found.
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{forward, h200};
 use qkvault_cache::{Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Plan, PlanError, PlanFacts, Planner};
-use qkvault_exec::{DRIVERS, LoadError, Machine, NVRTCS, PrepareError, Prepared, candidates, check_fit, prepare};
+use qkvault_compile::PlanFacts;
 use qkvault_graph::{
-    Attention, CompileOptions, CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, Origin, PlanKey,
-    Reason, Refusal, Target, Toolchain, Valid, codec, lower, plan_key, validate,
+    Attention, CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, Origin, PlanKey, Reason,
+    Toolchain, codec, lower, plan_key, validate,
 };
+
+use super::*;
+use crate::candidates::{DRIVERS, NVRTCS};
+use crate::common::{forward, h200};
+use crate::fit::check_fit;
+use crate::machine::Machine;
 
 const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
 const NEW: CudnnVersion = CudnnVersion::v9(27, 0);

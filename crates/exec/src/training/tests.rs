@@ -1,13 +1,15 @@
 //! Pairs of plans for a step of training: what can be wrong with them is told before anything is launched, without a GPU.
 
-mod common;
-
-use common::{forward, h200, operand, scalar};
 use qkvault_compile::PlanFacts;
-use qkvault_exec::raw::Bindings;
-use qkvault_exec::{BindError, MemoryKind, Prints, Training, TrainingError, check_bindings, forward_run};
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
 use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refusal, Role, validate};
+
+use super::*;
+use crate::bind_error::BindError;
+use crate::bindings::Bindings;
+use crate::check::check_bindings;
+use crate::common::{forward, h200, operand, scalar};
+use crate::driver::MemoryKind;
 
 fn attention() -> Attention {
     Attention::bshd(2, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL)

@@ -1,10 +1,9 @@
 //! Whether a plan fits a machine: every difference that matters is found before cuDNN is asked, and none that does not.
 
-mod common;
+use qkvault_graph::{LibrarySet, Target};
 
-use common::{forward, h200};
-use qkvault_exec::{LOAD_RULES, LoadRules, Machine, Mismatch, check_fit};
-use qkvault_graph::{CudnnVersion, LibrarySet, Target};
+use super::*;
+use crate::common::{forward, h200};
 
 const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
 const MIDDLE: CudnnVersion = CudnnVersion::v9(25, 1);
