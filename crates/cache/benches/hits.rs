@@ -30,8 +30,8 @@ fn memory(criterion: &mut Criterion) {
     });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for (name, spread) in [("memory hit, 8 threads, 64 keys", 64), ("memory hit, 8 threads, one key", 1)] {
-        // The time that a hit keeps one core busy: with fewer cores than threads, waiting for a turn is not counted. Many
-        // hits to an iteration, so that starting eight threads does not count as hitting.
+        // The time that a hit keeps one core busy: with fewer cores than threads, waiting for a turn is not counted.
+        // Many hits to an iteration, so that starting eight threads does not count as hitting.
         const MANY: usize = 1_000;
         criterion.bench_function(name, |bencher| {
             bencher.iter_custom(|iterations| {

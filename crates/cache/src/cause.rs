@@ -1,11 +1,11 @@
-//! The names of the causes of rejection, for counters and file names.
+//! Names of the causes of rejection, for counters and file names.
 
 use std::fmt;
 
 #[cfg(doc)]
 use crate::Rejection;
 
-/// The name of a cause, without its facts: what counters and file names use.
+/// The name of a cause of rejection, without its facts. Counters and file names use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Cause {
@@ -74,6 +74,7 @@ impl Cause {
     ];
 
     /// A stable name in lower case with dashes.
+    #[must_use]
     pub fn code(self) -> &'static str {
         match self {
             Cause::Unreadable => "unreadable",

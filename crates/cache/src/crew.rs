@@ -1,9 +1,10 @@
-//! The same work on many items, by a few threads.
+//! Work on many items by a few threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Runs `work` on every item with up to `threads` threads, this one among them; results come in no order. A panic in
-/// any of them is passed on: work that was lost must not look like work that was done.
+/// Runs `work` on every item with up to `threads` threads, the calling one among them; results come in no order.
+///
+/// A panic in any thread resumes in the calling one: lost work must not look like finished work.
 pub(crate) fn parallel_map<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
@@ -17,7 +18,7 @@ pub(crate) fn parallel_map<T: Sync, R: Send>(
         }
         results
     };
-    // A thread costs more than a few items.
+    // Starting a thread costs more than a few items.
     let threads = threads.min(items.len().div_ceil(16));
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
@@ -32,7 +33,7 @@ pub(crate) fn parallel_map<T: Sync, R: Send>(
     })
 }
 
-/// Threads for work that keeps a core busy.
+/// The number of threads for work that keeps a core busy.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(16))
 }

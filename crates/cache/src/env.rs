@@ -1,53 +1,57 @@
-//! Reading the variables of the environment; `docs/vault.md` has one table of them.
+//! The variables of the environment; `docs/vault.md` lists them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use qkvault_base::{CacheDir, CacheDirSource};
 
 use crate::{DiskLimits, Mode};
 
-/// Where the folder came from.
+/// How the folder of a vault was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FolderSource {
-    /// Set in code.
+    /// The program set it.
     Code,
     /// `$QKVAULT_CACHE_DIR`.
     CacheDir,
     /// `$XDG_CACHE_HOME/qkvault`.
     XdgCacheHome,
-    /// The cache folder of the user, `~/.cache/qkvault`.
+    /// The user's cache folder, `~/.cache/qkvault`.
     Home,
-    /// There is no home folder: a folder under the temporary one, lost at the next restart.
+    /// The user has no home folder, so the vault is in the temporary folder, which the next restart may empty.
     Temporary,
 }
 
-/// The remote store that holds.
+/// The remote store that options and environment name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteSettings {
-    /// An http address or a folder.
+    /// An HTTP address or a folder.
     pub location: String,
-    /// Longest time that one look-up waits for it.
+    /// Longest time that one look-up waits for the remote.
     pub deadline: Duration,
-    /// The file with the seal's secret; `None` also when the key was set in code.
+    /// The file with the secret of the seal; `None` when there is no seal, or when the program set its key.
     pub seal_file: Option<PathBuf>,
 }
 
-/// A variable that cannot be understood.
+/// A variable of the environment has a value that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable} is {value:?}, expected {expected}; correct the variable or unset it")]
 pub struct OptionError {
-    /// The variable.
+    /// Name of the variable.
     pub variable: &'static str,
     /// Its value.
     pub value: OsString,
-    /// What it may be.
+    /// Description of the values that are accepted.
     pub expected: &'static str,
 }
 
-/// Looks a variable up; an empty one counts as unset.
+/// Reads a variable of the environment; see [`VaultOptions::environment`](crate::VaultOptions::environment).
+pub(crate) type EnvLookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
+
+/// Reads a variable; an empty one counts as unset.
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 const MODE: &str = "QKVAULT_CACHE";
@@ -56,7 +60,7 @@ const MAX_AGE: &str = "QKVAULT_CACHE_MAX_AGE";
 const ALLOW_SHARED: &str = "QKVAULT_CACHE_ALLOW_SHARED";
 const DEADLINE: &str = "QKVAULT_REMOTE_DEADLINE_MS";
 
-/// The folder by the rule of [`CacheDir`], and which part of it that was.
+/// The folder that [`CacheDir`] finds, and the part of its rule that applied.
 pub(crate) fn folder(env: Env<'_>) -> (PathBuf, FolderSource) {
     let CacheDir { path, source } = CacheDir::find(env);
     let source = match source {
@@ -117,7 +121,7 @@ pub(crate) fn limits(env: Env<'_>) -> Result<DiskLimits, OptionError> {
     Ok(limits)
 }
 
-/// The remote, without its token, which is read only when it is needed.
+/// The remote without its token, which is read when the remote is set up.
 pub(crate) fn remote(env: Env<'_>) -> Result<Option<RemoteSettings>, OptionError> {
     let Some(location) = env("QKVAULT_REMOTE") else {
         return Ok(None);
@@ -137,7 +141,9 @@ pub(crate) fn remote(env: Env<'_>) -> Result<Option<RemoteSettings>, OptionError
     Ok(Some(RemoteSettings { location, deadline, seal_file }))
 }
 
-/// Reads a number of bytes: digits, then nothing or one of `K`, `M`, `G`, `T` (powers of 1024), in either case.
+/// Parses a number of bytes: digits, then nothing or one of `K`, `M`, `G`, `T` (powers of 1024), in either case.
+/// Returns `None` for any other text and for numbers over [`u64::MAX`].
+#[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

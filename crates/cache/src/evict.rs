@@ -1,14 +1,14 @@
-//! Which entries to evict: a pure function of what is there, the time and the limits.
+//! Which entries to evict: a pure function of the entries, the time and the limits.
 
 use std::time::{Duration, SystemTime};
 
 use crate::{DiskLimits, Key};
 
 /// How far in the future a stamp may lie and still count as "just now": clocks of hosts that share a folder differ,
-/// and clocks get set back. Beyond it a stamp tells nothing.
+/// and clocks get set back. A stamp beyond it is ignored.
 pub(crate) const MAX_SKEW: Duration = Duration::from_secs(24 * 3600);
 
-/// One entry, as eviction sees it.
+/// The facts of one entry that eviction needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     /// Its key.
@@ -21,31 +21,31 @@ pub(crate) struct Candidate {
     pub(crate) in_use: bool,
 }
 
-/// What to evict.
+/// The entries to evict, and what they free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Eviction {
     /// Keys in the order in which to delete them.
     pub(crate) keys: Vec<Key>,
-    /// Bytes that go.
+    /// Bytes of the entries to evict.
     pub(crate) evicted_bytes: u64,
-    /// Bytes that stay.
+    /// Bytes of all other entries.
     pub(crate) kept_bytes: u64,
 }
 
-/// Where an entry stands in time.
+/// The age of an entry; the first to evict sorts first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Age {
-    /// Stamped far in the future: nothing is known, so it goes first when bytes are needed, but not for its age.
+    /// Stamped far in the future. Such an entry is evicted first when bytes are needed, and never for its age.
     Unknown,
-    /// Unused since then.
+    /// Unused since this time.
     Since(SystemTime),
 }
 
-/// Plans the eviction.
+/// Selects the entries to evict.
 ///
 /// Entries in use, or stamped within `limits.grace` before `now` (or up to [`MAX_SKEW`] after it), always stay. Of the
-/// others, those unused for longer than `limits.max_age` go; then, if what is left is over `limits.max_bytes`, the
-/// longest unused go until it is at or under `limits.low_water` of it.
+/// others, those unused for longer than `limits.max_age` are evicted. If the rest has more than `limits.max_bytes`, the
+/// longest unused are evicted until at most `limits.low_water` of it is left.
 pub(crate) fn plan_eviction(entries: &[Candidate], now: SystemTime, limits: &DiskLimits) -> Eviction {
     let DiskLimits { max_bytes, max_age, low_water, grace } = *limits;
     let mut plan = Eviction::default();
@@ -63,7 +63,7 @@ pub(crate) fn plan_eviction(entries: &[Candidate], now: SystemTime, limits: &Dis
             _ => plan.kept_bytes = plan.kept_bytes.saturating_add(bytes),
         }
     }
-    // Keys break ties, so that the plan does not depend on the order in which a folder lists its files.
+    // Keys break ties, so that the result does not depend on the order in which a folder lists its files.
     free.sort_unstable();
     let too_old = |age: Age| match (age, max_age) {
         (Age::Since(since), Some(max)) => now.duration_since(since).is_ok_and(|unused| unused > max),
@@ -79,7 +79,7 @@ pub(crate) fn plan_eviction(entries: &[Candidate], now: SystemTime, limits: &Dis
     if let Some(max) = max_bytes
         && plan.kept_bytes > max
     {
-        // A share outside 0..=1 (or none at all) must not turn into "evict nothing" or overflow.
+        // A share that is no number or outside 0..=1 must not turn into "evict nothing" or overflow.
         let share = if low_water.is_finite() { low_water.clamp(0.0, 1.0) } else { 1.0 };
         let target = (max as f64 * share) as u64;
         for (_, key, bytes) in rest {

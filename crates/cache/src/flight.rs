@@ -1,6 +1,7 @@
-//! Single flight: of all threads that miss a key at once, one builds, or looks it up, and the others wait for its outcome.
+//! Single flight: of all threads that miss a key at once, one builds or looks it up, and the others wait for its
+//! outcome.
 //!
-//! Nothing of a flight outlives it: a failed or panicked build leaves no trace, and the next call builds again.
+//! A flight leaves nothing behind: after a failed or panicked build, the next call builds again.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use crate::{Entry, Key};
 #[derive(Default)]
 pub(crate) struct Flights(Mutex<HashMap<Key, Arc<Flight>>>);
 
-/// One build or look-up that others may wait for.
+/// One build or look-up that other threads may wait for.
 pub(crate) struct Flight {
     owner: ThreadId,
     outcome: Mutex<Option<Outcome>>,
@@ -25,19 +26,19 @@ pub(crate) struct Flight {
 pub(crate) enum Outcome {
     /// With an entry.
     Entry(Arc<Entry>),
-    /// With an error, an `Arc<E>` of the builder's error type behind `Any`.
+    /// With an error: an `Arc<E>` of the builder's error type, as `Any`.
     Failed(Arc<dyn Any + Send + Sync>),
     /// With a panic, or without any result.
     Panicked,
 }
 
-/// What a thread is to do about a key.
+/// The part of a thread in the flight of a key.
 pub(crate) enum Role<'a> {
-    /// Build, and tell the outcome.
+    /// This thread builds and gives the outcome to the others.
     Lead(Lead<'a>),
-    /// Another thread builds.
+    /// Another thread builds; this one waits.
     Follow(Arc<Flight>),
-    /// This very thread builds: waiting would never end.
+    /// This very thread builds already: waiting would never end.
     Reentrant,
 }
 
@@ -70,7 +71,7 @@ impl Flight {
     }
 }
 
-/// The duty to end a flight. Dropped without an outcome, as when the builder panics, it ends as panicked.
+/// The duty to end a flight. If it is dropped without an outcome, as by a panic, the flight ends as panicked.
 pub(crate) struct Lead<'a> {
     flights: &'a Flights,
     flight: Arc<Flight>,
@@ -78,10 +79,10 @@ pub(crate) struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Ends the flight for all who wait. What it found must be in the memory layer by now, or later callers build again.
+    /// Ends the flight for all who wait. The entry must be in memory by now, or later callers build it again.
     pub(crate) fn land(self, outcome: Outcome) {
         *unpoisoned(self.flight.outcome.lock()) = Some(outcome);
-        // Dropping does the rest.
+        // `Drop` removes the flight and wakes the others.
     }
 }
 

@@ -1,41 +1,41 @@
-//! One folder of entries: opening it, with its trust checked, and making what is missing.
+//! One folder of entries: opening it, checking who can write to it, and creating what is missing.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::paths::Places;
+use crate::paths::Layout;
 use crate::{OpenError, trust};
 
 /// One folder with the shape of a vault.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    pub(crate) places: Places,
+    pub(crate) layout: Layout,
     pub(crate) allow_shared: bool,
     pub(crate) durable: bool,
 }
 
 impl Folder {
-    /// A folder to read and write: made if missing, refused if others can write to it.
+    /// Opens a folder to read and write. Creates it if it is missing, and refuses it if others can write to it.
     pub(crate) fn open_writable(root: &Path, allow_shared: bool, durable: bool) -> Result<Self, OpenError> {
         let folder = Self::open_read_only(root, allow_shared, durable)?;
         folder.create().map_err(|source| OpenError::Folder { path: root.to_owned(), source })?;
-        // What was just made may lie under a folder that is open to all.
+        // The new folder may lie under one that is open to all.
         folder.check()?;
         Ok(folder)
     }
 
-    /// A folder to read, which may not be there yet.
+    /// Opens a folder to read; it need not exist yet.
     pub(crate) fn open_read_only(root: &Path, allow_shared: bool, durable: bool) -> Result<Self, OpenError> {
-        // A relative path would change its meaning when the process changes its folder.
+        // A relative path changes its meaning when the process changes its folder.
         let root = std::path::absolute(root).map_err(|source| OpenError::Folder { path: root.to_owned(), source })?;
-        let folder = Folder { places: Places::new(root), allow_shared, durable };
+        let folder = Folder { layout: Layout::new(root), allow_shared, durable };
         folder.check()?;
         Ok(folder)
     }
 
     fn check(&self) -> Result<(), OpenError> {
-        let Places { root, vault, version, entries, locks: _, quarantine: _ } = &self.places;
+        let Layout { root, vault, version, entries, locks: _, quarantine: _ } = &self.layout;
         for path in [root, vault, version, entries] {
             let meta = match fs::metadata(path) {
                 Ok(meta) => meta,
@@ -61,17 +61,17 @@ impl Folder {
         }
     }
 
-    /// Makes what is missing. Called again when the folder was removed while open.
+    /// Creates what is missing. A write calls it again when the folder was removed while the vault is open.
     pub(crate) fn create(&self) -> io::Result<()> {
-        trust::create_private(&self.places.entries, self.allow_shared)?;
-        // Without these two there are no locks and nothing is moved aside; the vault works all the same.
-        for path in [&self.places.locks, &self.places.quarantine] {
+        trust::create_private(&self.layout.entries, self.allow_shared)?;
+        // The vault works without these two, but then takes no locks and keeps no rejected files.
+        for path in [&self.layout.locks, &self.layout.quarantine] {
             if let Err(error) = trust::create_private(path, self.allow_shared) {
                 tracing::debug!(path = %path.display(), %error, "could not make a folder of the vault");
             }
         }
-        // Backup tools skip folders with this file. Its absence costs nothing, so failing to write it is no error.
-        let tag = self.places.root.join("CACHEDIR.TAG");
+        // Backup tools skip folders with this file. The vault works without it, so a failure is no error.
+        let tag = self.layout.root.join("CACHEDIR.TAG");
         if !tag.exists()
             && let Err(error) = fs::write(&tag, CACHEDIR_TAG)
         {

@@ -1,12 +1,12 @@
-//! What the fuzzers check, as plain functions of bytes. The tests below run the same over the inputs that were kept.
+//! The checks of the fuzzers, as functions of bytes. The tests below run them over the inputs that were kept.
 //!
-//! The `signed` ones put right checksums around the input, so that the checks behind them are reached as well.
+//! The `signed` checks put valid checksums around the input, so that the input reaches the checks behind them.
 
 use crate::format::{Codec, check_stored, decode, decode_header, encode};
 use crate::pack::{PACK_MAGIC, PACK_VERSION};
 use crate::{PackLimits, UnpackOptions, verify_pack};
 
-/// Any bytes are an entry or are rejected, and the three ways of reading agree.
+/// Checks that any bytes are an entry or are rejected, and that the three ways of reading agree.
 pub fn entry(bytes: &[u8]) {
     let header = decode_header(bytes, None);
     let stored = check_stored(bytes, None);
@@ -33,13 +33,13 @@ pub fn entry(bytes: &[u8]) {
     }
 }
 
-/// The same with the magic, the version, and every checksum that the lengths allow put right.
+/// Runs [`entry`] with a valid magic, version, and every checksum that the lengths allow.
 pub fn entry_signed(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if bytes.len() >= 168 {
         bytes[..8].copy_from_slice(&[0x93, b'Q', b'K', b'V', b'E', 0x0d, 0x0a, 0x1a]);
         bytes[8..10].copy_from_slice(&1u16.to_le_bytes());
-        // The length of the header follows from those of its fields, as a writer would have it.
+        // A writer derives the length of the header from those of its fields.
         let fields: usize = [19, 20, 21].map(|at| usize::from(bytes[at])).iter().sum();
         let meta = usize::from(u16::from_le_bytes([bytes[22], bytes[23]]));
         let len = 168 + fields + meta;
@@ -64,7 +64,7 @@ pub fn entry_signed(bytes: &[u8]) {
     entry(&bytes);
 }
 
-/// Any bytes are a pack or are refused.
+/// Checks that any bytes are a pack or are refused.
 pub fn pack(bytes: &[u8]) {
     let limits = PackLimits { entries: 1_000, packed_bytes: 1 << 20, plain_bytes: 4 << 20 };
     match verify_pack(bytes, &UnpackOptions { seal: None, limits }) {
@@ -73,7 +73,7 @@ pub fn pack(bytes: &[u8]) {
     }
 }
 
-/// A pack around the input: its first bytes say how it is cut into a manifest and a body.
+/// Runs [`pack`] with a valid header around the input, whose first bytes give the lengths of manifest and body.
 pub fn pack_signed(bytes: &[u8]) {
     let Some((head, rest)) = bytes.split_at_checked(8) else { return };
     let cut = usize::from(u16::from_le_bytes([head[0], head[1]])).min(rest.len());
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Every good file, and each of its bytes changed in turn, through the checks that repair checksums.
+    /// Runs every check on the golden files with each of their bytes changed in turn.
     #[test]
     fn neighbours_of_good_files_are_answered() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

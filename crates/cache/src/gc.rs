@@ -1,9 +1,8 @@
-//! Keeping the folder within its limits, by hand and by itself.
+//! Collections: deleting entries until the folder is within its limits.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use crate::crew;
@@ -14,59 +13,55 @@ use crate::scan::Found;
 use crate::stats::add;
 use crate::{DiskLimits, Key, Mode, StoreError, Vault};
 
-/// What a collection did.
+/// The result of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GcReport {
-    /// Entries that were there.
+    /// Entries found.
     pub entries: u64,
-    /// Their bytes.
+    /// Bytes of the entries found.
     pub bytes: u64,
     /// Entries deleted.
     pub evicted: u64,
-    /// Their bytes.
+    /// Bytes of the entries deleted.
     pub evicted_bytes: u64,
-    /// Files left behind by writers that died, deleted.
+    /// Deleted files of writers that died.
     pub leftovers: u64,
-    /// Entries that should have gone and could not be deleted.
+    /// Entries that were selected and could not be deleted.
     pub failed: u64,
 }
 
-/// A file being written, or a lock, that is older than this belongs to nobody any more.
+/// Age from which a temporary file or a lock counts as abandoned.
 const STALE: Duration = Duration::from_secs(3600);
 
-/// Threads that delete. They wait for the disk or the network, not for a core.
+/// Number of threads that delete. They wait for the disk or the network, not for a core.
 const DELETERS: usize = 16;
 
-/// How often some process collects without being asked.
+/// Longest time between two collections over all processes.
 const EVERY: Duration = Duration::from_secs(3600);
 
-/// When the vault collects by itself.
-#[derive(Debug, Default)]
-pub(crate) struct AutoGc {
-    written: AtomicU64,
-    asked: AtomicBool,
-    running: AtomicBool,
-}
-
 impl Vault {
-    /// Deletes entries until the folder keeps `limits`, and what dead writers left behind.
+    /// Deletes entries until the folder is within `limits`, and temporary files of writers that died.
     ///
-    /// Never an entry that this process holds, or that was used or written within the time of grace. An entry that
-    /// another process has read stays good for that process: it holds the bytes, not the file.
+    /// It never deletes an entry that this process holds, or that was used or written within the time of grace. An
+    /// entry that another process has read stays valid there, because that process holds the bytes and not the file.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotWritable`] if the vault does not write. Files that cannot be deleted are counted in the report.
     pub fn gc(&self, limits: &DiskLimits) -> Result<GcReport, StoreError> {
         let folder = self.writable()?;
         let now = (self.inner.options.clock)();
         let in_use: HashSet<Key> = self.inner.memory.in_use().collect();
         let mut report = GcReport::default();
-        // How old a writer's file is, is told by the clock that stamped it: with a host's own clock an hour ahead, every file
-        // in flight would look abandoned.
+        // The age of a temporary file is measured by the clock that stamped it: by the clock of a host that is an hour
+        // ahead, every file being written would look abandoned.
         let disk_now = disk_time(folder).unwrap_or(now);
         let mut candidates = Vec::new();
         for found in folder.scan() {
             match found {
                 Found::Entry(key, path) => {
-                    // What vanished meanwhile needs no eviction.
+                    // It vanished meanwhile.
                     let Some((bytes, last_used)) = look(&path) else {
                         continue;
                     };
@@ -84,7 +79,7 @@ impl Vault {
         let plan = plan_eviction(&candidates, now, limits);
         let going: HashSet<Key> = plan.keys.into_iter().collect();
         candidates.retain(|candidate| going.contains(&candidate.key));
-        // All of them go, so folder by folder, which file systems do faster.
+        // File systems delete faster folder by folder.
         candidates.sort_unstable_by_key(|candidate| candidate.key);
         let outcomes = crew::parallel_map(&candidates, DELETERS, |candidate| delete(folder, candidate));
         for (deleted, bytes) in outcomes {
@@ -110,8 +105,7 @@ impl Vault {
         }
     }
 
-    /// Called after every write: collects in a thread of its own when enough was written, or once an hour over all
-    /// processes.
+    /// Starts a collection in a thread of its own if one is due. Every write calls it.
     pub(crate) fn collect_if_due(&self, written: u64) {
         let auto = &self.inner.auto_gc;
         let limits = self.inner.settings.limits;
@@ -121,39 +115,32 @@ impl Vault {
         if limits.max_bytes.is_none() && limits.max_age.is_none() {
             return;
         }
-        let written = auto.written.fetch_add(written, Relaxed) + written;
-        let much = limits.max_bytes.is_some_and(|max| written > max / 32);
-        let first = !auto.asked.swap(true, Relaxed);
-        let due = much || (first && stamp_is_old(folder, (self.inner.options.clock)()));
-        if !due {
+        let now = (self.inner.options.clock)();
+        if !auto.is_due(written, limits.max_bytes, || stamp_is_old(folder, now)) || !auto.begin() {
             return;
         }
-        if auto.running.swap(true, Relaxed) {
-            return;
-        }
-        auto.written.store(0, Relaxed);
         let vault = self.clone();
         let run = move || {
+            let _running = vault.inner.auto_gc.running();
             if let Some(folder) = &vault.inner.folder {
                 set_stamp(folder, (vault.inner.options.clock)());
             }
-            // Its own log and counters tell what happened.
+            // `gc` logs and counts what it does.
             let _ = vault.gc(&limits);
-            vault.inner.auto_gc.running.store(false, Relaxed);
         };
         let thread = std::thread::Builder::new().name("qkvault-gc".to_owned());
         if let Err(error) = thread.spawn(run) {
-            auto.running.store(false, Relaxed);
+            drop(auto.running());
             tracing::debug!(%error, "no thread for collecting");
         }
     }
 }
 
-/// Deletes one entry, unless it was used or written again since it was looked at. Whether it worked, and its bytes;
-/// `None` if it stays or is gone.
+/// Deletes one entry, unless it was used or written since it was selected. Returns whether that worked, and its bytes;
+/// `None` if it stays or is gone already.
 fn delete(folder: &Folder, candidate: &Candidate) -> Option<(bool, u64)> {
     let Candidate { key, bytes, last_used, in_use: _ } = candidate;
-    let path = folder.places.entry(key);
+    let path = folder.layout.entry(key);
     if look(&path) != Some((*bytes, *last_used)) {
         return None;
     }
@@ -169,14 +156,14 @@ fn delete(folder: &Folder, candidate: &Candidate) -> Option<(bool, u64)> {
 
 fn look(path: &Path) -> Option<(u64, SystemTime)> {
     let meta = fs::symlink_metadata(path).ok()?;
-    // A file system without times makes every entry the oldest.
+    // On a file system without times every entry is the oldest.
     let last_used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     Some((meta.len(), last_used))
 }
 
-/// The time as the folder's file system tells it; `None` if nothing can be written there.
+/// The current time by the clock of the folder's file system; `None` if the folder cannot be written.
 fn disk_time(folder: &Folder) -> Option<SystemTime> {
-    let probe = tempfile::Builder::new().prefix(TEMP_PREFIX).tempfile_in(&folder.places.version).ok()?;
+    let probe = tempfile::Builder::new().prefix(TEMP_PREFIX).tempfile_in(&folder.layout.version).ok()?;
     probe.as_file().metadata().and_then(|meta| meta.modified()).ok()
 }
 
@@ -188,9 +175,9 @@ fn remove_stale(path: &Path, now: SystemTime) -> bool {
     is_stale(path, now) && fs::remove_file(path).is_ok()
 }
 
-/// Removes lock files that nobody holds. Holders remove their own; these are of processes that were killed.
+/// Removes old lock files that no process holds. A holder removes its own; these belong to processes that were killed.
 fn remove_stale_locks(folder: &Folder, now: SystemTime) -> u64 {
-    let Ok(files) = fs::read_dir(&folder.places.locks) else {
+    let Ok(files) = fs::read_dir(&folder.layout.locks) else {
         return 0;
     };
     let mut removed = 0;
@@ -205,10 +192,10 @@ fn remove_stale_locks(folder: &Folder, now: SystemTime) -> u64 {
 }
 
 fn stamp_path(folder: &Folder) -> PathBuf {
-    folder.places.version.join("gc.stamp")
+    folder.layout.version.join("gc.stamp")
 }
 
-/// Whether no process has collected for a while. A new vault gets its stamp and is left alone.
+/// Whether no process has collected for [`EVERY`]. A vault without a stamp gets one, and the answer is no.
 fn stamp_is_old(folder: &Folder, now: SystemTime) -> bool {
     match look(&stamp_path(folder)) {
         Some((_, time)) => match now.duration_since(time) {

@@ -1,25 +1,25 @@
-//! The name of an entry: 32 bytes, computed elsewhere, shown as 64 lower-case hex digits.
+//! The key of an entry: 32 bytes that the caller computes, written as 64 lower-case hex digits.
 //!
-//! The vault never looks inside a key and never computes one: whoever asks has hashed everything that can change the
-//! result, and nothing else.
+//! The vault never computes or interprets a key. A caller hashes everything that can change the entry, and nothing
+//! else.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A 32-byte key. `Display` writes 64 lower-case hex digits, `FromStr` reads them back (either case).
+/// A 32-byte key. `Display` writes 64 lower-case hex digits; `FromStr` reads them in either case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub [u8; 32]);
 
-/// Text that is no key.
+/// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseKeyError {
-    /// Not 64 characters long.
+    /// The text does not have 64 characters.
     #[error("a key has 64 hex digits, this text has {found} characters; copy the whole key from `cache ls`")]
     Length {
         /// Characters found.
         found: usize,
     },
-    /// A character that is no hex digit.
+    /// A character is not a hex digit.
     #[error("a key has hex digits only, character {at} is {found:?}")]
     Digit {
         /// Position of the character, from 0.
@@ -31,6 +31,7 @@ pub enum ParseKeyError {
 
 impl Key {
     /// The bytes.
+    #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -38,7 +39,7 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By table: file names are made on every look-up that goes to the disk.
+        // A table is fast: every look-up on disk writes a file name.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 64];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {

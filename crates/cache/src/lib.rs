@@ -1,14 +1,15 @@
 //! The vault: bytes under a 32-byte key, on disk and in memory.
 //!
-//! What is kept are compiled plans and refusals, but nothing here knows what a plan is: no cuDNN, no graph. The promises:
+//! The vault keeps compiled plans and refusals, but this crate does not know what a plan is: it uses no cuDNN and no
+//! graph. It guarantees:
 //!
-//! * Reading is total. Any bytes on disk give an entry, "absent", or "rejected, because"; never a wrong entry, an error
-//!   or a panic. Every entry identifies itself and carries checksums of its header and of its payload.
+//! * Reading is total. Any bytes on disk give an entry, "absent", or "rejected" with the cause; never a wrong entry, an
+//!   error or a panic. Every entry holds its key and checksums of its header and of its payload.
 //! * Writing is by rename. A reader sees the old entry, the new one or none, never a part; readers take no lock.
-//! * One builder per key and process; the others wait. Across processes a lock saves double work and nothing depends
-//!   on it.
+//! * One thread per key and process builds; the others wait. Across processes a lock saves double work and nothing
+//!   depends on it.
 //! * Memory and disk are bounded, and everything is counted.
-//! * A plan is code for the GPU: folders that others can write to are refused unless asked for.
+//! * A plan is code for the GPU, so the vault refuses folders that others can write to unless you allow them.
 //!
 //! ```
 //! use qkvault_cache::{Entry, EntryKind, Key, Lookup, Source, Vault, VaultOptions};
@@ -24,7 +25,7 @@
 //!         what: "prefill".into(),
 //!         library: "9.27.0".into(),
 //!         meta: Vec::new(),
-//!         payload: b"what the library wrote".to_vec(),
+//!         payload: b"bytes of the library".to_vec(),
 //!     })
 //! };
 //! assert_eq!(vault.get_or_build(&key, build)?.source, Source::Built);
@@ -34,10 +35,12 @@
 //! # }
 //! ```
 //!
-//! `docs/vault.md` is the manual, `docs/vault-format.md` the file format byte by byte.
+//! `docs/vault.md` is the manual; `docs/vault-format.md` describes the file format byte by byte.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc, clippy::must_use_candidate)]
 
+mod auto_gc;
 mod cause;
 mod crew;
 mod entry;
@@ -51,6 +54,7 @@ mod format;
 pub mod fuzz;
 mod gc;
 mod key;
+mod limits;
 mod list;
 mod lock;
 mod lookup;
@@ -80,11 +84,12 @@ pub use error::{Error, OpenError, StoreError};
 pub use format::{EncodeError, Header, MAX_PAYLOAD};
 pub use gc::GcReport;
 pub use key::{Key, ParseKeyError};
+pub use limits::{DiskLimits, Mode};
 pub use list::{Listed, Usage};
 pub use lookup::Lookup;
 pub use obtain::Obtained;
 pub use older::Older;
-pub use options::{DiskLimits, Mode, VaultOptions};
+pub use options::VaultOptions;
 pub use pack::{
     Manifest, ManifestEntry, PackError, PackLimits, PackOptions, PackReport, SealKey, UnpackOptions, UnpackReport,
     WeakSecret, verify_pack,

@@ -1,4 +1,4 @@
-//! Looking at what is stored: lists by headers, one entry in full, what the folder holds, and clearing it.
+//! Inspecting a vault: lists by headers, one entry in full, the use of its folder, and clearing it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,13 +10,13 @@ use crate::format::decode;
 use crate::scan::Found;
 use crate::{Entry, Header, Key, Rejection, Source, StoreError, Vault};
 
-/// One stored entry, by its header.
+/// One stored entry with its header.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Listed {
-    /// Its key, by the file's name.
+    /// Its key, from the name of the file.
     pub key: Key,
-    /// Its file.
+    /// Path of its file.
     pub path: PathBuf,
     /// [`Source::Disk`] or [`Source::Layer`].
     pub source: Source,
@@ -24,35 +24,36 @@ pub struct Listed {
     pub file_bytes: u64,
     /// When it was last used or written.
     pub last_used: SystemTime,
-    /// Whether the same key lies in a place that is asked before this one.
+    /// Whether an earlier folder has the same key, so that this entry is not served.
     pub shadowed: bool,
-    /// The header, or why the file would not be served.
+    /// The header, or why a look-up rejects the file.
     pub header: Result<Header, Rejection>,
 }
 
-/// What lies in the folder.
+/// The number of files in a vault's folder, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
     /// Entries.
     pub entries: u64,
-    /// Bytes of their files.
+    /// Bytes of the entry files.
     pub bytes: u64,
-    /// Files being written, or left behind.
+    /// Temporary files: being written, or left behind by a writer that died.
     pub temporary: u64,
-    /// Files in quarantine.
+    /// Rejected files in quarantine.
     pub quarantined: u64,
-    /// Files that are not the vault's.
+    /// Files that the vault did not make.
     pub foreign: u64,
 }
 
 impl Vault {
-    /// All stored entries, the vault's own folder first, then the layers; in each by key. Reads headers only, one at a
-    /// time as the iterator goes on, and changes nothing: bad files are listed and stay.
+    /// Lists all stored entries: those of the vault's own folder first, then those of the layers, in each by key.
+    ///
+    /// The iterator reads one header at a time and changes nothing: bad files are listed and stay.
     pub fn ls(&self) -> impl Iterator<Item = Listed> + '_ {
         let mut seen = HashSet::new();
         let many = !self.inner.layers.is_empty();
-        self.places()
+        self.folders()
             .flat_map(|(folder, source)| folder.entries().map(move |(key, path)| (folder, source, key, path)))
             .filter_map(move |(folder, source, key, path)| {
                 let shadowed = many && !seen.insert(key);
@@ -60,11 +61,13 @@ impl Vault {
             })
     }
 
-    /// The stored entries of one key, in the order in which they are asked, each with its payload if it is good.
+    /// Reads the stored entries of one key in the order in which a look-up tries them, each with its payload if it is
+    /// good.
+    #[must_use]
     pub fn show(&self, key: &Key) -> Vec<(Listed, Result<Entry, Rejection>)> {
         let mut shown: Vec<(Listed, Result<Entry, Rejection>)> = Vec::new();
-        for (folder, source) in self.places() {
-            let path = folder.places.entry(key);
+        for (folder, source) in self.folders() {
+            let path = folder.layout.entry(key);
             if let Some(listed) = list(folder, source, *key, path, !shown.is_empty()) {
                 let entry = read_whole(folder, &listed);
                 shown.push((listed, entry));
@@ -73,7 +76,8 @@ impl Vault {
         shown
     }
 
-    /// Counts what lies in the vault's own folder.
+    /// Counts the files in the vault's own folder.
+    #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         let Some(folder) = &self.inner.folder else {
@@ -91,17 +95,21 @@ impl Vault {
                 Found::Unlisted(..) => {}
             }
         }
-        usage.quarantined = fs::read_dir(&folder.places.quarantine).map_or(0, |files| files.count() as u64);
+        usage.quarantined = fs::read_dir(&folder.layout.quarantine).map_or(0, |files| files.count() as u64);
         usage
     }
 
-    /// Deletes every entry of the vault's own folder, what is in quarantine, and what memory holds. Layers, and files
-    /// that are not the vault's, stay. Returns what was there.
+    /// Deletes every entry of the vault's own folder, of its quarantine and of memory. Layers, and files that the vault
+    /// did not make, stay. Returns the use of the folder before.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the vault does not write, or for the first file that cannot be deleted.
     pub fn clear(&self) -> Result<Usage, StoreError> {
         let folder = self.writable()?;
         let usage = self.usage();
         self.inner.memory.clear();
-        let aside = fs::read_dir(&folder.places.quarantine).into_iter().flatten().flatten();
+        let aside = fs::read_dir(&folder.layout.quarantine).into_iter().flatten().flatten();
         let paths = folder.scan().filter_map(|found| match found {
             Found::Entry(_, path) | Found::Temp(path) => Some(path),
             Found::Foreign | Found::Unlisted(..) => None,
@@ -117,21 +125,21 @@ impl Vault {
         Ok(usage)
     }
 
-    /// The folders in the order in which they are asked.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (&Folder, Source)> {
+    /// The folders in the order in which a look-up tries them.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = (&Folder, Source)> {
         let own = self.inner.folder.iter().map(|folder| (folder, Source::Disk));
         let layers = self.inner.layers.iter().enumerate();
         own.chain(layers.map(|(n, layer)| (layer, Source::Layer(n))))
     }
 }
 
-/// `None` when the file is gone.
+/// Reads the header of a file and lists it; `None` if the file is gone.
 fn list(folder: &Folder, source: Source, key: Key, path: PathBuf, shadowed: bool) -> Option<Listed> {
     let header = folder.read_header(&key, &path);
     listed(source, key, path, shadowed, header)
 }
 
-/// The same with a header that was read already.
+/// Lists a file with a header that was read already; `None` if the file is gone.
 pub(crate) fn listed(
     source: Source,
     key: Key,

@@ -1,34 +1,34 @@
-//! A lock per key across processes. It only saves double work: where it cannot be had, everything else still holds.
+//! A lock per key across processes. It saves double work, and nothing else depends on it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A held lock; dropping removes the file and releases it.
+/// A held lock. Dropping it removes the file and releases the lock.
 #[derive(Debug)]
 pub(crate) struct KeyLock {
     path: PathBuf,
     file: File,
 }
 
-/// What trying to lock came to.
+/// The result of an attempt to lock.
 #[derive(Debug)]
 pub(crate) enum Locked {
-    /// This process may build.
+    /// This process holds the lock and may build.
     Held(KeyLock),
-    /// Another process has put the entry there meanwhile.
+    /// Another process stored the entry meanwhile.
     Appeared,
-    /// Another process still holds it after the longest wait.
+    /// Another process still holds the lock after the longest wait.
     TimedOut,
-    /// This place has no locks.
+    /// The file system has no locks, or the lock file cannot be opened.
     Unavailable(io::Error),
 }
 
-/// First and longest pause between two tries.
+/// First and longest pause between two attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(25));
 
-/// Takes the lock file at `path`, waiting at most `wait`; `appeared` tells whether waiting has become pointless.
+/// Takes the lock file at `path`, waiting at most `wait`. Gives up as soon as `appeared` returns true.
 pub(crate) fn acquire(path: &Path, wait: Duration, appeared: impl Fn() -> bool) -> Locked {
     let start = Instant::now();
     let mut pause = PAUSES.0;
@@ -38,8 +38,8 @@ pub(crate) fn acquire(path: &Path, wait: Duration, appeared: impl Fn() -> bool) 
             Err(error) => return Locked::Unavailable(error),
         };
         match file.try_lock() {
-            // The holder before us removed the name before it let go, so we may have locked a file that nobody else
-            // will find. Then someone else can hold the new one: look again.
+            // The holder before this one removed the name before it released the lock, so this may be a file that no
+            // other process finds, while another process holds the new one: try again.
             Ok(()) if is_current(path, &file) => {
                 let path = path.to_owned();
                 return Locked::Held(KeyLock { path, file });
@@ -64,7 +64,7 @@ fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
     match options.open(path) {
-        // Another user's lock file in a shared vault: it can be locked without being written.
+        // Another user's lock file in a shared vault can be locked without being written.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path),
         other => other,
     }
@@ -77,7 +77,7 @@ fn is_current(path: &Path, file: &File) -> bool {
     match (fs::metadata(path), file.metadata()) {
         (Ok(named), Ok(held)) => id(named) == id(held),
         (Err(error), _) if error.kind() == io::ErrorKind::NotFound => false,
-        // Cannot tell: believe the lock, which at worst means one double build.
+        // Unknown: trust the lock, which at worst means one double build.
         _ => true,
     }
 }
@@ -89,7 +89,7 @@ fn is_current(_: &Path, _: &File) -> bool {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // Elsewhere an open file cannot be removed, and `gc` does it later.
+        // On other systems an open file cannot be removed; `gc` removes it later.
         if cfg!(unix) {
             let _ = fs::remove_file(&self.path);
         }

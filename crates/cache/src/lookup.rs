@@ -1,4 +1,4 @@
-//! Looking a key up through the places of the vault, and storing under it.
+//! Looking a key up through memory, folders and remote, and storing under it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,37 +11,37 @@ use crate::remote::{Fetched, Link};
 use crate::stats::{add, count};
 use crate::{Entry, EntryKind, Key, Mode, Rejection, Source, StoreError, Vault};
 
-/// The answer to a look-up.
+/// The result of a look-up.
 #[derive(Clone, Debug)]
 #[must_use]
 pub enum Lookup {
-    /// Here it is.
+    /// The entry.
     Hit(Arc<Entry>),
-    /// No place has it.
+    /// Neither memory, nor a folder, nor the remote has the entry.
     Absent,
-    /// It was there and was not served; no other place has it.
+    /// A stored entry was rejected, and there is no other.
     Rejected(Rejection),
 }
 
-/// What the places below memory have.
+/// The result of a look-up below memory.
 pub(crate) enum Below {
     Found(Arc<Entry>, Source),
     Missing(Option<Rejection>),
 }
 
 impl Vault {
-    /// Looks a key up: memory, then the folder, the layers, and the remote.
+    /// Looks a key up in memory, then in the folder, the layers, and the remote.
     ///
-    /// Never an error and never a wait for other builders. Of threads that look one key up at once, one reads it and the
-    /// others are given what it found; where it found nothing they look by themselves. A file that is not served is told,
-    /// counted, logged, and moved aside if it lies in the vault's own folder; if another place has the key, that one answers.
+    /// It never fails and never waits for a build. Of the threads that look one key up at once, one reads it and the
+    /// others get its result; if it finds nothing, they look by themselves. A rejected file is counted and logged, and
+    /// moved to quarantine if it lies in the vault's own folder; the look-up then goes on to the next folder.
     pub fn get(&self, key: &Key) -> Lookup {
         if let Some(entry) = self.recall(key) {
             return Lookup::Hit(entry);
         }
         let lead = match self.inner.looks.join(*key) {
             Role::Lead(lead) => Some(lead),
-            // A refusal that answers there need not answer here.
+            // A refusal that is valid for the other handle need not be valid for this one.
             Role::Follow(flight) => match flight.wait() {
                 Outcome::Entry(entry) if self.answers(&entry) => {
                     self.count_hit(Source::Waited);
@@ -51,7 +51,7 @@ impl Vault {
             },
             Role::Reentrant => None,
         };
-        // Between our look into memory and the start of this flight, another one may have landed.
+        // Another flight may have landed between the look into memory and the start of this one.
         if let Some(entry) = self.recall(key) {
             land(lead, &entry);
             return Lookup::Hit(entry);
@@ -69,9 +69,11 @@ impl Vault {
         }
     }
 
-    /// Stores an entry under a key, in memory and in the folder, in place of what was there.
+    /// Stores an entry under a key, in memory and in the folder, and replaces an older one.
     ///
-    /// In memory it is kept even when the folder cannot be written.
+    /// # Errors
+    ///
+    /// [`StoreError`] if the folder cannot be written. Memory keeps the entry all the same.
     pub fn put(&self, key: &Key, entry: Entry) -> Result<Arc<Entry>, StoreError> {
         let entry = Arc::new(entry);
         self.inner.memory.insert(*key, Arc::clone(&entry));
@@ -80,8 +82,8 @@ impl Vault {
         Ok(entry)
     }
 
-    /// What memory has, for callers that must not wait for a disk. Counted as a hit; a miss is not counted, since nobody was
-    /// asked who should know.
+    /// Looks in the memory layer only, for callers that must not wait for a disk. Counts hits; does not count misses,
+    /// because lower layers were not consulted.
     #[must_use]
     pub fn recall(&self, key: &Key) -> Option<Arc<Entry>> {
         let entry = self.inner.memory.get(key)?;
@@ -92,7 +94,7 @@ impl Vault {
         Some(entry)
     }
 
-    /// Whether an entry may answer here: a refusal must be by the library that this process has.
+    /// Whether an entry is valid for this handle: a refusal must come from the library version of the handle.
     pub(crate) fn answers(&self, entry: &Entry) -> bool {
         match (entry.kind, &self.library) {
             (EntryKind::Refusal, Some(library)) => *entry.library == **library,
@@ -100,11 +102,11 @@ impl Vault {
         }
     }
 
-    /// Asks the folder, then the layers; a hit goes into memory.
+    /// Looks in the folder, then in the layers. A hit goes into memory.
     pub(crate) fn look_below(&self, key: &Key) -> Below {
         let inner = &*self.inner;
         let mut first = None;
-        for (folder, source) in self.places() {
+        for (folder, source) in self.folders() {
             match folder.load(key) {
                 Loaded::Absent => {}
                 Loaded::Bad(rejection) => {
@@ -130,7 +132,7 @@ impl Vault {
         Below::Missing(first)
     }
 
-    /// Asks the folder, the layers, then the remote.
+    /// Looks in the folder, in the layers, then in the remote.
     pub(crate) fn look_everywhere(&self, key: &Key) -> Below {
         match self.look_below(key) {
             Below::Missing(rejection) => match self.ask_remote(std::slice::from_ref(key)).pop() {
@@ -142,8 +144,11 @@ impl Vault {
         }
     }
 
-    /// Asks the remote for all of these keys at once, in about the time of one question, and keeps what it has, in memory and in the folder:
-    /// for callers who take any of several keys, and have looked for them here. Gives the keys that it had, in their order.
+    /// Fetches all of these keys from the remote in about the time of one request, and keeps what it has in memory and
+    /// in the folder. Returns the keys that the remote had, in their order.
+    ///
+    /// It is for callers who can use any of several keys and have looked for them locally.
+    #[must_use]
     pub fn fetch(&self, keys: &[Key]) -> Vec<Key> {
         let found = keys.iter().zip(self.ask_remote(keys)).filter(|(_, below)| matches!(below, Below::Found(..)));
         let found: Vec<Key> = found.map(|(key, _)| *key).collect();
@@ -151,7 +156,8 @@ impl Vault {
         found
     }
 
-    /// Asks the remote, if there is one and this handle may; hits go into memory and into the folder. An answer for each key, or none at all.
+    /// Asks the remote, if there is one and this handle may; hits go into memory and into the folder. An answer for
+    /// each key, or none at all.
     fn ask_remote(&self, keys: &[Key]) -> Vec<Below> {
         match &self.inner.remote {
             Some(link) if !self.local && !keys.is_empty() => {
@@ -169,7 +175,8 @@ impl Vault {
             Fetched::Bad(rejection) => {
                 inner.counters.count_rejection(&rejection);
                 let location = link.options.remote.location();
-                tracing::warn!(%location, %key, cause = %rejection.cause(), why = %rejection, "an entry of the remote store was rejected");
+                let cause = rejection.cause();
+                tracing::warn!(%location, %key, %cause, why = %rejection, "an entry of the remote store was rejected");
                 Below::Missing(Some(rejection))
             }
             Fetched::Hit(entry) if !self.answers(&entry) => {
@@ -180,7 +187,7 @@ impl Vault {
                 let entry = Arc::new(entry);
                 inner.memory.insert(*key, Arc::clone(&entry));
                 if inner.settings.mode == Mode::ReadWrite {
-                    // Counted and logged there; the answer does not depend on it.
+                    // `store` counts and logs a failure; the entry is good without.
                     let _ = self.store(key, &entry);
                 }
                 Below::Found(entry, Source::Remote)
@@ -188,7 +195,7 @@ impl Vault {
         }
     }
 
-    /// Queues an entry for the remote, if it takes any.
+    /// Queues an entry for the remote, if uploads are on.
     pub(crate) fn back_fill(&self, key: &Key, entry: &Arc<Entry>) {
         if let Some(uploader) = &self.inner.uploader {
             uploader.send(*key, Arc::clone(entry));
@@ -207,7 +214,7 @@ impl Vault {
         }
     }
 
-    /// Encodes and writes; counts either way.
+    /// Encodes and writes an entry, and counts success or failure.
     pub(crate) fn store(&self, key: &Key, entry: &Entry) -> Result<(), StoreError> {
         let inner = &*self.inner;
         let folder = self.writable()?;
@@ -230,7 +237,7 @@ impl Vault {
     fn note_rejection(&self, folder: &Folder, key: &Key, rejection: &Rejection, source: Source) {
         let inner = &*self.inner;
         inner.counters.count_rejection(rejection);
-        let path = folder.places.entry(key);
+        let path = folder.layout.entry(key);
         let owned = source == Source::Disk && inner.settings.mode == Mode::ReadWrite;
         let moved = match owned && rejection.is_about_content() {
             true => folder.set_aside(key, rejection),
@@ -241,15 +248,16 @@ impl Vault {
         }
         let moved = moved.as_deref().map(Path::display).map(tracing::field::display);
         let cause = rejection.cause();
-        if moved.is_some() || inner.told.first(key) {
-            tracing::warn!(path = %path.display(), %cause, why = %rejection, moved_to = moved, "a stored entry was rejected");
+        if moved.is_some() || inner.warned.first(key) {
+            let path = path.display();
+            tracing::warn!(%path, %cause, why = %rejection, moved_to = moved, "a stored entry was rejected");
         } else {
-            // It stays where it is and is met again at every look-up.
+            // It stays in its place, and every look-up meets it again.
             tracing::debug!(path = %path.display(), %cause, "a stored entry was rejected again");
         }
     }
 
-    /// Marks an entry as used, at most once per key: eviction needs days, not seconds.
+    /// Stamps an entry as used, at most once per key: eviction needs days, not seconds.
     fn stamp(&self, folder: &Folder, key: &Key, file: &std::fs::File) {
         if self.inner.settings.mode == Mode::ReadWrite && self.inner.stamped.first(key) {
             folder.stamp(file, (self.inner.options.clock)());
@@ -258,13 +266,13 @@ impl Vault {
 
     fn copy_up(&self, key: &Key, entry: &Entry) {
         if self.inner.options.copy_up && self.inner.settings.mode == Mode::ReadWrite {
-            // Counted and logged there; the answer does not depend on it.
+            // `store` counts and logs a failure; the entry is good without.
             let _ = self.store(key, entry);
         }
     }
 }
 
-/// Gives what was found to those who wait for it. A lead that is dropped without gives them nothing, and they look by themselves.
+/// Gives an entry to the threads that wait for it. A lead that is dropped instead makes them look by themselves.
 fn land(lead: Option<Lead<'_>>, entry: &Arc<Entry>) {
     if let Some(lead) = lead {
         lead.land(Outcome::Entry(Arc::clone(entry)));

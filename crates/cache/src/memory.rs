@@ -1,4 +1,4 @@
-//! The memory layer: bounded by entries and by bytes, never dropping what someone holds.
+//! The memory layer: bounded by entries and by bytes. It never drops an entry that someone holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,18 +10,18 @@ use crate::{Entry, Key};
 
 type Inner = Cache<Key, Arc<Entry>, Weight, DefaultHashBuilder, Watch>;
 
-/// Entries of this process.
+/// The entries that this process holds in memory.
 pub(crate) struct Memory {
     cache: Option<Inner>,
     evicted: Arc<AtomicU64>,
     weight: Weight,
 }
 
-/// Most parts the cache is split into: enough for the threads that launch, and each part still holds large entries.
+/// Most parts of the cache: enough for the threads that launch, and few enough that each part holds large entries.
 const SHARDS: usize = 8;
 
 impl Memory {
-    /// With 0 entries or 0 bytes nothing is kept.
+    /// A memory layer with these bounds. With 0 entries or 0 bytes it keeps nothing.
     pub(crate) fn new(entries: usize, bytes: u64) -> Self {
         let evicted = Arc::new(AtomicU64::new(0));
         let weight = Weight { entries: entries as u64, bytes };
@@ -51,8 +51,8 @@ impl Memory {
         if self.weight.weight(&key, &entry) <= cache.shard_capacity() {
             cache.insert(key, entry);
         } else {
-            // Larger than its part of the memory, it would push out everything else there and go beyond the bound. What
-            // was under the key before must not answer for it, either.
+            // The entry is larger than its part of the cache and would push out everything else there. An older entry
+            // of the key must not be served in its place, either.
             cache.remove(&key);
         }
     }
@@ -69,10 +69,10 @@ impl Memory {
         }
     }
 
-    /// Keys that someone outside the cache holds.
+    /// Keys of entries that someone outside the cache holds.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = Key> + '_ {
         let entries = self.cache.iter().flat_map(|cache| cache.iter());
-        // One count is the cache's, one is the clone that the iterator made.
+        // One reference is the cache's, one is the clone that the iterator made.
         entries.filter(|(_, entry)| Arc::strong_count(entry) > 2).map(|(key, _)| key)
     }
 
@@ -80,7 +80,7 @@ impl Memory {
         self.evicted.load(Relaxed)
     }
 
-    /// Entries and bytes held now.
+    /// The number of entries and bytes held now.
     pub(crate) fn holds(&self) -> (u64, u64) {
         let Some(cache) = &self.cache else {
             return (0, 0);
@@ -90,7 +90,7 @@ impl Memory {
 }
 
 /// One weight for two bounds. With N entries and B bytes allowed, the capacity is N·B and an entry of b bytes weighs
-/// max(b·N, B): so N entries of any size, or B bytes in any number, fill it, whichever comes first.
+/// max(b·N, B). So N entries of any size or B bytes in any number fill it, whichever comes first.
 #[derive(Clone)]
 struct Weight {
     entries: u64,
@@ -110,12 +110,12 @@ impl Weighter<Key, Arc<Entry>> for Weight {
     }
 }
 
-/// Pins what is held elsewhere and counts what goes.
+/// Pins entries that are held elsewhere, and counts evictions.
 #[derive(Clone)]
 struct Watch(Arc<AtomicU64>);
 
 impl Lifecycle<Key, Arc<Entry>> for Watch {
-    // The last evicted entry is freed after the cache's lock is released.
+    // Holds the last evicted entry until the lock of the cache is released.
     type RequestState = Option<Arc<Entry>>;
 
     fn is_pinned(&self, _: &Key, entry: &Arc<Entry>) -> bool {

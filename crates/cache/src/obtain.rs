@@ -1,4 +1,4 @@
-//! Get or build: the one way in which a missing entry comes to be, once per key, however many ask.
+//! Get or build: the one way to make a missing entry, once per key for all threads that ask.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::lookup::Below;
 use crate::stats::count;
 use crate::{Entry, Error, Key, Mode, Source, StoreError, Vault};
 
-/// An entry, where it came from, and whether it will be there next time.
+/// An entry, its source, and whether it was stored.
 #[derive(Clone, Debug)]
 pub struct Obtained {
     /// The entry.
     pub entry: Arc<Entry>,
-    /// Where it came from.
+    /// The source of the entry.
     pub source: Source,
-    /// For a built entry that was not written to the folder: why not. The entry itself is good.
+    /// Why a built entry was not written to the folder, if it was not. The entry itself is good.
     pub unstored: Option<Arc<StoreError>>,
 }
 
@@ -27,16 +27,46 @@ impl Obtained {
 }
 
 impl Vault {
-    /// Looks a key up, and calls `build` if no place has it.
+    /// Looks a key up as [`Vault::get`] does, and calls `build` if that finds nothing.
     ///
-    /// * In this process one builder runs per key; whoever asks meanwhile waits and gets the same entry, or the same
-    ///   error. A failed or panicked build leaves nothing behind: the next call builds again.
-    /// * Across processes a lock per key saves double work where the file system has locks; after
-    ///   [`lock_wait`](crate::VaultOptions::lock_wait) the build goes on without.
-    /// * A stored file that is rejected counts as absent. A built entry that cannot be stored is given all the same.
+    /// * In this process one builder runs per key. A thread that asks meanwhile waits and gets the same entry or the
+    ///   same error. A failed or panicked build leaves nothing behind: the next call builds again.
+    /// * Across processes a lock per key saves double work where the file system has locks. After
+    ///   [`lock_wait`](crate::VaultOptions::lock_wait) the build starts without the lock.
+    /// * A rejected file counts as absent. A built entry that cannot be stored is returned all the same.
     ///
-    /// `build` must depend on nothing that is not under the key. It may use the vault for other keys, as long as no two
-    /// builders need each other's results: they would wait for ever. For its own key it gets [`Error::Reentrant`].
+    /// The result of `build` must follow from the key. `build` may use the vault for other keys, as long as no two
+    /// builders need each other's results, which would wait for ever.
+    ///
+    /// ```
+    /// use qkvault_cache::{Entry, EntryKind, Error, Key, Source, Vault, VaultOptions};
+    ///
+    /// let vault = Vault::in_memory(VaultOptions::new());
+    /// let compile = || {
+    ///     Ok::<_, String>(Entry {
+    ///         kind: EntryKind::Plan,
+    ///         target: "sm_90".into(),
+    ///         what: "decode".into(),
+    ///         library: "9.27.0".into(),
+    ///         meta: Vec::new(),
+    ///         payload: vec![1, 2, 3],
+    ///     })
+    /// };
+    /// let first = vault.get_or_build(&Key([1; 32]), compile)?;
+    /// assert_eq!((first.source, &first.entry.payload[..]), (Source::Built, &[1, 2, 3][..]));
+    /// // The second call does not build.
+    /// let again = vault.get_or_build(&Key([1; 32]), || Err::<Entry, _>("not called".to_owned()))?;
+    /// assert_eq!(again.source, Source::Memory);
+    /// // An error of the builder is returned and not kept.
+    /// let failed = vault.get_or_build(&Key([2; 32]), || Err::<Entry, _>("no compiler".to_owned()));
+    /// assert!(matches!(failed, Err(Error::Build(_))));
+    /// # Ok::<(), Error<String>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Build`] with the error of the builder, [`Error::Panicked`] if the builder of another thread panicked,
+    /// and [`Error::Reentrant`] if `build` asks for the key that it builds.
     pub fn get_or_build<E>(&self, key: &Key, build: impl FnOnce() -> Result<Entry, E>) -> Result<Obtained, Error<E>>
     where
         E: Send + Sync + 'static,
@@ -53,10 +83,10 @@ impl Vault {
                         self.count_hit(Source::Waited);
                         return Ok(Obtained::new(entry, Source::Waited));
                     }
-                    // A refusal for another library version: ask again, it does not answer here.
+                    // A refusal by another library version is not valid here: look again.
                     Outcome::Entry(_) => {}
                     Outcome::Failed(error) => {
-                        // Another error type than ours tells us nothing; then this thread tries for itself.
+                        // The other builder has another error type: this thread tries by itself.
                         if let Ok(error) = error.downcast::<E>() {
                             return Err(Error::Build(error));
                         }
@@ -71,7 +101,7 @@ impl Vault {
     where
         E: Send + Sync + 'static,
     {
-        // Between our look into memory and the start of this flight, another one may have landed.
+        // Another flight may have landed between the look into memory and the start of this one.
         if let Some(entry) = self.recall(key) {
             lead.land(Outcome::Entry(Arc::clone(&entry)));
             return Ok(Obtained::new(entry, Source::Memory));
@@ -80,7 +110,7 @@ impl Vault {
         let mut _lock = None;
         if let (Below::Missing(_), Mode::ReadWrite) = (&found, self.inner.settings.mode) {
             _lock = self.lock(key);
-            // Another process may have built it while we looked, or while we waited.
+            // Another process may have built it during the look-up or the wait.
             found = self.look_below(key);
         }
         if let Below::Found(entry, source) = found {
@@ -92,7 +122,7 @@ impl Vault {
         count(&self.inner.counters.misses);
         count(&self.inner.counters.builds);
         let failed = CountUnlessForgotten(&self.inner.counters.build_failures);
-        // If this panics, `failed` counts it and `lead` tells those who wait.
+        // If this panics, `failed` counts it and `lead` ends the flight as panicked.
         let built = build();
         let entry = match built {
             Ok(entry) => Arc::new(entry),
@@ -113,7 +143,7 @@ impl Vault {
 
     fn lock(&self, key: &Key) -> Option<lock::KeyLock> {
         let folder = self.inner.folder.as_ref()?;
-        let (path, entry) = (folder.places.lock(key), folder.places.entry(key));
+        let (path, entry) = (folder.layout.lock(key), folder.layout.entry(key));
         match lock::acquire(&path, self.inner.options.lock_wait, || entry.exists()) {
             Locked::Held(lock) => return Some(lock),
             Locked::Appeared => {}
@@ -130,7 +160,7 @@ impl Vault {
     }
 }
 
-/// Counts when dropped, as a panic does; forgotten when all went well.
+/// Counts when it is dropped, as by a panic; forgotten when the build went well.
 struct CountUnlessForgotten<'a>(&'a std::sync::atomic::AtomicU64);
 
 impl Drop for CountUnlessForgotten<'_> {

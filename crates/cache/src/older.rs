@@ -1,4 +1,4 @@
-//! What older versions left in a vault's folder: never read, told by the folder's name, deleted on demand.
+//! Entries of older formats in a vault's folder: never read, known by the folder's name, deleted on demand.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use crate::folder::Folder;
 use crate::paths::{STORE_FORMAT, TEMP_PREFIX, key_of};
 use crate::{Source, StoreError, Vault};
 
-/// Entries of one older format in one folder. Nobody asks for their keys any more.
+/// The entries of one older format in one folder. This version never looks their keys up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Older {
@@ -16,16 +16,16 @@ pub struct Older {
     pub path: PathBuf,
     /// [`Source::Disk`] or [`Source::Layer`].
     pub source: Source,
-    /// Its format, lower than [`STORE_FORMAT`].
+    /// The format, lower than [`STORE_FORMAT`].
     pub format: u16,
-    /// Entries in it.
+    /// Number of entries.
     pub entries: u64,
-    /// Bytes of all its files: entries, what was beside them, what is in quarantine.
+    /// Bytes of all files: entries, the files beside them, quarantine.
     pub bytes: u64,
 }
 
 impl std::fmt::Display for Older {
-    /// A sentence for people.
+    /// Writes a sentence that says what is there and what to do.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Older { path, source, format, entries, bytes: _ } = self;
         let fix = match source {
@@ -36,24 +36,25 @@ impl std::fmt::Display for Older {
         let path = path.display();
         write!(
             f,
-            "{path} holds {entries} {n} of format {format}, which an older qkvault wrote and this one (format {STORE_FORMAT}) never reads: {fix}"
+            "{path} holds {entries} {n} of format {format}, which an older qkvault wrote and this one \
+             (format {STORE_FORMAT}) never reads: {fix}"
         )
     }
 }
 
 impl Vault {
-    /// What is there of older formats, in the vault's own folder and in its layers. Looks at names alone.
+    /// Finds entries of older formats in the vault's own folder and in its layers, by file names alone.
     #[must_use]
     pub fn older(&self) -> Vec<Older> {
-        self.places().flat_map(|(folder, source)| folder.older(source)).collect()
+        self.folders().flat_map(|(folder, source)| folder.older(source)).collect()
     }
 
-    /// Deletes what is there of older formats in the vault's own folder, and tells what that was. Files that are not the vault's stay, and
-    /// so do layers. A program of an older version that is running builds again what it misses.
+    /// Deletes the entries of older formats in the vault's own folder, and returns what it deleted. Layers, and files
+    /// that no vault made, stay. A running program of an older version builds again what it misses.
     ///
     /// # Errors
     ///
-    /// A vault that is not written, or the first file that cannot be deleted.
+    /// [`StoreError`] if the vault does not write, or for the first file that cannot be deleted.
     pub fn clear_older(&self) -> Result<Vec<Older>, StoreError> {
         let folder = self.writable()?;
         let found = folder.older(Source::Disk);
@@ -73,14 +74,14 @@ impl Vault {
 }
 
 impl Folder {
-    /// Whether there is a folder of an older format: one look per format, as opening a vault takes no more.
+    /// Whether there is a folder of an older format. Costs one check per format, because every opening does it.
     pub(crate) fn has_older(&self) -> bool {
-        (1..STORE_FORMAT).any(|format| self.places.vault.join(format!("v{format}")).is_dir())
+        (1..STORE_FORMAT).any(|format| self.layout.vault.join(format!("v{format}")).is_dir())
     }
 
-    /// Older formats in this folder, oldest first.
+    /// The older formats in this folder, oldest first.
     pub(crate) fn older(&self, source: Source) -> Vec<Older> {
-        let mut found: Vec<Older> = subfolders(&self.places.vault)
+        let mut found: Vec<Older> = subfolders(&self.layout.vault)
             .into_iter()
             .filter_map(|path| {
                 let format = path.file_name()?.to_str()?.strip_prefix('v')?.parse().ok()?;
@@ -98,10 +99,10 @@ impl Folder {
     }
 }
 
-/// Levels of folders below a format's: `entries/ab`.
+/// Levels of folders below the folder of a format: `entries/ab`.
 const DEPTH: u32 = 2;
 
-/// Every file below a format's folder that is a vault's by its name, with its bytes. Links are not followed.
+/// Every file below the folder of a format that a vault made, by its name, with its bytes. Links are not followed.
 fn files(format: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     let mut folders = vec![(format.to_owned(), DEPTH)];
@@ -118,7 +119,7 @@ fn files(format: &Path) -> Vec<(PathBuf, u64)> {
     found
 }
 
-/// Whether a file is one that a vault makes.
+/// Whether a vault made a file, by its name.
 fn is_ours(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let locked = name.strip_suffix(".lock").is_some_and(|key| key.parse::<crate::Key>().is_ok());
@@ -126,7 +127,7 @@ fn is_ours(file: &Path) -> bool {
     key_of(file).is_some() || name.starts_with(TEMP_PREFIX) || name == "gc.stamp" || locked || rejected
 }
 
-/// Whether a file lies in a folder of this name, or in a part of it.
+/// Whether a file lies in a folder of this name, or in a direct subfolder of it.
 fn in_folder(file: &Path, name: &str) -> bool {
     file.ancestors().skip(1).take(2).any(|folder| folder.file_name().is_some_and(|found| found == name))
 }
@@ -136,11 +137,11 @@ fn subfolders(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
 }
 
-/// Removes a folder and those in it as far as they are empty; what is not stays, and that is no error.
+/// Removes a folder and its subfolders as far as they are empty. One that is not empty stays, which is no error.
 fn remove_empty(folder: &Path, depth: u32) {
     if depth > 0 {
         subfolders(folder).iter().for_each(|below| remove_empty(below, depth - 1));
     }
-    // Fails when something is in it, which is not the vault's then.
+    // Fails when a file is left that no vault made.
     let _ = fs::remove_dir(folder);
 }

@@ -1,4 +1,4 @@
-//! Names of files and folders of a vault. The format of what is kept stands in a folder's name, so a new one never meets an old file.
+//! Names of the files and folders of a vault. A folder's name has the format, so a new version never reads an old file.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use crate::{Cause, Key};
 /// Ending of entry files.
 pub(crate) const ENTRY_SUFFIX: &str = ".qkv";
 
-/// Start of the names of files being written; they stand beside the entries, so that renaming stays in one folder.
+/// Start of the names of files being written. They lie beside the entries, so that a rename stays in one folder.
 pub(crate) const TEMP_PREFIX: &str = ".tmp-";
 
-/// Format of what is kept: number of the folder `vault/v3`, of the names in a remote store, and of packs.
+/// Format of the store: the number of the folder `vault/v3`, of the names in a remote store, and of packs.
 ///
-/// It goes up with the layout, and whenever what is kept under keys, or the keys, change meaning, though entries be readable still:
-/// nobody would ask for an old key again. What is left of an older one is known by its folder ([`Vault::older`](crate::Vault::older)).
+/// It is raised with the layout of the folder, and when keys or payloads change their meaning, because no one looks an
+/// old key up again. [`Vault::older`](crate::Vault::older) finds folders of older formats.
 pub const STORE_FORMAT: u16 = 3;
 
-/// The places of one vault.
+/// The folders of one vault.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
-    /// What the user named.
+pub(crate) struct Layout {
+    /// The folder that the user named.
     pub(crate) root: PathBuf,
     /// `ROOT/vault`.
     pub(crate) vault: PathBuf,
@@ -33,11 +33,11 @@ pub(crate) struct Places {
     pub(crate) quarantine: PathBuf,
 }
 
-impl Places {
+impl Layout {
     pub(crate) fn new(root: PathBuf) -> Self {
         let vault = root.join("vault");
         let version = vault.join(format!("v{STORE_FORMAT}"));
-        Places {
+        Layout {
             entries: version.join("entries"),
             locks: version.join("locks"),
             quarantine: version.join("quarantine"),
@@ -67,7 +67,7 @@ impl Places {
         self.locks.join(format!("{key}.lock"))
     }
 
-    /// A name for a rejected entry; `unique` tells apart those of one key and cause.
+    /// The file of a rejected entry; `unique` distinguishes files of one key and cause.
     pub(crate) fn rejected(&self, key: &Key, cause: Cause, unique: u64) -> PathBuf {
         let name = format!("{key}.{cause}.{}-{unique}", std::process::id());
         self.quarantine.join(name)
@@ -83,7 +83,7 @@ pub(crate) fn entry_name(key: &Key) -> String {
 pub(crate) fn key_of(path: &Path) -> Option<Key> {
     let name = path.file_name()?.to_str()?;
     let key: Key = name.strip_suffix(ENTRY_SUFFIX)?.parse().ok()?;
-    // Upper case would be a second name for the same key.
+    // Upper case would be a second name of the same key.
     (name == entry_name(&key)).then_some(key)
 }
 
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn names_come_back_and_others_do_not() {
-        let places = Places::new("/r".into());
+        let layout = Layout::new("/r".into());
         let key = Key([0xab; 32]);
-        let path = places.entry(&key);
+        let path = layout.entry(&key);
         assert!(path.starts_with("/r/vault/v3/entries/ab"));
         assert_eq!(key_of(&path), Some(key));
         for other in ["x", "ab.qkv", ".tmp-123", &format!("{key}.qkv.bak")] {

@@ -1,4 +1,4 @@
-//! Bad entries are moved aside, not deleted: someone may want to know what happened to the disk.
+//! Quarantine: rejected entries are moved aside and not deleted, so that a user can find out what happened to the disk.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,25 +9,25 @@ use crate::folder::Folder;
 use crate::format::decode;
 use crate::{Key, Rejection};
 
-/// Most files kept in quarantine; the oldest go first.
+/// Most files kept in quarantine; the oldest are deleted first.
 const KEPT: usize = 64;
 
 impl Folder {
-    /// Moves the file of a rejected entry aside. `None` when nothing was moved.
+    /// Moves the file of a rejected entry to quarantine. Returns `None` if nothing was moved.
     ///
-    /// Between the reading and the moving another process may have put a good entry in its place; so what was moved
-    /// is read again, and goes back if it is good.
+    /// Another process may have stored a good entry between the read and the move. So the moved file is read again, and
+    /// moved back if it is good.
     pub(crate) fn set_aside(&self, key: &Key, rejection: &Rejection) -> Option<PathBuf> {
         static UNIQUE: AtomicU64 = AtomicU64::new(0);
-        let from = self.places.entry(key);
-        let to = self.places.rejected(key, rejection.cause(), UNIQUE.fetch_add(1, Relaxed));
+        let from = self.layout.entry(key);
+        let to = self.layout.rejected(key, rejection.cause(), UNIQUE.fetch_add(1, Relaxed));
         if let Err(error) = fs::rename(&from, &to) {
             tracing::debug!(path = %from.display(), %error, "could not move a rejected entry aside");
             return None;
         }
         let again = self.read_path(&to).and_then(|bytes| decode(&bytes, Some(key)));
         if again.is_ok() {
-            // Should a third writer have put the key there once more, one good entry replaces another.
+            // If a third process stored the key meanwhile, one good entry replaces another.
             if let Err(error) = fs::rename(&to, &from) {
                 tracing::warn!(path = %to.display(), %error, "a good entry could not be moved back from quarantine");
             }
@@ -38,7 +38,7 @@ impl Folder {
     }
 
     fn trim_quarantine(&self) {
-        let Ok(files) = fs::read_dir(&self.places.quarantine) else {
+        let Ok(files) = fs::read_dir(&self.layout.quarantine) else {
             return;
         };
         let mut files: Vec<(SystemTime, PathBuf)> = files

@@ -1,4 +1,4 @@
-//! Reading entries from a folder: no locks, no errors, no trust in what is there.
+//! Reading entries from a folder, without locks, without errors, and without trust in the files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -8,28 +8,28 @@ use crate::folder::Folder;
 use crate::format::{MAX_HEADER, MAX_PAYLOAD, decode};
 use crate::{Entry, Key, Rejection, trust};
 
-/// What reading a key's file came to.
+/// The result of reading the file of a key.
 #[derive(Debug)]
 pub(crate) enum Loaded {
     /// No file.
     Absent,
-    /// A good entry.
+    /// A good file.
     Good {
         /// The entry.
         entry: Entry,
-        /// Its open file, to be stamped as used.
+        /// The open file, which the caller stamps as used.
         file: File,
         /// Bytes of the file.
         bytes: u64,
     },
-    /// A file that is not served.
+    /// A rejected file.
     Bad(Rejection),
 }
 
 impl Folder {
-    /// Reads the entry of a key. Never an error: what cannot be served is told as a rejection.
+    /// Reads the entry of a key.
     pub(crate) fn load(&self, key: &Key) -> Loaded {
-        let path = self.places.entry(key);
+        let path = self.layout.entry(key);
         let file = match open_for_reading(&path) {
             Ok(file) => file,
             Err(error) if is_absence(&error) => return Loaded::Absent,
@@ -44,13 +44,13 @@ impl Folder {
         }
     }
 
-    /// The bytes of an entry file.
+    /// Reads the bytes of an entry file.
     pub(crate) fn read_path(&self, path: &Path) -> Result<Vec<u8>, Rejection> {
         let file = open_for_reading(path).map_err(|error| unreadable(&error))?;
         self.read(path, &file)
     }
 
-    /// The bytes of an opened entry file, within the limit of the format.
+    /// Reads the bytes of an open entry file, up to the limit of the format.
     pub(crate) fn read(&self, path: &Path, file: &File) -> Result<Vec<u8>, Rejection> {
         let meta = file.metadata().map_err(|error| unreadable(&error))?;
         if !meta.is_file() {
@@ -63,7 +63,7 @@ impl Folder {
             return Err(Rejection::PayloadTooLarge { declared: meta.len(), limit });
         }
         let mut bytes = Vec::with_capacity(meta.len() as usize + 1);
-        // One byte past the limit shows a file that grew meanwhile without reading on for ever.
+        // One byte past the limit is enough to notice a file that grew meanwhile.
         file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
         Ok(bytes)
     }
@@ -88,7 +88,7 @@ impl Folder {
     }
 }
 
-/// Opens without waiting for the other end, should the file be a pipe, and without following a link.
+/// Opens a file without waiting for the other end of a pipe and without following a link.
 pub(crate) fn open_for_reading(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -105,7 +105,7 @@ pub(crate) fn open_for_reading(path: &Path) -> io::Result<File> {
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        // A folder that is gone, or a file where a folder should be, holds no entry either way.
+        // Neither a missing folder nor a file in its place holds an entry.
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
     )
 }

@@ -1,58 +1,58 @@
-//! Why stored bytes were not served: one cause per check, in the order of the checks.
+//! Why stored bytes are rejected: one cause per check, in the order of the checks.
 
 use crate::{Cause, Key};
 
-/// Why an entry was rejected. The variants stand in the order in which the checks run; the first that fails is told.
+/// Why an entry was rejected. The variants are in the order of the checks; the first check that fails is reported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// The file could not be read at all. Nothing is known about its content, so it stays where it is.
+    /// The file could not be read. Its content is unknown, so it stays in its place.
     #[error("the file could not be read: {detail}")]
     Unreadable {
-        /// What the system said.
+        /// The error of the operating system.
         detail: String,
     },
-    /// The file, or its folder, can be written by others, or belongs to another user.
+    /// Others can write to the file or its folder, or another user owns it.
     #[error("{detail}; fix the permissions, or allow shared folders if you trust everyone who can write there")]
     Untrusted {
-        /// Which, and by whom.
+        /// The file or folder, and who can write to it.
         detail: String,
     },
-    /// What came from a remote store does not carry the seal of this vault's key.
+    /// The entry comes from a remote store and lacks the seal of this vault's key.
     #[error("it does not carry the seal of this vault's key")]
     Seal,
-    /// It does not start like an entry.
+    /// The file does not start with the magic bytes of an entry.
     #[error("it does not start with the mark of an entry, but with {found:02x?}")]
     Magic {
         /// The first bytes, at most eight.
         found: Vec<u8>,
     },
-    /// Another version of the format.
+    /// The entry has another version of the format.
     #[error("format version {found}, this library reads version {expected}")]
     FormatVersion {
-        /// Version found.
+        /// Version of the entry.
         found: u16,
-        /// Version this library reads.
+        /// Version that this library reads.
         expected: u16,
     },
-    /// The header is cut off, or declares a length that no header has.
+    /// The header is truncated, or declares a length that no header has.
     #[error("a header of {declared} bytes is declared or needed, {present} bytes are there")]
     HeaderLength {
-        /// Bytes declared, or the least a header has.
+        /// Bytes declared, or the least that a header has.
         declared: usize,
-        /// Bytes of the file that were there to read.
+        /// Bytes that the file has.
         present: usize,
     },
-    /// The header is not what was written.
+    /// The header does not match its checksum.
     #[error("the header does not match its checksum")]
     HeaderChecksum,
-    /// Features that this library does not know.
+    /// The header has flags that this library does not know.
     #[error("flags {found:#06x} ask for features that this library does not have")]
     Flags {
         /// The flags.
         found: u16,
     },
-    /// The entry was written under another key.
+    /// The entry belongs to another key.
     #[error("the entry belongs to key {found}, not to {expected}")]
     KeyMismatch {
         /// The key asked for.
@@ -60,33 +60,33 @@ pub enum Rejection {
         /// The key in the header.
         found: Key,
     },
-    /// Neither plan nor refusal.
+    /// The kind is neither plan nor refusal.
     #[error("entry kind {found} is unknown")]
     Kind {
-        /// The byte found.
+        /// The byte of the kind.
         found: u8,
     },
-    /// The fields do not fill the header.
+    /// The lengths of the fields do not add up to the length of the header.
     #[error("the fields take {fields} bytes, the header has {header}")]
     FieldLengths {
-        /// Length of the header.
+        /// Length of the header, in bytes.
         header: usize,
-        /// Length that the fields add up to.
+        /// Sum of the lengths of the fields, in bytes.
         fields: usize,
     },
-    /// A label that is not UTF-8.
+    /// A label is not UTF-8.
     #[error("the label `{field}` is not UTF-8")]
     Label {
-        /// Which label.
+        /// Name of the label.
         field: &'static str,
     },
-    /// An unknown compression.
+    /// The compression is unknown.
     #[error("codec {found} is unknown")]
     Codec {
-        /// The number found.
+        /// The number of the compression.
         found: u16,
     },
-    /// A declared length beyond the limit.
+    /// The declared payload exceeds the limit.
     #[error("a payload of {declared} bytes is declared, the limit is {limit}")]
     PayloadTooLarge {
         /// Bytes declared.
@@ -94,38 +94,39 @@ pub enum Rejection {
         /// The limit.
         limit: u64,
     },
-    /// Cut off, or followed by bytes that do not belong.
+    /// The file is truncated, or longer than the entry.
     #[error("the file should have {expected} bytes and has {found}")]
     FileLength {
-        /// Length that the header tells.
+        /// Length by the header, in bytes.
         expected: u64,
-        /// Length found.
+        /// Length of the file, in bytes.
         found: u64,
     },
-    /// The stored bytes are not what was written.
+    /// The stored payload does not match its checksum.
     #[error("the stored payload does not match its checksum")]
     StoredChecksum,
-    /// The stored bytes do not decompress.
+    /// The payload does not decompress.
     #[error("the payload does not decompress: {detail}")]
     Decompress {
-        /// What zstd said.
+        /// The error of zstd.
         detail: String,
     },
-    /// The payload has another length than declared.
+    /// The payload has another length than the header declares.
     #[error("a payload of {declared} bytes is declared, {found} are there")]
     PayloadLength {
         /// Bytes declared.
         declared: u64,
-        /// Bytes found.
+        /// Bytes present.
         found: u64,
     },
-    /// The payload is not what was written.
+    /// The decompressed payload does not match its checksum.
     #[error("the payload does not match its checksum")]
     PayloadChecksum,
 }
 
 impl Rejection {
-    /// The cause without its facts.
+    /// The name of the cause, without its facts.
+    #[must_use]
     pub fn cause(&self) -> Cause {
         match self {
             Rejection::Unreadable { .. } => Cause::Unreadable,
@@ -150,8 +151,8 @@ impl Rejection {
         }
     }
 
-    /// Whether the bytes themselves are bad, so that the file is moved aside. What could not be read, or is only not
-    /// trusted, may be a good entry and stays.
+    /// Whether the bytes themselves are bad, so that the file goes to quarantine. A file that could not be read or is
+    /// not trusted may be a good entry and stays.
     pub(crate) fn is_about_content(&self) -> bool {
         !matches!(self, Rejection::Unreadable { .. } | Rejection::Untrusted { .. })
     }

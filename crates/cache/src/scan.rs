@@ -1,4 +1,4 @@
-//! Walking the entries of a folder: names and metadata only, in the order of the keys within each of its parts.
+//! Listing the entries of a folder by names and metadata, in the order of the keys.
 
 use std::fs::{self, DirEntry, File};
 use std::io::{self, Read};
@@ -10,27 +10,27 @@ use crate::paths::{TEMP_PREFIX, key_of};
 use crate::read::{open_for_reading, unreadable};
 use crate::{Header, Key, Rejection};
 
-/// One file found in the folder of entries.
+/// One file in the folder of entries.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// An entry, by its name.
     Entry(Key, PathBuf),
-    /// A file that someone is writing, or was when it died.
+    /// A temporary file of a writer that runs or died.
     Temp(PathBuf),
-    /// Anything else: not ours, never touched.
+    /// A file that the vault did not make and never touches.
     Foreign,
-    /// A folder that could not be listed, and why.
+    /// A folder that could not be listed, with the error.
     Unlisted(PathBuf, String),
 }
 
-/// Most bytes of a header that are read at once; nearly every header is shorter.
+/// Bytes of a header that are read first; nearly every header is shorter.
 const FIRST_READ: usize = 1024;
 
 impl Folder {
-    /// All files in the folder of entries. A folder that is not there holds none.
+    /// Lists all files in the folder of entries. A missing folder has none.
     pub(crate) fn scan(&self) -> impl Iterator<Item = Found> + use<> {
-        let (parts, unlisted) = sorted(&self.places.entries);
-        // The kind of the directory entry itself: a link to a folder is not followed.
+        let (parts, unlisted) = sorted(&self.layout.entries);
+        // `file_type` does not follow a link to a folder.
         let parts = parts.into_iter().filter(|part| part.file_type().is_ok_and(|kind| kind.is_dir()));
         let found = parts.flat_map(|part| {
             let part = part.path();
@@ -40,7 +40,7 @@ impl Folder {
         found.chain(unlisted)
     }
 
-    /// The entries among the files.
+    /// Lists the entries among the files.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Key, PathBuf)> + use<> {
         self.scan().filter_map(|found| match found {
             Found::Entry(key, path) => Some((key, path)),
@@ -48,7 +48,7 @@ impl Folder {
         })
     }
 
-    /// Reads and checks the header of an entry file, and no more of it.
+    /// Reads and checks the header of an entry file, without the payload.
     pub(crate) fn read_header(&self, key: &Key, path: &Path) -> Result<Header, Rejection> {
         let file = open_for_reading(path).map_err(|error| unreadable(&error))?;
         let meta = file.metadata().map_err(|error| unreadable(&error))?;
@@ -71,7 +71,7 @@ impl Folder {
     }
 }
 
-/// Whether a key's entry belongs into this part; elsewhere it would never be found under its key.
+/// Whether the entry of a key belongs into this subfolder. A look-up does not find it in another one.
 fn is_part_of(part: &Path, key: &Key) -> bool {
     part.file_name().is_some_and(|name| *name == *format!("{:02x}", key.0[0]))
 }
@@ -86,7 +86,7 @@ fn classify(part: &Path, file: &DirEntry) -> Found {
     }
 }
 
-/// The files of a folder by name, and what kept it from being listed whole.
+/// The files of a folder by name, and the error that kept it from being listed whole.
 fn sorted(folder: &Path) -> (Vec<DirEntry>, Option<Found>) {
     let mut unlisted = None;
     let mut failed = |error: io::Error| {

@@ -1,19 +1,19 @@
-//! A set of keys that something was done for, so that it is done once; bounded.
+//! A bounded set of keys, for work to be done once per key.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use crate::Key;
 
-/// Keys seen so far.
+/// The keys seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(Mutex<HashSet<Key>>);
 
-/// Most keys remembered. Beyond it the memory starts afresh, and a few things are done twice.
+/// Most keys remembered. Beyond it the set is cleared, and some work is done twice.
 const MOST: usize = 65_536;
 
 impl Seen {
-    /// Whether this key is seen for the first time.
+    /// Whether this is the first call with this key.
     pub(crate) fn first(&self, key: &Key) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= MOST {

@@ -1,37 +1,39 @@
-//! From options and environment to the settings that hold: one pass, no file touched.
+//! Settings: what options and environment resolve to, in one pass that touches no file.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use crate::env::{self, FolderSource, OptionError, RemoteSettings};
 use crate::{DiskLimits, Mode, VaultOptions};
 
-pub(crate) type EnvLookup = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
-
-/// What options and environment come to.
+/// What the options of a vault and the environment resolve to.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
     /// The folder; the vault is `vault/v3` inside it.
     pub folder: PathBuf,
-    /// Why this folder.
+    /// How the folder was chosen.
     pub folder_source: FolderSource,
-    /// What may be done with it.
+    /// What the vault may do with the folder.
     pub mode: Mode,
-    /// Folders that are only read.
+    /// Folders that the vault only reads.
     pub layers: Vec<PathBuf>,
     /// Limits of the folder.
     pub limits: DiskLimits,
-    /// Whether folders that others can write to are used.
+    /// Whether the vault uses folders that others can write to.
     pub allow_shared_writable: bool,
     /// The remote store, without its secrets.
     pub remote: Option<RemoteSettings>,
 }
 
-impl Settings {
-    pub(crate) fn resolve(options: &VaultOptions) -> Result<Self, OptionError> {
-        // An empty variable counts as unset everywhere: that is how people switch one off in a unit file.
+impl VaultOptions {
+    /// Resolves these options in their environment, and opens nothing: what `cache dir` and `doctor` show.
+    ///
+    /// # Errors
+    ///
+    /// [`OptionError`] for the first variable that cannot be understood.
+    pub fn resolve(&self) -> Result<Settings, OptionError> {
+        let options = self;
+        // An empty variable counts as unset: that is how a unit file switches one off.
         let get = |name: &str| (options.env)(name).filter(|value| !value.is_empty());
         let (folder, folder_source) = match &options.folder {
             Some(folder) => (folder.clone(), FolderSource::Code),
@@ -53,6 +55,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::time::Duration;
 
     use super::*;

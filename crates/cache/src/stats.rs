@@ -1,30 +1,30 @@
-//! Counters: everything the vault does is counted, cheaply enough for the memory hit.
+//! Counters of everything that a vault does, cheap enough for hits in memory.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::{Cause, Rejection};
 
-/// What one open vault has done and holds, at one moment. Counters start at zero when the vault is opened.
+/// A snapshot of the counters of one open vault, which start at zero when it is opened, and of what its memory holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Answers from memory.
+    /// Hits in memory.
     pub hits_memory: u64,
-    /// Answers from the vault's own folder.
+    /// Hits in the vault's own folder.
     pub hits_disk: u64,
-    /// Answers from a read-only layer.
+    /// Hits in a read-only layer.
     pub hits_layer: u64,
-    /// Answers from the remote store.
+    /// Hits in the remote store.
     pub hits_remote: u64,
-    /// Answers given by waiting for another thread's build or look-up.
+    /// Hits that came from the build or look-up of another thread.
     pub hits_waited: u64,
-    /// Look-ups that no place answered.
+    /// Look-ups that found nothing.
     pub misses: u64,
-    /// Refusals that did not answer because another library version wrote them.
+    /// Refusals that were ignored because another library version wrote them.
     pub refusals_expired: u64,
-    /// Builders called.
+    /// Builds started.
     pub builds: u64,
-    /// Builders that failed or panicked.
+    /// Builds that failed or panicked.
     pub build_failures: u64,
     /// Entries written to the folder.
     pub stores: u64,
@@ -34,7 +34,7 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Bytes of entry files written.
     pub bytes_written: u64,
-    /// Rejected entries by cause; causes that never happened are left out.
+    /// Rejected entries by cause; only causes that happened are listed.
     pub rejections: Vec<(Cause, u64)>,
     /// Entries moved to the quarantine folder.
     pub quarantined: u64,
@@ -42,21 +42,21 @@ pub struct Stats {
     pub evicted_memory: u64,
     /// Entries deleted from the folder to keep its limits.
     pub evicted_disk: u64,
-    /// Bytes of those.
+    /// Bytes of the entries deleted from the folder.
     pub evicted_disk_bytes: u64,
-    /// Times a per-key lock could not be had and the build went on without.
+    /// Builds that started without the lock of their key.
     pub locks_unavailable: u64,
-    /// Questions that the remote store answered with "none".
+    /// Requests that the remote store answered with "none".
     pub remote_misses: u64,
-    /// Questions that failed, or missed their deadline.
+    /// Requests to the remote store that failed or missed their deadline.
     pub remote_failures: u64,
-    /// Questions that were not asked, because it had failed shortly before or too many were under way.
+    /// Requests that were not sent, because the remote store failed shortly before or too many were under way.
     pub remote_skipped: u64,
     /// Entries sent to the remote store.
     pub uploads: u64,
-    /// Entries that it did not take.
+    /// Entries that the remote store did not accept.
     pub upload_failures: u64,
-    /// Entries that were not sent, because it had failed shortly before or too many waited.
+    /// Entries that were not sent, because the remote store failed shortly before or too many waited.
     pub uploads_dropped: u64,
     /// Entries in memory now.
     pub memory_entries: u64,
@@ -65,12 +65,14 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Rejections of all causes.
+    /// The number of rejections of all causes.
+    #[must_use]
     pub fn rejected(&self) -> u64 {
         self.rejections.iter().map(|(_, count)| count).sum()
     }
 
-    /// Answers from any place.
+    /// The number of hits of all kinds.
+    #[must_use]
     pub fn hits(&self) -> u64 {
         self.hits_memory + self.hits_disk + self.hits_layer + self.hits_remote + self.hits_waited
     }
@@ -154,7 +156,7 @@ impl Counters {
             locks_unavailable: locks_unavailable.load(Relaxed),
             memory_entries,
             memory_bytes,
-            // The vault fills in what other rooms count.
+            // The vault adds what memory and remote count.
             ..Stats::default()
         }
     }
@@ -168,7 +170,7 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Relaxed);
 }
 
-/// A counter spread over cache lines, so that threads which hit at the same time do not fight for one.
+/// A counter spread over cache lines, so that threads that count at the same time do not share one.
 #[derive(Default)]
 pub(crate) struct Spread([Line; 16]);
 

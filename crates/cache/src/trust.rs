@@ -1,13 +1,14 @@
-//! Who can write where the vault reads: folders are made private, and ones that others can write to are refused.
+//! Who can write where the vault reads: the vault creates private folders and refuses those that others can write to.
 //!
-//! A plan is code for the GPU. On Unix a folder is trusted when it belongs to this user or to root and neither group nor
-//! others can write to it; the folders above must not let everyone rename what is in them. Elsewhere nothing is checked.
+//! A plan is code for the GPU. On Unix a folder is trusted when it belongs to this user or to root and neither group
+//! nor others can write to it; the folders above must not let everyone rename what is in them. Other systems are not
+//! checked.
 
 use std::fs::{self, Metadata};
 use std::io;
 use std::path::Path;
 
-/// Makes a folder, and those above it that are missing, for this user only; `shared` leaves the access to the umask.
+/// Creates a folder and the missing ones above it, for this user only, or, if `shared`, as the umask allows.
 pub(crate) fn create_private(path: &Path, shared: bool) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -21,7 +22,7 @@ pub(crate) fn create_private(path: &Path, shared: bool) -> io::Result<()> {
     builder.create(path)
 }
 
-/// Why what `meta` describes is not trusted, if it is not.
+/// Why the file or folder that `meta` describes is not trusted; `None` if it is.
 #[cfg(unix)]
 pub(crate) fn distrust(meta: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
@@ -43,11 +44,12 @@ pub(crate) fn distrust(_: &Metadata) -> Option<String> {
     None
 }
 
-/// Why the folders above `path` are not trusted: one in which everyone may rename what belongs to others.
+/// Why the folders above `path` are not trusted: everyone may rename files of others in one of them. `None` if they
+/// are.
 #[cfg(unix)]
 pub(crate) fn distrust_above(path: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
-    // What cannot be resolved or looked at is left to the operation that needs it.
+    // A path that cannot be resolved fails in the operation that needs it.
     let real = path.canonicalize().ok()?;
     real.ancestors().skip(1).find_map(|folder| {
         let mode = fs::metadata(folder).ok()?.mode();

@@ -1,25 +1,25 @@
-//! The vault itself: opening it, looking a key up through its places, storing.
+//! The vault: its state, and how it is opened.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use crate::auto_gc::AutoGc;
 use crate::flight::Flights;
 use crate::folder::Folder;
-use crate::gc::AutoGc;
 use crate::memory::Memory;
 use crate::remote::{Link, Uploader};
 use crate::seen::Seen;
 use crate::stats::Counters;
 use crate::{Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
 
-/// An open vault. Cloning gives another handle on the same one.
+/// An open vault. Cheap to clone; clones share one vault.
 #[derive(Clone)]
 pub struct Vault {
     pub(crate) inner: Arc<Inner>,
     pub(crate) library: Option<Arc<str>>,
-    /// Whether the remote is left alone by look-ups.
+    /// Whether look-ups of this handle skip the remote.
     pub(crate) local: bool,
 }
 
@@ -33,21 +33,21 @@ pub(crate) struct Inner {
     pub(crate) memory: Memory,
     /// Builds under way.
     pub(crate) flights: Flights,
-    /// Look-ups under way: apart from builds, which no look-up waits for.
+    /// Look-ups under way, apart from builds, because a look-up never waits for a build.
     pub(crate) looks: Flights,
     pub(crate) counters: Counters,
     pub(crate) auto_gc: AutoGc,
     /// Keys stamped as used.
     pub(crate) stamped: Seen,
-    /// Keys whose rejection was logged and could not be moved aside.
-    pub(crate) told: Seen,
+    /// Keys whose rejected file stays in its place and was logged as a warning.
+    pub(crate) warned: Seen,
 }
 
-// The vault's locks are never held while foreign code runs, so a caught panic leaves nothing half done.
+// No lock of the vault is held while code of a caller runs, so a caught panic leaves consistent data.
 impl std::panic::UnwindSafe for Inner {}
 impl std::panic::RefUnwindSafe for Inner {}
 
-/// Where an entry came from.
+/// The source of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The memory of this process.
@@ -58,14 +58,19 @@ pub enum Source {
     Layer(usize),
     /// The remote store.
     Remote,
-    /// The builder.
+    /// The builder of this call.
     Built,
-    /// Another thread's builder, which this one waited for.
+    /// The build or look-up of another thread, which this one waited for.
     Waited,
 }
 
 impl Vault {
-    /// Opens the vault, making its folder if needed (never in modes `off` and `ro`).
+    /// Opens the vault. Creates its folder if it is missing and the mode is [`Mode::ReadWrite`].
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] if a variable cannot be parsed, the folder cannot be used or is not trusted, or the remote store
+    /// cannot be set up.
     pub fn open(options: VaultOptions) -> Result<Self, OpenError> {
         let settings = options.resolve()?;
         let shared = settings.allow_shared_writable;
@@ -83,9 +88,9 @@ impl Vault {
                 .collect::<Result<_, _>>()?,
         };
         for layer in &layers {
-            // A layer of an older format is told below.
-            if !layer.places.entries.is_dir() && !layer.has_older() {
-                let path = layer.places.root.display();
+            // A layer of an older format is logged below.
+            if !layer.layout.entries.is_dir() && !layer.has_older() {
+                let path = layer.layout.root.display();
                 tracing::warn!(%path, "a layer of the vault holds no entries, or is not there");
             }
         }
@@ -99,7 +104,7 @@ impl Vault {
         };
         let vault = Self::assemble(options, settings, folder, layers, remote);
         vault
-            .places()
+            .folders()
             .filter(|(folder, _)| folder.has_older())
             .flat_map(|(folder, source)| folder.older(source))
             .for_each(|older| {
@@ -108,8 +113,8 @@ impl Vault {
         Ok(vault)
     }
 
-    /// Opens the vault, or, if that fails, one that keeps entries in memory only, with a warning: for services that
-    /// must start anyway.
+    /// Opens the vault or, if that fails, logs a warning and returns one that keeps entries in memory alone. For
+    /// services that must start anyway.
     pub fn open_or_memory(options: VaultOptions) -> Self {
         match Self::open(options.clone()) {
             Ok(vault) => vault,
@@ -120,7 +125,8 @@ impl Vault {
         }
     }
 
-    /// A vault without any folder.
+    /// A vault that keeps entries in memory alone.
+    #[must_use]
     pub fn in_memory(options: VaultOptions) -> Self {
         let options = options.mode(Mode::Off).layers([]).without_environment();
         let settings = Settings {
@@ -163,46 +169,54 @@ impl Vault {
                 counters: Counters::default(),
                 auto_gc: AutoGc::default(),
                 stamped: Seen::default(),
-                told: Seen::default(),
+                warned: Seen::default(),
             }),
         }
     }
 
-    /// The same vault for a process that has loaded this version of the library: refusals by others do not answer.
+    /// Returns a handle for a process that has loaded this version of the library: it ignores refusals by other
+    /// versions.
+    #[must_use]
     pub fn for_library(&self, version: &str) -> Self {
         Vault { library: Some(Arc::from(version)), ..self.clone() }
     }
 
-    /// The same vault, whose look-ups do not ask the remote: for callers who ask it for several keys at once ([`Vault::fetch`]). What is
-    /// built is sent to it all the same.
+    /// Returns a handle whose look-ups skip the remote, for callers that fetch several keys at once ([`Vault::fetch`]).
+    /// Entries that it builds are sent to the remote all the same.
     #[must_use]
     pub fn local(&self) -> Self {
         Vault { local: true, ..self.clone() }
     }
 
-    /// Whether look-ups of this handle ask a remote.
+    /// Whether look-ups of this handle use a remote.
     #[must_use]
     pub fn asks_remote(&self) -> bool {
         !self.local && self.inner.remote.is_some()
     }
 
-    /// What the vault was opened with.
+    /// The settings that the vault was opened with.
+    #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.inner.settings
     }
 
-    /// The folder named at opening; `None` with mode `off`.
+    /// The folder of the vault; `None` with mode `off`.
+    #[must_use]
     pub fn folder(&self) -> Option<&Path> {
-        self.inner.folder.as_ref().map(|folder| folder.places.root.as_path())
+        self.inner.folder.as_ref().map(|folder| folder.layout.root.as_path())
     }
 
-    /// Waits until every entry built so far was sent to the remote store, or given up; false if that takes longer than
-    /// `within`. Call it before a process ends that was there to fill the remote: what still waits then is lost.
+    /// Waits until every entry built so far was sent to the remote store or given up. Returns false if that takes
+    /// longer than `within`.
+    ///
+    /// Call it at the end of a process that fills the remote: the end of a process discards entries that still wait.
+    #[must_use]
     pub fn flush_remote(&self, within: Duration) -> bool {
         self.inner.uploader.as_ref().is_none_or(|uploader| uploader.flush(within))
     }
 
-    /// Counters since opening, and what memory holds.
+    /// The counters since the vault was opened, and what its memory holds.
+    #[must_use]
     pub fn stats(&self) -> Stats {
         let (entries, bytes) = self.inner.memory.holds();
         let mut stats = self.inner.counters.snapshot(entries, bytes);

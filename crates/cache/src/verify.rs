@@ -1,4 +1,4 @@
-//! Checking all that is stored, with one thread per core.
+//! Checking all stored entries, with one thread per core.
 
 use std::path::{Path, PathBuf};
 
@@ -9,37 +9,38 @@ use crate::list::listed;
 use crate::scan::Found;
 use crate::{Header, Key, Listed, Rejection, Source, Vault};
 
-/// How much of each entry [`Vault::verify`] looks at.
+/// How much of each entry [`Vault::verify`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
     /// The header and the length of the file.
     Header,
-    /// The whole file against its checksums: it is what was written. As fast as the disk.
+    /// The whole file against its checksums, without decompressing it. As fast as the disk.
     Stored,
-    /// Also what it decompresses to, against the checksum of the payload.
+    /// The whole file, decompressed, against the checksum of the payload too.
     Payload,
 }
 
-/// What a check of all entries found.
+/// The result of a check of all entries.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// Entries that are good.
+    /// Number of good entries.
     pub good: u64,
-    /// Bytes of their files.
+    /// Bytes of the files of good entries.
     pub good_bytes: u64,
-    /// Entries that would not be served, with the reasons, in the order of [`Vault::ls`].
+    /// Bad entries with the causes, in the order of [`Vault::ls`].
     pub bad: Vec<(Listed, Rejection)>,
-    /// Folders that could not be listed, so that what lies there was not checked, and why.
+    /// Folders that could not be listed and were not checked, with the errors.
     pub unlisted: Vec<(PathBuf, String)>,
 }
 
 impl Vault {
-    /// Checks every stored entry of all places, and changes nothing.
+    /// Checks every stored entry of the vault's own folder and of its layers, and changes nothing.
+    #[must_use]
     pub fn verify(&self, depth: Depth) -> VerifyReport {
         let mut report = VerifyReport::default();
         let mut files = Vec::new();
-        for (folder, source) in self.places() {
+        for (folder, source) in self.folders() {
             for found in folder.scan() {
                 match found {
                     Found::Entry(key, path) => files.push((folder, source, key, path)),
@@ -49,7 +50,7 @@ impl Vault {
             }
         }
         let mut checked = crew::parallel_map(&files, crew::cores(), |(folder, source, key, path)| {
-            // `None`: it is gone, so there is nothing to be good or bad.
+            // `None`: the file is gone.
             listed(*source, *key, path.clone(), false, check(folder, key, path, depth))
         });
         checked.sort_by_key(|listed| (layer(listed.source), listed.key));

@@ -1,4 +1,4 @@
-//! Writing entries into a folder: a file of its own beside the target, synced, renamed over it.
+//! Writing entries into a folder: a temporary file beside the target, synced and renamed over it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,9 +10,9 @@ use crate::paths::{TEMP_PREFIX, entry_name};
 use crate::{Key, StoreError, trust};
 
 impl Folder {
-    /// Stores the bytes of an entry under its key: written beside it, synced, renamed over it.
+    /// Stores the bytes of an entry under its key: writes a temporary file, syncs it, and renames it.
     pub(crate) fn store(&self, key: &Key, bytes: &[u8]) -> Result<(), StoreError> {
-        let shard = &self.places.shard(key);
+        let shard = &self.layout.shard(key);
         let io = |action: &'static str, path: &Path, source: io::Error| StoreError::Io {
             action,
             path: path.to_owned(),
@@ -23,7 +23,7 @@ impl Folder {
             builder.prefix(TEMP_PREFIX);
             #[cfg(unix)]
             if self.allow_shared {
-                // Other users must be able to read what this one writes, as far as the umask lets them.
+                // Other users may read the file as far as the umask allows.
                 use std::os::unix::fs::PermissionsExt;
                 builder.permissions(fs::Permissions::from_mode(0o666));
             }
@@ -59,12 +59,12 @@ impl Folder {
                 Some(why) => Err(untrusted(why)),
                 None => Ok(()),
             },
-            // If it vanished, the rename will tell.
+            // If the folder vanished, the rename fails.
             _ => Ok(()),
         }
     }
 
-    /// Stamps an entry as used now. A stamp that cannot be set only makes the entry look older than it is.
+    /// Stamps an entry as used now. If that fails, the entry looks older than it is.
     pub(crate) fn stamp(&self, file: &File, now: SystemTime) {
         if let Err(error) = file.set_modified(now) {
             tracing::debug!(%error, "could not stamp an entry as used");

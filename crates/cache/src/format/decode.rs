@@ -1,4 +1,4 @@
-//! Bytes to entry: total on any input, checks in one documented order, one rejection per cause.
+//! Decoding: any bytes give an entry or a rejection; the checks run in one documented order, with one cause each.
 
 use std::cell::RefCell;
 
@@ -7,8 +7,8 @@ use crate::{Entry, EntryKind, Key, Rejection};
 
 /// Reads and checks a header from the start of `bytes`, which may hold more or less than the entry.
 ///
-/// With `key`, an entry written under another key is rejected. The payload is neither needed nor looked at, and the
-/// lengths are checked against the format's limits only.
+/// With `key`, an entry of another key is rejected. The payload is not read, and lengths are checked against the limits
+/// of the format alone.
 pub(crate) fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
     if !bytes.starts_with(&MAGIC) {
         return Err(Rejection::Magic { found: bytes[..bytes.len().min(MAGIC.len())].to_vec() });
@@ -33,7 +33,7 @@ pub(crate) fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, R
         return Err(Rejection::HeaderChecksum);
     }
 
-    // From here on the header is what some writer wrote; what follows asks whether this reader can use it.
+    // From here on the header is as a writer wrote it; the rest checks whether this reader can use it.
     let flags = u16_le(&bytes[at::FLAGS..]);
     if flags != 0 {
         return Err(Rejection::Flags { found: flags });
@@ -94,7 +94,7 @@ pub(crate) fn decode_header(bytes: &[u8], key: Option<&Key>) -> Result<Header, R
     })
 }
 
-/// Checks a whole entry without decompressing it: `bytes` must be exactly one entry file, as it was written.
+/// Checks a whole entry against its checksums without decompressing it. `bytes` must be exactly one entry file.
 pub(crate) fn check_stored(bytes: &[u8], key: Option<&Key>) -> Result<Header, Rejection> {
     let header = decode_header(bytes, key)?;
     if header.file_len() != bytes.len() as u64 {
@@ -106,7 +106,7 @@ pub(crate) fn check_stored(bytes: &[u8], key: Option<&Key>) -> Result<Header, Re
     Ok(header)
 }
 
-/// Reads and checks a whole entry: `bytes` must be exactly one entry file.
+/// Decodes and checks a whole entry. `bytes` must be exactly one entry file.
 pub(crate) fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry), Rejection> {
     let header = check_stored(bytes, key)?;
     let stored = &bytes[header.header_len..];
@@ -132,10 +132,10 @@ pub(crate) fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry),
     Ok((header, entry))
 }
 
-/// Decompresses into at most `len` bytes; more is an error, never an allocation.
+/// Decompresses into at most `len` bytes; more is an error and allocates nothing.
 fn decompress(stored: &[u8], len: usize) -> Result<Vec<u8>, Rejection> {
     thread_local! {
-        // A context costs more to make than a small plan to decompress, so each thread keeps one.
+        // A context takes longer to create than a small plan to decompress, so each thread keeps one.
         static CONTEXT: RefCell<zstd::bulk::Decompressor<'static>> = RefCell::default();
     }
     let mut payload = Vec::with_capacity(len);
@@ -156,7 +156,7 @@ fn label(field: &'static str, bytes: &[u8]) -> Result<String, Rejection> {
     }
 }
 
-// The callers below have checked that the bytes are there; a short slice would be a bug of this file.
+// The callers have checked the length; a short slice is a bug of this file.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[..N]);

@@ -1,7 +1,7 @@
-//! The file format of one entry, version 1: constants, the header as data, and the two directions.
+//! The file format of one entry, version 1: constants, the header as data, encoding and decoding.
 //!
-//! `docs/vault-format.md` has the same, byte by byte. Everything here is a pure function of bytes: no file, no clock.
-//! The test `golden` pins the bytes; when it fails on purpose, raise [`FORMAT_VERSION`] and the store's format.
+//! `docs/vault-format.md` describes it byte by byte. Everything here is a pure function of bytes: no file, no clock.
+//! The test `golden` holds the bytes; if you change them on purpose, raise [`FORMAT_VERSION`] and the store's format.
 
 mod decode;
 mod encode;
@@ -12,10 +12,10 @@ pub(crate) use encode::encode;
 
 use crate::{EntryKind, Key};
 
-/// First eight bytes of an entry. The line ends and the end-of-file mark expose a transfer that rewrote text.
+/// The first eight bytes of an entry. The line ends and the end-of-file mark expose a transfer that rewrote text.
 pub(crate) const MAGIC: [u8; 8] = [0x93, b'Q', b'K', b'V', b'E', 0x0d, 0x0a, 0x1a];
 
-/// Version of the entry format this library writes, and the only one it reads.
+/// The version of the entry format that this library writes, and the only one that it reads.
 pub(crate) const FORMAT_VERSION: u16 = 1;
 
 /// Bytes before the labels.
@@ -40,7 +40,7 @@ pub(crate) const MAX_META: usize = u16::MAX as usize;
 /// forged length cannot exhaust the memory of a host.
 pub const MAX_PAYLOAD: u64 = 256 << 20;
 
-// Offsets of the fixed part, used by both directions and by the tests of each field.
+// Offsets of the fixed part, for encoding, decoding, and the tests of each field.
 pub(crate) mod at {
     pub(crate) const VERSION: usize = 8;
     pub(crate) const FLAGS: usize = 10;
@@ -86,11 +86,11 @@ impl Codec {
     }
 }
 
-/// The checked header of an entry: all that lists and selections need, without the payload.
+/// The checked header of an entry: what lists and selections need, without the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Header {
-    /// The key the entry was written under.
+    /// The key of the entry.
     pub key: Key,
     /// Plan or refusal.
     pub kind: EntryKind,
@@ -100,7 +100,7 @@ pub struct Header {
     pub target: String,
     /// Label of the attention.
     pub what: String,
-    /// The caller's small facts.
+    /// The facts that the caller stored beside the payload.
     pub meta: Vec<u8>,
     /// Length of the payload, in bytes.
     pub payload_len: u64,

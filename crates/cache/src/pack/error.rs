@@ -1,42 +1,42 @@
-//! Why a pack could not be written, or was refused. The checks run in the order of the variants.
+//! Errors of writing and reading packs. The checks run in the order of the variants.
 
 use std::io;
 
 use crate::{Key, Rejection, StoreError};
 
-/// Why packing or unpacking stopped. Unpacking that stops has stored nothing, unless the last variant says so.
+/// Why packing or unpacking stopped. Unpacking that stops has stored nothing, except with [`PackError::Store`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
     /// The stream could not be read or written.
     #[error("could not {action}: {source}; {}", crate::error::advice(source))]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It does not start like a pack.
-    #[error("this is no pack: it starts with {found:02x?}")]
+    /// The stream does not start with the magic bytes of a pack.
+    #[error("this is not a pack: it starts with {found:02x?}")]
     Magic {
         /// The first bytes.
         found: Vec<u8>,
     },
-    /// Another version of the format.
+    /// The pack has another version of the format.
     #[error(
-        "the pack has format {found}, and this qkvault reads format {expected}: pack again with this version; plans of another format are \
-         under keys that it never asks for"
+        "the pack has format {found}, and this qkvault reads format {expected}: pack again with this version, which \
+         never looks up the keys of another format"
     )]
     Version {
-        /// Version found.
+        /// Version of the pack.
         found: u16,
-        /// Version this library reads.
+        /// Version that this library reads.
         expected: u16,
     },
-    /// The header is not what was written.
+    /// The header does not match its checksum.
     #[error("the header of the pack does not match its checksum: fetch the pack again")]
     HeaderChecksum,
-    /// Features that this library does not know.
+    /// The header has flags that this library does not know.
     #[error("flags {found:#06x} ask for features that this library does not have")]
     Flags {
         /// The flags.
@@ -51,27 +51,27 @@ pub enum PackError {
     /// The seal was made with another key, or for other bytes.
     #[error("the seal does not match: the pack was changed, or sealed with another secret")]
     Seal,
-    /// A declared amount beyond the limit.
+    /// A declared amount exceeds the limit.
     #[error("the pack declares {declared} {what}, the limit is {limit}; raise the limit if you trust the pack")]
     TooLarge {
-        /// Of what.
+        /// The thing that is counted.
         what: &'static str,
-        /// Declared.
+        /// The declared amount.
         declared: u64,
-        /// Allowed.
+        /// The largest amount that is allowed.
         limit: u64,
     },
     /// The stream ends too early.
     #[error("the pack ends within its {what}: {expected} bytes declared, {found} there; fetch it again")]
     Truncated {
-        /// The part it ends in.
+        /// The part in which the stream ends.
         what: &'static str,
         /// Bytes declared.
         expected: u64,
-        /// Bytes found.
+        /// Bytes present.
         found: u64,
     },
-    /// The manifest is not what was written.
+    /// The manifest does not match its checksum.
     #[error("the manifest does not match its checksum: fetch the pack again")]
     ManifestChecksum,
     /// The manifest contradicts itself or the header.
@@ -82,40 +82,40 @@ pub enum PackError {
         /// What is wrong.
         detail: String,
     },
-    /// The body is not what was written.
+    /// The body does not match its checksum.
     #[error("the body does not match its checksum: fetch the pack again")]
     BodyChecksum,
     /// Bytes follow the pack.
     #[error("bytes follow the end of the pack")]
     Trailing,
-    /// The body does not decompress to what is declared.
+    /// The body does not decompress to what the manifest declares.
     #[error("the body does not decompress to what the manifest declares: {detail}")]
     Body {
         /// What is wrong.
         detail: String,
     },
-    /// An entry in the body would not be served.
+    /// An entry in the body is bad.
     #[error("the entry {key} in the pack is bad: {rejection}")]
     Entry {
         /// Its key.
         key: Key,
-        /// Why.
+        /// Why the vault would reject it.
         rejection: Rejection,
     },
-    /// An entry in the body is not the one that the manifest declares.
+    /// An entry in the body differs from the one that the manifest declares.
     #[error("the entry {key} in the pack is not what the manifest says: {field} differs")]
     EntryDiffers {
         /// Its key.
         key: Key,
-        /// In what.
+        /// The field that differs.
         field: &'static str,
     },
-    /// More entries than a pack can count.
+    /// More entries are selected than a pack can hold.
     #[error("{found} entries are selected, a pack holds at most {limit}: select fewer and make several packs")]
     TooMany {
         /// Entries selected.
         found: usize,
-        /// The most a pack holds.
+        /// The most entries that a pack holds.
         limit: usize,
     },
     /// The pack is good, and the vault could not store it. Entries stored before this one are good and stay.

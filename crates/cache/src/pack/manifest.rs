@@ -1,4 +1,4 @@
-//! The manifest: what a pack holds, readable without decompressing it.
+//! The manifest: the list of the entries of a pack, readable without decompressing it.
 
 use std::collections::HashSet;
 
@@ -19,11 +19,11 @@ pub struct ManifestEntry {
     pub target: String,
     /// Label of the attention.
     pub what: String,
-    /// Bytes in the decompressed body: an entry as in a file, stored without compression.
+    /// Bytes in the decompressed body, where the entry is an entry file without compression.
     pub bytes: u64,
 }
 
-/// What a pack holds, in the order of its body.
+/// The entries of a pack, in the order of its body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// The entries.
@@ -50,7 +50,8 @@ impl ManifestEntry {
 }
 
 impl Manifest {
-    /// Bytes of all entries together.
+    /// The bytes of all entries together.
+    #[must_use]
     pub fn plain_len(&self) -> u64 {
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.bytes))
     }
@@ -60,7 +61,7 @@ impl Manifest {
         for ManifestEntry { key, kind, library, target, what, bytes } in &self.entries {
             out.extend_from_slice(key.as_bytes());
             out.push(kind.code());
-            // Labels come from checked headers or have passed the same checks, so their lengths fit one byte.
+            // Labels come from checked headers, so their lengths fit one byte.
             for label in [library, target, what] {
                 out.push(label.len() as u8);
             }

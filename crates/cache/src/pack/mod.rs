@@ -1,11 +1,11 @@
 //! Packs: many entries as one stream, to move a vault or a part of it.
 //!
-//! A pack is a header, a manifest, and one zstd stream over all entries with a long window: plans of one model share most
-//! of their bytes, so together they shrink to about half of what they take one by one. The format has no file names, so
-//! there is no path to escape by; every length is declared, limited, and checked against what arrives; and nothing is
-//! decompressed before the whole stream matched its checksums and, if asked for, its seal.
+//! A pack is a header, a manifest, and one zstd stream over all entries with a long window. Plans of one model share
+//! most of their bytes, so a pack takes about half of the bytes of its entry files.
 //!
-//! `docs/vault-format.md` has the bytes.
+//! The format has no file names, so no path can leave the folder. Every length is declared, limited, and checked
+//! against what arrives. Nothing is decompressed before the whole stream matches its checksums and, with a key, its
+//! seal. `docs/vault-format.md` describes the bytes.
 
 mod error;
 mod manifest;
@@ -24,16 +24,16 @@ pub use write::{PackOptions, PackReport};
 use crate::format::HASH_LEN;
 use crate::paths::STORE_FORMAT;
 
-/// First eight bytes of a pack.
+/// The first eight bytes of a pack.
 pub(crate) const PACK_MAGIC: [u8; 8] = [0x93, b'Q', b'K', b'V', b'P', 0x0d, 0x0a, 0x1a];
 
-/// Version of the pack format this library writes, and the only one it reads.
+/// The version of the pack format that this library writes, and the only one that it reads.
 pub(crate) const PACK_VERSION: u16 = STORE_FORMAT;
 
 /// Bytes of the header.
 pub(crate) const PACK_HEADER: usize = 168;
 
-/// Largest window of the zstd stream, as a power of two: 128 MiB, what a reader must be ready to hold.
+/// Largest window of the zstd stream, as a power of two: 128 MiB, which a reader holds in memory.
 pub(crate) const WINDOW_LOG: u32 = 27;
 
 const FLAG_SEALED: u16 = 1;

@@ -1,4 +1,4 @@
-//! Opening a pack: everything that can be checked before one byte is decompressed.
+//! Opening a pack: every check that needs no decompression.
 
 use std::io::{Read, Seek, Write};
 
@@ -7,14 +7,14 @@ use tempfile::SpooledTempFile;
 use super::manifest::MAX_LINE;
 use super::{Manifest, PACK_HEADER, PackError, PackHeader, SealKey};
 
-/// What a pack may declare. More is refused before it is read.
+/// Limits on what a pack declares. A pack that declares more is refused before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackLimits {
-    /// Entries. Default: 1,000,000.
+    /// Most entries. Default: 1,000,000.
     pub entries: u64,
-    /// Bytes of the compressed body. Default: 8 GiB.
+    /// Most bytes of the compressed body. Default: 8 GiB.
     pub packed_bytes: u64,
-    /// Bytes of all entries, decompressed. Default: 64 GiB.
+    /// Most bytes of all entries, decompressed. Default: 64 GiB.
     pub plain_bytes: u64,
 }
 
@@ -24,16 +24,16 @@ impl Default for PackLimits {
     }
 }
 
-/// What is kept in memory of the body before it goes to a temporary file.
+/// Bytes of the body that are kept in memory before it goes to a temporary file.
 const SPOOL: usize = 64 << 20;
 
-/// A pack whose outside is checked: header, seal, manifest, checksum of the body, end of the stream.
+/// A pack with a checked header, seal, manifest, checksum of the body, and end of the stream.
 pub(crate) struct OpenPack {
     pub(crate) manifest: Manifest,
     pub(crate) body: SpooledTempFile,
 }
 
-/// Reads the header and the manifest of a pack, checked against each other and the limits; the body is not read.
+/// Reads the header and the manifest of a pack, and checks them against each other and the limits.
 fn read_head(
     input: &mut dyn Read,
     seal: Option<&SealKey>,
@@ -106,7 +106,7 @@ fn read_part(input: &mut dyn Read, what: &'static str, expected: u64) -> Result<
     }
 }
 
-/// Grows with what arrives, not with what is declared.
+/// Reads up to `len` bytes. The buffer grows with what arrives, not with what is declared.
 fn read_part_or_less(input: &mut dyn Read, len: u64) -> Result<Vec<u8>, PackError> {
     let mut bytes = Vec::new();
     input.take(len).read_to_end(&mut bytes).map_err(PackError::io("read the pack"))?;

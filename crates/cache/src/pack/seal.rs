@@ -1,32 +1,37 @@
-//! The seal: a keyed hash that only holders of a secret can make, over a whole pack or one entry.
+//! The seal: a keyed hash over a whole pack or one entry, which only holders of a secret can make.
 
 use std::fmt;
 
-/// A secret of 32 bytes. Whoever has it can make and check seals. It is never shown.
+/// A secret of 32 bytes, with which seals are made and checked. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealKey([u8; 32]);
 
-/// Too short a secret.
+/// The secret is too short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a seal's secret needs at least 16 bytes, this one has {found}; make one with `head -c 32 /dev/urandom | base64`"
 )]
 pub struct WeakSecret {
-    /// Bytes found.
+    /// Its bytes.
     pub found: usize,
 }
 
-// Separates these keys from every other use of the same secret.
+// Separates these keys from other uses of the same secret.
 const CONTEXT: &str = "qkvault seal of packs and remote entries, v1";
 
 impl SealKey {
     /// A key from 32 random bytes.
+    #[must_use]
     pub fn new(key: [u8; 32]) -> Self {
         SealKey(key)
     }
 
-    /// A key derived from a secret text or file of at least 16 bytes. White space at both ends does not count, so that
-    /// a file with and without a final line end gives the same key.
+    /// A key derived from a secret of at least 16 bytes. White space at both ends is ignored, so that a file with and
+    /// without a final line end gives the same key.
+    ///
+    /// # Errors
+    ///
+    /// [`WeakSecret`] for a shorter secret.
     pub fn from_secret(secret: &[u8]) -> Result<Self, WeakSecret> {
         let secret = secret.trim_ascii();
         match secret.len() {

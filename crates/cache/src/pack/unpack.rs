@@ -1,4 +1,4 @@
-//! Unpacking: the whole pack is checked, entry by entry, before the first one is stored.
+//! Unpacking: the whole pack is checked, entry by entry, before the first entry is stored.
 
 use std::io::{BufReader, Read, Seek};
 
@@ -10,32 +10,36 @@ use crate::format::{Codec, decode};
 use crate::read::Loaded;
 use crate::{Entry, Vault};
 
-/// What to accept and what to take of a pack.
+/// Options of unpacking.
 #[derive(Clone, Debug, Default)]
 pub struct UnpackOptions {
-    /// The seal's key. With it, a pack without seal or with another one is refused; without it, a sealed pack is.
+    /// The key of the seal. With a key, packs without its seal are refused; without a key, sealed packs are refused.
     pub seal: Option<SealKey>,
-    /// What the pack may declare.
+    /// Limits on what the pack declares.
     pub limits: PackLimits,
 }
 
-/// What unpacking did.
+/// The result of unpacking.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnpackReport {
-    /// Entries in the pack, all of them good.
+    /// Entries in the pack.
     pub entries: u64,
     /// Entries selected.
     pub selected: u64,
     /// Selected entries that were stored.
     pub stored: u64,
-    /// Selected entries that the vault's own folder had already, good and of the same kind.
+    /// Selected entries that the vault's own folder had already, of the same kind and library version.
     pub already: u64,
     /// Bytes of all entries, decompressed.
     pub plain_bytes: u64,
 }
 
 /// Checks a whole pack and stores nothing: header, seal, manifest, and every entry with all its checksums.
+///
+/// # Errors
+///
+/// [`PackError`] for the first check that fails.
 pub fn verify_pack(mut input: impl Read, options: &UnpackOptions) -> Result<Manifest, PackError> {
     let UnpackOptions { seal, limits } = options;
     let mut pack = open(&mut input, seal.as_ref(), limits)?;
@@ -44,8 +48,13 @@ pub fn verify_pack(mut input: impl Read, options: &UnpackOptions) -> Result<Mani
 }
 
 impl Vault {
-    /// Stores the entries of a pack that `select` takes. All or nothing, as far as the pack is concerned: it is checked
-    /// to the last entry before the first is stored.
+    /// Stores the entries of a pack for which `select` returns true. The whole pack is checked before the first entry
+    /// is stored.
+    ///
+    /// # Errors
+    ///
+    /// [`PackError`] if the vault does not write, for the first check that fails, and for the first entry that cannot
+    /// be stored; only the last leaves entries stored.
     pub fn unpack(
         &self,
         mut input: impl Read,
@@ -72,7 +81,7 @@ impl Vault {
                 }
                 _ => {
                     self.store(&line.key, &entry)?;
-                    // What memory held under this key is older than what the folder has now.
+                    // Memory may hold an older entry of this key.
                     self.inner.memory.forget(&line.key);
                     report.stored += 1;
                 }
@@ -83,7 +92,7 @@ impl Vault {
     }
 }
 
-/// Decompresses the body and hands out its entries, each checked on its own and against the manifest.
+/// Decompresses the body and calls `each` with its entries, each checked on its own and against the manifest.
 fn walk(
     pack: &mut OpenPack,
     mut each: impl FnMut(&ManifestEntry, Entry) -> Result<(), PackError>,
@@ -120,7 +129,7 @@ fn walk(
     if plain.read(&mut more).map_err(bad)? != 0 {
         return Err(PackError::Body { detail: "more than the declared bytes".to_owned() });
     }
-    // The decoder reads one frame; anything behind it would be bytes that no check has seen.
+    // The decoder reads one frame; no check has read bytes behind it.
     let mut rest = plain.finish();
     match rest.read(&mut more).map_err(PackError::io("read the pack"))? {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Writing a pack: entries that a predicate selects, read, checked, and streamed into one zstd frame.
+//! Writing a pack: the entries that a predicate selects are read, checked, and streamed into one zstd frame.
 
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use super::{Manifest, ManifestEntry, PackError, PackHeader, SealKey, WINDOW_LOG}
 use crate::format::{Codec, encode};
 use crate::{Header, Listed, Rejection, StoreError, Vault};
 
-/// How to write a pack.
+/// Options of packing.
 #[derive(Clone, Debug)]
 pub struct PackOptions {
-    /// zstd level, 1 to 19. Level 3 is the default: with the long window 19 gives a quarter less at many times the time.
+    /// zstd level, 1 to 19. Default: 3. With the long window, level 19 gives a quarter less at many times the time.
     pub level: i32,
-    /// Seal it with this key.
+    /// Key to seal the pack with. Default: none.
     pub seal: Option<SealKey>,
 }
 
@@ -22,28 +22,33 @@ impl Default for PackOptions {
     }
 }
 
-/// What a pack came to.
+/// The result of packing.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PackReport {
     /// Entries in the pack.
     pub entries: u64,
-    /// Their bytes, decompressed.
+    /// Bytes of the entries, decompressed.
     pub plain_bytes: u64,
     /// Bytes of the pack.
     pub packed_bytes: u64,
-    /// Stored entries that were left out because they would not be served.
+    /// Bad files that were left out, with the causes.
     pub skipped: Vec<(PathBuf, Rejection)>,
 }
 
-/// What is kept in memory of the compressed body before it goes to a temporary file.
+/// Bytes of the compressed body that are kept in memory before it goes to a temporary file.
 const SPOOL: usize = 64 << 20;
 
 impl Vault {
-    /// Packs the entries that `select` takes, of all places, into `out`. Of a key that lies in several places, the one
-    /// that would answer is packed. Bad entries are left out and told.
+    /// Packs the entries for which `select` returns true, of the vault's own folder and of its layers, into `out`. Of a
+    /// key in several folders, it packs the entry that a look-up finds. Bad files are left out and listed in the
+    /// report.
     ///
-    /// The same entries give the same bytes, whatever the order of the folder or the time.
+    /// The same entries give the same bytes at any time and for any order of the folder.
+    ///
+    /// # Errors
+    ///
+    /// [`PackError`] if `out` or a temporary file cannot be written, or the entries do not fit a pack.
     pub fn pack(
         &self,
         mut select: impl FnMut(&Header) -> bool,
@@ -55,7 +60,7 @@ impl Vault {
         let mut keys = std::collections::HashSet::new();
         for Listed { key, path, header, .. } in self.ls() {
             match header {
-                // A bad file does not hide a good one in a lower place, just as in `get`.
+                // As in `get`, a bad file does not hide a good one in a later folder.
                 Err(rejection) => report.skipped.push((path, rejection)),
                 Ok(header) => {
                     if keys.insert(key) && select(&header) {
@@ -64,7 +69,7 @@ impl Vault {
                 }
             }
         }
-        // Plans for one target and of one family lie side by side, where the window finds what they share.
+        // Plans for one target and of one family lie side by side, within the window.
         wanted.sort_by(|a, b| (&a.target, &a.what, a.key).cmp(&(&b.target, &b.what, b.key)));
         let plain: u64 = wanted.iter().map(|header| header.header_len as u64 + header.payload_len).sum();
 
@@ -126,7 +131,11 @@ impl Vault {
         Ok(report)
     }
 
-    /// [`pack`](Self::pack) into a file, which appears whole or not at all.
+    /// Packs into a file, as [`pack`](Self::pack) does into a stream. The file appears whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// [`PackError`], as for [`pack`](Self::pack).
     pub fn pack_file(
         &self,
         select: impl FnMut(&Header) -> bool,
@@ -140,7 +149,7 @@ impl Vault {
         let mut builder = tempfile::Builder::new();
         #[cfg(unix)]
         {
-            // A pack is made to be handed on; the umask says to whom.
+            // A pack is made for others; the umask decides for whom.
             use std::os::unix::fs::PermissionsExt;
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }

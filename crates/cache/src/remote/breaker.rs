@@ -1,9 +1,10 @@
-//! After a failure a remote is left alone for a while, so that a dead one costs one deadline and not one per look-up.
+//! A circuit breaker: after a failure no requests are sent for a while, so that a dead remote costs one deadline and
+//! not one per look-up.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Whether a remote may be asked.
+/// The state of a circuit breaker.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     retry_after: Duration,
@@ -15,8 +16,8 @@ impl Breaker {
         Breaker { retry_after, closed_until: Mutex::new(None) }
     }
 
-    /// Whether it may be asked now. The first to ask after the time is over is let through alone: the others are held
-    /// back for as long again, unless it succeeds.
+    /// Whether a request may be sent now. After the pause one request may, and others wait for another pause unless it
+    /// succeeds.
     pub(crate) fn allows(&self) -> bool {
         let mut until = self.closed_until.lock().unwrap_or_else(PoisonError::into_inner);
         match *until {
@@ -29,7 +30,7 @@ impl Breaker {
         }
     }
 
-    /// It failed. Returns whether this is news.
+    /// Records a failure. Returns whether it is the first one since the last success.
     pub(crate) fn trip(&self) -> bool {
         let mut until = self.closed_until.lock().unwrap_or_else(PoisonError::into_inner);
         let news = until.is_none();
@@ -37,7 +38,7 @@ impl Breaker {
         news
     }
 
-    /// It answered.
+    /// Records a success.
     pub(crate) fn reset(&self) {
         *self.closed_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -1,4 +1,4 @@
-//! A plain folder as a remote: any mount that many hosts see.
+//! A folder as a remote: any mount that several hosts share.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::{MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
 use crate::{Key, trust};
 
-/// Entries as files below a folder. It is never made here: a mount that is missing must not be filled beneath.
+/// A remote that keeps entries as files below a folder. It never creates the folder, because a missing mount must not
+/// be filled beneath its mount point.
 #[derive(Clone, Debug)]
 pub struct FolderRemote {
     root: PathBuf,
@@ -16,8 +17,8 @@ pub struct FolderRemote {
 }
 
 impl FolderRemote {
-    /// The folder, which must exist when it is used. With `allow_shared_writable`, it may be one that others can write
-    /// to; then seal the entries, or trust all of them.
+    /// A remote in this folder, which must exist when the remote is used. With `allow_shared_writable`, others may be
+    /// able to write to it; then seal the entries, or trust all these users.
     pub fn new(root: impl Into<PathBuf>, allow_shared_writable: bool) -> Self {
         FolderRemote { root: root.into(), allow_shared: allow_shared_writable }
     }
@@ -64,7 +65,7 @@ impl Remote for FolderRemote {
         let mut builder = tempfile::Builder::new();
         #[cfg(unix)]
         {
-            // Other hosts read as other users; the umask says how far.
+            // Other hosts read as other users; the umask decides how far.
             use std::os::unix::fs::PermissionsExt;
             builder.permissions(fs::Permissions::from_mode(0o644));
         }

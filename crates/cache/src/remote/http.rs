@@ -9,10 +9,10 @@ use ureq::http::StatusCode;
 use super::{MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
 use crate::Key;
 
-/// A server that keeps objects under `BASE/v3/ab/<key>.qkv`.
+/// A remote on a server that keeps objects under `BASE/v3/ab/<key>.qkv`.
 ///
-/// `GET` answers 200 with the bytes, or 404 (or 410) for none; `PUT` answers any 2xx. Redirects are not followed, so the
-/// token goes nowhere else.
+/// `GET` answers 200 with the bytes, or 404 (or 410) for none; `PUT` answers any 2xx. Redirects are not followed, so
+/// that no other server gets the token.
 #[derive(Clone)]
 pub struct HttpRemote {
     base: String,
@@ -20,25 +20,29 @@ pub struct HttpRemote {
     agent: Agent,
 }
 
-/// A location or token that cannot be used.
+/// Why a location or token cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadLocation {
-    /// Not an http address.
+    /// The location is not an HTTP address.
     #[error(
-        "`{base}` is no address of a remote store: it should look like https://host/path, without user, query or fragment"
+        "`{base}` is not the address of a remote store; give one like https://host/path, without user, query, fragment"
     )]
     Base {
-        /// What was given.
+        /// The location.
         base: String,
     },
-    /// A token that no header can carry. It is not shown.
+    /// The token has characters that no header can hold. The error does not contain it.
     #[error("the token of the remote store has characters other than visible ASCII (a line end, perhaps)")]
     Token,
 }
 
 impl HttpRemote {
-    /// A server, and the token it wants, if any.
+    /// A remote on the server at `base`, with the bearer token that it requires, if any.
+    ///
+    /// # Errors
+    ///
+    /// [`BadLocation`] if `base` is not a plain HTTP address or no header can hold the token.
     pub fn new(base: &str, token: Option<&str>) -> Result<Self, BadLocation> {
         let trimmed = base.trim_end_matches('/');
         let host = trimmed.strip_prefix("https://").or_else(|| trimmed.strip_prefix("http://"));
@@ -47,7 +51,7 @@ impl HttpRemote {
             !host.is_empty() && !host.starts_with('/') && host.chars().all(plain)
         });
         if !good {
-            // An address with a user in it may hold a password, so only its end is told.
+            // An address with a user may hold a password, so the error has only its end.
             let base = base.rsplit('@').next().unwrap_or(base).to_owned();
             return Err(BadLocation::Base { base });
         }

@@ -1,4 +1,4 @@
-//! The vault's end of a remote: deadline, breaker, seal.
+//! The vault's side of a remote: deadline, circuit breaker, seal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -21,17 +21,17 @@ pub(crate) struct Link {
     pub(crate) skipped: AtomicU64,
 }
 
-/// What a remote says of a key.
+/// The answer of a remote for a key.
 type Answer = Result<Option<Vec<u8>>, RemoteError>;
 
-/// What asking came to.
+/// The checked answer for a key.
 pub(crate) enum Fetched {
     Hit(Entry),
     Bad(Rejection),
     Nothing,
 }
 
-/// Most questions under way at once. A remote that never answers keeps its threads, and so no more than this many.
+/// Most requests under way at once. A remote that never answers occupies at most this many threads.
 const ASKING: usize = 16;
 
 impl Link {
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Asks for keys, and returns within the deadline whatever the remote does: an answer for each, in their order.
+    /// Fetches keys and returns within the deadline whatever the remote does: an answer for each, in their order.
     pub(crate) fn fetch(self: &Arc<Self>, keys: &[Key]) -> Vec<Fetched> {
         let nothing = || keys.iter().map(|_| Fetched::Nothing).collect();
         if !self.breaker.allows() || self.asking.load(Relaxed) >= ASKING {
@@ -55,7 +55,7 @@ impl Link {
         }
         match self.ask(keys.to_vec()) {
             Ok(answers) => {
-                // One that answers for some keys is there; what it cannot tell of the others is no reason to leave it alone.
+                // A remote that answers for some keys is reachable, so only a failure for all trips the breaker.
                 if answers.iter().all(Result::is_err) {
                     self.failed(answers.into_iter().find_map(Result::err));
                     return nothing();
@@ -82,7 +82,8 @@ impl Link {
             },
             Err(error) => {
                 count(&self.failures);
-                tracing::debug!(location = %self.options.remote.location(), %key, %error, "the remote store did not answer for a key");
+                let location = self.options.remote.location();
+                tracing::debug!(%location, %key, %error, "the remote store did not answer for a key");
                 Fetched::Nothing
             }
         }
@@ -92,15 +93,15 @@ impl Link {
         let Some(error) = error else { return };
         count(&self.failures);
         let location = self.options.remote.location();
-        let pause = self.options.retry_after.as_secs_f32();
+        let pause_s = self.options.retry_after.as_secs_f32();
         if self.breaker.trip() {
-            tracing::warn!(%location, %error, pause_s = pause, "the remote store does not answer: it is left alone for a while");
+            tracing::warn!(%location, %error, pause_s, "the remote store does not answer: no requests for a while");
         } else {
             tracing::debug!(%location, %error, "the remote store still does not answer");
         }
     }
 
-    /// Asks in a thread of its own, because not every wait can be given a deadline (a folder on a dead mount cannot).
+    /// Fetches in a thread of its own, because not every wait has a deadline (a folder on a dead mount has none).
     fn ask(self: &Arc<Self>, keys: Vec<Key>) -> Result<Vec<Answer>, RemoteError> {
         let within = self.options.deadline;
         let (sender, receiver) = sync_channel(1);
@@ -113,7 +114,7 @@ impl Link {
                 [key] => vec![remote.fetch(key, within)],
                 keys => remote.fetch_many(keys, within),
             };
-            // Nobody may be waiting any more.
+            // The receiver is gone after the deadline.
             let _ = sender.send(answers);
         };
         let spawned = thread::Builder::new().name("qkvault-fetch".to_owned()).spawn(ask);
@@ -130,12 +131,12 @@ impl Link {
         }
     }
 
-    /// Checks what was sent: the seal, if there is a key, then the entry.
+    /// Checks what the remote sent: the seal, if there is a key, then the entry.
     fn open(&self, key: &Key, bytes: &[u8]) -> Result<Entry, Rejection> {
         let bytes = match &self.options.seal {
             None => bytes,
             Some(seal) => match bytes.split_last_chunk::<HASH_LEN>() {
-                // Comparing with a blake3 hash takes the same time wherever they differ.
+                // A comparison with a blake3 hash takes constant time.
                 Some((entry, found)) if seal.seal(entry) == *found => entry,
                 _ => return Err(Rejection::Seal),
             },
@@ -143,7 +144,7 @@ impl Link {
         decode(bytes, Some(key)).map(|(_, entry)| entry)
     }
 
-    /// What is sent for an entry.
+    /// Appends the seal, if there is a key.
     pub(crate) fn seal(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         if let Some(seal) = &self.options.seal {
             let seal = seal.seal(&bytes);
@@ -153,7 +154,7 @@ impl Link {
     }
 }
 
-/// Counts a question out when it ends, also by a panic.
+/// Counts down a request when it ends, by a panic too.
 struct Asking<'a>(&'a AtomicUsize);
 
 impl Drop for Asking<'_> {

@@ -1,4 +1,4 @@
-//! From the settings of the environment to a remote.
+//! Making a remote from the settings of the environment.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{FolderRemote, RemoteOptions};
 use crate::env::RemoteSettings;
 use crate::{OpenError, SealKey};
 
-/// The remote that the environment names.
+/// Makes the remote that the environment names.
 pub(crate) fn locate(
     settings: &RemoteSettings,
     token: Option<&str>,
@@ -17,7 +17,7 @@ pub(crate) fn locate(
     let seal = seal_file.as_deref().map(|path| read_secret(path).map_err(wrong)).transpose()?;
     let options = match location.starts_with("http://") || location.starts_with("https://") {
         true => http(location, token).map_err(wrong)?,
-        // A sealed folder may be open to others: what they plant does not carry the seal.
+        // A sealed folder may be open to others: they cannot make the seal.
         false => RemoteOptions::new(FolderRemote::new(
             location.strip_prefix("file://").unwrap_or(location),
             allow_shared || seal.is_some(),

@@ -1,8 +1,8 @@
-//! Remote stores: entries that other hosts have built, fetched on a miss, and given back after a build.
+//! Remote stores: entries that other hosts have built, fetched on a miss, and sent after a build.
 //!
-//! A remote is asked after every local place and before building. It can only help: each question has a deadline, after
-//! a failure it is left alone for a while, and what it sends passes the same checks as a file (and a seal, if a key is
-//! set). What is built here is sent to it by a thread of its own.
+//! A look-up tries the remote after the local folders and before a build. The remote can only help: each request has a
+//! deadline, after a failure there are no requests for a while, and what it sends passes the same checks as a file (and
+//! of a seal, with a key). A thread of its own sends what this process builds.
 
 mod breaker;
 mod folder;
@@ -27,34 +27,44 @@ use crate::format::{HASH_LEN, MAX_HEADER, MAX_PAYLOAD};
 use crate::paths::STORE_FORMAT;
 use crate::{Key, SealKey};
 
-/// Most bytes that are taken from a remote for one entry: the longest entry and a seal.
+/// Most bytes that the vault accepts from a remote for one entry: the longest entry and a seal.
 pub const MAX_REMOTE_BYTES: u64 = MAX_HEADER as u64 + MAX_PAYLOAD + HASH_LEN as u64;
 
-/// A store of entry files under keys, somewhere else. Implementations need no checks of what they carry, and should keep
-/// to the time they are given; the vault does not depend on it.
+/// A store of entry files under keys on another host or in another folder.
+///
+/// An implementation need not check the bytes. It should keep to the time that it is given, but the vault does not
+/// depend on that.
 pub trait Remote: Send + Sync + 'static {
-    /// Where it is, for logs; without secrets.
+    /// The address of the store for logs, without secrets.
     fn location(&self) -> String;
 
-    /// The bytes stored under a key, at most [`MAX_REMOTE_BYTES`]; `None` if there are none.
+    /// Fetches the bytes stored under a key, at most [`MAX_REMOTE_BYTES`]; `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteError`] if the store does not answer, or not within the time.
     fn fetch(&self, key: &Key, within: Duration) -> Result<Option<Vec<u8>>, RemoteError>;
 
-    /// The bytes stored under each of these keys, as [`fetch`](Remote::fetch) gives them, in about the time of one.
+    /// Fetches the bytes stored under each of these keys, in about the time of one [`fetch`](Remote::fetch).
     ///
-    /// By default all are fetched side by side, at most 32 at a time. A remote that can be asked for many in one
-    /// request does better.
+    /// The default implementation runs `fetch` for at most 32 keys at a time in threads. Implement it if the store has
+    /// a request for many keys.
     fn fetch_many(&self, keys: &[Key], within: Duration) -> Vec<Result<Option<Vec<u8>>, RemoteError>> {
         side_by_side(keys, |key| self.fetch(key, within))
     }
 
     /// Stores bytes under a key, so that readers see all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteError`] if the store does not accept the bytes, or not within the time.
     fn store(&self, key: &Key, bytes: &[u8], within: Duration) -> Result<(), RemoteError>;
 }
 
-/// Most keys that [`Remote::fetch_many`] fetches at a time: more than a machine has targets whose plans it loads.
+/// Most keys that [`Remote::fetch_many`] fetches at a time.
 const SIDE_BY_SIDE: usize = 32;
 
-/// Asks for every key, each in a thread of its own, and gives the answers in the order of the keys.
+/// Calls `ask` for every key, each in a thread of its own, and returns the answers in the order of the keys.
 fn side_by_side<T: Send>(
     keys: &[Key],
     ask: impl Fn(&Key) -> Result<T, RemoteError> + Sync,
@@ -73,35 +83,35 @@ fn side_by_side<T: Send>(
     answers
 }
 
-/// Why a remote could not answer.
+/// Why a remote did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// No answer in time.
+    /// The remote did not answer in time.
     #[error("no answer within {} ms", within.as_millis())]
     Timeout {
-        /// The time it had.
+        /// The time that it had.
         within: Duration,
     },
-    /// It cannot be reached, or broke off.
+    /// The remote cannot be reached, or the connection broke.
     #[error("it cannot be reached: {detail}")]
     Unreachable {
-        /// What the system said.
+        /// The error of the operating system or the client.
         detail: String,
     },
-    /// It answered with a refusal.
+    /// The remote answered with an error status.
     #[error("it answered with status {status}; {}", status_advice(*status))]
     Refused {
         /// The HTTP status.
         status: u16,
     },
-    /// It sent or holds more than any entry has.
-    #[error("it has more than {limit} bytes under one key, which is no entry")]
+    /// The remote holds more bytes under a key than an entry has.
+    #[error("it has more than {limit} bytes under one key, which is more than an entry has")]
     TooLarge {
         /// The limit.
         limit: u64,
     },
-    /// Others can write where it keeps its entries.
+    /// Others can write where the remote keeps its entries.
     #[error("it is not trusted: {detail}")]
     Untrusted {
         /// Who can write there.
@@ -112,31 +122,32 @@ pub enum RemoteError {
 fn status_advice(status: u16) -> &'static str {
     match status {
         401 | 403 => "check the token (QKVAULT_REMOTE_TOKEN) and what it may do",
-        405 | 501 => "it does not take entries: use it to read only",
-        300..=399 => "it redirects, which is not followed: give its real address",
+        405 | 501 => "it accepts no entries: turn uploads off",
+        300..=399 => "it redirects, and redirects are not followed: give the address that it redirects to",
         413 | 507 => "it has no room for the entry",
         _ => "check the server's log",
     }
 }
 
-/// How a remote is used.
+/// Options of a remote.
 #[derive(Clone)]
 pub struct RemoteOptions {
     /// The store.
     pub remote: Arc<dyn Remote>,
-    /// Longest time that one look-up waits for it. Default: one second.
+    /// Longest time that one look-up waits for the store. Default: one second.
     pub deadline: Duration,
-    /// Time for which it is not asked again after a failure or a missed deadline. Default: 30 seconds.
+    /// Time without requests after a failure or a missed deadline. Default: 30 seconds.
     pub retry_after: Duration,
-    /// Whether built entries are sent to it. Default: yes.
+    /// Whether the vault sends built entries to the store. Default: yes.
     pub upload: bool,
-    /// With a key, entries are sealed when sent, and only sealed ones are taken: then whoever runs or reaches the remote
-    /// cannot plant a plan. Default: none.
+    /// Key of the seal. With a key, the vault seals the entries that it sends and rejects entries without the seal, so
+    /// that no one without the key can plant a plan in the store. Default: none.
     pub seal: Option<SealKey>,
 }
 
 impl RemoteOptions {
-    /// A remote with the defaults told at each field.
+    /// Options for a remote, with the default of each field.
+    #[must_use]
     pub fn new(remote: impl Remote) -> Self {
         RemoteOptions {
             remote: Arc::new(remote),
@@ -162,6 +173,7 @@ impl fmt::Debug for RemoteOptions {
 }
 
 /// The name of a key's object below the root of a remote, the same for every kind of remote.
+#[must_use]
 pub fn remote_name(key: &Key) -> String {
     let name = key.to_string();
     format!("v{STORE_FORMAT}/{}/{name}.qkv", &name[..2])

@@ -1,4 +1,4 @@
-//! Sending built entries to a remote, in a thread of its own: nobody waits for it who does not want to.
+//! Sending built entries to a remote in a thread of its own, so that no build waits for it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -26,7 +26,7 @@ struct Shared {
     counts: UploadCounts,
 }
 
-/// What the uploader has done.
+/// Counters of an uploader.
 #[derive(Default)]
 pub(crate) struct UploadCounts {
     pub(crate) sent: AtomicU64,
@@ -36,10 +36,10 @@ pub(crate) struct UploadCounts {
 
 type Job = (Key, Arc<Entry>);
 
-/// Entries that wait at most; further ones are dropped and counted, because a build must not wait for a remote.
+/// Most entries that wait. Further ones are dropped and counted, because a build must not wait for a remote.
 const QUEUE: usize = 1024;
 
-/// The time one entry has. It delays no look-up.
+/// The time for one entry. It delays no look-up.
 const WITHIN: Duration = Duration::from_secs(30);
 
 impl Uploader {
@@ -79,7 +79,7 @@ impl Uploader {
         }
     }
 
-    /// Waits until everything queued was sent or given up; false if that takes longer than `within`.
+    /// Waits until all queued entries were sent or given up; false if that takes longer than `within`.
     pub(crate) fn flush(&self, within: Duration) -> bool {
         let end = Instant::now() + within;
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +96,7 @@ impl Uploader {
 }
 
 impl Shared {
-    /// Runs until the vault is dropped and the queue is empty.
+    /// Sends entries until the vault is dropped and the queue is empty.
     fn run(&self, queue: &Receiver<Job>) {
         while let Ok((key, entry)) = queue.recv() {
             let _done = Done(self);
@@ -104,7 +104,7 @@ impl Shared {
                 count(&self.counts.dropped);
                 continue;
             }
-            // What does not encode was refused by the folder too, and told there.
+            // The folder could not store such an entry either, and the vault has logged that.
             let Ok(bytes) = encode(&key, &entry, Codec::Zstd) else {
                 count(&self.counts.failed);
                 continue;
@@ -136,7 +136,7 @@ impl Shared {
     }
 }
 
-/// Marks one entry as done, also when the remote panics.
+/// Counts one entry as done, also when the remote panics.
 struct Done<'a>(&'a Shared);
 
 impl Drop for Done<'_> {
