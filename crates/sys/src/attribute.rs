@@ -12,23 +12,39 @@ use crate::library::function;
 
 impl Descriptor {
     /// Sets an attribute to these values; the attribute's C type follows from the Rust type.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set<T: Element>(&mut self, attribute: AttributeName, values: &[T]) -> Result<(), Error> {
         // SAFETY: the values are what their type says, and cuDNN copies them.
         unsafe { self.set_raw(attribute, T::TYPE, values.len(), values.as_ptr().cast()) }
     }
 
     /// Sets an attribute that holds one value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_one<T: Element>(&mut self, attribute: AttributeName, value: T) -> Result<(), Error> {
         self.set(attribute, &[value])
     }
 
     /// Sets a boolean attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_bool(&mut self, attribute: AttributeName, value: bool) -> Result<(), Error> {
         // SAFETY: a boolean attribute is one C++ bool, which is laid out as Rust's.
         unsafe { self.set_raw(attribute, AttributeType::BOOLEAN, 1, std::ptr::from_ref(&value).cast()) }
     }
 
     /// Sets an attribute that holds other descriptors, which must be finalized; they are kept alive with this one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_descriptors(&mut self, attribute: AttributeName, values: &[&Self]) -> Result<(), Error> {
         let pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
         // SAFETY: an array of live descriptors, which cuDNN copies; they are kept alive below.
@@ -42,11 +58,19 @@ impl Descriptor {
     }
 
     /// Sets an attribute that holds one other descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_descriptor(&mut self, attribute: AttributeName, value: &Self) -> Result<(), Error> {
         self.set_descriptors(attribute, &[value])
     }
 
     /// Sets an attribute that holds a handle, which is kept alive with this descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_handle(&mut self, attribute: AttributeName, handle: &Handle) -> Result<(), Error> {
         let pointer = handle.raw().pointer();
         // SAFETY: the address of one live handle; it is kept alive below.
@@ -59,14 +83,22 @@ impl Descriptor {
     ///
     /// # Safety
     ///
-    /// cuDNN keeps the addresses and may read or write what they point to, now or when a plan is executed: they must be valid, for the
-    /// host or the device as the attribute demands, whenever that happens.
+    /// cuDNN keeps the addresses and may read or write what they point to, now or when a plan is executed: they must be
+    /// valid, for the host or the device as the attribute demands, whenever that happens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub unsafe fn set_pointers(&mut self, attribute: AttributeName, values: &[*mut c_void]) -> Result<(), Error> {
         // SAFETY: an array of addresses, which cuDNN copies; that they may be followed is the caller's promise.
         unsafe { self.set_raw(attribute, AttributeType::VOID_PTR, values.len(), values.as_ptr().cast()) }
     }
 
-    /// Reads an attribute: as many values as it has.
+    /// Reads all values of an attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if the descriptor has no such attribute; [`Error::NoFunction`] if cuDNN lacks the function.
     pub fn get<T: Element>(&self, attribute: AttributeName) -> Result<Vec<T>, Error> {
         let mut count = self.count(attribute, T::TYPE)?;
         loop {
@@ -77,14 +109,18 @@ impl Descriptor {
                 values.truncate(found);
                 return Ok(values);
             }
-            // It grew meanwhile, as a kernel cache may.
+            // It grew meanwhile, as a kernel cache can.
             count = found;
         }
     }
 
-    /// Reads an attribute that holds one value; that there are more is an error ([`Error::Count`]).
+    /// Reads an attribute that holds one value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Count`] if it holds more values or none; [`Error::Call`] if the descriptor has no such attribute.
     pub fn get_one<T: Element>(&self, attribute: AttributeName) -> Result<T, Error> {
-        // Asked for one of several, cuDNN gives the first and says nothing of the others.
+        // Given room for one of several values, cuDNN writes the first and does not report the others.
         match self.get(attribute)?[..] {
             [value] => Ok(value),
             ref values => Err(Error::Count { kind: self.kind(), attribute, found: values.len() }),
@@ -92,6 +128,10 @@ impl Descriptor {
     }
 
     /// Reads a boolean attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Count`] if it does not hold one value; [`Error::Call`] if the descriptor has no such attribute.
     pub fn get_bool(&self, attribute: AttributeName) -> Result<bool, Error> {
         // A byte, because a C++ bool that cuDNN writes need not be one of the two bytes that a Rust one may be.
         let mut value = 0_u8;
@@ -101,7 +141,11 @@ impl Descriptor {
         if found == 1 { Ok(value != 0) } else { Err(Error::Count { kind: self.kind(), attribute, found }) }
     }
 
-    /// Reads an attribute that holds text or bytes: a plan's or a device's JSON. A NUL at the end is left out.
+    /// Reads an attribute that holds text or bytes: a plan's or a device's JSON. A NUL at the end is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if the descriptor has no such attribute; [`Error::NoFunction`] if cuDNN lacks the function.
     pub fn get_bytes(&self, attribute: AttributeName) -> Result<Vec<u8>, Error> {
         let mut bytes = self.get::<u8>(attribute)?;
         if bytes.last() == Some(&0) {
@@ -112,7 +156,11 @@ impl Descriptor {
 
     /// Reads an attribute that holds descriptors: heuristic results, knobs, the engine of a configuration.
     ///
-    /// `kind` is what they are. They refer to this descriptor, so each keeps it alive.
+    /// `kind` is their kind. They refer to this descriptor, so each keeps it alive.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if the descriptor has no such attribute or cuDNN cannot create the descriptors.
     pub fn get_descriptors(&self, attribute: AttributeName, kind: Kind) -> Result<Vec<Self>, Error> {
         let count = self.count(attribute, AttributeType::BACKEND_DESCRIPTOR)?;
         let mut values = (0..count).map(|_| Self::create(&self.raw.library, kind)).collect::<Result<Vec<_>, _>>()?;
@@ -144,7 +192,7 @@ impl Descriptor {
     }
 
     fn count(&self, attribute: AttributeName, ty: AttributeType) -> Result<usize, Error> {
-        // SAFETY: nothing is asked for, so nothing is written; cuDNN tells how many there are.
+        // SAFETY: room for no values, so nothing is written; cuDNN returns their number.
         unsafe { self.get_raw(attribute, ty, 0, std::ptr::null_mut()) }
     }
 

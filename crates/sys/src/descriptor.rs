@@ -10,14 +10,15 @@ use crate::library::{Library, function};
 
 /// A backend descriptor of one kind.
 ///
-/// Made empty, given attributes, finalized, then read or referred to by others. It stays alive, on cuDNN's side too, as long as it or
-/// anything that refers to it does; the library stays loaded for ever.
+/// Made empty, given attributes, finalized, then read or referred to by others. It stays alive, on cuDNN's side too, as
+/// long as it or anything that refers to it does; the library stays loaded for ever.
 ///
 /// # Threads
 ///
-/// `Send`: cuDNN ties no descriptor to the thread that made it, and while one is being built nothing else refers to it (every setter
-/// takes `&mut self`, and cuDNN accepts only finalized descriptors as values, which it then only reads). Not `Sync`: cuDNN's documentation
-/// does not say that two threads may call into one descriptor, so this type does not let them.
+/// `Send`: cuDNN ties no descriptor to the thread that made it, and while one is being built nothing else refers to it
+/// (every setter takes `&mut self`, and cuDNN accepts only finalized descriptors as values, which it then only reads).
+/// Not `Sync`: cuDNN's documentation does not say that two threads may call into one descriptor, so this type does not
+/// let them.
 #[derive(Debug)]
 pub struct Descriptor {
     pub(crate) raw: Arc<Raw>,
@@ -42,8 +43,8 @@ pub(crate) struct Raw {
     values: Mutex<Vec<Value>>,
 }
 
-// SAFETY: see `Descriptor`, "Threads": calls into the object happen through a `Descriptor`, which is not `Sync`; this type itself calls
-// only `cudnnBackendDestroyDescriptor`, when nobody else refers to the object.
+// SAFETY: see `Descriptor`, "Threads": calls into the object happen through a `Descriptor`, which is not `Sync`; this
+// type itself calls only `cudnnBackendDestroyDescriptor`, when nobody else refers to the object.
 unsafe impl Send for Raw {}
 // SAFETY: as above.
 unsafe impl Sync for Raw {}
@@ -66,7 +67,11 @@ impl Drop for Raw {
 impl Descriptor {
     /// An empty descriptor.
     ///
-    /// First it is checked that what cuDNN's engines need is there ([`Library::check_engines`]).
+    /// First checks that what cuDNN's engines need is there ([`Library::check_engines`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] if something is missing; [`Error::Call`] if cuDNN does not know the kind.
     pub fn create(library: &Arc<Library>, kind: Kind) -> Result<Self, Error> {
         library.check_engines()?;
         let create = function!(library, cudnnBackendCreateDescriptor)?;
@@ -79,21 +84,28 @@ impl Descriptor {
     }
 
     /// What it is.
+    #[must_use]
     pub fn kind(&self) -> Kind {
         self.raw.kind
     }
 
     /// The library it is of.
+    #[must_use]
     pub fn library(&self) -> &Arc<Library> {
         &self.raw.library
     }
 
     /// cuDNN's pointer, for calls that this crate does not wrap. Valid as long as this value.
+    #[must_use]
     pub fn as_ptr(&self) -> *mut c_void {
         self.pointer()
     }
 
-    /// Checks what was set and freezes it. For an execution plan this is where kernels are compiled.
+    /// Makes cuDNN check the attributes and freezes them. For an execution plan, cuDNN compiles the kernels here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with the status of cuDNN and its reason.
     pub fn finalize(&mut self) -> Result<(), Error> {
         let finalize = function!(self.raw.library, cudnnBackendFinalize)?;
         // SAFETY: a live descriptor.
@@ -101,7 +113,11 @@ impl Descriptor {
         Ok(self.raw.library.check("cudnnBackendFinalize", status, Some(self.kind()), None)?)
     }
 
-    /// Finalizes and gives itself back, for building in one expression.
+    /// Finalizes the descriptor and returns it, for building in one expression.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`], as for [`Descriptor::finalize`].
     pub fn finalized(mut self) -> Result<Self, Error> {
         self.finalize()?;
         Ok(self)

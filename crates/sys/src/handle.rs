@@ -12,8 +12,8 @@ use crate::library::{Library, function};
 ///
 /// # Threads
 ///
-/// `Send`: a handle may move between threads. Not `Sync`: NVIDIA's documentation forbids two threads to use one handle at the same time,
-/// and the stream set on it is state that one thread would change under the other.
+/// `Send`: a handle may move between threads. Not `Sync`: NVIDIA's documentation forbids two threads to use one handle
+/// at the same time, and the stream set on it is state that one thread would change under the other.
 #[derive(Debug)]
 pub struct Handle {
     raw: Arc<RawHandle>,
@@ -48,7 +48,12 @@ impl Drop for RawHandle {
 }
 
 impl Handle {
-    /// A handle on the current device. Without a GPU the error is [`Error::NoDevice`].
+    /// A handle on the current device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDevice`] without a GPU, [`Error::Load`] if a library that cuDNN needs is missing, else
+    /// [`Error::Call`].
     pub fn create(library: &Arc<Library>) -> Result<Self, Error> {
         library.check_engines()?;
         let create = function!(library, cudnnCreate)?;
@@ -63,15 +68,21 @@ impl Handle {
     }
 
     /// The library it is of.
+    #[must_use]
     pub fn library(&self) -> &Arc<Library> {
         &self.raw.library
     }
 
-    /// Makes everything launched with this handle from now on go to `stream` (a `cudaStream_t` or `CUstream`; null is the default one).
+    /// Makes everything launched with this handle from now on go to `stream` (a `cudaStream_t` or `CUstream`; null is
+    /// the default one).
     ///
     /// # Safety
     ///
     /// The stream must belong to the device of the handle and outlive its use by the handle.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with the status of cuDNN.
     pub unsafe fn set_stream(&mut self, stream: *mut c_void) -> Result<(), Error> {
         let set = function!(self.raw.library, cudnnSetStream)?;
         // SAFETY: a live handle, and the caller's promise on the stream.
@@ -80,6 +91,10 @@ impl Handle {
     }
 
     /// The stream that launches go to.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with the status of cuDNN.
     pub fn stream(&self) -> Result<*mut c_void, Error> {
         let get = function!(self.raw.library, cudnnGetStream)?;
         let mut stream: cudaStream_t = std::ptr::null_mut();
@@ -90,6 +105,7 @@ impl Handle {
     }
 
     /// cuDNN's pointer, for calls that this crate does not wrap. Valid as long as this value.
+    #[must_use]
     pub fn as_ptr(&self) -> *mut c_void {
         self.raw.pointer.cast()
     }
@@ -102,9 +118,14 @@ impl Handle {
     ///
     /// # Safety
     ///
-    /// Every address in the variant pack must be valid for what the plan does with that tensor, with its dims, strides, data type and
-    /// alignment, until the launch is finished on the stream (host addresses of by-value scalars: until this returns); the workspace must
-    /// have the plan's size and serve no other launch meanwhile; and the plan must be for this handle's device.
+    /// Every address in the variant pack must be valid for what the plan does with that tensor, with its dims, strides,
+    /// data type and alignment, until the launch is finished on the stream (host addresses of by-value scalars: until
+    /// this returns); the workspace must have the plan's size and serve no other launch meanwhile; and the plan must be
+    /// for this handle's device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with the status of cuDNN and its reason; nothing was queued then.
     pub unsafe fn execute(&self, plan: &Descriptor, variant_pack: &Descriptor) -> Result<(), Error> {
         let execute = function!(self.raw.library, cudnnBackendExecute)?;
         // SAFETY: live objects, and the caller's promise on what they point to.

@@ -10,8 +10,10 @@
 //! * nothing is linked: a program that uses this crate starts on a machine without cuDNN, and learns the reason as a value;
 //! * a cuDNN once loaded stays loaded, and a second one is refused.
 
+#![warn(clippy::missing_errors_doc, clippy::must_use_candidate)]
+
 #[rustfmt::skip]
-#[allow(missing_docs, unused, non_camel_case_types, non_snake_case, non_upper_case_globals, unreachable_pub, clippy::all)]
+#[allow(missing_docs, unused, non_camel_case_types, non_snake_case, non_upper_case_globals, unreachable_pub, clippy::all, clippy::pedantic)]
 #[allow(clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod bindings;
 mod attribute;

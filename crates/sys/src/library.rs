@@ -71,11 +71,17 @@ pub(crate) use function;
 static OPEN: OnceLock<Mutex<Option<Arc<Library>>>> = OnceLock::new();
 
 impl Library {
-    /// Opens the first usable cuDNN of the search, or gives the one that is open already if it is what the search wants.
+    /// Opens the first usable cuDNN of the search, or gives the one that is open already if it is what the search
+    /// wants.
     ///
-    /// Everything that can be checked without a GPU is checked before anything in cuDNN is used: version, neighbours, and the libraries
-    /// that this version and set will open later. What it needs of a driver is checked when the first descriptor is made
-    /// ([`Library::check_engines`]), so that a stand-in may be loaded after this call.
+    /// Everything that can be checked without a GPU is checked before anything in cuDNN is used: version, neighbours,
+    /// and the libraries that this version and set will open later. What it needs of a driver is checked when the first
+    /// descriptor is made ([`Library::check_engines`]), so that a stand-in may be loaded after this call.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] with every place of the search and the reason why it was not used, or if another cuDNN is open
+    /// already.
     pub fn open(search: &Search) -> Result<Arc<Self>, LoadError> {
         crate::ending::on_this_thread();
         let mut present = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,26 +96,31 @@ impl Library {
     }
 
     /// The version that the library itself reports.
+    #[must_use]
     pub fn version(&self) -> CudnnVersion {
         self.version
     }
 
     /// Which of cuDNN's libraries are there.
+    #[must_use]
     pub fn set(&self) -> LibrarySet {
         self.set
     }
 
     /// The loaded `libcudnn.so.9`.
+    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// What led to it.
+    #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
     /// Every file of cuDNN, and of what it uses (NVRTC, cuBLAS, the driver), that is loaded now.
+    #[must_use]
     pub fn files(&self) -> Vec<LoadedFile> {
         const STEMS: &[&str] = &["libcudnn", "libnvrtc", "libcublas", "libcuda.", "libcudart", "libnvJitLink"];
         let ours = |path: &PathBuf| {
@@ -120,6 +131,10 @@ impl Library {
     }
 
     /// The version of the CUDA runtime that this cuDNN was built with, as CUDA counts (13000 is 13.0).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFunction`] if cuDNN lacks the function.
     pub fn cuda_version(&self) -> Result<usize, Error> {
         let function = function!(self, cudnnGetCudartVersion)?;
         // SAFETY: takes nothing and only returns a number.
@@ -127,23 +142,32 @@ impl Library {
     }
 
     /// The major version of the CUDA that this cuDNN was built with: 12 or 13.
+    #[must_use]
     pub fn cuda_major(&self) -> usize {
         self.cuda
     }
 
     /// The NVRTC that this cuDNN compiles with; `None` from 9.21 on, where it is a part of cuDNN.
+    #[must_use]
     pub fn nvrtc(&self) -> Option<&Nvrtc> {
         self.nvrtc.as_ref()
     }
 
-    /// The process's variables as they were when the library was opened. cuDNN reads some of its own once and some at every build.
+    /// The process's variables as they were when the library was opened. cuDNN reads some of its own once and some at
+    /// every build.
+    #[must_use]
     pub fn environment(&self) -> &[(OsString, OsString)] {
         &self.environment
     }
 
     /// Checks that what the engines need is there, the driver's library (or a stand-in) among it.
     ///
-    /// Done for you before the first descriptor or handle is made, because cuDNN opens its engines as the first tensor is finalized.
+    /// [`Descriptor::create`](crate::Descriptor::create) and [`Handle::create`](crate::Handle::create) call it, because
+    /// cuDNN opens its engines as the first tensor is finalized.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] with what is missing.
     pub fn check_engines(&self) -> Result<(), LoadError> {
         if self.engines.get().is_none() {
             needs::engines(&self.path)?;
@@ -160,7 +184,8 @@ impl Library {
         Error::NoFunction { function, version: self.version, path: self.path.clone() }
     }
 
-    /// Makes an answer of cuDNN a result; the library's own words are fetched at once, before another call overwrites them.
+    /// Makes an answer of cuDNN a result; the library's own words are fetched at once, before another call overwrites
+    /// them.
     pub(crate) fn check(
         &self,
         call: &'static str,

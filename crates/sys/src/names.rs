@@ -54,6 +54,7 @@ impl fmt::Display for Status {
 
 impl Status {
     /// The family of a status: 2000 for bad parameters, 3000 for what is not supported, 4000 for internal errors, 5000 for failed launches.
+    #[must_use]
     pub const fn category(self) -> u32 {
         self.0 / 1000 * 1000
     }

@@ -30,12 +30,14 @@ impl Search {
     }
 
     /// Only this version.
+    #[must_use]
     pub fn version(mut self, version: CudnnVersion) -> Self {
         self.version = Some(version);
         self
     }
 
     /// Only this set of libraries.
+    #[must_use]
     pub fn set(mut self, set: LibrarySet) -> Self {
         self.set = Some(set);
         self
