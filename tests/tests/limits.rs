@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, Deep, PlanError, Planner, Resolution};
+use qkvault_compile::{BuildPolicy, Compiler, PlanError, Planner, RebuildCheck, Resolution};
 use qkvault_graph::{CompileOptions, PlanKey, Target, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, target};
 
@@ -73,8 +73,8 @@ fn b10_a_warm_vault_serves_every_limit_with_no_build() {
     // Each is what compiling gives by the choice that is stored with it.
     for listed in warm.vault().ls() {
         let (_, entry) = warm.vault().show(&listed.key).into_iter().next().unwrap();
-        let deep = compiler.check_deep(PlanKey::from_bytes(listed.key.0), &entry.unwrap());
-        assert!(matches!(deep, Deep::Same { .. }), "{deep:?}");
+        let deep = compiler.verify_by_rebuild(PlanKey::from_bytes(listed.key.0), &entry.unwrap());
+        assert!(matches!(deep, RebuildCheck::Same { .. }), "{deep:?}");
     }
 }
 

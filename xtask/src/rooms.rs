@@ -35,7 +35,7 @@ const ROOMS: &[Room] = &[
     Room { path: "crates/exec/src/safe/workspace.rs", may_use: &[] },
     Room { path: "crates/exec/src/safe/staging.rs", may_use: &[] },
     Room { path: "crates/exec/src/safe/operands.rs", may_use: &["bindings", "safe::tracked", "safe::workspace"] },
-    Room { path: "crates/exec/src/safe/resident.rs", may_use: &["safe::operands", "safe::tracked"] },
+    Room { path: "crates/exec/src/safe/constants.rs", may_use: &["safe::operands", "safe::tracked"] },
     Room {
         path: "crates/exec/src/safe/bound.rs",
         may_use: &[
@@ -44,7 +44,7 @@ const ROOMS: &[Room] = &[
             "raw",
             "safe::device",
             "safe::operands",
-            "safe::resident",
+            "safe::constants",
             "safe::tracked",
             "safe::workspace",
         ],

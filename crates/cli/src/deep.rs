@@ -1,7 +1,7 @@
 //! `cache verify --deep`: every plan compiled again, and the kernels inside compared. One line per entry.
 
 use qkvault_cache::{Listed, Vault};
-use qkvault_compile::{Compiler, Deep};
+use qkvault_compile::{Compiler, RebuildCheck};
 use qkvault_graph::PlanKey;
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -52,14 +52,14 @@ fn check(vault: &Vault, compiler: &Compiler, listed: Listed) -> Row {
     let (status, text) = match shown {
         None => ("bad", "it is gone".to_owned()),
         Some((_, Err(why))) => ("bad", why.to_string()),
-        Some((_, Ok(entry))) => match compiler.check_deep(PlanKey::from_bytes(listed.key.0), &entry) {
-            Deep::Same { kernels, kernel_bytes } => {
+        Some((_, Ok(entry))) => match compiler.verify_by_rebuild(PlanKey::from_bytes(listed.key.0), &entry) {
+            RebuildCheck::Same { kernels, kernel_bytes } => {
                 let s = if kernels == 1 { "" } else { "s" };
                 ("same", format!("{kernels} kernel{s}, {}: {}", out::bytes(kernel_bytes as u64), entry.what))
             }
-            Deep::Skipped { why } => ("skipped", why),
-            Deep::Different(difference) => ("different", difference.to_string()),
-            Deep::Failed(failure) => ("failed", failure.to_string()),
+            RebuildCheck::Skipped { why } => ("skipped", why),
+            RebuildCheck::Different(difference) => ("different", difference.to_string()),
+            RebuildCheck::Failed(failure) => ("failed", failure.to_string()),
         },
     };
     Row { listed, status, text }

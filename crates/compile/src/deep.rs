@@ -1,4 +1,4 @@
-//! Deep checks: a stored plan compiled again from what is stored with it, and the kernels inside compared.
+//! RebuildCheck checks: a stored plan compiled again from what is stored with it, and the kernels inside compared.
 //!
 //! Two builds of one plan differ in pointers that cuDNN leaves in it, and so have different bytes; the compiled kernel, the
 //! engine and the workspace are the same.
@@ -24,7 +24,7 @@ pub(crate) struct Origin {
 
 /// What compiling a stored plan again came to.
 #[derive(Debug)]
-pub enum Deep {
+pub enum RebuildCheck {
     /// The same kernels, engine and workspace.
     Same {
         /// Compiled kernels inside.
@@ -82,16 +82,16 @@ pub enum Difference {
 impl Compiler {
     /// Compiles a stored plan again, for the target and from the op graph that are stored with it, and compares.
     #[must_use]
-    pub fn check_deep(&self, key: PlanKey, entry: &Entry) -> Deep {
+    pub fn verify_by_rebuild(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
         match self.deep(key, entry) {
             Ok(deep) => deep,
-            Err(difference) => Deep::Different(difference),
+            Err(difference) => RebuildCheck::Different(difference),
         }
     }
 
-    fn deep(&self, key: PlanKey, entry: &Entry) -> Result<Deep, Difference> {
+    fn deep(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
         if entry.kind == EntryKind::Refusal {
-            return Ok(Deep::Skipped { why: "a refusal has no kernel".to_owned() });
+            return Ok(RebuildCheck::Skipped { why: "a refusal has no kernel".to_owned() });
         }
         let plan = Plan::from_entry(key, entry)?;
         let Origin { graph, target, policy, choice } = codec::decode(&entry.payload[plan.blob.len()..])?;
@@ -101,8 +101,10 @@ impl Compiler {
         }
         let compiled = match self.compile_choice(&graph, &target, &policy, choice) {
             Ok(compiled) => compiled,
-            Err(failure @ Failure::OtherLibrary { .. }) => return Ok(Deep::Skipped { why: failure.to_string() }),
-            Err(failure) => return Ok(Deep::Failed(failure)),
+            Err(failure @ Failure::OtherLibrary { .. }) => {
+                return Ok(RebuildCheck::Skipped { why: failure.to_string() });
+            }
+            Err(failure) => return Ok(RebuildCheck::Failed(failure)),
         };
         let (stored, now) = (kernels(&plan.blob), kernels(&compiled.blob));
         if !same(&stored, &now) || stored.is_empty() {
@@ -114,7 +116,7 @@ impl Compiler {
             let stored = facts(&plan.facts.engine, plan.facts.workspace);
             return Err(Difference::Facts { stored, compiled: facts(engine, *workspace) });
         }
-        Ok(Deep::Same { kernels: stored.len(), kernel_bytes: stored.iter().map(|kernel| kernel.len()).sum() })
+        Ok(RebuildCheck::Same { kernels: stored.len(), kernel_bytes: stored.iter().map(|kernel| kernel.len()).sum() })
     }
 }
 

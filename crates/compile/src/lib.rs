@@ -32,7 +32,7 @@ mod write;
 pub use compile::{Compiled, Compiler};
 pub use confirm::Confirmation;
 pub use convert::library_toolchain;
-pub use deep::{Deep, Difference};
+pub use deep::{Difference, RebuildCheck};
 pub use failure::{Failure, Here};
 pub use passed::PassedOver;
 pub use plan::{BadPlan, Plan, PlanFacts};

@@ -79,35 +79,35 @@ pub struct Operand {
 ///
 /// A list, not a map: what is given twice is an error that binding reports, never dropped in silence.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bindings {
+pub struct RawBindings {
     pub(crate) operands: Vec<Operand>,
     pub(crate) scalars: Vec<(Role, Number)>,
     pub(crate) interleaved: Vec<(Role, Role)>,
 }
 
-impl Bindings {
+impl RawBindings {
     /// Nothing bound yet.
     #[must_use]
-    pub fn new() -> Bindings {
-        Bindings::default()
+    pub fn new() -> RawBindings {
+        RawBindings::default()
     }
 
     /// Binds an operand to an address on the GPU, of which `bytes` belong to it.
     #[must_use]
-    pub fn tensor(self, role: Role, address: u64, bytes: u64) -> Bindings {
+    pub fn tensor(self, role: Role, address: u64, bytes: u64) -> RawBindings {
         self.operand(Operand { role, address, bytes, dtype: None, writable: true })
     }
 
     /// Binds an operand.
     #[must_use]
-    pub fn operand(mut self, operand: Operand) -> Bindings {
+    pub fn operand(mut self, operand: Operand) -> RawBindings {
         self.operands.push(operand);
         self
     }
 
     /// Gives a scalar its value; [`f32`], [`i32`] and [`i64`] convert by themselves.
     #[must_use]
-    pub fn scalar(mut self, role: Role, value: impl Into<Number>) -> Bindings {
+    pub fn scalar(mut self, role: Role, value: impl Into<Number>) -> RawBindings {
         self.scalars.push((role, value.into()));
         self
     }
@@ -116,7 +116,7 @@ impl Bindings {
     ///
     /// Binding knows ranges only, and otherwise refuses an output that overlaps another operand.
     #[must_use]
-    pub fn interleaved(mut self, a: Role, b: Role) -> Bindings {
+    pub fn interleaved(mut self, a: Role, b: Role) -> RawBindings {
         self.interleaved.push((a, b));
         self
     }

@@ -5,7 +5,7 @@ use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT};
 use qkvault_graph::{DType, Role};
 
 use crate::bind_error::{BindError, BindErrors};
-use crate::bindings::{Bindings, Operand};
+use crate::bindings::{Operand, RawBindings};
 use crate::driver::MemoryKind;
 
 /// Checks bindings and workspace against a plan. `memory` tells what is at an address, `ordinal` on which GPU the plan is loaded.
@@ -15,12 +15,12 @@ use crate::driver::MemoryKind;
 /// Everything that is wrong, in the plan's order of roles.
 pub(crate) fn check_bindings(
     facts: &PlanFacts,
-    bindings: &Bindings,
+    bindings: &RawBindings,
     ordinal: i32,
     memory: &dyn Fn(u64) -> MemoryKind,
 ) -> Result<(), BindErrors> {
     let mut errors = Vec::new();
-    let Bindings { operands, scalars, interleaved } = bindings;
+    let RawBindings { operands, scalars, interleaved } = bindings;
     for binding in facts.bindings.iter().filter(|b| !b.role.is_internal()) {
         let mut given = operands.iter().filter(|o| o.role == binding.role);
         let mut values = scalars.iter().filter(|(role, _)| *role == binding.role);
@@ -63,7 +63,7 @@ pub(crate) fn check_bindings(
 /// As [`check_bindings`].
 pub(crate) fn check_workspace(
     facts: &PlanFacts,
-    bindings: &Bindings,
+    bindings: &RawBindings,
     needed: u64,
     address: u64,
     given: u64,

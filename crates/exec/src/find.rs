@@ -38,7 +38,7 @@ pub enum PrepareError {
     Load(#[from] LoadError),
     /// What belongs to the plan on the GPU could not be put there.
     #[error("the slopes of ALiBi could not be put on the GPU: {detail}")]
-    Resident {
+    Constants {
         /// What the driver answered.
         detail: String,
     },

@@ -96,7 +96,7 @@ pub use training::{Training, TrainingError};
 
 #[cfg(feature = "cudarc")]
 pub use safe::{
-    batch::{Batch, BatchError, Uploaded},
+    batch::{BatchError, BatchMetadata, Uploaded},
     bound::{BindFailure, Bound},
     capture::Captured,
     device::{Device, DeviceError, DeviceMemory},
@@ -104,7 +104,7 @@ pub use safe::{
     operands::{Bindings, Element},
     serving::{ServePlan, Served},
     session::{LoadedPlan, Session},
-    training::{Saved, StepError, TrainingPair},
+    training::{SavedForBackward, TrainStepError, TrainingPair},
     workspace::{Workspace, WorkspaceError},
 };
 

@@ -13,11 +13,11 @@ const fn send<T: Send>() {}
 const fn sync<T: Sync>() {}
 
 const _: () = {
-    send::<raw::Session>();
-    sync::<raw::Session>();
-    send::<raw::LoadedPlan>();
-    sync::<raw::LoadedPlan>();
-    send::<raw::Bound>();
+    send::<raw::RawSession>();
+    sync::<raw::RawSession>();
+    send::<raw::RawPlan>();
+    sync::<raw::RawPlan>();
+    send::<raw::RawBound>();
 };
 
 #[cfg(feature = "cudarc")]
@@ -38,14 +38,14 @@ const _: () = {
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
-/// shared::<qkvault_exec::raw::Bound>();
+/// shared::<qkvault_exec::raw::RawBound>();
 /// ```
 ///
 /// but it can move to another:
 ///
 /// ```
 /// fn moved<T: Send>() {}
-/// moved::<qkvault_exec::raw::Bound>();
+/// moved::<qkvault_exec::raw::RawBound>();
 /// ```
 #[cfg(doctest)]
 struct BoundIsNotSync;

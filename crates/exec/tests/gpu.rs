@@ -276,7 +276,7 @@ fn the_raw_layer_launches_on_a_foreign_stream() {
     let device = gpu.engine.session().device();
     device.context().bind_to_thread().expect("it is made current");
     // SAFETY: the context is the primary one, current on this thread, and outlives the session.
-    let session = unsafe { raw::Session::on_current(gpu.engine.session().library(), SessionOptions::default()) };
+    let session = unsafe { raw::RawSession::on_current(gpu.engine.session().library(), SessionOptions::default()) };
     let session = session.expect("a session");
     assert_eq!(session.machine(), gpu.engine.session().machine());
     let (planner, here) = (gpu.engine.planner(), session.target().expect("known"));
@@ -304,13 +304,13 @@ fn what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
         let missing = gpu.engine.prepare(&never, &CompileOptions::default(), build);
         assert!(matches!(missing, Err(PrepareError::Plan(PlanError::Missing { .. }))), "{missing:?}");
     }
-    let budget = SessionOptions { workspace_budget: Some(0), handles: 1 };
+    let options = SessionOptions { workspace_limit: Some(0), handles: 1 };
     let device = gpu.engine.session().device();
-    let session = Session::with_options(device, gpu.engine.session().library(), budget).expect("a session");
+    let session = Session::with_options(device, gpu.engine.session().library(), options).expect("a session");
     let refused = session.prepare(gpu.engine.planner(), &prefill(), &CompileOptions::default(), BuildPolicy::LoadOnly);
     match refused {
-        Err(PrepareError::Load(LoadError::WorkspaceTooLarge { need, budget: 0, .. })) => assert!(need > 0),
-        // A plan without a workspace fits any budget.
+        Err(PrepareError::Load(LoadError::WorkspaceTooLarge { need, limit: 0, .. })) => assert!(need > 0),
+        // A plan without a workspace fits any limit.
         Ok(prepared) => assert_eq!(prepared.plan.workspace(), 0),
         other => panic!("{other:?}"),
     }

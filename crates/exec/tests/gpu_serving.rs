@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use common::{h200, say};
 use cudarc::driver::result;
 use kit::{Gpu, servings};
-use qkvault_exec::serving::{Rows, Step, StepError, StepImage, StepLayout};
-use qkvault_exec::{Batch, BatchError, BindError, BindFailure, Bindings, cudarc};
+use qkvault_exec::serving::{BatchInputError, Rows, Step, StepBuffer, StepLayout};
+use qkvault_exec::{BatchError, BatchMetadata, BindError, BindFailure, Bindings, cudarc};
 use qkvault_graph::{CompileOptions, CudnnVersion, Role, Varlen, lower};
 use qkvault_reference::forward;
 use steps::{Drawn, Stage, drawn, inputs, steps_of};
@@ -21,10 +21,10 @@ use steps::{Drawn, Stage, drawn, inputs, steps_of};
 const JUDGED: std::ops::Range<usize> = 0..3;
 
 /// The batch of an attention's plan, and the attention's memory.
-fn stage(gpu: &Gpu, which: usize) -> (Stage, Batch) {
+fn stage(gpu: &Gpu, which: usize) -> (Stage, BatchMetadata) {
     let attention = servings()[which].clone();
     let plan = gpu.load(&attention);
-    let mut batch = Batch::new(&plan, &attention, &gpu.stream).expect("the plan has steps");
+    let mut batch = BatchMetadata::new(&plan, &attention, &gpu.stream).expect("the plan has steps");
     batch.check_pages(true);
     (Stage::new(gpu, attention, plan), batch)
 }
@@ -36,7 +36,7 @@ fn drawn_steps_are_sound_and_the_oracle_takes_them() {
     for attention in &servings()[JUDGED] {
         let target = h200(CudnnVersion::v9(19, 0));
         let graph = lower(attention, &target, &CompileOptions::default()).expect("lowers");
-        let mut image = StepImage::new(StepLayout::of_graph(attention, &graph).expect("it has steps"));
+        let mut image = StepBuffer::new(StepLayout::of_graph(attention, &graph).expect("it has steps"));
         image.check_pages(true);
         for (n, drawn) in steps_of(attention, 12).iter().enumerate() {
             image.fill(&drawn.step()).unwrap_or_else(|e| panic!("{e}: {drawn:?}"));
@@ -143,7 +143,7 @@ fn a_refused_step_leaves_the_one_before_on_the_device() {
     let fall = Step::paged(Rows::Cumulative(&[0, 4, 2]), Rows::Lengths(&[9, 9]), &sound.tables[..2]);
     let refused = batch.update(&fall, &gpu.stream);
     assert!(
-        matches!(&refused, Err(BatchError::Step(e)) if matches!(e[0], StepError::Falls { entry: 2, .. })),
+        matches!(&refused, Err(BatchError::Step(e)) if matches!(e[0], BatchInputError::Falls { entry: 2, .. })),
         "{refused:?}"
     );
     batch.verify(&gpu.stream).expect("as it was");
@@ -158,21 +158,27 @@ fn what_others_write_into_the_tables_on_the_device_is_found_there() {
     let sound = drawn(&[5, 1], &[40, 17], &[vec![3, 9, 50], vec![7, 8]]);
     batch.update(&sound.step(), &gpu.stream).expect("sound");
     batch.verify(&gpu.stream).expect("sound");
-    let write = |batch: &Batch, role: Role, word: usize, value: i32| {
+    let write = |batch: &BatchMetadata, role: Role, word: usize, value: i32| {
         let address = batch.address(role).expect("the plan has it") + 4 * word as u64;
         gpu.engine.session().device().context().bind_to_thread().expect("current");
         // SAFETY: a word of the batch's own memory, and nothing that reads it is queued.
         unsafe { result::memcpy_htod_async(address, &[value], gpu.stream.cu_stream()) }.expect("written");
         gpu.stream.synchronize().expect("written");
     };
-    type Is = fn(&StepError) -> bool;
+    type Is = fn(&BatchInputError) -> bool;
     let cases: [(Role, usize, i32, i32, Is); 4] = [
         (Role::PageTableK, 1, 60, 9, |e| {
-            matches!(e, StepError::Page { sequence: 0, entry: 1, page: 60, last: 59, .. })
+            matches!(e, BatchInputError::Page { sequence: 0, entry: 1, page: 60, last: 59, .. })
         }),
-        (Role::SeqLenKv, 1, 300, 17, |e| matches!(e, StepError::Length { sequence: 1, given: 300, most: 256, .. })),
-        (Role::PageTableV, 2, 51, 50, |e| matches!(e, StepError::Overwritten { word: 2, found: 51, expected: 50, .. })),
-        (Role::Offsets(Varlen::Q), 2, 1, 5 * 8 * 64, |e| matches!(e, StepError::Falls { entry: 1, given: 1, .. })),
+        (Role::SeqLenKv, 1, 300, 17, |e| {
+            matches!(e, BatchInputError::Length { sequence: 1, given: 300, most: 256, .. })
+        }),
+        (Role::PageTableV, 2, 51, 50, |e| {
+            matches!(e, BatchInputError::Overwritten { word: 2, found: 51, expected: 50, .. })
+        }),
+        (Role::Offsets(Varlen::Q), 2, 1, 5 * 8 * 64, |e| {
+            matches!(e, BatchInputError::Falls { entry: 1, given: 1, .. })
+        }),
     ];
     for (role, word, wrong, right, is) in cases {
         write(&batch, role, word, wrong);

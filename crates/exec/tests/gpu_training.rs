@@ -13,8 +13,8 @@ use half::bf16;
 use kit::{Gpu, deterministic, dropout, trainings};
 use qkvault_compile::BuildPolicy;
 use qkvault_exec::{
-    BindError, BindFailure, Bindings, LoadError, PrepareError, Saved, Session, SessionOptions, StepError, Training,
-    TrainingError, TrainingPair, cudarc,
+    BindError, BindFailure, Bindings, LoadError, PrepareError, SavedForBackward, Session, SessionOptions,
+    TrainStepError, Training, TrainingError, TrainingPair, cudarc,
 };
 use qkvault_graph::{CompileOptions, DType, Role};
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
@@ -63,14 +63,14 @@ impl Layer {
         })
     }
 
-    fn forward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut Saved) -> Result<(), StepError> {
+    fn forward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut SavedForBackward) -> Result<(), TrainStepError> {
         let scalars = self.scalars(pair);
-        let bindings = given(scalars, &self.read, pair.forward_plan().resident() > 0, false);
+        let bindings = given(scalars, &self.read, pair.forward_plan().constant_bytes() > 0, false);
         pair.forward(saved, bindings.slice_mut(Role::O, &mut self.o), &gpu.stream)
     }
 
-    fn backward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut Saved) -> Result<(), StepError> {
-        let bindings = given(Bindings::new(), &self.read, pair.forward_plan().resident() > 0, true);
+    fn backward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut SavedForBackward) -> Result<(), TrainStepError> {
+        let bindings = given(Bindings::new(), &self.read, pair.forward_plan().constant_bytes() > 0, true);
         let bindings = bindings.slice(Role::O, &self.o);
         let bindings = self.written.iter_mut().fold(bindings, |all, (role, slice)| all.slice_mut(*role, slice));
         pair.backward(saved, bindings, &gpu.stream)
@@ -160,20 +160,22 @@ fn what_does_not_go_together_is_refused_before_a_launch() {
     let (first, second) = (pair(&gpu, training), pair(&gpu, other));
     let (mut layer, mut saved) = (Layer::new(&gpu, training, 4), first.saved(&gpu.stream).expect("memory"));
     let error = layer.backward(&gpu, &first, &mut saved).expect_err("no forward yet");
-    assert!(matches!(error, StepError::Training(TrainingError::NoForward)), "{error}");
+    assert!(matches!(error, TrainStepError::Training(TrainingError::NoForward)), "{error}");
     let error = layer.forward(&gpu, &second, &mut saved).expect_err("another pair's");
-    assert!(matches!(error, StepError::Training(TrainingError::OtherPair { .. })), "{error}");
+    assert!(matches!(error, TrainStepError::Training(TrainingError::OtherPair { .. })), "{error}");
 
     layer.forward(&gpu, &first, &mut saved).expect("it is queued");
-    let wrong = |bindings: Bindings<'_>, saved: &mut Saved| {
+    let wrong = |bindings: Bindings<'_>, saved: &mut SavedForBackward| {
         first.backward(saved, bindings, &gpu.stream).expect_err("something is wrong")
     };
     let error = wrong(Bindings::new().scalar(Role::Scale, 123.0_f32), &mut saved);
-    assert!(matches!(error, StepError::Training(TrainingError::OtherNumber { role: Role::Scale, .. })), "{error}");
+    assert!(matches!(error, TrainStepError::Training(TrainingError::OtherNumber { role: Role::Scale, .. })), "{error}");
     let stats = gpu.stream.alloc_zeros::<f32>(16).expect("memory");
     let error = wrong(Bindings::new().slice(Role::Stats, &stats), &mut saved);
-    assert!(matches!(error, StepError::Training(TrainingError::Kept { role: Role::Stats })), "{error}");
-    let StepError::Bind(BindFailure::Wrong(errors)) = wrong(Bindings::new(), &mut saved) else { panic!("not told") };
+    assert!(matches!(error, TrainStepError::Training(TrainingError::SavedRole { role: Role::Stats })), "{error}");
+    let TrainStepError::Bind(BindFailure::Wrong(errors)) = wrong(Bindings::new(), &mut saved) else {
+        panic!("not told")
+    };
     assert!(errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::DO, .. })), "{errors}");
     // None of that touched what is saved.
     layer.backward(&gpu, &first, &mut saved).expect("it is queued");
@@ -199,7 +201,7 @@ fn operands_that_changed_are_found_when_that_is_asked_for() {
     flip(layer.read.get_mut(&Role::K).expect("every attention has keys"));
     flip(&mut layer.o);
     let error = layer.backward(&gpu, &pair, &mut saved).expect_err("two operands changed");
-    let StepError::Training(TrainingError::Changed { mut roles }) = error else { panic!("{error}") };
+    let TrainStepError::Training(TrainingError::Changed { mut roles }) = error else { panic!("{error}") };
     roles.sort_unstable();
     assert_eq!(roles, [Role::K, Role::O]);
     // Without the check it is the caller's to avoid.
@@ -217,17 +219,17 @@ fn operands_that_changed_are_found_when_that_is_asked_for() {
 }
 
 #[test]
-fn a_deterministic_backward_over_the_budget_is_refused_with_the_reason() {
+fn a_deterministic_backward_over_the_limit_is_refused_with_the_reason() {
     let Some(gpu) = Gpu::open() else { return };
     let training = deterministic();
-    let options = SessionOptions { workspace_budget: Some(1 << 16), handles: 1 };
+    let options = SessionOptions { workspace_limit: Some(1 << 16), handles: 1 };
     let session = Session::with_options(gpu.engine.session().device(), gpu.engine.session().library(), options);
     let session = session.expect("a session");
     let planner = gpu.engine.planner();
     let error = session.prepare_training(planner, &training, &CompileOptions::default(), BuildPolicy::LoadOnly);
     let error = error.expect_err("64 KiB are too little");
     assert!(
-        matches!(error, PrepareError::Load(LoadError::WorkspaceTooLarge { quadratic: true, budget: 65_536, .. })),
+        matches!(error, PrepareError::Load(LoadError::WorkspaceTooLarge { quadratic: true, limit: 65_536, .. })),
         "{error}"
     );
     assert!(error.to_string().contains("deterministic"), "{error}");
@@ -259,7 +261,7 @@ fn the_backward_has_the_dropout_mask_of_its_forward() {
         pair.forward(&mut saved, numbers.slice_mut(Role::O, &mut o), &gpu.stream).expect("it is queued");
         let error = pair.backward(&mut saved, inputs().scalar(Role::DropoutSeed, seed + 1), &gpu.stream);
         assert!(
-            matches!(error, Err(StepError::Training(TrainingError::OtherNumber { role: Role::DropoutSeed, .. }))),
+            matches!(error, Err(TrainStepError::Training(TrainingError::OtherNumber { role: Role::DropoutSeed, .. }))),
             "{error:?}"
         );
         let gradients = inputs().slice(Role::O, &o).slice(Role::DO, &o).slice_mut(Role::DQ, &mut d_q);

@@ -36,7 +36,7 @@ fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
         let error = present_target(&library, 0).expect_err("no driver");
         assert!(error.to_string().contains("stand-in"), "{error}");
         // SAFETY: there is no context here at all, which is what is to be found out.
-        let session = unsafe { raw::Session::on_current(&library, SessionOptions::default()) };
+        let session = unsafe { raw::RawSession::on_current(&library, SessionOptions::default()) };
         assert!(matches!(session, Err(SessionError::NoDriver(NoDriver::StandIn))), "{session:?}");
     }
 }

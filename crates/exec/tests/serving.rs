@@ -7,7 +7,7 @@ use std::time::Instant;
 use common::{facts_of, forward, h200, operand};
 use proptest::prelude::*;
 use qkvault_compile::PlanFacts;
-use qkvault_exec::serving::{PlanSet, Rows, Step, StepError, StepErrors, StepImage, StepLayout};
+use qkvault_exec::serving::{BatchInputError, BatchInputErrors, PlanSet, Rows, Step, StepBuffer, StepLayout};
 use qkvault_graph::CuSeqlens;
 use qkvault_graph::{
     Attention, Band, CompileOptions, CudnnVersion, DType, Operand, Role, Tensor, Valid, Varlen, lower, operands,
@@ -33,31 +33,31 @@ fn layout(a: &Valid, minor: u16) -> StepLayout {
     layout
 }
 
-fn image(a: &Valid) -> StepImage {
+fn image(a: &Valid) -> StepBuffer {
     // Pages of 4 rows: smaller than what lowering takes for so few keys.
     let operand = |o: &Operand| (!o.role.is_scalar()).then(|| operand(o.role, o.tensor.dtype, o.output, 4096));
     let target = h200(CudnnVersion::v9(27, 0));
     let bindings = operands(a).iter().filter_map(operand).collect();
     let facts = PlanFacts { bindings, ..forward(&target) };
-    let mut image = StepImage::new(StepLayout::of(a, &facts).expect("it has steps"));
+    let mut image = StepBuffer::new(StepLayout::of(a, &facts).expect("it has steps"));
     image.check_pages(true);
     image
 }
 
 /// The words of an operand.
-fn words(image: &StepImage, role: Role) -> &[i32] {
+fn words(image: &StepBuffer, role: Role) -> &[i32] {
     let (_, at, n) = image.layout().operands().find(|(r, ..)| *r == role).expect("the plan has it");
     &image.words()[at..at + n]
 }
 
-fn wide(image: &StepImage, role: Role) -> Vec<i64> {
+fn wide(image: &StepBuffer, role: Role) -> Vec<i64> {
     let pair = |w: &[i32]| i64::from(w[0] as u32) | i64::from(w[1]) << 32;
     words(image, role).chunks_exact(2).map(pair).collect()
 }
 
-fn errors<T: AsRef<[i32]>>(image: &mut StepImage, step: &Step<'_, T>) -> Vec<StepError> {
+fn errors<T: AsRef<[i32]>>(image: &mut StepBuffer, step: &Step<'_, T>) -> Vec<BatchInputError> {
     let before = image.words().to_vec();
-    let errors: StepErrors = image.fill(step).expect_err("refused");
+    let errors: BatchInputErrors = image.fill(step).expect_err("refused");
     assert_eq!(image.words(), before, "a refused step changes nothing");
     assert!(!errors.to_string().is_empty());
     errors.to_vec()
@@ -106,12 +106,12 @@ fn offsets_that_fall_or_exceed_the_tokens_are_named() {
     let pages = [vec![0, 1, 2, 3], vec![4, 5], vec![6, 7]];
     let keys = Rows::Lengths(&[16, 8, 8]);
     let falls = errors(&mut image, &Step::paged(Rows::Cumulative(&[0, 5, 3, 4]), keys, &pages));
-    assert_eq!(falls, [StepError::Falls { operand: Role::SeqLenQ, entry: 2, given: 3, before: 5 }]);
+    assert_eq!(falls, [BatchInputError::Falls { operand: Role::SeqLenQ, entry: 2, given: 3, before: 5 }]);
     let start = errors(&mut image, &Step::paged(Rows::Cumulative(&[1, 5, 6, 7]), keys, &pages));
-    assert!(matches!(start[..], [StepError::Falls { entry: 0, given: 1, .. }]));
+    assert!(matches!(start[..], [BatchInputError::Falls { entry: 0, given: 1, .. }]));
     let tokens = errors(&mut image, &Step::paged(Rows::Lengths(&[8, 8, 8]), keys, &pages));
-    let q = StepError::Tokens { operand: Role::Offsets(Varlen::Q), given: 24, room: 20 };
-    let stats = StepError::Tokens { operand: Role::Offsets(Varlen::Stats), given: 24, room: 20 };
+    let q = BatchInputError::Tokens { operand: Role::Offsets(Varlen::Q), given: 24, room: 20 };
+    let stats = BatchInputError::Tokens { operand: Role::Offsets(Varlen::Stats), given: 24, room: 20 };
     assert_eq!(tokens, [q, stats]);
 }
 
@@ -124,36 +124,36 @@ fn lengths_over_the_plan_and_of_another_batch_are_named() {
     assert_eq!(
         long,
         [
-            StepError::Length { operand: Role::SeqLenQ, sequence: 0, given: 9, most: 8 },
-            StepError::Length { operand: Role::SeqLenKv, sequence: 0, given: 17, most: 16 },
+            BatchInputError::Length { operand: Role::SeqLenQ, sequence: 0, given: 9, most: 8 },
+            BatchInputError::Length { operand: Role::SeqLenKv, sequence: 0, given: 17, most: 16 },
         ]
     );
     let negative = errors(&mut image, &Step::paged(Rows::One(1), Rows::Lengths(&[-1]), &pages[..1]));
-    assert!(negative.contains(&StepError::Length { operand: Role::SeqLenKv, sequence: 0, given: -1, most: 16 }));
+    assert!(negative.contains(&BatchInputError::Length { operand: Role::SeqLenKv, sequence: 0, given: -1, most: 16 }));
     let many = errors(&mut image, &Step::paged(Rows::One(4), Rows::Lengths(&[1; 4]), &pages));
-    assert_eq!(many, [StepError::Sequences { operand: Role::SeqLenQ, given: 4, most: 3 }]);
+    assert_eq!(many, [BatchInputError::Sequences { operand: Role::SeqLenQ, given: 4, most: 3 }]);
     // One length per token, where one per sequence is due.
     let tokens = errors(&mut image, &Step::paged(Rows::One(2), Rows::Lengths(&[1; 3]), &pages));
-    assert_eq!(tokens, [StepError::OtherBatch { operand: Role::SeqLenKv, given: 3, needed: 2 }]);
+    assert_eq!(tokens, [BatchInputError::OtherBatch { operand: Role::SeqLenKv, given: 3, needed: 2 }]);
     let table = errors(&mut image, &Step::paged(Rows::One(2), Rows::Lengths(&[1, 1]), &pages[..1]));
-    let of = |operand| StepError::OtherBatch { operand, given: 1, needed: 2 };
+    let of = |operand| BatchInputError::OtherBatch { operand, given: 1, needed: 2 };
     assert_eq!(table, [of(Role::PageTableK), of(Role::PageTableV)]);
     let blind = errors(&mut image, &Step::paged(Rows::Lengths(&[3]), Rows::Lengths(&[2]), &pages[..1]));
-    assert_eq!(blind, [StepError::NoKey { operand: Role::SeqLenKv, sequence: 0, queries: 3, keys: 2 }]);
+    assert_eq!(blind, [BatchInputError::NoKey { operand: Role::SeqLenKv, sequence: 0, queries: 3, keys: 2 }]);
 }
 
 #[test]
 fn tables_that_are_short_or_point_outside_the_pool_are_named() {
     let mut image = image(&mixed());
-    let step = |pages: &[Vec<i32>], image: &mut StepImage| {
+    let step = |pages: &[Vec<i32>], image: &mut StepBuffer| {
         errors(image, &Step::paged(Rows::One(1), Rows::Lengths(&[9]), pages)).remove(0)
     };
     let operand = Role::PageTableK;
     let short = step(&[vec![1, 2]], &mut image);
-    assert_eq!(short, StepError::Short { operand, sequence: 0, given: 2, rows: 9, needed: 3 });
+    assert_eq!(short, BatchInputError::Short { operand, sequence: 0, given: 2, rows: 9, needed: 3 });
     for page in [9, -1] {
         let outside = step(&[vec![1, 2, page]], &mut image);
-        assert_eq!(outside, StepError::Page { operand, sequence: 0, entry: 2, page, last: 8 });
+        assert_eq!(outside, BatchInputError::Page { operand, sequence: 0, entry: 2, page, last: 8 });
         assert!(outside.to_string().contains("PageTableK"));
     }
     // Entries that no row needs are not looked at, and not copied.
@@ -162,13 +162,16 @@ fn tables_that_are_short_or_point_outside_the_pool_are_named() {
     // A table of its own for the values.
     let values = [vec![6, 7, 9]];
     let both = Step { queries: Rows::One(1), keys: Rows::Lengths(&[9]), pages: &spare, value_pages: Some(&values[..]) };
-    assert!(matches!(errors(&mut image, &both)[..], [StepError::Page { operand: Role::PageTableV, page: 9, .. }]));
+    assert!(matches!(
+        errors(&mut image, &both)[..],
+        [BatchInputError::Page { operand: Role::PageTableV, page: 9, .. }]
+    ));
     // Without looking at pages, which is for code that has them from its own allocator.
     image.check_pages(false);
     image.fill(&both).expect("taken as it is");
     let words = image.words().to_vec();
     let found = image.layout().check_words(&words).expect_err("found when it is read back");
-    assert!(matches!(found[..], [StepError::Page { operand: Role::PageTableV, page: 9, .. }]));
+    assert!(matches!(found[..], [BatchInputError::Page { operand: Role::PageTableV, page: 9, .. }]));
 }
 
 #[test]
@@ -177,14 +180,14 @@ fn offsets_of_32_bits_that_would_overflow_are_named() {
     let t = Tensor::thd(2, 64, 300_000, 128, 600_000, DType::BF16);
     let a = validate(Attention::forward(t, t, t, t).with_lengths()).expect("sound");
     let rows = Rows::Lengths(&[262_143, 262_144]);
-    let mut narrow = StepImage::new(layout(&a, 5));
+    let mut narrow = StepBuffer::new(layout(&a, 5));
     let overflow = errors(&mut narrow, &Step::unpaged(rows, rows));
-    let of = |operand| StepError::Overflow { operand, sequence: 2, given: 524_287 * 64 * 128 };
+    let of = |operand| BatchInputError::Overflow { operand, sequence: 2, given: 524_287 * 64 * 128 };
     assert_eq!(overflow, [of(Role::Offsets(Varlen::Q)), of(Role::Offsets(Varlen::K))]);
     let small = Rows::Lengths(&[100_000, 162_143]);
     narrow.fill(&Step::unpaged(small, small)).expect("it fits");
     assert_eq!(words(&narrow, Role::Offsets(Varlen::V)), [0, 100_000 * 8192, 262_143 * 8192]);
-    let mut image = StepImage::new(layout(&a, 27));
+    let mut image = StepBuffer::new(layout(&a, 27));
     image.fill(&Step::unpaged(rows, rows)).expect("64 bits hold it");
     assert_eq!(wide(&image, Role::Offsets(Varlen::O)), [0, 262_143 * 8192, 524_287 * 8192]);
 }
@@ -215,18 +218,21 @@ fn offsets_of_dq_with_gaps_that_are_not_those_of_q_are_named() {
     layout.check_operands(&read).expect("keys may lie otherwise");
     read.insert(Role::Offsets(Varlen::DQ), elements([0, 5, 6, 20], 64));
     let found = layout.check_operands(&read).expect_err("dQ would be wrong");
-    assert_eq!(found[..], [StepError::Gaps { operand: Role::Offsets(Varlen::DQ), sequence: 2, given: 6, needed: 7 }]);
+    assert_eq!(
+        found[..],
+        [BatchInputError::Gaps { operand: Role::Offsets(Varlen::DQ), sequence: 2, given: 6, needed: 7 }]
+    );
     assert!(found.to_string().contains("offsets of DQ"), "{found}");
     read.insert(Role::Offsets(Varlen::DV), elements([0, 5, 25, 31], 64));
     let found = layout.check_operands(&read).expect_err("and dV falls beyond its tokens");
-    assert!(found.iter().any(|e| matches!(e, StepError::Gaps { .. })), "{found}");
+    assert!(found.iter().any(|e| matches!(e, BatchInputError::Gaps { .. })), "{found}");
     read.insert(Role::Offsets(Varlen::DV), elements([0, 5, 30, 31], 64));
     let found = layout.check_operands(&read).expect_err("and dV falls beyond its tokens");
-    let of = StepError::Tokens { operand: Role::Offsets(Varlen::DV), given: 31, room: 30 };
+    let of = BatchInputError::Tokens { operand: Role::Offsets(Varlen::DV), given: 31, room: 30 };
     assert!(found.contains(&of), "{found}");
     read.remove(&Role::SeqLenKv);
     let missing = layout.check_operands(&read).expect_err("lengths are missing");
-    assert!(matches!(&missing[..], [StepError::NoStep { what }] if what.contains("SeqLenKv")), "{missing}");
+    assert!(matches!(&missing[..], [BatchInputError::NoStep { what }] if what.contains("SeqLenKv")), "{missing}");
 }
 
 #[test]
@@ -242,10 +248,10 @@ fn what_is_overwritten_on_the_device_is_told() {
         image.verify(&device).expect_err("overwritten")[0].clone()
     };
     let table = with(at(Role::PageTableK) + 1, 8);
-    assert_eq!(table, StepError::Overwritten { operand: Role::PageTableK, word: 1, found: 8, expected: 7 });
-    assert!(matches!(with(at(Role::PageTableK) + 1, 99), StepError::Page { page: 99, .. }));
-    assert!(matches!(with(at(Role::SeqLenKv), 17), StepError::Length { given: 17, .. }));
-    assert!(matches!(with(at(Role::Offsets(Varlen::Q)) + 2, 3), StepError::Falls { entry: 1, given: 3, .. }));
+    assert_eq!(table, BatchInputError::Overwritten { operand: Role::PageTableK, word: 1, found: 8, expected: 7 });
+    assert!(matches!(with(at(Role::PageTableK) + 1, 99), BatchInputError::Page { page: 99, .. }));
+    assert!(matches!(with(at(Role::SeqLenKv), 17), BatchInputError::Length { given: 17, .. }));
+    assert!(matches!(with(at(Role::Offsets(Varlen::Q)) + 2, 3), BatchInputError::Falls { entry: 1, given: 3, .. }));
 }
 
 /// Queries, keys and pages of each sequence.
@@ -310,7 +316,7 @@ fn many_changes_are_few_copies_and_few_changes_leave_the_rest_alone() {
     let q = Tensor::bshd(40, 4, 1, 64, DType::BF16);
     let kv = Tensor::paged_hnd(40, 4, 4096, 64, 5000, 16, DType::BF16);
     let a = validate(Attention::forward(q, kv, kv, q).with_lengths()).expect("sound");
-    let mut image = StepImage::new(layout(&a, 27));
+    let mut image = StepBuffer::new(layout(&a, 27));
     let mut device = image.words().to_vec();
     let mut tables: Vec<Vec<i32>> = (0..40).map(|i| (0..256).map(|page| (i * 120 + page) % 5000).collect()).collect();
     let mut fill = |keys: &[i32], tables: &[Vec<i32>]| {
@@ -348,15 +354,15 @@ fn spread(state: &mut u64, high: usize) -> usize {
 }
 
 /// The default set over pages of so many rows.
-fn default_set(page: i64) -> PlanSet<StepImage> {
+fn default_set(page: i64) -> PlanSet<StepBuffer> {
     let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 600_000, page);
     let target = h200(CudnnVersion::v9(19, 0));
     PlanSet::new(Buckets::new(&ServePolicy::default()).expect("sound"), |bucket| {
         let a = layer.attention(&bucket).expect("sound");
         let graph = lower(&a, &target, &CompileOptions::default()).expect("lowers");
-        let mut image = StepImage::new(StepLayout::of_graph(&a, &graph)?);
+        let mut image = StepBuffer::new(StepLayout::of_graph(&a, &graph)?);
         image.check_pages(false);
-        Ok::<_, StepErrors>(Some(image))
+        Ok::<_, BatchInputErrors>(Some(image))
     })
     .expect("every plan has steps")
 }

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use qkvault::exec::serving::{PlanSet, Rows, Step, StepImage, StepLayout};
+use qkvault::exec::serving::{PlanSet, Rows, Step, StepBuffer, StepLayout};
 use qkvault::graph::{CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower};
 use qkvault::serving::{Buckets, ServeLayer, ServePolicy, StepSize};
 
@@ -24,7 +24,7 @@ fn serving(c: &mut Criterion) {
     let target = Profile::named("h200").expect("it comes with qkvault");
     let target = target.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
     let graph = lower(&attention, &target, &CompileOptions::default()).expect("it is lowered");
-    let mut image = StepImage::new(StepLayout::of_graph(&attention, &graph).expect("it has steps"));
+    let mut image = StepBuffer::new(StepLayout::of_graph(&attention, &graph).expect("it has steps"));
     let tables: Vec<Vec<i32>> = (0..256).map(|i| (0..512).map(|page| i * 512 + page).collect()).collect();
     for checks in [false, true] {
         image.check_pages(checks);

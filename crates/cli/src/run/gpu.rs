@@ -31,7 +31,7 @@ pub(super) fn run(
     let library = Library::open(&search)?;
     let compiler = if args.build || args.unforeseen { Some(Compiler::open(&search)?) } else { None };
     let pack = args.pack.as_deref().map(Pack::read).transpose()?;
-    let options = SessionOptions { workspace_budget: args.workspace_budget, ..SessionOptions::default() };
+    let options = SessionOptions { workspace_limit: args.workspace_limit, ..SessionOptions::default() };
     let session = Session::with_options(device, &library, options)?;
     let vault = if args.unforeseen { Vault::in_memory(VaultOptions::new()) } else { open_vault(globals)? };
     let planner = Planner::new(vault, compiler);
@@ -214,7 +214,7 @@ impl Run<'_> {
             ],
             facts: json!({
                 "key": plan.facts().key.to_string(), "engine": plan.facts().engine, "workspace": plan.workspace(),
-                "workspace_of_cudnn": plan.facts().workspace, "resident": plan.resident(),
+                "workspace_of_cudnn": plan.facts().workspace, "resident": plan.constant_bytes(),
                 "prepare_ms": prepare_ms, "checks": checked, "device_ms": times.device_ms, "host_us": times.host_us,
                 "tflops": tflops, "terabytes_per_s": terabytes, "scale": self.job.uses[0].scale,
                 "uses": self.job.uses.iter().map(crate::jobs::Use::label).collect::<Vec<_>>(),

@@ -47,7 +47,7 @@ pub struct Args {
     rounds: usize,
     /// Refuse plans that need more scratch memory than this many bytes
     #[arg(long, value_name = "BYTES")]
-    workspace_budget: Option<u64>,
+    workspace_limit: Option<u64>,
     /// Seed of the random data
     #[arg(long, default_value_t = 1)]
     seed: u64,

@@ -20,8 +20,8 @@ fn address(i: u64) -> u64 {
 }
 
 /// Everything as it should be, without the roles in `but`.
-fn good_but(but: &[Role]) -> Bindings {
-    let mut bindings = Bindings::new();
+fn good_but(but: &[Role]) -> RawBindings {
+    let mut bindings = RawBindings::new();
     for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !but.contains(&b.role)) {
         bindings = match (b.scalar, b.dtype) {
             (false, _) => bindings.tensor(b.role, address(i as u64), b.bytes),
@@ -36,7 +36,7 @@ fn device(_: u64) -> MemoryKind {
     MemoryKind::Device(GPU)
 }
 
-fn errors_on(bindings: &Bindings, memory: &dyn Fn(u64) -> MemoryKind) -> Vec<BindError> {
+fn errors_on(bindings: &RawBindings, memory: &dyn Fn(u64) -> MemoryKind) -> Vec<BindError> {
     let errors = check_bindings(&facts(), bindings, GPU, memory).map_or_else(|e| e.into_vec(), |()| Vec::new());
     for error in &errors {
         assert!(!error.to_string().is_empty());
@@ -44,12 +44,12 @@ fn errors_on(bindings: &Bindings, memory: &dyn Fn(u64) -> MemoryKind) -> Vec<Bin
     errors
 }
 
-fn errors(bindings: &Bindings) -> Vec<BindError> {
+fn errors(bindings: &RawBindings) -> Vec<BindError> {
     errors_on(bindings, &device)
 }
 
 /// The good bindings with one operand's address, bytes or type changed.
-fn with(role: Role, change: impl FnOnce(&mut Operand)) -> Bindings {
+fn with(role: Role, change: impl FnOnce(&mut Operand)) -> RawBindings {
     let at = facts().bindings.iter().position(|b| b.role == role).expect("the plan has it") as u64;
     let mut operand = Operand { role, address: address(at), bytes: 4096, dtype: None, writable: true };
     change(&mut operand);
@@ -105,7 +105,7 @@ fn missing_extra_and_duplicate_roles_are_named() {
 
 #[test]
 fn the_order_of_binding_means_nothing() {
-    let mut reversed = Bindings::new().scalar(Role::Scalar(0), 1).scalar(Role::Scale, 1.0_f32);
+    let mut reversed = RawBindings::new().scalar(Role::Scalar(0), 1).scalar(Role::Scale, 1.0_f32);
     for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !b.scalar).rev() {
         reversed = reversed.tensor(b.role, address(i as u64), b.bytes);
     }
@@ -300,7 +300,7 @@ proptest! {
             at += facts.bindings[i].bytes;
         }
         let bind = |places: &[u64; 5]| {
-            let scalars = Bindings::new().scalar(Role::Scale, 1.0_f32).scalar(Role::Scalar(0), 0);
+            let scalars = RawBindings::new().scalar(Role::Scale, 1.0_f32).scalar(Role::Scalar(0), 0);
             facts.bindings.iter().zip(places).fold(scalars, |all, (b, &at)| all.tensor(b.role, at, b.bytes))
         };
         prop_assert_eq!(check_bindings(&facts, &bind(&places), GPU, &device), Ok(()));
@@ -327,7 +327,7 @@ fn a_misaligned_pool_and_one_that_is_too_small_are_named() {
     for binding in facts.bindings.iter_mut().filter(|b| matches!(b.role, Role::K | Role::V)) {
         binding.bytes = pool;
     }
-    let mut bindings = Bindings::new().scalar(Role::Scale, 0.125_f32);
+    let mut bindings = RawBindings::new().scalar(Role::Scale, 0.125_f32);
     for (i, binding) in facts.bindings.iter().enumerate().filter(|(_, b)| !b.scalar) {
         let at = 0x7f00_0000_0000 + 0x100_0000 * i as u64;
         bindings = match binding.role {

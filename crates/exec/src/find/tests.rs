@@ -155,14 +155,14 @@ fn another_targets_plan_that_does_not_load_is_passed_over_and_ones_own_is_an_err
 }
 
 #[test]
-fn a_plan_over_the_budget_is_not_called_missing_whichever_target_it_is_of() {
+fn a_plan_over_the_limit_is_not_called_missing_whichever_target_it_is_of() {
     let here = with(&h200(OLD), 13_000, LibrarySet::Full);
     let slim = with(&here, 13_000, LibrarySet::Slim);
     let vault = vault();
     store(&vault, &slim);
     let load = |plan: &Plan| -> Result<(), LoadError> {
         let (key, what) = (plan.facts.key, plan.facts.what.clone());
-        Err(LoadError::WorkspaceTooLarge { key, what, need: 1024, budget: 0, quadratic: false })
+        Err(LoadError::WorkspaceTooLarge { key, what, need: 1024, limit: 0, quadratic: false })
     };
     for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
         let planner = Planner::new(vault.clone(), None);

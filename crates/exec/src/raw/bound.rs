@@ -6,13 +6,13 @@ use qkvault_graph::{DType, Role};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind};
 
 use crate::bind_error::BindErrors;
-use crate::bindings::{Bindings, Number};
+use crate::bindings::{Number, RawBindings};
 use crate::check::{check_bindings, check_workspace};
 use crate::clear::clear;
 use crate::driver::memory_kind;
-use crate::raw::cells::Cells;
-use crate::raw::launch_error::{BindFailure, LaunchError, ScalarError};
-use crate::raw::load::LoadedPlan;
+use crate::raw::host_scalars::HostScalars;
+use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
+use crate::raw::load::RawPlan;
 
 /// A plan with its operands, ready to be launched any number of times.
 ///
@@ -20,11 +20,11 @@ use crate::raw::load::LoadedPlan;
 ///
 /// `Send`, not `Sync`: it may move between threads; one at a time launches it.
 #[derive(Debug)]
-pub struct Bound {
+pub struct RawBound {
     pack: Descriptor,
-    cells: Cells,
+    cells: HostScalars,
     scalars: Vec<Scalar>,
-    plan: LoadedPlan,
+    plan: RawPlan,
     workspace: (u64, u64),
 }
 
@@ -36,13 +36,13 @@ struct Scalar {
     cell: usize,
 }
 
-impl LoadedPlan {
+impl RawPlan {
     /// Binds operands, scalars and `workspace` (address and bytes; zeros if the plan needs none) by role, after checking them all.
     ///
     /// # Errors
     ///
-    /// [`BindFailure::Wrong`] with everything that is wrong.
-    pub fn bind(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<Bound, BindFailure> {
+    /// [`RawBindFailure::Wrong`] with everything that is wrong.
+    pub fn bind(&self, bindings: &RawBindings, workspace: (u64, u64)) -> Result<RawBound, RawBindFailure> {
         self.check(bindings, workspace)?;
         let mut values: Vec<u64> = self.facts().fixed.iter().map(|fixed| cell(fixed.value.bytes())).collect();
         let mut scalars = Vec::new();
@@ -51,12 +51,12 @@ impl LoadedPlan {
             let given = bindings.scalars.iter().find(|(role, _)| *role == binding.role);
             values.push(given.map_or(0, |(_, value)| value.cell()));
         }
-        let cells = Cells::new(values);
+        let cells = HostScalars::new(values);
         let pack = self.pack(bindings, workspace.0, &cells, &scalars)?;
-        Ok(Bound { pack, cells, scalars, plan: self.clone(), workspace })
+        Ok(RawBound { pack, cells, scalars, plan: self.clone(), workspace })
     }
 
-    fn check(&self, bindings: &Bindings, workspace: (u64, u64)) -> Result<(), BindErrors> {
+    fn check(&self, bindings: &RawBindings, workspace: (u64, u64)) -> Result<(), BindErrors> {
         let ordinal = self.session().machine().ordinal;
         check_bindings(self.facts(), bindings, ordinal, &memory_kind)?;
         check_workspace(self.facts(), bindings, self.workspace(), workspace.0, workspace.1)
@@ -65,11 +65,11 @@ impl LoadedPlan {
     /// The variant pack of checked bindings.
     fn pack(
         &self,
-        bindings: &Bindings,
+        bindings: &RawBindings,
         workspace: u64,
-        cells: &Cells,
+        cells: &HostScalars,
         scalars: &[Scalar],
-    ) -> Result<Descriptor, BindFailure> {
+    ) -> Result<Descriptor, RawBindFailure> {
         let at = |address: u64| address as usize as *mut c_void;
         let fixed = self.facts().fixed.iter().enumerate().map(|(i, fixed)| (fixed.uid, cells.address(i)));
         let scalars = scalars.iter().map(|scalar| (scalar.role.uid(), cells.address(scalar.cell)));
@@ -90,14 +90,14 @@ impl LoadedPlan {
             }
             pack.finalized()
         };
-        make().map_err(|source| BindFailure::Cudnn { what: self.facts().what.clone(), source })
+        make().map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
     }
 }
 
-impl Bound {
+impl RawBound {
     /// The plan.
     #[must_use]
-    pub fn plan(&self) -> &LoadedPlan {
+    pub fn plan(&self) -> &RawPlan {
         &self.plan
     }
 
@@ -127,8 +127,8 @@ impl Bound {
     ///
     /// # Errors
     ///
-    /// As [`LoadedPlan::bind`]; then everything stays as it was.
-    pub fn rebind(&mut self, bindings: &Bindings) -> Result<(), BindFailure> {
+    /// As [`RawPlan::bind`]; then everything stays as it was.
+    pub fn rebind(&mut self, bindings: &RawBindings) -> Result<(), RawBindFailure> {
         self.plan.check(bindings, self.workspace)?;
         self.pack = self.plan.pack(bindings, self.workspace.0, &self.cells, &self.scalars)?;
         for scalar in &self.scalars {
@@ -166,7 +166,7 @@ impl Bound {
 
     /// # Safety
     ///
-    /// As [`Bound::launch`].
+    /// As [`RawBound::launch`].
     unsafe fn queue(&self, stream: *mut c_void) -> Result<(), Error> {
         let mut lease = self.plan.session().inner.pool.lease(stream)?;
         // SAFETY: the stream is of this GPU, and alive until the launch is queued.

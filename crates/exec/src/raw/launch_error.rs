@@ -8,7 +8,7 @@ use crate::bind_error::BindErrors;
 /// Why a plan was not bound.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BindFailure {
+pub enum RawBindFailure {
     /// What was bound is wrong.
     #[error(transparent)]
     Wrong(#[from] BindErrors),
@@ -81,7 +81,7 @@ pub enum LaunchError {
     },
     /// The stream is of another context than the plan.
     #[error(
-        "the stream is of GPU {stream}'s context and the plan is loaded in one of GPU {plan}; use a stream of Session::device()"
+        "the stream is of GPU {stream}'s context and the plan is loaded in one of GPU {plan}; use a stream of RawSession::device()"
     )]
     OtherContext {
         /// Ordinal of the stream's GPU.

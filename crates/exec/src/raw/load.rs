@@ -12,7 +12,7 @@ use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, Library};
 use crate::fit::check_fit;
 use crate::machine::Machine;
 use crate::raw::load_error::LoadError;
-use crate::raw::session::Session;
+use crate::raw::session::RawSession;
 use crate::scratch::to_clear;
 
 /// A plan on a device. Cloning gives another hand on the same one.
@@ -22,7 +22,7 @@ use crate::scratch::to_clear;
 /// `Send` and `Sync`: cuDNN's plan is behind a lock that a launch holds for the few microseconds of queueing, so threads may share one plan
 /// and never enter cuDNN with it at the same time. Launches on the GPU are not held up by it.
 #[derive(Clone, Debug)]
-pub struct LoadedPlan {
+pub struct RawPlan {
     inner: Arc<Loaded>,
 }
 
@@ -32,7 +32,7 @@ struct Loaded {
     facts: PlanFacts,
     scratch: Scratch,
     clear: Vec<(u64, u64)>,
-    session: Session,
+    session: RawSession,
 }
 
 impl Drop for Loaded {
@@ -42,13 +42,13 @@ impl Drop for Loaded {
     }
 }
 
-impl Session {
+impl RawSession {
     /// Loads a plan: well under a millisecond, except for a process's first, which waits for cuDNN to load its own libraries.
     ///
     /// # Errors
     ///
     /// [`LoadError`]; what is known to matter is compared before cuDNN is asked.
-    pub fn load(&self, plan: &Plan) -> Result<LoadedPlan, LoadError> {
+    pub fn load(&self, plan: &Plan) -> Result<RawPlan, LoadError> {
         let started = Instant::now();
         let loaded = self.load_uncounted(plan);
         let counter = if loaded.is_ok() { &self.inner.loads } else { &self.inner.load_failures };
@@ -59,20 +59,20 @@ impl Session {
         loaded
     }
 
-    fn load_uncounted(&self, plan: &Plan) -> Result<LoadedPlan, LoadError> {
+    fn load_uncounted(&self, plan: &Plan) -> Result<RawPlan, LoadError> {
         let Plan { facts, blob } = plan;
         check_fit(facts, &self.inner.machine)?;
-        let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_budget)?;
+        let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_limit)?;
         self.enter()?;
         let descriptor = descriptor(&self.inner.library, plan, |plan| {
             plan.set_handle(A::EXECUTION_PLAN_HANDLE, self.inner.pool.lease(std::ptr::null_mut())?.handle())
         })?;
         let (facts, clear, session) = (facts.clone(), to_clear(facts, &scratch), self.clone());
-        Ok(LoadedPlan { inner: Arc::new(Loaded { plan: Mutex::new(descriptor), facts, scratch, clear, session }) })
+        Ok(RawPlan { inner: Arc::new(Loaded { plan: Mutex::new(descriptor), facts, scratch, clear, session }) })
     }
 }
 
-/// Asks cuDNN whether a plan would load on a machine that need not be there: what `Session::load` does, with device properties in the
+/// Asks cuDNN whether a plan would load on a machine that need not be there: what `RawSession::load` does, with device properties in the
 /// place of a handle. No GPU is needed, only something that serves as `libcuda.so.1` (`qkvault_compile::Compiler::open` sees to that).
 ///
 /// # Errors
@@ -115,22 +115,22 @@ fn descriptor(
 }
 
 /// What can be said against a plan's own facts, without cuDNN; the division of its scratch memory if nothing.
-pub(crate) fn check_facts(facts: &PlanFacts, length: u64, budget: Option<u64>) -> Result<Scratch, LoadError> {
+pub(crate) fn check_facts(facts: &PlanFacts, length: u64, limit: Option<u64>) -> Result<Scratch, LoadError> {
     let (key, what) = (facts.key, || facts.what.clone());
     if length != facts.blob_bytes {
         return Err(LoadError::Length { key, what: what(), expected: facts.blob_bytes, found: length });
     }
     let scratch = facts.scratch();
-    match budget {
-        Some(budget) if scratch.bytes > budget => {
+    match limit {
+        Some(limit) if scratch.bytes > limit => {
             let quadratic = facts.keeps_scores();
-            Err(LoadError::WorkspaceTooLarge { key, what: what(), need: scratch.bytes, budget, quadratic })
+            Err(LoadError::WorkspaceTooLarge { key, what: what(), need: scratch.bytes, limit, quadratic })
         }
         _ => Ok(scratch),
     }
 }
 
-impl LoadedPlan {
+impl RawPlan {
     /// Everything known of the plan.
     #[must_use]
     pub fn facts(&self) -> &PlanFacts {
@@ -145,7 +145,7 @@ impl LoadedPlan {
 
     /// The session it is loaded in.
     #[must_use]
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &RawSession {
         &self.inner.session
     }
 
@@ -195,19 +195,19 @@ mod tests {
     }
 
     #[test]
-    fn buffers_follow_the_workspace_and_count_towards_the_budget() {
+    fn buffers_follow_the_workspace_and_count_towards_the_limit() {
         let facts = facts(CudnnVersion::v9(19, 0), &[(Role::O, 999), (Role::SoftmaxSum, 10), (Role::DqAccum, 300)]);
-        let scratch = check_facts(&facts, 5, None).expect("no budget");
+        let scratch = check_facts(&facts, 5, None).expect("no limit");
         assert_eq!(scratch.buffers, [(Role::SoftmaxSum, 1024, 10), (Role::DqAccum, 1280, 300)]);
         assert_eq!(scratch.bytes, 1580);
         assert_eq!(check_facts(&facts, 5, Some(1580)).expect("just enough"), scratch);
         let error = check_facts(&facts, 5, Some(1579)).expect_err("one byte short");
-        assert!(matches!(error, LoadError::WorkspaceTooLarge { need: 1580, budget: 1579, .. }), "{error}");
-        assert!(error.to_string().contains("workspace_budget"), "{error}");
+        assert!(matches!(error, LoadError::WorkspaceTooLarge { need: 1580, limit: 1579, .. }), "{error}");
+        assert!(error.to_string().contains("workspace_limit"), "{error}");
     }
 
     #[test]
-    fn sizes_beyond_all_memory_fit_no_budget_and_do_not_overflow() {
+    fn sizes_beyond_all_memory_fit_no_limit_and_do_not_overflow() {
         let mut facts = facts(CudnnVersion::v9(19, 0), &[(Role::SoftmaxSum, 100)]);
         facts.workspace = u64::MAX;
         assert!(matches!(check_facts(&facts, 5, Some(u64::MAX - 1)), Err(LoadError::WorkspaceTooLarge { .. })));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backward_over_the_budget_is_told_what_grows_with_queries_times_keys() {
+    fn a_backward_over_the_limit_is_told_what_grows_with_queries_times_keys() {
         let told = |buffers: &[(Role, u64)]| {
             check_facts(&facts(CudnnVersion::v9(19, 0), buffers), 5, Some(1)).expect_err("too large").to_string()
         };

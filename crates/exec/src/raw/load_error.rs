@@ -19,7 +19,7 @@ pub enum LoadError {
     OtherMachine(#[from] OtherMachine),
     /// The plan needs more scratch memory than the session allows.
     #[error(
-        "plan {key} ({what}) needs {need} bytes of workspace{}, and the budget is {budget}; raise SessionOptions::workspace_budget, or compile \
+        "plan {key} ({what}) needs {need} bytes of workspace{}, and the limit is {limit}; raise SessionOptions::workspace_limit, or compile \
          with a workspace limit (CompileOptions::workspace_limit)",
         if *quadratic { WHY_QUADRATIC } else { "" }
     )]
@@ -31,7 +31,7 @@ pub enum LoadError {
         /// Bytes that a launch needs.
         need: u64,
         /// Bytes that it may have.
-        budget: u64,
+        limit: u64,
         /// Whether what it needs grows with queries times keys.
         quadratic: bool,
     },
@@ -79,7 +79,7 @@ pub enum LoadError {
     Properties(Vec<Reason>),
     /// cuDNN could not be readied.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    RawSession(#[from] SessionError),
     /// cuDNN gave no object to load into.
     #[error("cuDNN could not load: {0}")]
     Cudnn(#[from] Error),

@@ -4,15 +4,15 @@
 //! good until a launch is finished.
 
 pub(crate) mod bound;
-pub(crate) mod cells;
+pub(crate) mod host_scalars;
 pub(crate) mod launch_error;
 pub(crate) mod load;
 pub(crate) mod load_error;
 pub(crate) mod pool;
 pub(crate) mod session;
 
-pub use crate::bindings::{Bindings, Operand};
-pub use bound::Bound;
-pub use launch_error::BindFailure;
-pub use load::LoadedPlan;
-pub use session::Session;
+pub use crate::bindings::{Operand, RawBindings};
+pub use bound::RawBound;
+pub use launch_error::RawBindFailure;
+pub use load::RawPlan;
+pub use session::RawSession;

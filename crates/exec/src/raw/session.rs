@@ -16,7 +16,7 @@ use crate::raw::pool::Pool;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// Most bytes of scratch memory that a plan may need; plans that need more are refused when they are loaded. No limit by default.
-    pub workspace_budget: Option<u64>,
+    pub workspace_limit: Option<u64>,
     /// Handles made when the session is opened. Further ones are made when more launches run at one time, which takes milliseconds and must
     /// not happen while a stream is captured.
     pub handles: usize,
@@ -24,7 +24,7 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { workspace_budget: None, handles: 1 }
+        SessionOptions { workspace_limit: None, handles: 1 }
     }
 }
 
@@ -64,15 +64,15 @@ pub struct SessionStats {
 }
 
 /// The GPU's context: how it is made current, and what keeps it alive.
-pub(crate) trait Place: Send + Sync + fmt::Debug {
+pub(crate) trait ContextGuard: Send + Sync + fmt::Debug {
     fn enter(&self) -> Result<(), String>;
 }
 
 /// The raw layer's: the caller has made it current.
 #[derive(Debug)]
-struct Callers;
+struct CallerContext;
 
-impl Place for Callers {
+impl ContextGuard for CallerContext {
     fn enter(&self) -> Result<(), String> {
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Place for Callers {
 /// Plans and bound plans keep their session alive. Handles are destroyed with it, by whichever thread lets go of it last, and never by the
 /// end of a thread.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct RawSession {
     pub(crate) inner: Arc<Inner>,
 }
 
@@ -100,17 +100,17 @@ pub(crate) struct Inner {
     pub(crate) load_failures: AtomicU64,
     pub(crate) load_micros: AtomicU64,
     // Last, so that the context outlives the handles.
-    pub(crate) place: Box<dyn Place>,
+    pub(crate) context: Box<dyn ContextGuard>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // Handles are destroyed next; that wants their context current, and nobody is left to tell if it cannot be.
-        let _ = self.place.enter();
+        let _ = self.context.enter();
     }
 }
 
-impl Session {
+impl RawSession {
     /// A session on the GPU whose context is current on this thread.
     ///
     /// # Safety
@@ -121,17 +121,17 @@ impl Session {
     /// # Errors
     ///
     /// [`SessionError`], without a driver or a GPU too.
-    pub unsafe fn on_current(library: &Arc<Library>, options: SessionOptions) -> Result<Session, SessionError> {
-        Session::open(library, options, Box::new(Callers))
+    pub unsafe fn on_current(library: &Arc<Library>, options: SessionOptions) -> Result<RawSession, SessionError> {
+        RawSession::open(library, options, Box::new(CallerContext))
     }
 
     pub(crate) fn open(
         library: &Arc<Library>,
         options: SessionOptions,
-        place: Box<dyn Place>,
-    ) -> Result<Session, SessionError> {
+        context: Box<dyn ContextGuard>,
+    ) -> Result<RawSession, SessionError> {
         driver()?;
-        place.enter().map_err(|detail| SessionError::Context { detail })?;
+        context.enter().map_err(|detail| SessionError::Context { detail })?;
         let pool = Pool::new(library);
         pool.reserve(options.handles.max(1))?;
         let properties = properties::json_of_handle(pool.lease(std::ptr::null_mut())?.handle())?;
@@ -146,9 +146,9 @@ impl Session {
             loads: AtomicU64::new(0),
             load_failures: AtomicU64::new(0),
             load_micros: AtomicU64::new(0),
-            place,
+            context,
         };
-        Ok(Session { inner: Arc::new(inner) })
+        Ok(RawSession { inner: Arc::new(inner) })
     }
 
     /// The cuDNN.
@@ -199,6 +199,6 @@ impl Session {
     }
 
     pub(crate) fn enter(&self) -> Result<(), SessionError> {
-        self.inner.place.enter().map_err(|detail| SessionError::Context { detail })
+        self.inner.context.enter().map_err(|detail| SessionError::Context { detail })
     }
 }

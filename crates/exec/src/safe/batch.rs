@@ -9,7 +9,7 @@ use crate::safe::operands::Bindings;
 use crate::safe::session::LoadedPlan;
 use crate::safe::staging::Shared;
 use crate::safe::tracked::StepMemory;
-use crate::serving::{Step, StepErrors, StepImage, StepLayout};
+use crate::serving::{BatchInputErrors, Step, StepBuffer, StepLayout};
 
 /// Why a batch was not made or updated.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ use crate::serving::{Step, StepErrors, StepImage, StepLayout};
 pub enum BatchError {
     /// The step is not one of the plan's.
     #[error(transparent)]
-    Step(#[from] StepErrors),
+    Step(#[from] BatchInputErrors),
     /// The driver refused.
     #[error("a step's lengths and tables could not be {step}: {detail}")]
     Driver {
@@ -41,8 +41,8 @@ pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchErr
 /// An update writes words that changed, and allocates nothing. It copies them from 16 MB of page-locked memory that the batches of a device
 /// share, room for hundreds of usual steps, and waits for the GPU only where that is full. It fills the numbers of a plan with the given batch and lengths;
 /// another plan of the same shapes may share it.
-pub struct Batch {
-    image: StepImage,
+pub struct BatchMetadata {
+    buffer: StepBuffer,
     memory: Arc<StepMemory>,
     staging: Shared,
     /// Words that were changed on the host by an update that did not reach the device.
@@ -58,23 +58,23 @@ pub struct Uploaded {
     pub copies: usize,
 }
 
-impl Batch {
+impl BatchMetadata {
     /// The batch of a plan that computes this attention; every sequence is idle at first.
     ///
     /// # Errors
     ///
     /// [`BatchError`].
-    pub fn new(plan: &LoadedPlan, attention: &Valid, stream: &Arc<CudaStream>) -> Result<Batch, BatchError> {
-        let image = StepImage::new(StepLayout::of(attention, plan.facts())?);
-        let memory = StepMemory::upload(stream, image.words()).map_err(driver("put on the GPU"))?;
+    pub fn new(plan: &LoadedPlan, attention: &Valid, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
+        let buffer = StepBuffer::new(StepLayout::of(attention, plan.facts())?);
+        let memory = StepMemory::upload(stream, buffer.words()).map_err(driver("put on the GPU"))?;
         let staging = plan.device().staging.clone();
-        staging.make_room(stream, image.layout().words()).map_err(driver("staged"))?;
-        Ok(Batch { image, memory: Arc::new(memory), staging, stale: false })
+        staging.make_room(stream, buffer.layout().words()).map_err(driver("staged"))?;
+        Ok(BatchMetadata { buffer, memory: Arc::new(memory), staging, stale: false })
     }
 
     /// Whether every entry of the tables is looked at with each update; by default in debug builds only.
     pub fn check_pages(&mut self, always: bool) {
-        self.image.check_pages(always);
+        self.buffer.check_pages(always);
     }
 
     /// Makes the next launches compute this step.
@@ -87,9 +87,9 @@ impl Batch {
         step: &Step<'_, T>,
         stream: &Arc<CudaStream>,
     ) -> Result<Uploaded, BatchError> {
-        let all = self.stale.then_some(0..self.image.layout().words());
+        let all = self.stale.then_some(0..self.buffer.layout().words());
         self.stale = true;
-        let changed = match self.image.fill(step) {
+        let changed = match self.buffer.fill(step) {
             Ok(changed) => changed.len(),
             Err(wrong) => {
                 // Nothing was changed.
@@ -98,8 +98,8 @@ impl Batch {
             }
         };
         let changes = if all.is_some() { 0 } else { changed };
-        let changes = all.into_iter().chain(self.image.changed()[..changes].iter().cloned());
-        let pieces = changes.map(|range| (range.start, &self.image.words()[range]));
+        let changes = all.into_iter().chain(self.buffer.changed()[..changes].iter().cloned());
+        let pieces = changes.map(|range| (range.start, &self.buffer.words()[range]));
         let mut uploaded = Uploaded::default();
         for (_, piece) in pieces.clone() {
             uploaded.bytes += size_of_val(piece);
@@ -120,29 +120,29 @@ impl Batch {
         let memory = self.memory.lock();
         let words = stream.clone_dtoh(&*memory).map_err(driver("read back"))?;
         stream.synchronize().map_err(driver("read back"))?;
-        Ok(self.image.verify(&words)?)
+        Ok(self.buffer.verify(&words)?)
     }
 
     /// Where an operand lies on the device, for kernels of the caller's own that write page tables or lengths there: they are
-    /// ordered by the caller, and [`Batch::verify`] finds what is wrong with them.
+    /// ordered by the caller, and [`BatchMetadata::verify`] finds what is wrong with them.
     #[must_use]
     pub fn address(&self, role: Role) -> Option<u64> {
         let of = |(operand, ..): &(Role, usize, usize)| *operand == role;
-        self.image.layout().operands().find(of).map(|(_, at, _)| self.memory.address() + 4 * at as u64)
+        self.buffer.layout().operands().find(of).map(|(_, at, _)| self.memory.address() + 4 * at as u64)
     }
 
     /// The block on the host.
     #[must_use]
-    pub fn image(&self) -> &StepImage {
-        &self.image
+    pub fn buffer(&self) -> &StepBuffer {
+        &self.buffer
     }
 }
 
 impl Bindings<'_> {
     /// Binds the lengths, offsets and page tables of a batch to their roles.
     #[must_use]
-    pub fn batch(mut self, batch: &Batch) -> Self {
-        for (role, at, words) in batch.image.layout().operands() {
+    pub fn batch(mut self, batch: &BatchMetadata) -> Self {
+        for (role, at, words) in batch.buffer.layout().operands() {
             self.raw = self.raw.tensor(role, batch.memory.address() + 4 * at as u64, 4 * words as u64);
         }
         self.batch = Some(Arc::clone(&batch.memory));
@@ -150,8 +150,8 @@ impl Bindings<'_> {
     }
 }
 
-impl std::fmt::Debug for Batch {
+impl std::fmt::Debug for BatchMetadata {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Batch({} sequences at {:#x})", self.image.layout().batch(), self.memory.address())
+        write!(f, "BatchMetadata({} sequences at {:#x})", self.buffer.layout().batch(), self.memory.address())
     }
 }

@@ -11,9 +11,9 @@ use crate::bind_error::BindErrors;
 use crate::bindings::Number;
 use crate::raw;
 use crate::raw::launch_error::{LaunchError, ScalarError};
+use crate::safe::constants::BoundConstant;
 use crate::safe::device::Device;
 use crate::safe::operands::Bindings;
-use crate::safe::resident::Resident;
 use crate::safe::tracked::{StepMemory, Tracked};
 use crate::safe::workspace::{Workspace, WorkspaceError};
 
@@ -29,14 +29,14 @@ pub enum BindFailure {
     Workspace(#[from] WorkspaceError),
     /// cuDNN does not take what was bound.
     #[error(transparent)]
-    Cudnn(Box<raw::BindFailure>),
+    Cudnn(Box<raw::RawBindFailure>),
 }
 
-impl From<raw::BindFailure> for BindFailure {
-    fn from(failure: raw::BindFailure) -> BindFailure {
+impl From<raw::RawBindFailure> for BindFailure {
+    fn from(failure: raw::RawBindFailure) -> BindFailure {
         match failure {
-            raw::BindFailure::Wrong(errors) => BindFailure::Wrong(errors),
-            other @ raw::BindFailure::Cudnn { .. } => BindFailure::Cudnn(Box::new(other)),
+            raw::RawBindFailure::Wrong(errors) => BindFailure::Wrong(errors),
+            other @ raw::RawBindFailure::Cudnn { .. } => BindFailure::Cudnn(Box::new(other)),
         }
     }
 }
@@ -48,9 +48,9 @@ impl From<raw::BindFailure> for BindFailure {
 /// `Send`, not `Sync`: it may move between threads; one at a time launches it. Several bound plans of one loaded plan may be launched from
 /// several threads.
 pub struct Bound<'a> {
-    pub(crate) raw: raw::Bound,
+    pub(crate) raw: raw::RawBound,
     pub(crate) operands: Operands<'a>,
-    resident: Arc<[Resident]>,
+    constants: Arc<[BoundConstant]>,
     pub(crate) device: Device,
 }
 
@@ -103,13 +103,13 @@ fn hold<R>(tracked: &mut [Box<dyn Tracked + '_>], stream: &CudaStream, then: &mu
 
 impl<'a> Bound<'a> {
     pub(crate) fn new(
-        plan: &raw::LoadedPlan,
+        plan: &raw::RawPlan,
         device: &Device,
-        resident: Arc<[Resident]>,
+        constants: Arc<[BoundConstant]>,
         bindings: Bindings<'a>,
         allocate: impl FnOnce(u64) -> Result<Arc<Workspace>, WorkspaceError>,
     ) -> Result<Bound<'a>, BindFailure> {
-        let bindings = resident.iter().fold(bindings, |bindings, resident| resident.bind(bindings));
+        let bindings = constants.iter().fold(bindings, |bindings, constants| constants.bind(bindings));
         let Bindings { raw, tracked, workspace, batch } = bindings;
         let workspace = match (workspace, plan.workspace()) {
             (Some(given), _) => Some(given),
@@ -118,7 +118,7 @@ impl<'a> Bound<'a> {
         };
         let memory = workspace.as_ref().map_or((0, 0), |workspace| (workspace.address(), workspace.bytes()));
         let raw = plan.bind(&raw, memory)?;
-        Ok(Bound { raw, operands: Operands { tracked, workspace, batch }, resident, device: device.clone() })
+        Ok(Bound { raw, operands: Operands { tracked, workspace, batch }, constants, device: device.clone() })
     }
 
     /// Binds other slices and scalars to the same plan, in place of all that were bound. The workspace stays, unless `bindings` bring one.
@@ -127,17 +127,17 @@ impl<'a> Bound<'a> {
     ///
     /// As [`LoadedPlan::bind`](crate::LoadedPlan::bind).
     pub fn rebind<'b>(self, bindings: Bindings<'b>) -> Result<Bound<'b>, BindFailure> {
-        let Bound { raw, operands: Operands { tracked: _, workspace: own, batch: _ }, resident, device } = self;
+        let Bound { raw, operands: Operands { tracked: _, workspace: own, batch: _ }, constants, device } = self;
         let workspace = bindings.workspace.clone().or(own);
         let bindings = Bindings { workspace, ..bindings };
-        Bound::new(raw.plan(), &device, resident, bindings, |bytes| {
+        Bound::new(raw.plan(), &device, constants, bindings, |bytes| {
             Err(WorkspaceError { bytes, ordinal: device.ordinal(), detail: "the plan had none".to_owned() })
         })
     }
 
-    /// The plan and its variant pack, for launches that the caller orders: [`raw::Bound::launch`].
+    /// The plan and its variant pack, for launches that the caller orders: [`raw::RawBound::launch`].
     #[must_use]
-    pub fn raw(&self) -> &raw::Bound {
+    pub fn raw(&self) -> &raw::RawBound {
         &self.raw
     }
 
@@ -160,7 +160,7 @@ impl<'a> Bound<'a> {
     /// [`LaunchError`]; nothing was queued then, unless the driver only failed to order what comes after.
     pub fn launch(&mut self, stream: &CudaStream) -> Result<(), LaunchError> {
         ready(&self.device, stream)?;
-        let Bound { raw, operands, resident: _, device } = self;
+        let Bound { raw, operands, constants: _, device } = self;
         if device.context().is_managing_stream_synchronization() && is_captured(stream) {
             return Err(LaunchError::TrackedCapture);
         }

@@ -11,7 +11,7 @@ use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
 use crate::properties::{PropertiesError, present_target};
-use crate::raw::session::Place;
+use crate::raw::session::ContextGuard;
 use crate::safe::staging::Shared;
 
 /// Why there is no GPU to use.
@@ -178,7 +178,7 @@ impl fmt::Debug for Device {
 }
 
 /// The context is entered by cudarc's own means, which also reports errors that could not be returned earlier.
-impl Place for Device {
+impl ContextGuard for Device {
     fn enter(&self) -> Result<(), String> {
         self.context.bind_to_thread().map_err(|error| error.to_string())
     }

@@ -3,10 +3,10 @@
 pub(crate) mod batch;
 pub(crate) mod bound;
 pub(crate) mod capture;
+pub(crate) mod constants;
 pub(crate) mod device;
 pub(crate) mod engine;
 pub(crate) mod operands;
-pub(crate) mod resident;
 pub(crate) mod serving;
 pub(crate) mod session;
 pub(crate) mod staging;

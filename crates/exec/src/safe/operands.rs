@@ -8,7 +8,7 @@ use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use half::{bf16, f16};
 use qkvault_graph::{DType, Role};
 
-use crate::bindings::{Bindings as Raw, Number, Operand};
+use crate::bindings::{Number, Operand, RawBindings};
 use crate::safe::tracked::{StepMemory, Tracked};
 use crate::safe::workspace::Workspace;
 
@@ -55,7 +55,7 @@ impl<T, S: DevicePtrMut<T> + Send> Tracked for Write<'_, T, S> {
 /// Inputs are borrowed shared and outputs exclusively, for as long as the bound plan lives.
 #[derive(Default)]
 pub struct Bindings<'a> {
-    pub(crate) raw: Raw,
+    pub(crate) raw: RawBindings,
     pub(crate) tracked: Vec<Box<dyn Tracked + 'a>>,
     pub(crate) workspace: Option<Arc<Workspace>>,
     pub(crate) batch: Option<Arc<StepMemory>>,
@@ -107,7 +107,7 @@ impl<'a> Bindings<'a> {
         self
     }
 
-    /// Says that two operands lie interleaved in one buffer: see [`raw::Bindings::interleaved`](crate::raw::Bindings::interleaved).
+    /// Says that two operands lie interleaved in one buffer: see [`raw::RawBindings::interleaved`](crate::raw::RawBindings::interleaved).
     #[must_use]
     pub fn interleaved(mut self, a: Role, b: Role) -> Bindings<'a> {
         self.raw = self.raw.interleaved(a, b);

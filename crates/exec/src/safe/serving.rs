@@ -8,7 +8,7 @@ use qkvault_graph::{CompileOptions, Refusal, Valid};
 use qkvault_serving::{Bucket, Buckets, ServeLayer};
 
 use crate::find::PrepareError;
-use crate::safe::batch::{Batch, BatchError};
+use crate::safe::batch::{BatchError, BatchMetadata};
 use crate::safe::engine::Engine;
 use crate::safe::session::LoadedPlan;
 use crate::serving::PlanSet;
@@ -39,8 +39,8 @@ impl ServePlan {
     /// # Errors
     ///
     /// [`BatchError`].
-    pub fn batch(&self, stream: &Arc<CudaStream>) -> Result<Batch, BatchError> {
-        Batch::new(&self.plan, &self.attention, stream)
+    pub fn batch(&self, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
+        BatchMetadata::new(&self.plan, &self.attention, stream)
     }
 }
 

@@ -13,15 +13,15 @@ use crate::raw;
 use crate::raw::load_error::LoadError;
 use crate::raw::session::{SessionError, SessionOptions};
 use crate::safe::bound::{BindFailure, Bound};
+use crate::safe::constants::BoundConstant;
 use crate::safe::device::Device;
 use crate::safe::operands::Bindings;
-use crate::safe::resident::Resident;
 use crate::safe::workspace::Workspace;
 
 /// One GPU with one cuDNN. Cloning gives another hand on the same session.
 #[derive(Clone, Debug)]
 pub struct Session {
-    raw: raw::Session,
+    raw: raw::RawSession,
     device: Device,
 }
 
@@ -45,7 +45,7 @@ impl Session {
         library: &Arc<Library>,
         options: SessionOptions,
     ) -> Result<Session, SessionError> {
-        let raw = raw::Session::open(library, options, Box::new(device.clone()))?;
+        let raw = raw::RawSession::open(library, options, Box::new(device.clone()))?;
         Ok(Session { raw, device: device.clone() })
     }
 
@@ -61,7 +61,7 @@ impl Session {
     ///
     /// [`LoadError`]; what is known to matter is compared before cuDNN is asked.
     pub fn load(&self, plan: &Plan) -> Result<LoadedPlan, LoadError> {
-        Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone(), resident: Arc::default() })
+        Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone(), constants: Arc::default() })
     }
 
     /// Finds the plan of an attention for this machine and loads it, building it if it is missing and `build` allows.
@@ -83,28 +83,28 @@ impl Session {
         let load = |plan: &Plan| self.raw.load(plan);
         let Prepared { plan, answer, target } = find::prepare(planner, self.target()?, attention, policy, build, load)?;
         let stream = self.device.context().default_stream();
-        let resident = Resident::upload(&stream, attention)
-            .map_err(|error| PrepareError::Resident { detail: error.to_string() })?
+        let constants = BoundConstant::upload(&stream, attention)
+            .map_err(|error| PrepareError::Constants { detail: error.to_string() })?
             .into();
-        Ok(Prepared { plan: LoadedPlan { raw: plan, device: self.device.clone(), resident }, answer, target })
+        Ok(Prepared { plan: LoadedPlan { raw: plan, device: self.device.clone(), constants }, answer, target })
     }
 }
 
 /// Machine, target, counters and handles are those of the raw session.
 impl Deref for Session {
-    type Target = raw::Session;
+    type Target = raw::RawSession;
 
-    fn deref(&self) -> &raw::Session {
+    fn deref(&self) -> &raw::RawSession {
         &self.raw
     }
 }
 
-/// A plan on a device. Cloning gives another hand on the same one; threads may share it: see [`raw::LoadedPlan`].
+/// A plan on a device. Cloning gives another hand on the same one; threads may share it: see [`raw::RawPlan`].
 #[derive(Clone, Debug)]
 pub struct LoadedPlan {
-    raw: raw::LoadedPlan,
+    raw: raw::RawPlan,
     device: Device,
-    resident: Arc<[Resident]>,
+    constants: Arc<[BoundConstant]>,
 }
 
 impl LoadedPlan {
@@ -126,19 +126,19 @@ impl LoadedPlan {
 
     /// Bytes of operands that the plan has on the GPU by itself: ALiBi's slopes.
     #[must_use]
-    pub fn resident(&self) -> u64 {
-        self.resident.iter().map(Resident::bytes).sum()
+    pub fn constant_bytes(&self) -> u64 {
+        self.constants.iter().map(BoundConstant::bytes).sum()
     }
 
     /// Whether the plan has this operand on the GPU by itself, so that it need not be bound.
     #[must_use]
     pub fn provides(&self, role: Role) -> bool {
-        self.resident.iter().any(|resident| resident.role == role)
+        self.constants.iter().any(|constants| constants.role == role)
     }
 
     /// The plan of the raw layer.
     #[must_use]
-    pub fn raw(&self) -> &raw::LoadedPlan {
+    pub fn raw(&self) -> &raw::RawPlan {
         &self.raw
     }
 
@@ -149,7 +149,7 @@ impl LoadedPlan {
     ///
     /// [`BindFailure::Wrong`] with everything that is wrong.
     pub fn bind<'a>(&self, bindings: Bindings<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
-        let own = Arc::clone(&self.resident);
+        let own = Arc::clone(&self.constants);
         Bound::new(&self.raw, &self.device, own, bindings, |bytes| Workspace::allocate(stream, bytes))
     }
 }

@@ -13,7 +13,7 @@ use crate::safe::bound::BindFailure;
 use crate::safe::operands::Bindings;
 use crate::safe::session::{LoadedPlan, Session};
 use crate::safe::workspace::{Workspace, WorkspaceError};
-use crate::training::{ForwardRun, Prints, Training, TrainingError, forward_run};
+use crate::training::{Fingerprints, ForwardRun, Training, TrainingError, forward_run};
 
 /// The variable that turns the check of saved operands on.
 const CHECK: &str = "QKVAULT_CHECK_SAVED";
@@ -21,7 +21,7 @@ const CHECK: &str = "QKVAULT_CHECK_SAVED";
 /// Why a step of training did not go on. Nothing was launched, unless it is the launch itself that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StepError {
+pub enum TrainStepError {
     /// Forward and backward do not go together.
     #[error(transparent)]
     Training(#[from] TrainingError),
@@ -47,10 +47,10 @@ pub enum StepError {
     CheckedCapture,
 }
 
-/// The two plans of a step of training, loaded. One pair serves every layer of its shape; each layer has a [`Saved`] of its own.
+/// The two plans of a step of training, loaded. One pair serves every layer of its shape; each layer has a [`SavedForBackward`] of its own.
 ///
 /// ```no_run
-/// # use qkvault_exec::{Bindings, Engine, StepError, Training, cudarc};
+/// # use qkvault_exec::{Bindings, Engine, TrainStepError, Training, cudarc};
 /// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions, Role};
 /// # use qkvault_compile::BuildPolicy;
 /// # fn run(engine: &Engine, stream: &std::sync::Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn std::error::Error>> {
@@ -83,7 +83,7 @@ pub struct TrainingPair {
 /// The operands (Q, K, V, O and those of the score expression) stay the caller's and have to hold the same at the backward; see
 /// [`TrainingPair::checked`].
 #[derive(Debug)]
-pub struct Saved {
+pub struct SavedForBackward {
     stats: CudaSlice<f32>,
     seed: CudaSlice<i64>,
     offset: CudaSlice<i64>,
@@ -146,17 +146,17 @@ impl TrainingPair {
     ///
     /// # Errors
     ///
-    /// [`StepError::Workspace`], [`StepError::Driver`].
-    pub fn saved(&self, stream: &Arc<CudaStream>) -> Result<Saved, StepError> {
+    /// [`TrainStepError::Workspace`], [`TrainStepError::Driver`].
+    pub fn saved(&self, stream: &Arc<CudaStream>) -> Result<SavedForBackward, TrainStepError> {
         let driver =
-            |error: DriverError| StepError::Driver { step: "memory for what is saved", detail: error.to_string() };
+            |error: DriverError| TrainStepError::Driver { step: "memory for what is saved", detail: error.to_string() };
         if self.workspace.get().is_none() && self.workspace() > 0 {
             // Two threads may come here at once: one allocation is dropped again then.
             let _ = self.workspace.set(Workspace::allocate(stream, self.workspace())?);
         }
         let bytes = self.forward.facts().bindings.iter().find(|b| b.role == Role::Stats).map_or(4, |b| b.bytes);
         let length = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
-        Ok(Saved {
+        Ok(SavedForBackward {
             // SAFETY: floats have no invalid values, and the forward writes them before the backward reads them.
             stats: unsafe { stream.alloc(length) }.map_err(driver)?,
             seed: stream.alloc_zeros(1).map_err(driver)?,
@@ -174,19 +174,19 @@ impl TrainingPair {
     ///
     /// # Errors
     ///
-    /// [`StepError`].
+    /// [`TrainStepError`].
     pub fn forward(
         &self,
-        saved: &mut Saved,
+        saved: &mut SavedForBackward,
         bindings: Bindings<'_>,
         stream: &Arc<CudaStream>,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), TrainStepError> {
         self.own(saved)?;
         let mut bindings = bindings;
         let run = forward_run(self.forward.facts(), &mut bindings.raw)?;
         // From here on what was kept before is gone.
         saved.run = None;
-        let Saved { stats, seed, offset, run: kept, of: _, what: _ } = saved;
+        let SavedForBackward { stats, seed, offset, run: kept, of: _, what: _ } = saved;
         if let Some((first, second)) = run.dropout() {
             put(seed, first, stream)?;
             put(offset, second, stream)?;
@@ -195,7 +195,8 @@ impl TrainingPair {
         let bindings = self.shared(bindings.slice_mut(Role::Stats, stats));
         let operands = bindings.raw.clone();
         self.forward.bind(bindings, stream)?.launch(stream)?;
-        let run = if self.checked { run.with_prints(prints(&self.forward, &operands, stream)?) } else { run };
+        let run =
+            if self.checked { run.with_fingerprints(fingerprints(&self.forward, &operands, stream)?) } else { run };
         *kept = Some(run);
         Ok(())
     }
@@ -206,16 +207,16 @@ impl TrainingPair {
     ///
     /// # Errors
     ///
-    /// [`StepError`].
+    /// [`TrainStepError`].
     pub fn backward(
         &self,
-        saved: &mut Saved,
+        saved: &mut SavedForBackward,
         bindings: Bindings<'_>,
         stream: &Arc<CudaStream>,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), TrainStepError> {
         self.own(saved)?;
         let mut bindings = bindings;
-        let Saved { stats, seed, offset, run, of: _, what: _ } = saved;
+        let SavedForBackward { stats, seed, offset, run, of: _, what: _ } = saved;
         let run = run.as_ref().ok_or(TrainingError::NoForward)?;
         run.complete(self.backward.facts(), &mut bindings.raw)?;
         if run.dropout().is_some() {
@@ -225,13 +226,13 @@ impl TrainingPair {
         let operands = bindings.raw.clone();
         let mut bound = self.backward.bind(bindings, stream)?;
         if self.checked {
-            run.check(&prints(&self.backward, &operands, stream)?)?;
+            run.check(&fingerprints(&self.backward, &operands, stream)?)?;
         }
         Ok(bound.launch(stream)?)
     }
 
     /// What was saved must be of a pair of the same forward.
-    fn own(&self, saved: &Saved) -> Result<(), TrainingError> {
+    fn own(&self, saved: &SavedForBackward) -> Result<(), TrainingError> {
         let facts = self.forward.facts();
         if saved.of == facts.key {
             return Ok(());
@@ -249,35 +250,39 @@ impl TrainingPair {
 }
 
 /// Writes a number on the GPU in the order of the stream, without host memory that would have to outlive it.
-fn put(cell: &mut CudaSlice<i64>, value: i64, stream: &Arc<CudaStream>) -> Result<(), StepError> {
+fn put(cell: &mut CudaSlice<i64>, value: i64, stream: &Arc<CudaStream>) -> Result<(), TrainStepError> {
     let (address, _guard) = cell.device_ptr_mut(stream);
     let bits = value.cast_unsigned();
     for (at, word) in [(address, bits as u32), (address + 4, (bits >> 32) as u32)] {
         // SAFETY: one of two words of a live allocation of this context, exclusively borrowed and ordered by the guard.
         unsafe { sys::cuMemsetD32Async(at, word, 1, stream.cu_stream()) }
             .result()
-            .map_err(|error| StepError::Driver { step: "dropout's seed", detail: error.to_string() })?;
+            .map_err(|error| TrainStepError::Driver { step: "dropout's seed", detail: error.to_string() })?;
     }
     Ok(())
 }
 
 /// Fingerprints of every operand of a plan that a forward reads or writes.
-fn prints(plan: &LoadedPlan, bound: &crate::raw::Bindings, stream: &Arc<CudaStream>) -> Result<Prints, StepError> {
+fn fingerprints(
+    plan: &LoadedPlan,
+    bound: &crate::raw::RawBindings,
+    stream: &Arc<CudaStream>,
+) -> Result<Fingerprints, TrainStepError> {
     let driver =
-        |error: DriverError| StepError::Driver { step: "the check of saved operands", detail: error.to_string() };
+        |error: DriverError| TrainStepError::Driver { step: "the check of saved operands", detail: error.to_string() };
     if stream.capture_status().map_err(driver)? != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-        return Err(StepError::CheckedCapture);
+        return Err(TrainStepError::CheckedCapture);
     }
     // Whatever stream wrote them: they are read when nothing runs any more.
     stream.context().synchronize().map_err(driver)?;
-    let mut prints = Prints::new();
+    let mut fingerprints = Fingerprints::new();
     let gradient = |role: Role| role == Role::DO || (role != Role::O && role.is_output(true));
     for binding in plan.facts().bindings.iter().filter(|b| !b.scalar && !gradient(b.role)) {
         let Some(operand) = bound.operands.iter().find(|o| o.role == binding.role) else { continue };
         let mut bytes = vec![0_u8; usize::try_from(binding.bytes.min(operand.bytes)).unwrap_or(0)];
         // SAFETY: the operand is bound, so that this many bytes of device memory are its own; nothing writes to them now.
         unsafe { result::memcpy_dtoh_sync(&mut bytes, operand.address) }.map_err(driver)?;
-        prints.add(binding.role, &bytes);
+        fingerprints.add(binding.role, &bytes);
     }
-    Ok(prints)
+    Ok(fingerprints)
 }

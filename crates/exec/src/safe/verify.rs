@@ -9,13 +9,13 @@ use qkvault_graph::Valid;
 use crate::safe::batch::{BatchError, driver};
 use crate::safe::operands::Bindings;
 use crate::safe::session::LoadedPlan;
-use crate::serving::{StepError, StepErrors, StepLayout};
+use crate::serving::{BatchInputError, BatchInputErrors, StepLayout};
 
 impl LoadedPlan {
     /// Copies the lengths, offsets and page tables that are about to be bound back from the device and checks them as a kernel would
     /// read them: page ids within the pool, offsets that neither fall nor exceed the tokens, lengths within the plan, dQ's
     /// sequences where Q's are. It waits for the stream: for debugging, and for tables that other kernels write. A
-    /// [`Batch`](crate::Batch) has a check of its own.
+    /// [`Batch`](crate::BatchMetadata) has a check of its own.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl LoadedPlan {
             let Some(bound) = bindings.raw.operands.iter().find(|operand| operand.role == role) else { continue };
             if bound.bytes < 4 * words as u64 {
                 let what = format!("{role} has {} bytes, and a step's has {}", bound.bytes, 4 * words);
-                return Err(StepErrors::from(StepError::NoStep { what }).into());
+                return Err(BatchInputErrors::from(BatchInputError::NoStep { what }).into());
             }
             let mut copy = vec![0_i32; words];
             // SAFETY: the operand is borrowed by the bindings, or promised by who gave its address; it has as many words, and the copy

@@ -2,7 +2,7 @@
 
 use qkvault_graph::Role;
 
-use super::error::{StepError, StepErrors};
+use super::error::{BatchInputError, BatchInputErrors};
 use super::layout::{Kind, Section, Side, StepLayout};
 use super::step::{Rows, Step};
 
@@ -15,15 +15,17 @@ impl StepLayout {
     /// # Errors
     ///
     /// What is wrong, each error with the name of its operand; the first 16.
-    pub fn check<T: AsRef<[i32]>>(&self, step: &Step<'_, T>, pages: bool) -> Result<(), StepErrors> {
+    pub fn check<T: AsRef<[i32]>>(&self, step: &Step<'_, T>, pages: bool) -> Result<(), BatchInputErrors> {
         let mut errors = Vec::new();
         let sequences = step.queries.sequences();
         if sequences > self.batch {
-            return Err(StepError::Sequences { operand: Role::SeqLenQ, given: sequences, most: self.batch }.into());
+            return Err(
+                BatchInputError::Sequences { operand: Role::SeqLenQ, given: sequences, most: self.batch }.into()
+            );
         }
         let given = step.keys.sequences();
         if given != sequences {
-            return Err(StepError::OtherBatch { operand: Role::SeqLenKv, given, needed: sequences }.into());
+            return Err(BatchInputError::OtherBatch { operand: Role::SeqLenKv, given, needed: sequences }.into());
         }
         self.rows(Role::SeqLenQ, step.queries, self.longest[0], &mut errors);
         self.rows(Role::SeqLenKv, step.keys, self.longest[1], &mut errors);
@@ -31,7 +33,7 @@ impl StepLayout {
             for sequence in 0..sequences {
                 let (queries, keys) = (step.queries.length(sequence), step.keys.length(sequence));
                 if queries > keys && queries > 0 {
-                    errors.push(StepError::NoKey { operand: Role::SeqLenKv, sequence, queries, keys });
+                    errors.push(BatchInputError::NoKey { operand: Role::SeqLenKv, sequence, queries, keys });
                 }
             }
         }
@@ -41,15 +43,15 @@ impl StepLayout {
             }
         }
         errors.truncate(MOST);
-        StepErrors::check(errors)
+        BatchInputErrors::check(errors)
     }
 
-    fn rows(&self, operand: Role, rows: Rows<'_>, most: i64, errors: &mut Vec<StepError>) {
+    fn rows(&self, operand: Role, rows: Rows<'_>, most: i64, errors: &mut Vec<BatchInputError>) {
         if let Rows::Cumulative(list) = rows {
             let before = std::iter::once(0).chain(list.iter().copied());
             for (entry, (&given, before)) in list.iter().zip(before).enumerate() {
                 if given < before || (entry == 0 && given != 0) {
-                    errors.push(StepError::Falls { operand, entry, given, before });
+                    errors.push(BatchInputError::Falls { operand, entry, given, before });
                 }
             }
             if !errors.is_empty() {
@@ -59,7 +61,7 @@ impl StepLayout {
         for sequence in 0..rows.sequences() {
             let given = rows.length(sequence);
             if !(0..=most).contains(&given) {
-                errors.push(StepError::Length { operand, sequence, given, most });
+                errors.push(BatchInputError::Length { operand, sequence, given, most });
             }
         }
     }
@@ -73,7 +75,7 @@ pub(super) fn joined([a, b]: [i32; 2]) -> i64 {
     i64::from_ne_bytes(bytes)
 }
 
-fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: bool, errors: &mut Vec<StepError>) {
+fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: bool, errors: &mut Vec<BatchInputError>) {
     let operand = section.role;
     match section.kind {
         Kind::Lengths(_) => {}
@@ -83,23 +85,23 @@ fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: boo
             for sequence in 0..rows.sequences() {
                 let given = total.saturating_mul(row);
                 if !wide && given > i64::from(i32::MAX) {
-                    errors.push(StepError::Overflow { operand, sequence, given });
+                    errors.push(BatchInputError::Overflow { operand, sequence, given });
                     return;
                 }
                 total = total.saturating_add(rows.length(sequence));
             }
             if total > room {
-                errors.push(StepError::Tokens { operand, given: total, room });
+                errors.push(BatchInputError::Tokens { operand, given: total, room });
             } else if !wide && total.saturating_mul(row) > i64::from(i32::MAX) {
                 let sequence = rows.sequences();
-                errors.push(StepError::Overflow { operand, sequence, given: total.saturating_mul(row) });
+                errors.push(BatchInputError::Overflow { operand, sequence, given: total.saturating_mul(row) });
             }
         }
         Kind::Table { values, width: _, pages: pool, rows } => {
             let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
             let needed = step.keys.sequences();
             if table.len() != needed {
-                errors.push(StepError::OtherBatch { operand, given: table.len(), needed });
+                errors.push(BatchInputError::OtherBatch { operand, given: table.len(), needed });
                 return;
             }
             for (sequence, entries) in table.iter().enumerate() {
@@ -107,13 +109,13 @@ fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: boo
                 let given = entries.len();
                 let needed = ((length + rows - 1) / rows).unsigned_abs() as usize;
                 if given < needed {
-                    errors.push(StepError::Short { operand, sequence, given, rows: length, needed });
+                    errors.push(BatchInputError::Short { operand, sequence, given, rows: length, needed });
                 } else if pages {
                     let used = entries.iter().take(needed).enumerate();
                     let bad = used.filter(|(_, page)| !(0..pool).contains(&i64::from(**page)));
                     errors.extend(bad.map(|(entry, &page)| {
                         let last = pool - 1;
-                        StepError::Page { operand, sequence, entry, page, last }
+                        BatchInputError::Page { operand, sequence, entry, page, last }
                     }));
                 }
             }

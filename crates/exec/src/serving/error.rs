@@ -8,7 +8,7 @@ use qkvault_graph::Role;
 /// One thing wrong with a step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum StepError {
+pub enum BatchInputError {
     /// The plan lacks an operand of a step, or has one that no step gives.
     #[error("the plan has no step of its own: {what}; describe it with lengths, varlen or paged operands")]
     NoStep {
@@ -170,32 +170,32 @@ pub enum StepError {
 
 /// Everything wrong with a step; at least one error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StepErrors(Vec<StepError>);
+pub struct BatchInputErrors(Vec<BatchInputError>);
 
-impl StepErrors {
+impl BatchInputErrors {
     /// Nothing if there are no errors, else all of them.
-    pub(crate) fn check(errors: Vec<StepError>) -> Result<(), StepErrors> {
-        if errors.is_empty() { Ok(()) } else { Err(StepErrors(errors)) }
+    pub(crate) fn check(errors: Vec<BatchInputError>) -> Result<(), BatchInputErrors> {
+        if errors.is_empty() { Ok(()) } else { Err(BatchInputErrors(errors)) }
     }
 }
 
-impl From<StepError> for StepErrors {
-    fn from(error: StepError) -> StepErrors {
-        StepErrors(vec![error])
+impl From<BatchInputError> for BatchInputErrors {
+    fn from(error: BatchInputError) -> BatchInputErrors {
+        BatchInputErrors(vec![error])
     }
 }
 
-impl Deref for StepErrors {
-    type Target = [StepError];
+impl Deref for BatchInputErrors {
+    type Target = [BatchInputError];
 
-    fn deref(&self) -> &[StepError] {
+    fn deref(&self) -> &[BatchInputError] {
         &self.0
     }
 }
 
-impl std::error::Error for StepErrors {}
+impl std::error::Error for BatchInputErrors {}
 
-impl fmt::Display for StepErrors {
+impl fmt::Display for BatchInputErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, error) in self.0.iter().enumerate() {
             write!(f, "{}{error}", if i == 0 { "" } else { "; " })?;

@@ -4,7 +4,7 @@ use qkvault_compile::PlanFacts;
 use qkvault_graph::op::TensorKind;
 use qkvault_graph::{Attention, Corner, DType, OpGraph, Role, Storage, Valid};
 
-use super::error::{StepError, StepErrors};
+use super::error::{BatchInputError, BatchInputErrors};
 
 /// Sections begin at multiples of this many 32-bit words, 256 bytes: more than any operand is declared with.
 const GRAIN: usize = 64;
@@ -65,8 +65,8 @@ impl StepLayout {
     ///
     /// # Errors
     ///
-    /// [`StepError::NoStep`] for a plan without lengths.
-    pub fn of(attention: &Valid, facts: &PlanFacts) -> Result<StepLayout, StepErrors> {
+    /// [`BatchInputError::NoStep`] for a plan without lengths.
+    pub fn of(attention: &Valid, facts: &PlanFacts) -> Result<StepLayout, BatchInputErrors> {
         StepLayout::new(attention, facts.bindings.iter().map(|binding| (binding.role, binding.dtype)))
     }
 
@@ -75,7 +75,7 @@ impl StepLayout {
     /// # Errors
     ///
     /// As [`StepLayout::of`].
-    pub fn of_graph(attention: &Valid, graph: &OpGraph) -> Result<StepLayout, StepErrors> {
+    pub fn of_graph(attention: &Valid, graph: &OpGraph) -> Result<StepLayout, BatchInputErrors> {
         let mut operands: Vec<(Role, DType)> = graph
             .tensors
             .iter()
@@ -88,7 +88,10 @@ impl StepLayout {
         StepLayout::new(attention, operands.into_iter())
     }
 
-    fn new(attention: &Valid, operands: impl Iterator<Item = (Role, DType)> + Clone) -> Result<StepLayout, StepErrors> {
+    fn new(
+        attention: &Valid,
+        operands: impl Iterator<Item = (Role, DType)> + Clone,
+    ) -> Result<StepLayout, BatchInputErrors> {
         let a = attention.get();
         let mut layout = StepLayout {
             batch: a.batch().unsigned_abs() as usize,
@@ -111,7 +114,7 @@ impl StepLayout {
         }
         let has = |role| layout.roles.iter().any(|(r, _)| *r == role);
         if !(has(Role::SeqLenQ) && has(Role::SeqLenKv)) {
-            return Err(StepError::NoStep { what: "its sequences have no lengths".to_owned() }.into());
+            return Err(BatchInputError::NoStep { what: "its sequences have no lengths".to_owned() }.into());
         }
         Ok(layout)
     }
@@ -159,7 +162,7 @@ impl StepLayout {
 }
 
 /// What the numbers of an operand are; nothing for operands that no step gives.
-fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, StepErrors> {
+fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, BatchInputErrors> {
     Ok(Some(match role {
         Role::SeqLenQ => Kind::Lengths(Side::Queries),
         Role::SeqLenKv => Kind::Lengths(Side::Keys),
@@ -167,7 +170,7 @@ fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, StepErr
             let values = role == Role::PageTableV;
             let t = if values { &a.v } else { &a.k };
             let (Storage::Paged { pages, page_size }, Some(width)) = (t.storage, t.pages_per_sequence()) else {
-                return Err(StepError::NoStep { what: format!("{role} without pages") }.into());
+                return Err(BatchInputError::NoStep { what: format!("{role} without pages") }.into());
             };
             Kind::Table { values, width: width.unsigned_abs() as usize, pages, rows: page_size }
         }
@@ -176,10 +179,10 @@ fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, StepErr
             let operand = of.into_iter().find(|r| r.offsets() == Some(varlen));
             let tensor = operand.and_then(|operand| a.stored(operand));
             let (Some(operand), Some(t)) = (operand, tensor) else {
-                return Err(StepError::NoStep { what: format!("{role} without its operand") }.into());
+                return Err(BatchInputError::NoStep { what: format!("{role} without its operand") }.into());
             };
             let Storage::Varlen { tokens } = t.storage else {
-                return Err(StepError::NoStep { what: format!("{role} of an operand that is not varlen") }.into());
+                return Err(BatchInputError::NoStep { what: format!("{role} of an operand that is not varlen") }.into());
             };
             let keys = matches!(operand, Role::K | Role::V | Role::DK | Role::DV);
             let side = if keys { Side::Keys } else { Side::Queries };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use qkvault_graph::{Role, Varlen};
 
 use super::check::{MOST, joined};
-use super::error::{StepError, StepErrors};
+use super::error::{BatchInputError, BatchInputErrors};
 use super::layout::{Kind, Section, Side, StepLayout};
 use super::step::{Rows, Step};
 
@@ -16,7 +16,7 @@ impl StepLayout {
     /// # Errors
     ///
     /// As [`StepLayout::check`]; page tables are looked at as far as the lengths in the block reach.
-    pub fn check_words(&self, words: &[i32]) -> Result<(), StepErrors> {
+    pub fn check_words(&self, words: &[i32]) -> Result<(), BatchInputErrors> {
         let of = |role| {
             let (_, at, n) = self.operands().find(|(operand, ..)| *operand == role)?;
             words.get(at..at + n)
@@ -29,17 +29,17 @@ impl StepLayout {
     ///
     /// # Errors
     ///
-    /// As [`StepLayout::check_words`], and [`StepError::NoStep`] with the name of an operand that is not there.
-    pub fn check_operands(&self, operands: &BTreeMap<Role, Vec<i32>>) -> Result<(), StepErrors> {
+    /// As [`StepLayout::check_words`], and [`BatchInputError::NoStep`] with the name of an operand that is not there.
+    pub fn check_operands(&self, operands: &BTreeMap<Role, Vec<i32>>) -> Result<(), BatchInputErrors> {
         self.check_read(&|role| operands.get(&role).map(Vec::as_slice))
     }
 
-    fn check_read<'w>(&self, of: &impl Fn(Role) -> Option<&'w [i32]>) -> Result<(), StepErrors> {
+    fn check_read<'w>(&self, of: &impl Fn(Role) -> Option<&'w [i32]>) -> Result<(), BatchInputErrors> {
         for (role, _, words) in self.operands() {
             let given = of(role).map_or(0, <[i32]>::len);
             if given < words {
                 let what = format!("{role} has {given} words of 32 bits, and a step's has {words}");
-                return Err(StepError::NoStep { what }.into());
+                return Err(BatchInputError::NoStep { what }.into());
             }
         }
         let list = |role| of(role).unwrap_or(&[]);
@@ -73,10 +73,10 @@ impl StepLayout {
                 let (begin, end) = (pair[0], pair[0].saturating_add(i64::from(length) * row));
                 if begin < 0 || end > pair[1] {
                     let (entry, before) = (sequence + 1, end);
-                    errors.push(StepError::Falls { operand: role, entry, given: pair[1], before });
+                    errors.push(BatchInputError::Falls { operand: role, entry, given: pair[1], before });
                 } else if end > room.saturating_mul(row) {
                     let given = end / row.max(1);
-                    errors.push(StepError::Tokens { operand: role, given, room });
+                    errors.push(BatchInputError::Tokens { operand: role, given, room });
                 }
             }
             begins.insert(role, entries.into_iter().map(|entry| entry / row.max(1)).collect::<Vec<_>>());
@@ -86,10 +86,10 @@ impl StepLayout {
             for (sequence, ((&needed, &given), _)) in
                 q.iter().zip(d_q).zip(queries).enumerate().filter(|(_, (pair, n))| **n > 0 && pair.0 != pair.1)
             {
-                errors.push(StepError::Gaps { operand: Role::Offsets(Varlen::DQ), sequence, given, needed });
+                errors.push(BatchInputError::Gaps { operand: Role::Offsets(Varlen::DQ), sequence, given, needed });
             }
         }
         errors.truncate(MOST);
-        StepErrors::check(errors)
+        BatchInputErrors::check(errors)
     }
 }

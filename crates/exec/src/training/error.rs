@@ -10,7 +10,7 @@ use crate::bindings::Number;
 #[non_exhaustive]
 pub enum TrainingError {
     /// The backward was asked for before its forward.
-    #[error("there is no forward to go back through; call `forward` with this `Saved` first")]
+    #[error("there is no forward to go back through; call `forward` with this `SavedForBackward` first")]
     NoForward,
     /// What a forward kept is of another pair.
     #[error(
@@ -51,7 +51,7 @@ pub enum TrainingError {
     },
     /// An operand that the pair keeps was bound.
     #[error("{role} was bound, but it is kept between forward and backward by the pair itself; leave it out")]
-    Kept {
+    SavedRole {
         /// The operand.
         role: Role,
     },

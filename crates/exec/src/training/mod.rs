@@ -7,14 +7,14 @@
 mod describe;
 mod error;
 #[cfg(any(feature = "cudarc", test))]
-mod prints;
+mod fingerprints;
 #[cfg(any(feature = "cudarc", test))]
 mod run;
 
 pub use describe::Training;
 pub use error::TrainingError;
 #[cfg(any(feature = "cudarc", test))]
-pub(crate) use prints::Prints;
+pub(crate) use fingerprints::Fingerprints;
 #[cfg(feature = "cudarc")]
 pub(crate) use run::ForwardRun;
 #[cfg(any(feature = "cudarc", test))]

@@ -3,12 +3,12 @@
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
 
-use crate::bindings::{Bindings, Number};
+use crate::bindings::{Number, RawBindings};
 use crate::training::TrainingError;
-use crate::training::prints::Prints;
+use crate::training::fingerprints::Fingerprints;
 
 /// Operands that a pair keeps between forward and backward, in memory of its own.
-const KEPT: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOffset];
+const SAVED_ROLES: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOffset];
 
 /// Dropout's two numbers: on the GPU for the plan, numbers for the caller.
 const DROPOUT: [Role; 2] = [Role::DropoutSeed, Role::DropoutOffset];
@@ -17,7 +17,7 @@ const DROPOUT: [Role; 2] = [Role::DropoutSeed, Role::DropoutOffset];
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ForwardRun {
     numbers: Vec<(Role, Number)>,
-    prints: Option<Prints>,
+    fingerprints: Option<Fingerprints>,
 }
 
 /// Takes the numbers out of what a forward is given: what the plan wants as scalars stays, dropout's seed and offset are taken out (the
@@ -26,8 +26,8 @@ pub(crate) struct ForwardRun {
 /// # Errors
 ///
 /// [`TrainingError`], for what is missing, of another type, or the pair's own.
-pub(crate) fn forward_run(facts: &PlanFacts, given: &mut Bindings) -> Result<ForwardRun, TrainingError> {
-    refuse_kept(given)?;
+pub(crate) fn forward_run(facts: &PlanFacts, given: &mut RawBindings) -> Result<ForwardRun, TrainingError> {
+    refuse_saved(given)?;
     for role in DROPOUT.into_iter().filter(|role| has(facts, *role)) {
         match given.scalars.iter().find(|(r, _)| *r == role) {
             None => return Err(TrainingError::MissingNumber { role }),
@@ -37,7 +37,7 @@ pub(crate) fn forward_run(facts: &PlanFacts, given: &mut Bindings) -> Result<For
     }
     let numbers = given.scalars.iter().filter(|(role, _)| has(facts, *role)).copied().collect();
     given.scalars.retain(|(role, _)| !(DROPOUT.contains(role) && has(facts, *role)));
-    Ok(ForwardRun { numbers, prints: None })
+    Ok(ForwardRun { numbers, fingerprints: None })
 }
 
 impl ForwardRun {
@@ -54,9 +54,9 @@ impl ForwardRun {
     ///
     /// # Errors
     ///
-    /// [`TrainingError::OtherNumber`] for a number that differs from the forward's, [`TrainingError::Kept`].
-    pub(crate) fn complete(&self, facts: &PlanFacts, given: &mut Bindings) -> Result<(), TrainingError> {
-        refuse_kept(given)?;
+    /// [`TrainingError::OtherNumber`] for a number that differs from the forward's, [`TrainingError::SavedRole`].
+    pub(crate) fn complete(&self, facts: &PlanFacts, given: &mut RawBindings) -> Result<(), TrainingError> {
+        refuse_saved(given)?;
         for &(role, backward) in &given.scalars {
             if let Some(forward) = self.number(role).filter(|forward| *forward != backward) {
                 return Err(TrainingError::other_number(role, forward, backward));
@@ -71,8 +71,8 @@ impl ForwardRun {
 
     /// The run with fingerprints of its operands.
     #[must_use]
-    pub(crate) fn with_prints(self, prints: Prints) -> ForwardRun {
-        ForwardRun { prints: Some(prints), ..self }
+    pub(crate) fn with_fingerprints(self, fingerprints: Fingerprints) -> ForwardRun {
+        ForwardRun { fingerprints: Some(fingerprints), ..self }
     }
 
     /// Compares operands with what they were in the forward; without fingerprints of then, nothing is known and nothing is said.
@@ -80,8 +80,8 @@ impl ForwardRun {
     /// # Errors
     ///
     /// [`TrainingError::Changed`].
-    pub(crate) fn check(&self, now: &Prints) -> Result<(), TrainingError> {
-        match self.prints.as_ref().map(|then| then.changed(now)) {
+    pub(crate) fn check(&self, now: &Fingerprints) -> Result<(), TrainingError> {
+        match self.fingerprints.as_ref().map(|then| then.changed(now)) {
             Some(roles) if !roles.is_empty() => Err(TrainingError::Changed { roles }),
             _ => Ok(()),
         }
@@ -96,9 +96,9 @@ fn has(facts: &PlanFacts, role: Role) -> bool {
     facts.bindings.iter().any(|b| b.role == role)
 }
 
-fn refuse_kept(given: &Bindings) -> Result<(), TrainingError> {
-    match given.operands.iter().map(|o| o.role).find(|role| KEPT.contains(role)) {
-        Some(role) => Err(TrainingError::Kept { role }),
+fn refuse_saved(given: &RawBindings) -> Result<(), TrainingError> {
+    match given.operands.iter().map(|o| o.role).find(|role| SAVED_ROLES.contains(role)) {
+        Some(role) => Err(TrainingError::SavedRole { role }),
         None => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refus
 
 use super::*;
 use crate::bind_error::BindError;
-use crate::bindings::Bindings;
+use crate::bindings::RawBindings;
 use crate::check::check_bindings;
 use crate::common::{forward, h200, operand, scalar};
 use crate::driver::MemoryKind;
@@ -37,8 +37,8 @@ fn backward() -> PlanFacts {
     facts
 }
 
-fn numbers() -> Bindings {
-    let scalars = Bindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50);
+fn numbers() -> RawBindings {
+    let scalars = RawBindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50);
     scalars.scalar(Role::DropoutSeed, 42_i64).scalar(Role::DropoutOffset, 7_i64)
 }
 
@@ -78,7 +78,7 @@ fn a_backward_of_a_forward_without_stats_is_refused() {
     assert!(bare.has("backward.stats"));
     // With Stats in the description and none bound, binding names it.
     let errors =
-        check_bindings(&backward(), &Bindings::new(), 0, &|_| MemoryKind::Device(0)).expect_err("nothing is bound");
+        check_bindings(&backward(), &RawBindings::new(), 0, &|_| MemoryKind::Device(0)).expect_err("nothing is bound");
     assert!(errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::Stats, .. })), "{errors}");
 }
 
@@ -88,9 +88,9 @@ fn the_backward_takes_its_numbers_from_the_forward() {
     let run = forward_run(&facts(), &mut given).expect("all numbers are there");
     assert_eq!(run.dropout(), Some((42, 7)));
     // What the plan reads on the GPU is no scalar for it.
-    assert_eq!(given, Bindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50));
+    assert_eq!(given, RawBindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50));
 
-    let mut nothing = Bindings::new();
+    let mut nothing = RawBindings::new();
     run.complete(&backward(), &mut nothing).expect("all is known");
     assert_eq!(nothing, given);
     let mut same = numbers();
@@ -101,16 +101,16 @@ fn the_backward_takes_its_numbers_from_the_forward() {
 #[test]
 fn other_numbers_than_the_forwards_are_refused_and_named() {
     let run = forward_run(&facts(), &mut numbers()).expect("all numbers are there");
-    let other = |mut given: Bindings| run.complete(&backward(), &mut given).expect_err("another number");
-    let seed = other(Bindings::new().scalar(Role::DropoutSeed, 43_i64));
+    let other = |mut given: RawBindings| run.complete(&backward(), &mut given).expect_err("another number");
+    let seed = other(RawBindings::new().scalar(Role::DropoutSeed, 43_i64));
     assert!(matches!(seed, TrainingError::OtherNumber { role: Role::DropoutSeed, .. }));
     assert!(seed.to_string().contains("43") && seed.to_string().contains("42") && seed.to_string().contains("mask"));
-    let scale = other(Bindings::new().scalar(Role::Scale, 0.25_f32));
+    let scale = other(RawBindings::new().scalar(Role::Scale, 0.25_f32));
     assert!(
         matches!(scale, TrainingError::OtherNumber { role: Role::Scale, .. }) && !scale.to_string().contains("mask")
     );
     // What the plan does not have is left for binding to name.
-    let mut unknown = Bindings::new().scalar(Role::Scalar(9), 1.0_f32);
+    let mut unknown = RawBindings::new().scalar(Role::Scalar(9), 1.0_f32);
     run.complete(&backward(), &mut unknown).expect("binding names it");
     let errors = check_bindings(&backward(), &unknown, 0, &|_| MemoryKind::Device(0)).expect_err("no such scalar");
     assert!(errors.iter().any(|e| matches!(e, BindError::Extra { role: Role::Scalar(9), .. })), "{errors}");
@@ -118,14 +118,14 @@ fn other_numbers_than_the_forwards_are_refused_and_named() {
 
 #[test]
 fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
-    let run = |mut given: Bindings| forward_run(&facts(), &mut given).expect_err("something is wrong");
-    assert_eq!(run(Bindings::new()), TrainingError::MissingNumber { role: Role::DropoutSeed });
-    let no_offset = Bindings::new().scalar(Role::DropoutSeed, 1_i64);
+    let run = |mut given: RawBindings| forward_run(&facts(), &mut given).expect_err("something is wrong");
+    assert_eq!(run(RawBindings::new()), TrainingError::MissingNumber { role: Role::DropoutSeed });
+    let no_offset = RawBindings::new().scalar(Role::DropoutSeed, 1_i64);
     assert_eq!(run(no_offset), TrainingError::MissingNumber { role: Role::DropoutOffset });
-    let float = run(Bindings::new().scalar(Role::DropoutSeed, 1.5_f32));
+    let float = run(RawBindings::new().scalar(Role::DropoutSeed, 1.5_f32));
     assert!(matches!(float, TrainingError::NotAnInteger { role: Role::DropoutSeed, .. }), "{float}");
     for role in [Role::Stats, Role::DropoutSeed] {
-        assert_eq!(run(numbers().tensor(role, 0x1000, 256)), TrainingError::Kept { role });
+        assert_eq!(run(numbers().tensor(role, 0x1000, 256)), TrainingError::SavedRole { role });
     }
     // A forward without dropout has no such numbers, and one given is left for binding to name.
     let plain = forward(&h200(CudnnVersion::v9(19, 0)));
@@ -137,19 +137,19 @@ fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
 
 #[test]
 fn operands_that_changed_are_named() {
-    let print = |o: &[u8]| {
-        let mut prints = Prints::new();
-        prints.add(Role::Q, b"queries");
-        prints.add(Role::O, o);
-        prints
+    let fingerprint = |o: &[u8]| {
+        let mut fingerprints = Fingerprints::new();
+        fingerprints.add(Role::Q, b"queries");
+        fingerprints.add(Role::O, o);
+        fingerprints
     };
     let run = forward_run(&facts(), &mut numbers()).expect("all numbers are there");
-    assert_eq!(run.check(&print(b"other")), Ok(()), "without fingerprints nothing is known");
-    let run = run.with_prints(print(b"output"));
-    assert_eq!(run.check(&print(b"output")), Ok(()));
-    assert_eq!(run.check(&print(b"other")), Err(TrainingError::Changed { roles: vec![Role::O] }));
+    assert_eq!(run.check(&fingerprint(b"other")), Ok(()), "without fingerprints nothing is known");
+    let run = run.with_fingerprints(fingerprint(b"output"));
+    assert_eq!(run.check(&fingerprint(b"output")), Ok(()));
+    assert_eq!(run.check(&fingerprint(b"other")), Err(TrainingError::Changed { roles: vec![Role::O] }));
     // What the backward has and the forward had not is new, not changed.
-    let mut more = print(b"output");
+    let mut more = fingerprint(b"output");
     more.add(Role::DO, b"gradient");
     assert_eq!(run.check(&more), Ok(()));
 }

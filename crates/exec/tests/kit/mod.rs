@@ -208,8 +208,8 @@ impl Case {
     }
 
     /// The same by address.
-    pub(crate) fn raw_bindings(&mut self, stream: &CudaStream, facts: &PlanFacts) -> raw::Bindings {
-        facts.bindings.iter().fold(raw::Bindings::new(), |all, b| {
+    pub(crate) fn raw_bindings(&mut self, stream: &CudaStream, facts: &PlanFacts) -> raw::RawBindings {
+        facts.bindings.iter().fold(raw::RawBindings::new(), |all, b| {
             if b.scalar {
                 return all.scalar(b.role, Self::scalar(&self.inputs, b.role, b.dtype));
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cudarc::driver::{CudaSlice, DevicePtr as _};
 use qkvault_exec::serving::{Rows, Step};
-use qkvault_exec::{Batch, Bindings, Bound, LoadedPlan, cudarc};
+use qkvault_exec::{BatchMetadata, Bindings, Bound, LoadedPlan, cudarc};
 use qkvault_graph::{Attention, CuSeqlens, DType, Role, Storage, Valid, buffer_len, operands, ragged_offsets};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Outputs, POISON, Tolerance, Unused, compare, forward};
 
@@ -133,7 +133,7 @@ impl Stage {
     }
 
     /// The plan over this memory and a batch.
-    pub(crate) fn bind(&self, gpu: &Gpu, batch: &Batch) -> Bound<'static> {
+    pub(crate) fn bind(&self, gpu: &Gpu, batch: &BatchMetadata) -> Bound<'static> {
         let scale = self.attention.default_scale();
         let bindings =
             self.memory.iter().fold(Bindings::new().scalar(Role::Scale, scale).batch(batch), |all, (role, m)| {

@@ -40,7 +40,7 @@ pub struct Args {
     heuristics: Heuristics,
     /// Refuse plans that need more scratch memory than this many bytes
     #[arg(long, value_name = "BYTES")]
-    workspace_budget: Option<u64>,
+    workspace_limit: Option<u64>,
     /// Rounds; each times every entry once, every other round in reverse
     #[arg(long, value_name = "N", default_value_t = 11)]
     rounds: usize,
@@ -111,7 +111,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     let device = Device::open(args.device)?;
     let library = Library::open(&search)?;
-    let options = SessionOptions { workspace_budget: args.workspace_budget, ..SessionOptions::default() };
+    let options = SessionOptions { workspace_limit: args.workspace_limit, ..SessionOptions::default() };
     let session = Session::with_options(&device, &library, options)?;
     let compiler = if args.build { Some(Compiler::open(&search)?) } else { None };
     let planner = Planner::new(open_vault(globals)?, compiler);

@@ -166,7 +166,7 @@ fn judged(plan: &LoadedPlan, checks: Vec<Value>) -> Pass {
     let bad: Vec<String> = checks.iter().filter(|c| c["good"] != true).map(ToString::to_string).collect();
     let (status, why) = if bad.is_empty() { ("right", None) } else { ("wrong", Some(bad.join("; "))) };
     let facts = Some(plan.facts().clone());
-    Pass { facts, resident: plan.resident(), checks, ..Pass::new(status, why) }
+    Pass { facts, resident: plan.constant_bytes(), checks, ..Pass::new(status, why) }
 }
 
 fn scalars(inputs: &Inputs) -> Inputs {

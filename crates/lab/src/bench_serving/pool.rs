@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use qkvault_compile::BuildPolicy;
-use qkvault_exec::{Batch, Bindings, Bound, ServePlan, cudarc};
+use qkvault_exec::{BatchMetadata, Bindings, Bound, ServePlan, cudarc};
 use qkvault_graph::Role;
 use qkvault_serving::{Bucket, ServeLayer};
 
@@ -101,7 +101,12 @@ impl Pool {
     }
 
     /// A plan bound to the pool and to a batch.
-    pub(super) fn bind<'a>(&'a self, bench: &Bench<'_>, plan: &ServePlan, batch: &Batch) -> anyhow::Result<Bound<'a>> {
+    pub(super) fn bind<'a>(
+        &'a self,
+        bench: &Bench<'_>,
+        plan: &ServePlan,
+        batch: &BatchMetadata,
+    ) -> anyhow::Result<Bound<'a>> {
         let stream = &bench.stream;
         let outputs = self.outputs.device_ptr(stream).0;
         let bindings = Bindings::new()

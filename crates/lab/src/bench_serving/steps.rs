@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaStream;
 use qkvault_compile::BuildPolicy;
 use qkvault_exec::serving::{PlanSet, Rows, Step};
-use qkvault_exec::{Batch, Bound, Uploaded, cudarc};
+use qkvault_exec::{BatchMetadata, Bound, Uploaded, cudarc};
 use qkvault_serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     let served = bench.engine.prepare_serving(&layer, &buckets, &bench.policy, BuildPolicy::LoadOnly)?;
     let load_seconds = started.elapsed().as_secs_f64();
     let stream = bench.stream.clone();
-    let mut set = served.plans.try_map(|_, plan| -> anyhow::Result<(Batch, Bound<'_>)> {
+    let mut set = served.plans.try_map(|_, plan| -> anyhow::Result<(BatchMetadata, Bound<'_>)> {
         let batch = plan.batch(&stream)?;
         let bound = pool.bind(bench, &plan, &batch)?;
         Ok((batch, bound))
@@ -100,7 +100,7 @@ fn grow(random: &mut Random, policy: &ServePolicy, queries: &mut Vec<i32>, keys:
 
 /// Runs steps and tells what each took on the host.
 fn drive(
-    set: &mut PlanSet<(Batch, Bound<'_>)>,
+    set: &mut PlanSet<(BatchMetadata, Bound<'_>)>,
     stream: &Arc<CudaStream>,
     tables: &[Vec<i32>],
     steps: usize,

@@ -152,7 +152,7 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
             entries.push(match common {
                 Some(&page) => page,
                 None if entry < used => free.next().unwrap_or(0),
-                // Kernels look up the pages of a whole tile, which `Batch` sees to.
+                // Kernels look up the pages of a whole tile, which `BatchMetadata` sees to.
                 None if used > 0 && entry * page_size < length + TILE => entries[first],
                 // Farther beyond the length any page of the pool may stand, poisoned or another's.
                 None => draw.within(0, pages - 1),

@@ -2,7 +2,7 @@
 //! GPU would be given.
 
 use half::bf16;
-use qkvault::exec::serving::{PlanSet, Step, StepImage, StepLayout};
+use qkvault::exec::serving::{PlanSet, Step, StepBuffer, StepLayout};
 use qkvault::graph::op::TensorKind;
 use qkvault::graph::{CompileOptions, CudnnVersion, DType, LibrarySet, OpGraph, Profile, Role, Valid, lower};
 use qkvault::serving::{Bucket, Buckets, StepSize};
@@ -17,7 +17,7 @@ struct Interpreted {
     bucket: Bucket,
     attention: Valid,
     graph: OpGraph,
-    image: StepImage,
+    image: StepBuffer,
 }
 
 pub(crate) struct Cpu {
@@ -33,7 +33,7 @@ impl Cpu {
         let plans = PlanSet::new(buckets.clone(), |bucket| -> Result<_, Failure> {
             let attention = layer.attention(&bucket)?;
             let graph = lower(&attention, &target, &CompileOptions::default())?;
-            let mut image = StepImage::new(StepLayout::of_graph(&attention, &graph)?);
+            let mut image = StepBuffer::new(StepLayout::of_graph(&attention, &graph)?);
             image.check_pages(true);
             Ok(Some(Interpreted { bucket, attention, graph, image }))
         })?;
@@ -44,7 +44,7 @@ impl Cpu {
 /// Little pieces of memory as the oracle takes them: what is bound to each role.
 pub(crate) fn inputs(
     attention: &Valid,
-    image: &StepImage,
+    image: &StepBuffer,
     dtype: impl Fn(Role) -> DType,
     queries: &[bf16],
     pool: &Pool,

@@ -7,7 +7,7 @@ use half::bf16;
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{BuildPolicy, Compiler, Planner};
 use qkvault::exec::serving::{PlanSet, Step};
-use qkvault::exec::{Batch, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
+use qkvault::exec::{BatchMetadata, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
 use qkvault::graph::{CompileOptions, DType, Role};
 use qkvault::serving::{Buckets, StepSize};
 use qkvault::sys::{Library, Search};
@@ -21,7 +21,7 @@ const ROWS: usize = 256;
 
 struct Loaded {
     bound: Bound<'static>,
-    batch: Batch,
+    batch: BatchMetadata,
     plan: ServePlan,
 }
 
@@ -89,7 +89,7 @@ impl Machine for Gpu {
         let outputs = self.stream.clone_dtoh(&self.outputs.slice(..queries.len()))?;
         batch.verify(&self.stream)?;
         let dtype = |role| plan.plan.facts().bindings.iter().find(|b| b.role == role).map_or(DType::I32, |b| b.dtype);
-        let inputs = cpu::inputs(&plan.attention, batch.image(), dtype, queries, pool)?;
+        let inputs = cpu::inputs(&plan.attention, batch.buffer(), dtype, queries, pool)?;
         let outputs = outputs.into_iter().map(bf16::to_f32).collect();
         Ok(Ran { outputs, attention: plan.attention.clone(), inputs })
     }

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{BuildPolicy, Compiler, Planner};
-use qkvault::exec::{Bindings, Device, Engine, Saved, Session, TrainingPair, cudarc};
+use qkvault::exec::{Bindings, Device, Engine, SavedForBackward, Session, TrainingPair, cudarc};
 use qkvault::graph::{CompileOptions, DType, Profile, Role};
 use qkvault::sys::{Library, Search};
 
@@ -18,7 +18,7 @@ use crate::model::{Config, Machine, Matrix};
 /// One layer: its pair, what a forward keeps, and operands that stay where they are.
 struct Layer {
     pair: TrainingPair,
-    saved: Saved,
+    saved: SavedForBackward,
     q: CudaSlice<u8>,
     k: CudaSlice<u8>,
     v: CudaSlice<u8>,
@@ -161,7 +161,7 @@ impl Machine for Gpu {
                 let facts = plan.facts();
                 serde_json::json!({
                     "what": facts.what, "key": facts.key.to_string(), "workspace": plan.workspace(),
-                    "resident": plan.resident(), "cudnn": facts.cudnn.to_string(), "engine": facts.engine,
+                    "resident": plan.constant_bytes(), "cudnn": facts.cudnn.to_string(), "engine": facts.engine,
                 })
             })
             .collect();

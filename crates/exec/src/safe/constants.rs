@@ -1,4 +1,4 @@
-//! Operands whose values follow from the description, resident on the GPU from when a plan is prepared: ALiBi's slopes.
+//! Operands whose values follow from the description, constants on the GPU from when a plan is prepared: ALiBi's slopes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::safe::tracked::Tracked;
 
 /// One such operand.
 #[derive(Clone, Debug)]
-pub(crate) struct Resident {
+pub(crate) struct BoundConstant {
     pub(crate) role: Role,
     values: Arc<CudaSlice<f32>>,
 }
@@ -36,12 +36,13 @@ pub(crate) fn slopes(attention: &Attention) -> Vec<(Role, Vec<f32>)> {
     held.collect()
 }
 
-impl Resident {
+impl BoundConstant {
     /// Uploads all of an attention, and waits until it is done.
-    pub(crate) fn upload(stream: &Arc<CudaStream>, attention: &Attention) -> Result<Vec<Resident>, DriverError> {
-        let upload =
-            |(role, values): (Role, Vec<f32>)| Ok(Resident { role, values: Arc::new(stream.clone_htod(&values)?) });
-        let all: Vec<Resident> = slopes(attention).into_iter().map(upload).collect::<Result<_, DriverError>>()?;
+    pub(crate) fn upload(stream: &Arc<CudaStream>, attention: &Attention) -> Result<Vec<BoundConstant>, DriverError> {
+        let upload = |(role, values): (Role, Vec<f32>)| {
+            Ok(BoundConstant { role, values: Arc::new(stream.clone_htod(&values)?) })
+        };
+        let all: Vec<BoundConstant> = slopes(attention).into_iter().map(upload).collect::<Result<_, DriverError>>()?;
         if !all.is_empty() {
             stream.synchronize()?;
         }

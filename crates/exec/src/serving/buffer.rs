@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::error::{StepError, StepErrors};
+use super::error::{BatchInputError, BatchInputErrors};
 use super::layout::{Kind, Side, StepLayout};
 use super::step::{Rows, Step};
 
@@ -14,7 +14,7 @@ const TILE: i64 = 256;
 
 /// A copy of the block on the host. It is filled without allocating.
 #[derive(Clone, Debug)]
-pub struct StepImage {
+pub struct StepBuffer {
     layout: StepLayout,
     words: Vec<i32>,
     /// Sequences of the last step.
@@ -30,15 +30,15 @@ const GAP: usize = 1 << 12;
 /// Words between two changes that are noted as one.
 const NEAR: usize = 64;
 
-impl StepImage {
+impl StepBuffer {
     /// A block in which every sequence is idle. Entries of page tables are looked at in debug builds only, until
-    /// [`StepImage::check_pages`] says otherwise.
+    /// [`StepBuffer::check_pages`] says otherwise.
     #[must_use]
-    pub fn new(layout: StepLayout) -> StepImage {
+    pub fn new(layout: StepLayout) -> StepBuffer {
         let words = vec![0; layout.words()];
         // Of each sequence two changes of a section at most are noted.
         let changed = Vec::with_capacity(layout.sections.len() * (2 * layout.batch + 2));
-        StepImage { layout, words, active: 0, page_checks: cfg!(debug_assertions), changed }
+        StepBuffer { layout, words, active: 0, page_checks: cfg!(debug_assertions), changed }
     }
 
     /// Whether every entry of the tables is looked at with each step: some microseconds for a hundred thousand of them.
@@ -75,10 +75,10 @@ impl StepImage {
     ///
     /// # Errors
     ///
-    /// [`StepErrors`]; then the block is as it was.
-    pub fn fill<T: AsRef<[i32]>>(&mut self, step: &Step<'_, T>) -> Result<&[Range<usize>], StepErrors> {
+    /// [`BatchInputErrors`]; then the block is as it was.
+    pub fn fill<T: AsRef<[i32]>>(&mut self, step: &Step<'_, T>) -> Result<&[Range<usize>], BatchInputErrors> {
         self.layout.check(step, self.page_checks)?;
-        let StepImage { layout, words, active, changed, page_checks: _ } = self;
+        let StepBuffer { layout, words, active, changed, page_checks: _ } = self;
         changed.clear();
         for section in &layout.sections {
             let own = &mut words[section.at..section.at + section.words];
@@ -116,15 +116,15 @@ impl StepImage {
     ///
     /// # Errors
     ///
-    /// [`StepErrors`].
-    pub fn verify(&self, device: &[i32]) -> Result<(), StepErrors> {
+    /// [`BatchInputErrors`].
+    pub fn verify(&self, device: &[i32]) -> Result<(), BatchInputErrors> {
         self.layout.check_words(device)?;
         for section in &self.layout.sections {
             for word in 0..section.words {
                 let (expected, found) = (self.words[section.at + word], device.get(section.at + word));
                 let found = found.copied().unwrap_or(i32::MIN);
                 if found != expected {
-                    return Err(StepError::Overwritten { operand: section.role, word, found, expected }.into());
+                    return Err(BatchInputError::Overwritten { operand: section.role, word, found, expected }.into());
                 }
             }
         }

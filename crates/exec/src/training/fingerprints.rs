@@ -4,15 +4,15 @@ use qkvault_graph::Role;
 
 /// What some operands held at one time, as hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Prints {
+pub(crate) struct Fingerprints {
     list: Vec<(Role, [u8; 32])>,
 }
 
-impl Prints {
+impl Fingerprints {
     /// Nothing printed yet.
     #[must_use]
-    pub(crate) fn new() -> Prints {
-        Prints::default()
+    pub(crate) fn new() -> Fingerprints {
+        Fingerprints::default()
     }
 
     /// Adds an operand by its bytes.
@@ -22,8 +22,8 @@ impl Prints {
 
     /// Operands of both whose bytes differ. What only one of them has was not there to change.
     #[must_use]
-    pub(crate) fn changed(&self, now: &Prints) -> Vec<Role> {
+    pub(crate) fn changed(&self, now: &Fingerprints) -> Vec<Role> {
         let differs = |(role, hash): &(Role, [u8; 32])| now.list.iter().any(|(r, h)| r == role && h != hash);
-        self.list.iter().filter(|print| differs(print)).map(|(role, _)| *role).collect()
+        self.list.iter().filter(|fingerprint| differs(fingerprint)).map(|(role, _)| *role).collect()
     }
 }

@@ -6,17 +6,17 @@ use std::ptr::NonNull;
 /// Eight-byte cells on the heap. cuDNN is given their addresses once and reads them at every launch; they change through `&mut` only.
 ///
 /// Held by pointer, not as a `Box`: a box may be assumed to be the only way to its contents, and cuDNN has another.
-pub(crate) struct Cells {
+pub(crate) struct HostScalars {
     cells: NonNull<[u64]>,
 }
 
 // SAFETY: plain numbers, reached through this value alone, or by cuDNN while a launch borrows it.
-unsafe impl Send for Cells {}
+unsafe impl Send for HostScalars {}
 
-impl Cells {
-    pub(crate) fn new(values: Vec<u64>) -> Cells {
+impl HostScalars {
+    pub(crate) fn new(values: Vec<u64>) -> HostScalars {
         let cells = Box::into_raw(values.into_boxed_slice());
-        Cells { cells: NonNull::new(cells).expect("a box is never null") }
+        HostScalars { cells: NonNull::new(cells).expect("a box is never null") }
     }
 
     /// The address of a cell, for cuDNN to read.
@@ -33,16 +33,16 @@ impl Cells {
     }
 }
 
-impl Drop for Cells {
+impl Drop for HostScalars {
     fn drop(&mut self) {
         // SAFETY: made by `Box::into_raw`, dropped once.
         drop(unsafe { Box::from_raw(self.cells.as_ptr()) });
     }
 }
 
-impl std::fmt::Debug for Cells {
+impl std::fmt::Debug for HostScalars {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cells({})", self.cells.len())
+        write!(f, "HostScalars({})", self.cells.len())
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn addresses_outlive_moves_and_see_new_values() {
-        let cells = Cells::new(vec![Number::F32(0.5).cell(), Number::I32(-3).cell(), 7]);
+        let cells = HostScalars::new(vec![Number::F32(0.5).cell(), Number::I32(-3).cell(), 7]);
         let (first, second) = (cells.address(0).cast::<f32>(), cells.address(1).cast::<i32>());
         let mut moved = Box::new(cells);
         // SAFETY: the cells are alive.
