@@ -1,4 +1,4 @@
-//! What can be wrong with what a caller binds; every error names the role.
+//! Errors of binding; every error names the role.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,11 +9,11 @@ use qkvault_graph::{DType, Role};
 
 use crate::driver::MemoryKind;
 
-/// One thing wrong with what was bound. Every one names the role.
+/// One error in the bindings of a caller. Every error names the role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Nothing was bound to a role of the plan.
+    /// A role of the plan has no binding.
     #[error("{role} is missing: the plan needs {}", needs(*scalar, *dtype, *bytes))]
     Missing {
         /// The role.
@@ -25,12 +25,12 @@ pub enum BindError {
         /// Its bytes.
         bytes: u64,
     },
-    /// The plan has no such role.
+    /// The plan does not have this role.
     #[error("{role} was bound, and the plan has no such operand; it has {}", list(plan_has))]
     Extra {
         /// The role.
         role: Role,
-        /// What the plan has.
+        /// The roles that the plan has.
         plan_has: Vec<Role>,
     },
     /// A role was bound twice.
@@ -38,18 +38,19 @@ pub enum BindError {
     Duplicate {
         /// The role.
         role: Role,
-        /// How often.
+        /// How many times.
         times: usize,
     },
-    /// The role is a buffer that qkvault takes from the workspace.
-    #[error("{role} was bound, but it is a buffer that comes out of the workspace; leave it out")]
+    /// The role is a buffer within the workspace.
+    #[error("{role} was bound, but it is a buffer within the workspace; leave it out")]
     Internal {
         /// The role.
         role: Role,
     },
-    /// A number was bound where an operand is due.
+    /// A number was bound to an operand.
     #[error(
-        "{role} was given as a number, and the plan wants {bytes} bytes of {dtype} on the GPU; bind a slice or an address"
+        "{role} was given as a number, and the plan needs {bytes} bytes of {dtype} on the GPU; bind a slice or an \
+         address"
     )]
     NotANumber {
         /// The role.
@@ -59,47 +60,47 @@ pub enum BindError {
         /// Its bytes.
         bytes: u64,
     },
-    /// An operand was bound where a number is due.
-    #[error("{role} was given as memory, and the plan wants one {dtype} on the host; give it with `scalar`")]
+    /// Memory was bound to a scalar.
+    #[error("{role} was given as memory, and the plan needs one {dtype} on the host; give it with `scalar`")]
     NotATensor {
         /// The role.
         role: Role,
         /// Its element type.
         dtype: DType,
     },
-    /// Another element type.
-    #[error("{role} is {given}, and the plan wants {needed}")]
+    /// The binding has another element type than the plan.
+    #[error("{role} is {given}, and the plan needs {needed}")]
     WrongDType {
         /// The role.
         role: Role,
-        /// What the plan wants.
+        /// The type that the plan needs.
         needed: DType,
-        /// What was bound.
+        /// The type of the binding.
         given: DType,
     },
-    /// The memory is too small.
-    #[error("{role} has {given} bytes, and the plan reaches over {needed}; {}", larger(*role, *needed, *given))]
+    /// The memory is smaller than the operand.
+    #[error("{role} has {given} bytes, and the plan needs {needed}; {}", larger(*role, *needed, *given))]
     TooSmall {
         /// The role.
         role: Role,
-        /// From the first to one past the last element.
+        /// Bytes from the first to one past the last element.
         needed: u64,
-        /// What was bound.
+        /// Bytes of the binding.
         given: u64,
     },
     /// An output was bound to memory that may only be read.
-    #[error("{role} is written by the launch and was bound to memory that is shared; bind it with `slice_mut`")]
+    #[error("the launch writes {role}, which was bound as shared memory; bind it with `slice_mut`")]
     NotWritable {
         /// The role.
         role: Role,
     },
     /// The address is null.
-    #[error("{role} is bound to address 0; was its memory allocated?")]
+    #[error("{role} is bound to address 0; allocate its memory first")]
     Null {
         /// The role.
         role: Role,
     },
-    /// The range does not end before the end of the address space.
+    /// The range exceeds the address space.
     #[error("{role} at {address:#x} with {bytes} bytes reaches past the end of all addresses; check the length")]
     OutOfRange {
         /// The role.
@@ -109,9 +110,10 @@ pub enum BindError {
         /// The bytes bound.
         bytes: u64,
     },
-    /// The address is not aligned as the plan was compiled for.
+    /// The address lacks the alignment that the plan was compiled for.
     #[error(
-        "{role} is at {address:#x}, and the plan needs a multiple of {needed} bytes; kernels read it wrongly or fault otherwise"
+        "{role} is at {address:#x}, and the plan needs a multiple of {needed} bytes; with another address kernels read \
+         wrong elements or fault"
     )]
     Misaligned {
         /// The role.
@@ -122,13 +124,13 @@ pub enum BindError {
         needed: u32,
     },
     /// The memory is not on a GPU.
-    #[error("{role} is at {address:#x}, which is {}, and the plan wants it on the GPU; copy it there first", kind(*found))]
+    #[error("{role} is at {address:#x}, which is {}; the plan needs it on the GPU: copy it there first", kind(*found))]
     NotDevice {
         /// The role.
         role: Role,
         /// The address.
         address: u64,
-        /// What is there.
+        /// The kind of memory at the address.
         found: MemoryKind,
     },
     /// The memory is on another GPU.
@@ -136,15 +138,15 @@ pub enum BindError {
     OtherDevice {
         /// The role.
         role: Role,
-        /// Where it is.
+        /// Ordinal of the GPU that has the memory.
         found: i32,
-        /// Where the plan is.
+        /// Ordinal of the GPU that has the plan.
         needed: i32,
     },
     /// An output overlaps another operand.
     #[error(
-        "{role} is written by the launch and overlaps {other} ({role} {}, {other} {}); give it memory of its own, or say `interleaved` if only \
-         their ranges overlap and no element does",
+        "the launch writes {role}, which overlaps {other} ({role} {}, {other} {}); give it memory of its own, or call \
+         `interleaved` if only their ranges overlap and no element does",
         range(*at), range(*other_at)
     )]
     Overlap {
@@ -157,7 +159,7 @@ pub enum BindError {
         /// First and one past last address of the other.
         other_at: (u64, u64),
     },
-    /// The workspace is too small, misaligned or null.
+    /// The workspace is too small, misaligned or at address 0.
     #[error(
         "the workspace at {address:#x} has {given} bytes, and the plan needs {needed}, aligned to {SCRATCH_ALIGNMENT}"
     )]
@@ -166,7 +168,7 @@ pub enum BindError {
         address: u64,
         /// Its bytes.
         given: u64,
-        /// What the plan needs.
+        /// Bytes that the plan needs.
         needed: u64,
     },
     /// The workspace overlaps an operand.
@@ -177,7 +179,7 @@ pub enum BindError {
     },
 }
 
-/// Everything wrong with what was bound; at least one error.
+/// All errors in the bindings of a caller; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindErrors {
     what: String,
@@ -185,7 +187,7 @@ pub struct BindErrors {
 }
 
 impl BindErrors {
-    /// Nothing if there are no errors, else all of them.
+    /// `Ok` without errors, else all of them.
     pub(crate) fn check(facts: &PlanFacts, errors: Vec<BindError>) -> Result<(), BindErrors> {
         if errors.is_empty() { Ok(()) } else { Err(BindErrors { what: facts.what.clone(), errors }) }
     }
@@ -217,11 +219,11 @@ impl fmt::Display for BindErrors {
     }
 }
 
-/// How a buffer that is too small becomes large enough.
+/// The advice for a buffer that is too small.
 fn larger(role: Role, needed: u64, given: u64) -> &'static str {
     match role {
         Role::ScoreTensor(_) | Role::DropoutMask if needed.saturating_sub(given) < 4 => {
-            "kernels read 16-bit elements of it two at a time: give its buffer an even number of elements"
+            "kernels read its 16-bit elements two at a time: give its buffer an even number of elements"
         }
         _ => "bind the whole tensor",
     }
@@ -242,10 +244,10 @@ fn list(roles: &[Role]) -> String {
 fn kind(kind: MemoryKind) -> &'static str {
     match kind {
         MemoryKind::PinnedHost => "page-locked host memory",
-        MemoryKind::Unregistered => "host memory or no memory that CUDA knows",
+        MemoryKind::Unregistered => "host memory or memory that CUDA does not know",
         MemoryKind::Device(_) => "memory of a GPU",
         MemoryKind::Managed => "managed memory",
-        MemoryKind::Unknown => "memory that the driver could not be asked about",
+        MemoryKind::Unknown => "memory of an unknown kind",
     }
 }
 

@@ -1,17 +1,17 @@
-//! What a caller binds to a plan's roles: addresses of operands and values of scalars, as data.
+//! Bindings of a plan's roles as data: addresses of operands and values of scalars.
 
 use std::fmt;
 
 use qkvault_graph::{DType, Role};
 
-/// The value of a scalar: one number on the host, read at launch.
+/// The value of a scalar: one number on the host, which cuDNN reads at launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// A float, such as the softmax scale.
+    /// A 32-bit float, such as the softmax scale.
     F32(f32),
-    /// An integer, such as a window's width.
+    /// A 32-bit integer, such as the width of a window.
     I32(i32),
-    /// A wide integer, such as a seed.
+    /// A 64-bit integer, such as a seed.
     I64(i64),
 }
 
@@ -26,7 +26,7 @@ impl Number {
         }
     }
 
-    /// Its bytes at the start of eight, in host order, as cuDNN reads them.
+    /// Its bytes at the start of eight bytes, in host order, as cuDNN reads them.
     pub(crate) fn cell(self) -> u64 {
         let mut cell = [0; 8];
         match self {
@@ -60,16 +60,16 @@ macro_rules! number {
 
 number!(f32 => F32, i32 => I32, i64 => I64);
 
-/// One operand: where it lies and how much of it is the caller's.
+/// The binding of one operand: its address and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operand {
-    /// Which operand it is.
+    /// The role of the operand.
     pub role: Role,
     /// Its address on the GPU.
     pub address: u64,
-    /// Bytes from the address on that belong to it.
+    /// Bytes of the buffer from the address on.
     pub bytes: u64,
-    /// Its element type, where the caller's own types tell.
+    /// Its element type, if the caller knows it; binding then compares it with the plan's.
     pub dtype: Option<DType>,
     /// Whether a launch may write to it.
     pub writable: bool,
@@ -77,7 +77,23 @@ pub struct Operand {
 
 /// Operands and scalars of a launch, by role, in any order.
 ///
-/// A list, not a map: what is given twice is an error that binding reports, never dropped in silence.
+/// Binding a role twice is an error that [`RawPlan::bind`](crate::raw::RawPlan::bind) reports.
+///
+/// ```
+/// use qkvault_exec::raw::RawBindings;
+/// use qkvault_graph::Role;
+///
+/// // Addresses of device memory, from any allocator.
+/// let (q, k, v, o) = (0x7f00_0000_0000, 0x7f00_0010_0000, 0x7f00_0020_0000, 0x7f00_0030_0000);
+/// let bytes = 1 << 20;
+/// let bindings = RawBindings::new()
+///     .tensor(Role::Q, q, bytes)
+///     .tensor(Role::K, k, bytes)
+///     .tensor(Role::V, v, bytes)
+///     .tensor(Role::O, o, bytes)
+///     .scalar(Role::Scale, 0.125_f32);
+/// # let _ = bindings;
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawBindings {
     pub(crate) operands: Vec<Operand>,
@@ -86,13 +102,13 @@ pub struct RawBindings {
 }
 
 impl RawBindings {
-    /// Nothing bound yet.
+    /// Bindings of no role.
     #[must_use]
     pub fn new() -> RawBindings {
         RawBindings::default()
     }
 
-    /// Binds an operand to an address on the GPU, of which `bytes` belong to it.
+    /// Binds an operand to a writable buffer on the GPU with this address and size in bytes.
     #[must_use]
     pub fn tensor(self, role: Role, address: u64, bytes: u64) -> RawBindings {
         self.operand(Operand { role, address, bytes, dtype: None, writable: true })
@@ -105,16 +121,17 @@ impl RawBindings {
         self
     }
 
-    /// Gives a scalar its value; [`f32`], [`i32`] and [`i64`] convert by themselves.
+    /// Sets the value of a scalar: an [`f32`], [`i32`] or [`i64`].
     #[must_use]
     pub fn scalar(mut self, role: Role, value: impl Into<Number>) -> RawBindings {
         self.scalars.push((role, value.into()));
         self
     }
 
-    /// Says that two operands lie interleaved in one buffer, as the gradients of a interleaved QKV do: their ranges overlap, their elements do not.
+    /// Declares that two operands lie interleaved in one buffer, as the gradients of an interleaved QKV do: their
+    /// ranges overlap, their elements do not.
     ///
-    /// Binding knows ranges only, and otherwise refuses an output that overlaps another operand.
+    /// Binding compares ranges of addresses, and refuses an output that overlaps another operand without this.
     #[must_use]
     pub fn interleaved(mut self, a: Role, b: Role) -> RawBindings {
         self.interleaved.push((a, b));

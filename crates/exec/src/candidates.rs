@@ -1,13 +1,14 @@
-//! Which targets' plans a machine may load besides its own, as data, in the order in which they are looked for.
+//! The targets whose plans a machine can load, as data, in the order of the look-up.
 
 use qkvault_graph::{LibrarySet, NvrtcVersion, Target, Toolchain};
 
 use crate::fit::{DriverRule, LoadRules};
 
-/// CUDA versions of drivers that plans are looked for under, newest first, where an older driver's plans load too.
+/// CUDA versions of drivers to look for, newest first, where plans of older drivers load too.
 pub(crate) const DRIVERS: [i64; 8] = [13_050, 13_040, 13_030, 13_020, 13_010, 13_000, 12_090, 12_080];
 
-/// Versions of NVRTC that plans are looked for under, where NVRTC is a library of its own: the one that is fetched first, then newest first.
+/// Versions of NVRTC to look for, where NVRTC is a library of its own: the one that `cargo xtask fetch` gets first,
+/// then newest first.
 pub(crate) const NVRTCS: [NvrtcVersion; 10] = [
     Toolchain::FETCHED_NVRTC,
     NvrtcVersion::new(13, 5),
@@ -21,12 +22,14 @@ pub(crate) const NVRTCS: [NvrtcVersion; 10] = [
     NvrtcVersion::new(12, 4),
 ];
 
-/// Targets whose plans load on a machine, in the order in which they are looked for: its own first, then the other library set's, then
-/// those that another NVRTC compiled, then those of older drivers where its cuDNN takes them. Where cuDNN reports a property of the GPU
-/// that this version of qkvault does not know, the same without it follow: profiles that were captured before do not have it.
+/// The targets whose plans load on a machine, in the order of the look-up: its own target, the target with the other
+/// library set, then those with other NVRTC versions, then those with older drivers if the cuDNN loads their plans.
 ///
-/// What must be the same: cuDNN's version, the major version of CUDA that it is built with, the host architecture, and the variables that
-/// change code; nothing else was seen to load, or is what was asked for. An NVRTC must be one whose kernels the driver loads.
+/// If cuDNN reports a property of the GPU that this version of qkvault does not know, the same targets without the
+/// property follow, because profiles that an older version captured do not have it.
+///
+/// All of them have the machine's cuDNN version, its major version of CUDA, its host architecture, and its variables
+/// that change code. The driver loads the kernels of every NVRTC among them.
 #[must_use]
 pub(crate) fn candidates(here: &Target) -> Vec<Target> {
     let mut all = known(here);
@@ -53,7 +56,7 @@ fn known(here: &Target) -> Vec<Target> {
     let nvrtcs = nvrtcs(here);
     let mut all = Vec::new();
     for driver in drivers {
-        // What compiles for a driver is of no newer CUDA than it.
+        // A driver loads no kernel of a newer CUDA than its own.
         for nvrtc in nvrtcs.iter().filter(|nvrtc| nvrtc.is_none_or(|nvrtc| nvrtc.loads_under(driver))) {
             for libraries in sets {
                 let toolchain = Toolchain { nvrtc: *nvrtc, ..here.toolchain.clone() };
@@ -63,14 +66,15 @@ fn known(here: &Target) -> Vec<Target> {
             }
         }
     }
-    // Its own is asked for whatever it is: what does not fit is told by name.
+    // The machine's own target comes first in any case, so that the error for a missing plan names its key.
     if all.first() != Some(here) {
         all.insert(0, here.clone());
     }
     all
 }
 
-/// The NVRTCs to look under: this machine's own, then the others of its CUDA; none where it is inside cuDNN.
+/// The NVRTC versions to look for: the machine's own, then the others of its CUDA; `None` where NVRTC is a part of
+/// cuDNN.
 fn nvrtcs(here: &Target) -> Vec<Option<NvrtcVersion>> {
     let Some(own) = here.toolchain.nvrtc else { return vec![None] };
     let others = NVRTCS.into_iter().filter(|nvrtc| nvrtc.major == own.major && *nvrtc != own);

@@ -1,4 +1,5 @@
-//! The checks of binding, as pure functions over a plan's facts, the caller's bindings and a way to ask what memory is at an address.
+//! The checks of binding: pure functions of a plan's facts, the caller's bindings, and a function that returns the kind
+//! of memory at an address.
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT};
@@ -8,11 +9,11 @@ use crate::bind_error::{BindError, BindErrors};
 use crate::bindings::{Operand, RawBindings};
 use crate::driver::MemoryKind;
 
-/// Checks bindings and workspace against a plan. `memory` tells what is at an address, `ordinal` on which GPU the plan is loaded.
+/// Checks bindings against a plan. `memory` returns the kind of memory at an address; `ordinal` is the GPU of the plan.
 ///
 /// # Errors
 ///
-/// Everything that is wrong, in the plan's order of roles.
+/// [`BindErrors`] with all errors, in the plan's order of roles.
 pub(crate) fn check_bindings(
     facts: &PlanFacts,
     bindings: &RawBindings,
@@ -56,11 +57,11 @@ pub(crate) fn check_bindings(
     BindErrors::check(facts, errors)
 }
 
-/// Checks the workspace of a launch against what the plan needs and what is bound.
+/// Checks the workspace of a launch against its needed size and the bound operands.
 ///
 /// # Errors
 ///
-/// As [`check_bindings`].
+/// [`BindErrors`] with all errors.
 pub(crate) fn check_workspace(
     facts: &PlanFacts,
     bindings: &RawBindings,
@@ -137,8 +138,9 @@ fn tensor(
     }
 }
 
-/// The range that a launch reaches over: the plan's bytes, not the caller's, which may be those of a larger buffer. What is smaller is
-/// refused as that, and not for what lies behind it too.
+/// The range of addresses that a launch reads or writes: the plan's bytes, because the caller's buffer may be larger.
+/// For a buffer that is too small it is the buffer, so that the error is its size and not an overlap with what lies
+/// behind it.
 fn spans(facts: &PlanFacts, operand: &Operand) -> Option<(u64, u64)> {
     let binding = facts.bindings.iter().find(|b| b.role == operand.role && !b.scalar)?;
     (operand.address != 0).then(|| (operand.address, operand.address.saturating_add(binding.bytes.min(operand.bytes))))
@@ -152,7 +154,7 @@ fn overlaps(facts: &PlanFacts, operands: &[Operand], interleaved: &[(Role, Role)
     let output = |role| facts.bindings.iter().any(|b| b.role == role && b.output);
     for (i, a) in operands.iter().enumerate() {
         for b in &operands[i + 1..] {
-            // A role that is bound twice is reported as that.
+            // A role that is bound twice has an error of its own.
             let stated = interleaved.iter().any(|pair| *pair == (a.role, b.role) || *pair == (b.role, a.role));
             if a.role == b.role || stated || !(output(a.role) || output(b.role)) {
                 continue;

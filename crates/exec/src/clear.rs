@@ -1,4 +1,4 @@
-//! Clearing buffers on a stream, by the driver's own means: the raw layer has no cudarc.
+//! Clearing buffers on a stream with the driver, because the raw layer has no cudarc.
 
 use std::ffi::{c_int, c_uchar, c_void};
 use std::sync::OnceLock;
@@ -7,15 +7,16 @@ use crate::driver;
 
 type MemsetD8Async = unsafe extern "C" fn(u64, c_uchar, usize, *mut c_void) -> c_int;
 
-/// Queues zeros for `bytes` bytes from `address` on.
+/// Queues a write of zeros to `bytes` bytes from `address` on.
 ///
 /// # Safety
 ///
-/// The memory must be of the GPU whose context is current, the stream of that context, and nothing else may use the memory meanwhile.
+/// The memory must be of the GPU whose context is current, the stream of that context, and nothing else may use the
+/// memory meanwhile.
 ///
 /// # Errors
 ///
-/// What the driver answered.
+/// The status of the driver.
 pub(crate) unsafe fn clear(address: u64, bytes: u64, stream: *mut c_void) -> Result<(), String> {
     static FUNCTION: OnceLock<Option<MemsetD8Async>> = OnceLock::new();
     let function = FUNCTION.get_or_init(|| {

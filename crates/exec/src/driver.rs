@@ -1,42 +1,44 @@
-//! The driver's library: whether there is one, and the one question that binding asks it (what kind of memory is at an address).
+//! The driver's library: whether there is one, and the kind of memory at an address.
 //!
-//! cudarc panics when it cannot load the driver, so this is asked first, and by our own means: cudarc's check exists only under one of its
-//! ways of linking, and another crate of the program may have chosen another. A stand-in that compiles plans is no driver.
+//! cudarc panics when it cannot load the driver, so this module looks for the driver first. It does not use cudarc's
+//! check, which exists only for one of its ways of linking, and another crate of the program may choose another. The
+//! stand-in with which plans are compiled does not count as a driver.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// The name under which cuDNN and cudarc find the driver.
+/// The name by which cuDNN and cudarc load the driver.
 const SONAME: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// Why nothing can run here.
+/// Why there is no driver to run plans with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDriver {
-    /// The loader finds no driver.
+    /// The dynamic loader finds no driver.
     #[error(
-        "there is no NVIDIA driver here: {SONAME} cannot be loaded ({detail}). Plans can be compiled on this machine (`qkvault warm`), but \
-         to run them use a machine where `nvidia-smi` lists a GPU; in a container, start it with the NVIDIA runtime (`--gpus all`)"
+        "there is no NVIDIA driver here: {SONAME} cannot be loaded ({detail}). Plans can be compiled on this machine \
+         (`qkvault warm`); to run them use a machine where `nvidia-smi` lists a GPU, and start a container with the \
+         NVIDIA runtime (`--gpus all`)"
     )]
     Absent {
-        /// The loader's reason.
+        /// The error of the dynamic loader.
         detail: String,
     },
-    /// What is loaded is the library that stands in for a driver while plans are compiled.
+    /// The process has loaded the stand-in with which plans are compiled.
     #[error(
-        "there is no NVIDIA driver here: the {SONAME} of this process is qkvault's stand-in, with which plans are compiled and nothing can \
-         run. To run them use a machine where `nvidia-smi` lists a GPU"
+        "there is no NVIDIA driver here: the {SONAME} of this process is qkvault's stand-in, which compiles plans and \
+         runs none. To run them use a machine where `nvidia-smi` lists a GPU"
     )]
     StandIn,
 }
 
-/// Says whether there is a driver. Initialises nothing; the library stays loaded.
+/// Checks that there is a driver. Initialises nothing; the library stays loaded.
 ///
 /// # Errors
 ///
-/// [`NoDriver`]. Never a panic.
+/// [`NoDriver`] without a driver; it never panics.
 pub fn driver() -> Result<(), NoDriver> {
     if qkvault_headless::is_stand_in_loaded() {
         return Err(NoDriver::StandIn);
@@ -56,18 +58,18 @@ pub(crate) fn open() -> Result<&'static Library, NoDriver> {
     Ok(LIBRARY.get_or_init(|| library))
 }
 
-/// What an address points to, as far as the driver knows.
+/// The kind of memory at an address, as the driver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// Memory of this GPU (CUDA's ordinal).
     Device(i32),
-    /// Managed memory, which moves between host and GPUs by itself.
+    /// Managed memory, which CUDA moves between host and GPUs.
     Managed,
     /// Page-locked host memory.
     PinnedHost,
-    /// Nothing that CUDA allocated or registered: ordinary host memory, or no memory at all.
+    /// Memory that CUDA did not allocate or register: ordinary host memory, or no memory.
     Unregistered,
-    /// The driver could not be asked.
+    /// There is no driver, or it returned an error.
     Unknown,
 }
 
@@ -78,7 +80,7 @@ const ATTRIBUTES: [c_uint; 3] = [2, 8, 9];
 const MEMORYTYPE_HOST: c_uint = 1;
 const MEMORYTYPE_DEVICE: c_uint = 2;
 
-/// Asks the driver what kind of memory is at an address; a fraction of a microsecond.
+/// The kind of memory at an address. The call into the driver takes a fraction of a microsecond.
 #[must_use]
 pub fn memory_kind(address: u64) -> MemoryKind {
     static FUNCTION: OnceLock<Option<PointerGetAttributes>> = OnceLock::new();
@@ -95,7 +97,7 @@ pub fn memory_kind(address: u64) -> MemoryKind {
     // SAFETY: three attributes and three places, each at least as large as its attribute; the address is not followed.
     let status = unsafe { function(3, attributes.as_mut_ptr(), values.as_mut_ptr(), address) };
     match (status, kind) {
-        // The flag is one byte or one word, depending on whom one reads: any bit of it means yes.
+        // Sources differ on whether the flag is one byte or one word: any bit of it means yes.
         (0, _) if managed != 0 => MemoryKind::Managed,
         (0, MEMORYTYPE_DEVICE) => MemoryKind::Device(ordinal),
         (0, MEMORYTYPE_HOST) => MemoryKind::PinnedHost,

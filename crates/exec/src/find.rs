@@ -1,4 +1,4 @@
-//! Finding the plan of an attention for a machine: what is stored first, the remote in one question, and then a build.
+//! The look-up of an attention's plan for a machine: stored plans first, then the remote in one request, then a build.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::candidates::candidates;
 use crate::properties::PropertiesError;
 use crate::raw::load_error::LoadError;
 
-/// A plan that is loaded, and where it came from.
+/// A loaded plan and its source.
 #[derive(Clone, Debug)]
 pub struct Prepared<P> {
     /// The plan on the device.
     pub plan: P,
-    /// Where it came from, and under which key.
+    /// The answer of the planner: the source of the plan and its key.
     pub answer: Resolution,
-    /// What it was compiled for; not always exactly this machine.
+    /// The target of the plan, which may differ from the target of this machine.
     pub target: Target,
 }
 
@@ -24,34 +24,40 @@ pub struct Prepared<P> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// The attention cannot run here; these are the reasons.
+    /// The attention cannot run here, for these reasons.
     #[error("{0}")]
     Refused(Refusal),
-    /// There is no plan, and none was made.
+    /// The plan is missing and was not built, or could not be built.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What plans for this GPU are compiled for is not known.
+    /// The properties of the GPU, and so the target, are unknown.
     #[error(transparent)]
     Properties(#[from] PropertiesError),
     /// The plan does not load.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// What belongs to the plan on the GPU could not be put there.
-    #[error("the slopes of ALiBi could not be put on the GPU: {detail}")]
+    /// Uploading the plan's constant operands (ALiBi slopes) failed.
+    #[error("the constant operands of the plan (ALiBi slopes) could not be uploaded: {detail}")]
     Constants {
-        /// What the driver answered.
+        /// The error of the driver.
         detail: String,
     },
 }
 
-/// Finds the plan of an attention for a machine and loads it: stored plans that load here first, and only then a build, if allowed.
+/// Looks up the plan of an attention for a machine and loads it with `load`. If no stored plan loads here, builds one
+/// if `build` allows it.
 ///
-/// Memory, folder and layers are looked through for every one of the machine's [`candidates`]; then the vault's remote is asked for all of
-/// them in one question, so that a miss costs one wait for it and not one per candidate.
+/// Stands between the two layers: [`Session::prepare`](crate::Session::prepare) calls it, and callers of the raw layer
+/// call it with [`RawSession::target`](crate::raw::RawSession::target) and
+/// [`RawSession::load`](crate::raw::RawSession::load).
+///
+/// Plans of other targets can load on a machine too: of the other library set, of other NVRTC versions, of older
+/// drivers. It looks for all of them in memory, folder and layers, and then fetches all of them from the vault's remote
+/// in one request, so that a miss costs one wait for the remote.
 ///
 /// # Errors
 ///
-/// [`PrepareError`]; what is missing is named by the key of this machine's own target.
+/// [`PrepareError`]. The error for a missing plan names the key of this machine's own target.
 pub fn prepare<P>(
     planner: &Planner,
     here: &Target,
@@ -86,7 +92,7 @@ pub fn prepare<P>(
     match (build, missing) {
         (BuildPolicy::NeverBuild | BuildPolicy::LoadOnly, Some(missing)) => Err(missing.into()),
         (BuildPolicy::BuildIfMissing, _) | (_, None) => {
-            // The remote was asked already.
+            // The remote was tried above.
             let answer = local.plan(attention, here, policy, build)?;
             let plan = match &answer.outcome {
                 Ok(plan) => load(plan)?,
@@ -97,30 +103,30 @@ pub fn prepare<P>(
     }
 }
 
-/// A search under way.
+/// A look-up under way.
 struct Search<'a, F> {
     planner: &'a Planner,
     attention: &'a Valid,
     policy: &'a CompileOptions,
     build: BuildPolicy,
     load: F,
-    /// What is told when nothing is found: the first, which is this machine's own.
+    /// The error if nothing is found: the first one, which is for this machine's own target.
     missing: Option<PlanError>,
-    /// A plan that is there and needs more scratch memory than is allowed.
+    /// The error of a stored plan that needs more scratch memory than is allowed.
     too_large: Option<LoadError>,
 }
 
-/// What came of one candidate.
+/// The result for one candidate.
 enum Found<P> {
     Loaded(Box<Prepared<P>>),
-    /// It is nowhere here.
+    /// No plan is stored for it.
     Absent,
-    /// It is there, and does not serve.
+    /// Its plan is refused or does not load.
     Unusable,
 }
 
 impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
-    /// Looks for the plan of one target here, and loads it. What is wrong with this machine's own ends the search.
+    /// Looks up the plan of one target and loads it. An error for this machine's own target ends the look-up.
     fn look(&mut self, target: &Target, own: bool) -> Result<Found<P>, PrepareError> {
         let look = match self.build {
             BuildPolicy::NeverBuild => BuildPolicy::NeverBuild,
@@ -137,13 +143,13 @@ impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
         let plan = match &answer.outcome {
             Ok(plan) => Arc::clone(plan),
             Err(refusal) if own => return Err(PrepareError::Refused(refusal.clone())),
-            // What another set or driver refuses, this machine's own may not.
+            // This machine's own target may have a plan where another one has a refusal.
             Err(_) => return Ok(Found::Unusable),
         };
         match (self.load)(&plan) {
             Ok(plan) => return Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: target.clone() }))),
             Err(error) if own => return Err(error.into()),
-            // Which target it was compiled for has nothing to do with that: it is no missing plan.
+            // Every target's plan has this size, so the plan does not count as missing.
             Err(error @ LoadError::WorkspaceTooLarge { .. }) => {
                 self.too_large.get_or_insert(error);
             }

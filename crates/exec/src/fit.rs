@@ -1,41 +1,42 @@
-//! Whether a plan fits a machine, decided before cuDNN is asked: what each cuDNN version compares when it loads a plan, as data.
+//! Whether a plan fits a machine, before cuDNN loads it: the properties that each cuDNN version compares, as data.
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
 
 use crate::machine::Machine;
 
-/// Which drivers a plan loads on.
+/// The drivers on which a plan loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DriverRule {
-    /// Only the one it was compiled for.
+    /// The driver version that it was compiled for.
     Same,
-    /// That one and newer ones.
+    /// The driver version that it was compiled for, and newer ones.
     SameOrNewer,
 }
 
-/// What cuDNN versions compare when they load a plan.
+/// The properties that a range of cuDNN versions compares when it loads a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoadRules {
-    /// The first version this holds for.
+    /// The first version of the range.
     pub(crate) since: CudnnVersion,
     /// The rule on the driver.
     pub(crate) driver: DriverRule,
-    /// Whether the width of the memory bus must be the same.
+    /// Whether the width of the memory bus must be equal.
     pub(crate) memory_bus: bool,
-    /// Where this is known from.
+    /// How this was found.
     pub(crate) source: &'static str,
 }
 
-/// By version, oldest first. Every version compares its own number, the compute capability, the SM count, and limits that follow from the
-/// architecture (threads, registers, shared memory).
+/// The rules of all versions, oldest first. Every version compares its own number, the compute capability, the SM
+/// count, and limits that follow from the architecture (threads, registers, shared memory).
 ///
-/// Found by changing one property at a time, on an H200 (9.14.0, 9.19.0, 9.27.0) and with device properties in the place of a GPU (those,
-/// 9.16.0, 9.20.0, 9.21.1, 9.22.0, 9.23.0, 9.23.2, 9.24.1, 9.25.1, 9.26.0, 9.26.1 and 9.28.0), which agree. What was found not to matter: name,
-/// PCI id, ordinal, clocks, L2 size, memory size, cooperative launch, blocks per SM.
+/// They were found by changing one property at a time, on an H200 (9.14.0, 9.19.0, 9.27.0) and with device properties
+/// in the place of a GPU (these versions, 9.16.0, 9.20.0, 9.21.1, 9.22.0, 9.23.0, 9.23.2, 9.24.1, 9.25.1, 9.26.0,
+/// 9.26.1 and 9.28.0); both agree. These properties do not matter: name, PCI id, ordinal, clocks, L2 size, memory size,
+/// cooperative launch, blocks per SM.
 ///
-/// Done again by `QKVAULT_LOAD_VERSIONS=9.20.0,9.26.0 cargo test -p qkvault-exec --test library named` for versions that were fetched, and on a
-/// GPU by the test `gpu_load`.
+/// To reproduce for fetched versions: `QKVAULT_LOAD_VERSIONS=9.20.0,9.26.0 cargo test -p qkvault-exec --test library
+/// named`; on a GPU: the test `gpu_load`.
 pub(crate) const LOAD_RULES: [LoadRules; 3] = [
     LoadRules {
         since: CudnnVersion::v9(0, 0),
@@ -65,72 +66,75 @@ impl LoadRules {
     }
 }
 
-/// One way in which a plan is for another machine.
+/// One difference between the machine of a plan and this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mismatch {
-    /// Another cuDNN version.
-    #[error("it is for cuDNN {plan}, and {here} is loaded (a plan loads under its exact version alone)")]
+    /// The plan is for another cuDNN version.
+    #[error("it is for cuDNN {plan}, and {here} is loaded (a plan loads only under its exact version)")]
     OtherCudnn {
-        /// What the plan is for.
+        /// The value of the plan.
         plan: CudnnVersion,
-        /// What is here.
+        /// The value of this machine.
         here: CudnnVersion,
     },
-    /// A cuDNN of the same version that is built with another CUDA.
+    /// The plan is for a cuDNN of the same version that is built with another CUDA.
     #[error("it is for the CUDA {plan} build of cuDNN, and that of CUDA {here} is loaded")]
     OtherCuda {
-        /// What the plan is for.
+        /// The value of the plan.
         plan: u16,
-        /// What is here.
+        /// The value of this machine.
         here: u16,
     },
-    /// Another host architecture.
+    /// The plan was compiled on another host architecture.
     #[error("it was compiled on {plan}, and this is {here}")]
     OtherHost {
-        /// What compiled it.
+        /// The host that compiled it.
         plan: HostArch,
-        /// What is here.
+        /// The value of this machine.
         here: HostArch,
     },
-    /// Another architecture.
+    /// The plan is for another compute capability.
     #[error("it is for sm_{plan}, and this GPU is sm_{here}")]
     OtherSm {
-        /// What the plan is for.
+        /// The value of the plan.
         plan: u32,
-        /// What is here.
+        /// The value of this machine.
         here: u32,
     },
-    /// Another number of multiprocessors.
+    /// The plan is for a GPU with another number of multiprocessors.
     #[error("it is for a GPU of {plan} SMs, and this one has {here}")]
     OtherSmCount {
-        /// What the plan is for.
+        /// The value of the plan.
         plan: i64,
-        /// What is here.
+        /// The value of this machine.
         here: i64,
     },
-    /// Another driver, where it must be the same one.
-    #[error("it is for the driver of CUDA {}, and this is that of CUDA {} (cuDNN before 9.23 wants the same one)", cuda(*plan), cuda(*here))]
+    /// The plan is for another driver version, and its cuDNN loads it only with an equal one.
+    #[error(
+        "it is for the driver of CUDA {}, and this is that of CUDA {} (cuDNN before 9.23 requires an equal one)",
+        cuda(*plan), cuda(*here)
+    )]
     OtherDriver {
-        /// What the plan is for, major * 1000 + minor * 10.
+        /// The CUDA version of the plan's driver, major * 1000 + minor * 10.
         plan: i64,
-        /// What is here.
+        /// The value of this machine.
         here: i64,
     },
-    /// A newer driver than there is.
+    /// The plan is for a newer driver than this one.
     #[error("it is for the driver of CUDA {} or newer, and this is that of CUDA {}", cuda(*plan), cuda(*here))]
     OlderDriver {
-        /// What the plan is for, major * 1000 + minor * 10.
+        /// The CUDA version of the plan's driver, major * 1000 + minor * 10.
         plan: i64,
-        /// What is here.
+        /// The value of this machine.
         here: i64,
     },
-    /// Another memory bus.
+    /// The plan is for a GPU with another memory bus.
     #[error("it is for a memory bus of {} bits, and this GPU has {}", bits(*plan), bits(*here))]
     OtherMemoryBus {
-        /// What the plan is for.
+        /// The value of the plan.
         plan: Option<i64>,
-        /// What is here.
+        /// The value of this machine.
         here: Option<i64>,
     },
 }
@@ -143,7 +147,7 @@ fn bits(width: Option<i64>) -> String {
     width.map_or_else(|| "unknown width".to_owned(), |width| width.to_string())
 }
 
-/// A plan that is for another machine: every difference that its cuDNN would refuse.
+/// The plan is for another machine, with every difference for which its cuDNN would refuse it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("plan {key} ({what}) does not load here: {}. {}", join(mismatches), fix(mismatches))]
 pub struct OtherMachine {
@@ -151,7 +155,7 @@ pub struct OtherMachine {
     pub key: PlanKey,
     /// What it computes.
     pub what: String,
-    /// The differences, at least one.
+    /// The differences; at least one.
     pub mismatches: Vec<Mismatch>,
 }
 
@@ -161,18 +165,19 @@ fn join(mismatches: &[Mismatch]) -> String {
 
 fn fix(mismatches: &[Mismatch]) -> &'static str {
     if mismatches.iter().all(|m| matches!(m, Mismatch::OtherCudnn { .. } | Mismatch::OtherCuda { .. })) {
-        "Load that cuDNN (QKVAULT_CUDNN_PATH names one, `cargo xtask fetch` gets one), or compile it for this one with `qkvault warm`"
+        "Load that cuDNN (QKVAULT_CUDNN_PATH names one, `cargo xtask fetch` gets one), or compile it for this one \
+         with `qkvault warm`"
     } else {
-        "Compile it for this machine: `qkvault profile capture` writes its profile, `qkvault warm --target FILE` compiles for it"
+        "Compile it for this machine: `qkvault profile capture` writes its profile, `qkvault warm --target FILE` \
+         compiles for it"
     }
 }
 
-/// Says whether a plan fits a machine.
+/// Checks that a plan fits a machine.
 ///
-/// NVRTC and environment are not compared: what they made is code that either loads or does not, and whose it is says the key.
-/// That a plan of another CUDA build or host loads was never seen, nor that it does not: it is refused.
-///
-/// The library set is not compared: plans of either set were seen to load under the other (9.19).
+/// NVRTC and environment are not compared, because they are in the key and the driver checks the code that they made.
+/// The library set is not compared: with cuDNN 9.19, plans of each set load under the other. Plans of another CUDA
+/// build or host architecture are refused; whether they would load is untested.
 ///
 /// # Errors
 ///
@@ -196,7 +201,7 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
     if facts.multi_processors != multi_processors {
         mismatches.push(Mismatch::OtherSmCount { plan: facts.multi_processors, here: multi_processors });
     }
-    // The plan's own version decides what is compared: it is the one that would load it.
+    // The rules are those of the plan's version, which is the one that would load it.
     let rules = LoadRules::of(facts.cudnn);
     match rules.driver {
         DriverRule::Same if facts.driver != driver => {
@@ -207,7 +212,7 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
         }
         DriverRule::Same | DriverRule::SameOrNewer => {}
     }
-    // A loaded cuDNN of before 9.27 reports no width; then its version is the mismatch.
+    // A loaded cuDNN before 9.27 reports no width; then the version is the mismatch.
     if rules.memory_bus && facts.cudnn == cudnn && facts.memory_bus != memory_bus {
         mismatches.push(Mismatch::OtherMemoryBus { plan: facts.memory_bus, here: memory_bus });
     }

@@ -1,12 +1,15 @@
 //! Plans on a device: load, bind by role, launch.
 //!
-//! * [`Device`] is a GPU, or an error value that says why there is none.
-//! * [`Session`] is a GPU with a cuDNN: it loads plans ([`Session::load`]) after comparing everything that is known to matter, or finds them in
-//!   a vault first ([`Session::prepare`], [`Engine`]).
-//! * [`LoadedPlan::bind`] takes slices and scalars by [`Role`](qkvault_graph::Role), checks them all, and gives a [`Bound`] plan.
-//! * [`Bound::launch`] queues a launch and does nothing else: no probing, hashing, building, allocating or looking up.
-//! * [`TrainingPair`] is a forward that keeps what its backward needs, and that backward, from one description ([`Training`]).
-//! * [`raw`] has the same without cudarc: addresses as numbers, streams as pointers. It is all there is without the feature `cudarc`.
+//! * [`Device`] is a GPU. Opening one returns an error value where there is none.
+//! * [`Session`] is a GPU with a cuDNN. It loads plans ([`Session::load`]) after a comparison of everything that is
+//!   known to matter, or looks them up in a vault and loads them ([`Session::prepare`], [`Engine`]).
+//! * [`LoadedPlan::bind`] takes slices and scalars by [`Role`](qkvault_graph::Role), checks them all, and returns a
+//!   [`Bound`] plan.
+//! * [`Bound::launch`] queues a launch. It probes, hashes, builds, allocates and looks up nothing.
+//! * [`TrainingPair`] is a forward that keeps what its backward needs, and that backward, from one description
+//!   ([`Training`]).
+//! * [`raw`] is the layer without cudarc: addresses are numbers and streams are pointers. Without the feature `cudarc`
+//!   it is the only layer.
 //!
 //! ```no_run
 //! # #[cfg(feature = "cudarc")]
@@ -44,19 +47,24 @@
 //!
 //! # CUDA graphs
 //!
-//! [`Bound::capture`] records one launch and gives a [`Captured`] one to replay. cudarc's event tracking stays outside the graph.
+//! [`Bound::capture`] records one launch and returns a [`Captured`] launch to replay. cudarc's event tracking stays
+//! outside the graph.
 //!
-//! To record launches together with other work, capture by cudarc's own means (`begin_capture`, [`Bound::launch`], `end_capture`). Two things
-//! are to be seen to then. Event tracking must be off meanwhile (`CudaContext::disable_event_tracking`): its waits on
-//! events from outside a capture would break it, and [`Bound::launch`] refuses rather than do so. And the session must have as many handles as
-//! launches run at one time ([`SessionOptions::handles`]), because none can be made during a capture. The bound plan must outlive the graph.
+//! To record launches together with other work, capture with cudarc (`begin_capture`, [`Bound::launch`],
+//! `end_capture`). In that case you must do three things:
 //!
-//! Scalars are read when a launch is captured; a replay does not see [`Bound::set_scalar`].
+//! * Turn event tracking off during the capture (`CudaContext::disable_event_tracking`). Its waits on events from
+//!   outside would break the capture; [`Bound::launch`] returns an error while it is on.
+//! * Give the session as many handles as launches run at one time ([`SessionOptions::handles`]), because no handle can
+//!   be created during a capture.
+//! * Keep the bound plan alive as long as the graph.
+//!
+//! A capture reads the values of scalars; [`Bound::set_scalar`] does not change later replays.
 //!
 //! # Threads
 //!
-//! Sessions and loaded plans may be shared among threads; a bound plan may move between them. Handles are leased from the session for each
-//! launch, so that two launches never share one. Nothing is destroyed by the end of a thread.
+//! Threads may share sessions and loaded plans; a bound plan may move between threads. Each launch leases a handle from
+//! the session, so that two launches never share one. The end of a thread destroys nothing.
 
 #![cfg_attr(not(feature = "cudarc"), allow(rustdoc::broken_intra_doc_links))]
 
@@ -108,7 +116,8 @@ pub use safe::{
     workspace::{Workspace, WorkspaceError},
 };
 
-/// What tests of other programs ask: those on a GPU and those that load several cuDNN versions. No part of the interface.
+/// Functions for tests that are programs of their own: on a GPU, or with several cuDNN versions. Not part of the
+/// interface.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::driver::{driver, memory_kind};
@@ -117,6 +126,6 @@ pub mod testing {
     pub use crate::raw::load::would_load;
 }
 
-/// The crate whose contexts, streams and slices the safe layer takes.
+/// The crate whose contexts, streams and slices the safe layer uses.
 #[cfg(feature = "cudarc")]
 pub use cudarc;

@@ -1,12 +1,13 @@
-//! What decides whether a plan loads here: the loaded cuDNN and the few properties of the GPU that it compares.
+//! The properties that decide whether a plan loads: those of the loaded cuDNN, and those of the GPU that cuDNN
+//! compares.
 
 use qkvault_graph::{CudnnVersion, HostArch, LibrarySet, Target, Toolchain};
 use serde::Deserialize;
 
-/// The machine that is to load plans, as far as loading depends on it.
+/// A machine that loads plans: the properties on which loading depends.
 ///
-/// Less than a [`Target`]: it is read leniently, so that a cuDNN whose device properties have fields that qkvault does not know yet still
-/// loads the plans that were compiled for it.
+/// It has fewer fields than a [`Target`], so that it can be read from device properties with fields that this version
+/// of qkvault does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Version of the loaded cuDNN.
@@ -30,7 +31,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine that a target describes.
+    /// The machine of a target.
     #[must_use]
     pub fn of(target: &Target) -> Machine {
         Machine {
@@ -46,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// The machine whose properties cuDNN wrote as JSON; fields that are not needed are not looked at.
+    /// Reads the machine from the device properties that cuDNN wrote as JSON. Other fields are ignored.
     pub(crate) fn read(
         json: &[u8],
         cudnn: CudnnVersion,

@@ -1,4 +1,4 @@
-//! The properties of a GPU that is there, as cuDNN reports them: for targets, and for profiles to take elsewhere.
+//! The properties of a GPU as cuDNN reports them, for targets and profiles.
 
 use std::sync::{Arc, Once};
 
@@ -9,31 +9,31 @@ use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 use crate::driver::{NoDriver, driver};
 use crate::machine::Machine;
 
-/// Why the properties of a GPU are not known.
+/// Why the properties of a GPU are unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PropertiesError {
-    /// Nothing can run here.
+    /// There is no driver.
     #[error(transparent)]
     NoDriver(#[from] NoDriver),
-    /// cuDNN did not give them.
-    #[error("cuDNN does not tell the properties of the GPU: {0}; `nvidia-smi` shows whether it works")]
+    /// cuDNN did not return them.
+    #[error("cuDNN does not return the properties of the GPU: {0}; `nvidia-smi` shows whether the GPU works")]
     Cudnn(#[from] qkvault_sys::Error),
-    /// What cuDNN reports cannot be read.
+    /// The properties that cuDNN reports cannot be read.
     #[error("cuDNN {cudnn} reports device properties that cannot be read: {detail}; a newer qkvault may be needed")]
     Unreadable {
-        /// The version that reports them.
+        /// The cuDNN version.
         cudnn: CudnnVersion,
-        /// What is wrong.
+        /// The error.
         detail: String,
     },
 }
 
-/// What plans for a GPU that is there are compiled for; `ordinal` is CUDA's. Needs no handle.
+/// The target of a GPU of this machine, by CUDA's ordinal. Needs no handle.
 ///
 /// # Errors
 ///
-/// [`PropertiesError`].
+/// [`PropertiesError`] without a driver, or if cuDNN does not return properties that can be read.
 pub fn present_target(library: &Arc<Library>, ordinal: i32) -> Result<Target, PropertiesError> {
     driver()?;
     let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
@@ -41,39 +41,41 @@ pub fn present_target(library: &Arc<Library>, ordinal: i32) -> Result<Target, Pr
     target(&device.finalized()?.get_bytes(A::DEVICEPROP_JSON_REPRESENTATION)?, library)
 }
 
-/// The device properties of a handle's GPU, as the JSON that cuDNN writes.
+/// The device properties of the GPU of a handle, as the JSON that cuDNN writes.
 pub(crate) fn json_of_handle(handle: &Handle) -> Result<Vec<u8>, PropertiesError> {
     let mut device = Descriptor::create(handle.library(), Kind::DEVICEPROP)?;
     device.set_handle(A::DEVICEPROP_HANDLE, handle)?;
     Ok(device.finalized()?.get_bytes(A::DEVICEPROP_JSON_REPRESENTATION)?)
 }
 
-/// The machine of properties that cuDNN wrote.
+/// The machine with these device properties.
 pub(crate) fn machine(json: &[u8], library: &Library) -> Result<Machine, PropertiesError> {
     let (cudnn, libraries) = (library.version(), library.set());
     Machine::read(json, cudnn, libraries, &library_toolchain(library))
         .map_err(|e| PropertiesError::Unreadable { cudnn, detail: e.to_string() })
 }
 
-/// The target of properties that cuDNN wrote.
+/// The target with these device properties.
 pub(crate) fn target(json: &[u8], library: &Library) -> Result<Target, PropertiesError> {
     let (cudnn, libraries, toolchain) = (library.version(), library.set(), library_toolchain(library));
     read(json, cudnn).map(|device| Target { cudnn, libraries, toolchain, device })
 }
 
-/// Reads the device properties that a cuDNN version wrote. One that this version of qkvault does not know is kept, and told once.
+/// Reads the device properties that a cuDNN version wrote. Properties that this version of qkvault does not know are
+/// kept, with a warning once per process.
 ///
 /// # Errors
 ///
-/// [`PropertiesError::Unreadable`], for a property that is lacking too.
+/// [`PropertiesError::Unreadable`], also for a missing property.
 pub(crate) fn read(json: &[u8], cudnn: CudnnVersion) -> Result<DeviceProps, PropertiesError> {
     let device: DeviceProps = serde_json::from_slice(json)
         .map_err(|error| PropertiesError::Unreadable { cudnn, detail: error.to_string() })?;
     if !device.other.is_empty() {
-        static TOLD: Once = Once::new();
-        TOLD.call_once(|| {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
             let names: Vec<&String> = device.other.keys().collect();
-            tracing::warn!(%cudnn, ?names, "cuDNN reports device properties that this version of qkvault does not know: they are a part of keys");
+            let what = "cuDNN reports device properties that this version of qkvault does not know; keys include them";
+            tracing::warn!(%cudnn, ?names, "{what}");
         });
     }
     Ok(device)

@@ -1,13 +1,14 @@
-//! Which parts of a plan's scratch memory have to hold zeros when a launch begins.
+//! The parts of a plan's scratch memory that must hold zeros when a launch begins.
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::op::Scratch;
 use qkvault_graph::{CudnnVersion, Role};
 
-/// The first version that clears the f32 sums of dQ by itself; before it the launcher has to (cuDNN front end, SDPA backward).
+/// The first version that clears the f32 sums of dQ itself. Before it the launcher must (cuDNN front end, SDPA
+/// backward).
 const CLEARS_DQ_ACCUM: CudnnVersion = CudnnVersion::v9(6, 0);
 
-/// Offset and bytes of what is cleared on the stream before each launch.
+/// Offset and bytes of each part that a launch must clear on the stream first.
 pub(crate) fn to_clear(facts: &PlanFacts, scratch: &Scratch) -> Vec<(u64, u64)> {
     let wanted = |role| role == Role::DqAccum && facts.cudnn < CLEARS_DQ_ACCUM;
     scratch.buffers.iter().filter(|(role, _, _)| wanted(*role)).map(|&(_, offset, bytes)| (offset, bytes)).collect()

@@ -1,11 +1,11 @@
-//! What may move between threads and what may be shared, checked when this crate is compiled.
+//! Which types are `Send` and `Sync`, checked when this crate is compiled.
 //!
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
-//! | `Session` | yes | yes | handles are leased, never shared |
-//! | `LoadedPlan` | yes | yes | cuDNN's plan is behind a lock |
-//! | `Bound` | yes | no | a launch reads the numbers that `set_scalar` writes |
-//! | `Captured` | no | no | CUDA's graph objects must stay with one thread at a time |
+//! | `Session` | yes | yes | each launch leases a handle of its own |
+//! | `LoadedPlan` | yes | yes | a lock guards cuDNN's plan |
+//! | `Bound` | yes | no | a launch reads the scalars that `set_scalar` writes |
+//! | `Captured` | no | no | only one thread at a time may use a CUDA graph |
 
 use crate::raw;
 
@@ -34,7 +34,7 @@ const _: () = {
     sync::<crate::Workspace>();
 };
 
-/// A bound plan cannot be launched from two threads at one time:
+/// Threads cannot share a bound plan:
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}

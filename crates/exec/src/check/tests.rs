@@ -218,7 +218,8 @@ fn an_output_needs_memory_of_its_own_that_may_be_written() {
     assert_eq!(errors(&again().interleaved(Role::O, Role::Q)).len(), 1);
 }
 
-/// By what the plan reaches over of each operand: 256 bytes of Stats, though the caller's buffer is longer and O lies right behind them.
+/// By what the plan reaches over of each operand: 256 bytes of Stats, though the caller's buffer is longer and O lies
+/// right behind them.
 #[test]
 fn an_operand_reaches_over_its_own_bytes_of_the_plan() {
     assert_eq!(errors(&with(Role::Stats, |s| s.address = address(3) - 256)), []);
@@ -282,8 +283,8 @@ fn the_workspace_is_checked_before_a_launch() {
 }
 
 proptest! {
-    /// Operands laid one after the other in any order, with any gaps that keep their alignment, are always taken; any one of them moved
-    /// to where an output lies is always refused.
+    /// Operands laid one after the other in any order, with any gaps that keep their alignment, are always taken; any
+    /// one of them moved to where an output lies is always refused.
     #[test]
     fn ranges_overlap_exactly_when_they_share_an_address(
         order in Just(vec![0_usize, 1, 2, 3, 4]).prop_shuffle(),

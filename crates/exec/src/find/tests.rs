@@ -294,7 +294,8 @@ fn file(key: &Key, entry: Entry) -> Vec<u8> {
     std::fs::read(vault.ls().next().expect("it is there").path).expect("it can be read")
 }
 
-/// Prepares over a remote that has the plans of `there`: what came of it, what was loaded, how often the remote was asked, and how long it took.
+/// Prepares over a remote that has the plans of `there`: what came of it, what was loaded, how often the remote was
+/// asked, and how long it took.
 fn over_remote(here: &Target, there: &[Target], build: BuildPolicy) -> (Outcome, Vec<PlanKey>, usize, Duration) {
     let mut slow = Slow::default();
     for target in there {

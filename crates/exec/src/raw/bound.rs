@@ -14,11 +14,11 @@ use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
 use crate::raw::load::RawPlan;
 
-/// A plan with its operands, ready to be launched any number of times.
+/// A plan with its operands, to be launched any number of times.
 ///
 /// # Threads
 ///
-/// `Send`, not `Sync`: it may move between threads; one at a time launches it.
+/// `Send`, not `Sync`: it may move between threads, and one thread at a time launches it.
 #[derive(Debug)]
 pub struct RawBound {
     pack: Descriptor,
@@ -28,7 +28,7 @@ pub struct RawBound {
     workspace: (u64, u64),
 }
 
-/// Where a scalar's value lies.
+/// A scalar, and the index of its value.
 #[derive(Clone, Copy, Debug)]
 struct Scalar {
     role: Role,
@@ -37,11 +37,12 @@ struct Scalar {
 }
 
 impl RawPlan {
-    /// Binds operands, scalars and `workspace` (address and bytes; zeros if the plan needs none) by role, after checking them all.
+    /// Checks operands, scalars and `workspace` (address and bytes; zeros if the plan needs none), and binds them by
+    /// role.
     ///
     /// # Errors
     ///
-    /// [`RawBindFailure::Wrong`] with everything that is wrong.
+    /// [`RawBindFailure::Wrong`] with all errors in the bindings; [`RawBindFailure::Cudnn`] if cuDNN refuses them.
     pub fn bind(&self, bindings: &RawBindings, workspace: (u64, u64)) -> Result<RawBound, RawBindFailure> {
         self.check(bindings, workspace)?;
         let mut values: Vec<u64> = self.facts().fixed.iter().map(|fixed| cell(fixed.value.bytes())).collect();
@@ -62,7 +63,7 @@ impl RawPlan {
         check_workspace(self.facts(), bindings, self.workspace(), workspace.0, workspace.1)
     }
 
-    /// The variant pack of checked bindings.
+    /// Makes the variant pack of checked bindings.
     fn pack(
         &self,
         bindings: &RawBindings,
@@ -82,8 +83,8 @@ impl RawPlan {
         let make = || {
             let mut pack = Descriptor::create(&self.session().inner.library, Kind::VARIANT_PACK)?;
             pack.set(A::VARIANT_PACK_UNIQUE_IDS, &uids)?;
-            // SAFETY: host addresses are those of cells that live as long as the pack; that operands and workspace stay valid is what the
-            // caller promises with each launch, the only thing that follows them.
+            // SAFETY: host addresses are those of scalars that live as long as the pack. The caller promises with each
+            // launch, which alone follows the other addresses, that operands and workspace are valid.
             unsafe {
                 pack.set_pointers(A::VARIANT_PACK_DATA_POINTERS, &pointers)?;
                 pack.set_pointers(A::VARIANT_PACK_WORKSPACE, &[at(workspace)])?;
@@ -101,13 +102,13 @@ impl RawBound {
         &self.plan
     }
 
-    /// Gives a scalar another value, from the next launch on. Nothing is built or bound anew.
+    /// Sets another value of a scalar, from the next launch on. Nothing is built or bound again.
     ///
-    /// A captured launch has read its scalars when it was captured: replays keep the values of then.
+    /// A capture reads the values of scalars, so replays keep the values that they had then.
     ///
     /// # Errors
     ///
-    /// [`ScalarError`]; then the scalar keeps its value.
+    /// [`ScalarError`] if the plan has no such scalar or the type differs; the scalar keeps its value then.
     pub fn set_scalar(&mut self, role: Role, value: impl Into<Number>) -> Result<(), ScalarError> {
         let value = value.into();
         let Some(scalar) = self.scalars.iter().find(|scalar| scalar.role == role) else {
@@ -123,11 +124,11 @@ impl RawBound {
         Ok(())
     }
 
-    /// Binds other operands and scalars in place of all that were bound; the workspace stays.
+    /// Replaces all operands and scalars; the workspace stays.
     ///
     /// # Errors
     ///
-    /// As [`RawPlan::bind`]; then everything stays as it was.
+    /// [`RawBindFailure`], as for [`RawPlan::bind`]; all bindings stay as they were then.
     pub fn rebind(&mut self, bindings: &RawBindings) -> Result<(), RawBindFailure> {
         self.plan.check(bindings, self.workspace)?;
         self.pack = self.plan.pack(bindings, self.workspace.0, &self.cells, &self.scalars)?;
@@ -141,19 +142,20 @@ impl RawBound {
 
     /// Queues a launch on a stream (a `cudaStream_t` or `CUstream`; null is the default stream).
     ///
-    /// Nothing is probed, hashed, allocated or looked up; a handle that is already on this stream is used as it is.
+    /// It probes, hashes, allocates and looks up nothing, and prefers a handle that is already on this stream.
     ///
     /// # Safety
     ///
-    /// The stream must be of the session's GPU. Every address that was bound must be valid for what the plan does with that operand, and the
-    /// workspace serve no other launch, until this one is finished on the stream. The session's context must be current on this thread.
+    /// The stream must be of the session's GPU. Until the launch is finished on the stream, every bound address must be
+    /// valid for what the plan does with that operand, and no other launch may use the workspace. The session's context
+    /// must be current on this thread.
     ///
     /// # Errors
     ///
-    /// [`LaunchError`]; nothing was queued then.
+    /// [`LaunchError`] if the driver or cuDNN refuses the launch; nothing was queued then.
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<(), LaunchError> {
         for &(offset, bytes) in self.plan.clear() {
-            // SAFETY: a part of the workspace, which the caller promises to be this launch's alone.
+            // SAFETY: a part of the workspace, which by the caller's promise no other launch uses.
             unsafe { clear(self.workspace.0 + offset, bytes, stream) }
                 .map_err(|detail| LaunchError::Driver { step: "clear a buffer that the kernels sum in", detail })?;
         }
@@ -172,7 +174,8 @@ impl RawBound {
         // SAFETY: the stream is of this GPU, and alive until the launch is queued.
         unsafe { lease.set_stream(stream) }?;
         let plan = self.plan.descriptor();
-        // SAFETY: the addresses are the caller's promise; host numbers lie in cells of ours; plan and handle are of one session.
+        // SAFETY: the caller promises valid addresses; scalars lie in memory of this value; plan and handle are of one
+        // session.
         unsafe { lease.handle().execute(&plan, &self.pack) }
     }
 }

@@ -1,16 +1,18 @@
-//! Host storage for the numbers that a variant pack points to: scalars and constants, at addresses that do not move.
+//! Host memory for the numbers that a variant pack points to, scalars and constants, at addresses that do not move.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-/// Eight-byte cells on the heap. cuDNN is given their addresses once and reads them at every launch; they change through `&mut` only.
+/// Numbers of eight bytes on the heap. cuDNN gets their addresses once and reads them at every launch. They change only
+/// through `&mut`.
 ///
-/// Held by pointer, not as a `Box`: a box may be assumed to be the only way to its contents, and cuDNN has another.
+/// The field is a pointer and not a `Box`, because the compiler may assume that a box is the only way to its contents,
+/// and cuDNN has another.
 pub(crate) struct HostScalars {
     cells: NonNull<[u64]>,
 }
 
-// SAFETY: plain numbers, reached through this value alone, or by cuDNN while a launch borrows it.
+// SAFETY: plain numbers, read and written only through this value, or by cuDNN while a launch borrows it.
 unsafe impl Send for HostScalars {}
 
 impl HostScalars {
@@ -19,7 +21,7 @@ impl HostScalars {
         HostScalars { cells: NonNull::new(cells).expect("a box is never null") }
     }
 
-    /// The address of a cell, for cuDNN to read.
+    /// The address of a number, for cuDNN to read.
     pub(crate) fn address(&self, at: usize) -> *mut c_void {
         assert!(at < self.cells.len(), "cells are counted when they are made");
         // SAFETY: in bounds of one allocation.
@@ -28,7 +30,7 @@ impl HostScalars {
 
     pub(crate) fn set(&mut self, at: usize, value: u64) {
         let cell = self.address(at).cast::<u64>();
-        // SAFETY: in bounds, and nobody reads it: launches borrow what owns the cells.
+        // SAFETY: in bounds, and no one reads it: a launch borrows the owner of the numbers.
         unsafe { cell.write(value) };
     }
 }

@@ -1,4 +1,4 @@
-//! Why a plan was not bound or launched, or a scalar kept its value.
+//! Errors of binding, of launching, and of setting scalars.
 
 use qkvault_graph::{DType, PlanKey, Role};
 use qkvault_sys::Error;
@@ -9,17 +9,17 @@ use crate::bind_error::BindErrors;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RawBindFailure {
-    /// What was bound is wrong.
+    /// The bindings have errors.
     #[error(transparent)]
     Wrong(#[from] BindErrors),
-    /// cuDNN does not take the variant pack.
+    /// cuDNN refuses the variant pack.
     #[error(
-        "cuDNN does not take what was bound to the plan of '{what}': {source}; report this with what `qkvault doctor` prints"
+        "cuDNN refuses the bindings of the plan of '{what}': {source}; report this with the output of `qkvault doctor`"
     )]
     Cudnn {
         /// What the plan computes.
         what: String,
-        /// What cuDNN answered.
+        /// The error of cuDNN.
         source: Error,
     },
 }
@@ -28,22 +28,22 @@ pub enum RawBindFailure {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScalarError {
-    /// The plan has no such scalar.
-    #[error("{role} is no scalar of the plan; it has {}", if scalars.is_empty() { "none".to_owned() } else { join(scalars) })]
+    /// The plan does not have this scalar.
+    #[error("the plan has no scalar {role}; it has {}", if scalars.is_empty() { "none".to_owned() } else { join(scalars) })]
     NoScalar {
         /// The role.
         role: Role,
-        /// The scalars there are.
+        /// The scalars that the plan has.
         scalars: Vec<Role>,
     },
-    /// The scalar holds another type.
-    #[error("scalar {role} is {needed}, and {given} was given")]
+    /// The scalar has another type.
+    #[error("scalar {role} is {needed}, and {given} was given; convert the value")]
     WrongDType {
         /// The role.
         role: Role,
-        /// What the plan wants.
+        /// The type that the plan needs.
         needed: DType,
-        /// What was given.
+        /// The type of the value.
         given: DType,
     },
 }
@@ -56,32 +56,30 @@ fn join(roles: &[Role]) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// cuDNN refused it.
-    #[error(
-        "plan {key} ({what}) was not launched: {source}; an error of an earlier kernel on this GPU can show here too"
-    )]
+    /// cuDNN refused the launch.
+    #[error("plan {key} ({what}) was not launched: {source}; an earlier kernel on this GPU can be the cause")]
     Refused {
         /// The plan.
         key: PlanKey,
         /// What it computes.
         what: String,
-        /// What cuDNN answered.
+        /// The error of cuDNN.
         source: Box<Error>,
     },
-    /// The driver refused a step before or after it.
+    /// The driver refused a step before or after the launch.
     #[error(
-        "the launch could not {step}: {detail}; if it is an error of an earlier kernel or of something dropped before, it is reported here \
-         because CUDA tells it late"
+        "the launch could not {step}: {detail}; CUDA reports errors late, so an earlier kernel or drop can be the cause"
     )]
     Driver {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What the driver answered.
+        /// The error of the driver.
         detail: String,
     },
-    /// The stream is of another context than the plan.
+    /// The stream is in another context than the plan.
     #[error(
-        "the stream is of GPU {stream}'s context and the plan is loaded in one of GPU {plan}; use a stream of RawSession::device()"
+        "the stream is in a context of GPU {stream} and the plan in one of GPU {plan}; use a stream of \
+         Session::device()"
     )]
     OtherContext {
         /// Ordinal of the stream's GPU.
@@ -89,10 +87,11 @@ pub enum LaunchError {
         /// Ordinal of the plan's GPU.
         plan: usize,
     },
-    /// The stream is being captured while cudarc tracks events, whose waits a capture does not allow.
+    /// The stream is being captured while cudarc tracks events, whose waits would break the capture.
     #[error(
-        "the stream is being captured, and cudarc's event tracking is on, which would break the capture; use Bound::capture, or turn it off first \
-         (CudaContext::disable_event_tracking) and order the streams yourself"
+        "the stream is being captured, and cudarc's event tracking is on, which would break the capture; use \
+         Bound::capture, or turn tracking off first (CudaContext::disable_event_tracking) and order the streams \
+         yourself"
     )]
     TrackedCapture,
 }

@@ -1,4 +1,4 @@
-//! Loading: a plan's bytes become a plan on a device, after everything that is known to matter was compared.
+//! Loading: a plan's bytes become a plan on a device, after a comparison of everything that is known to matter.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,12 @@ use crate::raw::load_error::LoadError;
 use crate::raw::session::RawSession;
 use crate::scratch::to_clear;
 
-/// A plan on a device. Cloning gives another hand on the same one.
+/// A plan on a device. Cheap to clone; clones share one plan.
 ///
 /// # Threads
 ///
-/// `Send` and `Sync`: cuDNN's plan is behind a lock that a launch holds for the few microseconds of queueing, so threads may share one plan
-/// and never enter cuDNN with it at the same time. Launches on the GPU are not held up by it.
+/// `Send` and `Sync`: a lock guards cuDNN's plan. A launch holds it for the few microseconds of queueing, so that
+/// threads that share a plan never enter cuDNN with it at the same time. The lock does not delay work on the GPU.
 #[derive(Clone, Debug)]
 pub struct RawPlan {
     inner: Arc<Loaded>,
@@ -37,17 +37,19 @@ struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // The plan's kernels are unloaded next, in their own context; nobody is left to tell if it cannot be entered.
+        // The plan's kernels are unloaded next and need their context. An error has no one to go to.
         let _ = self.session.enter();
     }
 }
 
 impl RawSession {
-    /// Loads a plan: well under a millisecond, except for a process's first, which waits for cuDNN to load its own libraries.
+    /// Loads a plan. It takes well under a millisecond, except for the first plan of a process, for which cuDNN loads
+    /// its libraries.
     ///
     /// # Errors
     ///
-    /// [`LoadError`]; what is known to matter is compared before cuDNN is asked.
+    /// [`LoadError`] if the plan is for another machine, needs too much workspace, or cuDNN refuses it. Everything that
+    /// is known to matter is compared before cuDNN loads the plan.
     pub fn load(&self, plan: &Plan) -> Result<RawPlan, LoadError> {
         let started = Instant::now();
         let loaded = self.load_uncounted(plan);
@@ -72,12 +74,13 @@ impl RawSession {
     }
 }
 
-/// Asks cuDNN whether a plan would load on a machine that need not be there: what `RawSession::load` does, with device properties in the
-/// place of a handle. No GPU is needed, only something that serves as `libcuda.so.1` (`qkvault_compile::Compiler::open` sees to that).
+/// Loads a plan as `RawSession::load` does, with device properties in the place of a handle, to find out whether it
+/// would load on their machine. Needs no GPU, but a `libcuda.so.1` in the process (`qkvault_compile::Compiler::open`
+/// ensures one).
 ///
 /// # Errors
 ///
-/// [`LoadError`], as loading there would give.
+/// [`LoadError`], as on that machine.
 pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
     check_fit(&plan.facts, &Machine { cudnn: library.version(), ..Machine::of(target) })?;
     check_facts(&plan.facts, plan.blob.len() as u64, None)?;
@@ -88,7 +91,7 @@ pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Resul
     descriptor(library, plan, |plan| plan.set_descriptor(A::EXECUTION_PLAN_DEVICEPROP, &device)).map(drop)
 }
 
-/// cuDNN's plan of a plan's bytes, for the machine that `attach` names; its workspace is compared with the facts.
+/// Makes cuDNN's plan of a plan's bytes, for the machine that `attach` sets, and compares its workspace with the facts.
 fn descriptor(
     library: &Arc<Library>,
     plan: &Plan,
@@ -114,7 +117,7 @@ fn descriptor(
     Ok(descriptor)
 }
 
-/// What can be said against a plan's own facts, without cuDNN; the division of its scratch memory if nothing.
+/// Checks a plan's facts without cuDNN, and returns the division of its scratch memory.
 pub(crate) fn check_facts(facts: &PlanFacts, length: u64, limit: Option<u64>) -> Result<Scratch, LoadError> {
     let (key, what) = (facts.key, || facts.what.clone());
     if length != facts.blob_bytes {
@@ -131,19 +134,19 @@ pub(crate) fn check_facts(facts: &PlanFacts, length: u64, limit: Option<u64>) ->
 }
 
 impl RawPlan {
-    /// Everything known of the plan.
+    /// The facts of the plan.
     #[must_use]
     pub fn facts(&self) -> &PlanFacts {
         &self.inner.facts
     }
 
-    /// Bytes of scratch memory that a launch needs: cuDNN's workspace, and the buffers that a backward sums in.
+    /// Bytes of scratch memory that a launch needs: cuDNN's workspace and the buffers in which a backward sums.
     #[must_use]
     pub fn workspace(&self) -> u64 {
         self.inner.scratch.bytes
     }
 
-    /// The session it is loaded in.
+    /// The session that loaded the plan.
     #[must_use]
     pub fn session(&self) -> &RawSession {
         &self.inner.session
@@ -153,7 +156,7 @@ impl RawPlan {
         &self.inner.scratch
     }
 
-    /// Offset and bytes of what is cleared in the scratch memory before each launch.
+    /// Offset and bytes of the parts of the scratch memory that each launch clears first.
     pub(crate) fn clear(&self) -> &[(u64, u64)] {
         &self.inner.clear
     }

@@ -1,4 +1,4 @@
-//! Why a plan was not loaded, and what to do about each of cuDNN's answers.
+//! Errors of loading, with advice for each error of cuDNN.
 
 use qkvault_graph::{PlanKey, Reason};
 use qkvault_sys::{Error, Status};
@@ -6,21 +6,21 @@ use qkvault_sys::{Error, Status};
 use crate::fit::OtherMachine;
 use crate::raw::session::SessionError;
 
-/// What a backward keeps that makes its workspace large.
-const WHY_QUADRATIC: &str = " (it holds a gradient of every score, because the backward is deterministic or a bias wants its gradient; a \
-                             backward that is neither sums dQ in a buffer of its size instead)";
+/// Why the workspace of a backward is large.
+const WHY_QUADRATIC: &str = " (it holds a gradient of every score, because the backward is deterministic or computes \
+                             the gradient of a bias; other backwards sum dQ in a buffer of its size)";
 
 /// Why a plan was not loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The plan is for another machine; cuDNN was not asked.
+    /// The plan is for another machine; cuDNN did not see it.
     #[error(transparent)]
     OtherMachine(#[from] OtherMachine),
     /// The plan needs more scratch memory than the session allows.
     #[error(
-        "plan {key} ({what}) needs {need} bytes of workspace{}, and the limit is {limit}; raise SessionOptions::workspace_limit, or compile \
-         with a workspace limit (CompileOptions::workspace_limit)",
+        "plan {key} ({what}) needs {need} bytes of workspace{}, and the limit is {limit}; raise \
+         SessionOptions::workspace_limit, or compile with a workspace limit (CompileOptions::workspace_limit)",
         if *quadratic { WHY_QUADRATIC } else { "" }
     )]
     WorkspaceTooLarge {
@@ -30,77 +30,83 @@ pub enum LoadError {
         what: String,
         /// Bytes that a launch needs.
         need: u64,
-        /// Bytes that it may have.
+        /// Bytes that the session allows.
         limit: u64,
-        /// Whether what it needs grows with queries times keys.
+        /// Whether the size grows with queries times keys.
         quadratic: bool,
     },
-    /// The plan has another length than its facts say.
+    /// The plan has another length than its facts have.
     #[error(
-        "plan {key} ({what}) has {found} bytes where its facts say {expected}; remove it (`qkvault cache verify`) and build it again"
+        "plan {key} ({what}) has {found} bytes, and its facts have {expected}; remove it (`qkvault cache verify`) and \
+         build it again"
     )]
     Length {
         /// The plan.
         key: PlanKey,
         /// What it computes.
         what: String,
-        /// What the facts say.
+        /// The length in the facts, in bytes.
         expected: u64,
-        /// What there is.
+        /// The length of the plan, in bytes.
         found: u64,
     },
-    /// cuDNN does not take the plan.
+    /// cuDNN refuses the plan.
     #[error("cuDNN does not load plan {key} ({what}): {source}; {}", advice(source))]
     Refused {
         /// The plan.
         key: PlanKey,
         /// What it computes.
         what: String,
-        /// What cuDNN answered.
+        /// The error of cuDNN.
         source: Box<Error>,
     },
-    /// cuDNN reports another workspace than the facts.
+    /// cuDNN reports another workspace size than the facts have.
     #[error(
-        "plan {key} ({what}) needs {found} bytes of workspace as cuDNN loads it, and its facts say {expected}; facts and plan are not of one \
-         build: remove it (`qkvault cache verify`) and build it again"
+        "plan {key} ({what}) needs {found} bytes of workspace as loaded, and its facts have {expected}; facts and \
+         plan are of different builds: remove it (`qkvault cache verify`) and build it again"
     )]
     Workspace {
         /// The plan.
         key: PlanKey,
         /// What it computes.
         what: String,
-        /// What the facts say.
+        /// The size in the facts, in bytes.
         expected: u64,
-        /// What cuDNN says.
+        /// The size that cuDNN reports, in bytes.
         found: i64,
     },
-    /// The machine's properties lack what its cuDNN needs.
-    #[error("the device properties are not complete: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    /// The device properties lack some that this cuDNN needs.
+    #[error("the device properties are incomplete: {}", join(.0))]
     Properties(Vec<Reason>),
-    /// cuDNN could not be readied.
+    /// The session's context could not be made current.
     #[error(transparent)]
     RawSession(#[from] SessionError),
-    /// cuDNN gave no object to load into.
+    /// cuDNN could not create a descriptor.
     #[error("cuDNN could not load: {0}")]
     Cudnn(#[from] Error),
 }
 
-/// What to do about cuDNN's answer to a plan.
+fn join(reasons: &[Reason]) -> String {
+    reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// The advice for an error of cuDNN.
 fn advice(error: &Error) -> &'static str {
     let Error::Call(call) = error else {
         return "the library is not usable here: `qkvault doctor` shows what is loaded";
     };
     match call.status {
         Status::SERIALIZATION_VERSION_MISMATCH => {
-            "it is written in another version's form: compile it again with the cuDNN that is loaded"
+            "another version wrote it: compile it again with the cuDNN that is loaded"
         }
         Status::SUBLIBRARY_VERSION_MISMATCH => {
-            "it was compiled by another cuDNN, or libraries of several versions are mixed here: compile it again with the one that is \
-             loaded, and see `qkvault doctor` for the loaded files"
+            "another cuDNN compiled it, or libraries of several versions are mixed here: compile it again with the \
+             one that is loaded, and see `qkvault doctor` for the loaded files"
         }
         Status::NOT_SUPPORTED_ARCH_MISMATCH => {
-            "it was compiled for another GPU or driver: capture this machine's profile (`qkvault profile capture`) and compile for that"
+            "it was compiled for another GPU or driver: capture this machine's profile (`qkvault profile capture`) \
+             and compile for that"
         }
-        _ => "build it again; if that does not help, report it with the plan's key and what `qkvault doctor` prints",
+        _ => "build it again; if that does not help, report it with the plan's key and the output of `qkvault doctor`",
     }
 }

@@ -1,7 +1,9 @@
-//! The raw layer: sessions, plans and launches with addresses as numbers and streams as pointers, for callers who have no cudarc objects.
+//! The raw layer: sessions, plans and launches for callers without cudarc. Addresses are numbers and streams are
+//! pointers.
 //!
-//! The safe layer is built on it. What is unsafe here is what the caller alone can promise: that a context is current and that addresses are
-//! good until a launch is finished.
+//! The safe layer is built on it. A function is `unsafe` where it relies on a promise of the caller: a context is
+//! current, or addresses stay valid until a launch is finished. Its types are named `Raw...`, so that a program can use
+//! both layers. [`prepare`](crate::prepare) looks plans up for this layer too.
 
 pub(crate) mod bound;
 pub(crate) mod host_scalars;

@@ -1,4 +1,4 @@
-//! Handles, leased one per launch: no two launches share one, and none belongs to a thread.
+//! Handles, leased one per launch: two launches never share one, and no handle belongs to a thread.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qkvault_sys::{Error, Handle, Library};
 
-/// Handles of one GPU. They live as long as the session that owns the pool: nothing is destroyed when a thread ends.
+/// The handles of one GPU. They live as long as the session that owns the pool; the end of a thread destroys none.
 #[derive(Debug)]
 pub(crate) struct Pool {
     library: Arc<Library>,
@@ -21,7 +21,7 @@ struct Seat {
     stream: Option<usize>,
 }
 
-/// A handle for one launch or one load; it goes back when this is dropped.
+/// A handle for one launch or one load. Dropping the lease returns it to the pool.
 pub(crate) struct Lease<'a> {
     pool: &'a Pool,
     seat: Option<Seat>,
@@ -32,12 +32,12 @@ impl Pool {
         Pool { library: Arc::clone(library), free: Mutex::default(), created: AtomicU64::new(0) }
     }
 
-    /// Handles made so far: at most as many as launches ran at one time, or as were reserved.
+    /// The number of handles created so far: at most as many as launches ran at one time, or as were reserved.
     pub(crate) fn created(&self) -> u64 {
         self.created.load(Ordering::Relaxed)
     }
 
-    /// Makes handles until there are this many.
+    /// Creates handles until there are this many.
     pub(crate) fn reserve(&self, handles: usize) -> Result<(), Error> {
         while self.created() < handles as u64 {
             let seat = self.create()?;
@@ -46,7 +46,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A handle, if one can be had the one that has this stream already.
+    /// Leases a handle; one that is on this stream already, if there is one.
     pub(crate) fn lease(&self, stream: *mut c_void) -> Result<Lease<'_>, Error> {
         let wanted = Some(stream as usize);
         let found = {
@@ -68,7 +68,7 @@ impl Pool {
         let handle = Handle::create(&self.library)?;
         let created = self.created.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::debug!(handles = created, "a cuDNN handle was made");
-        // Room for all of them, so that giving one back never allocates.
+        // Room for all handles, so that returning one never allocates.
         let mut free = self.free();
         let room = usize::try_from(created).unwrap_or(0).saturating_sub(free.len());
         free.reserve(room);
@@ -89,11 +89,11 @@ impl Lease<'_> {
     ///
     /// # Safety
     ///
-    /// As [`Handle::set_stream`].
+    /// The same as for [`Handle::set_stream`].
     pub(crate) unsafe fn set_stream(&mut self, stream: *mut c_void) -> Result<(), Error> {
         let seat = self.seat();
         if seat.stream != Some(stream as usize) {
-            // Unknown until it is set: a call that fails may have changed it.
+            // Unknown until the call succeeds: one that fails may have changed the stream.
             seat.stream = None;
             // SAFETY: the caller's promise.
             unsafe { seat.handle.set_stream(stream) }?;

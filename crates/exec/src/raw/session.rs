@@ -1,4 +1,4 @@
-//! A session: one GPU, one cuDNN, a pool of handles, and what was counted.
+//! A session: one GPU, one cuDNN, a pool of handles, and counters.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,13 @@ use crate::machine::Machine;
 use crate::properties::{self, PropertiesError};
 use crate::raw::pool::Pool;
 
-/// What a session is opened with.
+/// Options of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Most bytes of scratch memory that a plan may need; plans that need more are refused when they are loaded. No limit by default.
+    /// Most bytes of scratch memory that a plan may need. Loading refuses plans that need more. Default: no limit.
     pub workspace_limit: Option<u64>,
-    /// Handles made when the session is opened. Further ones are made when more launches run at one time, which takes milliseconds and must
-    /// not happen while a stream is captured.
+    /// Handles that opening the session creates. When more launches run at one time, they create further handles, which
+    /// takes milliseconds and must not happen while a stream is captured. Default: 1.
     pub handles: usize,
 }
 
@@ -28,47 +28,48 @@ impl Default for SessionOptions {
     }
 }
 
-/// Why there is no session.
+/// Why a session could not be opened or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// Nothing can run here.
+    /// There is no driver.
     #[error(transparent)]
     NoDriver(#[from] NoDriver),
-    /// cuDNN gives no handle.
-    #[error("cuDNN could not be readied on the GPU: {0}")]
+    /// cuDNN could not create a handle.
+    #[error("cuDNN could not be initialised on the GPU: {0}")]
     Cudnn(#[from] qkvault_sys::Error),
-    /// The properties of the GPU are not known.
+    /// The properties of the GPU are unknown.
     #[error(transparent)]
     Properties(#[from] PropertiesError),
     /// The GPU's context could not be made current on this thread.
     #[error("the CUDA context could not be made current: {detail}")]
     Context {
-        /// The driver's reason.
+        /// The error of the driver.
         detail: String,
     },
 }
 
-/// What a session has done since it was opened.
+/// Counters of a session since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionStats {
     /// Plans loaded.
     pub loads: u64,
-    /// Plans that could not be loaded.
+    /// Loads that failed.
     pub load_failures: u64,
-    /// Time spent loading, in microseconds, failures included.
+    /// Time of all loads, in microseconds, failures included.
     pub load_micros: u64,
-    /// Handles made.
+    /// Handles created.
     pub handles: u64,
 }
 
-/// The GPU's context: how it is made current, and what keeps it alive.
+/// Keeps the GPU's context alive and makes it current.
 pub(crate) trait ContextGuard: Send + Sync + fmt::Debug {
+    /// Makes the context current on this thread.
     fn enter(&self) -> Result<(), String>;
 }
 
-/// The raw layer's: the caller has made it current.
+/// Context guard for the raw layer: assumes the caller has already made the context current.
 #[derive(Debug)]
 struct CallerContext;
 
@@ -78,10 +79,10 @@ impl ContextGuard for CallerContext {
     }
 }
 
-/// One GPU with one cuDNN. Cloning gives another hand on the same session.
+/// One GPU with one cuDNN. Cheap to clone; clones share one session.
 ///
-/// Plans and bound plans keep their session alive. Handles are destroyed with it, by whichever thread lets go of it last, and never by the
-/// end of a thread.
+/// Plans and bound plans keep their session alive. The thread that drops the session last destroys its handles; the end
+/// of a thread destroys none.
 #[derive(Clone, Debug)]
 pub struct RawSession {
     pub(crate) inner: Arc<Inner>,
@@ -94,7 +95,7 @@ pub(crate) struct Inner {
     pub(crate) machine: Machine,
     pub(crate) options: SessionOptions,
     properties: Vec<u8>,
-    /// What `properties` say in full, read when it is first asked for: loading needs only what `machine` has.
+    /// Read from `properties` on the first use, because loading needs only `machine`.
     target: OnceLock<Target>,
     pub(crate) loads: AtomicU64,
     pub(crate) load_failures: AtomicU64,
@@ -105,22 +106,23 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Handles are destroyed next; that wants their context current, and nobody is left to tell if it cannot be.
+        // Handles are destroyed next and need their context. An error has no one to go to.
         let _ = self.context.enter();
     }
 }
 
 impl RawSession {
-    /// A session on the GPU whose context is current on this thread.
+    /// Opens a session on the GPU whose context is current on this thread.
     ///
     /// # Safety
     ///
-    /// The context must be the primary one of its GPU (the one that the CUDA runtime uses), must stay alive as long as the session and
-    /// everything made with it, and must be current on every thread that loads, launches or drops any of that.
+    /// The context must be the primary one of its GPU (the one that the CUDA runtime uses). It must stay alive as long
+    /// as the session and everything made with it, and be current on every thread that loads, launches or drops any of
+    /// these.
     ///
     /// # Errors
     ///
-    /// [`SessionError`], without a driver or a GPU too.
+    /// [`SessionError`] without a driver or a GPU, or if cuDNN fails.
     pub unsafe fn on_current(library: &Arc<Library>, options: SessionOptions) -> Result<RawSession, SessionError> {
         RawSession::open(library, options, Box::new(CallerContext))
     }
@@ -151,23 +153,23 @@ impl RawSession {
         Ok(RawSession { inner: Arc::new(inner) })
     }
 
-    /// The cuDNN.
+    /// The cuDNN of the session.
     #[must_use]
     pub fn library(&self) -> &Arc<Library> {
         &self.inner.library
     }
 
-    /// What decides whether a plan loads here.
+    /// The properties that decide whether a plan loads here.
     #[must_use]
     pub fn machine(&self) -> &Machine {
         &self.inner.machine
     }
 
-    /// What plans for this GPU are compiled for.
+    /// The target of plans for this GPU. The session reads it once.
     ///
     /// # Errors
     ///
-    /// [`PropertiesError`].
+    /// [`PropertiesError`] if this version of qkvault cannot read the device properties.
     pub fn target(&self) -> Result<&Target, PropertiesError> {
         let Inner { target, properties, library, .. } = &*self.inner;
         match target.get() {
@@ -176,17 +178,17 @@ impl RawSession {
         }
     }
 
-    /// Makes handles until there are this many, ahead of launches that run at one time or are captured.
+    /// Creates handles until there are this many, ahead of launches that run at one time or are captured.
     ///
     /// # Errors
     ///
-    /// [`SessionError`].
+    /// [`SessionError`] if the context cannot be made current or cuDNN creates no handle.
     pub fn reserve_handles(&self, handles: usize) -> Result<(), SessionError> {
         self.enter()?;
         Ok(self.inner.pool.reserve(handles)?)
     }
 
-    /// What was counted.
+    /// The counters of the session.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let Inner { pool, loads, load_failures, load_micros, .. } = &*self.inner;

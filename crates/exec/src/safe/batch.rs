@@ -1,4 +1,5 @@
-//! A step's numbers on the device: one block of memory that bound plans and captured graphs share, updated in place.
+//! The metadata of a batch on the device: one block of memory that bound plans and captured graphs share, updated in
+//! place.
 
 use std::sync::Arc;
 
@@ -11,19 +12,19 @@ use crate::safe::staging::Shared;
 use crate::safe::tracked::StepMemory;
 use crate::serving::{BatchInputErrors, Step, StepBuffer, StepLayout};
 
-/// Why a batch was not made or updated.
+/// Why the metadata of a batch was not created or updated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// The step is not one of the plan's.
+    /// The step does not fit the plan.
     #[error(transparent)]
     Step(#[from] BatchInputErrors),
     /// The driver refused.
-    #[error("a step's lengths and tables could not be {step}: {detail}")]
+    #[error("the metadata of a batch could not be {step}: {detail}")]
     Driver {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What the driver answered.
+        /// The error of the driver.
         detail: String,
     },
 }
@@ -32,38 +33,65 @@ pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchErr
     move |error| BatchError::Driver { step, detail: error.to_string() }
 }
 
-/// Lengths, offsets and page tables of a plan's steps, on the device and as a copy on the host.
+/// The metadata of a batch: lengths, offsets and page tables of a plan's steps, on the device and as a copy on the
+/// host.
 ///
-/// Bind it once ([`Bindings::batch`]), to as many plans as run one step after the other (the layers of a model), and update it
-/// before each step: addresses stay, so bound plans and captured graphs stay valid. Updates are ordered after the launches that
-/// read the step before, and before those that read this one.
+/// Bind it once ([`Bindings::batch`]) to all plans that run the same step one after the other, such as the layers of a
+/// model, and update it before each step. Its addresses never change, so bound plans and captured graphs stay valid. An
+/// update runs after the launches that read the step before, and before the launches that read the new one. Plans of
+/// equal shapes can share it.
 ///
-/// An update writes words that changed, and allocates nothing. It copies them from 16 MB of page-locked memory that the batches of a device
-/// share, room for hundreds of usual steps, and waits for the GPU only where that is full. It fills the numbers of a plan with the given batch and lengths;
-/// another plan of the same shapes may share it.
+/// An update writes the words that changed and allocates nothing. It copies them from 16 MB of page-locked memory that
+/// all batches of a device share, which holds hundreds of usual steps, and waits for the GPU only when that memory is
+/// full.
+///
+/// ```no_run
+/// # use qkvault_exec::serving::{Rows, Step};
+/// # use qkvault_exec::{BatchMetadata, Bindings, LoadedPlan, cudarc};
+/// # use qkvault_graph::{Role, Valid};
+/// # fn run(
+/// #     plan: &LoadedPlan, attention: &Valid, stream: &std::sync::Arc<cudarc::driver::CudaStream>,
+/// #     q: &cudarc::driver::CudaSlice<half::bf16>, k: &cudarc::driver::CudaSlice<half::bf16>,
+/// #     v: &cudarc::driver::CudaSlice<half::bf16>, o: &mut cudarc::driver::CudaSlice<half::bf16>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// // `plan` computes `attention`, a decode over paged keys and values.
+/// let mut batch = BatchMetadata::new(plan, attention, stream)?;
+/// let bindings = Bindings::new().slice(Role::Q, q).slice(Role::K, k).slice(Role::V, v).slice_mut(Role::O, o);
+/// let mut bound = plan.bind(bindings.batch(&batch).scalar(Role::Scale, 0.088_f32), stream)?;
+///
+/// // Two sequences with one query each: 100 keys on pages 3 and 7, 17 keys on page 5.
+/// let pages = [vec![3, 7], vec![5]];
+/// batch.update(&Step::paged(Rows::One(2), Rows::Lengths(&[100, 17]), &pages), stream)?;
+/// bound.launch(stream)?;
+/// // The next step: another key in each sequence. Nothing is bound again.
+/// batch.update(&Step::paged(Rows::One(2), Rows::Lengths(&[101, 18]), &pages), stream)?;
+/// bound.launch(stream)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct BatchMetadata {
     buffer: StepBuffer,
     memory: Arc<StepMemory>,
     staging: Shared,
-    /// Words that were changed on the host by an update that did not reach the device.
+    /// Whether an update changed words on the host that did not reach the device.
     stale: bool,
 }
 
-/// What an update copied.
+/// The size of an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uploaded {
-    /// Bytes, all copies together.
+    /// Bytes of all copies.
     pub bytes: usize,
-    /// Copies: one for lengths and offsets each, and one for each part of a table in which sequences got pages.
+    /// Number of copies: one for the lengths, one for the offsets, and one for each part of a table with new pages.
     pub copies: usize,
 }
 
 impl BatchMetadata {
-    /// The batch of a plan that computes this attention; every sequence is idle at first.
+    /// Allocates the metadata of a plan that computes this attention. Every sequence is idle at first.
     ///
     /// # Errors
     ///
-    /// [`BatchError`].
+    /// [`BatchError::Step`] if the plan has no lengths; [`BatchError::Driver`] if the driver has no memory.
     pub fn new(plan: &LoadedPlan, attention: &Valid, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
         let buffer = StepBuffer::new(StepLayout::of(attention, plan.facts())?);
         let memory = StepMemory::upload(stream, buffer.words()).map_err(driver("put on the GPU"))?;
@@ -72,16 +100,17 @@ impl BatchMetadata {
         Ok(BatchMetadata { buffer, memory: Arc::new(memory), staging, stale: false })
     }
 
-    /// Whether every entry of the tables is looked at with each update; by default in debug builds only.
+    /// Sets whether each update checks every entry of the page tables. Default: in debug builds only.
     pub fn check_pages(&mut self, always: bool) {
         self.buffer.check_pages(always);
     }
 
-    /// Makes the next launches compute this step.
+    /// Checks a step and copies it to the device, for the launches that follow on this stream.
     ///
     /// # Errors
     ///
-    /// [`BatchError::Step`] with everything that is wrong; then the step before stays.
+    /// [`BatchError::Step`] with all errors in the step; the step before stays on the device then.
+    /// [`BatchError::Driver`] if the driver refuses a copy; the next update then copies the whole block.
     pub fn update<T: AsRef<[i32]>>(
         &mut self,
         step: &Step<'_, T>,
@@ -92,7 +121,7 @@ impl BatchMetadata {
         let changed = match self.buffer.fill(step) {
             Ok(changed) => changed.len(),
             Err(wrong) => {
-                // Nothing was changed.
+                // `fill` changed nothing.
                 self.stale = all.is_some();
                 return Err(wrong.into());
             }
@@ -110,12 +139,13 @@ impl BatchMetadata {
         Ok(uploaded)
     }
 
-    /// Copies the block back from the device, compares it with what was put there and checks it as a kernel would read it: page
-    /// ids within the pool, offsets that do not fall, lengths within the plan. It waits for the stream: for debugging.
+    /// Copies the block back from the device, compares it with the host copy, and checks it as a kernel reads it: page
+    /// ids within the pool, offsets that do not decrease, lengths within the plan. It waits for the stream, so use it
+    /// for debugging.
     ///
     /// # Errors
     ///
-    /// [`BatchError::Step`] with the operand that is not as it should be.
+    /// [`BatchError::Step`] with the operand that is wrong.
     pub fn verify(&self, stream: &Arc<CudaStream>) -> Result<(), BatchError> {
         let memory = self.memory.lock();
         let words = stream.clone_dtoh(&*memory).map_err(driver("read back"))?;
@@ -123,15 +153,15 @@ impl BatchMetadata {
         Ok(self.buffer.verify(&words)?)
     }
 
-    /// Where an operand lies on the device, for kernels of the caller's own that write page tables or lengths there: they are
-    /// ordered by the caller, and [`BatchMetadata::verify`] finds what is wrong with them.
+    /// The address of an operand on the device, for kernels of the caller that write page tables or lengths there. The
+    /// caller orders these kernels; [`BatchMetadata::verify`] checks what they wrote.
     #[must_use]
     pub fn address(&self, role: Role) -> Option<u64> {
         let of = |(operand, ..): &(Role, usize, usize)| *operand == role;
         self.buffer.layout().operands().find(of).map(|(_, at, _)| self.memory.address() + 4 * at as u64)
     }
 
-    /// The block on the host.
+    /// The copy on the host.
     #[must_use]
     pub fn buffer(&self) -> &StepBuffer {
         &self.buffer

@@ -1,4 +1,4 @@
-//! Bound plans over cudarc's slices, and their launch.
+//! Bound plans with cudarc's slices, and their launch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::safe::workspace::{Workspace, WorkspaceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindFailure {
-    /// What was bound is wrong.
+    /// The bindings have errors.
     #[error(transparent)]
     Wrong(#[from] BindErrors),
-    /// There is no memory for the workspace.
+    /// The workspace could not be allocated.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// cuDNN does not take what was bound.
+    /// cuDNN refuses the bindings.
     #[error(transparent)]
     Cudnn(Box<raw::RawBindFailure>),
 }
@@ -41,12 +41,12 @@ impl From<raw::RawBindFailure> for BindFailure {
     }
 }
 
-/// A plan with its slices, ready to be launched any number of times.
+/// A plan with its slices, to be launched any number of times.
 ///
 /// # Threads
 ///
-/// `Send`, not `Sync`: it may move between threads; one at a time launches it. Several bound plans of one loaded plan may be launched from
-/// several threads.
+/// `Send`, not `Sync`: it may move between threads, and one thread at a time launches it. Several threads may launch
+/// several bound plans of one loaded plan.
 pub struct Bound<'a> {
     pub(crate) raw: raw::RawBound,
     pub(crate) operands: Operands<'a>,
@@ -54,7 +54,7 @@ pub struct Bound<'a> {
     pub(crate) device: Device,
 }
 
-/// What a launch waits for and what waits for it.
+/// The operands that a launch waits for, and that later work waits for.
 pub(crate) struct Operands<'a> {
     tracked: Vec<Box<dyn Tracked + 'a>>,
     workspace: Option<Arc<Workspace>>,
@@ -62,7 +62,8 @@ pub(crate) struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// Runs `then` between cudarc's waits and records for every operand. One stack frame per operand, nothing on the heap.
+    /// Runs `then` between cudarc's waits and records for every operand. It takes one stack frame per operand and
+    /// allocates nothing.
     pub(crate) fn hold<R>(&mut self, stream: &CudaStream, then: &mut dyn FnMut() -> R) -> R {
         match &self.workspace {
             None => hold_batch(&mut self.tracked, self.batch.as_ref(), stream, then),
@@ -121,11 +122,11 @@ impl<'a> Bound<'a> {
         Ok(Bound { raw, operands: Operands { tracked, workspace, batch }, constants, device: device.clone() })
     }
 
-    /// Binds other slices and scalars to the same plan, in place of all that were bound. The workspace stays, unless `bindings` bring one.
+    /// Replaces all slices and scalars. The workspace stays, unless `bindings` have one.
     ///
     /// # Errors
     ///
-    /// As [`LoadedPlan::bind`](crate::LoadedPlan::bind).
+    /// [`BindFailure`], as for [`LoadedPlan::bind`](crate::LoadedPlan::bind).
     pub fn rebind<'b>(self, bindings: Bindings<'b>) -> Result<Bound<'b>, BindFailure> {
         let Bound { raw, operands: Operands { tracked: _, workspace: own, batch: _ }, constants, device } = self;
         let workspace = bindings.workspace.clone().or(own);
@@ -135,29 +136,29 @@ impl<'a> Bound<'a> {
         })
     }
 
-    /// The plan and its variant pack, for launches that the caller orders: [`raw::RawBound::launch`].
+    /// The bound plan of the raw layer, for launches that the caller orders ([`raw::RawBound::launch`]).
     #[must_use]
     pub fn raw(&self) -> &raw::RawBound {
         &self.raw
     }
 
-    /// Gives a scalar another value, from the next launch on. Nothing is built or bound anew.
+    /// Sets another value of a scalar, from the next launch on. Nothing is built or bound again.
     ///
     /// # Errors
     ///
-    /// [`ScalarError`]; then the scalar keeps its value.
+    /// [`ScalarError`] if the plan has no such scalar or the type differs; the scalar keeps its value then.
     pub fn set_scalar(&mut self, role: Role, value: impl Into<Number>) -> Result<(), ScalarError> {
         self.raw.set_scalar(role, value)
     }
 
-    /// Queues a launch on a stream, after what cudarc knows to be still writing to an operand.
+    /// Queues a launch on a stream, after the work on the operands that cudarc knows of.
     ///
-    /// Nothing is probed, hashed, allocated or looked up. While a stream is captured, cudarc's event tracking must be off:
-    /// [`Bound::capture`] needs no such thing.
+    /// It probes, hashes, allocates and looks up nothing. While the stream is captured, cudarc's event tracking must be
+    /// off; [`Bound::capture`] does not need that.
     ///
     /// # Errors
     ///
-    /// [`LaunchError`]; nothing was queued then, unless the driver only failed to order what comes after.
+    /// [`LaunchError`]. Nothing was queued then, except if the driver failed to record an event after the launch.
     pub fn launch(&mut self, stream: &CudaStream) -> Result<(), LaunchError> {
         ready(&self.device, stream)?;
         let Bound { raw, operands, constants: _, device } = self;
@@ -165,15 +166,15 @@ impl<'a> Bound<'a> {
             return Err(LaunchError::TrackedCapture);
         }
         operands.hold(stream, &mut || {
-            // SAFETY: the stream is of this context, which is current; operands are borrowed, and ordered by what `hold` holds.
+            // SAFETY: the stream is of this context, which is current; operands are borrowed, and `hold` orders them.
             unsafe { raw.launch(stream.cu_stream().cast()) }
         })?;
-        // Waits and records tell their errors only here.
+        // cudarc keeps the errors of waits and records for this call.
         device.context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
     }
 }
 
-/// Whether the stream is of the plan's context, which is then made current.
+/// Checks that the stream is of the plan's context, and makes the context current.
 pub(crate) fn ready(device: &Device, stream: &CudaStream) -> Result<(), LaunchError> {
     let (ours, theirs) = (device.context(), stream.context());
     if !Arc::ptr_eq(ours, theirs) && ours.cu_ctx() != theirs.cu_ctx() {
@@ -186,7 +187,7 @@ pub(crate) fn driver_error(step: &'static str, error: &cudarc::driver::DriverErr
     LaunchError::Driver { step, detail: error.to_string() }
 }
 
-/// Whether the stream is being captured; the default stream, which cannot be, answers with an error while another one is.
+/// Whether the stream is being captured. The default stream cannot be; asking it fails while another one is captured.
 fn is_captured(stream: &CudaStream) -> bool {
     stream.capture_status().is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }

@@ -1,4 +1,4 @@
-//! CUDA graphs by capture: a bound plan recorded once and replayed, with cudarc's ordering around each replay.
+//! CUDA graphs: a bound plan captured once and replayed, with cudarc's ordering around each replay.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use cudarc::driver::{CudaGraph, CudaStream};
 use crate::raw::launch_error::LaunchError;
 use crate::safe::bound::{Bound, driver_error, ready};
 
-/// A captured launch. It keeps plan, slices and workspace, as the graph holds their addresses.
+/// A captured launch. It owns the bound plan, because the graph has the addresses of its slices and workspace.
 ///
-/// Scalars were read when it was captured: to change one, take the bound plan back, set it, and capture again.
+/// The capture has read the scalars. To change one, take the bound plan back, set the scalar, and capture again.
 pub struct Captured<'a> {
     // Before the plan: the graph's kernels are the plan's.
     graph: CudaGraph,
@@ -20,22 +20,24 @@ pub struct Captured<'a> {
 }
 
 impl<'a> Bound<'a> {
-    /// Captures one launch as a CUDA graph. `stream` must not be the default stream, which cannot be captured; nothing runs on it meanwhile.
+    /// Captures one launch as a CUDA graph. `stream` must not be the default stream, which cannot be captured. The
+    /// launch does not run.
     ///
-    /// cudarc's event tracking may be on: its waits and records stay outside the graph, around each [`Captured::launch`].
+    /// cudarc's event tracking may be on: its waits and records stay outside the graph, around each
+    /// [`Captured::launch`].
     ///
     /// # Errors
     ///
-    /// [`LaunchError`].
+    /// [`LaunchError`] if the stream is of another context, or the driver or cuDNN refuses the capture.
     pub fn capture(self, stream: &Arc<CudaStream>) -> Result<Captured<'a>, LaunchError> {
         ready(&self.device, stream)?;
-        // Other threads go on allocating meanwhile; only this one must not.
+        // Other threads may allocate during the capture.
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(|e| driver_error("begin a capture (the default stream cannot be captured)", &e))?;
-        // SAFETY: the stream is of this context, which is current. Nothing runs now; replays are ordered by `Captured::launch`.
+        // SAFETY: the stream is of this context, which is current. Nothing runs now; `Captured::launch` orders replays.
         let launched = unsafe { self.raw.launch(stream.cu_stream().cast()) };
-        // The capture is ended whatever the launch said.
+        // The capture must end also after a failed launch.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         launched?;
         let graph = graph.map_err(|e| driver_error("end the capture", &e))?.ok_or(LaunchError::Driver {
@@ -47,11 +49,11 @@ impl<'a> Bound<'a> {
 }
 
 impl<'a> Captured<'a> {
-    /// Queues a replay on the stream it was captured on.
+    /// Queues a replay on the stream of the capture.
     ///
     /// # Errors
     ///
-    /// [`LaunchError::Driver`].
+    /// [`LaunchError::Driver`] if the driver refuses the replay.
     pub fn launch(&mut self) -> Result<(), LaunchError> {
         let Captured { graph, stream, bound } = self;
         ready(&bound.device, stream)?;
@@ -65,7 +67,7 @@ impl<'a> Captured<'a> {
         &self.graph
     }
 
-    /// Takes the bound plan back; the graph is destroyed.
+    /// Destroys the graph and returns the bound plan.
     #[must_use]
     pub fn into_bound(self) -> Bound<'a> {
         self.bound

@@ -1,4 +1,5 @@
-//! Operands whose values follow from the description, constants on the GPU from when a plan is prepared: ALiBi's slopes.
+//! Constant operands: operands whose values follow from the description (ALiBi slopes), uploaded when a plan is
+//! prepared.
 
 use std::sync::Arc;
 
@@ -8,14 +9,14 @@ use qkvault_graph::{Attention, Role};
 use crate::safe::operands::Bindings;
 use crate::safe::tracked::Tracked;
 
-/// One such operand.
+/// A constant operand on the GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct BoundConstant {
     pub(crate) role: Role,
     values: Arc<CudaSlice<f32>>,
 }
 
-/// Keeps the operand alive as long as it is bound, and orders launches after its upload.
+/// Keeps a constant operand alive while it is bound, and orders launches after its upload.
 struct Held(Arc<CudaSlice<f32>>);
 
 impl Tracked for Held {
@@ -24,8 +25,8 @@ impl Tracked for Held {
     }
 }
 
-/// The slopes of ALiBi that a description says tensors of its expressions hold. Plans know nothing of them: attentions with other slopes
-/// share a plan.
+/// The ALiBi slopes of the tensors in a description's expressions. They are not part of a plan, so that attentions with
+/// other slopes share one.
 pub(crate) fn slopes(attention: &Attention) -> Vec<(Role, Vec<f32>)> {
     let expressions = [attention.score_mod.as_ref(), attention.mask.mask_mod.as_ref()];
     let specs = expressions.into_iter().flatten().flat_map(|e| e.tensors());
@@ -37,7 +38,7 @@ pub(crate) fn slopes(attention: &Attention) -> Vec<(Role, Vec<f32>)> {
 }
 
 impl BoundConstant {
-    /// Uploads all of an attention, and waits until it is done.
+    /// Uploads all constant operands of an attention, and waits for the upload.
     pub(crate) fn upload(stream: &Arc<CudaStream>, attention: &Attention) -> Result<Vec<BoundConstant>, DriverError> {
         let upload = |(role, values): (Role, Vec<f32>)| {
             Ok(BoundConstant { role, values: Arc::new(stream.clone_htod(&values)?) })
@@ -53,7 +54,7 @@ impl BoundConstant {
         self.values.num_bytes() as u64
     }
 
-    /// Adds the operand to what a caller binds, who may bind one of their own in its place.
+    /// Adds the operand to a caller's bindings, unless the caller has bound the role.
     pub(crate) fn bind<'a>(&self, bindings: Bindings<'a>) -> Bindings<'a> {
         if bindings.raw.operands.iter().any(|operand| operand.role == self.role) {
             return bindings;

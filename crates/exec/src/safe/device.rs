@@ -1,4 +1,4 @@
-//! The GPU: opened through cudarc, with every absence an error value.
+//! The GPU, opened with cudarc. A missing driver or GPU is an error value.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -14,46 +14,46 @@ use crate::properties::{PropertiesError, present_target};
 use crate::raw::session::ContextGuard;
 use crate::safe::staging::Shared;
 
-/// Why there is no GPU to use.
+/// Why a GPU could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// There is no driver.
     #[error(transparent)]
     NoDriver(#[from] NoDriver),
-    /// There is a driver, and no GPU that this process may use.
+    /// The driver finds no GPU that this process may use.
     #[error(
-        "the NVIDIA driver finds no GPU ({detail}): `nvidia-smi` lists what there is; CUDA_VISIBLE_DEVICES hides GPUs from a process (now: \
-         {visible}), and a container sees those it was started with"
+        "the NVIDIA driver finds no GPU ({detail}): `nvidia-smi` lists the GPUs of this machine; CUDA_VISIBLE_DEVICES \
+         (now: {visible}) hides GPUs from a process, and a container has only those that it was started with"
     )]
     NoGpu {
-        /// What the driver answered.
+        /// The error of the driver.
         detail: String,
-        /// The value of `CUDA_VISIBLE_DEVICES`.
+        /// The value of `CUDA_VISIBLE_DEVICES`, or that it is not set.
         visible: String,
     },
-    /// There are fewer GPUs.
+    /// There are fewer GPUs than the ordinal needs.
     #[error("GPU {given} was asked for, and this process sees {count}, numbered from 0")]
     BadOrdinal {
-        /// What was asked for.
+        /// The ordinal.
         given: usize,
-        /// How many there are.
+        /// The number of GPUs.
         count: i32,
     },
-    /// The context is not the GPU's primary one, which cuDNN works in.
+    /// The context is not the primary one of its GPU, in which cuDNN works.
     #[error(
-        "the CUDA context given is not the primary one of GPU {ordinal}, in which cuDNN works; make it with CudaContext::new"
+        "the CUDA context is not the primary one of GPU {ordinal}, in which cuDNN works; make it with CudaContext::new"
     )]
     NotPrimary {
         /// The GPU.
         ordinal: usize,
     },
-    /// The driver refused.
-    #[error("the NVIDIA driver could not {step}: {detail}; `nvidia-smi` shows whether it works")]
+    /// The driver returned an error.
+    #[error("the NVIDIA driver could not {step}: {detail}; `nvidia-smi` shows whether the driver works")]
     Driver {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What it answered.
+        /// The error of the driver.
         detail: String,
     },
 }
@@ -67,19 +67,19 @@ impl DeviceError {
 /// Memory of a GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// What nobody uses now.
+    /// Bytes that no process uses.
     pub free: u64,
-    /// All of it.
+    /// Bytes of the GPU.
     pub total: u64,
 }
 
-/// A GPU with its primary context. Cloning gives another hand on the same one.
+/// A GPU with its primary context. Cheap to clone; clones share one context.
 #[derive(Clone)]
 pub struct Device {
     context: Arc<CudaContext>,
     name: Arc<str>,
     uuid: [u8; 16],
-    /// What batches copy their steps from.
+    /// The page-locked memory from which batches copy their steps.
     pub(crate) staging: Shared,
 }
 
@@ -88,8 +88,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`DeviceError`]. Without a driver, and with the stand-in for one, the answer is [`DeviceError::NoDriver`]; cudarc, which would panic,
-    /// is not asked then.
+    /// [`DeviceError::NoDriver`] without a driver or with the stand-in, where cudarc would panic; [`DeviceError`]
+    /// without the GPU.
     pub fn open(ordinal: usize) -> Result<Device, DeviceError> {
         driver()?;
         let count = count()?;
@@ -99,11 +99,11 @@ impl Device {
         Device::on(CudaContext::new(ordinal).map_err(DeviceError::driver("open a context on the GPU"))?)
     }
 
-    /// The GPU of a context that is open already.
+    /// Uses the GPU of an open context.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NotPrimary`], or the driver's.
+    /// [`DeviceError::NotPrimary`] for another context of the GPU; [`DeviceError::Driver`] if the driver fails.
     pub fn on(context: Arc<CudaContext>) -> Result<Device, DeviceError> {
         if !context.is_primary() {
             return Err(DeviceError::NotPrimary { ordinal: context.ordinal() });
@@ -141,30 +141,30 @@ impl Device {
         format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
     }
 
-    /// The GPU's memory as it is now: what the driver says is free, and all. What this process has allocated is not free.
+    /// The free and total memory of the GPU now, as the driver reports it.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Driver`].
+    /// [`DeviceError::Driver`] if the driver does not report it.
     pub fn memory(&self) -> Result<DeviceMemory, DeviceError> {
         let (free, total) = self.context.mem_get_info().map_err(DeviceError::driver("tell how much memory is free"))?;
         Ok(DeviceMemory { free: free as u64, total: total as u64 })
     }
 
-    /// The properties that cuDNN compiles for, as a profile keeps them.
+    /// The properties of the GPU for which cuDNN compiles, as a profile holds them.
     ///
     /// # Errors
     ///
-    /// [`PropertiesError`]; fields that this version of qkvault does not know are named.
+    /// [`PropertiesError`] if cuDNN does not return properties that can be read.
     pub fn properties(&self, library: &Arc<Library>) -> Result<DeviceProps, PropertiesError> {
         Ok(self.target(library)?.device)
     }
 
-    /// What plans for this GPU under this cuDNN are compiled for.
+    /// The target of plans for this GPU under this cuDNN.
     ///
     /// # Errors
     ///
-    /// As [`Device::properties`].
+    /// [`PropertiesError`] if cuDNN does not return properties that can be read.
     pub fn target(&self, library: &Arc<Library>) -> Result<Target, PropertiesError> {
         // Ordinals of an open context are small.
         present_target(library, c_int::try_from(self.ordinal()).unwrap_or(c_int::MAX))
@@ -177,14 +177,14 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The context is entered by cudarc's own means, which also reports errors that could not be returned earlier.
+/// Enters the context with cudarc, which also returns the errors that it recorded before.
 impl ContextGuard for Device {
     fn enter(&self) -> Result<(), String> {
         self.context.bind_to_thread().map_err(|error| error.to_string())
     }
 }
 
-/// The number of GPUs, once it is known that there is a driver.
+/// The number of GPUs. There must be a driver.
 fn count() -> Result<i32, DeviceError> {
     let no_gpu = |error: &DriverError| DeviceError::NoGpu {
         detail: error.to_string(),

@@ -1,4 +1,4 @@
-//! A planner and a GPU together: from a valid attention to a plan that is ready to be bound.
+//! A planner and a GPU: from a valid attention to a loaded plan.
 
 use qkvault_compile::{BuildPolicy, Planner};
 use qkvault_graph::{CompileOptions, Target, Valid};
@@ -9,7 +9,7 @@ use crate::safe::session::{LoadedPlan, Session};
 use crate::safe::training::TrainingPair;
 use crate::training::Training;
 
-/// Hands out plans that are loaded on one GPU.
+/// Prepares plans on one GPU.
 #[derive(Clone, Debug)]
 pub struct Engine {
     session: Session,
@@ -18,22 +18,22 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine over a session and a planner.
+    /// An engine with a session and a planner.
     ///
     /// # Errors
     ///
-    /// [`PropertiesError`], where what plans for this GPU are compiled for is not known.
+    /// [`PropertiesError`] if this version of qkvault cannot read the device properties.
     pub fn new(session: Session, planner: Planner) -> Result<Engine, PropertiesError> {
         let target = session.target()?.clone();
         Ok(Engine { session, planner, target })
     }
 
-    /// The plan of an attention, loaded: looked up for this machine and for those whose plans load here too, and built only if none is there
-    /// and `build` allows it. Getting a plan and launching it are different steps: keep what this gives.
+    /// Looks up the plan of an attention and loads it, as [`Session::prepare`] does. Keep the result: this call takes
+    /// milliseconds, and a launch takes microseconds.
     ///
     /// # Errors
     ///
-    /// [`PrepareError`].
+    /// [`PrepareError`], as for [`Session::prepare`].
     pub fn prepare(
         &self,
         attention: &Valid,
@@ -43,11 +43,11 @@ impl Engine {
         self.session.prepare(&self.planner, attention, policy, build)
     }
 
-    /// Both plans of a step of training, as [`Engine::prepare`] gives one.
+    /// Looks up both plans of a training step and loads them, as [`Session::prepare_training`] does.
     ///
     /// # Errors
     ///
-    /// [`PrepareError`].
+    /// [`PrepareError`] of the first plan that is not prepared.
     pub fn prepare_training(
         &self,
         training: &Training,
@@ -57,19 +57,19 @@ impl Engine {
         self.session.prepare_training(&self.planner, training, policy, build)
     }
 
-    /// The session; its counters tell every load.
+    /// The session. Its counters include every load.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The planner; its vault's counters tell every hit, miss and build.
+    /// The planner. The counters of its vault include every hit, miss and build.
     #[must_use]
     pub fn planner(&self) -> &Planner {
         &self.planner
     }
 
-    /// What plans for this machine are compiled for.
+    /// The target of plans for this machine.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target

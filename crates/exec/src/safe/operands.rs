@@ -1,4 +1,4 @@
-//! Binding with cudarc's slices: typed, borrowed for as long as they are bound, ordered by cudarc's events at every launch.
+//! Bindings with cudarc's slices: typed, borrowed while they are bound, ordered by cudarc's events at every launch.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,9 +12,9 @@ use crate::bindings::{Number, Operand, RawBindings};
 use crate::safe::tracked::{StepMemory, Tracked};
 use crate::safe::workspace::Workspace;
 
-/// A Rust type that stands for element types of operands.
+/// A Rust type of operands' elements.
 pub trait Element: 'static {
-    /// The element type; `None` for bytes, which say nothing of what they hold and are taken for any.
+    /// The element type; `None` for bytes, which binding accepts for any element type.
     const DTYPE: Option<DType>;
 }
 
@@ -50,9 +50,30 @@ impl<T, S: DevicePtrMut<T> + Send> Tracked for Write<'_, T, S> {
     }
 }
 
-/// Slices and scalars for a plan's roles, in any order.
+/// Slices and scalars of a plan's roles, in any order.
 ///
-/// Inputs are borrowed shared and outputs exclusively, for as long as the bound plan lives.
+/// Inputs are borrowed shared and outputs exclusively, for the life of the bound plan.
+///
+/// ```no_run
+/// # use qkvault_exec::{Bindings, LoadedPlan, cudarc};
+/// # use qkvault_graph::Role;
+/// # fn run(
+/// #     plan: &LoadedPlan, stream: &std::sync::Arc<cudarc::driver::CudaStream>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let zeros = || stream.alloc_zeros::<half::bf16>(8 * 512 * 128);
+/// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
+/// let bindings = Bindings::new()
+///     .slice(Role::Q, &q)
+///     .slice(Role::K, &k)
+///     .slice(Role::V, &v)
+///     .slice_mut(Role::O, &mut o)
+///     .scalar(Role::Scale, 0.088_f32);
+/// // All errors at once, each with the name of its role.
+/// let mut bound = plan.bind(bindings, stream)?;
+/// bound.launch(stream)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Default)]
 pub struct Bindings<'a> {
     pub(crate) raw: RawBindings,
@@ -62,13 +83,13 @@ pub struct Bindings<'a> {
 }
 
 impl<'a> Bindings<'a> {
-    /// Nothing bound yet.
+    /// Bindings of no role.
     #[must_use]
     pub fn new() -> Bindings<'a> {
         Bindings::default()
     }
 
-    /// Binds an operand that is read: a [`CudaSlice`](cudarc::driver::CudaSlice) or a view of one.
+    /// Binds an input to a [`CudaSlice`](cudarc::driver::CudaSlice) or a view of one.
     #[must_use]
     pub fn slice<T: Element, S: DevicePtr<T> + Sync>(mut self, role: Role, slice: &'a S) -> Bindings<'a> {
         let bytes = slice.num_bytes() as u64;
@@ -78,7 +99,7 @@ impl<'a> Bindings<'a> {
         self
     }
 
-    /// Binds an operand that is written.
+    /// Binds an output to a [`CudaSlice`](cudarc::driver::CudaSlice) or a view of one.
     #[must_use]
     pub fn slice_mut<T: Element, S: DevicePtrMut<T> + Send>(mut self, role: Role, slice: &'a mut S) -> Bindings<'a> {
         let bytes = slice.num_bytes() as u64;
@@ -89,32 +110,34 @@ impl<'a> Bindings<'a> {
         self
     }
 
-    /// Gives a scalar its value; [`f32`], [`i32`] and [`i64`] convert by themselves.
+    /// Sets the value of a scalar: an [`f32`], [`i32`] or [`i64`].
     #[must_use]
     pub fn scalar(mut self, role: Role, value: impl Into<Number>) -> Bindings<'a> {
         self.raw = self.raw.scalar(role, value);
         self
     }
 
-    /// Binds an operand by address, of which `bytes` belong to it.
+    /// Binds an operand to a buffer with this address and size in bytes.
     ///
     /// # Safety
     ///
-    /// The memory must stay valid, and be used by nothing that a launch would conflict with, until every launch of the bound plan is finished.
+    /// Until every launch of the bound plan is finished, the memory must stay valid, and nothing that conflicts with a
+    /// launch may use it.
     #[must_use]
     pub unsafe fn tensor(mut self, role: Role, address: u64, bytes: u64) -> Bindings<'a> {
         self.raw = self.raw.tensor(role, address, bytes);
         self
     }
 
-    /// Says that two operands lie interleaved in one buffer: see [`raw::RawBindings::interleaved`](crate::raw::RawBindings::interleaved).
+    /// Declares that two operands lie interleaved in one buffer; see
+    /// [`raw::RawBindings::interleaved`](crate::raw::RawBindings::interleaved).
     #[must_use]
     pub fn interleaved(mut self, a: Role, b: Role) -> Bindings<'a> {
         self.raw = self.raw.interleaved(a, b);
         self
     }
 
-    /// Uses scratch memory that other bound plans use too. Without this, binding allocates what the plan needs.
+    /// Sets the workspace, which other bound plans may share. Without it, binding allocates one.
     #[must_use]
     pub fn workspace(mut self, workspace: &Arc<Workspace>) -> Bindings<'a> {
         self.workspace = Some(Arc::clone(workspace));
@@ -137,7 +160,7 @@ mod tests {
     use super::*;
     use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 
-    /// Slices and views of both kinds are taken; compiling it is the test.
+    /// `Bindings` accepts slices and views of both kinds: this compiles.
     #[allow(dead_code)]
     fn all_kinds<'a>(
         q: &'a CudaSlice<bf16>,

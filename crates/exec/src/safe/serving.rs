@@ -1,4 +1,4 @@
-//! A set of plans for serving, loaded on a device: any step in its ranges runs on one of them, without a build.
+//! The plans of a serving set, loaded on a device: each step in the ranges of the set runs on one of them.
 
 use std::sync::Arc;
 
@@ -13,43 +13,44 @@ use crate::safe::engine::Engine;
 use crate::safe::session::LoadedPlan;
 use crate::serving::PlanSet;
 
-/// One plan of a set.
+/// One plan of a serving set.
 #[derive(Clone, Debug)]
 pub struct ServePlan {
-    /// Its sizes.
+    /// The sizes of the plan.
     pub bucket: Bucket,
-    /// What it computes.
+    /// The attention that it computes.
     pub attention: Valid,
-    /// The plan on the device.
+    /// The loaded plan.
     pub plan: LoadedPlan,
 }
 
-/// A set of plans, and what of it the library refuses.
+/// The plans of a serving set, and the sizes that have none.
 #[derive(Clone, Debug)]
 pub struct Served {
     /// The plans.
     pub plans: PlanSet<ServePlan>,
-    /// The sizes that have none, with the reasons: decodes with a sink or ALiBi among them, whose steps run as mixed ones.
+    /// The sizes that the library refuses, with the reasons. Refused decodes (with a sink or ALiBi) run as mixed steps.
     pub refused: Vec<(Bucket, Refusal)>,
 }
 
 impl ServePlan {
-    /// Lengths, offsets and tables of the plan's steps on the device.
+    /// Allocates the metadata of the plan's steps on the device.
     ///
     /// # Errors
     ///
-    /// [`BatchError`].
+    /// [`BatchError`], as for [`BatchMetadata::new`].
     pub fn batch(&self, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
         BatchMetadata::new(&self.plan, &self.attention, stream)
     }
 }
 
 impl Engine {
-    /// Loads every plan of a layer's set; builds those that are missing only where `build` allows it.
+    /// Loads every plan of a layer's serving set, and builds missing ones if `build` allows it. Sizes that the library
+    /// refuses are part of the result.
     ///
     /// # Errors
     ///
-    /// [`PrepareError`] of the first plan that is missing or does not load. What the library refuses is no error.
+    /// [`PrepareError`] of the first plan that is missing or does not load.
     pub fn prepare_serving(
         &self,
         layer: &ServeLayer,

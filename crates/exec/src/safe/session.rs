@@ -1,4 +1,4 @@
-//! Sessions and plans over cudarc: the raw layer's, with the context kept alive and entered by themselves.
+//! Sessions and plans with cudarc: those of the raw layer, which keep the context alive and make it current.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::safe::device::Device;
 use crate::safe::operands::Bindings;
 use crate::safe::workspace::Workspace;
 
-/// One GPU with one cuDNN. Cloning gives another hand on the same session.
+/// One GPU with one cuDNN. Cheap to clone; clones share one session.
 #[derive(Clone, Debug)]
 pub struct Session {
     raw: raw::RawSession,
@@ -26,20 +26,21 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with the default options. Makes a cuDNN handle, which takes a while the first time in a process.
+    /// Opens a session with the default options. It creates a cuDNN handle, which takes longer the first time in a
+    /// process.
     ///
     /// # Errors
     ///
-    /// [`SessionError`].
+    /// [`SessionError`] if cuDNN fails on this GPU.
     pub fn open(device: &Device, library: &Arc<Library>) -> Result<Session, SessionError> {
         Session::with_options(device, library, SessionOptions::default())
     }
 
-    /// A session.
+    /// Opens a session.
     ///
     /// # Errors
     ///
-    /// [`SessionError`].
+    /// [`SessionError`] if cuDNN fails on this GPU.
     pub fn with_options(
         device: &Device,
         library: &Arc<Library>,
@@ -55,24 +56,27 @@ impl Session {
         &self.device
     }
 
-    /// Loads a plan: well under a millisecond, except for a process's first, which waits for cuDNN to load its own libraries.
+    /// Loads a plan. It takes well under a millisecond, except for the first plan of a process, for which cuDNN loads
+    /// its libraries.
     ///
     /// # Errors
     ///
-    /// [`LoadError`]; what is known to matter is compared before cuDNN is asked.
+    /// [`LoadError`] if the plan is for another machine, needs too much workspace, or cuDNN refuses it. Everything that
+    /// is known to matter is compared before cuDNN loads the plan.
     pub fn load(&self, plan: &Plan) -> Result<LoadedPlan, LoadError> {
         Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone(), constants: Arc::default() })
     }
 
-    /// Finds the plan of an attention for this machine and loads it, building it if it is missing and `build` allows.
+    /// Looks up the plan of an attention for this machine and loads it; builds it if it is missing and `build` allows
+    /// that. Do not call it while a stream is captured.
     ///
-    /// ALiBi's slopes, where the attention says which a tensor holds ([`TensorSpec::alibi`](qkvault_graph::expr::TensorSpec::alibi), as
-    /// that of [`library::alibi`](qkvault_graph::expr::library::alibi) does), are put on the GPU here once, and need not be bound. Not to
-    /// be done while a stream is captured.
+    /// It uploads the plan's constant operands, which need not be bound then: the ALiBi slopes of tensors with
+    /// [`TensorSpec::alibi`](qkvault_graph::expr::TensorSpec::alibi), such as that of
+    /// [`library::alibi`](qkvault_graph::expr::library::alibi).
     ///
     /// # Errors
     ///
-    /// [`PrepareError`].
+    /// [`PrepareError`] if the attention is refused, or its plan is missing, cannot be built or does not load.
     pub fn prepare(
         &self,
         planner: &Planner,
@@ -90,7 +94,7 @@ impl Session {
     }
 }
 
-/// Machine, target, counters and handles are those of the raw session.
+/// Gives access to machine, target, counters and handles of the raw session.
 impl Deref for Session {
     type Target = raw::RawSession;
 
@@ -99,7 +103,7 @@ impl Deref for Session {
     }
 }
 
-/// A plan on a device. Cloning gives another hand on the same one; threads may share it: see [`raw::RawPlan`].
+/// A plan on a device. Cheap to clone; clones share one plan, and so may threads: see [`raw::RawPlan`].
 #[derive(Clone, Debug)]
 pub struct LoadedPlan {
     raw: raw::RawPlan,
@@ -112,7 +116,7 @@ impl LoadedPlan {
         &self.device
     }
 
-    /// Everything known of the plan.
+    /// The facts of the plan.
     #[must_use]
     pub fn facts(&self) -> &PlanFacts {
         self.raw.facts()
@@ -124,13 +128,13 @@ impl LoadedPlan {
         self.raw.workspace()
     }
 
-    /// Bytes of operands that the plan has on the GPU by itself: ALiBi's slopes.
+    /// Bytes of the plan's constant operands on the GPU (ALiBi slopes).
     #[must_use]
     pub fn constant_bytes(&self) -> u64 {
         self.constants.iter().map(BoundConstant::bytes).sum()
     }
 
-    /// Whether the plan has this operand on the GPU by itself, so that it need not be bound.
+    /// Whether this role is a constant operand of the plan, which need not be bound.
     #[must_use]
     pub fn provides(&self, role: Role) -> bool {
         self.constants.iter().any(|constants| constants.role == role)
@@ -142,12 +146,13 @@ impl LoadedPlan {
         &self.raw
     }
 
-    /// Binds slices and scalars by role, after checking them all. Scratch memory that the plan needs and `bindings` do not bring is allocated
-    /// on `stream`, once, and belongs to the bound plan. Not to be done while a stream is captured.
+    /// Checks slices and scalars, and binds them by role. If the plan needs a workspace and `bindings` have none,
+    /// allocates one on `stream` for the bound plan. Do not call it while a stream is captured.
     ///
     /// # Errors
     ///
-    /// [`BindFailure::Wrong`] with everything that is wrong.
+    /// [`BindFailure::Wrong`] with all errors in the bindings; [`BindFailure::Workspace`] without memory for the
+    /// workspace; [`BindFailure::Cudnn`] if cuDNN refuses the bindings.
     pub fn bind<'a>(&self, bindings: Bindings<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
         let own = Arc::clone(&self.constants);
         Bound::new(&self.raw, &self.device, own, bindings, |bytes| Workspace::allocate(stream, bytes))

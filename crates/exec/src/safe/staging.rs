@@ -1,23 +1,26 @@
-//! Page-locked memory on the host that updates are copied from, so that an update never waits for what is queued on its stream.
+//! Page-locked host memory from which updates are copied, so that an update does not wait for the work queued on its
+//! stream.
 //!
-//! From ordinary memory the driver copies small pieces into its own queue of commands, which fills up while the GPU works, and waits
-//! for the stream with larger ones: on an H200 with 64 steps queued, one update in a hundred took 3.2 ms, and launches waited too.
-//! From page-locked memory a copy is one command. What is written here must stay until the GPU has read it; a ring of it, with an
-//! event after each update, says when that is. Only who is further ahead of the GPU than the ring has room waits. The batches of a
-//! device share one, because steps follow each other: rings of their own filled up where many steps in a row ran on one plan.
+//! The driver copies small pieces of ordinary memory into its queue of commands, which fills up while the GPU works,
+//! and waits for the stream with larger pieces: on an H200 with 64 steps queued, one update in a hundred took 3.2 ms,
+//! and launches waited too. A copy from page-locked memory is one command.
+//!
+//! The memory is a ring. Its words must stay until the GPU has read them, so an event is recorded after each update,
+//! and an update waits for the oldest event only when the ring is full. All batches of a device share one ring, because
+//! steps follow each other; with a ring for each batch, many steps in a row on one plan filled that plan's ring.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError, PinnedHostSlice, result};
 
-/// Words of the ring, 16 MB, unless a batch needs more.
+/// Words of the ring (16 MB), unless a batch needs more.
 const WORDS: usize = 1 << 22;
 
-/// Updates of every word of the largest batch that the ring takes at least.
+/// The number of complete updates of the largest batch for which the ring has room.
 const UPDATES: usize = 4;
 
-/// Room in a ring: what is in use lies behind `head`, oldest first, each part until its mark is passed.
+/// The use of a ring: `parts` are in use, oldest first, and end at `head`. A part is in use until its mark is passed.
 #[derive(Debug)]
 struct Ring<T> {
     capacity: usize,
@@ -31,8 +34,8 @@ impl<T> Ring<T> {
         Ring { capacity, head: 0, used: 0, parts: VecDeque::new() }
     }
 
-    /// Room for `words` in one piece: where it starts, and what it takes with the end of the ring that may be left out. `passed`
-    /// waits for the mark of the oldest part when there is too little, and gets it back.
+    /// Finds room for `words` in one piece. Returns its start, and the words that it takes with the skipped end of the
+    /// ring. Calls `passed` with the mark of the oldest part, to wait for it, as long as there is too little room.
     fn place<E>(&mut self, words: usize, mut passed: impl FnMut(T) -> Result<(), E>) -> Result<(usize, usize), E> {
         debug_assert!(2 * words <= self.capacity, "{words} words of {}", self.capacity);
         let left = self.capacity - self.head;
@@ -45,7 +48,7 @@ impl<T> Ring<T> {
         Ok((start, taken))
     }
 
-    /// Keeps what was placed until its mark is passed.
+    /// Marks a piece as in use until its mark is passed.
     fn keep(&mut self, (start, taken): (usize, usize), words: usize, mark: T) {
         self.head = start + words;
         self.used += taken;
@@ -61,7 +64,7 @@ struct Staging {
     spare: Vec<CudaEvent>,
 }
 
-// SAFETY: `base` points into `memory`, which may be used from any thread, and is written through `&mut self` alone.
+// SAFETY: `base` points into `memory`, which any thread may use, and is written only through `&mut self`.
 unsafe impl Send for Staging {}
 // SAFETY: as above; nothing is read or written through `&self`.
 unsafe impl Sync for Staging {}
@@ -74,7 +77,7 @@ impl Staging {
         Ok(Staging { memory, base, ring: Ring::new(capacity), spare: Vec::new() })
     }
 
-    /// Copies pieces, each to the words of `device` at its place, after what is queued on the stream.
+    /// Copies pieces, each to its place in `device`, in the order of the stream.
     fn copy<'w>(
         &mut self,
         pieces: impl Iterator<Item = (usize, &'w [i32])> + Clone,
@@ -99,24 +102,26 @@ impl Staging {
         let mut copied = Ok(());
         for (to, piece) in pieces {
             assert!(to + piece.len() <= room && at + piece.len() <= memory.len(), "a piece within both");
-            // SAFETY: the ring has room for all pieces from `start` on, and the GPU has passed the event behind what lay there.
+            // SAFETY: the ring has room for all pieces from `start` on, and the GPU has passed the event behind what
+            // lay there.
             let staged = unsafe {
                 base.add(at).copy_from_nonoverlapping(piece.as_ptr(), piece.len());
                 std::slice::from_raw_parts(base.add(at), piece.len())
             };
-            // SAFETY: source and target are within their memory. The source stays as it is until the event below is passed.
+            // SAFETY: source and target are within their memory. The source stays as it is until the event below is
+            // passed.
             let queued = unsafe { result::memcpy_htod_async(address + 4 * to as u64, staged, stream.cu_stream()) };
             at += piece.len();
             copied = copied.and(queued);
         }
-        // Also where a copy was refused: others may have been queued.
+        // Also after a refused copy, because others may be queued.
         event.record(stream)?;
         ring.keep((start, taken), words, event);
         copied
     }
 }
 
-/// The ring that the batches of a device share; there is none before the first batch.
+/// The ring that the batches of a device share; `None` before the first batch.
 #[derive(Clone, Default)]
 pub(crate) struct Shared(Arc<Mutex<Option<Staging>>>);
 
@@ -125,7 +130,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that there is room for batches of so many words. A ring that is replaced is waited for.
+    /// Ensures room for batches of this many words. Replacing a smaller ring waits for its copies.
     pub(crate) fn make_room(&self, stream: &Arc<CudaStream>, words: usize) -> Result<(), DriverError> {
         let mut staging = self.lock();
         if staging.as_ref().is_none_or(|staging| staging.ring.capacity < UPDATES * words) {
@@ -134,7 +139,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies pieces, each to the words of `device` at its place, after what is queued on the stream. There must be room for them.
+    /// Copies pieces, each to its place in `device`, in the order of the stream. There must be room for them.
     pub(crate) fn copy<'w>(
         &self,
         pieces: impl Iterator<Item = (usize, &'w [i32])> + Clone,
@@ -143,7 +148,7 @@ impl Shared {
     ) -> Result<(), DriverError> {
         match &mut *self.lock() {
             Some(staging) => staging.copy(pieces, device, stream),
-            // Room is made with the first batch, and stays.
+            // The first batch makes room, which stays.
             None => Ok(()),
         }
     }
@@ -151,7 +156,7 @@ impl Shared {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // The memory must outlive what is queued.
+        // The memory must outlive the queued copies.
         for (_, event) in self.ring.parts.drain(..) {
             self.memory.context().record_err(event.synchronize());
         }
@@ -164,7 +169,8 @@ mod tests {
 
     use super::Ring;
 
-    /// Runs `sizes` through a ring of `capacity`; what is placed never lies over what the GPU may still read.
+    /// Places `sizes` in a ring of `capacity`, checks that no piece overlaps one in use, and returns the number of
+    /// waits.
     fn run(capacity: usize, sizes: impl Iterator<Item = usize>) -> usize {
         let mut ring = Ring::new(capacity);
         let mut lying: Vec<(usize, std::ops::Range<usize>)> = Vec::new();

@@ -1,15 +1,15 @@
-//! What a launch waits for and what waits for it: bound slices, and a step's block of numbers on the device.
+//! The operands that a launch orders: bound slices, and the metadata of a batch on the device.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, SyncOnDrop};
 
-/// A bound slice, as far as a launch needs it: cudarc's wait before, and its record after.
+/// A bound slice. `acquire` makes the stream wait for it, and the guard records an event for later work.
 pub(crate) trait Tracked: Send {
     fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> SyncOnDrop<'s>;
 }
 
-/// The block of a step's numbers on the device. Its lock orders updates with the launches that read it.
+/// The metadata of a batch on the device. Its lock orders updates with the launches that read it.
 pub(crate) struct StepMemory {
     words: Mutex<CudaSlice<i32>>,
     address: u64,
@@ -22,7 +22,7 @@ impl StepMemory {
         Ok(StepMemory { words: Mutex::new(words), address })
     }
 
-    /// Where the block begins; it never moves.
+    /// The address of the block, which never changes.
     pub(crate) const fn address(&self) -> u64 {
         self.address
     }

@@ -1,4 +1,4 @@
-//! Pairs of loaded plans: a forward that keeps what its backward needs, and that backward.
+//! Pairs of loaded plans: a forward that saves what its backward needs, and that backward.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,47 +15,50 @@ use crate::safe::session::{LoadedPlan, Session};
 use crate::safe::workspace::{Workspace, WorkspaceError};
 use crate::training::{Fingerprints, ForwardRun, Training, TrainingError, forward_run};
 
-/// The variable that turns the check of saved operands on.
+/// The variable that turns on the check of saved operands.
 const CHECK: &str = "QKVAULT_CHECK_SAVED";
 
-/// Why a step of training did not go on. Nothing was launched, unless it is the launch itself that failed.
+/// Why a training step failed. Nothing was launched, except when the launch itself failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainStepError {
-    /// Forward and backward do not go together.
+    /// Forward and backward do not match.
     #[error(transparent)]
     Training(#[from] TrainingError),
-    /// What was bound is wrong.
+    /// The bindings have errors.
     #[error(transparent)]
     Bind(#[from] BindFailure),
     /// The launch failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// There is no memory for what is kept.
+    /// The workspace could not be allocated.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// The driver refused to keep or to read something.
+    /// The driver refused to write or read a saved operand.
     #[error("{step}: {detail}")]
     Driver {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What the driver answered.
+        /// The error of the driver.
         detail: String,
     },
-    /// The check reads operands back, which a capture does not allow.
+    /// The check of saved operands reads them back, which a capture does not allow.
     #[error("saved operands cannot be checked while a stream is captured; unset {CHECK}, or leave `checked` off")]
     CheckedCapture,
 }
 
-/// The two plans of a step of training, loaded. One pair serves every layer of its shape; each layer has a [`SavedForBackward`] of its own.
+/// The two loaded plans of a training step. Layers of one shape share a pair; each layer has its own
+/// [`SavedForBackward`].
 ///
 /// ```no_run
 /// # use qkvault_exec::{Bindings, Engine, TrainStepError, Training, cudarc};
 /// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions, Role};
 /// # use qkvault_compile::BuildPolicy;
-/// # fn run(engine: &Engine, stream: &std::sync::Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::{error::Error, sync::Arc};
+/// # fn run(engine: &Engine, stream: &Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn Error>> {
 /// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
-/// let pair = engine.prepare_training(&Training::of(&attention, BackwardOptions::default())?, &CompileOptions::default(), BuildPolicy::LoadOnly)?;
+/// let training = Training::of(&attention, BackwardOptions::default())?;
+/// let pair = engine.prepare_training(&training, &CompileOptions::default(), BuildPolicy::LoadOnly)?;
 /// let zeros = || stream.alloc_zeros::<half::bf16>(2 * 512 * 8 * 64);
 /// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
 /// let (d_o, mut d_q, mut d_k, mut d_v) = (zeros()?, zeros()?, zeros()?, zeros()?);
@@ -63,7 +66,7 @@ pub enum TrainStepError {
 /// let mut saved = pair.saved(stream)?;
 /// let inputs = || Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
 /// pair.forward(&mut saved, inputs().slice_mut(Role::O, &mut o).scalar(Role::Scale, 0.125_f32), stream)?;
-/// // The loss is computed here, and dO. Numbers (scale, softcap, dropout's seed) and Stats are the forward's.
+/// // Compute the loss and dO here. Scalars (scale, softcap, dropout's seed) and Stats are those of the forward.
 /// let gradients = inputs().slice(Role::O, &o).slice(Role::DO, &d_o);
 /// let gradients = gradients.slice_mut(Role::DQ, &mut d_q).slice_mut(Role::DK, &mut d_k).slice_mut(Role::DV, &mut d_v);
 /// pair.backward(&mut saved, gradients, stream)?;
@@ -78,10 +81,11 @@ pub struct TrainingPair {
     checked: bool,
 }
 
-/// What a forward keeps for its backward: Stats and dropout's seed and offset, in memory of its own, and the numbers it ran with.
+/// The operands and scalars that a forward saves for its backward: Stats, the seed and offset of dropout, and the
+/// scalars.
 ///
-/// The operands (Q, K, V, O and those of the score expression) stay the caller's and have to hold the same at the backward; see
-/// [`TrainingPair::checked`].
+/// The caller owns the other operands (Q, K, V, O and those of the score expression) and must not change them before
+/// the backward; [`TrainingPair::checked`] checks that.
 #[derive(Debug)]
 pub struct SavedForBackward {
     stats: CudaSlice<f32>,
@@ -93,11 +97,11 @@ pub struct SavedForBackward {
 }
 
 impl Session {
-    /// Finds and loads both plans of a step of training, as [`Session::prepare`] does one.
+    /// Looks up both plans of a training step and loads them, as [`Session::prepare`] does for one plan.
     ///
     /// # Errors
     ///
-    /// [`PrepareError`], of the forward first.
+    /// [`PrepareError`] of the forward, else of the backward.
     pub fn prepare_training(
         &self,
         planner: &Planner,
@@ -115,49 +119,51 @@ impl Session {
 }
 
 impl TrainingPair {
-    /// The forward's plan, for launches without the pair.
+    /// The plan of the forward, for launches without the pair.
     #[must_use]
     pub fn forward_plan(&self) -> &LoadedPlan {
         &self.forward
     }
 
-    /// The backward's plan.
+    /// The plan of the backward.
     #[must_use]
     pub fn backward_plan(&self) -> &LoadedPlan {
         &self.backward
     }
 
-    /// Bytes of scratch memory of the larger of the two, which share it.
+    /// Bytes of the workspace that both plans share: those of the larger one.
     #[must_use]
     pub fn workspace(&self) -> u64 {
         self.forward.workspace().max(self.backward.workspace())
     }
 
-    /// Turns the check on or off that inputs, O and Stats hold at the backward what they held at the forward (also `QKVAULT_CHECK_SAVED=1`).
-    /// It is for finding mistakes: each pass then waits for the stream, copies these operands to the host and hashes them, which takes
-    /// milliseconds where a launch takes microseconds, and cannot be captured.
+    /// Turns a check on or off: that inputs, O and Stats did not change between the forward and the backward.
+    /// `QKVAULT_CHECK_SAVED=1` turns it on too.
+    ///
+    /// Use it for debugging. Each pass then waits for the GPU, copies these operands to the host and hashes them, which
+    /// takes milliseconds and cannot be captured.
     #[must_use]
     pub fn checked(self, checked: bool) -> TrainingPair {
         TrainingPair { checked, ..self }
     }
 
-    /// Memory for what one layer's forward keeps. Allocates, the first time for the scratch memory of the pair too: not to be done while
-    /// a stream is captured.
+    /// Allocates memory for what the forward of one layer saves, and the first time the workspace of the pair. Do not
+    /// call it while a stream is captured.
     ///
     /// # Errors
     ///
-    /// [`TrainStepError::Workspace`], [`TrainStepError::Driver`].
+    /// [`TrainStepError::Workspace`] or [`TrainStepError::Driver`] without memory.
     pub fn saved(&self, stream: &Arc<CudaStream>) -> Result<SavedForBackward, TrainStepError> {
         let driver =
             |error: DriverError| TrainStepError::Driver { step: "memory for what is saved", detail: error.to_string() };
         if self.workspace.get().is_none() && self.workspace() > 0 {
-            // Two threads may come here at once: one allocation is dropped again then.
+            // If two threads are here at once, one allocation is dropped.
             let _ = self.workspace.set(Workspace::allocate(stream, self.workspace())?);
         }
         let bytes = self.forward.facts().bindings.iter().find(|b| b.role == Role::Stats).map_or(4, |b| b.bytes);
         let length = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
         Ok(SavedForBackward {
-            // SAFETY: floats have no invalid values, and the forward writes them before the backward reads them.
+            // SAFETY: every bit pattern is a float, and the forward writes them before the backward reads them.
             stats: unsafe { stream.alloc(length) }.map_err(driver)?,
             seed: stream.alloc_zeros(1).map_err(driver)?,
             offset: stream.alloc_zeros(1).map_err(driver)?,
@@ -167,14 +173,14 @@ impl TrainingPair {
         })
     }
 
-    /// Binds what the forward reads and writes, launches it, and keeps in `saved` what the backward needs.
+    /// Binds the operands of the forward, launches it, and saves in `saved` what the backward needs.
     ///
-    /// Stats is not bound: `saved` has it. With dropout, seed and offset are given as numbers:
+    /// Do not bind Stats, which `saved` has. With dropout, give seed and offset as scalars:
     /// `.scalar(Role::DropoutSeed, 42_i64).scalar(Role::DropoutOffset, 0_i64)`.
     ///
     /// # Errors
     ///
-    /// [`TrainStepError`].
+    /// [`TrainStepError`] if `saved` is of another pair, the bindings have errors, or the launch fails.
     pub fn forward(
         &self,
         saved: &mut SavedForBackward,
@@ -184,7 +190,7 @@ impl TrainingPair {
         self.own(saved)?;
         let mut bindings = bindings;
         let run = forward_run(self.forward.facts(), &mut bindings.raw)?;
-        // From here on what was kept before is gone.
+        // The forward replaces what was saved before.
         saved.run = None;
         let SavedForBackward { stats, seed, offset, run: kept, of: _, what: _ } = saved;
         if let Some((first, second)) = run.dropout() {
@@ -201,13 +207,16 @@ impl TrainingPair {
         Ok(())
     }
 
-    /// Binds what the backward reads and writes beside what was kept, and launches it. It may be launched again: what is kept stays.
+    /// Binds the operands of the backward beside the saved ones, and launches it. `saved` stays valid for another
+    /// backward.
     ///
-    /// Stats, scalars and dropout's seed are the forward's, and are left out; a scalar that is given all the same must be equal.
+    /// Leave out Stats, the scalars and the seed of dropout, which are those of the forward. A scalar that is bound all
+    /// the same must be equal.
     ///
     /// # Errors
     ///
-    /// [`TrainStepError`].
+    /// [`TrainStepError`] if there was no forward, a scalar differs from the forward's, the bindings have errors, or
+    /// the launch fails.
     pub fn backward(
         &self,
         saved: &mut SavedForBackward,
@@ -231,7 +240,7 @@ impl TrainingPair {
         Ok(bound.launch(stream)?)
     }
 
-    /// What was saved must be of a pair of the same forward.
+    /// Checks that `saved` is of a pair with the same forward.
     fn own(&self, saved: &SavedForBackward) -> Result<(), TrainingError> {
         let facts = self.forward.facts();
         if saved.of == facts.key {
@@ -240,7 +249,7 @@ impl TrainingPair {
         Err(TrainingError::OtherPair { saved: saved.what.clone(), pair: facts.what.clone() })
     }
 
-    /// The pair's scratch memory, unless the caller brings some.
+    /// Adds the workspace of the pair, unless the caller has bound one.
     fn shared<'a>(&self, bindings: Bindings<'a>) -> Bindings<'a> {
         match (&bindings.workspace, self.workspace.get()) {
             (None, Some(workspace)) => bindings.workspace(workspace),
@@ -249,7 +258,7 @@ impl TrainingPair {
     }
 }
 
-/// Writes a number on the GPU in the order of the stream, without host memory that would have to outlive it.
+/// Writes a number to the GPU in the order of the stream, without host memory that must outlive the call.
 fn put(cell: &mut CudaSlice<i64>, value: i64, stream: &Arc<CudaStream>) -> Result<(), TrainStepError> {
     let (address, _guard) = cell.device_ptr_mut(stream);
     let bits = value.cast_unsigned();
@@ -273,14 +282,14 @@ fn fingerprints(
     if stream.capture_status().map_err(driver)? != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
         return Err(TrainStepError::CheckedCapture);
     }
-    // Whatever stream wrote them: they are read when nothing runs any more.
+    // Any stream may have written the operands, so wait for all.
     stream.context().synchronize().map_err(driver)?;
     let mut fingerprints = Fingerprints::new();
     let gradient = |role: Role| role == Role::DO || (role != Role::O && role.is_output(true));
     for binding in plan.facts().bindings.iter().filter(|b| !b.scalar && !gradient(b.role)) {
         let Some(operand) = bound.operands.iter().find(|o| o.role == binding.role) else { continue };
         let mut bytes = vec![0_u8; usize::try_from(binding.bytes.min(operand.bytes)).unwrap_or(0)];
-        // SAFETY: the operand is bound, so that this many bytes of device memory are its own; nothing writes to them now.
+        // SAFETY: the operand is bound, so it has this many bytes of device memory; nothing writes to them now.
         unsafe { result::memcpy_dtoh_sync(&mut bytes, operand.address) }.map_err(driver)?;
         fingerprints.add(binding.role, &bytes);
     }

@@ -1,4 +1,4 @@
-//! A debug check of what callers bind who keep lengths, offsets and page tables of their own.
+//! A debug check for callers who bind their own lengths, offsets and page tables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,16 @@ use crate::safe::session::LoadedPlan;
 use crate::serving::{BatchInputError, BatchInputErrors, StepLayout};
 
 impl LoadedPlan {
-    /// Copies the lengths, offsets and page tables that are about to be bound back from the device and checks them as a kernel would
-    /// read them: page ids within the pool, offsets that neither fall nor exceed the tokens, lengths within the plan, dQ's
-    /// sequences where Q's are. It waits for the stream: for debugging, and for tables that other kernels write. A
-    /// [`Batch`](crate::BatchMetadata) has a check of its own.
+    /// Copies the lengths, offsets and page tables of `bindings` back from the device, and checks them as a kernel
+    /// reads them: page ids within the pool, offsets that neither decrease nor exceed the tokens, lengths within the
+    /// plan, sequences of dQ at the places of those of Q.
+    ///
+    /// It waits for the stream. Use it for debugging, and for tables that other kernels write;
+    /// [`BatchMetadata::verify`](crate::BatchMetadata::verify) checks those of a batch.
     ///
     /// # Errors
     ///
-    /// [`BatchError::Step`] with the operands that are not as they should be.
+    /// [`BatchError::Step`] with the operands that are wrong.
     pub fn verify_step(
         &self,
         attention: &Valid,
@@ -36,8 +38,8 @@ impl LoadedPlan {
                 return Err(BatchInputErrors::from(BatchInputError::NoStep { what }).into());
             }
             let mut copy = vec![0_i32; words];
-            // SAFETY: the operand is borrowed by the bindings, or promised by who gave its address; it has as many words, and the copy
-            // has ended when the stream was waited for, which is before `copy` is touched or moved.
+            // SAFETY: the bindings borrow the operand, or their caller promised that its address is valid, and it has
+            // this many words. The stream is synchronised before `copy` is used or moved.
             unsafe { result::memcpy_dtoh_async(&mut copy, bound.address, stream.cu_stream()) }
                 .map_err(driver("read back"))?;
             stream.synchronize().map_err(driver("read back"))?;

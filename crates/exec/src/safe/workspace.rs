@@ -1,28 +1,29 @@
-//! Scratch memory of launches, owned, and shared by as many bound plans as take turns with it.
+//! Workspaces: scratch memory of launches, which bound plans can share.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError};
 
-/// Why there is no workspace.
+/// Why a workspace could not be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{bytes} bytes of workspace could not be allocated on GPU {ordinal}: {detail}; free memory, or compile with a workspace limit"
+    "{bytes} bytes of workspace could not be allocated on GPU {ordinal}: {detail}; free memory, or compile with a \
+     workspace limit"
 )]
 pub struct WorkspaceError {
-    /// What was asked for.
+    /// The size in bytes.
     pub bytes: u64,
-    /// On which GPU.
+    /// Ordinal of the GPU.
     pub ordinal: usize,
-    /// What the driver answered.
+    /// The error of the driver.
     pub detail: String,
 }
 
 /// Scratch memory on a GPU.
 ///
-/// Bound plans that share one are ordered by cudarc's events when they run on several streams, so share among what runs one after the other
-/// anyway: the layers of a model on one stream.
+/// Events order bound plans that share a workspace, also on several streams. So share it among plans that run one after
+/// the other, such as the layers of a model on one stream.
 pub struct Workspace {
     memory: Mutex<CudaSlice<u8>>,
     address: u64,
@@ -30,11 +31,11 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Allocates scratch memory of the stream's GPU. Its contents are undefined, as cuDNN expects of a workspace.
+    /// Allocates a workspace on the stream's GPU. Its contents are undefined, which cuDNN allows.
     ///
     /// # Errors
     ///
-    /// [`WorkspaceError`].
+    /// [`WorkspaceError`] without memory.
     pub fn allocate(stream: &Arc<CudaStream>, bytes: u64) -> Result<Arc<Workspace>, WorkspaceError> {
         let ordinal = stream.context().ordinal();
         let refused = |error: DriverError| WorkspaceError { bytes, ordinal, detail: error.to_string() };
@@ -43,19 +44,19 @@ impl Workspace {
             ordinal,
             detail: "more than can be addressed".to_owned(),
         })?;
-        // SAFETY: bytes have no invalid values, and only the GPU reads them, after it wrote them.
+        // SAFETY: every bit pattern is a byte, and only the GPU reads them, after it wrote them.
         let mut memory = unsafe { stream.alloc::<u8>(length) }.map_err(refused)?;
-        // The guard records an event when it is dropped: other streams then wait for the allocation itself.
+        // Dropping the guard records an event, so that other streams wait for the allocation.
         let address = memory.device_ptr_mut(stream).0;
         Ok(Arc::new(Workspace { memory: Mutex::new(memory), address, bytes }))
     }
 
-    /// Scratch memory that holds numbers which are none: every byte is 0xFF, a NaN in all floating-point types. For tests: a kernel
-    /// that reads scratch memory before it has written it then shows NaN, where fresh memory often holds zeros.
+    /// Allocates a workspace in which every byte is 0xFF, a NaN in all floating-point types. For tests: a kernel that
+    /// reads scratch memory before it writes it then returns NaN, where new memory often holds zeros.
     ///
     /// # Errors
     ///
-    /// [`WorkspaceError`].
+    /// [`WorkspaceError`] without memory.
     pub fn poisoned(stream: &Arc<CudaStream>, bytes: u64) -> Result<Arc<Workspace>, WorkspaceError> {
         let workspace = Workspace::allocate(stream, bytes)?;
         let mut memory = workspace.lock();
@@ -75,13 +76,13 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Its bytes.
+    /// The size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Its address on the GPU.
+    /// The address on the GPU.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address

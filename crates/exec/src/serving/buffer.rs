@@ -1,4 +1,4 @@
-//! The block of a step's numbers on the host, and which of it changed: what has to be copied to the device.
+//! The metadata of a step on the host, with the ranges of words that changed and must be copied to the device.
 
 use std::ops::Range;
 
@@ -6,76 +6,77 @@ use super::error::{BatchInputError, BatchInputErrors};
 use super::layout::{Kind, Side, StepLayout};
 use super::step::{Rows, Step};
 
-/// Keys of the widest tile of a kernel, with room to spare. A kernel that reads keys in tiles looks up the pages of a whole one,
-/// those beyond a sequence's length too, and multiplies what lies there by a probability of zero: NaN stays NaN (seen on an H200
-/// with cuDNN 9.19, pages of 16 to 64 rows). So entries that far beyond the length name the sequence's own first page, which stays
-/// what it is while the sequence grows: a sequence that gets a page changes one entry.
+/// More keys than the widest tile of a kernel has. A kernel that reads keys in tiles looks up the pages of a whole
+/// tile, also beyond the length of a sequence, and multiplies their rows by a probability of zero: NaN stays NaN (seen
+/// on an H200 with cuDNN 9.19, pages of 16 to 64 rows). So entries up to this far beyond the length name the sequence's
+/// first page. That page stays the same while the sequence grows, so that a sequence with a new page changes one entry.
 const TILE: i64 = 256;
 
-/// A copy of the block on the host. It is filled without allocating.
+/// The metadata of a step in one block on the host. Filling it allocates nothing.
 #[derive(Clone, Debug)]
 pub struct StepBuffer {
     layout: StepLayout,
     words: Vec<i32>,
-    /// Sequences of the last step.
+    /// Number of sequences of the last step.
     active: usize,
     page_checks: bool,
-    /// What the last step changed.
+    /// The ranges of words that the last step changed.
     changed: Vec<Range<usize>>,
 }
 
-/// Words between two changes that are copied along: a copy of its own takes about as long.
+/// Most words between two changes that are copied together: copying this many takes as long as another copy.
 const GAP: usize = 1 << 12;
 
-/// Words between two changes that are noted as one.
+/// Most words between two changes that are noted as one.
 const NEAR: usize = 64;
 
 impl StepBuffer {
-    /// A block in which every sequence is idle. Entries of page tables are looked at in debug builds only, until
-    /// [`StepBuffer::check_pages`] says otherwise.
+    /// A block in which every sequence is idle. Only debug builds check the entries of page tables, unless
+    /// [`StepBuffer::check_pages`] sets it.
     #[must_use]
     pub fn new(layout: StepLayout) -> StepBuffer {
         let words = vec![0; layout.words()];
-        // Of each sequence two changes of a section at most are noted.
+        // At most two changes of each sequence are noted in a section.
         let changed = Vec::with_capacity(layout.sections.len() * (2 * layout.batch + 2));
         StepBuffer { layout, words, active: 0, page_checks: cfg!(debug_assertions), changed }
     }
 
-    /// Whether every entry of the tables is looked at with each step: some microseconds for a hundred thousand of them.
+    /// Sets whether each step is checked with every entry of the page tables. A check of a hundred thousand entries
+    /// takes some microseconds.
     pub fn check_pages(&mut self, always: bool) {
         self.page_checks = always;
     }
 
-    /// The layout.
+    /// The layout of the block.
     #[must_use]
     pub fn layout(&self) -> &StepLayout {
         &self.layout
     }
 
-    /// The block.
+    /// The words of the block.
     #[must_use]
     pub fn words(&self) -> &[i32] {
         &self.words
     }
 
-    /// Words that the last step changed, in order.
+    /// The ranges of words that the last step changed, in order.
     #[must_use]
     pub fn changed(&self) -> &[Range<usize>] {
         &self.changed
     }
 
-    /// Sequences of the last step.
+    /// The number of sequences of the last step.
     #[must_use]
     pub const fn sequences(&self) -> usize {
         self.active
     }
 
-    /// Fills the block with a step and gives the words that changed, in order. Nothing is allocated, and tables that are as they were
-    /// cost a comparison of memory.
+    /// Fills the block with a step, and returns the ranges of words that changed, in order. It allocates nothing; a
+    /// table that did not change costs a comparison of memory.
     ///
     /// # Errors
     ///
-    /// [`BatchInputErrors`]; then the block is as it was.
+    /// [`BatchInputErrors`] with the errors in the step; the block stays as it was then.
     pub fn fill<T: AsRef<[i32]>>(&mut self, step: &Step<'_, T>) -> Result<&[Range<usize>], BatchInputErrors> {
         self.layout.check(step, self.page_checks)?;
         let StepBuffer { layout, words, active, changed, page_checks: _ } = self;
@@ -112,11 +113,11 @@ impl StepBuffer {
         Ok(changed)
     }
 
-    /// Compares a copy of the block from the device with this one, and checks it as a kernel would read it.
+    /// Compares a copy of the block from the device with this one, and checks it as a kernel reads it.
     ///
     /// # Errors
     ///
-    /// [`BatchInputErrors`].
+    /// [`BatchInputErrors`] for the first difference, or with the errors in the copy.
     pub fn verify(&self, device: &[i32]) -> Result<(), BatchInputErrors> {
         self.layout.check_words(device)?;
         for section in &self.layout.sections {
@@ -139,16 +140,16 @@ const fn rows<'a, T>(step: &Step<'a, T>, side: Side) -> Rows<'a> {
     }
 }
 
-/// Lengths, zero beyond the sequences there are.
+/// Writes lengths; zero for idle sequences.
 fn lengths(writer: &mut Writer<'_>, rows: Rows<'_>) {
     for at in 0..writer.words.len() {
         let length = if at < rows.sequences() { rows.length(at) } else { 0 };
-        // Checked: no longer than the plan takes, which is 32 bits.
+        // `check` found it within the plan's maximum, which has 32 bits.
         writer.put(at, length as i32);
     }
 }
 
-/// Elements before each sequence; sequences that are not there begin where the last one ends.
+/// Writes the elements before each sequence; idle sequences begin where the last one ends.
 fn offsets(writer: &mut Writer<'_>, rows: Rows<'_>, batch: usize, row: i64, wide: bool) {
     let mut total = 0_i64;
     for at in 0..=batch {
@@ -158,7 +159,7 @@ fn offsets(writer: &mut Writer<'_>, rows: Rows<'_>, batch: usize, row: i64, wide
             writer.put(2 * at, i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             writer.put(2 * at + 1, i32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));
         } else {
-            // Checked: it fits.
+            // `check` found that it fits.
             writer.put(at, element as i32);
         }
         if at < rows.sequences() {
@@ -167,9 +168,9 @@ fn offsets(writer: &mut Writer<'_>, rows: Rows<'_>, batch: usize, row: i64, wide
     }
 }
 
-/// Puts entries where others stand, and notes from where to where they differ.
+/// Replaces entries, and notes the range in which they differ.
 fn put_all(line: &mut [i32], entries: &[i32], at: usize, changed: &mut Vec<Range<usize>>) {
-    // Memory compared as a whole: that is most tables at most steps.
+    // Most tables are equal at most steps, so compare the whole first.
     if *line == *entries {
         return;
     }
@@ -180,7 +181,7 @@ fn put_all(line: &mut [i32], entries: &[i32], at: usize, changed: &mut Vec<Range
     note(changed, at + first..at + end);
 }
 
-/// Notes a change; one that is near the last joins it.
+/// Notes a change, and joins it with the last one if they are near each other.
 fn note(changed: &mut Vec<Range<usize>>, range: Range<usize>) {
     match changed.last_mut() {
         Some(last) if range.start >= last.start && range.start <= last.end + NEAR => last.end = last.end.max(range.end),
@@ -188,7 +189,7 @@ fn note(changed: &mut Vec<Range<usize>>, range: Range<usize>) {
     }
 }
 
-/// Makes one change of those of a section that are near each other.
+/// Joins the changes of a section that are near each other.
 fn join(changed: &mut Vec<Range<usize>>, section: Range<usize>) {
     let first = changed.partition_point(|range| range.end <= section.start);
     let mut kept = first;
@@ -206,7 +207,7 @@ fn join(changed: &mut Vec<Range<usize>>, section: Range<usize>) {
 
 struct Writer<'a> {
     words: &'a mut [i32],
-    /// Place of the first word in the block.
+    /// Index of the first word in the block.
     at: usize,
     changed: &'a mut Vec<Range<usize>>,
 }

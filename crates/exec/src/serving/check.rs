@@ -1,4 +1,4 @@
-//! Whether a step is one of a plan's.
+//! Checking a step against a plan.
 
 use qkvault_graph::Role;
 
@@ -6,15 +6,15 @@ use super::error::{BatchInputError, BatchInputErrors};
 use super::layout::{Kind, Section, Side, StepLayout};
 use super::step::{Rows, Step};
 
-/// Errors told of one step: what is wrong in one sequence is often wrong in all.
+/// Most errors that are returned for one step, because an error in one sequence is often in all.
 pub(super) const MOST: usize = 16;
 
 impl StepLayout {
-    /// Checks a step against the plan; `pages` says whether every entry of the tables is looked at too.
+    /// Checks a step against the plan; with `pages`, also every entry of the page tables.
     ///
     /// # Errors
     ///
-    /// What is wrong, each error with the name of its operand; the first 16.
+    /// The first 16 errors, each with the name of its operand.
     pub fn check<T: AsRef<[i32]>>(&self, step: &Step<'_, T>, pages: bool) -> Result<(), BatchInputErrors> {
         let mut errors = Vec::new();
         let sequences = step.queries.sequences();
@@ -67,7 +67,7 @@ impl StepLayout {
     }
 }
 
-/// Two words as they lie in memory, as one number.
+/// The 64-bit number of two words in memory.
 pub(super) fn joined([a, b]: [i32; 2]) -> i64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&a.to_ne_bytes());

@@ -1,33 +1,34 @@
-//! What can be wrong with a step; every error names the operand.
+//! Errors in a step; every error names the operand.
 
 use std::fmt;
 use std::ops::Deref;
 
 use qkvault_graph::Role;
 
-/// One thing wrong with a step.
+/// One error in the input of a batch's step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchInputError {
-    /// The plan lacks an operand of a step, or has one that no step gives.
-    #[error("the plan has no step of its own: {what}; describe it with lengths, varlen or paged operands")]
+    /// The plan lacks lengths, or has an operand that a step cannot fill.
+    #[error("the plan cannot run a step: {what}; describe it with lengths, varlen or paged operands")]
     NoStep {
-        /// What is missing or odd.
+        /// What is missing or wrong.
         what: String,
     },
-    /// More sequences than the plan takes.
-    #[error("{operand} has {given} sequences, and the plan takes {most}; use a plan for a larger batch")]
+    /// The step has more sequences than the plan.
+    #[error("{operand} has {given} sequences, and the plan has at most {most}; use a plan for a larger batch")]
     Sequences {
         /// The operand.
         operand: Role,
-        /// What came.
+        /// Sequences of the step.
         given: usize,
-        /// What the plan takes.
+        /// Most sequences of the plan.
         most: usize,
     },
-    /// Lengths, offsets or a table of another number of sequences than the queries.
+    /// Lengths, offsets or a table have another number of sequences than the queries.
     #[error(
-        "{operand} has {given} sequences, and the queries have {needed}; give one entry per sequence, not per token or page"
+        "{operand} has {given} sequences, and the queries have {needed}; give one entry per sequence, not per token \
+         or page"
     )]
     OtherBatch {
         /// The operand.
@@ -37,51 +38,52 @@ pub enum BatchInputError {
         /// Sequences of the queries.
         needed: usize,
     },
-    /// Cumulative lengths that are none.
+    /// Cumulative lengths do not begin with 0, or decrease.
     #[error(
-        "{operand}: cumulative lengths begin with 0 and never fall, and entry {entry} is {given} after {before}; give the rows before \
-         each sequence"
+        "{operand}: cumulative lengths begin with 0 and never decrease, and entry {entry} is {given} after {before}; \
+         give the rows before each sequence"
     )]
     Falls {
         /// The operand.
         operand: Role,
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
-        /// What it is.
+        /// Its value.
         given: i64,
         /// The entry before it; 0 before the first.
         before: i64,
     },
-    /// A length below zero or over the plan's maximum.
+    /// A length is negative or over the plan's maximum.
     #[error(
-        "{operand}: sequence {sequence} has {given} rows, and the plan takes 0 to {most}; use a plan for longer ones"
+        "{operand}: sequence {sequence} has {given} rows, and the plan allows 0 to {most}; use a plan for longer \
+         sequences"
     )]
     Length {
         /// The operand.
         operand: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
-        /// What came.
+        /// Its rows.
         given: i64,
         /// The plan's maximum.
         most: i64,
     },
-    /// Queries of a sequence with fewer keys than queries, under a mask that lets the last query see the last key.
+    /// A sequence has fewer keys than queries, under a mask that aligns the last query with the last key.
     #[error(
-        "{operand}: sequence {sequence} has {queries} queries and {keys} keys; a query that sees no key has no defined result: write the \
-         keys of new tokens first, and count them"
+        "{operand}: sequence {sequence} has {queries} queries and {keys} keys; the result of a query without keys is \
+         undefined: write the keys of new tokens first, and count them"
     )]
     NoKey {
         /// The operand.
         operand: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
         /// Its queries.
         queries: i64,
         /// Its keys.
         keys: i64,
     },
-    /// More rows than the buffer has room for.
+    /// The sequences have more rows than the buffer.
     #[error(
         "{operand}: the sequences have {given} rows, and the buffer has room for {room}; use a plan for a larger one"
     )]
@@ -90,30 +92,30 @@ pub enum BatchInputError {
         operand: Role,
         /// Rows of all sequences.
         given: i64,
-        /// Room.
+        /// Rows of the buffer.
         room: i64,
     },
-    /// An offset that 32 bits do not hold.
+    /// An offset exceeds 32 bits.
     #[error(
-        "{operand}: sequence {sequence} begins at element {given}, and this cuDNN's offsets are 32 bits wide; use cuDNN 9.6 or newer, or \
-         smaller buffers"
+        "{operand}: sequence {sequence} begins at element {given}, and this cuDNN's offsets are 32 bits wide; use \
+         cuDNN 9.6 or newer, or smaller buffers"
     )]
     Overflow {
         /// The operand.
         operand: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
         /// Its first element.
         given: i64,
     },
-    /// Too few pages for a length.
+    /// A sequence has too few pages for its length.
     #[error(
         "{operand}: sequence {sequence} has {given} pages, and its {rows} rows need {needed}; give every page in use"
     )]
     Short {
         /// The table.
         operand: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
         /// Pages given.
         given: usize,
@@ -122,58 +124,60 @@ pub enum BatchInputError {
         /// Pages needed.
         needed: usize,
     },
-    /// A page outside the pool.
+    /// A page is outside the pool.
     #[error(
-        "{operand}: entry {entry} of sequence {sequence} is page {page}, and the pool has pages 0 to {last}; a kernel would read memory \
-         that is not the pool's"
+        "{operand}: entry {entry} of sequence {sequence} is page {page}, and the pool has pages 0 to {last}; a kernel \
+         would read memory outside the pool"
     )]
     Page {
         /// The table.
         operand: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
-        /// Which of its entries.
+        /// Index of the entry in the sequence.
         entry: usize,
         /// The page.
         page: i32,
         /// The last page of the pool.
         last: i64,
     },
-    /// A backward whose dQ has other room between its sequences than Q.
+    /// The sequences of a backward's dQ do not lie at the places of those of Q.
     #[error(
-        "{operand}: sequence {sequence} begins at row {given}, and that of Q at row {needed}; cuDNN writes dQ wrongly where its sequences \
-         do not lie as Q's do: make both offsets from the same cumulative lengths"
+        "{operand}: sequence {sequence} begins at row {given}, and that of Q at row {needed}; cuDNN writes a wrong dQ \
+         then: make both offsets from the same cumulative lengths"
     )]
     Gaps {
         /// The operand.
         operand: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
         /// Its first row.
         given: i64,
         /// The first row of the same sequence in Q.
         needed: i64,
     },
-    /// What lies on the device is not what was put there.
-    #[error("{operand}: word {word} on the device is {found}, and {expected} was put there; who wrote over it?")]
+    /// A word on the device differs from the host copy.
+    #[error(
+        "{operand}: word {word} on the device is {found}, and the update wrote {expected}; another kernel wrote there"
+    )]
     Overwritten {
         /// The operand.
         operand: Role,
-        /// Which of its 32-bit words.
+        /// Index of the 32-bit word in the operand.
         word: usize,
-        /// What is there.
+        /// The word on the device.
         found: i32,
-        /// What was put there.
+        /// The word that the update wrote.
         expected: i32,
     },
 }
 
-/// Everything wrong with a step; at least one error.
+/// All errors in a step; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchInputErrors(Vec<BatchInputError>);
 
 impl BatchInputErrors {
-    /// Nothing if there are no errors, else all of them.
+    /// `Ok` without errors, else all of them.
     pub(crate) fn check(errors: Vec<BatchInputError>) -> Result<(), BatchInputErrors> {
         if errors.is_empty() { Ok(()) } else { Err(BatchInputErrors(errors)) }
     }

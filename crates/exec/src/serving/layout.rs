@@ -1,4 +1,4 @@
-//! Where the numbers of a step lie in one block of memory, from a plan and what it computes.
+//! The layout of a step's metadata in one block of memory, from a plan and its attention.
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::op::TensorKind;
@@ -6,27 +6,27 @@ use qkvault_graph::{Attention, Corner, DType, OpGraph, Role, Storage, Valid};
 
 use super::error::{BatchInputError, BatchInputErrors};
 
-/// Sections begin at multiples of this many 32-bit words, 256 bytes: more than any operand is declared with.
+/// Sections begin at multiples of this many 32-bit words, 256 bytes: more than the alignment of any operand.
 const GRAIN: usize = 64;
 
-/// Where the numbers of a plan's steps lie: lengths and offsets first, then page tables.
+/// The place of each operand of a plan's steps in one block: lengths and offsets first, then page tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepLayout {
     pub(super) batch: usize,
-    /// Longest queries and keys.
+    /// Largest lengths of queries and keys.
     pub(super) longest: [i64; 2],
-    /// Whether a query past the last key would see none: a band aligned bottom right that ends at its diagonal.
+    /// Whether a sequence needs as many keys as queries: with a band aligned bottom right that ends at its diagonal.
     pub(super) aligned: bool,
     pub(super) sections: Vec<Section>,
-    /// Which section an operand lies in; several operands with equal offsets share one.
+    /// The section of each operand; operands with equal offsets share one.
     roles: Vec<(Role, usize)>,
     words: usize,
 }
 
-/// Numbers that lie together.
+/// A part of the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Section {
-    /// The operand whose name errors tell.
+    /// The operand that errors name.
     pub(super) role: Role,
     pub(super) kind: Kind,
     /// First word.
@@ -34,7 +34,7 @@ pub(super) struct Section {
     pub(super) words: usize,
 }
 
-/// Whose rows.
+/// The rows that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Queries,
@@ -44,14 +44,14 @@ pub(super) enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Lengths(Side),
-    /// Elements before each sequence: `row` per row, in 64 or 32 bits, in a buffer of `room` rows.
+    /// Elements before each sequence: `row` elements per row, as 64 or 32 bits, in a buffer of `room` rows.
     Offsets {
         side: Side,
         row: i64,
         wide: bool,
         room: i64,
     },
-    /// `width` entries per sequence, each a page of `rows` rows in a pool of `pages`.
+    /// `width` entries per sequence, each a page of `rows` rows in a pool of `pages` pages.
     Table {
         values: bool,
         width: usize,
@@ -61,7 +61,7 @@ pub(super) enum Kind {
 }
 
 impl StepLayout {
-    /// The layout of a plan's steps, and of what it computes.
+    /// The layout of the steps of a plan that computes this attention.
     ///
     /// # Errors
     ///
@@ -70,11 +70,12 @@ impl StepLayout {
         StepLayout::new(attention, facts.bindings.iter().map(|binding| (binding.role, binding.dtype)))
     }
 
-    /// The layout of the steps of an op graph, for those who have no plan of it: an interpreter, or a measurement without cuDNN.
+    /// The layout of the steps of an op graph, for callers without a plan: an interpreter, or a measurement without
+    /// cuDNN.
     ///
     /// # Errors
     ///
-    /// As [`StepLayout::of`].
+    /// [`BatchInputError::NoStep`] for an op graph without lengths.
     pub fn of_graph(attention: &Valid, graph: &OpGraph) -> Result<StepLayout, BatchInputErrors> {
         let mut operands: Vec<(Role, DType)> = graph
             .tensors
@@ -102,7 +103,7 @@ impl StepLayout {
             roles: Vec::new(),
             words: 0,
         };
-        // Tables last: they are large and change rarely.
+        // Tables are last, because they are large and change rarely.
         for tables in [false, true] {
             for (role, dtype) in operands.clone() {
                 if matches!(role, Role::PageTableK | Role::PageTableV) == tables
@@ -120,7 +121,7 @@ impl StepLayout {
     }
 
     fn add(&mut self, role: Role, kind: Kind) {
-        // Offsets that are equal whatever the step are there once.
+        // Offsets that are equal in every step share a section.
         let same = self.sections.iter().position(|s| s.kind == kind && matches!(kind, Kind::Offsets { .. }));
         let section = same.unwrap_or_else(|| {
             let words = match kind {
@@ -135,24 +136,24 @@ impl StepLayout {
         self.roles.push((role, section));
     }
 
-    /// 32-bit words of the whole block.
+    /// The number of 32-bit words of the block.
     #[must_use]
     pub const fn words(&self) -> usize {
         self.words
     }
 
-    /// Sequences of a step, at most.
+    /// The most sequences of a step.
     #[must_use]
     pub const fn batch(&self) -> usize {
         self.batch
     }
 
-    /// Operands with their sections.
+    /// The operands with their sections.
     pub(super) fn roles(&self) -> impl Iterator<Item = (Role, &Section)> {
         self.roles.iter().map(|(role, section)| (*role, &self.sections[*section]))
     }
 
-    /// Operands of the block: each with its first word and its number of words.
+    /// The operands of the block, each with the index of its first word and its number of words.
     pub fn operands(&self) -> impl Iterator<Item = (Role, usize, usize)> {
         self.roles.iter().map(|(role, section)| {
             let Section { role: _, kind: _, at, words } = self.sections[*section];
@@ -161,7 +162,7 @@ impl StepLayout {
     }
 }
 
-/// What the numbers of an operand are; nothing for operands that no step gives.
+/// The kind of an operand's numbers; `None` for operands that are not part of a step.
 fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, BatchInputErrors> {
     Ok(Some(match role {
         Role::SeqLenQ => Kind::Lengths(Side::Queries),

@@ -1,15 +1,16 @@
-//! Steps of serving: what changes from launch to launch of one plan, as numbers in device memory that are updated in place.
+//! Steps of serving: the metadata that changes between launches of one plan, as numbers in device memory, updated in
+//! place.
 //!
-//! Baked into a plan are its greatest batch, query and KV lengths, and for paged keys and values the rows of a page and their order.
-//! Data are the lengths of each sequence, where varlen ones begin, and in which pages their keys lie. A [`StepLayout`] says where
-//! those numbers lie in one block of memory, a [`StepBuffer`] is that block on the host, filled from a [`Step`] after everything
-//! in it was checked; `BatchMetadata`, of the safe layer, keeps a copy on the device.
+//! A plan is compiled for a largest batch, query length and KV length, and for paged keys and values for the rows of a
+//! page and their order. The lengths of the sequences, the offsets of varlen sequences, and the pages of their keys are
+//! data.
 //!
-//! Of pages, a kernel reads those that hold keys of the sequence, whole: rows of the last one beyond the length must be finite
-//! numbers, as what was there before is and zeros are; NaN there would become NaN in the output. Pages that no sequence uses may
-//! hold anything.
+//! A [`StepLayout`] is the place of each of these operands in one block of memory. A [`StepBuffer`] is the block on the
+//! host; it is filled from a [`Step`] after a check of the step. `BatchMetadata` of the safe layer has a copy on the
+//! device, at an address that never changes, so that a captured CUDA graph stays valid and sees each update.
 //!
-//! The block's address never changes: a captured CUDA graph stays valid, and sees each update.
+//! A kernel reads whole pages. Rows of a sequence's last page beyond its length must therefore be finite numbers, such
+//! as zeros or older keys: NaN there becomes NaN in the output. Unused pages may have any content.
 
 mod buffer;
 mod check;

@@ -1,4 +1,4 @@
-//! Whether what lies on a device is a step: lengths, offsets and tables as a kernel would read them, copied back for debugging.
+//! Checking metadata that was copied back from a device, as a kernel reads it, for debugging.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::layout::{Kind, Section, Side, StepLayout};
 use super::step::{Rows, Step};
 
 impl StepLayout {
-    /// Checks a block as a kernel would read it: what a copy back from the device holds. For debugging, when tables or lengths are
-    /// written on the device by others than this crate.
+    /// Checks a copy of the block from the device as a kernel reads it, for debugging kernels that write tables or
+    /// lengths there. Page tables are checked as far as the lengths in the block reach.
     ///
     /// # Errors
     ///
-    /// As [`StepLayout::check`]; page tables are looked at as far as the lengths in the block reach.
+    /// [`BatchInputErrors`], as for [`StepLayout::check`].
     pub fn check_words(&self, words: &[i32]) -> Result<(), BatchInputErrors> {
         let of = |role| {
             let (_, at, n) = self.operands().find(|(operand, ..)| *operand == role)?;
@@ -24,12 +24,13 @@ impl StepLayout {
         self.check_read(&of)
     }
 
-    /// The same for operands that lie apart, as 32-bit words: what callers bind who write lengths, offsets and tables of their own.
-    /// A backward's dQ is also compared with Q: cuDNN was seen to write dQ wrongly where the gaps between its sequences are not Q's.
+    /// Checks operands that are not in one block, as 32-bit words, for callers who bind their own lengths, offsets and
+    /// tables. For a backward, it also checks that the sequences of dQ lie at the places of those of Q, because cuDNN
+    /// writes a wrong dQ otherwise.
     ///
     /// # Errors
     ///
-    /// As [`StepLayout::check_words`], and [`BatchInputError::NoStep`] with the name of an operand that is not there.
+    /// [`BatchInputErrors`], as for [`StepLayout::check`], and [`BatchInputError::NoStep`] for a missing operand.
     pub fn check_operands(&self, operands: &BTreeMap<Role, Vec<i32>>) -> Result<(), BatchInputErrors> {
         self.check_read(&|role| operands.get(&role).map(Vec::as_slice))
     }

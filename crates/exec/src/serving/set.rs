@@ -1,8 +1,8 @@
-//! A set of plans on a device, and the one that a step runs on.
+//! A serving set of plans, and the choice of the plan for a step.
 
 use qkvault_serving::{Bucket, Buckets, StepSize};
 
-/// One thing for each plan of a set, where the plan could be made: loaded plans, or those with what is bound to them.
+/// One value for each plan of a serving set that could be made: a loaded plan, or a bound one with its buffers.
 #[derive(Clone, Debug)]
 pub struct PlanSet<T> {
     buckets: Buckets,
@@ -10,7 +10,8 @@ pub struct PlanSet<T> {
 }
 
 impl<T> PlanSet<T> {
-    /// Makes one for each plan of a set, in the set's order; `make` gives nothing for what the library refuses.
+    /// Makes a value for each plan of a set, in the order of the set. `make` returns `None` for a plan that the library
+    /// refuses.
     ///
     /// # Errors
     ///
@@ -20,39 +21,39 @@ impl<T> PlanSet<T> {
         Ok(PlanSet { buckets, plans })
     }
 
-    /// The set.
+    /// The sizes of the set.
     #[must_use]
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
     }
 
-    /// The number of the plan that a step runs on: the smallest that holds it; a decode whose plan was refused runs as a mixed step.
-    /// Nothing for a step outside the set's ranges, and where the plan was refused.
+    /// The index of the smallest plan that holds a step. A decode whose plan was refused runs as a mixed step. `None`
+    /// for a step outside the ranges of the set, or if the plan was refused.
     ///
-    /// A few comparisons: see the bench `serving` for how long they take.
+    /// It takes a few comparisons; the bench `serving` measures them.
     #[must_use]
     pub fn pick(&self, step: StepSize) -> Option<usize> {
         let there = |at: &usize| self.plans[*at].is_some();
         self.buckets.pick(step).filter(there).or_else(|| self.buckets.pick_mixed(step).filter(there))
     }
 
-    /// A plan of the set.
+    /// The value of a plan, by its index.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<&T> {
         self.plans.get(at)?.as_ref()
     }
 
-    /// A plan of the set, to update what is bound to it.
+    /// The value of a plan, by its index, for updates.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.plans.get_mut(at)?.as_mut()
     }
 
-    /// The plans that there are, with their sizes.
+    /// Iterates over the values with the sizes of their plans.
     pub fn iter(&self) -> impl Iterator<Item = (Bucket, &T)> {
         self.buckets.iter().zip(&self.plans).filter_map(|(bucket, plan)| Some((bucket, plan.as_ref()?)))
     }
 
-    /// The same set with something else for each plan.
+    /// Replaces the value of each plan.
     ///
     /// # Errors
     ///

@@ -1,18 +1,18 @@
-//! One step, as an engine has it: new tokens, keys and pages of each sequence.
+//! One step of a serving engine: new tokens, keys and pages of each sequence.
 
-/// Rows of each sequence.
+/// The number of rows of each sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows<'a> {
     /// One row in each of this many sequences: a decode.
     One(usize),
     /// The rows of each sequence.
     Lengths(&'a [i32]),
-    /// The rows before each sequence, and those of all sequences last (`cu_seqlens`): one entry more than there are sequences.
+    /// The rows before each sequence, and the rows of all sequences (`cu_seqlens`): one entry more than sequences.
     Cumulative(&'a [i64]),
 }
 
 impl Rows<'_> {
-    /// How many sequences there are.
+    /// The number of sequences.
     #[must_use]
     pub const fn sequences(&self) -> usize {
         match self {
@@ -22,7 +22,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Rows of a sequence; negative, or saturated, where what was given is no count.
+    /// The rows of a sequence. Negative or saturated if the input is invalid.
     #[must_use]
     pub fn length(&self, sequence: usize) -> i64 {
         match self {
@@ -33,19 +33,19 @@ impl Rows<'_> {
     }
 }
 
-/// What one launch computes: sequences in the order of the batch, fewer than the plan takes or as many.
+/// The input of one launch: its sequences in the order of the batch, at most as many as the plan has.
 ///
-/// Scalars of the batch beyond them are idle: their lengths are zero, and what is computed for them is undefined.
+/// The other sequences of the plan are idle: their lengths are zero, and their outputs are undefined.
 #[derive(Debug)]
 pub struct Step<'a, T = Vec<i32>> {
-    /// New tokens of each sequence, whose queries are asked in this launch.
+    /// New tokens of each sequence: the queries of this launch.
     pub queries: Rows<'a>,
-    /// Keys of each sequence, those of the new tokens included.
+    /// Keys of each sequence, including those of the new tokens.
     pub keys: Rows<'a>,
-    /// Pages of each sequence's keys, in order; positions in the pool. Empty where keys are not paged. A sequence may have more
-    /// pages than its keys fill, as one that is yet to grow: those are not looked at.
+    /// Pages of each sequence's keys, in order, as indices into the pool. Empty if keys are not paged. A sequence may
+    /// have more pages than its keys fill; the others are not read.
     pub pages: &'a [T],
-    /// Pages of its values, where they are others.
+    /// Pages of each sequence's values, if they differ from those of the keys.
     pub value_pages: Option<&'a [T]>,
 }
 

@@ -1,8 +1,8 @@
-//! The description of both passes: one attention in, a forward with Stats and its backward out.
+//! The description of both passes: from one attention to a forward with Stats and its backward.
 
 use qkvault_graph::{Attention, BackwardOptions, Origin, Reason, Refusal, Valid, validate};
 
-/// A forward and its backward, from one description, so that nothing is said twice and the two cannot differ.
+/// A forward and its backward from one description, so that the two cannot differ.
 #[derive(Clone, Debug)]
 pub struct Training {
     forward: Valid,
@@ -10,7 +10,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// The two passes of an attention. The forward is given as for inference; that it puts out Stats is seen to here.
+    /// The two passes of an attention. Give the forward as for inference; this function adds the output of Stats.
     ///
     /// ```
     /// use qkvault_exec::Training;
@@ -24,8 +24,8 @@ impl Training {
     ///
     /// # Errors
     ///
-    /// Every reason against either pass that needs no library to be known: a backward given in place of a forward, shapes and heads that
-    /// do not go together, a score expression without the derivatives that a backward needs.
+    /// [`Refusal`] with all reasons that need no library: a backward in place of a forward, shapes and heads that do
+    /// not match, a score expression without the derivatives that a backward needs.
     pub fn of(attention: &Attention, options: BackwardOptions) -> Result<Training, Refusal> {
         if attention.is_backward() {
             return Err(Reason::new(

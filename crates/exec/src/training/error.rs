@@ -1,63 +1,65 @@
-//! Why a step of training did not go on; nothing was launched then.
+//! Errors of a training step before a launch.
 
 use qkvault_graph::Role;
 
 #[cfg(any(feature = "cudarc", test))]
 use crate::bindings::Number;
 
-/// Why a forward or a backward of a pair was not launched.
+/// Why the forward or the backward of a pair was not launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainingError {
-    /// The backward was asked for before its forward.
-    #[error("there is no forward to go back through; call `forward` with this `SavedForBackward` first")]
+    /// The backward was called before its forward.
+    #[error("there was no forward; call `forward` with this `SavedForBackward` first")]
     NoForward,
-    /// What a forward kept is of another pair.
+    /// The forward of another pair filled the saved operands.
     #[error(
-        "what was saved is of a forward of '{saved}', and this is the backward of '{pair}'; use the pair that ran the forward"
+        "a forward of '{saved}' saved the operands, and this is a pair of '{pair}'; use the pair that ran the forward"
     )]
     OtherPair {
-        /// What the forward computed.
+        /// The attention of the forward.
         saved: String,
-        /// The pair's forward.
+        /// The attention of the pair.
         pair: String,
     },
-    /// The backward was given another number than its forward.
+    /// The backward has another scalar than its forward.
     #[error(
-        "{role} is {backward} in the backward and was {forward} in its forward{}; leave it out, it is taken from the forward",
-        if matches!(role, Role::DropoutSeed | Role::DropoutOffset) { ", whose dropout mask would be another one" } else { "" }
+        "{role} is {backward} in the backward and was {forward} in its forward{}; leave it out: the pair uses the \
+         forward's",
+        if matches!(role, Role::DropoutSeed | Role::DropoutOffset) { ", which had another dropout mask" } else { "" }
     )]
     OtherNumber {
-        /// The scalar, or dropout's seed or offset.
+        /// The scalar, or the seed or offset of dropout.
         role: Role,
-        /// What the forward ran with.
+        /// The value of the forward.
         forward: String,
-        /// What the backward was given.
+        /// The value of the backward.
         backward: String,
     },
-    /// A number that the forward needs is missing.
+    /// The seed or offset of dropout is missing.
     #[error("{role} is missing: dropout needs its seed and offset as 64-bit numbers, given with `scalar`")]
     MissingNumber {
-        /// Dropout's seed or offset.
+        /// The seed or offset of dropout.
         role: Role,
     },
-    /// A number of another type.
-    #[error("{role} is given as {given}, and it is a 64-bit integer")]
+    /// The seed or offset of dropout is not a 64-bit integer.
+    #[error("{role} is {given}, and it must be a 64-bit integer; give it as i64")]
     NotAnInteger {
-        /// Dropout's seed or offset.
+        /// The seed or offset of dropout.
         role: Role,
-        /// What was given.
+        /// The given value.
         given: String,
     },
-    /// An operand that the pair keeps was bound.
-    #[error("{role} was bound, but it is kept between forward and backward by the pair itself; leave it out")]
+    /// An operand that the pair saves was bound.
+    #[error("{role} was bound, but the pair saves it between forward and backward; leave it out")]
     SavedRole {
         /// The operand.
         role: Role,
     },
-    /// Operands are not what they were in the forward (found by the check that is off by default).
+    /// Operands changed since the forward. The check that finds this is off by default.
     #[error(
-        "changed since the forward: {}; the backward recomputes the probabilities from them, so its gradients would be wrong",
+        "changed since the forward: {}; the backward recomputes probabilities from these operands, so its gradients \
+         would be wrong: do not write to them before the backward",
         .roles.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     Changed {

@@ -1,26 +1,26 @@
-//! Fingerprints of operands: the check, off by default, that nothing changed between a forward and its backward.
+//! Fingerprints of operands, for the check (off by default) that they do not change between a forward and its backward.
 
 use qkvault_graph::Role;
 
-/// What some operands held at one time, as hashes.
+/// Hashes of operands at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprints {
     list: Vec<(Role, [u8; 32])>,
 }
 
 impl Fingerprints {
-    /// Nothing printed yet.
+    /// Fingerprints of no operand.
     #[must_use]
     pub(crate) fn new() -> Fingerprints {
         Fingerprints::default()
     }
 
-    /// Adds an operand by its bytes.
+    /// Adds an operand with these bytes.
     pub(crate) fn add(&mut self, role: Role, bytes: &[u8]) {
         self.list.push((role, *blake3::hash(bytes).as_bytes()));
     }
 
-    /// Operands of both whose bytes differ. What only one of them has was not there to change.
+    /// The operands of both whose bytes differ. Operands of only one of them are ignored.
     #[must_use]
     pub(crate) fn changed(&self, now: &Fingerprints) -> Vec<Role> {
         let differs = |(role, hash): &(Role, [u8; 32])| now.list.iter().any(|(r, h)| r == role && h != hash);

@@ -1,8 +1,8 @@
-//! A step of training: a forward that keeps what its backward needs, and that backward, from one description.
+//! A training step: a forward that saves what its backward needs, and that backward, from one description.
 //!
-//! What here needs no GPU is plain data and functions over it: [`Training`] describes the two, [`ForwardRun`] is what a forward ran with,
-//! and says what its backward may be given. The safe layer's [`TrainingPair`](crate::TrainingPair) puts them around two loaded plans;
-//! callers of the raw layer use them around theirs.
+//! Everything here is data and needs no GPU. [`Training`] describes both passes. `ForwardRun` has the scalars of a
+//! forward, and completes or refuses those of its backward. `TrainingPair` of the safe layer applies it to two loaded
+//! plans.
 
 mod describe;
 mod error;

@@ -1,4 +1,4 @@
-//! What a forward ran with, as far as its backward has to be given the same: numbers are taken from it, and others refused.
+//! The scalars of a forward, which its backward must have too: the pair adds them and refuses others.
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
@@ -7,25 +7,26 @@ use crate::bindings::{Number, RawBindings};
 use crate::training::TrainingError;
 use crate::training::fingerprints::Fingerprints;
 
-/// Operands that a pair keeps between forward and backward, in memory of its own.
+/// Operands that a pair saves between forward and backward in its own memory.
 const SAVED_ROLES: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOffset];
 
-/// Dropout's two numbers: on the GPU for the plan, numbers for the caller.
+/// Seed and offset of dropout: scalars of the caller, and operands on the GPU of the plan.
 const DROPOUT: [Role; 2] = [Role::DropoutSeed, Role::DropoutOffset];
 
-/// A forward that was launched.
+/// The scalars of a forward that was launched, and fingerprints of its operands if they are checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ForwardRun {
     numbers: Vec<(Role, Number)>,
     fingerprints: Option<Fingerprints>,
 }
 
-/// Takes the numbers out of what a forward is given: what the plan wants as scalars stays, dropout's seed and offset are taken out (the
-/// caller of this puts them where the plan reads them: [`ForwardRun::dropout`]).
+/// Copies the scalars of a forward's bindings, and removes the seed and offset of dropout from the bindings: the caller
+/// writes them to the GPU, where the plan reads them ([`ForwardRun::dropout`]).
 ///
 /// # Errors
 ///
-/// [`TrainingError`], for what is missing, of another type, or the pair's own.
+/// [`TrainingError`] if the seed or offset of dropout is missing or has another type, or a role is bound that the pair
+/// saves.
 pub(crate) fn forward_run(facts: &PlanFacts, given: &mut RawBindings) -> Result<ForwardRun, TrainingError> {
     refuse_saved(given)?;
     for role in DROPOUT.into_iter().filter(|role| has(facts, *role)) {
@@ -41,7 +42,7 @@ pub(crate) fn forward_run(facts: &PlanFacts, given: &mut RawBindings) -> Result<
 }
 
 impl ForwardRun {
-    /// Dropout's seed and offset, where the forward had dropout.
+    /// Seed and offset of dropout, if the forward had dropout.
     #[must_use]
     pub(crate) fn dropout(&self) -> Option<(i64, i64)> {
         match DROPOUT.map(|role| self.number(role)) {
@@ -50,11 +51,12 @@ impl ForwardRun {
         }
     }
 
-    /// Completes what the backward is given by the forward's numbers.
+    /// Adds the scalars of the forward to the bindings of its backward.
     ///
     /// # Errors
     ///
-    /// [`TrainingError::OtherNumber`] for a number that differs from the forward's, [`TrainingError::SavedRole`].
+    /// [`TrainingError::OtherNumber`] for a scalar that differs from the forward's, [`TrainingError::SavedRole`] for a
+    /// bound role that the pair saves.
     pub(crate) fn complete(&self, facts: &PlanFacts, given: &mut RawBindings) -> Result<(), TrainingError> {
         refuse_saved(given)?;
         for &(role, backward) in &given.scalars {
@@ -62,7 +64,7 @@ impl ForwardRun {
                 return Err(TrainingError::other_number(role, forward, backward));
             }
         }
-        // What the forward did not have stays, for binding to refuse by name.
+        // Scalars that the forward did not have stay, so that binding refuses them by name.
         given.scalars.retain(|(role, _)| self.number(*role).is_none());
         let wanted = self.numbers.iter().filter(|(role, _)| has(facts, *role) && !DROPOUT.contains(role));
         given.scalars.extend(wanted);
@@ -75,11 +77,11 @@ impl ForwardRun {
         ForwardRun { fingerprints: Some(fingerprints), ..self }
     }
 
-    /// Compares operands with what they were in the forward; without fingerprints of then, nothing is known and nothing is said.
+    /// Compares operands with those of the forward, if the forward has fingerprints.
     ///
     /// # Errors
     ///
-    /// [`TrainingError::Changed`].
+    /// [`TrainingError::Changed`] with the operands that changed.
     pub(crate) fn check(&self, now: &Fingerprints) -> Result<(), TrainingError> {
         match self.fingerprints.as_ref().map(|then| then.changed(now)) {
             Some(roles) if !roles.is_empty() => Err(TrainingError::Changed { roles }),

@@ -1,4 +1,5 @@
-//! Pairs of plans for a step of training: what can be wrong with them is told before anything is launched, without a GPU.
+//! Pairs of plans for a step of training: what can be wrong with them is told before anything is launched, without a
+//! GPU.
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
