@@ -1,7 +1,7 @@
 //! A compiler, a target and a folder for a vault: what tests of planners begin with.
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, PlanError, Planner, Resolution};
+use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, Resolution};
 use qkvault_graph::{CompileOptions, Target, Valid};
 
 use crate::cudnn;
@@ -50,7 +50,7 @@ impl Bench {
     /// # Errors
     ///
     /// Those of [`Planner::plan`].
-    pub fn ask(&self, planner: &Planner, attention: &Valid, build: BuildPolicy) -> Result<Resolution, PlanError> {
-        planner.plan(attention, &self.target, &CompileOptions::default(), build)
+    pub fn ask(&self, planner: &Planner, attention: &Valid, on_miss: OnMiss) -> Result<Resolution, PlanError> {
+        planner.plan(attention, &self.target, &CompileOptions::default(), on_miss)
     }
 }

@@ -1,6 +1,6 @@
 //! Plans of attentions of which every operand is laid out by itself: what they demand of each is what its layout reaches over.
 
-use qkvault_compile::{BuildPolicy, Planner, Resolution};
+use qkvault_compile::{OnMiss, Planner, Resolution};
 use qkvault_graph::{Attention, Pass, Role, Storage, Tensor, validate};
 
 use crate::cudnn::{compiler, target};
@@ -42,7 +42,7 @@ pub fn check(version: &str) {
     let (mut plans, mut demanded) = (0, 0);
     for attention in LAYOUTS.attentions().into_iter().step_by(PART) {
         let valid = validate(attention).unwrap();
-        let answer = planner.plan(&valid, &target, &Default::default(), BuildPolicy::BuildIfMissing).unwrap();
+        let answer = planner.plan(&valid, &target, &Default::default(), OnMiss::Compile).unwrap();
         let Resolution { outcome: Ok(plan), .. } = answer else { continue };
         plans += 1;
         for (role, tensor) in laid_out(&valid) {

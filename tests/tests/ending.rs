@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
@@ -59,12 +59,7 @@ fn end_in_the_first_compile(version: &str, after: u64) {
         for seq in (1..).map(|n| n * 64) {
             let asked = Attention::bshd(1, (4, 2), (seq, seq), 64, DType::BF16).with_band(Band::CAUSAL);
             seen.store(true, Ordering::SeqCst);
-            let answer = planner.plan(
-                &validate(asked).unwrap(),
-                &target,
-                &CompileOptions::default(),
-                BuildPolicy::BuildIfMissing,
-            );
+            let answer = planner.plan(&validate(asked).unwrap(), &target, &CompileOptions::default(), OnMiss::Compile);
             // The process is ending.
             if answer.is_err() {
                 return;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, PlanError, Planner, RebuildCheck, Resolution};
+use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, RebuildCheck, Resolution};
 use qkvault_graph::{CompileOptions, PlanKey, Target, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, target};
 
@@ -23,9 +23,9 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn of(&self, planner: &Planner, limit: Option<u64>, build: BuildPolicy) -> Result<Resolution, PlanError> {
+    fn of(&self, planner: &Planner, limit: Option<u64>, on_miss: OnMiss) -> Result<Resolution, PlanError> {
         let policy = CompileOptions { workspace_limit: limit, ..CompileOptions::default() };
-        planner.plan(self.attention, self.target, &policy, build)
+        planner.plan(self.attention, self.target, &policy, on_miss)
     }
 }
 
@@ -51,13 +51,13 @@ fn b10_a_warm_vault_serves_every_limit_with_no_build() {
     let asked = Asked { attention: &attention, target: &target };
 
     let warm = planner(&folder, &compiler);
-    let first = asked.of(&warm, None, BuildPolicy::BuildIfMissing).unwrap();
-    let least = asked.of(&warm, Some(0), BuildPolicy::BuildIfMissing).unwrap();
+    let first = asked.of(&warm, None, OnMiss::Compile).unwrap();
+    let least = asked.of(&warm, Some(0), OnMiss::Compile).unwrap();
     let facts = |answer: &Resolution| answer.outcome.as_ref().unwrap().facts.clone();
     assert_eq!((facts(&first).scratch().bytes, facts(&least).scratch().bytes), (256, 0));
     assert!(first.key != least.key && warm.vault().stats().builds == 2);
 
-    for build in [BuildPolicy::BuildIfMissing, BuildPolicy::LoadOnly] {
+    for build in [OnMiss::Compile, OnMiss::Load] {
         let cold = planner(&folder, &compiler);
         for limit in LIMITS {
             let answer = asked.of(&cold, limit, build).unwrap();
@@ -65,7 +65,7 @@ fn b10_a_warm_vault_serves_every_limit_with_no_build() {
             assert_eq!(answer.key, expected.key, "{limit:?}");
             assert_eq!(facts(&answer), facts(expected), "{limit:?}");
             // What is in memory now is enough for who may not wait.
-            assert_eq!(asked.of(&cold, limit, BuildPolicy::NeverBuild).unwrap().key, expected.key);
+            assert_eq!(asked.of(&cold, limit, OnMiss::Memory).unwrap().key, expected.key);
         }
         assert_eq!(cold.vault().stats().builds, 0);
     }
@@ -86,7 +86,7 @@ fn b10_a_refusal_for_a_limit_is_not_kept_and_says_what_is_needed_at_the_least() 
     let attention = valid("pass: backward\nq: bf16 [1,2,1024,64]\ndeterministic: yes");
     let asked = Asked { attention: &attention, target: &target };
     let warm = planner(&folder, &compiler);
-    let refusal = asked.of(&warm, Some(1000), BuildPolicy::BuildIfMissing).unwrap().outcome.unwrap_err();
+    let refusal = asked.of(&warm, Some(1000), OnMiss::Compile).unwrap().outcome.unwrap_err();
     assert!(refusal.has("workspace.quadratic"), "{refusal}");
     let entries = warm.vault().usage().entries;
     let listed = warm.vault().ls().map(|listed| listed.header.unwrap().kind.to_string());
@@ -95,9 +95,9 @@ fn b10_a_refusal_for_a_limit_is_not_kept_and_says_what_is_needed_at_the_least() 
     let cold = planner(&folder, &compiler);
     let words = refusal.reasons()[0].given.clone();
     let needed: u64 = words.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
-    let fits = asked.of(&cold, Some(needed), BuildPolicy::LoadOnly).unwrap();
+    let fits = asked.of(&cold, Some(needed), OnMiss::Load).unwrap();
     assert_eq!(fits.outcome.unwrap().facts.scratch().bytes, needed);
-    let less = asked.of(&cold, Some(needed - 1), BuildPolicy::LoadOnly).unwrap().outcome.unwrap_err();
+    let less = asked.of(&cold, Some(needed - 1), OnMiss::Load).unwrap().outcome.unwrap_err();
     assert_eq!(less.reasons()[0].given, words);
     assert_eq!((cold.vault().stats().builds, cold.vault().usage().entries), (0, entries));
 }
@@ -114,11 +114,11 @@ fn b10_what_is_missing_for_a_limit_is_named_by_the_key_that_is_looked_for() {
         Err(PlanError::Missing { key, .. }) => key,
         other => panic!("{other:?}"),
     };
-    let first = missing(Some(0), BuildPolicy::LoadOnly);
-    assert_eq!(missing(None, BuildPolicy::NeverBuild), first);
-    let built = asked.of(&planner, None, BuildPolicy::BuildIfMissing).unwrap();
+    let first = missing(Some(0), OnMiss::Load);
+    assert_eq!(missing(None, OnMiss::Memory), first);
+    let built = asked.of(&planner, None, OnMiss::Compile).unwrap();
     assert_eq!(built.key, Some(first));
-    let least = missing(Some(0), BuildPolicy::LoadOnly);
+    let least = missing(Some(0), OnMiss::Load);
     assert_ne!(least, first);
-    assert_eq!(asked.of(&planner, Some(0), BuildPolicy::BuildIfMissing).unwrap().key, Some(least));
+    assert_eq!(asked.of(&planner, Some(0), OnMiss::Compile).unwrap().key, Some(least));
 }

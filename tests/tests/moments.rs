@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use qkvault_cache::{EntryKind, Key, Source, Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Plan, PlanError, Planner};
+use qkvault_compile::{OnMiss, Plan, PlanError, Planner};
 use qkvault_graph::{CompileOptions, PlanKey, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 use qkvault_tests::kernel::cubins;
@@ -70,7 +70,7 @@ fn a_process_of_its_own_plans_three_attentions() {
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
     for (number, attention) in asked().iter().enumerate() {
-        let answer = planner.plan(attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
+        let answer = planner.plan(attention, &target, &CompileOptions::default(), OnMiss::Compile);
         let told = match answer {
             Ok(answer) => match answer.outcome {
                 Ok(plan) => format!("plan {}", plan.facts.engine),
@@ -184,8 +184,7 @@ fn in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again()
     let Some(compiler) = compiler(version.to_str().unwrap()) else { return };
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
-    let ask =
-        |attention: &Valid| planner.plan(attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
+    let ask = |attention: &Valid| planner.plan(attention, &target, &CompileOptions::default(), OnMiss::Compile);
     planner.compiler().unwrap().library().check_engines().unwrap();
     // How much more than now the kernel needs depends on the allocator: less is allowed until it is too little, for another attention each.
     let failed = [40, 32, 24, 18, 12, 8, 4].into_iter().find_map(|megabytes| {

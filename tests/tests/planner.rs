@@ -5,7 +5,7 @@
 use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Confirmation, Failure, Plan, PlanError, Planner, Resolution};
+use qkvault_compile::{Confirmation, Failure, OnMiss, Plan, PlanError, Planner, Resolution};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CompileOptions, CudnnVersion, DType, QuirkSet, Refusal, Role, Target, Tensor,
     Valid, text, validate,
@@ -37,19 +37,19 @@ fn sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
     const THREADS: usize = 64;
     let Some(bench) = Bench::new() else { return };
     let attention = sound();
-    let together = |planner: &Planner, build: BuildPolicy| -> Vec<Resolution> {
+    let together = |planner: &Planner, on_miss: OnMiss| -> Vec<Resolution> {
         let start = Barrier::new(THREADS);
         std::thread::scope(|scope| {
             let ask = || {
                 start.wait();
-                bench.ask(planner, &attention, build).unwrap()
+                bench.ask(planner, &attention, on_miss).unwrap()
             };
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         })
     };
     let planner = bench.planner();
-    let answers = together(&planner, BuildPolicy::BuildIfMissing);
+    let answers = together(&planner, OnMiss::Compile);
     let stats = planner.vault().stats();
     assert_eq!((stats.builds, stats.build_failures, stats.stores), (1, 0, 1), "{stats:?}");
     assert_eq!(stats.hits(), THREADS as u64 - 1, "{stats:?}");
@@ -58,9 +58,9 @@ fn sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
     assert!(plans.iter().all(|p| **p == *plans[0]), "all get the same plan");
 
     // A process that has just started: its file is read once, whichever way it is asked for.
-    for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
+    for on_miss in [OnMiss::Load, OnMiss::Compile] {
         let later = bench.planner();
-        let loaded = together(&later, build);
+        let loaded = together(&later, on_miss);
         let stats = later.vault().stats();
         assert_eq!((stats.hits_disk, stats.hits(), stats.builds), (1, THREADS as u64, 0), "{stats:?}");
         assert!(loaded.into_iter().map(plan).all(|p| *p == *plans[0]), "all get what was built");
@@ -72,10 +72,10 @@ fn sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
 fn s3_2_asked_twice_and_loaded_it_is_built_once() {
     let Some(bench) = Bench::new() else { return };
     let (first, attention) = (bench.planner(), sound());
-    let built = bench.ask(&first, &attention, BuildPolicy::BuildIfMissing).unwrap();
-    let again = bench.ask(&first, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let built = bench.ask(&first, &attention, OnMiss::Compile).unwrap();
+    let again = bench.ask(&first, &attention, OnMiss::Compile).unwrap();
     let second = bench.planner();
-    let loaded = bench.ask(&second, &attention, BuildPolicy::LoadOnly).unwrap();
+    let loaded = bench.ask(&second, &attention, OnMiss::Load).unwrap();
     assert_eq!([built.source, again.source, loaded.source], [Source::Built, Source::Memory, Source::Disk]);
     assert_eq!(first.vault().stats().builds + second.vault().stats().builds, 1);
     assert!(built.key.is_some() && [again.key, loaded.key] == [built.key, built.key]);
@@ -92,7 +92,7 @@ fn b4_a_limit_of_workspace_takes_a_varlen_backward_that_is_within_it() {
     let forward = Attention::forward(rows, rows, rows, rows).with_lengths().with_stats();
     let attention = validate(forward.backward(BackwardOptions::default())).unwrap();
     let policy = CompileOptions { workspace_limit: Some(4 << 30), ..CompileOptions::default() };
-    let answer = bench.planner().plan(&attention, &bench.target, &policy, BuildPolicy::BuildIfMissing).unwrap();
+    let answer = bench.planner().plan(&attention, &bench.target, &policy, OnMiss::Compile).unwrap();
     let facts = plan(answer).facts.clone();
     let expected = Footprint::of(&attention, &bench.target, &policy).unwrap();
     assert_eq!(facts.scratch().bytes - facts.workspace.next_multiple_of(256), expected.scratch, "{facts:?}");
@@ -105,20 +105,20 @@ fn b1_a_plan_says_which_configurations_were_passed_over_and_why() {
     let Some(bench) = Bench::new() else { return };
     let sink = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";
     let attention = validate(text::parse(sink).unwrap()).unwrap();
-    let built = plan(bench.ask(&bench.planner(), &attention, BuildPolicy::BuildIfMissing).unwrap());
+    let built = plan(bench.ask(&bench.planner(), &attention, OnMiss::Compile).unwrap());
     let [passed] = &built.facts.passed_over[..] else { panic!("{:?}", built.facts) };
     assert_eq!((&passed.engine[..], &built.facts.engine[..]), ("engine 2", "engine 1"));
     assert_eq!(passed.code, "library.internal-error-compilation-failed");
     assert!(passed.words.contains("NVRTC_SUCCESS"), "{}", passed.words);
-    let stored = plan(bench.ask(&bench.planner(), &attention, BuildPolicy::LoadOnly).unwrap());
+    let stored = plan(bench.ask(&bench.planner(), &attention, OnMiss::Load).unwrap());
     assert_eq!(stored.facts, built.facts);
     // Engine 1 divides the keys in its first configuration, and not in the one that compiles.
     let decode =
         validate(text::parse("q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nlengths: per-sequence\nsink: yes").unwrap());
-    let built = plan(bench.ask(&bench.planner(), &decode.unwrap(), BuildPolicy::BuildIfMissing).unwrap());
+    let built = plan(bench.ask(&bench.planner(), &decode.unwrap(), OnMiss::Compile).unwrap());
     let passed: Vec<&str> = built.facts.passed_over.iter().map(|passed| &passed.engine[..]).collect();
     assert_eq!((&built.facts.engine[..], &passed[..]), ("engine 1", &["engine 1", "engine 2"][..]));
-    let plain = plan(bench.ask(&bench.planner(), &sound(), BuildPolicy::BuildIfMissing).unwrap());
+    let plain = plan(bench.ask(&bench.planner(), &sound(), OnMiss::Compile).unwrap());
     assert!(plain.facts.passed_over.is_empty(), "{:?}", plain.facts.passed_over);
 }
 
@@ -130,7 +130,7 @@ fn b1_what_never_compiles_is_refused_by_its_rule_and_not_kept() {
     let wide = "pass: backward\nq: bf16 [1,2,128,256]";
     let attention = validate(text::parse(wide).unwrap()).unwrap();
     let planner = bench.planner();
-    let answer = planner.plan(&attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing).unwrap();
+    let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile).unwrap();
     assert!(refusal(answer).has("head-dim.backward"));
     assert_eq!((planner.vault().stats().stores, planner.vault().usage().entries), (0, 0));
 }
@@ -139,10 +139,10 @@ fn b1_what_never_compiles_is_refused_by_its_rule_and_not_kept() {
 fn a_refusal_is_kept_and_answers_for_its_own_version_alone() {
     let Some(bench) = Bench::new() else { return };
     let (first, attention) = (bench.planner(), refused());
-    let told = bench.ask(&first, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let told = bench.ask(&first, &attention, OnMiss::Compile).unwrap();
     let key = Key(*told.key.unwrap().bytes());
     let second = bench.planner();
-    let kept = bench.ask(&second, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let kept = bench.ask(&second, &attention, OnMiss::Compile).unwrap();
     assert_eq!([told.source, kept.source], [Source::Built, Source::Disk]);
     assert_eq!(second.vault().stats().builds, 0, "the library was asked again");
     let (told, kept) = (refusal(told), refusal(kept));
@@ -159,34 +159,31 @@ fn a_refusal_is_kept_and_answers_for_its_own_version_alone() {
 fn what_is_missing_is_named_by_its_key() {
     let Some(bench) = Bench::new() else { return };
     let (planner, attention) = (bench.planner(), sound());
-    for (build, words) in
-        [(BuildPolicy::LoadOnly, "in the vault"), (BuildPolicy::NeverBuild, "in the memory of this process")]
-    {
-        let error = bench.ask(&planner, &attention, build).unwrap_err();
+    for (on_miss, words) in [(OnMiss::Load, "in the vault"), (OnMiss::Memory, "in the memory of this process")] {
+        let error = bench.ask(&planner, &attention, on_miss).unwrap_err();
         let PlanError::Missing { key, .. } = &error else { panic!("{error}") };
         let text = error.to_string();
         assert!(text.contains(&key.to_string()) && text.contains("qkvault warm") && text.contains(words), "{text}");
     }
     assert_eq!(planner.vault().stats().builds, 0);
-    let built = bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap();
-    let PlanError::Missing { key, .. } = bench.ask(&bench.planner(), &attention, BuildPolicy::NeverBuild).unwrap_err()
-    else {
+    let built = bench.ask(&planner, &attention, OnMiss::Compile).unwrap();
+    let PlanError::Missing { key, .. } = bench.ask(&bench.planner(), &attention, OnMiss::Memory).unwrap_err() else {
         panic!("it is not in the memory of a new process")
     };
     assert_eq!(built.key, Some(key), "the key that was missing is the key that is built");
 }
 
-/// `NeverBuild` read the disk, on paths that must not wait for one.
+/// `Memory` read the disk, on paths that must not wait for one.
 #[test]
 fn never_build_touches_no_disk() {
     let Some(bench) = Bench::new() else { return };
     let attention = sound();
-    bench.ask(&bench.planner(), &attention, BuildPolicy::BuildIfMissing).unwrap();
+    bench.ask(&bench.planner(), &attention, OnMiss::Compile).unwrap();
     let later = bench.planner();
-    assert!(matches!(bench.ask(&later, &attention, BuildPolicy::NeverBuild), Err(PlanError::Missing { .. })));
+    assert!(matches!(bench.ask(&later, &attention, OnMiss::Memory), Err(PlanError::Missing { .. })));
     assert_eq!(later.vault().stats().bytes_read, 0);
-    bench.ask(&later, &attention, BuildPolicy::LoadOnly).unwrap();
-    let answer = bench.ask(&later, &attention, BuildPolicy::NeverBuild).unwrap();
+    bench.ask(&later, &attention, OnMiss::Load).unwrap();
+    let answer = bench.ask(&later, &attention, OnMiss::Memory).unwrap();
     assert_eq!(answer.source, Source::Memory);
 }
 
@@ -197,11 +194,11 @@ fn what_is_evicted_comes_back() {
     let options = VaultOptions::in_folder(bench.folder.path()).without_environment().memory(0, 0);
     let planner = Planner::new(Vault::open(options).unwrap(), Some(bench.compiler.clone()));
     let attention = sound();
-    let sources = [(); 2].map(|()| bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap().source);
+    let sources = [(); 2].map(|()| bench.ask(&planner, &attention, OnMiss::Compile).unwrap().source);
     assert_eq!(sources, [Source::Built, Source::Disk]);
     let nothing = DiskLimits { max_bytes: Some(0), grace: std::time::Duration::ZERO, ..DiskLimits::default() };
     assert_eq!(planner.vault().gc(&nothing).unwrap().evicted, 1);
-    let again = bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap();
+    let again = bench.ask(&planner, &attention, OnMiss::Compile).unwrap();
     assert_eq!((again.source, planner.vault().stats().builds), (Source::Built, 2));
 }
 
@@ -210,14 +207,13 @@ fn what_cannot_be_built_here_is_an_error_and_is_not_kept() {
     let Some(bench) = Bench::new() else { return };
     let attention = sound();
     let lookup = Planner::new(bench.vault(), None);
-    let error = bench.ask(&lookup, &attention, BuildPolicy::BuildIfMissing).unwrap_err();
+    let error = bench.ask(&lookup, &attention, OnMiss::Compile).unwrap_err();
     assert!(matches!(error, PlanError::NoCompiler { .. }), "{error}");
 
     let planner = bench.planner();
     let other = Target { cudnn: CudnnVersion::v9(19, 0), ..bench.target.clone() };
     for _ in 0..2 {
-        let error =
-            planner.plan(&attention, &other, &CompileOptions::default(), BuildPolicy::BuildIfMissing).unwrap_err();
+        let error = planner.plan(&attention, &other, &CompileOptions::default(), OnMiss::Compile).unwrap_err();
         assert!(matches!(&error, PlanError::Failure(f) if matches!(**f, Failure::OtherLibrary { .. })), "{error}");
         let text = error.to_string();
         assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
@@ -232,7 +228,7 @@ fn what_lowering_refuses_has_no_plan_key() {
     let Some(bench) = Bench::new() else { return };
     let mut attention = Attention::bshd(1, (4, 4), (128, 128), 64, DType::BF16);
     attention.block_mask = true;
-    let answer = bench.ask(&bench.planner(), &validate(attention).unwrap(), BuildPolicy::BuildIfMissing).unwrap();
+    let answer = bench.ask(&bench.planner(), &validate(attention).unwrap(), OnMiss::Compile).unwrap();
     assert_eq!(answer.key, None);
     assert!(refusal(answer).has("not-built.block-mask"));
 }
@@ -249,8 +245,8 @@ fn one_plan_serves_varlen_buffers_of_every_capacity_and_each_is_told_its_own_rea
         let plan = answer.outcome.as_ref().unwrap_or_else(|refusal| panic!("{refusal}"));
         plan.facts.bindings.iter().find(|b| b.role == Role::Q).unwrap().bytes
     };
-    let small = bench.ask(&planner, &varlen(100), BuildPolicy::BuildIfMissing).unwrap();
-    let large = bench.ask(&planner, &varlen(1000), BuildPolicy::LoadOnly).unwrap();
+    let small = bench.ask(&planner, &varlen(100), OnMiss::Compile).unwrap();
+    let large = bench.ask(&planner, &varlen(1000), OnMiss::Load).unwrap();
     assert_eq!(small.key, large.key);
     assert_eq!((reach(&small), reach(&large)), (100 * 8 * 64 * 2, 1000 * 8 * 64 * 2));
 }
@@ -265,25 +261,25 @@ fn a_quirk_that_is_allowed_by_name_is_compiled_under_a_key_of_its_own() {
     ] {
         let attention = validate(text::parse(given).unwrap()).unwrap();
         let strict = bench.planner();
-        let refused = bench.ask(&strict, &attention, BuildPolicy::BuildIfMissing).unwrap();
+        let refused = bench.ask(&strict, &attention, OnMiss::Compile).unwrap();
         assert!(refused.key.is_none() && refusal(refused).has(code));
         let bold = bench.planner().allowing(QuirkSet::of([code]).unwrap());
-        let built = bench.ask(&bold, &attention, BuildPolicy::BuildIfMissing).unwrap();
+        let built = bench.ask(&bold, &attention, OnMiss::Compile).unwrap();
         let key = built.key;
         assert_eq!(Some(plan(built).facts.key), key);
         // The name in the policy does the same, and finds the same plan.
         let policy = CompileOptions { allowed: QuirkSet::of([code]).unwrap(), ..CompileOptions::default() };
-        let named = strict.plan(&attention, &bench.target, &policy, BuildPolicy::LoadOnly).unwrap();
+        let named = strict.plan(&attention, &bench.target, &policy, OnMiss::Load).unwrap();
         assert_eq!((named.key, named.outcome.is_ok()), (key, true));
         // Who does not name it is refused as before, though a plan is there now.
-        assert!(refusal(bench.ask(&bench.planner(), &attention, BuildPolicy::LoadOnly).unwrap()).has(code));
+        assert!(refusal(bench.ask(&bench.planner(), &attention, OnMiss::Load).unwrap()).has(code));
         let entry = bench.vault().get(&Key(*key.unwrap().bytes()));
         assert!(matches!(entry, Lookup::Hit(_)), "it is in the vault under the key that was told");
     }
     let plain = bench.planner().allowing(QuirkSet::of(["backward.sink-philox"]).unwrap());
     let (plain, usual) = (
-        bench.ask(&plain, &sound(), BuildPolicy::BuildIfMissing).unwrap(),
-        bench.ask(&bench.planner(), &sound(), BuildPolicy::BuildIfMissing).unwrap(),
+        bench.ask(&plain, &sound(), OnMiss::Compile).unwrap(),
+        bench.ask(&bench.planner(), &sound(), OnMiss::Compile).unwrap(),
     );
     assert_eq!((plain.key, usual.source), (usual.key, Source::Disk), "what has no quirk keeps its key");
 }
@@ -319,13 +315,13 @@ fn one_plan_serves_pools_of_about_as_many_pages_and_each_is_told_its_own_reach()
         let plan = answer.outcome.as_ref().unwrap_or_else(|refusal| panic!("{refusal}"));
         plan.facts.bindings.iter().find(|b| b.role == role).unwrap().bytes
     };
-    let small = bench.ask(&planner, &paged(700), BuildPolicy::BuildIfMissing).unwrap();
-    let large = bench.ask(&planner, &paged(1000), BuildPolicy::LoadOnly).unwrap();
+    let small = bench.ask(&planner, &paged(700), OnMiss::Compile).unwrap();
+    let large = bench.ask(&planner, &paged(1000), OnMiss::Load).unwrap();
     assert_eq!(small.key, large.key);
     for role in [Role::K, Role::V] {
         assert_eq!([&small, &large].map(|a| reach(a, role)), [700, 1000].map(|pages| pages * 64 * 2 * 64 * 2));
     }
-    let larger = bench.ask(&planner, &paged(1025), BuildPolicy::LoadOnly);
+    let larger = bench.ask(&planner, &paged(1025), OnMiss::Load);
     assert!(larger.is_err(), "a plan for 1024 pages reaches no further");
 }
 
@@ -339,7 +335,7 @@ fn a_deterministic_step_builds_two_plans_and_the_next_step_none() {
     let mut keys = Vec::new();
     for _step in 0..2 {
         for a in [forward.clone(), backward(true)] {
-            let answer = bench.ask(&planner, &validate(a).unwrap(), BuildPolicy::BuildIfMissing).unwrap();
+            let answer = bench.ask(&planner, &validate(a).unwrap(), OnMiss::Compile).unwrap();
             keys.push(answer.key);
             plan(answer);
         }
@@ -347,6 +343,6 @@ fn a_deterministic_step_builds_two_plans_and_the_next_step_none() {
     }
     assert!(keys[..2] == keys[2..] && keys[0] != keys[1]);
     // The one that sums in any order is another plan, of the same forward.
-    bench.ask(&planner, &validate(backward(false)).unwrap(), BuildPolicy::BuildIfMissing).unwrap();
+    bench.ask(&planner, &validate(backward(false)).unwrap(), OnMiss::Compile).unwrap();
     assert_eq!(planner.vault().stats().builds, 3);
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use qkvault_cache::{Depth, Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Plan, Planner};
+use qkvault_compile::{OnMiss, Plan, Planner};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, Target, Valid, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
@@ -50,7 +50,7 @@ fn open(folder: &Path) -> Vault {
 }
 
 fn plan(planner: &Planner, target: &Target, seq: i64) -> Arc<Plan> {
-    let answer = planner.plan(&asked(seq), target, &CompileOptions::default(), BuildPolicy::BuildIfMissing).unwrap();
+    let answer = planner.plan(&asked(seq), target, &CompileOptions::default(), OnMiss::Compile).unwrap();
     answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
@@ -89,8 +89,7 @@ fn a_process_of_its_own_does_its_job() {
             std::thread::spawn(move || {
                 for seq in (1..).map(|n| n * 64) {
                     seen.fetch_add(1, Ordering::SeqCst);
-                    let answer =
-                        planner.plan(&asked(seq), &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
+                    let answer = planner.plan(&asked(seq), &target, &CompileOptions::default(), OnMiss::Compile);
                     // The process is ending.
                     if answer.is_err() {
                         return;

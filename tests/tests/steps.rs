@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use qkvault_cache::Source;
-use qkvault_compile::{BuildPolicy, PlanError};
+use qkvault_compile::{OnMiss, PlanError};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, PlanKey, Valid, validate};
 use qkvault_serving::{Bucket, Buckets, Growth, ServeLayer, ServePolicy, StepKind, StepSize};
 use qkvault_tests::bench::Bench;
@@ -38,7 +38,7 @@ fn three_epochs_with_a_ragged_last_batch_build_nothing_after_the_first() {
     for _ in 0..EPOCHS {
         for batch in epoch() {
             for attention in step(batch) {
-                let answer = bench.ask(&planner, &attention, BuildPolicy::BuildIfMissing).unwrap();
+                let answer = bench.ask(&planner, &attention, OnMiss::Compile).unwrap();
                 answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"));
             }
             builds.push(planner.vault().stats().builds);
@@ -54,7 +54,7 @@ fn a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_ep
     let Some(bench) = Bench::new() else { return };
     let warm = bench.planner();
     for attention in step(BATCH as i64) {
-        bench.ask(&warm, &attention, BuildPolicy::BuildIfMissing).unwrap();
+        bench.ask(&warm, &attention, OnMiss::Compile).unwrap();
     }
     // Training is another process, which builds nothing.
     let planner = bench.planner();
@@ -62,7 +62,7 @@ fn a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_ep
     for _ in 0..EPOCHS {
         for batch in epoch() {
             for attention in step(batch) {
-                match bench.ask(&planner, &attention, BuildPolicy::LoadOnly) {
+                match bench.ask(&planner, &attention, OnMiss::Load) {
                     Ok(answer) => {
                         assert!(batch == BATCH as i64 && answer.outcome.is_ok(), "a plan of another size was given");
                     }
@@ -79,13 +79,13 @@ fn a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_ep
     assert_eq!((stats.builds, stats.stores, stats.hits_disk), (0, 0, 2), "{stats:?}");
     // The keys that were named are those of the plans that were missing: built, they serve every later epoch.
     let built = step((SAMPLES % BATCH) as i64).map(|attention| {
-        let answer = bench.ask(&warm, &attention, BuildPolicy::BuildIfMissing).unwrap();
+        let answer = bench.ask(&warm, &attention, OnMiss::Compile).unwrap();
         assert_eq!(answer.source, Source::Built);
         answer.key.unwrap()
     });
     assert_eq!(missing, built.into_iter().collect());
     for attention in epoch().flat_map(step) {
-        assert!(bench.ask(&planner, &attention, BuildPolicy::LoadOnly).unwrap().outcome.is_ok());
+        assert!(bench.ask(&planner, &attention, OnMiss::Load).unwrap().outcome.is_ok());
     }
     assert_eq!(planner.vault().stats().builds, 0);
 }
@@ -119,7 +119,7 @@ fn steps_of_every_size_within_a_set_build_nothing() {
     let attention = |bucket: &Bucket| layer.attention(bucket).unwrap();
     let warm = bench.planner();
     for bucket in buckets.iter() {
-        bench.ask(&warm, &attention(&bucket), BuildPolicy::BuildIfMissing).unwrap().outcome.unwrap();
+        bench.ask(&warm, &attention(&bucket), OnMiss::Compile).unwrap().outcome.unwrap();
     }
     assert_eq!((buckets.len(), warm.vault().stats().builds), (3, 3));
     let planner = bench.planner();
@@ -130,7 +130,7 @@ fn steps_of_every_size_within_a_set_build_nothing() {
                 let at = buckets.pick(StepSize { sequences, queries, keys }).unwrap();
                 let bucket = buckets.get(at);
                 kinds.insert((bucket.kind == StepKind::Decode, bucket.batch));
-                let answer = bench.ask(&planner, &attention(&bucket), BuildPolicy::LoadOnly).unwrap();
+                let answer = bench.ask(&planner, &attention(&bucket), OnMiss::Load).unwrap();
                 assert!(answer.outcome.is_ok());
                 steps += 1;
             }
@@ -142,7 +142,7 @@ fn steps_of_every_size_within_a_set_build_nothing() {
     // One sequence more than was foreseen has no plan in the set; asked for all the same, it is named and not built.
     assert_eq!(buckets.pick(StepSize { sequences: 5, queries: 1, keys: 64 }), None);
     let wider = Bucket { batch: 5, ..buckets.get(0) };
-    let error = bench.ask(&planner, &attention(&wider), BuildPolicy::LoadOnly).unwrap_err();
+    let error = bench.ask(&planner, &attention(&wider), OnMiss::Load).unwrap_err();
     let PlanError::Missing { key, .. } = &error else { panic!("{error}") };
     assert!(error.to_string().contains(&key.to_string()), "{error}");
     assert_eq!(planner.vault().stats().builds, 0);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use indicatif::{ParallelProgressIterator as _, ProgressBar, ProgressStyle};
 use qkvault_cache::{Source, StoreError};
-use qkvault_compile::{BuildPolicy, Compiler, PlanError, Planner, Resolution};
+use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, Resolution};
 use qkvault_graph::{CompileOptions, Form, QuirkSet, Refusal};
 use rayon::prelude::*;
 use serde_json::json;
@@ -97,7 +97,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
             .progress_with(bar.clone())
             .map(|job| {
                 let result = match &job.attention {
-                    Ok(attention) => planner.plan(attention, &target, &policy, BuildPolicy::BuildIfMissing),
+                    Ok(attention) => planner.plan(attention, &target, &policy, OnMiss::Compile),
                     Err(refusal) => Ok(undescribed(refusal)),
                 };
                 if bar.is_hidden() && matches!(&result, Ok(a) if a.source == Source::Built && a.outcome.is_ok()) {

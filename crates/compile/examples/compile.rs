@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, Planner};
+use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_graph::expr::{TensorSpec, library, scalar, score, tensor};
 use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Form, Profile, Tensor, validate};
 use qkvault_sys::Search;
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let attention = validate(attention)?;
         for form in [Form::Expanded, Form::Fused] {
             let policy = CompileOptions { form, ..CompileOptions::default() };
-            let answer = planner.plan(&attention, &target, &policy, BuildPolicy::BuildIfMissing)?;
+            let answer = planner.plan(&attention, &target, &policy, OnMiss::Compile)?;
             match answer.outcome {
                 Ok(plan) => println!(
                     "{attention} | {form:?} | {} | {} bytes, workspace {}, {} ms",

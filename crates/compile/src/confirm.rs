@@ -3,7 +3,7 @@
 use qkvault_graph::{CompileOptions, PlanKey, Refusal};
 
 use crate::failure::Failure;
-use crate::planner::{BuildPolicy, PlanError, Planner};
+use crate::planner::{OnMiss, PlanError, Planner};
 use qkvault_probe::Near;
 
 /// What the library says of a change that rules accept.
@@ -26,7 +26,7 @@ impl Planner {
     ///
     /// [`PlanError`]: building cannot work here.
     pub fn confirm(&self, near: &Near, policy: &CompileOptions) -> Result<Confirmation, PlanError> {
-        match self.plan(&near.attention, &near.target, policy, BuildPolicy::BuildIfMissing) {
+        match self.plan(&near.attention, &near.target, policy, OnMiss::Compile) {
             Ok(answer) => Ok(match answer.outcome {
                 Ok(plan) => Confirmation::Supported(plan.facts.key),
                 Err(refusal) => Confirmation::Refused(refusal),

@@ -36,7 +36,7 @@ pub use deep::{Difference, RebuildCheck};
 pub use failure::{Failure, Here};
 pub use passed::PassedOver;
 pub use plan::{BadPlan, Plan, PlanFacts};
-pub use planner::{BuildPolicy, PlanError, Planner, Resolution};
+pub use planner::{OnMiss, PlanError, Planner, Resolution};
 
 pub use qkvault_cache as cache;
 pub use qkvault_graph as graph;

@@ -14,17 +14,17 @@ use crate::limit;
 use crate::plan::{self, BadPlan, Plan, PlanFacts};
 use qkvault_probe::lowered;
 
-/// What may be done to get a plan.
+/// How far a planner goes for a plan that is not in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum BuildPolicy {
-    /// Memory alone: no disk, no compiler. For code that must not wait.
-    NeverBuild,
-    /// Whatever the vault reaches without building: memory, its folder and layers, and its remote, where it has one. With the vault's
-    /// [`local`](Vault::local) handle the remote is left alone.
-    LoadOnly,
-    /// Compile what is missing.
+pub enum OnMiss {
+    /// Looks in memory alone and returns [`PlanError::Missing`] otherwise. For code that must not wait.
+    Memory,
+    /// Loads the plan from the vault: from its folder, its layers or its remote, and compiles nothing. A
+    /// [`local`](Vault::local) handle of the vault skips the remote.
+    Load,
+    /// Loads the plan from the vault, or compiles it if the vault does not have it.
     #[default]
-    BuildIfMissing,
+    Compile,
 }
 
 /// Hands out plans.
@@ -58,9 +58,9 @@ pub enum PlanError {
     /// The plan is not there, and building was not allowed.
     #[error(
         "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
-         build it ahead with `qkvault warm`{load}, or use BuildPolicy::BuildIfMissing",
+         build it ahead with `qkvault warm`{load}, or use OnMiss::Compile",
         place = if *memory_alone { "the memory of this process" } else { "the vault" },
-        load = if *memory_alone { " and load it with BuildPolicy::LoadOnly" } else { "" },
+        load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
     )]
     Missing {
         /// The key that was looked for.
@@ -69,7 +69,7 @@ pub enum PlanError {
         what: String,
         /// What it is for.
         target: String,
-        /// Whether only memory was looked at, as [`BuildPolicy::NeverBuild`] asks.
+        /// Whether the look-up was in memory alone ([`OnMiss::Memory`]).
         memory_alone: bool,
     },
     /// Building is needed, and there is no compiler.
@@ -135,7 +135,7 @@ impl Planner {
         attention: &Valid,
         target: &Target,
         policy: &CompileOptions,
-        build: BuildPolicy,
+        on_miss: OnMiss,
     ) -> Result<Resolution, PlanError> {
         let started = Instant::now();
         let graph_key = attention.key();
@@ -157,7 +157,7 @@ impl Planner {
         let key = plan_key_of(&graph, target, unlimited, choice);
         let job = Job { attention, graph: &graph, target, policy: unlimited, choice, key, graph_key, what: &what };
         let vault = self.vault.for_library(&target.cudnn.to_string());
-        let (key, (source, unstored, outcome)) = self.within(policy.workspace_limit, &vault, job, build)?;
+        let (key, (source, unstored, outcome)) = self.within(policy.workspace_limit, &vault, job, on_miss)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
         Ok(Resolution { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
     }
@@ -169,9 +169,9 @@ impl Planner {
         limit: Option<u64>,
         vault: &Vault,
         job: Job<'_>,
-        build: BuildPolicy,
+        on_miss: OnMiss,
     ) -> Result<(PlanKey, Found), PlanError> {
-        let first = self.find(vault, &job, build)?;
+        let first = self.find(vault, &job, on_miss)?;
         let over = |found: &Found| found.2.as_ref().ok().and_then(|plan| limit::over(&plan.facts, limit?));
         let Some(reason) = over(&first) else { return Ok((job.key, first)) };
         // An engine that is named is the only one.
@@ -179,19 +179,19 @@ impl Planner {
             return Ok((job.key, (first.0, first.1, Err(reason.into()))));
         }
         let job = job.choosing(Choice::LeastWorkspace);
-        let least = self.find(vault, &job, build)?;
+        let least = self.find(vault, &job, on_miss)?;
         match over(&least) {
             None => Ok((job.key, least)),
             Some(reason) => Ok((job.key, (least.0, least.1, Err(reason.into())))),
         }
     }
 
-    /// A plan or a refusal by its key, as far as `build` lets one go for it.
-    fn find(&self, vault: &Vault, job: &Job<'_>, build: BuildPolicy) -> Result<Found, PlanError> {
-        let (source, unstored, outcome) = match build {
-            BuildPolicy::NeverBuild => look(vault, job, true)?,
-            BuildPolicy::LoadOnly => look(vault, job, false)?,
-            BuildPolicy::BuildIfMissing => self.obtain(vault, job)?,
+    /// Finds a plan or a refusal by its key, as far as `on_miss` allows.
+    fn find(&self, vault: &Vault, job: &Job<'_>, on_miss: OnMiss) -> Result<Found, PlanError> {
+        let (source, unstored, outcome) = match on_miss {
+            OnMiss::Memory => look(vault, job, true)?,
+            OnMiss::Load => look(vault, job, false)?,
+            OnMiss::Compile => self.obtain(vault, job)?,
         };
         // One plan serves every capacity of varlen buffers; how much of them a launch may reach is this attention's own.
         Ok((source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention))))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use qkvault_compile::{BuildPolicy, Plan, PlanError, Planner, Resolution};
+use qkvault_compile::{OnMiss, Plan, PlanError, Planner, Resolution};
 use qkvault_graph::{CompileOptions, Refusal, Target, Valid};
 
 use crate::candidates::candidates;
@@ -45,7 +45,7 @@ pub enum PrepareError {
 }
 
 /// Looks up the plan of an attention for a machine and loads it with `load`. If no stored plan loads here, builds one
-/// if `build` allows it.
+/// if `on_miss` allows it.
 ///
 /// Stands between the two layers: [`Session::prepare`](crate::Session::prepare) calls it, and callers of the raw layer
 /// call it with [`RawSession::target`](crate::raw::RawSession::target) and
@@ -62,13 +62,13 @@ pub fn prepare<P>(
     planner: &Planner,
     here: &Target,
     attention: &Valid,
-    policy: &CompileOptions,
-    build: BuildPolicy,
+    options: &CompileOptions,
+    on_miss: OnMiss,
     load: impl FnMut(&Plan) -> Result<P, LoadError>,
 ) -> Result<Prepared<P>, PrepareError> {
     let targets = candidates(here);
     let local = planner.local();
-    let mut search = Search { planner: &local, attention, policy, build, load, missing: None, too_large: None };
+    let mut search = Search { planner: &local, attention, options, on_miss, load, missing: None, too_large: None };
     let mut absent = Vec::new();
     for (i, target) in targets.iter().enumerate() {
         match search.look(target, i == 0)? {
@@ -77,9 +77,9 @@ pub fn prepare<P>(
             Found::Unusable => {}
         }
     }
-    if build != BuildPolicy::NeverBuild {
+    if on_miss != OnMiss::Memory {
         let wanted: Vec<Target> = absent.iter().map(|i| targets[*i].clone()).collect();
-        for n in planner.fetch(attention, &wanted, policy) {
+        for n in planner.fetch(attention, &wanted, options) {
             if let Found::Loaded(prepared) = search.look(&wanted[n], absent[n] == 0)? {
                 return Ok(*prepared);
             }
@@ -89,11 +89,11 @@ pub fn prepare<P>(
     if let Some(error) = too_large {
         return Err(error.into());
     }
-    match (build, missing) {
-        (BuildPolicy::NeverBuild | BuildPolicy::LoadOnly, Some(missing)) => Err(missing.into()),
-        (BuildPolicy::BuildIfMissing, _) | (_, None) => {
+    match (on_miss, missing) {
+        (OnMiss::Memory | OnMiss::Load, Some(missing)) => Err(missing.into()),
+        (OnMiss::Compile, _) | (_, None) => {
             // The remote was tried above.
-            let answer = local.plan(attention, here, policy, build)?;
+            let answer = local.plan(attention, here, options, on_miss)?;
             let plan = match &answer.outcome {
                 Ok(plan) => load(plan)?,
                 Err(refusal) => return Err(PrepareError::Refused(refusal.clone())),
@@ -107,8 +107,8 @@ pub fn prepare<P>(
 struct Search<'a, F> {
     planner: &'a Planner,
     attention: &'a Valid,
-    policy: &'a CompileOptions,
-    build: BuildPolicy,
+    options: &'a CompileOptions,
+    on_miss: OnMiss,
     load: F,
     /// The error if nothing is found: the first one, which is for this machine's own target.
     missing: Option<PlanError>,
@@ -128,11 +128,11 @@ enum Found<P> {
 impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
     /// Looks up the plan of one target and loads it. An error for this machine's own target ends the look-up.
     fn look(&mut self, target: &Target, own: bool) -> Result<Found<P>, PrepareError> {
-        let look = match self.build {
-            BuildPolicy::NeverBuild => BuildPolicy::NeverBuild,
-            BuildPolicy::LoadOnly | BuildPolicy::BuildIfMissing => BuildPolicy::LoadOnly,
+        let look = match self.on_miss {
+            OnMiss::Memory => OnMiss::Memory,
+            OnMiss::Load | OnMiss::Compile => OnMiss::Load,
         };
-        let answer = match self.planner.plan(self.attention, target, self.policy, look) {
+        let answer = match self.planner.plan(self.attention, target, self.options, look) {
             Ok(answer) => answer,
             Err(error @ PlanError::Missing { .. }) => {
                 self.missing.get_or_insert(error);

@@ -18,7 +18,7 @@
 //! use qkvault_cache::{Vault, VaultOptions};
 //! use qkvault_exec::{Bindings, Device, Engine, Session};
 //! use qkvault_graph::{Attention, Band, DType, CompileOptions, Role, validate};
-//! use qkvault_compile::{BuildPolicy, Planner};
+//! use qkvault_compile::{OnMiss, Planner};
 //! use qkvault_sys::{Library, Search};
 //!
 //! let device = Device::open(0)?;
@@ -26,7 +26,7 @@
 //! let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, None))?;
 //!
 //! let attention = validate(Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL))?;
-//! let plan = engine.prepare(&attention, &CompileOptions::default(), BuildPolicy::LoadOnly)?.plan;
+//! let plan = engine.prepare(&attention, &CompileOptions::default(), OnMiss::Load)?.plan;
 //!
 //! let stream = device.context().new_stream()?;
 //! let q = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;

@@ -8,7 +8,7 @@ mod common;
 
 use common::{changes, of_machine, say};
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, Failure, PlanError, Planner};
+use qkvault_compile::{Compiler, Failure, OnMiss, PlanError, Planner};
 use qkvault_exec::testing::check_fit;
 use qkvault_exec::{Device, DeviceError, Machine, Session};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, Target, validate};
@@ -36,7 +36,7 @@ fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
         change(&mut there);
         // A library compiles for its own set alone.
         let there = Target { libraries: here.libraries, ..there };
-        let answer = planner.plan(&attention, &there, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
+        let answer = planner.plan(&attention, &there, &CompileOptions::default(), OnMiss::Compile);
         let plan = match answer.map(|answer| answer.outcome) {
             Ok(Ok(plan)) => plan,
             Ok(Err(refusal)) => {

@@ -11,7 +11,7 @@ use common::say;
 use cudarc::driver::CudaSlice;
 use half::bf16;
 use kit::{Gpu, deterministic, dropout, trainings};
-use qkvault_compile::BuildPolicy;
+use qkvault_compile::OnMiss;
 use qkvault_exec::{
     BindError, BindFailure, Bindings, LoadError, PrepareError, SavedForBackward, Session, SessionOptions,
     TrainStepError, Training, TrainingError, TrainingPair, cudarc,
@@ -109,7 +109,7 @@ fn given<'a>(
 }
 
 fn pair(gpu: &Gpu, training: &Training) -> TrainingPair {
-    let prepared = gpu.engine.prepare_training(training, &CompileOptions::default(), BuildPolicy::LoadOnly);
+    let prepared = gpu.engine.prepare_training(training, &CompileOptions::default(), OnMiss::Load);
     prepared.unwrap_or_else(|error| panic!("{}: {error}", training.forward()))
 }
 
@@ -226,7 +226,7 @@ fn a_deterministic_backward_over_the_limit_is_refused_with_the_reason() {
     let session = Session::with_options(gpu.engine.session().device(), gpu.engine.session().library(), options);
     let session = session.expect("a session");
     let planner = gpu.engine.planner();
-    let error = session.prepare_training(planner, &training, &CompileOptions::default(), BuildPolicy::LoadOnly);
+    let error = session.prepare_training(planner, &training, &CompileOptions::default(), OnMiss::Load);
     let error = error.expect_err("64 KiB are too little");
     assert!(
         matches!(error, PrepareError::Load(LoadError::WorkspaceTooLarge { quadratic: true, limit: 65_536, .. })),

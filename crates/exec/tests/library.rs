@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{changes, of_machine, say, with};
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, Failure, Plan, Planner};
+use qkvault_compile::{Compiler, Failure, OnMiss, Plan, Planner};
 use qkvault_exec::testing::{check_fit, would_load};
 use qkvault_exec::{LoadError, Machine, Mismatch};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, Profile, Target, validate};
@@ -49,7 +49,7 @@ fn plan(version: CudnnVersion) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     let attention = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let attention = validate(attention).expect("valid");
-    let answer = planner.plan(&attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
+    let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile);
     let plan = answer.expect("it can be compiled").outcome.expect("cuDNN takes it");
     Some((library, target, plan))
 }

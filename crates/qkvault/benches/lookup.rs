@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use qkvault::cache::{Key, Vault, VaultOptions};
-use qkvault::compile::{BuildPolicy, Plan, PlanFacts, Planner};
+use qkvault::compile::{OnMiss, Plan, PlanFacts, Planner};
 use qkvault::graph::op::Binding;
 use qkvault::graph::{
     Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, PlanKey, Profile, Role, Target, Valid, lower,
@@ -97,7 +97,7 @@ fn lookup(c: &mut Criterion) {
     let warm = Planner::new(vault, None);
     let cold = Planner::new(open(VaultOptions::in_folder(folder.path()).memory(0, 0)), None);
     for (name, planner, build) in
-        [("planner, from memory", &warm, BuildPolicy::NeverBuild), ("planner, from disk", &cold, BuildPolicy::LoadOnly)]
+        [("planner, from memory", &warm, OnMiss::Memory), ("planner, from disk", &cold, OnMiss::Load)]
     {
         group.bench_function(name, |b| {
             b.iter(|| {

@@ -1,6 +1,6 @@
 //! The library's own answer, which is a plan or a refusal in its words; either is kept in the vault.
 
-use qkvault_compile::{BuildPolicy, Compiler, Confirmation, Planner};
+use qkvault_compile::{Compiler, Confirmation, OnMiss, Planner};
 use qkvault_graph::{CompileOptions, Target};
 use qkvault_probe::{Budget, Request, changes};
 
@@ -25,7 +25,7 @@ impl Library {
     /// Asks about a row. What the library says stands: it replaces what rules say of its support.
     pub(super) fn ask(&self, row: &mut Row, policy: &CompileOptions, budget: Budget) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
-        let answer = self.planner.plan(attention, &self.target, policy, BuildPolicy::BuildIfMissing)?;
+        let answer = self.planner.plan(attention, &self.target, policy, OnMiss::Compile)?;
         match answer.outcome {
             Ok(plan) => {
                 row.library = Some("supported");

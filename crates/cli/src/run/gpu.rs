@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use cudarc::driver::CudaStream;
 use qkvault_cache::{Mode, Source, Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, Plan, PlanError, Planner};
+use qkvault_compile::{Compiler, OnMiss, Plan, PlanError, Planner};
 use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadError, LoadedPlan, PrepareError, Session, SessionOptions};
 use qkvault_graph::{CompileOptions, Role, Valid};
@@ -269,7 +269,7 @@ fn load_times(args: &Args, policy: &CompileOptions, jobs: &[Job], session: &Sess
 fn find(planner: &Planner, attention: &Valid, session: &Session, policy: &CompileOptions) -> Option<Arc<Plan>> {
     let here = session.target().ok()?;
     let taken = |_: &Plan| Ok(());
-    qkvault_exec::prepare(planner, here, attention, policy, BuildPolicy::LoadOnly, taken).ok()?.answer.outcome.ok()
+    qkvault_exec::prepare(planner, here, attention, policy, OnMiss::Load, taken).ok()?.answer.outcome.ok()
 }
 
 struct Check {

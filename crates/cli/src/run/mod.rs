@@ -7,7 +7,7 @@ mod pack;
 
 use std::path::PathBuf;
 
-use qkvault_compile::BuildPolicy;
+use qkvault_compile::OnMiss;
 use qkvault_graph::{CompileOptions, Origin, Reason, Refusal};
 use qkvault_models::Phase;
 use serde_json::{Value, json};
@@ -54,8 +54,8 @@ pub struct Args {
 }
 
 impl Args {
-    fn build_policy(&self) -> BuildPolicy {
-        if self.build || self.unforeseen { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly }
+    fn build_policy(&self) -> OnMiss {
+        if self.build || self.unforeseen { OnMiss::Compile } else { OnMiss::Load }
     }
 }
 

@@ -86,7 +86,7 @@ fn every_candidate_fits_and_has_a_key_of_its_own() {
 type Outcome = Result<Prepared<Target>, PrepareError>;
 
 /// Prepares on a machine with `there` stored, refusing to load what `refused` says; gives what was tried to load, too.
-fn run(here: &Target, there: &[Target], build: BuildPolicy, refused: &[Target]) -> (Outcome, Vec<PlanKey>) {
+fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> (Outcome, Vec<PlanKey>) {
     let vault = vault();
     there.iter().for_each(|target| store(&vault, target));
     let tried = RefCell::new(Vec::new());
@@ -97,7 +97,7 @@ fn run(here: &Target, there: &[Target], build: BuildPolicy, refused: &[Target]) 
             None => Ok(here.clone()),
         }
     };
-    let outcome = prepare(&Planner::new(vault, None), here, &attention(), &CompileOptions::default(), build, load);
+    let outcome = prepare(&Planner::new(vault, None), here, &attention(), &CompileOptions::default(), on_miss, load);
     (outcome, tried.into_inner())
 }
 
@@ -106,13 +106,13 @@ fn the_exact_plan_is_taken_before_others_and_others_before_a_build() {
     let here = with(&h200(NEW), 13_010, LibrarySet::Slim);
     let older = with(&here, 12_080, LibrarySet::Slim);
     let other_set = with(&here, 13_010, LibrarySet::Full);
-    for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
+    for on_miss in [OnMiss::Load, OnMiss::Compile] {
         for (there, wanted) in [
             (vec![older.clone(), other_set.clone(), here.clone()], &here),
             (vec![older.clone(), other_set.clone()], &other_set),
             (vec![older.clone()], &older),
         ] {
-            let (outcome, tried) = run(&here, &there, build, &[]);
+            let (outcome, tried) = run(&here, &there, on_miss, &[]);
             assert_eq!(&outcome.expect("it is there").target, wanted);
             assert_eq!(tried, [key(wanted)]);
         }
@@ -123,18 +123,18 @@ fn the_exact_plan_is_taken_before_others_and_others_before_a_build() {
 fn a_plan_of_a_newer_driver_is_not_looked_for() {
     let here = h200(NEW);
     let newer = with(&here, 13_010, LibrarySet::Slim);
-    let (outcome, tried) = run(&here, &[newer], BuildPolicy::LoadOnly, &[]);
+    let (outcome, tried) = run(&here, &[newer], OnMiss::Load, &[]);
     assert!(matches!(outcome, Err(PrepareError::Plan(PlanError::Missing { .. }))) && tried.is_empty());
 }
 
 #[test]
 fn what_is_missing_is_an_error_that_names_the_key_of_this_machine() {
     let here = h200(NEW);
-    let (outcome, _) = run(&here, &[], BuildPolicy::LoadOnly, &[]);
+    let (outcome, _) = run(&here, &[], OnMiss::Load, &[]);
     let Err(PrepareError::Plan(PlanError::Missing { key: named, .. })) = outcome else { panic!("{outcome:?}") };
     assert_eq!(named, key(&here));
     // Building was allowed, and there is nothing to build with.
-    let (outcome, _) = run(&here, &[], BuildPolicy::BuildIfMissing, &[]);
+    let (outcome, _) = run(&here, &[], OnMiss::Compile, &[]);
     let Err(PrepareError::Plan(PlanError::NoCompiler { key: named })) = outcome else { panic!("{outcome:?}") };
     assert_eq!(named, key(&here));
 }
@@ -145,12 +145,11 @@ fn another_targets_plan_that_does_not_load_is_passed_over_and_ones_own_is_an_err
     let other_set = with(&here, 13_010, LibrarySet::Full);
     let older = with(&here, 13_000, LibrarySet::Slim);
     let there = [other_set.clone(), older.clone()];
-    let (outcome, tried) = run(&here, &there, BuildPolicy::LoadOnly, std::slice::from_ref(&other_set));
+    let (outcome, tried) = run(&here, &there, OnMiss::Load, std::slice::from_ref(&other_set));
     assert_eq!(outcome.expect("the older driver's loads").target, older);
     assert_eq!(tried, [key(&other_set), key(&older)]);
 
-    let (outcome, _) =
-        run(&here, std::slice::from_ref(&here), BuildPolicy::BuildIfMissing, std::slice::from_ref(&here));
+    let (outcome, _) = run(&here, std::slice::from_ref(&here), OnMiss::Compile, std::slice::from_ref(&here));
     assert!(matches!(outcome, Err(PrepareError::Load(LoadError::Length { .. }))), "{outcome:?}");
 }
 
@@ -164,9 +163,9 @@ fn a_plan_over_the_limit_is_not_called_missing_whichever_target_it_is_of() {
         let (key, what) = (plan.facts.key, plan.facts.what.clone());
         Err(LoadError::WorkspaceTooLarge { key, what, need: 1024, limit: 0, quadratic: false })
     };
-    for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
+    for on_miss in [OnMiss::Load, OnMiss::Compile] {
         let planner = Planner::new(vault.clone(), None);
-        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), build, load);
+        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), on_miss, load);
         assert!(matches!(outcome, Err(PrepareError::Load(LoadError::WorkspaceTooLarge { .. }))), "{outcome:?}");
     }
 }
@@ -193,7 +192,7 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
         store(&vault, planned);
         let planner = Planner::new(vault, None);
         let load = |_: &Plan| Ok(());
-        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), BuildPolicy::LoadOnly, load);
+        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), OnMiss::Load, load);
         if refused == &here {
             let Err(PrepareError::Refused(refusal)) = outcome else { panic!("{outcome:?}") };
             assert_eq!(refusal.reasons()[0].code, "library.plan");
@@ -252,7 +251,7 @@ fn b11_a_property_that_nobody_knows_does_not_stop_a_load_from_a_warm_vault() {
     let here = Target { device: serde_json::from_str(&json).expect("reads"), ..plain.clone() };
     assert_ne!(key(&here), key(&plain), "it may change what is compiled");
     for (there, wanted) in [(vec![here.clone(), plain.clone()], &here), (vec![plain.clone()], &plain)] {
-        let (outcome, tried) = run(&here, &there, BuildPolicy::LoadOnly, &[]);
+        let (outcome, tried) = run(&here, &there, OnMiss::Load, &[]);
         assert_eq!(&outcome.expect("it is in the vault").target, wanted);
         assert_eq!(tried, [key(wanted)]);
     }
@@ -296,7 +295,7 @@ fn file(key: &Key, entry: Entry) -> Vec<u8> {
 
 /// Prepares over a remote that has the plans of `there`: what came of it, what was loaded, how often the remote was
 /// asked, and how long it took.
-fn over_remote(here: &Target, there: &[Target], build: BuildPolicy) -> (Outcome, Vec<PlanKey>, usize, Duration) {
+fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Vec<PlanKey>, usize, Duration) {
     let mut slow = Slow::default();
     for target in there {
         let facts = PlanFacts { key: key(target), ..forward(target) };
@@ -315,7 +314,7 @@ fn over_remote(here: &Target, there: &[Target], build: BuildPolicy) -> (Outcome,
         Ok(here.clone())
     };
     let started = Instant::now();
-    let outcome = prepare(&planner, here, &attention(), &CompileOptions::default(), build, load);
+    let outcome = prepare(&planner, here, &attention(), &CompileOptions::default(), on_miss, load);
     let (took, asked) = (started.elapsed(), asked.lock().expect("no panic").len());
     (outcome, tried.into_inner(), asked, took)
 }
@@ -326,14 +325,14 @@ fn b11_a_miss_costs_one_round_trip_to_a_slow_remote_whatever_there_is_to_look_fo
     let here = with(&h200(NEW), 13_050, LibrarySet::Slim);
     let all = candidates(&here);
     assert!(all.len() >= 16);
-    for build in [BuildPolicy::LoadOnly, BuildPolicy::BuildIfMissing] {
-        let (outcome, _, asked, took) = over_remote(&here, &[], build);
+    for on_miss in [OnMiss::Load, OnMiss::Compile] {
+        let (outcome, _, asked, took) = over_remote(&here, &[], on_miss);
         let missing = |error: &PlanError| matches!(error, PlanError::Missing { .. } | PlanError::NoCompiler { .. });
         assert!(matches!(&outcome, Err(PrepareError::Plan(error)) if missing(error)), "{outcome:?}");
-        assert_eq!(asked, all.len(), "each key once: {build:?}");
+        assert_eq!(asked, all.len(), "each key once: {on_miss:?}");
         assert!(took < 8 * TAKES, "{took:?} for {} keys of {TAKES:?} each", all.len());
     }
-    let (_, _, asked, _) = over_remote(&here, &[], BuildPolicy::NeverBuild);
+    let (_, _, asked, _) = over_remote(&here, &[], OnMiss::Memory);
     assert_eq!(asked, 0, "code that must not wait does not");
 }
 
@@ -344,7 +343,7 @@ fn what_a_remote_has_is_taken_in_the_order_of_preference() {
     for (there, wanted) in
         [(vec![older.clone(), full.clone(), here.clone()], &here), (vec![older.clone(), full.clone()], &full)]
     {
-        let (outcome, tried, ..) = over_remote(&here, &there, BuildPolicy::LoadOnly);
+        let (outcome, tried, ..) = over_remote(&here, &there, OnMiss::Load);
         assert_eq!(&outcome.expect("the remote has it").target, wanted);
         assert_eq!(tried, [key(wanted)]);
     }

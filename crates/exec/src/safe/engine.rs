@@ -1,6 +1,6 @@
 //! A planner and a GPU: from a valid attention to a loaded plan.
 
-use qkvault_compile::{BuildPolicy, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{CompileOptions, Target, Valid};
 
 use crate::find::{PrepareError, Prepared};
@@ -37,10 +37,10 @@ impl Engine {
     pub fn prepare(
         &self,
         attention: &Valid,
-        policy: &CompileOptions,
-        build: BuildPolicy,
+        options: &CompileOptions,
+        on_miss: OnMiss,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
-        self.session.prepare(&self.planner, attention, policy, build)
+        self.session.prepare(&self.planner, attention, options, on_miss)
     }
 
     /// Looks up both plans of a training step and loads them, as [`Session::prepare_training`] does.
@@ -51,10 +51,10 @@ impl Engine {
     pub fn prepare_training(
         &self,
         training: &Training,
-        policy: &CompileOptions,
-        build: BuildPolicy,
+        options: &CompileOptions,
+        on_miss: OnMiss,
     ) -> Result<TrainingPair, PrepareError> {
-        self.session.prepare_training(&self.planner, training, policy, build)
+        self.session.prepare_training(&self.planner, training, options, on_miss)
     }
 
     /// The session. Its counters include every load.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::BuildPolicy;
+use qkvault_compile::OnMiss;
 use qkvault_graph::{CompileOptions, Refusal, Valid};
 use qkvault_serving::{Bucket, Buckets, ServeLayer};
 
@@ -45,8 +45,8 @@ impl ServePlan {
 }
 
 impl Engine {
-    /// Loads every plan of a layer's serving set, and builds missing ones if `build` allows it. Sizes that the library
-    /// refuses are part of the result.
+    /// Loads every plan of a layer's serving set, and builds missing ones if `on_miss` allows it. Sizes that the
+    /// library refuses are part of the result.
     ///
     /// # Errors
     ///
@@ -55,13 +55,13 @@ impl Engine {
         &self,
         layer: &ServeLayer,
         buckets: &Buckets,
-        policy: &CompileOptions,
-        build: BuildPolicy,
+        options: &CompileOptions,
+        on_miss: OnMiss,
     ) -> Result<Served, PrepareError> {
         let mut refused = Vec::new();
         let plans = PlanSet::new(buckets.clone(), |bucket| {
             let attention = layer.attention(&bucket).map_err(PrepareError::Refused)?;
-            match self.prepare(&attention, policy, build) {
+            match self.prepare(&attention, options, on_miss) {
                 Ok(prepared) => Ok(Some(ServePlan { bucket, attention, plan: prepared.plan })),
                 Err(PrepareError::Refused(refusal)) => {
                     refused.push((bucket, refusal));

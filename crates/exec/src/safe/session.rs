@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::{BuildPolicy, Plan, PlanFacts, Planner};
+use qkvault_compile::{OnMiss, Plan, PlanFacts, Planner};
 use qkvault_graph::{CompileOptions, Role, Valid};
 use qkvault_sys::Library;
 
@@ -67,7 +67,7 @@ impl Session {
         Ok(LoadedPlan { raw: self.raw.load(plan)?, device: self.device.clone(), constants: Arc::default() })
     }
 
-    /// Looks up the plan of an attention for this machine and loads it; builds it if it is missing and `build` allows
+    /// Looks up the plan of an attention for this machine and loads it; builds it if it is missing and `on_miss` allows
     /// that. Do not call it while a stream is captured.
     ///
     /// It uploads the plan's constant operands, which need not be bound then: the ALiBi slopes of tensors with
@@ -81,11 +81,12 @@ impl Session {
         &self,
         planner: &Planner,
         attention: &Valid,
-        policy: &CompileOptions,
-        build: BuildPolicy,
+        options: &CompileOptions,
+        on_miss: OnMiss,
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
         let load = |plan: &Plan| self.raw.load(plan);
-        let Prepared { plan, answer, target } = find::prepare(planner, self.target()?, attention, policy, build, load)?;
+        let Prepared { plan, answer, target } =
+            find::prepare(planner, self.target()?, attention, options, on_miss, load)?;
         let stream = self.device.context().default_stream();
         let constants = BoundConstant::upload(&stream, attention)
             .map_err(|error| PrepareError::Constants { detail: error.to_string() })?

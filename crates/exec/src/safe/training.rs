@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
-use qkvault_compile::{BuildPolicy, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{CompileOptions, PlanKey, Role};
 
 use crate::find::PrepareError;
@@ -53,12 +53,12 @@ pub enum TrainStepError {
 /// ```no_run
 /// # use qkvault_exec::{Bindings, Engine, TrainStepError, Training, cudarc};
 /// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions, Role};
-/// # use qkvault_compile::BuildPolicy;
+/// # use qkvault_compile::OnMiss;
 /// # use std::{error::Error, sync::Arc};
 /// # fn run(engine: &Engine, stream: &Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn Error>> {
 /// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
 /// let training = Training::of(&attention, BackwardOptions::default())?;
-/// let pair = engine.prepare_training(&training, &CompileOptions::default(), BuildPolicy::LoadOnly)?;
+/// let pair = engine.prepare_training(&training, &CompileOptions::default(), OnMiss::Load)?;
 /// let zeros = || stream.alloc_zeros::<half::bf16>(2 * 512 * 8 * 64);
 /// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
 /// let (d_o, mut d_q, mut d_k, mut d_v) = (zeros()?, zeros()?, zeros()?, zeros()?);
@@ -106,12 +106,12 @@ impl Session {
         &self,
         planner: &Planner,
         training: &Training,
-        policy: &CompileOptions,
-        build: BuildPolicy,
+        options: &CompileOptions,
+        on_miss: OnMiss,
     ) -> Result<TrainingPair, PrepareError> {
         Ok(TrainingPair {
-            forward: self.prepare(planner, training.forward(), policy, build)?.plan,
-            backward: self.prepare(planner, training.backward(), policy, build)?.plan,
+            forward: self.prepare(planner, training.forward(), options, on_miss)?.plan,
+            backward: self.prepare(planner, training.backward(), options, on_miss)?.plan,
             workspace: Arc::default(),
             checked: std::env::var_os(CHECK).is_some_and(|value| value == "1"),
         })

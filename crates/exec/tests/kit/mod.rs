@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
-use qkvault_compile::{BuildPolicy, Compiler, PlanFacts, Planner};
+use qkvault_compile::{Compiler, OnMiss, PlanFacts, Planner};
 use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Profile, Role, Tensor, Valid, validate};
@@ -100,7 +100,7 @@ pub(crate) fn fill() {
     let pairs = trainings().into_iter().chain([deterministic(), dropout()]);
     let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);
     for attention in attentions().into_iter().chain(servings()).chain(passes) {
-        let answer = planner.plan(&attention, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
+        let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile);
         let answer = answer.expect("it can be compiled");
         assert!(answer.unstored.is_none(), "{:?}", answer.unstored);
         let plan = answer.outcome.expect("cuDNN takes it");
@@ -148,7 +148,7 @@ impl Gpu {
 
     /// The plan of an attention; it has to be in the vault.
     pub(crate) fn load(&self, attention: &Valid) -> LoadedPlan {
-        let prepared = self.engine.prepare(attention, &CompileOptions::default(), BuildPolicy::LoadOnly);
+        let prepared = self.engine.prepare(attention, &CompileOptions::default(), OnMiss::Load);
         prepared.unwrap_or_else(|error| panic!("{attention}: {error}")).plan
     }
 }

@@ -1,6 +1,6 @@
 //! One line of the table: a case in one form, what became of its two plans, and their times.
 
-use qkvault_compile::{BuildPolicy, PlanFacts, Planner};
+use qkvault_compile::{OnMiss, PlanFacts, Planner};
 use qkvault_graph::{CompileOptions, Target, Valid};
 use serde_json::{Value, json};
 
@@ -127,18 +127,14 @@ pub(super) fn plan(
     planner: &Planner,
     target: &Target,
 ) -> Vec<Entry> {
-    let pass = |attention: &Valid, policy: &CompileOptions| match planner.plan(
-        attention,
-        target,
-        policy,
-        BuildPolicy::BuildIfMissing,
-    ) {
-        Err(error) => Pass::new("failed", Some(error.to_string())),
-        Ok(answer) => match answer.outcome {
-            Err(refusal) => Pass::new("refused", Some(refusal.to_string())),
-            Ok(plan) => Pass { facts: Some(plan.facts.clone()), ..Pass::new("compiled", None) },
-        },
-    };
+    let pass =
+        |attention: &Valid, policy: &CompileOptions| match planner.plan(attention, target, policy, OnMiss::Compile) {
+            Err(error) => Pass::new("failed", Some(error.to_string())),
+            Ok(answer) => match answer.outcome {
+                Err(refusal) => Pass::new("refused", Some(refusal.to_string())),
+                Ok(plan) => Pass { facts: Some(plan.facts.clone()), ..Pass::new("compiled", None) },
+            },
+        };
     let of = |case: &Case| {
         let passes = |policy: &CompileOptions| {
             [Some(case.forward()), case.backward()]

@@ -8,7 +8,7 @@ use std::io::BufRead as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_compile::{BuildPolicy, Compiler, Planner};
+use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_exec::{Device, Session, SessionOptions};
 use qkvault_graph::{CompileOptions, Form, Heuristics, VariantSet};
 use qkvault_sys::Library;
@@ -115,7 +115,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let session = Session::with_options(&device, &library, options)?;
     let compiler = if args.build { Some(Compiler::open(&search)?) } else { None };
     let planner = Planner::new(open_vault(globals)?, compiler);
-    let build = if args.build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly };
+    let build = if args.build { OnMiss::Compile } else { OnMiss::Load };
     let machine = json!({
         "where": "gpu", "device": device.name(), "uuid": device.uuid(), "target": session.target()?.label(),
         "driver": session.machine().driver, "cudnn": library.version().to_string(),

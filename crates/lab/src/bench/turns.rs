@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_base::random::Rng;
-use qkvault_compile::{BuildPolicy, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{LoadedPlan, PrepareError, Session, Workspace, cudarc};
 use qkvault_graph::{CompileOptions, Lengths, Role, Storage, Valid};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
@@ -30,7 +30,7 @@ struct Seat {
 pub(super) struct Turns {
     session: Session,
     planner: Planner,
-    build: BuildPolicy,
+    on_miss: OnMiss,
     stream: Arc<CudaStream>,
     workspace: Option<Arc<Workspace>>,
     entries: Vec<Entry>,
@@ -38,9 +38,9 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new(session: &Session, planner: &Planner, build: BuildPolicy, stream: Arc<CudaStream>) -> Turns {
+    pub(super) fn new(session: &Session, planner: &Planner, on_miss: OnMiss, stream: Arc<CudaStream>) -> Turns {
         let (session, planner) = (session.clone(), planner.clone());
-        Turns { session, planner, build, stream, workspace: None, entries: Vec::new(), seats: Vec::new() }
+        Turns { session, planner, on_miss, stream, workspace: None, entries: Vec::new(), seats: Vec::new() }
     }
 
     pub(super) fn entries(&self) -> &[Entry] {
@@ -82,7 +82,7 @@ impl Turns {
     }
 
     fn prepare(&mut self, attention: &Valid, policy: &CompileOptions) -> Result<LoadedPlan, Failure> {
-        let prepared = self.session.prepare(&self.planner, attention, policy, self.build);
+        let prepared = self.session.prepare(&self.planner, attention, policy, self.on_miss);
         let plan = prepared.map_err(|error| match error {
             PrepareError::Refused(refusal) => ("refused", refusal.to_string()),
             PrepareError::Load(error @ qkvault_exec::LoadError::WorkspaceTooLarge { .. }) => {

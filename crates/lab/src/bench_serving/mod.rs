@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
-use qkvault_compile::{BuildPolicy, Compiler, Planner};
+use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_exec::{Device, Engine, Session, cudarc};
 use qkvault_graph::{CompileOptions, DType, Form};
 use qkvault_sys::Library;
@@ -163,7 +163,7 @@ impl Bench<'_> {
         }
         let (planner, target, layer) = (self.engine.planner(), self.engine.target(), pool.layer());
         buckets.into_par_iter().try_for_each(|bucket| -> anyhow::Result<()> {
-            planner.plan(&layer.attention(&bucket)?, target, &self.policy, BuildPolicy::BuildIfMissing)?;
+            planner.plan(&layer.attention(&bucket)?, target, &self.policy, OnMiss::Compile)?;
             Ok(())
         })?;
         let builds = planner.vault().stats().builds;

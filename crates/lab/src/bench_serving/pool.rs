@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
-use qkvault_compile::BuildPolicy;
+use qkvault_compile::OnMiss;
 use qkvault_exec::{BatchMetadata, Bindings, Bound, ServePlan, cudarc};
 use qkvault_graph::Role;
 use qkvault_serving::{Bucket, ServeLayer};
@@ -96,7 +96,7 @@ impl Pool {
     /// The plan of these sizes.
     pub(super) fn plan(&self, bench: &Bench<'_>, bucket: Bucket) -> anyhow::Result<ServePlan> {
         let attention = self.layer().attention(&bucket)?;
-        let plan = bench.engine.prepare(&attention, &bench.policy, BuildPolicy::BuildIfMissing)?.plan;
+        let plan = bench.engine.prepare(&attention, &bench.policy, OnMiss::Compile)?.plan;
         Ok(ServePlan { bucket, attention, plan })
     }
 

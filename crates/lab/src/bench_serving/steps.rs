@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::BuildPolicy;
+use qkvault_compile::OnMiss;
 use qkvault_exec::serving::{PlanSet, Rows, Step};
 use qkvault_exec::{BatchMetadata, Bound, Uploaded, cudarc};
 use qkvault_serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
@@ -40,7 +40,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     let layer = pool.layer();
     let planner = bench.engine.planner().clone();
     let started = Instant::now();
-    let served = bench.engine.prepare_serving(&layer, &buckets, &bench.policy, BuildPolicy::LoadOnly)?;
+    let served = bench.engine.prepare_serving(&layer, &buckets, &bench.policy, OnMiss::Load)?;
     let load_seconds = started.elapsed().as_secs_f64();
     let stream = bench.stream.clone();
     let mut set = served.plans.try_map(|_, plan| -> anyhow::Result<(BatchMetadata, Bound<'_>)> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::{BuildPolicy, PlanError, Planner, Resolution};
+use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{Session, Workspace, cudarc};
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Output, Outputs, Tolerance, backward, backward_of_o, compare, forward};
@@ -83,7 +83,7 @@ pub(super) fn prepare(
     let prepared = (|| {
         let refused = |r: Refusal| ("refused", r.to_string());
         let valid = valid.map_err(refused)?;
-        let planned = |valid: &Valid| match planner.plan(valid, target, policy, BuildPolicy::BuildIfMissing) {
+        let planned = |valid: &Valid| match planner.plan(valid, target, policy, OnMiss::Compile) {
             Ok(Resolution { outcome: Ok(plan), .. }) => Ok(plan),
             Ok(Resolution { outcome: Err(refusal), .. }) => Err(refused(refusal)),
             Err(error @ PlanError::Missing { .. }) => Err(failed(error)),

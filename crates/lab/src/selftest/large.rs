@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::{BuildPolicy, Compiler, Plan, Planner};
+use qkvault_compile::{Compiler, OnMiss, Plan, Planner};
 use qkvault_exec::{Device, Session, Training, cudarc};
 use qkvault_graph::{CompileOptions, Pass, Role, Target, Valid, operands};
 use qkvault_reference::{Buffer, Inputs, backward, forward};
@@ -89,7 +89,7 @@ fn describe(args: &Args, number: u64, machine: &Machine) -> Case {
         let training = Training::of(&attention, options).map_err(|r| ("refused", r.to_string()))?;
         let Machine::Gpu(gpu) = machine else { return Ok((training, Vec::new())) };
         let plan = |pass: &Valid| {
-            let answer = gpu.planner.plan(pass, &gpu.target, &CompileOptions::default(), BuildPolicy::BuildIfMissing);
+            let answer = gpu.planner.plan(pass, &gpu.target, &CompileOptions::default(), OnMiss::Compile);
             answer.map_err(failed)?.outcome.map_err(|refusal| ("refused", refusal.to_string()))
         };
         let plans = vec![plan(training.forward())?, plan(training.backward())?];

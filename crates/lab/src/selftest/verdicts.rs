@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_compile::{BuildPolicy, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{CompileOptions, Target, Valid};
 use qkvault_probe::{Request, check};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ impl Said {
     pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, policy: &CompileOptions) -> Said {
         let verdict = check(&Request::new(attention, target).with_policy(*policy));
         let rules = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
-        let library = match planner.plan(attention, target, policy, BuildPolicy::BuildIfMissing) {
+        let library = match planner.plan(attention, target, policy, OnMiss::Compile) {
             Ok(answer) => match (answer.outcome, answer.key) {
                 (Ok(_), _) => Library::Supported,
                 (Err(refusal), None) => Library::NotAsked(refusal.reasons()[0].code.to_string()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use half::bf16;
 use qkvault::cache::{Vault, VaultOptions};
-use qkvault::compile::{BuildPolicy, Compiler, Planner};
+use qkvault::compile::{Compiler, OnMiss, Planner};
 use qkvault::exec::serving::{PlanSet, Step};
 use qkvault::exec::{BatchMetadata, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
 use qkvault::graph::{CompileOptions, DType, Role};
@@ -44,7 +44,7 @@ impl Gpu {
         let session = Session::open(device, &Library::open(&search)?)?;
         let compiler = if build { Some(Compiler::open(&search)?) } else { None };
         let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, compiler))?;
-        let policy = if build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly };
+        let policy = if build { OnMiss::Compile } else { OnMiss::Load };
         let served = engine.prepare_serving(&model.layer(), buckets, &CompileOptions::default(), policy)?;
         let stream = device.context().new_stream()?;
         let pool = PAGES * PAGE * KEY_HEADS * HEAD_DIM;

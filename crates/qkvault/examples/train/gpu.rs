@@ -7,7 +7,7 @@ use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
 use qkvault::cache::{Vault, VaultOptions};
-use qkvault::compile::{BuildPolicy, Compiler, Planner};
+use qkvault::compile::{Compiler, OnMiss, Planner};
 use qkvault::exec::{Bindings, Device, Engine, SavedForBackward, Session, TrainingPair, cudarc};
 use qkvault::graph::{CompileOptions, DType, Profile, Role};
 use qkvault::sys::{Library, Search};
@@ -53,7 +53,7 @@ pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Resu
     let planner = Planner::new(vault(folder)?, Some(compiler));
     for training in config.attentions()? {
         for pass in [training.forward(), training.backward()] {
-            let answer = planner.plan(pass, &target, &CompileOptions::default(), BuildPolicy::BuildIfMissing)?;
+            let answer = planner.plan(pass, &target, &CompileOptions::default(), OnMiss::Compile)?;
             let facts = &answer.outcome.map_err(|refusal| refusal.to_string())?.facts;
             println!("{pass}: {}, {} bytes of scratch memory", facts.key, facts.scratch().bytes);
         }
@@ -67,7 +67,7 @@ impl Gpu {
         let session = Session::open(device, &Library::open(&search)?)?;
         let compiler = if build { Some(Compiler::open(&search)?) } else { None };
         let engine = Engine::new(session, Planner::new(vault(folder)?, compiler))?;
-        let policy = if build { BuildPolicy::BuildIfMissing } else { BuildPolicy::LoadOnly };
+        let policy = if build { OnMiss::Compile } else { OnMiss::Load };
         let stream = device.context().new_stream()?;
         let bytes = config.batch * config.seq * config.width * config.dtype.size();
         let mut layers = Vec::new();
