@@ -93,9 +93,10 @@ fn folded(arena: &mut Arena, node: Node) -> NodeId {
     let int = |arena: &Arena, id: NodeId| if let Node::Int(n) = arena.node(id) { Some(n) } else { None };
     match node {
         Node::ToFloat(a) => arena.float_of(a),
-        Node::Unary(op, a) if let Some(value) = int(arena, a).and_then(|a| op.apply_int(a)) => {
-            arena.add(Node::Int(value))
-        }
+        Node::Unary(op, a) => match int(arena, a).and_then(|a| op.apply_int(a)) {
+            Some(value) => arena.add(Node::Int(value)),
+            None => arena.add(node),
+        },
         Node::Binary(op, a, b) if arena.ty(a) == Ty::Int => match (op, int(arena, a), int(arena, b)) {
             (_, Some(x), Some(y)) if op.apply_int(x, y).is_some() => {
                 let value = op.apply_int(x, y).unwrap_or_default();
