@@ -5,6 +5,8 @@
 //! ([`cache`]), and launches them in microseconds (`exec`). The crate `qkvault-reference` computes the same on the CPU in float64; the
 //! feature `oracle` has it here.
 //!
+//! The [`guide`] has a page for each thing that people come for; begin with [`guide::getting_started`].
+//!
 //! ```
 //! use qkvault::graph::{Attention, Band, CudnnVersion, DType, LibrarySet, CompileOptions, Profile, lower, plan_key, validate};
 //!
@@ -53,6 +55,11 @@
 //! assert!(found.elements == 48 && found.worst < 1e-6);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+
+#![cfg_attr(not(feature = "exec"), allow(rustdoc::broken_intra_doc_links))]
+
+#[cfg(feature = "exec")]
+pub mod guide;
 
 pub use qkvault_cache as cache;
 pub use qkvault_compile as compile;

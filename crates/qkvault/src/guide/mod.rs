@@ -1,0 +1,60 @@
+//! The guide: a page for each thing that people come for, read in five minutes each. The code on every page is compiled, and run where
+//! no GPU is needed.
+//!
+//! | page | read it when |
+//! | --- | --- |
+//! | [`getting_started`] | you are new: describe an attention, ask about it, compile it and launch it |
+//! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
+//! | [`training`] | you need gradients, dropout or the same bits twice |
+//! | [`score_mods`] | your scores are not plain: softcap, ALiBi, biases, masks of your own |
+//! | [`deploying`] | plans must be compiled before traffic arrives: vault, layers, packs, remotes |
+//! | [`safety`] | you need to know what safe code promises, and who must be trusted on a shared host |
+//! | [`coming_from`] | you know cudnn-frontend, flash-attn, FlashInfer or candle |
+//! | [`performance`] | you want figures, and the command behind each |
+//! | [`versions`] | you choose or upgrade cuDNN, the driver, CUDA or Rust |
+//! | [`troubleshooting`] | something is refused, missing or wrong |
+//!
+//! Paths such as `docs/vault.md` are files of the repository.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | attention | one forward or backward, described as data: [`Attention`](crate::graph::Attention) |
+//! | scalar | a number that a launch reads on the host: the softmax scale, a softcap; its value is under no key |
+//! | role | which operand a buffer is: [`Role`](crate::graph::Role); you bind by role |
+//! | target | a GPU together with the exact cuDNN that compiles and loads: [`Target`](crate::graph::Target) |
+//! | plan | what cuDNN compiled for one attention and one target: [`Plan`](crate::compile::Plan), about 20 KB on disk |
+//! | vault | where plans are kept, under keys that name everything that can change them: [`Vault`](crate::cache::Vault) |
+//! | refusal | why there is no plan, as reasons with stable codes: [`Refusal`](crate::graph::Refusal) |
+//! | quirk | a case that cuDNN compiles and computes wrongly; refused unless you allow it by its code |
+
+#[doc = include_str!("getting_started.md")]
+pub mod getting_started {}
+
+#[doc = include_str!("serving.md")]
+pub mod serving {}
+
+#[doc = include_str!("training.md")]
+pub mod training {}
+
+#[doc = include_str!("score_mods.md")]
+pub mod score_mods {}
+
+#[doc = include_str!("deploying.md")]
+pub mod deploying {}
+
+#[doc = include_str!("safety.md")]
+pub mod safety {}
+
+#[doc = include_str!("coming_from.md")]
+pub mod coming_from {}
+
+#[doc = include_str!("performance.md")]
+pub mod performance {}
+
+#[doc = include_str!("versions.md")]
+pub mod versions {}
+
+#[doc = include_str!("troubleshooting.md")]
+pub mod troubleshooting {}

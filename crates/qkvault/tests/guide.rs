@@ -1,0 +1,85 @@
+//! The guide beside the pages that it takes from: figures are those of `docs/results`, and every kind of code has its remedy.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Rows with figures, as they stand.
+fn rows(page: &str) -> impl Iterator<Item = &str> {
+    page.lines().filter(|line| line.starts_with('|') && line.chars().any(|c| c.is_ascii_digit()))
+}
+
+/// A record that is measured again changes its page; a copy of a row elsewhere would go on with the old figures.
+#[test]
+fn rows_of_figures_in_the_guide_and_the_readme_are_rows_of_the_results() {
+    let mut results = BTreeSet::new();
+    for entry in std::fs::read_dir(root().join("docs/results")).expect("the folder is there") {
+        let path = entry.expect("it reads").path();
+        if path.extension().is_some_and(|end| end == "md") {
+            results.extend(rows(&read(&path)).map(str::to_owned));
+        }
+    }
+    let mut found = 0;
+    for page in ["crates/qkvault/src/guide/performance.md", "README.md"] {
+        for row in rows(&read(&root().join(page))).filter(|row| !row.contains("](")) {
+            assert!(results.contains(row), "{page}: no page of docs/results has the row {row}");
+            found += 1;
+        }
+    }
+    assert!(found > 15, "{found} rows");
+}
+
+#[test]
+fn every_kind_of_code_has_a_row_in_the_guide() {
+    let kinds: BTreeSet<String> = read(&root().join("docs/reasons.md"))
+        .lines()
+        .filter(|line| line.starts_with('|') || line.starts_with('#'))
+        .filter_map(|line| line.split('`').nth(1))
+        .filter(|code| code.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c)))
+        .filter_map(|code| Some(code.split_once('.')?.0.to_owned()))
+        .collect();
+    assert!(kinds.len() > 25, "{kinds:?}");
+    let page = read(&root().join("crates/qkvault/src/guide/troubleshooting.md"));
+    let missing: Vec<_> = kinds.iter().filter(|kind| !page.contains(&format!("`{kind}.*`"))).collect();
+    assert!(missing.is_empty(), "no row for codes that begin with {missing:?}");
+}
+
+/// Every line of the product's sources, tests left out.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("it reads").path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            text.push_str(&read(&path));
+        }
+    }
+}
+
+/// People search the page for what they see; a message that is worded anew takes its row along.
+#[test]
+fn messages_that_the_guide_explains_are_those_of_the_code() {
+    let page = read(&root().join("crates/qkvault/src/guide/troubleshooting.md"));
+    let table = page.split_once("| you see |").expect("the page has the table").1;
+    let table = table.split_once("\n\n").expect("the table ends").0;
+    let mut text = String::new();
+    for package in ["compile", "exec", "sys", "cache", "graph"] {
+        sources(&root().join("crates").join(package).join("src"), &mut text);
+    }
+    let seen = |row: &str| row.split('|').nth(1).unwrap_or_default().to_owned();
+    let messages: Vec<String> = table
+        .lines()
+        .map(seen)
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    assert!(messages.len() > 7, "{messages:?}");
+    let gone: Vec<_> = messages.iter().filter(|message| !text.contains(message.as_str())).collect();
+    assert!(gone.is_empty(), "no error says {gone:?}");
+}
