@@ -32,6 +32,8 @@ pub struct Attention {
     pub mask: Mask,
     /// The score modification, applied to the scaled score before masking: softcap, ALiBi, bias, or anything the language can say.
     pub score_mod: Option<ScoreExpr>,
+    /// The backward of the score modification where its author writes it; else it is derived. A forward takes no notice of it.
+    pub score_mod_bprop: Option<ScoreModBprop>,
     /// Whether a learnable logit per query head joins the softmax denominator (f32, `h_q` entries).
     pub sink: bool,
     /// Random zeroing of probabilities.
@@ -120,6 +122,35 @@ pub enum Pass {
     Forward,
     /// dQ, dK and dV from dO and what the forward left.
     Backward(Gradients),
+}
+
+/// The backward of a score modification as its author writes it: cudnn-frontend's `score_mod_bprop`.
+///
+/// With `g` the gradient of the loss by the modified score, the gradient by the score is `g * derivative`. Gradients of tensors that the
+/// modification reads are derived all the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ScoreModBprop {
+    /// The derivative of the modification by the score: a float of the score, the indices and lengths, and of the modification's own
+    /// scalars and tensors, by the names that they have there.
+    pub derivative: ScoreExpr,
+    /// Whether validation takes it without a comparison with differences of the modification, as a straight-through estimator needs.
+    pub trusted: bool,
+}
+
+impl ScoreModBprop {
+    /// A derivative that validation compares with central differences of the modification ([`crate::expr::check_override`]).
+    #[must_use]
+    pub const fn checked(derivative: ScoreExpr) -> ScoreModBprop {
+        ScoreModBprop { derivative, trusted: false }
+    }
+
+    /// A derivative that is taken as it is, whatever the modification computes.
+    #[must_use]
+    pub const fn trusted(derivative: ScoreExpr) -> ScoreModBprop {
+        ScoreModBprop { derivative, trusted: true }
+    }
 }
 
 /// The tensors and choices that a backward adds to its forward.

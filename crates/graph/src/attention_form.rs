@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::attention::{Attention, Dropout, Fp8, Outputs, PaddedRows, Pass};
+use crate::attention::{Attention, Dropout, Fp8, Outputs, PaddedRows, Pass, ScoreModBprop};
 use crate::expr::ScoreExpr;
 use crate::{Mask, Tensor};
 
@@ -64,6 +64,9 @@ pub(crate) struct AttentionForm {
     #[serde(deserialize_with = "present")]
     fp8: Option<Fp8>,
     pass: Pass,
+    // The last, because where it is left out a list of fields is one shorter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    score_mod_bprop: Option<ScoreModBprop>,
 }
 
 /// An attention that does not say its format.
@@ -85,6 +88,7 @@ impl TryFrom<AttentionForm> for Attention {
             o,
             mask,
             score_mod,
+            score_mod_bprop,
             sink,
             dropout,
             block_mask,
@@ -94,14 +98,43 @@ impl TryFrom<AttentionForm> for Attention {
             pass,
         } = form;
         let Format = qkvault.ok_or(NoFormat)?;
-        Ok(Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass })
+        Ok(Attention {
+            q,
+            k,
+            v,
+            o,
+            mask,
+            score_mod,
+            score_mod_bprop,
+            sink,
+            dropout,
+            block_mask,
+            outputs,
+            padded_rows,
+            fp8,
+            pass,
+        })
     }
 }
 
 impl From<Attention> for AttentionForm {
     fn from(attention: Attention) -> AttentionForm {
-        let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
-            attention;
+        let Attention {
+            q,
+            k,
+            v,
+            o,
+            mask,
+            score_mod,
+            score_mod_bprop,
+            sink,
+            dropout,
+            block_mask,
+            outputs,
+            padded_rows,
+            fp8,
+            pass,
+        } = attention;
         let qkvault = Some(Format);
         AttentionForm {
             qkvault,
@@ -111,6 +144,7 @@ impl From<Attention> for AttentionForm {
             o,
             mask,
             score_mod,
+            score_mod_bprop,
             sink,
             dropout,
             block_mask,

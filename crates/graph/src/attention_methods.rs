@@ -1,9 +1,9 @@
 //! How an attention is made, step by step, and what follows from its tensors: extents, the default scale, the row tensor.
 
-use crate::expr::ScoreExpr;
+use crate::expr::{DeriveError, ScoreExpr, Vjp, vjp, vjp_with};
 use crate::{
     Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs,
-    PaddedRows, Pass, Storage, Tensor,
+    PaddedRows, Pass, ScoreModBprop, Storage, Tensor,
 };
 
 impl Attention {
@@ -17,6 +17,7 @@ impl Attention {
             o,
             mask: Mask::default(),
             score_mod: None,
+            score_mod_bprop: None,
             sink: false,
             dropout: None,
             block_mask: false,
@@ -54,6 +55,27 @@ impl Attention {
     pub fn with_score_mod(mut self, score_mod: ScoreExpr) -> Attention {
         self.score_mod = Some(score_mod);
         self
+    }
+
+    /// Adds the backward of the score modification, in place of the derived one.
+    #[must_use]
+    pub fn with_score_mod_bprop(mut self, bprop: ScoreModBprop) -> Attention {
+        self.score_mod_bprop = Some(bprop);
+        self
+    }
+
+    /// The backward of the score modification: its author's where there is one, else derived. None without a modification.
+    ///
+    /// # Errors
+    ///
+    /// Every derivative that cannot be had ([`crate::expr::vjp`]), and a [`ScoreModBprop`] that reads what the modification does not.
+    #[must_use]
+    pub fn score_mod_vjp(&self) -> Option<Result<Vjp, Vec<DeriveError>>> {
+        let score_mod = self.score_mod.as_ref()?;
+        Some(match &self.score_mod_bprop {
+            None => vjp(score_mod),
+            Some(own) => vjp_with(score_mod, &own.derivative),
+        })
     }
 
     /// Adds a predicate that says which keys are seen.

@@ -9,15 +9,29 @@ use serde::Serialize;
 use crate::expr::{AlibiSlopes, Node, ScoreExpr, TensorSpec};
 use crate::op::{Constant, NamedEngine, Op, OpGraph, OpTensor, TensorId, TensorKind};
 use crate::{
-    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Storage,
-    Tensor, Valid, codec,
+    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass,
+    ScoreModBprop, Storage, Tensor, Valid, codec,
 };
 
 /// The canonical bytes of a valid attention.
 #[must_use]
 pub fn bytes(attention: &Valid) -> Vec<u8> {
-    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
-        attention.get();
+    let Attention {
+        q,
+        k,
+        v,
+        o,
+        mask,
+        score_mod,
+        score_mod_bprop,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        pass,
+    } = attention.get();
     let Outputs { stats, max, sum_exp } = *outputs;
     let padded_rows = match padded_rows {
         PaddedRows::Undefined => 0_u8,
@@ -44,7 +58,18 @@ pub fn bytes(attention: &Valid) -> Vec<u8> {
             Some((tensors, d_sink, deterministic))
         }
     };
-    codec::encode(&(operands, mask_bytes(mask), features, pass))
+    let mut bytes = codec::encode(&(operands, mask_bytes(mask), features, pass));
+    if let (Some(score_mod), Some(ScoreModBprop { derivative, trusted: _ })) = (score_mod, score_mod_bprop) {
+        // By the numbers that the modification's operands have: which of two scalars it reads is told by display names alone. Each is
+        // written in the order of its own table.
+        let places = |names: &[String], of: &[String]| -> Vec<usize> {
+            names.iter().map(|name| of.iter().position(|n| n == name).unwrap_or(of.len())).collect()
+        };
+        let scalars = places(derivative.scalar_names(), score_mod.scalar_names());
+        let tensors = places(derivative.tensor_names(), score_mod.tensor_names());
+        bytes.extend(codec::encode(&(expression(derivative), scalars, tensors)));
+    }
+    bytes
 }
 
 fn tensor(t: &Tensor) -> impl Serialize + use<> {

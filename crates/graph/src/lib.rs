@@ -51,7 +51,9 @@ pub mod text;
 mod toolchain;
 mod valid;
 
-pub use attention::{Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass};
+pub use attention::{
+    Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass, ScoreModBprop,
+};
 pub use attention_form::ATTENTION_FORMAT;
 pub use canon::bytes as canonical_bytes;
 pub use compiler_env::CompilerEnv;

@@ -6,8 +6,22 @@ use crate::{Attention, Band, Corner, Dropout, DropoutSource, Lengths, Mask, Outp
 
 impl fmt::Display for Attention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } =
-            self;
+        let Attention {
+            q,
+            k,
+            v,
+            o,
+            mask,
+            score_mod,
+            score_mod_bprop,
+            sink,
+            dropout,
+            block_mask,
+            outputs,
+            padded_rows: _,
+            fp8,
+            pass,
+        } = self;
         f.write_str(match pass {
             Pass::Forward => "fwd",
             Pass::Backward(_) => "bwd",
@@ -26,7 +40,12 @@ impl fmt::Display for Attention {
             write_storage(f, name, t)?;
         }
         write_mask(f, mask)?;
-        for (on, word) in [(score_mod.is_some(), "score_mod"), (*sink, "sink"), (*block_mask, "blocks")] {
+        for (on, word) in [
+            (score_mod.is_some(), "score_mod"),
+            (score_mod_bprop.is_some(), "score_mod_bprop"),
+            (*sink, "sink"),
+            (*block_mask, "blocks"),
+        ] {
             if on {
                 write!(f, " {word}")?;
             }

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use qkvault_graph::expr::{Grad, Node, vjp};
+use qkvault_graph::expr::{Grad, Node};
 use qkvault_graph::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
 use qkvault_graph::{
     Attention, Band, CompileOptions, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Role, ScoreExpr,
@@ -74,7 +74,8 @@ impl<'a> Facts<'a> {
     }
 
     fn expressions(&self) -> impl Iterator<Item = &ScoreExpr> {
-        [&self.a.score_mod, &self.a.mask.mask_mod].into_iter().flatten()
+        let own = self.a.score_mod_bprop.as_ref().map(|own| &own.derivative);
+        [&self.a.score_mod, &self.a.mask.mask_mod].into_iter().flatten().chain(own)
     }
 
     /// Whether an expression reads the lengths of several sequences.
@@ -88,7 +89,7 @@ impl<'a> Facts<'a> {
         let score = self.a.score_mod.as_ref().filter(|_| self.backward())?;
         // What is cheap to see first: a derivative takes microseconds.
         score.tensors().iter().find(|t| t.grad == Grad::Needed)?;
-        let vjp = vjp(score).ok()?;
+        let vjp = self.a.score_mod_vjp()?.ok()?;
         let (several, other) = (vjp.d_tensors.len() > 1, vjp.d_tensors.iter().find(|t| t.factor != vjp.d_score));
         match (several, other) {
             (true, _) => Some(format!("gradients of {} tensors", vjp.d_tensors.len())),
@@ -128,7 +129,7 @@ impl<'a> Facts<'a> {
             return Some(0);
         }
         let mut plain = self.a.clone();
-        (plain.score_mod, plain.mask.mask_mod) = (None, None);
+        (plain.score_mod, plain.score_mod_bprop, plain.mask.mask_mod) = (None, None, None);
         let plain = lower(&validate(plain).ok()?, self.target, &CompileOptions::default()).ok()?;
         reads_of_lengths(graph).checked_sub(reads_of_lengths(&plain))
     }

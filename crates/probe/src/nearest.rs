@@ -79,7 +79,7 @@ const CHANGES: &[Change] = &[
         }
     }),
     ("no keep predicate", |a| a.mask.mask_mod = None),
-    ("no score expression", |a| a.score_mod = None),
+    ("no score expression", |a| (a.score_mod, a.score_mod_bprop) = (None, None)),
     ("no diagonal band", |a| a.mask.band = None),
     ("16-bit operands", |a| {
         a.fp8 = None;

@@ -48,6 +48,8 @@ pub(crate) struct Setup<'a> {
     /// The softmax scale, without the factors of 8-bit formats.
     pub(crate) scale: f64,
     pub(crate) score: Option<Bound<'a>>,
+    /// The derivative of the score modification that its author wrote, where the attention carries one.
+    pub(crate) own_derivative: Option<Bound<'a>>,
     keep: Option<Bound<'a>>,
     blocks: Option<&'a Buffer>,
     dropped: Option<Dropped<'a>>,
@@ -73,6 +75,10 @@ impl<'a> Setup<'a> {
             k: source(Role::K)?,
             v: source(Role::V)?,
             score: bind(a.score_mod.as_ref(), 0, 0)?,
+            own_derivative: match (&a.score_mod, &a.score_mod_bprop) {
+                (Some(of), Some(own)) => Some(Bound::by_name(own.derivative.program(), of.program(), inputs)?),
+                _ => None,
+            },
             keep: bind(a.mask.mask_mod.as_ref(), scalars, tensors)?,
             blocks: given(Role::BlockMask)?,
             dropped: dropped(a, inputs)?,

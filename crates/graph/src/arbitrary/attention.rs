@@ -26,6 +26,7 @@ pub(super) struct Recipe {
     room: (i64, i64, i64),
     mask: (Option<Band>, bool, Option<Term>),
     score: Option<Term>,
+    own: Option<u8>,
     sink: bool,
     dropout: Option<(bool, f32)>,
     block_mask: bool,
@@ -52,6 +53,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         any::<bool>(),
         sometimes(mask_mod, 0.3, || Term::predicate(3)),
         sometimes(score_mod, 0.4, || Term::score(3)),
+        sometimes(score_mod, 0.2, || 0..3_u8),
     );
     let probability = prop_oneof![4 => 0.01_f32..0.99, 1 => Just(0.0_f32)];
     let extras = (
@@ -71,7 +73,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         |(
             (batch, heads, seq, (d_qk, d_v)),
             (layouts, storage, room, bf16),
-            (band, lengths, mask_mod, score),
+            (band, lengths, mask_mod, score, own),
             (sink, dropout, block_mask, (stats, max, sum_exp), padded_rows),
             (fp8, backward),
         )| Recipe {
@@ -85,6 +87,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             room,
             mask: (band, lengths, mask_mod),
             score,
+            own,
             sink,
             dropout,
             block_mask,
@@ -123,6 +126,8 @@ impl Recipe {
         let lengths = if *lengths || storage != Rows::Dense { Lengths::PerSequence } else { Lengths::Full };
         a.mask = Mask { band: *band, lengths, mask_mod: mask_mod.as_ref().and_then(|term| predicate(term, scores)) };
         a.score_mod = self.score.as_ref().and_then(|term| term.write(scores).build_score_mod().ok());
+        a.score_mod_bprop =
+            self.own.filter(|_| self.backward.is_some()).zip(a.score_mod.as_ref()).and_then(own_derivative);
         a.sink = self.sink;
         a.dropout = self.dropout.map(|(mask, probability)| Dropout {
             source: if mask { DropoutSource::Mask } else { DropoutSource::Philox },
@@ -153,7 +158,7 @@ impl Recipe {
                 a.mask.mask_mod = None;
             }
             if refusal.has("score-mod.unread") || refusal.has("score-mod.derivative") {
-                a.score_mod = None;
+                (a.score_mod, a.score_mod_bprop) = (None, None);
             }
         }
         a
@@ -210,6 +215,23 @@ fn eight(range: bool) -> DType {
 }
 
 /// A predicate that some key can satisfy; nothing for one that is false as it stands.
+/// A derivative that its author wrote, on trust: not the derived one, over a scalar of the modification where it has one.
+fn own_derivative((kind, score_mod): (u8, &ScoreExpr)) -> Option<crate::ScoreModBprop> {
+    let (score, one) = (crate::expr::score(), crate::expr::Expr::from(1.0));
+    let floats = score_mod
+        .scalars()
+        .iter()
+        .zip(score_mod.scalar_names())
+        .find(|(spec, _)| spec.ty == crate::expr::ScalarTy::Float);
+    let factor = floats.map_or(one.clone(), |(_, name)| crate::expr::scalar(name));
+    let derivative = match kind {
+        0 => factor * 0.5,
+        1 => score.gt(0.0).select(factor, 0.25),
+        _ => (one - score.tanh() * 0.5) * factor,
+    };
+    derivative.build_score_mod().ok().map(crate::ScoreModBprop::trusted)
+}
+
 fn predicate(term: &Term, scores: [u64; 4]) -> Option<ScoreExpr> {
     let mask_mod = term.write(scores).build_mask_mod().ok()?;
     (!matches!(mask_mod.nodes(), [crate::expr::Node::Bool(false)])).then_some(mask_mod)

@@ -1,8 +1,9 @@
 //! Faults: one way to break each rule of validation, put into any sound attention, several at once where they do not touch.
 
-use crate::expr::{AlibiSlopes, Expr, TensorSpec, key, query, score, tensor};
+use crate::expr::{AlibiSlopes, Expr, TensorSpec, constant, key, query, scalar, score, tensor};
 use crate::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Pass, Storage,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Pass,
+    ScoreModBprop, Storage,
 };
 
 /// One way to break one rule.
@@ -97,19 +98,37 @@ pub const FAULTS: &[Fault] = &[
     fault("band.empty", &["band"], |a| {
         a.mask.band = Some(Band { corner: Corner::TopLeft, left: None, right: None });
     }),
-    fault("score-mod.type", &["score_mod"], |a| a.score_mod = query().le(key()).build().ok()),
+    fault("score-mod.type", &["score_mod"], |a| modify(a, query().le(key()))),
     fault("score-mod.broadcast", &["score_mod", "q", "k"], |a| {
         let heads = a.q.dims[1].unsigned_abs() + 1;
-        a.score_mod = (score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1]))).build().ok();
+        modify(a, score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1])));
     }),
     fault("score-mod.slopes", &["score_mod", "q", "k"], |a| {
         let heads = a.q.dims[1].unsigned_abs() + 1;
         let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::of(i32::MAX.unsigned_abs()));
-        a.score_mod = (score() + tensor("slopes", slopes)).build().ok();
+        modify(a, score() + tensor("slopes", slopes));
     }),
-    fault("score-mod.unread", &["score_mod"], |a| a.score_mod = query().to_float().build().ok()),
-    prepared("score-mod.derivative", &["score_mod", "pass"], into_backward, |a| {
-        a.score_mod = score().floor().build().ok()
+    fault("score-mod.unread", &["score_mod"], |a| modify(a, query().to_float())),
+    prepared("score-mod.derivative", &["score_mod", "pass"], into_backward, |a| modify(a, score().floor())),
+    fault("score-mod-bprop.alone", &["score_mod"], |a| {
+        a.score_mod = None;
+        a.score_mod_bprop = trusted(constant(1.0));
+    }),
+    fault("score-mod-bprop.type", &["score_mod"], |a| {
+        modify(a, score() * 2.0);
+        a.score_mod_bprop = trusted(score().gt(0.0));
+    }),
+    fault("score-mod-bprop.operand", &["score_mod"], |a| {
+        modify(a, score() * 2.0);
+        a.score_mod_bprop = trusted(scalar("of_nothing"));
+    }),
+    fault("score-mod-bprop.disagrees", &["score_mod"], |a| {
+        modify(a, score() * 2.0);
+        a.score_mod_bprop = constant(3.0).build().ok().map(ScoreModBprop::checked);
+    }),
+    fault("score-mod-bprop.unchecked", &["score_mod"], |a| {
+        modify(a, (score() * 1e6).sin());
+        a.score_mod_bprop = constant(0.0).build().ok().map(ScoreModBprop::checked);
     }),
     fault("mask-mod.score", &["mask_mod"], |a| a.mask.mask_mod = score().gt(0.5).build().ok()),
     fault("mask-mod.nothing", &["mask_mod"], |a| a.mask.mask_mod = Expr::from(false).build().ok()),
@@ -145,6 +164,15 @@ pub const FAULTS: &[Fault] = &[
 ];
 
 /// A sound backward of the same forward; paged operands become dense, since a backward has none.
+/// Gives another score modification, whose backward is derived.
+fn modify(a: &mut Attention, score_mod: Expr) {
+    (a.score_mod, a.score_mod_bprop) = (score_mod.build().ok(), None);
+}
+
+fn trusted(derivative: Expr) -> Option<ScoreModBprop> {
+    derivative.build().ok().map(ScoreModBprop::trusted)
+}
+
 fn into_backward(a: &mut Attention) {
     if a.is_backward() {
         return;

@@ -8,7 +8,22 @@ use crate::{Attention, BackwardOptions, Fp8, Gradients, Lengths, Mask, Pass, Sto
 
 /// The attention over varlen documents; of no use where there are problems.
 pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problems) -> Attention {
-    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
+    let Attention {
+        q,
+        k,
+        v,
+        o,
+        mask,
+        score_mod,
+        score_mod_bprop,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        pass,
+    } = a;
     let Mask { band, lengths, mask_mod } = mask;
     bounds(a, documents, problems);
     let mask_mod = match mask_mod.as_ref().map(ScoreExpr::without_documents) {
@@ -25,7 +40,8 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
             None
         }
     };
-    for (expression, field) in [(score_mod, "score_mod"), (&mask_mod, "mask.mask_mod")] {
+    let own = score_mod_bprop.as_ref().map(|own| own.derivative.clone());
+    for (expression, field) in [(score_mod, "score_mod"), (&own, "score_mod_bprop"), (&mask_mod, "mask.mask_mod")] {
         expression.iter().for_each(|e| relative(e, field, problems));
     }
     if *lengths == Lengths::PerSequence {
@@ -64,6 +80,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
     let forward = Attention {
         mask: Mask { band: *band, lengths: Lengths::PerSequence, mask_mod },
         score_mod: score_mod.clone(),
+        score_mod_bprop: score_mod_bprop.clone(),
         sink: *sink,
         dropout: *dropout,
         block_mask: *block_mask,

@@ -50,6 +50,12 @@ pub enum DeriveError {
         /// How many there are.
         count: usize,
     },
+    /// A derivative of the author's own does not fit the expression ([`super::OverrideError`]).
+    #[error("{error}")]
+    Own {
+        /// Why not.
+        error: String,
+    },
     /// The derivative has more nodes than are taken.
     #[error("the derivative has more than {limit} nodes; split the expression, or move parts into a bias tensor")]
     TooLarge {

@@ -38,7 +38,7 @@
 //! # Derivatives
 //!
 //! Derived, always. [`derivative`] states what holds where none exists. A gradient that is asked of a tensor is given or refused, never
-//! silently zero; a user's own derivative is taken only after [`check_override`].
+//! silently zero; an author's own derivative ([`crate::ScoreModBprop`]) is taken after [`check_override`], or on trust.
 
 mod alibi;
 mod applied;
@@ -95,9 +95,11 @@ pub use limits::{MAX_DEPTH, MAX_DERIVED_NODES, MAX_EXTENT, MAX_NAME, MAX_NODES, 
 pub use node::{Axis, FloatConst, Node, NodeId, NotFinite, ScalarId, Side, TensorId, Ty};
 pub use operand::{Grad, ScalarSpec, ScalarTy, TensorSpec};
 pub use ops::{Binary, Compare, Logic, Unary};
+pub(crate) use own_backward::over_operands_of;
 pub use own_backward::{OverrideError, Tolerance, check_override};
 pub use parse::parse_expr;
 pub use parse_error::ParseError;
 pub use position::position;
 pub use program::{Derived, Program, ScoreExpr};
+pub(crate) use vjp::vjp_with;
 pub use vjp::{TensorGrad, Vjp, vjp};

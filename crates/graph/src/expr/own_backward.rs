@@ -111,7 +111,7 @@ pub fn check_override(forward: &ScoreExpr, own: &ScoreExpr, tolerance: Tolerance
 }
 
 /// The nodes of `own` over the operands of `forward`.
-fn over_operands_of(forward: &ScoreExpr, own: &ScoreExpr) -> Result<Derived, OverrideError> {
+pub(crate) fn over_operands_of(forward: &ScoreExpr, own: &ScoreExpr) -> Result<Derived, OverrideError> {
     let foreign = |name: &str| OverrideError::ForeignOperand { name: name.to_owned() };
     let mut scalars = Vec::new();
     for (spec, name) in own.scalars().iter().zip(own.scalar_names()) {

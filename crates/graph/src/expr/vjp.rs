@@ -3,6 +3,7 @@
 use super::derive::{DeriveError, Wrt, derivative};
 use super::node::{Axis, Node, NodeId, TensorId, Ty};
 use super::operand::{Grad, TensorSpec};
+use super::own_backward::over_operands_of;
 use super::program::{Derived, Program, ScoreExpr};
 
 /// What the backward of a score expression needs. With `g` the gradient of the loss by the value of the expression at a point:
@@ -40,6 +41,19 @@ impl TensorGrad {
 /// Every derivative that cannot be had: of an expression that is no float, by the score if no gradient passes through it,
 /// by a tensor with [`Grad::Needed`] that the value depends on only through conditions, comparisons, `floor` and `ceil`.
 pub fn vjp(expr: &ScoreExpr) -> Result<Vjp, Vec<DeriveError>> {
+    with(expr, None)
+}
+
+/// The backward of `expr` with `own` as the derivative by the score; gradients of tensors are derived.
+///
+/// # Errors
+/// As [`vjp`], but for the score; and if `own` reads what `expr` does not.
+pub(crate) fn vjp_with(expr: &ScoreExpr, own: &ScoreExpr) -> Result<Vjp, Vec<DeriveError>> {
+    let own = over_operands_of(expr, own).map_err(|error| vec![DeriveError::Own { error: error.to_string() }])?;
+    with(expr, Some(own))
+}
+
+fn with(expr: &ScoreExpr, own: Option<Derived>) -> Result<Vjp, Vec<DeriveError>> {
     if expr.root_ty() != Ty::Float {
         return Err(vec![DeriveError::NotAScore { given: expr.root_ty() }]);
     }
@@ -55,7 +69,7 @@ pub fn vjp(expr: &ScoreExpr) -> Result<Vjp, Vec<DeriveError>> {
             None
         }
     };
-    let d_score = nonzero(Wrt::Score, "the score".to_owned());
+    let d_score = own.or_else(|| nonzero(Wrt::Score, "the score".to_owned()));
     let mut d_tensors = Vec::new();
     for (&spec, id) in expr.tensors().iter().zip(0..) {
         let TensorSpec { dims, dtype: _, grad, alibi: _ } = spec;

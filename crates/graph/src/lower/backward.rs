@@ -11,7 +11,7 @@ use super::step::Memo;
 use super::tails::Tails;
 use super::variants::{Variant, VariantSet};
 use super::{Form, forward};
-use crate::expr::{Derived, Node, TensorGrad, vjp};
+use crate::expr::{Derived, Node, TensorGrad};
 use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Gradients, OpGraph, Order, Pass, Role, Target, Tensor, Valid};
 
@@ -42,9 +42,9 @@ fn written(
     target: &Target,
     without: VariantSet,
 ) -> Option<(OpGraph, Option<TensorId>)> {
-    let derivative = match &a.score_mod {
+    let derivative = match a.score_mod_vjp() {
         None => None,
-        Some(score) => Some(vjp(score).ok()?),
+        Some(vjp) => Some(vjp.ok()?),
     };
     let mut g = Builder::new(target.cudnn, without);
     let (s_q, s_kv) = a.seq();

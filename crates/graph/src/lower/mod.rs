@@ -172,6 +172,7 @@ fn not_built(a: &Attention) -> Vec<Reason> {
         o: _,
         mask: _,
         score_mod: _,
+        score_mod_bprop: _,
         sink,
         dropout: _,
         block_mask,

@@ -78,12 +78,13 @@ fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
 /// Whether a backward with lengths has a derivative that is no number beyond the last row and key. The probabilities are zero there,
 /// but no form was found in which cuDNN leaves the derivative out.
 pub(super) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
-    let (Pass::Backward(_), Some(score)) = (&a.pass, &a.score_mod) else { return false };
+    let (Pass::Backward(_), Some(_)) = (&a.pass, &a.score_mod) else { return false };
     // What is cheap to see first: a derivative takes microseconds.
     if a.mask.lengths != Lengths::PerSequence || is_whole(a, target) {
         return false;
     }
-    crate::expr::vjp(score).is_ok_and(|vjp| {
+    a.score_mod_vjp().is_some_and(|vjp| {
+        let Ok(vjp) = vjp else { return false };
         let mut factors = [&vjp.d_score].into_iter().chain(vjp.d_tensors.iter().map(|g| &g.factor));
         factors.any(|f| !values(f).all(f64::is_finite))
     })

@@ -56,8 +56,22 @@ pub fn operand(attention: &Attention, role: Role) -> Option<Operand> {
 /// Every operand of an attention, scalars included, buffers that only a launcher knows of left out.
 #[must_use]
 pub fn operands(attention: &Attention) -> Vec<Operand> {
-    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows: _, fp8, pass } =
-        attention;
+    let Attention {
+        q,
+        k,
+        v,
+        o,
+        mask,
+        score_mod,
+        score_mod_bprop: _,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows: _,
+        fp8,
+        pass,
+    } = attention;
     let ([b, h_q, s_q, _], s_kv) = (q.dims, k.dims[2]);
     let backward = attention.is_backward();
     let mut list = List(Vec::new());

@@ -8,7 +8,7 @@ use crate::expr::ScoreExpr;
 use crate::{Band, Dropout, Fp8, Lengths, Outputs, PaddedRows, Tensor};
 
 /// Names of the fields, in the order in which they are printed.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 24] = [
     "pass",
     "q",
     "k",
@@ -18,6 +18,8 @@ const NAMES: [&str; 22] = [
     "lengths",
     "mask_mod",
     "score_mod",
+    "score_mod_bprop",
+    "trust_score_mod_bprop",
     "sink",
     "dropout",
     "block_mask",
@@ -47,6 +49,8 @@ pub(super) struct Fields {
     pub(super) lengths: Option<Lengths>,
     pub(super) mask_mod: Option<Option<ScoreExpr>>,
     pub(super) score_mod: Option<Option<ScoreExpr>>,
+    pub(super) score_mod_bprop: Option<Option<ScoreExpr>>,
+    pub(super) trusted: Option<bool>,
     pub(super) sink: Option<bool>,
     pub(super) dropout: Option<Option<Dropout>>,
     pub(super) block_mask: Option<bool>,
@@ -85,6 +89,8 @@ impl Fields {
             }
             "mask_mod" => self.mask_mod = Some(value::expression(c)?),
             "score_mod" => self.score_mod = Some(value::expression(c)?),
+            "score_mod_bprop" => self.score_mod_bprop = Some(value::expression(c)?),
+            "trust_score_mod_bprop" => self.trusted = Some(value::flag(c)?),
             "sink" => self.sink = Some(value::flag(c)?),
             "dropout" => self.dropout = Some(value::dropout(c)?),
             "block_mask" => self.block_mask = Some(value::flag(c)?),
@@ -122,7 +128,7 @@ impl Fields {
 
     /// The first field that only a backward has.
     pub(super) fn gradient_field(&self) -> Option<(&'static str, usize)> {
-        let gradients = &NAMES[15..];
+        let gradients = &NAMES[17..];
         self.places.iter().find(|(name, _)| gradients.contains(name)).copied()
     }
 }

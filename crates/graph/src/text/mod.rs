@@ -13,6 +13,8 @@
 //! | `mask` | `none`, `causal`, `causal window 4096`, `band left 128 right 0`; then `top-left` (the default) or `bottom-right` |
 //! | `lengths` | `full` or `per-sequence` |
 //! | `mask_mod`, `score_mod` | `none`, or an expression in its own text form ([`crate::expr::parse_expr`]); in braces, over several lines |
+//! | `score_mod_bprop` | the derivative of `score_mod` by the score, where its author writes it; as `score_mod` |
+//! | `trust_score_mod_bprop` | `yes` or `no`: whether it is taken without a comparison |
 //! | `sink`, `block_mask`, `d_sink`, `deterministic` | `yes` or `no` |
 //! | `dropout` | `none`, `philox 0.1` or `mask 0.1` |
 //! | `outputs` | `none`, or some of `stats max sum_exp` |

@@ -5,7 +5,7 @@ use super::ParseError;
 use super::cursor::Cursor;
 use super::field::{self, Fields};
 use super::value::TensorText;
-use crate::{Attention, BackwardOptions, Lengths, Mask, Outputs, PaddedRows, Pass};
+use crate::{Attention, BackwardOptions, Lengths, Mask, Outputs, PaddedRows, Pass, ScoreModBprop};
 
 /// Reads the text form of an attention ([the module](super) describes it).
 ///
@@ -25,6 +25,7 @@ pub fn parse(text: &str) -> Result<Attention, ParseError> {
 
 fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
     let gradient_field = fields.gradient_field();
+    let trusted_at = fields.place("trust_score_mod_bprop").unwrap_or_default();
     let q_at = fields.place("q").unwrap_or_default();
     let Fields {
         places: _,
@@ -35,6 +36,8 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         lengths,
         mask_mod,
         score_mod,
+        score_mod_bprop,
+        trusted,
         sink,
         dropout,
         block_mask,
@@ -64,6 +67,14 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         let found = format!("dims {:?}", q.dims);
         ParseError::at(text, q_at, found, "dims whose strides fit 63 bits, or a field o")
     })?;
+    let score_mod_bprop = match (score_mod_bprop.flatten(), trusted) {
+        (Some(derivative), trusted) => Some(ScoreModBprop { derivative, trusted: trusted.unwrap_or(false) }),
+        (None, Some(true)) => {
+            let expected = "a line `score_mod_bprop: ..` beside it";
+            return Err(ParseError::at(text, trusted_at, "`trust_score_mod_bprop` without one", expected));
+        }
+        (None, _) => None,
+    };
     let forward = Attention {
         q,
         k,
@@ -71,6 +82,7 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         o,
         mask: Mask { band: band.flatten(), lengths: lengths.unwrap_or(Lengths::Full), mask_mod: mask_mod.flatten() },
         score_mod: score_mod.flatten(),
+        score_mod_bprop,
         sink: sink.unwrap_or(false),
         dropout: dropout.flatten(),
         block_mask: block_mask.unwrap_or(false),

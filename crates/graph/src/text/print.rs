@@ -5,8 +5,8 @@ use std::fmt::{self, Write};
 use super::layout;
 use crate::expr::ScoreExpr;
 use crate::{
-    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Storage,
-    Tensor,
+    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass,
+    ScoreModBprop, Storage, Tensor,
 };
 
 /// Longest expression, in characters, that is written on the line of its field.
@@ -21,8 +21,22 @@ pub fn print(attention: &Attention) -> String {
 }
 
 fn write(f: &mut String, attention: &Attention) -> fmt::Result {
-    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
-        attention;
+    let Attention {
+        q,
+        k,
+        v,
+        o,
+        mask,
+        score_mod,
+        score_mod_bprop,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        pass,
+    } = attention;
     let (direction, gradients) = match pass {
         Pass::Forward => ("forward", None),
         Pass::Backward(gradients) => ("backward", Some(gradients)),
@@ -40,6 +54,10 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
     writeln!(f, "lengths: {lengths}")?;
     expression(f, "mask_mod", mask_mod.as_ref())?;
     expression(f, "score_mod", score_mod.as_ref())?;
+    if let Some(ScoreModBprop { derivative, trusted }) = score_mod_bprop {
+        expression(f, "score_mod_bprop", Some(derivative))?;
+        writeln!(f, "trust_score_mod_bprop: {}", yes(*trusted))?;
+    }
     writeln!(f, "sink: {}", yes(*sink))?;
     match dropout {
         None => writeln!(f, "dropout: none")?,

@@ -6,20 +6,36 @@
 //!   sequence is square.
 //! * How many more keys than queries an expression counts is a number where every sequence is as long as the dims say.
 //! * A score expression that leaves the score alone is none; Philox dropout that drops nothing is none.
+//! * A backward of the score modification by its author is none in a forward, and where it is what is derived anyway. Beside another a
+//!   modification that leaves the score alone stays.
 //! * Padded rows are undefined where no row is padding; a backward has no other output of its forward than the one it reads.
 //!
 //! The corners of a band stay apart for sequences of fixed, unequal lengths, although one could be written as the other there:
 //! cuDNN has rules of its own for each, so which one is asked for is part of the description.
 
-use crate::expr::{Node, ScoreExpr};
+use crate::expr::{Node, ScoreExpr, over_operands_of, vjp};
 use crate::{
-    Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, Tensor,
-    valid::strides,
+    Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, ScoreModBprop,
+    Tensor, valid::strides,
 };
 
 pub(super) fn form(attention: Attention) -> Attention {
-    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } =
-        attention;
+    let Attention {
+        q,
+        k,
+        v,
+        o,
+        mask,
+        score_mod,
+        score_mod_bprop,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        pass,
+    } = attention;
     let seq = (q.dims[2], k.dims[2]);
     let mask = masks(mask, seq);
     let lengths = mask.lengths;
@@ -30,13 +46,22 @@ pub(super) fn form(attention: Attention) -> Attention {
             Outputs { stats, max: false, sum_exp: false }
         }
     };
+    let score_mod = score_mod.map(|e| known(e, seq, lengths));
+    let own = score_mod_bprop.filter(|_| matches!(pass, Pass::Backward(_)));
+    let score_mod_bprop = own.zip(score_mod.as_ref()).and_then(|(ScoreModBprop { derivative, trusted }, of)| {
+        let derivative = known(derivative, seq, lengths);
+        // What is derived anyway is no other plan.
+        let derived = vjp(of).ok().map(|vjp| vjp.d_score);
+        (over_operands_of(of, &derivative).ok() != derived).then_some(ScoreModBprop { derivative, trusted })
+    });
     Attention {
         q: tensor(q),
         k: tensor(k),
         v: tensor(v),
         o: tensor(o),
         mask,
-        score_mod: score_mod.map(|e| known(e, seq, lengths)).filter(|e| !is_identity(e)),
+        score_mod: score_mod.filter(|e| score_mod_bprop.is_some() || !is_identity(e)),
+        score_mod_bprop,
         sink,
         dropout: dropout.filter(drops),
         block_mask,

@@ -3,8 +3,10 @@
 use super::Problems;
 use super::canonical::RECOGNISED;
 use super::tensors::countable;
-use crate::expr::{Axis, Grad, Node, ScoreExpr, TensorId, Ty, vjp};
-use crate::{Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, Pass, Storage};
+use crate::expr::{
+    Axis, DeriveError, Grad, Node, OverrideError, ScoreExpr, TensorId, Tolerance, Ty, check_override, over_operands_of,
+};
+use crate::{Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, Pass, ScoreModBprop, Storage};
 
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
     if let Some(band) = a.mask.band {
@@ -18,6 +20,9 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     if let Some(score) = &a.score_mod {
         expression(a, "score_mod", score, Ty::Float, problems);
         modification(a, score, problems);
+    }
+    if let Some(own) = &a.score_mod_bprop {
+        bprop(a.score_mod.as_ref(), own, problems);
     }
     lengths(a, problems);
     if let Some(Dropout { source, probability }) = a.dropout {
@@ -122,7 +127,11 @@ fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
             "add to the score or multiply it; hide keys with the mask's predicate",
         );
     } else if a.is_backward() {
-        for problem in vjp(score).err().into_iter().flatten() {
+        for problem in a.score_mod_vjp().and_then(Result::err).into_iter().flatten() {
+            // Said by [`bprop`].
+            if matches!(problem, DeriveError::Own { .. }) {
+                continue;
+            }
             problems.add(
                 "score-mod.derivative",
                 "score_mod",
@@ -135,6 +144,43 @@ fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
 }
 
 /// What holds for predicates beyond what holds for every expression.
+/// The backward of the score modification by its author.
+fn bprop(score_mod: Option<&ScoreExpr>, own: &ScoreModBprop, problems: &mut Problems) {
+    let ScoreModBprop { derivative, trusted } = own;
+    let (field, given) = ("score_mod_bprop", derivative.to_string());
+    let Some(score_mod) = score_mod else {
+        let needed = "a score modification: without one the gradient of the score is that of the softmax";
+        return problems.add("score-mod-bprop.alone", field, given, needed, "add the modification, or leave it out");
+    };
+    if score_mod.root_ty() != Ty::Float {
+        return;
+    }
+    let checked = match (derivative.root_ty(), trusted) {
+        (Ty::Float, true) => over_operands_of(score_mod, derivative).err(),
+        (given, true) => Some(OverrideError::NotAFloat { which: "own backward", given }),
+        (_, false) => check_override(score_mod, derivative, Tolerance::default()).err(),
+    };
+    let Some(error) = checked else { return };
+    let needed = error.to_string();
+    match error {
+        OverrideError::NotAFloat { .. } => {
+            problems.add("score-mod-bprop.type", field, given, needed, "write the derivative as a number");
+        }
+        OverrideError::ForeignOperand { .. } => {
+            let fix = "read the scalars and tensors of the modification, by their names there";
+            problems.add("score-mod-bprop.operand", field, given, needed, fix);
+        }
+        OverrideError::Disagrees { .. } => {
+            let fix = "mend the derivative, leave it out to have it derived, or say that it is trusted";
+            problems.add("score-mod-bprop.disagrees", field, given, needed, fix);
+        }
+        OverrideError::Undecided { .. } => {
+            let fix = "leave the derivative out to have it derived, or say that it is trusted";
+            problems.add("score-mod-bprop.unchecked", field, given, needed, fix);
+        }
+    }
+}
+
 fn predicate(mask_mod: &ScoreExpr, problems: &mut Problems) {
     if mask_mod.contains(Node::Score) {
         problems.add(

@@ -15,7 +15,7 @@ const TRIES: usize = 40;
 /// Simplifications, the boldest first.
 const STEPS: &[fn(&mut Attention)] = &[
     |a| a.pass = Pass::Forward,
-    |a| a.score_mod = None,
+    |a| (a.score_mod, a.score_mod_bprop) = (None, None),
     |a| a.mask.mask_mod = None,
     |a| a.mask.band = None,
     |a| a.mask.lengths = qkvault_graph::Lengths::Full,

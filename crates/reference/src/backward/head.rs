@@ -191,6 +191,14 @@ impl HeadGradients {
                     part.values[element([1, 1, dims[2], dims[3]], row.at, key)] += x;
                 }
             }
+            if let Some(own) = &setup.own_derivative {
+                let factors = own.run(row.at, first, plain, values);
+                for (gradient, &factor) in upstream.iter_mut().zip(factors) {
+                    // What does not reach the score has no influence, not even as NaN.
+                    *gradient = if *gradient == 0.0 { 0.0 } else { *gradient * factor };
+                }
+                continue;
+            }
             match score.score_gradient(gradients, upstream.len()) {
                 Some(gradient) => upstream.copy_from_slice(gradient),
                 None => upstream.fill(0.0),

@@ -72,6 +72,25 @@ impl<'a> Bound<'a> {
         Ok(Bound { program, scalars, tensors, first_tensor })
     }
 
+    /// Binds a program whose operands have the names of another's, which are numbered from 0 on.
+    pub(crate) fn by_name(program: &'a Program, of: &Program, inputs: &'a Inputs) -> Result<Bound<'a>, ReferenceError> {
+        let place =
+            |name: &String, names: &[String]| names.iter().position(|n| n == name).unwrap_or(names.len()) as u16;
+        let mut scalars = Vec::new();
+        for (name, spec) in program.scalar_names().iter().zip(program.scalars()) {
+            let role = Role::Scalar(place(name, of.scalar_names()));
+            let tensor = qkvault_graph::Tensor::bhsd(1, 1, 1, 1, spec.ty.dtype());
+            scalars.push(inputs.checked(&Operand { role, tensor, output: false })?.get(0));
+        }
+        let mut tensors = Vec::new();
+        for (name, spec) in program.tensor_names().iter().zip(program.tensors()) {
+            let role = Role::ScoreTensor(place(name, of.tensor_names()));
+            let buffer = inputs.checked(&Operand { role, tensor: score_tensor(spec), output: false })?;
+            tensors.push((buffer, spec.dims.map(|n| n as usize)));
+        }
+        Ok(Bound { program, scalars, tensors, first_tensor: 0 })
+    }
+
     /// The attention's numbers of the tensors whose gradient is asked for, with their places among the expression's.
     pub(crate) fn differentiated(&self) -> impl Iterator<Item = (u16, TensorId, [usize; 4])> + '_ {
         let tensors = (self.first_tensor..).zip(self.program.tensors()).zip(0..);

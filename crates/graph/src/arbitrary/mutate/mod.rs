@@ -35,7 +35,22 @@ pub struct Mutation {
 #[must_use]
 pub fn mutations(a: &Attention) -> Vec<Mutation> {
     let mut list = List { base: a, found: Vec::new() };
-    let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass } = a;
+    let Attention {
+        q,
+        k,
+        v,
+        o,
+        mask,
+        score_mod,
+        score_mod_bprop,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        pass,
+    } = a;
     for (name, t, get) in
         [("q", q, (|a| &mut a.q) as Get), ("k", k, |a| &mut a.k), ("v", v, |a| &mut a.v), ("o", o, |a| &mut a.o)]
     {
@@ -45,6 +60,12 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
     list.types();
     list.mask(mask);
     list.score(score_mod.as_ref());
+    if let (Some(_), Some(_), Pass::Backward(_)) = (score_mod, score_mod_bprop, pass) {
+        let other = (score() * 3.0 + key().to_float()).build_score_mod().expect("a sum of floats is a number");
+        list.change("score_mod_bprop", Effect::Changes, |a| {
+            a.score_mod_bprop = Some(crate::ScoreModBprop::trusted(other))
+        });
+    }
     list.change("sink", Effect::Changes, |a| a.sink = !sink);
     list.dropout(*dropout);
     list.change("block_mask", Effect::Changes, |a| a.block_mask = !block_mask);
@@ -80,8 +101,22 @@ pub fn renamed(a: &Attention) -> Attention {
         serde_json::from_value(form).expect("names do not matter, and these differ as long as there are at most 26")
     };
     let mut a = a.clone();
+    let before = a.score_mod.clone();
     a.score_mod = a.score_mod.as_ref().map(rename);
     a.mask.mask_mod = a.mask.mask_mod.as_ref().map(rename);
+    // It names the operands of the modification, and goes on naming the same ones.
+    if let (Some(own), Some(old), Some(new)) = (&mut a.score_mod_bprop, &before, &a.score_mod) {
+        let mut form = serde_json::to_value(&own.derivative).expect("expressions always serialise");
+        for (table, old, new) in
+            [("scalars", old.scalar_names(), new.scalar_names()), ("tensors", old.tensor_names(), new.tensor_names())]
+        {
+            for entry in form[table].as_array_mut().into_iter().flatten() {
+                let at = old.iter().position(|name| entry["name"] == **name).expect("an operand of the modification");
+                entry["name"] = new[at].clone().into();
+            }
+        }
+        own.derivative = serde_json::from_value(form).expect("names do not matter");
+    }
     a
 }
 
