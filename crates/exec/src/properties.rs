@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn b11_fields_of_a_newer_cudnn_are_kept() {
+    fn fields_of_a_newer_cudnn_are_kept() {
         let json = json().replacen('{', r#"{"tensorMemory":1,"warpSpeed":9,"#, 1);
         let read = read(json.as_bytes(), V).expect("more than is known");
         assert_eq!(read.other.keys().collect::<Vec<_>>(), ["tensorMemory", "warpSpeed"]);

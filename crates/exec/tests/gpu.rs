@@ -1,7 +1,8 @@
-//! Plans on a real GPU, judged by the oracle.
+//! Plans on a real GPU, compared with the oracle.
 //!
-//! Needs a driver, a cuDNN that the usual search finds, and plans for the GPU in the vault folder that `QKVAULT_TEST_VAULT` names; with
-//! `QKVAULT_REQUIRE_GPU=1` a requirement that is not met is a failure. The plans are made anywhere by the test `fill` of this file:
+//! The tests need a driver, a cuDNN that the usual search finds, and plans for the GPU in the vault folder
+//! `QKVAULT_TEST_VAULT`. Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`. The test `fill` of this
+//! file makes the plans on any machine:
 //!
 //! ```text
 //! QKVAULT_TEST_VAULT=/some/folder QKVAULT_TEST_FILL=h200 cargo test -p qkvault-exec --test gpu fill
@@ -107,7 +108,7 @@ fn wrong_bindings_are_refused_before_a_launch() {
         "{found:?}"
     );
 
-    // Host memory: what CUDA knows of, and what it does not.
+    // Host memory that CUDA knows, and host memory that it does not know.
     let context = gpu.engine.session().device().context();
     // SAFETY: its contents are never read.
     let pinned = unsafe { context.alloc_pinned::<bf16>(elements(Role::Q)) }.expect("pinned memory");
@@ -202,7 +203,7 @@ fn layers_take_turns_with_one_workspace() {
     }
     cases.iter_mut().for_each(|(_, case)| case.check(&gpu));
 
-    // Other memory in place of the first, with the workspace that was there.
+    // Other operands with the same workspace.
     let ((plan, case), mut other) = (&mut cases[0], Case::new(&gpu, &prefill(), 6));
     let bound = plan.bind(case.bindings(plan).workspace(&workspace), &gpu.stream).expect("bound");
     let mut bound = bound.rebind(other.bindings(plan)).expect("bound again");
@@ -229,7 +230,7 @@ fn a_captured_launch_replays_with_event_tracking_on() {
     for _ in 0..20 {
         captured.launch().expect("it is queued");
     }
-    // Scalars were read at capture; another value takes another capture.
+    // The capture has read the scalars; another value needs another capture.
     let mut bound = captured.into_bound();
     bound.set_scalar(Role::Scale, 0.25_f32).expect("the plan has it");
     let mut captured = bound.capture(&gpu.stream).expect("it is captured again");
@@ -345,7 +346,7 @@ fn target_and_machine_of_a_gpu_agree() {
     say(&format!("{:?}: {by_handle}", session.device()));
 }
 
-/// Prints what loading, binding and launching cost; the bounds are far above what was measured (0.5 ms, 0.3 us, 4.3 us).
+/// Prints the times of loading, binding and launching. The bounds are far above the measurement (0.5 ms, 0.3 us, 4.3 us).
 #[test]
 fn costs_of_load_bind_and_launch() {
     let Some(gpu) = Gpu::open() else { return };

@@ -1,7 +1,7 @@
-//! What a real GPU takes: plans for GPUs that differ from it in one property, compiled here, are put to cuDNN with its handle, and are
-//! taken and refused as `LOAD_RULES` say.
+//! Loading on a real GPU: cuDNN loads and refuses plans for GPUs that differ in one property as `LOAD_RULES` predict.
 //!
-//! Needs a driver and a slim cuDNN that the usual search finds; with `QKVAULT_REQUIRE_GPU=1` their absence is a failure.
+//! The test needs a driver and a slim cuDNN that the usual search finds. Without them it is skipped, or fails with
+//! `QKVAULT_REQUIRE_GPU=1`.
 #![cfg(feature = "cudarc")]
 
 mod common;
@@ -34,7 +34,7 @@ fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
     for (name, change) in changes() {
         let mut there = here.clone();
         change(&mut there);
-        // A library compiles for its own set alone.
+        // A library compiles only for its own set.
         let there = Target { libraries: here.libraries, ..there };
         let answer = planner.plan(&attention, &there, &CompileOptions::default(), OnMiss::Compile);
         let plan = match answer.map(|answer| answer.outcome) {
@@ -43,7 +43,7 @@ fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
                 say(&format!("{name}: not compiled: {refusal}"));
                 continue;
             }
-            // With a driver in the process there are kernels for its GPU alone.
+            // With a driver in the process, cuDNN compiles kernels only for its GPU.
             Err(PlanError::Failure(failure))
                 if there.sm() != here.sm() && matches!(*failure, Failure::OtherGpu { .. }) =>
             {

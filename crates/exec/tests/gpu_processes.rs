@@ -1,5 +1,5 @@
 //! Many threads that load one plan at once, and processes that end with sessions and plans alive, on a real GPU.
-//! Requirements, and how the plans are made, are those of `gpu.rs`.
+//! `gpu.rs` describes what they need and how the plans are made.
 #![cfg(feature = "cudarc")]
 
 mod common;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use kit::{Case, Gpu, decode, prefill};
 use qkvault_exec::LoadedPlan;
 
-/// As many as a large model has layers.
+/// The number of layers of a large model.
 const THREADS: usize = 64;
 
 #[test]
@@ -39,7 +39,7 @@ fn many_threads_that_load_one_plan_at_once_read_it_once_and_compute_the_same() {
         outputs.iter().all(|output| *output == outputs[0]),
         "threads computed different bits from the same operands"
     );
-    // One more, judged by the oracle: what all of them computed is right.
+    // The oracle checks one more, which all others equal.
     let plan = gpu.load(&attention);
     let mut case = Case::new(&gpu, &attention, 3);
     let mut bound = plan.bind(case.bindings(&plan), &gpu.stream).expect("all roles are bound");
@@ -53,22 +53,22 @@ fn many_threads_that_load_one_plan_at_once_read_it_once_and_compute_the_same() {
     assert!(session.loads <= THREADS as u64 + 1 && session.handles <= THREADS as u64 + 1, "{session:?}");
 }
 
-/// What a process of its own does before it ends.
+/// The work of a child process before it ends.
 const JOB: &str = "QKVAULT_TEST_EXIT";
 const CHILD: &str = "a_process_of_its_own_ends_with_a_plan";
 
-/// The code that a process asks to end with.
+/// The exit code of a child process.
 const CODE: i32 = 7;
 
-/// Dropped by nobody: statics live until the process is gone, longer than CUDA does.
+/// Never dropped: statics live until the end of the process, longer than CUDA.
 static KEPT: OnceLock<(Gpu, LoadedPlan)> = OnceLock::new();
 
 thread_local! {
-    /// Dropped when its thread ends, which may be while the process does.
+    /// Dropped when its thread ends, which may be while the process ends.
     static MINE: RefCell<Option<LoadedPlan>> = const { RefCell::new(None) };
 }
 
-/// Not a test by itself: what the processes of the other do. Launches are queued when they end.
+/// The body of the child processes of the other test; they end with launches queued. Does nothing by itself.
 #[test]
 fn a_process_of_its_own_ends_with_a_plan() {
     let Some(gpu) = Gpu::open() else { return };

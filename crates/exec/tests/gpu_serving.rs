@@ -1,5 +1,5 @@
-//! Steps of serving on a real GPU, judged by the oracle: batches that are updated in place, and captured graphs that see it.
-//! Requirements, and how the plans are made, are those of `gpu.rs`.
+//! Serving steps on a real GPU, compared with the oracle: batches updated in place, and captured graphs that read them.
+//! `gpu.rs` describes what the tests need and how the plans are made.
 #![cfg(feature = "cudarc")]
 
 mod common;
@@ -17,10 +17,10 @@ use qkvault_graph::{CompileOptions, CudnnVersion, Role, Varlen, lower};
 use qkvault_reference::forward;
 use steps::{Drawn, Stage, drawn, inputs, steps_of};
 
-/// Which of [`servings`] the oracle keeps up with; the one after them is wide, for times alone.
+/// The number of [`servings`] that are small enough for the oracle; the one after them is for times alone.
 const JUDGED: std::ops::Range<usize> = 0..3;
 
-/// The batch of an attention's plan, and the attention's memory.
+/// The batch of an attention's plan, with the attention's memory.
 fn stage(gpu: &Gpu, which: usize) -> (Stage, BatchMetadata) {
     let attention = servings()[which].clone();
     let plan = gpu.load(&attention);
@@ -29,7 +29,7 @@ fn stage(gpu: &Gpu, which: usize) -> (Stage, BatchMetadata) {
     (Stage::new(gpu, attention, plan), batch)
 }
 
-/// Without a GPU: what the tests below draw is sound, and of every kind.
+/// Checks without a GPU that the random steps of the tests below are valid and of every kind.
 #[test]
 fn drawn_steps_are_sound_and_the_oracle_takes_them() {
     let (mut empty, mut short, mut shared) = (0, 0, 0);
@@ -44,7 +44,7 @@ fn drawn_steps_are_sound_and_the_oracle_takes_them() {
             let inputs = inputs(attention, drawn, n as u64);
             forward(attention, &inputs).expect("the oracle can do it");
             for (role, at, words) in image.layout().operands() {
-                // What the oracle is given is what the kernels are, as far as lengths reach.
+                // The oracle and the kernels read the same values within the lengths.
                 let expected = inputs.get(role).expect("every operand of a step");
                 let wide = usize::from(words > expected.len()) + 1;
                 for entry in 0..expected.len() {
@@ -74,7 +74,7 @@ fn every_step_of_a_batch_that_is_updated_in_place_is_the_oracles() {
             bound.launch(&gpu.stream).expect("it is queued");
             stage.check(&gpu, &expected, drawn);
             batch.verify(&gpu.stream).expect("a launch changes none of it");
-            // The same again is no copy.
+            // Another update with the same step copies nothing.
             assert_eq!(batch.update(&drawn.step(), &gpu.stream).expect("sound").copies, 0);
         }
     }
@@ -87,7 +87,7 @@ fn a_captured_graph_sees_lengths_and_tables_that_are_updated_in_place() {
     for which in JUDGED {
         let (mut stage, mut batch) = stage(&gpu, which);
         let steps = steps_of(stage.attention(), 12);
-        // Captured before the first step: every sequence is idle then.
+        // The capture is before the first step, when every sequence is idle.
         let mut graph = stage.bind(&gpu, &batch).capture(&gpu.stream).expect("it is captured");
         for (n, drawn) in steps.iter().enumerate() {
             let expected = stage.prepare(&gpu, drawn, n as u64);
@@ -242,14 +242,14 @@ fn tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
     }
 }
 
-/// Prints what an update costs on the host while the GPU has work queued: copies from the host's memory must not wait for it.
+/// Prints the host time of an update while the GPU has work queued: its copies must not wait for that work.
 #[test]
 fn updates_do_not_wait_for_what_is_queued() {
     let Some(gpu) = Gpu::open() else { return };
     let (stage, mut batch) = stage(&gpu, JUDGED.end);
     batch.check_pages(false);
     let mut bound = stage.bind(&gpu, &batch);
-    // Tables that change throughout: 256 KB of each.
+    // Every entry of the tables changes: 256 KB in each.
     let tables = |n: i32| (0..256).map(|i| (0..256).map(|entry| (n + i + entry) % 60).collect()).collect();
     let steps: Vec<Drawn> =
         (0..8).map(|n| drawn(&[1; 256], &[4096; 256], &Vec::<Vec<i32>>::clone(&tables(n)))).collect();
@@ -257,7 +257,8 @@ fn updates_do_not_wait_for_what_is_queued() {
     assert!(copied > 2 * 256 * 255 * 4, "{copied} bytes");
     // The first launch of a kernel loads it, for which CUDA waits for the GPU.
     bound.launch(&gpu.stream).expect("it is queued");
-    // Work for some 80 ms: copies of 1 GiB on the device. Few and large ones: a stream takes about a thousand entries before the host waits.
+    // Work for about 80 ms: copies of 1 GiB on the device. They are few, because the host waits when a stream has about
+    // a thousand entries.
     let from = gpu.stream.alloc_zeros::<u8>(1 << 30).expect("memory");
     let mut to = gpu.stream.alloc_zeros::<u8>(1 << 30).expect("memory");
     gpu.stream.synchronize().expect("idle");
@@ -266,7 +267,7 @@ fn updates_do_not_wait_for_what_is_queued() {
         gpu.stream.memcpy_dtod(&from, &mut to).expect("queued");
     }
     let mut times = Vec::new();
-    // 12 MB of tables: what is in flight has room.
+    // 12 MB of tables, for which the ring has room.
     for n in 0..24 {
         let clock = Instant::now();
         batch.update(&steps[n % steps.len()].step(), &gpu.stream).expect("sound");

@@ -1,4 +1,4 @@
-//! Pairs of plans on a real GPU, judged by the oracle. Requirements, and how the plans are made, are those of `gpu.rs`.
+//! Pairs of plans on a real GPU, compared with the oracle. `gpu.rs` describes what the tests need.
 #![cfg(feature = "cudarc")]
 
 mod common;
@@ -19,7 +19,7 @@ use qkvault_exec::{
 use qkvault_graph::{CompileOptions, DType, Role};
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
 
-/// One layer: operands on the GPU, and what the oracle is given.
+/// One layer: operands on the GPU, and the inputs of the oracle.
 struct Layer {
     training: Training,
     inputs: Inputs,
@@ -80,7 +80,7 @@ impl Layer {
         self.written.iter().map(|(role, slice)| (*role, gpu.stream.clone_dtoh(slice).expect("read"))).collect()
     }
 
-    /// Every gradient against the oracle, which goes through the exact forward.
+    /// Compares every gradient with the oracle, which computes the exact forward.
     fn check(&self, gpu: &Gpu) {
         let pass = self.training.backward();
         let expected = backward(pass, &self.inputs).expect("the oracle can do it");
@@ -88,7 +88,7 @@ impl Layer {
             let output = expected.get(role).expect("the oracle has every gradient");
             let dtype = output.operand().tensor.dtype;
             let usual = Tolerance::of(role, dtype);
-            // Probabilities and their gradients are rounded to 16 bits before they are multiplied.
+            // Kernels round probabilities and their gradients to 16 bits before they multiply them.
             let tolerance = Tolerance { relative: 4.0 * usual.relative, ..usual };
             let found = compare(output, &Buffer::new(dtype, bytes).expect("whole"), tolerance);
             say(&format!("{pass}: {role}: {found}"));
@@ -97,7 +97,7 @@ impl Layer {
     }
 }
 
-/// The inputs of a pass; slopes that are resident are left out.
+/// The inputs of a pass, without the slopes if the plan has them as constants.
 fn given<'a>(
     start: Bindings<'a>,
     read: &'a BTreeMap<Role, CudaSlice<u8>>,
@@ -120,7 +120,7 @@ fn each_pair_gives_the_gradients_of_the_oracle_over_poison() {
         let pair = pair(&gpu, &training);
         let mut layers = [Layer::new(&gpu, &training, 1), Layer::new(&gpu, &training, 2)];
         let mut saved = [pair.saved(&gpu.stream).expect("memory"), pair.saved(&gpu.stream).expect("memory")];
-        // As a model does: forward through both layers, back through both in the other order.
+        // As in a model: forward through both layers, backward through both in the other order.
         for (layer, saved) in layers.iter_mut().zip(&mut saved) {
             layer.forward(&gpu, &pair, saved).expect("it is queued");
         }
@@ -177,7 +177,7 @@ fn what_does_not_go_together_is_refused_before_a_launch() {
         panic!("not told")
     };
     assert!(errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::DO, .. })), "{errors}");
-    // None of that touched what is saved.
+    // None of that changed the saved operands.
     layer.backward(&gpu, &first, &mut saved).expect("it is queued");
     layer.check(&gpu);
 }
@@ -204,7 +204,7 @@ fn operands_that_changed_are_found_when_that_is_asked_for() {
     let TrainStepError::Training(TrainingError::Changed { mut roles }) = error else { panic!("{error}") };
     roles.sort_unstable();
     assert_eq!(roles, [Role::K, Role::O]);
-    // Without the check it is the caller's to avoid.
+    // Without the check the launch succeeds.
     layer.backward(&gpu, &plain, &mut saved).expect("nobody looks");
 
     let mut timed = |pair: &TrainingPair| {
@@ -236,8 +236,8 @@ fn a_deterministic_backward_over_the_limit_is_refused_with_the_reason() {
     say(&error.to_string());
 }
 
-/// O is linear in V, so that the sum of O·dO is that of V·dV whatever the mask, if both passes have the same one. With dO = O another mask
-/// would give a sum smaller by a third.
+/// O is linear in V, so the sum of O·dO equals that of V·dV if both passes have the same mask. With dO = O, another
+/// mask would give a sum that is smaller by a third.
 #[test]
 fn the_backward_has_the_dropout_mask_of_its_forward() {
     let Some(gpu) = Gpu::open() else { return };

@@ -1,6 +1,8 @@
-//! The real cuDNN, without a GPU: what it takes and refuses when a plan is loaded is what the rules say, change by change.
+//! Loading with the real cuDNN and without a GPU: for each change of the machine, cuDNN loads or refuses a plan as the
+//! rules predict.
 //!
-//! Needs a fetched slim cuDNN of each version; with `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
+//! The tests need a fetched slim cuDNN of each version. Without it they are skipped, or fail with
+//! `QKVAULT_REQUIRE_CUDNN=1`.
 
 mod common;
 
@@ -19,7 +21,7 @@ use qkvault_sys::{CudnnVersion, Error, Library, Search, Status};
 
 const ALONE: &str = "QKVAULT_TEST_ALONE";
 
-/// Runs a test's body in a process of its own, since one process loads one cuDNN.
+/// Runs the body of a test in a process of its own, because a process loads one cuDNN.
 fn alone(test: &str, body: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some_and(|name| name == test) {
         return body();
@@ -33,7 +35,7 @@ fn alone(test: &str, body: impl FnOnce()) {
     say(&said);
 }
 
-/// A plan for an H200, compiled here, with the library that compiled it.
+/// A plan for an H200, with the library that compiled it and its target.
 fn plan(version: CudnnVersion) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     let search = Search::default().version(version).set(qkvault_sys::LibrarySet::Slim);
     let compiler = match Compiler::open(&search) {
@@ -60,7 +62,7 @@ fn rules_and_library_agree(version: CudnnVersion) {
         let mut here = target.clone();
         change(&mut here);
         let rules = check_fit(&plan.facts, &Machine::of(&here));
-        // Facts of the machine itself pass the rules, so that cuDNN is the one to judge.
+        // With the facts of the machine itself the rules pass, so that cuDNN decides.
         let library = would_load(&library, &of_machine(&plan, &here), &here);
         assert_eq!(rules.is_ok(), library.is_ok(), "{version}, {name}: {rules:?} by the rules, {library:?} by cuDNN");
         if let Err(error) = library {
@@ -73,7 +75,7 @@ fn rules_and_library_agree(version: CudnnVersion) {
 }
 
 fn refusals_tell_what_to_do(library: &Arc<Library>, target: &Target, plan: &Plan) {
-    // Bytes that are no plan, with facts that say they are.
+    // Bytes that are not a plan, with matching facts.
     for bytes in [&plan.blob[..plan.blob.len() / 2], b"no plan at all", b"{}", b""] {
         let mut bad = with(plan, |facts| facts.blob_bytes = bytes.len() as u64);
         bad.blob = bytes.into();
@@ -93,7 +95,7 @@ fn refusals_tell_what_to_do(library: &Arc<Library>, target: &Target, plan: &Plan
     assert!(matches!(error.mismatches[..], [Mismatch::OtherCudnn { .. }]), "{error}");
 }
 
-/// 0.4 to 0.6 ms on a GPU, and as much here; the bound leaves room for a busy machine.
+/// Loading takes 0.4 to 0.6 ms with and without a GPU; the bound leaves room for a busy machine.
 fn loading_is_fast(library: &Arc<Library>, target: &Target, plan: &Plan) {
     let mut times: Vec<Duration> = (0..21)
         .map(|_| {
@@ -118,8 +120,8 @@ fn rules_hold_for_9_27() {
     alone("rules_hold_for_9_27", || rules_and_library_agree(CudnnVersion::new(9, 27, 0)));
 }
 
-/// Versions that are named with commas between, `QKVAULT_LOAD_VERSIONS=9.20.0,9.23.0`: how the rows of `LOAD_RULES` are found and
-/// looked after. Each needs a fetched slim set.
+/// Checks the rows of `LOAD_RULES` for a list of versions: `QKVAULT_LOAD_VERSIONS=9.20.0,9.23.0`. Each version needs a
+/// fetched slim set.
 #[test]
 fn rules_hold_for_the_versions_that_are_named() {
     const NAMED: &str = "QKVAULT_LOAD_VERSIONS";
@@ -144,14 +146,14 @@ fn rules_hold_for_the_versions_that_are_named() {
     }
 }
 
-/// Another cuDNN's plan under a loaded one: refused by the rules, and by cuDNN itself where the rules are told otherwise.
+/// cuDNN itself refuses the plan of another version when the facts are those of its own version.
 #[test]
 fn a_plan_of_9_19_is_refused_by_9_27() {
     const BLOB: &str = "QKVAULT_TEST_BLOB";
     const NAME: &str = "a_plan_of_9_19_is_refused_by_9_27";
     let folder = std::env::temp_dir().join(format!("qkvault-exec-{}", std::process::id()));
     if let Some(blob) = std::env::var_os(BLOB) {
-        // The inner process, which has 9.27.
+        // This is the inner process, with 9.27.
         let Some((library, target, own)) = plan(CudnnVersion::new(9, 27, 0)) else { return };
         let blob = std::fs::read(blob).expect("written by the outer process");
         let mut foreign = with(&own, |facts| facts.blob_bytes = blob.len() as u64);

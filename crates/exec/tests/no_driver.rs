@@ -1,4 +1,4 @@
-//! On a machine without a driver every way in is an error value, and the stand-in that compiles plans is never taken for a driver.
+//! On a machine without a driver every entry point returns an error, and the stand-in never counts as a driver.
 
 #![cfg(feature = "cudarc")]
 
@@ -9,7 +9,7 @@ use qkvault_exec::{Device, DeviceError, MemoryKind, NoDriver, SessionError, Sess
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
 
-/// One test, because its steps change the process: once the stand-in is loaded it stays.
+/// One test, because its steps change the process: a loaded stand-in stays.
 #[test]
 fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
     if driver().is_ok() {
@@ -22,7 +22,8 @@ fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
     let text = Device::open(7).expect_err("no driver").to_string();
     assert!(text.contains("nvidia-smi") && text.contains("qkvault warm"), "{text}");
 
-    // What a process that compiles has loaded. It answers cuInit with 100; before this was looked for, it was taken for a driver.
+    // A process that compiles loads the stand-in. Its cuInit returns 100, which counted as a driver before there was a
+    // check.
     qkvault_headless::ensure().expect("the stand-in loads");
     assert_eq!(driver(), Err(NoDriver::StandIn));
     let error = Device::open(0).expect_err("the stand-in is no driver");
@@ -30,7 +31,7 @@ fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
     assert!(error.to_string().contains("stand-in"));
     assert_eq!(memory_kind(0x1000), MemoryKind::Unknown);
 
-    // With a cuDNN too, where there is one.
+    // The same with a cuDNN, if there is one.
     if let Ok(library) = Library::open(&Search::default()) {
         assert!(library.path().starts_with(Path::new("/")));
         let error = present_target(&library, 0).expect_err("no driver");

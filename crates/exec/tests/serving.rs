@@ -1,4 +1,4 @@
-//! Steps of serving: what is filled in is what the oracle reads, what is wrong is named, and updates change what differs.
+//! Serving steps: the block has what the oracle reads, errors name their operand, and updates change only what differs.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn layout(a: &Valid, minor: u16) -> StepLayout {
 }
 
 fn image(a: &Valid) -> StepBuffer {
-    // Pages of 4 rows: smaller than what lowering takes for so few keys.
+    // Pages of 4 rows, which are smaller than lowering allows for so few keys.
     let operand = |o: &Operand| (!o.role.is_scalar()).then(|| operand(o.role, o.tensor.dtype, o.output, 4096));
     let target = h200(CudnnVersion::v9(27, 0));
     let bindings = operands(a).iter().filter_map(operand).collect();
@@ -73,7 +73,7 @@ fn a_step_is_what_the_kernels_read() {
     assert_eq!(words(&image, Role::SeqLenQ), [5, 0, 1]);
     assert_eq!(words(&image, Role::SeqLenKv), [9, 0, 4]);
     for table in [Role::PageTableK, Role::PageTableV] {
-        // Beyond the length, where kernels look up pages of a whole tile: the sequence's own first page.
+        // Kernels look up pages of a whole tile beyond the length: they find the sequence's first page.
         assert_eq!(words(&image, table), [3, 7, 1, 3, 0, 0, 0, 0, 8, 8, 8, 8]);
     }
     // The offsets that the description derives from the same lengths.
@@ -82,7 +82,7 @@ fn a_step_is_what_the_kernels_read() {
     for varlen in [Varlen::Q, Varlen::O, Varlen::Stats] {
         assert_eq!(wide(&image, Role::Offsets(varlen)), expected[&varlen].elements(), "{varlen:?}");
     }
-    // Q and O have equal offsets, and so one place.
+    // Q and O have equal offsets and share a section.
     let at = |role| image.layout().operands().find(|(r, ..)| *r == role).expect("there").1;
     assert_eq!(at(Role::Offsets(Varlen::Q)), at(Role::Offsets(Varlen::O)));
     assert!(image.layout().operands().all(|(_, at, _)| at % 64 == 0), "aligned to 256 bytes");
@@ -132,7 +132,7 @@ fn lengths_over_the_plan_and_of_another_batch_are_named() {
     assert!(negative.contains(&BatchInputError::Length { operand: Role::SeqLenKv, sequence: 0, given: -1, most: 16 }));
     let many = errors(&mut image, &Step::paged(Rows::One(4), Rows::Lengths(&[1; 4]), &pages));
     assert_eq!(many, [BatchInputError::Sequences { operand: Role::SeqLenQ, given: 4, most: 3 }]);
-    // One length per token, where one per sequence is due.
+    // One length per token instead of one per sequence.
     let tokens = errors(&mut image, &Step::paged(Rows::One(2), Rows::Lengths(&[1; 3]), &pages));
     assert_eq!(tokens, [BatchInputError::OtherBatch { operand: Role::SeqLenKv, given: 3, needed: 2 }]);
     let table = errors(&mut image, &Step::paged(Rows::One(2), Rows::Lengths(&[1, 1]), &pages[..1]));
@@ -156,7 +156,7 @@ fn tables_that_are_short_or_point_outside_the_pool_are_named() {
         assert_eq!(outside, BatchInputError::Page { operand, sequence: 0, entry: 2, page, last: 8 });
         assert!(outside.to_string().contains("PageTableK"));
     }
-    // Entries that no row needs are not looked at, and not copied.
+    // Entries that no row needs are neither checked nor copied.
     let spare = [vec![1, 2, 3, -1, -1, -1]];
     image.fill(&Step::paged(Rows::One(1), Rows::Lengths(&[9]), &spare)).expect("sound");
     // A table of its own for the values.
@@ -166,7 +166,7 @@ fn tables_that_are_short_or_point_outside_the_pool_are_named() {
         errors(&mut image, &both)[..],
         [BatchInputError::Page { operand: Role::PageTableV, page: 9, .. }]
     ));
-    // Without looking at pages, which is for code that has them from its own allocator.
+    // Without the check of pages, for code with a page allocator of its own.
     image.check_pages(false);
     image.fill(&both).expect("taken as it is");
     let words = image.words().to_vec();
@@ -201,7 +201,7 @@ fn offsets_of_dq_with_gaps_that_are_not_those_of_q_are_named() {
     let a = validate(forward.backward(d_q)).expect("sound");
     let layout = layout(&a, 19);
     let lengths = |n: i64| [5, 0, 1].iter().map(|&x| x * n as i32).collect::<Vec<i32>>();
-    // Rows before each sequence, with room between them, as elements of a row of so many.
+    // Rows before each sequence, with gaps between sequences, as elements.
     let elements =
         |starts: [i64; 4], row: i64| starts.iter().flat_map(|&n| [(n * row) as i32, 0]).collect::<Vec<i32>>();
     let mut read: std::collections::BTreeMap<Role, Vec<i32>> = layout
@@ -331,7 +331,7 @@ fn many_changes_are_few_copies_and_few_changes_leave_the_rest_alone() {
     let mut keys = vec![2000; 40];
     let (copies, words) = fill(&keys, &tables);
     assert!(copies <= 4 && words > 2 * 40 * 125, "{copies} copies of {words} words");
-    // Fewer keys in the same page: lengths alone.
+    // Fewer keys in the same page change only lengths.
     keys.fill(1992);
     let (copies, words) = fill(&keys, &tables);
     assert!(copies == 1 && words <= 64, "{copies} copies of {words} words");
@@ -340,20 +340,20 @@ fn many_changes_are_few_copies_and_few_changes_leave_the_rest_alone() {
     tables[30][9] = 4998;
     let (copies, words) = fill(&keys, &tables);
     assert!(copies == 4 && words == 4, "{copies} copies of {words} words");
-    // One sequence gets a page: its length, its entry in each table, and one entry past the end of what may be looked up.
+    // A sequence with a new page changes its length, its entry in each table, and one entry at the end of the tile.
     keys[17] = 2001;
     let (copies, words) = fill(&keys, &tables);
     assert!(copies == 3 && words <= 1 + 2 * 17, "{copies} copies of {words} words");
 }
 
-/// Splitmix of a kind: from 1 to `high`, as many of each order of magnitude.
+/// A random number from 1 to `high`, with equal probability for each order of magnitude.
 fn spread(state: &mut u64, high: usize) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let unit = (*state >> 11) as f64 * 2f64.powi(-53);
     ((unit * ((high + 1) as f64).ln()).exp() as usize).clamp(1, high)
 }
 
-/// The default set over pages of so many rows.
+/// The default serving set over pages of this many rows.
 fn default_set(page: i64) -> PlanSet<StepBuffer> {
     let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 600_000, page);
     let target = h200(CudnnVersion::v9(19, 0));
@@ -367,7 +367,7 @@ fn default_set(page: i64) -> PlanSet<StepBuffer> {
     .expect("every plan has steps")
 }
 
-/// Fills in decodes, prints what they cost on the host, and gives bytes and ranges of each, sorted.
+/// Fills decode steps, prints their host times, and returns the sorted bytes and ranges of all steps.
 fn costs(name: &str, page: i64, steps: usize, mut next: impl FnMut(&mut Vec<i32>)) -> (Vec<usize>, Vec<usize>) {
     let mut set = default_set(page);
     let width = (32_768 / page) as i32;
@@ -399,7 +399,7 @@ fn costs(name: &str, page: i64, steps: usize, mut next: impl FnMut(&mut Vec<i32>
 
 #[test]
 fn steps_of_a_server_are_few_small_copies() {
-    // 256 sequences that grow by a key at each step, and of which one in a hundred steps is another: 16 of them get a page of 16.
+    // 256 sequences grow by a key at each step, and in one of a hundred steps a sequence is replaced.
     let mut state = 7;
     let (bytes, copies) = costs("growing", 16, 1000, |keys| {
         keys.resize_with(256, || spread(&mut state, 30_000) as i32);
@@ -411,7 +411,7 @@ fn steps_of_a_server_are_few_small_copies() {
         keys.iter_mut().for_each(|n| *n = if *n > 32_000 { 2 } else { *n });
     });
     assert!(bytes[990] < 1 << 20 && copies[990] <= 1 + 2 * 32, "{} bytes, {} copies", bytes[990], copies[990]);
-    // Lengths that have nothing to do with those of the step before: at most each piece of both tables.
+    // Random lengths change at most each piece of both tables.
     let (bytes, copies) = costs("at random", 64, 2000, |keys| {
         keys.clear();
         let sequences = spread(&mut state, 256);

@@ -210,7 +210,7 @@ fn other_archives_are_not_packs() {
 
 /// Unpacked, its entries would lie under keys that nobody asks for, and nobody would know.
 #[test]
-fn b3_a_pack_of_an_older_format_is_refused_with_both_numbers() {
+fn a_pack_of_an_older_format_is_refused_with_both_numbers() {
     let old = include_bytes!("golden-v1.qkvpack");
     let error = verify(old).expect_err("format 1");
     assert!(matches!(error, PackError::Version { found: 1, expected: PACK_VERSION }), "{error}");

@@ -17,7 +17,7 @@ fn old(folder: &Path, entries: u64) {
 }
 
 #[test]
-fn b3_entries_of_an_older_format_are_a_miss_and_are_named() {
+fn entries_of_an_older_format_are_a_miss_and_are_named() {
     let folder = tempfile::tempdir().unwrap();
     old(folder.path(), 3);
     let vault = open(folder.path());
@@ -42,7 +42,7 @@ fn b3_entries_of_an_older_format_are_a_miss_and_are_named() {
 }
 
 #[test]
-fn b3_what_an_older_format_left_is_deleted_on_demand_and_only_that() {
+fn what_an_older_format_left_is_deleted_on_demand_and_only_that() {
     let folder = tempfile::tempdir().unwrap();
     old(folder.path(), 4);
     let vault = open(folder.path());

@@ -281,9 +281,9 @@ impl Remote for Slow {
     }
 }
 
-/// B11: sixteen keys, one after the other, cost sixteen times the wait.
+/// Sixteen keys, one after the other, once cost sixteen times the wait.
 #[test]
-fn b11_many_keys_cost_one_wait_for_a_slow_remote() {
+fn many_keys_cost_one_wait_for_a_slow_remote() {
     let takes = Duration::from_millis(300);
     let asked = Arc::new(AtomicUsize::new(0));
     let slow = Slow { asked: Arc::clone(&asked), takes, has: vec![key(3), key(17)] };

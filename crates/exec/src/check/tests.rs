@@ -1,4 +1,4 @@
-//! Binding: every mistake is found, named by its role, and all of them at once.
+//! Binding reports every error, with the name of its role, and all errors at once.
 
 use proptest::prelude::*;
 use qkvault_compile::PlanFacts;
@@ -8,7 +8,7 @@ use super::*;
 use crate::common::{facts_of, forward, h200, operand};
 
 const GPU: i32 = 0;
-/// Where the operands lie in these tests, one after the other.
+/// The address of the first operand; the others follow it.
 const BASE: u64 = 0x7f00_0000_0000;
 
 fn facts() -> PlanFacts {
@@ -19,7 +19,7 @@ fn address(i: u64) -> u64 {
     BASE + i * 0x1_0000
 }
 
-/// Everything as it should be, without the roles in `but`.
+/// Bindings without errors, except for the missing roles in `but`.
 fn good_but(but: &[Role]) -> RawBindings {
     let mut bindings = RawBindings::new();
     for (i, b) in facts().bindings.iter().enumerate().filter(|(_, b)| !but.contains(&b.role)) {
@@ -59,7 +59,7 @@ fn with(role: Role, change: impl FnOnce(&mut Operand)) -> RawBindings {
 #[test]
 fn what_is_right_is_taken() {
     assert_eq!(errors(&good_but(&[])), []);
-    // More memory than the plan reaches over, managed memory, and a driver that cannot be asked are no mistakes.
+    // More memory than the plan needs, managed memory, and memory of an unknown kind are no errors.
     assert_eq!(errors(&with(Role::Q, |q| q.bytes = 5000)), []);
     for kind in [MemoryKind::Managed, MemoryKind::Unknown] {
         assert_eq!(errors_on(&good_but(&[]), &|_| kind), []);
@@ -84,7 +84,7 @@ fn missing_extra_and_duplicate_roles_are_named() {
         panic!("{extra:?}")
     };
     assert!(plan_has.contains(&Role::Stats) && extra[0].to_string().contains("Stats"));
-    // Each once, in the order of roles, however often and in whatever order they are bound.
+    // Each extra role is reported once, in the order of roles.
     let more = good_but(&[]).tensor(Role::DV, address(22), 64).tensor(Role::DQ, address(20), 64);
     let extra = errors(&more.tensor(Role::DQ, address(21), 64));
     let roles: Vec<Role> = extra
@@ -189,49 +189,49 @@ fn memory_that_is_not_this_gpus_is_refused() {
 #[test]
 fn an_output_needs_memory_of_its_own_that_may_be_written() {
     assert_eq!(errors(&with(Role::O, |o| o.writable = false)), [BindError::NotWritable { role: Role::O }]);
-    // An input that could be written to is an input, and so is one that could not.
+    // An input may be writable or not.
     for writable in [true, false] {
         assert_eq!(errors(&with(Role::K, |k| k.writable = writable)), []);
     }
 
-    // O in the place of Q; the error names the output first, whatever the order.
+    // O overlaps Q; the error names the output first for any order of bindings.
     let (at, q) = ((address(0), address(0) + 4096), address(0));
     assert_eq!(
         errors(&with(Role::O, |o| o.address = q)),
         [BindError::Overlap { role: Role::O, other: Role::Q, at, other_at: at }]
     );
-    // Two outputs; by the plan's bytes (256 of Stats), not by the caller's 4096.
+    // Two outputs overlap in the plan's bytes (256 of Stats), not in the caller's 4096.
     let inside = with(Role::Stats, |s| s.address = address(3) + 4096 - 16);
     assert!(matches!(errors(&inside)[..], [BindError::Overlap { role: Role::O, other: Role::Stats, .. }]));
     assert_eq!(errors(&with(Role::Stats, |s| s.address = address(4) - 256)), []);
     // Inputs may share: K and V of a latent cache do.
     assert_eq!(errors(&with(Role::V, |v| v.address = address(1))), []);
-    // An input in the place of an output, bound behind it.
+    // An input at the address of an output, bound after it.
     assert!(matches!(
         errors(&with(Role::Q, |q| q.address = address(3)))[..],
         [BindError::Overlap { role: Role::O, other: Role::Q, .. }]
     ));
-    // What only interleaves is said to, in either order, and excuses no other pair.
+    // `interleaved` accepts either order and allows no other pair.
     let again = || with(Role::Stats, |s| s.address = address(3) + 4096 - 16);
     assert_eq!(errors(&inside.interleaved(Role::Stats, Role::O)), []);
     assert_eq!(errors(&again().interleaved(Role::O, Role::Stats)), []);
     assert_eq!(errors(&again().interleaved(Role::O, Role::Q)).len(), 1);
 }
 
-/// By what the plan reaches over of each operand: 256 bytes of Stats, though the caller's buffer is longer and O lies
-/// right behind them.
+/// Overlaps are found in the bytes that the plan needs: 256 bytes of Stats, although the caller's buffer is longer and O
+/// lies behind them.
 #[test]
 fn an_operand_reaches_over_its_own_bytes_of_the_plan() {
     assert_eq!(errors(&with(Role::Stats, |s| s.address = address(3) - 256)), []);
     assert_eq!(errors(&with(Role::Stats, |s| s.address = address(3) - 240)).len(), 1);
-    // No address is no range, and the same output twice is told as that.
+    // Address 0 has no range, and an output that is bound twice has an error of its own.
     let nowhere = good_but(&[Role::V, Role::O]).tensor(Role::V, 0, 4096).tensor(Role::O, 0, 4096);
     assert_eq!(errors(&nowhere), [BindError::Null { role: Role::V }, BindError::Null { role: Role::O }]);
     let twice = good_but(&[]).tensor(Role::O, address(3), 4096);
     assert_eq!(errors(&twice), [BindError::Duplicate { role: Role::O, times: 2 }]);
 }
 
-/// A plan that states no alignment wants none.
+/// A plan without an alignment needs none.
 #[test]
 fn an_operand_without_an_alignment_may_lie_anywhere() {
     let mut facts = facts();
@@ -243,7 +243,7 @@ fn an_operand_without_an_alignment_may_lie_anywhere() {
 
 #[test]
 fn what_is_too_small_is_not_also_said_to_overlap_what_lies_behind_it() {
-    // V ends where O begins, and is 16 bytes short: only the launch would have run into O.
+    // V ends where O begins and is 16 bytes short: a launch would write into O.
     let short = with(Role::V, |v| (v.address, v.bytes) = (address(3) - 4080, 4080));
     assert_eq!(errors(&short), [BindError::TooSmall { role: Role::V, needed: 4096, given: 4080 }]);
 }
@@ -277,14 +277,14 @@ fn the_workspace_is_checked_before_a_launch() {
     assert_eq!(check(1024, address(2) - 512, 1024), Err(vec![BindError::WorkspaceOverlap { role: Role::V }]));
     assert_eq!(check(512, address(2) - 512, 512), Ok(()));
     assert_eq!(check(1, 0, 0).map_err(|e| e.len()), Err(1));
-    // What has no range of its own is reported where it is bound.
+    // An operand without a range has an error of its own.
     let nowhere = good_but(&[Role::V]).tensor(Role::V, 0, 4096).tensor(Role::Scale, far, 4);
     assert!(check_workspace(&facts, &nowhere, 1024, far, 1024).is_ok());
 }
 
 proptest! {
-    /// Operands laid one after the other in any order, with any gaps that keep their alignment, are always taken; any
-    /// one of them moved to where an output lies is always refused.
+    /// Operands in any order, with any gaps that keep their alignment, have no errors; any one of them at the address of
+    /// an output has one.
     #[test]
     fn ranges_overlap_exactly_when_they_share_an_address(
         order in Just(vec![0_usize, 1, 2, 3, 4]).prop_shuffle(),

@@ -1,4 +1,4 @@
-//! Which stored plans are looked for on a machine, in which order, and what becomes of what is found.
+//! The look-up of stored plans: their order, and what happens with each.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ fn vault() -> Vault {
     Vault::in_memory(VaultOptions::new())
 }
 
-/// Puts a plan under a target's key, as compiling for that target would.
+/// Stores a plan under the key of a target.
 fn store(vault: &Vault, target: &Target) {
     let facts = PlanFacts { key: key(target), ..forward(target) };
     let plan = Plan { facts, blob: [1, 2, 3].into() };
@@ -85,7 +85,7 @@ fn every_candidate_fits_and_has_a_key_of_its_own() {
 
 type Outcome = Result<Prepared<Target>, PrepareError>;
 
-/// Prepares on a machine with `there` stored, refusing to load what `refused` says; gives what was tried to load, too.
+/// Prepares with the plans of `there` stored, and refuses to load those of `refused`. Returns the loads that were tried too.
 fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> (Outcome, Vec<PlanKey>) {
     let vault = vault();
     there.iter().for_each(|target| store(&vault, target));
@@ -133,7 +133,7 @@ fn what_is_missing_is_an_error_that_names_the_key_of_this_machine() {
     let (outcome, _) = run(&here, &[], OnMiss::Load, &[]);
     let Err(PrepareError::Plan(PlanError::Missing { key: named, .. })) = outcome else { panic!("{outcome:?}") };
     assert_eq!(named, key(&here));
-    // Building was allowed, and there is nothing to build with.
+    // A build is allowed, and there is no compiler.
     let (outcome, _) = run(&here, &[], OnMiss::Compile, &[]);
     let Err(PrepareError::Plan(PlanError::NoCompiler { key: named })) = outcome else { panic!("{outcome:?}") };
     assert_eq!(named, key(&here));
@@ -202,9 +202,9 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
     }
 }
 
-/// B3: the NVRTC is under the key, and a machine that only loads need not have the one that compiled.
+/// The key has the NVRTC, and a machine that only loads may have another one than the machine that compiled.
 #[test]
-fn b3_plans_of_every_nvrtc_of_the_drivers_cuda_are_looked_for_and_of_nothing_else() {
+fn plans_of_every_nvrtc_of_the_drivers_cuda_are_looked_for_and_of_nothing_else() {
     let mut here = with(&h200(OLD), 13_020, LibrarySet::Slim);
     here.toolchain.environment = CompilerEnv::of([("CUDNN_USE_EX2_EMULATION".into(), "0".into())]);
     let nvrtc = |target: &Target| target.toolchain.nvrtc.expect("9.19 has its NVRTC outside").to_string();
@@ -216,7 +216,7 @@ fn b3_plans_of_every_nvrtc_of_the_drivers_cuda_are_looked_for_and_of_nothing_els
         assert_eq!((cuda, host, environment), (&13, &here.toolchain.host, &here.toolchain.environment));
         check_fit(&forward(target), &Machine::of(&here)).expect("a candidate loads here");
     }
-    // One that compiles with an NVRTC of its own looks for that first, also where it is too new or not in the list.
+    // A machine with an NVRTC looks for that first, also if it is too new or not in the list.
     for (own, first) in [((13, 1), ["13.1", "13.0"]), ((13, 9), ["13.9", "13.0"])] {
         here.toolchain.nvrtc = Some(NvrtcVersion::new(own.0, own.1));
         let all = candidates(&here);
@@ -229,9 +229,9 @@ fn b3_plans_of_every_nvrtc_of_the_drivers_cuda_are_looked_for_and_of_nothing_els
     assert!(NVRTCS.contains(&Toolchain::FETCHED_NVRTC));
 }
 
-/// B3: a plan of another CUDA build of the same version, or of another host, is told by name.
+/// The error for a plan of another CUDA build, or of another host, names the difference.
 #[test]
-fn b3_a_plan_of_another_cuda_build_or_host_is_refused_with_both() {
+fn a_plan_of_another_cuda_build_or_host_is_refused_with_both() {
     let here = h200(NEW);
     let mut there = here.clone();
     there.toolchain.cuda = 12;
@@ -242,9 +242,9 @@ fn b3_a_plan_of_another_cuda_build_or_host_is_refused_with_both() {
     }
 }
 
-/// B11: a cuDNN that reports one more property of the GPU loads what was compiled with it, and without it.
+/// A cuDNN that reports one more property of the GPU loads plans that were compiled with it and without it.
 #[test]
-fn b11_a_property_that_nobody_knows_does_not_stop_a_load_from_a_warm_vault() {
+fn a_property_of_a_newer_cudnn_does_not_stop_a_load_from_a_warm_vault() {
     let newest = CudnnVersion::v9(29, 0);
     let plain = h200(newest);
     let json = plain.device.json_for(newest).expect("complete").replacen('{', r#"{"tensorMemory":262144,"#, 1);
@@ -255,12 +255,12 @@ fn b11_a_property_that_nobody_knows_does_not_stop_a_load_from_a_warm_vault() {
         assert_eq!(&outcome.expect("it is in the vault").target, wanted);
         assert_eq!(tried, [key(wanted)]);
     }
-    // Under a version that is known not to report it, it changes nothing.
+    // A version that is known not to report it is not affected.
     let known = Target { cudnn: NEW, ..here };
     assert_eq!(key(&known), key(&h200(NEW)));
 }
 
-/// A remote store that takes a while for every key, and remembers who was asked for.
+/// A slow remote store that records the keys of its requests.
 #[derive(Clone, Default)]
 struct Slow {
     has: BTreeMap<Key, Vec<u8>>,
@@ -285,7 +285,7 @@ impl Remote for Slow {
     }
 }
 
-/// The bytes that a vault keeps for an entry, which are those that a remote has.
+/// The bytes of an entry's file, which a remote has too.
 fn file(key: &Key, entry: Entry) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let vault = Vault::open(VaultOptions::in_folder(folder.path()).without_environment()).expect("a vault");
@@ -293,8 +293,8 @@ fn file(key: &Key, entry: Entry) -> Vec<u8> {
     std::fs::read(vault.ls().next().expect("it is there").path).expect("it can be read")
 }
 
-/// Prepares over a remote that has the plans of `there`: what came of it, what was loaded, how often the remote was
-/// asked, and how long it took.
+/// Prepares with a remote that has the plans of `there`. Returns the outcome, the loads that were tried, the number of
+/// requests to the remote, and the time.
 fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Vec<PlanKey>, usize, Duration) {
     let mut slow = Slow::default();
     for target in there {
@@ -319,9 +319,9 @@ fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Ve
     (outcome, tried.into_inner(), asked, took)
 }
 
-/// B11: sixteen candidates cost sixteen round trips to a slow remote before "missing", and a build two more.
+/// Sixteen candidates once cost sixteen round trips to a slow remote before "missing", and a build two more.
 #[test]
-fn b11_a_miss_costs_one_round_trip_to_a_slow_remote_whatever_there_is_to_look_for() {
+fn a_miss_costs_one_round_trip_to_a_slow_remote_whatever_there_is_to_look_for() {
     let here = with(&h200(NEW), 13_050, LibrarySet::Slim);
     let all = candidates(&here);
     assert!(all.len() >= 16);

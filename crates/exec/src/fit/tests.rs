@@ -1,4 +1,4 @@
-//! Whether a plan fits a machine: every difference that matters is found before cuDNN is asked, and none that does not.
+//! Every difference between machines that matters for loading is found, and no other.
 
 use qkvault_graph::{LibrarySet, Target};
 
@@ -55,7 +55,7 @@ fn another_cudnn_is_named_with_what_to_do() {
     assert_eq!(error.mismatches, [Mismatch::OtherCudnn { plan: OLD, here: NEW }]);
     let text = error.to_string();
     assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
-    // A patch level is another version too.
+    // Another patch level is another version.
     let (plan, here) = (CudnnVersion::v9(19, 0), CudnnVersion::v9(19, 1));
     assert_eq!(on(plan, |t| t.cudnn = here), [Mismatch::OtherCudnn { plan, here }]);
 }

@@ -29,7 +29,7 @@ pub enum RawBindFailure {
 #[non_exhaustive]
 pub enum ScalarError {
     /// The plan does not have this scalar.
-    #[error("the plan has no scalar {role}; it has {}", if scalars.is_empty() { "none".to_owned() } else { join(scalars) })]
+    #[error("the plan has no scalar {role}; it has {}", join(scalars))]
     NoScalar {
         /// The role.
         role: Role,
@@ -49,6 +49,9 @@ pub enum ScalarError {
 }
 
 fn join(roles: &[Role]) -> String {
+    if roles.is_empty() {
+        return "none".to_owned();
+    }
     roles.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn b5_slopes_are_those_of_the_models_maximum_and_heads() {
+    fn slopes_are_those_of_the_models_maximum_and_heads() {
         let slopes = |slopes| of(library::alibi_of(score(), 4, slopes)).remove(0).1;
         let steep = AlibiSlopes::of(4).with_bias_max(16.0).expect("finite");
         assert_eq!(slopes(steep), [0.0625, 0.003_906_25, 2_f32.powi(-12), 2_f32.powi(-16)]);

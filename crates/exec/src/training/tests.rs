@@ -1,5 +1,4 @@
-//! Pairs of plans for a step of training: what can be wrong with them is told before anything is launched, without a
-//! GPU.
+//! Training without a GPU: errors in pairs of plans are found before a launch.
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
@@ -56,7 +55,7 @@ fn what_cannot_be_trained_is_refused_when_it_is_described() {
     assert!(refused(&backward).has("training.backward"));
     let heads = Attention::bshd(2, (8, 3), (256, 256), 64, DType::BF16);
     assert!(refused(&heads).to_string().contains("heads"), "{}", refused(&heads));
-    // No derivative by the score, and none by a bias that is only compared with.
+    // A score without a derivative, and a bias that is only compared with.
     let nothing = attention().with_score_mod((score() * 0.0 + constant(1.0)).build_score_mod().expect("a score"));
     assert!(refused(&nothing).to_string().contains("score"), "{}", refused(&nothing));
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 1]).with_grad());
@@ -64,7 +63,7 @@ fn what_cannot_be_trained_is_refused_when_it_is_described() {
         qkvault_graph::expr::select(&bias.gt(0.0), score(), score() * 2.0).build_score_mod().expect("a score");
     let refusal = refused(&attention().with_score_mod(compared));
     assert!(refusal.has("score-mod.derivative") && refusal.to_string().contains("bias"), "{refusal}");
-    // A bias that wants a gradient and broadcasts over nothing that there is.
+    // A bias with a gradient and a shape that does not broadcast.
     let odd = TensorSpec::new(DType::BF16, [1, 3, 256, 256]).with_grad();
     let odd = library::bias(score(), "bias", odd).build_score_mod().expect("a score");
     assert!(refused(&attention().with_score_mod(odd)).has("score-mod.broadcast"));
@@ -77,7 +76,7 @@ fn what_cannot_be_trained_is_refused_when_it_is_described() {
 fn a_backward_of_a_forward_without_stats_is_refused() {
     let bare = validate(attention().backward(BackwardOptions::default())).expect_err("no Stats");
     assert!(bare.has("backward.stats"));
-    // With Stats in the description and none bound, binding names it.
+    // Binding reports Stats as missing.
     let errors =
         check_bindings(&backward(), &RawBindings::new(), 0, &|_| MemoryKind::Device(0)).expect_err("nothing is bound");
     assert!(errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::Stats, .. })), "{errors}");
@@ -88,7 +87,7 @@ fn the_backward_takes_its_numbers_from_the_forward() {
     let mut given = numbers();
     let run = forward_run(&facts(), &mut given).expect("all numbers are there");
     assert_eq!(run.dropout(), Some((42, 7)));
-    // What the plan reads on the GPU is no scalar for it.
+    // Operands that the plan reads on the GPU are no scalars of the plan.
     assert_eq!(given, RawBindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50));
 
     let mut nothing = RawBindings::new();
@@ -110,7 +109,7 @@ fn other_numbers_than_the_forwards_are_refused_and_named() {
     assert!(
         matches!(scale, TrainingError::OtherNumber { role: Role::Scale, .. }) && !scale.to_string().contains("mask")
     );
-    // What the plan does not have is left for binding to name.
+    // A scalar that the plan does not have stays, so that binding reports it.
     let mut unknown = RawBindings::new().scalar(Role::Scalar(9), 1.0_f32);
     run.complete(&backward(), &mut unknown).expect("binding names it");
     let errors = check_bindings(&backward(), &unknown, 0, &|_| MemoryKind::Device(0)).expect_err("no such scalar");
@@ -128,7 +127,7 @@ fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
     for role in [Role::Stats, Role::DropoutSeed] {
         assert_eq!(run(numbers().tensor(role, 0x1000, 256)), TrainingError::SavedRole { role });
     }
-    // A forward without dropout has no such numbers, and one given is left for binding to name.
+    // A forward without dropout leaves seed and offset in the bindings, so that binding reports them.
     let plain = forward(&h200(CudnnVersion::v9(19, 0)));
     let mut given = numbers();
     assert_eq!(forward_run(&plain, &mut given).expect("no dropout").dropout(), None);
@@ -149,7 +148,7 @@ fn operands_that_changed_are_named() {
     let run = run.with_fingerprints(fingerprint(b"output"));
     assert_eq!(run.check(&fingerprint(b"output")), Ok(()));
     assert_eq!(run.check(&fingerprint(b"other")), Err(TrainingError::Changed { roles: vec![Role::O] }));
-    // What the backward has and the forward had not is new, not changed.
+    // An operand that only the backward has did not change.
     let mut more = fingerprint(b"output");
     more.add(Role::DO, b"gradient");
     assert_eq!(run.check(&more), Ok(()));

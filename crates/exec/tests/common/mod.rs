@@ -1,4 +1,4 @@
-//! What the tests of this package share: facts of plans that were never compiled, and what changes in them.
+//! Shared by the tests of this package: facts of plans that were never compiled, and changes of machines.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -7,7 +7,7 @@ use qkvault_graph::op::{Binding, Fixed};
 use qkvault_graph::op::{Constant, OpTensor, TensorKind};
 use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
 
-/// Tells something that is no failure.
+/// Prints a measurement.
 #[allow(clippy::print_stdout, reason = "a test that cannot run, or measures, says so")]
 pub(crate) fn say(line: &str) {
     println!("{line}");
@@ -71,7 +71,7 @@ pub(crate) fn facts_of(graph: &OpGraph, target: &Target) -> PlanFacts {
     PlanFacts { bindings: graph.roles().into_iter().map(binding).collect(), ..forward(target) }
 }
 
-/// The same plan with other facts: what the rules would let through is put to cuDNN.
+/// The plan with changed facts.
 pub(crate) fn with(plan: &Plan, change: impl FnOnce(&mut PlanFacts)) -> Plan {
     let mut plan = plan.clone();
     change(&mut plan.facts);
@@ -80,7 +80,7 @@ pub(crate) fn with(plan: &Plan, change: impl FnOnce(&mut PlanFacts)) -> Plan {
 
 pub(crate) type Change = (&'static str, fn(&mut Target));
 
-/// Changes of the H200 that a plan for it may meet, by name.
+/// Changes of an H200, by name.
 pub(crate) fn changes() -> Vec<Change> {
     vec![
         ("nothing", |_| ()),
@@ -104,7 +104,7 @@ pub(crate) fn changes() -> Vec<Change> {
     ]
 }
 
-/// The same plan with the facts of a machine that it need not be for: what the rules pass then, cuDNN judges.
+/// The plan with the facts of another machine, so that the rules pass and cuDNN decides.
 pub(crate) fn of_machine(plan: &Plan, machine: &Target) -> Plan {
     with(plan, |facts| {
         facts.sm = machine.sm();

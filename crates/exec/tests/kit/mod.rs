@@ -1,4 +1,4 @@
-//! What the GPU tests share: the attentions, a GPU with an engine over the test vault, and operands on it.
+//! Shared by the GPU tests: the attentions, a GPU with an engine over the test vault, and operands on it.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -35,7 +35,7 @@ pub(crate) fn decode() -> Valid {
     valid(Attention::bshd(4, (8, 2), (1, 512), 128, DType::BF16))
 }
 
-/// Everything that the tests have plans for.
+/// All attentions of the tests.
 pub(crate) fn attentions() -> Vec<Valid> {
     let f16 = Attention::bshd(1, (4, 4), (384, 384), 128, DType::F16);
     let rectangle = Attention::bshd(1, (4, 2), (128, 640), 128, DType::BF16);
@@ -49,7 +49,7 @@ pub(crate) fn attentions() -> Vec<Valid> {
     ]
 }
 
-/// What the tests of training have pairs of plans for: plain, grouped heads, a softcap, ALiBi, lengths.
+/// The attentions of the training tests: plain, grouped heads, a softcap, ALiBi, lengths.
 pub(crate) fn trainings() -> Vec<Training> {
     let plain = Attention::bshd(2, (4, 4), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL);
     let grouped = Attention::bshd(1, (8, 2), (256, 256), 128, DType::F16).with_band(Band::CAUSAL);
@@ -60,21 +60,21 @@ pub(crate) fn trainings() -> Vec<Training> {
     list.iter().map(|a| Training::of(a, BackwardOptions::default()).expect("it can be trained")).collect()
 }
 
-/// A pair whose backward gives the same bits each time, and needs a large workspace for it.
+/// A pair with a deterministic backward, which needs a large workspace.
 pub(crate) fn deterministic() -> Training {
     let options = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
     let attention = Attention::bshd(1, (4, 4), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
     Training::of(&attention, options).expect("it can be trained")
 }
 
-/// A pair whose mask is drawn on the GPU.
+/// A pair with dropout, whose mask is generated on the GPU.
 pub(crate) fn dropout() -> Training {
     let attention = Attention::bshd(1, (4, 4), (256, 256), 64, DType::BF16).with_dropout(0.3);
     Training::of(&attention, BackwardOptions::default()).expect("it can be trained")
 }
 
-/// What the tests of steps have plans for: a decode, a mixed step over the same pool of 60 pages of 16 rows, varlen operands
-/// without pages, and a decode of many sequences with long tables.
+/// The attentions of the serving tests: a decode, a mixed step over the same pool of 60 pages of 16 rows, varlen
+/// operands without pages, and a decode of many sequences with long tables.
 pub(crate) fn servings() -> [Valid; 4] {
     let mut layer = ServeLayer::new((8, 2), (64, 64), DType::BF16, 60, 16);
     layer.stats = true;
@@ -89,7 +89,8 @@ pub(crate) fn servings() -> [Valid; 4] {
     [decode, mixed, valid(all.with_band(Band::CAUSAL).with_stats()), wide]
 }
 
-/// Compiles the plans of [`attentions`], [`servings`], [`trainings`], [`deterministic`] and [`dropout`] for the profile that `QKVAULT_TEST_FILL` names, into the test vault. No GPU is needed.
+/// Compiles the plans of [`attentions`], [`servings`], [`trainings`], [`deterministic`] and [`dropout`] into the test
+/// vault, for the profile `QKVAULT_TEST_FILL`. Needs no GPU.
 pub(crate) fn fill() {
     let (Ok(folder), Ok(profile)) = (std::env::var(VAULT), std::env::var(FILL)) else {
         return skip(Need::Asked, &format!("{VAULT} and {FILL} are not both set"));
@@ -117,7 +118,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// `None`, with the requirement that is not met said, where these tests cannot run.
+    /// `None` if the tests cannot run here; the reason is reported as a skip.
     pub(crate) fn open() -> Option<Gpu> {
         let device = match Device::open(0) {
             Ok(device) => device,
@@ -141,12 +142,12 @@ impl Gpu {
         let vault = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)).expect("the test vault");
         let session = Session::open(&device, &library).expect("a session");
         let engine = Engine::new(session, Planner::new(vault, None)).expect("the GPU's target is known");
-        // A stream of its own puts cudarc into the mode in which it tracks events.
+        // With a second stream cudarc tracks events.
         let stream = device.context().new_stream().expect("a stream");
         Some(Gpu { engine, stream })
     }
 
-    /// The plan of an attention; it has to be in the vault.
+    /// The plan of an attention, which must be in the vault.
     pub(crate) fn load(&self, attention: &Valid) -> LoadedPlan {
         let prepared = self.engine.prepare(attention, &CompileOptions::default(), OnMiss::Load);
         prepared.unwrap_or_else(|error| panic!("{attention}: {error}")).plan
@@ -191,7 +192,7 @@ impl Case {
         }
     }
 
-    /// Every role of the plan, bound to this case's memory.
+    /// Binds every role of the plan to this case's memory.
     pub(crate) fn bindings(&mut self, plan: &LoadedPlan) -> Bindings<'_> {
         let Case { attention: _, inputs, read, written } = self;
         let of_plan = |role: &Role| plan.facts().bindings.iter().any(|b| b.role == *role);
@@ -207,7 +208,7 @@ impl Case {
         bindings
     }
 
-    /// The same by address.
+    /// Binds every role of the plan by address.
     pub(crate) fn raw_bindings(&mut self, stream: &CudaStream, facts: &PlanFacts) -> raw::RawBindings {
         facts.bindings.iter().fold(raw::RawBindings::new(), |all, b| {
             if b.scalar {
@@ -218,7 +219,7 @@ impl Case {
         })
     }
 
-    /// What the outputs hold.
+    /// Copies the outputs back.
     pub(crate) fn download(&self, stream: &Arc<CudaStream>) -> BTreeMap<Role, Vec<u8>> {
         let bytes = |slice| stream.clone_dtoh(slice).expect("it can be read");
         self.written.iter().map(|(role, slice)| (*role, bytes(slice))).collect()

@@ -1,4 +1,4 @@
-//! What the GPU tests of serving share: random steps, and the memory of an attention whose operands they change.
+//! Shared by the GPU tests of serving: random steps, and the memory of an attention.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,8 @@ fn below(state: &mut u64, n: i64) -> i64 {
     ((z ^ (z >> 31)) >> 8) as i64 % n
 }
 
-/// Steps of an attention: from one sequence to all, some of them empty, lengths around tiles, pages shuffled, and one shared.
+/// Random steps of an attention: one to all sequences, some empty, lengths around tiles, shuffled pages, one shared
+/// page.
 pub(crate) fn steps_of(a: &Attention, count: u64) -> Vec<Drawn> {
     (0..count).map(|n| step_of(a, n)).collect()
 }
@@ -78,7 +79,7 @@ fn step_of(a: &Attention, n: u64) -> Drawn {
         if let Some((_, rows)) = paged {
             keys = keys.min((free.len() as i64 + 1) * rows).max(queries.min(rows));
             let used = (keys + rows - 1) / rows;
-            // Whole first pages are those of a common beginning.
+            // Sequences with a common beginning share their first pages.
             pages.extend(first.filter(|_| keys >= rows || (used > 0 && free.is_empty())));
             let own = used as usize - pages.len();
             pages.extend(free.drain(free.len() - own..));
@@ -92,7 +93,7 @@ fn step_of(a: &Attention, n: u64) -> Drawn {
     step
 }
 
-/// An attention's operands on the GPU, at addresses that stay.
+/// The operands of an attention on the GPU, at fixed addresses.
 pub(crate) struct Stage {
     attention: Valid,
     plan: LoadedPlan,
@@ -132,7 +133,7 @@ impl Stage {
         self.memory[&role].device_ptr(&gpu.stream).0
     }
 
-    /// The plan over this memory and a batch.
+    /// Binds the plan to this memory and a batch.
     pub(crate) fn bind(&self, gpu: &Gpu, batch: &BatchMetadata) -> Bound<'static> {
         let scale = self.attention.default_scale();
         let bindings =
@@ -143,8 +144,8 @@ impl Stage {
         self.plan.bind(bindings, &gpu.stream).expect("all roles are bound")
     }
 
-    /// Puts random queries, keys and values on the device, NaN in pages that no sequence uses and in all outputs; gives what the
-    /// oracle computes for the step.
+    /// Writes random queries, keys and values to the device, and NaN to unused pages and all outputs. Returns the
+    /// result of the oracle for the step.
     pub(crate) fn prepare(&mut self, gpu: &Gpu, drawn: &Drawn, seed: u64) -> Outputs {
         let a = &self.attention;
         let inputs = inputs(a, drawn, seed);
@@ -158,7 +159,7 @@ impl Stage {
         forward(a, &inputs).expect("the oracle can do it")
     }
 
-    /// Compares what was written with what was expected, in rows of the step's sequences.
+    /// Compares the outputs with the expected ones, in the rows of the step's sequences.
     pub(crate) fn check(&self, gpu: &Gpu, expected: &Outputs, drawn: &Drawn) {
         for output in expected.iter() {
             let (role, dtype) = (output.role(), output.operand().tensor.dtype);
@@ -171,7 +172,7 @@ impl Stage {
     }
 }
 
-/// The operands of a step as the oracle reads them, from the lengths and not from what the batch made of them.
+/// The operands of a step for the oracle, made from the lengths and not from the batch.
 pub(crate) fn inputs(a: &Valid, drawn: &Drawn, seed: u64) -> Inputs {
     let batch = a.batch() as usize;
     let all =
