@@ -89,7 +89,8 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
     let target = target(compiler, row.gpu);
     // What the unified operation computes wrongly is compiled too: the table says what the library takes.
     let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
-    let policy = CompileOptions { form: row.form, allowed, ..CompileOptions::default() };
+    let policy =
+        CompileOptions { lab: qkvault_graph::LabOptions::form(row.form), allowed, ..CompileOptions::default() };
     let graph = match lower(&attention, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return Answer::Refused(refusal),

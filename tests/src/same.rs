@@ -39,7 +39,10 @@ fn by(compiler: &Compiler, attention: &Valid, target: &Target, policy: &CompileO
 /// When it does.
 pub fn check_pools(version: &str) {
     let Some(compiler) = compiler(version) else { return };
-    let exact = CompileOptions { without: VariantSet::NONE.with(Variant::RoundPool), ..CompileOptions::default() };
+    let exact = CompileOptions {
+        lab: qkvault_graph::LabOptions::without(VariantSet::NONE.with(Variant::RoundPool)),
+        ..CompileOptions::default()
+    };
     for gpu in ["h200", "a100", "b200", "rtx-pro-6000"] {
         let target = target(&compiler, gpu);
         for (kind, queries) in [(StepKind::Decode, 1), (StepKind::Mixed, 256)] {

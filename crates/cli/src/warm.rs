@@ -5,13 +5,13 @@ use std::time::Instant;
 use indicatif::{ParallelProgressIterator as _, ProgressBar, ProgressStyle};
 use qkvault_cache::{Source, StoreError};
 use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, Resolution};
-use qkvault_graph::{CompileOptions, Form, QuirkSet, Refusal};
+use qkvault_graph::{CompileOptions, QuirkSet, Refusal};
 use rayon::prelude::*;
 use serde_json::json;
 
 use crate::jobs::{self, Job, ModelArgs};
 use crate::target::{LibraryArgs, TargetArgs};
-use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections, word};
+use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections};
 
 /// Options of `warm`.
 #[derive(Debug, clap::Args)]
@@ -28,9 +28,6 @@ pub struct Args {
     /// Where the plan of the first engine needs more workspace than this many bytes, compile that of the engine which needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// How op graphs are written: auto, expanded, fused (cuDNN 9.21 on), unified (9.13 on)
-    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
-    form: Form,
     /// Quirks to take all the same, by the codes that name them (docs/reasons.md)
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
@@ -85,8 +82,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     notes.extend(older::notes(&vault));
     let planner = Planner::new(vault, Some(compiler));
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
-    let policy =
-        CompileOptions { form: args.form, workspace_limit: args.workspace_limit, allowed, ..CompileOptions::default() };
+    let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, ..CompileOptions::default() };
     let s = if jobs.len() == 1 { "" } else { "s" };
     out::note(&format!("{} attention{s} for {target}", jobs.len()));
     let started = Instant::now();

@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for attention in cases {
         let attention = validate(attention)?;
         for form in [Form::Expanded, Form::Fused] {
-            let policy = CompileOptions { form, ..CompileOptions::default() };
+            let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
             let answer = planner.plan(&attention, &target, &policy, OnMiss::Compile)?;
             match answer.outcome {
                 Ok(plan) => println!(

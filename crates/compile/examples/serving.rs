@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filter = std::env::args().nth(2).unwrap_or_default();
     for (name, a) in cases.into_iter().filter(|(name, _)| name.contains(&filter)) {
         let a = validate(a)?;
-        let policy = CompileOptions { form: Form::Auto, ..CompileOptions::default() };
+        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(Form::Auto), ..CompileOptions::default() };
         let graph = match lower(&a, &target, &policy) {
             Ok(graph) => graph,
             Err(refusal) => {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lower::{Form, Heuristics};
+use crate::lower::{Form, Heuristics, LabOptions};
 use crate::op::Op;
 use crate::{CompileOptions, OpGraph, Target, Valid, canon, codec};
 
@@ -133,7 +133,7 @@ pub fn plan_key(graph: &OpGraph, target: &Target, policy: &CompileOptions) -> Pl
 #[must_use]
 pub fn plan_key_of(graph: &OpGraph, target: &Target, policy: &CompileOptions, choice: Choice) -> PlanKey {
     // The rules that were followed and the quirks that were allowed are visible in the op graph.
-    let CompileOptions { form, heuristics, workspace_limit: _, without: _, allowed: _ } = policy;
+    let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab: LabOptions { form, without: _ } } = policy;
     // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy, and a backward of the unified form is
     // the expanded one.
     let form = match form.resolve() {

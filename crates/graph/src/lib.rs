@@ -63,8 +63,8 @@ pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, Choice, GraphKey, KEY_FORMAT, PlanKey, plan_key, plan_key_of};
 pub use lower::{
-    BadQuirk, BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, QUIRKS, QuirkSet, UNIFIED_OP, VARIANTS,
-    Variant, VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
+    BadQuirk, BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, LabOptions, QUIRKS, QuirkSet, UNIFIED_OP,
+    VARIANTS, Variant, VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
 };
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};

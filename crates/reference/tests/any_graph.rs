@@ -74,7 +74,7 @@ fn a_prefill_of_a_model_can_be_interpreted() {
         let Ok(graph) = lower(&a, &target, &policy) else { continue };
         let start = std::time::Instant::now();
         interpret(&graph, &inputs, Precision::Exact).expect("runs");
-        println!("interpreter {:?} {:?}", policy.form, start.elapsed());
+        println!("interpreter {:?} {:?}", policy.lab.form, start.elapsed());
     }
 }
 

@@ -84,7 +84,7 @@ fn judged(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
     let (inputs, exact) = computed(a, 3, &choice).expect("computes");
     let graphs = targets().into_iter().filter_map(|(target, policy)| {
         let graph = lower(a, &target, &policy).ok()?;
-        Some((graph, policy.form))
+        Some((graph, policy.lab.form))
     });
     let judge = |(mut graph, form): (OpGraph, Form)| {
         change(&mut graph);

@@ -15,7 +15,7 @@ pub(super) fn form(a: &Attention, target: &Target, policy: &CompileOptions) -> (
     // The expanded softmax puts out the log-sum-exp, or maximum and sum, or neither: with another set cuDNN leaves some
     // unwritten without a word (H200, 9.19). The canonical backward has no maximum and no sum.
     let together = (stats && max) || max != sum_exp;
-    let form = match policy.form {
+    let form = match policy.lab.form {
         Form::Auto if together => Form::Fused,
         Form::Unified if a.is_backward() => Form::Expanded,
         other => other.resolve(),
@@ -39,7 +39,7 @@ pub(super) fn form(a: &Attention, target: &Target, policy: &CompileOptions) -> (
         );
     } else if form == Form::Fused && target.cudnn < FUSED_OPS {
         let given = format!("fused, for cuDNN {}", target.cudnn);
-        add("form.fused", "policy.form", given, "band-mask and softmax operations", "use the expanded form");
+        add("form.fused", "policy.lab.form", given, "band-mask and softmax operations", "use the expanded form");
     }
     (form, reasons)
 }

@@ -39,17 +39,42 @@ pub const FUSED_OPS: CudnnVersion = CudnnVersion::v9(21, 0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompileOptions {
-    /// How the op graph is written.
-    pub form: Form,
     /// Which heuristics are asked for engines.
     pub heuristics: Heuristics,
     /// Most bytes of scratch memory that a launch may need. Where the plan of the first engine needs more, that of the engine which
     /// needs the least is looked for, and refused where that is still too much. In no key: plans are the same with and without it.
     pub workspace_limit: Option<u64>,
-    /// Rules of lowering that are not followed, for comparing forms: what is written then may be slower, refused or wrong.
-    pub without: VariantSet,
     /// Quirks that are taken although cuDNN computes them wrongly: for those who know better.
     pub allowed: QuirkSet,
+    /// Other ways to write the op graph, for the instruments of `qkvault-lab` alone: they lose.
+    #[doc(hidden)]
+    pub lab: LabOptions,
+}
+
+/// How an op graph is written when a new cuDNN is looked into: forms that are refused or slower, and variants of lowering that are
+/// switched off. What is written so may be slower, refused or wrong.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LabOptions {
+    /// The form of the op graph.
+    pub form: Form,
+    /// Variants of lowering that are not followed.
+    pub without: VariantSet,
+}
+
+impl LabOptions {
+    /// A form, with every variant.
+    #[must_use]
+    pub const fn form(form: Form) -> LabOptions {
+        LabOptions { form, without: VariantSet::NONE }
+    }
+
+    /// The usual form without some variants.
+    #[must_use]
+    pub const fn without(without: VariantSet) -> LabOptions {
+        LabOptions { form: Form::Auto, without }
+    }
 }
 
 /// Lengths of queries and of keys, as operands.
@@ -88,11 +113,10 @@ pub enum Heuristics {
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
         CompileOptions {
-            form: Form::Auto,
             heuristics: Heuristics::AThenFallback,
             workspace_limit: None,
-            without: VariantSet::NONE,
             allowed: QuirkSet::NONE,
+            lab: LabOptions::default(),
         }
     }
 }
@@ -123,9 +147,9 @@ pub fn lower(attention: &Valid, target: &Target, policy: &CompileOptions) -> Res
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
-    let mut graph = backward::lower(attention, form, target, policy.without).unwrap_or_else(|| match form {
-        Form::Unified => unified::lower(attention, target, policy.without),
-        form => forward::lower(attention, form, target, policy.without),
+    let mut graph = backward::lower(attention, form, target, policy.lab.without).unwrap_or_else(|| match form {
+        Form::Unified => unified::lower(attention, target, policy.lab.without),
+        form => forward::lower(attention, form, target, policy.lab.without),
     });
     ragged::width(&mut graph, target);
     graph.accepted_quirks = accepted_quirks;

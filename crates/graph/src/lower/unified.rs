@@ -42,7 +42,7 @@ struct Part {
 const PARTS: [Part; 9] = [
     Part {
         code: "form.unified",
-        field: "policy.form",
+        field: "policy.lab.form",
         what: "the unified operation",
         since: Some(UNIFIED_OP),
         has: |_| true,
@@ -124,7 +124,7 @@ pub(super) fn reasons(a: &Attention, target: &Target) -> Vec<Reason> {
         let given = format!("a score expression in the unified operation, for cuDNN {}", target.cudnn);
         let needed =
             "another form: of 361 such forwards on an H200 under 9.27, 11 were wrong and 23 read illegal addresses";
-        Reason::new(Origin::Quirk, "form.unified-wrong", "policy.form", given, needed, "use the expanded form")
+        Reason::new(Origin::Quirk, "form.unified-wrong", "policy.lab.form", given, needed, "use the expanded form")
     });
     PARTS.iter().filter(lacks).map(reason).chain(wrong).collect()
 }

@@ -81,7 +81,7 @@ fn outcome(input: &str) -> String {
         (27, Form::Unified),
     ] {
         let target = profile.target(CudnnVersion::v9(version, 0), LibrarySet::Slim);
-        let policy = CompileOptions { form, ..CompileOptions::default() };
+        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
         let title = format!("h200, cuDNN 9.{version}, {}", format!("{form:?}").to_lowercase());
         match lower(&valid, &target, &policy) {
             Err(refusal) => add(&format!("{title}: refused"), &refusal.to_string()),

@@ -67,7 +67,7 @@ fn a_window_that_is_one_operation_stays_before_the_log_sum_exp() {
     let given = "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 64\nscore_mod: rsqrt(abs(score))";
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
     let early = |form: Form, mask: &str| {
-        let policy = CompileOptions { form, ..CompileOptions::default() };
+        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
         let text = lower(&valid, &target("9.27"), &policy).expect("it lowers").to_string();
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
         at(mask) < at(" <Stats>\n")

@@ -59,7 +59,7 @@ proptest! {
     ) {
         let valid = validate(a).expect("sound");
         for minor in [19, 27] {
-            let policy = CompileOptions { form, ..CompileOptions::default() };
+            let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
             if let Ok(graph) = lower(&valid, &target(CudnnVersion::v9(minor, 0)), &policy) {
                 each_is_as_bound(valid.get(), &graph)?;
             }

@@ -31,7 +31,11 @@ fn outputs_that_only_the_softmax_operation_writes_are_written_by_it_or_refused()
         let with = |cudnn, form| {
             let mut a = Attention::bshd(1, (2, 2), (64, 64), 64, DType::F16);
             a.outputs = Outputs::of(stats, max, sum_exp);
-            let graph = put(a, cudnn, &CompileOptions { form, ..CompileOptions::default() });
+            let graph = put(
+                a,
+                cudnn,
+                &CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() },
+            );
             graph.map(|g| g.ops.iter().any(|op| matches!(op, Op::Softmax { .. })))
         };
         let expanded_writes = [0, 1, 6].contains(&at);
@@ -100,7 +104,10 @@ fn masks_of_the_fused_form_stay_where_they_are() {
         "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore_mod: score * score + exp(score) * sin(score)";
     for rule in [Variant::MasksLast, Variant::MasksBeforeStats] {
         let with = |without| {
-            let policy = CompileOptions { form: Form::Fused, without, ..CompileOptions::default() };
+            let policy = CompileOptions {
+                lab: qkvault_graph::LabOptions { form: Form::Fused, without },
+                ..CompileOptions::default()
+            };
             put(read(given), CudnnVersion::v9(27, 0), &policy).expect("it is lowered")
         };
         let same = with(VariantSet::NONE) == with(VariantSet::NONE.with(rule));
@@ -113,7 +120,7 @@ fn masks_of_the_fused_form_stay_where_they_are() {
 fn a_constant_derivative_is_multiplied_in_unless_it_is_one() {
     let ops = |score: &str, rules| {
         let given = format!("pass: backward\nq: f16 [1,2,128,64]\nscore_mod: {score}");
-        let policy = CompileOptions { without: rules, ..CompileOptions::default() };
+        let policy = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
         put(read(&given), CudnnVersion::v9(19, 0), &policy).expect("it is lowered").ops.len()
     };
     for rules in [VariantSet::NONE, VariantSet::NONE.with(Variant::AppliedDerivative)] {
@@ -214,7 +221,7 @@ fn a_pool_is_declared_larger_up_to_the_largest_power_of_two_that_an_extent_may_b
 #[test]
 fn rules_of_a_policy_are_read_back_from_json() {
     let policy = CompileOptions {
-        without: VariantSet::NONE.with(Variant::MasksLast).with(Variant::RoundPool),
+        lab: qkvault_graph::LabOptions::without(VariantSet::NONE.with(Variant::MasksLast).with(Variant::RoundPool)),
         ..CompileOptions::default()
     };
     let json = serde_json::to_string(&policy).expect("serialises");

@@ -187,9 +187,9 @@ fn every_part_of_target_and_policy_changes_the_plan_key() {
     let (target, policy) = (target(), CompileOptions::default());
     let graph = lower(&valid, &target, &policy).expect("dense forwards lower");
     let mut keys = BTreeSet::from([plan_key(&graph, &target, &policy)]);
-    let CompileOptions { form: _, heuristics: _, workspace_limit: _, without: _, allowed: _ } = policy;
+    let CompileOptions { heuristics: _, workspace_limit: _, allowed: _, lab: _ } = policy;
     let policies = [
-        CompileOptions { form: Form::Fused, ..policy },
+        CompileOptions { lab: qkvault_graph::LabOptions::form(Form::Fused), ..policy },
         CompileOptions { heuristics: Heuristics::A, ..policy },
         CompileOptions { heuristics: Heuristics::Fallback, ..policy },
     ];

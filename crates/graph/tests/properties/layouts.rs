@@ -76,7 +76,12 @@ fn targets() -> Vec<(Target, CompileOptions)> {
     let all = [("h200", 19), ("h200", 27), ("b200", 27), ("a100", 19)];
     let forms = [Form::Expanded, Form::Fused, Form::Unified];
     let each = all.into_iter().map(|(gpu, minor)| target(gpu, minor));
-    each.flat_map(|t| forms.map(|form| (t.clone(), CompileOptions { form, ..CompileOptions::default() }))).collect()
+    each.flat_map(|t| {
+        forms.map(|form| {
+            (t.clone(), CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() })
+        })
+    })
+    .collect()
 }
 
 /// Tries random attentions, of which `least` percent times targets must lower.

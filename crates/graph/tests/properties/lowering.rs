@@ -28,7 +28,7 @@ proptest! {
         target in prop::sample::select(targets()),
         form in prop::sample::select(vec![Form::Expanded, Form::Fused, Form::Unified]),
     ) {
-        let policy = CompileOptions { form, ..CompileOptions::default() };
+        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
         for (a, must) in [(a, false), (dense, form == Form::Expanded)] {
             let valid = validate(a).expect("sound");
             match lower(&valid, &target, &policy) {

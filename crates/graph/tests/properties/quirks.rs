@@ -95,7 +95,8 @@ fn allowing_every_quirk_changes_no_other_key() {
     ];
     for (given, form) in plain.into_iter().zip([Form::Auto, Form::Expanded, Form::Auto, Form::Fused]) {
         let key = |allowed| {
-            let policy = CompileOptions { form, allowed, ..CompileOptions::default() };
+            let policy =
+                CompileOptions { allowed, lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
             let graph = lower(&attention(given), &target("9.27"), &policy).expect(given);
             assert!(graph.accepted_quirks.is_empty());
             plan_key(&graph, &target("9.27"), &policy)

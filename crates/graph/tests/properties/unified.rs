@@ -7,10 +7,9 @@ use qkvault_graph::{
 };
 
 const UNIFIED: CompileOptions = CompileOptions {
-    form: Form::Unified,
+    lab: qkvault_graph::LabOptions::form(Form::Unified),
     heuristics: qkvault_graph::Heuristics::AThenFallback,
     workspace_limit: None,
-    without: qkvault_graph::VariantSet::NONE,
     allowed: QuirkSet::NONE,
 };
 
@@ -123,7 +122,7 @@ fn the_form_is_a_choice_of_the_policy_and_under_the_key() {
     let given = attention("q: bf16 [2,8,512,64]\nk: [2,2,512,64]\nmask: causal\nlengths: per-sequence\noutputs: stats");
     let target = target("9.27");
     let made = |form| {
-        let policy = CompileOptions { form, ..UNIFIED };
+        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..UNIFIED };
         let graph = lower(&given, &target, &policy).expect("it lowers");
         (graph.roles(), plan_key(&graph, &target, &policy))
     };
@@ -148,7 +147,7 @@ fn the_engine_for_one_query_is_not_asked_to_count_keys() {
     let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nmask_mod: key % 2 == 0";
     assert_eq!(unified(given, "9.27").expect("it lowers").excluded_engines, [8]);
     let without = qkvault_graph::VariantSet::NONE.with(qkvault_graph::Variant::AvoidEngines);
-    let any_engine = CompileOptions { without, ..UNIFIED };
+    let any_engine = CompileOptions { lab: qkvault_graph::LabOptions { without, ..UNIFIED.lab }, ..UNIFIED };
     assert_eq!(lower(&attention(given), &target("9.27"), &any_engine).expect("it lowers").excluded_engines, [0_i64; 0]);
     let allowed = CompileOptions { allowed: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..UNIFIED };
     assert!(lower(&attention(given), &target("9.27"), &allowed).expect("it lowers").excluded_engines.is_empty());

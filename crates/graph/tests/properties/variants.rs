@@ -14,7 +14,7 @@ fn target(gpu: &str) -> Target {
 
 fn without(text: &str, rules: VariantSet, gpu: &str) -> OpGraph {
     let a = text::parse(text).expect("an attention");
-    let policy = CompileOptions { without: rules, ..CompileOptions::default() };
+    let policy = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
     lower(&validate(a).expect("sound"), &target(gpu), &policy).expect("it is lowered")
 }
 
@@ -233,7 +233,7 @@ fn every_rule_changes_some_op_graph() {
     for row in &VARIANTS {
         let with = |text: &str, rules, minor| {
             let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-            let policy = CompileOptions { without: rules, ..CompileOptions::default() };
+            let policy = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
             let valid = validate(text::parse(text).expect("an attention")).expect("sound");
             lower(&valid, &target, &policy).expect("it is lowered")
         };

@@ -6,7 +6,12 @@ use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, OpGraph, Profile, 
 fn graph(given: &str, minor: u16, without: VariantSet) -> OpGraph {
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-    lower(&valid, &target, &CompileOptions { without, ..CompileOptions::default() }).expect("it is lowered")
+    lower(
+        &valid,
+        &target,
+        &CompileOptions { lab: qkvault_graph::LabOptions::without(without), ..CompileOptions::default() },
+    )
+    .expect("it is lowered")
 }
 
 /// The lines of an op graph, results without their numbers.

@@ -78,7 +78,14 @@ impl Args {
             let name = serde_json::to_value(form).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
             let rules: Vec<&str> = without.iter().map(|rule| rule.row().name).collect();
             let name = if rules.is_empty() { name } else { format!("{name}-without-{}", rules.join("+")) };
-            (name, CompileOptions { form, heuristics: self.heuristics, without, ..CompileOptions::default() })
+            (
+                name,
+                CompileOptions {
+                    heuristics: self.heuristics,
+                    lab: qkvault_graph::LabOptions { form, without },
+                    ..CompileOptions::default()
+                },
+            )
         };
         let sets = || std::iter::once(VariantSet::default()).chain(self.without.iter().copied());
         self.form.iter().flat_map(|&form| sets().map(move |without| policy(form, without))).collect()

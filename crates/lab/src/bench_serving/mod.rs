@@ -104,7 +104,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         "device": device.name(), "cudnn": library.version().to_string(), "target": target.label(), "form": args.form, "seed": args.seed,
         "heads": [HEADS.0, HEADS.1], "head_dim": HEAD_DIM, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
     });
-    let policy = CompileOptions { form: args.form, ..CompileOptions::default() };
+    let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(args.form), ..CompileOptions::default() };
     let mut bench = Bench { args, engine, stream, policy, started: Instant::now(), copy, record };
     let all = [What::Decode, What::Padding, What::Prefill, What::Steps];
     let pool = pool::Pool::new(&bench.stream, args.pages)?;

@@ -51,7 +51,8 @@ impl Stand<'_> {
         };
         let library = Arc::clone(compiler.library());
         let Args { form, without, allow: allowed, .. } = *args;
-        let policy = CompileOptions { form, without, allowed, ..CompileOptions::default() };
+        let policy =
+            CompileOptions { allowed, lab: qkvault_graph::LabOptions { form, without }, ..CompileOptions::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
             "target": target.label(), "driver": target.device.driver_ver, "form": form, "without": without,

@@ -26,11 +26,21 @@ pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, CompileOptions)> {
         .flat_map(|&minor| {
             // What is written means what it should; that cuDNN computes something else is another matter.
             let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
-            [Form::Expanded, Form::Fused, Form::Unified]
-                .map(|form| (target(minor), CompileOptions { form, allowed, ..CompileOptions::default() }))
+            [Form::Expanded, Form::Fused, Form::Unified].map(|form| {
+                (
+                    target(minor),
+                    CompileOptions { allowed, lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() },
+                )
+            })
         })
         .collect();
-    all.push((target(minors[0]), CompileOptions { form: Form::Expanded, without: plain, ..CompileOptions::default() }));
+    all.push((
+        target(minors[0]),
+        CompileOptions {
+            lab: qkvault_graph::LabOptions { form: Form::Expanded, without: plain },
+            ..CompileOptions::default()
+        },
+    ));
     all
 }
 
@@ -117,7 +127,7 @@ pub(crate) fn check_on(
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(e.to_string());
     let graphs: Vec<_> = targets
         .into_iter()
-        .filter_map(|(target, policy)| Some((lower(a, &target, &policy).ok()?, policy.form)))
+        .filter_map(|(target, policy)| Some((lower(a, &target, &policy).ok()?, policy.lab.form)))
         .collect();
     if graphs.is_empty() {
         return Ok(0);
