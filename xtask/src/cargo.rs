@@ -1,5 +1,6 @@
 //! Running cargo from a chore: in the workspace's root, told before it runs, an error if it fails.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,11 +20,20 @@ pub fn root() -> PathBuf {
 ///
 /// When it cannot be started or fails; the message is the command, to be run by hand.
 pub fn run(args: &[&str], variables: &[(&str, &str)]) -> Result<()> {
+    run_program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args, variables)
+}
+
+/// Runs cargo, or a program that runs it, with these arguments and variables.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_program(program: OsString, args: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     let shown: Vec<String> = variables.iter().map(|(k, v)| format!("{k}='{v}' ")).collect();
-    let line = format!("{}cargo {}", shown.concat(), args.join(" "));
+    let name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy().into_owned();
+    let line = format!("{}{name} {}", shown.concat(), args.join(" "));
     ui::say(&format!("$ {line}"));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = Command::new(program);
     command.args(args).envs(variables.iter().copied()).current_dir(root());
     // What cargo told this program about its own package would reach build scripts and rebuild things.
     for (name, _) in std::env::vars_os() {

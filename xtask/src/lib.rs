@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod cargo;
 pub mod fetch;
 pub mod mutants;
+pub mod release;
 mod rooms;
 mod skips;
 pub mod test;

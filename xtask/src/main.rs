@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use xtask::{bindings, bundle, fetch, mutants, test, tidy, ui};
+use xtask::{bindings, bundle, fetch, mutants, release, test, tidy, ui};
 
 /// The chores of the qkvault workspace, and the commands of `qkvault`.
 #[derive(Debug, Parser)]
@@ -36,6 +36,14 @@ enum Command {
     Mutants(mutants::Args),
     /// Check what no compiler checks: who may import whom, module comments, words that must not be here
     Tidy,
+    /// Build the workspace with the oldest Rust that Cargo.toml promises
+    Msrv,
+    /// Check licences, sources, duplicates and advisories of what is used (cargo-deny)
+    Deny(release::DenyArgs),
+    /// Compare the public interface with a release or a commit (cargo-semver-checks)
+    Semver(release::SemverArgs),
+    /// Pack and build every package as it would be published; nothing is uploaded
+    PublishDryRun(release::PublishArgs),
     /// Run every check and test that needs no GPU
     Test(test::Args),
     /// What CI runs: `test`, and that the declarations are up to date
@@ -65,6 +73,10 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Bundle(args) => bundle::run(&args, &options)?,
         Command::Mutants(args) => mutants::run(&args)?,
         Command::Tidy => tidy::run()?,
+        Command::Msrv => release::msrv()?,
+        Command::Deny(args) => release::deny(&args)?,
+        Command::Semver(args) => release::semver(&args)?,
+        Command::PublishDryRun(args) => release::publish_dry_run(&args)?,
         Command::Test(args) => test::run(&args, &options)?,
         Command::Ci(args) => test::ci(&args, &options)?,
         Command::Qkvault(mut command) => {

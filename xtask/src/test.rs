@@ -4,7 +4,7 @@ use anyhow::Result;
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, cargo, fetch, skips, tidy, ui};
+use crate::{bindings, cargo, fetch, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -16,9 +16,6 @@ pub struct Args {
 
 /// The cuDNN versions that tests meet; each process holds one.
 const VERSIONS: [&str; 3] = ["9.27.0.42", "9.19.0.56", "9.14.0.64"];
-
-/// Packages that are not published.
-const PRIVATE: [&str; 4] = ["qkvault-lab", "qkvault-skip", "qkvault-tests", "xtask"];
 
 /// Runs the command.
 ///
@@ -46,9 +43,8 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     }
     if !args.only_tests {
         // That every published package can be packed: versions of what it uses, no file outside it.
-        let private = PRIVATE.iter().flat_map(|package| ["--exclude", package]);
         let package: Vec<&str> =
-            ["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(private).collect();
+            ["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(release::excluded()).collect();
         cargo::run(&package, &[])?;
     }
     ui::say("all good");

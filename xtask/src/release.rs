@@ -1,0 +1,149 @@
+//! Chores before a release: the oldest Rust, what the workspace depends on, what the interface breaks, and the packages themselves.
+//! Nothing here uploads anything. Each says how to install the tool that it needs.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{cargo, ui};
+
+/// Packages that are not published.
+pub const PRIVATE: [&str; 4] = ["qkvault-lab", "qkvault-skip", "qkvault-tests", "xtask"];
+
+/// Options of `deny`.
+#[derive(Debug, clap::Args)]
+pub struct DenyArgs {
+    /// Which checks: advisories (needs their database, from a git host), bans, licenses, sources; all of them by default
+    checks: Vec<String>,
+}
+
+/// Options of `semver`.
+#[derive(Debug, clap::Args)]
+pub struct SemverArgs {
+    /// The commit or tag to compare with (default: the latest release in the registry)
+    #[arg(long, value_name = "REV")]
+    baseline: Option<String>,
+    /// Only this package; may be given several times
+    #[arg(long, short, value_name = "NAME")]
+    package: Vec<String>,
+}
+
+/// Options of `publish-dry-run`.
+#[derive(Debug, clap::Args)]
+pub struct PublishArgs {
+    /// Pack and resolve, and leave out the build of each package from what is packed
+    #[arg(long)]
+    no_verify: bool,
+}
+
+/// Checks the whole workspace with the Rust that `rust-version` promises.
+///
+/// # Errors
+///
+/// The toolchain is not installed, or something does not build with it.
+pub fn msrv() -> Result<()> {
+    let toolchain = promised()?;
+    let installed = Command::new("rustup").args(["run", &toolchain, "cargo", "--version"]).output();
+    if !installed.is_ok_and(|output| output.status.success()) {
+        bail!("Rust {toolchain} is not here; `rustup toolchain install {toolchain} --profile minimal` gets it");
+    }
+    // A folder of its own: two compilers in one would build everything anew each time.
+    let target = cargo::root().join("target/msrv").display().to_string();
+    let args = ["run", &toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked"];
+    cargo::run_program("rustup".into(), &args, &[("CARGO_TARGET_DIR", &target)])
+}
+
+/// The toolchain of `rust-version`, with the patch number that rustup's name of it has.
+fn promised() -> Result<String> {
+    let text = std::fs::read_to_string(cargo::root().join("Cargo.toml")).context("Cargo.toml does not read")?;
+    let manifest: toml::Table = text.parse().context("Cargo.toml is no TOML")?;
+    let package = manifest.get("workspace").and_then(|workspace| workspace.get("package"));
+    let version = package.and_then(|package| package.get("rust-version")).and_then(toml::Value::as_str);
+    let version = version.context("Cargo.toml has no workspace.package.rust-version")?;
+    Ok(if version.matches('.').count() == 1 { format!("{version}.0") } else { version.to_owned() })
+}
+
+/// Checks licences, sources, duplicates and advisories of everything that is used, by the rules of deny.toml.
+///
+/// # Errors
+///
+/// cargo-deny is not installed, or a check fails.
+pub fn deny(args: &DenyArgs) -> Result<()> {
+    needs("deny", "cargo install cargo-deny --locked")?;
+    let checks = args.checks.iter().map(String::as_str);
+    cargo::run(&["deny", "check", "--hide-inclusion-graph"].into_iter().chain(checks).collect::<Vec<_>>(), &[])
+}
+
+/// Compares the public interface of what is published with a release, or with another commit.
+///
+/// # Errors
+///
+/// cargo-semver-checks is not installed, there is no release to compare with, or the interface breaks more than the version says.
+pub fn semver(args: &SemverArgs) -> Result<()> {
+    needs("semver-checks", "cargo install cargo-semver-checks --locked")?;
+    let mut words: Vec<&str> = vec!["semver-checks", "check-release"];
+    if args.package.is_empty() {
+        words.push("--workspace");
+        words.extend(excluded());
+    }
+    words.extend(args.package.iter().flat_map(|package| ["--package", package.as_str()]));
+    words.extend(args.baseline.iter().flat_map(|rev| ["--baseline-rev", rev.as_str()]));
+    cargo::run(&words, &[])
+}
+
+/// Packs every published package, resolves each against the others as a registry would have them, and builds what is packed.
+///
+/// # Errors
+///
+/// The registry's index cannot be read, a package lacks something, or does not build outside the workspace.
+pub fn publish_dry_run(args: &PublishArgs) -> Result<()> {
+    let mut words = vec!["publish", "--workspace", "--dry-run", "--allow-dirty"];
+    words.extend(args.no_verify.then_some("--no-verify"));
+    words.extend(excluded());
+    cargo::run(&words, &[])?;
+    ui::say("nothing was uploaded");
+    Ok(())
+}
+
+/// Leaves out the packages that are not published.
+pub fn excluded<'a>() -> impl Iterator<Item = &'a str> {
+    PRIVATE.iter().flat_map(|package| ["--exclude", *package])
+}
+
+fn needs(subcommand: &str, install: &str) -> Result<()> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let found = Command::new(program).args([subcommand, "--version"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    bail!("`cargo {subcommand}` is not here; `{install}` gets it (a few minutes)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_published_says_so_and_everything_else_is_published() {
+        let root = cargo::root();
+        let mut manifests = vec![root.join("xtask/Cargo.toml"), root.join("tests/Cargo.toml")];
+        for entry in std::fs::read_dir(root.join("crates")).expect("the folder is there") {
+            manifests.push(entry.expect("it reads").path().join("Cargo.toml"));
+        }
+        for path in manifests.iter().filter(|path| path.is_file()) {
+            let text = std::fs::read_to_string(path).expect("it reads");
+            let manifest: toml::Table = text.parse().expect("TOML");
+            let package = manifest["package"].as_table().expect("a table");
+            let name = package["name"].as_str().expect("a name");
+            let private = package.get("publish").and_then(toml::Value::as_bool) == Some(false);
+            assert_eq!(PRIVATE.contains(&name), private, "{name}: PRIVATE and `publish` differ");
+        }
+    }
+
+    #[test]
+    fn the_promised_toolchain_has_a_name_that_rustup_knows() {
+        let toolchain = promised().expect("Cargo.toml promises one");
+        assert_eq!(toolchain.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{toolchain}");
+    }
+}
