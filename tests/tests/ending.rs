@@ -20,7 +20,7 @@ const AFTER: &str = "QKVAULT_ENDING_AFTER";
 /// The code that a process asks to end with.
 const CODE: i32 = 7;
 
-const NAME: &str = "p19_a_main_thread_that_ends_the_first_compile_of_its_process_waits_for_it";
+const NAME: &str = "a_main_thread_that_ends_the_first_compile_of_its_process_waits_for_it";
 
 fn main() {
     let child = [VERSION, AFTER].map(std::env::var);

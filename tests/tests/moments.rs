@@ -212,7 +212,7 @@ fn a_build_that_failed_is_built_when_it_is_asked_again() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let name = "p43_in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again";
+    let name = "in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again";
     let out = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(VERSION, "9.27.0")

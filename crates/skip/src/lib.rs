@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_skip_is_written_down_and_a_promise_makes_it_a_failure() {
-        const NAME: &str = "tests::p44_a_skip_is_written_down_and_a_promise_makes_it_a_failure";
+        const NAME: &str = "tests::a_skip_is_written_down_and_a_promise_makes_it_a_failure";
         if std::env::var_os(CHILD).is_some() {
             return skip(Need::Gpu, "no GPU\there,\nat all");
         }

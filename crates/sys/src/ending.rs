@@ -162,7 +162,7 @@ mod tests {
 
     /// For a process of its own.
     const CHILD: &str = "QKVAULT_TEST_ENDING";
-    const NAME: &str = "ending::tests::p19_a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing";
+    const NAME: &str = "ending::tests::a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing";
 
     #[test]
     fn a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing() {
