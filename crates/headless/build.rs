@@ -1,7 +1,7 @@
-//! Compiles the stand-in to a small shared library, which the crate then carries inside.
+//! Compiles the stand-in to a small shared library, which the crate embeds.
 //!
-//! It is a program of its own (`standin/libcuda.rs`, without the standard library), so it is given to `rustc` directly, with the compiler,
-//! target and linker that Cargo uses for everything else.
+//! The stand-in (`standin/libcuda.rs`) is a separate crate without the standard library. This script therefore runs
+//! `rustc` directly, with the compiler, target and linker that Cargo uses for everything else.
 
 use std::env;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ fn main() {
         |name: &str| env::var(name).unwrap_or_else(|error| panic!("Cargo sets {name} for build scripts: {error}"));
     let out = PathBuf::from(variable("OUT_DIR")).join("libcuda.so.1");
     if variable("CARGO_CFG_TARGET_OS") != "linux" {
-        // The crate says so when it is used; there is no cuDNN 9 to compile with there.
+        // `ensure` returns `Error::Unsupported` there; NVIDIA publishes no cuDNN 9 for such a target.
         std::fs::write(&out, []).expect("OUT_DIR can be written");
         return;
     }
@@ -42,8 +42,8 @@ fn main() {
     );
 }
 
-/// The flags of the surrounding build that say how to link; others (target features, coverage, sanitizers) are about code that a library
-/// of empty functions does not have.
+/// Picks the linker flags of the surrounding build. Other flags (target features, coverage, sanitizers) affect code
+/// that a library of empty functions does not have.
 fn linker_flags(encoded: &str) -> Vec<String> {
     const KEPT: &[&str] = &["linker=", "linker-flavor=", "link-arg=", "link-args=", "link-self-contained="];
     let flags = encoded.split('\u{1f}').collect::<Vec<_>>();

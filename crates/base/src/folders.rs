@@ -1,4 +1,5 @@
-//! Where qkvault keeps things on this machine: what fetches, what searches and the vault must agree.
+//! Where qkvault keeps files on this machine. The fetch commands, the search for cuDNN and the vault all use these
+//! rules.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,10 +9,10 @@ use etcetera::BaseStrategy as _;
 /// The variable that names the cache folder.
 pub const CACHE_DIR_VARIABLE: &str = "QKVAULT_CACHE_DIR";
 
-/// The file that is written last into a fetched set of libraries. A folder without it is incomplete and is not used.
+/// The file that a fetch writes last into a set of libraries. A folder without it is incomplete and is not used.
 pub const MANIFEST: &str = "manifest.toml";
 
-/// The part of the rule that gave a cache folder.
+/// Which rule determined the cache folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheDirSource {
     /// `$QKVAULT_CACHE_DIR`.
@@ -20,23 +21,23 @@ pub enum CacheDirSource {
     XdgCacheHome,
     /// The user's cache folder, `~/.cache/qkvault`.
     Home,
-    /// There is no home folder: a folder of this user in the temporary one, which the next restart may empty.
+    /// A folder of this user below the temporary folder, because there is no home folder. A restart may empty it.
     Temporary,
 }
 
-/// The cache folder, which need not exist yet.
+/// The cache folder. It need not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheDir {
     /// Its path.
     pub path: PathBuf,
-    /// Why it is this one.
+    /// Which rule determined it.
     pub source: CacheDirSource,
 }
 
 impl CacheDir {
-    /// The cache folder by the rule: `$QKVAULT_CACHE_DIR`, else `$XDG_CACHE_HOME/qkvault`, else `~/.cache/qkvault`, else
-    /// `qkvault-UID` in the temporary folder (a system service, a bare container). Empty variables count as unset, and relative paths
-    /// count only in `QKVAULT_CACHE_DIR`.
+    /// Finds the cache folder: `$QKVAULT_CACHE_DIR`, else `$XDG_CACHE_HOME/qkvault`, else `~/.cache/qkvault`, else
+    /// `qkvault-UID` in the temporary folder (a system service, a bare container). An empty variable counts as unset. A
+    /// relative path is used only in `QKVAULT_CACHE_DIR`.
     pub fn find(variable: impl Fn(&str) -> Option<OsString>) -> CacheDir {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = |path: PathBuf, source| CacheDir { path, source };
@@ -57,7 +58,7 @@ impl CacheDir {
     }
 }
 
-/// The cache folder of this process's environment: see [`CacheDir::find`].
+/// The cache folder for the environment of this process: see [`CacheDir::find`].
 #[must_use]
 pub fn cache_dir() -> PathBuf {
     CacheDir::find(|name| std::env::var_os(name)).path
@@ -69,13 +70,13 @@ pub fn libraries_dir() -> PathBuf {
     cache_dir().join("libraries")
 }
 
-/// The folder of fetched cuDNN sets: one folder for each version and set, named like `9.27.0.42-slim`.
+/// The folder of fetched cuDNN sets. Each version and set has a folder of its own, such as `9.27.0.42-slim`.
 #[must_use]
 pub fn cudnn_dir() -> PathBuf {
     libraries_dir().join("cudnn")
 }
 
-/// A name in a folder that all users share, with this user's number in it.
+/// A name for a folder that all users share; it contains the number of this user.
 #[cfg(unix)]
 fn private_name(name: &str) -> String {
     format!("{name}-{}", rustix::process::geteuid().as_raw())
@@ -110,7 +111,7 @@ mod tests {
         let of_home = (PathBuf::from("/h/.cache/qkvault"), CacheDirSource::Home);
         assert_eq!(with(&[("QKVAULT_CACHE_DIR", ""), ("XDG_CACHE_HOME", "rel"), home]), of_home);
         assert_eq!(with(&[("QKVAULT_CACHE_DIR", "rel"), home]), ("rel".into(), CacheDirSource::Variable));
-        // Without a usable home the system's own record of the user decides, never a relative path.
+        // Without a usable `HOME` the system's user database decides; a relative path is never used.
         assert!(with(&[("HOME", "rel")]).0.is_absolute());
     }
 }

@@ -1,5 +1,5 @@
-//! What several crates of qkvault must agree on and none of them owns: cuDNN versions, sets of cuDNN's libraries, and the folder where
-//! qkvault keeps things.
+//! Definitions that several crates of qkvault share and none of them owns: cuDNN versions, sets of cuDNN's libraries,
+//! the cache folder, and a random number generator.
 
 mod folders;
 pub mod random;

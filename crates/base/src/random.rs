@@ -1,12 +1,12 @@
-//! Random numbers that are the same everywhere and always, for whatever is recorded with its seed: splitmix64, and normal
-//! numbers by Box and Muller.
+//! Random numbers that are the same on every machine and in every release, because records store only the seed:
+//! splitmix64, with normal numbers by the Box-Muller transform.
 
-/// A generator with 64 bits of state. What follows from a seed never changes: records name seeds.
+/// A generator with 64 bits of state. The numbers for a given seed never change, because records store seeds.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The generator that starts from this state.
+    /// A generator whose state starts at `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Rng {
         Rng(seed)
@@ -21,12 +21,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Uniform in [0, 1).
+    /// A number uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * 2f64.powi(-53)
     }
 
-    /// Uniform in `low..=high`.
+    /// An integer uniform in `low..=high`.
     ///
     /// # Panics
     ///
@@ -36,14 +36,14 @@ impl Rng {
         low + (self.unit() * (high - low + 1) as f64) as usize
     }
 
-    /// Two numbers of the standard normal distribution.
+    /// Two independent numbers from the standard normal distribution.
     pub fn normals(&mut self) -> [f64; 2] {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         let (sin, cos) = (std::f64::consts::TAU * self.unit()).sin_cos();
         [radius * cos, radius * sin]
     }
 
-    /// Puts a list in random order.
+    /// Shuffles a list in place.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for i in (1..list.len()).rev() {
             list.swap(i, self.within(0, i));
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn numbers_are_the_known_ones_and_well_spread() {
-        // First outputs of splitmix64 from seed 1234567, as published with the generator.
+        // The first outputs of splitmix64 for seed 1234567, as its author published them.
         let mut rng = Rng::new(1_234_567);
         assert_eq!(
             [rng.bits(), rng.bits(), rng.bits()],

@@ -1,7 +1,7 @@
-//! Errors with their sources in one line.
+//! Formats an error and its sources on one line.
 
-/// An error with the texts of its sources, on one line. libloading, for one, says only that dlopen failed and leaves the reason to its
-/// source.
+/// Formats an error and all its sources on one line. Some errors carry the reason only in their source: the text of a
+/// libloading error, for example, is only that dlopen failed.
 #[must_use]
 pub fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

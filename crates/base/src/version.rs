@@ -1,4 +1,4 @@
-//! cuDNN versions, and the sets of libraries that NVIDIA publishes of each.
+//! cuDNN versions, and the two sets of libraries that NVIDIA publishes for each version.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 
 /// A cuDNN version, major.minor.patch.
 ///
-/// The build number in a wheel's name (the `42` of `9.27.0.42`) is not part of what `cudnnGetVersion` returns, and not part of this.
+/// The build number in a wheel's name (the `42` of `9.27.0.42`) is not part of what `cudnnGetVersion` returns, so this
+/// type does not hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CudnnVersion {
-    /// Major version; 9 in everything known here.
+    /// Major version; 9 for every version that qkvault supports.
     pub major: u16,
     /// Minor version.
     pub minor: u16,
@@ -23,22 +24,22 @@ impl CudnnVersion {
     /// The only major version whose backend API qkvault calls.
     pub const SUPPORTED_MAJOR: u16 = 9;
 
-    /// A version from its three numbers.
+    /// A version from its three numbers, major, minor and patch.
     #[must_use]
     pub const fn new(major: u16, minor: u16, patch: u16) -> CudnnVersion {
         CudnnVersion { major, minor, patch }
     }
 
-    /// A version of major 9.
+    /// The version 9.`minor`.`patch`.
     #[must_use]
     pub const fn v9(minor: u16, patch: u16) -> CudnnVersion {
         CudnnVersion::new(9, minor, patch)
     }
 
-    /// The version of a number that `cudnnGetVersion` returns: 92700 is 9.27.0.
+    /// Converts a number that `cudnnGetVersion` returned: 92700 is 9.27.0.
     ///
-    /// From major 9 on it is `major * 10000 + minor * 100 + patch`; before, it was `major * 1000 + minor * 100 + patch` (8907 is 8.9.7).
-    /// The two cannot be confused: the older form stays below 10000.
+    /// From major 9 on the number is `major * 10000 + minor * 100 + patch`. Before, it was `major * 1000 + minor * 100
+    /// + patch` (8907 is 8.9.7). The two forms cannot be confused, because the older one stays below 10000.
     #[must_use]
     pub const fn from_number(number: usize) -> CudnnVersion {
         let unit = if number < 10_000 { 1_000 } else { 10_000 };
@@ -58,18 +59,18 @@ impl fmt::Display for CudnnVersion {
     }
 }
 
-/// A text that is not a cuDNN version.
+/// The error for a text that is not a cuDNN version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{given}' is no cuDNN version; write it as 9.27 or 9.27.0 (a build number may follow, as in 9.27.0.42)")]
 pub struct BadVersion {
-    /// The text.
+    /// The text that was given.
     pub given: String,
 }
 
 impl FromStr for CudnnVersion {
     type Err = BadVersion;
 
-    /// Reads `9.27`, `9.27.0`, and wheel versions such as `9.27.0.42`.
+    /// Parses `9.27`, `9.27.0`, and wheel versions such as `9.27.0.42`.
     fn from_str(s: &str) -> Result<Self, BadVersion> {
         let bad = || BadVersion { given: s.into() };
         let numbers: Vec<u16> = s.split('.').map(|p| p.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
@@ -97,18 +98,18 @@ impl From<CudnnVersion> for String {
     }
 }
 
-/// The cuDNN libraries that are installed; part of what a plan is compiled for.
+/// Which of cuDNN's libraries are installed. A plan is compiled for one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LibrarySet {
-    /// The three that attention needs: `libcudnn`, `libcudnn_graph` and `libcudnn_engines_runtime_compiled`.
+    /// The three libraries that attention needs: `libcudnn`, `libcudnn_graph` and `libcudnn_engines_runtime_compiled`.
     Slim,
-    /// All of them, precompiled engines included.
+    /// All libraries, including the precompiled engines.
     Full,
 }
 
 impl LibrarySet {
-    /// The word for it in folder names, options and reports.
+    /// The name of the set in folder names, options and reports.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

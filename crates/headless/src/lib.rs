@@ -1,16 +1,16 @@
 //! A stand-in for `libcuda.so.1`, so that cuDNN can compile plans on a machine with no NVIDIA driver.
 //!
-//! cuDNN compiles without a GPU when it is given a device's properties, but it wants a driver library in the process:
-//! newer ones do not even load without it. [`ensure`] looks for a driver and, only if there is none, loads a library
-//! that this crate carries inside. Any later look-up of `libcuda.so.1` in the process finds it. Loading and looking at
-//! compiled kernels succeeds there; everything else answers that there is no device.
+//! cuDNN compiles without a GPU when it is given a device's properties, but it needs a driver library in the process;
+//! newer versions do not even load without one. [`ensure`] looks for a driver. If there is none, it loads a library
+//! that is embedded in this crate, and every later look-up of `libcuda.so.1` in the process finds that library. Its
+//! functions for loading and inspecting compiled kernels succeed; all others return `CUDA_ERROR_NO_DEVICE`.
 //!
-//! A crate that compiles plans only has to depend on this one and call [`ensure`] before cuDNN is first used. Processes
-//! that are to run plans do not call it: they want the reason why there is no driver, and [`is_stand_in_loaded`] tells
-//! them if it is this.
+//! A program that only compiles plans depends on this crate and calls [`ensure`] before it first uses cuDNN. A process
+//! that runs plans must not call it: it needs the loader's error when there is no driver. [`is_stand_in_loaded`] tests
+//! whether the process has a stand-in.
 //!
-//! It rests on a rule of the GNU dynamic loader: a library that is loaded serves every later request for its SONAME,
-//! from wherever it was loaded.
+//! This relies on a rule of the GNU dynamic loader: a loaded library serves every later request for its SONAME,
+//! whatever path it was loaded from.
 
 #![warn(clippy::missing_errors_doc, clippy::must_use_candidate)]
 
@@ -21,26 +21,26 @@ use std::sync::PoisonError;
 
 use thiserror::Error;
 
-/// The name under which everything looks for the driver.
+/// The SONAME of NVIDIA's driver library.
 const SONAME: &str = "libcuda.so.1";
 
 /// What serves `libcuda.so.1` in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Driver {
-    /// An NVIDIA driver; it was not touched.
+    /// An NVIDIA driver, left as it is.
     Real,
-    /// The stand-in: plans can be compiled, nothing can run.
+    /// The stand-in: the process can compile plans but cannot run them.
     StandIn,
 }
 
-/// Why there is neither a driver nor a stand-in.
+/// Why the process has neither a driver nor a stand-in.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The stand-in exists for Linux only, as cuDNN's runtime-compiled engines do.
+    /// The system is not Linux. The stand-in exists only for Linux, as do cuDNN's runtime-compiled engines.
     #[error("no libcuda.so.1 was found, and the stand-in for it exists for Linux only; compile plans on Linux")]
     Unsupported,
-    /// The bytes of the stand-in could not be put where the dynamic loader takes them from.
+    /// The stand-in could not be written to memory or to a temporary file.
     #[error(
         "no libcuda.so.1 was found, and the stand-in for it could not be written: {reason}; set TMPDIR to a folder that can be written"
     )]
@@ -59,30 +59,30 @@ pub enum Error {
     },
 }
 
-/// Makes sure that this process has the stand-in, also on a machine with a driver: for processes that only compile.
-/// With a driver in the process, cuDNN asks it for the kernels that it has compiled, and a GPU's driver has none for
-/// another GPU.
+/// Loads the stand-in even on a machine with a driver, for processes that only compile.
 ///
-/// A driver that the process has loaded already stays, and is returned; so call this first. Nothing can run in this
-/// process afterwards.
+/// If the process has a driver, cuDNN asks it for every kernel that it compiles, and the driver has no kernel for a GPU
+/// of another kind. If the process has already loaded a driver, that driver stays and [`Driver::Real`] is returned, so
+/// call this first. A process with the stand-in cannot run anything.
 ///
 /// # Errors
 ///
-/// [`enum@Error`] if the system has no stand-in, or it cannot be written or loaded.
+/// [`enum@Error`] if the stand-in does not exist for this system, or cannot be written or loaded.
 pub fn force_stub_driver() -> Result<Driver, Error> {
     once(|| if stand_in::open_by_name(true) { Ok(loaded()) } else { stand_in::load().map(|()| Driver::StandIn) })
 }
 
 static ENSURED: Mutex<Option<Driver>> = Mutex::new(None);
 
-/// Makes sure that this process has a `libcuda.so.1`: the driver's if there is one, else the stand-in.
+/// Loads the driver's `libcuda.so.1` if there is one, and otherwise the stand-in.
 ///
-/// It does its work once per process; after a failure the next call tries again. Threads that call at the same time
-/// wait for the first.
+/// A success is cached for the life of the process; after a failure the next call tries again. Concurrent callers wait
+/// for the first one.
 ///
 /// # Errors
 ///
-/// [`enum@Error`] if there is no driver and no stand-in, or the stand-in cannot be written or loaded.
+/// [`enum@Error`] if there is no driver, and the stand-in does not exist for this system or cannot be written or
+/// loaded.
 pub fn ensure() -> Result<Driver, Error> {
     once(|| {
         if stand_in::open_by_name(true) || stand_in::open_by_name(false) {
@@ -94,7 +94,7 @@ pub fn ensure() -> Result<Driver, Error> {
     })
 }
 
-/// Runs `find` once and caches its result.
+/// Runs `find` and caches its result; a failure is not cached.
 fn once(find: impl FnOnce() -> Result<Driver, Error>) -> Result<Driver, Error> {
     let mut ensured = ENSURED.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = ensured.map_or_else(find, Ok)?;
@@ -102,13 +102,13 @@ fn once(find: impl FnOnce() -> Result<Driver, Error>) -> Result<Driver, Error> {
     Ok(driver)
 }
 
-/// Which one the process has loaded. Another copy of this crate in it (a plugin's) may have loaded its own stand-in.
+/// Which library is loaded. Another copy of this crate (in a plugin, for example) may have loaded its own stand-in.
 fn loaded() -> Driver {
     if is_stand_in_loaded() { Driver::StandIn } else { Driver::Real }
 }
 
-/// Whether the `libcuda.so.1` of this process is a stand-in, loaded by this crate or by another copy of it. Loads
-/// nothing.
+/// Whether the `libcuda.so.1` of this process is a stand-in, loaded by this crate or by another copy of it. This
+/// function loads nothing.
 #[must_use]
 pub fn is_stand_in_loaded() -> bool {
     stand_in::has_marker()

@@ -1,8 +1,8 @@
-//! The stand-in itself: what `libcuda.so.1` is for cuDNN while it compiles a plan on a machine with no driver.
+//! The stand-in: a `libcuda.so.1` for cuDNN to compile against on a machine without a driver.
 //!
-//! cuDNN compiles a kernel, then loads it once to look at it. Those calls succeed here and do nothing. Every other call answers
-//! `CUDA_ERROR_NO_DEVICE`, which is the truth. Arguments that a function does not use are not declared: the C calling conventions of the
-//! targets that cuDNN exists for allow it.
+//! After it compiles a kernel, cuDNN loads it once to inspect it. Those functions succeed here and do nothing. All
+//! other functions return `CUDA_ERROR_NO_DEVICE`. Parameters that a function does not use are not declared, which the C
+//! calling conventions of cuDNN's targets allow.
 
 #![no_std]
 #![allow(non_snake_case)]
@@ -12,22 +12,22 @@ use core::ffi::{c_char, c_int, c_void};
 const SUCCESS: c_int = 0;
 const NO_DEVICE: c_int = 100;
 
-/// How a process tells the stand-in from a driver; its value is the version of the stand-in.
+/// Marks this library as the stand-in; the value is the version of the stand-in.
 #[unsafe(no_mangle)]
 pub extern "C" fn qkvault_headless_standin() -> c_int {
     1
 }
 
-/// What handles of modules, libraries, kernels and functions point to: not null, and nothing of use.
+/// The target of every handle of a module, library, kernel or function: a non-null address with no content.
 static NOTHING: [u64; 64] = [0; 64];
 
-/// Calls that give back a handle.
+/// Functions that return a handle.
 macro_rules! gives_handle {
     ($($name:ident)+) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(handle: *mut *const c_void) -> c_int {
             if !handle.is_null() {
-                // SAFETY: by the driver's interface, the first argument is a place for a handle.
+                // SAFETY: in the driver API the first argument points to writable memory for a handle.
                 unsafe { handle.write((&raw const NOTHING).cast()) };
             }
             SUCCESS
@@ -35,13 +35,13 @@ macro_rules! gives_handle {
     )+};
 }
 
-/// Calls that give back a number.
+/// Functions that return a number.
 macro_rules! gives_zero {
     ($($name:ident $answer:ident)+) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(number: *mut c_int) -> c_int {
             if !number.is_null() {
-                // SAFETY: by the driver's interface, the first argument is a place for an int.
+                // SAFETY: in the driver API the first argument points to writable memory for an int.
                 unsafe { number.write(0) };
             }
             $answer
@@ -49,7 +49,7 @@ macro_rules! gives_zero {
     )+};
 }
 
-/// Calls that give back nothing.
+/// Functions that return nothing but success.
 macro_rules! succeeds {
     ($($name:ident)+) => {$(
         #[unsafe(no_mangle)]
@@ -59,7 +59,7 @@ macro_rules! succeeds {
     )+};
 }
 
-/// Calls that need a device.
+/// Functions that need a device.
 macro_rules! needs_device {
     ($($name:ident)+) => {$(
         #[unsafe(no_mangle)]
@@ -103,13 +103,14 @@ needs_device! {
     cuTensorMapEncodeTiled cuTensorMapEncodeIm2col
 }
 
-/// Calls that explain an error.
+/// Functions that describe an error.
 macro_rules! gives_text {
     ($($name:ident $text:literal)+) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(_error: c_int, text: *mut *const c_char) -> c_int {
             if !text.is_null() {
-                // SAFETY: by the driver's interface, the second argument is a place for a string that lives for ever.
+                // SAFETY: in the driver API the second argument points to writable memory for a pointer to a static
+                // string.
                 unsafe { text.write($text.as_ptr()) };
             }
             SUCCESS
@@ -124,6 +125,6 @@ gives_text! {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Nothing in this file can panic; the language wants to be told what would happen.
+    // Nothing in this file can panic, but `no_std` requires a panic handler.
     loop {}
 }

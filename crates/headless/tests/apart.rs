@@ -1,21 +1,21 @@
-//! On a machine with a driver: who only compiles gets the stand-in all the same. The driver is a library of that name with nothing in it, and
-//! each question is asked in a process of its own.
+//! On a machine with a driver, `force_stub_driver` loads the stand-in all the same. The driver is an almost empty
+//! library with the driver's SONAME, and each case runs in a process of its own.
 
 use std::path::Path;
 use std::process::Command;
 
 use qkvault_headless::{Driver, ensure, force_stub_driver, is_stand_in_loaded};
 
-const ASKED: &str = "QKVAULT_HEADLESS_ASKED";
+const CASE: &str = "QKVAULT_TEST_HEADLESS_CASE";
 
-/// What the child processes do.
+/// The body of the child processes; it does nothing in the parent.
 #[test]
-fn asked() {
-    match std::env::var(ASKED).as_deref() {
+fn child() {
+    match std::env::var(CASE).as_deref() {
         Ok("apart") => {
             assert_eq!(force_stub_driver().expect("it loads"), Driver::StandIn);
             assert!(is_stand_in_loaded());
-            assert_eq!(ensure().expect("asked again"), Driver::StandIn);
+            assert_eq!(ensure().expect("it is cached"), Driver::StandIn);
         }
         Ok("driver") => {
             assert_eq!(ensure().expect("there is one"), Driver::Real);
@@ -30,17 +30,17 @@ fn asked() {
 fn plans_for_other_gpus_are_compiled_without_the_driver_of_this_one() {
     let folder = tempfile::tempdir().expect("a folder");
     make(folder.path());
-    for asked in ["apart", "driver"] {
+    for case in ["apart", "driver"] {
         let status = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "asked"])
-            .env(ASKED, asked)
+            .args(["--exact", "child"])
+            .env(CASE, case)
             .env("LD_LIBRARY_PATH", folder.path())
             .status();
-        assert!(status.expect("it starts").success(), "{asked}");
+        assert!(status.expect("it starts").success(), "{case}");
     }
 }
 
-/// A `libcuda.so.1` that is no stand-in.
+/// Compiles a `libcuda.so.1` that is not the stand-in.
 fn make(folder: &Path) {
     let source = folder.join("driver.rs");
     std::fs::write(&source, "#[unsafe(no_mangle)]\npub extern \"C\" fn cuInit(_flags: u32) -> i32 {\n    0\n}\n")

@@ -1,23 +1,24 @@
-//! In a process of its own: before and after the stand-in is loaded.
+//! A process before and after it loads the stand-in; this file is a test program of its own.
 
 use libloading::os::unix::{Library, RTLD_NOW};
 use qkvault_headless::{Driver, ensure, is_stand_in_loaded};
 use qkvault_skip::{Need, skip};
 
 fn open_driver() -> Result<Library, libloading::Error> {
-    // SAFETY: the driver or the stand-in; both may be loaded.
+    // SAFETY: the library is the driver or the stand-in, and both are safe to load.
     unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }
 }
 
 fn call(library: &Library, name: &str) -> i32 {
-    // SAFETY: `cuInit(unsigned)` and the stand-in's calls without arguments return an int; an argument too many is not looked at.
+    // SAFETY: `cuInit(unsigned)` and the stand-in's functions without parameters return an int; they ignore an extra
+    // argument.
     unsafe {
         let function = library.get::<unsafe extern "C" fn(u32) -> i32>(name).expect("the stand-in has it");
         function(0)
     }
 }
 
-/// One test, because its steps change the process.
+/// The steps are one test because they change the state of the process.
 #[test]
 fn a_process_without_a_driver_gets_the_stand_in() {
     assert!(!is_stand_in_loaded());

@@ -1,4 +1,4 @@
-//! The fields of a Hugging Face `config.json` that decide attention, read with a reason for each that is missing or odd.
+//! Reads the fields of a Hugging Face `config.json` that determine attention, with a reason for each invalid field.
 
 use serde_json::{Map, Value};
 
@@ -42,7 +42,11 @@ impl Config {
             .filter(|v| !v.is_null())
     }
 
-    /// A whole number; absent is `None`, anything but a whole number from 1 to 2^31 - 1 is a reason.
+    /// A whole number from 1 to 2^31 - 1, or `None` if the field is absent.
+    ///
+    /// # Errors
+    ///
+    /// A reason for any other value.
     pub(super) fn int(&self, field: &str) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.get(field) else { return Ok(None) };
         match value.as_i64() {
@@ -51,7 +55,7 @@ impl Config {
         }
     }
 
-    /// A whole number that must be there, under the first of several names.
+    /// A required whole number, under the first of `names` that is present.
     pub(super) fn need(&self, names: &[&str]) -> Result<i64, Refusal> {
         for name in names {
             if let Some(n) = self.int(name)? {
@@ -81,7 +85,8 @@ impl Config {
         self.get(field).and_then(Value::as_str)
     }
 
-    /// The pattern of layer types, repeated to `layers` entries when the config gives one period of it.
+    /// For each layer, whether it is a sliding layer. A config may give one period of the pattern, which is repeated to
+    /// `layers` entries.
     pub(super) fn layer_types(&self, layers: usize) -> Result<Option<Vec<bool>>, Refusal> {
         let Some(value) = self.get("layer_types") else { return Ok(None) };
         let bad = |given: String| {
@@ -102,7 +107,7 @@ impl Config {
         Ok(Some(sliding.into_iter().cycle().take(layers).collect()))
     }
 
-    /// The element type, with a note where the config does not say.
+    /// The element type. If the config names none, or names float32, it is bf16, and `notes` gets a line about it.
     pub(super) fn dtype(&self, notes: &mut Vec<String>) -> Result<DType, Refusal> {
         let (field, text) = match (self.text("torch_dtype"), self.text("dtype")) {
             (Some(t), _) => ("torch_dtype", t),
@@ -114,7 +119,8 @@ impl Config {
         };
         match text.parse::<DType>() {
             Ok(DType::F32) => {
-                notes.push("the config says float32, which cuDNN's attention does not take: bf16 is assumed".into());
+                notes
+                    .push("the config names float32, which cuDNN's attention does not support: bf16 is assumed".into());
                 Ok(DType::BF16)
             }
             Ok(dtype) if dtype.is_half() => Ok(dtype),

@@ -1,6 +1,7 @@
-//! The families: how each model type's config says what its attention layers are.
+//! The model families: how to read the attention layers of each model type from its config.
 //!
-//! Sources: the published `modeling_*`/`configuration_*` semantics of each `model_type` (defaults and patterns), as facts.
+//! Sources: the defaults and layer patterns of the published `modeling_*` and `configuration_*` files of each
+//! `model_type`.
 
 use super::config::Config;
 use super::{Latent, LayerKind, Model};
@@ -8,7 +9,7 @@ use qkvault_graph::{DType, Origin, Reason, Refusal};
 
 const FAMILIES: &str = "llama, mistral, gemma2, qwen2, gpt_oss, bert, mpt, deepseek_v3";
 
-/// Collects reasons and goes on with a stand-in, so that every problem of a config is told at once.
+/// Collects reasons and continues with a default value, so that one error reports every problem of a config.
 struct Reader<'a> {
     config: &'a Config,
     reasons: Vec<Reason>,
@@ -42,7 +43,7 @@ impl Reader<'_> {
         self.take(result)
     }
 
-    /// Size of one head where the config does not say: the model's width shared among heads.
+    /// The head dim: `head_dim` if the config has it, else the width of the model divided by the number of heads.
     fn head_dim(&mut self, width: &str, heads: i64) -> i64 {
         if let Some(d) = self.int("head_dim") {
             return d;
@@ -111,13 +112,14 @@ pub(super) fn read(config: &Config) -> Result<Model, Refusal> {
     }
 }
 
-/// Layers that slide as the config's own `layer_types` say, or every other one, the first included.
+/// Which layers slide: `layer_types` if the config has it, else every second layer from the first on.
 fn patterned(r: &mut Reader<'_>, n: usize) -> Vec<bool> {
     let result = r.config.layer_types(n);
     r.take(result).unwrap_or_else(|| (0..n).map(|i| i % 2 == 0).collect())
 }
 
-/// A causal decoder with grouped heads; `slides` says which layers have the window (empty: none).
+/// A causal decoder with grouped heads. `slides` returns for each layer whether it has the window; empty means none
+/// has.
 fn decoder(r: &mut Reader<'_>, dtype: DType, slides: impl Fn(&mut Reader<'_>, usize) -> Vec<bool>) -> Vec<LayerKind> {
     let heads = r.need(&["num_attention_heads"]);
     let kv_heads = r.int("num_key_value_heads").unwrap_or(heads);
@@ -205,7 +207,7 @@ fn mpt(r: &mut Reader<'_>, dtype: DType) -> Vec<LayerKind> {
     }]
 }
 
-/// Multi-head latent attention: prompts run with the heads unfolded, decoding over the compressed cache.
+/// Multi-head latent attention: a prefill expands the heads, a decode reads the compressed cache.
 fn deepseek(r: &mut Reader<'_>, dtype: DType) -> Vec<LayerKind> {
     let heads = r.need(&["num_attention_heads"]);
     let nope = r.need(&["qk_nope_head_dim"]);
@@ -214,7 +216,7 @@ fn deepseek(r: &mut Reader<'_>, dtype: DType) -> Vec<LayerKind> {
     let rank = r.need(&["kv_lora_rank"]);
     let count = r.need(&["num_hidden_layers"]) as usize;
     let d_qk = nope + rope;
-    // With YaRN, scores grow by the square of 0.1 * mscale_all_dim * ln(factor) + 1.
+    // With YaRN, the scale is multiplied by the square of 0.1 * mscale_all_dim * ln(factor) + 1.
     let factor = r.float("rope_scaling.factor").unwrap_or(1.0);
     let mscale = r.float("rope_scaling.mscale_all_dim").unwrap_or(0.0);
     let grow = if factor > 1.0 { 0.1 * mscale * factor.ln() + 1.0 } else { 1.0 };

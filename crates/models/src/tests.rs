@@ -1,4 +1,4 @@
-//! The eight published configs, and configs that are wrong.
+//! The eight published configs, and invalid configs.
 
 use super::*;
 use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, validate};
@@ -77,7 +77,7 @@ fn mpt_biases_by_distance() {
     assert!(m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has").score_mod.is_some());
 }
 
-/// mpt-7b-storywriter: `alibi_bias_max` is 16, and the slope of its first head 0.7071.
+/// In mpt-7b-storywriter `alibi_bias_max` is 16, which makes the slope of its first head 0.7071.
 #[test]
 fn b5_mpts_alibi_bias_max_is_in_the_slopes_and_under_the_key() {
     let read = |max: f32| {
@@ -85,7 +85,7 @@ fn b5_mpts_alibi_bias_max_is_in_the_slopes_and_under_the_key() {
         let layer = Model::from_config(&text).expect("reads").layers.remove(0);
         let slopes = |a: &Attention| {
             let spec = a.score_mod.as_ref().map(|e| e.tensors()[0]).expect("a tensor of slopes");
-            spec.alibi.expect("it says which").values(32)
+            spec.alibi.expect("slopes of ALiBi").values(32)
         };
         let a = layer.attention(Phase::Prefill, 1, 512).expect("a phase it has");
         let served = layer.serving(8, 16, PageLayout::Nhd).expect("it decodes").score_mod;

@@ -1,8 +1,8 @@
-//! A cloud object store as a remote of the vault: any store of the crate `object_store`, behind
-//! [`qkvault_cache::Remote`].
+//! A cloud object store as a remote of the vault: [`ObjectStoreRemote`] implements [`qkvault_cache::Remote`] for every
+//! store of the crate `object_store`.
 //!
-//! It is a crate of its own because it brings an async runtime and a hundred crates that a vault on disk does not need.
-//! An entry is one object, named as in every other remote: `PREFIX/v3/ab/<key>.qkv`.
+//! This is a separate crate because it depends on an async runtime and about a hundred crates that a vault on disk does
+//! not need. Each entry is one object, with the same name as in every other remote: `PREFIX/v3/ab/<key>.qkv`.
 //!
 //! ```
 //! use qkvault_cache::{RemoteOptions, Vault, VaultOptions};
@@ -30,34 +30,40 @@ use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
 use qkvault_cache::{Key, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
 use tokio::runtime::{Builder, Runtime};
 
-/// Objects of a store, below a prefix.
+/// A remote that keeps its entries as objects of a store, below a prefix.
 pub struct ObjectStoreRemote {
     store: Box<dyn ObjectStore>,
     prefix: Path,
     location: String,
-    /// `None` only while this is dropped.
+    /// `None` only while the value is dropped.
     runtime: Option<Runtime>,
 }
 
-/// Why a store cannot be used.
+/// Why [`ObjectStoreRemote::new`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetUpError {
-    /// A prefix that no object can have.
+    /// The prefix cannot begin the name of an object.
     #[error("`{prefix}` cannot be the start of an object's name: {source}")]
     Prefix {
         /// The prefix.
         prefix: String,
-        /// Why.
+        /// Why it cannot.
         source: object_store::path::Error,
     },
-    /// There is no runtime to ask it with.
+    /// The async runtime could not be started.
     #[error("no async runtime could be started: {0}")]
     Runtime(io::Error),
 }
 
 impl ObjectStoreRemote {
-    /// A store, the prefix of its objects (may be empty), and what to call it in logs: no secrets there.
+    /// Creates a remote from a store and the prefix of its objects, which may be empty. Logs name the remote
+    /// `location`, so keep secrets out of it.
+    ///
+    /// # Errors
+    ///
+    /// [`SetUpError::Prefix`] for a prefix that no object name can have; [`SetUpError::Runtime`] if no async runtime
+    /// can be started.
     pub fn new(store: impl ObjectStore, prefix: &str, location: impl Into<String>) -> Result<Self, SetUpError> {
         let path = Path::parse(prefix);
         let prefix = path.map_err(|source| SetUpError::Prefix { prefix: prefix.to_owned(), source })?;
@@ -69,7 +75,8 @@ impl ObjectStoreRemote {
         remote_name(key).split('/').fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
-    /// Runs a request to its end or to its deadline. The vault calls from threads of its own, never from async code.
+    /// Runs a request until it completes or reaches its deadline. The vault calls this from its own threads, never from
+    /// async code.
     fn run<T>(
         &self,
         within: Duration,
@@ -96,12 +103,12 @@ impl Remote for ObjectStoreRemote {
             let object = match self.store.get(&path).await {
                 Ok(object) => object,
                 Err(Error::NotFound { .. }) => return Ok(None),
-                Err(error) => return Err(told(&error)),
+                Err(error) => return Err(remote_error(&error)),
             };
             if object.meta.size > MAX_REMOTE_BYTES {
                 return Err(RemoteError::TooLarge { limit: MAX_REMOTE_BYTES });
             }
-            let bytes = object.bytes().await.map_err(|error| told(&error))?;
+            let bytes = object.bytes().await.map_err(|error| remote_error(&error))?;
             Ok(Some(bytes.to_vec()))
         })
     }
@@ -110,13 +117,13 @@ impl Remote for ObjectStoreRemote {
         let path = self.path(key);
         let payload = PutPayload::from(bytes.to_vec());
         self.run(within, async {
-            // Every store of the crate shows an object whole or not at all.
-            self.store.put(&path, payload).await.map(drop).map_err(|error| told(&error))
+            // Every implementation of `ObjectStore` writes an object whole or not at all.
+            self.store.put(&path, payload).await.map(drop).map_err(|error| remote_error(&error))
         })
     }
 }
 
-fn told(error: &Error) -> RemoteError {
+fn remote_error(error: &Error) -> RemoteError {
     match error {
         Error::Unauthenticated { .. } => RemoteError::Refused { status: 401 },
         Error::PermissionDenied { .. } => RemoteError::Refused { status: 403 },
@@ -127,7 +134,7 @@ fn told(error: &Error) -> RemoteError {
 
 impl Drop for ObjectStoreRemote {
     fn drop(&mut self) {
-        // Dropping a runtime waits for its threads, and panics within async code; this does neither.
+        // Dropping a runtime waits for its threads and panics inside async code; `shutdown_background` does neither.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

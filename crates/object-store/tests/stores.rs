@@ -28,7 +28,7 @@ fn vault(folder: &tempfile::TempDir, remote: RemoteOptions) -> Vault {
     Vault::open(VaultOptions::in_folder(folder.path()).without_environment().durable(false).remote(remote)).unwrap()
 }
 
-/// Stores through the trait, then lets one vault build and another fetch.
+/// Stores and fetches through the trait; then one vault builds the entries and another fetches them.
 fn exercise(open: impl Fn() -> ObjectStoreRemote) {
     let remote = open();
     let key = Key([9; 32]);

@@ -1,62 +1,62 @@
-//! The set of plans of a policy, and which of them a step runs on.
+//! The set of plans for a policy, and the choice of a plan for a step.
 
 use serde::{Deserialize, Serialize};
 
 use super::policy::{Growth, ServePolicy};
 use qkvault_graph::Refusal;
 
-/// What a plan of the set is for.
+/// The kind of step that a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
-    /// One new token in each sequence: dense queries.
+    /// One new token in each sequence; queries are dense.
     Decode,
-    /// Any number of new tokens in each sequence, one included: varlen queries.
+    /// One or more new tokens in each sequence; queries are varlen.
     Mixed,
 }
 
-/// Sizes of one plan of the set.
+/// The sizes of one plan of the set. Each is the largest that the plan can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bucket {
-    /// What it is for.
+    /// The kind of step.
     pub kind: StepKind,
-    /// Most sequences.
+    /// Maximum number of sequences.
     pub batch: i64,
-    /// Most new tokens of a sequence.
+    /// Maximum number of new tokens of a sequence.
     pub queries: i64,
-    /// Most keys of a sequence.
+    /// Maximum number of keys of a sequence.
     pub keys: i64,
-    /// Room of varlen buffers, in tokens; no part of a plan's key.
+    /// Capacity of varlen buffers, in tokens. It is not part of a plan's key.
     pub tokens: i64,
 }
 
-/// Sizes of a step.
+/// The sizes of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepSize {
-    /// Sequences.
+    /// Number of sequences.
     pub sequences: i64,
-    /// New tokens of the sequence that has most.
+    /// New tokens of the sequence with the most.
     pub queries: i64,
-    /// Keys of the sequence that has most.
+    /// Keys of the sequence with the most.
     pub keys: i64,
 }
 
-/// The plans of a policy: a grid of batch, queries and keys for mixed steps, one of batch and keys for decodes.
+/// The plans of a policy: a grid of batch, queries and keys for mixed steps, and a grid of batch and keys for decodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets {
     policy: ServePolicy,
-    /// Most sequences of a decode, and of a mixed step.
+    /// Batch sizes of the decodes, and of the mixed steps.
     batch: [Vec<i64>; 2],
     queries: Vec<i64>,
     keys: Vec<i64>,
 }
 
-/// Keys that plans have room for in whole multiples of: kernels read page tables by tiles of as many.
+/// Plans hold a multiple of this many keys, because kernels read page tables in tiles of this size.
 const TILE: i64 = 128;
 
-/// Sizes from the largest down, each the one before divided by the growth, until there is no smaller one to make; all rounded up
-/// to the grain, smallest first.
+/// The sizes from `most` down to `least`, each the one before divided by the growth; all are rounded up to a multiple
+/// of `grain` and sorted upwards. Without a growth, only `most`.
 fn line(most: i64, least: i64, growth: Option<u32>, grain: i64) -> Vec<i64> {
     let whole = |size: i64| (size + grain - 1) / grain * grain;
     let (mut size, least) = (whole(most), whole(least));
@@ -71,7 +71,7 @@ fn line(most: i64, least: i64, growth: Option<u32>, grain: i64) -> Vec<i64> {
     sizes
 }
 
-/// Sequences of decodes: few of them by one growth, many by another.
+/// Batch sizes of decodes: up to `few` they grow by `growth.few`, beyond it by `growth.many`.
 fn decodes(policy: &ServePolicy) -> Vec<i64> {
     let ServePolicy { batch, least_batch, few, growth, .. } = *policy;
     if batch <= few || growth.few == growth.many {
@@ -84,11 +84,11 @@ fn decodes(policy: &ServePolicy) -> Vec<i64> {
 }
 
 impl Buckets {
-    /// The set of a policy.
+    /// Creates the set of plans of a policy.
     ///
     /// # Errors
     ///
-    /// Every reason why it is none.
+    /// Every reason why the policy is invalid.
     pub fn new(policy: &ServePolicy) -> Result<Buckets, Refusal> {
         let policy = policy.checked()?;
         let ServePolicy { batch, queries, keys, tokens: _, least_batch, least_queries, least_keys, few: _, growth } =
@@ -101,19 +101,19 @@ impl Buckets {
         })
     }
 
-    /// The policy that it is of.
+    /// The policy of this set.
     #[must_use]
     pub const fn policy(&self) -> &ServePolicy {
         &self.policy
     }
 
-    /// How many plans there are.
+    /// Number of plans.
     #[must_use]
     pub fn len(&self) -> usize {
         self.decodes() + self.batch[1].len() * self.queries.len() * self.keys.len()
     }
 
-    /// Whether there is none, which is never.
+    /// Always false: a set has at least one plan.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -123,11 +123,11 @@ impl Buckets {
         self.batch[0].len() * self.keys.len()
     }
 
-    /// A plan of the set.
+    /// The plan with this number.
     ///
     /// # Panics
     ///
-    /// When there is none of this number.
+    /// If `at` is not below [`Buckets::len`].
     #[must_use]
     pub fn get(&self, at: usize) -> Bucket {
         assert!(at < self.len(), "plan {at} of {}", self.len());
@@ -149,8 +149,8 @@ impl Buckets {
         (0..self.len()).map(|at| self.get(at))
     }
 
-    /// The smallest plan that a step runs on; nothing for a step outside the ranges. No memory is allocated and nothing compared
-    /// but a few numbers.
+    /// The number of the smallest plan that can run a step; `None` for a step outside the ranges. Allocates nothing and
+    /// compares only a few numbers.
     #[must_use]
     pub fn pick(&self, step: StepSize) -> Option<usize> {
         let StepSize { sequences, queries, keys } = step;
@@ -158,7 +158,7 @@ impl Buckets {
         self.pick_as(kind, sequences, queries, keys)
     }
 
-    /// The smallest mixed plan that a step runs on, for a set whose decodes could not be compiled.
+    /// The number of the smallest mixed plan that can run a step, for a set whose decodes could not be compiled.
     #[must_use]
     pub fn pick_mixed(&self, step: StepSize) -> Option<usize> {
         let StepSize { sequences, queries, keys } = step;
@@ -178,8 +178,9 @@ impl Buckets {
         })
     }
 
-    /// How many times more scores a plan has room for than a step has, were every sequence as long as its longest: 1 is none to
-    /// waste. What of it costs time is another matter, see `docs/results`: kernels skip tiles beyond the lengths.
+    /// How many times more scores a plan holds than a step has, if every sequence were as long as the longest: 1 means
+    /// no padding. It costs less time than this number suggests, because kernels skip tiles beyond the lengths: see
+    /// `docs/results/serving.md`.
     #[must_use]
     pub fn padding(&self, step: StepSize, at: usize) -> f64 {
         let Bucket { kind: _, batch, queries, keys, tokens: _ } = self.get(at);
@@ -187,8 +188,8 @@ impl Buckets {
         area(batch, queries, keys) / area(step.sequences, step.queries, step.keys)
     }
 
-    /// The most that [`Buckets::padding`] can be for a step no smaller than the smallest plan; nothing where a size has one plan
-    /// for its whole range.
+    /// The upper bound of [`Buckets::padding`] for a step that is not smaller than the smallest plan; `None` if a size
+    /// has one plan for its whole range.
     #[must_use]
     pub fn bound(&self, kind: StepKind) -> Option<f64> {
         let Growth { few, many, mixed, queries, keys } = self.policy.growth;
@@ -246,7 +247,7 @@ mod tests {
             let bucket = buckets.get(at);
             prop_assert!(bucket.batch >= step.sequences && bucket.queries >= step.queries && bucket.keys >= step.keys);
             prop_assert_eq!(bucket.kind == StepKind::Decode, queries == 1);
-            // No plan of the kind is smaller and holds it.
+            // No other plan of the kind is smaller and holds the step.
             for other in buckets.iter().filter(|other| other.kind == bucket.kind) {
                 let holds = other.batch >= step.sequences && other.queries >= step.queries && other.keys >= step.keys;
                 prop_assert!(!holds || (other.batch, other.keys) >= (bucket.batch, bucket.keys)
@@ -259,7 +260,7 @@ mod tests {
             if let Some(bound) = buckets.bound(bucket.kind).filter(|_| !small) {
                 prop_assert!(buckets.padding(step, at) <= bound, "{} over {bound}", buckets.padding(step, at));
             }
-            // A decode may run as a mixed step too.
+            // A mixed plan can run a decode too.
             let mixed = buckets.get(buckets.pick_mixed(step).expect("within the ranges"));
             prop_assert!(mixed.kind == StepKind::Mixed && mixed.batch >= step.sequences && mixed.keys >= step.keys);
         }
@@ -286,7 +287,7 @@ mod tests {
         };
         assert!(sizes(StepKind::Decode).into_iter().eq([1, 2, 4, 8, 16, 32, 256]));
         assert!(sizes(StepKind::Mixed).into_iter().eq([1, 16, 256]));
-        // One plan in each size that is asked for, whatever few are.
+        // Without growth there is one plan per kind, whatever `few` is.
         let one = ServePolicy { growth: Growth::even(None, None, None), ..ServePolicy::default() };
         assert_eq!(Buckets::new(&one).expect("sound").len(), 2);
         let lines = |kv_heads| {
@@ -297,7 +298,8 @@ mod tests {
         assert_eq!(lines(1), [1, 2, 4, 8, 16, 32, 64, 128, 256]);
         assert_eq!(lines(32), [1, 2, 4, 8, 32, 256]);
         for most in [20, 32, 33, 100, 1000] {
-            // A step of few runs on a plan of less than twice as many, so that at least half of what cuDNN splits is used.
+            // A plan for few sequences has less than twice as many as the step, so at least half of the blocks that
+            // cuDNN splits the keys among are used.
             let buckets =
                 Buckets::new(&ServePolicy { batch: most, tokens: 8192, ..ServePolicy::default() }).expect("sound");
             for sequences in 1..=most {

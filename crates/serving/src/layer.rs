@@ -1,11 +1,11 @@
-//! A layer that is served: everything of its attention but the sizes that change from step to step.
+//! A layer for serving: its whole attention except for the sizes that change from step to step.
 
 use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
 use qkvault_graph::{Attention, Band, Corner, DType, Origin, Reason, Refusal, ScoreExpr, Tensor, Valid, validate};
 
-/// Order of the rows of a page and of its heads.
+/// Order of rows and heads within a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PageLayout {
@@ -16,7 +16,7 @@ pub enum PageLayout {
     Hnd,
 }
 
-/// A layer that is served over paged keys and values.
+/// A layer to serve over paged keys and values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -31,29 +31,30 @@ pub struct ServeLayer {
     pub d_v: i64,
     /// Element type.
     pub dtype: DType,
-    /// Pages of the pool. Plans have room for the next power of two: pools of about as many pages run on the same ones.
+    /// Pages of the pool. A plan declares the next power of two, so pools of similar size share plans.
     pub pages: i64,
-    /// Rows of a page.
+    /// Rows per page.
     pub page_size: i64,
     /// Order of rows and heads in a page.
     pub layout: PageLayout,
-    /// Whether V is the first part of K's rows, as in the compressed cache of multi-head latent attention.
+    /// Whether V is the first part of each row of K, as in the compressed cache of multi-head latent attention.
     pub values_in_keys: bool,
-    /// Keys that a query sees, its own included.
+    /// Keys that a query sees, counting its own; `None` for all keys.
     #[serde(deserialize_with = "Option::deserialize")]
     pub window: Option<i64>,
-    /// What is done to scores, as of a whole sequence: a step computes it for the positions of its queries
-    /// ([`ScoreExpr::at_positions`]), so that `query` here is a position.
+    /// The score modification, written for whole sequences: `query` is the position of a query in its sequence. A step
+    /// converts it with [`ScoreExpr::at_positions`].
     #[serde(deserialize_with = "Option::deserialize")]
     pub score_mod: Option<ScoreExpr>,
-    /// Whether a learnable logit joins the softmax.
+    /// Whether a learnable sink joins the softmax.
     pub sink: bool,
-    /// Whether the log-sum-exp is put out too.
+    /// Whether the log-sum-exp is an output too.
     pub stats: bool,
 }
 
 impl ServeLayer {
-    /// A plain causal layer of (query heads, key/value heads) and (head dim of Q and K, of V), over a pool of pages.
+    /// A plain causal layer over a pool of pages. The pairs are (query heads, key/value heads) and (head dim of Q and
+    /// K, head dim of V).
     #[must_use]
     pub const fn new(
         (heads, kv_heads): (i64, i64),
@@ -79,12 +80,12 @@ impl ServeLayer {
         }
     }
 
-    /// The attention of a plan: queries dense for a decode, else varlen; keys and values paged; causal with the last query at the
-    /// last key.
+    /// The attention of a plan. Queries are dense for a decode, else varlen; keys and values are paged; the causal band
+    /// is aligned so that the last query sees the last key.
     ///
     /// # Errors
     ///
-    /// Every problem of the layer with these sizes.
+    /// Every problem of the layer at these sizes.
     pub fn attention(&self, bucket: &Bucket) -> Result<Valid, Refusal> {
         let ServeLayer { heads, kv_heads, d_qk, d_v, dtype, pages, page_size, layout, .. } = *self;
         let ServeLayer { values_in_keys, window, score_mod, sink, stats, .. } = self;

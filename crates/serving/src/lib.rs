@@ -1,8 +1,9 @@
-//! Plans for serving: an attention whose sizes change at every step, and the small set of plans that any step runs on.
+//! Plans for serving: a small set of plans that runs every step of an engine, although the sizes change at each step.
 //!
-//! Baked into a plan are the most sequences, the most queries and the most keys of one, and what a page is. Everything else is
-//! data: lengths, offsets, tables, and, up to the next power of two, how many pages the pool has. So a set of plans is a grid of those three sizes, a step takes the smallest that holds it, and
-//! what it is padded by is bounded by how far apart the grid's lines are.
+//! A plan fixes the maximum number of sequences, the maximum numbers of queries and keys per sequence, and the page
+//! layout. Lengths, offsets, page tables and (up to the next power of two) the number of pages are data of a launch. A
+//! set of plans is therefore a grid over those three sizes. A step runs on the smallest plan that holds it, and the
+//! spacing of the grid bounds the padding.
 //!
 //! ```
 //! use qkvault_graph::DType;

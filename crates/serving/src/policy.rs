@@ -1,63 +1,66 @@
-//! The bucketing policy as data: ranges of steps, and how far apart the plans for them are.
+//! The bucketing policy: the ranges of steps, and the spacing of the plans.
 
 use serde::{Deserialize, Serialize};
 
 use qkvault_graph::{Origin, Reason, Refusal};
 
-/// Ranges of the steps of an engine, and how far apart plans for them are.
+/// The ranges of an engine's steps, and the spacing of the plans for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServePolicy {
-    /// Most sequences of a step.
+    /// Maximum number of sequences of a step.
     pub batch: i64,
-    /// Most new tokens of one sequence in a step.
+    /// Maximum number of new tokens of one sequence in a step.
     pub queries: i64,
-    /// Most keys of a sequence.
+    /// Maximum number of keys of a sequence.
     pub keys: i64,
-    /// Most new tokens of a step, all sequences together: the room of varlen buffers.
+    /// Maximum number of new tokens of a step over all sequences: the capacity of varlen buffers.
     pub tokens: i64,
-    /// Plans for fewer sequences than this are not made.
+    /// Number of sequences of the smallest plans.
     pub least_batch: i64,
-    /// Nor for fewer new tokens.
+    /// Number of new tokens of the smallest mixed plans.
     pub least_queries: i64,
-    /// Nor for fewer keys.
+    /// Number of keys of the smallest plans.
     pub least_keys: i64,
-    /// Decodes of up to this many sequences are few: their plans are as far apart as [`Growth::few`] says, those of more
-    /// as [`Growth::many`].
+    /// Batch sizes of decodes are spaced by [`Growth::few`] up to this many sequences, and by [`Growth::many`] beyond.
     pub few: i64,
-    /// How far apart plans are.
+    /// Spacing of the plans.
     pub growth: Growth,
 }
 
-/// How many times larger the next plan is in each size; nothing for one plan over the whole range.
+/// How many times larger the next plan is in each size; `None` makes one plan for the whole range.
 ///
-/// A step's plan is then less than this many times larger than the step in that size, unless it is the smallest.
+/// In each size, a step's plan is less than this many times larger than the step, unless it is the smallest plan.
 ///
 /// # The default
 ///
-/// 2 for few sequences of a decode and 8 for many, 16 for the sequences of a mixed step, 8 for new tokens, 16 for keys: 32 plans for
-/// the default ranges. From what padding cost on an H200 with cuDNN 9.19 (`docs/results/serving.md`): keys and new tokens next to
-/// nothing (at most 1.03 times the tightest plan, for up to a thousand times as many), since kernels stop at the lengths; the
-/// sequences of a mixed step 1.11 for 64 times as many; those of a decode 1.05 where there are many. But for few sequences cuDNN
-/// splits the keys among as many blocks as a plan's sequences leave room for, and a step of 8 took 1.6 times as long in a plan
-/// of 16, which splits nothing, and 1.7 in one of 256.
+/// The sequences of a decode grow by 2 while they are few and by 8 when they are many, the sequences of a mixed step by
+/// 16, new tokens by 8, and keys by 16. That makes 32 plans for the default ranges. The values follow from measurements
+/// on an H200 with cuDNN 9.19 (`docs/results/serving.md`):
+///
+/// * Keys and new tokens cost almost nothing, because kernels stop at the lengths: at most 1.02 times the tightest plan
+///   with 4 to 32 times as many keys.
+/// * Sequences of a mixed step cost up to 1.12 times the tightest plan, with 16 times as many; so do those of a decode
+///   of more than 32.
+/// * Sequences of a small decode are expensive: cuDNN splits the keys of a decode only in plans for few sequences. A
+///   step of 8 sequences over 8k keys took 1.7 times as long in a plan for 16 times as many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Growth {
-    /// Of the sequences of a decode, up to [`ServePolicy::few`].
+    /// Growth of the sequences of a decode, up to [`ServePolicy::few`].
     pub few: Option<u32>,
-    /// Of the sequences of a decode beyond that.
+    /// Growth of the sequences of a decode, beyond [`ServePolicy::few`].
     pub many: Option<u32>,
-    /// Of the sequences of a mixed step.
+    /// Growth of the sequences of a mixed step.
     pub mixed: Option<u32>,
-    /// Of the new tokens of a sequence.
+    /// Growth of the new tokens of a sequence.
     pub queries: Option<u32>,
-    /// Of the keys of a sequence.
+    /// Growth of the keys of a sequence.
     pub keys: Option<u32>,
 }
 
 impl Growth {
-    /// The same for sequences whatever the step and however many.
+    /// One growth for all batch sizes, whatever the kind of step.
     #[must_use]
     pub const fn even(batch: Option<u32>, queries: Option<u32>, keys: Option<u32>) -> Growth {
         Growth { few: batch, many: batch, mixed: batch, queries, keys }
@@ -71,7 +74,7 @@ impl Default for Growth {
 }
 
 impl Default for ServePolicy {
-    /// Up to 256 sequences of up to 32,768 keys, 8,192 new tokens in a step.
+    /// Up to 256 sequences of up to 32,768 keys each, and 8,192 new tokens in a step.
     fn default() -> ServePolicy {
         ServePolicy {
             batch: 256,
@@ -88,7 +91,7 @@ impl Default for ServePolicy {
 }
 
 impl ServePolicy {
-    /// Every reason why this is no policy.
+    /// Every reason why the policy is invalid.
     pub(super) fn problems(&self) -> Vec<Reason> {
         let ServePolicy { batch, queries, keys, tokens, least_batch, least_queries, least_keys, few, growth } = *self;
         let mut reasons = Vec::new();
@@ -140,18 +143,19 @@ impl ServePolicy {
         reasons
     }
 
-    /// The policy for a layer of this many key heads (those on one card): few are as many sequences as have 256 of them, since that
-    /// is where cuDNN 9.19 was seen to have enough to do on 132 multiprocessors without splitting a sequence's keys.
+    /// Adapts the policy to a layer with this many key heads on one GPU: `few` becomes the number of sequences that
+    /// together have 256 key heads. With that many, cuDNN 9.19 filled the 132 multiprocessors of an H200 without
+    /// splitting keys.
     #[must_use]
     pub fn for_heads(self, kv_heads: i64) -> ServePolicy {
         ServePolicy { few: (256 / kv_heads.max(1)).max(1), ..self }
     }
 
-    /// The policy, if it is one.
+    /// Returns the policy if it is valid.
     ///
     /// # Errors
     ///
-    /// Every reason why not.
+    /// Every reason why it is not.
     pub fn checked(self) -> Result<ServePolicy, Refusal> {
         match Refusal::of(self.problems()) {
             Some(refusal) => Err(refusal),

