@@ -1,4 +1,4 @@
-//! Attributes: set on a descriptor before it is finalized, read from it after.
+//! Attributes: values set on a descriptor before it is finalized, and read from it afterwards.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::handle::Handle;
 use crate::library::function;
 
 impl Descriptor {
-    /// Sets an attribute to these values; the attribute's C type follows from the Rust type.
+    /// Sets an attribute to a list of values; the C type follows from the Rust type.
     ///
     /// # Errors
     ///
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set<T: Element>(&mut self, attribute: AttributeName, values: &[T]) -> Result<(), Error> {
-        // SAFETY: the values are what their type says, and cuDNN copies them.
+        // SAFETY: the values have the C type that `T::TYPE` names, and cuDNN copies them.
         unsafe { self.set_raw(attribute, T::TYPE, values.len(), values.as_ptr().cast()) }
     }
 
@@ -36,18 +36,18 @@ impl Descriptor {
     ///
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_bool(&mut self, attribute: AttributeName, value: bool) -> Result<(), Error> {
-        // SAFETY: a boolean attribute is one C++ bool, which is laid out as Rust's.
+        // SAFETY: a boolean attribute is one C++ bool, which has the layout of Rust's `bool`.
         unsafe { self.set_raw(attribute, AttributeType::BOOLEAN, 1, std::ptr::from_ref(&value).cast()) }
     }
 
-    /// Sets an attribute that holds other descriptors, which must be finalized; they are kept alive with this one.
+    /// Sets an attribute to other descriptors, which must be finalized. This descriptor keeps them alive.
     ///
     /// # Errors
     ///
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_descriptors(&mut self, attribute: AttributeName, values: &[&Self]) -> Result<(), Error> {
         let pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
-        // SAFETY: an array of live descriptors, which cuDNN copies; they are kept alive below.
+        // SAFETY: an array of live descriptors, which cuDNN copies. The loop below keeps them alive.
         unsafe {
             self.set_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, pointers.len(), pointers.as_ptr().cast())
         }?;
@@ -57,7 +57,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Sets an attribute that holds one other descriptor.
+    /// Sets an attribute to one other descriptor.
     ///
     /// # Errors
     ///
@@ -66,20 +66,20 @@ impl Descriptor {
         self.set_descriptors(attribute, &[value])
     }
 
-    /// Sets an attribute that holds a handle, which is kept alive with this descriptor.
+    /// Sets an attribute to a handle. This descriptor keeps the handle alive.
     ///
     /// # Errors
     ///
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_handle(&mut self, attribute: AttributeName, handle: &Handle) -> Result<(), Error> {
         let pointer = handle.raw().pointer();
-        // SAFETY: the address of one live handle; it is kept alive below.
+        // SAFETY: the address of one live handle. The call to `keep` below keeps it alive.
         unsafe { self.set_raw(attribute, AttributeType::HANDLE, 1, std::ptr::from_ref(&pointer).cast()) }?;
         self.raw.keep(Value::Handle(Arc::clone(handle.raw())));
         Ok(())
     }
 
-    /// Sets an attribute that holds addresses.
+    /// Sets an attribute to a list of addresses.
     ///
     /// # Safety
     ///
@@ -90,7 +90,7 @@ impl Descriptor {
     ///
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub unsafe fn set_pointers(&mut self, attribute: AttributeName, values: &[*mut c_void]) -> Result<(), Error> {
-        // SAFETY: an array of addresses, which cuDNN copies; that they may be followed is the caller's promise.
+        // SAFETY: an array of addresses, which cuDNN copies. The caller promises that cuDNN may follow them.
         unsafe { self.set_raw(attribute, AttributeType::VOID_PTR, values.len(), values.as_ptr().cast()) }
     }
 
@@ -103,13 +103,13 @@ impl Descriptor {
         let mut count = self.count(attribute, T::TYPE)?;
         loop {
             let mut values = vec![T::ZERO; count];
-            // SAFETY: room for `count` values of the type that is named.
+            // SAFETY: `values` has room for `count` values of this type.
             let found = unsafe { self.get_raw(attribute, T::TYPE, count, values.as_mut_ptr().cast()) }?;
             if found <= count {
                 values.truncate(found);
                 return Ok(values);
             }
-            // It grew meanwhile, as a kernel cache can.
+            // The list can grow between the two calls.
             count = found;
         }
     }
@@ -118,9 +118,9 @@ impl Descriptor {
     ///
     /// # Errors
     ///
-    /// [`Error::Count`] if it holds more values or none; [`Error::Call`] if the descriptor has no such attribute.
+    /// [`Error::Count`] if it does not hold exactly one value; [`Error::Call`] if the descriptor has no such attribute.
     pub fn get_one<T: Element>(&self, attribute: AttributeName) -> Result<T, Error> {
-        // Given room for one of several values, cuDNN writes the first and does not report the others.
+        // Given room for one of several values, cuDNN would write the first and not report the others.
         match self.get(attribute)?[..] {
             [value] => Ok(value),
             ref values => Err(Error::Count { kind: self.kind(), attribute, found: values.len() }),
@@ -133,15 +133,17 @@ impl Descriptor {
     ///
     /// [`Error::Count`] if it does not hold one value; [`Error::Call`] if the descriptor has no such attribute.
     pub fn get_bool(&self, attribute: AttributeName) -> Result<bool, Error> {
-        // A byte, because a C++ bool that cuDNN writes need not be one of the two bytes that a Rust one may be.
+        // Read into a byte: cuDNN writes a C++ bool, and a value other than 0 and 1 would be undefined behaviour in a
+        // Rust `bool`.
         let mut value = 0_u8;
-        // SAFETY: room for one C++ bool, which is one byte.
+        // SAFETY: `value` has room for one C++ bool, which is one byte.
         let found =
             unsafe { self.get_raw(attribute, AttributeType::BOOLEAN, 1, std::ptr::from_mut(&mut value).cast()) }?;
         if found == 1 { Ok(value != 0) } else { Err(Error::Count { kind: self.kind(), attribute, found }) }
     }
 
-    /// Reads an attribute that holds text or bytes: a plan's or a device's JSON. A NUL at the end is removed.
+    /// Reads an attribute that holds text or bytes, such as the JSON of a plan or a device, and removes a NUL at the
+    /// end.
     ///
     /// # Errors
     ///
@@ -154,9 +156,9 @@ impl Descriptor {
         Ok(bytes)
     }
 
-    /// Reads an attribute that holds descriptors: heuristic results, knobs, the engine of a configuration.
+    /// Reads an attribute that holds descriptors of one kind: heuristic results, knobs, the engine of a configuration.
     ///
-    /// `kind` is their kind. They refer to this descriptor, so each keeps it alive.
+    /// Each descriptor returned refers to this one and keeps it alive.
     ///
     /// # Errors
     ///
@@ -165,7 +167,7 @@ impl Descriptor {
         let count = self.count(attribute, AttributeType::BACKEND_DESCRIPTOR)?;
         let mut values = (0..count).map(|_| Self::create(&self.raw.library, kind)).collect::<Result<Vec<_>, _>>()?;
         let mut pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
-        // SAFETY: an array of `count` live descriptors for cuDNN to fill.
+        // SAFETY: an array of `count` live descriptors, which cuDNN fills in.
         let found =
             unsafe { self.get_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, count, pointers.as_mut_ptr().cast()) }?;
         values.truncate(found);
@@ -186,13 +188,13 @@ impl Descriptor {
         values: *const c_void,
     ) -> Result<(), Error> {
         let set = function!(self.raw.library, cudnnBackendSetAttribute)?;
-        // SAFETY: a live descriptor, and the caller's promise on the rest.
+        // SAFETY: the descriptor is live; the caller promises the rest.
         let status = unsafe { set(self.raw.pointer, attribute, ty, count as i64, values) };
         Ok(self.raw.library.check("cudnnBackendSetAttribute", status, Some(self.kind()), Some(attribute))?)
     }
 
     fn count(&self, attribute: AttributeName, ty: AttributeType) -> Result<usize, Error> {
-        // SAFETY: room for no values, so nothing is written; cuDNN returns their number.
+        // SAFETY: with room for no values cuDNN writes none and returns their number.
         unsafe { self.get_raw(attribute, ty, 0, std::ptr::null_mut()) }
     }
 
@@ -208,7 +210,7 @@ impl Descriptor {
     ) -> Result<usize, Error> {
         let get = function!(self.raw.library, cudnnBackendGetAttribute)?;
         let mut found = 0_i64;
-        // SAFETY: a live descriptor, a valid place for the count, and the caller's promise on the rest.
+        // SAFETY: the descriptor is live and `found` is writable; the caller promises the rest.
         let status = unsafe { get(self.raw.pointer, attribute, ty, count as i64, &mut found, values) };
         self.raw.library.check("cudnnBackendGetAttribute", status, Some(self.kind()), Some(attribute))?;
         Ok(usize::try_from(found).unwrap_or(0))

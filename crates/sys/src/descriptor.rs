@@ -1,4 +1,4 @@
-//! Backend descriptors: what every graph, heuristic and plan is made of, owned.
+//! Owned backend descriptors, from which cuDNN's API builds every graph, heuristic query and plan.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,15 +10,15 @@ use crate::library::{Library, function};
 
 /// A backend descriptor of one kind.
 ///
-/// Made empty, given attributes, finalized, then read or referred to by others. It stays alive, on cuDNN's side too, as
-/// long as it or anything that refers to it does; the library stays loaded for ever.
+/// A descriptor is created empty, given attributes and finalized; then it can be read, and other descriptors can refer
+/// to it. The cuDNN object lives as long as this value or any descriptor that refers to it. The library is never
+/// unloaded.
 ///
 /// # Threads
 ///
-/// `Send`: cuDNN ties no descriptor to the thread that made it, and while one is being built nothing else refers to it
-/// (every setter takes `&mut self`, and cuDNN accepts only finalized descriptors as values, which it then only reads).
-/// Not `Sync`: cuDNN's documentation does not say that two threads may call into one descriptor, so this type does not
-/// let them.
+/// `Send`: cuDNN ties no descriptor to the thread that created it, and nothing else refers to a descriptor while it is
+/// built (every setter takes `&mut self`, and cuDNN accepts only finalized descriptors as values, which it then only
+/// reads). Not `Sync`: cuDNN's documentation does not allow two threads to call into one descriptor.
 #[derive(Debug)]
 pub struct Descriptor {
     pub(crate) raw: Arc<Raw>,
@@ -26,7 +26,7 @@ pub struct Descriptor {
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
 
-/// What must outlive a descriptor because cuDNN's side points to it.
+/// An object that must outlive a descriptor, because cuDNN's object points to it.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held only to be dropped later")]
 pub(crate) enum Value {
@@ -34,7 +34,7 @@ pub(crate) enum Value {
     Handle(Arc<RawHandle>),
 }
 
-/// cuDNN's object; destroyed with the last of those who refer to it.
+/// cuDNN's object. It is destroyed when the last reference to it is dropped.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) library: Arc<Library>,
@@ -43,10 +43,10 @@ pub(crate) struct Raw {
     values: Mutex<Vec<Value>>,
 }
 
-// SAFETY: see `Descriptor`, "Threads": calls into the object happen through a `Descriptor`, which is not `Sync`; this
-// type itself calls only `cudnnBackendDestroyDescriptor`, when nobody else refers to the object.
+// SAFETY: see `Descriptor`, "Threads". All calls into the object go through a `Descriptor`, which is not `Sync`. This
+// type itself only calls `cudnnBackendDestroyDescriptor`, when no other reference to the object is left.
 unsafe impl Send for Raw {}
-// SAFETY: as above.
+// SAFETY: for the same reasons as `Send`.
 unsafe impl Sync for Raw {}
 
 impl Raw {
@@ -58,57 +58,58 @@ impl Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         if let Ok(destroy) = &self.library.table().cudnnBackendDestroyDescriptor {
-            // SAFETY: made by cuDNN, destroyed once; everything it points to is dropped after it, with the fields.
+            // SAFETY: cuDNN created the object, and it is destroyed once. The fields drop what it points to afterwards.
             unsafe { destroy(self.pointer) };
         }
     }
 }
 
 impl Descriptor {
-    /// An empty descriptor.
+    /// Creates an empty descriptor.
     ///
-    /// First checks that what cuDNN's engines need is there ([`Library::check_engines`]).
+    /// Before that, it checks that the libraries which cuDNN's engines need are present ([`Library::check_engines`]).
     ///
     /// # Errors
     ///
-    /// [`Error::Load`] if something is missing; [`Error::Call`] if cuDNN does not know the kind.
+    /// [`Error::Load`] if a library is missing; [`Error::Call`] if cuDNN does not know the kind.
     pub fn create(library: &Arc<Library>, kind: Kind) -> Result<Self, Error> {
         library.check_engines()?;
         let create = function!(library, cudnnBackendCreateDescriptor)?;
         let mut pointer = std::ptr::null_mut();
-        // SAFETY: one valid place to write to.
+        // SAFETY: `pointer` is writable.
         let status = unsafe { create(kind, &mut pointer) };
         library.check("cudnnBackendCreateDescriptor", status, Some(kind), None)?;
         let raw = Raw { library: Arc::clone(library), kind, pointer, values: Mutex::default() };
         Ok(Self { raw: Arc::new(raw), _not_sync: std::marker::PhantomData })
     }
 
-    /// What it is.
+    /// The kind of the descriptor.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.raw.kind
     }
 
-    /// The library it is of.
+    /// The library that created the descriptor.
     #[must_use]
     pub fn library(&self) -> &Arc<Library> {
         &self.raw.library
     }
 
-    /// cuDNN's pointer, for calls that this crate does not wrap. Valid as long as this value.
+    /// cuDNN's pointer, for calls that this crate does not wrap. It is valid as long as this value.
     #[must_use]
     pub fn as_ptr(&self) -> *mut c_void {
         self.pointer()
     }
 
-    /// Makes cuDNN check the attributes and freezes them. For an execution plan, cuDNN compiles the kernels here.
+    /// Finalizes the descriptor: cuDNN checks its attributes and freezes them. For an execution plan it compiles the
+    /// kernels.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] with the status of cuDNN and its reason.
+    /// [`Error::Call`] with cuDNN's status and message.
     pub fn finalize(&mut self) -> Result<(), Error> {
         let finalize = function!(self.raw.library, cudnnBackendFinalize)?;
-        // SAFETY: a live descriptor.
+        // SAFETY: the descriptor is live.
         let status = unsafe { finalize(self.raw.pointer) };
         Ok(self.raw.library.check("cudnnBackendFinalize", status, Some(self.kind()), None)?)
     }
@@ -117,7 +118,7 @@ impl Descriptor {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`], as for [`Descriptor::finalize`].
+    /// The errors of [`Descriptor::finalize`].
     pub fn finalized(mut self) -> Result<Self, Error> {
         self.finalize()?;
         Ok(self)

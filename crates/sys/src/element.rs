@@ -1,26 +1,27 @@
-//! Which Rust type stands for which attribute type.
+//! The Rust type for each attribute type of cuDNN.
 
 use crate::bindings::{
     AttributeName, AttributeType, BehaviorNote, DataType, HeurMode, KnobType, NumericalNote, OperationGraphMode,
     PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, TensorReordering,
 };
 
-/// A plain value of an attribute.
+/// A type whose values can be set and read as an attribute.
 ///
 /// # Safety
 ///
-/// The type must be laid out as the C type that [`Element::TYPE`] names, hold no pointer that cuDNN follows, and be valid for any bytes
-/// that cuDNN may write.
+/// The type must have the layout of the C type that [`Element::TYPE`] names, contain no pointer that cuDNN follows, and
+/// be valid for any bytes that cuDNN may write.
 pub unsafe trait Element: Copy {
-    /// The attribute type that cuDNN knows it by.
+    /// cuDNN's name for the type.
     const TYPE: AttributeType;
-    /// What a buffer is filled with before cuDNN writes to it.
+    /// Initial content of a buffer that cuDNN writes to.
     const ZERO: Self;
 }
 
 macro_rules! element {
     ($($rust:ty => $ty:ident, $zero:expr;)+) => {$(
-        // SAFETY: an integer or float of the size that the header gives this attribute type; every bit pattern is a value.
+        // SAFETY: an integer or float of the size that the header gives for this attribute type; all bit patterns are
+        // valid.
         unsafe impl Element for $rust {
             const TYPE: AttributeType = AttributeType::$ty;
             const ZERO: Self = $zero;

@@ -1,14 +1,17 @@
-//! The end of a process while cuDNN compiles: it waits until the compile is over.
+//! Delays the end of a process until cuDNN has finished compiling.
 //!
-//! `exit` takes down what libraries hold, on its own thread, while other threads go on. A compile that is under way then works on what
-//! is gone: of 42 processes that ended in their first compile (9.14, 9.19 and 9.27) 13 ended with SIGSEGV, SIGABRT or
-//! `LLVM ERROR: out of memory`, whatever code they had asked to end with. So a handler waits for what is under way.
+//! `exit` runs the exit handlers of all libraries on its own thread, while other threads continue. A compile in
+//! progress then uses data that no longer exists: of 42 processes that ended during their first compile (9.14, 9.19 and
+//! 9.27), 13 ended with SIGSEGV, SIGABRT or `LLVM ERROR: out of memory`, whatever exit code they had asked for. The
+//! exit handler of this module therefore waits for compiles in progress.
 //!
-//! Handlers run in the reverse of the order in which they were registered, and what is registered in a compile, some 3,000 by the
-//! engines and five by NVRTC as it comes to life, runs before one that was registered before it. So ours is registered again
-//! before and after each compile, and in the first ones over and over: of 45 such processes none crashed. That is a race all the same,
-//! and one process in some hundred still crashed on a busy machine. What ends a program is mostly its main thread, though, and its
-//! thread-locals are dropped before any handler runs: one that waits there, on the threads that opened cuDNN or compiled, is always in time.
+//! Handlers run in the reverse of the order in which they were registered. A compile registers handlers of its own
+//! (about 3,000 by the engines, and five by NVRTC when it initialises), and those run before a handler that was
+//! registered earlier. So this module registers its handler again before and after each compile, and repeatedly during
+//! the first ones: of 45 such processes none crashed. That is still a race, and on a busy machine about one process in
+//! some hundred crashed. But most programs end when their main thread does, and the main thread drops its thread-locals
+//! before any handler runs. A thread-local that waits when it is dropped, on the threads that opened cuDNN or compiled,
+//! is always in time.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -18,21 +21,21 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// How long the end of a process waits at most: a compile takes about a second, and on a busy machine some.
+/// Longest time that the end of a process waits. A compile takes about a second, and several on a busy machine.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Pieces of work during which the handler is registered over and over, and how often.
+/// Number of pieces of work during which the handler is registered repeatedly, and the interval.
 const WATCHED: usize = 3;
 const EVERY: Duration = Duration::from_millis(1);
 
-/// How often the handler is registered at most, 32 bytes each time.
+/// Maximum number of registrations; each takes 32 bytes.
 const REGISTERED: usize = 8192;
 
-/// What is under way in this process.
+/// The work in progress in this process.
 struct State {
     working: usize,
     ending: bool,
-    /// Whether it was waited for long enough: once in a process, however often the handler is registered.
+    /// Whether the wait timed out. The process waits once, however often the handler is registered.
     given_up: bool,
 }
 
@@ -40,17 +43,17 @@ static STATE: Mutex<State> = Mutex::new(State { working: 0, ending: false, given
 static OVER: Condvar = Condvar::new();
 
 thread_local! {
-    /// What is under way on this thread: should it be the one that ends the process, from within cuDNN's log for example, then nobody
-    /// waits for it.
+    /// Pieces of work in progress on this thread. If this thread itself ends the process, for example from within
+    /// cuDNN's log callback, it does not wait for them.
     static MINE: Cell<usize> = const { Cell::new(0) };
 }
 
 thread_local! {
-    /// Waits when the main thread ends, which is when the process does.
+    /// Waits when the main thread ends, which ends the process.
     static LAST: MainThread = const { MainThread };
 }
 
-/// Waits when it is dropped on the main thread. Other threads end while the process goes on, and wait for nothing.
+/// Waits when it is dropped on the main thread. On other threads it does nothing, because the process continues.
 struct MainThread;
 
 impl Drop for MainThread {
@@ -63,7 +66,7 @@ impl Drop for MainThread {
 
 #[cfg(target_os = "linux")]
 fn is_main_thread() -> bool {
-    // SAFETY: both take nothing and cannot fail.
+    // SAFETY: both functions take no arguments and cannot fail.
     unsafe { libc::gettid() == libc::getpid() }
 }
 
@@ -72,22 +75,22 @@ fn is_main_thread() -> bool {
     false
 }
 
-/// Has the end of the process wait for compiles, should this thread be the main one.
+/// Makes the end of the process wait for compiles if this is the main thread.
 pub(crate) fn on_this_thread() {
-    // What cannot be reached any more belongs to a thread that is ending.
+    // The thread-local is unreachable only on a thread that is ending.
     let _ = LAST.try_with(|_| ());
 }
 
-/// While it lives, cuDNN works on this thread, and a process that ends waits for it (half a minute at most).
+/// Marks this thread as working in cuDNN while it lives. A process that ends waits for it, half a minute at most.
 #[derive(Debug)]
 #[must_use]
 pub struct Working(PhantomData<*const ()>);
 
-/// Begins a piece of work during which the process must not be taken down: a compile.
+/// Begins a piece of work that the end of the process must not interrupt: a compile.
 ///
 /// # Errors
 ///
-/// [`Error::Ending`]: the process is about to end, and begins nothing more.
+/// [`Error::Ending`] if the process is already ending.
 pub fn working() -> Result<Working, Error> {
     let mut state = state();
     if state.ending {
@@ -104,7 +107,7 @@ pub fn working() -> Result<Working, Error> {
 
 impl Drop for Working {
     fn drop(&mut self) {
-        // What was first used during this piece of work has registered its handlers after ours.
+        // Code that this piece of work used for the first time has registered its handlers after ours.
         register();
         MINE.set(MINE.get() - 1);
         state().working -= 1;
@@ -112,12 +115,12 @@ impl Drop for Working {
     }
 }
 
-/// No code of others runs under this lock, so that a poisoned one holds what is true.
+/// No foreign code runs under this lock, so the state is consistent even if the lock is poisoned.
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers the handler again and again while the first pieces of work are under way, in which the compilers come to life.
+/// Registers the handler repeatedly during the first pieces of work, in which the compilers initialise.
 fn watch() {
     static PIECES: AtomicUsize = AtomicUsize::new(0);
     if PIECES.load(Ordering::Relaxed) >= WATCHED || PIECES.fetch_add(1, Ordering::Relaxed) >= WATCHED {
@@ -129,20 +132,22 @@ fn watch() {
             std::thread::sleep(EVERY);
         }
     };
-    // Without it the wait comes too late for what is registered meanwhile, as it does in the moment between two rounds.
+    // If the thread cannot be started, handlers registered during this work run before ours, as those do that are
+    // registered between two rounds.
     let _ = std::thread::Builder::new().name("qkvault-ending".to_owned()).spawn(watching);
 }
 
 fn register() {
     static TIMES: AtomicUsize = AtomicUsize::new(0);
     if TIMES.load(Ordering::Relaxed) < REGISTERED && TIMES.fetch_add(1, Ordering::Relaxed) < REGISTERED {
-        // SAFETY: the handler takes nothing, does not unwind, and is there as long as this code is. That it cannot be registered, for
-        // want of memory, costs the wait alone.
+        // SAFETY: the handler takes no arguments, does not unwind, and exists as long as this code. If it cannot be
+        // registered, for lack of memory, the process does not wait.
         unsafe { libc::atexit(wait) };
     }
 }
 
-/// Waits for what other threads have under way; what is registered several times finds nothing to wait for the second time.
+/// Waits for the work of other threads. The handler may be registered several times; later runs find nothing to wait
+/// for.
 extern "C" fn wait() {
     let mine = MINE.get();
     let mut state = state();
@@ -160,7 +165,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// For a process of its own.
+    /// Set in the child process that runs the test's body.
     const CHILD: &str = "QKVAULT_TEST_ENDING";
     const NAME: &str = "ending::tests::a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing";
 
@@ -172,7 +177,8 @@ mod tests {
                 let work = working().expect("it goes on");
                 begun.send(()).expect("somebody waits");
                 std::thread::sleep(Duration::from_millis(300));
-                // SAFETY: writes three bytes of this function to standard error; no lock of Rust's, which `exit` may hold.
+                // SAFETY: writes three bytes of a static string to standard error without taking a lock of Rust's,
+                // which `exit` may hold.
                 unsafe { libc::write(2, c"end".as_ptr().cast(), 3) };
                 assert!(matches!(working(), Err(Error::Ending)));
                 drop(work);

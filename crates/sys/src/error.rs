@@ -1,4 +1,4 @@
-//! What can go wrong below the safe layers, as values that carry the facts.
+//! The errors of this crate, as values with the facts that a caller can act on.
 
 use std::path::PathBuf;
 
@@ -12,22 +12,22 @@ use qkvault_base::CudnnVersion;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// cuDNN could not be loaded, or something it needs is not there.
+    /// cuDNN could not be loaded, or a library that it needs is missing.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A call into cuDNN was refused.
+    /// cuDNN returned an error from a call.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// No handle can be had: there is no GPU that this process may use.
+    /// cuDNN creates no handle, because this process can use no GPU.
     #[error(
-        "cuDNN gives no handle here, which means no usable NVIDIA GPU or driver ({refusal}); to compile without one, use device properties \
+        "cuDNN cannot create a handle, which means no usable NVIDIA GPU or driver ({refusal}); to compile without one, use device properties \
          from a profile, which needs no handle; to run, use a machine where `nvidia-smi` lists a GPU"
     )]
     NoDevice {
-        /// What `cudnnCreate` answered.
+        /// The error that `cudnnCreate` returned.
         refusal: CallError,
     },
-    /// The loaded library is older than the function that was asked for.
+    /// The loaded cuDNN is older than this function.
     #[error("cuDNN {version} at {path} has no function {function}; a newer cuDNN is needed", path = path.display())]
     NoFunction {
         /// The C name of the function.
@@ -37,17 +37,17 @@ pub enum Error {
         /// The loaded file.
         path: PathBuf,
     },
-    /// The process is about to end, and cuDNN begins nothing more in it.
-    #[error("this process is ending, and nothing is compiled in it any more; ask in another one")]
+    /// The process is ending, and cuDNN must not begin more work in it.
+    #[error("this process is ending and cannot begin a compile; compile in another process")]
     Ending,
-    /// An attribute that should hold one value holds another number of them.
+    /// An attribute that should hold one value holds another number of values.
     #[error("{attribute} of a {kind} holds {found} values where one was expected")]
     Count {
         /// The descriptor's kind.
         kind: Kind,
         /// The attribute read.
         attribute: AttributeName,
-        /// How many there are.
+        /// Number of values.
         found: usize,
     },
 }
@@ -56,40 +56,41 @@ pub enum Error {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// Nothing that was looked at could be used.
+    /// No place of the search had a usable cuDNN.
     #[error("{}", not_found(tried))]
     NotFound {
-        /// Every place, in the order tried, with the reason against it.
+        /// Every place in the order tried, with the reason why it was not used.
         tried: Vec<Tried>,
     },
-    /// Another cuDNN is in this process, and two of them cannot share one: their libraries find each other by name.
+    /// Another cuDNN is loaded in this process. Two cannot share a process, because their libraries find each other by
+    /// name.
     #[error(
         "this process has cuDNN {loaded_version} loaded from {loaded}, so {wanted} cannot be used in it; ask for the loaded one, or use a \
          separate process",
         loaded = loaded.display()
     )]
     Clash {
-        /// The file that is loaded.
+        /// The loaded file.
         loaded: PathBuf,
         /// Its version.
         loaded_version: CudnnVersion,
-        /// What was asked for, in words.
+        /// What was requested, in words.
         wanted: String,
     },
-    /// A library that cuDNN opens by itself cannot be found; using cuDNN without it fails late, or ends the process.
-    #[error("{needed_by} needs {library}, which is not to be found (looked in: {}); {remedy}", looked_in.join(", "))]
+    /// A library that cuDNN opens by itself is missing. Without it cuDNN fails late, or ends the process.
+    #[error("{needed_by} needs {library}, which was not found (looked in: {}); {remedy}", looked_in.join(", "))]
     Missing {
-        /// The library that is missing, by its SONAME.
+        /// The SONAME of the missing library.
         library: String,
-        /// What needs it.
+        /// The library that needs it.
         needed_by: String,
-        /// Every place looked at, with the loader's reason where a file was there but could not be opened.
+        /// Every place searched, with the loader's message where a file exists but could not be opened.
         looked_in: Vec<String>,
-        /// What to do.
+        /// How to fix it.
         remedy: String,
     },
-    /// The library does not have a function that every cuDNN 9 has.
-    #[error("{} is no cuDNN 9: it lacks {function}", path.display())]
+    /// The library lacks a function that every cuDNN 9 has.
+    #[error("{} is not a cuDNN 9: it lacks {function}", path.display())]
     Foreign {
         /// The loaded file.
         path: PathBuf,
@@ -108,19 +109,19 @@ fn not_found(tried: &[Tried]) -> String {
     text
 }
 
-/// A call that cuDNN answered with a status other than success.
+/// A call to which cuDNN returned a status other than success.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}", self.text())]
 pub struct CallError {
-    /// The C name of the function called.
+    /// The C name of the function.
     pub call: &'static str,
-    /// What it answered.
+    /// The status that it returned.
     pub status: Status,
-    /// The kind of the descriptor it was about, if it was about one.
+    /// The kind of the descriptor, for calls on a descriptor.
     pub kind: Option<Kind>,
-    /// The attribute it was about, if it was about one.
+    /// The attribute, for calls on an attribute.
     pub attribute: Option<AttributeName>,
-    /// `cudnnGetLastErrorString` right after the call: the library's own words; may be empty.
+    /// cuDNN's message: `cudnnGetLastErrorString` right after the call. May be empty.
     pub detail: String,
 }
 

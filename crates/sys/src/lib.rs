@@ -1,14 +1,15 @@
-//! The raw cuDNN backend API: declarations generated from NVIDIA's header, loaded at run time, with owned objects and whole errors.
+//! The raw cuDNN backend API: declarations generated from NVIDIA's header, loaded at run time, with owned objects and
+//! complete errors.
 //!
-//! The layer adds no opinion on attention. It finds a cuDNN ([`Search`]), opens it once ([`Library::open`]), checks that what cuDNN will
-//! itself open is there, and gives owned [`Descriptor`]s and [`Handle`]s whose every failing call tells the status, the attribute and the
-//! library's own words ([`CallError`]).
+//! This layer knows nothing of attention. It finds a cuDNN ([`Search`]), opens it once ([`Library::open`]) and checks
+//! that the libraries which cuDNN will open are present. [`Descriptor`] and [`Handle`] own their cuDNN objects. A
+//! failing call returns the status, the attribute and cuDNN's message ([`CallError`]).
 //!
 //! Three rules hold throughout:
 //!
-//! * cuDNN's enums are integers with names, so that a number that the header did not know is a value like any other;
-//! * nothing is linked: a program that uses this crate starts on a machine without cuDNN, and learns the reason as a value;
-//! * a cuDNN once loaded stays loaded, and a second one is refused.
+//! * cuDNN's enums are integers with names, so a number that the header does not have is a valid value;
+//! * nothing is linked: a program with this crate starts on a machine without cuDNN, and gets the reason as a value;
+//! * a loaded cuDNN stays loaded, and a second one is refused.
 
 #![warn(clippy::missing_errors_doc, clippy::must_use_candidate)]
 

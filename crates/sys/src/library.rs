@@ -1,4 +1,4 @@
-//! The loaded cuDNN: found, opened once per process, checked, and never closed.
+//! The loaded cuDNN: found, checked, opened once per process, and never closed.
 
 use std::ffi::{CStr, OsString, c_char};
 use std::mem::ManuallyDrop;
@@ -13,21 +13,21 @@ use crate::tried::Origin;
 use crate::{needs, open, process};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
-/// The one cuDNN of this process.
+/// The cuDNN of this process.
 ///
-/// It is opened at most once and never closed: cuDNN starts threads and hands out pointers into itself.
+/// It is opened at most once and never closed, because cuDNN starts threads and hands out pointers into itself.
 pub struct Library {
     pub(crate) table: ManuallyDrop<Table>,
     pub(crate) path: PathBuf,
     pub(crate) origin: Origin,
     pub(crate) version: CudnnVersion,
     pub(crate) set: LibrarySet,
-    /// Major version of the CUDA that it was built with.
+    /// Major version of the CUDA that cuDNN was built with.
     pub(crate) cuda: usize,
     pub(crate) nvrtc: Option<Nvrtc>,
-    /// As it was when the library was opened. Kept out of `Debug`: other variables may hold secrets.
+    /// The variables at the time the library was opened. `Debug` omits them, because they may hold secrets.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// Filled when what the engines need was found to be there.
+    /// Set once the libraries that the engines need were found.
     pub(crate) engines: OnceLock<()>,
 }
 
@@ -48,16 +48,16 @@ impl std::fmt::Debug for Library {
     }
 }
 
-/// A library file that is loaded, as part of what a plan is compiled with.
+/// A loaded library file. Plans depend on these files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its length in bytes; 0 when it is gone since.
+    /// Its length in bytes; 0 if the file no longer exists.
     pub bytes: u64,
 }
 
-/// Gets a function of the table, or says that this cuDNN has none of that name.
+/// Gets a function of the table, or the error that this cuDNN has no function of that name.
 macro_rules! function {
     ($library:expr, $name:ident) => {
         match &$library.table().$name {
@@ -71,17 +71,16 @@ pub(crate) use function;
 static OPEN: OnceLock<Mutex<Option<Arc<Library>>>> = OnceLock::new();
 
 impl Library {
-    /// Opens the first usable cuDNN of the search, or gives the one that is open already if it is what the search
-    /// wants.
+    /// Opens the first usable cuDNN of the search, or returns the one that is already open if it satisfies the search.
     ///
-    /// Everything that can be checked without a GPU is checked before anything in cuDNN is used: version, neighbours,
-    /// and the libraries that this version and set will open later. What it needs of a driver is checked when the first
-    /// descriptor is made ([`Library::check_engines`]), so that a stand-in may be loaded after this call.
+    /// Everything that can be checked without a GPU is checked before cuDNN is used: the version, the neighbouring
+    /// libraries, and the libraries that this version and set open later. Only the driver's library is checked later,
+    /// when the first descriptor is created ([`Library::check_engines`]), so a stand-in may be loaded after this call.
     ///
     /// # Errors
     ///
-    /// [`LoadError`] with every place of the search and the reason why it was not used, or if another cuDNN is open
-    /// already.
+    /// [`LoadError`] with every place of the search and the reason why it was not used, or if another cuDNN is already
+    /// open.
     pub fn open(search: &Search) -> Result<Arc<Self>, LoadError> {
         crate::ending::on_this_thread();
         let mut present = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,31 +94,31 @@ impl Library {
         Ok(library)
     }
 
-    /// The version that the library itself reports.
+    /// The version that `cudnnGetVersion` returns.
     #[must_use]
     pub fn version(&self) -> CudnnVersion {
         self.version
     }
 
-    /// Which of cuDNN's libraries are there.
+    /// The set of cuDNN's libraries that is installed.
     #[must_use]
     pub fn set(&self) -> LibrarySet {
         self.set
     }
 
-    /// The loaded `libcudnn.so.9`.
+    /// The path of the loaded `libcudnn.so.9`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What led to it.
+    /// Which step of the search found it.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Every file of cuDNN, and of what it uses (NVRTC, cuBLAS, the driver), that is loaded now.
+    /// Every loaded file of cuDNN and of the libraries that it uses (NVRTC, cuBLAS, the driver).
     #[must_use]
     pub fn files(&self) -> Vec<LoadedFile> {
         const STEMS: &[&str] = &["libcudnn", "libnvrtc", "libcublas", "libcuda.", "libcudart", "libnvJitLink"];
@@ -130,14 +129,14 @@ impl Library {
         files.map(|path| LoadedFile { bytes: path.metadata().map_or(0, |data| data.len()), path }).collect()
     }
 
-    /// The version of the CUDA runtime that this cuDNN was built with, as CUDA counts (13000 is 13.0).
+    /// The version of the CUDA runtime that this cuDNN was built with, as CUDA numbers it (13000 is 13.0).
     ///
     /// # Errors
     ///
     /// [`Error::NoFunction`] if cuDNN lacks the function.
     pub fn cuda_version(&self) -> Result<usize, Error> {
         let function = function!(self, cudnnGetCudartVersion)?;
-        // SAFETY: takes nothing and only returns a number.
+        // SAFETY: the function takes no arguments and only returns a number.
         Ok(unsafe { function() })
     }
 
@@ -147,27 +146,27 @@ impl Library {
         self.cuda
     }
 
-    /// The NVRTC that this cuDNN compiles with; `None` from 9.21 on, where it is a part of cuDNN.
+    /// The NVRTC that this cuDNN compiles with. `None` from 9.21 on, where the compiler is part of cuDNN.
     #[must_use]
     pub fn nvrtc(&self) -> Option<&Nvrtc> {
         self.nvrtc.as_ref()
     }
 
-    /// The process's variables as they were when the library was opened. cuDNN reads some of its own once and some at
-    /// every build.
+    /// The environment variables at the time the library was opened. cuDNN reads some of its variables once and others
+    /// at every build.
     #[must_use]
     pub fn environment(&self) -> &[(OsString, OsString)] {
         &self.environment
     }
 
-    /// Checks that what the engines need is there, the driver's library (or a stand-in) among it.
+    /// Checks that the libraries which the engines need are present, including the driver's library (or a stand-in).
     ///
-    /// [`Descriptor::create`](crate::Descriptor::create) and [`Handle::create`](crate::Handle::create) call it, because
-    /// cuDNN opens its engines as the first tensor is finalized.
+    /// [`Descriptor::create`](crate::Descriptor::create) and [`Handle::create`](crate::Handle::create) call this,
+    /// because cuDNN opens its engines when the first tensor is finalized.
     ///
     /// # Errors
     ///
-    /// [`LoadError`] with what is missing.
+    /// [`LoadError`] with the missing library.
     pub fn check_engines(&self) -> Result<(), LoadError> {
         if self.engines.get().is_none() {
             needs::engines(&self.path)?;
@@ -184,8 +183,7 @@ impl Library {
         Error::NoFunction { function, version: self.version, path: self.path.clone() }
     }
 
-    /// Makes an answer of cuDNN a result; the library's own words are fetched at once, before another call overwrites
-    /// them.
+    /// Converts a status of cuDNN to a result. Fetches cuDNN's message at once, before another call overwrites it.
     pub(crate) fn check(
         &self,
         call: &'static str,
@@ -204,7 +202,8 @@ impl Library {
             return String::new();
         };
         let mut buffer = [0_u8; 4096];
-        // SAFETY: writes at most the given number of bytes; one is kept back so that the text always ends.
+        // SAFETY: the function writes at most the given number of bytes; the last byte stays 0, so the text is
+        // terminated.
         unsafe { function(buffer.as_mut_ptr().cast::<c_char>(), buffer.len() - 1) };
         CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().trim().to_owned()).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
-//! cuDNN's own messages: forwarded to `tracing`, and collected where the reason of a refusal is wanted.
+//! cuDNN's log messages: forwarded to `tracing`, and collected where the reason of a refusal is needed.
 //!
-//! cuDNN says why it refuses mostly here and not in the status. One callback per process is all it has; a callback that was set before
-//! (by another user of cuDNN in the process) keeps being called.
+//! cuDNN mostly gives the reason of a refusal in its log and not in the status. It has only one callback per process.
+//! If another user of cuDNN in the process has set one before, that one is still called.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_uint, c_void};
@@ -13,30 +13,31 @@ use crate::bindings::{Cudnn, Severity, Status, cudnnCallback_t, cudnnDebug_t};
 /// One message of cuDNN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// How bad cuDNN thinks it is.
+    /// The message's severity.
     pub severity: Severity,
-    /// The status that it goes with; success for messages that go with none.
+    /// The status that belongs to it; success if none does.
     pub status: Status,
-    /// The text, as cuDNN wrote it, without the white space around it.
+    /// The text as cuDNN wrote it, without surrounding white space.
     pub text: String,
 }
 
-/// What was set before us, to be called on.
+/// The callback that was set before ours; ours calls it.
 struct Previous {
     mask: c_uint,
     data: *mut c_void,
     callback: cudnnCallback_t,
 }
 
-// SAFETY: the pointer is another user's, passed back to that user's own callback as cuDNN itself would from any thread.
+// SAFETY: the pointer belongs to another user of cuDNN. It is only passed back to that user's callback, which cuDNN
+// itself would call from any thread.
 unsafe impl Send for Previous {}
-// SAFETY: as above; it is only read.
+// SAFETY: for the same reasons as `Send`; the value is only read.
 unsafe impl Sync for Previous {}
 
 static PREVIOUS: OnceLock<Previous> = OnceLock::new();
 
 thread_local! {
-    /// One list per `collect` that runs on this thread, innermost last.
+    /// One list for each `collect` that runs on this thread, innermost last.
     static COLLECTING: RefCell<Vec<Vec<Message>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -44,13 +45,14 @@ const fn bit(severity: Severity) -> c_uint {
     1 << severity.0
 }
 
-/// Runs `f` and returns with its result every message that cuDNN emitted meanwhile on this thread.
+/// Runs `f` and returns its result with every message that cuDNN emitted meanwhile on this thread.
 ///
-/// Messages of cuDNN's own worker threads are not among them. Calls may nest; an inner one's messages belong to the outer one too.
+/// Messages of cuDNN's worker threads are not included. Calls may nest; an outer call also gets the messages of the
+/// inner one.
 pub fn collect<R>(f: impl FnOnce() -> R) -> (R, Vec<Message>) {
     struct Pop;
     impl Drop for Pop {
-        // Also when `f` unwinds: a list left behind would collect for ever.
+        // `Drop` also runs when `f` unwinds; a list left on the stack would collect for ever.
         fn drop(&mut self) {
             let messages = take();
             COLLECTING.with_borrow_mut(|stack| {
@@ -72,14 +74,14 @@ pub fn collect<R>(f: impl FnOnce() -> R) -> (R, Vec<Message>) {
     (result, messages)
 }
 
-/// Sets the callback. Warnings and errors always come; information (every call with every argument, at a cost) only when `tracing` has
-/// the target `cudnn` at TRACE as the library is loaded.
+/// Sets the callback. It always receives warnings and errors. It receives information (every call with every argument,
+/// which costs time) only if `tracing` has the target `cudnn` enabled at TRACE when the library is loaded.
 pub(crate) fn install(table: &Cudnn) {
     let (Ok(get), Ok(set)) = (&table.cudnnGetCallback, &table.cudnnSetCallback) else {
         return;
     };
     let mut previous = Previous { mask: 0, data: std::ptr::null_mut(), callback: None };
-    // SAFETY: three valid places to write to.
+    // SAFETY: all three addresses are writable.
     unsafe { get(&mut previous.mask, &mut previous.data, &mut previous.callback) };
     let mut mask = bit(Severity::ERROR) | bit(Severity::WARNING);
     if previous.callback.is_some() {
@@ -89,27 +91,28 @@ pub(crate) fn install(table: &Cudnn) {
         mask |= bit(Severity::INFO);
     }
     let _ = PREVIOUS.set(previous);
-    // SAFETY: the callback has the signature asked for, does not unwind, needs no data, and lives as long as the process.
+    // SAFETY: the callback has the required signature, does not unwind, needs no data, and lives as long as the
+    // process.
     unsafe { set(mask, std::ptr::null_mut(), Some(receive)) };
 }
 
-/// The lines of a message: each ends with a NUL, and another NUL ends the message (`cudnnCallback_t`). Read as one C string, a
-/// message would be its first line, which says which function was called and not what was wrong.
+/// Joins the lines of a message. Each line ends with a NUL, and another NUL ends the message (`cudnnCallback_t`). Read
+/// as one C string, a message would be only its first line, which names the function but not the fault.
 ///
 /// # Safety
 ///
-/// `text` must point to lines ended in this way.
+/// `text` must point to lines that end in this way.
 unsafe fn lines(text: *const c_char) -> String {
     let mut list = Vec::new();
     let mut at = text;
     loop {
-        // SAFETY: `at` is the start of a line, or of the empty one that ends the message.
+        // SAFETY: `at` points to the start of a line, or to the empty line that ends the message.
         let line = unsafe { CStr::from_ptr(at) };
         if line.is_empty() {
             return list.join("\n");
         }
         list.push(line.to_string_lossy().into_owned());
-        // SAFETY: after a line's NUL comes the next line or the last NUL.
+        // SAFETY: after the NUL of a line comes the next line or the last NUL.
         at = unsafe { at.add(line.count_bytes() + 1) };
     }
 }
@@ -118,7 +121,7 @@ unsafe extern "C" fn receive(severity: Severity, _data: *mut c_void, debug: *con
     if text.is_null() {
         return;
     }
-    // SAFETY: cuDNN passes a message and, if anything, a valid record; both live for the call.
+    // SAFETY: cuDNN passes a message and either null or a valid record; both live until the callback returns.
     let (lines, status) = unsafe { (lines(text), debug.as_ref().map_or(Status::SUCCESS, |debug| debug.cudnnStatus)) };
     // A subscriber that panics must not unwind through cuDNN's frames.
     let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -127,7 +130,7 @@ unsafe extern "C" fn receive(severity: Severity, _data: *mut c_void, debug: *con
     if let Some(Previous { mask, data, callback: Some(callback) }) = PREVIOUS.get()
         && mask & bit(severity) != 0
     {
-        // SAFETY: the earlier user's callback with that user's data, called as cuDNN would have called it.
+        // SAFETY: the earlier user's callback with that user's data, called as cuDNN would call it.
         unsafe { callback(severity, *data, debug, text) };
     }
 }

@@ -1,7 +1,7 @@
-//! The library's numbers under their names: how statuses, kinds and attributes print.
+//! Names for cuDNN's numbers: how statuses, kinds and attributes are printed.
 //!
-//! cuDNN's enums are integers here, never Rust enums: a newer library may answer with a number that the header did not know, and that
-//! must be a value like any other.
+//! cuDNN's enums are integers here and never Rust enums: a newer library may return a number that the header does not
+//! have, and such a number must be a valid value.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::bindings::{
     PointwiseMode, ReduceTensorOp, ReshapeMode, RngDistribution, Severity, Status, TensorReordering,
 };
 
-/// Prints the header's name, and the bare number for a value that the header does not name.
+/// Prints the header's name, or the number of a value that the header does not name.
 macro_rules! display {
     ($($number:ident),+ $(,)?) => {$(
         impl fmt::Display for $number {
@@ -42,7 +42,7 @@ display!(
     TensorReordering,
 );
 
-/// A status prints with its number always: older libraries have no name for the newer ones, and users search for either.
+/// A status is always printed with its number: older libraries do not name newer ones, and users search for either.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.c_name() {
@@ -53,7 +53,8 @@ impl fmt::Display for Status {
 }
 
 impl Status {
-    /// The family of a status: 2000 for bad parameters, 3000 for what is not supported, 4000 for internal errors, 5000 for failed launches.
+    /// The family of a status: 2000 for bad parameters, 3000 for unsupported requests, 4000 for internal errors, 5000
+    /// for failed launches.
     #[must_use]
     pub const fn category(self) -> u32 {
         self.0 / 1000 * 1000
@@ -73,7 +74,7 @@ mod tests {
         assert_eq!(Status(3999).category(), 3000);
     }
 
-    /// The numbers that the project's documents and stored plans rely on, whatever header the declarations come from.
+    /// The numbers that documents and stored plans rely on; they must not change with the header.
     #[test]
     fn numbers_are_those_written_down() {
         assert_eq!(AttributeName::DEVICEPROP_JSON_REPRESENTATION.0, 2702);

@@ -1,8 +1,9 @@
-//! What cuDNN opens by itself, found and opened before it does.
+//! Finds and opens the libraries that cuDNN would otherwise open by itself.
 //!
-//! cuDNN opens its engines and NVIDIA's compiler on first use. When one is missing it answers with no engines at all, with an internal
-//! error, or ends the process. What each version and set opens was observed with the loader's own trace (`LD_DEBUG=libs`) while an
-//! attention was compiled, for 9.14.0, 9.19.0, 9.20.0, 9.21.0, 9.23.0, 9.25.1, 9.27.0 and 9.28.0:
+//! cuDNN opens its engines and NVIDIA's compiler on first use. If one is missing, it returns no engines at all or an
+//! internal error, or it ends the process. The table lists what each version and set opens. It was observed with the
+//! loader's trace (`LD_DEBUG=libs`) during the compile of an attention, for 9.14.0, 9.19.0, 9.20.0, 9.21.0, 9.23.0,
+//! 9.25.1, 9.27.0 and 9.28.0:
 //!
 //! | what | needed by | without it |
 //! |---|---|---|
@@ -12,8 +13,8 @@
 //! | `libcublasLt` | the full set, 9.19 and newer | the process ends |
 //! | `libcuda.so.1` | all; linked by the engines of 9.27, opened by those of 9.25 and older | status 1008; no engines |
 //!
-//! `libnvrtc` does not look for its builtins in its own folder, so both are opened here by absolute path; a library that is open under its
-//! name serves all later look-ups of it.
+//! `libnvrtc` does not search its own folder for its builtins, so both are opened here by absolute path. The loader
+//! gives a library that is already open under a name to every later look-up of that name.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ const GRAPH: &str = "libcudnn_graph.so.9";
 const RUNTIME_COMPILED: &str = "libcudnn_engines_runtime_compiled.so.9";
 const DRIVER: &str = "libcuda.so.1";
 
-/// The libraries of the full set that every 9.x has beside those of the slim one.
+/// The libraries of the full set that are not in the slim one, for every 9.x.
 const FULL: &[&str] = &[
     "libcudnn_ops.so.9",
     "libcudnn_cnn.so.9",
@@ -39,13 +40,13 @@ const FULL: &[&str] = &[
     "libcudnn_engines_precompiled.so.9",
 ];
 
-/// From this version on the compiler is part of `libcudnn_graph`.
+/// The first version in which the compiler is part of `libcudnn_graph`.
 const COMPILER_INSIDE: CudnnVersion = CudnnVersion::new(9, 21, 0);
 
-/// Folders, relative to cuDNN's own, in which NVIDIA's wheels keep the other libraries; cuDNN's own run path names the same.
+/// Folders, relative to cuDNN's, in which NVIDIA's wheels keep the other libraries; cuDNN's run path has the same ones.
 const WHEELS: &[&str] = &["../../cu13/lib", "../../cublas/lib", "../../cuda_nvrtc/lib"];
 
-/// Whether cuDNN's own libraries are beside the one to load; looks only at files.
+/// Checks that cuDNN's other libraries are beside the one to load. Only looks for files.
 pub(crate) fn beside(library: &Path, set: LibrarySet) -> Result<(), LoadError> {
     let dir = dir_of(library);
     let full = if set == LibrarySet::Full { FULL } else { &[] };
@@ -60,14 +61,15 @@ pub(crate) fn beside(library: &Path, set: LibrarySet) -> Result<(), LoadError> {
     }
 }
 
-/// Opens the graph library that lies beside this `libcudnn.so.9`; even `cudnnGetVersion` needs it.
+/// Opens the graph library beside this `libcudnn.so.9`. Even `cudnnGetVersion` needs it.
 pub(crate) fn graph(library: &Path) -> Result<(), LoadError> {
     sub_library(library, GRAPH)
 }
 
-/// Opens what this version and set will look for outside cuDNN, the driver excepted, and tells which NVRTC that is.
+/// Opens the libraries outside cuDNN that this version and set need, except for the driver. Returns the NVRTC, if it is
+/// a library of its own.
 ///
-/// `cuda` is the major version of CUDA that this cuDNN was built with; it is part of the names.
+/// `cuda` is the major version of the CUDA that this cuDNN was built with; it is part of the names.
 pub(crate) fn companions(
     library: &Path,
     version: CudnnVersion,
@@ -75,15 +77,15 @@ pub(crate) fn companions(
     cuda: usize,
     environment: &Environment,
 ) -> Result<Option<Nvrtc>, LoadError> {
-    let asked = Asked { library, version, set, environment };
-    let nvrtc = if version < COMPILER_INSIDE { Some(asked.nvrtc(&format!("libnvrtc.so.{cuda}"))?) } else { None };
+    let companions = Companions { library, version, set, environment };
+    let nvrtc = if version < COMPILER_INSIDE { Some(companions.nvrtc(&format!("libnvrtc.so.{cuda}"))?) } else { None };
     if set == LibrarySet::Full {
-        asked.open(&format!("libcublasLt.so.{cuda}"), "nvidia-cublas")?;
+        companions.open(&format!("libcublasLt.so.{cuda}"), "nvidia-cublas")?;
     }
     Ok(nvrtc)
 }
 
-/// Opens the driver's library, or finds the stand-in open, and then the engines, which look for it.
+/// Opens the driver's library, unless it or the stand-in is already open, and then the engines, which need it.
 pub(crate) fn engines(library: &Path) -> Result<(), LoadError> {
     if process::already_open(DRIVER).is_none()
         && let Err(error) = process::open(OsStr::new(DRIVER))
@@ -116,30 +118,31 @@ fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
 /// The NVRTC that a cuDNN compiles with, where it is a library of its own (9.20 and older).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nvrtc {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its version, as it tells it itself: major, minor.
+    /// The version that `nvrtcVersion` returns: major, minor.
     pub version: (u32, u32),
-    /// Whether the process had it before cuDNN was opened: then cuDNN takes it whatever lies beside cuDNN, because it asks for the name.
+    /// Whether the process had loaded it before cuDNN was opened. cuDNN then uses it whatever lies beside cuDNN,
+    /// because it asks the loader for the name.
     pub was_loaded: bool,
-    /// Others of the same name that lie where it is searched, and are not used.
+    /// Other files of the same name in the folders searched; they are not used.
     pub others: Vec<PathBuf>,
 }
 
-/// Who asks for a companion, for the search and for the error.
-struct Asked<'a> {
+/// The cuDNN that needs companions, for the search and for errors.
+struct Companions<'a> {
     library: &'a Path,
     version: CudnnVersion,
     set: LibrarySet,
     environment: &'a Environment,
 }
 
-impl Asked<'_> {
-    /// NVRTC with its builtins: what cuDNN gets when it asks the loader for this name.
+impl Companions<'_> {
+    /// NVRTC with its builtins: the library that cuDNN gets when it asks the loader for this name.
     fn nvrtc(&self, soname: &str) -> Result<Nvrtc, LoadError> {
         let was_loaded = process::already_open(soname).is_some();
         let opened = self.open(soname, "nvidia-cuda-nvrtc")?;
-        // By its name, as cuDNN does it: of two that are loaded under one name, the loader gives the one that came first.
+        // Looked up by name, as cuDNN does. If two libraries with one name are loaded, the loader returns the first.
         let shared = process::already_open(soname).or_else(|| process::open(opened.as_os_str()).ok());
         let path = shared.as_ref().and_then(|nvrtc| process::file_of(nvrtc, "nvrtcVersion")).unwrap_or(opened);
         let Some(version) = shared.and_then(|nvrtc| nvrtc_version(&nvrtc)) else {
@@ -157,7 +160,7 @@ impl Asked<'_> {
         Ok(Nvrtc { path, version, was_loaded, others })
     }
 
-    /// The folders in which a companion is looked for, in order: cuDNN's own, those of NVIDIA's wheels, and CUDA toolkits.
+    /// The folders to search for a companion, in order: cuDNN's folder, those of NVIDIA's wheels, and CUDA toolkits.
     fn folders(&self) -> impl Iterator<Item = PathBuf> {
         let dir = dir_of(self.library).to_owned();
         let wheels = WHEELS.iter().map({
@@ -170,7 +173,7 @@ impl Asked<'_> {
         std::iter::once(dir).chain(wheels).chain(toolkits)
     }
 
-    /// The library of this name: open already, in a folder of NVIDIA's wheels, in a CUDA toolkit, or where the loader finds it.
+    /// Opens the library of this name: one that is already open, or from one of `folders`, or as the loader finds it.
     fn open(&self, soname: &str, wheel: &str) -> Result<PathBuf, LoadError> {
         if process::already_open(soname).is_some() {
             return Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname)));
@@ -196,7 +199,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The builtins of an open `libnvrtc`; their name carries its version.
+    /// Opens the builtins of an open `libnvrtc`; their name contains its version.
     fn builtins(&self, nvrtc: &Path, (major, minor): (u32, u32)) -> Result<(), LoadError> {
         let soname = format!("libnvrtc-builtins.so.{major}.{minor}");
         if process::already_open(&soname).is_some() {
@@ -227,7 +230,7 @@ fn nvrtc_version(nvrtc: &Shared) -> Option<(u32, u32)> {
     // SAFETY: every NVRTC has this function with this signature.
     let function = unsafe { nvrtc.get::<unsafe extern "C" fn(*mut i32, *mut i32) -> i32>("nvrtcVersion") }.ok()?;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: two valid places to write to.
+    // SAFETY: both addresses are writable.
     let result = unsafe { function(&mut major, &mut minor) };
     (result == 0).then_some((major.try_into().ok()?, minor.try_into().ok()?))
 }

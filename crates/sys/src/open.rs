@@ -1,4 +1,4 @@
-//! Opening: the places of a search tried in order, and what is opened checked before anything of it is used.
+//! Tries the places of a search in order, and checks a library before anything in it is used.
 
 use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
@@ -15,7 +15,7 @@ use crate::tried::{Origin, Reason, Tried};
 use crate::{log, needs, places, process};
 use qkvault_base::CudnnVersion;
 
-/// Whether the open library is what a later search wants; a second one cannot be loaded beside it.
+/// Whether the open library satisfies a later search. A second one cannot be loaded beside it.
 pub(crate) fn satisfies(library: &Library, search: &Search) -> Result<(), LoadError> {
     let exact = search
         .places()
@@ -41,7 +41,7 @@ pub(crate) fn satisfies(library: &Library, search: &Search) -> Result<(), LoadEr
     Ok(())
 }
 
-/// Opens the first place of a search that can be used.
+/// Opens the first usable place of a search.
 pub(crate) fn find(search: &Search) -> Result<Library, LoadError> {
     let mut tried = Vec::new();
     let before = present();
@@ -73,7 +73,7 @@ pub(crate) fn find(search: &Search) -> Result<Library, LoadError> {
         }
         match load(search, &origin, path.as_deref(), &name) {
             Ok(library) => return Ok(library),
-            // From here on a library is in the process, and no other may follow it.
+            // A library is loaded now, and no other may be loaded after it.
             Err(Refused::Finally(error)) => return Err(*error),
             Err(Refused::Place(_)) if before.is_some() && origin == Origin::Process => {
                 return Err(clash(before.as_deref().unwrap_or(Path::new(SONAME)), search));
@@ -84,18 +84,18 @@ pub(crate) fn find(search: &Search) -> Result<Library, LoadError> {
     Err(LoadError::NotFound { tried })
 }
 
-/// Another cuDNN is in the process.
+/// The error that another cuDNN is loaded in the process.
 fn clash(loaded: &Path, search: &Search) -> LoadError {
     let loaded_version =
         process::already_open(SONAME).and_then(|shared| version_of(&shared)).unwrap_or(CudnnVersion::new(0, 0, 0));
     LoadError::Clash { loaded: loaded.to_owned(), loaded_version, wanted: search.wanted() }
 }
 
-/// Opens one place and checks all that can be checked.
+/// Opens one place and checks everything that can be checked.
 fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> Result<Library, Refused> {
     if let Some(path) = path {
         fits(search, origin, path).map_err(Refused::Place)?;
-        // Before loading, so that a place that lacks something can be passed over for a later one.
+        // Checked before loading, so that the search can continue if the place lacks a library.
         needs::beside(path, places::set_beside(path)).map_err(Refused::unusable)?;
     } else if let Some(wanted) = search.version {
         return Err(Refused::Place(Reason::UnknownVersion { wanted }));
@@ -120,7 +120,7 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
     let cuda = cuda_version_of(&shared).unwrap_or_default() / 1000;
     let nvrtc = needs::companions(&path, version, set, cuda, &search.environment)
         .map_err(|error| Refused::Finally(Box::new(error)))?;
-    // SAFETY: looks symbols up by name and stores their addresses; the types are those of the header of this major version.
+    // SAFETY: looks symbols up by name and stores their addresses; the types are those of this major version's header.
     let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared)) }
         .map_err(|error| Refused::Place(Reason::NotOpened { detail: qkvault_base::with_sources(&error) }))?;
     let table = ManuallyDrop::new(Table(table));
@@ -142,12 +142,14 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
     })
 }
 
-/// Whether nothing else may be used when this place cannot be: somebody named it for just this.
+/// Whether this location was requested explicitly. If it cannot be used, the search fails instead of trying the next
+/// one.
 fn is_exact(origin: &Origin) -> bool {
     matches!(origin, Origin::Path | Origin::Variable("QKVAULT_CUDNN_PATH"))
 }
 
-/// The cuDNN that the process has, loaded by whomever; one of its sub-libraries is enough, because it is found by name by any other.
+/// The cuDNN that is loaded in the process, whoever loaded it. One of its sub-libraries is enough, because any cuDNN
+/// finds its sub-libraries by name.
 fn present() -> Option<PathBuf> {
     let whole = process::already_open(SONAME).and_then(|library| process::file_of(&library, "cudnnGetVersion"));
     whole.or_else(|| {
@@ -156,7 +158,7 @@ fn present() -> Option<PathBuf> {
     })
 }
 
-/// Why a place was not used: it alone, or nothing after it may be used either.
+/// Why a place was not used: the search continues (`Place`), or it must end (`Finally`).
 enum Refused {
     Place(Reason),
     Finally(Box<LoadError>),
@@ -168,23 +170,23 @@ impl Refused {
     }
 }
 
-/// Asks an open library for its version.
+/// The version of an open library.
 fn version_of(shared: &Shared) -> Option<CudnnVersion> {
     // SAFETY: every cuDNN has this function with this signature.
     let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetVersion") }.ok()?;
-    // SAFETY: takes nothing and only returns a number.
+    // SAFETY: the function takes no arguments and only returns a number.
     Some(CudnnVersion::from_number(unsafe { function() }))
 }
 
-/// Asks an open library for the CUDA version it was built with: 13000 is 13.0.
+/// The CUDA version that an open library was built with: 13000 is 13.0.
 fn cuda_version_of(shared: &Shared) -> Option<usize> {
     // SAFETY: every cuDNN has this function with this signature.
     let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetCudartVersion") }.ok()?;
-    // SAFETY: takes nothing and only returns a number.
+    // SAFETY: the function takes no arguments and only returns a number.
     Some(unsafe { function() })
 }
 
-/// The first function that every cuDNN 9 has and this one does not.
+/// The first function that every cuDNN 9 has and this library lacks.
 fn lacking(table: &Cudnn) -> Option<&'static str> {
     let every = [
         ("cudnnGetLastErrorString", table.cudnnGetLastErrorString.is_ok()),

@@ -1,4 +1,4 @@
-//! The places of a search, computed from the environment and the file system; loads nothing.
+//! The places of a search, from the environment and the file system; this module loads nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::tried::{Origin, Reason};
 use qkvault_base::{CacheDir, MANIFEST};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
-/// Folders below a prefix, a CUDA toolkit or a site-packages folder in which cuDNN may be, in order of preference.
+/// Folders that may hold cuDNN, below a prefix, a CUDA toolkit or a site-packages folder, in order of preference.
 const BELOW: &[&str] = &["", "lib", "lib64", "nvidia/cudnn/lib", "nvidia/cudnn_jit/lib"];
 
 /// Variables that name a CUDA toolkit.
@@ -16,7 +16,7 @@ pub(crate) const TOOLKIT_VARIABLES: &[&str] = &["CUDA_HOME", "CUDA_PATH"];
 /// A library that only the full set has.
 const ONLY_IN_FULL: &str = "libcudnn_ops.so.9";
 
-/// Every place, in order.
+/// Every place of a search, in order.
 pub(crate) fn of(search: &Search) -> Vec<Place> {
     let env = &search.environment;
     if let Some(path) = &search.path {
@@ -51,7 +51,7 @@ fn variables(env: &Environment, names: &[&'static str], places: &mut Vec<Place>)
     }
 }
 
-/// What a path given by a person means: the file itself, or a folder with the library in it or in a usual place below it.
+/// Resolves a path that a user gave: the file itself, or a folder with the library in it or in a usual place below it.
 fn at(path: &Path) -> At {
     if path.is_dir() {
         let found = BELOW.iter().map(|below| path.join(below).join(SONAME)).find(|file| file.exists());
@@ -79,9 +79,10 @@ fn site_packages(origin: Origin, prefix: &Path, places: &mut Vec<Place>) {
     }
 }
 
-/// The prefixes of the Pythons that `python3` on the `PATH` may be, and of packages installed for this user alone.
+/// The prefixes of every `python3` on the `PATH`, and the prefix of packages installed for this user only.
 ///
-/// Python itself is not run: a search must not start programs. A `python3` that is a script (a version manager's shim) is not followed.
+/// A search must not start programs, so Python is not run. A `python3` that is a script (a version manager's shim) is
+/// not followed.
 fn python_prefixes(env: &Environment) -> Vec<PathBuf> {
     let mut prefixes = Vec::new();
     let path = env.get("PATH").unwrap_or_default();
@@ -101,7 +102,7 @@ fn python_prefixes(env: &Environment) -> Vec<PathBuf> {
     prefixes
 }
 
-/// What `cargo xtask fetch` left: slim sets before full ones, newer versions before older.
+/// The sets that `cargo xtask fetch` downloaded: slim sets before full ones, newer versions before older ones.
 fn fetched(env: &Environment, places: &mut Vec<Place>) {
     let root = CacheDir::find(|name| env.get(name)).path.join("libraries").join("cudnn");
     let mut sets =
@@ -116,7 +117,7 @@ fn fetched(env: &Environment, places: &mut Vec<Place>) {
     }
 }
 
-/// Takes `9.27.0.42-slim` apart.
+/// Parses a folder name such as `9.27.0.42-slim`.
 fn fetched_name(dir: &Path) -> Option<(CudnnVersion, LibrarySet)> {
     let (version, set) = dir.file_name()?.to_str()?.split_once('-')?;
     let set = [LibrarySet::Slim, LibrarySet::Full].into_iter().find(|known| known.word() == set)?;
@@ -134,13 +135,14 @@ fn sorted_dirs(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     dirs
 }
 
-/// The library set that a file belongs to, by its neighbours.
+/// The library set that a file belongs to, judged by its neighbours.
 pub(crate) fn set_beside(file: &Path) -> LibrarySet {
     let full = file.parent().is_some_and(|dir| dir.join(ONLY_IN_FULL).exists());
     if full { LibrarySet::Full } else { LibrarySet::Slim }
 }
 
-/// The version of a library, from its file name (`libcudnn.so.9.19.0`, behind a link) or the header of the same package.
+/// The version of a library, from its file name (`libcudnn.so.9.19.0`, behind a link) or from the header in its
+/// package.
 pub(crate) fn version_beside(file: &Path) -> Option<CudnnVersion> {
     let named = file.canonicalize().ok().and_then(|file| numbers_after_so(&file)?.parse().ok());
     named.or_else(|| {
@@ -153,7 +155,7 @@ pub(crate) fn version_beside(file: &Path) -> Option<CudnnVersion> {
     })
 }
 
-/// The version that a file's name gives it, when its major is not ours.
+/// The version in a file's name, if its major version is not the supported one.
 pub(crate) fn foreign_major(file: &Path) -> Option<String> {
     let file = file.canonicalize().ok()?;
     let numbers = numbers_after_so(&file)?;
@@ -161,7 +163,7 @@ pub(crate) fn foreign_major(file: &Path) -> Option<String> {
     (major != CudnnVersion::SUPPORTED_MAJOR).then_some(numbers)
 }
 
-/// `9.19.0` of `libcudnn.so.9.19.0`.
+/// The version in a file name: `9.19.0` for `libcudnn.so.9.19.0`.
 fn numbers_after_so(file: &Path) -> Option<String> {
     Some(file.file_name()?.to_str()?.strip_prefix("libcudnn.so.")?.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Where to look for cuDNN, in which order, and what was found wrong with each place.
+//! Where to look for cuDNN, and in which order.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,15 @@ use crate::places;
 use crate::tried::{Origin, Reason};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
-/// The name under which every cuDNN 9 is loaded.
+/// The SONAME of every cuDNN 9.
 pub(crate) const SONAME: &str = "libcudnn.so.9";
 
-/// What to load: anything usable by default, or an exact file, version or library set.
+/// Which cuDNN to load: by default any usable one, or an exact file, version or library set.
 ///
-/// The order, first usable wins: the path given here; `QKVAULT_CUDNN_PATH`; `CUDNN_PATH`, `CUDNN_HOME`; the cuDNN that the process has
-/// loaded already; the site-packages of `VIRTUAL_ENV`, `CONDA_PREFIX` and of `python3` on the `PATH`; the folder that `cargo xtask fetch`
-/// fills; `CUDA_HOME`, `CUDA_PATH`; the dynamic loader's own search. The first two are exact: when set and not usable, nothing else is tried.
+/// The search uses the first usable cuDNN in this order: the path given here; `QKVAULT_CUDNN_PATH`; `CUDNN_PATH`,
+/// `CUDNN_HOME`; the cuDNN that the process has already loaded; the site-packages of `VIRTUAL_ENV`, `CONDA_PREFIX` and
+/// of `python3` on the `PATH`; the folder that `cargo xtask fetch` fills; `CUDA_HOME`, `CUDA_PATH`; the dynamic
+/// loader's own search. The first two are exact: if one is set and not usable, the search fails.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     pub(crate) path: Option<PathBuf>,
@@ -24,37 +25,37 @@ pub struct Search {
 }
 
 impl Search {
-    /// Exactly this: the file `libcudnn.so.9`, the folder it is in, or a prefix with `lib` below it.
+    /// Uses only this path: the file `libcudnn.so.9`, the folder it is in, or a prefix with `lib` below it.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: Some(path.into()), ..Self::default() }
     }
 
-    /// Only this version.
+    /// Accepts only this version.
     #[must_use]
     pub fn version(mut self, version: CudnnVersion) -> Self {
         self.version = Some(version);
         self
     }
 
-    /// Only this set of libraries.
+    /// Accepts only this set of libraries.
     #[must_use]
     pub fn set(mut self, set: LibrarySet) -> Self {
         self.set = Some(set);
         self
     }
 
-    /// Reads variables from here instead of the process's environment.
+    /// Reads variables from this list instead of the process's environment.
     pub fn environment(mut self, variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
         self.environment = Environment::Given(variables.into_iter().collect());
         self
     }
 
-    /// Every place that this search looks at, in order; nothing is loaded.
+    /// Every place of this search, in order; loads nothing.
     pub(crate) fn places(&self) -> Vec<Place> {
         places::of(self)
     }
 
-    /// What is wanted, in words.
+    /// A description of the requested cuDNN, for errors.
     pub(crate) fn wanted(&self) -> String {
         let mut text = match (self.version, self.set) {
             (Some(version), Some(set)) => format!("cuDNN {version} ({set})"),
@@ -69,18 +70,18 @@ impl Search {
     }
 }
 
-/// Where variables are read from.
+/// The source of environment variables.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Environment {
-    /// The process's own.
+    /// The process's environment.
     #[default]
     Process,
-    /// These and no others.
+    /// Only the variables of this list.
     Given(Vec<(String, OsString)>),
 }
 
 impl Environment {
-    /// The value of a variable; unset and empty are the same.
+    /// The value of a variable; an empty one counts as unset.
     pub(crate) fn get(&self, name: &str) -> Option<OsString> {
         let value = match self {
             Self::Process => std::env::var_os(name),
@@ -97,22 +98,23 @@ pub(crate) struct Place {
     pub(crate) at: At,
 }
 
-/// What is at a place.
+/// The content of a place.
 #[derive(Debug, Clone)]
 pub(crate) enum At {
     /// A file to load.
     File(PathBuf),
-    /// The library that the process has, if it has one.
+    /// The library that the process has loaded, if any.
     Process,
     /// A name for the dynamic loader to resolve.
     Name(&'static str),
-    /// Nothing to load, because.
+    /// Nothing to load, with the path searched and the reason.
     Nothing(Option<PathBuf>, Reason),
 }
 
-/// Whether a file may be what a search wants, from what can be known without loading it.
+/// Whether a file may satisfy a search, as far as that is known without loading it.
 ///
-/// A path given by hand, and what the process has, need not tell: they are asked once they are open.
+/// The version of a path given by the caller, or of the process's library, may be unknown here; `open` checks it after
+/// loading.
 pub(crate) fn fits(search: &Search, origin: &Origin, file: &Path) -> Result<(), Reason> {
     if let Some(found) = places::foreign_major(file) {
         return Err(Reason::WrongMajor { found });

@@ -1,4 +1,4 @@
-//! What a search tried and did not use, and why: what an error lists.
+//! The places that a search tried and did not use, with the reasons, as errors list them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::search::SONAME;
 use qkvault_base::{CudnnVersion, LibrarySet};
 
-/// What made a place be looked at.
+/// The step of the search that named a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -16,7 +16,7 @@ pub enum Origin {
     Path,
     /// An environment variable.
     Variable(&'static str),
-    /// What the process had loaded before.
+    /// The library that the process had already loaded.
     Process,
     /// The site-packages of the Python environment that this variable names.
     Environment(&'static str),
@@ -45,9 +45,9 @@ impl fmt::Display for Origin {
 /// A place that was tried and not used.
 #[derive(Debug, Clone)]
 pub struct Tried {
-    /// What made it be looked at.
+    /// The step of the search that named it.
     pub origin: Origin,
-    /// The file or folder, where there is one.
+    /// The file or folder, if there is one.
     pub path: Option<PathBuf>,
     /// Why it was not used.
     pub reason: Reason,
@@ -69,50 +69,50 @@ pub enum Reason {
     /// The variable is not set.
     #[error("not set")]
     NotSet,
-    /// Nothing of that name is there.
+    /// The path does not exist.
     #[error("no such file or folder")]
     Absent,
-    /// The folder has no cuDNN 9 where one would be.
+    /// The folder has no cuDNN 9 in any of the usual places.
     #[error("no {SONAME} in it")]
     NoLibrary,
     /// The process has no cuDNN loaded.
     #[error("none")]
     NotLoaded,
-    /// A fetch was begun and not finished.
+    /// A fetch into this folder was started but not finished.
     #[error("not complete: its manifest is missing, fetch it again")]
     Incomplete,
-    /// The dynamic loader refused the file.
+    /// The dynamic loader could not open the file.
     #[error("{detail}")]
     NotOpened {
-        /// The loader's words.
+        /// The loader's message.
         detail: String,
     },
-    /// It is a cuDNN of another major version.
+    /// The library is a cuDNN of another major version.
     #[error("is cuDNN {found}, and only major {} can be used", CudnnVersion::SUPPORTED_MAJOR)]
     WrongMajor {
-        /// What it is, as far as is known.
+        /// Its version, as far as it is known.
         found: String,
     },
-    /// Another version was asked for.
+    /// The search requests another version.
     #[error("is cuDNN {found}, not {wanted}")]
     OtherVersion {
-        /// What it is.
+        /// The version of the library.
         found: CudnnVersion,
-        /// What was asked for.
+        /// The version requested.
         wanted: CudnnVersion,
     },
-    /// A version was asked for and this one's cannot be told.
-    #[error("its version cannot be told without loading it, and {wanted} was asked for (give its path to use it)")]
+    /// The search requests a version, and the version of this library is not known before it is loaded.
+    #[error("its version is unknown before it is loaded, and {wanted} is required (give its path to use it)")]
     UnknownVersion {
-        /// What was asked for.
+        /// The version requested.
         wanted: CudnnVersion,
     },
-    /// Another library set was asked for.
+    /// The search requests another library set.
     #[error("is the {found} set, not {wanted}")]
     OtherSet {
-        /// What it is.
+        /// The set of the library.
         found: LibrarySet,
-        /// What was asked for.
+        /// The set requested.
         wanted: LibrarySet,
     },
     /// Another cuDNN is loaded in this process.
@@ -121,10 +121,10 @@ pub enum Reason {
         /// The loaded file.
         loaded: PathBuf,
     },
-    /// It lacks a library or function that it needs.
+    /// A library or function that it needs is missing.
     #[error("{detail}")]
     Unusable {
-        /// What is wrong, and what to do.
+        /// What is missing, and how to fix it.
         detail: String,
     },
 }

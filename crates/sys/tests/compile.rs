@@ -1,4 +1,4 @@
-//! An attention compiled on a machine with no GPU and no driver, once per cuDNN version, each in a process of its own.
+//! Compiles an attention without a GPU or a driver, once per cuDNN version, each in a process of its own.
 
 #[allow(dead_code, reason = "each test program uses its part")]
 mod common;
@@ -25,7 +25,7 @@ fn compiles(version: &str, set: Option<PathBuf>, kind: LibrarySet, profile: &str
     let chosen = engines[0].get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE).expect("a configuration has an engine");
     assert_eq!(chosen.len(), 1);
     chosen[0].get_one::<i64>(A::ENGINE_GLOBAL_INDEX).expect("an engine has a number");
-    // What was referred to may go; cuDNN's side is kept alive by those who refer to it.
+    // The descriptors that a plan refers to may be dropped; those that refer to them keep cuDNN's objects alive.
     drop((graph, device));
 
     let plan = attention::plan(&engines).expect("a plan for a plain attention");
@@ -97,7 +97,7 @@ fn with_full_9_14() {
     alone("with_full_9_14", || compiles("9.14.0", fetched_full("9.14.0"), LibrarySet::Full, OLDER));
 }
 
-/// Descriptors may move: made on one thread, finalized and compiled on another, as a warm-up on all cores does.
+/// A descriptor may move: one thread creates it, another finalizes and compiles it, as a warm-up on all cores does.
 #[test]
 fn on_two_threads_at_once() {
     alone("on_two_threads_at_once", || {

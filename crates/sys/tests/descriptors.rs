@@ -1,4 +1,4 @@
-//! Descriptors of the real library: attributes set and read back, refusals in the library's own words.
+//! Descriptors of the real library: attributes set and read back, and errors with cuDNN's messages.
 
 #[allow(dead_code, reason = "each test program uses its part")]
 mod common;
@@ -56,7 +56,7 @@ fn a_profile_is_read_without_a_gpu() {
 fn a_refused_attribute_is_told_in_cudnns_words() {
     with_library("a_refused_attribute_is_told_in_cudnns_words", |library| {
         let mut tensor = tensor(library);
-        // The type is wrong for the attribute.
+        // A float is the wrong type for this attribute.
         let error = tensor.set_one(A::TENSOR_UNIQUE_ID, 1.0_f32).expect_err("a uid is no float");
         let Error::Call(call) = &error else { panic!("{error:?}") };
         assert_eq!(
@@ -120,7 +120,7 @@ fn a_kind_that_nobody_knows_is_refused() {
     });
 }
 
-/// The last error is kept per thread: the words beside a status belong to it.
+/// cuDNN keeps the last error per thread, so the message of a `CallError` belongs to its status.
 #[test]
 fn details_of_two_threads_do_not_mix() {
     with_library("details_of_two_threads_do_not_mix", |library| {

@@ -1,4 +1,4 @@
-//! What cuDNN needs and is not there: an error value, and never an abort or a verdict without a reason.
+//! A missing library must be an error value, and never an abort or a refusal without a reason.
 
 #[allow(dead_code, reason = "each test program uses its part")]
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{alone, copy_without, fetched};
 use qkvault_sys::{Descriptor, Error, Kind, Library, LibrarySet, LoadError, Search};
 
-/// 9.19 opens NVRTC by itself and, without it, answers that there are no engines.
+/// 9.19 opens NVRTC by itself; without it, it returns no engines.
 #[test]
 fn a_missing_compiler_is_an_error_value() {
     alone("a_missing_compiler_is_an_error_value", || {
@@ -16,7 +16,7 @@ fn a_missing_compiler_is_an_error_value() {
     });
 }
 
-/// NVRTC does not look for its builtins in its own folder, and cuDNN then fails with an internal error.
+/// NVRTC does not search its own folder for its builtins; without them cuDNN fails with an internal error.
 #[test]
 fn missing_builtins_of_the_compiler_are_an_error_value() {
     alone("missing_builtins_of_the_compiler_are_an_error_value", || {
@@ -26,7 +26,8 @@ fn missing_builtins_of_the_compiler_are_an_error_value() {
     });
 }
 
-/// The full set ends the process without cuBLASLt. A slim one with the other names beside it is taken for full, which is all this needs.
+/// The full set ends the process without cuBLASLt. A slim set with the names of the other libraries beside it counts as
+/// full, which is all that this test needs.
 #[test]
 fn the_full_set_aborted_the_process_without_cublas() {
     alone("the_full_set_aborted_the_process_without_cublas", || {
@@ -40,11 +41,11 @@ fn the_full_set_aborted_the_process_without_cublas() {
     });
 }
 
-/// Checks for the error that names a missing library, a place that was looked at, and what to do.
+/// Checks for the error that names the missing library, a place searched, and the remedy.
 fn missing(opened: Result<std::sync::Arc<Library>, LoadError>, name: &str, place: &str) {
     let error = match opened {
         Err(error) => error,
-        // This machine has it installed.
+        // The library is installed on this machine.
         Ok(library) if library.files().iter().any(|file| file.path.ends_with(name)) => return,
         Ok(library) => panic!("opened without {name}: {library:?}"),
     };
@@ -67,19 +68,20 @@ fn without_a_driver_the_first_descriptor_says_so() {
         let Error::Load(LoadError::Missing { library: name, remedy, .. }) = &error else { panic!("{error:?}") };
         assert_eq!(name, "libcuda.so.1");
         assert!(remedy.contains("qkvault_headless::ensure()"), "{remedy}");
-        // It is not a verdict for good.
+        // The failure is not cached: with the stand-in the check passes.
         qkvault_headless::ensure().expect("the stand-in");
         Descriptor::create(&library, Kind::TENSOR).expect("there is a libcuda.so.1 now");
     });
 }
 
-/// B3: cuDNN asks the loader for NVRTC's name, and gets the one that the process has already, not the one that lies beside cuDNN.
+/// cuDNN asks the loader for NVRTC by name, and gets the one that the process has already loaded, not the one beside
+/// cuDNN.
 #[test]
 fn b3_the_nvrtc_that_is_loaded_already_is_the_one_that_compiles() {
     alone("b3_the_nvrtc_that_is_loaded_already_is_the_one_that_compiles", || {
         let (Some(set), Some(other)) = (fetched("9.19.0"), fetched("9.14.0")) else { return };
         let nvrtc = |set: &std::path::Path| set.join("nvidia/cu13/lib/libnvrtc.so.13");
-        // SAFETY: NVRTC's own initialisers, as when cuDNN opens it.
+        // SAFETY: runs NVRTC's initialisers, as cuDNN would when it opens it.
         let loaded = unsafe { libloading::Library::new(nvrtc(&other)) }.expect("a fetched set is whole");
         let library = Library::open(&Search::at(&set)).expect("a fetched set is whole");
         let found = library.nvrtc().expect("9.19 has its NVRTC outside");

@@ -11,7 +11,7 @@ use common::{alone, fetched};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{CudnnVersion, Library, LibrarySet, LoadError, Origin, Reason, Search};
 
-/// A folder with junk under the names that a cuDNN has.
+/// A folder with text files under the names of cuDNN's libraries.
 fn junk(root: &Path) -> PathBuf {
     let dir = root.join("junk");
     std::fs::create_dir_all(&dir).expect("a temporary folder can be written");
@@ -22,7 +22,7 @@ fn junk(root: &Path) -> PathBuf {
     dir
 }
 
-/// A real shared library that answers `cudnnGetVersion` and has nothing else, under the names that a cuDNN has.
+/// A real shared library under the names of cuDNN's, with `cudnnGetVersion` and no other function.
 fn other_library(root: &Path, version: u32) -> PathBuf {
     let dir = root.join("other");
     std::fs::create_dir_all(&dir).expect("a temporary folder can be written");
@@ -160,7 +160,7 @@ fn a_cudnn_that_others_loaded_is_used_and_guarded() {
     alone("a_cudnn_that_others_loaded_is_used_and_guarded", || {
         let (Some(theirs), Some(ours)) = (fetched("9.27.0"), fetched("9.19.0")) else { return };
         let file = theirs.join("nvidia/cudnn_jit/lib/libcudnn.so.9");
-        // SAFETY: what `Library::open` would do.
+        // SAFETY: loads the library as `Library::open` would.
         let library = unsafe { libloading::Library::new(&file) }.expect("a fetched set is whole");
         std::mem::forget(library);
         let error = Library::open(&Search::at(&ours)).expect_err("two would share one process");

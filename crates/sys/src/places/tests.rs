@@ -1,11 +1,11 @@
-//! The places of made-up environments and folders.
+//! The places for given environments and folders.
 
 use std::ffi::OsString;
 use std::fs;
 
 use super::*;
 
-/// A file of this name in a folder below `root`, and the folder.
+/// Creates a file with this name in a folder below `root`, and the folder.
 fn put(root: &Path, dir: &str, name: &str) -> PathBuf {
     let dir = root.join(dir);
     fs::create_dir_all(&dir).expect("a temporary folder can be written");

@@ -1,4 +1,4 @@
-//! A small attention, built by hand from descriptors, as every version from 9.14 on accepts it.
+//! A small attention, built by hand from descriptors, that every version from 9.14 on accepts.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use qkvault_sys::{
 /// Batch, heads, queries and keys, head dim.
 const DIMS: [i64; 4] = [1, 2, 128, 64];
 
-/// Builds op graphs: hands out uids and remembers nothing else.
+/// Builds op graphs and assigns uids.
 struct Builder<'a> {
     library: &'a Arc<Library>,
     uid: i64,
 }
 
-/// Which tensors are data, and which exist only inside the kernel.
+/// Where the values of a tensor are: in memory, only inside the kernel, or passed by value.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Data,
@@ -40,20 +40,20 @@ impl Builder<'_> {
         tensor.finalized()
     }
 
-    /// A tensor with its last dimension innermost.
-    fn varlen(&mut self, dims: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
+    /// A contiguous tensor, with its last dimension innermost.
+    fn contiguous(&mut self, dims: [i64; 4], data: DataType, place: Place) -> Result<Descriptor, Error> {
         let [_, h, s, d] = dims;
         self.tensor(dims, [h * s * d, s * d, d, 1], data, place)
     }
 
     fn scores(&mut self, data: DataType) -> Result<Descriptor, Error> {
         let [b, h, s, _] = DIMS;
-        self.varlen([b, h, s, s], data, Place::Virtual)
+        self.contiguous([b, h, s, s], data, Place::Virtual)
     }
 
     fn rows(&mut self, place: Place) -> Result<Descriptor, Error> {
         let [b, h, s, _] = DIMS;
-        self.varlen([b, h, s, 1], DataType::FLOAT, place)
+        self.contiguous([b, h, s, 1], DataType::FLOAT, place)
     }
 
     fn matmul(&self, a: &Descriptor, b: &Descriptor, c: &Descriptor) -> Result<Descriptor, Error> {
@@ -102,17 +102,17 @@ impl Builder<'_> {
     }
 }
 
-/// `softmax(scale · Q Kᵀ) V` with Stats, bf16, composite form.
+/// `softmax(scale · Q Kᵀ) V` with Stats, in bf16, in the composite form.
 pub(crate) fn attention(library: &Arc<Library>) -> Result<Descriptor, Error> {
     let [batch, heads, length, dim] = DIMS;
     let mut g = Builder { library, uid: 0 };
-    let q = g.varlen(DIMS, DataType::BFLOAT16, Place::Data)?;
-    // K as cuDNN wants it: the user's memory with the last two dimensions exchanged.
+    let q = g.contiguous(DIMS, DataType::BFLOAT16, Place::Data)?;
+    // cuDNN declares K transposed: the same memory with the last two dimensions exchanged.
     let k_strides = [heads * length * dim, length * dim, 1, dim];
     let k = g.tensor([batch, heads, dim, length], k_strides, DataType::BFLOAT16, Place::Data)?;
-    let v = g.varlen(DIMS, DataType::BFLOAT16, Place::Data)?;
-    let o = g.varlen(DIMS, DataType::BFLOAT16, Place::Data)?;
-    let scale = g.varlen([1, 1, 1, 1], DataType::FLOAT, Place::ByValue)?;
+    let v = g.contiguous(DIMS, DataType::BFLOAT16, Place::Data)?;
+    let o = g.contiguous(DIMS, DataType::BFLOAT16, Place::Data)?;
+    let scale = g.contiguous([1, 1, 1, 1], DataType::FLOAT, Place::ByValue)?;
     let stats = g.rows(Place::Data)?;
 
     let score = g.scores(DataType::FLOAT)?;
@@ -141,7 +141,7 @@ pub(crate) fn attention(library: &Arc<Library>) -> Result<Descriptor, Error> {
     graph.finalized()
 }
 
-/// The device of a profile.
+/// The device properties of a profile.
 pub(crate) fn device(library: &Arc<Library>, json: &str) -> Result<Descriptor, Error> {
     let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
     device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
@@ -158,7 +158,7 @@ pub(crate) fn engines(graph: &Descriptor, device: &Descriptor, mode: HeurMode) -
     heuristics.get_descriptors(A::ENGINEHEUR_RESULTS, Kind::ENGINECFG)
 }
 
-/// Compiles: the plan of the first engine configuration that gives one.
+/// Compiles the first engine configuration that gives a plan.
 pub(crate) fn plan(engines: &[Descriptor]) -> Result<Descriptor, Error> {
     let mut last = None;
     for engine in engines {

@@ -1,4 +1,4 @@
-//! What the tests of this package share.
+//! Helpers that the tests of this package share.
 
 pub(crate) mod attention;
 
@@ -8,10 +8,10 @@ use std::process::Command;
 use qkvault_base::{MANIFEST, cudnn_dir};
 use qkvault_skip::{Need, SAID, skip};
 
-/// Set in the process that runs one test alone, to that test's name.
+/// Set in a process that runs one test alone, to the name of that test.
 const ALONE: &str = "QKVAULT_TEST_ALONE";
 
-/// Runs the body of a test in a process of its own: a cuDNN once loaded stays, and so does the stand-in for the driver.
+/// Runs the body of a test in a process of its own, because a loaded cuDNN or stand-in stays loaded.
 pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some_and(|name| name == test) {
         return body();
@@ -30,14 +30,15 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     }
 }
 
-/// The folder of a fetched slim cuDNN, or `None`, with the reason printed, where there is none.
+/// The folder of a fetched slim cuDNN, or `None` with the reason printed.
 ///
-/// A stated requirement: with `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
+/// With `QKVAULT_REQUIRE_CUDNN=1` a missing one is a failure.
 pub(crate) fn fetched(version: &str) -> Option<PathBuf> {
     find(version, "slim").map_err(|reason| skip(Need::Cudnn, &reason)).ok()
 }
 
-/// The folder of a fetched full cuDNN, or `None`, with the reason printed. Never required: it is more than 1 GB.
+/// The folder of a fetched full cuDNN, or `None` with the reason printed. It is never required, because it is over 1
+/// GB.
 pub(crate) fn fetched_full(version: &str) -> Option<PathBuf> {
     find(version, "full").map_err(|reason| skip(Need::FullCudnn, &reason)).ok()
 }
@@ -62,9 +63,11 @@ fn say(line: &str) {
     println!("{line}");
 }
 
-/// The libraries of a fetched set again, linked in a new folder of the same shape, without those whose names `leave_out` picks.
+/// Links the libraries of a fetched set into a new folder of the same shape, except for those whose names `leave_out`
+/// picks.
 pub(crate) fn copy_without(set: &Path, leave_out: impl Fn(&str) -> bool) -> tempfile::TempDir {
-    // Beside the set, because links do not cross file systems. The name begins as those that a fetch sweeps away.
+    // Beside the set, because hard links cannot cross file systems. A later fetch removes folders whose names begin
+    // like this.
     let copy =
         tempfile::Builder::new().prefix(".unfinished-test-").tempdir_in(set.parent().expect("it is in a folder"));
     let copy = copy.expect("the fetch folder can be written");
