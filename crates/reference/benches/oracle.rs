@@ -1,4 +1,5 @@
-//! How long the oracle takes: a forward of 8 heads over 1024 keys has to be under a second on two cores for it to be used freely.
+//! Benchmark of the oracle. A forward of 8 heads over 1024 keys must take less than a second on two cores, so that
+//! tests can use it freely.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Host memory with an element type: the bytes that a device would hold, read exactly and written with one rounding.
+//! Host memory with an element type: the bytes that a device would hold, read exactly and rounded once when written.
 
 use qkvault_graph::DType;
 use rayon::prelude::*;
@@ -6,7 +6,8 @@ use rayon::prelude::*;
 use crate::float::{decode_small, encode_small};
 use crate::{Real, ReferenceError};
 
-/// Byte that poisoned memory is filled with. An element of such bytes is NaN in every float format and -1 in signed integers.
+/// The byte that fills poisoned memory. An element of such bytes is NaN in every float format and -1 as a signed
+/// integer.
 pub const POISON: u8 = 0xff;
 
 /// Typed host memory.
@@ -23,11 +24,11 @@ impl std::fmt::Debug for Buffer {
 }
 
 impl Buffer {
-    /// Takes bytes, in the machine's own order.
+    /// Creates a buffer from bytes in the machine's byte order.
     ///
     /// # Errors
     ///
-    /// [`ReferenceError::Torn`] when they are no whole number of elements.
+    /// [`ReferenceError::Torn`] if the bytes are not a whole number of elements.
     pub fn new(dtype: DType, bytes: Vec<u8>) -> Result<Buffer, ReferenceError> {
         if bytes.len().is_multiple_of(dtype.size()) {
             Ok(Buffer { dtype, bytes })
@@ -36,19 +37,20 @@ impl Buffer {
         }
     }
 
-    /// `len` elements of zero bytes.
+    /// A buffer of `len` elements of zero bytes.
     #[must_use]
     pub fn zeros(dtype: DType, len: usize) -> Buffer {
         Buffer { dtype, bytes: vec![0; len * dtype.size()] }
     }
 
-    /// `len` elements of [`POISON`]: what an output is filled with before a launch, so that what is not written shows.
+    /// A buffer of `len` elements of [`POISON`]. Fill outputs with it before a launch to find elements that are not
+    /// written.
     #[must_use]
     pub fn poisoned(dtype: DType, len: usize) -> Buffer {
         Buffer { dtype, bytes: vec![POISON; len * dtype.size()] }
     }
 
-    /// Numbers, each rounded once to the element type.
+    /// A buffer of these numbers, each rounded once to the element type.
     #[must_use]
     pub fn of(dtype: DType, values: impl IntoIterator<Item = f64>) -> Buffer {
         let values: Vec<f64> = values.into_iter().collect();
@@ -59,7 +61,7 @@ impl Buffer {
         buffer
     }
 
-    /// `len` elements, `chunk` at a time and several chunks at once; `fill` is given the number of the chunk.
+    /// A buffer of `len` elements, filled `chunk` at a time on several threads; `fill` gets the index of the chunk.
     pub(crate) fn filled(dtype: DType, len: usize, chunk: usize, fill: impl Fn(usize, &mut [f64]) + Sync) -> Buffer {
         let mut buffer = Buffer::zeros(dtype, len);
         let size = dtype.size();
@@ -95,13 +97,13 @@ impl Buffer {
         &self.bytes
     }
 
-    /// The bytes, to be written, as by a copy from a device.
+    /// The bytes, mutably, for example for a copy from a device.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The bytes, given away.
+    /// The bytes, by value.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -112,11 +114,11 @@ impl Buffer {
         &self.bytes[at * size..][..size]
     }
 
-    /// Element `at` as a number, exactly (integers beyond 2^53 apart, which [`Buffer::int`] reads).
+    /// Element `at` as a float64. This is exact except for integers beyond 2^53; [`Buffer::int`] reads those.
     ///
     /// # Panics
     ///
-    /// When there is no such element.
+    /// If `at` is out of range.
     #[must_use]
     pub fn get(&self, at: usize) -> f64 {
         let mut out = [0.0];
@@ -128,7 +130,7 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// When there is no such element.
+    /// If `at` is out of range.
     #[must_use]
     pub fn int(&self, at: usize) -> i64 {
         match self.dtype {
@@ -141,11 +143,11 @@ impl Buffer {
         }
     }
 
-    /// Reads consecutive elements from `start` on.
+    /// Reads consecutive elements, beginning at `start`.
     ///
     /// # Panics
     ///
-    /// When there are not enough elements.
+    /// If the buffer has too few elements.
     pub fn read<T: Real>(&self, start: usize, out: &mut [T]) {
         let size = self.dtype.size();
         let bytes = &self.bytes[start * size..(start + out.len()) * size];
@@ -168,19 +170,19 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// When there is no such element.
+    /// If `at` is out of range.
     pub fn set(&mut self, at: usize, x: f64) {
         let size = self.dtype.size();
         store(self.dtype, &mut self.bytes[at * size..][..size], x);
     }
 
-    /// Copies one element of a buffer of the same element type, bits and all.
+    /// Copies the bits of one element from a buffer of the same element type.
     pub(crate) fn copy(&mut self, at: usize, from: &Buffer) {
         let size = self.dtype.size();
         self.bytes[at * size..][..size].copy_from_slice(from.element(at));
     }
 
-    /// Fills everything with [`POISON`].
+    /// Fills the whole buffer with [`POISON`].
     pub fn poison(&mut self) {
         self.bytes.fill(POISON);
     }
@@ -189,14 +191,14 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// When there is no such element.
+    /// If `at` is out of range.
     #[must_use]
     pub fn is_poison(&self, at: usize) -> bool {
         self.element(at).iter().all(|&byte| byte == POISON)
     }
 }
 
-/// Writes a number to the bytes of one element.
+/// Writes a number to the bytes of one element, rounded once.
 fn store(dtype: DType, place: &mut [u8], x: f64) {
     match dtype {
         DType::F32 => place.copy_from_slice(&(x as f32).to_ne_bytes()),

@@ -1,4 +1,4 @@
-//! Judging what a device wrote: how far it is from the exact numbers, and whether it wrote all of it and nothing else.
+//! Compares the output of a device with exact numbers, and checks that the device wrote every element and nothing else.
 
 use std::fmt;
 
@@ -7,23 +7,24 @@ use qkvault_graph::{DType, Role};
 use crate::outputs::Defined;
 use crate::{Buffer, Output, Row, View};
 
-/// How far a result may be from the exact one.
+/// The largest acceptable differences between a result and the exact numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Most of the Frobenius norm of the difference over that of the exact numbers.
+    /// Bound on the Frobenius norm of the difference, divided by the norm of the exact numbers.
     pub relative: f64,
-    /// Most of the difference of any one element, beside two steps of f32 at its size: a log-sum-exp of 3,000 has steps of 2.4e-4.
+    /// Bound on the difference of each element, in addition to two steps of f32 at its size: near 3,000 the steps of a
+    /// log-sum-exp are 2.4e-4.
     pub absolute: f64,
 }
 
-/// Two steps of f32, as a share of a number.
+/// Two steps of f32, relative to the number.
 const STEPS: f64 = 1.0 / (1 << 22) as f64;
 
 impl Tolerance {
-    /// The usual bounds: for bf16 a relative error of 5e-3, for f16 1e-3, for 8-bit formats 8e-2 and 1.5e-1, for Stats and
-    /// Max an absolute one of 1e-4, for other f32 outputs a relative one of 1e-4.
+    /// The default bounds. Relative: 5e-3 for bf16, 1e-3 for f16, 8e-2 and 1.5e-1 for 8-bit formats, 1e-4 for f32
+    /// outputs. Absolute: 1e-4 for Stats and Max.
     ///
-    /// 16-bit ones are those that the H200 keeps with room to spare (bf16 errors of about 2.3e-3 were measured there).
+    /// The 16-bit bounds leave a margin on the H200, where errors of about 2.3e-3 were measured for bf16.
     #[must_use]
     pub const fn of(role: Role, dtype: DType) -> Tolerance {
         if matches!(role, Role::Stats | Role::Max) {
@@ -40,35 +41,35 @@ impl Tolerance {
     }
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// Elements compared.
+    /// Number of elements compared.
     pub elements: usize,
-    /// Frobenius norm of the difference over that of the exact numbers.
+    /// Frobenius norm of the difference, divided by the norm of the exact numbers.
     pub relative: f64,
     /// Largest difference of one element.
     pub max_abs: f64,
-    /// Where that is, with what was expected and what came; `None` when all are equal.
+    /// The element with the largest difference; `None` if all are equal.
     pub worst: Option<Worst>,
-    /// Elements that are NaN or infinite where the exact number is not, or the other way round.
+    /// Number of elements that are NaN or infinite although the exact number is not, or the reverse.
     pub non_finite: usize,
-    /// Elements that were never written.
+    /// Number of elements that were not written.
     pub unwritten: usize,
-    /// Poisoned elements outside the tensor that were written.
+    /// Number of poisoned elements outside the tensor that were written.
     pub touched: usize,
-    /// Whether all of it is within the tolerance, written and finite where it must be.
+    /// Whether the result is within the tolerance, completely written, and finite where it must be.
     pub good: bool,
 }
 
-/// The worst element of a comparison.
+/// The element with the largest difference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
     /// Batch, head, sequence, head dim.
     pub index: [usize; 4],
     /// The exact number.
     pub expected: f64,
-    /// What came.
+    /// The number that the device wrote.
     pub actual: f64,
 }
 
@@ -94,9 +95,9 @@ impl fmt::Display for Comparison {
 
 /// Compares a buffer that a device wrote with the exact output.
 ///
-/// Fill the buffer with [poison](Buffer::poison) before the launch: then elements never written, and elements written that lie
-/// outside the tensor, are found too. Rows that the description leaves undefined are passed over. A buffer may be longer than
-/// the output; a shorter one counts as unwritten where it ends.
+/// Fill the buffer with [poison](Buffer::poison) before the launch; the comparison then also finds elements that were
+/// not written, and elements outside the tensor that were. It skips rows that the description leaves undefined. A
+/// buffer may be longer than the output; the elements missing from a shorter one count as unwritten.
 #[must_use]
 pub fn compare(expected: &Output, actual: &Buffer, tolerance: Tolerance) -> Comparison {
     let mut tally = Tally::default();
@@ -111,8 +112,8 @@ pub fn compare(expected: &Output, actual: &Buffer, tolerance: Tolerance) -> Comp
     tally.finish(tolerance, |at| expected.index_of(at))
 }
 
-/// Compares chosen rows of O, Stats, Max or Sum_exp, computed by [`crate::forward_rows`], with a buffer that a device wrote;
-/// `view` says where rows lie in it ([`View::new`]).
+/// Compares chosen rows of O, Stats, Max or Sum_exp, computed by [`crate::forward_rows`], with a buffer that a device
+/// wrote. `view` gives the addresses of rows in the buffer ([`View::new`]).
 #[must_use]
 pub fn compare_rows(rows: &[Row], role: Role, view: &View, actual: &Buffer, tolerance: Tolerance) -> Comparison {
     let mut tally = Tally::default();
@@ -141,7 +142,7 @@ struct Tally {
     norm: f64,
     worst: Option<(usize, f64, f64)>,
     max_abs: f64,
-    /// Largest difference beside steps of f32.
+    /// Largest difference, less the allowed steps of f32.
     beyond: f64,
     non_finite: usize,
     unwritten: usize,
@@ -157,7 +158,7 @@ impl Tally {
             return;
         }
         if !actual.is_finite() || !expected.is_finite() {
-            // A number that the format cannot hold is infinite in any result.
+            // A number too large for the format is infinite in any result.
             let both_nan = actual.is_nan() && expected.is_nan();
             let same = both_nan || actual == expected || actual == crate::round(buffer.dtype(), expected);
             self.non_finite += usize::from(!same);
@@ -200,7 +201,7 @@ mod tests {
         outputs.get(Role::O).expect("always").clone()
     }
 
-    /// Case 2071 of the self-test's seed 61: 2925.8146973 came for 2925.8144655, the next f32.
+    /// From the self-test (seed 61, case 2071): the result was 2925.8146973 for 2925.8144655, which is the next f32.
     #[test]
     fn a_large_log_sum_exp_may_be_off_by_a_step_of_its_format() {
         let tolerance = Tolerance::of(Role::Stats, DType::F32);

@@ -1,26 +1,26 @@
-//! What can be wrong with the operands of an attention on the CPU, and what the oracle does not model.
+//! Errors for invalid operands, and for attentions that the oracle does not compute.
 
 use qkvault_graph::{DType, Refusal, Role};
 
-/// Why an attention could not be computed here.
+/// Why the oracle could not compute an attention.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// An operand that the attention has was not given.
+    /// An operand of the attention is not bound.
     #[error("{role} is not there; this attention reads it: add a buffer for it")]
     Missing {
         /// The operand.
         role: Role,
     },
-    /// Bytes that are no whole number of elements.
+    /// The bytes are not a whole number of elements.
     #[error("{bytes} bytes are no whole number of {dtype} elements of {} bytes", dtype.size())]
     Torn {
         /// Element type.
         dtype: DType,
-        /// How many bytes came.
+        /// Number of bytes given.
         bytes: usize,
     },
-    /// A buffer of another element type than the operand.
+    /// A buffer's element type differs from the operand's.
     #[error("{role} is {needed}, but its buffer holds {given}")]
     WrongType {
         /// The operand.
@@ -30,92 +30,92 @@ pub enum ReferenceError {
         /// Element type of the operand.
         needed: DType,
     },
-    /// A buffer that is too small.
+    /// A buffer is too small.
     #[error("{role} needs a buffer of {needed} elements, but {given} came")]
     TooShort {
         /// The operand.
         role: Role,
-        /// Elements that came.
+        /// Number of elements given.
         given: usize,
-        /// Elements needed.
+        /// Number of elements needed.
         needed: usize,
     },
-    /// A length below zero or above the dim.
+    /// A length is negative or larger than the dim.
     #[error("{role} of sequence {sequence} is {given}; it must be within 0..={most}")]
     Length {
-        /// Which lengths.
+        /// The role of the lengths.
         role: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
         /// The length.
         given: i64,
-        /// The most that the dims allow.
+        /// The largest valid length.
         most: usize,
     },
-    /// Offsets that fall, or a sequence that leaves its buffer.
+    /// Offsets decrease, or a sequence extends past its buffer.
     #[error(
         "{role}: sequence {sequence} begins at element {given}, and its rows end at {end} of {room}; offsets count elements \
          (not tokens), must not fall, and every row must lie inside the buffer"
     )]
     Offset {
-        /// Which offsets.
+        /// The role of the offsets.
         role: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
-        /// Where it begins, in elements.
+        /// The first element of the sequence.
         given: i64,
         /// One past its last element.
         end: i64,
-        /// Elements there are.
+        /// Number of elements of the buffer.
         room: i64,
     },
-    /// A page number that the pool does not have.
+    /// A page table contains a page number that the pool does not have.
     #[error("{role}: page {entry} of sequence {sequence} is number {given}, but the pool has {pages} pages")]
     Page {
-        /// Which table.
+        /// The role of the table.
         role: Role,
-        /// Which sequence.
+        /// Index of the sequence.
         sequence: usize,
-        /// Which entry of its row.
+        /// Index of the entry in the sequence's row.
         entry: usize,
         /// The page number.
         given: i64,
-        /// Pages in the pool.
+        /// Number of pages in the pool.
         pages: i64,
     },
-    /// Dropout by Philox, without its mask.
+    /// Dropout by Philox needs its mask, which is not bound.
     #[error(
         "dropout by Philox needs the mask that the library drew: which Philox number belongs to which element is not documented, \
          so let the library dump its mask and give it as the dropout mask"
     )]
     DropoutMask,
-    /// Something that is described but that the oracle does not compute.
+    /// The description is valid, but the oracle does not compute this feature.
     #[error("the CPU reference does not compute {what}: {why}")]
     NotModelled {
-        /// What.
+        /// The feature.
         what: &'static str,
-        /// Why not.
+        /// Why the oracle does not compute it.
         why: &'static str,
     },
-    /// A backward was asked of a forward.
+    /// `backward` was called with a forward.
     #[error("this is a forward: derive its backward with `Attention::backward` and validate that")]
     NotABackward,
-    /// A row that the attention does not have.
+    /// The attention does not have this row.
     #[error("there is no row (batch {}, head {}, query {}); this attention has {batch} sequences of {heads} query heads, and that sequence {queries} queries", row.0, row.1, row.2)]
     Row {
         /// Batch, query head, query.
         row: (usize, usize, usize),
-        /// Sequences there are.
+        /// Number of sequences.
         batch: usize,
-        /// Query heads there are.
+        /// Number of query heads.
         heads: usize,
-        /// Queries of that sequence.
+        /// Number of queries of that sequence.
         queries: usize,
     },
-    /// The forward that belongs to a backward is not valid by itself.
+    /// The forward of a backward is not valid by itself.
     #[error("the forward of this backward is not valid: {0}")]
     Forward(Refusal),
-    /// Dims whose product overflows, or that no memory holds.
+    /// The product of the dims overflows or exceeds the address space.
     #[error("{role} spans more elements than this machine can address")]
     TooLarge {
         /// The operand.

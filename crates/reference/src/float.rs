@@ -1,9 +1,10 @@
-//! Element formats: every stored number as the float64 it stands for, and rounding to a format in one step.
+//! Element formats: conversion of every stored number to float64, and rounding to a format in one step.
 //!
-//! Rounding is to nearest, ties to even, straight from float64, so that nothing is rounded twice. Numbers too large become
-//! infinities in f16, bf16 and f32, and the largest finite number in the 8-bit formats, as cuDNN's conversions saturate.
-//! Formats: e4m3 and e5m2 as in the OCP 8-bit floating point specification (e4m3 has no infinity and one NaN per sign),
-//! e8m0 as in the OCP microscaling specification (a power of two, 2^-127 to 2^127, and one NaN).
+//! Rounding goes directly from float64 to the nearest number, ties to even, so nothing is rounded twice. Numbers too
+//! large for the format become infinity in f16, bf16 and f32, and the largest finite number in the 8-bit formats, which
+//! cuDNN's conversions saturate to. The formats e4m3 and e5m2 follow the OCP 8-bit floating point specification (e4m3
+//! has no infinity and one NaN per sign). e8m0 follows the OCP microscaling specification (powers of two from 2^-127 to
+//! 2^127, and one NaN).
 
 use qkvault_graph::DType;
 
@@ -16,11 +17,11 @@ struct Format {
     bias: i32,
     /// Code of the largest finite number.
     largest: u32,
-    /// Code that numbers beyond it get.
+    /// Code for numbers beyond the largest finite one.
     overflow: u32,
-    /// A code of NaN.
+    /// A code for NaN.
     nan: u32,
-    /// Where the sign bit stands.
+    /// The sign bit.
     sign: u32,
 }
 
@@ -45,8 +46,8 @@ impl Format {
         let quantum = exponent - self.mantissa as i32;
         // Scaling by a power of two is exact here, so this is the only rounding.
         let steps = (a * power(-quantum)).round_ties_even() as u32;
-        // A subnormal has exponent field 0; the hidden bit of a normal one is counted into its field, and a carry out of
-        // the mantissa too.
+        // The exponent field of a subnormal is 0. The hidden bit of a normal number, and a carry out of the mantissa,
+        // add 1 to the field.
         let code = (((exponent - lowest) as u32) << self.mantissa) + steps;
         sign | if code > self.largest { self.overflow } else { code }
     }
@@ -69,7 +70,7 @@ fn power(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
-/// The bits of `x` in the 16-bit or 8-bit format of an element type; for the others use [`round`].
+/// The bits of `x` in a 16-bit or 8-bit format; use [`round`] for other formats.
 pub(crate) fn encode_small(dtype: DType, x: f64) -> u32 {
     match dtype {
         DType::F16 => F16.encode(x),
@@ -83,14 +84,14 @@ pub(crate) fn encode_small(dtype: DType, x: f64) -> u32 {
     }
 }
 
-/// The number that these bits of a 16-bit or 8-bit format stand for.
+/// The number that these bits of a 16-bit or 8-bit format represent.
 pub(crate) fn decode_small(dtype: DType, bits: u32) -> f64 {
     match dtype {
         DType::F16 => half::f16::from_bits(bits as u16).to_f64(),
         DType::BF16 => f64::from(f32::from_bits(bits << 16)),
         DType::E4M3 => E4M3.decode(bits),
         DType::E5M2 => {
-            // The format has infinities, though nothing is rounded to one.
+            // The format has infinities, although rounding never produces one.
             if bits & 0x7f == 0x7c { f64::INFINITY.copysign(0.5 - f64::from(bits >> 7)) } else { E5M2.decode(bits) }
         }
         DType::E8M0 => {
@@ -106,7 +107,7 @@ pub(crate) fn decode_small(dtype: DType, bits: u32) -> f64 {
     }
 }
 
-/// The nearest power of two; what is not above zero becomes the smallest.
+/// The nearest power of two; zero and negative numbers become the smallest.
 fn encode_e8m0(x: f64) -> u32 {
     if x.is_nan() {
         return 0xff;
@@ -119,7 +120,7 @@ fn encode_e8m0(x: f64) -> u32 {
     ((bits >> 52) as i32 - 1023 + up + 127).clamp(0, 254) as u32
 }
 
-/// `x` as this element type would hold it.
+/// `x` rounded to this element type.
 #[must_use]
 pub fn round(dtype: DType, x: f64) -> f64 {
     match dtype {

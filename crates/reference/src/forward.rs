@@ -1,4 +1,4 @@
-//! The forward, from its definition: every row by itself, over the keys that it may see.
+//! The forward from its definition: each row by itself, over the keys that it may see.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,33 @@ use crate::scores::Scores;
 use crate::setup::Setup;
 use crate::{Inputs, Real, ReferenceError};
 
-/// Query rows that pass over the keys together, so that each key is fetched once for all of them.
+/// Number of query rows that are processed together, so that each key is fetched once for all of them.
 const TILE_ROWS: usize = 16;
 
 /// Computes a forward in float64: the oracle.
 ///
-/// Rows of a query that sees no key are zeros, with a maximum and a log-sum-exp of minus infinity and a sum of zero. A sink
-/// counts in the probabilities and in the log-sum-exp (which the backward needs them relative to), not in maximum and sum.
-/// For a backward, its forward is computed.
+/// If a query sees no key, its row of O is zeros, its Max and Stats are minus infinity, and its sum is zero. A sink
+/// counts in the probabilities and in Stats (the backward needs probabilities relative to it), but not in Max and
+/// Sum_exp. Given a backward, this function computes the backward's forward.
 ///
 /// # Errors
 ///
-/// What is missing or wrong in `inputs`, and what is [not modelled](ReferenceError::NotModelled).
+/// An error for each missing or invalid operand; [`ReferenceError::NotModelled`] for a feature that the oracle does not
+/// compute.
 pub fn forward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
     forward_in::<f64>(attention.get(), inputs)
 }
 
-/// Computes a forward in float32: what runs where there is no GPU.
+/// Computes a forward in float32, to run attention without a GPU.
 ///
 /// # Errors
 ///
-/// As [`forward`].
+/// The errors of [`forward`].
 pub fn forward_f32(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
     forward_in::<f32>(attention.get(), inputs)
 }
 
-/// One row of a forward, exact.
+/// One row of a forward, in float64.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Batch, query head, query.
@@ -51,11 +52,11 @@ pub struct Row {
     pub sum_exp: f64,
 }
 
-/// Computes chosen rows (batch, query head, query) of a forward in float64, so that a large output can be checked by sampling.
+/// Computes chosen rows (batch, query head, query) of a forward in float64, to check samples of a large output.
 ///
 /// # Errors
 ///
-/// As [`forward`], and [`ReferenceError::Row`] for a row that the attention does not have.
+/// The errors of [`forward`], and [`ReferenceError::Row`] for a row that the attention does not have.
 pub fn forward_rows(
     attention: &Valid,
     inputs: &Inputs,
@@ -139,9 +140,9 @@ fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, Refere
     Ok(Outputs(list))
 }
 
-/// Rows of one query head.
+/// The rows of one query head.
 struct Head {
-    /// Rows of O, without the scale of an 8-bit O.
+    /// The rows of O, before the scale of an 8-bit O.
     o: Vec<f64>,
     stats: Vec<RowStat<f64>>,
     /// Largest probability after dropout.

@@ -1,14 +1,15 @@
 //! Scale factors of 8-bit attention: per tensor (delayed and current), and per 32 elements (microscaled).
 //!
-//! Per tensor, in the order that NVIDIA's frontend emits: scores times the factors of Q and K; probabilities, after dropout,
-//! measured, multiplied by the scale of S and rounded to Q's 8-bit type; the second product times the factors of S and V,
-//! measured, multiplied by the scale of O and rounded to O's type. Microscaled: Q, K and V are multiplied out first, in a
-//! forward the probabilities are rounded to Q's 8-bit type unscaled, and outputs are measured as they are.
+//! Per tensor, in the order of NVIDIA's frontend: Scores are multiplied by the factors of Q and K. Probabilities, after
+//! dropout, are measured, multiplied by the scale of S and rounded to Q's 8-bit type. The second product is multiplied
+//! by the factors of S and V, measured, multiplied by the scale of O and rounded to O's type. Microscaled: Q, K and V
+//! are multiplied by their scales first, a forward rounds probabilities to Q's 8-bit type without a scale, and outputs
+//! are measured as they are.
 //!
-//! Not modelled: the lazy rescaling of Blackwell's kernel (it rounds probabilities relative to an older maximum, by powers of
-//! two), the rounding of running sums, and how the kernel of a microscaled backward rounds probabilities and gradients of
-//! scores before its last products: NVIDIA's graph leaves them in f32 there, and so does this. All are properties of kernels,
-//! not of the description.
+//! Some properties of kernels are not modelled: the lazy rescaling of Blackwell's kernel (it rounds probabilities
+//! relative to an older maximum, by powers of two), the rounding of running sums, and how the kernel of a microscaled
+//! backward rounds probabilities and gradients of scores before its last products. NVIDIA's graph keeps those in f32,
+//! and so does this module.
 
 mod blocks;
 
@@ -19,12 +20,12 @@ use crate::{Inputs, Real, ReferenceError, round};
 
 pub(crate) use self::blocks::{BlockScales, Blocks};
 
-/// Factors of every tensor; all 1 for 16-bit attention.
+/// The factors of every tensor; all are 1 for 16-bit attention.
 pub(crate) struct Factors<'a> {
     q: f64,
     k: f64,
     v: f64,
-    /// How probabilities are rounded; `None` where they are not.
+    /// How probabilities are rounded; `None` if they are not.
     s: Option<Rounded>,
     pub(crate) o: f64,
     blocks: Option<[BlockScales<'a>; 3]>,
@@ -39,13 +40,13 @@ pub(crate) struct Rounded {
 }
 
 impl Rounded {
-    /// The value that comes back after it was stored.
+    /// The value after storing and loading it.
     pub(crate) fn through(self, x: f64) -> f64 {
         round(self.dtype, x * self.scale) * self.descale
     }
 }
 
-/// One factor of an attention, if it has that operand.
+/// The factor in this operand; 1 if the attention does not have the operand.
 pub(crate) fn factor(a: &Attention, inputs: &Inputs, role: Role) -> Result<f64, ReferenceError> {
     operand(a, role).map_or(Ok(1.0), |operand| Ok(inputs.checked(&operand)?.get(0)))
 }
@@ -82,7 +83,7 @@ impl<'a> Factors<'a> {
         self.s
     }
 
-    /// Rows of Q, K or V as the numbers they stand for.
+    /// Rows of Q, K or V, multiplied by their factor or block scales.
     pub(crate) fn rows<T: Real>(
         &self,
         which: Scaled,

@@ -1,4 +1,4 @@
-//! Gradients checked by measuring: the slope of the forward along single elements, against what the backward says.
+//! Checks gradients numerically: compares the slope of the forward along single elements with the backward.
 
 use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, Role, Valid, validate};
@@ -7,26 +7,28 @@ use crate::setup::Source;
 use crate::view::SeqLens;
 use crate::{Inputs, Output, ReferenceError, View, backward, forward, operand};
 
-/// What a check of gradients found.
+/// The result of a gradient check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradientCheck {
-    /// Elements measured.
+    /// Number of elements measured.
     pub elements: usize,
-    /// Largest difference between a gradient and the slope measured, relative to the slope where that is above 1.
+    /// Largest difference between a gradient and the measured slope, relative to the slope if that is above 1.
     pub worst: f64,
-    /// Where that is: the gradient's role, (batch, head, sequence, head dim), what the backward says, what was measured.
+    /// The element with that difference: the role of the gradient, (batch, head, sequence, head dim), the gradient, and
+    /// the measured slope.
     pub at: Option<(Role, [usize; 4], f64, f64)>,
 }
 
-/// Measures slopes of `Σ dO ∘ O` along elements chosen at random, `samples` of each operand that has a gradient, and compares
-/// them with the gradients of [`backward`]. Elements of padding have no slope and are passed over.
+/// Measures the slopes of `Σ dO ∘ O` along elements chosen at random, `samples` of each operand that has a gradient,
+/// and compares them with the gradients of [`backward`]. Elements of padding have no slope and are skipped.
 ///
-/// Slopes are taken from four points at most 2^-6 away, so they are wrong by about the fourth power of that where the
-/// attention is smooth, and by anything where a score expression has a kink or a step that near.
+/// A slope is measured from four points at most 2^-6 away. Where the attention is smooth, its error is about the fourth
+/// power of that distance. Near a kink or a step of a score expression the error is unbounded.
 ///
 /// # Errors
 ///
-/// What [`backward`] says, and [`ReferenceError::NotModelled`] for 8-bit attention, whose roundings are steps everywhere.
+/// The errors of [`backward`], and [`ReferenceError::NotModelled`] for 8-bit attention, which has no slopes because its
+/// roundings are steps.
 pub fn check_gradients(
     attention: &Valid,
     inputs: &Inputs,
@@ -55,7 +57,7 @@ pub fn check_gradients(
             let measured = slope(a, &plain, &mut wide, of, view.at(b, h, s, d))?;
             let given = gradient.at(b, h, s, d);
             let off = (given - measured).abs() / measured.abs().max(1.0);
-            // A gradient that is no number is as wrong as one can be.
+            // NaN counts as infinitely wrong.
             let off = if off.is_nan() { f64::INFINITY } else { off };
             found.elements += 1;
             if found.at.is_none() || off > found.worst {
@@ -67,7 +69,7 @@ pub fn check_gradients(
     Ok(found)
 }
 
-/// The operand that a gradient is of.
+/// The operand whose gradient this is.
 const fn operand_of(gradient: Role) -> Option<Role> {
     match gradient {
         Role::DQ => Some(Role::Q),
@@ -79,10 +81,10 @@ const fn operand_of(gradient: Role) -> Option<Role> {
     }
 }
 
-/// Slope of the loss along one element of an operand, by two chords whose errors of the second order cancel.
+/// Slope of the loss along one element of an operand, from two chords whose second-order errors cancel.
 fn slope(a: &Attention, plain: &Valid, inputs: &mut Inputs, role: Role, at: usize) -> Result<f64, ReferenceError> {
     let x = inputs.buffer(role)?.get(at);
-    // Where the element goes is where f32 lets it go.
+    // The distance is that of the rounded f32 values.
     let mut moved = |by: f64| {
         let buffer = inputs.get_mut(role).ok_or(ReferenceError::Missing { role })?;
         buffer.set(at, x + by);
@@ -97,7 +99,7 @@ fn slope(a: &Attention, plain: &Valid, inputs: &mut Inputs, role: Role, at: usiz
     Ok((4.0 * near - far) / 3.0)
 }
 
-/// Σ dO ∘ O over the rows within lengths.
+/// `Σ dO ∘ O` over the rows within lengths.
 fn loss(a: &Attention, plain: &Valid, inputs: &Inputs) -> Result<f64, ReferenceError> {
     let lens = SeqLens::of(a, inputs)?;
     let d_o = Source::of(a, Role::DO, inputs, &lens)?;

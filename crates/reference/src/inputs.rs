@@ -1,4 +1,4 @@
-//! Operands bound by role: what a launch is given, as host memory.
+//! The inputs of a launch as host memory, by role.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Nothing bound yet.
+    /// An empty set of inputs.
     #[must_use]
     pub fn new() -> Inputs {
         Inputs::default()
     }
 
-    /// Binds a buffer; gives back the one that it replaces.
+    /// Binds a buffer; returns the buffer that it replaces.
     pub fn insert(&mut self, role: Role, buffer: Buffer) -> Option<Buffer> {
         self.buffers.insert(role, buffer)
     }
 
-    /// Binds one f32, for scalars and scales.
+    /// Binds one f32, for a scalar or a scale.
     pub fn set_f32(&mut self, role: Role, value: f32) {
         self.insert(role, Buffer::of(DType::F32, [f64::from(value)]));
     }
@@ -36,7 +36,7 @@ impl Inputs {
         self.insert(role, Buffer::of(DType::I32, values.iter().map(|&n| f64::from(n))));
     }
 
-    /// Takes a buffer out.
+    /// Removes a buffer and returns it.
     pub fn remove(&mut self, role: Role) -> Option<Buffer> {
         self.buffers.remove(&role)
     }
@@ -47,7 +47,7 @@ impl Inputs {
         self.buffers.get(&role)
     }
 
-    /// The buffer of a role, to be changed.
+    /// The buffer of a role, mutably, if there is one.
     pub fn get_mut(&mut self, role: Role) -> Option<&mut Buffer> {
         self.buffers.get_mut(&role)
     }
@@ -56,18 +56,18 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// [`ReferenceError::Missing`].
+    /// [`ReferenceError::Missing`] if no buffer is bound.
     pub fn buffer(&self, role: Role) -> Result<&Buffer, ReferenceError> {
         self.get(role).ok_or(ReferenceError::Missing { role })
     }
 
-    /// Everything bound, in the order of roles.
+    /// All buffers, ordered by role.
     pub fn iter(&self) -> impl Iterator<Item = (Role, &Buffer)> {
         self.buffers.iter().map(|(&role, buffer)| (role, buffer))
     }
 
-    /// The same numbers with every float in f32, so that numbers between those of the operands' own types can be set: what a
-    /// derivative is measured with. Such inputs are for the oracle alone; a device has no operand of that type.
+    /// Converts every float to f32, so that a gradient check can set numbers between those of the operands' own types.
+    /// Only the oracle accepts such inputs; a device has no operands of that type.
     #[must_use]
     pub fn widened(&self) -> Inputs {
         let wide = |buffer: &Buffer| match buffer.dtype() {
@@ -79,7 +79,7 @@ impl Inputs {
         Inputs { buffers: self.iter().map(|(role, buffer)| (role, wide(buffer))).collect(), widened: true }
     }
 
-    /// The buffer of a role, checked for its element type.
+    /// The buffer of a role, if it has this element type.
     pub(crate) fn typed(&self, role: Role, needed: DType) -> Result<&Buffer, ReferenceError> {
         let buffer = self.buffer(role)?;
         let given = buffer.dtype();
@@ -87,7 +87,7 @@ impl Inputs {
         if given == needed || wide { Ok(buffer) } else { Err(ReferenceError::WrongType { role, given, needed }) }
     }
 
-    /// The buffer of an operand, checked for element type and size.
+    /// The buffer of an operand, if it has the right element type and size.
     pub(crate) fn checked(&self, operand: &Operand) -> Result<&Buffer, ReferenceError> {
         let role = operand.role;
         let (buffer, needed) = (self.typed(role, operand.tensor.dtype)?, elements(operand)?);
@@ -98,7 +98,7 @@ impl Inputs {
     }
 }
 
-/// Elements that the buffer of an operand needs.
+/// Number of elements that the buffer of an operand needs.
 pub(crate) fn elements(operand: &Operand) -> Result<usize, ReferenceError> {
     operand.elements().ok_or(ReferenceError::TooLarge { role: operand.role })
 }

@@ -1,24 +1,24 @@
-//! The three loops of attention over plain rows: scores, softmax, weighted sums. Everything else decides what goes into them.
+//! The three loops of attention over plain rows: scores, softmax, weighted sums. Other modules prepare their inputs.
 
 use crate::Real;
 
-/// What a row of scores leaves behind besides probabilities.
+/// The statistics of a row of scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RowStat<T> {
     /// Largest score.
     pub(crate) max: T,
     /// Sum of the scores' exponentials relative to it.
     pub(crate) sum: T,
-    /// Logarithm of the sum of exponentials, that of the sink among them: what probabilities are relative to.
+    /// Logarithm of the sum of exponentials, including the sink's. Probabilities are relative to it.
     pub(crate) stats: T,
 }
 
 impl<T: Real> RowStat<T> {
-    /// Of a row that sees nothing.
-    pub(crate) const EMPTY: RowStat<T> = RowStat { max: T::HEAD_DIM, sum: T::ZERO, stats: T::HEAD_DIM };
+    /// The statistics of a row that sees no key.
+    pub(crate) const EMPTY: RowStat<T> = RowStat { max: T::MASKED, sum: T::ZERO, stats: T::MASKED };
 }
 
-/// Inner product. Eight partial sums let the compiler use vectors: it may not reorder a single one.
+/// Inner product. Eight partial sums let the compiler vectorise; it may not reorder a single sum.
 #[inline]
 pub(crate) fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     let mut sums = [T::ZERO; 8];
@@ -46,14 +46,14 @@ pub(crate) fn add_scaled<T: Real>(sum: &mut [T], factor: T, row: &[T]) {
     }
 }
 
-/// Probabilities of a row of scores, in place. Minus infinity is a key that is not seen; a row of nothing else becomes zeros.
+/// Replaces a row of scores by its probabilities. Minus infinity is a masked key; a fully masked row becomes zeros.
 pub(crate) fn softmax<T: Real>(scores: &mut [T], sink: Option<T>) -> RowStat<T> {
-    // A score that is no number makes the whole row none, and is not to be taken for one that is not seen.
+    // A score of NaN makes the whole row NaN; it must not be treated like a masked key.
     let larger = |max: T, s: T| if s > max || s.is_nan() { s } else { max };
-    let max = scores.iter().fold(T::HEAD_DIM, |max, &s| larger(max, s));
-    let exp = |s: T, top: T| if s == T::HEAD_DIM { T::ZERO } else { (s - top).exp() };
+    let max = scores.iter().fold(T::MASKED, |max, &s| larger(max, s));
+    let exp = |s: T, top: T| if s == T::MASKED { T::ZERO } else { (s - top).exp() };
     let top = sink.map_or(max, |sink| larger(max, sink));
-    if top == T::HEAD_DIM {
+    if top == T::MASKED {
         scores.fill(T::ZERO);
         return RowStat::EMPTY;
     }
@@ -64,7 +64,7 @@ pub(crate) fn softmax<T: Real>(scores: &mut [T], sink: Option<T>) -> RowStat<T> 
     };
     let (sum, total) = match sink {
         None => (sum_from(top), sum_from(top)),
-        Some(sink) => (if max == T::HEAD_DIM { T::ZERO } else { sum_from(max) }, sum_from(top) + exp(sink, top)),
+        Some(sink) => (if max == T::MASKED { T::ZERO } else { sum_from(max) }, sum_from(top) + exp(sink, top)),
     };
     for s in scores {
         *s = exp(*s, top) / total;

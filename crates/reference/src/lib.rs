@@ -1,12 +1,12 @@
-//! Attention on the CPU: the oracle that every kernel is judged by.
+//! Attention on the CPU: the oracle for the results of kernels.
 //!
-//! * [`forward`] and [`backward`] compute attention from its definition in float64, for everything that a description can
-//!   say; [`forward_f32`] does so in float32, and [`forward_rows`] computes chosen rows of large ones.
-//! * [`Inputs`] are operands by role, as the bytes a device would hold; [`Inputs::random`] makes all that an attention needs.
-//! * [`compare`] judges what a device wrote.
-//!
-//! * [`interpret`] runs an op graph operation by operation, so that lowering can be judged too; [`check_gradients`] measures
-//!   slopes of the forward.
+//! * [`forward`] and [`backward`] compute every valid attention from its definition in float64. [`forward_f32`]
+//!   computes in float32. [`forward_rows`] computes chosen rows of a large attention.
+//! * [`Inputs`] are the operands by role, as the bytes a device would hold. [`Inputs::random`] makes every operand that
+//!   an attention needs.
+//! * [`compare`] compares the output of a device with exact numbers.
+//! * [`interpret`] runs an op graph operation by operation, to check lowering. [`check_gradients`] compares a backward
+//!   with slopes of the forward.
 //!
 //! ```
 //! use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, validate};
@@ -17,7 +17,7 @@
 //! let inputs = Inputs::random(&attention, 1)?;
 //! let outputs = forward(&attention, &inputs)?;
 //!
-//! // What a device would have written, had it computed exactly and rounded once.
+//! // The buffer of a device that computes exactly and rounds once.
 //! let o = outputs.get(Role::O).expect("a forward has O");
 //! let found = compare(o, &o.buffer(), Tolerance::of(Role::O, DType::BF16));
 //! assert!(found.good, "{found}");
@@ -31,22 +31,24 @@
 //!
 //! # What is rounded, and what is not modelled
 //!
-//! Inputs are read exactly as stored, nothing is rounded on the way, and outputs are rounded once, when they are asked for as
-//! buffers. 8-bit attention is defined by roundings, and those are made: of the probabilities to Q's type, and in the backward
-//! of the scores' gradient to dO's type, each under its scale, to nearest even, saturating.
+//! The oracle reads inputs exactly as stored, rounds nothing in between, and rounds outputs once, when a caller asks
+//! for their buffers. The definition of 8-bit attention contains roundings, and the oracle makes those: of the
+//! probabilities to Q's type, and in the backward of the scores' gradient to dO's type, each with its scale, to nearest
+//! even, saturating.
 //!
-//! Properties of kernels, which no description states, are not modelled: 16-bit rounding of probabilities before the second
-//! product, the order and precision of running sums, the lazy rescaling of Blackwell's 8-bit kernels (it rounds probabilities
-//! relative to an older maximum), 16-bit rounding of dK and dV before the heads of a group are summed, and that NVIDIA's graph
-//! of an 8-bit backward leaves dropout's mask off the gradient of the probabilities. The tolerances of [`Tolerance::of`] have
-//! room for them, but for the last.
+//! Properties of kernels, which are not part of a description, are not modelled: 16-bit rounding of probabilities
+//! before the second product, the order and precision of running sums, the lazy rescaling of Blackwell's 8-bit kernels
+//! (it rounds probabilities relative to an older maximum), 16-bit rounding of dK and dV before the heads of a group are
+//! summed, and the dropout mask that NVIDIA's graph of an 8-bit backward does not apply to the gradient of the
+//! probabilities. The bounds of [`Tolerance::of`] allow for all of them except the last.
 //!
-//! Not computed: Philox masks (which number belongs to which element is not documented; give the mask that the library dumps).
+//! Philox masks are not computed, because the assignment of numbers to elements is not documented; bind the mask that
+//! the library dumps.
 //!
-//! Of the roundings that make 8-bit attention, cuDNN documents none but those that its graphs spell out. Not documented, and so
-//! not modelled: how a microscaled backward rounds probabilities and the gradients of scores for the products that follow (its
-//! graph keeps them in f32), and the lazy rescaling named above. A microscaled forward rounds probabilities to Q's type,
-//! because there the graph says so.
+//! cuDNN documents only those roundings of 8-bit attention that its graphs contain. Undocumented, and therefore not
+//! modelled, are the lazy rescaling and the rounding of probabilities and gradients of scores in a microscaled backward
+//! (its graph keeps them in f32). The graph of a microscaled forward rounds probabilities to Q's type, and so does the
+//! oracle.
 #![forbid(unsafe_code)]
 
 mod alibi;

@@ -1,4 +1,4 @@
-//! What a computation leaves behind: exact numbers in the memory order of each output, and the buffers a device would hold.
+//! The results of a computation: exact numbers in the memory order of each output, and the buffers a device would hold.
 
 use qkvault_graph::{Attention, Operand, PaddedRows, Role, Storage, operand};
 
@@ -6,14 +6,14 @@ use crate::inputs::elements;
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError, View};
 
-/// What is known of one element of an output's buffer.
+/// The state of one element of an output's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defined {
-    /// It holds the number computed.
+    /// The element holds the computed number.
     Value,
-    /// It belongs to a row that the description leaves undefined: anything may be there.
+    /// The element belongs to a row that the description leaves undefined; it may hold any value.
     Undefined,
-    /// It belongs to no element of the tensor (a gap between strides): it is not to be touched.
+    /// The element belongs to no element of the tensor (a gap between strides) and must not be written.
     Outside,
 }
 
@@ -22,14 +22,14 @@ pub enum Defined {
 pub struct Output {
     operand: Operand,
     view: View,
-    /// Rows that each sequence has; as many as the dims say where rows are no sequence.
+    /// Number of rows of each sequence; the dim if the rows of the output are not those of a sequence.
     rows: Vec<usize>,
     pub(crate) values: Vec<f64>,
     pub(crate) defined: Vec<Defined>,
 }
 
 impl Output {
-    /// An output of which nothing is computed yet; rows beyond lengths are as the description says.
+    /// An output without results. Rows beyond the lengths are in the state that the description requires.
     pub(crate) fn new(a: &Attention, role: Role, inputs: &Inputs, lens: &SeqLens) -> Result<Output, ReferenceError> {
         let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
         let view = View::of(&operand, inputs, lens)?;
@@ -43,14 +43,15 @@ impl Output {
         Ok(out)
     }
 
-    /// Marks every row as padding, that of no sequence too; the rows within lengths become values when they are put.
+    /// Marks every row as padding, including rows that belong to no sequence. [`Output::put`] makes rows within lengths
+    /// values.
     fn pad(&mut self, padded: PaddedRows) {
         let role = self.operand.role;
         let by_rows = matches!(role, Role::O | Role::Stats | Role::Max | Role::SumExp | Role::DQ | Role::DK | Role::DV);
         let (fill, state) = match (padded, role) {
             (PaddedRows::Undefined, _) if by_rows => (0.0, Defined::Undefined),
             (PaddedRows::Zero, Role::Stats | Role::Max) => (f64::NEG_INFINITY, Defined::Value),
-            // Other outputs have no padding: what nothing is added to is zero.
+            // Other outputs have no padding, and their sums begin at zero.
             _ => (0.0, Defined::Value),
         };
         let ([batch, heads, seq, d], tensor) = (self.view.dims, self.operand.tensor);
@@ -78,47 +79,47 @@ impl Output {
         }
     }
 
-    /// Adds to the number at an address; what nothing is added to is zero.
+    /// Adds to the number at an address; sums begin at zero.
     pub(crate) fn add(&mut self, at: usize, x: f64) {
         self.values[at] += x;
     }
 
-    /// Which output.
+    /// The role of the output.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.operand.role
     }
 
-    /// Its dims, strides, element type, storage.
+    /// The operand: its dims, strides, element type and storage.
     #[must_use]
     pub const fn operand(&self) -> &Operand {
         &self.operand
     }
 
-    /// The exact number at (batch, head, sequence, head dim); NaN where nothing is defined.
+    /// The exact number at (batch, head, sequence, head dim); NaN where the output is undefined.
     ///
     /// # Panics
     ///
-    /// When there is no such element.
+    /// If the index is out of range.
     #[must_use]
     pub fn at(&self, b: usize, h: usize, s: usize, d: usize) -> f64 {
         let at = self.view.at(b, h, s, d);
         if self.defined[at] == Defined::Value { self.values[at] } else { f64::NAN }
     }
 
-    /// The exact numbers, in memory order; read them with [`Output::defined`].
+    /// The exact numbers in memory order. [`Output::defined`] tells which of them are valid.
     #[must_use]
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// What is known of each element, in memory order.
+    /// The state of each element, in memory order.
     #[must_use]
     pub fn defined(&self) -> &[Defined] {
         &self.defined
     }
 
-    /// The buffer a device would hold: each number rounded once, everything else still poisoned.
+    /// The buffer a device would hold: each number rounded once, all other elements poisoned.
     #[must_use]
     pub fn buffer(&self) -> Buffer {
         let mut buffer = Buffer::poisoned(self.operand.tensor.dtype, self.values.len());
@@ -130,7 +131,7 @@ impl Output {
         buffer
     }
 
-    /// The (batch, head, sequence, head dim) whose element lies at an address of the buffer, if one does.
+    /// The (batch, head, sequence, head dim) of the element at an address of the buffer, if there is one.
     #[must_use]
     pub fn index_of(&self, at: usize) -> Option<[usize; 4]> {
         let [_, heads, _, head_dim] = self.view.dims;

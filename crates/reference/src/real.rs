@@ -1,8 +1,8 @@
-//! The number that attention accumulates in: float64 for the oracle, float32 for running where there is no GPU.
+//! The number type of the computation: float64 for the oracle, float32 to run attention without a GPU.
 
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// A floating-point type to compute in.
+/// A floating-point type for the computation.
 pub trait Real:
     Copy
     + Send
@@ -17,8 +17,8 @@ pub trait Real:
 {
     /// Zero.
     const ZERO: Self;
-    /// Minus infinity, the score of a key that is not seen.
-    const HEAD_DIM: Self;
+    /// Minus infinity, the score of a masked key.
+    const MASKED: Self;
 
     /// The nearest number of this type.
     fn of(x: f64) -> Self;
@@ -28,7 +28,7 @@ pub trait Real:
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
-    /// Whether it is no number.
+    /// Whether it is NaN.
     fn is_nan(self) -> bool;
 }
 
@@ -36,7 +36,7 @@ macro_rules! real {
     ($t:ty) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
-            const HEAD_DIM: Self = <$t>::NEG_INFINITY;
+            const MASKED: Self = <$t>::NEG_INFINITY;
 
             #[inline]
             fn of(x: f64) -> Self {

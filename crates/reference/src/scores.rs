@@ -1,4 +1,4 @@
-//! Scores of a few rows at a time: products, score expression, masks; and values weighted by them.
+//! The scores of a few rows: products, score expression and masks; and the sums of values weighted by them.
 
 use qkvault_graph::Scaled;
 
@@ -7,21 +7,21 @@ use crate::kernel::{add_scaled, dot};
 use crate::score::{LANES, Registers, RowAt};
 use crate::setup::Setup;
 
-/// Scores of a few rows, each over its own run of keys.
+/// The scores of a few rows, each over its own run of keys.
 pub(crate) struct Scores<T> {
     pub(crate) list: Vec<ScoreRow<T>>,
 }
 
 pub(crate) struct ScoreRow<T> {
     pub(crate) at: RowAt,
-    /// The first key that `scores` is about.
+    /// The key of the first score.
     pub(crate) first: usize,
-    /// Masked scores; what is not seen is minus infinity.
+    /// Masked scores; minus infinity for a masked key.
     pub(crate) scores: Vec<T>,
 }
 
 impl<T: Real> Scores<T> {
-    /// Scores after the score expression, masked.
+    /// Computes the scores after the score expression and masks.
     pub(crate) fn compute(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[T]) -> Scores<T> {
         let mut rows = Scores::products(setup, (b, h), queries, keys);
         let mut registers = Registers::default();
@@ -32,7 +32,7 @@ impl<T: Real> Scores<T> {
         rows
     }
 
-    /// Scaled products of queries and keys, before any score expression or mask but lengths and band.
+    /// Computes the scaled products of queries and keys, masked only by lengths and band.
     pub(crate) fn products(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[T]) -> Scores<T> {
         let d = setup.q.view.dims[3];
         let q: Vec<T> = setup.factors.rows(Scaled::Q, &setup.q, (b, h), queries.iter().copied());
@@ -53,7 +53,7 @@ impl<T: Real> Scores<T> {
         Scores { list }
     }
 
-    /// Adds, for each row, `values` weighted by what the row holds; weights of zero take no part.
+    /// Adds to each row of `out` the `values` weighted by its scores; weights of zero are skipped.
     pub(crate) fn weigh(&self, values: &[T], d: usize, out: &mut [T]) {
         for (j, value) in values.chunks_exact(d).enumerate() {
             for (row, out) in self.list.iter().zip(out.chunks_exact_mut(d)) {
@@ -68,7 +68,7 @@ impl<T: Real> Scores<T> {
 }
 
 impl<T: Real> ScoreRow<T> {
-    /// Puts the scores through the score expression.
+    /// Applies the score expression to the scores.
     fn modify(&mut self, setup: &Setup<'_>, registers: &mut Registers) {
         let Some(score) = &setup.score else { return };
         let mut plain = [0.0; LANES];

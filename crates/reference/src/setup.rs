@@ -1,4 +1,4 @@
-//! An attention with its operands, checked and ready to be computed row by row: what forward and backward share.
+//! An attention with its operands, checked and ready for computation row by row; forward and backward share it.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::score::{Bound, LANES, Registers, RowAt};
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, Real, ReferenceError, View};
 
-/// An operand's memory and where its rows lie in it.
+/// The memory of an operand, and the addresses of its rows.
 pub(crate) struct Source<'a> {
     pub(crate) buffer: &'a Buffer,
     pub(crate) view: View,
@@ -21,7 +21,7 @@ impl<'a> Source<'a> {
         Ok(Source { buffer: inputs.checked(&operand)?, view: View::of(&operand, inputs, lens)? })
     }
 
-    /// Rows `rows` of one head, one after another.
+    /// These rows of one head, one after another.
     pub(crate) fn rows<T: Real>(&self, b: usize, h: usize, rows: impl ExactSizeIterator<Item = usize>) -> Vec<T> {
         let d = self.view.dims[3];
         let mut out = vec![T::ZERO; rows.len() * d];
@@ -32,7 +32,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A dropout mask and the factor of what it keeps.
+/// A dropout mask, and the factor for the elements it keeps.
 pub(crate) struct Dropped<'a> {
     mask: &'a Buffer,
     survivors: f64,
@@ -48,7 +48,7 @@ pub(crate) struct Setup<'a> {
     /// The softmax scale, without the factors of 8-bit formats.
     pub(crate) scale: f64,
     pub(crate) score: Option<Bound<'a>>,
-    /// The derivative of the score modification that its author wrote, where the attention carries one.
+    /// The author's derivative of the score modification, if the attention has one.
     pub(crate) own_derivative: Option<Bound<'a>>,
     keep: Option<Bound<'a>>,
     blocks: Option<&'a Buffer>,
@@ -89,7 +89,7 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// The key and the value head that a query head uses.
+    /// The key head and the value head that a query head uses.
     pub(crate) fn shared_heads(&self, h: usize) -> (usize, usize) {
         let (h_q, h_k, h_v) = self.a.heads();
         (h / (h_q / h_k) as usize, h / (h_q / h_v) as usize)
@@ -100,12 +100,12 @@ impl<'a> Setup<'a> {
         self.sink.map(|buffer| T::of(buffer.get(h)))
     }
 
-    /// Place of a row among the scores.
+    /// The position of a row among the scores.
     pub(crate) fn at(&self, b: usize, h: usize, query: usize) -> RowAt {
         RowAt { batch: b, head: h, query, lens: [self.lens.q[b], self.lens.kv[b]] }
     }
 
-    /// The run of keys outside which the lengths and the band hide everything.
+    /// The run of keys that a row can see: the lengths and the band mask all others.
     pub(crate) fn reach(&self, at: RowAt) -> Range<usize> {
         let [q_len, kv_len] = at.lens;
         let Some(Band { corner, left, right }) = self.a.mask.band else { return 0..kv_len };
@@ -118,12 +118,12 @@ impl<'a> Setup<'a> {
         first as usize..end as usize
     }
 
-    /// Hides what the block mask and the predicate hide, of scores from key `first` on.
+    /// Masks the scores of keys from `first` on with the block mask and the predicate.
     pub(crate) fn hide<T: Real>(&self, at: RowAt, first: usize, scores: &mut [T], registers: &mut Registers) {
         if let Some(blocks) = self.blocks {
             for (key, score) in (first..).zip(&mut *scores) {
                 if !self.tile_kept(blocks, at, key) {
-                    *score = T::HEAD_DIM;
+                    *score = T::MASKED;
                 }
             }
         }
@@ -133,13 +133,13 @@ impl<'a> Setup<'a> {
             let kept = keep.run(at, first, &none[..scores.len()], registers);
             for (score, &kept) in scores.iter_mut().zip(kept) {
                 if kept == 0.0 {
-                    *score = T::HEAD_DIM;
+                    *score = T::MASKED;
                 }
             }
         }
     }
 
-    /// Tile `(query / 128, key / 128)`: bit `i` of byte `j` of a row of tiles is tile `8 j + i`, set where it is computed.
+    /// Whether tile `(query / 128, key / 128)` is computed: bit `i` of byte `j` in a row of tiles is tile `8 j + i`.
     fn tile_kept(&self, blocks: &Buffer, at: RowAt, key: usize) -> bool {
         let (s_q, s_kv) = self.a.seq();
         let rows = (s_q as usize).div_ceil(TILE);
@@ -149,7 +149,7 @@ impl<'a> Setup<'a> {
         blocks.bytes()[row * bytes + tile / 8] >> (tile % 8) & 1 == 1
     }
 
-    /// Factor of each probability of keys from `first` on: 0 where dropped, `1 / (1 - p)` elsewhere; `None` without dropout.
+    /// The factor of each probability for these keys: 0 if dropped, else `1 / (1 - p)`; `None` without dropout.
     pub(crate) fn survivors(&self, at: RowAt, keys: Range<usize>) -> Option<Vec<f64>> {
         let Dropped { mask, survivors } = self.dropped.as_ref()?;
         let (h_q, (s_q, s_kv)) = (self.a.q.dims[1] as usize, self.a.seq());
@@ -161,7 +161,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The mask of dropout. One drawn by Philox has to be given, as the library dumped it: f32 zeros and ones.
+/// The dropout mask. For dropout by Philox, the caller must bind the mask that the library dumped: f32 zeros and ones.
 fn dropped<'a>(a: &Attention, inputs: &'a Inputs) -> Result<Option<Dropped<'a>>, ReferenceError> {
     let Some(dropout) = a.dropout.filter(|d| d.source == DropoutSource::Mask || d.probability > 0.0) else {
         return Ok(None);

@@ -1,10 +1,10 @@
-//! Where the rows of an operand lie in its buffer: dense, varlen by cumulative lengths, or paged through a table.
+//! The addresses of an operand's rows in its buffer: dense, varlen with offsets, or paged with a table.
 
 use qkvault_graph::{Attention, Lengths, Role, Storage, Tensor, operand};
 
 use crate::{Inputs, Operand, ReferenceError};
 
-/// Lengths of every sequence.
+/// The lengths of every sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeqLens {
     pub(crate) q: Vec<usize>,
@@ -12,7 +12,7 @@ pub(crate) struct SeqLens {
 }
 
 impl SeqLens {
-    /// From the lengths bound, or the dims where the attention has none.
+    /// The bound lengths, or the dims if the attention has no lengths.
     pub(crate) fn of(a: &Attention, inputs: &Inputs) -> Result<SeqLens, ReferenceError> {
         let batch = a.batch() as usize;
         let (s_q, s_kv) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
@@ -31,7 +31,7 @@ impl SeqLens {
         Ok(SeqLens { q: side(Role::SeqLenQ, s_q)?, kv: side(Role::SeqLenKv, s_kv)? })
     }
 
-    /// Those of the side that an operand belongs to.
+    /// The lengths for an operand: those of the queries, or those of the keys.
     pub(crate) fn side(&self, role: Role) -> &[usize] {
         match role {
             Role::K | Role::KT | Role::V | Role::DK | Role::DV => &self.kv,
@@ -52,9 +52,9 @@ pub struct View {
 #[derive(Clone, Debug)]
 enum Base {
     Dense,
-    /// Where each sequence begins.
+    /// The first element of each sequence.
     Varlen(Vec<usize>),
-    /// Page of each (sequence, page of the sequence); only those that hold rows are known to be in the pool.
+    /// The page of each (sequence, page of the sequence). Only entries for rows within the length are checked.
     Paged {
         table: Vec<usize>,
         per_sequence: usize,
@@ -63,18 +63,18 @@ enum Base {
 }
 
 impl View {
-    /// Addresses of an operand of an attention, with the lengths, offsets and page tables of `inputs`.
+    /// The addresses of an attention's operand, with the lengths, offsets and page tables of `inputs`.
     ///
     /// # Errors
     ///
-    /// [`ReferenceError::Missing`] for a role that the attention does not have, and what is wrong with the lengths, offsets
+    /// [`ReferenceError::Missing`] for a role that the attention does not have; an error for invalid lengths, offsets
     /// or page tables.
     pub fn new(attention: &Attention, role: Role, inputs: &Inputs) -> Result<View, ReferenceError> {
         let operand = operand(attention, role).ok_or(ReferenceError::Missing { role })?;
         View::of(&operand, inputs, &SeqLens::of(attention, inputs)?)
     }
 
-    /// Addresses of an operand, checked so that every row within its sequence's length lies inside the buffer.
+    /// The addresses of an operand. Every row within its sequence's length is checked to lie inside the buffer.
     pub(crate) fn of(operand: &Operand, inputs: &Inputs, lens: &SeqLens) -> Result<View, ReferenceError> {
         let Tensor { dims, strides, dtype: _, storage } = operand.tensor;
         let lens = lens.side(operand.role);
@@ -92,7 +92,7 @@ impl View {
         Ok(View { dims: dims.map(|n| n as usize), strides: strides.map(|n| n as usize), base })
     }
 
-    /// Address of head dim 0 of a row.
+    /// Address of the first element of a row.
     pub(crate) fn row(&self, b: usize, h: usize, s: usize) -> usize {
         let [sb, sh, ss, _] = self.strides;
         match &self.base {
@@ -108,14 +108,14 @@ impl View {
     ///
     /// # Panics
     ///
-    /// When the batch, or the page of a row beyond its sequence's length, is out of range.
+    /// If the batch, or the page of a row beyond its sequence's length, is out of range.
     #[must_use]
     pub fn at(&self, b: usize, h: usize, s: usize, d: usize) -> usize {
         self.row(b, h, s) + d * self.strides[3]
     }
 }
 
-/// Where each sequence begins, from the offsets bound for this operand.
+/// The first element of each sequence, from the offsets of this operand.
 fn varlen(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usize>, ReferenceError> {
     let missing = ReferenceError::Missing { role: operand.role };
     let role = Role::Offsets(operand.role.offsets().ok_or(missing)?);
@@ -129,7 +129,7 @@ fn varlen(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usiz
     let start = |sequence: usize| {
         let (given, next) = (buffer.int(sequence), buffer.int(sequence + 1));
         let end = match lens[sequence] {
-            // Where a sequence without rows begins is never looked at: the end of the last row may lie past the buffer.
+            // The start of a sequence without rows is not used; it may lie past the buffer.
             0 => 0,
             rows => given.saturating_add((rows as i64 - 1) * ss + (heads - 1) * sh + (head_dim - 1) * sd + 1),
         };
@@ -141,7 +141,7 @@ fn varlen(operand: &Operand, inputs: &Inputs, lens: &[usize]) -> Result<Vec<usiz
     (0..lens.len()).map(start).collect()
 }
 
-/// The page table, its entries checked where a row of the sequence's length needs them; the others are never used.
+/// The page table. Entries for rows within the length are checked; the others are not used.
 fn paged(
     role: Role,
     inputs: &Inputs,

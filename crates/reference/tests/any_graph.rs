@@ -1,4 +1,4 @@
-//! The interpreter on graphs that are good, broken, or nothing at all: a result or an error, never a panic, and in good time.
+//! The interpreter on valid, broken and random graphs: it returns a result or an error in good time, and never panics.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn broken_graphs_and_operands_are_error_values() {
         for axis in 0..4 {
             let mut bad = good.clone();
             bad.tensors[i].dims[axis] += 1;
-            // A batch or head dim may be broadcast over; rows and columns must fit.
+            // Batch and head dims may broadcast; rows and columns must match.
             let run = interpret(&bad, &inputs, Precision::Exact);
             assert!(run.is_err() || axis < 2, "{:?} axis {axis}\n{bad}", tensor.kind);
         }
@@ -123,7 +123,7 @@ proptest! {
                 1 => tensor.strides[axis] = to,
                 2 => tensor.dtype = DType::ALL[at % DType::ALL.len()],
                 3 => tensor.offsets = Some(TensorId((at >> 8) as u32 % tensors as u32)),
-                // The unified form has two operations: there may be none left.
+                // The unified form has two operations, so none may be left.
                 4 if ops > 0 => graph.ops.swap(at % ops, (at >> 8) % ops),
                 5 if ops > 0 => drop(graph.ops.remove(at % ops)),
                 _ => {}

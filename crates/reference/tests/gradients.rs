@@ -1,4 +1,4 @@
-//! The backward against central differences of the forward, and what it owes to those who ask for gradients.
+//! The backward against central differences of the forward, and the gradients that callers can request.
 
 mod common;
 
@@ -52,7 +52,7 @@ proptest! {
     ) {
         prop_assume!(a.is_backward());
         let mut plain = a.as_forward();
-        // A mask that is given is a mask that is known.
+        // A given mask replaces dropout by Philox, whose mask is unknown.
         plain.dropout = plain.dropout.map(|dropout| Dropout::new(DropoutSource::Mask, dropout.probability));
         check(&plain, seed, 4, &ANY)?;
     }
@@ -121,8 +121,8 @@ fn a_backward_is_fast_enough_to_be_an_oracle() {
     println!("backward {:?}", start.elapsed());
 }
 
-/// In 8 bits, with scales under which nothing saturates, gradients are those of 16 bits but for rounding; and they are measured
-/// before they are scaled.
+/// In 8 bits, with scales at which nothing saturates, gradients equal those in 16 bits except for rounding, and they
+/// are measured before they are scaled.
 #[test]
 fn gradients_in_eight_bits_are_near_those_in_sixteen() {
     let shape = |dtype| (Tensor::bshd(1, 4, 24, 64, dtype), Tensor::bshd(1, 2, 40, 64, dtype));
@@ -159,7 +159,7 @@ fn gradients_in_eight_bits_are_near_those_in_sixteen() {
 fn a_wrong_gradient_is_found() {
     let plain = valid(Attention::bshd(1, (2, 1), (3, 4), 8, DType::F16).with_stats());
     let a = valid(plain.backward(BackwardOptions::default()));
-    // Along the steps of a floor there is no slope, but a step is near: what is measured is not what the backward says.
+    // A floor has slope zero almost everywhere, but with a step nearby the measured slope differs from the backward.
     let floors = ((score() * 128.0).floor() / 128.0 + score() * 1e-6).build_score_mod().expect("a score");
     let stepped = valid(valid(plain.into_inner().with_score_mod(floors)).backward(BackwardOptions::default()));
     let worst = |a: &Valid| check_gradients(a, &Inputs::random(a, 3).expect("random"), 20, 1).expect("computes").worst;
@@ -180,8 +180,9 @@ fn what_is_not_modelled_is_said() {
     assert_eq!(refused, Err(ReferenceError::DropoutMask));
 }
 
-/// Case 528 of the self-test's seed 61, as it came from an H200: one query whose score grows with its square, so that two keys have all of the
-/// probability. There `dP` and its row sum nearly cancel, and what is left is the rounding of the 16-bit O that the row sum is taken from.
+/// From the self-test on an H200 (seed 61, case 528): one query whose score grows with its square, so that two keys
+/// have all of the probability. There `dP` and its row sum nearly cancel, and the difference is the rounding of the
+/// 16-bit O from which the row sum is computed.
 #[test]
 fn a_gradient_of_nearly_one_key_follows_the_rounded_o() {
     const TEXT: &str = "pass: backward\nq: f16 [1,2,1,80] bshd\nk: f16 [1,2,256,80] bshd\nv: f16 [1,2,256,80] bshd\no: f16 [1,2,1,80] bshd\n\
@@ -196,7 +197,7 @@ fn a_gradient_of_nearly_one_key_follows_the_rounded_o() {
         let norm = |list: &mut dyn Iterator<Item = f64>| list.map(|x| x * x).sum::<f64>().sqrt();
         norm(&mut x.iter().zip(y).map(|(x, y)| x - y)) / norm(&mut x.iter().copied())
     };
-    // The card's dQ and dK were 1.2e-2 and 1.3e-2 from the exact ones.
+    // The dQ and dK of the H200 were 1.2e-2 and 1.3e-2 from the exact ones.
     assert!(
         (0.008..0.016).contains(&far(Role::DQ)) && (0.008..0.016).contains(&far(Role::DK)),
         "{} {}",
@@ -204,7 +205,7 @@ fn a_gradient_of_nearly_one_key_follows_the_rounded_o() {
         far(Role::DK)
     );
     assert!(far(Role::DV) == 0.0, "dV does not go through the row sum");
-    // dQ[0, 1, 0, 48] was 0.6494140625 there, where the exact one is 0.6570.
+    // On the H200, dQ[0, 1, 0, 48] was 0.6494140625; the exact value is 0.6570.
     let at = of_o.get(Role::DQ).expect("asked").values()[80 + 48];
     assert!((at - 0.649_414).abs() < 1e-3, "{at}");
 }

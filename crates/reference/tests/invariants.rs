@@ -1,4 +1,4 @@
-//! What holds for softmax attention whatever the numbers are.
+//! Properties of softmax attention that hold for all numbers.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn all(a: &Valid, outputs: &Outputs, role: Role) -> Vec<f64> {
     list
 }
 
-/// Rewrites a K or V row by row: row `s` becomes what `row` makes of the rows there are.
+/// Rewrites K or V row by row: `row` computes the new row `s` from the old rows.
 fn rewritten(
     a: &Valid,
     inputs: &Inputs,
@@ -130,7 +130,7 @@ fn a_far_lower_sink_is_as_good_as_none_and_a_far_higher_one_takes_everything() {
     assert_eq!(half(&y, 1), vec![0.0; 24]);
 }
 
-/// A 16-bit attention over what an 8-bit one stands for, and the relative error between the two.
+/// The relative error between an 8-bit attention and a 16-bit attention over the same numbers.
 fn eight_bit_error(scaling: Fp8, o: DType) -> f64 {
     let t = |h, s, dtype| Tensor::bshd(1, h, s, 64, dtype);
     let (q, kv) = (t(2, 40, DType::E4M3), t(1, 70, DType::E4M3));
@@ -144,7 +144,7 @@ fn eight_bit_error(scaling: Fp8, o: DType) -> f64 {
     let mut same = Inputs::new();
     same.set_f32(Role::Scale, a.default_scale());
     for (role, which) in [(Role::Q, Scaled::Q), (Role::K, Scaled::K), (Role::V, Scaled::V)] {
-        // Factors here are powers of two, so the products are exact in bf16.
+        // The factors are powers of two, so the products are exact in bf16.
         let descale = inputs.get(Role::Descale(which)).expect("bound").get(0);
         let stored = inputs.get(role).expect("bound");
         same.insert(role, Buffer::of(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
@@ -189,13 +189,13 @@ fn microscaled_factors_multiply_their_own_blocks() {
     set(&mut inputs, Scaled::K, &|_| 1.0 / 32.0);
     set(&mut inputs, Scaled::V, &|_| 1.0);
     let before = forward(&a, &inputs).expect("computes");
-    // Place 1 of a tile is row 0, block 1: head dim 32 to 63 of the first query.
+    // Entry 1 of a tile is row 0, block 1: head dims 32 to 63 of the first query.
     set(&mut inputs, Scaled::Q, &|at| if at == 1 { 1.0 / 16.0 } else { 1.0 / 32.0 });
     let after = forward(&a, &inputs).expect("computes");
     let stats = |outputs: &Outputs, s| outputs.get(Role::Stats).expect("asked for").at(0, 0, s, 0);
     assert!(stats(&before, 0) != stats(&after, 0));
     assert_eq!([stats(&before, 1), stats(&before, 2)], [stats(&after, 1), stats(&after, 2)]);
-    // V is scaled along its rows: place 16 is column 1, rows 0 to 31.
+    // V is scaled along its rows: entry 16 is column 1, rows 0 to 31.
     set(&mut inputs, Scaled::V, &|at| if at == 16 { 4.0 } else { 1.0 });
     let scaled = forward(&a, &inputs).expect("computes");
     let o = |outputs: &Outputs, d| outputs.get(Role::O).expect("always").at(0, 0, 1, d);

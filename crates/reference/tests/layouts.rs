@@ -1,4 +1,4 @@
-//! The same numbers in any layout give the same result, and what does not belong to a tensor is neither read nor written.
+//! The same numbers have the same result in any layout, and memory outside a tensor is neither read nor written.
 
 mod common;
 
@@ -11,7 +11,7 @@ use qkvault_reference::{
     forward_rows, operand, operands,
 };
 
-/// Moves the rows of an operand from one layout to another.
+/// Copies the rows of an operand from one layout to another.
 fn moved(from: (&Valid, &Inputs), to: (&Valid, &mut Inputs), role: Role, rows: impl Fn(usize) -> usize) {
     let t = operand(to.0, role).expect("there").tensor;
     let (read, write) = (View::new(from.0, role, from.1).expect("sound"), View::new(to.0, role, to.1).expect("sound"));
@@ -84,7 +84,7 @@ fn parts_of_one_buffer_are_three_operands() {
         let [q, k, v] = Tensor::parts::<3>(order, interleave, dims, DType::F16);
         let a = valid(Attention::forward(q.tensor, k.tensor, v.tensor, Tensor::dense(order, dims, DType::F16)));
         let len = (q.tensor.span().expect("small") + v.offset) as usize;
-        // One shared buffer of numbers that tell where they lie.
+        // One shared buffer with a different number at each address.
         let shared = Buffer::of(DType::F16, (0..len).map(|at| (at as f64 * 0.7).sin()));
         let part =
             |offset: i64| Buffer::new(DType::F16, shared.bytes()[2 * offset as usize..].to_vec()).expect("whole");
@@ -110,7 +110,7 @@ proptest! {
         a in attention(Space::SMALL.with(Features { fp8: false, ..Features::ALL })), seed in any::<u64>(), spread in any::<bool>(),
     ) {
         let a = valid(a);
-        // Whatever no row within a length lies in is NaN: if it were read, it would show.
+        // Memory outside the rows within lengths is NaN, so that reading it changes the result.
         let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread };
         let mut inputs = Inputs::random_with(&a, seed, &choice).expect("random");
         common::with_dropout_mask(&a, &mut inputs, seed);

@@ -1,5 +1,5 @@
-//! Gradients and outputs compared by memory, with layouts of their own: what an op graph writes lies where the description says, byte by
-//! byte, and a graph that lays one operand out like another is found out.
+//! Gradients and outputs compared by memory, with layouts of their own: what an op graph writes lies where the
+//! description says, byte by byte, and a graph that lays one operand out like another is found out.
 
 mod common;
 
@@ -88,7 +88,8 @@ fn judged(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
     });
     let judge = |(mut graph, form): (OpGraph, Form)| {
         change(&mut graph);
-        // What a wrong layout reads past its buffer is read from a longer one, so that it is wrong and not merely refused.
+        // What a wrong layout reads past its buffer is read from a longer one, so that it is wrong and not merely
+        // refused.
         let mut longer = inputs.clone();
         for (role, buffer) in inputs.iter().filter(|(_, buffer)| buffer.dtype().is_float()) {
             let more = (0..buffer.len() + 4096).map(|at| if at < buffer.len() { buffer.get(at) } else { 0.25 });

@@ -6,7 +6,8 @@ use common::{near, valid};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Fp8, Order, Role, Scaled, Tensor, Valid, operand};
 use qkvault_reference::{Buffer, Inputs, Outputs, ReferenceError, View, backward, forward};
 
-/// Grouped heads, lengths that fill no block of 32, head dims that fill no tile of 128, every operand in another order.
+/// Grouped heads, lengths that do not fill a block of 32, head dims that do not fill a tile of 128, and a different
+/// order for each operand.
 fn microscaled(band: Option<Band>) -> Valid {
     let t = |order, heads, seq, d, dtype| Tensor::dense(order, [2, heads, seq, d], dtype);
     let q = t(Order::Bshd, 4, 40, 64, DType::E4M3);
@@ -20,7 +21,8 @@ fn microscaled(band: Option<Band>) -> Valid {
     valid(a.backward(BackwardOptions { d_o: Some(d_o), d_o_half: Some(d_o_half), ..BackwardOptions::default() }))
 }
 
-/// Place of the scale of (row, group) among those of one head: tiles of 128 by 4, four rows that are 32 apart side by side.
+/// Index of the scale of (row, group) within one head: tiles of 128 by 4, in which four rows that are 32 apart are
+/// adjacent.
 fn scale_place(row: usize, group: usize, groups: usize) -> usize {
     let tile = row / 128 * groups.div_ceil(4) + group / 4;
     tile * 512 + (row % 32) * 16 + (row % 128) / 32 * 4 + group % 4
@@ -32,7 +34,7 @@ fn elements<'a>(a: &Valid, inputs: &'a Inputs, role: Role) -> impl Fn(usize, usi
     move |b, h, s, d| buffer.get(view.at(b, h, s, d))
 }
 
-/// Elements times their scales.
+/// Elements, multiplied by their scales.
 fn scaled<'a>(
     a: &Valid,
     inputs: &'a Inputs,
@@ -104,14 +106,14 @@ fn a_microscaled_backward_is_what_its_graph_says() {
     }
 }
 
-/// Root of the mean square of the difference, relative to the first.
+/// Root mean square of the difference, relative to the first output.
 fn apart(x: &Outputs, y: &Outputs, role: Role) -> f64 {
     let (x, y) = (x.get(role).expect("always").values(), y.get(role).expect("always").values());
     let off: f64 = x.iter().zip(y).map(|(x, y)| (x - y).powi(2)).sum();
     (off / x.iter().map(|x| x * x).sum::<f64>()).sqrt()
 }
 
-/// The two forms of a tensor hold the same numbers but for the smallest, so gradients are near those of 16 bits.
+/// Both forms of a tensor hold the same numbers except for the smallest, so gradients are near those of 16 bits.
 #[test]
 fn microscaled_gradients_are_near_those_in_sixteen_bits() {
     let eight = microscaled(None);
@@ -141,11 +143,12 @@ fn microscaled_gradients_are_near_those_in_sixteen_bits() {
     let (want, got) = (backward(&wide, &same).expect("computes"), backward(&eight, &inputs).expect("computes"));
     for role in [Role::DQ, Role::DK, Role::DV] {
         let error = apart(&want, &got, role);
-        // What is left of dV: the second dO is the first under other powers of two, exact but for the smallest numbers.
+        // The difference in dV is small: the second dO equals the first, with other powers of two, except for the
+        // smallest numbers.
         let least = if role == Role::DV { 0.0 } else { 1e-3 };
         assert!((least..8e-2).contains(&error), "{role}: {error}");
     }
-    // For a backward, `forward` computes its own forward: V with the scales that the backward reads.
+    // Given a backward, `forward` computes the backward's own forward: V with the scales that the backward reads.
     let o = apart(&forward(&wide, &same).expect("computes"), &forward(&eight, &inputs).expect("computes"), Role::O);
     assert!(o < 1e-2, "{o}");
 }

@@ -1,4 +1,5 @@
-//! Varlen and paged attentions: what lowering emits for every branch of versions, interpreted, gives what the oracle gives.
+//! Varlen and paged attentions: the op graph for every branch of versions, interpreted, has the same results as the
+//! oracle.
 
 mod common;
 
@@ -13,10 +14,11 @@ use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor};
 use qkvault_reference::{Choice, LengthChoice, Unused};
 
-/// Versions on both sides of each branch: 32-bit offsets, varlen queries over pages, fused masks and softmax, varlen sinks.
+/// Versions on both sides of each branch: 32-bit offsets, varlen queries over pages, fused masks and softmax, varlen
+/// sinks.
 const MINORS: [u16; 5] = [5, 6, 7, 19, 27];
 
-/// Least share of the cases times targets that must lower.
+/// Checks random attentions; at least the share `least` of cases times targets must lower.
 fn over<S: Strategy>(cases: u32, least: f64, strategy: &S, check: impl Fn(S::Value) -> Result<usize, TestCaseError>) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let graphs = Cell::new(0);
@@ -42,7 +44,7 @@ fn whatever_lowers_of_varlen_and_paged_operands_means_what_the_oracle_computes()
     });
 }
 
-/// What an engine that serves requests asks for: queries of one step or varlen, over pages of every layout.
+/// Attentions of a serving engine: queries of one step or varlen, over pages of every layout.
 fn steps() -> impl Strategy<Value = Attention> {
     let heads = (1..=2_i64, prop::sample::select(vec![1_i64, 2, 4]));
     let tiles = (prop::sample::select(vec![16_i64, 32, 64, 128]), 1..=2_i64);
@@ -56,7 +58,7 @@ fn steps() -> impl Strategy<Value = Attention> {
         |((b, (h_kv, group), longest, (page, tiles), (d_qk, d_v)), band, [decode, hnd, cap, sink, stats, bf16])| {
             let (h, d_qk, d_v) = (h_kv * group, 8 * d_qk, 8 * d_v);
             let dtype = if bf16 { DType::BF16 } else { DType::F16 };
-            // Whole tiles of 128 keys, but not always whole pages where those are as long.
+            // Whole tiles of 128 keys, but not always whole pages if a page has 128 rows.
             let s_kv = 128 * tiles - if page == 128 { longest } else { 0 };
             let per = (s_kv + page - 1) / page;
             let paged = if hnd { Tensor::paged_hnd } else { Tensor::paged_nhd };
@@ -89,7 +91,7 @@ fn serving_steps_lower_to_what_they_mean() {
 
 #[test]
 fn varlen_backwards_with_parts_of_one_buffer_are_the_gradients() {
-    // Q, K and V of (tokens, 3, heads, head dim): one row of all three from token to token.
+    // Q, K and V in one buffer of (tokens, 3, heads, head dim): consecutive tokens are one row of all three apart.
     let (b, h, s, d, tokens) = (3, 2, 7, 8, 15);
     let part = Tensor { strides: [s * 3 * h * d, d, 3 * h * d, 1], ..Tensor::thd(b, h, s, d, tokens, DType::BF16) };
     let o = Tensor::thd(b, h, s, d, tokens, DType::BF16);

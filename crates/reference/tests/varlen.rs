@@ -1,4 +1,4 @@
-//! Varlen and paged operands: rows found by cumulative lengths and page tables give what dense ones give.
+//! Varlen and paged operands, whose rows are found by offsets and page tables, have the same results as dense ones.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::valid;
 use qkvault_graph::{Attention, Band, DType, PaddedRows, Role, Tensor, Valid, Varlen};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, View, forward};
 
-/// A dense attention and the same one varlen and paged, for these lengths.
+/// A dense attention and its varlen and paged forms, for these lengths.
 fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
     let (b, h, d, dtype) = (q.len() as i64, 2, 8, DType::BF16);
     let (s_q, s_kv) = (*q.iter().max().expect("some") as i64, *kv.iter().max().expect("some") as i64);
@@ -25,7 +25,7 @@ fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
     ]
 }
 
-/// Copies Q, K and V of the dense attention into the other layouts, and compares the results.
+/// Copies Q, K and V of the dense attention into the other layouts and compares the results.
 fn check(q: &[usize], kv: &[usize], room: i64, page_size: i64) {
     let all = trio(q, kv, room, page_size);
     let lengths = LengthChoice::Exact { q: q.to_vec(), kv: kv.to_vec() };
@@ -92,8 +92,8 @@ fn the_last_page_is_half_full_and_unused_pages_are_never_read() {
 
 #[test]
 fn offsets_are_64_bits_wide() {
-    // A buffer whose second sequence begins beyond 2^31 elements cannot be had here; an offset that would wrap to a sound
-    // one is refused, not wrapped.
+    // A test cannot allocate a buffer whose second sequence begins beyond 2^31 elements. An offset that would wrap to a
+    // valid one must be refused.
     let [_, varlen, _] = trio(&[2, 2], &[2, 2], 0, 2);
     let mut inputs = Inputs::random(&varlen, 1).expect("random");
     let wrapped = [0_i64, (1 << 32) + 32, (1 << 32) + 64].into_iter().flat_map(i64::to_ne_bytes).collect();
@@ -153,7 +153,7 @@ fn sequences_may_lie_apart() {
         let offsets = inputs.get(Role::Offsets(Varlen::Q)).expect("bound");
         [offsets.int(0), offsets.int(1), offsets.int(2)]
     };
-    // Rows are 2 heads of 8 elements, and offsets count elements.
+    // A row is 2 heads of 8 elements, and offsets count elements.
     assert_eq!(starts(false, 1), [0, 2 * 16, 5 * 16]);
     assert!((0..20).any(|seed| starts(true, seed)[1] > 2 * 16));
 }

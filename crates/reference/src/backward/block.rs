@@ -1,5 +1,5 @@
-//! What a microscaled backward reads beside the rest: the forms of Q, K and dO that are scaled along the sequence, and dO in 16
-//! bits with O, whose products are the row sums.
+//! The additional inputs of a microscaled backward: the forms of Q, K and dO that are scaled along the sequence, and
+//! the 16-bit dO, whose products with O are the row sums.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ struct Form<'a> {
     scales: BlockScales<'a>,
 }
 
-/// The second forms.
+/// The additional inputs.
 pub(super) struct Block<'a> {
     q_t: Form<'a>,
     k_t: Form<'a>,
@@ -57,7 +57,7 @@ impl<'a> Block<'a> {
         self.d_o_t.scales.rows(&self.d_o_t.source, at, queries.iter().copied())
     }
 
-    /// The sum of `dO ∘ O` over a row, from the 16-bit dO and the O that the forward stored.
+    /// The sum of `dO ∘ O` over a row, from the 16-bit dO and the stored O of the forward.
     pub(super) fn row_sum(&self, (b, h): (usize, usize), query: usize) -> f64 {
         let row = |source: &Source<'_>| source.rows::<f64>(b, h, std::iter::once(query));
         dot(&row(&self.d_o_half), &row(&self.o))

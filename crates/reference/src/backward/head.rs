@@ -1,4 +1,4 @@
-//! Gradients that one query head of one sequence gives, to everything it read.
+//! The gradients that one query head of one sequence contributes to its inputs.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use crate::score::{LANES, Registers, element};
 use crate::scores::{ScoreRow, Scores};
 use crate::setup::{Setup, Source};
 
-/// Query rows that pass over the keys together.
+/// Number of query rows that are processed together over the keys.
 const TILE_ROWS: usize = 16;
 
-/// What every head reads.
+/// Inputs that all heads share.
 pub(super) struct Shared<'a> {
     pub(super) setup: Setup<'a>,
     pub(super) d_o: Source<'a>,
     pub(super) d_o_factor: f64,
-    /// What a microscaled backward reads besides.
+    /// The additional inputs of a microscaled backward.
     pub(super) block: Option<Block<'a>>,
-    /// How gradients of scores are rounded; `None` where they are not.
+    /// How the gradients of scores are rounded; `None` if they are not.
     pub(super) d_s: Option<Rounded>,
-    /// The O whose row sums with dO are taken; `None` for those of the exact O.
+    /// The O whose products with dO are the row sums; `None` for the exact O.
     pub(super) o: Option<Source<'a>>,
 }
 
@@ -35,9 +35,10 @@ impl Shared<'_> {
     }
 }
 
-/// The part of a score tensor's gradient that comes from one head: all of it where the tensor is broadcast, else its own plane.
+/// The part of a score tensor's gradient from one head: the whole tensor if it broadcasts over heads, else the head's
+/// plane.
 pub(super) struct TensorPart {
-    /// Place of the part in the tensor.
+    /// Index of the part's first element in the tensor.
     start: usize,
     values: Vec<f64>,
 }
@@ -52,26 +53,26 @@ impl TensorPart {
     }
 }
 
-/// Gradients by one query head.
+/// The gradients from one query head.
 pub(super) struct HeadGradients {
-    /// A row per query.
+    /// One row per query.
     pub(super) d_q: Vec<f64>,
-    /// A row per key.
+    /// One row per key.
     pub(super) d_k: Vec<f64>,
-    /// A row per key.
+    /// One row per key.
     pub(super) d_v: Vec<f64>,
     pub(super) d_sink: f64,
-    /// One for each tensor whose gradient is asked for.
+    /// One part for each tensor whose gradient is requested.
     pub(super) tensors: Vec<TensorPart>,
-    /// Largest magnitude of the gradients of scores, times the softmax scale.
+    /// Largest magnitude of the gradients of scores, multiplied by the softmax scale.
     pub(super) amax: f64,
 }
 
-/// Rows of one head that are read again and again.
+/// The rows of one head that are read repeatedly.
 struct Operands {
     keys: Vec<f64>,
     values: Vec<f64>,
-    /// Keys as dQ sums them, where that is another form.
+    /// The keys in the form that dQ sums, if it is another form.
     summed_keys: Option<Vec<f64>>,
 }
 
@@ -121,7 +122,7 @@ impl HeadGradients {
             let stat = softmax(&mut row.scores, sink);
             let dropout = setup.survivors(row.at, keys.clone());
             let kept = |at: usize| dropout.as_ref().map_or(1.0, |factors| factors[at]);
-            // Keys that are not seen take no part, whatever their values are.
+            // Masked keys contribute nothing, whatever their values.
             let mut d_p = vec![0.0; row.scores.len()];
             for (at, (&p, value)) in row.scores.iter().zip(rows(&read.values, &keys, d_v)).enumerate() {
                 if p != 0.0 && kept(at) != 0.0 {
@@ -143,7 +144,8 @@ impl HeadGradients {
                     add_scaled(&mut self.d_v[(keys.start + at) * d_v..][..d_v], weight, summed_d_o);
                 }
             }
-            // From here on the row holds gradients: of the masked score, of the plain one, and of the product.
+            // From here on the row holds gradients: first of the masked score, then of the plain score, then of the
+            // product.
             for (p, d_p) in row.scores.iter_mut().zip(d_p) {
                 *p *= d_p - d;
             }
@@ -171,7 +173,8 @@ impl HeadGradients {
         }
     }
 
-    /// Turns gradients of the score expression's value into gradients of the plain score, and adds those of its tensors.
+    /// Converts gradients of the score expression's value to gradients of the plain score, and adds those of its
+    /// tensors.
     fn through_expression(
         &mut self,
         setup: &Setup<'_>,
@@ -194,7 +197,7 @@ impl HeadGradients {
             if let Some(own) = &setup.own_derivative {
                 let factors = own.run(row.at, first, plain, values);
                 for (gradient, &factor) in upstream.iter_mut().zip(factors) {
-                    // What does not reach the score has no influence, not even as NaN.
+                    // A gradient of zero stays zero, even where the factor is NaN.
                     *gradient = if *gradient == 0.0 { 0.0 } else { *gradient * factor };
                 }
                 continue;
@@ -207,7 +210,7 @@ impl HeadGradients {
     }
 }
 
-/// The rows of these keys.
+/// The rows of these keys, one after another.
 fn rows<'v>(values: &'v [f64], keys: &Range<usize>, d: usize) -> impl Iterator<Item = &'v [f64]> {
     values[keys.start * d..keys.end * d].chunks_exact(d)
 }

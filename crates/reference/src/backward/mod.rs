@@ -1,15 +1,18 @@
-//! The backward, from its definition: the chain rule written row by row, every sum in float64.
+//! The backward from its definition: the chain rule applied row by row, with every sum in float64.
 //!
-//! With `P` the probabilities, `M` the factors of dropout (1 without), `dP = M ∘ (dO · Vᵀ)` and `D` the row sums of `P ∘ dP`:
-//! the gradient of the masked score is `P ∘ (dP - D)`, that of the scaled score what the score expression's slope makes of it,
-//! and from there `dQ`, `dK`, `dV = (P ∘ M)ᵀ · dO` follow; heads that share a key or value head are summed. A sink `z` has the
-//! gradient `-Σ exp(z - Stats) D`.
+//! `P` are the probabilities, `M` the factors of dropout (1 without), `dP = M ∘ (dO · Vᵀ)`, and `D` the row sums of `P
+//! ∘ dP`. The gradient of the masked score is `P ∘ (dP - D)`. The slope of the score expression converts it to the
+//! gradient of the scaled score. From that follow `dQ`, `dK` and `dV = (P ∘ M)ᵀ · dO`; the gradients of heads that
+//! share a key or value head are summed. The gradient of a sink `z` is `-Σ exp(z - Stats) D`.
 //!
-//! Everything is recomputed from Q, K, V and dO; the O and Stats that a device is given are those of the forward, rounded, and
-//! are not read by [`backward`]. A device takes `D` from that O, and where one key has nearly all of a row's probability, `dP` and `D` are
-//! nearly equal and their difference is mostly the rounding of O: [`backward_of_o`] says what comes out then. A microscaled backward always reads O: its row sums are those of `dO ∘ O` by definition, since O came from
-//! a V with other scales. Not modelled, being properties of kernels: rounding of P and dS to 16 bits between two products, and of
-//! dK and dV before heads are summed. In 8 bits P and dS are rounded, as the description's scales say.
+//! [`backward`] recomputes everything from Q, K, V and dO. It does not read O and Stats, which are rounded results of
+//! the forward. A device takes `D` from the rounded O. Where one key has nearly all of a row's probability, `dP` and
+//! `D` are nearly equal, and their difference is mostly the rounding of O; [`backward_of_o`] computes that result. A
+//! microscaled backward always reads O: its row sums are those of `dO ∘ O` by definition, because O came from a V with
+//! other scales.
+//!
+//! Some roundings are properties of kernels and not modelled: of P and dS to 16 bits between two products, and of dK
+//! and dV before heads are summed. In 8 bits, P and dS are rounded with the scales of the description.
 
 mod block;
 mod head;
@@ -24,23 +27,23 @@ use crate::outputs::{Output, Outputs};
 use crate::setup::{Setup, Source};
 use crate::{Inputs, ReferenceError, operand};
 
-/// Computes a backward in float64: dQ, dK, dV, the sink's gradient and those of score tensors where they are asked for, and in
-/// 8 bits the largest magnitudes.
+/// Computes a backward in float64: dQ, dK, dV, the gradients of the sink and of score tensors if they are requested,
+/// and in 8 bits the largest magnitudes.
 ///
 /// # Errors
 ///
-/// [`ReferenceError::NotABackward`], what is missing or wrong in `inputs`, and what is
-/// [not modelled](ReferenceError::NotModelled).
+/// [`ReferenceError::NotABackward`] for a forward; an error for each missing or invalid operand;
+/// [`ReferenceError::NotModelled`] for a feature that the oracle does not compute.
 pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
     compute(attention, inputs, false)
 }
 
-/// Computes a backward in float64 as [`backward`] does, but with the row sums of `dO ∘ O` of the O that is given: the same sums where O
-/// is exact, and what a device's numbers follow from where it is rounded.
+/// Computes a backward in float64 as [`backward`] does, but takes the row sums of `dO ∘ O` from the given O. They are
+/// the same if O is exact; if O is rounded, the result follows the numbers of a device.
 ///
 /// # Errors
 ///
-/// Those of [`backward`].
+/// The errors of [`backward`].
 pub fn backward_of_o(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
     compute(attention, inputs, true)
 }
@@ -79,14 +82,14 @@ fn compute(attention: &Valid, inputs: &Inputs, of_o: bool) -> Result<Outputs, Re
     sums.finish(a, inputs)
 }
 
-/// Gradients as they are summed.
+/// The gradients, summed over query heads.
 struct Sums {
     d_q: Output,
     d_k: Output,
     d_v: Output,
     d_sink: Option<Output>,
     tensors: Vec<Output>,
-    /// Largest magnitude of the gradient of the scores.
+    /// Largest magnitude of the gradients of scores.
     amax: f64,
 }
 
@@ -104,7 +107,7 @@ impl Sums {
         })
     }
 
-    /// Adds the gradients of all query heads of a sequence.
+    /// Adds the gradients of all query heads of one sequence.
     fn add(&mut self, setup: &Setup<'_>, b: usize, heads: &[HeadGradients]) {
         let (h_q, h_k, h_v) = setup.a.heads();
         let d_qk = setup.q.view.dims[3];
@@ -132,7 +135,7 @@ impl Sums {
         by_group(h_v, &mut self.d_v, |head| &head.d_v, setup.v.view.dims[3]);
     }
 
-    /// In 8 bits: measures each gradient, then multiplies it by its scale.
+    /// In 8 bits: measures each gradient and multiplies it by its scale.
     fn finish(self, a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
         let Sums { d_q, d_k, d_v, d_sink, tensors, amax } = self;
         let mut list = Vec::new();

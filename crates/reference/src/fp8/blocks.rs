@@ -5,17 +5,17 @@ use qkvault_graph::{Attention, BLOCK, Pass, Role, Scaled, operand};
 use crate::setup::Source;
 use crate::{Buffer, Inputs, Real, ReferenceError};
 
-/// Where the scales of a microscaled tensor lie, and which elements share one.
+/// The layout of the scales of a microscaled tensor, and which elements share one.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks {
     heads: usize,
     tiles: Tiles,
-    /// Whether neighbours of the sequence share a scale, or else neighbours of the head dim.
+    /// Whether a scale covers neighbours along the sequence; otherwise along the head dim.
     sequence: bool,
 }
 
 impl Blocks {
-    /// Of a tensor that has such scales in this attention; nothing for another.
+    /// The layout for a tensor with such scales in this attention; `None` for other tensors.
     pub(crate) fn of(a: &Attention, which: Scaled) -> Option<Blocks> {
         let gradients = match &a.pass {
             Pass::Forward => None,
@@ -24,7 +24,7 @@ impl Blocks {
         let (tensor, sequence) = match which {
             Scaled::Q => (&a.q, false),
             Scaled::K => (&a.k, false),
-            // A forward sums over the rows of V, a backward over the head dim.
+            // A forward sums over the rows of V, and a backward over its head dim.
             Scaled::V => (&a.v, gradients.is_none()),
             Scaled::DO => (&gradients?.d_o, false),
             Scaled::QT => (&a.q, gradients.is_some()),
@@ -38,7 +38,7 @@ impl Blocks {
         Some(Blocks { heads, tiles, sequence })
     }
 
-    /// Place of the scale of an element.
+    /// Index of the scale of an element.
     pub(crate) fn at(&self, (b, h): (usize, usize), row: usize, column: usize) -> usize {
         let start = (b * self.heads + h) * self.tiles.outer * self.tiles.inner;
         let (outer, inner) = if self.sequence { (column, row / BLOCK) } else { (row, column / BLOCK) };
@@ -60,7 +60,7 @@ impl<'a> BlockScales<'a> {
         Ok(BlockScales { buffer: inputs.checked(&operand(a, role).ok_or_else(missing)?)?, blocks })
     }
 
-    /// Rows of one head as the numbers they stand for.
+    /// Rows of one head, multiplied by their scales.
     pub(crate) fn rows<T: Real>(
         &self,
         source: &Source<'_>,
@@ -77,8 +77,9 @@ impl<'a> BlockScales<'a> {
     }
 }
 
-/// A matrix of scale factors in the order `F8_128x4`: tiles of 128 × 4, of which four rows that are 32 apart share 16 bytes.
-/// Source: NVIDIA's description of the layout, <https://nvidia.github.io/cudnn-frontend/mxfp8-scale-factor-128x4-layout/>.
+/// Indices into a matrix of scale factors in the order `F8_128x4`: tiles of 128 × 4, in which four rows that are 32
+/// apart share 16 bytes. Source: NVIDIA's description of the layout,
+/// <https://nvidia.github.io/cudnn-frontend/mxfp8-scale-factor-128x4-layout/>.
 #[derive(Clone, Copy)]
 struct Tiles {
     outer: usize,

@@ -1,4 +1,4 @@
-//! Why an op graph could not be interpreted.
+//! Errors for op graphs that cannot be interpreted.
 
 use qkvault_graph::Role;
 use qkvault_graph::op::{GraphFault, TensorId};
@@ -12,16 +12,16 @@ pub enum InterpretError {
     /// The graph's structure is broken.
     #[error(transparent)]
     Fault(#[from] GraphFault),
-    /// An operand is missing or wrong.
+    /// An operand is missing or invalid.
     #[error(transparent)]
     Operand(#[from] ReferenceError),
-    /// A tensor that is read has no value.
+    /// An operation reads a tensor that has no value.
     #[error("tensor {id:?} is read, but nothing gives it a value")]
     NoValue {
         /// The tensor.
         id: TensorId,
     },
-    /// Dims of an operation's tensors that do not go together.
+    /// The dims of an operation's tensors do not match.
     #[error("operation {op}: dims {given:?} do not go with {with:?}; {rule}")]
     Dims {
         /// Index of the operation.
@@ -30,10 +30,10 @@ pub enum InterpretError {
         given: [usize; 4],
         /// Dims of the other.
         with: [usize; 4],
-        /// What must hold.
+        /// The rule that the dims break.
         rule: &'static str,
     },
-    /// An operation without one of its operands, or with one too many.
+    /// An operation lacks an operand, or has one too many.
     #[error("operation {op}: {what}")]
     Operands {
         /// Index of the operation.
@@ -41,29 +41,29 @@ pub enum InterpretError {
         /// What is wrong.
         what: &'static str,
     },
-    /// A page, length or index outside its range.
+    /// A page, length or index is out of range.
     #[error("operation {op}: {what} {given} is outside 0..={most}")]
     Range {
         /// Index of the operation.
         op: usize,
-        /// What it is.
+        /// The kind of number.
         what: &'static str,
-        /// What came.
+        /// The number.
         given: f64,
-        /// The most allowed.
+        /// The largest valid number.
         most: usize,
     },
-    /// A view of memory that its source does not fill.
+    /// A view reads memory that its source does not have.
     #[error("operation {op}: element {index:?} of the view lies at {address}, where its source has none")]
     Hole {
         /// Index of the operation.
         op: usize,
-        /// Element of the view.
+        /// The element of the view.
         index: [usize; 4],
         /// Its address, in elements.
         address: usize,
     },
-    /// A tensor too large to be interpreted.
+    /// A tensor is too large to interpret.
     #[error("tensor {id:?} of dims {dims:?} has too many elements to be interpreted")]
     TooLarge {
         /// The tensor.
@@ -71,7 +71,7 @@ pub enum InterpretError {
         /// Its dims.
         dims: [i64; 4],
     },
-    /// A host number that is no single element.
+    /// A scalar's buffer does not hold exactly one element.
     #[error("{role} must be one number")]
     NoNumber {
         /// The scalar.

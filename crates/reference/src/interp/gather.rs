@@ -1,4 +1,4 @@
-//! Operations that only move values: views of memory by other strides, rows out of a paged pool, and given random numbers.
+//! Operations that only move values: views with other strides, rows from a paged pool, and given random numbers.
 
 use qkvault_graph::op::{OpTensor, TensorId};
 use qkvault_graph::{OpGraph, Role};
@@ -7,7 +7,7 @@ use super::grid::{address, indices};
 use super::{Grid, InterpretError};
 use crate::{Inputs, ReferenceError};
 
-/// The memory of `x`, laid out by its strides, seen by the dims and strides of `y`.
+/// The memory of `x`, laid out by its strides, read with the dims and strides of `y`.
 pub(super) fn reshape(
     op: usize,
     graph: &OpGraph,
@@ -16,7 +16,8 @@ pub(super) fn reshape(
     dims: [usize; 4],
 ) -> Result<Grid, InterpretError> {
     let (from, to) = (graph.tensor(x).strides, graph.tensor(y).strides);
-    // Last two dims swapped: no need of memory, in which rows of a varlen operand beyond a sequence lie over other rows.
+    // A swap of the last two dims needs no memory, in which rows of a varlen operand beyond a sequence overlap other
+    // rows.
     let swap = |[a, b, c, d]: [i64; 4]| [a, b, d, c];
     if to == swap(from) && graph.tensor(y).dims == swap(graph.tensor(x).dims) {
         let mut turned = Grid::new(dims, f64::NAN);
@@ -40,14 +41,14 @@ pub(super) fn reshape(
     Ok(seen)
 }
 
-/// Whether rows gathered from a pool are to be columns: which of the last two dims holds rows is told by the strides, as the head dim
-/// dim is innermost in memory.
+/// Whether the rows gathered from a pool become columns. The strides tell which of the last two dims holds rows,
+/// because the head dim is innermost in memory.
 pub(super) fn is_swapped(y: &OpTensor, container: &Grid) -> bool {
     y.strides[2] == 1 && y.strides[3] != 1 && usize::try_from(y.dims[2]).is_ok_and(|n| n == container.dims()[3])
 }
 
-/// Rows of each sequence out of a pool of pages, as if written to memory as (batch, head, row, head dim); `swapped` swaps rows and head dim.
-/// Rows beyond a sequence's length are zero, and table entries beyond it are not read.
+/// Gathers the rows of each sequence from a pool of pages, as (batch, head, row, head dim); `swapped` swaps rows and
+/// head dim. Rows beyond a sequence's length are zero, and table entries beyond it are not read.
 pub(super) fn paged(
     op: usize,
     [container, table, lengths]: [&Grid; 3],
@@ -88,7 +89,7 @@ pub(super) fn paged(
     Ok(out)
 }
 
-/// Random numbers of 0 and 1: those given as the dropout mask, row-major over the result's dims.
+/// The dropout mask as random numbers of 0 and 1, row-major over the result's dims.
 pub(super) fn mask(op: usize, inputs: &Inputs, dims: [usize; 4]) -> Result<Grid, InterpretError> {
     let buffer = inputs.get(Role::DropoutMask).ok_or(ReferenceError::DropoutMask)?;
     let needed = dims.iter().product();

@@ -1,4 +1,4 @@
-//! Values of a tensor: one float64 per element, row-major over its logical dims, whatever its strides.
+//! The values of a tensor: one float64 per element, row-major over its logical dims, whatever its strides.
 
 use qkvault_graph::op::{Op, OpTensor, TensorId, TensorKind};
 use rayon::prelude::*;
@@ -6,10 +6,10 @@ use rayon::prelude::*;
 use super::{InterpretError, Machine};
 use crate::{Buffer, ReferenceError};
 
-/// Most elements of one tensor: interpreting is for graphs that a test can afford.
+/// Maximum number of elements of one tensor; larger graphs take too long for a test.
 const MOST: usize = 1 << 28;
 
-/// Values of a tensor, NaN where nothing was written. Integers and truth values (0 and 1) are held exactly.
+/// The values of a tensor; NaN where nothing was written. Integers and booleans (0 and 1) are exact.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
     dims: [usize; 4],
@@ -37,7 +37,7 @@ impl Grid {
     ///
     /// # Panics
     ///
-    /// When there is no such element.
+    /// If `index` is out of range.
     #[must_use]
     pub fn at(&self, index: [usize; 4]) -> f64 {
         assert!(index.iter().zip(self.dims).all(|(&i, n)| i < n), "no element {index:?} in dims {:?}", self.dims);
@@ -49,7 +49,7 @@ impl Grid {
         ((a * nb + b) * nc + c) * nd + d
     }
 
-    /// A row, where extents of 1 are broadcast over those of `over` and heads are shared by groups.
+    /// One row, broadcast to the dims `over`: extents of 1 repeat, and groups of heads share one head.
     pub(super) fn row(&self, index: [usize; 3], over: [usize; 4]) -> Line<'_> {
         let place = std::array::from_fn::<usize, 3, _>(|axis| match (self.dims[axis], over[axis]) {
             (1, _) => 0,
@@ -63,12 +63,12 @@ impl Grid {
         }
     }
 
-    /// The one number of a scalar, or that of a sequence.
+    /// The number of a scalar, or the number for one sequence.
     pub(super) fn number(&self, sequence: usize) -> f64 {
         self.values[if self.dims[0] == 1 { 0 } else { sequence }]
     }
 
-    /// Fills row after row, several at a time.
+    /// Fills all rows, on several threads.
     pub(super) fn fill_rows(&mut self, fill: impl Fn([usize; 3], &mut [f64]) + Sync) {
         let [_, heads, rows, n] = self.dims;
         self.values.par_chunks_mut(n).enumerate().for_each(|(at, row)| {
@@ -85,13 +85,13 @@ impl Grid {
         &mut self.values
     }
 
-    /// Fills every element from its index.
+    /// Computes every element from its index.
     pub(super) fn fill_with(&mut self, value: impl Fn([usize; 4]) -> f64 + Sync) {
         self.fill_rows(|[i, j, k], row| row.iter_mut().enumerate().for_each(|(l, x)| *x = value([i, j, k, l])));
     }
 }
 
-/// A row that is read: one number for all of it, or one for each place.
+/// A row of values: one number for the whole row, or one for each element.
 #[derive(Clone, Copy)]
 pub(super) enum Line<'g> {
     One(f64),
@@ -107,7 +107,7 @@ impl Line<'_> {
     }
 }
 
-/// Every index of these dims, last axis fastest.
+/// Every index within these dims, last axis fastest.
 pub(super) fn indices([a, b, c, d]: [usize; 4]) -> impl Iterator<Item = [usize; 4]> {
     (0..a).flat_map(move |i| (0..b).flat_map(move |j| (0..c).flat_map(move |k| (0..d).map(move |l| [i, j, k, l]))))
 }
@@ -128,7 +128,7 @@ fn pool(op: &Op) -> Option<TensorId> {
 }
 
 impl Machine<'_> {
-    /// The value of an operand, scalar or constant.
+    /// The values of an operand, scalar or constant.
     pub(super) fn load(&self, id: TensorId) -> Result<Grid, InterpretError> {
         let tensor = self.graph.tensor(id);
         let mut dims = Grid::dims_of(id, tensor)?;
@@ -153,13 +153,13 @@ impl Machine<'_> {
                 if starts.is_some() {
                     strides[0] = 0;
                 }
-                // A pool may have fewer pages than are declared: those that are there.
+                // A pool may have fewer pages than the graph declares; load those that exist.
                 if self.graph.ops.iter().any(|op| pool(op) == Some(id)) {
                     let one = address([0, dims[1] - 1, dims[2] - 1, dims[3] - 1], strides);
                     let more = buffer.len().saturating_sub(one + 1) / (strides[0].unsigned_abs() as usize).max(1);
                     dims[0] = dims[0].min(more + 1);
                 }
-                // Elements of a varlen operand beyond its buffer belong to no sequence; they read as not written.
+                // Elements of a varlen operand beyond its buffer belong to no sequence and stay NaN.
                 if starts.is_none() {
                     let last = address(dims.map(|n| n - 1), strides);
                     if last >= buffer.len() {
@@ -178,7 +178,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Where each sequence of a varlen operand begins.
+    /// The first element of each sequence of a varlen operand.
     fn starts(&self, offsets: TensorId, batch: usize) -> Result<Vec<usize>, InterpretError> {
         let TensorKind::Operand(role) = self.graph.tensor(offsets).kind else {
             return Err(InterpretError::NoValue { id: offsets });

@@ -1,11 +1,11 @@
-//! Matrix products: broadcast batch dims, shared heads, and dims cut to the lengths of each sequence.
+//! Matrix products with broadcast batch dims, shared heads, and dims limited to the length of each sequence.
 
 use super::grid::Line;
 use super::{Grid, InterpretError};
 use crate::kernel::add_scaled;
 
-/// `c[.., i, j] = Σ a[.., i, l] · b[.., l, j]` over the `l` within the length of `k`; where `i` or `j` lie beyond the lengths
-/// of `m` or `n` nothing is computed and `left_out` stands.
+/// `c[.., i, j] = Σ a[.., i, l] · b[.., l, j]`, over the `l` within the length of `k`. Elements whose `i` or `j` is
+/// beyond the length of `m` or `n` are not computed; they become `left_out`.
 pub(super) fn matmul(
     op: usize,
     [a, b]: [&Grid; 2],

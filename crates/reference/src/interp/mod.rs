@@ -1,13 +1,17 @@
-//! An interpreter of op graphs: every operation by its documented meaning, one element after another, in float64.
+//! An interpreter of op graphs: it computes each operation by its documented meaning, one after another, in float64.
 //!
-//! It knows nothing of attention. What a lowering emits is interpreted and compared with the oracle, which knows nothing of
-//! lowering; so a mistake in either shows.
+//! The interpreter does not use the definition of attention, and the oracle does not use lowering. A test that compares
+//! the two therefore finds a mistake in either.
 //!
-//! What the library leaves open is fixed here, and said where it matters: rows and columns of a matrix product beyond their
-//! lengths are zero in intermediates and not written in operands ([`Grid`] holds NaN there); a row of a softmax operation that
-//! sees nothing is zeros, while the same written out as maximum, difference and exponential is NaN, as its operations say;
-//! random numbers are the mask bound as [`Role::DropoutMask`]; and the sum written to [`Role::DSink`] is negated, as the library
-//! negates it (NVIDIA's frontend leaves the sign of that gradient to it).
+//! The interpreter fixes the behaviour that the library leaves open:
+//!
+//! * Rows and columns of a matrix product beyond their lengths are zero in intermediates and not written in operands
+//!   ([`Grid`] holds NaN there).
+//! * A row of a softmax operation that sees no key is zeros. The same row computed by separate maximum, difference and
+//!   exponential operations is NaN, as those operations define it.
+//! * Random numbers are the mask bound as [`Role::DropoutMask`].
+//! * The sum written to [`Role::DSink`] is negated, because the library negates it (NVIDIA's frontend leaves the sign
+//!   of that gradient to the library).
 
 mod error;
 mod gather;
@@ -30,18 +34,18 @@ use crate::{Inputs, round};
 /// How results are rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Not at all, but for 8-bit intermediates: what the graph means.
+    /// Only 8-bit intermediates are rounded: the mathematical meaning of the graph.
     #[default]
     Exact,
-    /// Every result to the element type that the graph declares for it, as a library that keeps to the declarations would.
+    /// Every result is rounded to the element type that the graph declares for it.
     Rounded,
 }
 
-/// Runs an op graph; gives every operand that it writes, by role.
+/// Runs an op graph and returns every operand that it writes, by role.
 ///
 /// # Errors
 ///
-/// What is wrong with the graph or its operands: any graph gives an error or a result, never a panic.
+/// Any fault of the graph or its operands. No graph causes a panic.
 pub fn interpret(
     graph: &OpGraph,
     inputs: &Inputs,
@@ -86,7 +90,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// A value that an earlier step made; [`check`] and the order of steps see to it that it is there.
+    /// A value that an earlier step computed. [`check`] and the order of the steps guarantee that it exists.
     fn get(&self, id: TensorId) -> Result<&Grid, InterpretError> {
         self.values[id.0 as usize].as_ref().ok_or(InterpretError::NoValue { id })
     }
@@ -99,7 +103,7 @@ impl Machine<'_> {
         Grid::dims_of(id, self.graph.tensor(id))
     }
 
-    /// Drops intermediates that nothing reads any more: scores are large.
+    /// Drops intermediates that no later operation reads, because scores are large.
     fn forget(&mut self, done: impl Fn(usize) -> bool) {
         for (id, tensor) in self.graph.tensors.iter().enumerate() {
             if tensor.kind == TensorKind::Virtual && done(id) {
@@ -108,7 +112,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What rows and columns that an operation leaves out hold.
+    /// The value of rows and columns that an operation leaves out.
     fn left_out(&self, id: TensorId) -> f64 {
         match self.graph.tensor(id).kind {
             TensorKind::Virtual => 0.0,
@@ -116,12 +120,12 @@ impl Machine<'_> {
         }
     }
 
-    /// Keeps a result, with whatever its element type does to it.
+    /// Stores a result, rounded as its element type and the precision require.
     fn put(&mut self, id: TensorId, mut grid: Grid) {
         let tensor = self.graph.tensor(id);
         let dtype = tensor.dtype;
-        // Integers and truth values are what they are in any mode, and an 8-bit attention is defined by what its
-        // intermediates are rounded to; only other real numbers can be kept too exactly.
+        // Integers and booleans are the same in every mode. The roundings of 8-bit intermediates are part of the
+        // definition of 8-bit attention. Only other real numbers can be more exact than a device's.
         let defined = !dtype.is_float() || (dtype.is_fp8() && tensor.kind == TensorKind::Virtual);
         if self.precision == Precision::Rounded || defined {
             for x in grid.values_mut().iter_mut().filter(|x| !x.is_nan() || dtype != DType::Bool) {
@@ -131,7 +135,7 @@ impl Machine<'_> {
         self.values[id.0 as usize] = Some(grid);
     }
 
-    /// Keys or values as rows of each sequence: as they are, or gathered from a pool of pages.
+    /// The keys or values as rows of each sequence: unchanged, or gathered from a pool of pages.
     fn rows_of(
         &self,
         at: usize,

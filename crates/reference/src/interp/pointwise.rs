@@ -1,4 +1,4 @@
-//! Pointwise operations: each mode by the meaning that score expressions give to the operation of its name.
+//! Pointwise operations. Each mode means the same as the operation of that name in score expressions.
 
 use qkvault_graph::DType;
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
@@ -7,10 +7,10 @@ use qkvault_graph::op::Pointwise;
 use super::{Grid, InterpretError};
 use crate::score::scalar;
 
-/// What an integer remainder by 0 gives here: a number that no graph expects.
+/// The result of an integer remainder by 0: a number that no graph expects.
 const UNDEFINED: f64 = -1_234_567_891.0;
 
-/// What a mode does.
+/// The computation of a mode.
 enum Kind {
     Unary(Unary),
     Binary(Binary),
@@ -69,7 +69,7 @@ const fn kind(mode: Pointwise) -> Kind {
     }
 }
 
-/// `y = mode(x, b)`, or `t ? x : b`, with sizes of 1 broadcast. Arithmetic in i32 wraps; all else is in float64.
+/// `y = mode(x, b)`, or `t ? x : b`; extents of 1 broadcast. Arithmetic in i32 wraps; all other is in float64.
 pub(super) fn pointwise(
     op: usize,
     (mode, axis, compute): (Pointwise, Option<u8>, DType),
@@ -105,7 +105,7 @@ pub(super) fn pointwise(
         Kind::Unary(f) => one(&|x| scalar::unary(f, x)),
         Kind::Identity => one(&|x| x),
         Kind::Not => one(&|x| truth(x == 0.0)),
-        // What a device makes of it is anything.
+        // The result on a device is undefined.
         Kind::Binary(Binary::Rem) if whole => {
             let rem = |a, b| if b == 0.0 { UNDEFINED } else { scalar::binary_int(Binary::Rem, a, b) };
             two(&mut y, x, second()?, rem);

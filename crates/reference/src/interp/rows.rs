@@ -10,7 +10,8 @@ pub(super) fn same_dims(op: usize, given: [usize; 4], with: [usize; 4]) -> Resul
     if given == with { Ok(()) } else { Err(InterpretError::Dims { op, given, with, rule: "these dims must be equal" }) }
 }
 
-/// `x` combined over the dims that are smaller in the result: 1, or for heads a divisor (heads next to each other combine).
+/// Reduces `x` over the dims that are smaller in the result: to 1, or for heads to a divisor, which combines
+/// neighbours.
 pub(super) fn reduce(op: usize, how: Reduce, x: &Grid, dims: [usize; 4]) -> Result<Grid, InterpretError> {
     let fits = |axis: usize| {
         dims[axis] == 1 || dims[axis] == x.dims()[axis] || (axis == 1 && x.dims()[1].is_multiple_of(dims[1]))
@@ -42,8 +43,9 @@ pub(super) fn reduce(op: usize, how: Reduce, x: &Grid, dims: [usize; 4]) -> Resu
     Ok(y)
 }
 
-/// `x` inside a band and `fill` outside. With Δ the KV length less the query length where both are given, and 0 elsewhere:
-/// inside is `row + Δ + shift >= col` for a right bound (`>=`), and `col + left - Δ > row` for a left one (`>`).
+/// `x` inside a band and `fill` outside. Δ is the KV length less the query length if both are given, else 0. An element
+/// is inside if `row + Δ + shift >= col` for a right bound (`>=`), and if `col + left - Δ > row` for a left bound
+/// (`>`).
 pub(super) fn band(
     op: usize,
     compare: Pointwise,
@@ -82,7 +84,7 @@ pub(super) fn band(
     Ok(y)
 }
 
-/// Softmax over the last dim: probabilities, log-sum-exp, maximum, sum.
+/// Softmax over the last dim: probabilities, log-sum-exp, maximum and sum.
 pub(super) fn softmax(op: usize, x: &Grid, sink: Option<&Grid>, dims: [usize; 4]) -> Result<[Grid; 4], InterpretError> {
     same_dims(op, x.dims(), dims)?;
     let [b, h, s, n] = dims;
@@ -96,7 +98,8 @@ pub(super) fn softmax(op: usize, x: &Grid, sink: Option<&Grid>, dims: [usize; 4]
         let mut row: Vec<f64> = (0..n).map(|l| x.at([i, j, k, l])).collect();
         let sink = sink.map(|sink| sink.at([0, j, 0, 0]));
         let mut stat = kernel::softmax(&mut row, sink);
-        // What the operation puts out as maximum and sum counts the sink, as in the same written out.
+        // The maximum and sum that the operation returns count the sink, as they do in the form with separate
+        // operations.
         if let Some(sink) = sink {
             stat.max = stat.max.max(sink);
             stat.sum = (stat.stats - stat.max).exp();

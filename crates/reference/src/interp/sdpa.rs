@@ -1,4 +1,5 @@
-//! The unified operation of attention, by its two halves: scaled scores, and the masked softmax with the second matrix product.
+//! The unified operation of attention, in two halves: scaled scores, then the masked softmax and the second matrix
+//! product.
 
 use qkvault_graph::DType;
 
@@ -7,7 +8,7 @@ use super::rows::softmax;
 use super::{Grid, InterpretError};
 use crate::round;
 
-/// `scale · q · kᵀ`, where k is declared as it lies: rows of keys.
+/// `scale · q · kᵀ`. The rows of `k` are keys: the unified operation does not declare K transposed.
 pub(super) fn scores(op: usize, [q, k, scale]: [&Grid; 3], dims: [usize; 4]) -> Result<Grid, InterpretError> {
     if scale.dims() != [1; 4] {
         return Err(InterpretError::Dims { op, given: scale.dims(), with: [1; 4], rule: "the scale is one number" });
@@ -21,8 +22,8 @@ pub(super) fn scores(op: usize, [q, k, scale]: [&Grid; 3], dims: [usize; 4]) -> 
     Ok(scores)
 }
 
-/// `softmax(scores) · v` with log-sum-exp, maximum and sum of each row. With lengths, keys beyond theirs are hidden, and rows beyond
-/// theirs are not written: they hold NaN. Probabilities are rounded to an element type where one is given.
+/// `softmax(scores) · v`, with the log-sum-exp, maximum and sum of each row. With lengths, keys beyond them are masked,
+/// and rows beyond them are not written: they hold NaN. If an element type is given, probabilities are rounded to it.
 pub(super) fn output(
     op: usize,
     [scores, v]: [&Grid; 2],
@@ -56,7 +57,7 @@ pub(super) fn output(
     if let Some(dtype) = rounded {
         p.values_mut().iter_mut().for_each(|x| *x = round(dtype, *x));
     }
-    // A value beyond the length is not read: it may be anything, and zero times anything is not zero.
+    // Values beyond the length are not read: they may be NaN, and zero times NaN is not zero.
     let product = matmul(op, [&p, v], dims, [seq_q, None, seq_kv], f64::NAN)?;
     Ok((product, [stats, max, sum]))
 }

@@ -1,4 +1,4 @@
-//! Random lengths that fit what the attention has room for, and the offsets and page tables that go with them.
+//! Random lengths that fit an attention, and the offsets and page tables for them.
 
 use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, Corner, DType, Lengths, Role, Storage, Tensor};
@@ -12,7 +12,7 @@ pub(super) struct Drawn {
     pub(super) kv: Vec<usize>,
 }
 
-/// Draws lengths as chosen. Those given exactly are taken as they are: what is wrong with them is found when they are used.
+/// Draws lengths for this choice. Exact lengths are not checked here, but when they are used.
 pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &mut Rng) -> Drawn {
     let batch = a.batch() as usize;
     let (s_q, s_kv) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
@@ -40,7 +40,7 @@ pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &m
         };
         operands.iter().filter_map(tokens).min().unwrap_or(usize::MAX)
     };
-    // A query that sees no key is a case of its own; it comes up only where every length may.
+    // Only `LengthChoice::Any` includes queries that see no key.
     if least == Some(1) && a.mask.band.is_some_and(|band| band.corner == Corner::BottomRight) {
         for (q, kv) in drawn.q.iter_mut().zip(&mut drawn.kv) {
             *kv = (*kv).max(*q).min(s_kv);
@@ -59,7 +59,7 @@ fn is_kv(role: Role) -> bool {
     matches!(role, Role::K | Role::KT | Role::V | Role::DK | Role::DV)
 }
 
-/// Takes rows off the longest sequences until all fit.
+/// Shortens the longest sequences until all fit.
 fn shrink(lens: &mut [usize], room: usize) {
     let mut sum: usize = lens.iter().sum();
     while sum > room {
@@ -70,7 +70,8 @@ fn shrink(lens: &mut [usize], room: usize) {
     }
 }
 
-/// Offsets of every varlen operand: sequences in order, the room left over between them if so chosen, else at the end.
+/// Binds the offsets of every varlen operand. Sequences are in order; unused room lies between them if `spread`, else
+/// at the end.
 pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng: &mut Rng, inputs: &mut Inputs) {
     for operand in operands {
         let (Storage::Varlen { tokens }, Some(varlen)) = (operand.tensor.storage, operand.role.offsets()) else {
@@ -87,7 +88,7 @@ pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng:
         for &len in lens {
             let gap = if choice.spread { rng.within(0, spare) } else { 0 };
             spare -= gap;
-            // The gap lies behind the sequence: offsets begin at the first row.
+            // The gap follows the sequence, because offsets begin at the first row.
             start += len + gap;
             starts.push(start);
         }
@@ -96,7 +97,7 @@ pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng:
     }
 }
 
-/// A page table whose pages are in random order; pages repeat only when the pool is too small for all.
+/// A page table with pages in random order. Pages repeat only if the pool has too few.
 pub(super) fn page_table(t: &Tensor, drawn: &Drawn, rng: &mut Rng) -> Option<Buffer> {
     let Storage::Paged { pages, page_size } = t.storage else { return None };
     let per_sequence = t.pages_per_sequence()? as usize;
@@ -107,7 +108,7 @@ pub(super) fn page_table(t: &Tensor, drawn: &Drawn, rng: &mut Rng) -> Option<Buf
     for &len in &drawn.kv {
         let used = len.div_ceil(page_size as usize);
         for entry in 0..per_sequence {
-            // Entries beyond the length name a page that exists, since a kernel may fetch it.
+            // Entries beyond the length name a valid page, because a kernel may fetch it.
             table.push(if entry < used { next.next().unwrap_or(0) } else { pool[0] } as f64);
         }
     }

@@ -1,5 +1,5 @@
-//! Random operands of microscaled attention that go together: the second 8-bit form of a tensor holds the numbers of the first
-//! under scales of its own; only numbers far below the largest of their block are rounded anew.
+//! Random operands of microscaled attention that are consistent: the second 8-bit form of a tensor holds the same
+//! numbers as the first, with other scales. Only numbers far below the largest of their block are rounded again.
 
 use qkvault_graph::{Attention, BLOCK, DType, Fp8, Role, Scaled, Storage, operand};
 
@@ -9,7 +9,7 @@ use crate::setup::Source;
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError};
 
-/// Makes the operands that a microscaled backward reads beside Q, K, V and dO, from those.
+/// Makes the additional operands of a microscaled backward from Q, K, V and dO.
 pub(super) fn second_forms(a: &Attention, inputs: &mut Inputs) -> Result<(), ReferenceError> {
     if a.fp8 != Some(Fp8::Block) || !a.is_backward() {
         return Ok(());
@@ -30,7 +30,7 @@ pub(super) fn second_forms(a: &Attention, inputs: &mut Inputs) -> Result<(), Ref
     Ok(())
 }
 
-/// Gives a forward the V of its backward, with the scales that a forward reads.
+/// Converts the V of a backward to the V of its forward, with the scales that a forward reads.
 pub(super) fn forward_values(
     backward: &Attention,
     forward: &Attention,
@@ -45,7 +45,7 @@ pub(super) fn forward_values(
     Ok(())
 }
 
-/// The numbers that a microscaled tensor stands for, by (batch, head) one row after another.
+/// The numbers of a microscaled tensor, multiplied by their scales: for each (batch, head) one row after another.
 struct Numbers {
     dims: [usize; 4],
     rows: Vec<usize>,
@@ -59,7 +59,7 @@ impl Numbers {
         let scales = crate::fp8::BlockScales::new(a, inputs, which)?;
         let storage = operand(a, role).ok_or(ReferenceError::Missing { role })?.tensor.storage;
         let dims = source.view.dims;
-        // Beyond their lengths only dense operands have rows of their own.
+        // Only dense operands have rows beyond the lengths.
         let rows = match storage {
             Storage::Dense => vec![dims[2]; dims[0]],
             Storage::Varlen { .. } | Storage::Paged { .. } => lens.side(role).to_vec(),
@@ -69,7 +69,7 @@ impl Numbers {
         Ok(Numbers { dims, rows, planes })
     }
 
-    /// Calls with (batch, head), row, column and number.
+    /// Calls `f` with (batch, head), row, column and number.
     fn each(&self, mut f: impl FnMut((usize, usize), usize, usize, f64)) {
         let [_, heads, _, d] = self.dims;
         for (plane, numbers) in self.planes.iter().enumerate() {
@@ -79,8 +79,8 @@ impl Numbers {
         }
     }
 
-    /// The numbers in 8 bits with scales along the sequence: as the MX formats have it, the scale of a block brings its
-    /// largest element to the largest exponent of the type.
+    /// The numbers in 8 bits with scales along the sequence. As the MX formats define it, the scale of a block brings
+    /// its largest element to the largest exponent of the type.
     fn stored(
         &self,
         a: &Attention,
@@ -116,7 +116,7 @@ impl Numbers {
         Ok((data, scales))
     }
 
-    /// The numbers as they are, in another operand of the same dims.
+    /// The unscaled numbers, in another operand of the same dims.
     fn copied(&self, a: &Attention, role: Role, inputs: &Inputs) -> Result<Buffer, ReferenceError> {
         let to = operand(a, role).ok_or(ReferenceError::Missing { role })?;
         let view = crate::View::of(&to, inputs, &SeqLens::of(a, inputs)?)?;

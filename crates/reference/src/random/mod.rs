@@ -1,4 +1,4 @@
-//! Random operands: all that an attention reads, from a seed, the same on every machine.
+//! Random operands for an attention, from a seed; the same on every machine.
 
 mod lengths;
 mod microscale;
@@ -10,28 +10,28 @@ use self::lengths::Drawn;
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError, View, forward};
 
-/// What to choose when operands are made at random.
+/// How to choose random operands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Lengths of sequences, where the attention has any.
+    /// Lengths of sequences, if the attention has lengths.
     pub lengths: LengthChoice,
-    /// What memory holds that no row within a length lies in.
+    /// The content of memory outside the rows within lengths.
     pub unused: Unused,
-    /// Whether varlen operands have unused room between sequences, not only after the last.
+    /// Whether varlen operands have unused room between sequences, instead of only after the last.
     pub spread: bool,
 }
 
 /// Lengths of sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LengthChoice {
-    /// Any from 1 up; with a bottom-right band, no more queries than keys, so that every query sees a key.
+    /// At least 1; with a bottom-right band at most as many queries as keys, so that every query sees a key.
     #[default]
     Varied,
-    /// Any from 0 up.
+    /// At least 0.
     Any,
     /// As long as the dims and buffers allow.
     Full,
-    /// These.
+    /// These lengths.
     Exact {
         /// Query lengths.
         q: Vec<usize>,
@@ -40,37 +40,37 @@ pub enum LengthChoice {
     },
 }
 
-/// What padding, gaps and unused pages of Q, K, V and dO hold.
+/// The content of padding, gaps and unused pages of Q, K, V and dO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unused {
-    /// Finite numbers like everywhere: what kernels that multiply masked rows by zero need.
+    /// Finite numbers, for kernels that multiply masked rows by zero.
     #[default]
     Finite,
-    /// NaN in pages that no sequence uses, finite numbers elsewhere: what any kernel must bear.
+    /// NaN in pages that no sequence uses, finite numbers elsewhere. Every kernel must handle this.
     Pages,
-    /// NaN wherever no row within a length lies: what a computation that reads nothing else must bear.
+    /// NaN everywhere outside the rows within lengths, for computations that must read nothing else.
     Poison,
 }
 
 impl Inputs {
-    /// Everything that an attention reads, at random: normal numbers, varied lengths, shuffled pages; the usual softmax scale, and the
-    /// slopes of ALiBi where the attention says which.
+    /// Random values for every operand of an attention: normal numbers, varied lengths and shuffled pages, with the
+    /// usual softmax scale and the ALiBi slopes of the description.
     ///
-    /// For a backward, O and Stats are those of its forward, computed here; only where dropout is drawn by Philox are they
-    /// left to the caller, since the mask is not known: bind it, then call [`Inputs::add_forward`].
+    /// For a backward, O and Stats are computed by its forward. The exception is dropout by Philox, whose mask is
+    /// unknown: bind the mask, then call [`Inputs::add_forward`].
     ///
     /// # Errors
     ///
-    /// What [`forward`] says of a backward's forward.
+    /// The errors of [`forward`], for a backward.
     pub fn random(attention: &Valid, seed: u64) -> Result<Inputs, ReferenceError> {
         Inputs::random_with(attention, seed, &Choice::default())
     }
 
-    /// As [`Inputs::random`], with choices.
+    /// Random values for every operand as [`Inputs::random`] makes them, with choices.
     ///
     /// # Errors
     ///
-    /// As [`Inputs::random`], and lengths given that do not fit.
+    /// The errors of [`Inputs::random`], and errors for exact lengths that do not fit.
     pub fn random_with(attention: &Valid, seed: u64, choice: &Choice) -> Result<Inputs, ReferenceError> {
         let a = attention.get();
         let mut rng = Rng::new(seed);
@@ -79,7 +79,7 @@ impl Inputs {
         let mut inputs = Inputs::new();
         lengths::offsets(&list, &drawn, choice, &mut rng, &mut inputs);
         for operand in list.iter().filter(|o| !o.output) {
-            // Each operand has a generator of its own, so that adding one does not change the others.
+            // Each operand has its own generator, so a new operand does not change the others.
             let mut rng =
                 Rng::new(rng.clone().bits() ^ (operand.role.uid() as u64).wrapping_mul(0x2545_f491_4f6c_dd1d));
             if let Some(buffer) = fill(a, operand, &drawn, &mut rng)? {
@@ -99,12 +99,12 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Poisons memory of Q, K, V and dO that no row within its sequence's length lies in, by the lengths, offsets and tables that
-    /// are bound: for those who bind others than were drawn.
+    /// Poisons the memory of Q, K, V and dO outside the rows within lengths, according to the bound lengths, offsets
+    /// and tables. Use it after binding other lengths than those drawn.
     ///
     /// # Errors
     ///
-    /// Lengths, offsets and tables that do not fit.
+    /// An error for lengths, offsets or tables that do not fit.
     pub fn poison_unused(&mut self, attention: &Valid, unused: Unused) -> Result<(), ReferenceError> {
         let a = attention.get();
         match unused {
@@ -113,12 +113,12 @@ impl Inputs {
         }
     }
 
-    /// Poisons what lies between the elements of Q, K, V and dO: room behind heads, rows and sequences, and where the other parts of a
-    /// shared buffer would be. What reads more than its operand shows it in the result.
+    /// Poisons the memory between the elements of Q, K, V and dO: the room behind heads, rows and sequences, and the
+    /// other parts of a shared buffer. A computation that reads beyond its operand then has a wrong result.
     ///
     /// # Errors
     ///
-    /// Operands that are not bound, or too short.
+    /// An error for operands that are not bound or too short.
     pub fn poison_between(&mut self, attention: &Valid) -> Result<(), ReferenceError> {
         for operand in operands(attention.get()).iter().filter(|o| is_read_by_rows(o.role)) {
             let full = self.checked(operand)?;
@@ -139,15 +139,15 @@ impl Inputs {
         Ok(())
     }
 
-    /// Adds what the forward leaves for a backward: O and Stats, computed from the other inputs.
+    /// Computes the O and Stats that a backward reads, from the other inputs, and binds them.
     ///
     /// # Errors
     ///
-    /// What [`forward`] says of the backward's forward.
+    /// The errors of [`forward`] for the backward's forward.
     pub fn add_forward(&mut self, backward: &Valid) -> Result<(), ReferenceError> {
         let mut plain = backward.as_forward();
         plain.outputs.stats = true;
-        // In 8 bits the backward has no scale of O; its descale says what O was stored with.
+        // In 8 bits the backward has no scale of O; the descale is the inverse of the scale that O was stored with.
         let descale = self.get(Role::Descale(Scaled::O)).map(|buffer| buffer.get(0));
         let mut bound = self.clone();
         microscale::forward_values(backward.get(), &plain, &mut bound)?;
@@ -174,7 +174,7 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
     Ok(Some(match operand.role {
         Role::Q | Role::K | Role::V | Role::DO | Role::Sink => normal(dtype, len, rng),
         Role::ScoreTensor(_) if dtype.is_float() => normal(dtype, len, rng),
-        // Small numbers repeat, as document ids do.
+        // A few small numbers that repeat, like document ids.
         Role::ScoreTensor(_) => Buffer::of(dtype, (0..len).map(|_| rng.within(0, 3) as f64)),
         Role::Scale => one(f64::from(a.default_scale())),
         Role::Scalar(_) if dtype.is_float() => one(0.5 + 3.5 * rng.unit()),
@@ -190,7 +190,7 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
             Buffer::of(dtype, (0..len).map(|_| f64::from(u8::from(rng.unit() < keep))))
         }
         Role::BlockMask => Buffer::of(dtype, (0..len).map(|_| (rng.bits() >> 56 | 1) as f64)),
-        // Block scales: powers of two around that of 8-bit numbers, so that what they stand for is about normal.
+        // Block scales: powers of two near the scale of 8-bit numbers, so that the products are about normal.
         Role::Descale(_) if dtype == DType::E8M0 => {
             Buffer::of(dtype, (0..len).map(|_| 2f64.powi(rng.within(0, 2) as i32 - 6)))
         }
@@ -200,18 +200,18 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
     }))
 }
 
-/// Scales under which normal numbers and their attention fill the range of e4m3 and stay inside it.
+/// Scales with which normal numbers and the results of their attention use the range of e4m3 without leaving it.
 fn scale_of(which: Scaled) -> f64 {
     match which {
         Scaled::S => 256.0,
         Scaled::DP | Scaled::DQ | Scaled::DK => 64.0,
         Scaled::Q | Scaled::K | Scaled::V | Scaled::O | Scaled::DO | Scaled::DV => 32.0,
-        // These have a scale per block instead.
+        // These tensors have a scale per block instead.
         Scaled::QT | Scaled::KT | Scaled::DOT => 1.0,
     }
 }
 
-/// Numbers that are made together, from a generator of their own: so that many can be made at a time.
+/// Number of elements that share one generator, so that several threads can fill a buffer.
 const CHUNK: usize = 1 << 12;
 
 fn normal(dtype: DType, len: usize, rng: &mut Rng) -> Buffer {
@@ -225,13 +225,13 @@ fn normal(dtype: DType, len: usize, rng: &mut Rng) -> Buffer {
     })
 }
 
-/// Whether a launch reads the operand row by row, those of padding too.
+/// Whether a launch reads the operand row by row, including rows of padding.
 const fn is_read_by_rows(role: Role) -> bool {
     use Role::{DO, DOHalf, DOT, K, KT, Q, QT, V};
     matches!(role, Q | K | V | DO | QT | KT | DOT | DOHalf)
 }
 
-/// Poisons what no row within its sequence's length lies in, of Q, K, V and dO; or only pages that hold no such row.
+/// Poisons Q, K, V and dO outside the rows within lengths, or only the pages without such rows.
 fn poison_unused(a: &Attention, list: &[Operand], unused: Unused, inputs: &mut Inputs) -> Result<(), ReferenceError> {
     let lens = SeqLens::of(a, inputs)?;
     for operand in list.iter().filter(|o| is_read_by_rows(o.role)) {

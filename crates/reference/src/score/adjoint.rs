@@ -1,14 +1,14 @@
-//! The reverse sweep over an expression: gradients of the score and of tensors, from the gradient of its value.
+//! The reverse sweep over an expression: from the gradient of its value to the gradients of the score and of tensors.
 
 use qkvault_graph::expr::{Node, NodeId, TensorId, Ty};
 
 use super::{Bound, LANES, Registers, scalar};
 
 impl Bound<'_> {
-    /// Gradients of every node, given that of the root, over the run of keys that `values` holds.
+    /// Computes the gradients of every node from the gradient of the root, for the run of keys in `values`.
     ///
-    /// A gradient of zero stays zero whatever it is multiplied with, so that an arm of a selection that is not taken has no
-    /// influence even where its slope is infinite.
+    /// A gradient of zero stays zero, whatever its factor. The arm of a selection that is not taken therefore has no
+    /// influence, even if its slope is infinite.
     pub(crate) fn reverse(&self, values: &Registers, upstream: &[f64], gradients: &mut Registers) {
         let (nodes, n) = (self.program.nodes(), upstream.len());
         gradients.resize(nodes.len());
@@ -53,12 +53,12 @@ impl Bound<'_> {
         }
     }
 
-    /// The gradient of the score, after [`Bound::reverse`]; nothing when the expression does not read it.
+    /// The gradient of the score after [`Bound::reverse`]; `None` if the expression does not read the score.
     pub(crate) fn score_gradient<'r>(&self, gradients: &'r Registers, n: usize) -> Option<&'r [f64]> {
         self.leaf(Node::Score).map(|id| gradients.lanes(id, n))
     }
 
-    /// The gradient of the elements of a tensor, one per key, after [`Bound::reverse`].
+    /// The gradient of a tensor's elements, one per key, after [`Bound::reverse`].
     pub(crate) fn tensor_gradient<'r>(
         &self,
         tensor: TensorId,
@@ -68,7 +68,7 @@ impl Bound<'_> {
         self.leaf(Node::Tensor(tensor)).map(|id| gradients.lanes(id, n))
     }
 
-    /// Equal nodes are stored once, so a leaf stands at one place.
+    /// The node of a leaf. Equal nodes are stored once, so there is at most one.
     fn leaf(&self, leaf: Node) -> Option<NodeId> {
         self.program.nodes().iter().position(|&node| node == leaf).map(|at| NodeId(at as u32))
     }
@@ -79,7 +79,7 @@ fn add(gradients: &mut [f64], to: NodeId, own: &[f64], slope: impl Fn(usize) -> 
     for (i, (sum, &gradient)) in place.iter_mut().zip(own).enumerate() {
         if gradient != 0.0 {
             let slope = slope(i);
-            // A slope of zero stops a gradient that is infinite, too.
+            // A slope of zero also stops an infinite gradient.
             if slope != 0.0 {
                 *sum += gradient * slope;
             }

@@ -1,7 +1,8 @@
-//! Score expressions over rows: one node at a time over a run of keys, values in float64, and the reverse of it for gradients.
+//! Evaluation of score expressions over rows: one node at a time over a run of keys, in float64, with a reverse sweep
+//! for gradients.
 //!
-//! The reverse sweep differentiates node by node and knows nothing of the derivative that `qkvault_graph` derives, so that
-//! each can be checked against the other.
+//! The reverse sweep differentiates node by node and does not use the derivative that `qkvault_graph` derives, so that
+//! tests can compare the two.
 
 mod adjoint;
 pub(crate) mod scalar;
@@ -13,19 +14,19 @@ use qkvault_graph::{Role, score_tensor};
 
 use crate::{Buffer, Inputs, Operand, ReferenceError};
 
-/// Keys that are worked on at a time: a few dozen nodes of so many lanes stay in the first cache.
+/// Number of keys in a run: the values of a few dozen nodes for this many keys fit into the L1 cache.
 pub(crate) const LANES: usize = 128;
 
-/// An expression with the numbers and tensors it reads.
+/// An expression with its scalars and tensors.
 pub(crate) struct Bound<'a> {
     program: &'a Program,
     scalars: Vec<f64>,
     tensors: Vec<(&'a Buffer, [usize; 4])>,
-    /// Number of its first tensor among the attention's.
+    /// The attention's number of the expression's first tensor.
     first_tensor: u16,
 }
 
-/// Where a row of scores stands.
+/// The position of a row of scores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowAt {
     pub(crate) batch: usize,
@@ -35,7 +36,7 @@ pub(crate) struct RowAt {
     pub(crate) lens: [usize; 2],
 }
 
-/// Values (or gradients) of every node over one run of keys.
+/// The values (or gradients) of every node over one run of keys.
 #[derive(Default)]
 pub(crate) struct Registers(Vec<f64>);
 
@@ -72,7 +73,7 @@ impl<'a> Bound<'a> {
         Ok(Bound { program, scalars, tensors, first_tensor })
     }
 
-    /// Binds a program whose operands have the names of another's, which are numbered from 0 on.
+    /// Binds a program whose operands have the names of another program's operands, which are numbered from 0.
     pub(crate) fn by_name(program: &'a Program, of: &Program, inputs: &'a Inputs) -> Result<Bound<'a>, ReferenceError> {
         let place =
             |name: &String, names: &[String]| names.iter().position(|n| n == name).unwrap_or(names.len()) as u16;
@@ -91,7 +92,7 @@ impl<'a> Bound<'a> {
         Ok(Bound { program, scalars, tensors, first_tensor: 0 })
     }
 
-    /// The attention's numbers of the tensors whose gradient is asked for, with their places among the expression's.
+    /// The tensors whose gradient is requested: the attention's number, the expression's id, and the dims.
     pub(crate) fn differentiated(&self) -> impl Iterator<Item = (u16, TensorId, [usize; 4])> + '_ {
         let tensors = (self.first_tensor..).zip(self.program.tensors()).zip(0..);
         tensors
@@ -99,7 +100,7 @@ impl<'a> Bound<'a> {
             .map(|((number, spec), id)| (number, TensorId(id), spec.dims.map(|n| n as usize)))
     }
 
-    /// The values of the root for keys from `first` on, whose scaled scores are given; at most [`LANES`] of them.
+    /// The values of the root for the keys from `first` on, with these scaled scores; at most [`LANES`] keys.
     pub(crate) fn run<'r>(&self, at: RowAt, first: usize, scores: &[f64], values: &'r mut Registers) -> &'r [f64] {
         let n = scores.len();
         values.resize(self.program.nodes().len());
@@ -152,7 +153,7 @@ impl<'a> Bound<'a> {
     }
 }
 
-/// Place of the element at this row and key in a row-major tensor that broadcasts over its extents of 1.
+/// Index of the element for this row and key in a row-major tensor that broadcasts over extents of 1.
 pub(crate) fn element(dims: [usize; 4], at: RowAt, key: usize) -> usize {
     let indices = [at.batch, at.head, at.query, key];
     dims.iter().zip(indices).fold(0, |place, (&n, i)| place * n + if n == 1 { 0 } else { i })

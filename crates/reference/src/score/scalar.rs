@@ -1,13 +1,13 @@
-//! What each operation does to one number, and its slope: written from the definitions in `qkvault_graph::expr`, in float64.
+//! Each operation on numbers, and its slope: written from the definitions in `qkvault_graph::expr`, in float64.
 //!
-//! There is one zero in the language: no operation sees or gives -0, so that its sign never shows (in a division by it, in `atan2`).
-//! Booleans are 0 and 1; integers are 32 bits and wrap. Both are held in float64, which holds them exactly.
+//! The language has one zero: no operation receives or returns -0, so the sign of zero never shows (in a division by
+//! it, or in `atan2`). Booleans are 0 and 1, and integers have 32 bits and wrap; float64 holds both exactly.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
 
-/// The number, -0 as 0.
+/// The number, with -0 as 0.
 fn unsigned(x: f64) -> f64 {
     x + 0.0
 }
@@ -53,8 +53,8 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
 
 /// The slope of a unary operation at `x`, where its value is `y`.
 ///
-/// Where there is no slope (a kink or a step) it is that of the side named here: 0 for `abs` at 0, the left side for `relu`,
-/// the right side for `elu` (where both are 1), and 0 for the steps of `floor` and `ceil`.
+/// At a kink or a step, the slope is defined as follows: 0 for `abs` at 0, the left slope for `relu`, the right slope
+/// for `elu` (where both are 1), and 0 for the steps of `floor` and `ceil`.
 pub(crate) fn slope(op: Unary, x: f64, y: f64) -> f64 {
     let (x, y) = (unsigned(x), unsigned(y));
     match op {
@@ -142,8 +142,9 @@ pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
 
 /// The slopes of a binary operation along its two operands at (a, b), where its value is `y`.
 ///
-/// Where there is none: at a tie of `min` and `max` all of it is the second operand's; the jumps of a remainder are as beside
-/// them; `pow` is flat along its base where the exponent is 0, and along its exponent where the base is 0.
+/// Where the slope does not exist: at a tie of `min` and `max` the second operand has the whole slope; at the jump of a
+/// remainder the slopes are those beside it; `pow` is flat along its base if the exponent is 0, and along its exponent
+/// if the base is 0.
 pub(crate) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
     let (a, b) = (unsigned(a), unsigned(b));
     let first = |taken: bool| if taken { [1.0, 0.0] } else { [0.0, 1.0] };
@@ -159,7 +160,7 @@ pub(crate) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
             let to_exponent = if a == 0.0 { 0.0 } else { y * a.ln() };
             [to_base, to_exponent]
         }
-        // The whole quotient that this remainder belongs to; `a / b` itself may round up to the next one.
+        // The integer quotient that this remainder belongs to; `a / b` itself may round up to the next integer.
         Binary::Rem | Binary::FloorRem => [1.0, -((a - y) / b).round()],
         Binary::Atan2 => {
             let r = a * a + b * b;
@@ -181,7 +182,7 @@ pub(crate) fn binary_int(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Mul => a.wrapping_mul(b),
         Binary::Min => a.min(b),
         Binary::Max => a.max(b),
-        // The language defines a remainder by zero to be zero.
+        // The language defines a remainder by zero as zero.
         Binary::Rem | Binary::FloorRem if b == 0 => 0,
         Binary::Rem => a.wrapping_rem(b),
         Binary::FloorRem => {

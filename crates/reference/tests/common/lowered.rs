@@ -1,4 +1,5 @@
-//! An op graph against the oracle: lowered for several versions and in every form, interpreted, compared address by address.
+//! Compares op graphs with the oracle: lowers an attention for several versions and in every form, interprets the
+//! graphs, and compares the results address by address.
 
 use proptest::prelude::*;
 use qkvault_graph::{
@@ -16,15 +17,15 @@ pub(crate) fn targets() -> Vec<(Target, CompileOptions)> {
     targets_of(&[19, 27])
 }
 
-/// Every form for these minor versions of cuDNN 9, and the form that no rule of lowering made better: what a rule replaces means
-/// the same.
+/// Every form for these minor versions of cuDNN 9, and the plain form in which no lowering variant is applied; all must
+/// mean the same.
 pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, CompileOptions)> {
     let target = |minor| Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
     let plain = VARIANTS.iter().fold(VariantSet::NONE, |set, row| set.with(row.variant));
     let mut all: Vec<(Target, CompileOptions)> = minors
         .iter()
         .flat_map(|&minor| {
-            // What is written means what it should; that cuDNN computes something else is another matter.
+            // Only the meaning of the graph is compared here; what cuDNN computes from it is tested elsewhere.
             let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
             [Form::Expanded, Form::Fused, Form::Unified].map(|form| {
                 (
@@ -44,9 +45,9 @@ pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, CompileOptions)> {
     all
 }
 
-/// Compares by memory: each result is put where the op graph declares it to lie, and what lies at each address is compared with what the
-/// oracle has there; nothing else may be written. Rows that see nothing are passed over where the softmax is written out: their scores
-/// are all minus infinity, whose difference from their maximum is NaN by the meaning of the operations.
+/// Compares results by memory. Each result is written where the op graph declares its elements, and every address must
+/// then hold what the oracle has there; nothing else may be written. If the softmax consists of separate operations,
+/// rows that see no key are skipped: all their scores are minus infinity, and subtracting their maximum gives NaN.
 pub(crate) fn same(
     a: &Valid,
     graph: &OpGraph,
@@ -55,12 +56,13 @@ pub(crate) fn same(
     form: Form,
 ) -> Result<(), TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(format!("{e}\n{graph}"));
-    // In f32 are: the factor of what dropout keeps, the forward's results that a backward reads, constants of derivatives.
+    // Some inputs are in f32: the factor of dropout, the forward's results that a backward reads, and constants of
+    // derivatives.
     let slack = if a.dropout.is_some() || a.is_backward() { 1e-5 } else { 0.0 };
     let results = interpret(graph, inputs, Precision::Exact).map_err(|e| failed(&e))?;
     for out in exact.iter() {
         let role = out.role();
-        // The sum for a sink is written over every row: what padded rows add to it, nobody says.
+        // The sum for a sink includes padded rows, whose contribution is undefined.
         if role == Role::DSink && a.mask.lengths == Lengths::PerSequence {
             continue;
         }
@@ -74,7 +76,7 @@ pub(crate) fn same(
             let index = || out.index_of(at);
             match (defined, y) {
                 (Defined::Undefined, _) | (Defined::Outside, None) => {}
-                // What the largest of numbers and NaN is, nobody says.
+                // The maximum of numbers and NaN is undefined.
                 (Defined::Value, Some(_)) if in_blind_row[at] || role == Role::Max && x.is_nan() => {}
                 (Defined::Value, Some(y)) => prop_assert!(
                     near(x, y) || (x - y).abs() <= slack * x.abs().max(1.0),
@@ -93,7 +95,7 @@ pub(crate) fn same(
     Ok(())
 }
 
-/// Addresses of the rows of a forward's output that see nothing.
+/// Addresses of the rows of a forward's output that see no key.
 fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::Range<usize>>, ReferenceError> {
     let mut blind = Vec::new();
     if a.is_backward() || a.sink {
@@ -112,12 +114,12 @@ fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::
     Ok(blind)
 }
 
-/// How many of the targets lower it; what is lowered must mean what the attention means.
+/// Lowers for every target and compares each graph with the attention. Returns the number of targets that lower it.
 pub(crate) fn check(a: &Valid, seed: u64, choice: &Choice) -> Result<usize, TestCaseError> {
     check_on(targets(), a, seed, choice)
 }
 
-/// As [`check`], for these targets.
+/// Does the same as [`check`] for these targets.
 pub(crate) fn check_on(
     targets: Vec<(Target, CompileOptions)>,
     a: &Valid,
@@ -139,7 +141,7 @@ pub(crate) fn check_on(
     Ok(graphs.len())
 }
 
-/// Random operands, and what must come out.
+/// Random operands, and the oracle's outputs for them.
 pub(crate) fn computed(a: &Valid, seed: u64, choice: &Choice) -> Result<(Inputs, Outputs), ReferenceError> {
     let mut inputs = Inputs::random_with(a, seed, choice)?;
     inputs.poison_between(a)?;
@@ -151,10 +153,10 @@ pub(crate) fn computed(a: &Valid, seed: u64, choice: &Choice) -> Result<(Inputs,
     Ok((inputs, exact))
 }
 
-/// A lowered backward reads the forward's O, which in 16 bits is wrong in the third digit already: here it is given in f32.
+/// A lowered backward reads the forward's O, which in 16 bits is wrong in the third digit. This gives it in f32.
 ///
-/// Padded rows hold what a kernel might leave there: anything in Stats, any number in O. Not NaN: gradients of score tensors
-/// are sums over padded rows too, where it would be multiplied by a probability of zero.
+/// Padded rows hold what a kernel might leave there: any value in Stats, any finite number in O. O must not be NaN,
+/// because gradients of score tensors are sums over padded rows too, where O is multiplied by a probability of zero.
 fn with_exact_forward(a: &Valid, inputs: &Inputs) -> Inputs {
     let plain = valid(a.as_forward());
     let outputs = forward(&plain, inputs).expect("computes");

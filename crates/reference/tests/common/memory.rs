@@ -1,4 +1,5 @@
-//! Results of an op graph as a device would leave them: each element at the address that the graph's own strides and offsets say.
+//! The results of an op graph as a device would leave them: each element at the address that the graph's strides and
+//! offsets give it.
 
 use qkvault_graph::op::{OpTensor, TensorKind};
 use qkvault_graph::{OpGraph, Role, Valid};
@@ -6,10 +7,10 @@ use qkvault_reference::{Grid, Inputs, Output};
 
 use super::lens;
 
-/// What is written at each address of an output's buffer; `None` where nothing is.
+/// The value at each address of an output's buffer; `None` where nothing is written.
 ///
-/// Rows beyond a sequence's length are left out: nobody says what a launch leaves there, and in a varlen buffer they lie over the rows of
-/// another sequence.
+/// Rows beyond a sequence's length are left out. Their content is undefined, and in a varlen buffer they overlap the
+/// rows of another sequence.
 pub(crate) fn written(
     a: &Valid,
     graph: &OpGraph,

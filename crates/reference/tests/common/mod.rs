@@ -1,4 +1,4 @@
-//! The definition of attention written as plainly as it can be: one loop per index, no sharing of work, no view of memory.
+//! The definition of attention in its simplest form: one loop per index, without shared work or views of memory.
 #![allow(dead_code, reason = "each test uses its own part")]
 
 pub(crate) mod cases;
@@ -32,7 +32,7 @@ pub(crate) fn lens(a: &Attention, inputs: &Inputs, b: usize) -> [usize; 2] {
     [of(Role::SeqLenQ, a.q.dims[2]), of(Role::SeqLenKv, a.k.dims[2])]
 }
 
-/// The value of an expression whose scalars and tensors are numbered from (`scalar`, `tensor`).
+/// The value of an expression at one place; its scalars and tensors are numbered from (`scalar`, `tensor`).
 fn point(
     e: &ScoreExpr,
     inputs: &Inputs,
@@ -113,7 +113,7 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
         }
     }
     let sink = a.sink.then(|| inputs.get(Role::Sink).expect("bound").get(h));
-    // exp(-inf - -inf) would be NaN; a score of minus infinity counts for nothing.
+    // exp(-inf - -inf) would be NaN; a score of minus infinity contributes nothing.
     let exp = |s: f64, top: f64| if s == f64::NEG_INFINITY { 0.0 } else { (s - top).exp() };
     let larger = |max: f64, s: f64| if s > max || s.is_nan() { s } else { max };
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, larger);
@@ -139,7 +139,7 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
     NaiveRow { o, max, sum, stats: if total == 0.0 { max } else { top + total.ln() }, p }
 }
 
-/// Compares the oracle's every row with the naive one.
+/// Compares every row of the oracle with the naive computation.
 pub(crate) fn check_naive(a: &Valid, inputs: &Inputs) {
     let outputs = qkvault_reference::forward(a, inputs).expect("computes");
     for b in 0..a.batch() as usize {
@@ -161,12 +161,12 @@ pub(crate) fn check_naive(a: &Valid, inputs: &Inputs) {
     }
 }
 
-/// Equal but for the order of sums.
+/// Whether two numbers are equal except for the order of sums.
 pub(crate) fn near(x: f64, y: f64) -> bool {
     x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= 1e-9 * x.abs().max(1.0)
 }
 
-/// Binds a random mask where dropout is drawn by Philox, as if the library had dumped it, and what depends on it.
+/// Binds a random mask for dropout by Philox, as if the library had dumped it, and the operands that depend on it.
 pub(crate) fn with_dropout_mask(a: &Valid, inputs: &mut Inputs, seed: u64) {
     let Some(dropout) = a.dropout.filter(|d| d.source == DropoutSource::Philox) else { return };
     let len = (a.batch() * a.q.dims[1] * a.q.dims[2] * a.k.dims[2]) as usize;
