@@ -38,8 +38,9 @@ impl CudnnVersion {
 
     /// Converts a number that `cudnnGetVersion` returned: 92700 is 9.27.0.
     ///
-    /// From major 9 on the number is `major * 10000 + minor * 100 + patch`. Before, it was `major * 1000 + minor * 100
-    /// + patch` (8907 is 8.9.7). The two forms cannot be confused, because the older one stays below 10000.
+    /// From major 9 on the number is `major * 10000 + minor * 100 + patch`. Before, it was
+    /// `major * 1000 + minor * 100 + patch` (8907 is 8.9.7). The two forms cannot be confused, because the older one
+    /// stays below 10000.
     #[must_use]
     pub const fn from_number(number: usize) -> CudnnVersion {
         let unit = if number < 10_000 { 1_000 } else { 10_000 };
@@ -61,7 +62,7 @@ impl fmt::Display for CudnnVersion {
 
 /// The error for a text that is not a cuDNN version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{given}' is no cuDNN version; write it as 9.27 or 9.27.0 (a build number may follow, as in 9.27.0.42)")]
+#[error("'{given}' is not a cuDNN version; write it as 9.27 or 9.27.0 (a build number may follow, as in 9.27.0.42)")]
 pub struct BadVersion {
     /// The text that was given.
     pub given: String,

@@ -21,8 +21,8 @@ pub struct Tolerance {
 const STEPS: f64 = 1.0 / (1 << 22) as f64;
 
 impl Tolerance {
-    /// The default bounds. Relative: 5e-3 for bf16, 1e-3 for f16, 8e-2 and 1.5e-1 for 8-bit formats, 1e-4 for f32
-    /// outputs. Absolute: 1e-4 for Stats and Max.
+    /// The default bounds. Relative: 5e-3 for bf16, 1e-3 for f16, 8e-2 and 1.5e-1 for 8-bit formats, 1e-4 for other
+    /// f32 outputs. Absolute: 1e-4 for Stats and Max.
     ///
     /// The 16-bit bounds leave a margin on the H200, where errors of about 2.3e-3 were measured for bf16.
     #[must_use]

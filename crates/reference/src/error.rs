@@ -13,7 +13,7 @@ pub enum ReferenceError {
         role: Role,
     },
     /// The bytes are not a whole number of elements.
-    #[error("{bytes} bytes are no whole number of {dtype} elements of {} bytes", dtype.size())]
+    #[error("{bytes} bytes are not a whole number of {dtype} elements of {} bytes", dtype.size())]
     Torn {
         /// Element type.
         dtype: DType,

@@ -193,7 +193,7 @@ fn a_gradient_of_nearly_one_key_follows_the_rounded_o() {
     let inputs = Inputs::random(&a, 61 ^ 528).expect("random");
     let (exact, of_o) = (backward(&a, &inputs).expect("computes"), backward_of_o(&a, &inputs).expect("computes"));
     let far = |role: Role| {
-        let (x, y) = (exact.get(role).expect("asked").values(), of_o.get(role).expect("asked").values());
+        let (x, y) = (exact.get(role).expect("requested").values(), of_o.get(role).expect("requested").values());
         let norm = |list: &mut dyn Iterator<Item = f64>| list.map(|x| x * x).sum::<f64>().sqrt();
         norm(&mut x.iter().zip(y).map(|(x, y)| x - y)) / norm(&mut x.iter().copied())
     };
@@ -206,7 +206,7 @@ fn a_gradient_of_nearly_one_key_follows_the_rounded_o() {
     );
     assert!(far(Role::DV) == 0.0, "dV does not go through the row sum");
     // On the H200, dQ[0, 1, 0, 48] was 0.6494140625; the exact value is 0.6570.
-    let at = of_o.get(Role::DQ).expect("asked").values()[80 + 48];
+    let at = of_o.get(Role::DQ).expect("requested").values()[80 + 48];
     assert!((at - 0.649_414).abs() < 1e-3, "{at}");
 }
 
@@ -217,7 +217,7 @@ fn row_sums_of_a_given_o_are_those_of_the_exact_one_up_to_its_rounding() {
     let inputs = Inputs::random(&a, 3).expect("random");
     let (exact, of_o) = (backward(&a, &inputs).expect("computes"), backward_of_o(&a, &inputs).expect("computes"));
     for role in [Role::DQ, Role::DK, Role::DV] {
-        let (x, y) = (exact.get(role).expect("asked").values(), of_o.get(role).expect("asked").values());
+        let (x, y) = (exact.get(role).expect("requested").values(), of_o.get(role).expect("requested").values());
         let largest = x.iter().zip(y).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
         assert!(if role == Role::DV { largest == 0.0 } else { largest > 0.0 && largest < 1e-3 }, "{role}: {largest}");
     }

@@ -108,13 +108,13 @@ fn a_query_that_sees_nothing_has_zeros_and_minus_infinity() {
         let a = valid(a.clone());
         let inputs = Inputs::random(&a, 6).expect("random");
         let outputs = forward(&a, &inputs).expect("computes");
-        let at = |role| outputs.get(role).expect("asked for").at(0, 0, 1, 0);
+        let at = |role| outputs.get(role).expect("requested").at(0, 0, 1, 0);
         let stats = if sink { inputs.get(Role::Sink).expect("bound").get(0) } else { f64::NEG_INFINITY };
         assert_eq!(
             [at(Role::O), at(Role::Max), at(Role::SumExp), at(Role::Stats)],
             [0.0, f64::NEG_INFINITY, 0.0, stats]
         );
-        assert!(outputs.get(Role::Stats).expect("asked for").at(0, 0, 2, 0).is_finite());
+        assert!(outputs.get(Role::Stats).expect("requested").at(0, 0, 2, 0).is_finite());
     }
 }
 
@@ -192,7 +192,7 @@ fn microscaled_factors_multiply_their_own_blocks() {
     // Entry 1 of a tile is row 0, block 1: head dims 32 to 63 of the first query.
     set(&mut inputs, Scaled::Q, &|at| if at == 1 { 1.0 / 16.0 } else { 1.0 / 32.0 });
     let after = forward(&a, &inputs).expect("computes");
-    let stats = |outputs: &Outputs, s| outputs.get(Role::Stats).expect("asked for").at(0, 0, s, 0);
+    let stats = |outputs: &Outputs, s| outputs.get(Role::Stats).expect("requested").at(0, 0, s, 0);
     assert!(stats(&before, 0) != stats(&after, 0));
     assert_eq!([stats(&before, 1), stats(&before, 2)], [stats(&after, 1), stats(&after, 2)]);
     // V is scaled along its rows: entry 16 is column 1, rows 0 to 31.

@@ -1,5 +1,5 @@
-//! Gradients and outputs compared by memory, with layouts of their own: what an op graph writes lies where the
-//! description says, byte by byte, and a graph that lays one operand out like another is found out.
+//! Compares gradients and outputs by memory, with a different layout for each operand: an op graph must write every
+//! element where the description places it, and a graph with the layout of another operand must fail.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn b8_gradients_of_varlen_operands_are_written_where_their_own_layouts_and_offse
     assert!(graphs.get() > 100, "{} graphs", graphs.get());
 }
 
-/// BSHD with room behind each head, row and sequence, in steps of 16 bytes.
+/// A BSHD tensor with room behind each head, row and sequence, in steps of 16 bytes.
 fn roomy(dims: [i64; 4], [head, row, batch]: [i64; 3]) -> Tensor {
     let [_, h, s, d] = dims;
     let head = d + 8 * head;
@@ -58,7 +58,7 @@ fn roomy(dims: [i64; 4], [head, row, batch]: [i64; 3]) -> Tensor {
     Tensor { dims, strides: [s * row + 8 * batch, head, row, 1], dtype: DType::F16, storage: Storage::Dense }
 }
 
-/// A backward of which no two operands are laid out alike.
+/// A backward in which each operand has a different layout.
 fn all_apart() -> Valid {
     let (q, kv) = ([2, 4, 5, 16], [2, 2, 7, 16]);
     let dense = |order, dims| Tensor::dense(order, dims, DType::F16);
@@ -78,18 +78,18 @@ fn all_apart() -> Valid {
     }))
 }
 
-/// Whether each op graph of a backward, changed, still means what the attention means.
-fn judged(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
+/// For each op graph of a backward, after a change: whether it still means the same as the attention.
+fn agreeing(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
     let choice = Choice { unused: Unused::Poison, ..Choice::default() };
     let (inputs, exact) = computed(a, 3, &choice).expect("computes");
     let graphs = targets().into_iter().filter_map(|(target, policy)| {
         let graph = lower(a, &target, &policy).ok()?;
         Some((graph, policy.lab.form))
     });
-    let judge = |(mut graph, form): (OpGraph, Form)| {
+    let agrees = |(mut graph, form): (OpGraph, Form)| {
         change(&mut graph);
-        // What a wrong layout reads past its buffer is read from a longer one, so that it is wrong and not merely
-        // refused.
+        // A wrong layout may read past its buffer. The buffers are longer here, so that it gives a wrong result and not
+        // an error.
         let mut longer = inputs.clone();
         for (role, buffer) in inputs.iter().filter(|(_, buffer)| buffer.dtype().is_float()) {
             let more = (0..buffer.len() + 4096).map(|at| if at < buffer.len() { buffer.get(at) } else { 0.25 });
@@ -97,11 +97,11 @@ fn judged(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
         }
         same(a, &graph, &longer, &exact, form).is_ok()
     };
-    graphs.map(judge).collect()
+    graphs.map(agrees).collect()
 }
 
 fn is_found_out(a: &Valid, what: &str, change: &dyn Fn(&mut OpGraph)) {
-    let good = judged(a, change);
+    let good = agreeing(a, change);
     assert!(good.len() > 2 && !good.contains(&true), "{what}: {good:?}");
 }
 
@@ -109,7 +109,7 @@ fn is_found_out(a: &Valid, what: &str, change: &dyn Fn(&mut OpGraph)) {
 fn b8_an_op_graph_that_lays_one_operand_out_like_another_is_found_out() {
     use Role::{DK, DO, DQ, DV, K, O, Q, V};
     let a = all_apart();
-    let unchanged = judged(&a, &|_| ());
+    let unchanged = agreeing(&a, &|_| ());
     assert!(unchanged.len() > 2 && !unchanged.contains(&false), "{unchanged:?}");
     let strides = |role| a.stored(role).expect("it has it").strides;
     let pairs = [
@@ -155,7 +155,7 @@ fn b8_an_op_graph_that_swaps_two_axes_of_one_operand_is_found_out() {
     let a = all_apart();
     for role in [Role::DQ, Role::DK, Role::DV, Role::DO, Role::O, Role::Q, Role::K, Role::V, Role::Stats] {
         for (one, other) in [(0, 1), (1, 2), (0, 2)] {
-            // K and V are declared transposed: rows are their last axis.
+            // K and V are declared transposed, so their rows are the last axis.
             let row = |axis| if axis == 2 && matches!(role, Role::K | Role::V) { 3 } else { axis };
             let swapped = |graph: &mut OpGraph| {
                 let own = graph.tensors.iter_mut().filter(|t| t.kind == TensorKind::Operand(role));

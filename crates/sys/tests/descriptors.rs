@@ -78,7 +78,7 @@ fn a_refused_attribute_is_told_in_cudnns_words() {
 fn a_refusals_reasons_are_collected() {
     with_library("a_refusals_reasons_are_collected", |library| {
         let mut tensor = tensor(library);
-        tensor.set_one(A::TENSOR_BYTE_ALIGNMENT, 3_i64).expect("looked at only when finalized");
+        tensor.set_one(A::TENSOR_BYTE_ALIGNMENT, 3_i64).expect("checked only when finalized");
         let (outer, (result, inner)) = {
             let (result, messages) = log::collect(|| log::collect(|| tensor.finalize()));
             (messages, result)

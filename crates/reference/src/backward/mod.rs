@@ -1,7 +1,7 @@
 //! The backward from its definition: the chain rule applied row by row, with every sum in float64.
 //!
-//! `P` are the probabilities, `M` the factors of dropout (1 without), `dP = M ∘ (dO · Vᵀ)`, and `D` the row sums of `P
-//! ∘ dP`. The gradient of the masked score is `P ∘ (dP - D)`. The slope of the score expression converts it to the
+//! `P` are the probabilities, `M` the factors of dropout (1 without), `dP = M ∘ (dO · Vᵀ)`, and `D` the row sums of
+//! `P ∘ dP`. The gradient of the masked score is `P ∘ (dP - D)`. The slope of the score expression converts it to the
 //! gradient of the scaled score. From that follow `dQ`, `dK` and `dV = (P ∘ M)ᵀ · dO`; the gradients of heads that
 //! share a key or value head are summed. The gradient of a sink `z` is `-Σ exp(z - Stats) D`.
 //!
