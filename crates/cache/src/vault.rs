@@ -15,6 +15,25 @@ use crate::stats::Counters;
 use crate::{Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
 
 /// An open vault. Cheap to clone; clones share one vault.
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use qkvault_cache::{Entry, EntryKind, Key, Source, Vault, VaultOptions};
+///
+/// # let folder = tempfile::tempdir()?;
+/// let vault = Vault::open(VaultOptions::in_folder(folder.path()))?;
+/// let build = || -> Result<Entry, Infallible> {
+///     let (target, what, library) = ("sm_90".into(), "prefill".into(), "9.27.0".into());
+///     Ok(Entry { kind: EntryKind::Plan, target, what, library, meta: Vec::new(), payload: vec![1, 2, 3] })
+/// };
+/// assert_eq!(vault.get_or_build(&Key([7; 32]), build)?.source, Source::Built);
+///
+/// // Another process, or this one tomorrow.
+/// let again = Vault::open(VaultOptions::in_folder(folder.path()))?;
+/// assert_eq!(again.get_or_build(&Key([7; 32]), build)?.source, Source::Disk);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Vault {
     pub(crate) inner: Arc<Inner>,

@@ -13,6 +13,20 @@ use crate::passed::PassedOver;
 use crate::{pressure, words};
 
 /// cuDNN as a compiler.
+///
+/// ```no_run
+/// use qkvault_compile::Compiler;
+/// use qkvault_compile::graph::{Attention, CompileOptions, DType, Profile, lower, validate};
+/// use qkvault_compile::sys::Search;
+///
+/// let compiler = Compiler::open(&Search::default())?; // no GPU and no driver needed
+/// let target = compiler.target(&Profile::named("b200")?);
+/// let attention = validate(Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16))?;
+/// let graph = lower(&attention, &target, &CompileOptions::default())?;
+/// let compiled = compiler.compile(&graph, &target, &CompileOptions::default())?;
+/// println!("{}: {} bytes in {} ms", compiled.engine, compiled.blob.len(), compiled.milliseconds);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Compiler {
     library: Arc<Library>,

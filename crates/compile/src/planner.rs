@@ -28,6 +28,26 @@ pub enum OnMiss {
 }
 
 /// Hands out plans.
+///
+/// ```
+/// use qkvault_compile::cache::{Vault, VaultOptions};
+/// use qkvault_compile::graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
+/// use qkvault_compile::{OnMiss, PlanError, Planner};
+///
+/// // Without a compiler it only looks up; `Planner::new(vault, Some(compiler))` builds what is missing.
+/// let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+/// let attention = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::F16))?;
+/// let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+/// let missing = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Load);
+/// assert!(matches!(missing, Err(PlanError::Missing { .. })));
+///
+/// // What is refused needs no vault and no compiler: it is an answer.
+/// let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16).with_sink())?;
+/// let old = Profile::named("h200")?.target(CudnnVersion::v9(10, 0), LibrarySet::Slim);
+/// let answer = planner.plan(&odd, &old, &CompileOptions::default(), OnMiss::Load)?;
+/// assert!(answer.outcome.is_err_and(|refusal| refusal.has("cudnn.withdrawn")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Planner {
     pub(crate) vault: Vault,

@@ -16,6 +16,23 @@ use crate::{Mask, Tensor};
 /// It grows: other crates make it with its methods and change its fields.
 ///
 /// Its JSON begins with its format, `"qkvault": 1`, and has every field: see [`crate::ATTENTION_FORMAT`].
+///
+/// ```
+/// use qkvault_graph::{Attention, Band, Corner, DType, Tensor, validate};
+///
+/// // One new token for each of 8 sequences over a cache of 4096 keys, grouped heads, a window of 1024.
+/// let decode = Attention::bshd(8, (32, 8), (1, 4096), 128, DType::BF16)
+///     .with_band(Band::window(Corner::BottomRight, 1024))
+///     .with_lengths();
+/// assert_eq!(decode.to_string(), "fwd bf16 b8 h32/8 q1 kv4096 d128 causal window1024-br lengths");
+///
+/// // Operands of any layout: keys and values in the order batch, head, sequence, head dim.
+/// let mut other = decode.clone();
+/// other.k = Tensor::bhsd(8, 8, 4096, 128, DType::BF16);
+/// other.v = other.k;
+/// assert_ne!(validate(decode)?.key(), validate(other)?.key());
+/// # Ok::<(), qkvault_graph::Refusal>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "AttentionForm", into = "AttentionForm")]
 #[non_exhaustive]

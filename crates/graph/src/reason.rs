@@ -6,6 +6,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// A refusal: a non-empty list of reasons.
+///
+/// ```
+/// use qkvault_graph::{Attention, DType, Origin, Reason, validate};
+///
+/// let refusal = validate(Attention::bshd(1, (32, 5), (512, 512), 128, DType::BF16)).unwrap_err();
+/// let reason: &Reason = &refusal.reasons()[0];
+/// assert_eq!((reason.code.as_ref(), reason.origin), ("heads.group", Origin::Description));
+/// println!("{}: {} where {} is needed; {}", reason.field, reason.given, reason.needed, reason.fix);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Reason>", into = "Vec<Reason>")]
 pub struct Refusal {

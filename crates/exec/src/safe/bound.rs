@@ -47,6 +47,20 @@ impl From<raw::RawBindFailure> for BindFailure {
 ///
 /// `Send`, not `Sync`: it may move between threads, and one thread at a time launches it. Several threads may launch
 /// several bound plans of one loaded plan.
+///
+/// ```no_run
+/// # use qkvault_exec::{Bound, cudarc::driver::CudaStream};
+/// # use qkvault_graph::Role;
+/// # fn run(mut bound: Bound<'_>, stream: &std::sync::Arc<CudaStream>) -> Result<(), Box<dyn std::error::Error>> {
+/// bound.launch(stream)?;
+/// bound.set_scalar(Role::Scale, 0.1_f32)?; // from the next launch on
+/// bound.launch(stream)?;
+/// // As a CUDA graph: one launch recorded, replayed without cuDNN.
+/// let mut captured = bound.capture(stream)?;
+/// captured.launch()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Bound<'a> {
     pub(crate) raw: raw::RawBound,
     pub(crate) operands: Operands<'a>,

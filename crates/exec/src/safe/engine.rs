@@ -10,6 +10,21 @@ use crate::safe::training::TrainingPair;
 use crate::training::Training;
 
 /// Prepares plans on one GPU.
+///
+/// ```no_run
+/// use qkvault_cache::{Vault, VaultOptions};
+/// use qkvault_compile::{OnMiss, Planner};
+/// use qkvault_exec::{Device, Engine, Session};
+/// use qkvault_graph::{Attention, CompileOptions, DType, validate};
+/// use qkvault_sys::{Library, Search};
+///
+/// let session = Session::open(&Device::open(0)?, &Library::open(&Search::default())?)?;
+/// let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, None))?;
+/// let attention = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::F16))?;
+/// let prepared = engine.prepare(&attention, &CompileOptions::default(), OnMiss::Load)?;
+/// println!("{} for {}, from {:?}", prepared.plan.facts().key, prepared.target, prepared.answer.source);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Engine {
     session: Session,

@@ -19,6 +19,17 @@ use crate::safe::operands::Bindings;
 use crate::safe::workspace::Workspace;
 
 /// One GPU with one cuDNN. Cheap to clone; clones share one session.
+///
+/// ```no_run
+/// use qkvault_exec::{Device, Session, SessionOptions};
+/// use qkvault_sys::{Library, Search};
+///
+/// // Two threads launch at a time, and no plan may take more than 1 GiB of scratch memory.
+/// let options = SessionOptions { handles: 2, workspace_limit: Some(1 << 30) };
+/// let session = Session::with_options(&Device::open(0)?, &Library::open(&Search::default())?, options)?;
+/// println!("{} plans loaded", session.stats().loads);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Session {
     raw: raw::RawSession,
@@ -105,6 +116,20 @@ impl Deref for Session {
 }
 
 /// A plan on a device. Cheap to clone; clones share one plan, and so may threads: see [`raw::RawPlan`].
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use qkvault_exec::{Bindings, LoadedPlan, cudarc::driver::{CudaSlice, CudaStream}};
+/// # use qkvault_graph::Role;
+/// # type Slice = CudaSlice<half::bf16>;
+/// # fn run(plan: &LoadedPlan, stream: &Arc<CudaStream>, [q, k, v]: [&Slice; 3], o: &mut Slice) -> Result<(), Box<dyn std::error::Error>> {
+/// println!("{} bytes of scratch memory", plan.workspace());
+/// let bindings = Bindings::new().slice(Role::Q, q).slice(Role::K, k).slice(Role::V, v).slice_mut(Role::O, o);
+/// let mut bound = plan.bind(bindings.scalar(Role::Scale, 0.125_f32), stream)?;
+/// bound.launch(stream)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LoadedPlan {
     raw: raw::RawPlan,

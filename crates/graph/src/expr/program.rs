@@ -143,6 +143,20 @@ impl Program {
 /// `a + (b + c)` round differently and are different expressions.
 ///
 /// Scalars and tensors are numbered by their first use in the nodes, and every one of the tables is used.
+///
+/// ```
+/// use qkvault_graph::expr::{constant, key, position, scalar, score};
+///
+/// let fading = score() - scalar("slope") * (position() - key()).to_float();
+/// let built = fading.build_score_mod()?;
+/// assert_eq!(built.scalar_names(), ["slope"]);
+///
+/// // Equal meaning is equal data, whatever the operands are called.
+/// let other = (score() - scalar("rate") * (position() - key()).to_float()).build_score_mod()?;
+/// assert_eq!(built, other);
+/// assert_ne!(built, (score() * constant(2.0)).build_score_mod()?);
+/// # Ok::<(), qkvault_graph::expr::ExprErrors>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ScoreExpr(Program);
 

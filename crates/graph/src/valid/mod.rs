@@ -20,6 +20,19 @@ use crate::{Attention, Origin, Reason, Refusal};
 ///
 /// Two of them are equal when they describe the same computation over the same places in memory, but for what a launch
 /// chooses: the names of scalars and tensors never count, and the probability of dropout counts here but not in the key.
+///
+/// ```
+/// use qkvault_graph::expr::library;
+/// use qkvault_graph::{Attention, Band, DType, validate};
+///
+/// // Two ways to write one mask are one description, under one key.
+/// let plain = Attention::bshd(1, (8, 8), (512, 512), 64, DType::F16);
+/// let band = validate(plain.clone().with_band(Band::CAUSAL))?;
+/// let expression = validate(plain.with_mask_mod(library::causal().build_mask_mod().expect("a predicate")))?;
+/// assert_eq!(band.key(), expression.key());
+/// assert_eq!(expression.mask.band, Some(Band::CAUSAL)); // it reads as the attention that it holds
+/// # Ok::<(), qkvault_graph::Refusal>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Valid(Attention);
 
@@ -72,6 +85,14 @@ impl Problems {
 ///
 /// Every problem found, each with the place, what was given, what is needed and how to fix it. What follows from a problem
 /// already named is left out: a tensor with a dim of 0 is not also said to differ from its neighbours.
+///
+/// ```
+/// use qkvault_graph::{Attention, DType, validate};
+///
+/// let refusal = validate(Attention::bshd(1, (32, 5), (512, 512), 128, DType::BF16).with_dropout(1.5)).unwrap_err();
+/// assert!(refusal.reasons().len() > 1); // every problem, not the first
+/// assert!(refusal.has("heads.group"));
+/// ```
 pub fn validate(attention: Attention) -> Result<Valid, Refusal> {
     let mut problems = Problems::default();
     tensors::check(&attention, &mut problems);
