@@ -105,12 +105,12 @@ impl Case {
         if lengths {
             a = a.with_lengths();
         }
-        let (batch, queries, keys) = (BATCH.unsigned_abs(), s_q.unsigned_abs(), s_kv.unsigned_abs());
+        let (batch, queries, keys) = (BATCH, s_q, s_kv);
         match extra {
             Extra::Plain => a,
             Extra::Sink => a.with_sink(),
             Extra::Softcap => a.with_score_mod(softcap(score(), scalar("softcap")).build_score_mod().unwrap()),
-            Extra::Alibi => a.with_score_mod(alibi(score(), h_q.unsigned_abs()).build_score_mod().unwrap()),
+            Extra::Alibi => a.with_score_mod(alibi(score(), h_q).build_score_mod().unwrap()),
             Extra::Dropout => a.with_dropout(0.1),
             Extra::Prefix => a.with_mask_mod(prefix_lm("prefix", batch).build_mask_mod().unwrap()),
             Extra::Documents => {

@@ -38,11 +38,11 @@ fn functions() -> [Added; 4] {
     [
         ("soft window", |a| a.with_score_mod(score_of(&library::soft_window(score(), 100, scalar("slope"))))),
         ("alibi", |a| {
-            let heads = a.q.heads().unsigned_abs();
+            let heads = a.q.heads();
             a.with_score_mod(score_of(&library::alibi(score(), heads)))
         }),
         ("alibi inside a softcap", |a| {
-            let heads = a.q.heads().unsigned_abs();
+            let heads = a.q.heads();
             a.with_score_mod(score_of(&library::softcap(library::alibi(score(), heads), scalar("cap"))))
         }),
         ("dilated window", |a| a.with_mask_mod(library::dilated_window(64, 4).build_mask_mod().unwrap())),

@@ -75,7 +75,7 @@ fn capped(a: Attention) -> Attention {
 }
 
 fn sloped(a: Attention) -> Attention {
-    let heads = a.q.heads().unsigned_abs();
+    let heads = a.q.heads();
     a.with_score_mod(alibi(score(), heads).build_score_mod().unwrap())
 }
 

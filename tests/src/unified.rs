@@ -47,7 +47,7 @@ fn capped(a: Attention) -> Attention {
 
 fn biased(a: Attention) -> Attention {
     let (s_q, s_kv) = a.seq();
-    let spec = TensorSpec::new(DTYPE, [1, 8, s_q.unsigned_abs(), s_kv.unsigned_abs()]);
+    let spec = TensorSpec::new(DTYPE, [1, 8, s_q, s_kv]);
     a.with_score_mod((score() + tensor("bias", spec)).build_score_mod().unwrap())
 }
 

@@ -120,8 +120,8 @@ fn tensor_spec(spec: &TensorSpec) -> SpecForm {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum SpecForm {
-    Bound([u64; 4], u8, u8),
-    Slopes([u64; 4], u8, u8, (u32, u32, u32)),
+    Bound([i64; 4], u8, u8),
+    Slopes([i64; 4], u8, u8, (u32, u32, u32)),
 }
 
 /// (kind, operation, operands or value).

@@ -8,7 +8,7 @@ fn built(e: &Expr) -> ScoreExpr {
     e.build().expect("well typed")
 }
 
-fn trained(name: &str, dims: [u64; 4]) -> Expr {
+fn trained(name: &str, dims: [i64; 4]) -> Expr {
     tensor(name, TensorSpec::new(DType::F32, dims).with_grad())
 }
 

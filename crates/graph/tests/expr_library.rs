@@ -141,7 +141,7 @@ fn alibi_follows_its_definition() {
 
 #[test]
 fn alibi_slopes_are_those_of_the_paper() {
-    let alibi_slopes = |heads: usize| AlibiSlopes::of(heads as u32).values(heads);
+    let alibi_slopes = |heads: usize| AlibiSlopes::of(heads as u32).values(heads as i64);
     assert_eq!(alibi_slopes(8), [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]);
     // Heads beyond a power of two take every other slope of twice that number of heads.
     for heads in 1..70_usize {

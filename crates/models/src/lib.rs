@@ -227,7 +227,7 @@ impl LayerKind {
             score = library::softcap(score, qkvault_graph::expr::scalar("softcap"));
         }
         if let Some(bias_max) = self.alibi_bias_max {
-            let heads = self.heads.unsigned_abs();
+            let heads = self.heads;
             let slopes = AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)).with_bias_max(bias_max);
             let slopes = slopes.map_err(|bad| {
                 let needed = "a finite number above 0";

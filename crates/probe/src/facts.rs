@@ -62,11 +62,11 @@ impl<'a> Facts<'a> {
     /// expression, by the predicate, or as the dropout mask. The lengths of several sequences are such tensors for expressions.
     pub(super) fn query_tensor(&self) -> Option<String> {
         let tensors = self.expressions().flat_map(|e| e.tensors().iter().map(|t| t.dims));
-        let [b, h, s_q, s_kv] = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv].map(i64::unsigned_abs);
+        let [b, h, s_q, s_kv] = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv];
         let by_mask = self.dropout() && !self.philox();
         let mask = by_mask.then_some([b, h, s_q, s_kv]);
         // A number per sequence is declared with all queries, or of one query with all keys.
-        let per_query = |&[b, _, q, k]: &[u64; 4]| k == 1 && (q > 1 || (b > 1 && (s_q > 1 || s_kv == 1)));
+        let per_query = |&[b, _, q, k]: &[i64; 4]| k == 1 && (q > 1 || (b > 1 && (s_q > 1 || s_kv == 1)));
         let found = tensors.chain(mask).find(per_query).map(|dims| format!("a tensor of extents {dims:?}"));
         found.or_else(|| {
             self.reads_lengths().then(|| format!("the lengths of {b} sequences, which an expression reads"))

@@ -42,9 +42,9 @@ mod tests {
         {
             let slopes = AlibiSlopes::of(heads).from_head(first).with_bias_max(max).expect("finite");
             let score = library::alibi_of(score(), here, slopes).build_score_mod().expect("a score");
-            let attention = Attention::bshd(1, (here as i64, 1), (8, 8), 16, DType::BF16).with_score_mod(score);
+            let attention = Attention::bshd(1, (here, 1), (8, 8), 16, DType::BF16).with_score_mod(score);
             let own = alibi_slopes(&attention, Role::ScoreTensor(0)).expect("it holds slopes");
-            let given = slopes.values(here as usize);
+            let given = slopes.values(here);
             assert_eq!(own.len(), given.len());
             for (at, &value) in given.iter().enumerate() {
                 let off = (own.get(at) - f64::from(value)).abs() / f64::from(value);

@@ -29,7 +29,7 @@ impl Case {
     }
 
     fn score(&self) -> Option<ScoreExpr> {
-        let heads = self.heads.0.unsigned_abs();
+        let heads = self.heads.0;
         let e = match self.score {
             0 => return None,
             1 => library::softcap(score(), scalar("cap")),
@@ -42,7 +42,7 @@ impl Case {
 
     fn dense(&self) -> Valid {
         let (b, s) = (self.rows.len(), self.row());
-        let mask = library::document_mask("of_query", "of_key", b as u64, s as u64, s as u64);
+        let mask = library::document_mask("of_query", "of_key", b as i64, s as i64, s as i64);
         let mask = match self.keep {
             0 => mask,
             1 => mask & (query() - key()).ne(2),

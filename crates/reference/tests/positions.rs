@@ -29,25 +29,25 @@ const FUNCTIONS: [(&str, Part); 14] = [
     ("sliding window", Part::Keep(|_, _| sliding_window(3))),
     ("dilated window", Part::Keep(|_, _| dilated_window(4, 2))),
     ("prefix", Part::Keep(|_, _| prefix_lm("prefix", 1))),
-    ("causal documents", Part::Keep(|q, kv| causal() & document_mask("of_query", "of_key", 1, q as u64, kv as u64))),
+    ("causal documents", Part::Keep(|q, kv| causal() & document_mask("of_query", "of_key", 1, q as i64, kv as i64))),
     ("causal within the padding", Part::Keep(|_, _| causal() & padding())),
     ("softcap", Part::Score(|_, _| softcap(score(), scalar("cap")))),
-    ("alibi", Part::Score(|_, _| alibi(score(), HEADS as u64))),
+    ("alibi", Part::Score(|_, _| alibi(score(), HEADS as i64))),
     ("alibi of one slope", Part::Score(|_, _| alibi_with(score(), 0.25))),
-    ("alibi inside a softcap", Part::Score(|_, _| softcap(alibi(score(), HEADS as u64), 2.0))),
+    ("alibi inside a softcap", Part::Score(|_, _| softcap(alibi(score(), HEADS as i64), 2.0))),
     ("alibi of slopes of one's own", Part::Score(|_, _| alibi_with(score(), tensor("slopes", slopes())))),
     ("soft window", Part::Score(|_, _| soft_window(score(), 2, scalar("slope")))),
-    ("bias by key", Part::Score(|_, kv| bias(score(), "bias", TensorSpec::new(DType::F32, [1, 1, 1, kv as u64])))),
+    ("bias by key", Part::Score(|_, kv| bias(score(), "bias", TensorSpec::new(DType::F32, [1, 1, 1, kv as i64])))),
     (
         "relative bias",
         Part::Score(|q, kv| {
-            relative_bias(score(), "table", DType::F32, [HEADS as u64, q as u64, kv as u64], Grad::None)
+            relative_bias(score(), "table", DType::F32, [HEADS as i64, q as i64, kv as i64], Grad::None)
         }),
     ),
 ];
 
 fn slopes() -> TensorSpec {
-    TensorSpec::new(DType::F32, [1, HEADS as u64, 1, 1])
+    TensorSpec::new(DType::F32, [1, HEADS as i64, 1, 1])
 }
 
 /// A launch of the rows `piece` over the keys before their end; of dims for all keys where `lengths` say how many there are.

@@ -16,7 +16,7 @@ use qkvault_reference::{Buffer, Inputs, Precision, backward, forward, interpret}
 /// Each pair belongs to a key that is seen where both agree: equal scores make Stats the logarithm of how many are seen.
 fn agreeing(pairs: &[(i32, i32)]) -> Vec<bool> {
     let n = pairs.len() as i64;
-    let list = |name| tensor(name, TensorSpec::new(DType::I32, [1, 1, 2, n as u64]));
+    let list = |name| tensor(name, TensorSpec::new(DType::I32, [1, 1, 2, n]));
     let right: Expr = list("a").floor_rem(list("b")).eq(list("r"));
     // One query for each key, so that every pair is judged by itself.
     let a = Attention::bshd(1, (1, 1), (2, n), 8, DType::F16).with_stats();

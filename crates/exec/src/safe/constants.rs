@@ -31,7 +31,7 @@ pub(crate) fn slopes(attention: &Attention) -> Vec<(Role, Vec<f32>)> {
     let expressions = [attention.score_mod.as_ref(), attention.mask.mask_mod.as_ref()];
     let specs = expressions.into_iter().flatten().flat_map(|e| e.tensors());
     let held = specs.zip(0_u16..).filter_map(|(spec, number)| {
-        let heads = usize::try_from(spec.dims[1]).ok()?;
+        let heads = spec.dims[1];
         Some((Role::ScoreTensor(number), spec.alibi?.values(heads)))
     });
     held.collect()

@@ -121,7 +121,7 @@ impl Recipe {
             key(v, h_v, d_v, input),
             query(o, d_v, output),
         );
-        let scores = [b, h_q, s_q, s_kv].map(i64::unsigned_abs);
+        let scores = [b, h_q, s_q, s_kv];
         let (band, lengths, mask_mod) = &self.mask;
         let lengths = if *lengths || storage != Rows::Dense { Lengths::PerSequence } else { Lengths::Full };
         a.mask = Mask { band: *band, lengths, mask_mod: mask_mod.as_ref().and_then(|term| predicate(term, scores)) };
@@ -232,7 +232,7 @@ fn own_derivative((kind, score_mod): (u8, &ScoreExpr)) -> Option<crate::ScoreMod
     derivative.build_score_mod().ok().map(crate::ScoreModBprop::trusted)
 }
 
-fn predicate(term: &Term, scores: [u64; 4]) -> Option<ScoreExpr> {
+fn predicate(term: &Term, scores: [i64; 4]) -> Option<ScoreExpr> {
     let mask_mod = term.write(scores).build_mask_mod().ok()?;
     (!matches!(mask_mod.nodes(), [crate::expr::Node::Bool(false)])).then_some(mask_mod)
 }

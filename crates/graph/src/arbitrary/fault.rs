@@ -100,11 +100,11 @@ pub const FAULTS: &[Fault] = &[
     }),
     fault("score-mod.type", &["score_mod"], |a| modify(a, query().le(key()))),
     fault("score-mod.broadcast", &["score_mod", "q", "k"], |a| {
-        let heads = a.q.dims[1].unsigned_abs() + 1;
+        let heads = a.q.dims[1] + 1;
         modify(a, score() + tensor("bias", TensorSpec::new(DType::F32, [1, heads, 1, 1])));
     }),
     fault("score-mod.slopes", &["score_mod", "q", "k"], |a| {
-        let heads = a.q.dims[1].unsigned_abs() + 1;
+        let heads = a.q.dims[1] + 1;
         let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::of(i32::MAX.unsigned_abs()));
         modify(a, score() + tensor("slopes", slopes));
     }),

@@ -8,7 +8,7 @@ use crate::expr::{batch, head, int_scalar, key, key_len, query, query_len, scala
 impl Term {
     /// The expression over scores of these dims (batch, query heads, queries, keys).
     #[must_use]
-    pub fn write(&self, scores: [u64; 4]) -> Expr {
+    pub fn write(&self, scores: [i64; 4]) -> Expr {
         let of = |term: &Term| term.write(scores);
         let dims = |axes: u8| std::array::from_fn(|axis| if axes >> axis & 1 == 1 { scores[axis] } else { 1 });
         match self {

@@ -64,14 +64,14 @@ impl AlibiSlopes {
     }
 
     /// Whether a tensor of `heads` heads can hold them.
-    pub(super) fn covers(self, heads: u64) -> bool {
-        let known = u64::from(self.model_heads) <= MAX_EXTENT && self.bias_max.value() > 0.0;
-        known && u64::from(self.first_head) + heads <= u64::from(self.model_heads)
+    pub(super) fn covers(self, heads: i64) -> bool {
+        let known = i64::from(self.model_heads) <= MAX_EXTENT && self.bias_max.value() > 0.0;
+        known && i64::from(self.first_head) + heads <= i64::from(self.model_heads)
     }
 
     /// The slopes of so many heads, the first of them [`first_head`](AlibiSlopes::first_head).
     #[must_use]
-    pub fn values(&self, heads: usize) -> Vec<f32> {
+    pub fn values(&self, heads: i64) -> Vec<f32> {
         if self.model_heads == 0 {
             return Vec::new();
         }
@@ -81,7 +81,10 @@ impl AlibiSlopes {
             None => max * f64::from(head + 1) / f64::from(n),
             Some(j) => max * (2.0 * f64::from(j) + 1.0) / (2.0 * f64::from(n)),
         };
-        (self.first_head..self.model_heads).take(heads).map(|head| (-exponent(head)).exp2() as f32).collect()
+        (self.first_head..self.model_heads)
+            .take(usize::try_from(heads).unwrap_or(0))
+            .map(|head| (-exponent(head)).exp2() as f32)
+            .collect()
     }
 }
 
@@ -101,11 +104,11 @@ mod tests {
     #[test]
     fn b5_heads_that_are_shared_among_gpus_have_a_part_of_the_models_slopes() {
         for heads in [32, 20] {
-            let whole = AlibiSlopes::of(heads).values(heads as usize);
+            let whole = AlibiSlopes::of(heads).values(i64::from(heads));
             let half = heads / 2;
-            let parts = [0, half].map(|first| AlibiSlopes::of(heads).from_head(first).values(half as usize));
+            let parts = [0, half].map(|first| AlibiSlopes::of(heads).from_head(first).values(i64::from(half)));
             assert_eq!(parts.concat(), whole);
-            assert_ne!(parts[0], AlibiSlopes::of(half).values(half as usize), "those of a model of {half} heads");
+            assert_ne!(parts[0], AlibiSlopes::of(half).values(i64::from(half)), "those of a model of {half} heads");
         }
         assert!(AlibiSlopes::of(32).from_head(16).covers(16) && !AlibiSlopes::of(32).from_head(17).covers(16));
         assert!(!AlibiSlopes::of(4).with_bias_max(0.0).expect("finite").covers(4));

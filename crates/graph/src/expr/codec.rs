@@ -34,7 +34,7 @@ struct ScalarForm {
 #[serde(deny_unknown_fields)]
 struct TensorForm {
     name: String,
-    dims: [u64; 4],
+    dims: [i64; 4],
     dtype: DType,
     grad: Grad,
     // Left out on purpose where a tensor is bound by the caller, as in what was written before tensors could hold slopes.

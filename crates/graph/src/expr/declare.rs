@@ -38,7 +38,7 @@ impl<'t> Parser<'_, 't> {
         for (i, extent) in dims.iter_mut().enumerate() {
             self.sign(if i == 0 { "[" } else { "," })?;
             let Token::Int(n) = *self.peek() else { return Err(self.expected("an extent")) };
-            *extent = n.unsigned_abs();
+            *extent = n;
             self.at += 1;
         }
         self.sign("]")?;

@@ -80,7 +80,7 @@ pub enum ExprError {
         /// Which dimension.
         axis: Axis,
         /// Its extent.
-        given: u64,
+        given: i64,
     },
     /// A gradient is asked of an integer tensor.
     #[error(

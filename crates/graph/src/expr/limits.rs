@@ -13,4 +13,4 @@ pub const MAX_NAME: usize = 64;
 /// Most nodes of a derivative.
 pub const MAX_DERIVED_NODES: usize = 16 * MAX_NODES;
 /// Largest extent of a tensor: coordinates are 32-bit integers.
-pub const MAX_EXTENT: u64 = i32::MAX as u64;
+pub const MAX_EXTENT: i64 = i32::MAX as i64;

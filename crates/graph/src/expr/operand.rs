@@ -82,7 +82,7 @@ impl Grad {
 #[non_exhaustive]
 pub struct TensorSpec {
     /// Extents over (batch, head, query, key). An extent of 1 is broadcast; any other must equal that of the scores.
-    pub dims: [u64; 4],
+    pub dims: [i64; 4],
     /// Element type: `f32`, `f16`, `bf16` (read as float) or `i32` (read as int).
     pub dtype: DType,
     /// Whether its gradient is wanted.
@@ -95,7 +95,7 @@ pub struct TensorSpec {
 impl TensorSpec {
     /// A tensor whose gradient is not wanted.
     #[must_use]
-    pub const fn new(dtype: DType, dims: [u64; 4]) -> Self {
+    pub const fn new(dtype: DType, dims: [i64; 4]) -> Self {
         TensorSpec { dims, dtype, grad: Grad::None, alibi: None }
     }
 
@@ -107,7 +107,7 @@ impl TensorSpec {
 
     /// A tensor of the slopes of ALiBi for so many heads of an attention.
     #[must_use]
-    pub const fn of_slopes(heads: u64, slopes: AlibiSlopes) -> Self {
+    pub const fn of_slopes(heads: i64, slopes: AlibiSlopes) -> Self {
         TensorSpec { dims: [1, heads, 1, 1], dtype: DType::F32, grad: Grad::None, alibi: Some(slopes) }
     }
 
@@ -123,7 +123,7 @@ impl TensorSpec {
 
     /// The first axis on which this tensor can be broadcast to scores of `scores` = (batch, head, query, key) neither by 1 nor by equality.
     #[must_use]
-    pub fn misfit(&self, scores: [u64; 4]) -> Option<Axis> {
+    pub fn misfit(&self, scores: [i64; 4]) -> Option<Axis> {
         Axis::ALL.into_iter().find(|axis| self.dims[axis.dim()] != 1 && self.dims[axis.dim()] != scores[axis.dim()])
     }
 }

@@ -10,11 +10,11 @@ use crate::DType;
 pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
     let TensorSpec { dims, dtype, grad, alibi } = spec;
     let mut problems = Vec::new();
-    let mut elements: u64 = 1;
+    let mut elements: i64 = 1;
     for axis in Axis::ALL {
         let given = dims[axis.dim()];
-        let product = elements.checked_mul(given).filter(|&n| n <= i64::MAX as u64);
-        if given == 0 || given > MAX_EXTENT || product.is_none() {
+        let product = elements.checked_mul(given);
+        if !(1..=MAX_EXTENT).contains(&given) || product.is_none() {
             problems.push(ExprError::Extent { name: name.into(), axis, given });
         }
         elements = product.unwrap_or(elements).max(1);

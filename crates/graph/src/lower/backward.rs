@@ -279,7 +279,7 @@ fn tensor_gradient(
     let spec = expression.tensors()[gradient.tensor.at()];
     let terms = times(g, d_s, &gradient.factor, context, memo);
     let terms = hidden.of(g, terms);
-    let t = Tensor::dense(Order::Bhsd, spec.dims.map(u64::cast_signed), spec.dtype);
+    let t = Tensor::dense(Order::Bhsd, spec.dims, spec.dtype);
     let out = g.operand(Role::DScoreTensor(gradient.tensor.0 as u16), &t);
     g.reduce_into(Reduce::Add, terms, out);
 }

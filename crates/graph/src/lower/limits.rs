@@ -88,7 +88,7 @@ pub(super) fn wrong(a: &Attention, target: &Target) -> Vec<Reason> {
         add("backward.single-row", "q", given, "use two heads or two queries, or cuDNN 9.25");
     }
     let partial = |spec: &&TensorSpec| {
-        let [_, _, q, k] = spec.dims.map(u64::cast_signed);
+        let [_, _, q, k] = spec.dims;
         spec.grad == Grad::Needed && (q, k) != (s_q, s_kv)
     };
     if let Some(spec) = a.score_mod.as_ref().and_then(|score| score.tensors().iter().find(partial)) {

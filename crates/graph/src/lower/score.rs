@@ -115,7 +115,7 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
         }
         Node::Tensor(tensor) => {
             let spec = program.tensors()[tensor.at()];
-            let operand = Tensor::dense(Order::Bhsd, spec.dims.map(u64::cast_signed), spec.dtype);
+            let operand = Tensor::dense(Order::Bhsd, spec.dims, spec.dtype);
             let operand = whole_queries(scope.g, &operand, context.seq);
             scope.g.operand(Role::ScoreTensor(context.first_tensor + tensor.0 as u16), &operand)
         }

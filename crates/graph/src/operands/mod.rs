@@ -154,7 +154,7 @@ fn number(dtype: DType) -> Tensor {
 /// A tensor of a score expression, row-major over (batch, head, query, key).
 #[must_use]
 pub fn score_tensor(spec: &TensorSpec) -> Tensor {
-    dense(spec.dims.map(u64::cast_signed), spec.dtype)
+    dense(spec.dims, spec.dtype)
 }
 
 fn expressions(list: &mut List, score_mod: Option<&ScoreExpr>, mask_mod: Option<&ScoreExpr>, backward: bool) {

@@ -89,7 +89,7 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
         return;
     }
     let (s_q, s_kv) = a.seq();
-    let scores = [a.batch(), a.q.heads(), s_q, s_kv].map(i64::unsigned_abs);
+    let scores = [a.batch(), a.q.heads(), s_q, s_kv];
     for (i, tensor) in e.tensors().iter().enumerate() {
         if let Some(axis) = tensor.misfit(scores) {
             let name = e.tensor_name(TensorId(i as u32));

@@ -6,7 +6,7 @@ use qkvault_graph::DType;
 use qkvault_graph::expr::*;
 
 /// Extents of the scores that random tensors fit.
-pub(crate) const SCORES: [u64; 4] = [2, 3, 5, 7];
+pub(crate) const SCORES: [i64; 4] = [2, 3, 5, 7];
 
 /// Display text is what a failing case is reported by: the handle itself shows its root only.
 #[derive(Clone)]

@@ -120,7 +120,7 @@ fn a_tensor_that_cannot_be_counted_is_compared_with_nothing() {
     }
 }
 
-fn bias(dims: [u64; 4]) -> qkvault_graph::expr::Expr {
+fn bias(dims: [i64; 4]) -> qkvault_graph::expr::Expr {
     tensor("bias", TensorSpec::new(DType::F32, dims))
 }
 

@@ -53,7 +53,7 @@ pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, Backwar
     a.outputs = qkvault_graph::Outputs::STATS;
     if draw.chance(8) {
         // Biases that are broadcast in more ways than a kernel's own: each gets its gradient, summed over what it is broadcast in.
-        let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1].map(i64::unsigned_abs);
+        let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
         let dims = draw.one_of(&[[1, h, 1, k], [1, 1, 1, k], [1, h, q, 1], [b, 1, q, k], [b, h, q, k]]);
         let spec = TensorSpec::new(a.q.dtype, dims).with_grad();
         a.score_mod = library::bias(score(), "bias", spec).build_score_mod().ok();
@@ -158,7 +158,7 @@ fn read(text: &str) -> ScoreExpr {
 
 fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<ScoreExpr> {
     let full = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
-    let heads = full[1].unsigned_abs();
+    let heads = full[1];
     let made = match draw.one_of(&[0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]) {
         0 => return None,
         1 => library::softcap(score(), scalar("cap")),

@@ -144,8 +144,8 @@ fn mask(draw: &mut Draw, kind: Kind, a: &mut Attention) {
     a.sink = draw.chance(15);
     let expression = match draw.within(0, 9) {
         0 | 1 => Some(library::softcap(score(), scalar("cap"))),
-        2 => Some(library::alibi(score(), a.q.heads().unsigned_abs())),
-        3 => Some(library::softcap(library::alibi(score(), a.q.heads().unsigned_abs()), scalar("cap"))),
+        2 => Some(library::alibi(score(), a.q.heads())),
+        3 => Some(library::softcap(library::alibi(score(), a.q.heads()), scalar("cap"))),
         _ => None,
     };
     a.score_mod = expression.and_then(|e| e.build_score_mod().ok());

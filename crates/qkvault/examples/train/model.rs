@@ -58,7 +58,7 @@ impl Config {
         let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
         let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).with_band(Band::CAUSAL);
         let capped = library::softcap(score(), scalar("cap")).build_score_mod()?;
-        let alibi = library::alibi(score(), self.heads as u64).build_score_mod()?;
+        let alibi = library::alibi(score(), self.heads as i64).build_score_mod()?;
         let pair = |score| Training::of(&causal.clone().with_score_mod(score), BackwardOptions::default());
         Ok([pair(capped)?, pair(alibi)?])
     }

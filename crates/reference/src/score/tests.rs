@@ -9,7 +9,7 @@ use qkvault_graph::expr::{PointContext, ScalarTy, ScoreExpr, Value, vjp};
 use super::{Bound, LANES, Registers, RowAt, element};
 use crate::{Buffer, Inputs};
 
-const DIMS: [u64; 4] = [2, 3, 4, 7];
+const DIMS: [i64; 4] = [2, 3, 4, 7];
 
 /// Scalars and tensors of an expression, smooth numbers that differ everywhere.
 fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
@@ -24,7 +24,7 @@ fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
         scalars.map(|(role, s)| (role, Buffer::of(s.ty.dtype(), [number(s.ty == ScalarTy::Int)]))).collect();
     let tensors = (0..).map(Role::ScoreTensor).zip(e.tensors());
     let tensors = tensors.map(|(role, t)| {
-        let len = t.dims.iter().product::<u64>();
+        let len = t.dims.iter().product::<i64>();
         (role, Buffer::of(t.dtype, (0..len).map(|_| number(!t.dtype.is_float()))))
     });
     scalars.into_iter().chain(tensors).collect()

@@ -66,7 +66,7 @@ pub(crate) fn dense() -> impl Strategy<Value = Attention> {
 
 /// Score expressions that are smooth where random scores lie, with tensors that ask for their gradient.
 pub(crate) fn smooth(a: &Attention) -> Vec<(&'static str, Expr)> {
-    let [b, h, s_q, s_kv] = [a.q.dims[0], a.q.dims[1], a.q.dims[2], a.k.dims[2]].map(i64::unsigned_abs);
+    let [b, h, s_q, s_kv] = [a.q.dims[0], a.q.dims[1], a.q.dims[2], a.k.dims[2]];
     let t = |name: &str, dims| operand(name, TensorSpec::new(DType::F32, dims).with_grad());
     let distance = || (query() - key()).to_float();
     vec![

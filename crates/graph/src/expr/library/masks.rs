@@ -42,7 +42,7 @@ pub fn padding() -> Expr {
 /// The lengths of the prefixes are the device tensor `name` of i32 with dims (batch, 1, 1, 1). A prompt that is computed in pieces needs
 /// its whole prefix in the first: later keys are not there yet.
 #[must_use]
-pub fn prefix_lm(name: &str, batch: u64) -> Expr {
+pub fn prefix_lm(name: &str, batch: i64) -> Expr {
     let prefix = tensor(name, TensorSpec::new(DType::I32, [batch, 1, 1, 1]));
     causal() | key().lt(prefix)
 }
@@ -52,7 +52,7 @@ pub fn prefix_lm(name: &str, batch: u64) -> Expr {
 /// The documents are given by two device tensors of i32: `query_ids` with dims (batch, 1, queries, 1), for the rows of this launch, and
 /// `key_ids` with dims (batch, 1, 1, keys).
 #[must_use]
-pub fn document_mask(query_ids: &str, key_ids: &str, batch: u64, queries: u64, keys: u64) -> Expr {
+pub fn document_mask(query_ids: &str, key_ids: &str, batch: i64, queries: i64, keys: i64) -> Expr {
     let of_query = tensor(query_ids, TensorSpec::new(DType::I32, [batch, 1, queries, 1]));
     let of_key = tensor(key_ids, TensorSpec::new(DType::I32, [batch, 1, 1, keys]));
     of_query.eq(of_key)

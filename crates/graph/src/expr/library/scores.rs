@@ -21,7 +21,7 @@ pub fn softcap(score: impl Into<Expr>, cap: impl Into<Expr>) -> Expr {
 /// The slopes are the usual ones of a model with so many heads ([`AlibiSlopes::of`]); for a model with another maximum, or whose heads are
 /// shared among GPUs, see [`alibi_of`]. Meant for causal attention, where the distance is never positive.
 #[must_use]
-pub fn alibi(score: impl Into<Expr>, heads: u64) -> Expr {
+pub fn alibi(score: impl Into<Expr>, heads: i64) -> Expr {
     alibi_of(score, heads, AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)))
 }
 
@@ -37,7 +37,7 @@ pub fn alibi(score: impl Into<Expr>, heads: u64) -> Expr {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-pub fn alibi_of(score: impl Into<Expr>, heads: u64, slopes: AlibiSlopes) -> Expr {
+pub fn alibi_of(score: impl Into<Expr>, heads: i64, slopes: AlibiSlopes) -> Expr {
     alibi_with(score, tensor(ALIBI_SLOPES, TensorSpec::of_slopes(heads, slopes)))
 }
 
@@ -64,7 +64,7 @@ pub fn relative_bias(
     score: impl Into<Expr>,
     name: &str,
     dtype: DType,
-    [heads, queries, keys]: [u64; 3],
+    [heads, queries, keys]: [i64; 3],
     grad: Grad,
 ) -> Expr {
     bias(score, name, TensorSpec { grad, ..TensorSpec::new(dtype, [1, heads, queries, keys]) })
