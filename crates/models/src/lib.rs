@@ -1,7 +1,8 @@
 //! Model planning: a Hugging Face `config.json` becomes the attentions that its layers need.
 //!
-//! A model is a list of layer kinds, each with how many layers are of it. What a layer has (window, softcap, sinks, ALiBi)
-//! is in its description in full; whether it can be run is for validation, lowering and the library to say.
+//! A model is a list of layer kinds, each with the number of layers of that kind. A layer kind describes its attention
+//! completely (window, softcap, sinks, ALiBi). Whether that attention can run is decided later, by validation, lowering
+//! and cuDNN.
 
 mod config;
 mod families;
@@ -20,11 +21,11 @@ use qkvault_serving::{PageLayout, ServeLayer};
 pub struct Model {
     /// The config's `model_type`.
     pub family: String,
-    /// Layers by kind, in order of first appearance.
+    /// The kinds of layers, in order of first appearance.
     pub layers: Vec<LayerKind>,
-    /// Longest sequence the model is made for, when the config says.
+    /// Longest sequence that the model supports, if the config gives it.
     pub max_positions: Option<i64>,
-    /// What was assumed because the config does not say.
+    /// Assumptions made where the config gives no value.
     pub notes: Vec<String>,
 }
 
@@ -33,7 +34,7 @@ pub struct Model {
 pub struct LayerKind {
     /// Short label, such as `full` or `sliding 4096`.
     pub label: String,
-    /// How many layers of the model are of this kind.
+    /// Number of layers of this kind.
     pub count: usize,
     /// Query heads.
     pub heads: i64,
@@ -45,49 +46,49 @@ pub struct LayerKind {
     pub d_v: i64,
     /// Element type.
     pub dtype: DType,
-    /// Whether queries see only keys up to their own position.
+    /// Whether a query sees only keys up to its own position.
     pub causal: bool,
-    /// Length of the sliding window, the query's own key included.
+    /// Length of the sliding window, counting the query's own key.
     pub window: Option<i64>,
     /// Softmax scale to bind at launch.
     pub scale: f32,
-    /// Softcap of the scores, to bind to the scalar of that name at launch.
+    /// Softcap of the scores; bind it at launch to the scalar `softcap`.
     pub softcap: Option<f32>,
     /// Whether a learnable sink joins the softmax.
     pub sink: bool,
-    /// Largest exponent of the ALiBi slopes, where the layer uses ALiBi.
+    /// Largest exponent of the ALiBi slopes, if the layer uses ALiBi.
     pub alibi_bias_max: Option<f32>,
-    /// The shape that decoding uses where it differs: multi-head latent attention reads its cache as one shared head.
+    /// The shape for decoding, if it differs: multi-head latent attention reads its cache as one shared head.
     pub latent: Option<Latent>,
 }
 
 /// Shape of multi-head latent attention over its compressed cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Latent {
-    /// Head dim of Q and K: compressed rank and rotary part.
+    /// Head dim of Q and K: the compressed rank plus the rotary part.
     pub d_qk: i64,
-    /// Head dim of V, which is the first part of K's rows.
+    /// Head dim of V. V is the first part of each row of K.
     pub d_v: i64,
 }
 
-/// Which part of inference or of training a plan is for.
+/// The part of inference or training that a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// A whole prompt at once: as many queries as keys.
+    /// A whole prompt at once, with as many queries as keys.
     Prefill,
     /// One new query over a cache of keys and values.
     Decode,
-    /// A step of training: a forward over whole sequences that puts out Stats, from which its backward follows.
+    /// The forward of a training step: whole sequences, with Stats as an output for the backward.
     Train,
-    /// Any step of an engine over paged keys and values: a set of plans, see `qkvault-serving`.
+    /// Any step of a serving engine over paged keys and values. It needs a set of plans: see `qkvault-serving`.
     Serve,
 }
 
 impl Phase {
     /// Every phase.
     pub const ALL: [Phase; 4] = [Phase::Prefill, Phase::Decode, Phase::Train, Phase::Serve];
-    /// Those of inference that have a plan for each size.
+    /// The phases of inference that need one plan for each size.
     pub const INFERENCE: [Phase; 2] = [Phase::Prefill, Phase::Decode];
 }
 
@@ -109,7 +110,7 @@ impl FromStr for Phase {
         Phase::ALL
             .into_iter()
             .find(|p| p.to_string() == s)
-            .ok_or_else(|| format!("'{s}' is no phase; use prefill, decode, train or serve"))
+            .ok_or_else(|| format!("'{s}' is not a phase; use prefill, decode, train or serve"))
     }
 }
 
@@ -118,7 +119,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Every problem found: text that is no JSON object, an unknown family, missing or contradicting fields.
+    /// Every problem found: text that is not a JSON object, an unknown family, missing or contradictory fields.
     pub fn from_config(text: &str) -> Result<Model, Refusal> {
         families::read(&config::Config::parse(text)?)
     }
@@ -127,12 +128,14 @@ impl Model {
 impl LayerKind {
     /// The attention of a phase for `batch` sequences of `seq` keys.
     ///
-    /// Operands are contiguous BSHD. A prefill has as many queries as keys; a decode has one query, over a cache whose rows are
-    /// all in use, and a window aligned to the last key. Training is a prefill with Stats: the forward of the pair.
+    /// Operands are contiguous BSHD. A prefill has as many queries as keys. A decode has one query; all rows of its
+    /// cache are in use, and its band ends at the last key. `Train` is a prefill that also outputs Stats; its backward
+    /// follows from it.
     ///
     /// # Errors
     ///
-    /// A phase the model does not have: an encoder does not decode.
+    /// A refusal if the model does not have the phase (an encoder does not decode), or if the phase is `Serve`, which
+    /// needs [`LayerKind::serving`].
     pub fn attention(&self, phase: Phase, batch: i64, seq: i64) -> Result<Attention, Refusal> {
         let mut a = match phase {
             Phase::Prefill | Phase::Train => self.shape(batch, (seq, seq)),
@@ -176,11 +179,11 @@ impl LayerKind {
         Ok(a)
     }
 
-    /// The layer as an engine serves it, over a pool of pages. Multi-head latent attention is served over its compressed cache.
+    /// The layer for serving over a pool of pages. Multi-head latent attention is served over its compressed cache.
     ///
     /// # Errors
     ///
-    /// An encoder, which has no cache.
+    /// A refusal for an encoder, which has no cache.
     pub fn serving(&self, pages: i64, page_size: i64, layout: PageLayout) -> Result<ServeLayer, Refusal> {
         if !self.causal {
             return Err(Reason::new(
@@ -212,7 +215,7 @@ impl LayerKind {
         Attention::forward(q, k, v, o)
     }
 
-    /// One shared head whose values are the first part of its keys' rows, in one buffer.
+    /// One shared head in one buffer: each row of V is the first part of the row of K.
     fn latent_shape(&self, latent: Latent, batch: i64, s_kv: i64) -> Attention {
         let q = Tensor::bshd(batch, self.heads, 1, latent.d_qk, self.dtype);
         let k = Tensor::bshd(batch, 1, s_kv, latent.d_qk, self.dtype);

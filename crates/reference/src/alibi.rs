@@ -1,12 +1,12 @@
-//! ALiBi's slopes as a description says them, computed here by another way than `AlibiSlopes::values`, which launches are given:
-//! by the list of the next power of two of heads, its odd entries first, as MPT's model does.
+//! The slopes of ALiBi for an attention, computed differently from `AlibiSlopes::values`, whose result launches use:
+//! from the list for the next power of two of heads, its odd entries first, as MPT's model does.
 
 use qkvault_graph::expr::AlibiSlopes;
 use qkvault_graph::{Attention, DType, Role};
 
 use crate::Buffer;
 
-/// The slopes that an operand of an attention holds; nothing for any other operand.
+/// The slopes that an operand of an attention holds; `None` for any other operand.
 #[must_use]
 pub fn alibi_slopes(attention: &Attention, role: Role) -> Option<Buffer> {
     let Role::ScoreTensor(number) = role else { return None };
@@ -16,7 +16,7 @@ pub fn alibi_slopes(attention: &Attention, role: Role) -> Option<Buffer> {
     Some(Buffer::of(DType::F32, part.collect::<Vec<_>>()))
 }
 
-/// Those of every head of the model.
+/// The slopes of every head of the model.
 fn all(slopes: &AlibiSlopes) -> Vec<f64> {
     let heads = slopes.model_heads as usize;
     let wide = heads.next_power_of_two();

@@ -1,4 +1,4 @@
-//! Documents in a sequence, masked and varlen: the same numbers, over the same memory.
+//! Documents in one sequence, masked or varlen, have the same results over the same memory.
 
 mod common;
 
@@ -11,7 +11,7 @@ use qkvault_graph::{
 };
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Outputs, backward, forward};
 
-/// Documents of rows by their lengths, and what is computed over them.
+/// Rows of documents, given by their lengths, and the attention over them.
 #[derive(Clone, Debug)]
 struct Case {
     rows: Vec<Vec<usize>>,
@@ -60,13 +60,14 @@ impl Case {
         Documents { longest, most: self.rows.iter().map(Vec::len).sum::<usize>() as i64 }
     }
 
-    /// A number for each token, the same within a document, in no order; 17 documents of a row have different ones.
+    /// A number for each token: equal within a document, different between the up to 17 documents of a row, in no
+    /// order.
     fn ids(&self) -> Vec<i32> {
         let of = |(n, tokens): (usize, &usize)| std::iter::repeat_n((n as i32 * 7 + 3) % 17, *tokens);
         self.rows.iter().flat_map(|row| row.iter().enumerate().flat_map(of)).collect()
     }
 
-    /// Inputs of the dense attention with its documents.
+    /// Inputs for the dense attention with its documents.
     fn dense_inputs(&self, a: &Valid, seed: u64) -> Inputs {
         let mut inputs = Inputs::random(a, seed).expect("random");
         let first = a.score_mod.as_ref().map_or(0, |e| e.tensors().len());
@@ -81,7 +82,7 @@ impl Case {
         inputs
     }
 
-    /// Inputs of the varlen one: the same memory, lengths and offsets.
+    /// Inputs for the varlen attention: the same memory, with lengths and offsets.
     fn varlen_inputs(&self, a: &Valid, dense: &Inputs, seed: u64) -> Inputs {
         let mut inputs = Inputs::random_with(a, seed, &self.choice(a)).expect("random");
         let scalars = (0..9).map(Role::Scalar);
@@ -146,7 +147,7 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// The same numbers at the same places.
+/// Checks that both outputs hold the same numbers at the same places.
 fn same(dense: &Outputs, varlen: &Outputs, role: Role) -> Result<(), TestCaseError> {
     let (x, y) = (dense.get(role).expect("there").values(), varlen.get(role).expect("there").values());
     prop_assert_eq!(x.len(), y.len());
@@ -167,7 +168,7 @@ proptest! {
         let own = case.varlen_inputs(&varlen, &inputs, seed);
         let (x, y) = (forward(&dense, &inputs).expect("computes"), forward(&varlen, &own).expect("computes"));
         same(&x, &y, Role::O)?;
-        // Stats lie by heads in the one and by tokens in the other.
+        // The dense Stats are ordered by heads, the varlen ones by tokens.
         let (s, heads) = (case.row(), case.heads.0 as usize);
         let (x, y) = (x.get(Role::Stats).expect("there").values(), y.get(Role::Stats).expect("there").values());
         for (at, y) in y.iter().enumerate() {

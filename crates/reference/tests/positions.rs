@@ -1,5 +1,5 @@
-//! Pieces of a sequence against the whole: whatever the library's masks and biases do to a row, they do to it however many queries a launch
-//! has.
+//! Pieces of a sequence against the whole: masks and biases of the expression library treat a row alike, however many
+//! queries a launch has.
 
 mod common;
 
@@ -16,14 +16,14 @@ use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, forward};
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 8;
 
-/// What a function of the library makes, with `queries` rows in a launch of sequences of up to `keys`.
+/// A function of the expression library, for a launch of `queries` rows over sequences of up to `keys`.
 #[derive(Clone, Copy)]
 enum Part {
     Keep(fn(usize, usize) -> Expr),
     Score(fn(usize, usize) -> Expr),
 }
 
-/// Every function of the library that compares a query with a key, or reads something of it.
+/// Every function of the expression library that compares a query with a key or reads a property of either.
 const FUNCTIONS: [(&str, Part); 14] = [
     ("causal", Part::Keep(|_, _| causal())),
     ("sliding window", Part::Keep(|_, _| sliding_window(3))),
@@ -50,7 +50,8 @@ fn slopes() -> TensorSpec {
     TensorSpec::new(DType::F32, [1, HEADS as i64, 1, 1])
 }
 
-/// A launch of the rows `piece` over the keys before their end; of dims for all keys where `lengths` say how many there are.
+/// A launch of the rows `piece` over the keys before their end. With `lengths`, its dims are those of all keys and the
+/// lengths give their number.
 fn launch(part: Part, piece: &Range<usize>, all: usize, lengths: bool) -> Valid {
     let (q, kv) = if lengths { (piece.len() + 1, all) } else { (piece.len(), piece.end) };
     let mut a = Attention::bshd(1, (HEADS as i64, 1), (q as i64, kv as i64), HEAD_DIM as i64, DType::F16).with_stats();
@@ -64,7 +65,7 @@ fn launch(part: Part, piece: &Range<usize>, all: usize, lengths: bool) -> Valid 
     valid(if lengths { a.with_lengths() } else { a })
 }
 
-/// A number for each (head, query, key) of the whole, whatever an operand is called.
+/// The number for each (head, query, key) of the whole sequence, in the operand `name`.
 fn number(name: &str, [h, q, k]: [usize; 3]) -> f64 {
     match name {
         "prefix" => 2.0,
@@ -75,7 +76,7 @@ fn number(name: &str, [h, q, k]: [usize; 3]) -> f64 {
     }
 }
 
-/// The numbers of an expression's tensors and scalars, for a launch whose first row is `first`.
+/// Binds the tensors and scalars of an expression for a launch whose first row is `first`.
 fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
     let expressions: [Option<&ScoreExpr>; 2] = [a.score_mod.as_ref(), a.mask.mask_mod.as_ref()];
     let Some(e) = expressions.into_iter().flatten().next() else { return };
@@ -92,7 +93,7 @@ fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
     }
 }
 
-/// Rows of a contiguous (batch, sequence, head, head dim), as many as asked for, zeros where there are no more.
+/// Rows of a contiguous (batch, sequence, head, head dim), extended with zeros to the number wanted.
 fn rows(from: &Buffer, row: usize, which: Range<usize>, wanted: usize) -> Buffer {
     let kept = which.start * row..which.end * row;
     let padding = std::iter::repeat_n(0.0, (wanted - which.len()) * row);
@@ -115,7 +116,7 @@ fn computed(a: &Valid, piece: &Range<usize>, whole: &Inputs) -> Vec<Vec<f64>> {
     inputs.set_f32(Role::Scale, 1.0);
     operands(a, piece.start, &mut inputs);
     let outputs = forward(a, &inputs).expect("computes");
-    let (o, stats) = (outputs.get(Role::O).expect("always"), outputs.get(Role::Stats).expect("asked for"));
+    let (o, stats) = (outputs.get(Role::O).expect("always"), outputs.get(Role::Stats).expect("requested"));
     let row = |s: usize| {
         let of_head = |h| (0..HEAD_DIM).map(move |d| o.at(0, h, s, d)).chain([stats.at(0, h, s, 0)]);
         (0..HEADS).flat_map(of_head).collect()
@@ -123,7 +124,7 @@ fn computed(a: &Valid, piece: &Range<usize>, whole: &Inputs) -> Vec<Vec<f64>> {
     (0..piece.len()).map(row).collect()
 }
 
-/// Ends of the pieces that a prompt is computed in; the first has the prefix of 2.
+/// The ends of the pieces of a prompt; the first piece contains the prefix of 2.
 fn ends() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::btree_set(3..18_usize, 1..6).prop_map(|ends| ends.into_iter().collect())
 }
@@ -178,7 +179,7 @@ fn b9_what_lowering_emits_for_pieces_means_what_the_oracle_computes() {
     }
 }
 
-/// 16 keys with equal scores, so that the window alone says which weigh more; V tells them apart.
+/// 16 keys with equal scores, so only the window decides their weights; V distinguishes them.
 #[test]
 fn b9_a_soft_window_over_one_query_keeps_the_newest_keys() {
     for lengths in [false, true] {

@@ -1,4 +1,4 @@
-//! The remainder of floored division, where lowering writes it as a quotient, a floor and a product in float32.
+//! The remainder of floored division, which lowering writes as a quotient, a floor and a product in float32.
 
 mod common;
 
@@ -11,14 +11,15 @@ use qkvault_graph::{
 };
 use qkvault_reference::{Buffer, Inputs, Precision, backward, forward, interpret};
 
-/// For which of these pairs the lowered remainder, rounded as declared, is that of the language.
+/// Whether the lowered remainder of each pair, rounded as declared, equals the language's remainder.
 ///
-/// Each pair belongs to a key that is seen where both agree: equal scores make Stats the logarithm of how many are seen.
+/// Each pair belongs to a key that is visible if both agree: scores are equal, so Stats is the logarithm of the number
+/// of visible keys.
 fn agreeing(pairs: &[(i32, i32)]) -> Vec<bool> {
     let n = pairs.len() as i64;
     let list = |name| tensor(name, TensorSpec::new(DType::I32, [1, 1, 2, n]));
     let right: Expr = list("a").floor_rem(list("b")).eq(list("r"));
-    // One query for each key, so that every pair is judged by itself.
+    // One launch per key, so that each pair is tested by itself.
     let a = Attention::bshd(1, (1, 1), (2, n), 8, DType::F16).with_stats();
     let a = valid(a.with_mask_mod(right.build_mask_mod().expect("a predicate")));
     let graph = lower(&a, &under(27), &CompileOptions::default()).expect("a dense forward");
@@ -31,17 +32,17 @@ fn agreeing(pairs: &[(i32, i32)]) -> Vec<bool> {
             for (name, of) in [("a", 0), ("b", 1), ("r", 2)] {
                 let number =
                     |&(a, b): &(i32, i32)| f64::from([a, b, Binary::FloorRem.apply_int(a, b).expect("integers")][of]);
-                // The other keys are hidden: no remainder is -1 where the divisor is 1.
+                // The other keys are masked: no remainder is -1 if the divisor is 1.
                 let hidden = [0.0, 1.0, -1.0][of];
                 let one = pairs.iter().enumerate().map(|(j, pair)| if i == j { number(pair) } else { hidden });
                 let one: Vec<f64> = one.collect();
                 let id = keep.tensor_named(name).expect("it reads it").0 as u16;
                 inputs.insert(Role::ScoreTensor(id), Buffer::of(DType::I32, one.iter().chain(&one).copied()));
             }
-            let exact = forward(&a, &inputs).expect("computes").get(Role::Stats).expect("asked for").at(0, 0, 1, 0);
+            let exact = forward(&a, &inputs).expect("computes").get(Role::Stats).expect("requested").at(0, 0, 1, 0);
             assert!(exact.is_finite(), "the language disagrees with itself");
             let found = interpret(&graph, &inputs, Precision::Rounded).expect("runs");
-            found.get(&Role::Stats).expect("asked for").at([0, 0, 1, 0]).is_finite()
+            found.get(&Role::Stats).expect("requested").at([0, 0, 1, 0]).is_finite()
         })
         .collect()
 }
@@ -68,7 +69,7 @@ fn floor_rem_is_exact_up_to_the_bound_that_is_documented() {
     while pairs.len() < 200 {
         let b = 1 + rng.within(0, [10, 1 << 12, MOST as usize - 2][pairs.len() % 3]) as i32;
         let whole = rng.within(0, (MOST - b) as usize) as i32;
-        // Half of them at a multiple or one beside it, where a quotient that rounds would be a whole number too high or low.
+        // Half of them are a multiple of `b` or one below it, where a quotient that rounds would be wrong by one.
         let a = if pairs.len() % 2 == 0 { whole } else { whole / b * b - rng.within(0, 1) as i32 };
         let (a, b) = (if rng.unit() < 0.5 { -a } else { a }, if rng.unit() < 0.5 { -b } else { b });
         pairs.push((a, b));
@@ -77,7 +78,7 @@ fn floor_rem_is_exact_up_to_the_bound_that_is_documented() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// A remainder by 0 is 0, of every number in either way of dividing, and never what a device makes of it.
+/// In both kinds of division the remainder by 0 is 0 for every number, whatever a device computes.
 #[test]
 fn b11_remainders_by_a_tensor_or_scalar_of_zeros_are_zero_in_what_is_lowered() {
     let by_tensor = tensor("b", TensorSpec::new(DType::I32, [1, 1, 1, 1]));
@@ -97,9 +98,9 @@ fn b11_remainders_by_a_tensor_or_scalar_of_zeros_are_zero_in_what_is_lowered() {
                         inputs.add_forward(&a).expect("computes");
                     }
                     let exact = if a.is_backward() { backward(&a, &inputs) } else { forward(&a, &inputs) };
-                    let exact = exact.expect("computes").get(which).expect("asked for").at(0, 0, 1, 0);
+                    let exact = exact.expect("computes").get(which).expect("requested").at(0, 0, 1, 0);
                     let found = interpret(&graph, &inputs, Precision::Exact).expect("runs");
-                    let found = found.get(&which).expect("asked for").at([0, 0, 1, 0]);
+                    let found = found.get(&which).expect("requested").at([0, 0, 1, 0]);
                     // A backward reads O in 16 bits.
                     assert!((exact - found).abs() < 0.01, "{exact} and {found} by {number} under 9.{minor}\n{graph}");
                 }
@@ -130,7 +131,8 @@ fn b11_a_divisor_that_is_seen_not_to_be_zero_has_no_guard() {
 fn floor_rem_is_not_promised_beyond_the_bound() {
     // The quotient 2^24 - 1/3 rounds to 2^24.
     assert_eq!(agreeing(&[(3 * MOST - 1, 3), (MOST - 4, 3)]), [false, true]);
-    // The quotient of these rounds down to -3 as it should, but float32 cannot hold -3 * 5592407, which is odd and above 2^24.
+    // The quotient of these rounds down to -3, as it should, but -3 * 5592407 is odd and above 2^24, which float32
+    // cannot hold.
     let (a, b) = (-(MOST - 1) as f32, 5_592_407_f32);
     assert_eq!((a / b).floor(), -3.0);
     assert_ne!(f64::from(-3.0 * b), -3.0 * f64::from(b));

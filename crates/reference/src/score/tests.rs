@@ -1,5 +1,5 @@
-//! The row evaluator against the evaluator at a point, and its reverse sweep against the derivative that is derived: two
-//! programs by two hands in each case.
+//! Compares the row evaluator with the evaluator at a point, and its reverse sweep with the derived derivative. The two
+//! programs in each comparison are independent.
 
 use proptest::prelude::*;
 use qkvault_graph::Role;
@@ -11,7 +11,7 @@ use crate::{Buffer, Inputs};
 
 const DIMS: [i64; 4] = [2, 3, 4, 7];
 
-/// Scalars and tensors of an expression, smooth numbers that differ everywhere.
+/// Scalars and tensors for an expression: smooth numbers, all different.
 fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
     let mut state = seed;
     let mut number = |whole: bool| {
@@ -30,7 +30,7 @@ fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
     scalars.into_iter().chain(tensors).collect()
 }
 
-/// What the language's own evaluator is given at a key.
+/// The operands of the language's own evaluator for one key.
 fn at_point<T>(
     e: &ScoreExpr,
     inputs: &Inputs,
@@ -96,7 +96,8 @@ proptest! {
         let bound = Bound::new(e.program(), 0, 0, &inputs).expect("bound");
         let [mut values, mut gradients] = [Registers::default(), Registers::default()];
         bound.run(AT, 0, &scores(), &mut values);
-        // The derived one holds its constants in float32, which large or tiny numbers magnify; and at poles anything may come out.
+        // The derived program holds its constants in float32, which large or tiny numbers magnify; at poles the results
+        // differ.
         let tame = |key: usize| {
             values.0.chunks(LANES).all(|node| node[key] == 0.0 || (1e-2..1e3).contains(&node[key].abs()))
         };
@@ -117,7 +118,7 @@ proptest! {
     }
 }
 
-/// Where zeros, infinities and NaN are: both tables of operations give the same bits, and never the zero that has a sign.
+/// On zeros, infinities and NaN both tables of operations return the same bits, and never -0.
 #[test]
 fn both_tables_of_operations_agree_bit_for_bit_on_special_numbers() {
     use qkvault_graph::expr::{Binary, Unary};

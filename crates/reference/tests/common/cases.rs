@@ -1,10 +1,10 @@
-//! Random small attentions of 16-bit tensors: every layout, mask and output that a dense forward can have.
+//! Random small attentions of 16-bit tensors, with every layout, mask and output of a dense forward.
 
 use proptest::prelude::*;
 use qkvault_graph::expr::{Expr, TensorSpec, head, key, query, scalar, score, select, tensor as operand};
 use qkvault_graph::{Attention, Band, Corner, DType, Interleave, Lengths, Order, Outputs, Tensor};
 
-/// A dense tensor in some order, contiguous, a part of a shared buffer, or with room between rows.
+/// A dense tensor in some order: contiguous, part of a shared buffer, or with room between rows.
 pub(crate) fn tensor(dims: [i64; 4], dtype: DType, layout: (usize, usize, i64)) -> Tensor {
     let (order, kind, room) = layout;
     let order = Order::ALL[order];
@@ -37,7 +37,7 @@ pub(crate) fn band() -> impl Strategy<Value = Band> {
     (corner, bounds).prop_map(|(corner, (left, right))| Band { corner, left, right })
 }
 
-/// Dense forwards.
+/// Random dense forwards.
 pub(crate) fn dense() -> impl Strategy<Value = Attention> {
     let heads = (1..=2_i64, prop::sample::select(vec![(1, 1), (2, 1), (1, 2), (3, 1), (2, 2)]));
     let shape = (1..=3_i64, heads, (1..=9_i64, 1..=9_i64), (1..=3_i64, 1..=3_i64), any::<bool>());
@@ -55,7 +55,7 @@ pub(crate) fn dense() -> impl Strategy<Value = Attention> {
             );
             a.mask.band = band;
             a.mask.lengths = if lengths { Lengths::PerSequence } else { Lengths::Full };
-            // cuDNN has Max and Sum_exp together or not at all, before 9.21 not beside Stats, and not beside a sink.
+            // cuDNN has Max and Sum_exp only together, before 9.21 not beside Stats, and never beside a sink.
             let [stats, max, sink, _] = flags;
             a.outputs = Outputs::of(stats && !max, max, max);
             a.sink = sink && !max;
@@ -64,7 +64,7 @@ pub(crate) fn dense() -> impl Strategy<Value = Attention> {
     )
 }
 
-/// Score expressions that are smooth where random scores lie, with tensors that ask for their gradient.
+/// Score expressions that are smooth at random scores, with tensors that request gradients.
 pub(crate) fn smooth(a: &Attention) -> Vec<(&'static str, Expr)> {
     let [b, h, s_q, s_kv] = [a.q.dims[0], a.q.dims[1], a.q.dims[2], a.k.dims[2]];
     let t = |name: &str, dims| operand(name, TensorSpec::new(DType::F32, dims).with_grad());
