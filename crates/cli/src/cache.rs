@@ -1,4 +1,4 @@
-//! `cache`: look at the vault and keep it in order.
+//! `cache`: inspects and maintains the vault.
 
 use std::time::SystemTime;
 
@@ -10,32 +10,32 @@ use serde_json::{Value, json};
 use crate::target::LibraryArgs;
 use crate::{Globals, Outcome, deep, older, open_vault, out};
 
-/// The commands about the vault.
+/// Commands that work on the vault.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Print the vault's folder
     Dir,
-    /// List what is kept
+    /// List the entries
     Ls,
-    /// Print everything known of one entry
+    /// Print all details of one entry
     Show {
         /// The key, or its first digits
         key: String,
     },
-    /// Count what is kept
+    /// Count entries and bytes
     Stats,
-    /// Check every entry; nothing is changed
+    /// Check every entry; change nothing
     Verify {
-        /// Headers alone, without reading payloads
+        /// Check headers only, do not read payloads
         #[arg(long)]
         headers: bool,
-        /// Also compile every plan again with the cuDNN that is found, and compare the kernels inside
+        /// Also compile every plan again with the cuDNN that is found, and compare the kernels
         #[arg(long, conflicts_with = "headers")]
         deep: bool,
         #[command(flatten)]
         library: LibraryArgs,
     },
-    /// Delete what is over the limits, oldest first
+    /// Delete the oldest entries until the vault is within its limits
     Gc {
         /// Most bytes to keep, such as 500MB (also QKVAULT_CACHE_MAX_BYTES)
         #[arg(long, value_name = "BYTES", value_parser = size)]
@@ -99,7 +99,7 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
     Ok(Outcome::Good)
 }
 
-/// Checks every file; good if all are.
+/// Checks every file. The outcome is good if all files are good.
 fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
     let report = vault.verify(if headers { Depth::Header } else { Depth::Payload });
     let entries = report.bad.iter().map(|(listed, why)| (&listed.path, Some(listed.key), why.to_string()));
@@ -124,7 +124,7 @@ fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
     if bad.is_empty() { Outcome::Good } else { Outcome::Bad }
 }
 
-/// Everything known of the entry whose key begins so; a refusal with its reasons.
+/// Prints the entry whose key begins with `digits`; for a stored refusal also its reasons.
 fn show(vault: &Vault, digits: &str) -> anyhow::Result<Outcome> {
     let found: Vec<Listed> = vault.ls().filter(|l| !l.shadowed && l.key.to_string().starts_with(digits)).collect();
     let listed = match &found[..] {

@@ -1,4 +1,4 @@
-//! Timing launches: device time by events, host time by the clock.
+//! Times launches: CUDA events give the device time, a clock gives the host time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,22 +9,24 @@ use qkvault_exec::{Bound, cudarc};
 
 use crate::memory::{Failure, failed};
 
-/// What one launch took, on average over those of a round.
+/// Mean times of one launch in a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
-    /// Between two events on the stream, in milliseconds.
+    /// Device time between two events on the stream, in milliseconds.
     pub device_ms: f64,
-    /// Of the call that queues it, in microseconds.
+    /// Host time of the call that queues the launch, in microseconds.
     pub host_us: f64,
 }
 
-/// Launches so many times between two events, and waits.
+/// Queues `launches` launches between two events, and waits for the second event.
 pub fn round(stream: &Arc<CudaStream>, bound: &mut Bound<'_>, launches: usize) -> Result<Round, Failure> {
     round_after(stream, bound, 0, launches)
 }
 
-/// The same after some launches that are not counted. Nothing waits in between, so that the GPU is at work when the first event is
-/// recorded and the time that the host takes for a launch is not measured: PyTorch's own turns are timed like this.
+/// Queues `before` untimed launches, then `launches` launches between two events, and waits for the second event.
+///
+/// Nothing waits between the untimed and the timed launches. The GPU is therefore busy when the first event is
+/// recorded, and the host's time for a launch does not count. The benchmarks of PyTorch time in the same way.
 pub fn round_after(
     stream: &Arc<CudaStream>,
     bound: &mut Bound<'_>,
@@ -47,7 +49,7 @@ pub fn round_after(
     Ok(Round { device_ms: f64::from(start.elapsed_ms(&end).map_err(failed)?) / launches as f64, host_us })
 }
 
-/// The middle of some values, which are sorted for it.
+/// The median. Sorts the values.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

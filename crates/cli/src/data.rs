@@ -1,39 +1,40 @@
-//! Data for attentions too large for the oracle's own generator: noise that repeats, and what masks and expressions need to mean something.
+//! Input data for attentions that are too large for the oracle's generator: repeating noise, and meaningful values for
+//! masks and expressions.
 
 use qkvault_base::random::Rng;
 use qkvault_graph::expr::ScoreExpr;
 use qkvault_graph::{CuSeqlens, DType, Operand, Role, Storage, Valid, operands, ragged_offsets};
 use qkvault_reference::{Buffer, Inputs, alibi_slopes};
 
-/// Elements after which noise repeats: a prime, so that rows and heads are not alike.
+/// Elements after which the noise repeats. It is a prime, so that rows and heads differ.
 const PERIOD: usize = 1_000_003;
 
-/// What cannot be drawn at random.
+/// The values that random noise cannot replace, and the seed of the noise.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Scalars by name.
+    /// Values of scalars, by name.
     pub scalars: Vec<(String, f64)>,
-    /// Whether scalars that are not among them are drawn.
+    /// Whether scalars without a value here get a random one.
     pub draw_others: bool,
-    /// Documents of a sequence, for integer tensors that are read by position.
+    /// Documents of a sequence, for integer tensors that an expression reads by position.
     pub documents: Split,
     /// Lengths of the sequences of varlen operands.
     pub varlen: Vec<i32>,
-    /// Seed of everything that is drawn.
+    /// Seed of all random values.
     pub seed: u64,
 }
 
 /// How a sequence is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// Into so many parts, equal but for rounding.
+    /// This many parts, equal up to rounding.
     Equal(u64),
-    /// Into parts of these lengths.
+    /// Parts of these lengths.
     Lengths(Vec<u64>),
 }
 
 impl Split {
-    /// Lengths of the parts of a sequence of so many positions.
+    /// Lengths of the parts of a sequence with `positions` positions.
     pub fn lengths(&self, positions: u64) -> Vec<u64> {
         match self {
             Split::Equal(n) => {
@@ -43,13 +44,13 @@ impl Split {
         }
     }
 
-    /// The part that each position is in.
+    /// The number of the part that contains each position.
     pub fn parts(&self, positions: u64) -> Vec<u64> {
         let of = |(n, length): (usize, u64)| std::iter::repeat_n(n as u64, length as usize);
         self.lengths(positions).into_iter().enumerate().flat_map(of).collect()
     }
 
-    /// How many parts there are.
+    /// The number of parts.
     pub fn count(&self) -> u64 {
         match self {
             Split::Equal(n) => *n,
@@ -58,15 +59,15 @@ impl Split {
     }
 }
 
-/// Everything that an attention reads, but for O and Stats of a backward, which its forward leaves.
+/// Every input of an attention, without O and Stats of a backward: the forward computes those.
 ///
 /// # Errors
 ///
-/// A scalar that has no value.
+/// A scalar has no value.
 pub fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, String> {
     let mut inputs = Inputs::new();
-    let left = |role| attention.is_backward() && [Role::O, Role::Stats].contains(&role);
-    for operand in operands(attention).iter().filter(|o| !o.output && !left(o.role)) {
+    let from_forward = |role| attention.is_backward() && [Role::O, Role::Stats].contains(&role);
+    for operand in operands(attention).iter().filter(|o| !o.output && !from_forward(o.role)) {
         inputs.insert(operand.role, fill(attention, operand, recipe)?);
     }
     if matches!(attention.q.storage, Storage::Varlen { .. }) {
@@ -75,7 +76,7 @@ pub fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, String> {
     Ok(inputs)
 }
 
-/// Lengths and offsets of varlen sequences.
+/// Adds the lengths and offsets of varlen sequences.
 fn pack(a: &Valid, lengths: &[i32], inputs: &mut Inputs) -> Result<(), qkvault_graph::Refusal> {
     let cumulative = CuSeqlens::from_lengths(lengths)?;
     for (operand, offsets) in ragged_offsets(a, &cumulative, &cumulative)? {
@@ -90,7 +91,8 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     let (role, dtype) = (operand.role, operand.tensor.dtype);
     let len = operand.elements().ok_or_else(|| format!("{role} is too large"))?;
     let mut rng = Rng::new(recipe.seed ^ role.uid().unsigned_abs().wrapping_mul(0x2545_f491_4f6c_dd1d));
-    // The same share of queries and of keys, so that no more queries than keys are left where there are no more.
+    // Queries and keys use the same random fractions: a sequence whose full length has no more queries than keys keeps
+    // that property.
     let lengths = |most: i64| {
         let mut rng = Rng::new(recipe.seed ^ 0x6c65_6e67_7468);
         let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();
@@ -115,14 +117,14 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     })
 }
 
-/// Elements from a generator, over and over.
+/// A buffer of generated elements that repeat after `PERIOD`.
 fn repeated(dtype: DType, len: usize, rng: &mut Rng, mut one: impl FnMut(&mut Rng) -> f64) -> Buffer {
     let block = Buffer::of(dtype, (0..len.min(PERIOD)).map(|_| one(rng)).collect::<Vec<_>>());
     let bytes: Vec<u8> = block.bytes().iter().copied().cycle().take(len * dtype.size()).collect();
     Buffer::new(dtype, bytes).expect("whole elements")
 }
 
-/// The expressions in the order in which their operands are numbered.
+/// The expressions, in the order that numbers their operands.
 fn expressions(a: &Valid) -> impl Iterator<Item = &ScoreExpr> {
     [a.score_mod.as_ref(), a.mask.mask_mod.as_ref()].into_iter().flatten()
 }
@@ -137,7 +139,8 @@ fn scalar(a: &Valid, n: u16, dtype: DType, recipe: &Recipe, rng: &mut Rng) -> Re
         .ok_or_else(|| format!("the scalar '{name}' has no value; add a line `scalar: {name} 50`"))
 }
 
-/// Which document each position is of; a tensor that is not read by position says how long a prefix is: as many as there are documents.
+/// The document number of each position. A tensor with one position holds the length of a prefix instead: the number of
+/// documents.
 fn documents(operand: &Operand, documents: &Split) -> Buffer {
     let [_, _, q, k] = operand.tensor.dims;
     let positions = q.max(k).unsigned_abs();
@@ -168,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn everything_a_backward_reads_but_what_its_forward_leaves_is_there() {
+    fn a_backward_gets_every_input_but_o_and_stats_of_its_forward() {
         let a = attention(
             "score_mod: scalar $cap: float; tensor @alibi_slopes: f32[1, 2, 1, 1] alibi 2; tanh(score / $cap) * $cap + @alibi_slopes * float(key - query)\nlengths: per-sequence",
         );
         let inputs = inputs(&a, &recipe()).expect("every scalar has a value");
-        let wanted: Vec<Role> = operands(&a).iter().filter(|o| !o.output).map(|o| o.role).collect();
-        let missing: Vec<&Role> = wanted.iter().filter(|role| inputs.get(**role).is_none()).collect();
+        let roles: Vec<Role> = operands(&a).iter().filter(|o| !o.output).map(|o| o.role).collect();
+        let missing: Vec<&Role> = roles.iter().filter(|role| inputs.get(**role).is_none()).collect();
         assert_eq!(missing, [&Role::O, &Role::Stats]);
         assert_eq!(inputs.get(Role::Scalar(0)).map(|b| b.get(0)), Some(50.0));
         assert_eq!(inputs.get(Role::ScoreTensor(0)).map(|b| b.get(1)), Some(0.003_906_25));
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!((0..7).map(|i| starts.int(i) / 32).collect::<Vec<_>>(), [0, 30, 40, 64, 94, 104, 128]);
         assert_eq!(varlen.get(Role::SeqLenKv).map(|b| b.int(1)), Some(10));
         assert_eq!(Split::Equal(3).lengths(10), [4, 3, 3]);
-        // The last token of the second row, as the checks of `bench` ask for it: the same numbers.
+        // Both forms give the same numbers for the last token of the second row. `bench` compares rows in this way.
         let sequences = dense.varlen_documents(Documents { longest: 30, most: 6 }).expect("an equivalent");
         let row = |a: &Valid, inputs: &Inputs, at| {
             qkvault_reference::forward_rows(a, inputs, &[at]).expect("computes").remove(0)

@@ -1,4 +1,4 @@
-//! `cache verify --deep`: every plan compiled again, and the kernels inside compared. One line per entry.
+//! `cache verify --deep`: compiles every plan again, compares the kernels, and prints one line per entry.
 
 use qkvault_cache::{Listed, Vault};
 use qkvault_compile::{Compiler, RebuildCheck};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::target::LibraryArgs;
 use crate::{Globals, Outcome, out};
 
-/// What became of one entry.
+/// The result for one entry.
 struct Row {
     listed: Listed,
     /// `same`, `skipped`, `different`, `failed` or `bad`.
@@ -17,7 +17,7 @@ struct Row {
     text: String,
 }
 
-/// Runs the command: good if no plan is different, bad, or impossible to compile.
+/// Runs the command. The outcome is good if no plan differs, is bad, or fails to compile.
 pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> anyhow::Result<Outcome> {
     let compiler = Compiler::open_compile_only(&library.search()?)?;
     let all: Vec<Listed> = vault.ls().filter(|listed| !listed.shadowed).collect();
@@ -47,7 +47,7 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
 }
 
 fn check(vault: &Vault, compiler: &Compiler, listed: Listed) -> Row {
-    // The entry as it would be served, with all its checks.
+    // `show` applies the same checks as a look-up.
     let shown = vault.show(&listed.key).into_iter().find(|(shown, _)| shown.path == listed.path);
     let (status, text) = match shown {
         None => ("bad", "it is gone".to_owned()),

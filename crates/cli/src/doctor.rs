@@ -1,4 +1,4 @@
-//! `doctor`: what was found on this machine, what was not, and what to do about it.
+//! `doctor`: reports what this machine has, what it lacks, and how to fix that.
 
 use qkvault_cache::VaultOptions;
 use qkvault_compile::Compiler;
@@ -24,7 +24,7 @@ struct Finding {
     facts: Value,
 }
 
-/// Runs the command. A machine without a GPU is no fault: it can compile.
+/// Runs the command. A missing GPU is not a fault: the machine can still compile.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let findings = [gpu(), cudnn(args)?, vault(globals)];
     let good = findings.iter().all(|f| f.good);
@@ -119,10 +119,10 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
     })
 }
 
-/// Which NVRTC is used and why, and which others are there: in words, and as data.
+/// The NVRTC in use, the reason, and the other copies: as text, and as data.
 fn nvrtc(found: &Nvrtc) -> (String, Value) {
     let Nvrtc { path, version: (major, minor), was_loaded, others } = found;
-    let why = if *was_loaded { "loaded in this process before cuDNN" } else { "the first that was found" };
+    let why = if *was_loaded { "loaded in this process before cuDNN" } else { "the first one found" };
     let mut text = format!("NVRTC {major}.{minor} is used: {} ({why})", path.display());
     for other in others {
         text += &format!("\nnote: another NVRTC is not used: {}", other.display());

@@ -1,8 +1,8 @@
-//! Errors as people meet them: one paragraph, and an exit code.
+//! Turns errors into one paragraph of text and an exit code.
 
 use qkvault_graph::Refusal;
 
-/// The error and its causes, outermost first. A cause that the text before it tells already is not told again.
+/// The error and its causes, outermost first. Leaves out a cause that the text already contains.
 pub(super) fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -18,7 +18,7 @@ pub(super) fn text(error: &anyhow::Error) -> String {
     text
 }
 
-/// 2 where the command was asked for what does not exist, 1 for everything else.
+/// The exit code: 2 if the options name something that does not exist, otherwise 1.
 pub(super) fn code(error: &anyhow::Error) -> u8 {
     let usage =
         |r: &Refusal| ["target.unknown", "warm.nothing", "run.train", "run.serve"].iter().any(|code| r.has(code));
@@ -31,12 +31,12 @@ mod tests {
     use anyhow::Context as _;
 
     #[test]
-    fn a_cause_that_is_told_already_is_not_repeated() {
+    fn a_cause_that_the_text_contains_is_not_repeated() {
         let disk = || std::io::Error::other("the disk is gone");
-        let told = anyhow::Error::new(disk()).context("could not write x: the disk is gone; look at the disk");
-        assert_eq!(text(&told), "could not write x: the disk is gone; look at the disk");
-        let untold: anyhow::Result<()> = Err(disk()).context("could not write x");
-        assert_eq!(text(&untold.expect_err("it is one")), "could not write x: the disk is gone");
+        let contained = anyhow::Error::new(disk()).context("could not write x: the disk is gone; look at the disk");
+        assert_eq!(text(&contained), "could not write x: the disk is gone; look at the disk");
+        let new: anyhow::Result<()> = Err(disk()).context("could not write x");
+        assert_eq!(text(&new.expect_err("it is one")), "could not write x: the disk is gone");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! From models, phases and shapes to the attentions to compile, each once.
+//! Lists the attentions that models, phases and shapes need, each attention once.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,40 +11,41 @@ use qkvault_serving::{Bucket, StepKind};
 
 use crate::serve::ServeArgs;
 
-/// Which attentions of a model.
+/// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ModelArgs {
     /// A Hugging Face config.json; may be given several times
     #[arg(long, value_name = "FILE", required = true)]
     pub model: Vec<PathBuf>,
-    /// prefill, decode (default: both), train (a forward with Stats and its backward), serve (the set of plans of an engine); may be
-    /// given several times, or with commas
+    /// prefill, decode (default: both), train (a forward with Stats and its backward), serve (the plans of a serving
+    /// engine); may be given several times, or with commas
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<Phase>,
     /// Sequences per launch (default: 1, 4 for prefill and train; 1, 8, 32 for decode)
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=1_048_576))]
     pub batch: Vec<i64>,
-    /// Tokens of a prompt, or of the cache that a decode reads (default: 512 to 8192 by doubling; 1024, 4096, 8192; train: 2048, 4096)
+    /// Tokens of a prompt, or of the KV cache of a decode (default: prefill 512, 1024, 2048, 4096, 8192; decode 1024,
+    /// 4096, 8192; train 2048, 4096)
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=16_777_216))]
     pub seq: Vec<i64>,
-    /// Element type instead of the config's: bf16 or f16
+    /// Element type, bf16 or f16 (default: the config's)
     #[arg(long)]
     pub dtype: Option<DType>,
-    /// Also put out the log-sum-exp (Stats)
+    /// Also output the log-sum-exp (Stats)
     #[arg(long)]
     pub stats: bool,
-    /// Train: a backward that gives the same bits each time
+    /// train: use a backward that gives the same bits on every run
     #[arg(long)]
     pub deterministic: bool,
     #[command(flatten)]
     pub serve: ServeArgs,
 }
 
-/// One attention to compile, with everything that needs it.
+/// One attention to compile, and its uses.
 pub(super) struct Job {
-    /// What it is for: model, layers, phase, sizes.
+    /// The uses of the attention: model, layers, phase, sizes.
     pub(super) uses: Vec<Use>,
-    /// The attention, or why it cannot be described.
+    /// The attention, or the reasons why it cannot be described.
     pub(super) attention: Result<Valid, Refusal>,
 }
 
@@ -55,13 +56,13 @@ pub(super) struct Use {
     pub(super) layer: String,
     pub(super) layers: usize,
     pub(super) phase: Phase,
-    /// Of a pair, the backward.
+    /// Whether this is the backward of a training pair.
     pub(super) backward: bool,
     pub(super) batch: i64,
     pub(super) seq: i64,
-    /// Which plan of a set it is for, where it is for a set.
+    /// The bucket of the plan, if the plan belongs to a set.
     pub(super) bucket: Option<Bucket>,
-    /// Softmax scale that the layer binds.
+    /// The layer's softmax scale.
     pub(super) scale: f32,
 }
 
@@ -78,7 +79,7 @@ impl Use {
     }
 }
 
-/// The jobs of some models, and what people should know about how they were made.
+/// The jobs of the given models, and notes for the user.
 pub(super) struct Jobs {
     pub(super) jobs: Vec<Job>,
     pub(super) notes: Vec<String>,
@@ -94,7 +95,7 @@ fn or<'a>(given: &'a [i64], default: &'a [i64]) -> &'a [i64] {
     if given.is_empty() { default } else { given }
 }
 
-/// Reads the models and lists their attentions; equal ones become one job with several uses.
+/// Reads the models and lists their attentions. Equal attentions become one job with several uses.
 pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     let mut jobs: Vec<Job> = Vec::new();
     let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
@@ -127,7 +128,7 @@ fn read(path: &Path) -> anyhow::Result<(String, Model)> {
         .with_context(|| format!("the model config {} could not be read", path.display()))?;
     let model = Model::from_config(&text).with_context(|| format!("{} cannot be planned", path.display()))?;
     let name = path.file_stem().map_or_else(|| model.family.clone(), |stem| stem.to_string_lossy().into_owned());
-    // Published configs are all called config.json: then the folder says more.
+    // Published configs are all called config.json; then the folder gives the name.
     let name = match (name.as_str(), path.parent().and_then(Path::file_name)) {
         ("config", Some(folder)) => folder.to_string_lossy().into_owned(),
         _ => name,
@@ -203,7 +204,7 @@ fn attentions(
     list
 }
 
-/// A refusal for when there is nothing to do at all.
+/// The refusal for a command that has no attention to compile.
 pub(super) fn nothing() -> Refusal {
     Reason::new(
         Origin::Description,

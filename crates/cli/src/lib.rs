@@ -1,8 +1,8 @@
-//! The `qkvault` command as functions, and what its commands share with those of `qkvault-lab`: options, the vault that they name, output,
-//! operands on a GPU. `cargo xtask` runs the very same code.
+//! The `qkvault` command as functions, and the code that it shares with `qkvault-lab`: options, opening the vault,
+//! output, operands on a GPU. `cargo xtask` runs the same code.
 //!
-//! Every command prints a table or lines for people, or one JSON object with `--json`. Exit code 0 is good, 1 means that
-//! something was refused, is corrupt or failed, 2 is wrong usage.
+//! Every command prints a table or lines of text, or one JSON object with `--json`. Exit code 0 means success, 1 means
+//! that something was refused, failed or is corrupt, 2 means wrong usage.
 
 mod cache;
 pub mod clock;
@@ -41,20 +41,21 @@ pub struct Globals {
     /// The vault's folder (also QKVAULT_CACHE_DIR; default: below the user's cache folder)
     #[arg(long, global = true, value_name = "DIR")]
     pub vault: Option<PathBuf>,
-    /// A remote store that is asked for what the vault lacks and given what is built: an http(s) address, or a folder
-    /// (also QKVAULT_REMOTE; a bearer token is taken from QKVAULT_REMOTE_TOKEN)
+    /// A remote store, an http(s) address or a folder: the vault looks there for entries that it lacks, and uploads
+    /// what it builds (also QKVAULT_REMOTE; QKVAULT_REMOTE_TOKEN holds a bearer token)
     #[arg(long, global = true, value_name = "ADDRESS|DIR")]
     pub remote: Option<String>,
-    /// Longest time that one look-up waits for it, in milliseconds (also QKVAULT_REMOTE_DEADLINE_MS; default: 1000)
+    /// Longest time that one look-up waits for the remote store, in milliseconds (also QKVAULT_REMOTE_DEADLINE_MS;
+    /// default: 1000)
     #[arg(long, global = true, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=600_000))]
     pub remote_deadline_ms: Option<u32>,
 }
 
-/// An option's value by the name that it has in JSON.
+/// Parses an option whose values have the same names as in JSON.
 ///
 /// # Errors
 ///
-/// The text is no name of one.
+/// The text names no value of `T`.
 pub fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|error| error.to_string())
 }
@@ -62,38 +63,39 @@ pub fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
 /// The commands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Say what was found on this machine, what was not, and what to do about it
+    /// Report what this machine has, what it lacks, and how to fix that
     Doctor(doctor::Args),
-    /// Compile the plans that a model needs, for a GPU that need not be here
+    /// Compile the plans that a model needs; the target GPU need not be present
     Warm(warm::Args),
     /// Run a model's attentions on the GPU with plans from the vault, or on the CPU, and check the numbers
     Run(run::Args),
-    /// Look at the vault and keep it in order
+    /// Inspect and maintain the vault
     #[command(subcommand)]
     Cache(cache::Command),
     /// Write the vault, or a part of it, to one file
     Pack(pack::PackArgs),
-    /// Take a pack's entries into the vault, after checking all of it
+    /// Check a whole pack, then store its entries in the vault
     Unpack(pack::UnpackArgs),
-    /// Captured GPUs
+    /// List, show and capture GPU profiles
     #[command(subcommand)]
     Profile(profile::Command),
-    /// Say whether a GPU and a cuDNN can run a model's attentions, and if not why
+    /// Check whether a GPU and a cuDNN version support a model's attentions, and give the reasons if not
     Probe(probe::Args),
 }
 
-/// What a command came to.
+/// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is well.
+    /// Everything succeeded.
     Good,
-    /// Something was refused, is corrupt or is missing; it has been told.
+    /// Something was refused, is corrupt or is missing; the command has printed it.
     Bad,
 }
 
 impl Command {
-    /// The cuDNN that the command will compile with, if it compiles with one that may have to be fetched first, as
-    /// `cargo xtask` does; one that is named by path or variable is taken as it is.
+    /// The cuDNN options of a command that compiles, if the cuDNN may have to be fetched first, as `cargo xtask` does.
+    ///
+    /// `None` if the command needs no cuDNN, or if `--cudnn-path` or `QKVAULT_CUDNN_PATH` names one.
     #[must_use]
     pub fn library_to_fetch(&mut self) -> Option<&mut LibraryArgs> {
         let library = match self {
@@ -112,11 +114,12 @@ impl Command {
     }
 }
 
-/// A command from its words, for programs that run several: `["warm", "--model", "config.json"]`.
+/// Parses a command from its words, such as `["warm", "--model", "config.json"]`, for programs that run several
+/// commands.
 ///
 /// # Errors
 ///
-/// What is wrong with the words.
+/// The words are not a valid command; the error describes why.
 pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
     #[derive(clap::Parser)]
     #[command(no_binary_name = true)]
@@ -127,7 +130,7 @@ pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> R
     <Words as clap::Parser>::try_parse_from(words).map(|words| words.command)
 }
 
-/// Runs a command and says how it ended.
+/// Runs a command and returns its exit code.
 #[must_use]
 pub fn main(globals: &Globals, command: &Command) -> ExitCode {
     finish(globals, || match command {
@@ -142,7 +145,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
     })
 }
 
-/// Runs what a command does, with its log, tells its error, and gives its exit code.
+/// Starts the log, runs a command, prints its error, and returns its exit code.
 #[must_use]
 pub fn finish(globals: &Globals, command: impl FnOnce() -> anyhow::Result<Outcome>) -> ExitCode {
     start_log();
@@ -160,8 +163,10 @@ pub fn finish(globals: &Globals, command: impl FnOnce() -> anyhow::Result<Outcom
     }
 }
 
-/// Log lines on standard error, as `QKVAULT_LOG` asks (`qkvault_probe=debug,cudnn=info`); warnings by default, without
-/// cuDNN's own, which come back as reasons, and the vault's, which the commands tell at their end.
+/// Starts the log on standard error, filtered by `QKVAULT_LOG` (`qkvault_probe=debug,cudnn=info`).
+///
+/// The default shows warnings, except those of cuDNN, which become reasons, and of the vault, which the commands print
+/// at their end.
 fn start_log() {
     use std::io::IsTerminal as _;
     use tracing_subscriber::EnvFilter;
@@ -172,11 +177,11 @@ fn start_log() {
     let _ = log.try_init();
 }
 
-/// The vault that the options name. What they say beats the environment.
+/// Opens the vault that the options name. Options take precedence over the environment.
 ///
 /// # Errors
 ///
-/// It cannot be opened.
+/// The vault cannot be opened.
 pub fn open_vault(globals: &Globals) -> anyhow::Result<Vault> {
     let Globals { json: _, vault, remote, remote_deadline_ms } = globals;
     let options = match vault {
@@ -194,17 +199,17 @@ pub fn open_vault(globals: &Globals) -> anyhow::Result<Vault> {
     Ok(Vault::open(options)?)
 }
 
-/// Longest time that a command waits at its end until what it built is in the remote store.
+/// Longest time that a command waits at its end for its uploads to the remote store.
 const FLUSH: Duration = Duration::from_secs(60);
 
-/// Waits for the remote store to take what was built, and says what it did not take.
+/// Waits for the uploads to the remote store, and returns a note if some failed or are not finished.
 fn flush_remote(vault: &Vault) -> Option<String> {
     let remote = vault.settings().remote.as_ref()?;
     let done = vault.flush_remote(FLUSH);
     let stats = vault.stats();
     let lost = stats.upload_failures + stats.uploads_dropped;
-    let late = if done { String::new() } else { format!(", the rest not within {} s", FLUSH.as_secs()) };
+    let late = if done { String::new() } else { format!(", the rest did not finish within {} s", FLUSH.as_secs()) };
     (lost > 0 || !done).then(|| {
-        format!("the remote store {} took {} entries and did not take {lost}{late}", remote.location, stats.uploads)
+        format!("uploads to the remote store {}: {} succeeded, {lost} failed{late}", remote.location, stats.uploads)
     })
 }

@@ -1,4 +1,4 @@
-//! Operands in device memory for the commands that launch: uploaded, bound by role, downloaded.
+//! Uploads operands to device memory, binds them by role, and downloads results, for the commands that launch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use qkvault_exec::{Bindings, Bound, LoadedPlan, Workspace, cudarc};
 use qkvault_graph::{Attention, DType, Role, buffer_len};
 use qkvault_reference::{Buffer, Inputs};
 
-/// A status and why, for the row of a table.
+/// The status and the explanation of a failed table row.
 pub type Failure = (&'static str, String);
 
-/// A failure that is nobody's refusal.
+/// A failure that is not a refusal.
 pub fn failed(error: impl std::fmt::Display) -> Failure {
     ("failed", error.to_string())
 }
@@ -20,7 +20,8 @@ pub fn failed(error: impl std::fmt::Display) -> Failure {
 pub struct Memory(BTreeMap<Role, (DType, CudaSlice<u8>)>);
 
 impl Memory {
-    /// Inputs as they are, outputs poisoned. Buffers that the launcher provides are not among them, nor what the plan has itself.
+    /// Uploads the inputs, and fills the outputs with poison. Leaves out internal buffers and operands that the plan
+    /// provides.
     pub fn upload(
         stream: &Arc<CudaStream>,
         attention: &Attention,
@@ -37,7 +38,7 @@ impl Memory {
                 stream.clone_htod(Buffer::poisoned(binding.dtype, len).bytes())
             } else {
                 let bytes = inputs.buffer(role).map_err(failed)?.bytes();
-                // Exactly what the plan demands, so that compute-sanitizer sees every byte that is read beyond.
+                // Exactly the bytes that the plan requires, so that compute-sanitizer detects every read beyond them.
                 let room = usize::try_from(binding.bytes).map_err(failed)?;
                 if bytes.len() < room {
                     let mut padded = bytes.to_vec();
@@ -52,7 +53,7 @@ impl Memory {
         Ok(Memory(memory))
     }
 
-    /// Binds everything to a plan. The bound plan must not outlive this memory, which its lifetime says.
+    /// Binds all operands to a plan. The lifetime keeps the bound plan from outliving this memory.
     pub fn bind<'a>(
         &'a mut self,
         plan: &LoadedPlan,
@@ -62,7 +63,7 @@ impl Memory {
         self.bind_over(plan, inputs, stream, None)
     }
 
-    /// As [`Memory::bind`], with scratch memory that other plans use too.
+    /// Binds all operands to a plan, as [`Memory::bind`] does, and shares a workspace with other plans.
     pub fn bind_over<'a>(
         &'a mut self,
         plan: &LoadedPlan,
@@ -84,13 +85,14 @@ impl Memory {
         for (&role, (_, slice)) in &mut self.0 {
             let bytes = slice.len() as u64;
             let address = slice.device_ptr_mut(stream).0;
-            // SAFETY: this memory is borrowed for as long as the plan is bound, nothing else uses it, and one stream orders all that does.
+            // SAFETY: the bound plan borrows this memory, nothing else uses it meanwhile, and all work on it is ordered
+            // by one stream.
             bindings = unsafe { bindings.tensor(role, address, bytes) };
         }
         plan.bind(bindings, stream).map_err(failed)
     }
 
-    /// What an operand holds now, if the plan has it.
+    /// The current contents of an operand, or `None` if the plan does not have it.
     pub fn download(&self, stream: &Arc<CudaStream>, role: Role) -> Result<Option<Buffer>, Failure> {
         let Some((dtype, slice)) = self.0.get(&role) else { return Ok(None) };
         let bytes = stream.clone_dtoh(slice).map_err(failed)?;

@@ -1,22 +1,22 @@
-//! What older versions left in the vault, for people: it is never read, and somebody should know.
+//! Reports entries that older versions of qkvault left in the vault. They are never read.
 
 use qkvault_cache::{Older, Source, Vault};
 use serde_json::{Value, json};
 
 use crate::out;
 
-/// A line per older format that is there.
+/// One line per older format in the vault.
 pub(super) fn notes(vault: &Vault) -> impl Iterator<Item = String> {
     vault.older().into_iter().map(|older| format!("{older} ({})", out::bytes(older.bytes)))
 }
 
-/// The line for one that was deleted.
+/// The line about a deleted older format.
 pub(super) fn deleted(older: &Older) -> String {
     let Older { path, format, entries, bytes, .. } = older;
     format!("{entries} entries of the older format {format} deleted ({}): {}", out::bytes(*bytes), path.display())
 }
 
-/// The same as data.
+/// Older formats as JSON.
 pub(super) fn json(list: &[Older]) -> Value {
     let one = |Older { path, source, format, entries, bytes, .. }: &Older| {
         let layer = matches!(source, Source::Layer(_));

@@ -1,40 +1,40 @@
-//! Printing: the one place that writes to standard output and standard error.
+//! Prints to standard output and standard error; nothing else does.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command's output")]
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// One JSON object on standard output.
+/// Prints one JSON object on standard output.
 pub fn json(value: &serde_json::Value) {
     use std::io::Write as _;
-    // A reader that has seen enough and closed the pipe is no error of ours.
+    // Ignored: a reader may close the pipe early.
     let _ = writeln!(std::io::stdout(), "{value:#}");
 }
 
-/// One JSON object on one line of standard output, for a program that reads line by line.
+/// Prints one JSON object on one line of standard output, for a program that reads line by line.
 pub fn record(value: &serde_json::Value) {
     use std::io::Write as _;
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }
 
-/// A line on standard output.
+/// Prints a line on standard output.
 pub fn line(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// A line on standard error: progress, notes.
+/// Prints a progress line or a note on standard error.
 pub fn note(text: &str) {
     eprintln!("{text}");
 }
 
-/// A line on standard error about what went wrong.
+/// Prints an error on standard error.
 pub fn problem(text: &str) {
     eprintln!("{text}");
 }
 
-/// A table; columns whose name starts with `>` are right-aligned.
+/// Prints a table. Columns whose name starts with `>` are right-aligned.
 pub fn table(columns: &[&str], rows: &[Vec<String>]) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -48,7 +48,7 @@ pub fn table(columns: &[&str], rows: &[Vec<String>]) {
     line(&table.trim_fmt());
 }
 
-/// A number of bytes for people: `80.1 KB`.
+/// Formats a number of bytes, such as `80.1 KB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (n as f64, 0);
@@ -62,7 +62,7 @@ pub fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn bytes_read_well() {
+    fn bytes_have_a_unit() {
         for (n, text) in [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (80_123, "80.1 KB"), (74_360_000, "74.4 MB")] {
             assert_eq!(super::bytes(n), text);
         }

@@ -1,4 +1,4 @@
-//! `pack` and `unpack`: a vault, or a part of it, as one file.
+//! `pack` and `unpack`: write a vault, or a part of it, to one file, and read it back.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct PackArgs {
     out: PathBuf,
     #[command(flatten)]
     select: Select,
-    /// Seal with the secret in this file, at least 32 bytes; `unpack` then wants the same
+    /// Seal the pack with the secret in this file, at least 16 bytes; `unpack` then needs the same secret
     #[arg(long, value_name = "FILE")]
     seal: Option<PathBuf>,
     /// Compression level, 1 to 19
@@ -31,7 +31,7 @@ pub struct UnpackArgs {
     input: PathBuf,
     #[command(flatten)]
     select: Select,
-    /// The secret that the pack was sealed with
+    /// File with the secret that the pack was sealed with
     #[arg(long, value_name = "FILE")]
     seal: Option<PathBuf>,
     /// Check everything and store nothing
@@ -39,7 +39,7 @@ pub struct UnpackArgs {
     verify_only: bool,
 }
 
-/// Which entries.
+/// Options that select entries.
 #[derive(Debug, Default, clap::Args)]
 struct Select {
     /// Only entries whose target contains this, such as `sm_90` or `cudnn 9.27.0`
@@ -54,7 +54,7 @@ struct Select {
 }
 
 impl Select {
-    fn takes(&self, target: &str, what: &str, key: &str) -> bool {
+    fn selects(&self, target: &str, what: &str, key: &str) -> bool {
         self.only_target.as_ref().is_none_or(|t| target.contains(t.as_str()))
             && self.only_what.as_ref().is_none_or(|w| what.contains(w.as_str()))
             && (self.key.is_empty() || self.key.iter().any(|k| key.starts_with(k.as_str())))
@@ -73,7 +73,7 @@ pub(super) fn pack(globals: &Globals, args: &PackArgs) -> anyhow::Result<Outcome
     let options = PackOptions { level: args.level, seal: seal(args.seal.as_deref())? };
     let select = &args.select;
     let report = vault
-        .pack_file(|h| select.takes(&h.target, &h.what, &h.key.to_string()), &options, &args.out)
+        .pack_file(|h| select.selects(&h.target, &h.what, &h.key.to_string()), &options, &args.out)
         .with_context(|| format!("{} could not be written", args.out.display()))?;
     if globals.json {
         out::json(&json!({
@@ -86,7 +86,9 @@ pub(super) fn pack(globals: &Globals, args: &PackArgs) -> anyhow::Result<Outcome
         }
         let (plain, packed) = (out::bytes(report.plain_bytes), out::bytes(report.packed_bytes));
         out::line(&format!("{} entries, {plain}, packed to {packed}: {}", report.entries, args.out.display()));
-        out::line("it holds GPU code that cuDNN generated: share it within your own deployment, do not publish it");
+        out::line(
+            "the pack contains GPU code that cuDNN generated: share it within your own deployment, do not publish it",
+        );
     }
     Ok(if report.skipped.is_empty() { Outcome::Good } else { Outcome::Bad })
 }
@@ -106,14 +108,14 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
     }
     let vault = open_vault(globals)?;
     let select = &args.select;
-    let report = vault.unpack(file, |e| select.takes(&e.target, &e.what, &e.key.to_string()), &options)?;
+    let report = vault.unpack(file, |e| select.selects(&e.target, &e.what, &e.key.to_string()), &options)?;
     if globals.json {
         out::json(&json!({
             "entries": report.entries, "selected": report.selected, "stored": report.stored, "already": report.already,
         }));
     } else {
         let (stored, already, all) = (report.stored, report.already, report.entries);
-        out::line(&format!("{stored} stored, {already} were there, of {all}"));
+        out::line(&format!("{stored} stored, {already} already there, of {all}"));
     }
     Ok(Outcome::Good)
 }

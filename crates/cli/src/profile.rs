@@ -1,4 +1,4 @@
-//! `profile`: captured GPUs.
+//! `profile`: lists, shows and captures GPU profiles.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::target::{LibraryArgs, profile};
 use crate::{Globals, Outcome, out};
 
-/// The commands about profiles.
+/// Commands that work on profiles.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the GPUs that come with qkvault
@@ -81,5 +81,5 @@ fn list(globals: &Globals) {
             ]
         })
         .collect();
-    out::table(&["name", "arch", ">SMs", "device", "run on the card"], &rows);
+    out::table(&["name", "arch", ">SMs", "device", "verified"], &rows);
 }

@@ -1,8 +1,8 @@
-//! What the vault did not serve in this process, for people: a rejected entry is built again, but somebody should know.
+//! Reports entries that the vault rejected in this process. A rejected entry is built again.
 
 use qkvault_cache::{STORE_FORMAT, Vault};
 
-/// A line about the entries that were rejected since the vault was opened, if there were any.
+/// A line about the entries rejected since the vault was opened, if there are any.
 pub(super) fn note(vault: &Vault) -> Option<String> {
     let stats = vault.stats();
     let causes: Vec<String> = stats.rejections.iter().map(|(cause, n)| format!("{n} {cause}")).collect();

@@ -1,4 +1,4 @@
-//! `--phase serve`: the set of plans on which any step of an engine runs, for each layer of a model.
+//! `--phase serve`: the set of plans for any step of a serving engine, for each layer of a model.
 
 use qkvault_graph::{Refusal, Valid};
 use qkvault_models::{LayerKind, Model, Phase};
@@ -6,33 +6,33 @@ use qkvault_serving::{Buckets, Growth, PageLayout, ServePolicy};
 
 use crate::jobs::Use;
 
-/// Ranges of the steps of an engine, and its pool of pages.
+/// Limits of a serving engine's steps, and its page pool.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of --phase serve")]
 pub(super) struct ServeArgs {
-    /// Most sequences of a step
+    /// Most sequences in a step
     #[arg(long, value_name = "N", default_value_t = ServePolicy::default().batch)]
     max_batch: i64,
-    /// Most new tokens of one sequence in a step: the size of a chunk
+    /// Most new tokens of one sequence in a step (the chunk size)
     #[arg(long, value_name = "N", default_value_t = ServePolicy::default().queries)]
     max_new: i64,
-    /// Most new tokens of a step, all sequences together (default: as --max-new, or one of each sequence)
+    /// Most new tokens in a step, all sequences together (default: --max-new or --max-batch, whichever is larger)
     #[arg(long, value_name = "N")]
     max_tokens: Option<i64>,
-    /// Most keys of a sequence; a model made for fewer takes those
+    /// Most keys of a sequence; a model's own limit applies if it is smaller
     #[arg(long, value_name = "N", default_value_t = ServePolicy::default().keys)]
     max_keys: i64,
-    /// Rows of a page
+    /// Tokens per page
     #[arg(long, value_name = "N", default_value_t = 64)]
     page_size: i64,
-    /// Pages of the pool of one layer's keys, and of its values
+    /// Pages in the pool of one layer's keys, and as many for its values
     #[arg(long, value_name = "N", default_value_t = 8192)]
     pages: i64,
-    /// nhd (page, row, head, head dim) or hnd (page, head, row, head dim)
+    /// nhd (page, token, head, head dim) or hnd (page, head, token, head dim)
     #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
     page_layout: PageLayout,
-    /// How many times larger the next plan is, for sequences, new tokens and keys; 0 is one plan for all (default: 2 for the
-    /// sequences of decodes up to 32 and 8 beyond, 16 for those of mixed steps, 8, 16)
+    /// Growth from one plan to the next in sequences, new tokens and keys; 0 means one plan for all sizes (default for
+    /// sequences: 2 in decodes up to 32 sequences, 8 beyond, 16 in mixed steps; for new tokens: 8; for keys: 16)
     #[arg(long, value_name = "N,N,N", value_parser = growth)]
     growth: Option<Growth>,
 }
@@ -41,7 +41,7 @@ fn layout(text: &str) -> Result<PageLayout, String> {
     match text {
         "nhd" => Ok(PageLayout::Nhd),
         "hnd" => Ok(PageLayout::Hnd),
-        other => Err(format!("'{other}' is no order of a page; use nhd or hnd")),
+        other => Err(format!("'{other}' is not a page layout; use nhd or hnd")),
     }
 }
 
@@ -54,7 +54,7 @@ fn growth(text: &str) -> Result<Growth, String> {
     }
 }
 
-/// How much larger than a step its plan can be, in words.
+/// Describes how much larger a plan can be than its step.
 fn padded(growth: &Growth) -> String {
     let Growth { few, many, mixed, queries, keys } = *growth;
     let times = |growth: Option<u32>| growth.map_or("any number of".to_owned(), |n| format!("{n}"));
@@ -76,7 +76,7 @@ impl ServeArgs {
         ServePolicy { batch: self.max_batch, queries, keys, tokens, growth, ..usual }
     }
 
-    /// Every plan of a layer's set.
+    /// All attentions of a layer's set of plans.
     pub(super) fn attentions(
         &self,
         stats: bool,
@@ -105,8 +105,8 @@ impl ServeArgs {
         match set {
             Err(refusal) => vec![(Err(refusal), usage(self.max_batch, self.max_keys, None))],
             Ok((layer, buckets)) => {
-                let said = padded(&buckets.policy().growth);
-                notes.push(format!("{name} [{}]: {} plans; {said}", kind.label, buckets.len()));
+                let padding = padded(&buckets.policy().growth);
+                notes.push(format!("{name} [{}]: {} plans; {padding}", kind.label, buckets.len()));
                 let attention = |bucket| (layer.attention(&bucket), usage(bucket.batch, bucket.keys, Some(bucket)));
                 buckets.iter().map(attention).collect()
             }

@@ -1,4 +1,4 @@
-//! Which cuDNN, and which GPU: options that several commands share.
+//! Options for cuDNN and the target GPU that several commands share.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use qkvault_compile::Compiler;
 use qkvault_graph::{BadVersion, CudnnVersion, LibrarySet, Profile, Target};
 use qkvault_sys::Search;
 
-/// Which cuDNN to use.
+/// Options that select a cuDNN.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LibraryArgs {
-    /// The version wanted, such as 9.27 (which is 9.27.0) or 9.10.2 (default: the first that is found)
+    /// The cuDNN version, such as 9.27 (which is 9.27.0) or 9.10.2 (default: the first one found)
     #[arg(long, value_name = "VERSION", value_parser = is_version)]
     pub cudnn: Option<String>,
-    /// The full library set instead of the slim one
+    /// Use the full library set instead of the slim one
     #[arg(long)]
     pub full: bool,
     /// A libcudnn.so.9, its folder, or a prefix above it (also QKVAULT_CUDNN_PATH)
@@ -21,7 +21,7 @@ pub struct LibraryArgs {
     pub cudnn_path: Option<PathBuf>,
 }
 
-/// Which GPU to compile for.
+/// The option that selects the target GPU.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TargetArgs {
     /// A GPU by name (see `profile ls`) or a profile file
@@ -29,12 +29,12 @@ pub struct TargetArgs {
     pub target: String,
 }
 
-/// Lets only versions through, as they were written: a fetch may match one in part.
+/// Accepts versions only, and keeps the text as written: a fetch may match a partial version.
 fn is_version(text: &str) -> Result<String, BadVersion> {
     text.parse::<CudnnVersion>().map(|_| text.to_owned())
 }
 
-/// Lets names of known GPUs and of files through: an unknown one is told before anything is fetched or opened.
+/// Accepts names of known GPUs and of files. An unknown name fails here, before anything is fetched or opened.
 fn is_target(name: &str) -> Result<String, String> {
     if Path::new(name).is_file() || Profile::named(name).is_ok() {
         return Ok(name.to_owned());
@@ -42,8 +42,8 @@ fn is_target(name: &str) -> Result<String, String> {
     let names: Vec<String> = Profile::built_in().map(|p| p.name).collect();
     let names = names.join(", ");
     Err(format!(
-        "no GPU of that name is known and no file has it; the known ones are {names}; `qkvault profile capture` on \
-         a GPU host writes a file for another"
+        "neither a known GPU nor a file has this name; the known GPUs are {names}; `qkvault profile capture` on \
+         a GPU host writes a file for another GPU"
     ))
 }
 
@@ -64,12 +64,12 @@ impl LibraryArgs {
     }
 }
 
-/// The profile of a name or a file.
+/// Loads a profile by GPU name or from a file.
 pub fn profile(name: &str) -> anyhow::Result<Profile> {
     let path = Path::new(name);
     if path.is_file() {
         let text = std::fs::read_to_string(path).with_context(|| format!("the profile {name} could not be read"))?;
-        return Profile::from_json(&text).with_context(|| format!("{name} is no profile"));
+        return Profile::from_json(&text).with_context(|| format!("{name} is not a profile"));
     }
     Ok(Profile::named(name)?)
 }

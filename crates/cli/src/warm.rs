@@ -1,4 +1,4 @@
-//! `warm`: compile the plans that models need, for a GPU that need not be here, into the vault.
+//! `warm`: compiles the plans that models need into the vault. The target GPU need not be present.
 
 use std::time::Instant;
 
@@ -22,25 +22,25 @@ pub struct Args {
     target: TargetArgs,
     #[command(flatten)]
     pub(super) library: LibraryArgs,
-    /// Threads that compile (default: one per core)
+    /// Number of compiling threads (default: one per core)
     #[arg(long, short, value_name = "N")]
     jobs: Option<usize>,
-    /// Where the plan of the first engine needs more workspace than this many bytes, compile that of the engine which needs the least
+    /// If the plan of the first engine needs more workspace than this many bytes, use the engine that needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// Quirks to take all the same, by the codes that name them (docs/reasons.md)
+    /// Codes of quirks to accept (see docs/reasons.md)
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
 }
 
-/// What became of one job.
+/// The result of one job.
 struct Row {
     job: Job,
     result: Result<Resolution, PlanError>,
 }
 
 impl Row {
-    /// `built`, `hit` or `refused`.
+    /// `built`, `hit`, `refused` or `failed`.
     fn status(&self) -> &'static str {
         match &self.result {
             Ok(Resolution { outcome: Err(_), .. }) => "refused",
@@ -58,7 +58,7 @@ impl Row {
         }
     }
 
-    /// Why the answer was not stored, if it was not.
+    /// The error that kept the answer from being stored, if any.
     fn unstored(&self) -> Option<&StoreError> {
         self.result.as_ref().ok()?.unstored.as_deref()
     }
@@ -135,7 +135,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
             out::line(&format!("vault: {}", folder.display()));
         }
     }
-    // A warm-up whose plans are gone with the process was for nothing: an error, told where errors are.
+    // Plans that are not stored are lost when the process ends, so this is an error.
     let lost = unstored(&rows);
     if let Some(text) = &lost {
         out::problem(&format!("error: {text}"));
@@ -143,14 +143,14 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     Ok(if refused + failed == 0 && lost.is_none() { Outcome::Good } else { Outcome::Bad })
 }
 
-/// How many answers are not in the vault, and why the first is not.
+/// The number of answers that are not in the vault, and the first error.
 fn unstored(rows: &[Row]) -> Option<String> {
     let lost: Vec<&StoreError> = rows.iter().filter_map(Row::unstored).collect();
     let first = lost.first()?;
-    Some(format!("{} of {} answers could not be stored and will be made again: {first}", lost.len(), rows.len()))
+    Some(format!("{} of {} answers could not be stored and must be built again: {first}", lost.len(), rows.len()))
 }
 
-/// A description that is refused before it has a key.
+/// The result for a description that is refused before it has a key.
 fn undescribed(refusal: &Refusal) -> Resolution {
     Resolution {
         key: None,
@@ -163,7 +163,7 @@ fn undescribed(refusal: &Refusal) -> Resolution {
 }
 
 fn progress(len: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} compiled, {elapsed} gone, {eta} to go");
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} compiled, {elapsed} elapsed, {eta} left");
     let bar = ProgressBar::new(len);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
@@ -225,20 +225,20 @@ fn print(rows: &[Row]) {
         })
         .collect();
     out::table(&columns, &cells);
-    // Reasons once each, with what they are about.
-    let mut told: Vec<(String, Vec<String>)> = Vec::new();
+    // Each reason once, with the rows that it concerns.
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
     for row in rows {
         let text = match (row.refusal(), &row.result) {
             (Some(refusal), _) => refusal.to_string(),
             (None, Err(error)) => error.to_string(),
             (None, Ok(_)) => continue,
         };
-        match told.iter_mut().find(|(t, _)| *t == text) {
+        match reasons.iter_mut().find(|(t, _)| *t == text) {
             Some((_, whats)) => whats.push(row.what()),
-            None => told.push((text, vec![row.what()])),
+            None => reasons.push((text, vec![row.what()])),
         }
     }
-    for (text, whats) in told {
+    for (text, whats) in reasons {
         let more = if whats.len() > 1 { format!(" and {} more", whats.len() - 1) } else { String::new() };
         out::line(&format!("\n{}{more}:\n  {}", whats[0], text.replace('\n', "\n  ")));
     }

@@ -1,13 +1,13 @@
-//! The `qkvault` command: everything but what needs the workspace's sources.
+//! The `qkvault` command. Tasks that need the workspace's sources are in `cargo xtask` instead.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use qkvault_cli::{Command, Globals};
 
-/// cuDNN attention plans: compiled ahead of time, kept in a vault, run on a GPU.
+/// Compiles cuDNN attention plans ahead of time, keeps them in a vault, and runs them on a GPU.
 ///
-/// Exit code: 0 good, 1 something was refused or is corrupt, 2 wrong usage.
+/// Exit code: 0 success, 1 something was refused, failed or is corrupt, 2 wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "qkvault", version)]
 struct Main {

@@ -1,4 +1,4 @@
-//! The library's own answer, which is a plan or a refusal in its words; either is kept in the vault.
+//! Asks cuDNN itself: compiles the attention and keeps the plan, or cuDNN's refusal, in the vault.
 
 use qkvault_compile::{Compiler, Confirmation, OnMiss, Planner};
 use qkvault_graph::{CompileOptions, Target};
@@ -8,7 +8,7 @@ use super::super::target::{LibraryArgs, TargetArgs};
 use super::super::{Globals, open_vault};
 use super::Row;
 
-/// A library to ask.
+/// A cuDNN library that compiles for one target.
 pub(super) struct Library {
     planner: Planner,
     pub(super) target: Target,
@@ -22,7 +22,7 @@ impl Library {
         Ok(Library { planner, target })
     }
 
-    /// Asks about a row. What the library says stands: it replaces what rules say of its support.
+    /// Compiles the attention of a row. cuDNN's result replaces the result of the rules.
     pub(super) fn ask(&self, row: &mut Row, policy: &CompileOptions, budget: Budget) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
         let answer = self.planner.plan(attention, &self.target, policy, OnMiss::Compile)?;
@@ -45,7 +45,8 @@ impl Library {
         }
         Ok(())
     }
-    /// Puts the changes that rules accept to the library, the smallest first, until it takes one.
+
+    /// Compiles the changes that rules accept, the smallest first, until cuDNN accepts one.
     pub(super) fn confirm(&self, row: &mut Row, policy: &CompileOptions) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
         if row.library == Some("refused") && row.nearest.is_empty() {

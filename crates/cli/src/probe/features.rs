@@ -1,8 +1,8 @@
-//! Features of the matrix: what attentions may have beyond what the models need, each as a description in the text form.
+//! Features of the matrix that the models do not cover, each described in the text form.
 
 use qkvault_graph::{Valid, text, validate};
 
-/// A feature: what it is called, and the lines that add it to a description.
+/// A feature: its name, and the lines that add it to a description.
 pub(super) struct Feature {
     pub(super) name: &'static str,
     lines: &'static str,
@@ -14,8 +14,8 @@ const fn feature(name: &'static str, lines: &'static str) -> Feature {
 
 const BASE: &str = "q: bf16 [2,16,2048,128]\nk: [2,4,2048,128]";
 
-/// Features, in the order of the matrix. A line for `q`, `k`, `v` or `o` replaces the usual one: 2 sequences, 16 heads over 4,
-/// 2048 queries and keys, head dim 128, bf16.
+/// Features, in the order of the matrix. A line for `q`, `k`, `v` or `o` replaces the usual one: 2 sequences, 16 heads
+/// over 4, 2048 queries and keys, head dim 128, bf16.
 pub(super) const FEATURES: &[Feature] = &[
     feature("no mask", ""),
     feature("causal", "mask: causal"),
@@ -54,7 +54,7 @@ pub(super) const FEATURES: &[Feature] = &[
     feature("MXFP8", "q: e4m3 [2,16,2048,128]\nk: [2,4,2048,128]\no: bf16 [2,16,2048,128]\nfp8: block"),
 ];
 
-/// Features of inference alone.
+/// Features of inference only.
 pub(super) const SERVING: &[Feature] = &[
     feature("decode", "q: bf16 [8,16,1,128]\nk: [8,4,4096,128]\nlengths: per-sequence"),
     feature(
@@ -75,7 +75,7 @@ pub(super) const SERVING: &[Feature] = &[
 ];
 
 impl Feature {
-    /// The description, forward or backward; nothing for what has only the other.
+    /// The description, forward or backward. `None` if the feature does not exist in that direction.
     pub(super) fn attention(&self, backward: bool) -> Option<Valid> {
         if !backward && self.lines.contains("deterministic") {
             return None;

@@ -1,4 +1,5 @@
-//! The matrix: models and features by GPU and cuDNN version, by rules alone, as JSON, Markdown and one HTML page.
+//! The support matrix of models and features by GPU and cuDNN version, from rules alone, as JSON, Markdown and one HTML
+//! page.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,11 +25,11 @@ pub(super) struct Matrix {
     pub(super) versions: Vec<String>,
     /// Groups of rows.
     pub(super) groups: Vec<Group>,
-    /// Every distinct list of reasons, which cells refer to.
+    /// Every distinct list of reasons. Cells refer to them by number.
     pub(super) reasons: Vec<Vec<String>>,
 }
 
-/// Rows that belong together.
+/// A group of rows.
 #[derive(Serialize)]
 pub(super) struct Group {
     pub(super) name: &'static str,
@@ -40,22 +41,23 @@ pub(super) struct Group {
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) attention: String,
-    /// For each GPU, for each version: nothing where it is supported, or the number of its reasons.
+    /// For each GPU and each version: `None` if supported, otherwise the number of the list of reasons.
     pub(super) cells: Vec<Vec<Option<usize>>>,
 }
 
-/// A description, or why there is none.
+/// A description, or the reasons why there is none.
 type Described = Result<Valid, Refusal>;
 
-/// Prompts, and caches of a decode, of the models' rows; one sequence.
+/// Lengths of the prompt, or of the KV cache of a decode, in the models' rows.
 const LENGTHS: [i64; 3] = [512, 2048, 4096];
 
-/// JSON with a line for each row and each list of texts. A text holds neither beginning, because its quotes are escaped.
+/// JSON with a line for each row and each list of texts. A text contains neither pattern, because JSON escapes its
+/// quotes.
 fn lines(json: &str) -> String {
     format!("{}\n", json.replace("{\"name\":", "\n{\"name\":").replace("[\"", "\n[\""))
 }
 
-/// Writes the matrix as `file` with three endings.
+/// Writes the matrix to `file` with the endings html, md and json.
 pub(super) fn write(globals: &Globals, models: &ModelArgs, file: &Path) -> anyhow::Result<Outcome> {
     let started = Instant::now();
     let matrix = matrix(models)?;
@@ -90,11 +92,11 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
         let phase = vec![Phase::Prefill, Phase::Decode, Phase::Train];
         let args = ModelArgs { batch: vec![1], seq: LENGTHS.to_vec(), phase, ..models.clone() };
         let jobs = jobs::plan(&args)?.jobs;
-        // Every use of an attention has a row, at the greatest length that its model is made for.
+        // Every use of an attention has a row, at the greatest length that its model supports.
         let mut rows: BTreeMap<(String, String, Phase, bool), (i64, Described)> = BTreeMap::new();
-        // An encoder has no decode phase: that is no answer of a GPU.
-        let is_asked = |job: &jobs::Job| !job.attention.as_ref().is_err_and(|refusal| refusal.has("model.phase"));
-        for job in jobs.into_iter().filter(is_asked) {
+        // An encoder has no decode phase: that refusal does not concern a GPU.
+        let is_relevant = |job: &jobs::Job| !job.attention.as_ref().is_err_and(|refusal| refusal.has("model.phase"));
+        for job in jobs.into_iter().filter(is_relevant) {
             for one in &job.uses {
                 let row = rows.entry((one.model.clone(), one.layer.clone(), one.phase, one.backward));
                 let held = row.or_insert_with(|| (one.seq, job.attention.clone()));
@@ -136,7 +138,7 @@ impl Matrix {
         self.groups.push(Group { name, rows });
     }
 
-    /// The number of a list of reasons; nothing for an empty one.
+    /// The number of a list of reasons; `None` for an empty list.
     fn number(&mut self, reasons: &[Reason]) -> Option<usize> {
         if reasons.is_empty() {
             return None;

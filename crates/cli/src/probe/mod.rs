@@ -1,5 +1,8 @@
-//! `probe`: whether a GPU and a cuDNN can run the attentions of a model or a description, and if not why. Rules answer in
-//! microseconds, with no library; with `--library` cuDNN itself is asked, and its plans are kept in the vault.
+//! `probe`: checks whether a GPU and a cuDNN version support the attentions of a model or a description, and gives the
+//! reasons if not.
+//!
+//! Rules decide in microseconds and need no library. With `--library`, cuDNN itself decides, and its plans go to the
+//! vault.
 
 mod ask;
 mod budget;
@@ -31,16 +34,17 @@ pub struct Args {
     target: TargetArgs,
     #[command(flatten)]
     pub(super) library: LibraryArgs,
-    /// Ask the library too, not the rules alone (0.3 to 1 s each; plans and refusals go to the vault)
+    /// Also ask cuDNN, by compiling each attention (0.3 to 1 s each; plans and refusals go to the vault)
     #[arg(long = "library")]
     pub(super) ask: bool,
-    /// Compile what is proposed instead of what was refused, too, until the library accepts one
+    /// Also compile the changes that are proposed for a refused attention, until cuDNN accepts one
     #[arg(long, requires = "ask")]
     confirm: bool,
-    /// Device memory to fit in, in bytes (default: what is free on a GPU of the target's name that is here, else all that the target has)
+    /// Device memory to fit in, in bytes (default: the free memory of a GPU of the target's name in this machine, else
+    /// the target's total memory)
     #[arg(long, value_name = "BYTES")]
     memory: Option<u64>,
-    /// Quirks to take all the same, by the codes that name them
+    /// Codes of quirks to accept (see docs/reasons.md)
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
     /// Write models and features by GPU and cuDNN version as FILE.html, FILE.md and FILE.json
@@ -49,28 +53,28 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether a library has to be there.
+    /// Whether the command needs a cuDNN library.
     pub(super) const fn needs_library(&self) -> bool {
         self.ask && self.matrix.is_none()
     }
 }
 
-/// The newest version that the rules were written for: what is asked about when nothing is said.
+/// The newest version that the rules cover, and the default.
 const NEWEST: CudnnVersion = CudnnVersion::v9(27, 0);
 
-/// Versions that the rules were tried on.
+/// Versions that the rules were tested with.
 const TRIED: [CudnnVersion; 3] = [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), NEWEST];
 
-/// One attention and what is said of it.
+/// One attention and its result.
 struct Row {
     what: String,
     attention: Result<Valid, Refusal>,
-    /// Reasons that speak against it; nothing where it is supported.
+    /// Reasons why it is not supported; empty if it is supported.
     reasons: Vec<qkvault_graph::Reason>,
-    /// Single changes that rules accept, with what the library says of those that it was asked about.
+    /// Single changes that rules accept, each with the library's answer if the library was asked.
     nearest: Vec<(Near, Option<&'static str>)>,
     footprint: Option<Footprint>,
-    /// How the library answered, where it was asked.
+    /// The library's answer, if the library was asked.
     library: Option<&'static str>,
 }
 
@@ -87,7 +91,6 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         false => (None, rules_target(args)?),
     };
     let (list, mut notes) = attentions(args)?;
-    // Where no library is asked, nothing is compiled.
     notes.extend(target.toolchain.environment.notes());
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let policy = CompileOptions { allowed, ..CompileOptions::default() };
@@ -108,7 +111,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     Ok(if refused { Outcome::Bad } else { Outcome::Good })
 }
 
-/// The target without a library: the version is data, as the GPU is.
+/// The target if no library is loaded: both the version and the GPU come from the options.
 fn rules_target(args: &Args) -> anyhow::Result<Target> {
     let version = args.library.cudnn.as_deref().map(str::parse).transpose()?.unwrap_or(NEWEST);
     let set = if args.library.full { LibrarySet::Full } else { LibrarySet::Slim };
@@ -121,7 +124,7 @@ fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
     let mut list = Vec::new();
     for path in &args.text {
         let given = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
-        let attention = text::parse(&given).with_context(|| format!("{} is no description", path.display()))?;
+        let attention = text::parse(&given).with_context(|| format!("{} is not a description", path.display()))?;
         list.push((attention.to_string(), validate(attention)));
     }
     if args.model.model.is_empty() {
@@ -173,10 +176,10 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
         let answer = if row.reasons.is_empty() { "supported" } else { "refused" };
         out::line(&format!("{answer:9} {}", row.what));
         row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
-        // What the library takes comes before what it was not asked about.
-        let taken = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
+        // A change that the library accepts takes precedence over one that it was not asked about.
+        let accepted = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
         let open = row.nearest.iter().find(|(_, library)| library.is_none());
-        if let Some((near, library)) = taken.or(open) {
+        if let Some((near, library)) = accepted.or(open) {
             let by = if library.is_some() { ", confirmed by the library" } else { "" };
             out::line(&format!("    nearest supported{by}: {}", near.change));
         }

@@ -1,4 +1,4 @@
-//! `run` where there is no GPU: the op graph that cuDNN would be given, interpreted, against the oracle.
+//! `run` without a GPU: interprets the op graph that cuDNN would get, and compares the result with the oracle.
 
 use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Role, Valid, lower};
 use qkvault_models::Phase;
@@ -48,7 +48,7 @@ fn one(args: &Args, policy: &CompileOptions, job: &Job, attention: &Valid) -> Re
         for i in 0..b * h * s * d {
             let at = [i / (h * s * d), i / (s * d) % h, i / d % s, i % d];
             let (want, got) = (output.at(at[0], at[1], at[2], at[3]), grid.at(at));
-            // Minus infinity equals itself; everything else by difference.
+            // Equal values have no error; the difference of two equal infinities would be NaN.
             if want != got {
                 worst = worst.max((want - got).abs() / want.abs().max(1.0));
             }

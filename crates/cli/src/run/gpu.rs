@@ -1,4 +1,5 @@
-//! `run` on a GPU: plans from the vault, random data, poisoned outputs, rows checked against float64, times by events.
+//! `run` on a GPU: runs plans from the vault on random data with poisoned outputs, compares rows with float64, and
+//! times with events.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -98,7 +99,7 @@ impl Run<'_> {
         let mut inputs = Inputs::random(self.attention, self.args.seed).map_err(failed)?;
         inputs.set_f32(Role::Scale, self.job.uses[0].scale);
         let mut memory = Memory::upload(self.stream, self.attention, plan, &inputs)?;
-        // The data is not what is timed: a service has its own on the device already.
+        // Wait, so that the upload does not count: a service has its data on the device already.
         self.stream.synchronize().map_err(failed)?;
         let launching = Instant::now();
         let (first_launch_ms, times) = {
@@ -110,13 +111,13 @@ impl Run<'_> {
         };
         self.stream.synchronize().map_err(failed)?;
         let checks = self.check(&inputs, &memory)?;
-        let mut row = self.tell(plan, prepare_ms, &checks, &times);
+        let mut row = self.result(plan, prepare_ms, &checks, &times);
         row.facts["first_launch_ms"] = first_launch_ms.into();
         row.facts["built"] = (prepared.answer.source == Source::Built).into();
         Ok(row)
     }
 
-    /// Rows of every output against float64, and whether all of it was written.
+    /// Compares rows of every output with float64, and checks that every element was written.
     fn check(&self, inputs: &Inputs, memory: &Memory) -> Result<Vec<Check>, Failure> {
         let rows = forward_rows(self.attention, inputs, &self.sample()).map_err(failed)?;
         let mut checks = Vec::new();
@@ -125,7 +126,7 @@ impl Run<'_> {
             let dtype = actual.dtype();
             let view = View::new(self.attention, role, inputs).map_err(failed)?;
             let found = compare_rows(&rows, role, &view, &actual, Tolerance::of(role, dtype));
-            // Every element of an output counts as written or not, also in rows that are not compared.
+            // This counts all elements of an output, also those of rows that are not compared.
             let unwritten = (0..actual.len()).filter(|&i| actual.is_poison(i)).count();
             let whole =
                 self.attention.mask.lengths == qkvault_graph::Lengths::Full && self.attention.o.order().is_some();
@@ -144,7 +145,7 @@ impl Run<'_> {
         Ok(checks)
     }
 
-    /// Rows to check: corners, neighbours of tile edges, and others spread by a generator, the same for a seed.
+    /// Rows to check: corners, neighbours of tile edges, and random rows that depend on the seed.
     fn sample(&self) -> Vec<(usize, usize, usize)> {
         let (b, h) = (self.attention.batch() as usize, self.attention.q.heads() as usize);
         let s = self.attention.seq().0 as usize;
@@ -164,7 +165,7 @@ impl Run<'_> {
         if self.args.rounds == 0 {
             return Ok(Round { device_ms: f64::NAN, host_us: f64::NAN });
         }
-        // Enough launches that one round takes about two milliseconds.
+        // With so many launches, one round takes about two milliseconds.
         let expected = (self.attention.flops() / 5e14).max(self.bytes() / 4e12).max(5e-6);
         let launches = ((2e-3 / expected) as usize).clamp(3, 100);
         let mut device = Vec::new();
@@ -180,18 +181,19 @@ impl Run<'_> {
         Ok(Round { device_ms: median(&mut device).unwrap_or(f64::NAN), host_us: median(&mut host).unwrap_or(f64::NAN) })
     }
 
-    /// Fewest bytes that the attention moves: each operand once; of K and V, for one query with a window, the window.
+    /// Fewest bytes that the attention moves: each operand once; for a single query with a window, only the window of K
+    /// and V.
     fn bytes(&self) -> f64 {
         let a = self.attention.get();
-        let seen = match a.mask.band.and_then(|b| b.left) {
+        let share = match a.mask.band.and_then(|b| b.left) {
             Some(left) if a.seq().0 == 1 => (left as f64 / a.seq().1 as f64).min(1.0),
             _ => 1.0,
         };
         let bytes = |t: &qkvault_graph::Tensor| t.bytes().unwrap_or_default() as f64;
-        bytes(&a.q) + bytes(&a.o) + seen * (bytes(&a.k) + bytes(&a.v))
+        bytes(&a.q) + bytes(&a.o) + share * (bytes(&a.k) + bytes(&a.v))
     }
 
-    fn tell(&self, plan: &LoadedPlan, prepare_ms: f64, checks: &[Check], times: &Round) -> Row {
+    fn result(&self, plan: &LoadedPlan, prepare_ms: f64, checks: &[Check], times: &Round) -> Row {
         let good = checks.iter().all(|c| c.good);
         let of = |role| checks.iter().find(|c| c.role == role);
         let tflops = self.attention.flops() / times.device_ms / 1e9;
@@ -224,25 +226,26 @@ impl Run<'_> {
     }
 }
 
-/// A number of every row that has it.
+/// The fact `name` of every row that has it as a number.
 fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
     rows.iter().filter_map(|row| row.facts[name].as_f64()).collect()
 }
 
-/// How often each plan is loaded, for medians.
+/// Loads per plan for a median.
 const LOADS: usize = 21;
 
 /// Times of one load, in milliseconds.
 struct Load {
-    /// Looked up, read from its file, checked.
+    /// Looking it up, reading its file and checking it.
     vault_ms: f64,
-    /// Given to cuDNN.
+    /// Loading it into cuDNN.
     load_ms: f64,
 }
 
-/// Loads every plan from the vault's file to the device, many times; a median for each plan.
+/// Loads every plan from its file to the device many times, and returns the median of each plan.
 ///
-/// Each time the vault is another one that remembers nothing. The first loads of a process wait for cuDNN's own libraries.
+/// Each load opens the vault again, so that its memory is empty. The first loads of a process also load cuDNN's own
+/// libraries.
 fn load_times(args: &Args, policy: &CompileOptions, jobs: &[Job], session: &Session, planner: &Planner) -> Vec<Load> {
     let Some(folder) = planner.vault().folder() else { return Vec::new() };
     let mut loads = Vec::new();
@@ -265,11 +268,11 @@ fn load_times(args: &Args, policy: &CompileOptions, jobs: &[Job], session: &Sess
     loads
 }
 
-/// The stored plan for this machine, looked for as `Session::prepare` does.
+/// Finds the stored plan for this machine in the same way as `Session::prepare`.
 fn find(planner: &Planner, attention: &Valid, session: &Session, policy: &CompileOptions) -> Option<Arc<Plan>> {
     let here = session.target().ok()?;
-    let taken = |_: &Plan| Ok(());
-    qkvault_exec::prepare(planner, here, attention, policy, OnMiss::Load, taken).ok()?.answer.outcome.ok()
+    let accept = |_: &Plan| Ok(());
+    qkvault_exec::prepare(planner, here, attention, policy, OnMiss::Load, accept).ok()?.answer.outcome.ok()
 }
 
 struct Check {

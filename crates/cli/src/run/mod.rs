@@ -1,5 +1,5 @@
-//! `run`: a model's attentions on random data, on the GPU with plans from the vault, or on the CPU where there is no GPU,
-//! with the numbers checked against float64.
+//! `run`: runs a model's attentions on random data and compares the results with float64. It uses the GPU and plans
+//! from the vault, or the CPU if there is no GPU.
 
 mod cpu;
 mod gpu;
@@ -23,14 +23,14 @@ pub struct Args {
     model: ModelArgs,
     #[command(flatten)]
     library: LibraryArgs,
-    /// Compile what is not in the vault, instead of telling that it is missing
+    /// Compile plans that the vault lacks, instead of reporting them as missing
     #[arg(long)]
     build: bool,
-    /// Use no stored plan and store none: every attention is compiled as if nobody had foreseen it, and the time from
-    /// asking for it to the end of its first launch is told
+    /// Use no stored plan and store none: compile every attention, and report the time from the request for the plan to
+    /// the end of its first launch
     #[arg(long, conflicts_with_all = ["cpu", "pack"])]
     unforeseen: bool,
-    /// The pack that the vault was unpacked from: the record then tells how many of its plans were served
+    /// The pack that the vault was unpacked from; the JSON output then counts the plans that came from the pack
     #[arg(long, value_name = "FILE", conflicts_with = "cpu")]
     pack: Option<PathBuf>,
     /// Use the CPU even if there is a GPU
@@ -42,7 +42,7 @@ pub struct Args {
     /// Rows of each output to check against float64
     #[arg(long, value_name = "N", default_value_t = 96)]
     rows: usize,
-    /// Rounds of timing; 0 leaves timing out
+    /// Rounds of timing; 0 disables timing
     #[arg(long, value_name = "N", default_value_t = 9)]
     rounds: usize,
     /// Refuse plans that need more scratch memory than this many bytes
@@ -59,7 +59,7 @@ impl Args {
     }
 }
 
-/// What became of one attention.
+/// The result for one attention.
 struct Row {
     what: String,
     /// `right`, `wrong`, `refused` or `failed`.
@@ -67,7 +67,7 @@ struct Row {
     /// Cells of the table: error of O, error of Stats, milliseconds, rate.
     cells: [String; 4],
     facts: Value,
-    /// Why it is not right.
+    /// The explanation, if the result is not right.
     why: Option<String>,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         match qkvault_exec::Device::open(args.device) {
             Ok(device) => gpu::run(globals, args, &policy, &jobs, &device)?,
             Err(error) => {
-                out::note(&format!("on the CPU: {error}"));
+                out::note(&format!("running on the CPU: {error}"));
                 (json!({ "where": "cpu", "why": error.to_string() }), cpu::run(args, &policy, &jobs))
             }
         }

@@ -1,4 +1,4 @@
-//! A run over what a pack brought: how many of its plans were asked for and served.
+//! Counts the plans of a run that came from a pack.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::Row;
 
-/// The pack that a vault was unpacked from, checked to its last byte.
+/// The keys of the pack that the vault was unpacked from.
 pub(super) struct Pack {
     name: String,
     keys: HashSet<String>,
 }
 
 impl Pack {
-    /// Reads and checks a pack.
+    /// Reads a pack and checks all its bytes.
     pub(super) fn read(path: &Path) -> anyhow::Result<Pack> {
         let file = File::open(path).with_context(|| format!("{} could not be opened", path.display()))?;
         let manifest = verify_pack(file, &UnpackOptions::default())?;
@@ -25,7 +25,7 @@ impl Pack {
         Ok(Pack { name, keys: manifest.entries.iter().map(|entry| entry.key.to_string()).collect() })
     }
 
-    /// What a record says of it. `plans` got a plan, `served` got it from the pack, `missing` got none.
+    /// The counts as JSON: `plans` rows have a plan, `served` of them got it from the pack, `missing` rows failed.
     pub(super) fn record(&self, rows: &[Row], builds: u64) -> Value {
         let planned: Vec<&Row> = rows.iter().filter(|row| row.facts["key"].is_string()).collect();
         let served = planned.iter().filter(|row| {
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_pack_brought_counts_as_served() {
+    fn only_plans_of_the_pack_count_as_served() {
         let pack = Pack { name: "plans.qkvpack".into(), keys: ["aa", "bb"].map(str::to_owned).into() };
         let rows = [
             row("right", json!({ "key": "aa", "built": false })),
@@ -57,7 +57,8 @@ mod tests {
             row("refused", json!({ "reasons": "no" })),
         ];
         let record = pack.record(&rows, 1);
-        let told = json!({ "name": "plans.qkvpack", "entries": 2, "plans": 3, "served": 1, "missing": 1, "builds": 1 });
-        assert_eq!(record, told);
+        let expected =
+            json!({ "name": "plans.qkvpack", "entries": 2, "plans": 3, "served": 1, "missing": 1, "builds": 1 });
+        assert_eq!(record, expected);
     }
 }

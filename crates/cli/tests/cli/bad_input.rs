@@ -1,4 +1,4 @@
-//! What is asked for wrongly: one paragraph that says what to do, the right exit code, and nothing lost.
+//! Wrong usage: the command prints one paragraph with a fix, returns the right exit code, and loses nothing.
 
 use qkvault_skip::{Need, skip};
 
@@ -7,7 +7,7 @@ use crate::kit::Place;
 const BERT: &str = "--model ../../models/bert-base.json --seq 128 --batch 1";
 
 #[test]
-fn configs_that_are_none() {
+fn files_that_are_not_model_configs() {
     let place = Place::new();
     let cases: [(&str, &str, &[&str]); 6] = [
         ("empty.json", "", &["empty.json", "model_type"]),
@@ -28,16 +28,16 @@ fn configs_that_are_none() {
     }
     place.run("warm --model /nonexistent.json").failed(1, &["/nonexistent.json", "No such file"]);
     place.run("warm --model /").failed(1, &["could not be read"]);
-    let (code, told) = place.json("warm --model /nonexistent.json");
+    let (code, report) = place.json("warm --model /nonexistent.json");
     assert_eq!(code, 1);
-    assert!(told["error"].as_str().unwrap().contains("/nonexistent.json"), "with --json too: {told}");
+    assert!(report["error"].as_str().unwrap().contains("/nonexistent.json"), "with --json too: {report}");
 }
 
 #[test]
-fn options_that_are_none() {
+fn options_with_invalid_values() {
     let place = Place::new();
     let bert = "--model ../../models/bert-base.json";
-    for (words, told) in [
+    for (words, expected) in [
         ("--seq 0".to_owned(), &["--seq", "1.."][..]),
         ("--seq=-5".to_owned(), &["-5", "1.."]),
         ("--batch 0".to_owned(), &["--batch"]),
@@ -48,7 +48,7 @@ fn options_that_are_none() {
         ("--seq 100000".to_owned(), &["no attention is left", "--seq"]),
         ("--no-such-option".to_owned(), &["--no-such-option"]),
     ] {
-        place.run(&format!("warm {bert} {words}")).failed(2, told);
+        place.run(&format!("warm {bert} {words}")).failed(2, expected);
     }
     place.run("warm").failed(2, &["--model"]);
     place.run("").failed_with_help();
@@ -59,7 +59,7 @@ fn options_that_are_none() {
 }
 
 #[test]
-fn a_head_size_that_cudnn_refuses_is_refused_in_its_words_beside_what_compiles() {
+fn a_head_size_that_cudnn_refuses_is_reported_in_cudnns_words_beside_what_compiles() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let config = r#"{"model_type":"llama","num_attention_heads":41,"num_hidden_layers":2,"hidden_size":4100}"#;
     let refused = place.file("d100.json", config);
@@ -71,7 +71,7 @@ fn a_head_size_that_cudnn_refuses_is_refused_in_its_words_beside_what_compiles()
 }
 
 #[test]
-fn a_version_that_is_not_at_the_path_is_told_with_both() {
+fn another_version_at_the_path_is_an_error_with_both_versions() {
     let (Some(newer), Some(_)) = (Place::with_cudnn("9.27.0"), Place::with_cudnn("9.19.0")) else { return };
     let older = qkvault_base::cudnn_dir().join("9.19.0.56-slim");
     let words = ["is cuDNN 9.19.0, not 9.27.0", "cargo xtask fetch", "9.19.0.56-slim"];
@@ -86,7 +86,7 @@ fn a_version_that_is_not_at_the_path_is_told_with_both() {
 fn nothing_fetched_and_no_cudnn_anywhere() {
     let empty = Place::new();
     let folder = empty.path("").display().to_string();
-    // Neither the user's packages nor a Python's: nothing but what is in this folder.
+    // Neither the user's packages nor those of a Python count: only this folder does.
     let place = Place::new().set("QKVAULT_CACHE_DIR", &folder).set("HOME", &folder).set("PATH", &folder);
     let place = place.set("LD_LIBRARY_PATH", &folder);
     let done = place.run(&format!("warm {BERT}"));
@@ -112,7 +112,7 @@ fn nothing_fetched_and_no_cudnn_anywhere() {
 }
 
 #[test]
-fn run_has_no_training_and_says_what_has() {
+fn run_refuses_training_and_serving_and_names_the_command_that_does_them() {
     let done = Place::new().run("run --model ../../models/llama-3.1-8b.json --phase train");
     assert_eq!(done.code, 2, "{}", done.err);
     assert!(done.err.contains("qkvault-lab bench"), "{}", done.err);

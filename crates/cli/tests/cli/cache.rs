@@ -1,4 +1,4 @@
-//! `cache`: looking at the vault and keeping it in order.
+//! `cache`: inspecting and maintaining the vault.
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ fn filled() -> Option<Place> {
 }
 
 #[test]
-fn what_is_kept_is_listed_shown_and_counted() {
+fn entries_are_listed_shown_and_counted() {
     let Some(place) = filled() else { return };
     assert_eq!(place.run("cache dir").good().trim(), place.path("").display().to_string().trim_end_matches('/'));
     let (_, dir) = place.json("cache dir");
@@ -57,7 +57,7 @@ fn what_is_kept_is_listed_shown_and_counted() {
     place.run("cache show").failed(2, &["KEY"]);
 }
 
-/// A plan whose checksums are right and whose kernel is another one: what a deep check is for.
+/// A plan with right checksums and a changed kernel. Only a deep check can find it.
 #[test]
 fn a_deep_check_compiles_again_and_finds_a_kernel_that_was_changed() {
     let Some(place) = filled() else { return };
@@ -87,7 +87,7 @@ fn a_deep_check_compiles_again_and_finds_a_kernel_that_was_changed() {
         "{report:#}"
     );
 
-    // A good plan under the key of another, with the header put right.
+    // A good plan under the key of another plan, with a header that matches that key.
     let other =
         vault.ls().find(|l| l.key != plan && l.header.as_ref().is_ok_and(|h| h.kind == EntryKind::Plan)).unwrap().key;
     let Lookup::Hit(good) = vault.get(&other) else { panic!("it is there") };
@@ -97,13 +97,13 @@ fn a_deep_check_compiles_again_and_finds_a_kernel_that_was_changed() {
     place.run("cache verify --deep --headers").failed(2, &["--headers"]);
 }
 
-/// The first of several keys was shown, whichever was meant.
+/// Once, `cache show` printed the first of several matching keys.
 #[test]
-fn digits_that_several_keys_begin_with_are_not_enough() {
+fn digits_that_match_several_keys_are_refused() {
     let Some(place) = filled() else { return };
     let entries = place.entries();
     let name = entries[0].file_name().unwrap().to_string_lossy().into_owned();
-    // A second file whose key begins the same: it is no good entry, but it is listed.
+    // A second file whose key begins with the same digits. It is not a good entry, but the list has it.
     let other = format!("{}{}.qkv", &name[..10], "0".repeat(54));
     std::fs::write(entries[0].with_file_name(other), "x").unwrap();
     place.run(&format!("cache show {}", &name[..10])).failed(1, &["2 keys", "more of its digits"]);
@@ -111,12 +111,12 @@ fn digits_that_several_keys_begin_with_are_not_enough() {
 }
 
 #[test]
-fn gc_keeps_what_was_used_of_late_and_clear_keeps_nothing() {
+fn gc_keeps_recently_used_entries_and_clear_keeps_nothing() {
     let Some(place) = filled() else { return };
     let (code, report) = place.json("cache gc --max-bytes 0");
     let names = ["entries", "bytes", "evicted", "evicted_bytes", "leftovers", "failed"];
     fields(&report, &[&names[..], &["older"]].concat());
-    // Nothing was evicted, because 0 means no limit; and because all of it was written just now.
+    // Nothing is evicted: 0 means no limit, and all entries are new.
     assert_eq!((code, &report["evicted"]), (0, &0.into()), "{report:#}");
     assert_eq!(place.json("cache gc --max-bytes 1").1["evicted"], 0);
     let old = SystemTime::now() - Duration::from_secs(7200);

@@ -1,12 +1,12 @@
-//! What compiles and is not cuDNN itself: variables that change code, NVRTC, and what an older format left behind.
+//! Variables that change the compiled code, NVRTC, and entries of an older format.
 
 use crate::kit::{Place, fields, numbers};
 
 const WORDS: &str = "warm --model ../../models/llama-3.1-8b.json --phase prefill --seq 128 --batch 1";
 
-/// B2: one key served the kernels of both, whichever was compiled first.
+/// Once, plans with and without the variable had one key, and the first one compiled was served for both.
 #[test]
-fn b2_a_variable_that_changes_code_has_plans_of_its_own_and_is_told() {
+fn a_variable_that_changes_code_has_its_own_plans_and_a_note() {
     let Some(plain) = Place::with_cudnn("9.27.0") else { return };
     let Some(dbg) = Place::with_cudnn("9.27.0").map(|place| place.set("CUDNN_RESCALE_THRESHOLD", "0")) else { return };
     let Some(log) = Place::with_cudnn("9.27.0").map(|place| place.set("CUDNN_LOGLEVEL_DBG", "0")) else { return };
@@ -26,20 +26,20 @@ fn b2_a_variable_that_changes_code_has_plans_of_its_own_and_is_told() {
         "{report:#}"
     );
     assert!(report["target"].as_str().unwrap().ends_with("with CUDNN_RESCALE_THRESHOLD=0"), "{report:#}");
-    // Each finds its own again, and a variable of the log is none.
+    // Each finds its own plan again. A logging variable does not change the key.
     assert_eq!((warm(&plain).0, warm(&plain).1), ([0, 1], plain_key.clone()));
     assert_eq!((warm(&dbg).0, warm(&dbg).1), ([0, 1], dbg_key.clone()));
     assert_eq!((warm(&log).0, warm(&log).1), ([0, 1], plain_key));
     let (_, shown) = plain.json(&format!("cache show {}", dbg_key.as_str().unwrap()));
     assert_eq!(shown["facts"]["toolchain"]["environment"]["CUDNN_RESCALE_THRESHOLD"], "0", "{shown:#}");
-    // A deep check compiles under what the plan names, or not at all.
+    // A deep check compiles a plan only if the environment has the variables that the plan names.
     let (code, deep) = plain.json("cache verify --deep");
     assert_eq!((code, numbers(&deep, ["same", "skipped", "different"])), (0, [1, 1, 0]), "{deep:#}");
     assert!(dbg.run("doctor").good().contains("note: CUDNN_RESCALE_THRESHOLD=0 changes"));
 }
 
 #[test]
-fn b3_doctor_names_the_nvrtc_that_is_used() {
+fn doctor_names_the_nvrtc_that_is_used() {
     let Some(place) = Place::with_cudnn("9.19.0") else { return };
     let (_, report) = place.json("doctor");
     let cudnn = &report["findings"]["cudnn"];
@@ -52,7 +52,7 @@ fn b3_doctor_names_the_nvrtc_that_is_used() {
 }
 
 #[test]
-fn b3_a_vault_of_an_older_format_is_named_by_every_look_and_cleared_by_gc() {
+fn entries_of_an_older_format_are_reported_and_gc_deletes_them() {
     let place = Place::new();
     let shard = place.path("vault/v1/entries/ab");
     std::fs::create_dir_all(&shard).unwrap();

@@ -1,4 +1,5 @@
-//! A vault that is damaged, full or not one: nothing wrong is served, nothing good is lost, and it is told.
+//! Vaults that are damaged, full, or not a vault: no wrong plan is served, no good plan is lost, and the command
+//! reports it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::kit::{Done, Place, numbers};
 const WARM: &str =
     "warm --model ../../models/llama-3.1-8b.json --model ../../models/bert-base.json --seq 128 --batch 1";
 
-/// What happens to the bytes of a file.
+/// A change to the bytes of a file.
 type Damage = fn(&[u8]) -> Vec<u8>;
 
 fn contents(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -49,7 +50,7 @@ fn damaged_plan_files_are_rejected_set_aside_built_again_and_counted() {
         assert_eq!((code, &report["good"]), (1, &2.into()), "{name}");
         assert_eq!(report["bad"][0]["path"], entries[0].display().to_string());
         assert!(place.run("cache verify").out.contains("BAD"));
-        // A list reads headers alone.
+        // A list reads headers only.
         if name != "a flipped bit" {
             assert!(place.json("cache ls").1["entries"].to_string().contains("rejected"), "{name} is listed as bad");
         }
@@ -102,7 +103,7 @@ fn a_file_where_the_vault_should_be() {
     assert_eq!(std::fs::read(&file).unwrap(), b"my thesis");
 }
 
-/// Everyone who can write to the folder could run code on the GPU.
+/// Anyone who can write to the folder could run code on the GPU.
 #[cfg(unix)]
 #[test]
 fn a_vault_that_everyone_can_write_to() {
@@ -115,7 +116,7 @@ fn a_vault_that_everyone_can_write_to() {
 }
 
 #[test]
-fn a_vault_that_is_only_read_stores_nothing_and_says_so() {
+fn a_read_only_vault_stores_nothing_and_reports_it() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     place.run(WARM).good();
     let place = place.set("QKVAULT_CACHE", "ro");
@@ -140,11 +141,11 @@ fn a_full_disk_loses_nothing_and_is_an_error() {
     assert!(again.good().contains("0 built, 1 hit"), "{}", again.out);
 }
 
-/// A small file system of its own, gone when dropped.
+/// A small file system, unmounted on drop.
 struct Disk(PathBuf);
 
 impl Disk {
-    /// `None`, with the reason printed, where mounting is not allowed.
+    /// `None` if mounting is not allowed; the test is then skipped.
     fn new(at: PathBuf, size: &str) -> Option<Disk> {
         std::fs::create_dir(&at).unwrap();
         let options = format!("size={size},mode=700");

@@ -1,4 +1,4 @@
-//! Running the command in a clean environment, and what must hold of every run.
+//! Runs the command in a clean environment, and checks what must hold for every run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use qkvault_skip::{Need, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What one run came to.
+/// The result of one run.
 pub(crate) struct Done {
     /// The exit code.
     pub(crate) code: i32,
@@ -18,7 +18,7 @@ pub(crate) struct Done {
     pub(crate) err: String,
 }
 
-/// A folder for a vault and for files, and the command run on it.
+/// A folder for a vault and files, and the options of commands that run on it.
 pub(crate) struct Place {
     folder: TempDir,
     variables: Vec<(String, String)>,
@@ -26,14 +26,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A place where nothing was compiled yet.
+    /// A place with an empty vault.
     pub(crate) fn new() -> Place {
         Place { folder: tempfile::tempdir().unwrap(), variables: Vec::new(), cudnn: Vec::new() }
     }
 
-    /// The same with a fetched slim cuDNN, or `None`, with the reason printed, where there is none.
+    /// A place that uses a fetched slim cuDNN, or `None` if there is none; the test is then skipped.
     ///
-    /// A stated requirement: with `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
+    /// With `QKVAULT_REQUIRE_CUDNN=1` a missing cuDNN is a failure.
     pub(crate) fn with_cudnn(version: &str) -> Option<Place> {
         let root = cudnn_dir();
         let is_it = |dir: &PathBuf| {
@@ -55,7 +55,7 @@ impl Place {
         self
     }
 
-    /// The same place without a variable that was set.
+    /// Removes a variable that was set.
     pub(crate) fn unset(mut self, name: &str) -> Place {
         self.variables.retain(|(set, _)| set != name);
         self
@@ -91,8 +91,7 @@ impl Place {
     /// Runs the command on another vault.
     pub(crate) fn run_in(&self, vault: &Path, words: &str) -> Done {
         let mut command = Command::new(crate::PROGRAM);
-        // What the tests' own environment says about vaults and libraries is not what is tested. Where fetched libraries
-        // are (QKVAULT_CACHE_DIR) stays.
+        // Removes variables about vaults and libraries, except the folder of fetched libraries (QKVAULT_CACHE_DIR).
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             let ours = name.starts_with("QKVAULT_") && name != "QKVAULT_CACHE_DIR";
@@ -115,7 +114,7 @@ impl Place {
         Done { code, out, err }
     }
 
-    /// Runs the command with `--json`; what it prints must be one JSON object.
+    /// Runs the command with `--json`. Its output must be one JSON object.
     pub(crate) fn json(&self, words: &str) -> (i32, Value) {
         let done = self.run(&format!("--json {words}"));
         let value: Value = serde_json::from_str(&done.out)
@@ -126,24 +125,24 @@ impl Place {
 }
 
 impl Done {
-    /// The run failed with this code and told so in one paragraph on standard error, with these words in it.
+    /// Checks that the run failed with this code, and printed one error paragraph with these words on standard error.
     #[track_caller]
     pub(crate) fn failed(&self, code: i32, words: &[&str]) {
         let Done { code: found, out, err } = self;
         assert_eq!(*found, code, "out: {out}\nerr: {err}");
         let paragraphs: Vec<&str> = err.split("error: ").skip(1).collect();
-        assert_eq!(paragraphs.len(), 1, "one error is told once: {err}");
-        // Where the command line itself is wrong, what reads it adds the usage and how to get help.
+        assert_eq!(paragraphs.len(), 1, "there must be one error: {err}");
+        // For a wrong command line, clap adds the usage and how to get help.
         let help = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"];
         let end = help.iter().filter_map(|h| paragraphs[0].find(h)).min().filter(|_| code == 2);
-        let told = paragraphs[0][..end.unwrap_or(paragraphs[0].len())].trim_end();
-        assert!(!told.contains("\n\n"), "more than one paragraph: {err}");
+        let text = paragraphs[0][..end.unwrap_or(paragraphs[0].len())].trim_end();
+        assert!(!text.contains("\n\n"), "more than one paragraph: {err}");
         for word in words {
-            assert!(told.contains(word), "'{word}' is not in: {told}");
+            assert!(text.contains(word), "'{word}' is not in: {text}");
         }
     }
 
-    /// The run was good.
+    /// Checks that the run succeeded, and returns its output.
     #[track_caller]
     pub(crate) fn good(&self) -> &str {
         assert_eq!(self.code, 0, "out: {}\nerr: {}", self.out, self.err);
@@ -151,7 +150,7 @@ impl Done {
     }
 }
 
-/// Whether a value is an object with exactly these fields.
+/// Checks that a value is an object with exactly these fields.
 #[track_caller]
 pub(crate) fn fields(value: &Value, names: &[&str]) {
     let mut found: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
@@ -161,14 +160,14 @@ pub(crate) fn fields(value: &Value, names: &[&str]) {
     assert_eq!(found, names, "{value:#}");
 }
 
-/// A line for who reads the output of a test.
-#[expect(clippy::print_stdout, reason = "a test that measures says what")]
+/// Prints a line of a test's output.
+#[expect(clippy::print_stdout, reason = "a test prints its measurements")]
 pub(crate) fn say(line: &str) {
     println!("{line}");
 }
 
 impl Done {
-    /// The command was called without saying what to do: the help on standard error, and the code of wrong usage.
+    /// Checks that the run printed the help on standard error, with the exit code of wrong usage.
     #[track_caller]
     pub(crate) fn failed_with_help(&self) {
         assert_eq!(self.code, 2, "{}", self.err);
@@ -179,5 +178,5 @@ impl Done {
 /// Numbers of a report, by name.
 #[track_caller]
 pub(crate) fn numbers<const N: usize>(report: &Value, names: [&str; N]) -> [u64; N] {
-    names.map(|name| report[name].as_u64().unwrap_or_else(|| panic!("{name} is no number: {report:#}")))
+    names.map(|name| report[name].as_u64().unwrap_or_else(|| panic!("{name} is not a number: {report:#}")))
 }

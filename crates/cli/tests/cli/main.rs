@@ -1,7 +1,7 @@
-//! The `qkvault` command as people and scripts meet it: run as a program, judged by its output, its exit code and the vault it
-//! leaves. Nothing here has a GPU; what compiles, compiles with the real cuDNN.
+//! Tests of the `qkvault` command as a program: its output, its exit code and the vault that it leaves. They need no
+//! GPU; those that compile use the real cuDNN.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 mod bad_input;
 mod cache;

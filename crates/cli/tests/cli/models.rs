@@ -1,4 +1,4 @@
-//! The published models: each compiles, or what is not supported is named.
+//! Every published model compiles, or `REFUSED` lists what is not supported.
 
 use crate::kit::Place;
 
@@ -13,7 +13,7 @@ const MODELS: [&str; 8] = [
     "qwen2.5-7b",
 ];
 
-/// What is refused in these shapes, as (model, phase, code): reviewed when it changes.
+/// The refused shapes, as (model, phase, code). Review every change.
 const REFUSED: [(&str, &str, &str); 0] = [];
 
 fn warm(version: &str) {
@@ -39,7 +39,7 @@ fn warm(version: &str) {
     let expected: Vec<_> = REFUSED.iter().map(|&(m, p, c)| (m.to_owned(), p, c.to_owned())).collect();
     assert_eq!(refused, expected);
     assert_eq!(code, i32::from(!refused.is_empty()));
-    // Every model and every phase it has is there, alone or beside another model that needs the same.
+    // Every model has a plan for each of its phases, possibly shared with another model.
     let uses: Vec<&str> =
         plans.iter().flat_map(|p| p["uses"].as_array().unwrap()).map(|u| u.as_str().unwrap()).collect();
     for model in MODELS {

@@ -20,7 +20,7 @@ fn run_on_the_cpu_is_right_on_small_shapes_of_every_model() {
 }
 
 #[test]
-fn what_is_too_much_for_the_cpu_is_told_with_a_size_that_is_not() {
+fn a_size_that_is_too_large_for_the_cpu_is_refused_with_one_that_is_not() {
     let (code, report) =
         Place::new().json("run --cpu --seq 8192 --batch 4 --model ../../models/llama-3.1-8b.json --phase prefill");
     assert_eq!((code, &report["failed"]), (1, &1.into()), "{report:#}");
@@ -29,7 +29,7 @@ fn what_is_too_much_for_the_cpu_is_told_with_a_size_that_is_not() {
 }
 
 #[test]
-fn doctor_says_what_is_here() {
+fn doctor_reports_what_this_machine_has() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let (code, report) = place.json("doctor");
     fields(&report, &["version", "good", "findings"]);
@@ -44,7 +44,7 @@ fn doctor_says_what_is_here() {
 }
 
 #[test]
-fn doctor_without_a_cudnn_is_no_good_and_says_what_to_do() {
+fn doctor_without_a_cudnn_fails_with_a_fix() {
     let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");
     let (code, report) = place.json("doctor");
     assert_eq!((code, &report["good"], &report["findings"]["vault"]["good"]), (1, &false.into(), &true.into()));
@@ -66,7 +66,7 @@ fn profiles_are_listed_and_shown() {
         let (code, shown) = place.json(&format!("profile show {name}"));
         assert_eq!((code, &shown), (0, profile));
     }
-    // What is shown is a profile file.
+    // The output is a profile file.
     let shown = place.run("profile show b200").good().to_owned();
     let file = place.file("mine.json", &shown);
     assert_eq!(place.run(&format!("profile show {file}")).good(), shown);
@@ -76,7 +76,7 @@ fn profiles_are_listed_and_shown() {
 }
 
 #[test]
-fn capture_without_a_gpu_is_told() {
+fn capture_without_a_gpu_is_an_error() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let done = place.run("profile capture");
     if done.code != 0 {

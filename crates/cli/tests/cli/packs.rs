@@ -1,4 +1,4 @@
-//! `pack` and `unpack`: a vault as one file, sealed or not, whole or in part, and never half.
+//! `pack` and `unpack`: a vault as one file, sealed or not, whole or in part. A damaged pack stores nothing.
 
 use crate::kit::{Place, fields, numbers};
 
@@ -28,9 +28,9 @@ fn a_pack_carries_a_vault_to_another_machine() {
     assert!(to.entries().is_empty(), "a check stores nothing");
     let (_, report) = to.json(&format!("unpack {pack}"));
     assert_eq!(numbers(&report, ["stored", "already"]), [4, 0]);
-    assert!(to.run(&format!("unpack {pack}")).good().starts_with("0 stored, 4 were there, of 4"));
+    assert!(to.run(&format!("unpack {pack}")).good().starts_with("0 stored, 4 already there, of 4"));
     let (_, warm) = to.json("warm --model ../../models/qwen2.5-7b.json --seq 128 --batch 1");
-    assert_eq!(numbers(&warm, ["built", "hits"]), [0, 2], "what came is what was compiled");
+    assert_eq!(numbers(&warm, ["built", "hits"]), [0, 2], "the unpacked plans are those that were compiled");
     assert_eq!(to.json("cache verify").1["good"], 4);
 }
 
@@ -57,22 +57,33 @@ fn a_part_can_be_packed_and_a_part_unpacked() {
 }
 
 #[test]
-fn a_sealed_pack_opens_with_its_secret_alone() {
+fn a_sealed_pack_opens_only_with_its_secret() {
     let Some(from) = filled() else { return };
     let pack = from.path("sealed.qkvpack").display().to_string();
     let secret = from.file("secret", "correct horse battery staple, and some more of it");
     let wrong = from.file("wrong", "incorrect horse battery staple, and some more of it");
     let weak = from.file("weak", "short");
-    from.run(&format!("pack {pack} --seal {weak}")).failed(1, &["32"]);
+    from.run(&format!("pack {pack} --seal {weak}")).failed(1, &["at least 16 bytes"]);
     from.run(&format!("pack {pack} --seal {}", from.path("absent").display())).failed(1, &["absent"]);
-    assert!(!from.path("sealed.qkvpack").exists(), "a pack that was not made is not there");
+    assert!(!from.path("sealed.qkvpack").exists(), "a failed `pack` leaves no file");
     from.run(&format!("pack {pack} --seal {secret}")).good();
     let to = Place::new();
     to.run(&format!("unpack {pack} --seal {wrong}")).failed(1, &["seal"]);
     to.run(&format!("unpack {pack}")).failed(1, &["seal"]);
-    assert!(to.entries().is_empty(), "nothing of it was stored");
+    assert!(to.entries().is_empty(), "nothing was stored");
     to.run(&format!("unpack {pack} --seal {secret}")).good();
     assert_eq!(to.entries().len(), 4);
+}
+
+/// The help once stated 32 bytes; the code requires 16.
+#[test]
+fn the_help_of_seal_states_the_length_that_pack_requires() {
+    let place = Place::new();
+    let pack = place.path("empty.qkvpack").display().to_string();
+    let [short, enough] = [15, 16].map(|bytes| place.file(&format!("secret-{bytes}"), &"s".repeat(bytes)));
+    place.run(&format!("pack {pack} --seal {short}")).failed(1, &["at least 16 bytes"]);
+    place.run(&format!("pack {pack} --seal {enough}")).good();
+    assert!(place.run("pack --help").good().contains("at least 16 bytes"));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use qkvault_skip::{Need, skip};
 use crate::kit::{Place, fields};
 
 #[test]
-fn a_model_is_answered_for_by_rules_alone() {
-    // No cuDNN anywhere: rules need none.
+fn rules_alone_decide_about_a_model() {
+    // Rules need no cuDNN.
     let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");
     let (code, report) = place.json("probe --model ../../models/llama-3.1-8b.json --target a100 --seq 1024");
     fields(&report, &["target", "cudnn", "memory", "supported", "refused", "notes"]);
@@ -21,7 +21,7 @@ fn a_model_is_answered_for_by_rules_alone() {
 }
 
 #[test]
-fn d3_a_refusal_has_every_reason_and_what_would_be_accepted() {
+fn a_refusal_has_every_reason_and_a_change_that_would_be_accepted() {
     let place = Place::new();
     let file = place.file("odd.txt", "pass: backward\nq: bf16 [1,8,512,300]\nsink: yes\nd_sink: yes");
     let (code, report) = place.json(&format!("probe --text {file} --target l40s --cudnn 9.12"));
@@ -37,7 +37,7 @@ fn d3_a_refusal_has_every_reason_and_what_would_be_accepted() {
     let odd = place.file("100.txt", "q: bf16 [1,8,512,100]");
     let text = place.run(&format!("probe --text {odd}"));
     assert!(text.out.contains("nearest supported: head dims padded with zeros to multiples of 8"), "{}", text.out);
-    // What contradicts itself is refused with its own reasons.
+    // An inconsistent description is refused with its own reasons.
     let broken = place.file("broken.txt", "q: bf16 [1,8,512,64]\nk: [1,3,512,64]");
     let (code, report) = place.json(&format!("probe --text {broken}"));
     assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("heads.group")));
@@ -57,9 +57,10 @@ fn what_does_not_fit_in_memory_is_refused_with_alternatives() {
     assert!(place.run(&format!("probe --text {plain} --memory 100000")).out.contains("memory.budget"));
 }
 
-/// Which figure of memory was used is told: what is free, where a GPU of the target's name is here, and all of it where none is.
+/// The report names its memory figure: the free memory of a GPU of the target's name, or the target's total memory
+/// without one.
 #[test]
-fn the_memory_that_a_probe_fits_in_is_told_with_whose_figure_it_is() {
+fn the_report_of_a_probe_names_its_memory_figure() {
     let place = Place::new();
     let plain = place.file("plain.txt", "q: bf16 [1,8,512,64]");
     let basis = |words: &str| {
@@ -81,7 +82,7 @@ fn the_memory_that_a_probe_fits_in_is_told_with_whose_figure_it_is() {
 }
 
 #[test]
-fn b4_the_bytes_of_a_varlen_backward_count_its_tokens() {
+fn the_bytes_of_a_varlen_backward_count_its_tokens() {
     let place = Place::new();
     let varlen = |tokens: i64| {
         let rows = format!("bf16 [1024,32,32768,128] varlen tokens {tokens} thd");
@@ -95,13 +96,13 @@ fn b4_the_bytes_of_a_varlen_backward_count_its_tokens() {
 }
 
 #[test]
-fn s3_2_asking_the_library_leaves_its_answers_in_the_vault() {
+fn the_answers_of_the_library_are_in_the_vault() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let good = place.file("good.txt", "q: bf16 [1,4,256,64]\nmask: causal");
     let (code, report) = place.json(&format!("probe --library --text {good}"));
     assert_eq!((code, report["supported"][0]["library"].as_str()), (0, Some("supported")), "{report:#}");
     assert_eq!(place.entries().len(), 1);
-    // Asked twice, built once.
+    // A second run builds nothing.
     assert_eq!(place.json(&format!("probe --library --text {good}")).0, 0);
     let (_, stats) = place.json("cache ls");
     assert_eq!(stats["entries"].as_array().map(Vec::len), Some(1), "{stats:#}");
@@ -109,19 +110,19 @@ fn s3_2_asking_the_library_leaves_its_answers_in_the_vault() {
     let (code, report) = place.json(&format!("probe --library --text {odd}"));
     let reasons = report["refused"][0]["reasons"].to_string();
     assert_eq!((code, report["refused"][0]["library"].as_str()), (1, Some("refused")));
-    // The rule's words and the library's own.
+    // Both the rule's reason and cuDNN's own are there.
     assert!(reasons.contains("head-dim.multiple-of-8") && reasons.contains("d_qk % 8 != 0"), "{reasons}");
 }
 
 #[test]
-fn d3_what_is_proposed_is_confirmed_by_the_library_on_request() {
+fn the_library_confirms_a_proposed_change_on_request() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let odd = place.file("odd.txt", "q: bf16 [1,4,256,100]");
     let (code, report) = place.json(&format!("probe --library --confirm --text {odd}"));
     let nearest = report["refused"][0]["nearest"].as_array().unwrap();
     fields(&nearest[0], &["change", "attention", "cudnn", "library"]);
     assert_eq!((code, nearest[0]["library"].as_str()), (1, Some("supported")), "{report:#}");
-    // One that is taken is enough; the refusal and the plan are in the vault.
+    // One accepted change is enough. The refusal and the plan are in the vault.
     assert!(nearest[1..].iter().all(|n| n["library"].is_null()), "{report:#}");
     assert_eq!(place.entries().len(), 2);
     let text = place.run(&format!("probe --library --confirm --text {odd}"));
@@ -130,7 +131,7 @@ fn d3_what_is_proposed_is_confirmed_by_the_library_on_request() {
 }
 
 #[test]
-fn a_quirk_is_taken_by_its_name_and_a_wrong_name_is_told() {
+fn a_quirk_is_accepted_by_its_code_and_a_wrong_code_is_an_error() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let quirk =
         place.file("quirk.txt", "pass: backward\nq: bf16 [1,2,128,64]\nsink: yes\nd_sink: yes\ndropout: philox 0.1");
@@ -144,7 +145,7 @@ fn a_quirk_is_taken_by_its_name_and_a_wrong_name_is_told() {
 }
 
 #[test]
-fn probe_asks_for_something_to_probe() {
+fn probe_without_an_attention_is_an_error() {
     let place = Place::new();
     place.run("probe").failed(2, &["--model"]);
     place.run("probe --text nothing.txt").failed(1, &["nothing.txt"]);
@@ -183,7 +184,8 @@ fn the_matrix_in_docs_is_up_to_date() {
     }
 }
 
-/// A stated requirement: a Chromium on the path. With `QKVAULT_REQUIRE_CHROMIUM=1` its absence is a failure.
+/// A Chromium on the path, or `None`; the test is then skipped. With `QKVAULT_REQUIRE_CHROMIUM=1` a missing one is a
+/// failure.
 fn chromium() -> Option<&'static str> {
     let found = ["chromium", "chromium-browser", "google-chrome"]
         .into_iter()
@@ -195,7 +197,7 @@ fn chromium() -> Option<&'static str> {
 }
 
 #[test]
-fn the_matrix_tells_its_reasons_when_a_cell_is_tapped() {
+fn the_matrix_shows_its_reasons_when_a_cell_is_tapped() {
     let Some(chromium) = chromium() else { return };
     let place = Place::new();
     let page = std::fs::read_to_string(docs().join("support.html")).unwrap();

@@ -8,7 +8,7 @@ use crate::kit::Place;
 const SMALL: &str = "--max-batch 8 --max-new 256 --max-keys 1024 --page-size 64 --pages 64 --growth 8,0,0";
 
 #[test]
-fn warming_a_set_compiles_each_of_its_plans_once_and_says_how_much_is_padded() {
+fn warming_a_set_compiles_each_of_its_plans_once_and_notes_the_padding() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = format!("warm --model ../../models/llama-3.1-8b.json --phase serve {SMALL}");
     let (code, report) = place.json(&words);
@@ -22,13 +22,13 @@ fn warming_a_set_compiles_each_of_its_plans_once_and_says_how_much_is_padded() {
     assert!(report["notes"].to_string().contains("4 plans"), "{}", report["notes"]);
     let (_, again) = place.json(&words);
     assert_eq!((&again["built"], &again["hits"]), (&0.into(), &4.into()));
-    // Another room for tokens is the same plan: it is no part of any key.
+    // The token limit is not part of any key.
     let (_, tokens) = place.json(&format!("{words} --max-tokens 4096"));
     assert_eq!(&tokens["hits"], &4, "{tokens:#}");
 }
 
 #[test]
-fn a_set_for_a_layer_with_sinks_has_its_decodes_refused_with_the_reason() {
+fn the_decodes_of_a_layer_with_sinks_are_refused_with_the_reason() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = format!("warm --model ../../models/gpt-oss-20b.json --phase serve {SMALL} --growth 0,0,0");
     let (code, report) = place.json(&words.replace("--growth 8,0,0 ", ""));
@@ -42,7 +42,7 @@ fn a_set_for_a_layer_with_sinks_has_its_decodes_refused_with_the_reason() {
 }
 
 #[test]
-fn bad_ranges_are_told_with_their_names() {
+fn a_bad_range_is_refused_by_its_name() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = "warm --model ../../models/llama-3.1-8b.json --phase serve --growth 1,2,2";
     let (code, report) = place.json(words);

@@ -1,4 +1,4 @@
-//! The example `train` on the CPU, where the oracle takes the place of cuDNN: the model around it is the one that runs on a GPU.
+//! The example `train` on the CPU. The oracle replaces cuDNN; the rest of the model is the same as on a GPU.
 
 use std::process::Command;
 
@@ -10,10 +10,10 @@ const DATA: &str = "207478498";
 const WEIGHTS: &str = "376616397227274206";
 
 #[test]
-fn the_example_learns_on_the_cpu_and_records_what_another_program_needs_to_repeat_it() {
+fn the_example_learns_on_the_cpu_and_records_what_is_needed_to_repeat_it() {
     let place = Place::new();
     let out = place.path("train.json");
-    // Examples are built with the tests, beside them.
+    // Cargo builds the examples with the tests, in a folder beside them.
     let tests = std::env::current_exe().unwrap();
     let program = tests.ancestors().nth(2).unwrap().join("examples/train");
     let words = "--cpu --steps 40 --batch 2 --seq 32 --width 32 --heads 2 --rate 0.01 --out";
@@ -21,7 +21,7 @@ fn the_example_learns_on_the_cpu_and_records_what_another_program_needs_to_repea
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let record: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     fields(&record, &["config", "checksums", "device", "seconds", "attention", "losses"]);
-    // The same numbers everywhere: the checksums of these sizes as train.py has them too.
+    // train.py computes the same checksums for these sizes.
     assert_eq!(record["checksums"]["data"], DATA);
     assert_eq!(record["checksums"]["weights"], WEIGHTS);
     let losses: Vec<f64> = record["losses"].as_array().unwrap().iter().map(|l| l.as_f64().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! `warm`: its JSON, its table, and that a second run builds nothing.
+//! `warm`: its JSON and its table. A second run builds nothing.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -83,13 +83,13 @@ fn json_has_the_documented_shape() {
     assert!(reasons.iter().any(|r| r["given"].as_str().unwrap().contains("multiple of 8")), "{reasons:?}");
 
     let (code, again) = place.json(&words);
-    assert_eq!((code, counts(&again)), (1, [0, 1, 1, 0]), "a refusal that is known is still a refusal");
-    assert_eq!(again["plans"][1]["reasons"], refused["reasons"], "it is told in the same words");
+    assert_eq!((code, counts(&again)), (1, [0, 1, 1, 0]), "a stored refusal is still a refusal");
+    assert_eq!(again["plans"][1]["reasons"], refused["reasons"], "the reasons stay the same");
 }
 
-/// Set once, the variable made every decode of a model refused for good, with it and without it.
+/// Once, a run with the variable stored refusals that later runs without it were served.
 #[test]
-fn b1_jit_flags_that_do_not_compile_leave_no_refusal_in_the_vault() {
+fn jit_flags_that_do_not_compile_leave_no_refusal_in_the_vault() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = format!("warm {LLAMA} --target h200 --phase decode --batch 1 --seq 1024");
     let place = place.set("CUDNN_JIT_FLAGS_DBG", "1");
@@ -101,7 +101,7 @@ fn b1_jit_flags_that_do_not_compile_leave_no_refusal_in_the_vault() {
     assert_eq!((code, counts(&report)), (0, [1, 0, 0, 0]), "{report:#}");
 }
 
-/// The main job: a published model, every default shape, then nothing left to do.
+/// The main use: a published model with every default shape, then a second run that finds every plan.
 #[test]
 fn a_second_warm_of_a_whole_model_builds_nothing_and_takes_no_time() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
@@ -112,8 +112,8 @@ fn a_second_warm_of_a_whole_model_builds_nothing_and_takes_no_time() {
         report["plans"].as_array().unwrap().iter().map(|p| p["key"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!((keys(&first).len(), place.entries().len()), (19, 19));
-    // Other tests run beside this one: one run in three has to be as fast as all are on an idle machine.
-    let mut told = Vec::new();
+    // Other tests run at the same time, so only one of three runs has to be fast.
+    let mut runs = Vec::new();
     for _ in 0..3 {
         let started = Instant::now();
         let (code, again) = place.json(&words);
@@ -121,12 +121,12 @@ fn a_second_warm_of_a_whole_model_builds_nothing_and_takes_no_time() {
         assert_eq!((code, counts(&again), keys(&again)), (0, [0, 19, 0, 0], keys(&first)));
         let text = format!("19 hits in {inside:.3} s of {whole:.3} s for the whole process");
         say(&text);
-        told.push(text);
+        runs.push(text);
         if inside < 1.0 && whole < 2.0 {
             return;
         }
     }
-    panic!("{told:?}");
+    panic!("{runs:?}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn attentions_that_models_share_are_compiled_once_and_options_that_matter_are_no
     assert_eq!(counts(&both), [1, 0, 0, 0]);
     assert_eq!(both["plans"][0]["uses"].as_array().unwrap().len(), 2, "{both:#}");
     assert_eq!(counts(&warm("")), [0, 1, 0, 0]);
-    // A limit that the plan keeps is no part of its key.
+    // A limit that the plan meets is not part of its key.
     assert_eq!(counts(&warm("--workspace-limit 1000000")), [0, 1, 0, 0]);
     for options in ["--dtype f16", "--stats", "--target a100"] {
         let other = warm(options);
@@ -189,7 +189,7 @@ fn the_version_may_be_given_in_part() {
 }
 
 #[test]
-fn a_step_of_training_is_compiled_forward_and_backward_and_tells_its_scratch_memory() {
+fn a_training_step_compiles_forward_and_backward_and_reports_its_scratch_memory() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = format!("warm {LLAMA} --phase train --seq 256 --batch 1");
     let (code, report) = place.json(&words);
