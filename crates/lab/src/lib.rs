@@ -1,10 +1,12 @@
-//! The instruments of qkvault, as functions: what finds wrong numbers, rules that differ from the library, and how long things take.
+//! The `qkvault-lab` command as functions: tools that find wrong numbers, find rules that differ from cuDNN, and
+//! measure times.
 //!
-//! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle; under compute-sanitizer, too.
-//! * `fuzz-rules` puts random descriptions to the rules and to the library, with no GPU.
-//! * `bench` and `bench-serving` measure.
+//! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle, optionally under
+//!   compute-sanitizer.
+//! * `fuzz-rules` compares the rules' answers with cuDNN's for random descriptions, without a GPU.
+//! * `bench` and `bench-serving` measure times on a GPU.
 //!
-//! Users of the library need none of it; `qkvault` is their command (`qkvault-cli`).
+//! Users of the library do not need it; their command is `qkvault` (crate `qkvault-cli`).
 
 mod bench;
 mod bench_serving;
@@ -24,17 +26,18 @@ pub enum Command {
     Bench(bench::Args),
     /// Run random attentions on the GPU and compare them with the oracle
     Selftest(selftest::Args),
-    /// Measure steps of serving on the GPU: decodes, chunks of prompts, what padding costs, thousands of random steps
+    /// Measure serving steps on the GPU: decodes, prompt chunks, the cost of padding, and random steps
     BenchServing(bench_serving::Args),
-    /// Put random descriptions to the rules and to the library, and tell in which they differ
+    /// Compare the rules' answers with cuDNN's for random descriptions, and report differences
     FuzzRules(fuzz_rules::Args),
 }
 
-/// A command from its words, for programs that run several: `["bench", "--cases", "training.txt"]`.
+/// Parses a command from its words, such as `["bench", "--cases", "training.txt"]`, for programs that run several
+/// commands.
 ///
 /// # Errors
 ///
-/// What is wrong with the words.
+/// The words are not a valid command; the error describes why.
 pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
     #[derive(clap::Parser)]
     #[command(no_binary_name = true)]
@@ -45,7 +48,7 @@ pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> R
     <Words as clap::Parser>::try_parse_from(words).map(|words| words.command)
 }
 
-/// Runs a command and says how it ended.
+/// Runs a command and returns its exit code.
 #[must_use]
 pub fn main(globals: &Globals, command: &Command) -> ExitCode {
     finish(globals, || match command {

@@ -1,4 +1,5 @@
-//! Worker processes, asked line by line: what ends a process, hangs it or spoils its GPU context costs one question, and names it.
+//! Worker processes that answer questions line by line. A question that ends the process, hangs it or breaks its GPU
+//! context is reported and does not affect the others.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,27 +10,27 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// A process that answers each line with a line. It ends with its value.
+/// A process that answers each line with a line. Dropping it kills the process.
 pub(super) struct Worker {
     child: Child,
-    /// `None` once it is to end.
+    /// `None` after the input was closed.
     questions: Option<ChildStdin>,
     answers: Receiver<String>,
 }
 
-/// Why there is no answer; the worker is of no more use.
+/// Why there is no answer. The worker cannot be used again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WorkerError {
-    /// It is gone.
+    /// The process ended.
     #[error("the worker ended: {0}")]
     Ended(String),
-    /// It is at it for longer than it may be.
+    /// The answer takes longer than the limit.
     #[error("no answer within {} s", .0.as_secs())]
     Slow(Duration),
 }
 
-/// This program, to be started again with the words it was started with, and more of them. Without `--json`: what a worker that does not
-/// start says is for people, on standard error, and not the line that answers a question.
+/// The command that starts this program again with the same words and `more`. Leaves out `--json`: otherwise the error
+/// of a worker that does not start would be a line on standard output and look like an answer.
 pub(super) fn this_program<S: AsRef<OsStr>>(more: impl IntoIterator<Item = S>) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("this program's own file is not known")?);
     command.args(std::env::args_os().skip(1).filter(|word| word != "--json")).args(more);
@@ -37,7 +38,7 @@ pub(super) fn this_program<S: AsRef<OsStr>>(more: impl IntoIterator<Item = S>) -
 }
 
 impl Worker {
-    /// Starts a process; its standard error is the caller's choice.
+    /// Starts a process. The caller chooses its standard error.
     pub(super) fn start(command: &mut Command) -> anyhow::Result<Worker> {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.context("a worker could not be started")?;
@@ -47,15 +48,15 @@ impl Worker {
         };
         let (sender, answers) = channel();
         std::thread::spawn(move || {
-            // It ends with the process, or when nobody listens any more.
+            // The thread ends with the process, or after the receiver is dropped.
             BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         Ok(Worker { child, questions: Some(questions), answers })
     }
 
-    /// The line that answers a line.
+    /// Sends a line and waits for the line that answers it.
     pub(super) fn ask(&mut self, question: &str, limit: Duration) -> Result<String, WorkerError> {
-        // Where it cannot be written the process is gone, which reading finds too.
+        // Ignored: writing fails only if the process has ended, and then reading fails, too.
         if let Some(questions) = &mut self.questions {
             let _ = writeln!(questions, "{question}").and_then(|()| questions.flush());
         }
@@ -70,7 +71,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Ends its input and waits for it to end by itself: a program around it may have more to do then.
+    /// Closes the input and waits for the process to end: a program that wraps the worker may still have work to do.
     pub(super) fn finish(mut self, limit: Duration) -> Result<ExitStatus, WorkerError> {
         self.questions = None;
         let begun = Instant::now();
@@ -87,50 +88,50 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // One that hangs, in the library or on the GPU, does not end when its input does.
+        // A process that hangs in the library or on the GPU does not end when its input ends.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How numbered questions are put to workers.
+/// Distributes numbered questions over workers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Isolation {
-    /// Workers at the same time.
+    /// Number of parallel workers.
     pub(super) workers: usize,
-    /// Questions to one process before another takes its place.
+    /// Questions for one process before a new process replaces it.
     pub(super) each: u64,
     /// Longest time for one answer.
     pub(super) limit: Duration,
 }
 
-/// What came of one question.
+/// The result of one question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CaseReport {
-    /// Its number.
+    /// The number of the question.
     pub(super) number: u64,
-    /// The answer, or why there is none: of a process that was asked nothing before, if the first one failed.
+    /// The answer, or why there is none. After a failure it comes from a new process.
     pub(super) answer: Result<String, String>,
-    /// What came of it in a process that had been asked others before, where that made a process of its own necessary.
+    /// The failure in a process that had answered other questions before, if there was one.
     pub(super) retry: Option<Retry>,
 }
 
-/// A question that failed after others.
+/// A failure that led to a second attempt in a new process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Retry {
     /// The answer, or why there was none.
     pub(super) answer: String,
-    /// What the process had been asked before, in this order.
+    /// The earlier questions of the process, in order.
     pub(super) before: Vec<u64>,
 }
 
 impl Isolation {
-    /// Asks every number of a range. An answer that `is_bad`, or none, makes the process be replaced, and the question be asked
-    /// again of a new one; so a verdict that comes of what another question left behind is not the verdict.
+    /// Asks every number of a range. If an answer `is_bad` or missing, a new process replaces the worker and gets the
+    /// question again, so that no earlier question affects the result.
     ///
     /// # Errors
     ///
-    /// A worker that cannot be started.
+    /// A worker cannot be started.
     pub(super) fn ask(
         &self,
         numbers: std::ops::Range<u64>,
@@ -163,7 +164,7 @@ impl Isolation {
         })
     }
 
-    /// Asks some numbers in a row, of one process if all goes well.
+    /// Asks some numbers one after the other, in one process unless one fails.
     fn chunk(
         &self,
         numbers: std::ops::Range<u64>,
@@ -194,7 +195,7 @@ impl Isolation {
             if worker.is_some() {
                 before.push(number);
             }
-            // Nobody listens only when the command is at its end.
+            // Sending fails only after the receiver has ended with the command.
             let _ = sender.send(CaseReport { number, answer, retry });
         }
         Ok(())
@@ -207,13 +208,13 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// A worker that answers each number as a line of `case` says, counting what it was asked in `n`.
+    /// A worker that answers each number by a branch of a shell `case`, and counts its questions in `n`.
     fn scripted(cases: &str) -> anyhow::Result<Worker> {
         let script = format!("n=0; while read x; do n=$((n+1)); case $x in {cases} *) echo right;; esac; done");
         Worker::start(Command::new("sh").arg("-c").arg(script))
     }
 
-    fn told(isolation: Isolation, numbers: std::ops::Range<u64>, cases: &str) -> Vec<CaseReport> {
+    fn reports(isolation: Isolation, numbers: std::ops::Range<u64>, cases: &str) -> Vec<CaseReport> {
         let mut list = Vec::new();
         let done = isolation.ask(numbers, || scripted(cases), |answer| answer.starts_with("failed"), |t| list.push(t));
         done.expect("every machine has a shell");
@@ -225,20 +226,20 @@ mod tests {
         CaseReport { number, answer: Ok("right".to_owned()), retry: None }
     }
 
-    /// What an abort inside cuDNN looks like from outside: the process is gone before it has answered.
+    /// An abort inside cuDNN ends the process before it answers.
     #[test]
-    fn a_worker_that_dies_has_answered_that() {
+    fn a_worker_that_dies_is_reported_as_ended() {
         let mut dying = Worker::start(&mut Command::new("true")).expect("every machine has it");
-        let silence = dying.ask("1", SOON).expect_err("it says nothing");
+        let silence = dying.ask("1", SOON).expect_err("the worker ended");
         assert!(matches!(&silence, WorkerError::Ended(status) if status.contains('0')), "{silence}");
         let mut killed = scripted("1) kill -9 $$;;").expect("every machine has a shell");
         assert_eq!(killed.ask("2", SOON), Ok("right".to_owned()));
-        let silence = killed.ask("1", SOON).expect_err("it says nothing");
+        let silence = killed.ask("1", SOON).expect_err("the worker ended");
         assert!(silence.to_string().contains("signal: 9"), "{silence}");
     }
 
     #[test]
-    fn a_worker_ends_with_its_input_and_one_that_does_not_is_given_up() {
+    fn a_worker_ends_with_its_input_or_is_given_up() {
         let mut worker = scripted("").expect("every machine has a shell");
         assert_eq!(worker.ask("2", SOON), Ok("right".to_owned()));
         assert!(worker.finish(SOON).expect("its input ends").success());
@@ -248,16 +249,16 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_given_up() {
+    fn a_worker_that_hangs_is_given_up() {
         let mut hanging = scripted("1) sleep 60;;").expect("every machine has a shell");
         let limit = Duration::from_millis(300);
         assert_eq!(hanging.ask("1", limit), Err(WorkerError::Slow(limit)));
     }
 
     #[test]
-    fn what_kills_its_worker_is_named_and_the_others_are_judged() {
+    fn a_question_that_kills_its_worker_does_not_affect_the_others() {
         let isolation = Isolation { workers: 3, each: 4, limit: SOON };
-        let list = told(isolation, 10..21, "15) kill -9 $$;;");
+        let list = reports(isolation, 10..21, "15) kill -9 $$;;");
         assert_eq!(list.iter().map(|t| t.number).collect::<Vec<_>>(), (10..21).collect::<Vec<_>>());
         let dead = &list[5];
         assert!(dead.answer.as_ref().is_err_and(|why| why.contains("signal: 9")), "{dead:?}");
@@ -265,12 +266,12 @@ mod tests {
         list.iter().filter(|t| t.number != 15).for_each(|t| assert_eq!(*t, right(t.number)));
     }
 
-    /// A launch that faults leaves a process in which every later one fails.
+    /// After a launch that faults, every later launch of the process fails.
     #[test]
-    fn what_fails_because_of_another_is_right_by_itself() {
+    fn a_question_that_fails_because_of_another_is_right_in_a_new_process() {
         let isolation = Isolation { workers: 1, each: 10, limit: SOON };
-        // 3 spoils the process without a word; 5 fails always.
-        let list = told(
+        // 3 breaks the process and still answers `right`; 5 always fails.
+        let list = reports(
             isolation,
             0..8,
             "3) bad=1; echo right;; 4) test $bad && echo failed || echo right;; 5) echo failed 5;;",

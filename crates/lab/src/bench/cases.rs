@@ -1,4 +1,5 @@
-//! The file of cases: attentions in their text form, each with a name, values for its scalars, and words for whoever compares.
+//! The file of cases: attentions in their text form, each with a name, values for its scalars, and notes for
+//! comparisons.
 
 use qkvault_exec::Training;
 use qkvault_graph::expr::ScoreExpr;
@@ -10,30 +11,33 @@ use qkvault_cli::data::{Recipe, Split};
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) name: String,
-    /// The forward as it is written.
+    /// The forward as the file describes it.
     pub(super) described: Valid,
-    /// What is run: the same, or its varlen equivalent.
+    /// The passes to run: of the described attention, or of its varlen equivalent.
     pub(super) training: Training,
-    /// The forward that is run by itself, with the outputs that were written, where no training is asked for.
+    /// The forward to run without a backward, with the outputs of the description (`alone: yes`).
     alone: Option<Valid>,
-    /// Whether documents are run as varlen sequences.
+    /// Whether the documents run as varlen sequences.
     pub(super) varlen: bool,
     pub(super) recipe: Recipe,
-    /// Lines `note: KEY WORDS`, handed on as they are.
+    /// Lines `note: KEY WORDS`, copied to the output.
     pub(super) notes: Vec<(String, String)>,
 }
 
-/// Reads a file of cases. A case begins with a line `case: NAME`; its lines `scalar: NAME VALUE`, `documents: N` (or their
-/// lengths), `varlen: yes`, `alone: yes` and `note: KEY WORDS` are of this form, and everything else is the attention's ([`text`]). A `pass: backward` gives the gradients' formats and `deterministic`.
+/// Reads a file of cases.
+///
+/// A case begins with a line `case: NAME`. Lines `scalar: NAME VALUE`, `documents: N` (or the length of each), `varlen:
+/// yes`, `alone: yes` and `note: KEY WORDS` belong to the case; all other lines describe the attention ([`text`]). A
+/// `pass: backward` sets the formats of the gradients, and `deterministic`.
 ///
 /// # Errors
 ///
-/// The first line that does not read, with its number.
+/// A line cannot be read, or a description is refused. The error has the number of the line, or the name of the case.
 pub(super) fn read(text: &str, seed: u64) -> anyhow::Result<Vec<Case>> {
     let lines: Vec<&str> = text.lines().collect();
     let begins: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].starts_with("case:")).collect();
     if let Some(at) = lines[..begins.first().copied().unwrap_or(lines.len())].iter().position(|l| !is_blank(l)) {
-        anyhow::bail!("line {}: '{}' stands before the first line `case: NAME`", at + 1, lines[at]);
+        anyhow::bail!("line {}: '{}' is before the first line `case: NAME`", at + 1, lines[at]);
     }
     let mut cases = Vec::new();
     for (i, &from) in begins.iter().enumerate() {
@@ -48,7 +52,8 @@ fn is_blank(line: &str) -> bool {
     line.is_empty() || line.starts_with('#')
 }
 
-/// The case of the lines from `from` on; those before are there so that errors count lines as the file does.
+/// Reads the case that begins at line `from`. `lines` begins at the top of the file, so that errors have the right line
+/// numbers.
 fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
     let (scalars, documents) = (Vec::new(), Split::Equal(1));
     let mut recipe = Recipe { scalars, draw_others: false, documents, varlen: Vec::new(), seed };
@@ -58,7 +63,7 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
     for (i, line) in lines.iter().enumerate().skip(from) {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let mut words = value.split_whitespace();
-        let wrong = |needed: &str| anyhow::anyhow!("line {}: '{line}' is to be {needed}", i + 1);
+        let wrong = |needed: &str| anyhow::anyhow!("line {}: '{line}' must be {needed}", i + 1);
         match field {
             "case" => name = value.trim().to_owned(),
             "scalar" => {
@@ -95,7 +100,9 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
     let s = described.seq().0.unsigned_abs();
     let lengths = recipe.documents.lengths(s);
     if lengths.iter().sum::<u64>() != s {
-        return Err(refused(&format!("documents of {lengths:?} tokens, in sequences of {s}")));
+        return Err(refused(&format!(
+            "the documents have {lengths:?} tokens, which do not add up to a sequence of {s}"
+        )));
     }
     let training = if varlen {
         let rows = (0..described.batch()).flat_map(|_| &lengths);
@@ -113,21 +120,21 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
     Ok(Case { name, described, training, alone, varlen, recipe, notes })
 }
 
-/// How long documents of these lengths are, and how many there are.
+/// The greatest length and the number of the documents.
 fn sequences(lengths: &[i32]) -> Documents {
     Documents { longest: lengths.iter().max().copied().unwrap_or(0).into(), most: lengths.len() as i64 }
 }
 
-/// The pass over varlen documents.
+/// The training passes over varlen documents.
 fn pack(described: &Valid, lengths: &[i32], options: BackwardOptions) -> Result<Training, Refusal> {
     let documents = sequences(lengths);
-    // The formats of gradients become varlen with the backward that has them.
+    // The gradients' formats become varlen together with the backward that contains them.
     let backward = validate(described.get().clone().with_stats().backward(options))?.varlen_documents(documents)?;
     let (forward, options) = passes(&backward);
     Training::of(&forward, options)
 }
 
-/// The forward, and the choices of the backward where it is one that was written.
+/// The forward, and the options of the backward if the attention is one.
 fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
     let Pass::Backward(g) = attention.pass else { return (attention.clone(), BackwardOptions::default()) };
     let options = BackwardOptions {
@@ -143,18 +150,20 @@ fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
 }
 
 impl Case {
-    /// The forward that is run.
+    /// The forward to run.
     pub(super) fn forward(&self) -> &Valid {
         self.alone.as_ref().unwrap_or_else(|| self.training.forward())
     }
 
-    /// The backward that is run after it, unless the forward is run alone.
+    /// The backward to run after it, unless the forward runs alone.
     pub(super) fn backward(&self) -> Option<&Valid> {
         self.alone.is_none().then(|| self.training.backward())
     }
 
-    /// The share of the score matrix that is counted as work: one half of a causal one, as everybody counts it; of windows and documents
-    /// the pairs that they let through; one of everything else, whatever a predicate hides.
+    /// The share of the score matrix that counts as work.
+    ///
+    /// A causal mask counts as one half, which is the usual convention. Windows and documents count the pairs that they
+    /// keep. Everything else counts as one, even if a predicate hides pairs.
     pub(super) fn share(&self) -> f64 {
         let a = &self.described;
         let (s_q, s_kv) = a.seq();
@@ -165,13 +174,13 @@ impl Case {
             _ => {}
         }
         let documents = if by_documents { self.recipe.documents.clone() } else { Split::Equal(1) };
-        // Where each document begins among the keys, and the end.
+        // The first key of each document, and the end of the last one.
         let ends = documents.lengths(s_kv.unsigned_abs()).into_iter().scan(0, |end, n| {
             *end += n.cast_signed();
             Some(*end)
         });
         let starts: Vec<i64> = std::iter::once(0).chain(ends).collect();
-        let seen = (0_i64..).zip(documents.parts(s_q.unsigned_abs())).map(|(row, document)| {
+        let kept = (0_i64..).zip(documents.parts(s_q.unsigned_abs())).map(|(row, document)| {
             let (mut first, mut last) = (starts[document as usize], starts[document as usize + 1] - 1);
             if let Some(Band { corner, left, right }) = a.mask.band {
                 let at = if corner == Corner::TopLeft { row } else { row + s_kv - s_q };
@@ -180,10 +189,11 @@ impl Case {
             }
             (last - first + 1).max(0) as f64
         });
-        seen.sum::<f64>() / (s_q as f64 * s_kv as f64)
+        kept.sum::<f64>() / (s_q as f64 * s_kv as f64)
     }
 
-    /// Floating-point operations of the forward, or of the backward: 4 b h s_q s_kv d and 2.5 times that, where Q and V have head dim d.
+    /// Floating-point operations of the forward or the backward. For one head dim d these are 4 b h s_q s_kv d, and 2.5
+    /// times as many.
     pub(super) fn flops(&self, backward: bool) -> f64 {
         let a = &self.described;
         let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.head_dims());
@@ -224,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forward_that_is_run_alone_has_the_outputs_that_are_written() {
+    fn a_forward_that_runs_alone_has_the_outputs_of_its_description() {
         for (lines, varlen) in [(String::new(), false), (format!("documents: 4\nvarlen: yes\n{DOCUMENTS}"), true)] {
             let both = read(&format!("case: x\nq: bf16 [1,2,64,16]\n{lines}"), 1).expect("it reads").remove(0);
             let alone =
@@ -237,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_told_with_their_numbers() {
-        for (text, told) in [
+    fn errors_have_line_numbers() {
+        for (text, expected) in [
             ("q: bf16 [1,2,64,16]", "line 1"),
             ("case: a\nscalar: cap\nq: bf16 [1,2,64,16]", "line 2"),
             ("case: a\nq: bf16 [1,2,64,16]\nmask: no", "3"),
@@ -250,12 +260,12 @@ mod tests {
             ("case: a\nq: bf16 [1,3,64,16]\nk: bf16 [1,2,64,16]", "'a'"),
         ] {
             let error = read(text, 1).expect_err(text).to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 
     #[test]
-    fn what_is_counted_as_work_is_what_masks_let_through() {
+    fn only_pairs_that_masks_keep_count_as_work() {
         let case = |mask: &str| format!("case: x\nq: bf16 [1,2,64,16]\n{mask}\n");
         assert_eq!(shares(&case("")), [1.0]);
         assert_eq!(shares(&case("mask: causal")), [0.5]);
@@ -266,7 +276,7 @@ mod tests {
         assert_eq!(shares(&case(&documents)), [0.25]);
         assert_eq!(shares(&case(&format!("mask: causal\n{documents}"))), [4.0 * 136.0 / 4096.0]);
         assert_eq!(shares(&case(&format!("mask: causal\n{DOCUMENTS}"))), [0.5]);
-        // Varlen or not, and of any lengths, it is the same work.
+        // Varlen documents count the same work as masked ones.
         for varlen in ["", "varlen: yes\n"] {
             let uneven = format!("documents: 32 16 8 8\n{varlen}{DOCUMENTS}");
             assert_eq!(shares(&case(&uneven)), [(1024.0 + 256.0 + 128.0) / 4096.0]);

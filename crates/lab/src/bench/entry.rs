@@ -1,4 +1,4 @@
-//! One line of the table: a case in one form, what became of its two plans, and their times.
+//! One line of the table: a case in one form, the results of its two plans, and their times.
 
 use qkvault_compile::{OnMiss, PlanFacts, Planner};
 use qkvault_graph::{CompileOptions, Target, Valid};
@@ -12,22 +12,22 @@ use qkvault_cli::clock::median;
 pub(super) struct Entry {
     pub(super) case: Case,
     pub(super) form: String,
-    /// Forward and backward.
+    /// The forward and the backward.
     pub(super) passes: [Pass; 2],
 }
 
-/// One of the two.
+/// The result of one pass.
 #[derive(Clone, Debug)]
 pub(super) struct Pass {
-    /// `right`, `compiled`, `wrong`, `refused`, `failed`, or `none` of a backward that nobody asked for.
+    /// `right`, `compiled`, `wrong`, `refused`, `failed`, or `none` for a backward that the case does not have.
     pub(super) status: &'static str,
     pub(super) why: Option<String>,
     pub(super) facts: Option<PlanFacts>,
-    /// Bytes that the plan has on the GPU by itself.
+    /// Bytes of the plan's constant operands on the GPU.
     pub(super) resident: u64,
-    /// Milliseconds of one launch, round by round.
+    /// Milliseconds of one launch, for each round.
     pub(super) times: Vec<f64>,
-    /// What was checked.
+    /// The checks of its outputs.
     pub(super) checks: Vec<Value>,
 }
 
@@ -65,7 +65,7 @@ impl Pass {
 }
 
 impl Entry {
-    /// The case's name, with the form unless that is the usual one.
+    /// The case's name, followed by the form unless it is `auto`.
     pub(super) fn name(&self) -> String {
         let Entry { case, form, passes: _ } = self;
         if form == "auto" { case.name.clone() } else { format!("{}/{form}", case.name) }
@@ -120,7 +120,7 @@ impl Entry {
     }
 }
 
-/// Every case in every form, compiled for a GPU that need not be here.
+/// Compiles every case in every form. The target GPU need not be present.
 pub(super) fn plan(
     cases: &[Case],
     policies: &[(String, CompileOptions)],

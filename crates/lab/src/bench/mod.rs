@@ -1,4 +1,5 @@
-//! `bench`: attentions of a file, forward and backward, timed on the GPU in turns; or compiled for a GPU that is not here.
+//! `bench`: times the attentions of a file on the GPU, forward and backward, in turns; or compiles them for a GPU that
+//! is not present.
 
 mod cases;
 mod entry;
@@ -23,37 +24,39 @@ use turns::Turns;
 /// Options of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The file of cases (bench/training.txt says how it is written)
+    /// The file of cases (bench/training.txt describes the format)
     #[arg(long, value_name = "FILE")]
     cases: PathBuf,
     /// Cases by name (default: all)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Ways to write the op graph, timed beside each other: auto, expanded, fused, unified
+    /// Forms of the op graph to compare: auto, expanded, fused, unified
     #[arg(long, value_name = "FORM", value_delimiter = ',', default_value = "auto", value_parser = word::<Form>)]
     form: Vec<Form>,
-    /// Rules of lowering that are not followed, names joined by `+`: a variant each, timed beside the usual one (docs of `lower`)
+    /// Lowering variants to turn off, joined by `+`; each set is timed beside the default (see the documentation of
+    /// `lower`)
     #[arg(long, value_name = "RULE+RULE", value_delimiter = ',', value_parser = rules)]
     without: Vec<VariantSet>,
-    /// Heuristics to ask for engines: a-then-fallback, a, fallback
+    /// Heuristics that select engines: a-then-fallback, a, fallback
     #[arg(long, value_name = "WHICH", default_value = "a-then-fallback", value_parser = word::<Heuristics>)]
     heuristics: Heuristics,
     /// Refuse plans that need more scratch memory than this many bytes
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// Rounds; each times every entry once, every other round in reverse
+    /// Rounds; each round times every entry once, and every other round runs in reverse
     #[arg(long, value_name = "N", default_value_t = 11)]
     rounds: usize,
     /// Rows of O to check against float64
     #[arg(long, value_name = "N", default_value_t = 16)]
     rows: usize,
-    /// Compile what is not in the vault
+    /// Compile plans that the vault lacks
     #[arg(long)]
     build: bool,
-    /// Compile for --target and tell what came of it; no GPU is needed and nothing is timed
+    /// Only compile for --target and report the plans; needs no GPU and times nothing
     #[arg(long)]
     plan: bool,
-    /// Time what standard input asks for, line by line `ENTRY forward|backward LAUNCHES [BEFORE]`, so that another program can take turns
+    /// Read lines `ENTRY forward|backward LAUNCHES [BEFORE]` from standard input and time each, so that another program
+    /// can take turns
     #[arg(long)]
     interactive: bool,
     /// Seed of the data
@@ -114,7 +117,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
         let list = entry::plan(&cases, &args.policies(), &planner, &target);
         let machine = json!({ "where": "nowhere", "target": target.label(), "cudnn": target.cudnn.to_string() });
-        return Ok(tell(globals, &machine, &list));
+        return Ok(report(globals, &machine, &list));
     }
     let device = Device::open(args.device)?;
     let library = Library::open(&search)?;
@@ -139,10 +142,10 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         return serve(&machine, &mut turns);
     }
     turns.alternate(args.rounds);
-    Ok(tell(globals, &machine, turns.entries()))
+    Ok(report(globals, &machine, turns.entries()))
 }
 
-/// Answers lines on standard input until it ends. The first line told has everything that is known of the entries.
+/// Answers the lines of standard input until it ends. The first output line describes all entries.
 fn serve(machine: &Value, turns: &mut Turns) -> anyhow::Result<Outcome> {
     out::record(&json!({ "machine": machine, "entries": turns.entries().iter().map(Entry::json).collect::<Vec<_>>() }));
     for line in std::io::stdin().lock().lines() {
@@ -150,7 +153,7 @@ fn serve(machine: &Value, turns: &mut Turns) -> anyhow::Result<Outcome> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = match words[..] {
             [entry, direction @ ("forward" | "backward"), launches, ref before @ ..] if before.len() < 2 => {
-                let number = |word: &str| word.parse().map_err(|_| format!("'{word}' is no number of launches"));
+                let number = |word: &str| word.parse().map_err(|_| format!("'{word}' is not a number of launches"));
                 number(launches).and_then(|n| {
                     let before = before.first().map_or(Ok(1), |word| number(word))?;
                     turns.time(entry, direction == "backward", n, before).map_err(|(_, why)| why)
@@ -166,7 +169,7 @@ fn serve(machine: &Value, turns: &mut Turns) -> anyhow::Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-fn tell(globals: &Globals, machine: &Value, entries: &[Entry]) -> Outcome {
+fn report(globals: &Globals, machine: &Value, entries: &[Entry]) -> Outcome {
     if globals.json {
         let list: Vec<Value> = entries.iter().map(Entry::json).collect();
         out::json(&json!({ "machine": machine, "entries": list }));

@@ -1,4 +1,4 @@
-//! Entries on the GPU: loaded, given data, checked once, and timed in turns over one scratch memory.
+//! Loads entries on the GPU, uploads their data, checks each once, and times them in turns with one shared workspace.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use qkvault_cli::clock;
 use qkvault_cli::data;
 use qkvault_cli::memory::{Failure, Memory, failed};
 
-/// What is on the GPU of one pass of one entry.
-struct Seat {
+/// One pass of one entry, loaded on the GPU.
+struct LoadedPass {
     entry: usize,
     backward: bool,
     plan: LoadedPlan,
     memory: Memory,
-    /// Scalars alone: operands are in `memory`.
+    /// Scalars only; the other operands are in `memory`.
     scalars: Inputs,
 }
 
-/// Everything that takes turns.
+/// The passes that take turns.
 pub(super) struct Turns {
     session: Session,
     planner: Planner,
@@ -34,23 +34,23 @@ pub(super) struct Turns {
     stream: Arc<CudaStream>,
     workspace: Option<Arc<Workspace>>,
     entries: Vec<Entry>,
-    seats: Vec<Seat>,
+    loaded: Vec<LoadedPass>,
 }
 
 impl Turns {
     pub(super) fn new(session: &Session, planner: &Planner, on_miss: OnMiss, stream: Arc<CudaStream>) -> Turns {
         let (session, planner) = (session.clone(), planner.clone());
-        Turns { session, planner, on_miss, stream, workspace: None, entries: Vec::new(), seats: Vec::new() }
+        Turns { session, planner, on_miss, stream, workspace: None, entries: Vec::new(), loaded: Vec::new() }
     }
 
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// Loads a case in one form, launches both passes once, and checks what they wrote.
+    /// Loads a case in one form, launches both passes once, and checks their outputs.
     pub(super) fn add(&mut self, case: &Case, form: &str, policy: &CompileOptions, rows: usize) {
         let entry = self.entries.len();
-        let mut passes = [false, true].map(|_| Pass::new("failed", Some("its forward failed".to_owned())));
+        let mut passes = [false, true].map(|_| Pass::new("failed", Some("the forward failed".to_owned())));
         let mut done = || -> Result<(), (usize, Failure)> {
             let at = |i: usize| move |failure: Failure| (i, failure);
             let (forward, backward) = (case.forward(), case.backward());
@@ -64,7 +64,7 @@ impl Turns {
                 }
             }
             passes[0] = judged(&plan, checks);
-            self.seats.push(Seat { entry, backward: false, plan, memory, scalars: scalars(&inputs) });
+            self.loaded.push(LoadedPass { entry, backward: false, plan, memory, scalars: scalars(&inputs) });
             let Some(backward) = backward else {
                 passes[1] = Pass::new("none", None);
                 return Ok(());
@@ -72,7 +72,7 @@ impl Turns {
             let plan = self.prepare(backward, policy).map_err(at(1))?;
             let (memory, checks) = self.once(backward, &plan, &inputs, 0).map_err(at(1))?;
             passes[1] = judged(&plan, checks);
-            self.seats.push(Seat { entry, backward: true, plan, memory, scalars: scalars(&inputs) });
+            self.loaded.push(LoadedPass { entry, backward: true, plan, memory, scalars: scalars(&inputs) });
             Ok(())
         };
         if let Err((pass, (status, why))) = done() {
@@ -98,7 +98,7 @@ impl Turns {
         Ok(plan)
     }
 
-    /// One launch over poison; what every output came to.
+    /// Launches once over poisoned outputs, and checks every output.
     fn once(
         &self,
         a: &Valid,
@@ -116,7 +116,7 @@ impl Turns {
         for binding in plan.facts().bindings.iter().filter(|b| b.output && !b.role.is_internal()) {
             let role = binding.role;
             let Some(actual) = memory.download(&self.stream, role)? else { continue };
-            // Rows beyond lengths hold anything; varlen documents leave none.
+            // Rows beyond lengths may hold anything; varlen documents have no such rows.
             let whole = a.mask.lengths == Lengths::Full || matches!(a.q.storage, Storage::Varlen { .. });
             let bad = (0..actual.len()).filter(|&i| whole && actual.is_poison(i)).count();
             let mut check = json!({ "role": role, "unwritten": bad, "good": bad == 0 });
@@ -132,19 +132,20 @@ impl Turns {
         Ok((memory, checks))
     }
 
-    /// Milliseconds of one launch, over so many, after `before` that are not counted.
+    /// Mean milliseconds of `launches` launches, after `before` untimed ones.
     pub(super) fn time(&mut self, name: &str, backward: bool, launches: usize, before: usize) -> Result<f64, Failure> {
         let entries = &self.entries;
-        let seat = self.seats.iter_mut().find(|s| s.backward == backward && entries[s.entry].name() == name);
-        let seat = seat.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
-        let Seat { entry: _, backward: _, plan, memory, scalars } = seat;
+        let pass = self.loaded.iter_mut().find(|s| s.backward == backward && entries[s.entry].name() == name);
+        let pass = pass.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
+        let LoadedPass { entry: _, backward: _, plan, memory, scalars } = pass;
         let mut bound = memory.bind_over(plan, scalars, &self.stream, self.workspace.as_ref())?;
         Ok(clock::round_after(&self.stream, &mut bound, before, launches.max(1))?.device_ms)
     }
 
-    /// Rounds over every pass, every other one in reverse, so that no entry always follows the same other.
+    /// Times every pass once per round. Every other round runs in reverse, so that no entry always follows the same
+    /// other one.
     pub(super) fn alternate(&mut self, rounds: usize) {
-        let mut order: Vec<(usize, bool)> = self.seats.iter().map(|s| (s.entry, s.backward)).collect();
+        let mut order: Vec<(usize, bool)> = self.loaded.iter().map(|s| (s.entry, s.backward)).collect();
         for _ in 0..rounds {
             for &(entry, backward) in &order {
                 let name = self.entries[entry].name();
@@ -173,7 +174,7 @@ fn scalars(inputs: &Inputs) -> Inputs {
     inputs.iter().filter(|(role, _)| role.is_scalar()).map(|(role, buffer)| (role, buffer.clone())).collect()
 }
 
-/// Rows of O spread over batches, heads and queries, within the lengths where there are any.
+/// Random rows of O over batches, heads and queries, within the lengths of the sequences.
 fn sample(a: &Valid, rows: usize, inputs: &Inputs) -> Vec<(usize, usize, usize)> {
     let sizes = [a.batch(), a.q.heads(), a.seq().0].map(|n| n as usize);
     let length = |b: usize| inputs.get(Role::SeqLenQ).map_or(sizes[2], |lengths| lengths.int(b).max(0) as usize);

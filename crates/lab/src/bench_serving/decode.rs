@@ -1,6 +1,8 @@
-//! Decodes: keys and values over time, as a share of the bandwidth of a copy on the same card. `us` is the time of a launch within a
-//! captured graph, as servers run decodes and as `bench/serving_peer.py` times others; `us_launched` that of launches one by one, which
-//! for short ones is what the host takes.
+//! Decodes: the bandwidth of reading keys and values, as a share of the bandwidth of a copy on the same GPU.
+//!
+//! `us` is the time of a launch within a captured graph. Servers run decodes in this way, and `bench/serving_peer.py`
+//! times other libraries in this way. `us_launched` is the time of separate launches; for short decodes the host's time
+//! dominates it.
 
 use qkvault_exec::serving::{Rows, Step};
 use qkvault_serving::{Bucket, StepKind};
@@ -9,13 +11,13 @@ use serde_json::json;
 use super::pool::Pool;
 use super::{Bench, HEAD_DIM, HEADS, PAGE};
 
-/// Bytes over which measurements that would fit the L2 cache are spread, as the layers of a model are.
+/// Bytes that a measurement covers by using several layers, so that its data does not fit the L2 cache.
 const SPREAD: usize = 256 << 20;
 
 const BATCHES: [usize; 4] = [1, 8, 64, 256];
 const KEYS: [i64; 3] = [1024, 8192, 32_768];
 
-/// Plans that are measured.
+/// Plans that this measurement needs.
 pub(super) fn buckets() -> Vec<Bucket> {
     BATCHES.iter().flat_map(|&batch| KEYS.map(|keys| bucket(batch, keys))).collect()
 }
@@ -48,11 +50,12 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
                 next = (next + 1) % layers;
                 Ok(bound[next].0.launch(&bench.stream)?)
             })?;
-            // As many launches as take some milliseconds, a whole number of times over all layers.
+            // Enough launches for about two milliseconds, and a multiple of the number of layers.
             let calls = ((2000.0 / launched) as usize).clamp(5, 200).next_multiple_of(layers);
             let us = bench.time_captured(calls, || {
                 next = (next + 1) % layers;
-                // SAFETY: the stream is of this context, which is current; only this stream touches the operands, in order.
+                // SAFETY: the stream is of this context, which is current; only this stream touches the operands, in
+                // order.
                 Ok(unsafe { bound[next].0.raw().launch(bench.stream.cu_stream().cast()) }?)
             })?;
             let rate = bytes as f64 / (us * 1e-6);

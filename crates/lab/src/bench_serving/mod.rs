@@ -1,4 +1,4 @@
-//! `bench-serving`: how fast steps of serving are on the GPU of this machine.
+//! `bench-serving`: measures serving steps on this machine's GPU.
 
 mod decode;
 mod padding;
@@ -22,16 +22,16 @@ use serde_json::{Value, json};
 use qkvault_cli::target::LibraryArgs;
 use qkvault_cli::{Globals, Outcome, open_vault, out, word};
 
-/// What is measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum What {
-    /// One new token per sequence: the share of copy bandwidth at which keys and values are read
+    /// One new token per sequence: bandwidth of reading keys and values, as a share of copy bandwidth
     Decode,
-    /// What it costs that a plan is for more sequences or longer ones than a step has
+    /// The cost of plans that are larger than the step
     Padding,
-    /// Chunks of prompts over a long context
+    /// Prompt chunks over a long context
     Prefill,
-    /// Thousands of random steps: builds, and time of the host
+    /// Thousands of random steps: number of builds, and host time
     Steps,
 }
 
@@ -43,25 +43,25 @@ pub struct Args {
     what: Vec<What>,
     #[command(flatten)]
     library: LibraryArgs,
-    /// How op graphs are written: auto, expanded, fused, unified
+    /// Form of the op graphs: auto, expanded, fused, unified
     #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
     form: Form,
-    /// Rounds of each measurement; medians are told
+    /// Rounds of each measurement; the report has medians
     #[arg(long, value_name = "N", default_value_t = 7)]
     rounds: usize,
     /// Random steps
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     steps: usize,
-    /// Stop beginning new measurements after this many seconds
+    /// Start no new measurement after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     limit: u64,
     /// Seed of the random steps
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Pages of the pool, 64 rows of 8 heads of 128 each; rows of the largest measurements that do not fit are left out
+    /// Pages in the pool, each with 64 tokens of 8 heads of head dim 128; measurements that do not fit are left out
     #[arg(long, value_name = "N", default_value_t = 140_000)]
     pages: usize,
-    /// Write the record to this file too, after each measurement
+    /// Also write the record to this file, after each measurement
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// The GPU's number
@@ -69,21 +69,21 @@ pub struct Args {
     device: usize,
 }
 
-/// Query and key/value heads, head dim and element type of everything measured here: Llama-3.1-8B's.
+/// Query heads and KV heads of all measurements. These sizes are those of Llama-3.1-8B.
 const HEADS: (i64, i64) = (32, 8);
 const HEAD_DIM: i64 = 128;
 const PAGE: i64 = 64;
 const DTYPE: DType = DType::BF16;
 const SCALE: f32 = 0.088_388_35;
 
-/// What every measurement uses.
+/// The state that all measurements share.
 struct Bench<'a> {
     args: &'a Args,
     engine: Engine,
     stream: Arc<CudaStream>,
     policy: CompileOptions,
     started: Instant,
-    /// Bytes read and written per second by a copy on the device.
+    /// Bytes that a copy on the device reads and writes per second.
     copy: f64,
     record: Value,
 }
@@ -129,7 +129,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 impl Bench<'_> {
-    /// Adds a row to a list of the record, tells it, and keeps what there is.
+    /// Adds a row to a list of the record, prints it, and saves the record.
     fn row(&mut self, list: &str, row: Value) {
         out::note(&format!("{list} {row}"));
         if !self.record[list].is_array() {
@@ -149,7 +149,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Builds what is missing of everything that will be measured, on all cores.
+    /// Builds all missing plans of the chosen measurements, on all cores.
     fn warm(&mut self, pool: &pool::Pool, chosen: &[What]) -> anyhow::Result<()> {
         let started = Instant::now();
         let mut buckets = Vec::new();
@@ -173,12 +173,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Whether the time that was asked for is over.
+    /// Whether the time limit has passed.
     fn over(&self) -> bool {
         self.started.elapsed().as_secs() >= self.args.limit
     }
 
-    /// Median time of one call of `launch` on the device, in microseconds, over rounds of as many calls as take about 2 ms.
+    /// Median device time of one call of `launch`, in microseconds. Each round has enough calls for about 2 ms.
     fn time(&self, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
         let once = self.round(3, &mut launch)?;
         let calls = ((2000.0 / once) as usize).clamp(5, 200);
@@ -190,8 +190,9 @@ impl Bench<'_> {
         Ok(times[times.len() / 2])
     }
 
-    /// The same of launches that were captured as one CUDA graph, `calls` of them: what the device takes, whatever a launch costs the host.
-    /// `launch` queues onto the stream without cudarc's ordering, which cannot be captured.
+    /// Median device time of one launch, in microseconds, with `calls` launches captured as one CUDA graph, so that the
+    /// host's time does not count. `launch` must queue onto the stream without cudarc's ordering, which cannot be
+    /// captured.
     fn time_captured(&self, calls: usize, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
         self.stream.synchronize()?;
         self.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
@@ -220,7 +221,7 @@ impl Bench<'_> {
     }
 }
 
-/// Bytes read and written per second when a GiB is copied on the device.
+/// Bytes that a device copy of one GiB reads and writes per second.
 fn copy_bandwidth(stream: &Arc<CudaStream>) -> anyhow::Result<f64> {
     const BYTES: usize = 1 << 30;
     let from = stream.alloc_zeros::<u8>(BYTES)?;

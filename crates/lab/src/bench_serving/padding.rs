@@ -1,4 +1,4 @@
-//! What padding costs: one step on plans that are for more sequences, more new tokens and more keys than it has.
+//! The cost of padding: one step on plans for more sequences, more new tokens and more keys than it has.
 
 use qkvault_exec::serving::{Rows, Step};
 use qkvault_serving::{Bucket, StepKind};
@@ -71,7 +71,7 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Plans that are measured.
+/// Plans that this measurement needs.
 pub(super) fn buckets() -> Vec<Bucket> {
     shapes().iter().flat_map(|shape| shape.plans.iter().map(|plan| shape.bucket(*plan))).collect()
 }

@@ -1,5 +1,5 @@
-//! Memory of the measurements: one pool of pages for keys and one for values, queries and outputs, filled with numbers that are
-//! not zero, as zeros would cost less power; and plans bound to it.
+//! Memory of the measurements: a page pool for keys, one for values, queries and outputs, and plans bound to them. All
+//! memory holds nonzero numbers, because zeros would need less power.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Bench, DTYPE, HEAD_DIM, HEADS, PAGE, SCALE};
 /// Bytes of a page of keys, or of values.
 const PAGE_BYTES: usize = (PAGE * HEADS.1 * HEAD_DIM * 2) as usize;
 
-/// Rows of queries, and of outputs, that there is room for.
+/// Rows of the query buffer, and of the output buffer.
 const ROWS: usize = 40_000;
 
 /// The pool.
@@ -39,12 +39,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below `n`.
+    /// A number from 0 to `n - 1`.
     pub(super) fn below(&mut self, n: usize) -> usize {
         ((self.bits() >> 16) % n.max(1) as u64) as usize
     }
 
-    /// From `low` to `high`, as many of each order of magnitude.
+    /// A number from `low` to `high`, uniform in its logarithm.
     pub(super) fn spread(&mut self, low: usize, high: usize) -> usize {
         let unit = (self.bits() >> 11) as f64 * 2f64.powi(-53);
         let (a, b) = ((low as f64).ln(), ((high + 1) as f64).ln());
@@ -53,10 +53,10 @@ impl Random {
 }
 
 impl Pool {
-    /// Allocates and fills.
+    /// Allocates and fills the pool.
     pub(super) fn new(stream: &Arc<CudaStream>, pages: usize) -> anyhow::Result<Pool> {
         let mut random = Random(1);
-        // bf16 numbers of either sign between 2^-3 and 2: kernels do the same work for any.
+        // bf16 numbers of either sign between 2^-3 and 2. Kernels do the same work for all of them.
         let word = |random: &mut Random| {
             let bits = random.bits();
             (0..4_u32).map(move |i| ((bits >> (16 * i)) as u16 & 0x81ff) | 0x3e00)
@@ -81,14 +81,14 @@ impl Pool {
         Ok(Pool { keys: keys?, values: values?, queries: queries?, outputs: outputs?, order })
     }
 
-    /// Pages of sequences of this many keys, one after the other from a place in the random order on.
+    /// Page tables of sequences with these numbers of keys. Takes pages in the random order, beginning at `from`.
     pub(super) fn tables(&self, from: usize, keys: &[i32]) -> Vec<Vec<i32>> {
         let mut pages = self.order.iter().copied().cycle().skip(from % self.order.len());
         let count = |n: i32| (i64::from(n) + PAGE - 1) / PAGE;
         keys.iter().map(|&n| pages.by_ref().take(count(n) as usize).collect()).collect()
     }
 
-    /// Layers as measured here, over this pool.
+    /// The layer that all measurements use, over this pool.
     pub(super) fn layer(&self) -> ServeLayer {
         ServeLayer::new(HEADS, (HEAD_DIM, HEAD_DIM), DTYPE, self.order.len() as i64, PAGE)
     }
@@ -115,7 +115,8 @@ impl Pool {
             .slice::<u8, _>(Role::V, &self.values)
             .scalar(Role::Scale, SCALE)
             .batch(batch);
-        // SAFETY: the outputs live as long as the pool, which is borrowed; one stream orders all that writes and reads them.
+        // SAFETY: the outputs live as long as the pool, which is borrowed; one stream orders all writes and reads of
+        // them.
         let bindings = unsafe { bindings.tensor(Role::O, outputs, self.outputs.len() as u64) };
         Ok(plan.plan.bind(bindings, stream)?)
     }
@@ -126,10 +127,10 @@ impl Pool {
         Ok(bench.stream.clone_dtoh(&self.outputs.slice(..bytes))?)
     }
 
-    /// Puts something else where outputs are written.
-    pub(super) fn spoil(&self, bench: &Bench<'_>) -> anyhow::Result<()> {
+    /// Overwrites the outputs.
+    pub(super) fn overwrite_outputs(&self, bench: &Bench<'_>) -> anyhow::Result<()> {
         let address = self.outputs.device_ptr(&bench.stream).0;
-        // SAFETY: the memory is the pool's, and one stream orders all that writes and reads it.
+        // SAFETY: the pool owns the memory, and one stream orders all writes and reads of it.
         Ok(unsafe {
             cudarc::driver::result::memset_d8_async(address, 0xff, self.outputs.len(), bench.stream.cu_stream())
         }?)

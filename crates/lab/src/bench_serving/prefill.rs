@@ -1,4 +1,4 @@
-//! Chunks of a prompt over 32,768 keys that are there already.
+//! Prompt chunks over 32,768 keys that are already in the cache.
 
 use qkvault_exec::serving::{Rows, Step};
 use qkvault_serving::{Bucket, StepKind};
@@ -11,7 +11,7 @@ const CONTEXT: i64 = 32_768;
 
 const NEW: [i64; 5] = [512, 1024, 2048, 4096, 8192];
 
-/// Plans that are measured.
+/// Plans that this measurement needs.
 pub(super) fn buckets() -> Vec<Bucket> {
     NEW.map(bucket).into()
 }
@@ -33,9 +33,9 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
         data.update(&Step::paged(Rows::Lengths(&[new as i32]), Rows::Lengths(&keys), &tables), &bench.stream)?;
         let mut bound = pool.bind(bench, &plan, &data)?;
         let us = bench.time(|| Ok(bound.launch(&bench.stream)?))?;
-        // Each query sees the context and the new tokens up to its own.
-        let seen = new as f64 * (CONTEXT as f64 + (new as f64 + 1.0) / 2.0);
-        let flops = 4.0 * HEADS.0 as f64 * HEAD_DIM as f64 * seen;
+        // Each query attends to the context and to the new tokens up to its own.
+        let pairs = new as f64 * (CONTEXT as f64 + (new as f64 + 1.0) / 2.0);
+        let flops = 4.0 * HEADS.0 as f64 * HEAD_DIM as f64 * pairs;
         let row = json!({
             "new": new, "context": CONTEXT, "us": us, "tflops": flops / us / 1e6, "tokens_per_s": new as f64 / us * 1e6,
             "engine": plan.plan.facts().engine, "workspace": plan.plan.workspace(),

@@ -1,4 +1,5 @@
-//! Thousands of random steps on a small set of plans: nothing is built, and how long the host takes for each.
+//! Thousands of random steps on a small set of plans: counts builds, of which there must be none, and measures the host
+//! time of each step.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use serde_json::{Value, json};
 use super::pool::{Pool, Random};
 use super::{Bench, PAGE};
 
-/// Steps after which the host waits for the GPU, outside of what is timed: a full queue would be timed else.
+/// Steps after which the host waits for the GPU, outside the timing. Otherwise a full queue would count as host time.
 const QUEUE: usize = 64;
 
-/// The policy: every sequence has pages of its own, for as many keys as the pool allows.
+/// The policy: every sequence has its own pages, for as many keys as the pool allows.
 fn policy(pages: usize) -> ServePolicy {
     let policy = ServePolicy::default();
     let per_sequence = (pages / policy.batch as usize).min((policy.keys / PAGE) as usize);
@@ -25,10 +26,10 @@ fn policy(pages: usize) -> ServePolicy {
     ServePolicy { keys, queries: policy.queries.min(keys), ..policy }
 }
 
-/// The plan that is captured.
+/// The plan of the capture test.
 const CAPTURED: Bucket = Bucket { kind: StepKind::Mixed, batch: 16, queries: 256, keys: 4096, tokens: 512 };
 
-/// Plans that are used.
+/// Plans that this measurement needs.
 pub(super) fn buckets(pages: usize) -> anyhow::Result<Vec<Bucket>> {
     Ok(Buckets::new(&policy(pages))?.iter().chain([CAPTURED]).collect())
 }
@@ -65,7 +66,8 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     captured(bench, pool)
 }
 
-/// Any number of sequences of any length: decodes, and in three of ten steps up to three chunks of prompts among them.
+/// Draws a step with any number of sequences of any length: decodes, and in three of ten steps up to three prompt
+/// chunks.
 fn draw(random: &mut Random, policy: &ServePolicy, queries: &mut Vec<i32>, keys: &mut Vec<i32>) {
     let sequences = random.spread(1, policy.batch as usize);
     queries.clear();
@@ -73,7 +75,7 @@ fn draw(random: &mut Random, policy: &ServePolicy, queries: &mut Vec<i32>, keys:
     keys.clear();
     keys.extend((0..sequences).map(|_| random.spread(1, policy.keys as usize) as i32));
     if random.below(10) < 3 {
-        // Within the tokens of a step.
+        // The chunks stay within the token limit of a step.
         let mut room = policy.tokens as usize - sequences;
         for _ in 0..=random.below(3) {
             let at = random.below(sequences);
@@ -85,20 +87,20 @@ fn draw(random: &mut Random, policy: &ServePolicy, queries: &mut Vec<i32>, keys:
     }
 }
 
-/// The next token of as many sequences as there are scalars; one in a hundred steps, a sequence ends and another begins.
+/// Draws the next decode of a full batch. In one of a hundred steps, a sequence ends and another begins.
 fn grow(random: &mut Random, policy: &ServePolicy, queries: &mut Vec<i32>, keys: &mut Vec<i32>) {
-    let (most, scalars) = (policy.keys as usize, policy.batch as usize);
-    if keys.len() != scalars || queries.iter().any(|&n| n != 1) {
-        *queries = vec![1; scalars];
-        *keys = (0..scalars).map(|_| random.spread(1, most / 2) as i32).collect();
+    let (most, sequences) = (policy.keys as usize, policy.batch as usize);
+    if keys.len() != sequences || queries.iter().any(|&n| n != 1) {
+        *queries = vec![1; sequences];
+        *keys = (0..sequences).map(|_| random.spread(1, most / 2) as i32).collect();
     }
     keys.iter_mut().for_each(|n| *n = if *n as usize >= most { 1 } else { *n + 1 });
     if random.below(100) == 0 {
-        keys[random.below(scalars)] = random.spread(1, most / 2) as i32;
+        keys[random.below(sequences)] = random.spread(1, most / 2) as i32;
     }
 }
 
-/// Runs steps and tells what each took on the host.
+/// Runs steps and reports the host time of each part.
 fn drive(
     set: &mut PlanSet<(BatchMetadata, Bound<'_>)>,
     stream: &Arc<CudaStream>,
@@ -128,7 +130,7 @@ fn drive(
         let launched = clock.elapsed();
         copied += uploaded.bytes;
         used.insert(at);
-        // The first steps meet every plan for the first time.
+        // The first steps launch plans for the first time, so they do not count.
         if n >= steps / 10 {
             let us = |d: Duration| d.as_secs_f64() * 1e6;
             let times = [us(picked), us(updated - picked), us(launched - updated), us(launched)];
@@ -141,7 +143,7 @@ fn drive(
     stream.synchronize()?;
     let seconds = begun.elapsed().as_secs_f64();
     let part = |which: usize| spread_of(host.iter().map(|(_, times)| times[which]).collect());
-    // Whether an update takes longer for what it copies, or waits for the GPU.
+    // Times by copied bytes show whether an update depends on its copies or waits for the GPU.
     let by_bytes = [0, 1 << 14, 1 << 16, 1 << 18, usize::MAX].windows(2).map(|range| {
         let of = |(uploaded, times): &(Uploaded, [f64; 4])| {
             (uploaded.bytes > range[0] && uploaded.bytes <= range[1]).then_some(times[1])
@@ -155,14 +157,14 @@ fn drive(
     }))
 }
 
-/// Number, median, further percentiles and the largest of a list.
+/// Number, median, further percentiles and maximum of a list.
 fn spread_of(mut list: Vec<f64>) -> Value {
     list.sort_by(f64::total_cmp);
     let of = |share: f64| list.get(((list.len() as f64 * share) as usize).min(list.len().saturating_sub(1)));
     json!({ "n": list.len(), "median": of(0.5), "p90": of(0.9), "p99": of(0.99), "p999": of(0.999), "most": list.last() })
 }
 
-/// Whether a captured graph sees updates of its batch: replays against launches, bit for bit.
+/// Checks that a captured graph uses the updates of its batch: compares replays with launches, bit by bit.
 fn captured(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     let stream = bench.stream.clone();
     let plan = pool.plan(bench, CAPTURED)?;
@@ -182,7 +184,7 @@ fn captured(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
         let rows = queries.iter().sum::<i32>() as usize;
         direct.launch(&stream)?;
         let expected = pool.outputs(bench, rows)?;
-        pool.spoil(bench)?;
+        pool.overwrite_outputs(bench)?;
         graph.launch()?;
         equal += usize::from(pool.outputs(bench, rows)? == expected);
     }

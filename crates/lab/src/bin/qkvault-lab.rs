@@ -1,4 +1,4 @@
-//! The `qkvault-lab` command: the instruments, apart from what users of the library run.
+//! The `qkvault-lab` command: test and measurement tools that users of the library do not need.
 
 use std::process::ExitCode;
 
@@ -6,9 +6,9 @@ use clap::Parser;
 use qkvault_cli::Globals;
 use qkvault_lab::Command;
 
-/// Instruments of qkvault: random attentions against the oracle, rules against the library, times on a GPU.
+/// Tests and measures qkvault: random attentions against the oracle, rules against cuDNN, and times on a GPU.
 ///
-/// Exit code: 0 good, 1 something was refused or is corrupt, 2 wrong usage.
+/// Exit code: 0 success, 1 something was refused, failed or is corrupt, 2 wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "qkvault-lab", version)]
 struct Main {

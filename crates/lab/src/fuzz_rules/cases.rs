@@ -1,15 +1,15 @@
-//! Random valid descriptions: those of the self-test, dense and served, with sizes, lengths and features that a card would take
-//! too long for.
+//! Random valid descriptions: those of the self-test, dense and serving, also with sizes, lengths and features that
+//! would take a GPU too long.
 
 use qkvault_graph::{Attention, BackwardOptions, DType, Order, Pass, Storage, Tensor, Valid, validate};
 
 use crate::selftest::{Draw, dense, served};
 
-/// Sizes of rows: what models have, every tile's edge, and what is too long or no multiple of anything.
+/// Head dims: those of models, tile edges, too large ones, and odd ones.
 const HEAD_DIM: [i64; 18] = [8, 16, 24, 32, 40, 64, 72, 80, 96, 112, 128, 136, 160, 192, 256, 264, 512, 576];
 const LENGTHS: [i64; 14] = [1, 2, 17, 63, 64, 65, 100, 128, 192, 256, 300, 512, 1000, 4096];
 
-/// The description of a case; of a backward that must give the same bits twice, where only those are wanted.
+/// The description of a case. With `deterministic` it is a deterministic backward.
 pub(super) fn attention(seed: u64, number: u64, deterministic: bool) -> Valid {
     for attempt in 0.. {
         let case = number.wrapping_mul(1_000).wrapping_add(attempt);
@@ -25,15 +25,15 @@ pub(super) fn attention(seed: u64, number: u64, deterministic: bool) -> Valid {
             };
             a = a.with_stats().backward(BackwardOptions { deterministic, ..sums });
         }
-        // What the self-test draws may contradict itself once it is resized; another is drawn then.
+        // A resized description may be invalid; then draw another one.
         if let Ok(valid) = validate(a) {
             return valid;
         }
     }
-    unreachable!("most of what is drawn is valid")
+    unreachable!("most random descriptions are valid")
 }
 
-/// The descriptions of a file.
+/// Reads the descriptions of a file.
 pub(super) fn read(path: &std::path::Path) -> anyhow::Result<Vec<Valid>> {
     use anyhow::Context as _;
     let all = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;

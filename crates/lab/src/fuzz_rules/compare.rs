@@ -1,4 +1,4 @@
-//! One case put to the rules and to the library.
+//! Compares the answers of the rules and of the library for one case.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,13 +10,14 @@ use super::Case;
 use super::worker::{self, Answer};
 use crate::workers::Worker;
 
-/// What came of a case.
+/// The result of a case.
 pub(super) enum Verdict {
-    /// There is nothing to put to the library, or its answer would say nothing: the code that says so.
+    /// The library was not asked, because there is no graph or because its answer would mean nothing. Holds the code of
+    /// the reason.
     NotAsked(String),
-    /// Both say the same; the codes of the rules that the library confirmed.
+    /// Rules and library agree. Holds the codes of the rules that the library confirmed.
     Agreed { supported: bool, codes: Vec<String> },
-    /// They differ.
+    /// Rules and library differ.
     Differed(Box<Difference>),
 }
 
@@ -24,15 +25,15 @@ pub(super) enum Verdict {
 #[derive(Clone)]
 pub(super) struct Difference {
     pub(super) case: Case,
-    /// What the rules say.
+    /// The reasons of the rules.
     pub(super) rules: Vec<String>,
-    /// What the library says; nothing where it supports it.
+    /// The reasons of the library; empty if it supports the case.
     pub(super) library: Vec<String>,
     kind: &'static str,
 }
 
 impl Difference {
-    /// What it is, for counting: who refuses, with the refusal's first words, on which GPU under which version.
+    /// The key for counting: which side refuses, the first reason, the GPU and the version.
     pub(super) fn signature(&self) -> String {
         let words = if self.kind == "too strict" { &self.rules } else { &self.library };
         let first = words.first().map_or("", String::as_str);
@@ -47,13 +48,13 @@ impl Difference {
     }
 }
 
-/// The code of refusals by the compiler: every engine that takes the graph computes it wrongly.
+/// The compiler's refusal code for graphs that every supporting engine computes wrongly.
 const ENGINES: &str = "engine.wrong";
 
 /// Judges a case.
 pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
     let verdict = check(&Request::new(&case.attention, &case.target));
-    // Not built and computed wrongly: nothing that the library could confirm.
+    // The library cannot confirm that something is not built or computed wrongly.
     let beyond = |r: &&Reason| matches!(r.origin, Origin::NotBuilt | Origin::Quirk);
     if let Some(reason) = verdict.reasons.iter().find(beyond) {
         return Ok(Verdict::NotAsked(reason.code.to_string()));
@@ -71,7 +72,7 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
     match worker::ask(workers, case)? {
         Answer::Plan if rules.is_empty() => Ok(Verdict::Agreed { supported: true, codes: Vec::new() }),
         Answer::Plan => differed("too strict", Vec::new()),
-        // What is passed over because it would compute wrongly is no answer of the library.
+        // Here the compiler refused engines that compute wrongly; that is not an answer of the library.
         Answer::Refused(library) if library.iter().any(|why| why.starts_with(ENGINES)) => {
             Ok(Verdict::NotAsked(ENGINES.to_owned()))
         }
@@ -105,17 +106,17 @@ mod tests {
         }
     }
 
-    /// The verdict on what a worker does that a shell plays.
+    /// The verdict on a worker that is a shell script.
     fn verdict(script: &str) -> Verdict {
         let case = case();
         let worker = Worker::start(Command::new("sh").args(["-c", script])).expect("every machine has a shell");
-        judge(&case, &mut BTreeMap::from([(case.library.clone(), worker)])).expect("it is judged")
+        judge(&case, &mut BTreeMap::from([(case.library.clone(), worker)])).expect("the worker answers")
     }
 
     #[test]
-    fn b1_a_worker_that_died_or_could_not_compile_now_is_a_difference_and_no_refusal() {
+    fn a_worker_that_died_or_could_not_compile_now_is_a_difference_and_not_a_refusal() {
         for script in ["read question; kill -9 $$", "read question; echo '{\"Uncompiled\":\"signal: 9\"}'"] {
-            let Verdict::Differed(difference) = verdict(script) else { panic!("{script}: not told") };
+            let Verdict::Differed(difference) = verdict(script) else { panic!("{script}: no difference") };
             assert_eq!(difference.kind, "broken");
             assert!(difference.library[0].contains("signal: 9"), "{:?}", difference.library);
         }

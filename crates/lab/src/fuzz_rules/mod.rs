@@ -1,8 +1,8 @@
-//! `fuzz-rules`: random descriptions put to the rules and to the library, without a GPU, and everything in which the two differ.
+//! `fuzz-rules`: compares the answers of the rules and of the library for random descriptions, without a GPU.
 //!
-//! What lowering and the rules call not built or computed wrongly is not put to the library: there is no graph to put, or its
-//! answer would say nothing. Everything else is compiled by worker processes, one cuDNN each, so that an abort inside cuDNN
-//! costs one case and is itself a finding.
+//! Descriptions that lowering or the rules report as not built or computed wrongly do not go to the library: they have
+//! no graph, or the answer would mean nothing. Worker processes, one cuDNN each, compile the others, so that an abort
+//! inside cuDNN costs one case and counts as a finding.
 
 mod cases;
 mod compare;
@@ -27,42 +27,42 @@ use qkvault_cli::{Globals, Outcome, out};
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// How many random descriptions
+    /// Number of random descriptions
     #[arg(long, default_value_t = 1_000)]
     cases: u64,
-    /// What they are drawn from
+    /// Seed of the descriptions
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Number of the first case, to go on or to repeat one
+    /// Number of the first case, to continue a run or to repeat a case
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Only backwards that must give the same bits twice
+    /// Only deterministic backwards
     #[arg(long)]
     deterministic: bool,
     /// GPUs to compile for, by name
     #[arg(long, value_delimiter = ',', default_values_t = ["a100", "l40s", "h200", "b200", "rtx-pro-6000"].map(String::from))]
     targets: Vec<String>,
-    /// Versions of cuDNN among the fetched ones (default: all of them)
+    /// cuDNN versions among the fetched ones (default: all of them)
     #[arg(long, value_delimiter = ',', value_name = "VERSION")]
     versions: Vec<CudnnVersion>,
-    /// The full library sets instead of the slim ones
+    /// Use the full library sets instead of the slim ones
     #[arg(long)]
     full: bool,
-    /// Processes that compile at the same time
+    /// Number of compiling processes
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// Descriptions in the text form, with lines of `---` between them, each for every GPU and version, instead of random ones
+    /// Use the descriptions of this file, in the text form with lines `---` between them, for every GPU and version
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Leave differences as they were drawn
+    /// Do not shrink differences
     #[arg(long)]
     keep_size: bool,
-    /// Answer cases from standard input with the cuDNN in this folder: what the command starts its workers with
+    /// Answer cases from standard input with the cuDNN in this folder; the command starts its workers with this option
     #[arg(long, value_name = "DIR", hide = true)]
     worker: Option<PathBuf>,
 }
 
-/// One description on one target under one library.
+/// One description with its target and library.
 #[derive(Clone)]
 pub(super) struct Case {
     number: u64,
@@ -119,17 +119,17 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     Ok(if found.differences.is_empty() { Outcome::Good } else { Outcome::Bad })
 }
 
-/// What came of the cases.
+/// The results of all cases.
 #[derive(Default)]
 struct Found {
     agreed: u64,
     supported: u64,
     refused: u64,
-    /// Not put to the library, by the first code that speaks against it.
+    /// Cases that did not go to the library, by the first reason code.
     not_asked: BTreeMap<String, u64>,
     /// How often each rule was confirmed.
     confirmed: BTreeMap<String, u64>,
-    /// Differences by what they are: the first of each, and how many there were.
+    /// Differences by signature: the first one, and their number.
     differences: BTreeMap<String, (Difference, u64)>,
 }
 
@@ -141,7 +141,7 @@ fn draw(
     given: Option<&[qkvault_graph::Valid]>,
 ) -> Case {
     let pairs = profiles.len() as u64 * libraries.len() as u64;
-    // Every pair of GPU and version in turn, so that none is left out by chance.
+    // Cycles through every pair of GPU and version, so that chance leaves out none.
     let (gpu, library) = ((number % pairs) as usize % profiles.len(), (number % pairs) as usize / profiles.len());
     let (version, folder) = &libraries[library];
     let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
@@ -193,7 +193,7 @@ fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: 
     Ok(())
 }
 
-/// The fetched libraries that are asked for.
+/// The fetched libraries that the options select.
 fn libraries(args: &Args) -> anyhow::Result<Vec<(CudnnVersion, PathBuf)>> {
     let root = cudnn_dir();
     let end = if args.full { "-full" } else { "-slim" };
@@ -202,8 +202,8 @@ fn libraries(args: &Args) -> anyhow::Result<Vec<(CudnnVersion, PathBuf)>> {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let Some(version) = name.strip_suffix(end).and_then(|v| v.parse::<CudnnVersion>().ok()) else { continue };
-        let wanted = args.versions.is_empty() || args.versions.contains(&version);
-        if wanted && path.join(MANIFEST).exists() {
+        let selected = args.versions.is_empty() || args.versions.contains(&version);
+        if selected && path.join(MANIFEST).exists() {
             list.push((version, path));
         }
     }

@@ -1,4 +1,4 @@
-//! The smallest form of a difference: one simplification after another, each kept where the difference stays the same.
+//! Shrinks a difference: applies one simplification after another, and keeps each that leaves the difference the same.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use super::Case;
 use super::compare::{Difference, Verdict, judge};
 use crate::workers::Worker;
 
-/// Most questions that one difference is worth.
+/// Most questions to the library for one difference.
 const TRIES: usize = 40;
 
-/// Simplifications, the boldest first.
+/// Simplifications, the largest first.
 const STEPS: &[fn(&mut Attention)] = &[
     |a| a.pass = Pass::Forward,
     |a| (a.score_mod, a.score_mod_bprop) = (None, None),
@@ -79,7 +79,7 @@ pub(super) fn smallest(
     }
 }
 
-/// Changes dims of every tensor, its strides made those of BSHD, and derives the backward anew.
+/// Changes Q, K, V and O, and derives the backward again.
 fn rewrite(a: &mut Attention, change: impl Fn(&mut Tensor)) {
     for t in [&mut a.q, &mut a.k, &mut a.v, &mut a.o] {
         change(t);

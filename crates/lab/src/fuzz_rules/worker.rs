@@ -1,4 +1,4 @@
-//! What a worker of the fuzzing is asked and answers: one op graph, compiled by one cuDNN.
+//! Questions and answers of a fuzzing worker: one cuDNN compiles one op graph.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,30 +15,30 @@ use super::Case;
 use crate::workers::Worker;
 use qkvault_cli::out;
 
-/// Longest time for one answer: compiling takes seconds at most, also on a busy machine.
+/// Longest time for one answer. Compiling takes seconds, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What is asked: the op graph, so that nothing is derived twice.
+/// The question. It has the op graph, so that the worker need not lower again.
 #[derive(Serialize, Deserialize)]
 struct Question {
     graph: OpGraph,
     target: Target,
 }
 
-/// What the library says.
+/// The answer of the library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// There is a plan.
+    /// The library made a plan.
     Plan,
-    /// The library's causes.
+    /// The library refused, for these reasons.
     Refused(Vec<String>),
-    /// NVIDIA's compiler gave no kernel of what the library wrote: for a moment, or always for this graph. Rules tell which.
+    /// NVIDIA's compiler did not compile the library's code, now or ever for this graph. Rules tell the two apart.
     Uncompiled(String),
-    /// None of these: the library failed, or the process died.
+    /// The library failed in another way, or the process died.
     Broken(String),
 }
 
-/// Puts a case to the worker of its library, which is started where there is none.
+/// Asks the worker of the case's library, and starts it if necessary.
 pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
     let graph = lower(&case.attention, &case.target, &CompileOptions::default())?;
     let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
@@ -49,21 +49,21 @@ pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyho
         workers.insert(case.library.clone(), Worker::start(&mut command)?);
     }
     let worker = workers.get_mut(&case.library).context("the worker was put there")?;
-    let told = worker.ask(&question, LIMIT).map_err(|silence| silence.to_string());
+    let line = worker.ask(&question, LIMIT).map_err(|silence| silence.to_string());
     let answer =
-        told.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
+        line.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
     Ok(answer.unwrap_or_else(|why| {
         workers.remove(&case.library);
         Answer::Broken(why)
     }))
 }
 
-/// What a worker does: opens the library and answers until its input ends.
+/// Runs a worker: opens the library and answers questions until standard input ends.
 pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
     let compiler = Compiler::open_compile_only(&Search::at(library))?;
     for line in std::io::stdin().lines() {
         let Question { graph, mut target } = serde_json::from_str(&line?)?;
-        // Whatever this library compiles with is asked.
+        // The worker compiles with its own toolchain.
         target.toolchain = compiler.toolchain();
         let answer = match compiler.compile(&graph, &target, &CompileOptions::default()) {
             Ok(_) => Answer::Plan,

@@ -1,6 +1,6 @@
-//! Random batches of a serving step for the self-test: lengths around pages and tiles, empty sequences, tables in random order
-//! that share pages, unused pages poisoned; and a look at each sequence by itself, so that a short one does not hide behind
-//! long ones.
+//! Random batches of a serving step for the self-test: lengths around pages and tiles, empty sequences, page tables in
+//! random order that share pages, and poisoned unused pages. Each sequence is also judged separately, so that long
+//! sequences do not hide an error in a short one.
 
 use qkvault_graph::{Attention, DType, Role, Storage, Tensor, Valid};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Output, ReferenceError, Tolerance, Unused, View};
@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 
 use super::cases::Draw;
 
-/// Keys beyond a length whose pages may be looked up.
+/// Keys beyond a length whose pages a kernel may look up.
 const TILE: i64 = 256;
 
-/// Lengths just over and under the tiles of kernels, and pages.
+/// Lengths around the sizes of tiles and pages.
 const EDGES: [i64; 13] = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257];
 
-/// What one case changes of its attention's plan.
+/// The random parts of one case.
 struct Drawn {
     q: Vec<i64>,
     kv: Vec<i64>,
-    /// Whether varlen sequences lie apart.
+    /// Whether there are gaps between varlen sequences.
     apart: bool,
     tables: [Option<Buffer>; 2],
 }
@@ -31,7 +31,7 @@ impl Drawn {
         let shared = if draw.chance(40) { draw.within(1, 4) } else { 0 };
         let own = Draw::new(seed ^ 0x7461_626c_6573, case);
         let tables = [(&a.k, false), (&a.v, true)].map(|(t, values)| {
-            // K and V often have one table, as engines do, and sometimes two.
+            // K and V often share one table, as in engines, and sometimes have two.
             let other = values && draw.chance(40);
             table(t, &kv, shared, &mut if other { Draw::new(seed, !case) } else { Draw::clone(&own) })
         });
@@ -61,7 +61,7 @@ fn widths(lengths: &[i64]) -> Vec<usize> {
     lengths.iter().map(|n| n.unsigned_abs() as usize).collect()
 }
 
-/// Query and KV lengths: no query is without a key, as in an engine, which writes a token's key before it asks.
+/// Query and KV lengths. Every query has a key: an engine writes a token's key before its query runs.
 fn draw_lengths(a: &Attention, draw: &mut Draw) -> (Vec<i64>, Vec<i64>) {
     let (s_q, s_kv) = a.seq();
     let page = match a.k.storage {
@@ -86,7 +86,7 @@ fn draw_lengths(a: &Attention, draw: &mut Draw) -> (Vec<i64>, Vec<i64>) {
             let keys = match rows {
                 0 if draw.chance(50) => 0,
                 0 => length(draw, s_kv),
-                // A prompt from its beginning.
+                // A prompt without a context.
                 _ if draw.chance(20) => rows,
                 _ => (length(draw, s_kv)).max(rows),
             };
@@ -103,10 +103,11 @@ fn draw_lengths(a: &Attention, draw: &mut Draw) -> (Vec<i64>, Vec<i64>) {
     (q, kv)
 }
 
-/// Floating-point operations of a case that the oracle does in a few tenths of a second of one core.
+/// Floating-point operations that the oracle computes in a few tenths of a second on one core.
 const WORK: f64 = 3e8;
 
-/// Takes queries off the costliest sequences until the oracle affords them; the edges stay where they are cheap.
+/// Removes queries from the most expensive sequences until the case stays within `WORK`. Cheap sequences keep their
+/// edge lengths.
 fn afford(a: &Attention, q: &mut [i64], kv: &[i64]) {
     let (d_qk, d_v) = a.head_dims();
     let passes = if a.is_backward() { 3 } else { 1 };
@@ -122,7 +123,7 @@ fn afford(a: &Attention, q: &mut [i64], kv: &[i64]) {
     }
 }
 
-/// Takes rows off the longest sequences until all fit a varlen buffer.
+/// Removes rows from the longest sequences until all fit a varlen buffer.
 fn fit(lengths: &mut [i64], t: &Tensor) {
     let Storage::Varlen { tokens } = t.storage else { return };
     let mut over = lengths.iter().sum::<i64>() - tokens;
@@ -134,7 +135,7 @@ fn fit(lengths: &mut [i64], t: &Tensor) {
     }
 }
 
-/// A table with pages in random order, of which sequences share the first `shared` where they fill them.
+/// A page table in random order. Sequences share the first `shared` pages if they fill them.
 fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer> {
     let (Storage::Paged { pages, page_size }, Some(width)) = (t.storage, t.pages_per_sequence()) else { return None };
     let mut pool: Vec<i64> = (0..pages).collect();
@@ -152,9 +153,9 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
             entries.push(match common {
                 Some(&page) => page,
                 None if entry < used => free.next().unwrap_or(0),
-                // Kernels look up the pages of a whole tile, which `BatchMetadata` sees to.
+                // Kernels look up the pages of a whole tile; `BatchMetadata` fills these entries in the same way.
                 None if used > 0 && entry * page_size < length + TILE => entries[first],
-                // Farther beyond the length any page of the pool may stand, poisoned or another's.
+                // Farther beyond the length an entry may name any page of the pool, even a poisoned one.
                 None => draw.within(0, pages - 1),
             });
         }
@@ -162,8 +163,8 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
     Some(Buffer::of(DType::I32, entries.into_iter().map(|page| page as f64)))
 }
 
-/// Room between the sequences of varlen operands, the same in all operands of queries, and in all of keys: where dQ has other
-/// room than Q, cuDNN 9.19 was wrong on an H200.
+/// Adds gaps between the sequences of varlen operands. All operands of queries have the same gaps, and so have all
+/// operands of keys: cuDNN 9.19 computes wrongly on an H200 if the gaps of dQ and Q differ.
 fn spread(a: &Valid, lengths: [&[i64]; 2], draw: &mut Draw, inputs: &mut Inputs) -> Result<(), ReferenceError> {
     let starts = [(&a.q, lengths[0]), (&a.k, lengths[1])].map(|(t, lengths)| {
         let Storage::Varlen { tokens } = t.storage else { return Vec::new() };
@@ -187,13 +188,13 @@ fn spread(a: &Valid, lengths: [&[i64]; 2], draw: &mut Draw, inputs: &mut Inputs)
     if a.is_backward() { inputs.add_forward(a) } else { Ok(()) }
 }
 
-/// The lengths of a case, for its row.
+/// The lengths of a case as JSON.
 pub(super) fn lengths(inputs: &Inputs) -> Value {
     let of = |role| inputs.get(role).map(|b| (0..b.len()).map(|at| b.int(at)).collect::<Vec<_>>());
     json!({ "q": of(Role::SeqLenQ), "kv": of(Role::SeqLenKv) })
 }
 
-/// What is wrong with the sequence that is furthest off, of a varlen or paged attention.
+/// The error of the worst sequence of a varlen or paged attention, if it is too large.
 pub(super) fn worst_sequence(a: &Attention, inputs: &Inputs, expected: &Output, actual: &Buffer) -> Option<String> {
     let stored = [a.q, a.k].iter().any(|t| t.storage != Storage::Dense);
     let by_rows = matches!(expected.role(), Role::O | Role::DQ | Role::DK | Role::DV);
@@ -214,7 +215,7 @@ pub(super) fn worst_sequence(a: &Attention, inputs: &Inputs, expected: &Output, 
             }
         }
     }
-    // Gradients of few rows are sums that cancel: they are judged together, by the whole.
+    // Gradients of a few rows are sums that cancel, so a single sequence has a larger tolerance.
     let factor = if expected.role() == Role::O { 3.0 } else { 20.0 };
     let most = factor * Tolerance::of(expected.role(), actual.dtype()).relative;
     let relative = |[error, all]: [f64; 2]| if all > 1e-3 { (error / all).sqrt() } else { 0.0 };
@@ -235,10 +236,10 @@ mod tests {
     use qkvault_graph::validate;
     use qkvault_reference::{backward, forward};
 
-    /// The pages of each sequence, and how often the sequences of a case name each.
-    type Named = (Vec<Vec<i64>>, BTreeMap<i64, usize>);
+    /// The pages of each sequence, and how many sequences use each page.
+    type UsedPages = (Vec<Vec<i64>>, BTreeMap<i64, usize>);
 
-    fn named(a: &Attention, drawn: &Drawn) -> Option<Named> {
+    fn used_pages(a: &Attention, drawn: &Drawn) -> Option<UsedPages> {
         let Storage::Paged { page_size, .. } = a.k.storage else { return None };
         let (table, width) = (drawn.tables[0].as_ref()?, a.k.pages_per_sequence()? as usize);
         let row = |(b, &n): (usize, &i64)| {
@@ -278,8 +279,9 @@ mod tests {
                 Storage::Paged { page_size, .. } => page_size,
                 Storage::Dense | Storage::Varlen { .. } => 0,
             };
-            let names = named(&a, &drawn);
-            let shuffled = |(rows, _): &Named| rows.iter().any(|row| row.windows(2).any(|pair| pair[1] != pair[0] + 1));
+            let pages = used_pages(&a, &drawn);
+            let shuffled =
+                |(rows, _): &UsedPages| rows.iter().any(|row| row.windows(2).any(|pair| pair[1] != pair[0] + 1));
             let pool = |pages: usize| matches!(a.k.storage, Storage::Paged { pages: n, .. } if n > pages as i64);
             let several = a.batch() > 1;
             let is = [
@@ -288,9 +290,9 @@ mod tests {
                 several && q.contains(&0),
                 kv.contains(&0),
                 kv.iter().any(|&n| n > 0 && n < page),
-                names.as_ref().is_some_and(shuffled),
-                names.as_ref().is_some_and(|(_, times)| times.values().any(|&n| n > 1)),
-                names.as_ref().is_some_and(|(_, times)| pool(times.len())),
+                pages.as_ref().is_some_and(shuffled),
+                pages.as_ref().is_some_and(|(_, times)| times.values().any(|&n| n > 1)),
+                pages.as_ref().is_some_and(|(_, times)| pool(times.len())),
                 drawn.tables[0].as_ref().map(Buffer::bytes) != drawn.tables[1].as_ref().map(Buffer::bytes),
                 drawn.apart && matches!(a.q.storage, Storage::Varlen { .. }),
                 a.is_backward(),
@@ -311,27 +313,27 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_no_sequence_uses_are_not_a_number() {
-        let mut looked_at = 0;
+    fn unused_pages_are_poisoned() {
+        let mut poisoned = 0;
         let cases = (0..400).filter(|&case| attention(11, case).k.bytes().is_some_and(|n| n < 200_000));
         for case in cases.step_by(7) {
             let a = validate(attention(11, case)).unwrap_or_else(|e| panic!("{case}: {e}"));
-            let Some((_, times)) = named(&a, &Drawn::new(&a, 11, case).0) else { continue };
+            let Some((_, times)) = used_pages(&a, &Drawn::new(&a, 11, case).0) else { continue };
             let given = inputs(&a, 11, case, false).unwrap_or_else(|e| panic!("{case}: {e}"));
             let k = given.get(Role::K).expect("it is read");
             let Storage::Paged { pages, .. } = a.k.storage else { continue };
             for page in 0..pages {
                 let first = k.get((page * a.k.strides[0]) as usize);
                 assert_eq!(first.is_nan(), !times.contains_key(&page), "{case}: page {page}");
-                looked_at += usize::from(first.is_nan());
+                poisoned += usize::from(first.is_nan());
             }
         }
-        assert!(looked_at > 10, "{looked_at}");
+        assert!(poisoned > 10, "{poisoned}");
     }
 
     #[test]
-    fn the_oracle_takes_random_batches() {
-        // The smallest of the cases: larger ones are for a machine with more cores.
+    fn the_oracle_computes_random_batches() {
+        // Only small cases, to keep the test fast.
         let small = (0..400).filter(|&case| {
             let a = attention(2, case);
             a.q.bytes().unwrap_or(i64::MAX) + a.k.bytes().unwrap_or(i64::MAX) < 400_000

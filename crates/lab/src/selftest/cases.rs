@@ -1,4 +1,5 @@
-//! Random valid attentions for the self-test: sizes around the tiles of kernels, every dense feature and layout, from a seed.
+//! Random valid attentions for the self-test, from a seed: sizes around kernel tiles, and every dense feature and
+//! layout.
 
 use qkvault_base::random::Rng;
 use qkvault_graph::expr::{ScoreExpr, TensorSpec, library, parse_expr, scalar, score};
@@ -8,7 +9,7 @@ use qkvault_graph::{
 
 use super::{expressions, layouts};
 
-/// What each case draws its choices from.
+/// The source of a case's random choices.
 #[derive(Clone)]
 pub(crate) struct Draw(Rng);
 
@@ -26,16 +27,16 @@ impl Draw {
         low + ((self.0.bits() >> 16) % (high - low + 1).max(1).unsigned_abs()).cast_signed()
     }
 
-    /// True in `percent` of a hundred cases.
+    /// True with a probability of `percent` percent.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         (self.0.bits() >> 16) % 100 < percent
     }
 }
 
-/// Small enough for the oracle.
+/// Lengths that are small enough for the oracle.
 const LENGTHS: [i64; 16] = [1, 2, 17, 63, 64, 65, 96, 127, 128, 129, 160, 192, 200, 255, 256, 300];
 
-/// Large enough that kernels loop over many tiles, around their edges and far from them.
+/// Lengths that need many tiles, at tile edges and away from them.
 const LARGE: [i64; 10] = [640, 768, 1000, 1024, 1151, 1536, 2000, 2048, 3072, 4096];
 
 /// The attention of one case.
@@ -43,16 +44,16 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     drawn(&mut Draw::new(seed, case), &LENGTHS)
 }
 
-/// The forward of one case for a step of training, and the choices of its backward: large ones, or small ones in their place.
+/// The forward of one training step, and the options of its backward, with large or small lengths.
 pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, BackwardOptions) {
     let mut draw = Draw::new(seed ^ 0x006c_6172_6765, case);
     let mut a = drawn(&mut draw, if large { &LARGE } else { &LENGTHS });
     a.pass = Pass::Forward;
-    // Nobody else can tell which Philox number belongs to which score.
+    // Other programs cannot know which Philox number belongs to which score.
     a.dropout = a.dropout.map(|d| Dropout::new(DropoutSource::Mask, d.probability));
     a.outputs = qkvault_graph::Outputs::STATS;
     if draw.chance(8) {
-        // Biases that are broadcast in more ways than a kernel's own: each gets its gradient, summed over what it is broadcast in.
+        // Biases with various broadcast axes. Each needs a gradient that is summed over those axes.
         let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
         let dims = draw.one_of(&[[1, h, 1, k], [1, 1, 1, k], [1, h, q, 1], [b, 1, q, k], [b, h, q, k]]);
         let spec = TensorSpec::new(a.q.dtype, dims).with_grad();
@@ -121,20 +122,20 @@ fn operands(
     let o = layouts::dense(draw, [b, h, s_q, d_v], dtype);
     if h == h_kv && s_q == s_kv && d_qk == d_v && draw.chance(30) {
         let interleave = draw.one_of(&[Interleave::Parts, Interleave::Heads]);
-        // Each part in a buffer of its own, with the strides it would have in a shared one.
+        // Each part has its own buffer, with the strides of a shared one.
         let [q, k, v] = Tensor::parts::<3>(order, interleave, [b, h, s_q, d_qk], dtype);
         return Attention::forward(q.tensor, k.tensor, v.tensor, o);
     }
-    // As one framework has them, or each by itself.
+    // All operands have one layout, as in frameworks, or each has its own.
     let alike = draw.chance(40);
-    let mut lie = |dims| if alike { Tensor::dense(order, dims, dtype) } else { layouts::dense(draw, dims, dtype) };
-    let (q, k, v) = (lie([b, h, s_q, d_qk]), lie([b, h_kv, s_kv, d_qk]), lie([b, h_kv, s_kv, d_v]));
+    let mut tensor = |dims| if alike { Tensor::dense(order, dims, dtype) } else { layouts::dense(draw, dims, dtype) };
+    let (q, k, v) = (tensor([b, h, s_q, d_qk]), tensor([b, h_kv, s_kv, d_qk]), tensor([b, h_kv, s_kv, d_v]));
     Attention::forward(q, k, v, o)
 }
 
 fn mask(draw: &mut Draw, a: &mut Attention, [s_q, s_kv]: [i64; 2]) {
     let window = draw.one_of(&[1, 16, 64, 100]);
-    // Bottom right with more queries than keys has rows that see nothing, which cuDNN refuses or leaves undefined.
+    // A bottom-right mask with more queries than keys has empty rows, which cuDNN refuses or leaves undefined.
     let corner = if s_q <= s_kv && draw.chance(50) { Corner::BottomRight } else { Corner::TopLeft };
     a.mask.band = match draw.one_of(&[0, 0, 1, 1, 1, 2, 3]) {
         0 => None,
@@ -151,7 +152,7 @@ fn mask(draw: &mut Draw, a: &mut Attention, [s_q, s_kv]: [i64; 2]) {
     }
 }
 
-/// An expression from its text.
+/// Parses an expression.
 fn read(text: &str) -> ScoreExpr {
     parse_expr(text).unwrap_or_else(|error| panic!("the self-test's own expression is wrong: {error}\n{text}"))
 }
@@ -174,9 +175,9 @@ fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<ScoreExpr>
 mod tests {
     use qkvault_graph::{Refusal, validate};
 
-    /// Every expression of ten thousand cases can be read, and most cases are sound.
+    /// Parsing an expression panics on an error, so this also checks that all expressions can be parsed.
     #[test]
-    fn cases_can_be_read_and_most_are_sound() {
+    fn expressions_can_be_parsed_and_most_cases_are_valid() {
         let sound = |n: &u64| validate(super::attention(1, *n)).map_err(|_: Refusal| ()).is_ok();
         let good = (0..2_000).filter(sound).count();
         assert!(good > 1_700, "{good} of 2000");

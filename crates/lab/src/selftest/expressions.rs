@@ -1,5 +1,5 @@
-//! Score expressions and predicates for the self-test, in their text form: the ones that people use, every function of the language,
-//! tensors of every shape that broadcasts, and random compositions.
+//! Score expressions and predicates for the self-test, in their text form: common ones, every function of the language,
+//! tensors of every broadcast shape, and random compositions.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use qkvault_graph::DType;
 
 use super::cases::Draw;
 
-/// Extents (batch, heads, queries, keys) that tensors are drawn for.
+/// Full extents of tensors: batch, heads, queries, keys.
 pub(super) type Extents = [i64; 4];
 
-/// Declarations of an expression, then the expression.
+/// An expression's declarations, and the numbers of its operands.
 #[derive(Default)]
 struct Text {
     declared: String,
@@ -23,7 +23,7 @@ impl Text {
         format!("{}{body}", self.declared)
     }
 
-    /// A scalar, by its name with the sign.
+    /// Declares a scalar and returns its name with the `$`.
     fn scalar(&mut self) -> String {
         self.scalars += 1;
         let name = format!("$s{}", self.scalars);
@@ -31,7 +31,7 @@ impl Text {
         name
     }
 
-    /// A tensor whose every extent is whole or one.
+    /// Declares a tensor and returns its name with the `@`. Each extent is full or one.
     fn tensor(&mut self, draw: &mut Draw, full: Extents, dtype: &str, grad: bool) -> String {
         self.tensors += 1;
         let name = format!("@t{}", self.tensors);
@@ -69,7 +69,7 @@ pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
         }
         1 => {
             let function = draw.one_of(&FUNCTIONS);
-            // Rounding passes no gradient, so the score is added.
+            // Rounding has no gradient, so add the score.
             let plus = if matches!(function, "floor" | "ceil") || draw.chance(30) { " * 0.5 + score" } else { "" };
             text.with(&format!("{function}(score){plus}"))
         }
@@ -98,7 +98,7 @@ pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
         _ => {
             let depth = draw.within(1, 4);
             let inner = composed(draw, &mut text, full, depth);
-            // Bounded, so that the softmax stays well conditioned whatever was drawn.
+            // Bounded by tanh, so that the softmax stays well conditioned.
             text.with(&format!("score + tanh({inner} + score * 0.5)"))
         }
     }
@@ -134,12 +134,13 @@ fn composed(draw: &mut Draw, text: &mut Text, full: Extents, depth: i64) -> Stri
     }
 }
 
-/// A condition that does not read the score: a jump there would make any two computations differ.
+/// A condition that does not read the score: with a jump in the score, rounding would make any two computations differ.
 fn condition(draw: &mut Draw) -> String {
     draw.one_of(&["key > query", "query % 3 == 1", "key < 40 | query < 5", "!(key == query)"]).to_owned()
 }
 
-/// A keep predicate. Every query sees its own index's key in each, so that no row is empty where there are as many keys.
+/// A mask predicate. Each one keeps the key with the query's own index, so that no row is empty if there are as many
+/// keys as queries.
 pub(super) fn keep(draw: &mut Draw, full: Extents) -> String {
     let mut text = Text::default();
     match draw.within(0, 6) {

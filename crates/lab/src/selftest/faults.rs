@@ -1,22 +1,23 @@
-//! Reads compute-sanitizer's log: which faults, in which kernel, how far beyond which allocation.
+//! Reads compute-sanitizer's log: the faults, their kernels, and the distance to the nearest allocation.
 
 use serde::Serialize;
 
-/// One distinct fault: what is the same in two threads of one kernel is one.
+/// One distinct fault. The same fault in several threads of a kernel counts once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Fault {
     /// The sanitizer's words, such as `Invalid __global__ read of size 2 bytes`.
     pub(super) what: String,
     /// The kernel, without parameters and offsets.
     pub(super) kernel: String,
-    /// Where the address lies, such as `1 bytes after the nearest allocation of size 126 bytes`; empty where nothing is said.
+    /// The position of the address, such as `1 bytes after the nearest allocation of size 126 bytes`; empty if the log
+    /// has none.
     pub(super) place: String,
 }
 
-/// What opens every line of the sanitizer's own.
+/// The beginning of each line that the sanitizer writes.
 const MARK: &str = "=========";
 
-/// The distinct faults of a log, in order; `None` for a log without a summary: the tool did not come to its end.
+/// The distinct faults of a log, in order. `None` if the log has no summary, because the tool did not finish.
 pub(super) fn faults(log: &str) -> Option<Vec<Fault>> {
     let lines: Vec<&str> = log.lines().filter_map(|line| line.strip_prefix(MARK)).collect();
     lines.iter().find(|line| line.contains(" SUMMARY:"))?;
@@ -37,7 +38,7 @@ pub(super) fn faults(log: &str) -> Option<Vec<Fault>> {
     Some(found)
 }
 
-/// A fault's first line. racecheck names the kernel there, the others on the next line.
+/// Reads a fault's first line. racecheck names the kernel there, the other tools on the next line.
 fn heading(text: &str) -> Fault {
     let (what, kernel) = match text.split_once(" access at ") {
         Some((what, kernel)) => (format!("{what} access"), kernel_of(kernel)),
@@ -67,10 +68,10 @@ fn close(found: &mut Vec<Fault>, fault: Option<Fault>) {
     }
 }
 
-/// A kernel's name without its parameters, its return type and the offset in it.
+/// A kernel's name without its parameters, return type and offset.
 fn kernel_of(text: &str) -> String {
     let name = text.split_once("+0x").map_or(text, |(name, _)| name);
-    // Parameters stand in the last parentheses; earlier ones are casts in template arguments, such as `(bool)0`.
+    // The last parentheses hold the parameters; earlier ones are casts in template arguments, such as `(bool)0`.
     let name = match (name.ends_with(')'), name.rfind('(')) {
         (true, Some(at)) => &name[..at],
         _ => name,
@@ -78,7 +79,8 @@ fn kernel_of(text: &str) -> String {
     name.trim_start_matches("void ").to_owned()
 }
 
-/// `1 bytes after the nearest allocation at 0x7f00 of size 126 bytes` without the address, which no two runs share.
+/// Removes the address from a text such as `1 bytes after the nearest allocation at 0x7f00 of size 126 bytes`, because
+/// it differs in each run.
 fn without_address(text: &str) -> String {
     text.split(' ')
         .scan(false, |at, word| {
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_log_has_none_and_a_log_that_was_cut_says_nothing() {
+    fn a_clean_log_has_no_faults_and_an_incomplete_log_has_no_result() {
         let clean = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n";
         assert_eq!(faults(clean), Some(Vec::new()));
         assert_eq!(faults("========= COMPUTE-SANITIZER\n"), None);

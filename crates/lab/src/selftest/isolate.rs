@@ -1,5 +1,5 @@
-//! A self-test in processes of its own: a case that faults on the GPU leaves its process with a context in which every later launch
-//! fails, and one that ends the process takes the rest along. Here it costs itself alone.
+//! Runs a self-test in worker processes. A case that faults on the GPU breaks its process's context for every later
+//! launch, and a case may end its process; with workers such a case does not affect the others.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,51 +10,51 @@ use serde_json::{Value, json};
 
 use super::judge::Verdict;
 use super::tally::{Tally, status};
-use super::verdicts::Said;
-use super::{Args, Attentions, Stand, row};
+use super::verdicts::Predictions;
+use super::{Args, Attentions, Runner, row};
 use crate::workers::{CaseReport, Isolation, Worker, this_program};
 use qkvault_cli::{Globals, Outcome, out};
 
-/// What a worker says of a case.
+/// A worker's answer for a case.
 #[derive(Serialize, Deserialize)]
 struct Answer {
     status: String,
     why: String,
     worst: f64,
-    /// What is kept of a case that is not right.
+    /// The row of a case that is not right.
     row: Value,
-    /// Plans that were compiled for it.
+    /// Plans that were compiled for the case.
     builds: u64,
-    /// What rules and library say, where that was asked.
+    /// The answers of rules and library, with `--verdicts`.
     #[serde(default)]
-    said: Option<Said>,
+    predictions: Option<Predictions>,
 }
 
-/// What is asked first of a worker that shall say where it runs.
+/// The question that a worker answers with a description of its machine.
 pub(super) const PLACE: &str = "place";
 
-/// What a worker does: judges the cases whose numbers it is given, until its input ends.
-pub(super) fn serve(stand: &Stand<'_>, attentions: &Attentions<'_>) -> anyhow::Result<Outcome> {
+/// Runs a worker: judges the cases whose numbers standard input has, until it ends.
+pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow::Result<Outcome> {
     let mut built = 0;
     for line in std::io::stdin().lines() {
         let line = line?;
         if line == PLACE {
-            out::record(&stand.place);
+            out::record(&runner.place);
             continue;
         }
-        let number: u64 = line.parse().with_context(|| format!("'{line}' is no number of a case"))?;
-        let case = stand.prepare(attentions.attention(number), number);
-        let verdict = stand.judge(&case);
+        let number: u64 = line.parse().with_context(|| format!("'{line}' is not the number of a case"))?;
+        let case = runner.prepare(attentions.attention(number), number);
+        let verdict = runner.judge(&case);
         let row = if verdict.is_plain() { Value::Null } else { row(&case, &verdict) };
-        let Verdict { status, why, worst, said } = verdict;
-        let builds = stand.builds() - built;
+        let Verdict { status, why, worst, predictions } = verdict;
+        let builds = runner.builds() - built;
         built += builds;
-        out::record(&serde_json::to_value(Answer { status: status.to_owned(), why, worst, row, builds, said })?);
+        out::record(&serde_json::to_value(Answer { status: status.to_owned(), why, worst, row, builds, predictions })?);
     }
     Ok(Outcome::Good)
 }
 
-/// Puts every case to workers.
+/// Runs every case in a worker.
 pub(super) fn run(globals: &Globals, args: &Args, numbers: Range<u64>, each: u64) -> anyhow::Result<Outcome> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let isolation = Isolation {
@@ -62,19 +62,19 @@ pub(super) fn run(globals: &Globals, args: &Args, numbers: Range<u64>, each: u64
         each: each.max(1),
         limit: Duration::from_secs(args.case_limit),
     };
-    // Each process has its share of the cores for the oracle.
+    // The oracle of each process uses its share of the cores.
     let threads = (cores / isolation.workers).max(1).to_string();
     let start = || Worker::start(this_program(["--worker"])?.env("RAYON_NUM_THREADS", &threads));
     let place = start()?
         .ask(PLACE, isolation.limit)
-        .context("the first worker does not start; without --isolate it says why")?;
+        .context("the first worker does not start; run without --isolate to see why")?;
     let mut tally = Tally::new(args, numbers.end - numbers.start, serde_json::from_str(&place)?);
     tally.isolated = Some(json!({ "workers": isolation.workers, "each": isolation.each }));
-    isolation.ask(numbers, start, is_bad, |told| take(&mut tally, told))?;
+    isolation.ask(numbers, start, is_bad, |report| take(&mut tally, report))?;
     Ok(tally.finish(globals))
 }
 
-/// How a case ended, from the line that a worker answered.
+/// The status of a case, from a worker's answer.
 pub(super) fn status_of(line: &str) -> &'static str {
     serde_json::from_str::<Answer>(line).map_or("failed", |answer| status(&answer.status))
 }
@@ -83,8 +83,8 @@ fn is_bad(line: &str) -> bool {
     serde_json::from_str::<Answer>(line).map_or(true, |answer| answer.status == "failed")
 }
 
-fn take(tally: &mut Tally<'_>, told: CaseReport) {
-    let CaseReport { number, answer, retry } = told;
+fn take(tally: &mut Tally<'_>, report: CaseReport) {
+    let CaseReport { number, answer, retry } = report;
     if let Some(retry) = retry {
         let first = serde_json::from_str::<Answer>(&retry.answer).map_or(retry.answer, |answer| answer.why);
         tally.repeated.push(json!({ "case": number, "why": first, "before": retry.before }));
@@ -92,9 +92,9 @@ fn take(tally: &mut Tally<'_>, told: CaseReport) {
     let read =
         answer.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
     match read {
-        Ok(Answer { status: name, why, worst, row, builds, said }) => {
+        Ok(Answer { status: name, why, worst, row, builds, predictions }) => {
             tally.builds += builds;
-            tally.take(&Verdict { status: status(&name), why, worst, said }, || row);
+            tally.take(&Verdict { status: status(&name), why, worst, predictions }, || row);
         }
         Err(why) => {
             let row = json!({ "case": number, "status": "failed", "why": why });

@@ -1,4 +1,4 @@
-//! One case: prepared without a GPU, launched over poison, and compared with the oracle.
+//! Prepares one case without a GPU, launches it over poisoned outputs, and compares it with the oracle.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use qkvault_exec::{Session, Workspace, cudarc};
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Output, Outputs, Tolerance, backward, backward_of_o, compare, forward};
 
-use super::verdicts::Said;
+use super::verdicts::Predictions;
 use super::{Args, batch, philox};
 use qkvault_cli::memory::{Failure, Memory, failed};
 
-/// One case, ready to be launched.
+/// One case, ready to launch.
 pub(super) struct Case {
     pub(super) number: u64,
     pub(super) attention: Attention,
     pub(super) prepared: Result<Ready, Failure>,
-    /// What rules and library say of it, where that is asked.
-    pub(super) said: Option<Said>,
+    /// The answers of rules and library, with `--verdicts`.
+    pub(super) predictions: Option<Predictions>,
 }
 
 pub(super) struct Ready {
     attention: Valid,
     plan: Arc<qkvault_compile::Plan>,
     pub(super) inputs: Inputs,
-    /// What must come out; `None` until a mask is known that the library draws.
+    /// The expected outputs; `None` if they depend on a dropout mask that the library draws.
     expected: Option<Outputs>,
-    /// The forward that shows which mask the library draws, with its plan.
+    /// The forward that reveals the library's dropout mask, and its plan.
     drawn_by: Option<(Valid, Arc<qkvault_compile::Plan>)>,
 }
 
@@ -36,23 +36,23 @@ pub(super) struct Verdict {
     pub(super) status: &'static str,
     pub(super) why: String,
     pub(super) worst: f64,
-    /// What rules and library say of the case, where that was asked.
-    pub(super) said: Option<Said>,
+    /// The answers of rules and library, with `--verdicts`.
+    pub(super) predictions: Option<Predictions>,
 }
 
 impl Verdict {
-    /// How a case ended of which nothing else is known.
+    /// A verdict without an error figure and without answers of rules and library.
     pub(super) fn of(status: &'static str, why: String) -> Verdict {
-        Verdict { status, why, worst: 0.0, said: None }
+        Verdict { status, why, worst: 0.0, predictions: None }
     }
 
-    /// Whether there is nothing to tell: it is right, and everybody said so.
+    /// Whether there is nothing to report: the case is right, and rules and library agree.
     pub(super) fn is_plain(&self) -> bool {
-        self.status == "right" && self.said.as_ref().is_none_or(|said| said.agrees(self.status))
+        self.status == "right" && self.predictions.as_ref().is_none_or(|predictions| predictions.agrees(self.status))
     }
 }
 
-/// The verdict where there is no GPU: what was prepared is as good as it can be, and is compared with itself.
+/// The verdict without a GPU: compares the expected outputs with themselves.
 pub(super) fn dry(case: &Case) -> Verdict {
     match &case.prepared {
         Ok(Ready { attention, plan: _, inputs, expected, drawn_by: _ }) => {
@@ -62,13 +62,13 @@ pub(super) fn dry(case: &Case) -> Verdict {
                 .filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer()));
             let why: Vec<String> = faults.collect();
             let status = if why.is_empty() { "right" } else { "wrong" };
-            Verdict { said: case.said.clone(), ..Verdict::of(status, why.join("; ")) }
+            Verdict { predictions: case.predictions.clone(), ..Verdict::of(status, why.join("; ")) }
         }
-        Err((status, why)) => Verdict { said: case.said.clone(), ..Verdict::of(status, why.clone()) },
+        Err((status, why)) => Verdict { predictions: case.predictions.clone(), ..Verdict::of(status, why.clone()) },
     }
 }
 
-/// Everything of a case that needs no GPU: the plan, random operands, and what must come out.
+/// Prepares the parts of a case that need no GPU: the plan, random operands, and the expected outputs.
 pub(super) fn prepare(
     args: &Args,
     attention: Attention,
@@ -79,7 +79,8 @@ pub(super) fn prepare(
 ) -> Case {
     let seed = args.seed;
     let valid = validate(attention.clone());
-    let said = valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Said::of(valid, target, planner, policy));
+    let predictions =
+        valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Predictions::of(valid, target, planner, policy));
     let prepared = (|| {
         let refused = |r: Refusal| ("refused", r.to_string());
         let valid = valid.map_err(refused)?;
@@ -107,10 +108,10 @@ pub(super) fn prepare(
         };
         Ok(Ready { attention: valid, plan, inputs, expected, drawn_by })
     })();
-    Case { number, attention, prepared, said }
+    Case { number, attention, prepared, predictions }
 }
 
-/// What the oracle says.
+/// The oracle's outputs.
 fn expect(valid: &Valid, inputs: &Inputs) -> Result<Outputs, Failure> {
     let outputs = match valid.get().pass {
         Pass::Forward => forward(valid, inputs),
@@ -119,13 +120,13 @@ fn expect(valid: &Valid, inputs: &Inputs) -> Result<Outputs, Failure> {
     outputs.map_err(failed)
 }
 
-/// Inputs with the mask that the library draws, and what must come out with it.
+/// The inputs with the library's dropout mask, and the expected outputs.
 fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Outputs), Failure> {
     let Ready { attention, plan: _, inputs, expected, drawn_by } = ready;
     let mut inputs = inputs.clone();
     match (expected, drawn_by) {
         (Some(expected), _) => Ok((inputs, expected.clone())),
-        (None, None) => Err(failed("nothing says what must come out")),
+        (None, None) => Err(failed("the case has no expected outputs")),
         (None, Some((plain, plan))) => {
             let plan = session.load(plan).map_err(failed)?;
             inputs.insert(Role::DropoutMask, philox::mask(plain, &plan, &inputs, stream)?);
@@ -148,11 +149,13 @@ pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, re
         Ok((worst, faults)) => Verdict { worst, ..Verdict::of("wrong", faults.join("; ")) },
         Err((status, why)) => Verdict::of(status, why),
     };
-    Verdict { said: case.said.clone(), ..verdict }
+    Verdict { predictions: case.predictions.clone(), ..verdict }
 }
 
-/// Launches and compares: each output with the oracle, and those of `repeat` more launches (of a deterministic backward at least one)
-/// bit by bit with the first, where they are not sums in any order.
+/// Launches the case and compares each output with the oracle.
+///
+/// Then launches it `repeat` more times (a deterministic backward at least once) and compares the outputs bit by bit
+/// with those of the first launch. Sums in any order are left out, unless the backward is deterministic.
 fn launch(
     ready: &Ready,
     session: &Session,
@@ -165,7 +168,7 @@ fn launch(
     let plan = session.load(plan).map_err(failed)?;
     let once = || -> Result<Vec<(Role, Buffer)>, Failure> {
         let mut memory = Memory::upload(stream, attention, &plan, inputs)?;
-        // A kernel that takes scratch memory for zeros shows it.
+        // The workspace is poisoned, so that a kernel that expects zeros gives wrong numbers.
         let bytes = plan.workspace();
         let scratch = (bytes > 0).then(|| Workspace::poisoned(stream, bytes)).transpose().map_err(failed)?;
         memory.bind_over(&plan, inputs, stream, scratch.as_ref())?.launch(stream).map_err(failed)?;
@@ -178,15 +181,15 @@ fn launch(
     let mut of_o = None;
     for (role, buffer) in &actual {
         let Some(output) = expected.get(*role) else { continue };
-        let (mut error, mut fault) = look(attention, inputs, output, buffer);
-        // Where one key has nearly all of a row's probability, gradients are as far from the exact ones as the rounded O that a device
-        // takes row sums from says; the oracle says how far.
+        let (mut error, mut fault) = compare_output(attention, inputs, output, buffer);
+        // If one key has nearly all of a row's probability, the gradients depend on the rounding of O, from which a
+        // device computes row sums. The oracle then computes them from the rounded O, too.
         if fault.is_some() && matches!(role, Role::DQ | Role::DK | Role::DScoreTensor(_) | Role::DSink) {
             if of_o.is_none() {
                 of_o = Some(backward_of_o(attention, inputs).map_err(failed)?);
             }
             if let Some((close, None)) =
-                of_o.as_ref().and_then(|o| o.get(*role)).map(|o| look(attention, inputs, o, buffer))
+                of_o.as_ref().and_then(|o| o.get(*role)).map(|o| compare_output(attention, inputs, o, buffer))
             {
                 (error, fault) = (close, None);
             }
@@ -206,16 +209,21 @@ fn launch(
     Ok((worst, faults))
 }
 
-/// Whether an output is a sum that a backward which is not deterministic takes in any order.
+/// Whether a backward that is not deterministic may sum this output in any order.
 const fn in_any_order(role: Role) -> bool {
     matches!(role, Role::DQ | Role::DScoreTensor(_) | Role::DSink)
 }
 
-/// How far one output is from what the oracle says, and what is wrong with it.
-pub(super) fn look(attention: &Valid, inputs: &Inputs, output: &Output, buffer: &Buffer) -> (f64, Option<String>) {
+/// The error of one output compared with the oracle, and the fault if it is too large.
+pub(super) fn compare_output(
+    attention: &Valid,
+    inputs: &Inputs,
+    output: &Output,
+    buffer: &Buffer,
+) -> (f64, Option<String>) {
     let role = output.role();
     let found = compare(output, buffer, tolerance(role, buffer.dtype()));
-    // Sums that cancel, as gradients over a few keys do, leave the rounding of their terms.
+    // Sums that cancel, such as gradients over a few keys, leave the rounding errors of their terms.
     let zero = output.values().iter().all(|&x| x == 0.0);
     let cancelled = found.max_abs <= floor(attention, role, buffer.dtype(), zero);
     let written = found.non_finite + found.unwritten + found.touched == 0;
@@ -227,8 +235,8 @@ pub(super) fn look(attention: &Valid, inputs: &Inputs, output: &Output, buffer: 
     }
 }
 
-/// Difference of one element that rounding of terms explains whatever the result: terms are of the order of one. Where a row sees
-/// few keys, or what must come out is `zero` throughout, gradients are differences of equal numbers.
+/// The absolute error of one element that rounding of its terms explains. Terms are of the order of one. If a row has
+/// few keys, or all expected values are `zero`, gradients are differences of equal numbers, and the bound is larger.
 pub(super) fn floor(attention: &Attention, role: Role, dtype: qkvault_graph::DType, zero: bool) -> f64 {
     if role == Role::Stats {
         return 0.0;
@@ -238,7 +246,8 @@ pub(super) fn floor(attention: &Attention, role: Role, dtype: qkvault_graph::DTy
     if attention.seq().1 <= 4 || one_key || zero { 16.0 * ulp } else { 0.1 * ulp }
 }
 
-/// Gradients go through two roundings to 16 bits more than O does: probabilities and their gradients are operands of products.
+/// The tolerance of an output. Gradients have two more roundings to 16 bits than O, because probabilities and their
+/// gradients are operands of matrix products.
 pub(super) fn tolerance(role: Role, dtype: qkvault_graph::DType) -> Tolerance {
     let usual = Tolerance::of(role, dtype);
     match role {

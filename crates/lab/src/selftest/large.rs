@@ -1,5 +1,5 @@
-//! `selftest --large`: steps of training too large for the oracle, run on the GPU and written to files, operand by operand, with
-//! everything that another program needs to compute them: PyTorch in float32 is the judge there (bench/selftest_large.py).
+//! `selftest --large`: runs training steps that are too large for the oracle on the GPU, and writes each operand to a
+//! file, with a description. bench/selftest_large.py computes the same steps with PyTorch in float32 and compares them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use qkvault_cli::data::{self, Recipe, Split};
 use qkvault_cli::memory::{Failure, Memory, failed};
 use qkvault_cli::{Globals, Outcome, open_vault, out};
 
-/// What computes.
+/// The machine that computes.
 enum Machine {
     /// A GPU.
     Gpu(Box<Gpu>),
@@ -27,7 +27,7 @@ enum Machine {
     Oracle,
 }
 
-/// A GPU, with plans that are compiled here.
+/// A GPU, and the planner that compiles for it.
 struct Gpu {
     session: Session,
     stream: Arc<CudaStream>,
@@ -35,7 +35,7 @@ struct Gpu {
     target: Target,
 }
 
-/// One case: its description, and its two plans where something compiles.
+/// One case: its description, and its two plans if there is a GPU.
 struct Case {
     number: u64,
     what: String,
@@ -44,7 +44,7 @@ struct Case {
 
 /// Runs the cases and writes each to a folder below `folder`.
 pub(super) fn run(globals: &Globals, args: &Args, folder: &Path) -> anyhow::Result<Outcome> {
-    let (machine, told) = open(globals, args)?;
+    let (machine, facts) = open(globals, args)?;
     let numbers: Vec<u64> = args.numbers(None).collect();
     let list: Vec<Case> = numbers.par_iter().map(|&number| describe(args, number, &machine)).collect();
     let (mut rows, mut bad) = (Vec::new(), 0);
@@ -61,7 +61,7 @@ pub(super) fn run(globals: &Globals, args: &Args, folder: &Path) -> anyhow::Resu
         bad += usize::from(status != "written" && status != "refused");
         rows.push(json!({ "case": number, "attention": what, "status": status, "why": why }));
     }
-    out::json(&json!({ "machine": told, "seed": args.seed, "cases": rows }));
+    out::json(&json!({ "machine": facts, "seed": args.seed, "cases": rows }));
     Ok(if bad == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
@@ -74,13 +74,13 @@ fn open(globals: &Globals, args: &Args) -> anyhow::Result<(Machine, Value)> {
     let library = Library::open(&search)?;
     let session = Session::open(&device, &library)?;
     let target = session.target()?.clone();
-    let told = json!({
+    let facts = json!({
         "device": device.name(), "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
         "target": target.label(), "driver": target.device.driver_ver,
     });
     let planner = Planner::new(open_vault(globals)?, Some(Compiler::open(&search)?));
     let stream = device.context().new_stream()?;
-    Ok((Machine::Gpu(Box::new(Gpu { session, stream, planner, target })), told))
+    Ok((Machine::Gpu(Box::new(Gpu { session, stream, planner, target })), facts))
 }
 
 fn describe(args: &Args, number: u64, machine: &Machine) -> Case {
@@ -98,7 +98,7 @@ fn describe(args: &Args, number: u64, machine: &Machine) -> Case {
     Case { number, what: attention.to_string(), ready: ready() }
 }
 
-/// One step of training that is run and written.
+/// One training step to run and write.
 struct Step<'a> {
     args: &'a Args,
     number: u64,
@@ -108,7 +108,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// What is wrong already: two runs of a deterministic backward that differ.
+    /// Runs and writes the step. Returns the faults: two runs of a deterministic backward that differ.
     fn run(&self, folder: &Path) -> Result<Vec<String>, Failure> {
         let (forward, backward) = (self.training.forward(), self.training.backward());
         let scalars = [("cap", 30.0), ("slope", 0.05), ("curve", 0.05)].map(|(name, value)| (name.to_owned(), value));
@@ -129,7 +129,7 @@ impl Step<'_> {
             && options.deterministic
         {
             let again = self.pass(backward, 1, &inputs)?;
-            // cuDNN sums the sink's gradient in any order even then.
+            // cuDNN sums the sink's gradient in any order, even in a deterministic backward.
             let differ = |role: Role, a: &Buffer, b: &Buffer| role != Role::DSink && a.bytes() != b.bytes();
             let wrong = gradients.iter().zip(&again).filter(|((role, a), (_, b))| differ(*role, a, b));
             faults.extend(wrong.map(|((role, _), _)| format!("{role}: two deterministic runs differ")));
@@ -141,7 +141,7 @@ impl Step<'_> {
         Ok(faults)
     }
 
-    /// Every output of one pass.
+    /// Runs one pass and returns its outputs.
     fn pass(&self, attention: &Valid, which: usize, inputs: &Inputs) -> Result<Vec<(Role, Buffer)>, Failure> {
         let Machine::Gpu(gpu) = self.machine else {
             let outputs = if which == 0 { forward(attention, inputs) } else { backward(attention, inputs) };
@@ -158,17 +158,17 @@ impl Step<'_> {
         outputs.filter_map(|role| memory.download(stream, role).map(|b| Some((role, b?))).transpose()).collect()
     }
 
-    /// Each operand as a raw file, and the description of them all.
+    /// Writes each operand to a raw file, and the description to case.json.
     fn write(&self, folder: &Path, all: &Inputs, recipe: &Recipe) -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
         let (forward, backward) = (self.training.forward(), self.training.backward());
         let mut files = Vec::new();
-        let mut seen: Vec<Role> = Vec::new();
+        let mut written: Vec<Role> = Vec::new();
         for (pass, list) in [("forward", operands(forward)), ("backward", operands(backward))] {
             for operand in list {
                 let (role, t) = (operand.role, operand.tensor);
-                let Some(buffer) = all.get(role).filter(|_| !seen.contains(&role)) else { continue };
-                seen.push(role);
+                let Some(buffer) = all.get(role).filter(|_| !written.contains(&role)) else { continue };
+                written.push(role);
                 let file = format!("{}.bin", role.uid());
                 std::fs::write(folder.join(&file), buffer.bytes())?;
                 let allowed = tolerance(role, t.dtype);

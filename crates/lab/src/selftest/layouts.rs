@@ -1,11 +1,11 @@
-//! Layouts for the self-test: each operand draws its own, contiguous in any order, a part of a shared buffer, or with room behind heads,
-//! rows and sequences in steps of 16 bytes.
+//! Random layouts for the self-test. Each operand has its own: contiguous in any order, a part of a shared buffer, or
+//! padded after heads, rows and sequences in steps of 16 bytes.
 
 use qkvault_graph::{Attention, BackwardOptions, DType, Interleave, Order, Storage, Tensor};
 
 use super::cases::Draw;
 
-/// A dense tensor.
+/// A dense tensor with a random layout.
 pub(super) fn dense(draw: &mut Draw, dims: [i64; 4], dtype: DType) -> Tensor {
     let order = draw.one_of(&Order::ALL);
     let interleave = draw.one_of(&[Interleave::Parts, Interleave::Heads]);
@@ -19,12 +19,12 @@ pub(super) fn dense(draw: &mut Draw, dims: [i64; 4], dtype: DType) -> Tensor {
                 Order::Sbhd => [1, 0, 2],
                 Order::Bhsd => [2, 1, 0],
             };
-            roomy(draw, Tensor::dense(order, dims, dtype), &axes)
+            padded(draw, Tensor::dense(order, dims, dtype), &axes)
         }
     }
 }
 
-/// A varlen tensor like this one: contiguous, a part of a shared buffer, or with room behind heads and rows.
+/// A varlen tensor with a random layout: contiguous, a part of a shared buffer, or padded after heads and rows.
 pub(super) fn varlen(draw: &mut Draw, plain: Tensor) -> Tensor {
     let Tensor { dims: [_, h, s, d], .. } = plain;
     let part = |n: i64, head: i64| Tensor { strides: [s * n * h * d, head, n * h * d, 1], ..plain };
@@ -33,20 +33,20 @@ pub(super) fn varlen(draw: &mut Draw, plain: Tensor) -> Tensor {
         1 => part(3, d),
         2 => part(2, 2 * d),
         _ => {
-            let apart = roomy(draw, plain, &[1, 2]);
+            let apart = padded(draw, plain, &[1, 2]);
             Tensor { strides: [s * apart.strides[2], apart.strides[1], apart.strides[2], 1], ..apart }
         }
     }
 }
 
-/// A pool with room behind heads, rows and pages.
+/// A page pool with padding after heads, rows and pages.
 pub(super) fn pool(draw: &mut Draw, pool: Tensor) -> Tensor {
     let rows_inside = pool.strides[2] < pool.strides[1];
-    roomy(draw, pool, if rows_inside { &[2, 1, 0] } else { &[1, 2, 0] })
+    padded(draw, pool, if rows_inside { &[2, 1, 0] } else { &[1, 2, 0] })
 }
 
-/// The tensor with room behind each step along these axes, innermost first.
-fn roomy(draw: &mut Draw, t: Tensor, axes: &[usize]) -> Tensor {
+/// Adds padding after each step along these axes, innermost first.
+fn padded(draw: &mut Draw, t: Tensor, axes: &[usize]) -> Tensor {
     let (unit, extents) = (16 / t.dtype.size() as i64, t.extents());
     let (mut strides, mut reach) = (t.strides, t.head_dim());
     for &axis in axes {
@@ -56,7 +56,7 @@ fn roomy(draw: &mut Draw, t: Tensor, axes: &[usize]) -> Tensor {
     Tensor { strides, ..t }
 }
 
-/// The backward of a forward whose gradients are laid out like what they are of, as frameworks have them, or each by itself.
+/// Options for a backward whose gradients have the layouts of their operands, as in frameworks, or random layouts.
 pub(super) fn gradients(draw: &mut Draw, a: &Attention, options: BackwardOptions) -> BackwardOptions {
     if draw.chance(30) {
         return options;
@@ -80,10 +80,10 @@ mod tests {
     use qkvault_graph::{Operand, Pass, Role, Valid, operands, validate};
     use qkvault_reference::{Buffer, Inputs, View, backward};
 
-    use super::super::judge::look;
+    use super::super::judge::compare_output;
     use super::*;
 
-    /// Which kind of layout a tensor has.
+    /// The kind of layout of a tensor.
     fn kind(t: &Tensor) -> &'static str {
         let [b, h, s, d] = t.dims;
         let parts = [1, 2, 3].into_iter().flat_map(|n| {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn b8_every_operand_draws_every_layout_by_itself() {
+    fn every_operand_draws_every_layout_independently() {
         let mut counts: BTreeMap<(Role, &str), usize> = BTreeMap::new();
         let (mut backwards, mut apart) = (0, 0);
         for case in 0..2_000 {
@@ -125,10 +125,7 @@ mod tests {
                 assert!(count >= 25, "{role} {kind}: {count} of 2,000");
             }
         }
-        assert!(
-            2 * apart > backwards,
-            "{apart} of {backwards} backwards with gradients that are laid out by themselves"
-        );
+        assert!(2 * apart > backwards, "only {apart} of {backwards} backwards have gradients with their own layouts");
     }
 
     fn small(a: &Attention) -> bool {
@@ -138,7 +135,7 @@ mod tests {
             && a.seq().0.min(a.seq().1) > 1
     }
 
-    /// The rows of an output as a kernel would write them that takes other strides for its own.
+    /// An output as a kernel would write it with other strides.
     fn moved(a: &Valid, inputs: &Inputs, role: Role, right: &Buffer, strides: [i64; 4]) -> Buffer {
         let view = View::new(a, role, inputs).expect("sound");
         let [b, h, s, d] = a.stored(role).expect("it has it").dims.map(|n| n as usize);
@@ -155,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn b8_a_gradient_that_is_laid_out_like_another_tensor_or_written_between_elements_is_wrong() {
+    fn a_gradient_with_another_tensors_strides_or_written_between_elements_is_wrong() {
         let (mut laid, mut between) = (0, 0);
         for case in 0..400 {
             let a = super::super::cases::attention(5, case);
@@ -168,20 +165,23 @@ mod tests {
             for (role, of) in [(Role::DQ, Role::Q), (Role::DK, Role::K), (Role::DV, Role::V)] {
                 let out = exact.get(role).expect("a backward has it");
                 let mut buffer = out.buffer();
-                assert_eq!(look(&a, &inputs, out, &buffer).1, None, "{case}: {role}");
+                assert_eq!(compare_output(&a, &inputs, out, &buffer).1, None, "{case}: {role}");
                 let (own, other) = [role, of].map(|role| a.stored(role).expect("it has it").strides).into();
                 if own != other && out.values().iter().any(|x| x.abs() > 0.1) {
                     let wrong = moved(&a, &inputs, role, &buffer, other);
-                    assert!(look(&a, &inputs, out, &wrong).1.is_some(), "{case}: {role} with the strides of {of}");
+                    assert!(
+                        compare_output(&a, &inputs, out, &wrong).1.is_some(),
+                        "{case}: {role} with the strides of {of}"
+                    );
                     laid += 1;
                 }
                 if let Some(at) = out.defined().iter().position(|d| *d == qkvault_reference::Defined::Outside) {
                     buffer.set(at, 0.0);
-                    assert!(look(&a, &inputs, out, &buffer).1.is_some(), "{case}: {role} is written at {at}");
+                    assert!(compare_output(&a, &inputs, out, &buffer).1.is_some(), "{case}: {role} is written at {at}");
                     between += 1;
                 }
             }
         }
-        assert!(laid > 20 && between > 20, "{laid} laid out like another, {between} written between elements");
+        assert!(laid > 20 && between > 20, "{laid} with other strides, {between} written between elements");
     }
 }

@@ -1,5 +1,5 @@
-//! Dropout by Philox for the self-test: which Philox number belongs to which score is not documented, so the mask is taken from the
-//! library itself, with its own forward over values that are rows of the unit matrix.
+//! Philox dropout masks for the self-test. cuDNN does not document which Philox number belongs to which score, so this
+//! module reads the mask from a cuDNN forward whose values are rows of the identity matrix.
 
 use std::sync::Arc;
 
@@ -10,10 +10,11 @@ use qkvault_reference::{Buffer, Inputs};
 
 use qkvault_cli::memory::{Failure, Memory, failed};
 
-/// The mask that a forward with these inputs draws: ones where a probability is kept, in f32, (b, h_q, s_q, s_kv) contiguous.
+/// The dropout mask that a forward with these inputs draws, in f32, contiguous in (b, h_q, s_q, s_kv), with ones for
+/// kept probabilities.
 ///
-/// O of values that are the unit matrix over some keys is the dropped probabilities of those keys. What is smaller than the
-/// smallest number of O's type counts as dropped, which changes nothing that can be seen.
+/// If the values are the identity matrix over some keys, O holds the probabilities of those keys after dropout. A
+/// probability below the smallest number of O's type counts as dropped, which has no visible effect.
 pub(super) fn mask(
     forward: &Valid,
     plan: &LoadedPlan,
@@ -22,7 +23,7 @@ pub(super) fn mask(
 ) -> Result<Buffer, Failure> {
     let a = forward.get();
     let [b, h_q, s_q, s_kv] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
-    let of = |role| operand(a, role).map(|o| o.tensor).ok_or_else(|| failed(format!("{role} is no operand")));
+    let of = |role| operand(a, role).map(|o| o.tensor).ok_or_else(|| failed(format!("{role} is not an operand")));
     let (v, o) = (of(Role::V)?, of(Role::O)?);
     let width = v.dims[3];
     let at = |strides: [i64; 4], index: [i64; 4]| {
@@ -45,7 +46,7 @@ pub(super) fn mask(
         let found = memory.download(stream, Role::O)?.ok_or_else(|| failed("the forward has no O"))?;
         for (batch, head) in (0..b).flat_map(|batch| (0..h_q).map(move |head| (batch, head))) {
             for (row, key) in (0..s_q).flat_map(|row| (first..last).map(move |key| (row, key))) {
-                // What is not written (rows beyond a length) holds poison.
+                // Rows beyond a length are not written and hold poison.
                 let kept = found.get(at(o.strides, [batch, head, row, key - first])) > 0.0;
                 let index = ((batch * h_q + head) * s_q + row) * s_kv + key;
                 mask.set(index.unsigned_abs() as usize, f64::from(u8::from(kept)));

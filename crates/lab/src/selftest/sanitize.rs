@@ -1,9 +1,11 @@
-//! A self-test under NVIDIA's compute-sanitizer: each case in a process of its own, several at a time, each distinct fault told once.
+//! Runs a self-test under NVIDIA's compute-sanitizer: each case in its own process, several in parallel, with each
+//! distinct fault reported once.
 //!
-//! memcheck sees every case. initcheck and racecheck are ten times as slow and see a sample. A kernel that reads or writes beyond an
-//! operand computes right numbers most of the time, so the comparison with the oracle alone does not find it.
+//! memcheck runs for every case. initcheck and racecheck are ten times as slow and run for a sample. A kernel that
+//! reads or writes beyond an operand computes right numbers most of the time, so the comparison with the oracle does
+//! not find it.
 //!
-//! Run the plain self-test with the same seed and `--vault` first: a plan that the vault lacks is compiled under the sanitizer.
+//! Run the plain self-test with the same seed and `--vault` first. Otherwise plans are compiled under the sanitizer.
 
 use std::ops::Range;
 use std::path::Path;
@@ -27,14 +29,14 @@ use qkvault_cli::{Globals, Outcome};
 pub(super) enum Tool {
     /// Reads and writes outside of allocations, and misaligned ones.
     Memcheck,
-    /// Reads of device memory that nobody has written.
+    /// Reads of uninitialized device memory.
     Initcheck,
-    /// Accesses to shared memory without an order between them.
+    /// Data races in shared memory.
     Racecheck,
 }
 
 impl Tool {
-    /// The name that compute-sanitizer knows it by.
+    /// The tool's name for compute-sanitizer.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Tool::Memcheck => "memcheck",
@@ -44,17 +46,17 @@ impl Tool {
     }
 }
 
-/// What one tool says of one case.
-pub(super) struct Seen {
+/// The report of one tool on one case.
+pub(super) struct ToolReport {
     pub(super) number: u64,
     pub(super) tool: Tool,
-    /// How the case itself ended: right, refused, wrong or failed.
+    /// The status of the case: right, refused, wrong or failed.
     pub(super) status: &'static str,
-    /// Faults, or why there is no verdict.
+    /// The faults, or the reason why there is no report.
     pub(super) faults: Result<Vec<Fault>, String>,
 }
 
-/// Bytes of padding after each allocation, so that what lies behind an operand belongs to nobody.
+/// Bytes of padding after each allocation, so that an access beyond an operand hits no other allocation.
 const PADDING: &str = "256";
 
 /// Runs the command.
@@ -64,13 +66,13 @@ pub(super) fn run(globals: &Globals, args: &Args, attentions: &Attentions<'_>) -
         "--sanitize starts a process for each case; name the vault that they share with --vault DIR"
     );
     let limit = Duration::from_secs(args.case_limit);
-    // The first worker runs without the sanitizer: it says where cases run, or why they cannot.
+    // The first worker runs without the sanitizer. It describes the machine, or fails with a clear error.
     let place = Worker::start(&mut this_program(["--worker"])?)?
         .ask(super::isolate::PLACE, limit)
-        .context("a worker does not start; `selftest --cases 1` says why")?;
+        .context("a worker does not start; run `selftest --cases 1` to see why")?;
     let place: Value = serde_json::from_str(&place)?;
     version(&args.sanitizer)?;
-    let logs = tempfile::tempdir().context("a folder for the sanitizer's logs")?;
+    let logs = tempfile::tempdir().context("could not make a folder for the sanitizer's logs")?;
     let numbers = attentions.numbers();
     let mut sanitized = Sanitized::new(args, numbers.end - numbers.start, place);
     let started = Instant::now();
@@ -78,15 +80,15 @@ pub(super) fn run(globals: &Globals, args: &Args, attentions: &Attentions<'_>) -
         args,
         numbers,
         |number, tool| one(args, logs.path(), number, tool, limit),
-        |seen| {
-            let attention = attentions.attention(seen.number);
-            sanitized.take(&seen, &attention, args.serves(seen.number), started.elapsed());
+        |report| {
+            let attention = attentions.attention(report.number);
+            sanitized.take(&report, &attention, args.serves(report.number), started.elapsed());
         },
     )?;
     Ok(sanitized.finish(globals, started.elapsed()))
 }
 
-/// Tools that see a case: memcheck each, the others every `sample`-th (0: none).
+/// The tools for a case: memcheck always, the others for every `sample`-th case (0: never).
 fn tools(number: u64, sample: u64) -> &'static [Tool] {
     if sample > 0 && number.is_multiple_of(sample) {
         &[Tool::Memcheck, Tool::Initcheck, Tool::Racecheck]
@@ -95,17 +97,17 @@ fn tools(number: u64, sample: u64) -> &'static [Tool] {
     }
 }
 
-/// Puts every case to its tools, several processes at a time, and hands on what came of each.
+/// Runs the tools of every case in parallel processes, and passes each report to `take`.
 fn each(
     args: &Args,
     numbers: Range<u64>,
-    one: impl Fn(u64, Tool) -> anyhow::Result<Seen> + Sync,
-    mut take: impl FnMut(Seen),
+    one: impl Fn(u64, Tool) -> anyhow::Result<ToolReport> + Sync,
+    mut take: impl FnMut(ToolReport),
 ) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicU64::new(numbers.start);
     std::thread::scope(|scope| {
-        let (sender, seen) = channel();
+        let (sender, reports) = channel();
         let threads: Vec<_> = (0..args.workers.unwrap_or(cores).max(1))
             .map(|_| {
                 let (sender, next, one, end) = (sender.clone(), &next, &one, numbers.end);
@@ -116,7 +118,7 @@ fn each(
                             return Ok(());
                         }
                         for &tool in tools(number, args.sample) {
-                            // Nobody listens only when the command is at its end.
+                            // Sending fails only after the receiver has ended with the command.
                             let _ = sender.send(one(number, tool)?);
                         }
                     }
@@ -124,13 +126,13 @@ fn each(
             })
             .collect();
         drop(sender);
-        seen.into_iter().for_each(&mut take);
+        reports.into_iter().for_each(&mut take);
         threads.into_iter().try_for_each(|t| t.join().expect("a thread that only waits does not panic"))
     })
 }
 
-/// One case under one tool.
-fn one(args: &Args, logs: &Path, number: u64, tool: Tool, limit: Duration) -> anyhow::Result<Seen> {
+/// Runs one case under one tool.
+fn one(args: &Args, logs: &Path, number: u64, tool: Tool, limit: Duration) -> anyhow::Result<ToolReport> {
     let log = logs.join(format!("{}-{number}.log", tool.name()));
     let mut worker = Worker::start(&mut under(args, tool, &log, limit)?)?;
     // `timeout` ends the sanitizer and the process below it; the longer limit here is for `timeout` itself.
@@ -144,10 +146,10 @@ fn one(args: &Args, logs: &Path, number: u64, tool: Tool, limit: Duration) -> an
         Some(faults) => Ok(faults),
         None => Err(format!("{} ended without a summary: {answer:?}, {ended:?}", tool.name())),
     };
-    Ok(Seen { number, tool, status, faults })
+    Ok(ToolReport { number, tool, status, faults })
 }
 
-/// This program as a worker under a tool.
+/// The command that starts this program as a worker under a tool.
 fn under(args: &Args, tool: Tool, log: &Path, limit: Duration) -> anyhow::Result<Command> {
     let worker = this_program(["--worker"])?;
     let mut command = Command::new("timeout");
@@ -160,7 +162,7 @@ fn under(args: &Args, tool: Tool, log: &Path, limit: Duration) -> anyhow::Result
     Ok(command)
 }
 
-/// Says early that the sanitizer is not there.
+/// Checks that the sanitizer can be started.
 fn version(sanitizer: &Path) -> anyhow::Result<()> {
     let found = Command::new(sanitizer).arg("--version").output();
     let found = found.with_context(|| {

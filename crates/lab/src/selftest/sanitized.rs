@@ -1,4 +1,5 @@
-//! What a run under compute-sanitizer comes to: counts for each kind of case and each tool, and every distinct fault with its cases.
+//! The record of a run under compute-sanitizer: counts for each kind of case and each tool, and every distinct fault
+//! with its cases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::Args;
 use super::faults::Fault;
-use super::sanitize::{Seen, Tool};
+use super::sanitize::{Tool, ToolReport};
 use qkvault_cli::{Globals, Outcome, out};
 
-/// Cases that are named for one fault; the rest is counted.
+/// Cases that the record lists for one fault; it only counts the others.
 const NAMED: usize = 12;
 
 /// Counts of one kind of case.
@@ -34,29 +35,39 @@ struct Found {
 /// The record of a run.
 pub(super) struct Sanitized<'a> {
     args: &'a Args,
-    /// How many cases there are.
+    /// The number of cases.
     asked: u64,
     place: Value,
     kinds: BTreeMap<&'static str, Kind>,
     tools: BTreeMap<Tool, [u64; 2]>,
     faults: BTreeMap<(Tool, Fault), Found>,
-    /// Cases that a tool gave no verdict on.
+    /// Cases without a report of a tool.
     silent: Vec<Value>,
-    /// Cases whose numbers were not right.
+    /// Cases that were wrong or failed.
     not_right: Vec<Value>,
-    told: Duration,
+    printed: Duration,
 }
 
 impl Sanitized<'_> {
-    /// Nothing counted yet; `place` says what cases run on.
+    /// An empty record; `place` describes the machine.
     pub(super) fn new(args: &Args, asked: u64, place: Value) -> Sanitized<'_> {
         let (kinds, tools, faults) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Sanitized { args, asked, place, kinds, tools, faults, silent: vec![], not_right: vec![], told: Duration::ZERO }
+        Sanitized {
+            args,
+            asked,
+            place,
+            kinds,
+            tools,
+            faults,
+            silent: vec![],
+            not_right: vec![],
+            printed: Duration::ZERO,
+        }
     }
 
-    /// Counts what one tool says of one case.
-    pub(super) fn take(&mut self, seen: &Seen, attention: &Attention, serving: bool, elapsed: Duration) {
-        let Seen { number, tool, status, faults } = seen;
+    /// Counts the report of one tool on one case.
+    pub(super) fn take(&mut self, report: &ToolReport, attention: &Attention, serving: bool, elapsed: Duration) {
+        let ToolReport { number, tool, status, faults } = report;
         let bad = faults.as_ref().map_or(true, |faults| !faults.is_empty());
         let [cases, errors] = self.tools.entry(*tool).or_default();
         *cases += 1;
@@ -79,8 +90,8 @@ impl Sanitized<'_> {
                 self.silent.push(json!({ "case": number, "why": why, "text": text::print(attention) }));
             }
         }
-        if elapsed.saturating_sub(self.told).as_secs() >= 5 {
-            self.told = elapsed;
+        if elapsed.saturating_sub(self.printed).as_secs() >= 5 {
+            self.printed = elapsed;
             out::note(&format!("{} of {}: {}", self.cases(), self.asked, self.words()));
             self.save(elapsed);
         }
@@ -153,7 +164,7 @@ impl Sanitized<'_> {
         record
     }
 
-    /// Writes what there is so far, where it was asked for.
+    /// Writes the record so far, with `--record`.
     fn save(&self, elapsed: Duration) {
         if let Some(path) = &self.args.record
             && let Err(error) = std::fs::write(path, format!("{:#}\n", self.record(elapsed)))
@@ -162,7 +173,7 @@ impl Sanitized<'_> {
         }
     }
 
-    /// Tells all of it.
+    /// Prints the result.
     pub(super) fn finish(self, globals: &Globals, elapsed: Duration) -> Outcome {
         self.save(elapsed);
         if globals.json {
@@ -174,7 +185,7 @@ impl Sanitized<'_> {
     }
 }
 
-/// Which kind a case is of.
+/// The kind of a case.
 fn kind(attention: &Attention, serving: bool) -> &'static str {
     match (serving, attention.is_backward()) {
         (true, _) => "serving",

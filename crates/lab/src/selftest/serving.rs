@@ -1,8 +1,9 @@
-//! Random attentions of serving steps for the self-test: one query per sequence, varlen queries of mixed batches and chunks of
-//! prompts, over pages of every size and layout; and varlen operands alone, forward and backward. All from a seed.
+//! Random attentions of serving steps for the self-test, from a seed: one query per sequence, varlen queries of mixed
+//! batches and prompt chunks, over pages of every size and layout; also varlen operands without pages, forward and
+//! backward.
 //!
-//! Several cases in a row have one attention, and so one plan: what differs between them is what an engine changes between
-//! steps (`batch.rs`).
+//! Several consecutive cases have one attention, and therefore one plan. They differ in the parts that an engine
+//! changes between steps (`batch.rs`).
 
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor};
@@ -13,10 +14,10 @@ use super::layouts;
 /// Cases that share a plan.
 const STEPS: u64 = 4;
 
-/// Elements of a pool: enough for every edge, and few enough that the oracle keeps up.
+/// Elements of a pool: enough for every edge length, and few enough for the oracle.
 const POOL: i64 = 3 << 19;
 
-/// What the batch of a step is made of.
+/// The kind of a step's batch.
 #[derive(Clone, Copy)]
 enum Kind {
     /// One query per sequence, dense, over pages.
@@ -56,7 +57,8 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
         a.outputs.stats = true;
         let deterministic = draw.chance(20);
         let mut options = layouts::gradients(&mut draw, &a, BackwardOptions { deterministic, ..Default::default() });
-        // From token to token dQ lies as Q does, or the backward is refused unless it is deterministic: few cases are.
+        // cuDNN needs the same token stride for dQ and Q unless the backward is deterministic, so most cases use the
+        // layout of Q.
         if draw.chance(75) && options.d_q.is_some_and(|t| t.strides[2] != a.q.strides[2]) {
             options.d_q = Some(a.q);
         }
@@ -82,9 +84,9 @@ fn operands(
             draw.one_of(&[2, 16, 65, 130, 300, 512]).min(s_kv).min((POOL / (b * h * d_qk)).max(16))
         }
     };
-    // Room for every sequence at its longest, for half of that, or some tokens more.
+    // Tokens for every sequence at its longest or half of that, and possibly some more.
     let room = |draw: &mut Draw, s: i64| (b * s / draw.one_of(&[1, 1, 2]) + draw.one_of(&[0, 0, 3, 64])).max(b);
-    // Several queries over pages want whole tiles of keys: most cases have them, and a few are refused.
+    // Several queries over pages need whole tiles of keys. Most cases have them; the others are refused.
     let s_kv = if s_q > 1 && draw.chance(95) { (s_kv + 127) / 128 * 128 } else { s_kv };
     let tokens = room(draw, s_q);
     let dense = |h, s, d| Tensor::bshd(b, h, s, d, dtype);
@@ -102,7 +104,7 @@ fn operands(
             let (s, tokens) = if draw.chance(60) { (s_q, tokens) } else { (s_kv, room(draw, s_kv)) };
             let varlen = |d| Tensor::thd(b, h_kv, s, d, tokens, dtype);
             if h == h_kv && d_qk == d_v && s == s_q && draw.chance(50) {
-                // Strides of parts of one buffer (tokens, 3, heads, head dim), each part in a buffer of its own.
+                // Strides of parts of one buffer (tokens, 3, heads, head dim), but each part has its own buffer.
                 let part = |t: Tensor| Tensor { strides: [s * 3 * h * d_qk, d_qk, 3 * h * d_qk, 1], ..t };
                 return Attention::forward(part(q), part(varlen(d_qk)), part(varlen(d_v)), o).with_lengths();
             }
@@ -157,7 +159,7 @@ mod tests {
     use qkvault_graph::validate;
 
     #[test]
-    fn cases_are_sound_and_of_every_kind_and_steps_share_an_attention() {
+    fn cases_are_valid_and_of_every_kind_and_steps_share_an_attention() {
         let all: Vec<Attention> = (0..800).map(|case| attention(1, case)).collect();
         for (case, a) in all.iter().enumerate() {
             validate(a.clone()).unwrap_or_else(|e| panic!("{case}: {e}"));

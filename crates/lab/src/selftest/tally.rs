@@ -1,4 +1,4 @@
-//! What a self-test comes to: counts, and what was not right, told and kept as it goes.
+//! The record of a self-test: counts, and the cases that were not right, printed and saved during the run.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::verdicts::Agreement;
 use super::{Args, Verdict};
 use qkvault_cli::{Globals, Outcome, out};
 
-/// What is told of a run: where it was, what it counts, and what was not right.
+/// The record of a run: the machine, counts, and the cases that were not right.
 pub(super) struct Tally<'a> {
     args: &'a Args,
     cases: u64,
@@ -18,27 +18,27 @@ pub(super) struct Tally<'a> {
     rows: Vec<Value>,
     /// Plans that were compiled.
     pub(super) builds: u64,
-    /// How cases were isolated from each other, if they were.
+    /// The isolation of the cases, if any.
     pub(super) isolated: Option<Value>,
-    /// Cases that failed after others and were asked again by themselves.
+    /// Cases that failed after others and were repeated in a new process.
     pub(super) repeated: Vec<Value>,
-    /// How the verdicts compare, where they are compared.
+    /// The comparison of the verdicts, with `--verdicts`.
     agreement: Option<Agreement>,
     started: Instant,
-    told: Instant,
+    printed: Instant,
 }
 
 const STATUSES: [&str; 4] = ["right", "refused", "wrong", "failed"];
 
-/// The status of a name; what is none has failed.
+/// The status of a name; an unknown name counts as failed.
 pub(super) fn status(name: &str) -> &'static str {
     STATUSES.into_iter().find(|status| *status == name).unwrap_or("failed")
 }
 
 impl Tally<'_> {
-    /// Nothing counted yet, of so many cases; `place` says what they run on.
+    /// An empty record of `cases` cases; `place` describes the machine.
     pub(super) fn new(args: &Args, cases: u64, place: Value) -> Tally<'_> {
-        let (started, told) = (Instant::now(), Instant::now());
+        let (started, printed) = (Instant::now(), Instant::now());
         let (rows, repeated) = (Vec::new(), Vec::new());
         Tally {
             args,
@@ -52,11 +52,11 @@ impl Tally<'_> {
             repeated,
             agreement: args.verdicts.then(Agreement::default),
             started,
-            told,
+            printed,
         }
     }
 
-    /// Counts a case, and tells it at once where it is wrong.
+    /// Counts a case, and prints it if it is wrong or failed.
     pub(super) fn take(&mut self, verdict: &Verdict, row: impl FnOnce() -> Value) {
         let at = STATUSES.iter().position(|s| *s == verdict.status).unwrap_or(3);
         self.counts[at] += 1;
@@ -65,8 +65,8 @@ impl Tally<'_> {
         }
         let row = if verdict.is_plain() { Value::Null } else { row() };
         if let Some(agreement) = &mut self.agreement {
-            match &verdict.said {
-                Some(said) => agreement.take(said, verdict.status, &row),
+            match &verdict.predictions {
+                Some(predictions) => agreement.take(predictions, verdict.status, &row),
                 None => agreement.silent(verdict.status, &row),
             }
         }
@@ -76,8 +76,8 @@ impl Tally<'_> {
             }
             self.rows.push(row);
         }
-        if self.told.elapsed().as_secs() >= 3 {
-            self.told = Instant::now();
+        if self.printed.elapsed().as_secs() >= 3 {
+            self.printed = Instant::now();
             out::note(&format!("{} of {}: {}", self.counts.iter().sum::<u64>(), self.cases, self.words()));
             self.save();
         }
@@ -115,7 +115,7 @@ impl Tally<'_> {
         record
     }
 
-    /// Writes what there is so far, where it was asked for: a run that is stopped has not been for nothing.
+    /// Writes the record so far, with `--record`, so that a stopped run keeps its results.
     fn save(&self) {
         if let Some(path) = &self.args.record
             && let Err(error) = std::fs::write(path, format!("{:#}\n", self.record()))
@@ -124,7 +124,7 @@ impl Tally<'_> {
         }
     }
 
-    /// Tells all of it.
+    /// Prints the result.
     pub(super) fn finish(mut self, globals: &Globals) -> Outcome {
         self.rows.sort_by_key(|row| row["case"].as_u64());
         self.save();
@@ -135,14 +135,17 @@ impl Tally<'_> {
                 out::line(&format!("case {} {}: {}\n  {}", row["case"], row["status"], row["attention"], row["why"]));
             }
             for row in &self.repeated {
-                out::line(&format!("case {} failed in a process that others had used: {}", row["case"], row["why"]));
+                out::line(&format!(
+                    "case {} failed in a process that had run other cases: {}",
+                    row["case"], row["why"]
+                ));
             }
             out::line(&format!("{}; seed {}", self.words(), self.args.seed));
             if let Some(agreement) = &self.agreement {
                 out::line(&format!("verdicts: {:#}", agreement.record()));
             }
         }
-        let is_one = self.agreement.as_ref().is_none_or(Agreement::is_one);
-        if is_one && self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
+        let agreed = self.agreement.as_ref().is_none_or(Agreement::is_complete);
+        if agreed && self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
     }
 }

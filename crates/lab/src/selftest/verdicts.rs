@@ -1,4 +1,4 @@
-//! Three verdicts on one case: what the rules say, what the library says without a GPU, and what the card computes. They must be one.
+//! Compares three verdicts on one case: of the rules, of the library without a GPU, and of the GPU. They must agree.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,35 @@ use qkvault_probe::{Request, check};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What was said of a case before it was launched.
+/// The answers of rules and library for a case, before its launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Said {
-    /// Codes of the rules that speak against it.
+pub(super) struct Predictions {
+    /// Reason codes of the rules; empty if they support the case.
     rules: Vec<String>,
     library: Library,
 }
 
-/// What the library says, asked for device properties alone.
+/// The library's answer, from device properties alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Library {
-    /// It made a plan.
+    /// The library made a plan.
     Supported,
-    /// It refuses, in its words.
+    /// The library refused, for these reasons.
     Refused(Vec<String>),
-    /// It is not put to it: computed wrongly, or not built, by the code that says so.
+    /// The library was not asked, because the case is computed wrongly or not built. Holds the reason code.
     NotAsked(String),
-    /// It could not be asked.
+    /// The library could not be asked.
     Broken(String),
 }
 
-/// Codes of what the library takes and computes wrongly in the engines it would take: no answer of the library.
+/// The compiler's refusal code for graphs that every supporting engine computes wrongly. It is not an answer of the
+/// library.
 const ENGINES: &str = "engine.wrong";
 
-impl Said {
-    /// Asks rules and library. What the library says is kept: who wants the plan then has it.
-    pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, policy: &CompileOptions) -> Said {
+impl Predictions {
+    /// Asks rules and library. The planner keeps the library's plan, so the launch does not compile again.
+    pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, policy: &CompileOptions) -> Predictions {
         let verdict = check(&Request::new(attention, target).with_policy(*policy));
         let rules = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
         let library = match planner.plan(attention, target, policy, OnMiss::Compile) {
@@ -49,10 +50,10 @@ impl Said {
             },
             Err(error) => Library::Broken(error.to_string()),
         };
-        Said { rules, library }
+        Predictions { rules, library }
     }
 
-    /// Whether all say the same; `status` is how the case ended on the card.
+    /// Whether all three agree; `status` is the result of the GPU.
     pub(super) fn agrees(&self, status: &str) -> bool {
         match (&self.library, self.rules.is_empty()) {
             (Library::Supported, true) => status == "right",
@@ -63,39 +64,40 @@ impl Said {
     }
 }
 
-/// How the verdicts of a run compare.
+/// The comparison of a run's verdicts.
 #[derive(Debug, Default)]
 pub(super) struct Agreement {
     supported: u64,
     refused: u64,
     not_asked: BTreeMap<String, u64>,
-    /// Every case in which they differ.
+    /// Cases whose verdicts differ.
     differed: Vec<Value>,
 }
 
 impl Agreement {
-    /// Counts a case; `row` tells it where the verdicts differ.
-    pub(super) fn take(&mut self, said: &Said, status: &str, row: &Value) {
-        match &said.library {
-            _ if !said.agrees(status) => {
-                self.differed
-                    .push(json!({ "rules": said.rules, "library": said.library, "card": status, "case": row }));
+    /// Counts a case; `row` describes it if the verdicts differ.
+    pub(super) fn take(&mut self, predictions: &Predictions, status: &str, row: &Value) {
+        match &predictions.library {
+            _ if !predictions.agrees(status) => {
+                self.differed.push(
+                    json!({ "rules": predictions.rules, "library": predictions.library, "card": status, "case": row }),
+                );
             }
             Library::NotAsked(code) => *self.not_asked.entry(code.clone()).or_default() += 1,
             Library::Supported => self.supported += 1,
             Library::Refused(_) => self.refused += 1,
-            // Never one with what the rules say.
+            // `agrees` is false for it.
             Library::Broken(_) => {}
         }
     }
 
-    /// Counts a case that ended its process before rules and library could be heard.
+    /// Counts a case that ended its process before rules and library answered.
     pub(super) fn silent(&mut self, status: &str, row: &Value) {
         self.differed.push(json!({ "rules": null, "library": null, "card": status, "case": row }));
     }
 
-    /// Whether no case differs.
-    pub(super) fn is_one(&self) -> bool {
+    /// Whether the verdicts agree in all cases.
+    pub(super) fn is_complete(&self) -> bool {
         self.differed.is_empty()
     }
 
@@ -113,31 +115,31 @@ impl Agreement {
 mod tests {
     use super::*;
 
-    fn said(rules: &[&str], library: Library) -> Said {
-        Said { rules: rules.iter().map(|code| (*code).to_owned()).collect(), library }
+    fn predict(rules: &[&str], library: Library) -> Predictions {
+        Predictions { rules: rules.iter().map(|code| (*code).to_owned()).collect(), library }
     }
 
     #[test]
-    fn only_three_verdicts_that_say_the_same_agree() {
+    fn verdicts_agree_only_if_all_three_are_the_same() {
         let (yes, no) = (|| Library::Supported, || Library::Refused(vec!["no".into()]));
         let cases = [
-            (said(&[], yes()), "right", true),
-            (said(&[], yes()), "wrong", false),
-            (said(&[], yes()), "failed", false),
-            (said(&["a.b"], yes()), "right", false),
-            (said(&[], no()), "refused", false),
-            (said(&["a.b"], no()), "refused", true),
-            (said(&["a.b"], Library::NotAsked("a.b".into())), "refused", true),
-            (said(&[], Library::Broken("gone".into())), "failed", false),
+            (predict(&[], yes()), "right", true),
+            (predict(&[], yes()), "wrong", false),
+            (predict(&[], yes()), "failed", false),
+            (predict(&["a.b"], yes()), "right", false),
+            (predict(&[], no()), "refused", false),
+            (predict(&["a.b"], no()), "refused", true),
+            (predict(&["a.b"], Library::NotAsked("a.b".into())), "refused", true),
+            (predict(&[], Library::Broken("gone".into())), "failed", false),
         ];
         let mut agreement = Agreement::default();
-        for (said, status, agrees) in &cases {
-            assert_eq!(said.agrees(status), *agrees, "{said:?} {status}");
-            agreement.take(said, status, &json!(7));
+        for (predictions, status, agrees) in &cases {
+            assert_eq!(predictions.agrees(status), *agrees, "{predictions:?} {status}");
+            agreement.take(predictions, status, &json!(7));
         }
         let record = agreement.record();
         assert_eq!((record["agreed"].as_u64(), record["differed"].as_u64()), (Some(2), Some(5)));
         assert_eq!(record["not_asked"]["a.b"], 1);
-        assert!(!agreement.is_one() && record["disagreed"][0]["card"] == "wrong");
+        assert!(!agreement.is_complete() && record["disagreed"][0]["card"] == "wrong");
     }
 }

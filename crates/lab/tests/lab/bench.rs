@@ -1,4 +1,4 @@
-//! `bench`: the file of cases, and what can be told of them without a GPU.
+//! `bench` without a GPU: the file of cases, and compiling them.
 
 use crate::kit::{Place, fields};
 
@@ -22,7 +22,7 @@ const PASS: [&str; 14] = [
 const CASES: &str = "# two\ncase: softcap\nscalar: cap 50\nnote: goal flex 1 2 3\nq: bf16 [1,4,256,64]\nmask: causal\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap\n\ncase: same-bits\nq: bf16 [1,4,256,64]\nmask: causal\npass: backward\ndeterministic: yes\n";
 
 #[test]
-fn cases_are_compiled_forward_and_backward_without_a_gpu_and_tell_their_scratch_memory() {
+fn cases_compile_forward_and_backward_without_a_gpu_and_report_their_scratch_memory() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let file = place.file("cases.txt", CASES);
     let (code, report) = place.json(&format!("bench --plan --cases {file}"));
@@ -34,7 +34,7 @@ fn cases_are_compiled_forward_and_backward_without_a_gpu_and_tell_their_scratch_
         fields(pass, &PASS);
         assert_eq!((&pass["status"], &pass["ms"]), (&"compiled".into(), &serde_json::Value::Null));
     }
-    // Row sums, and dQ in f32 unless it is computed directly; all of it is the workspace.
+    // The workspace has row sums, and dQ in f32 unless a kernel computes it directly.
     let backward = &softcap["backward"];
     let buffers: Vec<u64> =
         backward["workspace_buffers"].as_array().unwrap().iter().map(|b| b["bytes"].as_u64().unwrap()).collect();
@@ -50,9 +50,9 @@ fn cases_are_compiled_forward_and_backward_without_a_gpu_and_tell_their_scratch_
 }
 
 #[test]
-fn a_file_that_does_not_read_is_told_by_line_and_case() {
+fn errors_of_a_file_have_the_line_or_the_case() {
     let place = Place::new();
-    for (text, told) in [
+    for (text, expected) in [
         ("case: a\nscalar: cap\nq: bf16 [1,4,256,64]", "line 2"),
         ("case: a\nq: bf16 [1,3,256,64]\nk: bf16 [1,2,256,64]", "'a'"),
         ("q: bf16 [1,4,256,64]", "case: NAME"),
@@ -60,7 +60,7 @@ fn a_file_that_does_not_read_is_told_by_line_and_case() {
         let file = place.file("cases.txt", text);
         let (code, report) = place.json(&format!("bench --plan --cases {file}"));
         assert_eq!(code, 1);
-        assert!(report["error"].as_str().unwrap().contains(told), "{report:#}");
+        assert!(report["error"].as_str().unwrap().contains(expected), "{report:#}");
     }
     let file = place.file("cases.txt", CASES);
     let (_, report) = place.json(&format!("bench --plan --cases {file} --only other"));

@@ -1,13 +1,12 @@
-//! `fuzz-rules`: rules against the library over random descriptions, in worker processes.
+//! `fuzz-rules`: compares rules and library for random descriptions, in worker processes.
 
 use crate::kit::{Place, fields};
 
-/// 16 draws for each of five GPUs under each of three versions, the same in every run. Each that is put to the library takes 0.6 s of a
-/// core. `qkvault-lab fuzz-rules` with another seed looks further.
+/// Each of five GPUs under each of three versions gets 16 descriptions, the same in every run. A description that goes
+/// to the library takes 0.6 s of a core. Run `qkvault-lab fuzz-rules` with another seed for more.
 #[test]
-fn rules_and_library_agree_on_all_that_is_drawn() {
+fn rules_and_library_agree_on_random_descriptions() {
     const CASES: u64 = 240;
-    // Which libraries were fetched is looked up where they were fetched to.
     if ["9.14.0", "9.19.0", "9.27.0"].iter().any(|version| Place::with_cudnn(version).is_none()) {
         return;
     }
@@ -31,15 +30,15 @@ fn rules_and_library_agree_on_all_that_is_drawn() {
     fields(&report, &names);
     let count = |name: &str| report[name].as_u64().unwrap();
     let not_asked: u64 = report["not_asked"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
-    // A rule that is missing is a difference as one that is too strict is: who asked the rules was told something else.
+    // A missing rule counts as a difference, and so does a rule that is too strict.
     assert_eq!((code, count("differed")), (0, 0), "{report:#}");
     assert_eq!((count("agreed") + not_asked, count("cases")), (CASES, CASES), "{report:#}");
-    // Most of what is drawn is put to the library, and some of it is refused by both.
+    // Most descriptions go to the library, and both refuse some of them.
     assert!(count("supported") >= 120 && count("refused") >= 8 && not_asked <= 80, "{report:#}");
 }
 
 #[test]
-fn descriptions_of_a_file_are_put_to_every_gpu() {
+fn descriptions_of_a_file_run_for_every_gpu() {
     if Place::with_cudnn("9.27.0").is_none() {
         return;
     }
@@ -51,9 +50,9 @@ fn descriptions_of_a_file_are_put_to_every_gpu() {
     place.run("fuzz-rules --versions 9.99 --cases 1").failed(1, &["no fetched cuDNN"]);
 }
 
-/// What a card would be asked, without one: rules and library, and everything of a case but its launch.
+/// A dry run compares rules and library, and does everything but the launch.
 #[test]
-fn rules_library_and_card_are_compared_case_by_case_in_processes_of_their_own() {
+fn verdicts_of_rules_and_library_are_compared_in_worker_processes() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let run = "selftest --verdicts --dry h200 --seed 5 --cases 8 --isolate 3 --workers 2";
     let (code, report) = place.json(run);
@@ -62,7 +61,7 @@ fn rules_library_and_card_are_compared_case_by_case_in_processes_of_their_own() 
     assert_eq!((code, verdicts["differed"].as_u64()), (0, Some(0)), "{report:#}");
     let not_asked: u64 = verdicts["not_asked"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
     assert_eq!(verdicts["agreed"].as_u64().unwrap() + not_asked, 8, "{report:#}");
-    // Both kinds, dense and served, and more than one that is supported.
+    // Several cases are supported.
     assert!(verdicts["supported_and_right"].as_u64() > Some(2), "{report:#}");
     let odd =
         place.file("odd.txt", "q: f16 [1,2,64,60]\n---\nq: f16 [1,2,64,64]\nblock_mask: yes\n---\nq: f16 [1,2,64,64]");

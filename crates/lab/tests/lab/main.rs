@@ -1,6 +1,6 @@
-//! The `qkvault-lab` command run as a program, with no GPU; what compiles, compiles with the real cuDNN.
+//! Tests of the `qkvault-lab` command as a program, without a GPU. Those that compile use the real cuDNN.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 mod bench;
 mod fuzz_rules;

@@ -1,4 +1,4 @@
-//! What a self-test runs on: a library that compiles, and a GPU with its session, or none.
+//! The compiler of a self-test, and its GPU session if there is one.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use super::judge::{self, Case, Verdict};
 use qkvault_cli::Globals;
 use qkvault_cli::target::TargetArgs;
 
-/// Where cases are prepared and judged.
-pub(super) struct Stand<'a> {
+/// Prepares and judges cases.
+pub(super) struct Runner<'a> {
     args: &'a Args,
     planner: Planner,
     target: Target,
     policy: CompileOptions,
-    /// The GPU; none for a run without one.
+    /// The GPU session; `None` for a run without a GPU.
     card: Option<(Session, Arc<CudaStream>)>,
-    /// What of it stands in a record.
+    /// The description of the machine in records.
     pub(super) place: Value,
 }
 
-impl Stand<'_> {
-    pub(super) fn open<'a>(globals: &Globals, args: &'a Args) -> anyhow::Result<Stand<'a>> {
+impl Runner<'_> {
+    pub(super) fn open<'a>(globals: &Globals, args: &'a Args) -> anyhow::Result<Runner<'a>> {
         let search = args.library.search()?;
         let vault = match &globals.vault {
             Some(folder) => Vault::open(VaultOptions::in_folder(folder))?,
             None => Vault::in_memory(VaultOptions::new()),
         };
-        // What is to run needs the driver; without a GPU it is not loaded, so that plans for any can be compiled.
+        // Launches need the driver. A dry run does not load it, so that it can compile for any GPU.
         let compiler =
             if args.dry.is_some() { Compiler::open_compile_only(&search)? } else { Compiler::open(&search)? };
         let (card, target, name) = match &args.dry {
@@ -59,15 +59,15 @@ impl Stand<'_> {
             "allowed": allowed,
         });
         let planner = Planner::new(vault, Some(compiler));
-        Ok(Stand { args, planner, target, policy, card, place })
+        Ok(Runner { args, planner, target, policy, card, place })
     }
 
-    /// Everything of a case that needs no GPU.
+    /// Prepares the parts of a case that need no GPU.
     pub(super) fn prepare(&self, attention: Attention, number: u64) -> Case {
         judge::prepare(self.args, attention, number, &self.planner, &self.target, &self.policy)
     }
 
-    /// How a case ends here.
+    /// Judges a case.
     pub(super) fn judge(&self, case: &Case) -> Verdict {
         match &self.card {
             Some((session, stream)) => judge::judge(case, session, stream, self.args.repeat),
