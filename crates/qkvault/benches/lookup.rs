@@ -1,8 +1,8 @@
-//! What a plan costs that was compiled before: from memory, from disk, and what of it is the key.
+//! Measures look-ups of a compiled plan from memory and from disk, and the cost of its key.
 //!
-//! Bounds that hold on a machine with nothing else to do: a hit from disk under 1 ms, lowering and key under 20 µs. The plan is
-//! made up (facts as of a real one, bytes of its size and about as compressible), because a vault does not look into it; so no
-//! cuDNN is needed.
+//! Bounds on an idle machine: a hit from disk takes less than 1 ms, lowering and key less than 20 µs. The plan is
+//! artificial: it has the facts, size and approximate compressibility of a real one. A vault does not read a plan's
+//! bytes, so the benchmark needs no cuDNN.
 
 use std::hint::black_box;
 
@@ -34,7 +34,7 @@ fn key(attention: &Valid, target: &Target) -> PlanKey {
     plan_key(&graph, target, &policy)
 }
 
-/// Text as a plan's: a kernel in base64, of which about a quarter is not said before.
+/// Text like that of a plan: base64, of which about a quarter is new and the rest repeats.
 fn blob() -> Vec<u8> {
     let mut state = 1_u64;
     let mut bytes = Vec::with_capacity(BYTES);

@@ -1,6 +1,7 @@
-//! What a step of serving costs on the host before it is launched: choosing its plan, and filling in its lengths and tables.
+//! Measures the host's work for a serving step before its launch: choosing the plan, and filling in lengths and page
+//! tables.
 //!
-//! Bound that holds on a machine with nothing else to do: choosing a plan under 1 µs. No cuDNN and no GPU are needed.
+//! Bound on an idle machine: choosing a plan takes less than 1 µs. The benchmark needs neither cuDNN nor a GPU.
 
 use std::hint::black_box;
 
@@ -28,7 +29,7 @@ fn serving(c: &mut Criterion) {
     let tables: Vec<Vec<i32>> = (0..256).map(|i| (0..512).map(|page| i * 512 + page).collect()).collect();
     for checks in [false, true] {
         image.check_pages(checks);
-        // A decode of 256 sequences: every length grows by one, every 64th step some get a page.
+        // A decode of 256 sequences: every length grows by one, and some sequences get a new page in every 64th step.
         let mut keys = vec![32_000; 256];
         c.bench_function(&format!("fill in a decode of 256 x 32k keys, page checks {checks}"), |b| {
             b.iter(|| {

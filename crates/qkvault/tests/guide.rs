@@ -1,4 +1,5 @@
-//! The guide beside the pages that it takes from: figures are those of `docs/results`, and every kind of code has its remedy.
+//! Checks the guide against other pages and the code: its figures are those of `docs/results`, and every kind of code
+//! has a fix.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,17 +12,17 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Rows with figures, as they stand.
+/// The table rows with figures.
 fn rows(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter(|line| line.starts_with('|') && line.chars().any(|c| c.is_ascii_digit()))
 }
 
-/// A record that is measured again changes its page; a copy of a row elsewhere would go on with the old figures.
+/// A new measurement changes its page in `docs/results`. A copy of a row elsewhere must not keep the old figures.
 #[test]
 fn rows_of_figures_in_the_guide_and_the_readme_are_rows_of_the_results() {
     let mut results = BTreeSet::new();
     for entry in std::fs::read_dir(root().join("docs/results")).expect("the folder is there") {
-        let path = entry.expect("it reads").path();
+        let path = entry.expect("the entry is readable").path();
         if path.extension().is_some_and(|end| end == "md") {
             results.extend(rows(&read(&path)).map(str::to_owned));
         }
@@ -51,7 +52,7 @@ fn every_kind_of_code_has_a_row_in_the_guide() {
     assert!(missing.is_empty(), "no row for codes that begin with {missing:?}");
 }
 
-/// Every line of the product's sources, tests left out.
+/// Appends the sources of a folder to `text`.
 fn sources(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("it reads").path();
@@ -63,9 +64,9 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// People search the page for what they see; a message that is worded anew takes its row along.
+/// Users search the page for a message. A change of a message must change its row.
 #[test]
-fn messages_that_the_guide_explains_are_those_of_the_code() {
+fn messages_in_the_guide_are_messages_of_the_code() {
     let page = read(&root().join("crates/qkvault/src/guide/troubleshooting.md"));
     let table = page.split_once("| you see |").expect("the page has the table").1;
     let table = table.split_once("\n\n").expect("the table ends").0;
@@ -73,13 +74,13 @@ fn messages_that_the_guide_explains_are_those_of_the_code() {
     for package in ["compile", "exec", "sys", "cache", "graph"] {
         sources(&root().join("crates").join(package).join("src"), &mut text);
     }
-    let seen = |row: &str| row.split('|').nth(1).unwrap_or_default().to_owned();
+    let first_cell = |row: &str| row.split('|').nth(1).unwrap_or_default().to_owned();
     let messages: Vec<String> = table
         .lines()
-        .map(seen)
+        .map(first_cell)
         .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
         .collect();
     assert!(messages.len() > 7, "{messages:?}");
     let gone: Vec<_> = messages.iter().filter(|message| !text.contains(message.as_str())).collect();
-    assert!(gone.is_empty(), "no error says {gone:?}");
+    assert!(gone.is_empty(), "no error has the text {gone:?}");
 }

@@ -1,5 +1,5 @@
-//! Steps without a GPU: the op graph of each plan, interpreted with every result rounded as it is declared, over the words that the
-//! GPU would be given.
+//! Runs steps without a GPU: interprets the op graph of each plan on the operands that the GPU would get, and rounds
+//! every result to its declared type.
 
 use half::bf16;
 use qkvault::exec::serving::{PlanSet, Step, StepBuffer, StepLayout};
@@ -12,7 +12,7 @@ use crate::model::{HEAD_DIM, Model, QUERY_HEADS};
 use crate::pages::Pool;
 use crate::{Failure, Machine, Ran, is_decode};
 
-/// One plan: what it computes, what cuDNN would be given for it, and its numbers.
+/// One plan: its attention, the op graph that cuDNN would get, and its step operands.
 struct Interpreted {
     bucket: Bucket,
     attention: Valid,
@@ -41,7 +41,7 @@ impl Cpu {
     }
 }
 
-/// Little pieces of memory as the oracle takes them: what is bound to each role.
+/// The operands of a step, by role, in the form that the oracle reads.
 pub(crate) fn inputs(
     attention: &Valid,
     image: &StepBuffer,
@@ -59,7 +59,7 @@ pub(crate) fn inputs(
         let bytes = list.iter().copied().chain(zeros).flat_map(bf16::to_ne_bytes).collect();
         Ok(Buffer::new(DType::BF16, bytes)?)
     };
-    let room = attention.q.span().ok_or("queries that can be counted")? as usize;
+    let room = attention.q.span().ok_or("the queries are too large")? as usize;
     inputs.insert(Role::Q, numbers(queries, room)?);
     inputs.insert(Role::K, numbers(&pool.keys, 0)?);
     inputs.insert(Role::V, numbers(&pool.values, 0)?);
@@ -77,7 +77,7 @@ impl Machine for Cpu {
     }
 
     fn run(&mut self, at: usize, step: &Step<'_>, queries: &[bf16], pool: &Pool) -> Result<Ran, Failure> {
-        let plan = self.plans.get_mut(at).ok_or("a plan that was picked is there")?;
+        let plan = self.plans.get_mut(at).ok_or("the picked plan does not exist")?;
         let Interpreted { bucket, attention, graph, image } = plan;
         image.fill(step)?;
         let dtype = |role| {
@@ -86,7 +86,7 @@ impl Machine for Cpu {
         };
         let inputs = inputs(attention, image, dtype, queries, pool)?;
         let results = interpret(graph, &inputs, Precision::Rounded)?;
-        let o = results.get(&Role::O).ok_or("a forward has an output")?;
+        let o = results.get(&Role::O).ok_or("the forward has no output")?;
         let mut outputs = Vec::new();
         for sequence in 0..step.queries.sequences() {
             for s in 0..step.queries.length(sequence) as usize {

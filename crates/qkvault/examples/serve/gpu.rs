@@ -1,4 +1,5 @@
-//! Steps on a GPU: plans from the vault, one batch of lengths, offsets and tables for each, updated in place.
+//! Runs steps on a GPU with plans from the vault. Each plan has one batch of lengths, offsets and page tables, updated
+//! in place.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::model::{HEAD_DIM, KEY_HEADS, Model, PAGE, PAGES, QUERY_HEADS};
 use crate::pages::Pool;
 use crate::{Failure, Machine, Ran, cpu};
 
-/// Rows of queries and outputs that there is room for.
+/// Rows of the query buffer and of the output buffer.
 const ROWS: usize = 256;
 
 struct Loaded {
@@ -26,7 +27,7 @@ struct Loaded {
 }
 
 pub(crate) struct Gpu {
-    // Before the memory that they are bound to.
+    // Declared, and therefore dropped, before the memory that the plans are bound to.
     plans: PlanSet<Loaded>,
     stream: Arc<CudaStream>,
     engine: Engine,
@@ -57,7 +58,8 @@ impl Gpu {
             let mut bindings = Bindings::new().scalar(Role::Scale, plan.attention.default_scale()).batch(&batch);
             for (role, memory) in [(Role::Q, &queries), (Role::K, &keys), (Role::V, &values), (Role::O, &outputs)] {
                 let (address, bytes) = (memory.device_ptr(&stream).0, 2 * memory.len() as u64);
-                // SAFETY: the memory lives in the same value, which drops the bound plans first; one stream orders all use of it.
+                // SAFETY: the memory is in the same struct, which drops the bound plans first; one stream orders all
+                // use of it.
                 bindings = unsafe { bindings.tensor(role, address, bytes) };
             }
             let bound = plan.plan.bind(bindings, &stream)?;
@@ -79,7 +81,7 @@ impl Machine for Gpu {
     }
 
     fn run(&mut self, at: usize, step: &Step<'_>, queries: &[bf16], pool: &Pool) -> Result<Ran, Failure> {
-        let Loaded { bound, batch, plan } = self.plans.get_mut(at).ok_or("a plan that was picked is there")?;
+        let Loaded { bound, batch, plan } = self.plans.get_mut(at).ok_or("the picked plan does not exist")?;
         batch.update(step, &self.stream)?;
         // A real engine's kernels write keys and values into the pool; here they come from the host.
         self.stream.memcpy_htod(&pool.keys, &mut self.keys)?;

@@ -1,13 +1,13 @@
-//! Serves a toy model with continuous batching: requests arrive and leave, prompts are read in chunks, pages are given and taken
-//! back, a common beginning of the prompts is shared; every step runs on one of a small set of plans, and its output is compared
-//! with the oracle's.
+//! Serves a toy model with continuous batching. Requests arrive and leave, prompts run in chunks, sequences allocate
+//! and release pages, and share the pages of a common prefix. Every step runs on one of a small set of plans, and the
+//! program compares its output with the oracle's.
 //!
 //! ```text
 //! serve [--requests 24] [--seed 1] [--cudnn 9.19] [--build] [--cpu] [--out FILE]
 //! ```
 //!
-//! On a GPU the steps are cuDNN's: `--build` compiles the plans that the vault does not have. With `--cpu`, and where there is no GPU,
-//! what lowering emits for each plan is interpreted instead, over the very words that the GPU would be given.
+//! On a GPU cuDNN runs the steps, and `--build` compiles the plans that the vault lacks. With `--cpu` or without a GPU,
+//! the program interprets the op graph of each plan instead, on the same operands.
 
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
 
@@ -29,33 +29,33 @@ use model::{HEAD_DIM, Model, QUERY_HEADS};
 use pages::Pool;
 use scheduler::Scheduler;
 
-/// Anything that ends the program.
+/// An error that ends the program.
 type Failure = Box<dyn Error>;
 
-/// What runs the steps: a GPU, or an interpreter.
+/// The machine that runs the steps: a GPU or an interpreter.
 trait Machine {
-    /// Where it is.
+    /// The name of the machine.
     fn name(&self) -> String;
 
-    /// The plan that a step runs on.
+    /// The number of the plan for a step.
     fn pick(&self, size: StepSize) -> Option<usize>;
 
-    /// Runs a step on a plan: O of every new token, and the operands that the oracle is given to compute the same.
+    /// Runs a step on a plan. Returns O of every new token, and the operands for the oracle.
     fn run(&mut self, at: usize, step: &Step<'_>, queries: &[half::bf16], pool: &Pool) -> Result<Ran, Failure>;
 
-    /// Plans built since all were there.
+    /// Plans built since the start of serving.
     fn builds(&self) -> u64;
 }
 
-/// What came of a step.
+/// The result of a step.
 struct Ran {
-    /// (token, query head, head dim), all sequences one after the other.
+    /// O as (token, query head, head dim), one sequence after the other.
     outputs: Vec<f32>,
     attention: qkvault::graph::Valid,
     inputs: qkvault_reference::Inputs,
 }
 
-/// The ranges of this server: a few plans.
+/// The limits of this server, small enough for a few plans.
 fn policy() -> ServePolicy {
     ServePolicy {
         batch: 8,
@@ -75,7 +75,7 @@ fn main() -> Result<(), Failure> {
         (24, 1, false, false, None, "9.19".to_owned());
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--requests" => requests = value()?.parse()?,
             "--seed" => seed = value()?.parse()?,
@@ -83,25 +83,25 @@ fn main() -> Result<(), Failure> {
             "--cudnn" => cudnn = value()?,
             "--build" => build = true,
             "--cpu" => cpu = true,
-            other => return Err(format!("'{other}' is no option; the top of main.rs lists them").into()),
+            other => return Err(format!("'{other}' is not an option; the top of main.rs lists them").into()),
         }
     }
     let buckets = Buckets::new(&policy())?;
     let model = Model::new(seed);
-    let device = if cpu { None } else { Device::open(0).map_err(|error| println!("on the CPU: {error}")).ok() };
+    let device = if cpu { None } else { Device::open(0).map_err(|error| println!("running on the CPU: {error}")).ok() };
     let mut machine: Box<dyn Machine> = match device {
         Some(device) => Box::new(gpu::Gpu::new(&device, &model, &buckets, build)?),
         None => Box::new(cpu::Cpu::new(&model, &buckets, &cudnn)?),
     };
-    let told = serve(&model, machine.as_mut(), requests, seed)?;
-    println!("{}: {told:#}", machine.name());
+    let record = serve(&model, machine.as_mut(), requests, seed)?;
+    println!("{}: {record:#}", machine.name());
     if let Some(file) = out {
-        std::fs::write(file, format!("{told:#}\n"))?;
+        std::fs::write(file, format!("{record:#}\n"))?;
     }
-    if told["wrong"] == 0 { Ok(()) } else { Err("steps were wrong".into()) }
+    if record["wrong"] == 0 { Ok(()) } else { Err("steps were wrong".into()) }
 }
 
-/// Serves random requests to their end.
+/// Serves random requests until all are finished.
 fn serve(model: &Model, machine: &mut dyn Machine, requests: usize, seed: u64) -> Result<serde_json::Value, Failure> {
     let mut pool = Pool::new();
     let mut scheduler = Scheduler::new(requests, seed, &policy());
@@ -132,10 +132,10 @@ fn serve(model: &Model, machine: &mut dyn Machine, requests: usize, seed: u64) -
     }))
 }
 
-/// Relative error of the step's outputs, by the sequence that is furthest off.
+/// The largest relative error of a sequence in the step's outputs.
 fn compare(ran: &Ran, queries: &[i32]) -> Result<f64, Failure> {
     let exact = forward(&ran.attention, &ran.inputs)?;
-    let exact = exact.get(Role::O).ok_or("a forward has an output")?;
+    let exact = exact.get(Role::O).ok_or("the forward has no output")?;
     let (mut row, mut worst) = (0, 0.0_f64);
     for (sequence, &length) in queries.iter().enumerate() {
         let (mut error, mut all) = (0.0, 0.0);
@@ -148,13 +148,13 @@ fn compare(ran: &Ran, queries: &[i32]) -> Result<f64, Failure> {
             row += 1;
         }
         let relative = (error / f64::max(all, 1e-9)).sqrt();
-        // What is not a number is as wrong as can be.
+        // NaN counts as an infinite error.
         worst = if relative.is_nan() { f64::INFINITY } else { worst.max(relative) };
     }
     Ok(worst)
 }
 
-/// Whether a plan's queries are dense: one row per sequence.
+/// Whether a plan is a decode: one dense query per sequence.
 fn is_decode(kind: StepKind) -> bool {
     kind == StepKind::Decode
 }
@@ -164,18 +164,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_of_continuous_batching_is_the_oracles_and_every_page_comes_back() {
+    fn every_step_agrees_with_the_oracle_and_every_page_is_released() {
         let model = Model::new(1);
         let buckets = Buckets::new(&policy()).expect("sound");
         let mut texts = Vec::new();
         for version in ["9.19", "9.27"] {
             let mut machine = cpu::Cpu::new(&model, &buckets, version).expect("everything lowers");
-            let told = serve(&model, &mut machine, 30, 1).expect("served");
-            assert_eq!(told["wrong"], 0, "{told:#}");
-            let count = |what: &str| told[what].as_u64().expect("a number");
+            let record = serve(&model, &mut machine, 30, 1).expect("served");
+            assert_eq!(record["wrong"], 0, "{record:#}");
+            let count = |what: &str| record[what].as_u64().expect("a number");
             assert!(count("decode_steps") > 10 && count("decode_steps") < count("steps") && count("plans_used") > 2);
-            assert!(count("pages_shared") > 10, "{told:#}");
-            texts.push(told["text"].clone());
+            assert!(count("pages_shared") > 10, "{record:#}");
+            texts.push(record["text"].clone());
         }
         assert_eq!(texts[0], texts[1]);
     }

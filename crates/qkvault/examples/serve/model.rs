@@ -1,5 +1,5 @@
-//! The toy model: one attention layer whose queries, keys and values are fixed random functions of a token and its position, and
-//! whose next token is read off the output.
+//! The toy model: one attention layer. Queries, keys and values are fixed random functions of a token and its position,
+//! and the output determines the next token.
 
 use half::bf16;
 use qkvault::graph::DType;
@@ -8,13 +8,14 @@ use qkvault::serving::{PageLayout, ServeLayer};
 pub(crate) const QUERY_HEADS: usize = 8;
 pub(crate) const KEY_HEADS: usize = 2;
 pub(crate) const HEAD_DIM: usize = 64;
-/// Tokens that there are.
+/// Size of the vocabulary.
 pub(crate) const WORDS: u64 = 50;
-/// Rows of a page, and pages of the pool.
+/// Tokens per page.
 pub(crate) const PAGE: usize = 16;
+/// Pages of the pool.
 pub(crate) const PAGES: usize = 72;
 
-/// Which part of a token's row.
+/// The operand that a token's row belongs to.
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
     Query,
@@ -26,7 +27,7 @@ pub(crate) struct Model {
     seed: u64,
 }
 
-/// splitmix64, as a function of what it is asked for.
+/// splitmix64 as a hash function.
 pub(crate) fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -39,7 +40,7 @@ impl Model {
         Model { seed }
     }
 
-    /// The layer as plans are made for it: causal, pages of 16 as (row, head, head dim).
+    /// The layer for which plans are made: causal, with pages of 16 as (token, head, head dim).
     pub(crate) fn layer(&self) -> ServeLayer {
         let (heads, head_dim) = ((QUERY_HEADS as i64, KEY_HEADS as i64), (HEAD_DIM as i64, HEAD_DIM as i64));
         let mut layer = ServeLayer::new(heads, head_dim, DType::BF16, PAGES as i64, PAGE as i64);
@@ -47,7 +48,7 @@ impl Model {
         layer
     }
 
-    /// The row of a token: heads one after the other.
+    /// The row of a token: its heads, one after the other.
     pub(crate) fn row(&self, part: Part, token: u64, position: usize) -> Vec<bf16> {
         let (heads, which) = match part {
             Part::Query => (QUERY_HEADS, 1_u64),
@@ -59,7 +60,7 @@ impl Model {
         (0..heads * HEAD_DIM).map(|i| bf16::from_f32(2.0 * number(i))).collect()
     }
 
-    /// The next token after a row of outputs: the place of its largest number.
+    /// The next token after a row of outputs: the index of the largest value, modulo the vocabulary.
     pub(crate) fn next(&self, outputs: &[f32]) -> u64 {
         let largest = outputs.iter().enumerate().max_by(|x, y| x.1.total_cmp(y.1));
         largest.map_or(0, |(at, _)| at as u64 % WORDS)

@@ -1,17 +1,18 @@
-//! The pool of pages, on the host: given, shared, and taken back. A page that nobody has is full of NaN, to prove that nobody reads it.
+//! The page pool on the host: allocates, shares and releases pages. A free page is full of NaN, to prove that no step
+//! reads it.
 
 use half::bf16;
 
 use crate::Failure;
 use crate::model::{HEAD_DIM, KEY_HEADS, PAGE, PAGES};
 
-/// Numbers of a page.
+/// Elements of one token in a page.
 const ROW: usize = KEY_HEADS * HEAD_DIM;
 
 pub(crate) struct Pool {
     pub(crate) keys: Vec<bf16>,
     pub(crate) values: Vec<bf16>,
-    /// How many sequences have each page.
+    /// The number of sequences that use each page.
     owners: Vec<usize>,
     most: usize,
     shared: usize,
@@ -19,17 +20,17 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new() -> Pool {
-        let nothing = vec![bf16::NAN; PAGES * PAGE * ROW];
-        Pool { keys: nothing.clone(), values: nothing, owners: vec![0; PAGES], most: 0, shared: 0 }
+        let poison = vec![bf16::NAN; PAGES * PAGE * ROW];
+        Pool { keys: poison.clone(), values: poison, owners: vec![0; PAGES], most: 0, shared: 0 }
     }
 
     pub(crate) fn free(&self) -> usize {
         self.owners.iter().filter(|&&n| n == 0).count()
     }
 
-    /// Gives a page, with zeros in it: rows that are not written yet must be finite.
+    /// Allocates a page and fills it with zeros: rows that are not yet written must be finite.
     pub(crate) fn take(&mut self) -> Option<i32> {
-        // The last free page first: pages of a sequence are in no order.
+        // Takes the last free page, so that the pages of a sequence are not in order.
         let page = self.owners.iter().rposition(|&n| n == 0)?;
         self.fill(page, bf16::ZERO);
         self.owners[page] = 1;
@@ -37,13 +38,13 @@ impl Pool {
         Some(page as i32)
     }
 
-    /// Gives a page to one sequence more.
+    /// Shares a page with one more sequence.
     pub(crate) fn share(&mut self, page: i32) {
         self.owners[page as usize] += 1;
         self.shared += 1;
     }
 
-    /// Takes a page back from one of its sequences.
+    /// Releases a page from one of its sequences.
     pub(crate) fn release(&mut self, page: i32) {
         let page = page as usize;
         self.owners[page] -= 1;
@@ -73,11 +74,11 @@ impl Pool {
         self.shared
     }
 
-    /// Whether every page came back.
+    /// Checks that every page was released.
     pub(crate) fn check_all_free(&self) -> Result<(), Failure> {
         match PAGES - self.free() {
             0 => Ok(()),
-            kept => Err(format!("{kept} pages were never given back").into()),
+            kept => Err(format!("{kept} pages were not released").into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests, and which of their tokens are computed in each step: decodes first, then chunks of prompts into what room is left.
+//! Schedules requests. Each step has decodes first, then prompt chunks up to the token limit.
 
 use half::bf16;
 use qkvault::serving::ServePolicy;
@@ -6,17 +6,17 @@ use qkvault::serving::ServePolicy;
 use crate::model::{HEAD_DIM, Model, PAGE, Part, QUERY_HEADS, WORDS, mix};
 use crate::pages::Pool;
 
-/// Tokens that every prompt begins with, two whole pages: their keys are kept once.
+/// Tokens of the prefix that all prompts share. It has two whole pages, which are stored once.
 const PREFIX: usize = 2 * PAGE;
 
 struct Request {
-    /// Prompt, then what was generated.
+    /// The prompt, then the generated tokens.
     tokens: Vec<u64>,
-    /// Tokens when it is done.
+    /// The number of tokens at which the request is done.
     end: usize,
-    /// Step from which on it may begin.
+    /// The step in which the request arrives.
     arrives: usize,
-    /// Keys that are written.
+    /// The number of keys in the cache.
     written: usize,
     table: Vec<i32>,
 }
@@ -28,14 +28,14 @@ pub(crate) struct Plan {
     pub(crate) tables: Vec<Vec<i32>>,
     /// Queries of the new tokens, varlen.
     pub(crate) rows: Vec<bf16>,
-    /// Which running request each sequence is.
-    scalars: Vec<usize>,
+    /// The index of each sequence's running request.
+    requests: Vec<usize>,
 }
 
 pub(crate) struct Scheduler {
     waiting: Vec<Request>,
     running: Vec<Request>,
-    /// Pages of the common beginning, once a request has written them.
+    /// Pages of the shared prefix, after a request has written them.
     prefix: Option<Vec<i32>>,
     policy: ServePolicy,
     now: usize,
@@ -59,7 +59,8 @@ impl Scheduler {
         Scheduler { waiting, running: Vec::new(), prefix: None, policy: *policy, now: 0, checksum: 0 }
     }
 
-    /// Admits what there is room for, gives pages, writes keys and values of the step's tokens; nothing when all are served.
+    /// Plans the next step: admits requests, allocates pages, and writes keys and values of the step's tokens. `None`
+    /// after all requests are served.
     pub(crate) fn next(&mut self, model: &Model, pool: &mut Pool) -> Option<Plan> {
         while self.running.is_empty() && self.waiting.last().is_some_and(|r| r.arrives > self.now) {
             self.now += 1;
@@ -73,12 +74,12 @@ impl Scheduler {
             return None;
         }
         let mut room = self.policy.tokens as usize;
-        let mut plan = Plan { queries: vec![], keys: vec![], tables: vec![], rows: vec![], scalars: vec![] };
-        // Decodes first, so that no chunk of a prompt makes them wait.
+        let mut plan = Plan { queries: vec![], keys: vec![], tables: vec![], rows: vec![], requests: vec![] };
+        // Decodes come first, so that prompt chunks do not delay them.
         let mut order: Vec<usize> = (0..self.running.len()).collect();
-        order.sort_by_key(|&scalar| self.running[scalar].tokens.len() - self.running[scalar].written);
-        for scalar in order {
-            let request = &mut self.running[scalar];
+        order.sort_by_key(|&index| self.running[index].tokens.len() - self.running[index].written);
+        for index in order {
+            let request = &mut self.running[index];
             let new = (request.tokens.len() - request.written).min(self.policy.queries as usize).min(room);
             if new == 0 {
                 continue;
@@ -94,12 +95,12 @@ impl Scheduler {
             plan.queries.push(new as i32);
             plan.keys.push(request.written as i32);
             plan.tables.push(request.table.clone());
-            plan.scalars.push(scalar);
+            plan.requests.push(index);
         }
         Some(plan)
     }
 
-    /// A request begins when it has arrived, a scalar is free, and there are pages for it to its end.
+    /// Admits a request if it has arrived, the batch has room, and there are enough pages for all its tokens.
     fn admit(&mut self, pool: &mut Pool) {
         while self.running.len() < self.policy.batch as usize {
             let Some(request) = self.waiting.last().filter(|r| r.arrives <= self.now) else { return };
@@ -119,12 +120,12 @@ impl Scheduler {
         }
     }
 
-    /// Takes the outputs of a step: the last row of a sequence whose tokens are all computed says its next token.
+    /// Processes the outputs of a step. If all tokens of a sequence are computed, its last row gives the next token.
     pub(crate) fn finish(&mut self, model: &Model, pool: &mut Pool, plan: &Plan, outputs: &[f32]) {
         let mut row = 0;
-        for (&scalar, &new) in plan.scalars.iter().zip(&plan.queries) {
+        for (&index, &new) in plan.requests.iter().zip(&plan.queries) {
             row += new as usize;
-            let request = &mut self.running[scalar];
+            let request = &mut self.running[index];
             if self.prefix.is_none() && request.written >= PREFIX {
                 let prefix = request.table[..PREFIX / PAGE].to_vec();
                 prefix.iter().for_each(|&page| pool.share(page));
@@ -145,7 +146,7 @@ impl Scheduler {
         }
     }
 
-    /// A number that all generated text decides.
+    /// A checksum of all generated tokens.
     pub(crate) fn checksum(&self) -> String {
         format!("{:016x}", self.checksum)
     }

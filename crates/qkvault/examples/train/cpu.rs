@@ -1,4 +1,5 @@
-//! Everything on the CPU: plain loops for products, and the oracle in the place of cuDNN, with operands rounded as it would have them.
+//! Computes on the CPU: plain loops for matrix products, and the oracle instead of cuDNN, with operands rounded to 16
+//! bits.
 
 use qkvault::exec::Training;
 use qkvault::graph::{DType, Role};
@@ -47,7 +48,6 @@ impl Machine for Cpu {
 
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
         let attention = self.layers[layer].forward();
-        // The scale and the slopes are the usual ones; the cap replaces a random one.
         let mut inputs = Inputs::new();
         for (role, values) in [Role::Q, Role::K, Role::V].into_iter().zip(qkv) {
             inputs.insert(role, self.buffer(values));
@@ -56,12 +56,12 @@ impl Machine for Cpu {
         if layer == 0 {
             inputs.set_f32(Role::Scalar(0), self.cap);
         } else {
-            let slopes = alibi_slopes(attention, Role::ScoreTensor(0)).ok_or("the second layer has slopes")?;
+            let slopes = alibi_slopes(attention, Role::ScoreTensor(0)).ok_or("the second layer has no slopes")?;
             inputs.insert(Role::ScoreTensor(0), slopes);
         }
         let outputs = forward(attention, &inputs)?;
         for role in [Role::O, Role::Stats] {
-            inputs.insert(role, outputs.buffer(role).ok_or("a forward has O and Stats")?);
+            inputs.insert(role, outputs.buffer(role).ok_or("the forward has no O or Stats")?);
         }
         let o = floats(inputs.buffer(Role::O)?);
         self.kept[layer] = inputs;
@@ -72,11 +72,11 @@ impl Machine for Cpu {
         let d_o = self.buffer(d_o);
         self.kept[layer].insert(Role::DO, d_o);
         let outputs = backward(self.layers[layer].backward(), &self.kept[layer])?;
-        let gradient = |role| outputs.buffer(role).map(|b| floats(&b)).ok_or("a backward has every gradient");
+        let gradient = |role| outputs.buffer(role).map(|b| floats(&b)).ok_or("the backward lacks a gradient");
         Ok([gradient(Role::DQ)?, gradient(Role::DK)?, gradient(Role::DV)?])
     }
 
-    fn tell(&self) -> serde_json::Value {
+    fn record(&self) -> serde_json::Value {
         serde_json::json!({ "where": "the oracle, on the CPU" })
     }
 }

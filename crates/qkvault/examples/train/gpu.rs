@@ -1,4 +1,4 @@
-//! Everything on the GPU: products by cuBLAS, attention by pairs of plans.
+//! Computes on the GPU: matrix products with cuBLAS, attention with training pairs of plans.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use qkvault::sys::{Library, Search};
 use crate::Failure;
 use crate::model::{Config, Machine, Matrix};
 
-/// One layer: its pair, what a forward keeps, and operands that stay where they are.
+/// One layer: its pair of plans, the buffers that a forward saves, and its operands.
 struct Layer {
     pair: TrainingPair,
     saved: SavedForBackward,
@@ -42,7 +42,7 @@ fn vault(folder: Option<&str>) -> Result<Vault, Failure> {
     Ok(Vault::open(folder.map_or_else(VaultOptions::new, VaultOptions::in_folder))?)
 }
 
-/// Compiles both passes of both layers for a GPU that need not be here.
+/// Compiles both passes of both layers. The target GPU need not be present.
 pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Result<(), Failure> {
     let compiler = Compiler::open(&Search::default())?;
     let profile = match std::fs::read_to_string(profile) {
@@ -85,7 +85,7 @@ impl Gpu {
     }
 }
 
-/// To the attention's element type.
+/// Converts to the attention's element type.
 fn narrow(dtype: DType, values: &[f32]) -> Vec<u8> {
     match dtype {
         DType::F16 => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
@@ -107,7 +107,7 @@ impl Machine for Gpu {
         let stream = &self.stream;
         let (left, right) = (stream.clone_htod(a.values)?, stream.clone_htod(b.values)?);
         let mut product = stream.alloc_zeros::<f32>(m * n)?;
-        // cuBLAS counts by columns, so that it is given the product of the transposed: Cᵀ = Bᵀ·Aᵀ.
+        // cuBLAS is column-major, so it computes the transposed product: Cᵀ = Bᵀ·Aᵀ.
         let operation = |x: Matrix<'_>| if x.transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let config = GemmConfig {
             transa: operation(b),
@@ -121,7 +121,7 @@ impl Machine for Gpu {
             beta: 0.0,
             ldc: n as i32,
         };
-        // SAFETY: the three matrices have the sizes that the configuration says.
+        // SAFETY: the three matrices have the sizes of the configuration.
         unsafe { self.blas.gemm(config, &right, &left, &mut product) }?;
         Ok(stream.clone_dtoh(&product)?)
     }
@@ -134,7 +134,7 @@ impl Machine for Gpu {
         }
         let mut bindings = Bindings::new().slice(Role::Q, &*q).slice(Role::K, &*k).slice(Role::V, &*v);
         bindings = bindings.slice_mut(Role::O, &mut *o).scalar(Role::Scale, *scale);
-        // The slopes of the second layer are resident: nothing is bound for them.
+        // The plan of the second layer has its slopes already.
         if layer == 0 {
             bindings = bindings.scalar(Role::Scalar(0), *cap);
         }
@@ -154,7 +154,7 @@ impl Machine for Gpu {
         Ok([read(d_q)?, read(d_k)?, read(d_v)?])
     }
 
-    fn tell(&self) -> serde_json::Value {
+    fn record(&self) -> serde_json::Value {
         let plans = self.layers.iter().flat_map(|l| [l.pair.forward_plan(), l.pair.backward_plan()]);
         let list: Vec<serde_json::Value> = plans
             .map(|plan| {

@@ -1,16 +1,18 @@
-//! Trains a model of two attention layers: single-precision weights and products, 16-bit attention whose forward and backward are cuDNN's.
+//! Trains a model of two attention layers. Weights and matrix products are in single precision; cuDNN computes the
+//! attention's forward and backward in 16 bits.
 //!
 //! ```text
 //! train [--steps 200] [--batch 8] [--seq 256] [--width 256] [--heads 4] [--dtype bf16] [--seed 1] [--rate 0.001]
 //!       [--out FILE] [--vault DIR] [--build | --cpu | --plan NAME|FILE]
 //! ```
 //!
-//! `--plan h200` compiles the four plans into the vault for a GPU that need not be here, and stops; `--build` compiles what is missing
-//! on the spot; `--cpu` computes everything on the CPU, with the oracle in the place of cuDNN, for a few steps of small sizes.
+//! `--plan h200` only compiles the four plans into the vault; the target GPU need not be present. `--build` compiles
+//! missing plans during the run. `--cpu` computes everything on the CPU, with the oracle instead of cuDNN, for a few
+//! steps of small sizes.
 //!
-//! The task: say the token before each one. The first layer caps its scores, the second has ALiBi, both are causal; both derivatives
-//! follow from their descriptions. `train.py` trains the same model in PyTorch float32 from the same numbers and compares the losses,
-//! `train.sh` runs both.
+//! The task is to predict the token before each position. The first layer has a softcap, the second has ALiBi, and both
+//! are causal; qkvault derives both backwards from the descriptions. `train.py` trains the same model in PyTorch
+//! float32 from the same initial numbers and compares the losses. `train.sh` runs both.
 
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
 
@@ -25,12 +27,12 @@ use std::time::Instant;
 use model::{Config, Machine, Model};
 use qkvault::exec::Device;
 
-/// Anything that ends the program.
+/// An error that ends the program.
 type Failure = Box<dyn Error>;
 
-/// What the words on the command line ask for.
+/// Options from the command line.
 #[derive(Debug, Default)]
-struct Wishes {
+struct Options {
     out: Option<String>,
     vault: Option<String>,
     plan: Option<String>,
@@ -39,10 +41,10 @@ struct Wishes {
 }
 
 fn main() -> Result<(), Failure> {
-    let (mut config, mut wishes) = (Config::default(), Wishes::default());
+    let (mut config, mut options) = (Config::default(), Options::default());
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--steps" => config.steps = value()?.parse()?,
             "--batch" => config.batch = value()?.parse()?,
@@ -52,25 +54,25 @@ fn main() -> Result<(), Failure> {
             "--seed" => config.seed = value()?.parse()?,
             "--rate" => config.rate = value()?.parse()?,
             "--dtype" => config.dtype = value()?.parse()?,
-            "--out" => wishes.out = Some(value()?),
-            "--vault" => wishes.vault = Some(value()?),
-            "--plan" => wishes.plan = Some(value()?),
-            "--build" => wishes.build = true,
-            "--cpu" => wishes.cpu = true,
-            other => return Err(format!("'{other}' is no option; the top of main.rs lists them").into()),
+            "--out" => options.out = Some(value()?),
+            "--vault" => options.vault = Some(value()?),
+            "--plan" => options.plan = Some(value()?),
+            "--build" => options.build = true,
+            "--cpu" => options.cpu = true,
+            other => return Err(format!("'{other}' is not an option; the top of main.rs lists them").into()),
         }
     }
-    if let Some(profile) = &wishes.plan {
-        return gpu::plan(&config, wishes.vault.as_deref(), profile);
+    if let Some(profile) = &options.plan {
+        return gpu::plan(&config, options.vault.as_deref(), profile);
     }
-    let (device, machine): (String, Box<dyn Machine>) = if wishes.cpu {
+    let (device, machine): (String, Box<dyn Machine>) = if options.cpu {
         ("cpu".into(), Box::new(cpu::Cpu::new(&config)?))
     } else {
         let device = Device::open(0)?;
-        let gpu = gpu::Gpu::new(&config, &device, wishes.vault.as_deref(), wishes.build)?;
+        let gpu = gpu::Gpu::new(&config, &device, options.vault.as_deref(), options.build)?;
         (device.name().to_owned(), Box::new(gpu))
     };
-    train(&config, &device, machine, wishes.out.as_deref())
+    train(&config, &device, machine, options.out.as_deref())
 }
 
 fn train(config: &Config, device: &str, mut machine: Box<dyn Machine>, out: Option<&str>) -> Result<(), Failure> {
@@ -90,7 +92,7 @@ fn train(config: &Config, device: &str, mut machine: Box<dyn Machine>, out: Opti
     if let Some(file) = out {
         let record = serde_json::json!({
             "config": config.json(), "checksums": checksums, "device": device, "seconds": seconds,
-            "attention": machine.tell(), "losses": losses,
+            "attention": machine.record(), "losses": losses,
         });
         std::fs::write(file, format!("{record:#}\n"))?;
     }

@@ -1,4 +1,4 @@
-//! The model: embeddings, two layers of attention with residuals, a head, the loss and the gradients of all of it.
+//! The model: embeddings, two attention layers with residuals, a head, the loss, and all gradients.
 
 use qkvault::exec::Training;
 use qkvault::graph::expr::{library, scalar, score};
@@ -19,7 +19,7 @@ pub(crate) struct Config {
     pub(crate) steps: usize,
     pub(crate) seed: u64,
     pub(crate) rate: f32,
-    /// Steps over which the rate rises.
+    /// Steps of the learning rate's warm-up.
     pub(crate) warmup: usize,
     /// Cap of the first layer's scores.
     pub(crate) cap: f32,
@@ -53,7 +53,8 @@ impl Config {
         })
     }
 
-    /// The attentions of the two layers; the rows of a product are (batch, sequence), its columns (head, head dim): BSHD as it is.
+    /// The attentions of the two layers. A matrix product has rows (batch, sequence) and columns (head, head dim),
+    /// which is BSHD.
     pub(crate) fn attentions(&self) -> Result<[Training; 2], Failure> {
         let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
         let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).with_band(Band::CAUSAL);
@@ -64,7 +65,7 @@ impl Config {
     }
 }
 
-/// A matrix, row by row, perhaps read with rows and columns exchanged.
+/// A row-major matrix, possibly transposed.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     pub(crate) values: &'a [f32],
@@ -82,19 +83,20 @@ impl<'a> Matrix<'a> {
         Matrix { transposed: !self.transposed, ..self }
     }
 
-    /// Rows and columns as they are read.
+    /// Rows and columns, after transposing.
     pub(crate) fn shape(self) -> (usize, usize) {
         if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
     }
 }
 
-/// What computes: products in single precision, and attention in 16 bits, which keeps of each layer what its backward needs.
+/// The machine that computes: matrix products in single precision, and attention in 16 bits. It saves each layer's
+/// operands for the backward.
 pub(crate) trait Machine {
     fn product(&mut self, a: Matrix<'_>, b: Matrix<'_>) -> Result<Vec<f32>, Failure>;
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure>;
     /// Gradients of q, k and v.
     fn attend_back(&mut self, layer: usize, d_o: &[f32]) -> Result<[Vec<f32>; 3], Failure>;
-    fn tell(&self) -> serde_json::Value;
+    fn record(&self) -> serde_json::Value;
 }
 
 /// All weights: embedding, positions, four matrices of each layer, head.
@@ -107,7 +109,7 @@ const EMBEDDING: usize = 0;
 const POSITION: usize = 1;
 const HEAD: usize = 10;
 
-/// Where the matrices of q, k, v and of the output are.
+/// The indices of a layer's matrices for q, k, v and the output.
 const fn layer(at: usize) -> [usize; 4] {
     let first = 2 + 4 * at;
     [first, first + 1, first + 2, first + 3]
@@ -134,7 +136,7 @@ impl Model {
         Matrix::new(values, *columns)
     }
 
-    /// One step: forward, backward, update; gives the loss before the update.
+    /// Runs one step: forward, backward, update. Returns the loss before the update.
     pub(crate) fn step(&mut self, step: usize, tokens: &[i32], on: &mut dyn Machine) -> Result<f32, Failure> {
         let (loss, gradients) = self.gradients(tokens, on)?;
         let Config { rate, warmup, .. } = self.config;
@@ -145,7 +147,7 @@ impl Model {
         Ok(loss)
     }
 
-    /// The loss, and the gradient of every matrix in the order of the weights.
+    /// The loss, and the gradient of every weight matrix, in order.
     fn gradients(&self, tokens: &[i32], on: &mut dyn Machine) -> Result<(f32, Vec<Vec<f32>>), Failure> {
         let Config { width, seq, .. } = self.config;
         let mut x = self.embed(tokens);
@@ -201,19 +203,20 @@ impl Model {
         rows.collect()
     }
 
-    /// Mean cross entropy of the token before each one but the first, and its gradient by the logits.
+    /// The mean cross entropy of predicting the previous token, for all positions but the first, and its gradient by
+    /// the logits.
     fn loss(&self, logits: &[f32], tokens: &[i32]) -> (f32, Vec<f32>) {
         let Config { vocabulary, seq, batch, .. } = self.config;
         let count = (batch * (seq - 1)) as f32;
         let mut gradient = vec![0.0; logits.len()];
         let mut sum = 0.0_f64;
         for (i, row) in logits.chunks_exact(vocabulary).enumerate().filter(|(i, _)| i % seq > 0) {
-            let wanted = tokens[i - 1] as usize;
+            let target = tokens[i - 1] as usize;
             let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let total: f32 = row.iter().map(|x| (x - most).exp()).sum();
-            sum += f64::from(total.ln() + most - row[wanted]);
+            sum += f64::from(total.ln() + most - row[target]);
             for (j, (d, x)) in gradient[i * vocabulary..][..vocabulary].iter_mut().zip(row).enumerate() {
-                *d = ((x - most).exp() / total - f32::from(u8::from(j == wanted))) / count;
+                *d = ((x - most).exp() / total - f32::from(u8::from(j == target))) / count;
             }
         }
         ((sum / f64::from(count)) as f32, gradient)

@@ -1,4 +1,4 @@
-//! Where all numbers come from: initial weights and tokens, drawn as `train.py` draws them, and Adam.
+//! Initial weights and tokens, drawn in the same way as in `train.py`, and the Adam optimizer.
 
 use qkvault_base::random::Rng;
 
@@ -9,14 +9,14 @@ pub(crate) fn uniform(rng: &mut Rng, count: usize, bound: f64) -> Vec<f32> {
     (0..count).map(|_| ((rng.unit() * 2.0 - 1.0) * bound) as f32).collect()
 }
 
-/// Tokens of every step.
+/// The tokens of all steps.
 pub(crate) fn batches(config: &Config) -> Vec<i32> {
     let mut rng = Rng::new(config.seed + 1);
     let count = config.steps * config.batch * config.seq;
     (0..count).map(|_| (rng.unit() * config.vocabulary as f64) as i32).collect()
 }
 
-/// A number that follows from 32-bit patterns and their order.
+/// A checksum of 32-bit patterns that depends on their order.
 pub(crate) fn checksum(bits: impl Iterator<Item = u32>) -> u64 {
     let odd = (0_u64..).map(|i| 2 * i + 1);
     bits.zip(odd).fold(0, |sum, (bits, odd)| sum.wrapping_add(u64::from(bits).wrapping_mul(odd)))
