@@ -1,4 +1,4 @@
-//! A compiler, a target and a folder for a vault: what tests of planners begin with.
+//! A compiler, a target and a vault folder, for tests of planners.
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, Resolution};
@@ -6,22 +6,22 @@ use qkvault_graph::{CompileOptions, Target, Valid};
 
 use crate::cudnn;
 
-/// Compiler, target and a folder for a vault.
+/// A compiler, a target and a vault folder.
 pub struct Bench {
-    /// cuDNN 9.27 as a compiler.
+    /// A compiler with cuDNN 9.27.
     pub compiler: Compiler,
-    /// An H200 under it.
+    /// An H200 with this cuDNN.
     pub target: Target,
-    /// The folder, which goes with the bench.
+    /// The vault's folder, deleted on drop.
     pub folder: tempfile::TempDir,
 }
 
 impl Bench {
-    /// A bench with an empty folder, or `None`, with the reason printed, where there is no cuDNN 9.27.
+    /// A bench with an empty folder, or `None` if there is no cuDNN 9.27; the test is then skipped.
     ///
     /// # Panics
     ///
-    /// When cuDNN is required and not there, and when there is no folder for temporary files.
+    /// Panics if cuDNN is required and missing, or if no temporary folder can be made.
     #[must_use]
     pub fn new() -> Option<Bench> {
         let compiler = cudnn::compiler("9.27.0")?;
@@ -29,23 +29,23 @@ impl Bench {
         Some(Bench { compiler, target, folder: tempfile::tempdir().unwrap() })
     }
 
-    /// A vault as a process that has just started sees it: nothing in memory.
+    /// Opens the vault with an empty memory, as a new process does.
     ///
     /// # Panics
     ///
-    /// When it cannot be opened.
+    /// Panics if the vault cannot be opened.
     #[must_use]
     pub fn vault(&self) -> Vault {
         Vault::open(VaultOptions::in_folder(self.folder.path()).without_environment()).unwrap()
     }
 
-    /// A planner over such a vault.
+    /// A planner with a newly opened vault.
     #[must_use]
     pub fn planner(&self) -> Planner {
         Planner::new(self.vault(), Some(self.compiler.clone()))
     }
 
-    /// Asks for a plan for the target.
+    /// Plans an attention for the target.
     ///
     /// # Errors
     ///

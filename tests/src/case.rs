@@ -1,4 +1,4 @@
-//! One row of the table of forwards: what is varied, and the attention that it comes to.
+//! One row of the table of forwards: its varied properties, and its attention.
 
 use std::fmt;
 
@@ -9,67 +9,67 @@ use qkvault_graph::{Attention, Band, Corner, DType, Form, Order, Outputs, Storag
 /// Sequences in every case.
 const BATCH: i64 = 2;
 
-/// A forward, by what the table varies.
+/// A forward, described by the properties that the table varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Element type.
     pub dtype: DType,
-    /// Query heads, key/value heads.
+    /// Query heads and KV heads.
     pub heads: (i64, i64),
-    /// Head dim of Q and K, of V and O.
+    /// Head dim of Q and K, and of V and O.
     pub head_dim: (i64, i64),
-    /// Queries, keys.
+    /// Numbers of queries and keys.
     pub seq: (i64, i64),
-    /// Causal or a window.
+    /// A causal mask or a window.
     pub band: Option<Band>,
-    /// Whether lengths are given at launch.
+    /// Whether a launch has lengths per sequence.
     pub lengths: bool,
-    /// Outputs beside O.
+    /// Outputs in addition to O.
     pub outputs: Outputs,
-    /// What else the attention has.
+    /// A further feature of the attention.
     pub extra: Extra,
-    /// How the operands lie in memory.
+    /// Memory layout of the operands.
     pub layout: Layout,
-    /// How the op graph is written.
+    /// Form of the op graph.
     pub form: Form,
-    /// The profile that is compiled for.
+    /// Profile of the target GPU.
     pub gpu: &'static str,
 }
 
-/// What an attention may have besides a band and lengths.
+/// Features of an attention other than bands and lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Nothing.
+    /// No further feature.
     Plain,
     /// A learnable sink.
     Sink,
     /// A softcap whose cap is a scalar.
     Softcap,
-    /// ALiBi, slopes in a tensor.
+    /// ALiBi with a tensor of slopes.
     Alibi,
     /// Philox dropout.
     Dropout,
-    /// A causal mask with a prefix that is seen whole, as the keep predicate.
+    /// A mask predicate for a causal mask with a prefix that all queries see.
     Prefix,
-    /// A document mask as the keep predicate.
+    /// A mask predicate for documents.
     Documents,
 }
 
-/// How the operands lie in memory.
+/// Memory layout of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Each operand contiguous in this order.
     Each(Order),
-    /// Q, K and V (or K and V alone, where Q is shorter) as parts of the rows of one buffer; O contiguous BSHD.
+    /// Q, K and V (or only K and V, if Q is shorter) are parts of the rows of one buffer; O is contiguous BSHD.
     Parts,
 }
 
 impl Case {
-    /// The attention described.
+    /// The attention of this row.
     ///
     /// # Panics
     ///
-    /// Never: the expressions are well typed.
+    /// Never panics, because the expressions are well typed.
     #[must_use]
     pub fn attention(&self) -> Attention {
         let Case { dtype, heads: (h_q, h_kv), head_dim: (d_qk, d_v), seq: (s_q, s_kv), .. } = *self;
@@ -83,7 +83,7 @@ impl Case {
             }
             Layout::Parts => {
                 let kv_row = h_kv * (d_qk + d_v);
-                // One buffer for all three only where there are as many queries as keys.
+                // All three share one buffer only if there are as many queries as keys.
                 let (q_row, kv_row) = if s_q == s_kv {
                     let row = h_q * d_qk + kv_row;
                     (row, row)
@@ -121,7 +121,7 @@ impl Case {
     }
 }
 
-/// The row's name in goldens: everything that is varied, and nothing else.
+/// The row's name in goldens: all varied properties.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { dtype, heads, head_dim, seq, band, lengths, outputs, extra, layout, form, gpu } = *self;

@@ -1,4 +1,4 @@
-//! The table put to a cuDNN, and its answers as text.
+//! Compiles a table of attentions with a cuDNN, and writes the results as text.
 
 use std::fmt::Write as _;
 
@@ -12,47 +12,48 @@ use crate::kernel::cubins;
 use crate::serving_case::{self, Extent};
 use crate::{golden, table, uncompiled, unified};
 
-/// Compiles every row of the table with the fetched slim cuDNN of this version and compares the answers with the golden.
+/// Compiles every row of the table with the fetched slim cuDNN of this version and compares the results with the
+/// golden.
 ///
 /// # Panics
 ///
-/// When an answer is another one, and when a row is neither a plan nor a refusal.
+/// Panics if a result differs from the golden, or is neither a plan nor a refusal.
 pub fn check(version: &str) {
     let rows = table::rows(version.parse().unwrap()).iter().map(Row::of).collect();
-    settle(version, "forward", "Forwards", "tests/src/table.rs", rows);
+    check_rows(version, "forward", "Forwards", "tests/src/table.rs", rows);
 }
 
-/// As [`check`], with the rows of serving.
+/// Does the same as [`check`] for the rows of serving.
 ///
 /// # Panics
 ///
-/// As [`check`].
+/// Panics in the same cases as [`check`].
 pub fn check_serving(version: &str, extent: Extent) {
     let name = match extent {
         Extent::Usual => "serving",
         Extent::Full => "serving-full",
     };
-    settle(version, name, "Varlen and paged attentions", "tests/src/serving_case.rs", serving_case::rows(extent));
+    check_rows(version, name, "Varlen and paged attentions", "tests/src/serving_case.rs", serving_case::rows(extent));
 }
 
-/// As [`check`], with the rows of the unified operation.
+/// Does the same as [`check`] for the rows of the unified operation.
 ///
 /// # Panics
 ///
-/// As [`check`].
+/// Panics in the same cases as [`check`].
 pub fn check_unified(version: &str) {
-    settle(version, "unified", "Forwards as one operation", "tests/src/unified.rs", unified::rows());
+    check_rows(version, "unified", "Forwards as one operation", "tests/src/unified.rs", unified::rows());
 }
 
-/// One row of a table: an attention for a GPU, by name.
+/// One row of a table: a named attention for a GPU.
 pub struct Row {
     /// The name in goldens.
     pub name: String,
     /// The attention.
     pub attention: Attention,
-    /// The profile that is compiled for.
+    /// Profile of the target GPU.
     pub gpu: &'static str,
-    /// How the op graph is written.
+    /// Form of the op graph.
     pub form: Form,
 }
 
@@ -62,7 +63,7 @@ impl Row {
     }
 }
 
-fn settle(version: &str, name: &str, what: &str, file: &str, rows: Vec<Row>) {
+fn check_rows(version: &str, name: &str, what: &str, file: &str, rows: Vec<Row>) {
     let Some(compiler) = compiler(version) else { return };
     let answers: Vec<Answer> = rows.par_iter().map(|row| answer(&compiler, row)).collect();
     let broken: Vec<String> = rows
@@ -87,7 +88,8 @@ enum Answer {
 fn answer(compiler: &Compiler, row: &Row) -> Answer {
     let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
     let target = target(compiler, row.gpu);
-    // What the unified operation computes wrongly is compiled too: the table says what the library takes.
+    // Also compile the cases that the unified operation computes wrongly: the table shows which cases the library
+    // supports.
     let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
     let policy =
         CompileOptions { lab: qkvault_graph::LabOptions::form(row.form), allowed, ..CompileOptions::default() };
@@ -106,7 +108,7 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
     }
 }
 
-/// How the kernel of a unified plan stands to that of the form that `Form::Auto` writes.
+/// Compares the kernel of a unified plan with the kernel of the form that `Form::Auto` chooses.
 fn beside(compiler: &Compiler, row: &Row, plan: &Compiled) -> &'static str {
     let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
     let (target, policy) = (target(compiler, row.gpu), CompileOptions::default());
@@ -122,8 +124,8 @@ fn beside(compiler: &Compiler, row: &Row, plan: &Compiled) -> &'static str {
 fn text([what, version, file]: [&str; 3], rows: &[Row], answers: &[Answer]) -> String {
     let refused = answers.iter().filter(|a| matches!(a, Answer::Refused(_) | Answer::Uncompiled(_))).count();
     let mut text = format!(
-        "# {what} put to cuDNN {version} (slim) without a GPU: {} rows, {refused} refused.\n\
-         # Written by UPDATE_GOLDENS=1 cargo test -p qkvault-tests; the rows are those of {file}.\n",
+        "# {what} compiled with cuDNN {version} (slim) without a GPU: {} rows, {refused} refused.\n\
+         # Written by UPDATE_GOLDENS=1 cargo test -p qkvault-tests; the rows are in {file}.\n",
         rows.len()
     );
     for (row, answer) in rows.iter().zip(answers) {

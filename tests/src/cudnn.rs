@@ -1,4 +1,4 @@
-//! The real cuDNN as a stated requirement of a test.
+//! Fetched cuDNN libraries for tests that need one.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use qkvault_graph::{Profile, Target};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 
-/// The folder of a fetched slim set, or what is missing and how to get it.
+/// The folder of a fetched slim set.
 ///
 /// # Errors
 ///
-/// The reason, in words.
+/// The set is not there. The text contains the command that fetches it.
 pub fn fetched(version: &str) -> Result<PathBuf, String> {
     let root = cudnn_dir();
     let is_it = |dir: &PathBuf| {
@@ -25,41 +25,43 @@ pub fn fetched(version: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// A compiler with the fetched slim cuDNN of this version, or `None`, with the reason printed, where there is none.
+/// A compiler with the fetched slim cuDNN of this version, or `None` if there is none; the test is then skipped.
 ///
-/// With `QKVAULT_REQUIRE_CUDNN=1` its absence is a failure.
+/// With `QKVAULT_REQUIRE_CUDNN=1` a missing cuDNN is a failure.
 ///
 /// # Panics
 ///
-/// When cuDNN is required and not there, and when what was fetched cannot be used.
+/// Panics if cuDNN is required and missing, or if the fetched set cannot be used.
 #[must_use]
 pub fn compiler(version: &str) -> Option<Compiler> {
     let dir = found(version)?;
     Some(Compiler::open(&Search::at(dir)).unwrap_or_else(|e| panic!("a fetched set is whole: {e}")))
 }
 
-/// The folder of a fetched slim set, for a test whose processes open it, with the same requirement.
+/// The folder of a fetched slim set, for a test whose child processes open it, or `None` if there is none.
+///
+/// With `QKVAULT_REQUIRE_CUDNN=1` a missing cuDNN is a failure.
 ///
 /// # Panics
 ///
-/// When cuDNN is required and not there.
+/// Panics if cuDNN is required and missing.
 #[must_use]
 pub fn found(version: &str) -> Option<PathBuf> {
     fetched(version).map_err(|reason| skip(Need::Cudnn, &reason)).ok()
 }
 
-/// A built-in GPU under the compiler's cuDNN.
+/// The target of a built-in GPU and the compiler's cuDNN.
 ///
 /// # Panics
 ///
-/// When there is no profile of this name.
+/// Panics if there is no profile of this name.
 #[must_use]
 pub fn target(compiler: &Compiler, profile: &str) -> Target {
     compiler.target(&Profile::named(profile).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// A line for who reads the output of a test.
-#[expect(clippy::print_stdout, reason = "a test that measures says what")]
+/// Prints a line of a test's output.
+#[expect(clippy::print_stdout, reason = "a test prints its measurements")]
 pub fn say(line: &str) {
     println!("{line}");
 }
@@ -68,9 +70,8 @@ pub fn say(line: &str) {
 mod tests {
     use super::*;
 
-    /// That a promise makes its absence a failure is tested where skipping is.
     #[test]
-    fn what_is_not_there_is_told_with_how_to_get_it() {
+    fn the_error_of_a_missing_set_has_the_command_that_fetches_it() {
         assert!(fetched("9.99.0").is_err_and(|why| why.contains("no cuDNN 9.99.0") && why.contains("xtask fetch")));
     }
 }

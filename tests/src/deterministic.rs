@@ -1,5 +1,6 @@
-//! Deterministic backwards for a B200 put to cuDNN, in the engine that is named for them. That it gives the same bits twice is NVIDIA's
-//! claim, which no test without such a GPU can see; here it takes the graph, honours the knobs, and says why where it does not.
+//! Compiles deterministic backwards for a B200 with the engine that lowering names for them. NVIDIA states that this
+//! engine gives the same bits on every run; a test without such a GPU cannot check it. These tests check that the
+//! engine compiles the graph, uses the knobs, and gives reasons if it refuses.
 
 use qkvault_compile::{Compiled, Compiler, Failure};
 use qkvault_graph::op::{Knob, NamedEngine};
@@ -9,7 +10,7 @@ use rayon::prelude::*;
 use crate::cudnn::{compiler, target};
 use crate::kernel::cubins;
 
-/// What is compiled by every version that is tested.
+/// Backwards that every tested version compiles.
 const TAKEN: [&str; 6] = [
     "q: bf16 [2,4,512,64]\nk: [2,2,512,64]",
     "q: f16 [2,4,300,128]\nk: [2,4,1000,128]\nmask: causal bottom-right\nlengths: per-sequence",
@@ -19,7 +20,7 @@ const TAKEN: [&str; 6] = [
     "q: bf16 [2,4,1,80]\nk: [2,4,100,80]",
 ];
 
-/// What is compiled from 9.23 on, and not before.
+/// Backwards that cuDNN compiles since 9.23.
 const TAKEN_SINCE: [&str; 4] = [
     "q: bf16 [2,4,256,64]\nmask: causal\nscore_mod: scalar $c: float; tanh(score / $c) * $c",
     "q: bf16 [2,4,256,64]\nscore_mod: tensor @s: f32[1, 4, 1, 1]; score + @s * float(key - query)",
@@ -27,7 +28,7 @@ const TAKEN_SINCE: [&str; 4] = [
     "q: bf16 [2,4,256,256]\nk: [2,2,256,256]",
 ];
 
-/// What no version compiles, with words of the library's.
+/// Backwards that no version compiles, each with a part of the library's message.
 const REFUSED: [(&str, &str); 3] = [
     ("q: bf16 [2,4,256,64]\ndropout: philox 0.1", "compilationResult != NVRTC_SUCCESS"),
     ("q: bf16 [2,4,256,64]\nscore_mod: tensor @b: bf16[1, 4, 256, 256] grad; score + @b", "wrong tile selected"),
@@ -43,11 +44,11 @@ fn graph(given: &str, target: &Target) -> OpGraph {
     lower(&attention(given, true), target, &CompileOptions::default()).unwrap_or_else(|e| panic!("{given}: {e}"))
 }
 
-fn put(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Compiled, String> {
+fn compile(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Compiled, String> {
     match compiler.compile(graph, target, &CompileOptions::default()) {
         Ok(compiled) => Ok(compiled),
         Err(Failure::Refused(refusal)) => Err(refusal.to_string()),
-        // As it is told from a failure of the moment by rules alone, the compiler does not call it a refusal.
+        // The compiler does not report it as a refusal: only rules can tell it from a temporary failure.
         Err(failure) if failure.is_uncompiled() => Err(failure.to_string()),
         Err(other) => panic!("compiling does not work here: {other}"),
     }
@@ -57,7 +58,7 @@ fn put(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Compiled
 ///
 /// # Panics
 ///
-/// When an answer is not the one written down, or a knob changes nothing.
+/// Panics if a result is not the expected one.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let target = target(&compiler, "b200");
@@ -70,7 +71,7 @@ pub fn check(version: &str) {
         .filter_map(|(given, refused)| {
             let graph = graph(given, &target);
             let named = graph.engine.as_ref().map(ToString::to_string);
-            match (put(&compiler, &graph, &target), refused) {
+            match (compile(&compiler, &graph, &target), refused) {
                 (Ok(plan), None) if Some(&plan.engine) == named.as_ref() && !cubins(&plan.blob).is_empty() => None,
                 (Ok(plan), _) => Some(format!("{given}: a plan by {} instead of {named:?}", plan.engine)),
                 (Err(why), Some(words)) if why.contains(words) => None,
@@ -81,17 +82,17 @@ pub fn check(version: &str) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The engine that is named computes in another kernel than the one that heuristics choose, and an engine or a knob that is not there is
-/// refused in the library's words.
+/// Checks that a named engine has another kernel than the engine that heuristics choose, and that the library refuses
+/// an engine or a knob that does not exist.
 ///
 /// # Panics
 ///
-/// When it is not so.
+/// Panics if one of these does not hold.
 pub fn check_named(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let target = target(&compiler, "b200");
     let named = graph(TAKEN[0], &target);
-    let engine = |engine: Option<NamedEngine>| put(&compiler, &OpGraph { engine, ..named.clone() }, &target);
+    let engine = |engine: Option<NamedEngine>| compile(&compiler, &OpGraph { engine, ..named.clone() }, &target);
     let plan = engine(named.engine.clone()).unwrap();
     let other = engine(None).unwrap();
     assert!(
@@ -100,11 +101,15 @@ pub fn check_named(version: &str) {
         plan.engine,
         other.engine
     );
-    assert!(cubins(&plan.blob) != cubins(&other.blob), "heuristics choose what is named");
+    assert!(
+        cubins(&plan.blob) != cubins(&other.blob),
+        "the named engine has the same kernel as the heuristics' choice"
+    );
 
     let with = |index: i64, knobs: &[(Knob, i64)]| engine(Some(NamedEngine { index, knobs: knobs.to_vec() }));
     let knobs = named.engine.as_ref().map(|engine| engine.knobs.clone()).unwrap();
-    let refused = |answer: Result<Compiled, String>| answer.map(|plan| plan.engine).expect_err("it is refused");
+    let refused =
+        |answer: Result<Compiled, String>| answer.map(|plan| plan.engine).expect_err("the library compiles it");
     let absent = refused(with(99, &knobs));
     assert!(absent.contains("engine with global index 99 is not found"), "{absent}");
     let elsewhere = refused(with(6, &knobs));

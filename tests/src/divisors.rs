@@ -1,4 +1,5 @@
-//! Integer remainders by what is known at launch only, put to cuDNN: with the operations in front of them that make 0 of a divisor of 0.
+//! Compiles integer remainders whose divisor is known only at launch. Lowering adds operations that give 0 for a
+//! divisor of 0.
 
 use qkvault_graph::op::{Op, Pointwise};
 use qkvault_graph::{Attention, BackwardOptions, CompileOptions, DType, ScoreExpr, lower, validate};
@@ -15,11 +16,11 @@ const EXPRESSIONS: [(&str, bool); 5] = [
     ("tensor @n: i32[2, 1, 1, 1]; floor_rem(key, @n) < 3", true),
 ];
 
-/// Compiles each of them in both directions with the fetched slim cuDNN of this version, for an H200 and a B200.
+/// Compiles each expression in both directions with the fetched slim cuDNN of this version, for an H200 and a B200.
 ///
 /// # Panics
 ///
-/// When one is not compiled, or has no guard.
+/// Panics if one does not compile, or has no guard.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let mut rows = Vec::new();

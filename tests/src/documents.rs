@@ -1,4 +1,5 @@
-//! Varlen documents put to cuDNN: whatever has a varlen equivalent is a plan on the GPUs whose backward takes varlen Stats.
+//! Compiles varlen documents: every attention with a varlen equivalent compiles for GPUs whose backward supports varlen
+//! Stats.
 
 use qkvault_graph::expr::{Expr, key, library, query, scalar, score};
 use qkvault_graph::{
@@ -8,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
 
-/// Two rows of 1024 tokens with a document mask and something beside it, varlen: forward and backward.
+/// Forward and backward of the varlen equivalent of two rows of 1024 tokens with a document mask and further features.
 fn passes(name: &'static str, band: Option<Band>, modified: Option<Expr>, keep: Option<Expr>) -> [(String, Valid); 2] {
     let mask = library::document_mask("of_query", "of_key", 2, 1024, 1024);
     let mask = keep.map_or(mask.clone(), |keep| mask & keep).build_mask_mod().unwrap();
@@ -27,7 +28,7 @@ fn passes(name: &'static str, band: Option<Band>, modified: Option<Expr>, keep: 
 ///
 /// # Panics
 ///
-/// When one is not compiled.
+/// Panics if one does not compile.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let capped = || library::softcap(score(), scalar("cap"));

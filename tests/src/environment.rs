@@ -1,4 +1,5 @@
-//! Compiling in a process of its own, with variables that cuDNN reads: what changes kernels must change keys.
+//! Compiles in child processes with environment variables that cuDNN reads. A variable that changes kernels must change
+//! keys.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,24 +10,24 @@ use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Val
 use crate::cudnn::{compiler, found, say, target};
 use crate::kernel::cubins;
 
-/// GPUs that are compiled for.
+/// Profiles of the target GPUs.
 const GPUS: [&str; 2] = ["h200", "b200"];
 
-/// Marks a process that compiles, and the lines it tells.
+/// The variable that marks a child process, and the prefix of its output lines.
 const CHILD: &str = "QKVAULT_TEST_COMPILES";
 
-/// A forward and a backward in whose kernels every variable that changes code shows, for one of the GPUs.
+/// A forward and a backward. Every variable that changes code changes a kernel of one of them, for one of the GPUs.
 fn attentions() -> [Valid; 2] {
     let forward = Attention::bshd(2, (8, 2), (1024, 1024), 128, DType::BF16).with_band(Band::CAUSAL);
     let backward = forward.clone().with_stats().backward(BackwardOptions::default());
     [forward, backward].map(|a| validate(a).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// One plan: the GPU, which attention, its key, and a hash of its kernels.
+/// The key of a plan, and a hash of its kernels.
 type Row = (String, String);
 
-/// What this process compiles, told line by line.
-fn tell(compiler: &Compiler) {
+/// Compiles all attentions for all GPUs, and prints one line for each.
+fn compile_all(compiler: &Compiler) {
     for gpu in GPUS {
         let (target, policy) = (target(compiler, gpu), CompileOptions::default());
         for (i, attention) in attentions().iter().enumerate() {
@@ -41,34 +42,35 @@ fn tell(compiler: &Compiler) {
     }
 }
 
-/// Runs `test` again in a process of its own with these variables, and reads what it compiles.
+/// Runs `test` in a child process with these variables, and reads its rows.
 fn compile_with(test: &str, variables: &[(&str, &str)]) -> Vec<(String, Row)> {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|e| panic!("{e}")));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, "1");
     command.envs(variables.iter().copied());
     let output = command.output().unwrap_or_else(|e| panic!("{e}"));
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{variables:?}: {told}{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{variables:?}: {lines}{}", String::from_utf8_lossy(&output.stderr));
     let row = |line: &str| {
         let mut words = line.split_once(CHILD)?.1.split_whitespace().map(str::to_owned);
         Some((words.next()?, (words.next()?, words.next()?)))
     };
-    let rows: Vec<_> = told.lines().filter_map(row).collect();
-    assert_eq!(rows.len(), GPUS.len() * 2, "{told}");
+    let rows: Vec<_> = lines.lines().filter_map(row).collect();
+    assert_eq!(rows.len(), GPUS.len() * 2, "{lines}");
     rows
 }
 
-/// B2: compiles without and with each of these settings. With one that changes code, every key is another, and somewhere a kernel is; with
-/// one that does not, keys and kernels are the same.
+/// Compiles without and with each of these settings. A setting that changes code must change every key and at least one
+/// kernel; a harmless one must change nothing.
 ///
 /// # Panics
 ///
-/// When that is not so.
+/// Panics if one of these does not hold.
 pub fn check(version: &str, test: &str, changing: &[(&str, &str)], harmless: &[(&str, &str)]) {
     if std::env::var_os(CHILD).is_some() {
-        return tell(&compiler(version).unwrap_or_else(|| panic!("the parent has found it")));
+        return compile_all(&compiler(version).unwrap_or_else(|| panic!("the parent found cuDNN {version}")));
     }
-    // One process has one cuDNN: this one opens none, so that tests of several versions may share it.
+    // A process can open one cuDNN only. The parent opens none, so that tests of several versions can share its
+    // process.
     let Some(_) = found(version) else { return };
     let plain = compile_with(test, &[]);
     assert_eq!(compile_with(test, harmless), plain, "{harmless:?} change nothing");
@@ -80,6 +82,6 @@ pub fn check(version: &str, test: &str, changing: &[(&str, &str)], harmless: &[(
             assert!(keys.insert(key.clone()), "{variable:?}, {what}: the key of another environment");
             other_kernels += usize::from(kernels != plain);
         }
-        assert!(other_kernels > 0, "{variable:?} was seen to change kernels");
+        assert!(other_kernels > 0, "{variable:?} changes no kernel");
     }
 }

@@ -1,9 +1,10 @@
-//! Tables of attentions drawn at random, put to cuDNN for several generations of GPUs: dense ones, forward and backward, and those
-//! of serving, varlen and paged.
+//! Compiles tables of random attentions for several generations of GPUs: dense ones, forward and backward, and varlen
+//! and paged ones for serving.
 //!
-//! The attentions are files (`goldens/generated.txt`, `goldens/generated-serving.txt`), so that what is drawn and what is compared
-//! change apart. A run takes a part of the rows, the same in every run; `QKVAULT_FULL_TABLE=1` takes all of them, in processes of its
-//! own, because a graph that ends cuDNN's process is an answer too. `UPDATE_GOLDENS=1` with it writes the table.
+//! The attentions are in files (`goldens/generated.txt`, `goldens/generated-serving.txt`), so that a change of the
+//! generator does not change the table. A run compiles a part of the rows, the same in every run.
+//! `QKVAULT_FULL_TABLE=1` compiles all rows, in child processes, because ending cuDNN's process is also a possible
+//! result. With `UPDATE_GOLDENS=1` as well it writes the table.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,30 +16,30 @@ use rayon::prelude::*;
 use crate::cudnn::{compiler, say, target};
 use crate::{golden, uncompiled};
 
-/// A file of attentions, and what it is put to.
+/// A file of attentions, and the GPUs to compile them for.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// The file's name, and that of the answers before the version.
+    /// The name of the file, and of the results' file before the version.
     name: &'static str,
     gpus: &'static [&'static str],
-    /// Rows that a run without `QKVAULT_FULL_TABLE` takes: every so many.
+    /// A run without `QKVAULT_FULL_TABLE` compiles every `part`-th row.
     part: usize,
 }
 
-/// Dense attentions, for one GPU of each generation that people train on: sm_80, sm_90, sm_100.
+/// Dense attentions, for one GPU of each generation for training: sm_80, sm_90, sm_100.
 pub const TRAINING: Table = Table { name: "generated", gpus: &["a100", "h200", "b200"], part: 41 };
 
-/// Varlen and paged ones, for every generation that serves: sm_80, sm_89, sm_90, sm_100, sm_120.
+/// Varlen and paged attentions, for one GPU of each generation for serving: sm_80, sm_89, sm_90, sm_100, sm_120.
 pub const SERVING: Table =
     Table { name: "generated-serving", gpus: &["a100", "l40s", "h200", "b200", "rtx-pro-6000"], part: 53 };
 
-/// Ones of which every operand is laid out by itself, gradients too.
+/// Attentions whose operands and gradients each have their own layout.
 pub const LAYOUTS: Table = Table { name: "generated-layouts", gpus: &["a100", "h200", "b200"], part: 17 };
 
-/// Rows that one process of a whole table compiles.
+/// Rows that one child process compiles.
 const CHUNK: usize = 30;
 
-/// For a process of its own: the first row, and the first after the last.
+/// The rows of a child process: the first row, and the end.
 const ROWS: &str = "QKVAULT_TABLE_ROWS";
 
 fn goldens() -> PathBuf {
@@ -50,7 +51,7 @@ impl Table {
     ///
     /// # Panics
     ///
-    /// When the file has one that cannot be read.
+    /// Panics if the file has an attention that cannot be read.
     #[must_use]
     pub fn attentions(&self) -> Vec<Attention> {
         let text = std::fs::read_to_string(goldens().join(format!("{}.txt", self.name))).unwrap();
@@ -58,11 +59,12 @@ impl Table {
     }
 }
 
-/// Compiles a part of the table with the fetched slim cuDNN of this version, or all of it, and compares with the golden.
+/// Compiles a part of the table with the fetched slim cuDNN of this version, or all of it, and compares with the
+/// golden.
 ///
 /// # Panics
 ///
-/// When an answer is another one.
+/// Panics if a result differs from the golden.
 pub fn check(table: Table, version: &str, test: &str) {
     let Some(compiler) = compiler(version) else { return };
     let Table { name, gpus, part } = table;
@@ -71,7 +73,7 @@ pub fn check(table: Table, version: &str, test: &str) {
     if let Ok(range) = std::env::var(ROWS) {
         let (first, end) = range.split_once(' ').unwrap();
         for row in first.parse().unwrap()..end.parse().unwrap() {
-            // The test harness begins a line of its own before the first.
+            // Begins with a line break, because the test harness leaves its first line open.
             say(&format!("\nrow {}", line(&compiler, gpus, &attentions, row)));
         }
         return;
@@ -84,7 +86,7 @@ pub fn check(table: Table, version: &str, test: &str) {
         let refused =
             lines.iter().filter(|line| ["| refused", "| not compiled"].iter().any(|end| line.contains(end))).count();
         let head = format!(
-            "# {} attentions put to cuDNN {version} (slim) without a GPU, for {}: {rows} rows, {refused} refused.\n\
+            "# {} attentions compiled with cuDNN {version} (slim) without a GPU, for {}: {rows} rows, {refused} refused.\n\
              # Written by UPDATE_GOLDENS=1 QKVAULT_FULL_TABLE=1 cargo test -p qkvault-tests generated.\n",
             attentions.len(),
             gpus.join(", ")
@@ -94,19 +96,23 @@ pub fn check(table: Table, version: &str, test: &str) {
     }
     let golden = std::fs::read_to_string(goldens().join(&name)).unwrap();
     let known: Vec<&str> = golden.lines().filter(|line| !line.starts_with('#')).collect();
-    assert_eq!(known.len(), rows, "{name} has another number of rows than the attentions; write it anew");
+    assert_eq!(
+        known.len(),
+        rows,
+        "{name} has another number of rows than the table; write it again with UPDATE_GOLDENS=1 QKVAULT_FULL_TABLE=1"
+    );
     let part: Vec<usize> = (0..rows).step_by(part).filter(|&row| !known[row].ends_with("| ends the process")).collect();
     let wrong: Vec<String> = part
         .par_iter()
         .filter_map(|&row| {
-            let came = line(&compiler, gpus, &attentions, row);
-            (came != known[row]).then(|| format!("- {}\n+ {came}", known[row]))
+            let actual = line(&compiler, gpus, &attentions, row);
+            (actual != known[row]).then(|| format!("- {}\n+ {actual}", known[row]))
         })
         .collect();
-    assert!(wrong.is_empty(), "{name} is not what came:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "the results differ from {name}:\n{}", wrong.join("\n"));
 }
 
-/// Rows compiled by a process of its own; where it does not come back, each by another.
+/// Compiles rows in a child process. If the process does not finish, compiles each row in its own process.
 fn chunk(gpus: &[&str], test: &str, first: usize, end: usize) -> Vec<String> {
     let ended = |row: usize| vec![format!("{row:04} {} | ends the process", gpus[row % gpus.len()])];
     let out = Command::new(std::env::current_exe().unwrap())
@@ -123,7 +129,7 @@ fn chunk(gpus: &[&str], test: &str, first: usize, end: usize) -> Vec<String> {
     }
 }
 
-/// A row: its number, the GPU, the attention in short, and what cuDNN or qkvault says to it.
+/// The line of a row: its number, the GPU, the attention, and the result.
 fn line(compiler: &Compiler, gpus: &[&str], attentions: &[Attention], row: usize) -> String {
     let (attention, gpu) = (&attentions[row / gpus.len()], gpus[row % gpus.len()]);
     format!("{row:04} {gpu} {attention} | {}", answer(compiler, attention, gpu))
@@ -139,7 +145,7 @@ fn answer(compiler: &Compiler, attention: &Attention, gpu: &str) -> String {
     match compiler.compile(&graph, &target, &policy) {
         Ok(plan) => format!("{}, workspace {}", plan.engine, plan.workspace),
         Err(Failure::Refused(refusal)) => refused(&refusal),
-        // The planner refuses it where rules say so, which they must.
+        // The planner refuses it by a rule, and there must be one.
         Err(failure) if failure.is_uncompiled() => uncompiled::known(&valid, &target),
         Err(failure) => panic!("{attention} for {gpu} is neither compiled nor refused: {failure}"),
     }
@@ -160,11 +166,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_five_hundred_sound_attentions_in_both_directions() {
+    fn the_table_has_five_hundred_valid_attentions_in_both_directions() {
         let list = TRAINING.attentions();
-        let sound = list.iter().filter(|a| validate((*a).clone()).is_ok()).count();
+        let valid = list.iter().filter(|a| validate((*a).clone()).is_ok()).count();
         let backward = list.iter().filter(|a| a.is_backward()).count();
-        assert!(list.len() >= 500 && sound == list.len(), "{sound} of {}", list.len());
+        assert!(list.len() >= 500 && valid == list.len(), "{valid} of {}", list.len());
         assert!((150..350).contains(&backward), "{backward} backwards");
     }
 

@@ -1,4 +1,4 @@
-//! Golden files: what is compared is checked in, and a change of it is a diff to review.
+//! Compares results with golden files. The files are checked in, so that a change is a diff to review.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::cudnn::say;
 ///
 /// # Panics
 ///
-/// When they differ, with every line that does.
+/// Panics if they differ, with every entry that differs.
 pub fn check(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name);
     if std::env::var_os("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
@@ -20,13 +20,13 @@ pub fn check(name: &str, text: &str) {
     let differ = difference(&golden, text);
     assert!(
         differ.is_empty(),
-        "{} is not what came; look at each line, then UPDATE_GOLDENS=1 takes what came:\n{}",
+        "the results differ from {}; review each entry, then accept them with UPDATE_GOLDENS=1:\n{}",
         path.display(),
         differ.join("\n")
     );
 }
 
-/// The entries (a line with the indented ones below it) that stand in one of the texts only.
+/// The entries (a line with the indented lines below it) that only one of the texts has.
 fn difference(golden: &str, text: &str) -> Vec<String> {
     let (old, new) = (entries(golden), entries(text));
     let gone = old.iter().filter(|e| !new.contains(e)).map(|e| format!("- {e}"));
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_told_with_its_row() {
+    fn a_difference_contains_its_row() {
         let (a, b) = ("# head\nrow 1\n    plan\nrow 2\n    plan\n", "# head\nrow 1\n    refused\nrow 2\n    plan\n");
         assert_eq!(difference(a, b), ["- row 1\n    plan", "+ row 1\n    refused"]);
         assert!(difference(a, a).is_empty());

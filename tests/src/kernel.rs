@@ -1,15 +1,15 @@
-//! The compiled kernel inside what cuDNN wrote.
+//! Extracts the compiled kernels from a plan.
 
 use serde_json::Value;
 
-/// How base64 of an ELF file begins.
+/// The first characters of an ELF file in base64.
 const ELF: &str = "f0VMR";
 
-/// Every compiled kernel in a plan's bytes, as the base64 text in which it stands there, in order of appearance.
+/// Every compiled kernel in a plan's bytes, as its base64 text, in order of appearance.
 ///
 /// # Panics
 ///
-/// When the bytes are not JSON.
+/// Panics if the bytes are not JSON.
 #[must_use]
 pub fn cubins(blob: &[u8]) -> Vec<String> {
     let plan: Value = serde_json::from_slice(blob).unwrap_or_else(|e| panic!("a plan is JSON: {e}"));

@@ -1,4 +1,5 @@
-//! Plans of attentions of which every operand is laid out by itself: what they demand of each is what its layout reaches over.
+//! Checks plans of attentions whose operands each have their own layout: a plan must require the bytes of each
+//! operand's own layout.
 
 use qkvault_compile::{OnMiss, Planner, Resolution};
 use qkvault_graph::{Attention, Pass, Role, Storage, Tensor, validate};
@@ -6,10 +7,10 @@ use qkvault_graph::{Attention, Pass, Role, Storage, Tensor, validate};
 use crate::cudnn::{compiler, target};
 use crate::generated::LAYOUTS;
 
-/// Every so many attentions of the table.
+/// The check uses every sixth attention of the table.
 const PART: usize = 6;
 
-/// Bytes from the first element of a tensor to the end of its last, counted axis by axis.
+/// Bytes from the first element of a tensor to the end of its last one.
 fn reach(t: &Tensor) -> u64 {
     let [b, h, s, d] = match t.storage {
         Storage::Dense => t.dims,
@@ -20,8 +21,8 @@ fn reach(t: &Tensor) -> u64 {
     ((steps.sum::<i64>() + 1) * t.dtype.size() as i64).unsigned_abs()
 }
 
-/// The tensors that a description lays out, by role.
-fn laid_out(a: &Attention) -> Vec<(Role, Tensor)> {
+/// The tensors of a description, by role.
+fn tensors(a: &Attention) -> Vec<(Role, Tensor)> {
     let mut list = vec![(Role::Q, a.q), (Role::K, a.k), (Role::V, a.v), (Role::O, a.o)];
     if let Pass::Backward(g) = &a.pass {
         list.extend([(Role::DO, g.d_o), (Role::DQ, g.d_q), (Role::DK, g.d_k), (Role::DV, g.d_v)]);
@@ -29,11 +30,11 @@ fn laid_out(a: &Attention) -> Vec<(Role, Tensor)> {
     list
 }
 
-/// Plans a part of the table for an H200 and compares what the plans demand with the layouts.
+/// Plans a part of the table for an H200 and compares the plans' requirements with the layouts.
 ///
 /// # Panics
 ///
-/// When a plan demands other bytes or alignments, or too few attentions have one.
+/// Panics if a plan requires other bytes or alignments, or if too few attentions have a plan.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let target = target(&compiler, "h200");
@@ -45,7 +46,7 @@ pub fn check(version: &str) {
         let answer = planner.plan(&valid, &target, &Default::default(), OnMiss::Compile).unwrap();
         let Resolution { outcome: Ok(plan), .. } = answer else { continue };
         plans += 1;
-        for (role, tensor) in laid_out(&valid) {
+        for (role, tensor) in tensors(&valid) {
             let binding = plan.facts.bindings.iter().find(|b| b.role == role).unwrap();
             let demands = (binding.bytes, binding.alignment, binding.dtype);
             assert_eq!(demands, (reach(&tensor), 16, tensor.dtype), "{role} of {}", valid.get());
@@ -62,10 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_layouts_has_operands_that_are_laid_out_by_themselves_in_every_storage() {
+    fn the_table_of_layouts_has_operands_with_their_own_layouts_in_every_storage() {
         let list = LAYOUTS.attentions();
         assert!(list.len() >= 60 && list.iter().all(|a| validate(a.clone()).is_ok()), "{} attentions", list.len());
-        let strides = |a: &Attention| laid_out(a).iter().map(|(_, t)| t.strides).collect::<BTreeSet<_>>().len();
+        let strides = |a: &Attention| tensors(a).iter().map(|(_, t)| t.strides).collect::<BTreeSet<_>>().len();
         let stored = |a: &&Attention| a.k.storage != Storage::Dense;
         let counts = [
             list.iter().filter(|a| a.is_backward() && strides(a) >= 6).count(),

@@ -1,9 +1,9 @@
-//! What the integration tests share: the real cuDNN as a stated requirement, the table of forwards that is put to it, and
-//! the goldens that its answers are compared with.
+//! Code that the integration tests share: fetched cuDNN libraries, tables of attentions to compile, and goldens to
+//! compare the results with.
 //!
-//! One process holds one cuDNN, so each version has test programs of its own; what they do is here.
+//! A process can load one cuDNN only, so each version has its own test programs. They call the checks of this crate.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 pub mod bench;
 pub mod case;

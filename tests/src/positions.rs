@@ -1,4 +1,5 @@
-//! Expressions that count queries by position, put to cuDNN: for one query over a cache, pieces of a prompt, varlen sequences and backwards.
+//! Compiles expressions that read query positions: for one query over a cache, prompt chunks, varlen sequences and
+//! backwards.
 
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, ScoreExpr, Tensor, lower, validate};
@@ -6,7 +7,8 @@ use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
 
-/// Queries, keys, and where they lie, with names. Keys are more than the 256 up to which every engine counts them rightly.
+/// Named attentions with different queries, keys and storage. They have more than 256 keys: up to 256, every engine
+/// indexes keys correctly.
 fn shapes() -> Vec<(&'static str, Attention)> {
     let (b, heads, d, dtype) = (4, (8, 2), 128, DType::BF16);
     let dense = |queries, keys| Attention::bshd(b, heads, (queries, keys), d, dtype);
@@ -27,10 +29,10 @@ fn shapes() -> Vec<(&'static str, Attention)> {
     ]
 }
 
-/// A name, and what a function of the library adds to an attention.
+/// The name of a library function, and a function that adds it to an attention.
 type Added = (&'static str, fn(Attention) -> Attention);
 
-/// Modifications and predicates of the library, with names.
+/// Score modifications and mask predicates of the library, with names.
 fn functions() -> [Added; 4] {
     fn score_of(e: &qkvault_graph::expr::Expr) -> ScoreExpr {
         e.build_score_mod().unwrap()
@@ -49,8 +51,8 @@ fn functions() -> [Added; 4] {
     ]
 }
 
-/// What is refused, by the reason `engine.wrong`: the engine for one query counts keys wrongly, whatever queries are counted by, and only for
-/// slopes of ALiBi over dense keys is there another.
+/// Whether a combination is refused with the reason `engine.wrong`. The engine for one query indexes keys wrongly; only
+/// ALiBi over dense keys has another engine.
 fn is_refused(shape: &str, function: &str) -> bool {
     shape == "one query over pages" || (shape.starts_with("one query") && !function.starts_with("alibi"))
 }
@@ -59,7 +61,7 @@ fn is_refused(shape: &str, function: &str) -> bool {
 ///
 /// # Panics
 ///
-/// When one is refused that is not known to be, is compiled that is, or is refused for another reason.
+/// Panics if a result differs from `is_refused`, or if a refusal has another reason.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let rows: Vec<_> =

@@ -1,7 +1,7 @@
-//! Varlen operands whose offsets are wrong, put to the library itself: its own words about them are in the refusal, not a status alone.
+//! Compiles varlen operands with wrong offsets. The refusal must have cuDNN's message, not only a status.
 //!
-//! cuDNN says them when the op graph is made, before there are engines: with the error and in its log. Whoever looks at statuses learns
-//! "bad param".
+//! cuDNN reports the message with the error and in its log when it finalizes the op graph, before it selects engines.
+//! The status alone is "bad param".
 
 use qkvault_compile::Failure;
 use qkvault_graph::op::{OpGraph, OpTensor, TensorKind};
@@ -9,10 +9,10 @@ use qkvault_graph::{Attention, CompileOptions, DType, Origin, Role, Tensor, lowe
 
 use crate::cudnn::{compiler, target};
 
-/// Sequences; their offsets are one more.
+/// Number of sequences. There is one more offset than sequences.
 const BATCH: i64 = 4;
 
-/// What is wrong, how it is brought about, and cuDNN's words about it.
+/// The name of a fault, the change that causes it, and parts of cuDNN's message.
 type Wrong = (&'static str, fn(&mut OpTensor), &'static [&'static str]);
 
 const DIM: &[&str] =
@@ -26,30 +26,33 @@ const WRONG: [Wrong; 4] = [
     ("numbers with a point", |t| t.dtype = DType::F32, TYPE),
 ];
 
-/// Puts each to a version, and looks for its words in the refusal.
+/// Compiles each fault with a version, and looks for cuDNN's message in the refusal.
 ///
 /// # Panics
 ///
-/// When it is no refusal, or one without cuDNN's own words.
+/// Panics if a fault is not refused, or if the refusal lacks cuDNN's message.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let (target, policy) = (target(&compiler, "h200"), CompileOptions::default());
     let rows = Tensor::thd(BATCH, 2, 128, 64, 300, DType::BF16);
     let attention = validate(Attention::forward(rows, rows, rows, rows).with_lengths()).unwrap();
-    let sound = lower(&attention, &target, &policy).unwrap();
-    compiler.compile(&sound, &target, &policy).unwrap_or_else(|e| panic!("{version}: it is sound as lowered: {e}"));
+    let valid = lower(&attention, &target, &policy).unwrap();
+    compiler
+        .compile(&valid, &target, &policy)
+        .unwrap_or_else(|e| panic!("{version}: the unchanged graph must compile: {e}"));
     for (name, change, words) in WRONG {
-        let mut graph: OpGraph = sound.clone();
+        let mut graph: OpGraph = valid.clone();
         let offsets = |t: &&mut OpTensor| matches!(t.kind, TensorKind::Operand(Role::Offsets(_)));
         graph.tensors.iter_mut().filter(offsets).for_each(change);
         let refusal = match compiler.compile(&graph, &target, &policy) {
             Err(Failure::Refused(refusal)) => refusal,
-            Err(other) => panic!("{version}, {name}: no refusal: {other}"),
+            Err(other) => panic!("{version}, {name}: not a refusal: {other}"),
             Ok(plan) => panic!("{version}, {name}: compiled by {}", plan.engine),
         };
-        let told = refusal.reasons().iter().find(|r| words.iter().all(|word| r.given.contains(word)));
-        let told = told.unwrap_or_else(|| panic!("{version}, {name}: cuDNN's words are not told: {refusal}"));
-        assert_eq!((told.origin, told.code.as_ref()), (Origin::Library, "library.bad-param"), "{version}, {name}");
-        assert!(refusal.to_string().contains(words[1]), "what is shown has them too: {refusal}");
+        let reason = refusal.reasons().iter().find(|r| words.iter().all(|word| r.given.contains(word)));
+        let reason =
+            reason.unwrap_or_else(|| panic!("{version}, {name}: the refusal lacks cuDNN's message: {refusal}"));
+        assert_eq!((reason.origin, reason.code.as_ref()), (Origin::Library, "library.bad-param"), "{version}, {name}");
+        assert!(refusal.to_string().contains(words[1]), "the text lacks cuDNN's message: {refusal}");
     }
 }

@@ -1,4 +1,5 @@
-//! What must not change a kernel: compiling again, properties of a board that are no part of any key, and how many pages a pool has.
+//! Checks that some things do not change a kernel: compiling again, board properties that keys leave out, and the size
+//! of a page pool.
 
 use qkvault_compile::{Compiled, Compiler};
 use qkvault_graph::{
@@ -9,34 +10,34 @@ use qkvault_serving::{Bucket, ServeLayer, StepKind};
 use crate::cudnn::{compiler, target};
 use crate::kernel::cubins;
 
-/// A prompt and a decode step: their kernels, and how their heuristics choose, differ most.
+/// A prefill and a decode: their kernels and heuristics differ most.
 fn attentions() -> [Valid; 2] {
     let prefill = Attention::bshd(2, (8, 2), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL);
     let decode = Attention::bshd(2, (8, 2), (1, 4096), 128, DType::BF16).with_lengths();
     [prefill, decode].map(|a| validate(a).unwrap())
 }
 
-/// Compiles, or ends the test.
+/// Compiles an attention.
 ///
 /// # Panics
 ///
-/// When there is no plan.
+/// Panics if it does not compile.
 #[must_use]
 pub fn compiled(compiler: &Compiler, attention: &Valid, target: &Target) -> Compiled {
-    by(compiler, attention, target, &CompileOptions::default())
+    compiled_with(compiler, attention, target, &CompileOptions::default())
 }
 
-fn by(compiler: &Compiler, attention: &Valid, target: &Target, policy: &CompileOptions) -> Compiled {
+fn compiled_with(compiler: &Compiler, attention: &Valid, target: &Target, policy: &CompileOptions) -> Compiled {
     let graph = lower(attention, target, policy).unwrap_or_else(|e| panic!("{attention}: {e}"));
     compiler.compile(&graph, target, policy).unwrap_or_else(|e| panic!("{attention} for {target}: {e}"))
 }
 
-/// How many pages a pool has changes neither engine nor kernel nor workspace, which is why plans are compiled for the next power of
-/// two of them (`round-pool`).
+/// Checks that the number of pages in a pool changes neither engine nor kernel nor workspace. Therefore plans are
+/// compiled for the next power of two of pages (`round-pool`).
 ///
 /// # Panics
 ///
-/// When it does.
+/// Panics if it changes one of them.
 pub fn check_pools(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let exact = CompileOptions {
@@ -49,7 +50,7 @@ pub fn check_pools(version: &str) {
             let bucket = Bucket { kind, batch: 8, queries, keys: 4096, tokens: 512 };
             let [few, many] = [1000, 100_000].map(|pages| {
                 let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, pages, 64);
-                by(&compiler, &layer.attention(&bucket).unwrap_or_else(|e| panic!("{e}")), &target, &exact)
+                compiled_with(&compiler, &layer.attention(&bucket).unwrap_or_else(|e| panic!("{e}")), &target, &exact)
             });
             assert_eq!((&few.engine, few.workspace), (&many.engine, many.workspace), "{kind:?} for {target}");
             let kernels = cubins(&few.blob);
@@ -58,11 +59,11 @@ pub fn check_pools(version: &str) {
     }
 }
 
-/// One attention compiled twice gives the same kernel, engine, workspace, and number of bytes.
+/// Checks that compiling an attention twice gives the same kernel, engine, workspace and number of bytes.
 ///
 /// # Panics
 ///
-/// When it does not.
+/// Panics if they differ.
 pub fn check_twice(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let target = target(&compiler, "h200");
@@ -75,10 +76,10 @@ pub fn check_twice(version: &str) {
     }
 }
 
-/// A property of a board, and how it is changed.
+/// A property of a board, and a change of it.
 type Change = (&'static str, fn(&mut DeviceProps));
 
-/// The properties that `DeviceProps` leaves out of keys.
+/// The properties that keys leave out.
 const BOARD: [Change; 8] = [
     ("pciDeviceId", |p| p.pci_device_id += 1),
     ("isTccDriver", |p| p.is_tcc_driver = 1 - p.is_tcc_driver),
@@ -90,12 +91,12 @@ const BOARD: [Change; 8] = [
     ("deviceName", |p| p.device_name = "Another GPU".to_owned()),
 ];
 
-/// The properties that are left out of keys change neither engine nor kernel nor workspace: one at a time for an H200, all
-/// together for an A100 and a B200.
+/// Checks that the properties that keys leave out change neither engine nor kernel nor workspace: one at a time for an
+/// H200, all together for an A100 and a B200.
 ///
 /// # Panics
 ///
-/// When one does; then it has to enter keys.
+/// Panics if a property changes one of them. Then keys must include it.
 pub fn check_board(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     for attention in attentions() {

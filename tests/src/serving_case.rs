@@ -1,4 +1,4 @@
-//! Rows of the table of serving: varlen and paged attentions by name, for a GPU.
+//! Rows of the table of serving: named varlen and paged attentions for each GPU.
 
 use qkvault_graph::expr::library::{alibi, softcap};
 use qkvault_graph::expr::{scalar, score};
@@ -6,10 +6,10 @@ use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Tenso
 
 use crate::compile::Row;
 
-/// How much of the table.
+/// The part of the table to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// What every run of the tests compiles.
+    /// The rows of every test run.
     Usual,
     /// Every row for every GPU.
     Full,
@@ -18,7 +18,7 @@ pub enum Extent {
 const GPUS: [&str; 5] = ["h200", "a100", "l40s", "b200", "rtx-pro-6000"];
 const DTYPE: DType = DType::BF16;
 
-/// Sizes of a row that differ from the plain one's: 8 sequences, 32 over 8 heads of 128, up to 512 of 4096 keys, pages of 64.
+/// Sizes of a row.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: i64,
@@ -29,6 +29,8 @@ struct Sizes {
     hnd: bool,
 }
 
+/// The plain sizes: 8 sequences, 32 query heads over 8 KV heads of head dim 128, up to 512 queries and 4096 keys, pages
+/// of 64 tokens.
 const PLAIN: Sizes = Sizes { batch: 8, heads: (32, 8), head_dim: (128, 128), seq: (512, 4096), page: 64, hnd: false };
 
 impl Sizes {
@@ -83,7 +85,7 @@ fn back(a: &Attention) -> Attention {
     a.clone().with_stats().backward(BackwardOptions::default())
 }
 
-/// Rows that every GPU is asked for in every run.
+/// Rows that every run compiles for every GPU.
 fn plain() -> Vec<(String, Attention)> {
     let br = Band::CAUSAL_BOTTOM_RIGHT;
     [
@@ -96,7 +98,7 @@ fn plain() -> Vec<(String, Attention)> {
     .into()
 }
 
-/// What of the rest is compiled in every run, for the first GPU: what has rules of its own.
+/// Further rows that every run compiles for the first GPU, because they have their own rules.
 const USUAL: [&str; 12] = [
     "decode, pages of 16",
     "mixed, pages of 256",
@@ -112,7 +114,7 @@ const USUAL: [&str; 12] = [
     "varlen, sink, backward",
 ];
 
-/// The rest, one thing changed at a time.
+/// Rows with one property changed at a time.
 fn varied() -> Vec<(String, Attention)> {
     let br = Band::CAUSAL_BOTTOM_RIGHT;
     let window = Band::window(Corner::BottomRight, 1024);
@@ -162,13 +164,13 @@ fn varied() -> Vec<(String, Attention)> {
     rows
 }
 
-/// The rows, in the order in which they are written down.
+/// The rows, in the order of the golden.
 #[must_use]
 pub fn rows(extent: Extent) -> Vec<Row> {
     let mut list = Vec::new();
     for (i, gpu) in GPUS.into_iter().enumerate() {
-        let wanted = |name: &str| extent == Extent::Full || (i == 0 && USUAL.contains(&name));
-        let more = varied().into_iter().filter(|(name, _)| wanted(name));
+        let selected = |name: &str| extent == Extent::Full || (i == 0 && USUAL.contains(&name));
+        let more = varied().into_iter().filter(|(name, _)| selected(name));
         list.extend(plain().into_iter().chain(more).map(|(name, attention)| Row {
             name: format!("{gpu} | {name}"),
             attention,
@@ -185,7 +187,7 @@ mod tests {
     use qkvault_graph::validate;
 
     #[test]
-    fn every_row_is_valid_and_has_a_name_of_its_own() {
+    fn every_row_is_valid_and_has_a_unique_name() {
         let rows = rows(Extent::Full);
         let mut names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         for row in &rows {

@@ -1,11 +1,12 @@
-//! The tests that every fetched version of cuDNN is put to, written once.
+//! The tests that run with every fetched version of cuDNN.
 
-/// Tests of a version of cuDNN without a GPU: tables of what it compiles and refuses, and what must not change a kernel.
+/// Defines the tests of a cuDNN version without a GPU: tables of compiled and refused attentions, and checks that
+/// kernels do not change.
 #[macro_export]
 macro_rules! compile_tests {
     ($version:literal) => {
         #[test]
-        fn forwards_are_compiled_or_refused_as_written_down() {
+        fn forwards_compile_or_are_refused_as_in_the_golden() {
             $crate::compile::check($version);
         }
 
@@ -15,84 +16,84 @@ macro_rules! compile_tests {
         }
 
         #[test]
-        fn what_is_left_out_of_keys_changes_neither_engine_nor_kernel() {
+        fn properties_that_keys_leave_out_change_neither_engine_nor_kernel() {
             $crate::same::check_board($version);
         }
 
         #[test]
-        fn varlen_and_paged_attentions_are_compiled_or_refused_as_written_down() {
+        fn varlen_and_paged_attentions_compile_or_are_refused_as_in_the_golden() {
             $crate::compile::check_serving($version, $crate::serving_case::Extent::Usual);
         }
 
         #[test]
         #[ignore = "minutes: every row for every GPU; run with --ignored"]
-        fn serving_in_full_is_compiled_or_refused_as_written_down() {
+        fn the_full_table_of_serving_compiles_or_is_refused_as_in_the_golden() {
             $crate::compile::check_serving($version, $crate::serving_case::Extent::Full);
         }
 
         #[test]
-        fn generated_attentions_are_compiled_or_refused_as_written_down() {
+        fn generated_attentions_compile_or_are_refused_as_in_the_golden() {
             $crate::generated::check(
                 $crate::generated::TRAINING,
                 $version,
-                "generated_attentions_are_compiled_or_refused_as_written_down",
+                "generated_attentions_compile_or_are_refused_as_in_the_golden",
             );
         }
 
         #[test]
-        fn generated_attentions_of_serving_are_compiled_or_refused_as_written_down() {
-            let test = "generated_attentions_of_serving_are_compiled_or_refused_as_written_down";
+        fn generated_serving_attentions_compile_or_are_refused_as_in_the_golden() {
+            let test = "generated_serving_attentions_compile_or_are_refused_as_in_the_golden";
             $crate::generated::check($crate::generated::SERVING, $version, test);
         }
 
         #[test]
-        fn generated_layouts_are_compiled_or_refused_as_written_down() {
-            let test = "generated_layouts_are_compiled_or_refused_as_written_down";
+        fn generated_layouts_compile_or_are_refused_as_in_the_golden() {
+            let test = "generated_layouts_compile_or_are_refused_as_in_the_golden";
             $crate::generated::check($crate::generated::LAYOUTS, $version, test);
         }
 
         #[test]
-        fn b8_a_plan_demands_of_each_operand_the_bytes_of_its_own_layout() {
+        fn a_plan_requires_the_bytes_of_each_operands_own_layout() {
             $crate::layouts::check($version);
         }
 
         #[test]
-        fn how_many_pages_a_pool_has_changes_neither_engine_nor_kernel() {
+        fn the_size_of_a_page_pool_changes_neither_engine_nor_kernel() {
             $crate::same::check_pools($version);
         }
 
         #[test]
-        fn varlen_documents_are_compiled_in_both_directions() {
+        fn varlen_documents_compile_in_both_directions() {
             $crate::documents::check($version);
         }
 
         #[test]
-        fn b11_remainders_by_what_may_be_zero_are_compiled_with_their_guard() {
+        fn remainders_whose_divisor_may_be_zero_compile_with_a_guard() {
             $crate::divisors::check($version);
         }
 
         #[test]
-        fn b9_expressions_over_positions_are_compiled_for_one_query_pieces_and_varlen_sequences() {
+        fn expressions_over_positions_compile_for_one_query_chunks_and_varlen_sequences() {
             $crate::positions::check($version);
         }
 
         #[test]
-        fn forwards_as_one_operation_are_compiled_or_refused_as_written_down() {
+        fn unified_forwards_compile_or_are_refused_as_in_the_golden() {
             $crate::compile::check_unified($version);
         }
 
         #[test]
-        fn deterministic_backwards_for_a_b200_are_compiled_by_the_engine_that_is_named() {
+        fn deterministic_backwards_for_a_b200_compile_with_the_named_engine() {
             $crate::deterministic::check($version);
         }
 
         #[test]
-        fn offsets_that_are_wrong_are_refused_in_the_librarys_own_words() {
+        fn wrong_offsets_are_refused_with_cudnns_message() {
             $crate::ragged::check($version);
         }
 
         #[test]
-        fn an_engine_that_is_named_is_the_one_that_compiles_or_the_library_says_why() {
+        fn a_named_engine_compiles_or_the_library_refuses_it() {
             $crate::deterministic::check_named($version);
         }
     };

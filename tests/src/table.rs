@@ -1,7 +1,7 @@
-//! The table of forwards: a plain one with one thing changed at a time, then rows in which every two values meet.
+//! The table of forwards: a plain one with one property changed at a time, then rows that cover every pair of values.
 //!
-//! The first part reads well: what a version refuses there it refuses because of the one thing. The second finds what
-//! only fails together. Both are the same in every run; what a version does not know is left out.
+//! In the first part a refusal has one cause, the changed property. The second part finds combinations that fail. Both
+//! are the same in every run. Values that a version does not support are left out.
 
 use qkvault_base::random::Rng;
 use qkvault_graph::{Band, Corner, CudnnVersion, DType, FUSED_OPS, Form, Order, Outputs};
@@ -12,7 +12,7 @@ const GPUS: [&str; 3] = ["h200", "a100", "b200"];
 const DTYPES: [DType; 2] = [DType::BF16, DType::F16];
 const HEADS: [(i64, i64); 3] = [(8, 2), (8, 8), (8, 1)];
 const HEAD_DIM: [(i64, i64); 5] = [(128, 128), (64, 64), (80, 80), (256, 256), (192, 128)];
-/// A square of whole tiles, one that is not, decode, a chunk of a prompt, less than one tile.
+/// Queries and keys: whole tiles, odd sizes, a decode, a prompt chunk, and less than one tile.
 const SEQ: [(i64, i64); 5] = [(512, 512), (1000, 1000), (1, 1024), (256, 1024), (77, 77)];
 const BANDS: [Option<Band>; 6] = [
     Some(Band::CAUSAL),
@@ -32,10 +32,11 @@ const EXTRAS: [Extra; 7] =
     [Extra::Plain, Extra::Sink, Extra::Softcap, Extra::Alibi, Extra::Dropout, Extra::Prefix, Extra::Documents];
 const LAYOUTS: [Layout; 4] =
     [Layout::Each(Order::Bshd), Layout::Each(Order::Sbhd), Layout::Each(Order::Bhsd), Layout::Parts];
-/// What users get, and what they may ask for.
+/// The default form, and one that users may select.
 const FORMS: [Form; 2] = [Form::Auto, Form::Fused];
 
-/// How many values each column has, in the order of [`Case`]'s fields; the first value of each is the plain one.
+/// The number of values in each column, in the order of [`Case`]'s fields. The first value of each column is the plain
+/// one.
 const COLUMNS: [usize; 11] = [
     DTYPES.len(),
     HEADS.len(),
@@ -87,7 +88,7 @@ pub fn rows(version: CudnnVersion) -> Vec<Case> {
         }
     }
     if version < FUSED_OPS {
-        // All outputs together are refused before the library is asked: one row above shows it.
+        // Lowering refuses all outputs together; one row above is enough to show it.
         columns[OUTPUT] -= 1;
     }
     for row in pairs(&columns) {
@@ -98,8 +99,8 @@ pub fn rows(version: CudnnVersion) -> Vec<Case> {
     rows.into_iter().map(case).collect()
 }
 
-/// Rows in which every two values of different columns meet at least once: of some random rows, each time the one with
-/// the most pairs that have not met.
+/// Rows that cover every pair of values of different columns. Of some random rows, each step takes the one that covers
+/// the most new pairs.
 fn pairs(columns: &Row) -> Vec<Row> {
     let mut open: Vec<[(usize, usize); 2]> = Vec::new();
     for a in 0..columns.len() {
@@ -130,7 +131,7 @@ mod tests {
     use qkvault_graph::validate;
 
     #[test]
-    fn every_row_is_valid_once_and_every_pair_of_values_meets() {
+    fn every_row_is_valid_and_unique_and_every_pair_of_values_is_covered() {
         for version in [CudnnVersion::v9(19, 0), CudnnVersion::v9(27, 0)] {
             let rows = rows(version);
             assert!((60..=100).contains(&rows.len()), "{} rows", rows.len());

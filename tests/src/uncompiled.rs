@@ -1,17 +1,17 @@
-//! Attentions of which cuDNN writes source that NVIDIA's compiler refuses (status 4001): told from a failure of the moment by rules alone.
+//! Attentions whose cuDNN source NVIDIA's compiler rejects (status 4001). Only rules tell them from temporary failures.
 
 use qkvault_graph::{Origin, Target, Valid};
 use qkvault_probe::{Request, check};
 
-/// What a table says of one: the rules that know it.
+/// The table's text for such an attention, with the codes of its rules.
 ///
 /// # Panics
 ///
-/// When no rule knows it: the planner would call it an error of the moment for ever.
+/// Panics if it has no rule: then the planner would always report a temporary failure.
 #[must_use]
 pub fn known(attention: &Valid, target: &Target) -> String {
     let reasons = check(&Request::new(attention, target)).reasons;
     let codes: Vec<&str> = reasons.iter().filter(|r| r.origin == Origin::Rule).map(|r| r.code.as_ref()).collect();
-    assert!(!codes.is_empty(), "{attention} for {target} does not compile, and no rule says so");
+    assert!(!codes.is_empty(), "{attention} for {target} does not compile, and has no rule");
     format!("not compiled (4001), as by {}", codes.join(", "))
 }

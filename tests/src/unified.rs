@@ -1,4 +1,5 @@
-//! Rows of the table of the unified operation: forwards with one thing at a time, for a GPU of each family that libraries tell apart.
+//! Rows of the table of the unified operation: forwards with one property changed at a time, for a GPU of each family
+//! that cuDNN distinguishes.
 
 use qkvault_graph::expr::library::{alibi, document_mask, softcap};
 use qkvault_graph::expr::{TensorSpec, key, scalar, score, tensor};
@@ -9,25 +10,25 @@ use crate::compile::Row;
 const GPUS: [&str; 4] = ["h200", "b200", "rtx-pro-6000", "a100"];
 const DTYPE: DType = DType::BF16;
 
-/// Two sequences of 8 over 2 heads.
+/// A dense attention with two sequences and 8 query heads over 2 KV heads.
 fn dense(seq: (i64, i64), head_dim: i64) -> Attention {
     Attention::bshd(2, (8, 2), seq, head_dim, DTYPE)
 }
 
-/// The same, varlen.
+/// A varlen attention with two sequences and 8 query heads over 2 KV heads.
 fn varlen(s: i64) -> Attention {
     let [q, kv] = [8, 2].map(|h| Tensor::thd(2, h, s, 128, 2 * s, DTYPE));
     Attention::forward(q, kv, kv, q).with_lengths()
 }
 
-/// So many dense queries over pages of 64 rows.
+/// An attention with `s_q` dense queries over pages of 64 tokens.
 fn paged(s_q: i64) -> Attention {
     let q = Tensor::bshd(2, 8, s_q, 128, DTYPE);
     let pool = Tensor::paged_nhd(2, 2, 1024, 128, 40, 64, DTYPE);
     Attention::forward(q, pool, pool, q).with_lengths()
 }
 
-/// Varlen queries over the same.
+/// An attention with varlen queries over pages of 64 tokens.
 fn mixed() -> Attention {
     let q = varlen(256).q;
     let mut a = paged(256);
@@ -35,7 +36,7 @@ fn mixed() -> Attention {
     a
 }
 
-/// Head dims of Q and K, and of V and O.
+/// A dense attention with different head dims for Q and K, and for V and O.
 fn split(d_qk: i64, d_v: i64) -> Attention {
     let rows = |h, d| Tensor::dense(Order::Bshd, [2, h, 512, d], DTYPE);
     Attention::forward(rows(8, d_qk), rows(8, d_qk), rows(8, d_v), rows(8, d_v))
@@ -51,7 +52,7 @@ fn biased(a: Attention) -> Attention {
     a.with_score_mod((score() + tensor("bias", spec)).build_score_mod().unwrap())
 }
 
-/// What every GPU is asked for.
+/// Rows for every GPU.
 fn plain() -> Vec<(&'static str, Attention)> {
     let square = || dense((512, 512), 128);
     vec![
@@ -63,7 +64,7 @@ fn plain() -> Vec<(&'static str, Attention)> {
     ]
 }
 
-/// What the first GPU is asked for besides.
+/// Further rows for the first GPU.
 fn varied() -> Vec<(&'static str, Attention)> {
     let square = || dense((512, 512), 128);
     let chunk = || dense((256, 1024), 128);
@@ -110,7 +111,7 @@ fn varied() -> Vec<(&'static str, Attention)> {
     ]
 }
 
-/// The rows, in the order in which they are written down.
+/// The rows, in the order of the golden.
 #[must_use]
 pub fn rows() -> Vec<Row> {
     let row = |gpu: &'static str, (name, attention): (&str, Attention)| Row {
@@ -130,7 +131,7 @@ mod tests {
     use qkvault_graph::validate;
 
     #[test]
-    fn every_row_is_valid_and_has_a_name_of_its_own() {
+    fn every_row_is_valid_and_has_a_unique_name() {
         let rows = rows();
         for row in &rows {
             validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));

@@ -1,11 +1,11 @@
-//! The table of forwards under cuDNN 9.14 without a GPU, and what must not change a kernel.
+//! The table of forwards with cuDNN 9.14 without a GPU, and checks that kernels do not change.
 
 use qkvault_tests::{compile, same};
 
 const VERSION: &str = "9.14.0";
 
 #[test]
-fn forwards_are_compiled_or_refused_as_written_down() {
+fn forwards_compile_or_are_refused_as_in_the_golden() {
     compile::check(VERSION);
 }
 
@@ -15,6 +15,6 @@ fn a_plan_compiled_twice_has_the_same_kernel_and_facts() {
 }
 
 #[test]
-fn what_is_left_out_of_keys_changes_neither_engine_nor_kernel() {
+fn properties_that_keys_leave_out_change_neither_engine_nor_kernel() {
     same::check_board(VERSION);
 }

@@ -1,3 +1,3 @@
-//! The table of forwards under cuDNN 9.19 without a GPU, and what must not change a kernel.
+//! The tests of every version, with cuDNN 9.19 and without a GPU.
 
 qkvault_tests::compile_tests!("9.19.0");

@@ -1,7 +1,8 @@
-//! Processes whose main thread ends them in their first compile, when cuDNN's compilers come to life. Without the test harness, whose
-//! main thread is not that of a test. Each cuDNN by itself, without a GPU.
+//! Processes whose main thread exits during their first compile, while cuDNN's compilers start. The program has no test
+//! harness, because a harness does not run tests on the main thread. It runs each cuDNN in its own processes, without a
+//! GPU.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::process::Command;
 use std::sync::Arc;
@@ -13,21 +14,22 @@ use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
-/// Which cuDNN a process of its own compiles with, and how many milliseconds into its first compile it ends.
+/// The cuDNN of a child process.
 const VERSION: &str = "QKVAULT_ENDING_VERSION";
+/// The milliseconds after which a child process exits.
 const AFTER: &str = "QKVAULT_ENDING_AFTER";
 
-/// The code that a process asks to end with.
+/// The exit code of a child process.
 const CODE: i32 = 7;
 
-const NAME: &str = "a_main_thread_that_ends_the_first_compile_of_its_process_waits_for_it";
+const NAME: &str = "a_main_thread_that_exits_during_the_first_compile_waits_for_it";
 
 fn main() {
     let child = [VERSION, AFTER].map(std::env::var);
     if let [Ok(version), Ok(after)] = child {
         return end_in_the_first_compile(&version, after.parse().unwrap());
     }
-    // What the harness is asked for: the names, or those that contain a text.
+    // Supports the harness's options: `--list`, and a filter by name.
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|w| w == "--list") {
         return say(&format!("{NAME}: test"));
@@ -42,8 +44,8 @@ fn main() {
         for after in [1, 20, 60, 150, 300] {
             let mut child = Command::new(std::env::current_exe().unwrap());
             let done = child.env(VERSION, version).env(AFTER, after.to_string()).output().unwrap();
-            let said = String::from_utf8_lossy(&done.stderr);
-            assert_eq!(done.status.code(), Some(CODE), "{version}, {after} ms in: {}\n{said}", done.status);
+            let stderr = String::from_utf8_lossy(&done.stderr);
+            assert_eq!(done.status.code(), Some(CODE), "{version}, {after} ms in: {}\n{stderr}", done.status);
         }
     }
     say(&format!("test {NAME} ... ok"));
@@ -54,13 +56,13 @@ fn end_in_the_first_compile(version: &str, after: u64) {
     let target = target(&compiler, "h200");
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let begun = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&begun);
+    let compiling = Arc::clone(&begun);
     std::thread::spawn(move || {
         for seq in (1..).map(|n| n * 64) {
             let asked = Attention::bshd(1, (4, 2), (seq, seq), 64, DType::BF16).with_band(Band::CAUSAL);
-            seen.store(true, Ordering::SeqCst);
+            compiling.store(true, Ordering::SeqCst);
             let answer = planner.plan(&validate(asked).unwrap(), &target, &CompileOptions::default(), OnMiss::Compile);
-            // The process is ending.
+            // Planning fails while the process exits.
             if answer.is_err() {
                 return;
             }

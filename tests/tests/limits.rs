@@ -1,13 +1,13 @@
-//! A limit of workspace: which plan answers under which key, and what is built for it.
+//! Workspace limits: the plan and the key for each limit, and the builds that it needs.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, RebuildCheck, Resolution};
 use qkvault_graph::{CompileOptions, PlanKey, Target, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, target};
 
-/// A planner over a folder, as a process that has just started has it.
+/// A planner with a newly opened vault, as in a new process.
 fn planner(folder: &tempfile::TempDir, compiler: &Compiler) -> Planner {
     let vault = Vault::open(VaultOptions::in_folder(folder.path()).without_environment()).unwrap();
     Planner::new(vault, Some(compiler.clone()))
@@ -29,7 +29,7 @@ impl Asked<'_> {
     }
 }
 
-/// Limits around what two engines need, and those that budgets come to.
+/// Limits around the needs of two engines, and limits of typical budgets.
 const LIMITS: [Option<u64>; 9] = [
     None,
     Some(0),
@@ -42,9 +42,10 @@ const LIMITS: [Option<u64>; 9] = [
     Some(u64::MAX),
 ];
 
-/// Engine 2 needs 256 bytes and comes first, engine 1 needs none. The number of the limit was in the key: each cost a build.
+/// Engine 2 comes first and needs 256 bytes; engine 1 needs none. Once, the limit was part of the key, and each limit
+/// cost a build.
 #[test]
-fn b10_a_warm_vault_serves_every_limit_with_no_build() {
+fn a_warm_vault_serves_every_limit_without_a_build() {
     let Some(compiler) = compiler("9.27.0") else { return };
     let (target, folder) = (target(&compiler, "h200"), tempfile::tempdir().unwrap());
     let attention = valid("q: bf16 [1,8,256,64]\nk: [1,2,256,64]\nmask: causal");
@@ -64,13 +65,13 @@ fn b10_a_warm_vault_serves_every_limit_with_no_build() {
             let expected = if limit.is_some_and(|limit| limit < 256) { &least } else { &first };
             assert_eq!(answer.key, expected.key, "{limit:?}");
             assert_eq!(facts(&answer), facts(expected), "{limit:?}");
-            // What is in memory now is enough for who may not wait.
+            // The plan is in memory now, so `OnMiss::Memory` finds it.
             assert_eq!(asked.of(&cold, limit, OnMiss::Memory).unwrap().key, expected.key);
         }
         assert_eq!(cold.vault().stats().builds, 0);
     }
     assert_eq!(warm.vault().usage().entries, 2);
-    // Each is what compiling gives by the choice that is stored with it.
+    // Rebuilding with the stored choice gives the same plan.
     for listed in warm.vault().ls() {
         let (_, entry) = warm.vault().show(&listed.key).into_iter().next().unwrap();
         let deep = compiler.verify_by_rebuild(PlanKey::from_bytes(listed.key.0), &entry.unwrap());
@@ -78,9 +79,10 @@ fn b10_a_warm_vault_serves_every_limit_with_no_build() {
     }
 }
 
-/// What is over the limit is told from the facts of the plan, and kept nowhere: another limit has another answer.
+/// A plan's facts decide about a limit. A refusal for one limit is not stored, because another limit has another
+/// answer.
 #[test]
-fn b10_a_refusal_for_a_limit_is_not_kept_and_says_what_is_needed_at_the_least() {
+fn a_refusal_for_a_limit_is_not_stored_and_names_the_smallest_workspace() {
     let Some(compiler) = compiler("9.27.0") else { return };
     let (target, folder) = (target(&compiler, "h200"), tempfile::tempdir().unwrap());
     let attention = valid("pass: backward\nq: bf16 [1,2,1024,64]\ndeterministic: yes");
@@ -102,9 +104,9 @@ fn b10_a_refusal_for_a_limit_is_not_kept_and_says_what_is_needed_at_the_least() 
     assert_eq!((cold.vault().stats().builds, cold.vault().usage().entries), (0, entries));
 }
 
-/// Without the facts of the first plan nobody knows whether it is within a limit, and without the second there is none that is.
+/// The facts of the first plan decide whether it is within a limit. If it is not, the second plan is needed.
 #[test]
-fn b10_what_is_missing_for_a_limit_is_named_by_the_key_that_is_looked_for() {
+fn a_miss_for_a_limit_names_the_key_of_the_missing_plan() {
     let Some(compiler) = compiler("9.27.0") else { return };
     let (target, folder) = (target(&compiler, "h200"), tempfile::tempdir().unwrap());
     let attention = valid("q: bf16 [1,8,256,64]");

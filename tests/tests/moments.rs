@@ -1,7 +1,7 @@
-//! What goes wrong for a moment, or on one machine, leaves nothing behind: processes of their own, short of memory or with a compiler that
-//! is given wrong flags, each over a vault of its own.
+//! Temporary failures leave nothing in the vault. Child processes, each with its own vault, run short of memory or pass
+//! wrong flags to the compiler.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,13 +13,15 @@ use qkvault_graph::{CompileOptions, PlanKey, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 use qkvault_tests::kernel::cubins;
 
-/// For a process of its own: the cuDNN, and the folder of its vault.
+/// The cuDNN of a child process.
 const VERSION: &str = "QKVAULT_MOMENTS_VERSION";
+/// The vault's folder of a child process.
 const VAULT: &str = "QKVAULT_MOMENTS_VAULT";
-/// The name of the test that such a process runs.
-const CHILD: &str = "a_process_of_its_own_plans_three_attentions";
+/// The name of the test that a child process runs.
+const CHILD: &str = "a_child_process_plans_three_attentions";
 
-/// What was refused, or got another engine, when memory was short: a deterministic backward, a plain one, and a forward.
+/// Attentions that were once refused or got another engine when memory was short: a deterministic backward, a plain
+/// one, and a forward.
 const ASKED: [&str; 3] = [
     "pass: backward\nq: bf16 [1,2,256,64]\ndeterministic: yes",
     "pass: backward\nq: bf16 [1,2,256,64]",
@@ -34,14 +36,14 @@ fn vault(folder: &Path) -> Vault {
     Vault::open(VaultOptions::in_folder(folder).without_environment()).unwrap()
 }
 
-/// What a process says of each attention that it came to: the engine, or the error. And how it ended.
-struct Told {
+/// The output of a child process: the engine or the error for each attention, and whether it ended with success.
+struct Report {
     lines: BTreeMap<usize, Result<String, String>>,
     ended: bool,
 }
 
-/// Runs the child under a limit on address space in kB, if any, and with a variable set, if any.
-fn child(version: &str, folder: &Path, limit: Option<u64>, variable: Option<(&str, &str)>) -> Told {
+/// Runs a child process, optionally with a limit on its address space in kB and with an environment variable.
+fn child(version: &str, folder: &Path, limit: Option<u64>, variable: Option<(&str, &str)>) -> Report {
     let limit = limit.map_or_else(String::new, |limit| format!("ulimit -v {limit} && "));
     let mut command = Command::new("sh");
     command
@@ -53,38 +55,38 @@ fn child(version: &str, folder: &Path, limit: Option<u64>, variable: Option<(&st
     let out = command.output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     let line = |line: &str| {
-        let (number, rest) = line.strip_prefix("told ")?.split_once(' ')?;
-        let told = match rest.split_once(' ')? {
+        let (number, rest) = line.strip_prefix("planned ")?.split_once(' ')?;
+        let result = match rest.split_once(' ')? {
             ("plan", engine) => Ok(engine.to_owned()),
             (kind, why) => Err(format!("{kind}: {why}")),
         };
-        Some((number.parse().ok()?, told))
+        Some((number.parse().ok()?, result))
     };
-    Told { lines: text.lines().filter_map(line).collect(), ended: out.status.success() }
+    Report { lines: text.lines().filter_map(line).collect(), ended: out.status.success() }
 }
 
 #[test]
-fn a_process_of_its_own_plans_three_attentions() {
+fn a_child_process_plans_three_attentions() {
     let (Some(version), Some(folder)) = (std::env::var_os(VERSION), std::env::var_os(VAULT)) else { return };
     let Some(compiler) = compiler(version.to_str().unwrap()) else { return };
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
     for (number, attention) in asked().iter().enumerate() {
         let answer = planner.plan(attention, &target, &CompileOptions::default(), OnMiss::Compile);
-        let told = match answer {
+        let result = match answer {
             Ok(answer) => match answer.outcome {
                 Ok(plan) => format!("plan {}", plan.facts.engine),
                 Err(refusal) => format!("refused {}", refusal.to_string().replace('\n', " ")),
             },
             Err(error) => format!("error {}", error.to_string().replace('\n', " ")),
         };
-        // The test harness begins a line of its own before the first.
-        say(&format!("\ntold {number} {told}"));
+        // Begins with a line break, because the test harness leaves its first line open.
+        say(&format!("\nplanned {number} {result}"));
     }
 }
 
-/// Engine and kernels of every plan in a vault by its key; a refusal in it fails the test.
-fn kept(folder: &Path, when: &str) -> BTreeMap<Key, (String, Vec<Vec<u8>>)> {
+/// Engine and kernels of every plan in a vault, by key. Panics if the vault has a refusal.
+fn stored(folder: &Path, when: &str) -> BTreeMap<Key, (String, Vec<Vec<u8>>)> {
     let vault = vault(folder);
     let mut kept = BTreeMap::new();
     for listed in vault.ls() {
@@ -98,21 +100,22 @@ fn kept(folder: &Path, when: &str) -> BTreeMap<Key, (String, Vec<Vec<u8>>)> {
     kept
 }
 
-/// From where the process just starts to where it has enough: the plan that it gives without a limit, an error, or no process.
-fn pressed(version: &str, limits: &[u64]) {
+/// Plans under memory limits between too little and enough. Each result must be the plan without a limit, an error, or
+/// the end of the process.
+fn check_memory_limits(version: &str, limits: &[u64]) {
     if found(version).is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     assert!(child(version, folder.path(), None, None).ended);
-    let whole = kept(folder.path(), "without a limit");
+    let whole = stored(folder.path(), "without a limit");
     assert_eq!(whole.len(), ASKED.len());
     let (mut plans, mut errors) = (0, 0);
     for &limit in limits {
         let folder = tempfile::tempdir().unwrap();
-        let told = child(version, folder.path(), Some(limit), None);
+        let report = child(version, folder.path(), Some(limit), None);
         let when = format!("{version} within {limit} kB");
-        for (number, line) in &told.lines {
+        for (number, line) in &report.lines {
             match line {
                 Ok(_) => plans += 1,
                 Err(why) => {
@@ -121,72 +124,73 @@ fn pressed(version: &str, limits: &[u64]) {
                 }
             }
         }
-        for (key, plan) in kept(folder.path(), &when) {
-            assert!(whole.get(&key) == Some(&plan), "{when}: another plan lies under {key}: {}", plan.0);
+        for (key, plan) in stored(folder.path(), &when) {
+            assert!(whole.get(&key) == Some(&plan), "{when}: {key} has another plan: {}", plan.0);
         }
-        // What was an error is built by the next process that has the memory.
-        if told.lines.values().any(Result::is_err) {
+        // The next process with enough memory builds the plans that failed.
+        if report.lines.values().any(Result::is_err) {
             assert!(child(version, folder.path(), None, None).ended);
-            assert_eq!(kept(folder.path(), &when), whole, "{when}, and then without");
+            assert_eq!(stored(folder.path(), &when), whole, "{when}, and then without");
         }
     }
-    assert!(plans > 0 && errors > 0, "{version}: {plans} plans and {errors} errors: the limits do not meet the need");
+    assert!(plans > 0 && errors > 0, "{version}: {plans} plans and {errors} errors: the limits must cover both");
 }
 
-/// A refusal and engine 7 instead of engine 5 were stored, and served for ever.
+/// Once, a refusal and a plan of engine 7 instead of engine 5 were stored and served.
 #[test]
-fn b1_memory_pressure_stores_neither_refusal_nor_another_engine_9_19() {
-    pressed("9.19.0", &[170_000, 185_000, 200_000, 215_000, 235_000, 262_000, 300_000, 360_000]);
+fn memory_pressure_stores_neither_refusal_nor_another_engine_9_19() {
+    check_memory_limits("9.19.0", &[170_000, 185_000, 200_000, 215_000, 235_000, 262_000, 300_000, 360_000]);
 }
 
 #[test]
-fn b1_memory_pressure_stores_neither_refusal_nor_another_engine_9_27() {
-    pressed("9.27.0", &[200_000, 216_000, 235_000, 250_000, 275_000, 300_000, 330_000, 400_000]);
+fn memory_pressure_stores_neither_refusal_nor_another_engine_9_27() {
+    check_memory_limits("9.27.0", &[200_000, 216_000, 235_000, 250_000, 275_000, 300_000, 330_000, 400_000]);
 }
 
-/// Set once, the variable made all three refused for good: NVIDIA's compiler does not know the flag.
+/// NVIDIA's compiler does not know this flag. Once, a run with the variable stored refusals of all three attentions.
 #[test]
-fn b1_flags_that_do_not_compile_are_an_error_that_names_them_and_leave_nothing() {
+fn flags_that_do_not_compile_are_an_error_that_names_them_and_store_nothing() {
     if found("9.27.0").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let told = child("9.27.0", folder.path(), None, Some(("CUDNN_JIT_FLAGS_DBG", "1")));
-    assert!(told.ended && told.lines.len() == ASKED.len(), "{:?}", told.lines);
-    for why in told.lines.values() {
+    let report = child("9.27.0", folder.path(), None, Some(("CUDNN_JIT_FLAGS_DBG", "1")));
+    assert!(report.ended && report.lines.len() == ASKED.len(), "{:?}", report.lines);
+    for why in report.lines.values() {
         let why = why.as_ref().unwrap_err();
         assert!(why.starts_with("error: ") && why.contains("CUDNN_JIT_FLAGS_DBG"), "{why}");
     }
-    assert_eq!(vault(folder.path()).ls().count(), 0, "something of it was stored");
-    let told = child("9.27.0", folder.path(), None, None);
-    assert!(told.lines.len() == ASKED.len() && told.lines.values().all(Result::is_ok), "{:?}", told.lines);
+    assert_eq!(vault(folder.path()).ls().count(), 0, "something was stored");
+    let report = child("9.27.0", folder.path(), None, None);
+    assert!(report.lines.len() == ASKED.len() && report.lines.values().all(Result::is_ok), "{:?}", report.lines);
 }
 
-/// Limits this process's address space to so many kB, or no more.
+/// Limits this process's address space to `kilobytes`, or removes the limit.
 fn limit(kilobytes: Option<u64>) {
     let soft = kilobytes.map_or_else(|| "unlimited".to_owned(), |n| (n * 1024).to_string());
     let done =
         Command::new("prlimit").args([&format!("--pid={}", std::process::id()), &format!("--as={soft}:")]).status();
-    assert!(done.unwrap().success(), "prlimit, of util-linux, is on every Linux");
+    assert!(done.unwrap().success(), "prlimit (util-linux) failed");
 }
 
-/// Address space that this process has, in kB.
+/// The size of this process's address space, in kB.
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// In a process of its own: its limit is lifted again, but another test beside it would meet it.
+/// Runs in a child process: the limit would affect other tests in the same process.
 #[test]
-fn in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again() {
+fn a_child_process_builds_a_plan_again_after_a_failure() {
     let (Some(version), Some(folder)) = (std::env::var_os(VERSION), std::env::var_os(VAULT)) else { return };
     let Some(compiler) = compiler(version.to_str().unwrap()) else { return };
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
     let ask = |attention: &Valid| planner.plan(attention, &target, &CompileOptions::default(), OnMiss::Compile);
     planner.compiler().unwrap().library().check_engines().unwrap();
-    // How much more than now the kernel needs depends on the allocator: less is allowed until it is too little, for another attention each.
+    // The need of a build depends on the allocator. Each attempt allows less memory, with another attention, until a
+    // build fails.
     let failed = [40, 32, 24, 18, 12, 8, 4].into_iter().find_map(|megabytes| {
         let given = format!("pass: backward\nq: bf16 [1,2,{},64]\ndeterministic: yes", 128 * megabytes);
         let attention = validate(text::parse(&given).unwrap()).unwrap();
@@ -195,24 +199,24 @@ fn in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again()
         limit(None);
         Some((attention, answer.err()?))
     });
-    let (attention, PlanError::Failure(failure)) = failed.unwrap() else { panic!("it is a failure") };
+    let (attention, PlanError::Failure(failure)) = failed.unwrap() else { panic!("no build failed") };
     assert!(failure.is_uncompiled() && failure.to_string().contains("ulimit -v"), "{failure}");
     let before = planner.vault().stats();
     let again = ask(&attention).unwrap();
     assert!(again.source == Source::Built && again.outcome.is_ok_and(|plan| plan.facts.passed_over.is_empty()));
     let stats = planner.vault().stats();
     assert_eq!((stats.build_failures, stats.stores), (1, before.stores + 1));
-    say("\np43 held");
+    say("\nbuilt again");
 }
 
-/// Kept as an answer, the failure of a moment would be all that a process, or a fleet, ever gets.
+/// A temporary failure must not be stored as the answer.
 #[test]
-fn a_build_that_failed_is_built_when_it_is_asked_again() {
+fn a_failed_build_is_built_again_on_the_next_request() {
     if found("9.27.0").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let name = "in_a_process_of_its_own_a_build_that_failed_is_built_when_it_is_asked_again";
+    let name = "a_child_process_builds_a_plan_again_after_a_failure";
     let out = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(VERSION, "9.27.0")
@@ -220,5 +224,5 @@ fn a_build_that_failed_is_built_when_it_is_asked_again() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && text.contains("p43 held"), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && text.contains("built again"), "{text}{}", String::from_utf8_lossy(&out.stderr));
 }

@@ -1,6 +1,6 @@
-//! The planner over a vault with the real cuDNN: who builds, who is answered, and what is kept.
+//! The planner with a vault and the real cuDNN: which requests build, and which results are stored.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::sync::{Arc, Barrier};
 
@@ -14,12 +14,12 @@ use qkvault_probe::{Footprint, Near, Request, nearest};
 use qkvault_tests::bench::Bench;
 use qkvault_tests::cudnn::target;
 
-/// What cuDNN compiles.
+/// An attention that cuDNN compiles.
 fn sound() -> Valid {
     validate(Attention::bshd(1, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL)).unwrap()
 }
 
-/// What cuDNN refuses: a head dim that is no multiple of 8.
+/// An attention that cuDNN refuses: its head dim is not a multiple of 8.
 fn refused() -> Valid {
     validate(Attention::bshd(1, (4, 4), (128, 128), 100, DType::BF16)).unwrap()
 }
@@ -33,7 +33,7 @@ fn refusal(answer: Resolution) -> Refusal {
 }
 
 #[test]
-fn sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
+fn sixty_four_threads_build_a_plan_once_and_load_it_once() {
     const THREADS: usize = 64;
     let Some(bench) = Bench::new() else { return };
     let attention = sound();
@@ -57,7 +57,7 @@ fn sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
     let plans: Vec<Arc<Plan>> = answers.into_iter().map(plan).collect();
     assert!(plans.iter().all(|p| **p == *plans[0]), "all get the same plan");
 
-    // A process that has just started: its file is read once, whichever way it is asked for.
+    // A new process reads the file once, for either `OnMiss`.
     for on_miss in [OnMiss::Load, OnMiss::Compile] {
         let later = bench.planner();
         let loaded = together(&later, on_miss);
@@ -67,9 +67,9 @@ fn sixty_four_threads_that_want_one_plan_build_it_once_and_load_it_once() {
     }
 }
 
-/// A warm-up and a service on one machine, each a process of its own, share what either built.
+/// A warm-up and a service on one machine are different processes, and share plans.
 #[test]
-fn s3_2_asked_twice_and_loaded_it_is_built_once() {
+fn a_plan_that_is_requested_twice_and_loaded_is_built_once() {
     let Some(bench) = Bench::new() else { return };
     let (first, attention) = (bench.planner(), sound());
     let built = bench.ask(&first, &attention, OnMiss::Compile).unwrap();
@@ -84,9 +84,9 @@ fn s3_2_asked_twice_and_loaded_it_is_built_once() {
     assert_eq!(Some(plans[0].facts.graph_key), Some(attention.key()));
 }
 
-/// 65,536 tokens of up to 1024 sequences; 558 GB if each were at its longest.
+/// 65,536 tokens in up to 1024 sequences. It would need 558 GB if every sequence had its greatest length.
 #[test]
-fn b4_a_limit_of_workspace_takes_a_varlen_backward_that_is_within_it() {
+fn a_varlen_backward_within_the_workspace_limit_is_accepted() {
     let Some(bench) = Bench::new() else { return };
     let rows = Tensor::thd(1024, 32, 32_768, 128, 65_536, DType::BF16);
     let forward = Attention::forward(rows, rows, rows, rows).with_lengths().with_stats();
@@ -99,9 +99,9 @@ fn b4_a_limit_of_workspace_takes_a_varlen_backward_that_is_within_it() {
     assert_eq!(expected.scratch, 65_536 * 32 * (128 + 1) * 4);
 }
 
-/// Engine 2, which is first for a sink with lengths, writes a kernel that does not compile: the plan of engine 1 says so, in every process.
+/// For a sink with lengths, engine 2 comes first, and its kernel does not compile. The plan of engine 1 records this.
 #[test]
-fn b1_a_plan_says_which_configurations_were_passed_over_and_why() {
+fn a_plan_records_which_configurations_were_passed_over_and_why() {
     let Some(bench) = Bench::new() else { return };
     let sink = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";
     let attention = validate(text::parse(sink).unwrap()).unwrap();
@@ -112,7 +112,7 @@ fn b1_a_plan_says_which_configurations_were_passed_over_and_why() {
     assert!(passed.words.contains("NVRTC_SUCCESS"), "{}", passed.words);
     let stored = plan(bench.ask(&bench.planner(), &attention, OnMiss::Load).unwrap());
     assert_eq!(stored.facts, built.facts);
-    // Engine 1 divides the keys in its first configuration, and not in the one that compiles.
+    // The first configuration of engine 1 splits the keys; the one that compiles does not.
     let decode =
         validate(text::parse("q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nlengths: per-sequence\nsink: yes").unwrap());
     let built = plan(bench.ask(&bench.planner(), &decode.unwrap(), OnMiss::Compile).unwrap());
@@ -122,9 +122,9 @@ fn b1_a_plan_says_which_configurations_were_passed_over_and_why() {
     assert!(plain.facts.passed_over.is_empty(), "{:?}", plain.facts.passed_over);
 }
 
-/// No engine's kernel compiles, and a rule says so: refused, by the rule, and not by a failure that is kept.
+/// No engine's kernel compiles, and a rule covers it. The rule refuses it, and no failure is stored.
 #[test]
-fn b1_what_never_compiles_is_refused_by_its_rule_and_not_kept() {
+fn an_attention_that_never_compiles_is_refused_by_its_rule_and_not_stored() {
     let Some(bench) = Bench::new() else { return };
     let target = target(&bench.compiler, "b200");
     let wide = "pass: backward\nq: bf16 [1,2,128,256]";
@@ -136,18 +136,18 @@ fn b1_what_never_compiles_is_refused_by_its_rule_and_not_kept() {
 }
 
 #[test]
-fn a_refusal_is_kept_and_answers_for_its_own_version_alone() {
+fn a_refusal_is_stored_and_served_for_its_own_version_only() {
     let Some(bench) = Bench::new() else { return };
     let (first, attention) = (bench.planner(), refused());
-    let told = bench.ask(&first, &attention, OnMiss::Compile).unwrap();
-    let key = Key(*told.key.unwrap().bytes());
+    let fresh = bench.ask(&first, &attention, OnMiss::Compile).unwrap();
+    let key = Key(*fresh.key.unwrap().bytes());
     let second = bench.planner();
-    let kept = bench.ask(&second, &attention, OnMiss::Compile).unwrap();
-    assert_eq!([told.source, kept.source], [Source::Built, Source::Disk]);
+    let stored = bench.ask(&second, &attention, OnMiss::Compile).unwrap();
+    assert_eq!([fresh.source, stored.source], [Source::Built, Source::Disk]);
     assert_eq!(second.vault().stats().builds, 0, "the library was asked again");
-    let (told, kept) = (refusal(told), refusal(kept));
-    assert_eq!(told, kept);
-    assert!(told.reasons().iter().any(|r| r.given.contains("100") || r.given.contains("% 8")), "{told}");
+    let (fresh, stored) = (refusal(fresh), refusal(stored));
+    assert_eq!(fresh, stored);
+    assert!(fresh.reasons().iter().any(|r| r.given.contains("100") || r.given.contains("% 8")), "{fresh}");
 
     let newer = bench.vault().for_library("9.28.0");
     assert!(matches!(newer.get(&key), Lookup::Absent), "a newer library may accept it");
@@ -156,7 +156,7 @@ fn a_refusal_is_kept_and_answers_for_its_own_version_alone() {
 }
 
 #[test]
-fn what_is_missing_is_named_by_its_key() {
+fn a_missing_plan_is_named_by_its_key() {
     let Some(bench) = Bench::new() else { return };
     let (planner, attention) = (bench.planner(), sound());
     for (on_miss, words) in [(OnMiss::Load, "in the vault"), (OnMiss::Memory, "in the memory of this process")] {
@@ -173,9 +173,9 @@ fn what_is_missing_is_named_by_its_key() {
     assert_eq!(built.key, Some(key), "the key that was missing is the key that is built");
 }
 
-/// `Memory` read the disk, on paths that must not wait for one.
+/// Once, `OnMiss::Memory` read the disk, although its callers must not wait for it.
 #[test]
-fn never_build_touches_no_disk() {
+fn on_miss_memory_reads_no_disk() {
     let Some(bench) = Bench::new() else { return };
     let attention = sound();
     bench.ask(&bench.planner(), &attention, OnMiss::Compile).unwrap();
@@ -187,9 +187,9 @@ fn never_build_touches_no_disk() {
     assert_eq!(answer.source, Source::Memory);
 }
 
-/// Bounded memory and disk: what was evicted from memory is a disk hit, what was evicted from disk is built again.
+/// A plan that was evicted from memory is a disk hit. One that was evicted from disk is built again.
 #[test]
-fn what_is_evicted_comes_back() {
+fn an_evicted_plan_is_loaded_or_built_again() {
     let Some(bench) = Bench::new() else { return };
     let options = VaultOptions::in_folder(bench.folder.path()).without_environment().memory(0, 0);
     let planner = Planner::new(Vault::open(options).unwrap(), Some(bench.compiler.clone()));
@@ -203,7 +203,7 @@ fn what_is_evicted_comes_back() {
 }
 
 #[test]
-fn what_cannot_be_built_here_is_an_error_and_is_not_kept() {
+fn a_plan_that_cannot_be_built_here_is_an_error_and_is_not_stored() {
     let Some(bench) = Bench::new() else { return };
     let attention = sound();
     let lookup = Planner::new(bench.vault(), None);
@@ -219,12 +219,12 @@ fn what_cannot_be_built_here_is_an_error_and_is_not_kept() {
         assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
     }
     let stats = planner.vault().stats();
-    assert_eq!((stats.builds, stats.build_failures, stats.stores), (2, 2, 0), "a failure is not remembered");
+    assert_eq!((stats.builds, stats.build_failures, stats.stores), (2, 2, 0), "a failure is not stored");
 }
 
-/// Without an op graph there is no plan to have a key: it was the attention's own key, which no plan is ever found by.
+/// Without an op graph there is no plan key. Once, the result had the attention's key, which no look-up uses.
 #[test]
-fn what_lowering_refuses_has_no_plan_key() {
+fn an_attention_that_lowering_refuses_has_no_plan_key() {
     let Some(bench) = Bench::new() else { return };
     let mut attention = Attention::bshd(1, (4, 4), (128, 128), 64, DType::BF16);
     attention.block_mask = true;
@@ -234,7 +234,7 @@ fn what_lowering_refuses_has_no_plan_key() {
 }
 
 #[test]
-fn one_plan_serves_varlen_buffers_of_every_capacity_and_each_is_told_its_own_reach() {
+fn one_plan_serves_varlen_buffers_of_every_capacity_with_their_own_bytes() {
     let Some(bench) = Bench::new() else { return };
     let planner = bench.planner();
     let varlen = |tokens| {
@@ -251,9 +251,9 @@ fn one_plan_serves_varlen_buffers_of_every_capacity_and_each_is_told_its_own_rea
     assert_eq!((reach(&small), reach(&large)), (100 * 8 * 64 * 2, 1000 * 8 * 64 * 2));
 }
 
-/// A quirk of lowering and one of the rules: refused, then compiled under their names, as plans that nobody else is given.
+/// A quirk of lowering and one of the rules. Both are refused, and compile under their own keys if allowed.
 #[test]
-fn a_quirk_that_is_allowed_by_name_is_compiled_under_a_key_of_its_own() {
+fn an_allowed_quirk_compiles_under_its_own_key() {
     let Some(bench) = Bench::new() else { return };
     for (code, given) in [
         ("backward.sink-philox", "pass: backward\nq: bf16 [1,2,128,64]\nsink: yes\nd_sink: yes\ndropout: philox 0.1"),
@@ -263,18 +263,18 @@ fn a_quirk_that_is_allowed_by_name_is_compiled_under_a_key_of_its_own() {
         let strict = bench.planner();
         let refused = bench.ask(&strict, &attention, OnMiss::Compile).unwrap();
         assert!(refused.key.is_none() && refusal(refused).has(code));
-        let bold = bench.planner().allowing(QuirkSet::of([code]).unwrap());
-        let built = bench.ask(&bold, &attention, OnMiss::Compile).unwrap();
+        let allowing = bench.planner().allowing(QuirkSet::of([code]).unwrap());
+        let built = bench.ask(&allowing, &attention, OnMiss::Compile).unwrap();
         let key = built.key;
         assert_eq!(Some(plan(built).facts.key), key);
-        // The name in the policy does the same, and finds the same plan.
+        // Allowing the quirk in the options finds the same plan.
         let policy = CompileOptions { allowed: QuirkSet::of([code]).unwrap(), ..CompileOptions::default() };
         let named = strict.plan(&attention, &bench.target, &policy, OnMiss::Load).unwrap();
         assert_eq!((named.key, named.outcome.is_ok()), (key, true));
-        // Who does not name it is refused as before, though a plan is there now.
+        // Without the option it is still refused, although the plan is stored now.
         assert!(refusal(bench.ask(&bench.planner(), &attention, OnMiss::Load).unwrap()).has(code));
         let entry = bench.vault().get(&Key(*key.unwrap().bytes()));
-        assert!(matches!(entry, Lookup::Hit(_)), "it is in the vault under the key that was told");
+        assert!(matches!(entry, Lookup::Hit(_)), "the vault has no entry with the plan's key");
     }
     let plain = bench.planner().allowing(QuirkSet::of(["backward.sink-philox"]).unwrap());
     let (plain, usual) = (
@@ -285,7 +285,7 @@ fn a_quirk_that_is_allowed_by_name_is_compiled_under_a_key_of_its_own() {
 }
 
 #[test]
-fn d3_what_is_nearest_is_confirmed_by_the_library_itself() {
+fn the_library_confirms_the_nearest_change() {
     let Some(bench) = Bench::new() else { return };
     let (planner, odd) = (bench.planner(), refused());
     let versions = [CudnnVersion::v9(19, 0)];
@@ -293,7 +293,7 @@ fn d3_what_is_nearest_is_confirmed_by_the_library_itself() {
     let confirmed = planner.confirm(&near[0], &CompileOptions::default()).unwrap();
     assert!(matches!(confirmed, Confirmation::Supported(_)), "{}: {confirmed:?}", near[0].change);
     assert_eq!(planner.vault().stats().builds, 1);
-    // What the library does not take is told, and so is what another library would have to say.
+    // The library refuses one, and cannot decide about a target of another library.
     let same = |target: Target| Near { change: "nothing".into(), attention: odd.clone(), target };
     let none = planner.confirm(&same(bench.target.clone()), &CompileOptions::default()).unwrap();
     assert!(matches!(none, Confirmation::Refused(_)), "{none:?}");
@@ -303,7 +303,7 @@ fn d3_what_is_nearest_is_confirmed_by_the_library_itself() {
 }
 
 #[test]
-fn one_plan_serves_pools_of_about_as_many_pages_and_each_is_told_its_own_reach() {
+fn one_plan_serves_page_pools_of_similar_sizes_with_their_own_bytes() {
     let Some(bench) = Bench::new() else { return };
     let planner = bench.planner();
     let paged = |pages| {
@@ -322,10 +322,10 @@ fn one_plan_serves_pools_of_about_as_many_pages_and_each_is_told_its_own_reach()
         assert_eq!([&small, &large].map(|a| reach(a, role)), [700, 1000].map(|pages| pages * 64 * 2 * 64 * 2));
     }
     let larger = bench.ask(&planner, &paged(1025), OnMiss::Load);
-    assert!(larger.is_err(), "a plan for 1024 pages reaches no further");
+    assert!(larger.is_err(), "a plan for 1024 pages must not serve more");
 }
 
-/// The forward has no say in whether its backward is deterministic, so that a step builds its two plans once.
+/// A deterministic backward does not change its forward's key, so a step builds its two plans once.
 #[test]
 fn a_deterministic_step_builds_two_plans_and_the_next_step_none() {
     let Some(bench) = Bench::new() else { return };
@@ -342,7 +342,7 @@ fn a_deterministic_step_builds_two_plans_and_the_next_step_none() {
         assert_eq!(planner.vault().stats().builds, 2);
     }
     assert!(keys[..2] == keys[2..] && keys[0] != keys[1]);
-    // The one that sums in any order is another plan, of the same forward.
+    // The backward that is not deterministic is another plan.
     bench.ask(&planner, &validate(backward(false)).unwrap(), OnMiss::Compile).unwrap();
     assert_eq!(planner.vault().stats().builds, 3);
 }

@@ -1,7 +1,7 @@
-//! Processes that share a vault, and processes that end: with plans in statics, in thread-locals and leaked, while a compile runs, and
-//! from another thread than the first. Each cuDNN by itself, without a GPU.
+//! Processes that share a vault, and processes that exit: with plans in statics, in thread-locals and leaked, during a
+//! compile, and from a thread other than the main one. Each cuDNN runs in its own processes, without a GPU.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -15,14 +15,16 @@ use qkvault_compile::{OnMiss, Plan, Planner};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, Target, Valid, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
-/// What a process of its own does, with which cuDNN, over the vault in which folder.
+/// The job of a child process.
 const JOB: &str = "QKVAULT_PROCESS_JOB";
+/// The cuDNN of a child process.
 const VERSION: &str = "QKVAULT_PROCESS_VERSION";
+/// The vault's folder of a child process.
 const VAULT: &str = "QKVAULT_PROCESS_VAULT";
-/// The name of the test that such a process runs.
-const CHILD: &str = "a_process_of_its_own_does_its_job";
+/// The name of the test that a child process runs.
+const CHILD: &str = "a_child_process_does_its_job";
 
-/// The code that a process asks to end with.
+/// The exit code of a child process.
 const CODE: i32 = 7;
 
 fn start(job: &str, version: &str, folder: &Path) -> Child {
@@ -32,7 +34,7 @@ fn start(job: &str, version: &str, folder: &Path) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What a process said; it must have ended by itself, with this code.
+/// The output of a child process. Panics unless the process exited with this code.
 #[track_caller]
 fn ended(child: Child, job: &str, code: i32) -> String {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
@@ -54,17 +56,17 @@ fn plan(planner: &Planner, target: &Target, seq: i64) -> Arc<Plan> {
     answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Dropped by nobody: statics live until the process is gone.
+/// Never dropped: statics live until the process ends.
 static KEPT: OnceLock<(Planner, Arc<Plan>)> = OnceLock::new();
 
 thread_local! {
-    /// Dropped when its thread ends, which may be while the process does.
+    /// Dropped when its thread ends, possibly while the process exits.
     static MINE: RefCell<Option<(Planner, Arc<Plan>)>> = const { RefCell::new(None) };
 }
 
-/// Not a test by itself: what the processes of the others do.
+/// Not a test by itself: the other tests run it in child processes.
 #[test]
-fn a_process_of_its_own_does_its_job() {
+fn a_child_process_does_its_job() {
     let [Ok(job), Ok(version), Ok(folder)] = [JOB, VERSION, VAULT].map(std::env::var) else { return };
     let Some(compiler) = compiler(&version) else { return };
     let target = target(&compiler, "h200");
@@ -76,21 +78,21 @@ fn a_process_of_its_own_does_its_job() {
             say(&format!("\nbuilds {} stores {} rejected {}", stats.builds, stats.stores, stats.rejected()));
             say(&format!("plan {}", plan.blob.len()));
         }
-        // The harness ends the process from its first thread, after this one is gone with its thread-local.
+        // The harness exits from the main thread, after this thread has ended and dropped its thread-local.
         "keep" => keep(planner, &target),
         "keep and exit" => {
             keep(planner, &target);
             std::process::exit(CODE);
         }
-        // From a thread that never compiled, while one that is leaked does.
+        // Exits from a thread that never compiled, while a detached thread compiles.
         "exit in the second compile" => {
             let begun = Arc::new(AtomicUsize::new(0));
-            let seen = Arc::clone(&begun);
+            let compiles = Arc::clone(&begun);
             std::thread::spawn(move || {
                 for seq in (1..).map(|n| n * 64) {
-                    seen.fetch_add(1, Ordering::SeqCst);
+                    compiles.fetch_add(1, Ordering::SeqCst);
                     let answer = planner.plan(&asked(seq), &target, &CompileOptions::default(), OnMiss::Compile);
-                    // The process is ending.
+                    // Planning fails while the process exits.
                     if answer.is_err() {
                         return;
                     }
@@ -99,7 +101,7 @@ fn a_process_of_its_own_does_its_job() {
             while begun.load(Ordering::SeqCst) < 2 {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Some way into it.
+            // Waits until some point of the compile.
             std::thread::sleep(Duration::from_millis(u64::from(std::process::id() % 10) * 30));
             let other = std::thread::spawn(|| std::process::exit(CODE));
             let _ = other.join();
@@ -108,12 +110,12 @@ fn a_process_of_its_own_does_its_job() {
     }
 }
 
-/// A planner, a compiler and a plan in every place where one may be when a process ends.
+/// Keeps a planner, a compiler and a plan in every place that may hold them when a process exits.
 fn keep(planner: Planner, target: &Target) {
     let made = plan(&planner, target, 128);
     MINE.with_borrow_mut(|mine| *mine = Some((planner.clone(), Arc::clone(&made))));
     Box::leak(Box::new((planner.clone(), Arc::clone(&made))));
-    // Another thread, which ends only with the process.
+    // This thread ends only with the process.
     let (theirs, there) = (planner.clone(), target.clone());
     std::thread::spawn(move || {
         let made = plan(&theirs, &there, 128);
@@ -126,25 +128,25 @@ fn keep(planner: Planner, target: &Target) {
 }
 
 #[test]
-fn processes_that_want_one_plan_at_once_build_it_once_and_none_sees_half_of_it() {
+fn processes_that_need_one_plan_at_once_build_it_once_and_read_it_whole() {
     if found("9.27.0").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let children: Vec<Child> = (0..3).map(|_| start("build", "9.27.0", folder.path())).collect();
-    let told: Vec<String> = children.into_iter().map(|child| ended(child, "build", 0)).collect();
+    let outputs: Vec<String> = children.into_iter().map(|child| ended(child, "build", 0)).collect();
     let number = |text: &str, word: &str| -> u64 {
         let mut words = text.split_whitespace().skip_while(|w| *w != word).skip(1);
         words.next().unwrap_or_else(|| panic!("{word}: {text}")).parse().unwrap()
     };
-    let sum = |word: &str| told.iter().map(|text| number(text, word)).sum::<u64>();
-    assert_eq!((sum("builds"), sum("stores"), sum("rejected")), (1, 1, 0), "{told:?}");
-    assert!(told.iter().all(|text| number(text, "plan") == number(&told[0], "plan")), "{told:?}");
+    let sum = |word: &str| outputs.iter().map(|text| number(text, word)).sum::<u64>();
+    assert_eq!((sum("builds"), sum("stores"), sum("rejected")), (1, 1, 0), "{outputs:?}");
+    assert!(outputs.iter().all(|text| number(text, "plan") == number(&outputs[0], "plan")), "{outputs:?}");
     let report = open(folder.path()).verify(Depth::Payload);
     assert_eq!((report.good, report.bad.len()), (1, 0), "{report:?}");
 }
 
-/// Ends processes of a version in every way, and looks at what they leave behind.
+/// Ends processes of a version in every way, and checks the vault that they leave.
 fn end(version: &str) {
     if found(version).is_none() {
         return;
@@ -153,7 +155,7 @@ fn end(version: &str) {
     for (job, code) in [("keep", 0), ("keep and exit", CODE)] {
         ended(start(job, version, folder.path()), job, code);
     }
-    // At several moments of a compile; tests/ending.rs has the first compile of a process.
+    // Exits at several points of a compile. tests/ending.rs covers the first compile of a process.
     for job in ["exit in the second compile"; 3] {
         ended(start(job, version, &folder.path().join(job)), job, CODE);
     }
@@ -162,16 +164,16 @@ fn end(version: &str) {
 }
 
 #[test]
-fn a_process_with_plans_ends_as_it_asked_to_under_9_14() {
+fn a_process_with_plans_exits_with_its_code_with_9_14() {
     end("9.14.0");
 }
 
 #[test]
-fn a_process_with_plans_ends_as_it_asked_to_under_9_19() {
+fn a_process_with_plans_exits_with_its_code_with_9_19() {
     end("9.19.0");
 }
 
 #[test]
-fn a_process_with_plans_ends_as_it_asked_to_under_9_27() {
+fn a_process_with_plans_exits_with_its_code_with_9_27() {
     end("9.27.0");
 }

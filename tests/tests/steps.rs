@@ -1,7 +1,7 @@
-//! Loops that ask for plans at every step, as training and serving do, over the real cuDNN: what was foreseen is built once, and
-//! what was not is an error that names it, never a stall.
+//! Training and serving loops that request plans at every step, with the real cuDNN. Planned shapes are built once.
+//! With `OnMiss::Load` other shapes are an error that names the plan, and do not stall the loop.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use qkvault_graph::{Attention, BackwardOptions, Band, DType, PlanKey, Valid, val
 use qkvault_serving::{Bucket, Buckets, Growth, ServeLayer, ServePolicy, StepKind, StepSize};
 use qkvault_tests::bench::Bench;
 
-/// Samples of the data set, and of a batch: the last batch of an epoch has two.
+/// Samples of the data set.
 const SAMPLES: usize = 10;
+/// Samples of a batch. The last batch of an epoch has two.
 const BATCH: usize = 4;
 const EPOCHS: usize = 3;
 
@@ -22,14 +23,14 @@ fn epoch() -> impl Iterator<Item = i64> {
     samples.chunks(BATCH).map(|batch| batch.len() as i64).collect::<Vec<_>>().into_iter()
 }
 
-/// What a step over so many samples launches: the forward and its backward.
+/// The forward and the backward of a step with `batch` samples.
 fn step(batch: i64) -> [Valid; 2] {
     let forward = Attention::bshd(batch, (2, 2), (128, 128), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let backward = forward.backward(BackwardOptions::default());
     [forward, backward].map(|a| validate(a).unwrap())
 }
 
-/// The last batch of an epoch, being smaller, was built at the end of every epoch, while training stood still.
+/// Once, the smaller last batch was built again at the end of every epoch, while training waited.
 #[test]
 fn three_epochs_with_a_ragged_last_batch_build_nothing_after_the_first() {
     let Some(bench) = Bench::new() else { return };
@@ -50,13 +51,13 @@ fn three_epochs_with_a_ragged_last_batch_build_nothing_after_the_first() {
 }
 
 #[test]
-fn a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_epoch() {
+fn an_unplanned_ragged_batch_is_an_error_with_its_key_in_every_epoch() {
     let Some(bench) = Bench::new() else { return };
     let warm = bench.planner();
     for attention in step(BATCH as i64) {
         bench.ask(&warm, &attention, OnMiss::Compile).unwrap();
     }
-    // Training is another process, which builds nothing.
+    // Training runs in another process, which builds nothing.
     let planner = bench.planner();
     let mut missing: BTreeSet<PlanKey> = BTreeSet::new();
     for _ in 0..EPOCHS {
@@ -77,7 +78,7 @@ fn a_ragged_batch_that_nobody_foresaw_is_an_error_that_names_its_key_in_every_ep
     }
     let stats = planner.vault().stats();
     assert_eq!((stats.builds, stats.stores, stats.hits_disk), (0, 0, 2), "{stats:?}");
-    // The keys that were named are those of the plans that were missing: built, they serve every later epoch.
+    // The errors named the keys of the missing plans. After they are built, they serve every later epoch.
     let built = step((SAMPLES % BATCH) as i64).map(|attention| {
         let answer = bench.ask(&warm, &attention, OnMiss::Compile).unwrap();
         assert_eq!(answer.source, Source::Built);
@@ -94,7 +95,8 @@ fn layer() -> ServeLayer {
     ServeLayer::new((2, 1), (64, 64), DType::BF16, 32, 16)
 }
 
-/// Steps of up to 4 sequences, 32 new tokens and 128 keys: decodes of 1 and of up to 4 sequences, and one plan for the rest.
+/// Steps with up to 4 sequences, 32 new tokens and 128 keys: plans for decodes of 1 and of up to 4 sequences, and one
+/// plan for mixed steps.
 fn buckets() -> Buckets {
     let growth = Growth { few: Some(4), many: Some(4), mixed: None, queries: None, keys: None };
     let policy = ServePolicy {
@@ -111,7 +113,7 @@ fn buckets() -> Buckets {
     Buckets::new(&policy).unwrap()
 }
 
-/// A server builds its set once; whatever comes to be served runs on it, and what is beyond it has no plan.
+/// A server builds its set once. Every step within the limits runs on it; a step beyond them has no plan.
 #[test]
 fn steps_of_every_size_within_a_set_build_nothing() {
     let Some(bench) = Bench::new() else { return };
@@ -139,7 +141,7 @@ fn steps_of_every_size_within_a_set_build_nothing() {
     let stats = planner.vault().stats();
     assert_eq!((stats.builds, stats.hits_disk, stats.hits_memory), (0, 3, steps - 3), "{stats:?}");
     assert_eq!(kinds.len(), 3, "every plan of the set was picked: {kinds:?}");
-    // One sequence more than was foreseen has no plan in the set; asked for all the same, it is named and not built.
+    // One sequence more has no plan in the set. Requesting such a plan is an error with its key, and builds nothing.
     assert_eq!(buckets.pick(StepSize { sequences: 5, queries: 1, keys: 64 }), None);
     let wider = Bucket { batch: 5, ..buckets.get(0) };
     let error = bench.ask(&planner, &attention(&wider), OnMiss::Load).unwrap_err();

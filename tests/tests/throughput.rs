@@ -1,4 +1,5 @@
-//! Compiling uses all cores. A program of its own, so that nothing else of this package runs beside the measurement.
+//! Compiling uses all cores. This is a separate test program, so that no other test of this package runs at the same
+//! time.
 
 use std::time::Instant;
 
@@ -10,14 +11,14 @@ use qkvault_tests::same::compiled;
 /// Plans that each thread compiles in a round.
 const EACH: usize = 3;
 
-/// Rounds at most. A round counts only if a plain loop gains from a second thread at that moment: on a machine that is
-/// busy with other work nothing would, whatever cuDNN does.
+/// The largest number of rounds. A round counts only if a plain loop also gains from a second thread: on a busy machine
+/// nothing gains.
 const ROUNDS: usize = 4;
 
-/// What a plain loop must gain from the second thread for a round to count; idle cores give 2.
+/// The speed-up of a plain loop with two threads from which a round counts. Idle cores give 2.
 const IDLE: f64 = 1.8;
 
-/// A loose bound for machines that do other things too; on an idle one it is 1.7 to 2.
+/// The required speed-up of compiling. An idle machine has 1.7 to 2.
 const LEAST: f64 = 1.5;
 
 #[test]
@@ -53,11 +54,11 @@ fn two_threads_compile_faster_than_one() {
     }
     match best {
         Some(best) => panic!("two threads compile at most {best:.2} times as fast as one, on idle cores"),
-        None => skip(Need::Cores, "two idle cores; the machine was busy with other work all the time"),
+        None => skip(Need::Cores, "two idle cores; the machine was busy during all rounds"),
     }
 }
 
-/// What a second thread brings to a loop that needs nothing but a core.
+/// The speed-up of a plain loop with two threads.
 fn spin_ratio() -> f64 {
     let spin = || {
         let mut x = 1_u64;
