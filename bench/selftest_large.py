@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Steps of training too large for the oracle, computed by qkvault on the GPU and judged by PyTorch in float32 on the same GPU.
+"""Compares training steps that are too large for the oracle with PyTorch in float32, both on one GPU.
 
     python3 selftest_large.py [--cases N] [--seed S] [--first N] [--out RECORD.json] [--keep] -- ./qkvault-lab --vault vault selftest
 
-The command after `--` gets `--large DIR --first F --cases K --seed S` for some cases at a time; it writes every operand of each as a raw
-file, with a description. The reference follows the description alone: scores, score expression, masks, softmax with sink, dropout mask,
-and the gradients by autograd. `right`: every defined element was written, is finite and within the tolerance that the oracle's small
-cases are held to. Nothing is compared where the description leaves rows undefined: those beyond a sequence's length, and rows of O and
-dQ that see no key.
+The command after `--` gets `--large DIR --first F --cases K --seed S` for a few cases at a time. It writes every
+operand of each case to a raw file, with a description. The reference uses only the description: scores, score
+modification, masks, softmax with sink, dropout mask, and gradients by autograd. A case is `right` if every defined
+element is written, finite, and within the tolerance of the self-test's small cases. The comparison leaves out undefined
+rows: rows beyond a sequence's length, and rows of O and dQ without a key.
 
-Two roundings that cuDNN cannot avoid are allowed for where they decide the result, and not by a constant:
-* dS = P (dP - D) f' with D = sum(dO O) of the O that the forward stored in 16 bits. Where dP - D cancels, as for rows that see one key,
-  gradients are the rounding of D alone: its standard deviation, u sqrt(sum((dO O)^2)) per row, is carried through to dQ, dK and dSink, and
-  four times the norm of that is allowed on top of the relative tolerance (u: root mean square of the relative rounding to O's format).
-* A score is rounded in f32 as a sum of products is. Where an expression jumps, that decides which side it is on, so the expression is
-  evaluated at the score and 4 units of that rounding to either side, and a log-sum-exp is right between those of the least and the largest.
+The tolerance includes two roundings that cuDNN cannot avoid. Both are computed per case:
+* dS = P (dP - D) f' with D = sum(dO O) of the O that the forward stored in 16 bits. Where dP - D cancels, for example
+  in rows with one key, only the rounding of D remains. Its standard deviation, u sqrt(sum((dO O)^2)) per row, is
+  propagated to dQ, dK and dSink, and four times its norm is added to the relative tolerance (u: root mean square of the
+  relative rounding to O's format).
+* A score is a sum of products that is rounded in f32. If a score modification has a jump, this rounding decides between
+  its sides. The reference therefore evaluates it at the score and 4 units of rounding to either side, and accepts a
+  log-sum-exp between the results for the smallest and the largest value.
 """
 import argparse, json, math, os, shutil, struct, subprocess, sys, tempfile
 
@@ -22,23 +24,23 @@ import numpy as np
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Root mean square of the relative error of rounding to a format: errors are even within half a step, and numbers within a power of two.
+# Root mean square of the relative rounding error of a format, for errors and numbers with uniform distribution.
 UNIT = {"bf16": 0.41 * 2.0 ** -8, "f16": 0.41 * 2.0 ** -11}
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i32": torch.int32, "i64": torch.int64}
 
 
 class Operands:
-    """The files of a case by role, each as a view of its memory."""
+    """The files of a case, by role, as tensor views."""
 
     def __init__(self, folder, case):
-        self.told = {o["role"]: o for o in case["operands"]}
+        self.operands = {o["role"]: o for o in case["operands"]}
         self.folder = folder
 
     def __contains__(self, role):
-        return role in self.told
+        return role in self.operands
 
     def __getitem__(self, role):
-        o = self.told[role]
+        o = self.operands[role]
         raw = torch.from_numpy(np.fromfile(os.path.join(self.folder, o["file"]), dtype=np.uint8)).to(DEVICE)
         return raw.view(DTYPES[o["dtype"]]).as_strided(o["dims"], o["strides"])
 
@@ -47,7 +49,7 @@ class Operands:
 
 
 def evaluate(expression, score, at, operand):
-    """A score expression over tensors. `at` has the indices and lengths, `operand` gives scalars and tensors by number."""
+    """Evaluates a score expression. `at` has indices and lengths; `operand` returns scalars and tensors by number."""
     unary = {
         "neg": lambda x: -x, "abs": torch.abs, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
         "reciprocal": torch.reciprocal, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
@@ -55,7 +57,7 @@ def evaluate(expression, score, at, operand):
         "elu": torch.nn.functional.elu, "gelu": torch.nn.functional.gelu, "softplus": torch.nn.functional.softplus,
         "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"), "swish": torch.nn.functional.silu,
     }
-    # What plain numbers become when they meet tensors; two numbers alone become tensors first.
+    # Converts plain numbers to tensors.
     t = lambda x: x if torch.is_tensor(x) else torch.tensor(x, device=DEVICE, dtype=torch.float32 if isinstance(x, float) else torch.int64)
     binary = {
         "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
@@ -99,14 +101,14 @@ def band(b, at, s_q, s_kv):
 
 
 def reference(case, ops):
-    """Outputs by role in float32, with which of their elements are defined."""
+    """Computes the outputs in float32, by role, with masks of their defined elements."""
     leaf = lambda role: ops[role].detach().float().contiguous().requires_grad_()
     q, k, v = leaf("Q"), leaf("K"), leaf("V")
     b, h, s_q, _ = q.shape
     h_k, h_v, s_kv = k.shape[1], v.shape[1], k.shape[2]
     scale = ops.number("Scale")
     tensors, leaves = {}, {}
-    for role, o in ops.told.items():
+    for role, o in ops.operands.items():
         if role.startswith("score tensor "):
             x = ops[role]
             x = x.float().requires_grad_() if x.is_floating_point() else x.long()
@@ -118,14 +120,14 @@ def reference(case, ops):
     d_o = ops["dO"].float()
     len_q = ops["SeqLenQ"].flatten().long() if "SeqLenQ" in ops else torch.full((b,), s_q, device=DEVICE)
     len_kv = ops["SeqLenKv"].flatten().long() if "SeqLenKv" in ops else torch.full((b,), s_kv, device=DEVICE)
-    first_scalar, first_tensor = (case["score"]["scalars"], len(case["score"]["tensors"])) if case["score"] else (0, 0)
+    first_scalar, first_tensor = (case["score_mod"]["scalars"], len(case["score_mod"]["tensors"])) if case["score_mod"] else (0, 0)
     o, stats, seen = torch.zeros(b, h, s_q, v.shape[3], device=DEVICE), torch.zeros(b, h, s_q, 1, device=DEVICE), torch.zeros(b, h, s_q, 1, dtype=torch.bool, device=DEVICE)
     low, high = torch.zeros_like(stats), torch.zeros_like(stats)
     inside_q = (torch.arange(s_q, device=DEVICE)[None] < len_q[:, None])[:, None, :, None]
-    # Squares of what the rounding of O does to gradients.
+    # Squares of the gradients' errors from the rounding of O.
     rounding = {"dQ": torch.zeros_like(q), "dK": torch.zeros_like(k), "DSink": torch.zeros(1, h, 1, 1, device=DEVICE)}
-    unit = UNIT[ops.told["O"]["dtype"]]
-    # One sequence at a time, so that a few scores fit; gradients add up in the leaves.
+    unit = UNIT[ops.operands["O"]["dtype"]]
+    # One sequence at a time, so that its scores fit in memory; gradients add up in the leaves.
     for i in range(b):
         rows = lambda x: x[i : i + 1] if x.shape[0] > 1 else x
         at = {
@@ -140,23 +142,23 @@ def reference(case, ops):
         spread = lambda x, heads: rows(x).repeat_interleave(h // heads, dim=1)
         raw = (rows(q) @ spread(k, h_k).transpose(-1, -2)) * scale
         score, slope, around = raw, 1.0, ()
-        if case["score"]:
-            modified = lambda x: evaluate(case["score"], x, at, operand).expand(1, h, s_q, s_kv)
+        if case["score_mod"]:
+            modified = lambda x: evaluate(case["score_mod"], x, at, operand).expand(1, h, s_q, s_kv)
             score = modified(raw)
             slope = torch.autograd.grad(score, raw, torch.ones_like(score), retain_graph=True)[0]
             with torch.no_grad():
                 step = 4 * 2.0 ** -24 * abs(scale) * (rows(q).abs() @ spread(k, h_k).abs().transpose(-1, -2))
                 around = (modified(raw - step), modified(raw + step))
         keep = (at["key"] < at["length of key"]) & (at["query"] < at["length of query"])
-        if case["keep"]:
-            keep = keep & evaluate(case["keep"], None, at, lambda kind, n: operand(kind, n, first_scalar, first_tensor))
+        if case["mask_mod"]:
+            keep = keep & evaluate(case["mask_mod"], None, at, lambda kind, n: operand(kind, n, first_scalar, first_tensor))
         if case["band"]:
             keep = keep & band(case["band"], at, s_q, s_kv)
         keep = keep.expand(1, h, s_q, s_kv)
         any_key = keep.any(-1, keepdim=True)
         score = score.masked_fill(~keep, float("-inf"))
         joined = torch.cat([score, sink.expand(1, h, 1, 1).expand(1, h, s_q, 1)], -1) if sink is not None else score
-        # Rows without a key are nobody's: zeros there, so that no NaN goes backward.
+        # Rows without a key are undefined. Zeros keep NaN out of the gradients.
         joined = torch.where(any_key, joined, torch.zeros_like(joined))
         lse = torch.logsumexp(joined, -1, keepdim=True)
         with torch.no_grad():
@@ -186,7 +188,7 @@ def reference(case, ops):
         del raw, score, slope, joined, p, before, out, keep
     everywhere = lambda x: torch.ones_like(x, dtype=torch.bool)
     inside_kv = (torch.arange(s_kv, device=DEVICE)[None] < len_kv[:, None])[:, None, :, None]
-    # The exact numbers, which of them are defined, and what else is allowed for.
+    # The exact values, the mask of defined ones, and the allowed roundings.
     found = {"O": (o, seen.expand_as(o)), "Stats": (stats, seen, {"low": low, "high": high})}
     found["dQ"] = (q.grad, seen.expand_as(q), {"rounding": rounding["dQ"]})
     found["dK"] = (k.grad, inside_kv.expand_as(k), {"rounding": rounding["dK"]})
@@ -200,12 +202,12 @@ def reference(case, ops):
 
 
 def judge(case, ops):
-    """Faults, and the errors of every output."""
+    """Returns the faults, and the errors of every output."""
     faults, errors = [], {}
     for role, (exact, defined, *allowed) in reference(case, ops).items():
         if role not in ops:
             continue
-        told, actual = ops.told[role], ops[role].float()
+        operand, actual = ops.operands[role], ops[role].float()
         allowed = {name: x[defined] for name, x in allowed[0].items()} if allowed else {}
         exact, actual = exact[defined], actual[defined]
         bad = int((~torch.isfinite(actual)).sum())
@@ -219,11 +221,11 @@ def judge(case, ops):
         most = difference.abs().max().item() if exact.numel() else 0.0
         errors[role] = {"relative": relative, "max_abs": most, "rounding": rounding, "not_finite": bad, "elements": exact.numel()}
         fine = bad == 0
-        if told["relative"] is not None:
-            fine &= relative * size <= told["relative"] * size + rounding or most <= told["floor"]
-        if told["absolute"] is not None:
-            # A log-sum-exp in the hundreds has a step of more than the absolute bound.
-            fine &= most <= max(told["absolute"], 2e-6 * exact.abs().max().item() if exact.numel() else 0.0)
+        if operand["relative"] is not None:
+            fine &= relative * size <= operand["relative"] * size + rounding or most <= operand["floor"]
+        if operand["absolute"] is not None:
+            # The f32 step of a log-sum-exp in the hundreds exceeds the absolute bound.
+            fine &= most <= max(operand["absolute"], 2e-6 * exact.abs().max().item() if exact.numel() else 0.0)
         if not fine:
             faults.append(f"{role}: relative {relative:.2e}, largest {most:.2e}, not finite {bad}")
     return faults, errors
@@ -246,11 +248,11 @@ def main():
         folder = tempfile.mkdtemp(prefix="selftest")
         count = min(a.chunk, a.first + a.cases - first)
         done = subprocess.run(words + ["--json", "--large", folder, "--first", str(first), "--cases", str(count), "--seed", str(a.seed)], stdout=subprocess.PIPE, text=True)
-        told = json.loads(done.stdout)
-        if "error" in told:
-            sys.exit(told["error"])
-        machine = told["machine"]
-        for row in told["cases"]:
+        report = json.loads(done.stdout)
+        if "error" in report:
+            sys.exit(report["error"])
+        machine = report["machine"]
+        for row in report["cases"]:
             path = os.path.join(folder, str(row["case"]))
             if row["status"] == "written" or (row["status"] == "wrong" and os.path.exists(path)):
                 case = json.load(open(os.path.join(path, "case.json")))
@@ -258,7 +260,7 @@ def main():
                 faults, errors = judge(case, ops)
                 faults = ([row["why"]] if row["why"] else []) + faults
                 row.update(status="wrong" if faults else "right", why="; ".join(faults), errors=errors, backward=case["backward"])
-                for name in ("score", "keep"):
+                for name in ("score_mod", "mask_mod"):
                     row[name] = case[name]["text"] if case[name] else None
                 for role, e in errors.items():
                     if not faults:
@@ -269,7 +271,7 @@ def main():
                 del ops
             counts[row["status"]] = counts.get(row["status"], 0) + 1
             if row["status"] != "right":
-                print(json.dumps({k: row.get(k) for k in ("case", "status", "attention", "score", "keep", "why")}), flush=True)
+                print(json.dumps({k: row.get(k) for k in ("case", "status", "attention", "score_mod", "mask_mod", "why")}), flush=True)
             rows.append({k: v for k, v in row.items() if k != "errors" or row["status"] != "right"})
         shutil.rmtree(folder)
         if DEVICE == "cuda":

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Serving on this machine's GPU, and its records as JSON: every step with a limit of its own, so that one that hangs costs no more.
+# Runs serving tests and measurements on this machine's GPU, and writes records as JSON. Every step has its own time
+# limit.
 #
-#   ./serving.sh [RESULTS] [STEP...]        steps: tests selftest bench serve peers memcheck (default: all, in this order)
+#   ./serving.sh [RESULTS] [STEP...]        steps: tests selftest bench serve peers memcheck (default: all)
 #
-#   tests     exec's GPU tests of batches and captured graphs (exec-gpu-serving and test-vault, where they are carried)
-#   selftest  1,200 random batches in four parts, and their sum
+#   tests     exec's GPU tests of batches and captured graphs (needs exec-gpu-serving and test-vault in this folder)
+#   selftest  1,200 random batches in four parts, and a summary
 #   bench     decode, padding, prefill, 10,000 steps
-#   serve     the example: continuous batching, every step compared with the oracle
-#   peers     PyTorch, and FlashInfer where it imports or wheels/ has it
-#   memcheck  a part of tests under compute-sanitizer, where there is one
+#   serve     the example: continuous batching, with every step compared with the oracle
+#   peers     PyTorch, and FlashInfer if it is installed or in wheels/
+#   memcheck  a part of the tests under compute-sanitizer, if it is installed
 #
-# Plans that vault/ does not have are compiled here. cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's.
+# Plans that vault/ lacks are compiled here. QKVAULT_CUDNN_PATH names the cuDNN; the default is PyTorch's.
 set -u
 cd "$(dirname "$0")"
 results=${1:-results}
@@ -24,7 +25,7 @@ if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
 fi
 failed=0
 
-# limited NAME SECONDS COMMAND...: its output in NAME.out and NAME.log, one line here.
+# limited NAME SECONDS COMMAND...: runs a command, writes NAME.out and NAME.log, and prints one line.
 limited() {
     local name=$1 limit=$2 begun=$SECONDS rc
     shift 2
@@ -35,7 +36,7 @@ limited() {
     return $rc
 }
 
-# The GPU tests over plans that were compiled elsewhere.
+# Runs the GPU tests with plans that were compiled elsewhere.
 tests() {
     [ -x exec-gpu-serving ] || { echo "tests: no exec-gpu-serving here"; return; }
     export QKVAULT_TEST_VAULT=$PWD/test-vault QKVAULT_REQUIRE_GPU=1
@@ -70,14 +71,14 @@ peers() {
         site=$PWD/wheels/site
         if [ ! -d "$site" ]; then
             python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" wheels/*.whl
-            # Kernels that were compiled elsewhere (folders NAME with NAME.so), so that none is compiled here.
+            # Installs kernels that were compiled elsewhere (folders NAME with NAME.so).
             mkdir -p "$site/flashinfer/data/aot"
             [ -f wheels/kernels.tar ] && tar -xf wheels/kernels.tar -C "$site/flashinfer/data/aot"
         fi
         export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH} FLASHINFER_WORKSPACE_BASE=$site
         python3 -c 'import flashinfer; print("flashinfer", flashinfer.__version__)' 2>&1 | tail -n 1
     fi
-    # What was not compiled elsewhere would be compiled here for minutes: FLASHINFER names what to take all the same.
+    # Compiling other kernels here would take minutes. Set FLASHINFER to name kernels anyway.
     local kernels=cuda_cores,fa2
     tar -tf wheels/kernels.tar 2>/dev/null | grep -q _sm90/ && kernels+=,fa3
     limited peers "${PEERS_LIMIT:-170}" python3 serving_peer.py --limit 110 --flashinfer "${FLASHINFER:-$kernels}" --out "$results/peer-serving.json"
@@ -94,12 +95,12 @@ for step; do
     peers) peers ;;
     memcheck)
         if command -v compute-sanitizer >/dev/null; then
-            tests memcheck 120 "p22_every" compute-sanitizer --tool memcheck --error-exitcode 9
+            tests memcheck 120 "every_step" compute-sanitizer --tool memcheck --error-exitcode 9
             grep -h "ERROR SUMMARY\|Invalid" "$results/memcheck.out" | head -n 5
         else
             echo "memcheck: no compute-sanitizer here"
         fi ;;
-    *) echo "$step is no step; the top of this file has them"; failed=1 ;;
+    *) echo "unknown step '$step'; the top of this file lists the steps"; failed=1 ;;
     esac
 done
 exit $failed

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Steps of serving in what else there is on this machine: PyTorch always, FlashInfer and vLLM's kernels where they import.
+"""Times serving steps in other libraries: PyTorch, and FlashInfer and vLLM's kernels if they are installed.
 
     python3 serving_peer.py [--limit SECONDS] [--out FILE] [--flashinfer KERNELS] [--quick]
 
-The same shapes as `qkvault-lab bench-serving decode prefill`: 32 query and 8 key/value heads of 128, bf16, pages of 64 in random order.
-PyTorch's scaled_dot_product_attention has no pages: its keys and values are contiguous, which is easier. FlashInfer plans a
-batch on the host before it is launched; that is not counted. Times are medians over rounds of CUDA events around a captured graph of
-launches (around plain launches where a peer cannot be captured, `eager` then names it), so that Python costs nothing; small decodes
-go over several copies of the cache, as the layers of a model do, so that it does not stay in L2. Each peer's result is compared with
-float32 first, for one small decode and one small chunk: `checked` has the relative errors. The file is written anew after each row.
+The shapes are those of `qkvault-lab bench-serving decode prefill`: 32 query heads and 8 KV heads of head dim 128, bf16,
+pages of 64 tokens in random order. PyTorch's scaled_dot_product_attention does not support pages, so its keys and
+values are contiguous, which is easier. FlashInfer plans a batch on the host before the launch; the times do not include
+this. Times are medians over rounds of CUDA events around a captured graph of launches, so that the time of Python does
+not count. If a library cannot be captured, the events are around plain launches, and `eager` lists it. Small decodes
+use several copies of the cache, like the layers of a model, so that it does not stay in L2. First the script compares
+each library with float32, for one small decode and one small chunk; `checked` has the relative errors. It writes the
+file after each row.
 """
 import argparse, json, statistics, sys, time
 
@@ -53,7 +55,7 @@ def timed(f, name=None, rounds=7):
 
 
 def exact(q, k, v, new, kv):
-    """float32, of one sequence: q (new, H, D), k and v (kv, HK, D); the last query sees the last key."""
+    """Attention of one sequence in float32: q (new, H, D), k and v (kv, HK, D); the last query attends to all keys."""
     q, k, v = q.float().transpose(0, 1), *(t.float().repeat_interleave(H // HK, 1).transpose(0, 1) for t in (k, v))
     s = q @ k.transpose(1, 2) / D**0.5
     hidden = torch.ones(new, kv, device=s.device).tril(kv - new) == 0
@@ -77,7 +79,7 @@ def cycle(list_):
 def copy_bandwidth():
     a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     b = torch.empty_like(a)
-    # The best of several: the first ones run while clocks go up, and a median of them said 2.7 of 4.2 TB/s once.
+    # The best of several: the first ones run before the clocks are up, and a median was once 2.7 instead of 4.2 TB/s.
     return max(2 * a.numel() / (timed(lambda: b.copy_(a)) * 1e-6) for _ in range(5))
 
 
@@ -107,7 +109,7 @@ def torch_prefill(new, context, backend):
 
     q = torch.randn(1, H, new, D, device="cuda", dtype=DTYPE)
     k, v = (torch.randn(1, context + new, HK, D, device="cuda", dtype=DTYPE).transpose(1, 2) for _ in range(2))
-    # The bias's own path has no grouped heads: they are repeated before, outside of what is timed.
+    # This bias does not support grouped heads, so the heads are repeated before the timing.
     k, v = (t.repeat_interleave(H // HK, 1) for t in (k, v))
     bias = causal_lower_right(new, context + new)
     with torch.no_grad(), sdpa_kernel(backend):
@@ -121,7 +123,7 @@ def pages_of(b, kv):
 
 
 def gathered(pool, order, sequence, per, kv):
-    """Keys and values of a sequence out of a pool of (pages, 2, rows, heads, hidden)."""
+    """The keys and values of a sequence from a pool of (pages, 2, tokens, heads, head_dim)."""
     pages = pool[order[sequence * per : (sequence + 1) * per].long()]
     return (pages[:, i].reshape(-1, HK, D)[:kv] for i in range(2))
 
@@ -188,7 +190,7 @@ def vllm_flash(new, kv, b):
 def attempt(f, *args):
     try:
         return f(*args)
-    except Exception as e:  # what cannot do a case is a row, not the end
+    except Exception as e:  # an unsupported case is a row, not an error
         return f"{type(e).__name__}: {e}"[:300]
     finally:
         torch.cuda.empty_cache()
@@ -205,9 +207,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--limit", type=float, default=120)
     parser.add_argument("--out")
-    # One query per sequence without tensor cores, or as a prefill by either of its kernels; what is not compiled yet takes minutes.
-    parser.add_argument("--flashinfer", default="cuda_cores,fa2,fa3", help="its kernels, with commas between")
-    parser.add_argument("--quick", action="store_true", help="checks alone, and one row of each kind")
+    # Decodes without tensor cores, or with one of the prefill kernels. Kernels that are not compiled yet take minutes.
+    parser.add_argument("--flashinfer", default="cuda_cores,fa2,fa3", help="FlashInfer kernels, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="only the checks, and one row of each kind")
     args = parser.parse_args()
     started = time.time()
     over = lambda: time.time() - started > args.limit
@@ -233,7 +235,7 @@ def main():
             decodes[f"flashinfer_{it}"] = lambda b, kv, check=False, it=it: flashinfer_decode(b, kv, it, check)
         for it in [it for it in kernels if it != "cuda_cores"]:
             chunks[f"flashinfer_{it}"] = lambda new, context, check=False, it=it: flashinfer_prefill(new, context, it, check)
-    # A peer that computes something else is not measured.
+    # A library with a wrong result is not measured.
     for list_, shape, what in ((decodes, (3, 1000), "decode"), (chunks, (130, 300), "chunk")):
         for name in [name for name in list_ if what == "decode" or "flashinfer" in name]:
             error = attempt(list_[name], *shape, True)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Reduces records of a GPU run to what the pages of docs/results read.
+"""Reduces records of a GPU run to the fields that the pages of docs/results read.
 
     python3 bench/sum_records.py selftest RECORD.json... > docs/results/selftest.json
     python3 bench/sum_records.py sanitize RECORD.json... > docs/results/sanitize.json
     python3 bench/sum_records.py keep RECORD.json... > THEME.json
 
-`keep` takes records of `run`, `bench`, `bench-serving` and the peers' scripts by name, with the fields that pages read.
+`keep` reads records of `run`, `bench`, `bench-serving` and the peers' scripts, and writes their fields that pages read,
+by record name.
 """
 import collections
 import json
@@ -20,7 +21,7 @@ def code_of(row):
 
 
 def selftest(records):
-    """Per cuDNN: counts, seeds with their cases, refusals by code, and every case that is wrong or failed."""
+    """Sums records per cuDNN: counts, cases of each seed, refusals by code, and every wrong or failed case."""
     versions = {}
     for record in records:
         version = versions.setdefault(record["cudnn"], {
@@ -46,9 +47,9 @@ def selftest(records):
 
 
 def sanitize(records):
-    """Cases and errors of memcheck together and per kind, the other tools' samples, and every distinct fault.
+    """Sums records: memcheck's cases and errors per kind, the other tools' samples, and every distinct fault.
 
-    `launched` leaves out the cases that were refused before a launch; `seeds` counts the cases of each seed.
+    `launched` does not count cases that were refused before a launch; `seeds` counts the cases of each seed.
     """
     whole = {"cases": 0, "launched": 0, "errors": 0, "kinds": {}, "versions": {}, "tools": {}, "faults": [], "silent": []}
     for record in records:
@@ -73,7 +74,7 @@ def sanitize(records):
                 merged[key]["count"] += fault["count"]
             else:
                 merged[key] = fault
-        # racecheck and initcheck report hazards that are not faults: their kernels tell enough.
+        # racecheck and initcheck report hazards that are not faults, so their kernels are enough.
         whole["faults"] = [
             {k: v for k, v in fault.items() if k != "first" or fault["tool"] == "memcheck"} for fault in merged.values()
         ]
@@ -81,7 +82,7 @@ def sanitize(records):
     return whole
 
 
-# The fields that pages of docs/results read, wherever they stand in a record; `keep` leaves the others out.
+# The fields that pages of docs/results read, at any depth of a record; `keep` leaves out the others.
 KEPT = set("""
     device gpu machine cudnn torch flashinfer burst rest builds disk_hits right wrong refused failed
     median_load_ms median_vault_ms median_vault_and_load_ms median_first_launch_ms
@@ -94,7 +95,7 @@ KEPT = set("""
 
 
 def kept(value):
-    """The fields that pages read but the usual values, with numbers of five digits."""
+    """The fields that pages read, without default values, and with five digits per number."""
     if isinstance(value, dict):
         return {k: kept(v) for k, v in value.items() if k in KEPT and v not in (None, [], {}, "right", "auto")}
     if isinstance(value, list):
@@ -103,7 +104,7 @@ def kept(value):
 
 
 def lines(value, indent=""):
-    """JSON with a line for each record, field and row."""
+    """Formats JSON with a line for each record, field and row."""
     inner = indent + " "
     if isinstance(value, dict) and len(indent) < 2:
         rows = [f"{inner}{json.dumps(k)}: {lines(v, inner)}" for k, v in value.items()]

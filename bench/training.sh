@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Training speed on this machine's GPU, qkvault beside PyTorch, and the record as JSON and Markdown.
+# Measures training speed of qkvault and PyTorch on this machine's GPU, and writes the record as JSON and Markdown.
 #
-#   ./training.sh [RESULTS] [OPTIONS of `qkvault-lab bench`...]      such as --only softcap-causal --form auto,fused --build
+#   ./training.sh [RESULTS] [OPTIONS of `qkvault-lab bench`...]   such as --only softcap-causal --form auto,fused --build
 #
-# Needs the command and `vault.qkvpack` or --build beside it, and python3 with PyTorch. cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's.
+# Needs the commands in this folder, `vault.qkvpack` or --build, and python3 with PyTorch. QKVAULT_CUDNN_PATH names the
+# cuDNN; the default is PyTorch's.
 set -u
 cd "$(dirname "$0")"
 results=${1:-results}

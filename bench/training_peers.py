@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""qkvault's attentions beside those of PyTorch on the same GPU, forward and backward, taking turns in one run.
+"""Times attentions of qkvault and PyTorch on the same GPU, forward and backward, in turns in one run.
 
     python3 training_peers.py [--out RESULTS.json] [--rounds N] -- ./qkvault-lab --vault vault bench --cases training.txt [more options]
 
-The command after `--` gets `--interactive`: it loads and checks its plans, tells what it has on the first line, and then times what it is
-asked for. Each round measures every competitor of every case once, every other round in reverse, because a card drops its clocks under
-load; medians are told. Times are between CUDA events, over about 20 ms of launches after one that is not counted.
+The command after `--` gets `--interactive`: it loads and checks its plans, describes them on the first line, and then
+times each request. Each round measures every competitor of a case once. Every other round runs in reverse, because a
+GPU lowers its clocks under load. The record has medians. Times are between CUDA events, over about 20 ms of launches
+after an untimed one.
 
-TFLOP/s are counted in the usual way: 4 b h s_q s_kv d for a forward and 2.5 times that for a backward, one half of it when causal; of
-windows and documents the share of the pairs that they let through, as FlexAttention's own benchmark counts them. A case's goal says
-what its figures are held against:
+TFLOP/s follow the usual convention: 4 b h s_q s_kv d operations for a forward and 2.5 times as many for a backward, and
+half of them for a causal mask. Windows and documents count the share of pairs that they keep, as in FlexAttention's own
+benchmark. A case's goal is one of:
   flex F B R    at least F (forward) or B (backward) TFLOP/s, or at least R times as fast as compiled FlexAttention
   nvidia F B    at least 0.98 of the better of PyTorch's cuDNN backend, measured here, and NVIDIA's published F and B
 """
@@ -24,13 +25,13 @@ DEVICE = "cuda" if CUDA else "cpu"
 
 
 class Command:
-    """The other program: one line asked, one line answered."""
+    """The other program. It answers each line with one line."""
 
     def __init__(self, words):
         self.process = subprocess.Popen(words + ["--interactive"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{words[0]} told nothing and ended with {self.process.wait()}")
+            sys.exit(f"{words[0]} printed nothing and ended with {self.process.wait()}")
         header = json.loads(line)
         self.machine, self.entries = header["machine"], header["entries"]
 
@@ -48,7 +49,7 @@ class Command:
 
 
 def timed(f, n, before=1):
-    """Milliseconds of one call, after so many that are not counted."""
+    """Milliseconds of one call, after `before` untimed ones."""
     for _ in range(before):
         f()
     if not CUDA:
@@ -66,11 +67,11 @@ def timed(f, n, before=1):
 
 
 def mods(e):
-    """Score modification and mask of a case as FlexAttention takes them."""
+    """The score modification and the mask of a case for FlexAttention."""
     cap, window, documents = e["scalars"].get("cap"), (e["band"] or {}).get("left"), e["documents"]
     causal, s = (e["band"] or {}).get("right") == 0, e["seq_q"]
     slopes = None
-    if "alibi_slopes" in (e["score"] or ""):
+    if "alibi_slopes" in (e["score_mod"] or ""):
         slopes = torch.tensor(alibi_slopes(e["heads"]), device=DEVICE, dtype=torch.float32)
     score = None
     if cap and slopes is not None:
@@ -79,16 +80,16 @@ def mods(e):
         score = lambda x, b, h, q, k: cap * torch.tanh(x / cap)
     elif slopes is not None:
         score = lambda x, b, h, q, k: x + slopes[h] * (k - q)
-    # The document of a position: a division where all are equally long, as FlexAttention's own examples write it; else looked up.
+    # The document of a position: a division for equal lengths, as in FlexAttention's own examples, otherwise a table.
     length = documents[0]
     if all(n == length for n in documents):
         same = lambda q, k: q // length == k // length
     else:
         ids = torch.repeat_interleave(torch.arange(len(documents), device=DEVICE), torch.tensor(documents, device=DEVICE))
         same = lambda q, k: ids[q] == ids[k]
-    if e["keep"] and causal:
+    if e["mask_mod"] and causal:
         mask = lambda b, h, q, k: (q >= k) & same(q, k)
-    elif e["keep"]:
+    elif e["mask_mod"]:
         mask = lambda b, h, q, k: same(q, k)
     elif causal and window:
         mask = lambda b, h, q, k: (q >= k) & (q - k < window)
@@ -105,14 +106,14 @@ def alibi_slopes(heads):
 
 
 def competitors(e):
-    """Calls by name: forward, and backward."""
+    """The forward and backward calls of each competitor, by name."""
     b, h, hk, sq, sk, d = (e[k] for k in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "d_qk"))
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[e["dtype"]]
     make = lambda heads, s: torch.randn(b, s, heads, d, device=DEVICE, dtype=dtype).transpose(1, 2)
     q, k, v = (make(*x).detach().requires_grad_() for x in ((h, sq), (hk, sk), (hk, sk)))
     do, gqa, found = make(h, sq), h != hk, {}
     score, mask = mods(e)
-    if e["score"] is None and e["keep"] is None and (e["band"] or {}).get("left") is None:
+    if e["score_mod"] is None and e["mask_mod"] is None and (e["band"] or {}).get("left") is None:
         def plain():
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION if CUDA else SDPBackend.MATH):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=e["band"] is not None, scale=e["scale"], enable_gqa=gqa)
@@ -132,7 +133,7 @@ def competitors(e):
 
 
 def judge(e, direction, ms, peers, tflops):
-    """The goal in words, and whether it is reached; None where nothing can be said."""
+    """The goal as text, and whether it is reached; None without a goal or a time."""
     words = e["notes"].get("goal", "").split()
     at = {"forward": 1, "backward": 2}[direction]
     if not words or ms is None:
@@ -153,7 +154,7 @@ def measure(command, rounds, burst=0.020, rest=0.0, before=1):
     for case, entries in by_case.items():
         try:
             calls, error = competitors(entries[0]), None
-        except Exception as problem:  # a peer that cannot is a row, not the end
+        except Exception as problem:  # an unsupported case is a row, not an error
             calls, error = {}, f"{type(problem).__name__}: {problem}"[:300]
         for direction in ("forward", "backward"):
             flops = entries[0][direction]["flops"]
@@ -165,15 +166,15 @@ def measure(command, rounds, burst=0.020, rest=0.0, before=1):
                 for name, f in turns if r % 2 == 0 else turns[::-1]:
                     time.sleep(rest)
                     times[name].append(timed(f, n, before) if f else command.time(name, direction, n, before))
-            tell = lambda name: {
+            times_of = lambda name: {
                 "ms": statistics.median(times[name]), "best_ms": min(times[name]),
                 "tflops": flops / statistics.median(times[name]) / 1e9,
             }
-            peers = {name: tell(name) for name in calls}
+            peers = {name: times_of(name) for name in calls}
             if error:
                 peers["error"] = {"why": error}
             for e in entries:
-                mine = tell(e["entry"]) if times.get(e["entry"]) else {"ms": None, "tflops": None}
+                mine = times_of(e["entry"]) if times.get(e["entry"]) else {"ms": None, "tflops": None}
                 goal, reached = judge(e, direction, mine["ms"], peers, mine["tflops"])
                 plan = e[direction]
                 row = {
@@ -207,11 +208,11 @@ def table(rows):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", help="file for the record; the table goes beside it as .md")
+    p.add_argument("--out", help="file for the record; the table goes to the same name with .md")
     p.add_argument("--rounds", type=int, default=11)
     p.add_argument("--burst", type=float, default=0.020, help="seconds of launches in a turn")
-    p.add_argument("--rest", type=float, default=0.0, help="seconds before each turn in which the card cools: under long load it lowers its clocks")
-    p.add_argument("--before", type=int, default=1, help="launches of a turn that are not counted; 0 where one alone is longer than the card keeps its clocks")
+    p.add_argument("--rest", type=float, default=0.0, help="seconds to wait before each turn, because the GPU lowers its clocks under long load")
+    p.add_argument("--before", type=int, default=1, help="untimed launches of a turn; 0 if one launch is longer than the GPU keeps its clocks")
     p.add_argument("command", nargs=argparse.REMAINDER)
     a = p.parse_args()
     words = a.command[1:] if a.command[:1] == ["--"] else a.command

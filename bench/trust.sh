@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# The self-test and compute-sanitizer on this machine's GPU, in parts, each with a limit of its own; records as JSON.
+# Runs the self-test and compute-sanitizer on this machine's GPU, in parts with a time limit each, and writes records as
+# JSON.
 #
 #   ./trust.sh RESULTS STEP...     steps: selftest sanitize strides (in the order given)
 #
-#   selftest  CASES random attentions (default 2,000) of seed SEED (default 101) from FIRST on, in parts of 1,000: rules, library and card
-#   sanitize  SANITIZE cases of the same seed (default 500) under memcheck, every SAMPLE-th (20) under initcheck and racecheck too
+#   selftest  CASES random attentions (default 2,000) of seed SEED (default 101) from FIRST on, in parts of 1,000:
+#             compares the verdicts of rules, library and GPU
+#   sanitize  SANITIZE cases of the same seed (default 500) under memcheck, and every SAMPLE-th (default 20) also under
+#             initcheck and racecheck
 #   strides   strides.txt and odd-tensors.txt, plain and under memcheck
 #
-# cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's. The vault (VAULT, default ./trust-vault) keeps what `selftest` compiles for `sanitize`:
-# use one for each cuDNN. sum_records.py makes docs/results/selftest.json and sanitize.json of the records.
+# QKVAULT_CUDNN_PATH names the cuDNN; the default is PyTorch's. The vault (VAULT, default ./trust-vault) keeps the plans
+# of `selftest` for `sanitize`: use one vault per cuDNN. sum_records.py makes docs/results/selftest.json and
+# sanitize.json from the records.
 set -u
 cd "$(dirname "$0")"
 results=${1:?"./trust.sh RESULTS STEP..."}
@@ -22,7 +26,7 @@ fi
 vault=${VAULT:-trust-vault} seed=${SEED:-101} first=${FIRST:-0} name=${NAME:-$(basename "$vault")}
 failed=0
 
-# record NAME SECONDS OPTIONS...: one run of the self-test, its record, and a line of what it counts.
+# record NAME SECONDS OPTIONS...: runs the self-test once, writes its record, and prints its counts.
 record() {
     local record="$results/$1.json" limit=$2 begun=$SECONDS rc
     shift 2
@@ -60,7 +64,7 @@ for step; do
             record "$file-$name" 240 --file "$file.txt" --isolate 4
             record "sanitize-$file-$name" 240 --file "$file.txt" --sanitize --sample 0
         done ;;
-    *) echo "$step is no step; the top of this file has them" >&2; exit 2 ;;
+    *) echo "unknown step '$step'; the top of this file lists the steps" >&2; exit 2 ;;
     esac
 done
 exit $failed

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The model of the example `train` in PyTorch float32, from the same numbers, and whether the two loss curves agree.
+"""Trains the model of the example `train` in PyTorch float32 from the same numbers, and compares the loss curves.
 
     python3 train.py RUST.json [--out RECORD.json] [--device cuda|cpu]
 
-RUST.json is what the example wrote: sizes, seed, checksums of the initial weights and of the data, and its losses. Both are drawn here
-again by the same generator (splitmix64) and compared by checksum before anything is trained.
+RUST.json is the record of the example: sizes, seed, checksums of the initial weights and of the data, and losses. This
+program draws weights and data with the same generator (splitmix64) and compares the checksums before it trains.
 
-How far two curves may be apart is not chosen but measured: the same model is trained here again with what goes into and comes out of
-its attentions rounded to 16 bits, and once more from initial weights that differ in their last bits by as much. The largest distance of
-those from the float32 curve is the noise; the example's curve must not be further away than three times that.
+The allowed distance between the curves is measured. The program trains the model again with the inputs and outputs of
+its attentions rounded to 16 bits, and once more from initial weights with a random error of the same size. The largest
+distance of these curves from the float32 curve is the noise. The distance of the example's curve must be at most three
+times the noise.
 """
 import argparse, json, math, sys, time
 
@@ -20,7 +21,7 @@ GAMMA = 0x9E3779B97F4A7C15
 
 
 class Rng:
-    """splitmix64, many numbers at a time."""
+    """splitmix64 for arrays."""
 
     def __init__(self, seed):
         self.state = np.uint64(seed)
@@ -38,7 +39,7 @@ class Rng:
 
 
 def checksum(bits):
-    """Of 32-bit patterns, in order."""
+    """A checksum of 32-bit patterns that depends on their order."""
     with np.errstate(over="ignore"):
         bits = np.ascontiguousarray(bits).view(np.uint32).astype(np.uint64).ravel()
         odd = np.arange(len(bits), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
@@ -46,7 +47,7 @@ def checksum(bits):
 
 
 def shapes(c):
-    """Parameters in the order in which they are drawn: name, rows, columns, and the bound of the uniform numbers."""
+    """The parameters in drawing order: name, rows, columns, and the bound of the uniform numbers."""
     v, w, s = c["vocabulary"], c["width"], c["seq"]
     list_ = [("embedding", v, w, 1.0), ("position", s, w, 0.1)]
     for layer in range(2):
@@ -61,18 +62,18 @@ def initial(c):
 
 
 def batches(c):
-    """Tokens of every step. The task: say the token before."""
+    """The tokens of every step. The task is to predict the previous token."""
     rng = Rng(c["seed"] + 1)
     return (rng.unit(c["steps"] * c["batch"] * c["seq"]) * c["vocabulary"]).astype(np.int32).reshape(c["steps"], c["batch"], c["seq"])
 
 
 def attention(q, k, v, c, layer, rounding, slopes):
-    """Causal; the first layer caps its scores, the second has ALiBi."""
+    """Causal attention. The first layer has a softcap, the second ALiBi."""
     b, s, h = c["batch"], c["seq"], c["heads"]
     d = c["width"] // h
-    # Rounded going in and coming out, and so are the gradients on their way back.
-    there = lambda x: x if rounding is None else x.to(rounding).float()
-    q, k, v = (there(x).view(b, s, h, d).transpose(1, 2) for x in (q, k, v))
+    # Rounds inputs and outputs, and in the backward their gradients.
+    rounded = lambda x: x if rounding is None else x.to(rounding).float()
+    q, k, v = (rounded(x).view(b, s, h, d).transpose(1, 2) for x in (q, k, v))
     score = q @ k.transpose(-1, -2) * (1.0 / math.sqrt(d))
     if layer == 0:
         score = torch.tanh(score / c["cap"]) * c["cap"]
@@ -81,7 +82,7 @@ def attention(q, k, v, c, layer, rounding, slopes):
         score = score + slopes[:, None, None] * (at[None, :] - at[:, None])
     score = score.masked_fill(torch.ones(s, s, dtype=torch.bool, device=q.device).triu(1), float("-inf"))
     p = torch.softmax(score, -1)
-    return there((there(p) @ v).transpose(1, 2).reshape(b * s, h * d))
+    return rounded((rounded(p) @ v).transpose(1, 2).reshape(b * s, h * d))
 
 
 def loss_of(p, tokens, c, rounding, slopes):
@@ -105,7 +106,7 @@ def train(c, weights, data, device, rounding=None):
         gradients = torch.autograd.grad(loss, list(p.values()))
         losses.append(loss.item())
         with torch.no_grad():
-            # Adam, spelled out as the example does it.
+            # Adam with the same operations as in the example.
             t, rate = step + 1, c["rate"] * min(1.0, (step + 1) / c["warmup"])
             for (n, w), g in zip(p.items(), gradients):
                 m, v = moments[n]
@@ -128,7 +129,7 @@ def main():
     sums = {"weights": checksum(np.concatenate([w.ravel() for w in weights.values()])), "data": checksum(data)}
     for name, value in sums.items():
         if str(value) != rust["checksums"][name]:
-            sys.exit(f"the {name} drawn here are others: checksum {value}, and {rust['checksums'][name]} there")
+            sys.exit(f"the {name} differ: the checksum is {value} here and {rust['checksums'][name]} in {a.rust}")
     start = time.perf_counter()
     exact = train(c, weights, data, a.device)
     seconds = time.perf_counter() - start

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains the example on this machine's GPU, then the same model in PyTorch float32, and says whether the loss curves agree.
+# Trains the example on this machine's GPU, then the same model in PyTorch float32, and compares the loss curves.
 #
 #   ./train.sh [RESULTS] [OPTIONS of the example...]      such as --steps 200 --dtype f16 --build
 #
-# Needs the program `train` and `vault.qkvpack` or --build beside it, and python3 with PyTorch. cuDNN is QKVAULT_CUDNN_PATH, else PyTorch's;
-# cuBLAS is PyTorch's, unless the loader finds one.
+# Needs the program `train` in this folder, `vault.qkvpack` or --build, and python3 with PyTorch. QKVAULT_CUDNN_PATH
+# names the cuDNN; the default is PyTorch's. cuBLAS is PyTorch's, if it is installed as a package.
 set -u
 cd "$(dirname "$0")"
 results=${1:-results}

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Everything of training that is still to be seen on a GPU, in the order of what it is worth; each step alone, within a time of its own.
+# Runs the GPU tests and measurements of training, the most important first. Every step has its own time limit.
 #
-#   ./training_card.sh RESULTS [STEP...]     steps: documents selftest large plain exec example (default: all, in this order)
+#   ./training_gpu.sh RESULTS [STEP...]     steps: documents selftest large plain exec example (default: all)
 #
-# Needs what training.sh needs, beside it. `exec` needs the test programs exec-gpu and exec-gpu-training with their plans in exec-vault.
-# A step that is cut leaves the record of what it has done. SELFTEST_CASES, SELFTEST_SEED and LARGE_CASES change the amounts.
+# Needs the same files as training.sh. `exec` also needs the test programs exec-gpu and exec-gpu-training, with their
+# plans in exec-vault. An interrupted step leaves a record of its results so far. SELFTEST_CASES, SELFTEST_SEED and
+# LARGE_CASES change the amounts.
 set -u
 cd "$(dirname "$0")"
-results=${1:?"./training_card.sh RESULTS [STEP...]"}
+results=${1:?"./training_gpu.sh RESULTS [STEP...]"}
 shift
 mkdir -p "$results"
 results=$(cd "$results" && pwd)
@@ -26,13 +27,13 @@ peers() { # NAME SECONDS OPTIONS-OF-THE-PEER -- OPTIONS-OF-BENCH
         ./qkvault-lab --vault vault bench --cases training.txt --build "$@"
 }
 
-# Documents as varlen sequences beside FlexAttention, and the predicate that loses.
+# Compares documents as varlen sequences and as a mask predicate with FlexAttention.
 documents() {
     peers documents 300 --rounds 9 -- \
         --only documents-softcap,documents-softcap-varlen,uneven-documents-softcap-varlen,uneven-documents-causal-softcap-varlen
 }
 
-# Random attentions in processes of their own, in parts that fit a call: rules, the library without a GPU and the card.
+# Runs random attentions in worker processes, in parts, and compares the verdicts of rules, library and GPU.
 selftest() {
     local cases=${SELFTEST_CASES:-2400} seed=${SELFTEST_SEED:-61} part=800 first=0
     while [ "$first" -lt "$cases" ]; do
@@ -41,7 +42,7 @@ selftest() {
         python3 - "$results/selftest-$seed-$first.json" <<'PY'
 import json, sys
 r = json.load(open(sys.argv[1]))
-print({k: r[k] for k in ("first", "right", "refused", "wrong", "failed", "seconds")}, "asked again:", len(r["repeated_alone"]))
+print({k: r[k] for k in ("first", "right", "refused", "wrong", "failed", "seconds")}, "repeated alone:", len(r["repeated_alone"]))
 for row in r["not_right"]:
     if row["status"] != "refused":
         print(row["case"], row["status"], row.get("attention"), row["why"][:200])
@@ -50,18 +51,18 @@ PY
     done
 }
 
-# Large steps judged by PyTorch in float32.
+# Compares large steps with PyTorch in float32.
 large() {
     timeout -k 5 420 python3 selftest_large.py --cases "${LARGE_CASES:-120}" --seed 7 --out "$results/selftest-large.json" -- \
         ./qkvault-lab --vault large-vault selftest
 }
 
-# The two plain cells that missed, rested; turns alike for both since.
+# Measures the two plain cases that missed their goal, with a rest before each turn.
 plain() {
     peers plain 240 --burst 0.003 --rest 0.25 --rounds 11 -- --only causal-8k,full-16k
 }
 
-# Plans, bindings and pairs on the device.
+# Runs exec's GPU tests of plans, bindings and training pairs.
 exec_tests() {
     if [ ! -x exec-gpu-training ]; then
         echo "no exec-gpu-training here"
