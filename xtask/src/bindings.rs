@@ -1,8 +1,8 @@
 //! `cargo xtask bindings`: writes the declarations that `qkvault-sys` compiles, or checks that they are up to date.
 //!
-//! The header is that of the pinned cuDNN, libclang that of a pinned wheel, and what the header wants of the CUDA toolkit and the C library are
-//! stubs of our own: the result depends on nothing that this machine happens to have. bindgen is compiled only here, in a second build of this
-//! program with the feature `bindings`.
+//! The header comes from the pinned cuDNN and libclang from a pinned wheel. Stub headers replace those of the CUDA
+//! toolkit and the C library. The result therefore does not depend on the machine. Only a second build of this program,
+//! with the feature `bindings`, compiles bindgen.
 
 #[cfg(feature = "bindings")]
 mod generate;
@@ -16,24 +16,24 @@ use qkvault_base::LibrarySet;
 
 use crate::{fetch, ui};
 
-/// Where the declarations are, from the workspace's root.
+/// The file of the declarations, from the workspace's root.
 const OUTPUT: &str = "crates/sys/src/bindings.rs";
 
-/// Where the stub headers are, from the workspace's root.
+/// The folder of the stub headers, from the workspace's root.
 const STUBS: &str = "xtask/src/bindings/stub";
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Write nothing; fail if the declarations are not what would be written
+    /// Write nothing; fail if the declarations are not up to date
     #[arg(long)]
     check: bool,
-    /// The cuDNN version whose header is read
+    /// Version of the cuDNN header
     #[arg(long, value_name = "VERSION")]
     cudnn: Option<String>,
     #[command(flatten)]
     fetch: fetch::Options,
-    /// The second build of this program runs with this
+    /// Options for the second build of this program
     #[arg(long, value_names = ["INCLUDE", "RELEASE", "OUTPUT"], num_args = 3, hide = true)]
     generate: Option<Vec<PathBuf>>,
 }
@@ -45,7 +45,7 @@ impl Args {
         Args { check: true, cudnn: None, fetch: fetch::Options::default(), generate: None }
     }
 
-    /// The same, with NVIDIA's licence accepted or not.
+    /// Sets whether NVIDIA's licence is accepted.
     #[must_use]
     pub fn accepting(mut self, accepted: bool) -> Args {
         self.fetch.accept_nvidia_license = accepted;
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<()> {
         .status()
         .context("cargo could not be started")?;
     if !done.success() {
-        bail!("the declarations could not be generated; what went wrong is above");
+        bail!("the declarations could not be generated; the errors are above");
     }
 
     let output = root.join(OUTPUT);
@@ -88,12 +88,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.check {
         bail!(
-            "{OUTPUT} is not what `cargo xtask bindings` writes from {}; run that and commit the result",
+            "{OUTPUT} differs from what `cargo xtask bindings` generates from {}; run that command and commit the result",
             include.display()
         );
     }
     std::fs::write(&output, new).with_context(|| format!("cannot write {}", output.display()))?;
-    ui::say(&format!("{OUTPUT} is written anew"));
+    ui::say(&format!("{OUTPUT} is written"));
     Ok(())
 }
 

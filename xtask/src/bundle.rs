@@ -1,5 +1,6 @@
-//! `cargo xtask bundle`: a folder to copy to a GPU host. It holds the command, a packed vault, the models, a script that runs
-//! them all and writes JSON, and a program that measures the same attentions in PyTorch; no toolchain is needed there.
+//! `cargo xtask bundle`: makes a folder to copy to a GPU host. It contains the commands, a packed vault, the models,
+//! scripts that run them and write JSON, and programs that measure the same attentions in PyTorch. The host needs no
+//! toolchain.
 
 mod training;
 
@@ -14,19 +15,19 @@ use crate::{cargo, fetch, ui};
 /// Options of the command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder to make
+    /// Folder to make
     #[arg(long, value_name = "DIR", default_value = "bundle")]
     out: PathBuf,
-    /// The cuDNN version that is installed on the GPU host: plans load in no other
+    /// The GPU host's cuDNN version; plans load in no other version
     #[arg(long, value_name = "VERSION", default_value = "9.19")]
     cudnn: String,
-    /// The GPU, by name or profile file
+    /// The host's GPU, by name or profile file
     #[arg(long, value_name = "NAME|FILE", default_value = "h200")]
     target: String,
-    /// Model configs (default: every one in `models`)
+    /// Model configs (default: all in `models`)
     #[arg(long, value_name = "FILE")]
     model: Vec<PathBuf>,
-    /// Carry the cuDNN libraries too, for a host that has none
+    /// Also include the cuDNN libraries, for a host without them
     #[arg(long)]
     with_cudnn: bool,
 }
@@ -38,7 +39,7 @@ const PEER: &str = include_str!("bundle/sdpa_peer.py");
 ///
 /// # Errors
 ///
-/// What could not be built, compiled or written.
+/// Something could not be built, compiled or written.
 pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let root = cargo::root();
     let out = root.join(&args.out);
@@ -57,7 +58,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     copy(&target_dir.join("release/examples/serve"), &out.join("serve"))?;
     let models = if args.model.is_empty() { models(&root)? } else { args.model.clone() };
     for model in &models {
-        copy(model, &out.join("models").join(model.file_name().context("a model is a file")?))?;
+        copy(model, &out.join("models").join(model.file_name().context("a model has no file name")?))?;
     }
     write(&out.join("run.sh"), RUN, true)?;
     write(&out.join("sdpa_peer.py"), PEER, false)?;
@@ -69,24 +70,24 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         let lib = out.join("cudnn");
         std::fs::create_dir_all(&lib)?;
         for file in libraries(&fetched.dir)? {
-            copy(&file, &lib.join(file.file_name().context("a library is a file")?))?;
+            copy(&file, &lib.join(file.file_name().context("a library has no file name")?))?;
         }
     }
     ui::say(&format!("bundle: {}; copy it to the GPU host and run ./run.sh there", out.display()));
     Ok(())
 }
 
-/// Compiles everything that the scripts run, and packs it.
+/// Compiles all plans for the scripts, and packs them.
 fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path, root: &Path, release: &Path) -> Result<()> {
     let vault = tempfile::tempdir_in(out)?;
     let globals = Globals { vault: Some(vault.path().to_path_buf()), ..Globals::default() };
-    // The variants that `run.sh` asks for: as published, with Stats, and in f16 with Stats.
+    // The variants that `run.sh` runs: as published, with Stats, and in f16 with Stats.
     for extra in [&[][..], &["--stats"], &["--stats", "--dtype", "f16"]] {
         let mut line: Vec<std::ffi::OsString> = vec!["warm".into(), "--target".into(), args.target.clone().into()];
         line.extend(["--cudnn-path".into(), cudnn.as_os_str().to_owned()]);
         models.iter().for_each(|m| line.extend(["--model".into(), m.as_os_str().to_owned()]));
         line.extend(extra.iter().map(Into::into));
-        // What is refused is told by `warm` itself; the rest of the bundle is good all the same.
+        // `warm` prints refusals itself; the bundle is useful without the refused plans.
         let _ = cli::main(&globals, &cli::parse(line)?);
     }
     training::add(root, release, out, &globals, &args.target, cudnn)?;

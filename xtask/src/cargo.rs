@@ -1,4 +1,4 @@
-//! Running cargo from a chore: in the workspace's root, told before it runs, an error if it fails.
+//! Runs cargo for a chore: in the workspace's root, with the command line printed first.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub fn root() -> PathBuf {
 ///
 /// # Errors
 ///
-/// When it cannot be started or fails; the message is the command, to be run by hand.
+/// Cargo cannot be started or fails. The error has the command line.
 pub fn run(args: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     run_program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args, variables)
 }
@@ -27,7 +27,7 @@ pub fn run(args: &[&str], variables: &[(&str, &str)]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// The program cannot be started or fails. The error has the command line.
 pub fn run_program(program: OsString, args: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     let shown: Vec<String> = variables.iter().map(|(k, v)| format!("{k}='{v}' ")).collect();
     let name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy().into_owned();
@@ -35,7 +35,7 @@ pub fn run_program(program: OsString, args: &[&str], variables: &[(&str, &str)])
     ui::say(&format!("$ {line}"));
     let mut command = Command::new(program);
     command.args(args).envs(variables.iter().copied()).current_dir(root());
-    // What cargo told this program about its own package would reach build scripts and rebuild things.
+    // Cargo's variables about this package would reach build scripts and cause rebuilds.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

@@ -1,8 +1,9 @@
-//! `cargo xtask fetch`: gets cuDNN and what it needs into the user's cache folder.
+//! `cargo xtask fetch`: downloads cuDNN and its dependencies to the user's cache folder.
 //!
-//! Wheels come through pip, so that the index and proxy configured for it are used, and are checked against pinned hashes. They are unpacked
-//! into a temporary folder beside the final one, a manifest is written last, and one rename makes the whole visible: whatever cuts a run
-//! short, a folder that looks complete is complete. Other commands call [`ensure`].
+//! pip downloads the wheels, so that its configured index and proxy apply, and pinned hashes check them. The command
+//! unpacks the wheels into a temporary folder beside the final one, writes a manifest last, and then renames the
+//! folder. An interrupted run therefore never leaves an incomplete folder under the final name. Other commands call
+//! [`ensure`].
 
 mod download;
 mod error;
@@ -23,44 +24,44 @@ use pins::{Parcel, Pins};
 
 use crate::ui;
 
-/// Begins the name of every folder that is being filled.
+/// Prefix of the names of unfinished folders.
 const UNFINISHED: &str = ".unfinished-";
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The version, whole or in part: 9.27.0.42, 9.19
+    /// The version, such as 9.27.0.42, or a part of it, such as 9.19
     #[arg(long, value_name = "VERSION")]
     cudnn: Option<String>,
-    /// The three libraries that attention needs (the default)
+    /// Fetch the three libraries that attention needs (the default)
     #[arg(long, conflicts_with = "full")]
     slim: bool,
-    /// All of cuDNN, with the cuBLAS that it needs: more than 1 GB to download
+    /// Fetch all of cuDNN, with the cuBLAS that it needs (more than 1 GB to download)
     #[arg(long)]
     full: bool,
     #[command(flatten)]
     options: Options,
 }
 
-/// How to fetch, the same for every command that does.
+/// Options of every command that fetches.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// Make the folder `VERSION-SET` below DIR instead of in the cache folder
+    /// Make the folder `VERSION-SET` in DIR instead of the cache folder
     #[arg(long, value_name = "DIR")]
     pub dest: Option<PathBuf>,
     /// Whether NVIDIA's licence is accepted; `--accept-nvidia-license` is an option of every command of `cargo xtask`
     #[arg(skip)]
     pub accept_nvidia_license: bool,
-    /// Another list of wheels; for tests
+    /// Use another list of wheels; for tests
     #[arg(long, value_name = "FILE", hide = true)]
     pub pins: Option<PathBuf>,
-    /// Take wheels from this folder and from nowhere else; for tests and for machines without a network
+    /// Take wheels only from this folder; for tests and for machines without a network
     #[arg(long, value_name = "DIR", hide = true)]
     pub find_links: Option<PathBuf>,
 }
 
 impl Args {
-    /// The same, with NVIDIA's licence accepted or not.
+    /// Sets whether NVIDIA's licence is accepted.
     #[must_use]
     pub fn accepting(mut self, accepted: bool) -> Args {
         self.options.accept_nvidia_license = accepted;
@@ -68,14 +69,14 @@ impl Args {
     }
 }
 
-/// What was asked for, where it is.
+/// A fetched set of libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The folder, with `nvidia/…/lib` below it; [`qkvault_sys::Search::at`] takes it.
+    /// The folder, which contains `nvidia/…/lib`, for [`qkvault_sys::Search::at`].
     pub dir: PathBuf,
-    /// Its unpacked size.
+    /// The unpacked size in bytes.
     pub bytes: u64,
-    /// Whether all was there before.
+    /// Whether the set was complete before.
     pub was_there: bool,
 }
 
@@ -83,19 +84,19 @@ pub struct Fetched {
 pub fn run(args: &Args) -> Result<(), Error> {
     let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
     let fetched = ensure(args.cudnn.as_deref(), set, &args.options)?;
-    let what = if fetched.was_there { "nothing to do, all is there" } else { "fetched" };
+    let what = if fetched.was_there { "nothing to do, the set is complete" } else { "fetched" };
     ui::say(&format!("{what}: {} ({})", fetched.dir.display(), ui::size(fetched.bytes)));
     Ok(())
 }
 
-/// Makes sure that a cuDNN is there, fetching it if it is not. The version may be given in part; without one it is the list's default.
+/// Fetches a cuDNN if it is missing. `version` may be a part of a version; `None` selects the list's default.
 pub fn ensure(version: Option<&str>, set: LibrarySet, options: &Options) -> Result<Fetched, Error> {
     let parcel = Pins::read(options.pins.as_deref())?.cudnn(version, set)?;
     let dest = options.dest.clone().unwrap_or_else(qkvault_base::cudnn_dir);
     ensure_parcel(&parcel, &dest, options)
 }
 
-/// Makes sure that a tool of a chore is there.
+/// Fetches a chore's tool if it is missing.
 pub(crate) fn ensure_tool(name: &str, options: &Options) -> Result<Fetched, Error> {
     let parcel = Pins::read(options.pins.as_deref())?.tool(name)?;
     ensure_parcel(&parcel, &qkvault_base::libraries_dir().join("tools"), options)
@@ -103,7 +104,7 @@ pub(crate) fn ensure_tool(name: &str, options: &Options) -> Result<Fetched, Erro
 
 fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetched, Error> {
     let dir = dest.join(&parcel.folder);
-    // First without the lock, so that a complete set needs no folder that can be written.
+    // Checks without the lock first, so that a complete set needs no writable folder.
     if let State::Whole(bytes) = Manifest::state(parcel, &dir) {
         return Ok(Fetched { dir, bytes, was_there: true });
     }
@@ -121,7 +122,7 @@ fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetc
         State::Whole(bytes) => return Ok(Fetched { dir, bytes, was_there: true }),
         State::Absent => false,
         State::Broken(reason) => {
-            ui::say(&format!("{} is not complete ({reason}); it is fetched again", dir.display()));
+            ui::say(&format!("{} is not complete ({reason}); fetching it again", dir.display()));
             true
         }
     };
@@ -131,12 +132,12 @@ fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetc
     let wheels = dest.join(".wheels");
     let files = download::wheels(parcel, &wheels, &dir, options)?;
     let bytes = fill(parcel, &files, dest, &dir, broken)?;
-    // Only when everything is in place: until then they spare a second download.
+    // The wheels stay until here, so that a repeated run does not download them again.
     let _ = std::fs::remove_dir_all(&wheels);
     Ok(Fetched { dir, bytes, was_there: false })
 }
 
-/// Unpacks into a temporary folder and moves it into place.
+/// Unpacks the wheels into a temporary folder and renames it to the final folder.
 fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: bool) -> Result<u64, Error> {
     let create = |cause| Error::io("create a folder in", dest, cause);
     let temporary = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(dest).map_err(create)?;
@@ -149,14 +150,14 @@ fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: boo
     }
     let bytes = entries.iter().map(|entry| entry.bytes).sum();
     Manifest::new(parcel, entries).write(temporary.path())?;
-    // Readable by all like any installed library; a temporary folder is its maker's alone.
+    // An installed library is readable by all; a temporary folder is private.
     open_to_all(temporary.path())?;
     if broken {
         let aside = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(dest).map_err(create)?;
         std::fs::rename(dir, aside.path().join("old")).map_err(|cause| Error::io("move aside", dir, cause))?;
     }
     std::fs::rename(temporary.path(), dir).map_err(|cause| Error::io("move into place", dir, cause))?;
-    // It is no longer where it was made.
+    // The temporary folder has moved, so do not delete it.
     let _ = temporary.keep();
     Ok(bytes)
 }
@@ -167,7 +168,7 @@ fn open_to_all(dir: &Path) -> Result<(), Error> {
     std::fs::set_permissions(dir, mode).map_err(|cause| Error::io("set the permissions of", dir, cause))
 }
 
-/// One fetch at a time per folder. Where the file system has no locks, the final rename alone must do.
+/// Allows one fetch at a time per folder. Without file locks, only the final rename protects the folder.
 fn lock(dest: &Path) -> Result<Option<File>, Error> {
     let path = dest.join(".lock");
     let file = File::create(&path).map_err(|cause| Error::io("create", &path, cause))?;
@@ -181,7 +182,7 @@ fn lock(dest: &Path) -> Result<Option<File>, Error> {
     }
 }
 
-/// Removes what runs that were cut short left behind. Called with the lock held, so nobody is filling them.
+/// Removes the unfinished folders of interrupted runs. The caller holds the lock, so no other run uses them.
 fn sweep(dest: &Path) {
     for entry in std::fs::read_dir(dest).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {

@@ -1,4 +1,4 @@
-//! Chores of the workspace, as functions: what `cargo xtask` runs, and what its other commands call.
+//! The chores of the workspace as functions, for `cargo xtask` and its tests.
 
 pub mod bindings;
 pub mod bundle;

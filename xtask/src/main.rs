@@ -1,6 +1,6 @@
-//! `cargo xtask`: the chores of this workspace, and every command of `qkvault`, which is the same code.
+//! `cargo xtask`: the chores of this workspace, and every command of `qkvault` and `qkvault-lab`.
 //!
-//! Exit code 0 is good, 1 is an error or a refusal, 2 is wrong usage.
+//! Exit code 0 means success, 1 an error or a refusal, 2 wrong usage.
 
 use std::process::ExitCode;
 
@@ -10,11 +10,12 @@ use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{bindings, bundle, fetch, mutants, release, test, tidy, ui};
 
-/// The chores of the qkvault workspace, and the commands of `qkvault`.
+/// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Main {
-    /// Accept NVIDIA's licence of the libraries that are fetched (remembered; also QKVAULT_ACCEPT_NVIDIA_LICENSE=1)
+    /// Accept NVIDIA's licence for the fetched libraries (recorded for later runs; also
+    /// QKVAULT_ACCEPT_NVIDIA_LICENSE=1)
     #[arg(long, global = true)]
     accept_nvidia_license: bool,
     #[command(flatten)]
@@ -26,27 +27,27 @@ struct Main {
 #[derive(Debug, clap::Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "there is one per process")]
 enum Command {
-    /// Get the cuDNN libraries, by pip and with pinned hashes, into the cache folder
+    /// Download the cuDNN libraries to the cache folder, with pip and pinned hashes
     Fetch(fetch::Args),
     /// Generate the cuDNN declarations, or check that they are up to date
     Bindings(bindings::Args),
-    /// Make a folder to copy to a GPU host: the command, a packed vault, a script; needs no toolchain there
+    /// Make a folder to copy to a GPU host, with the commands, a packed vault and scripts; the host needs no toolchain
     Bundle(bundle::Args),
-    /// Change the code in many small ways and tell which changes no test notices
+    /// Change the code in many small ways and report the changes that no test detects
     Mutants(mutants::Args),
-    /// Check what no compiler checks: who may import whom, module comments, words that must not be here
+    /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,
-    /// Build the workspace with the oldest Rust that Cargo.toml promises
+    /// Check the workspace with the oldest Rust that Cargo.toml names
     Msrv,
-    /// Check licences, sources, duplicates and advisories of what is used (cargo-deny)
+    /// Check licences, sources, duplicates and advisories of dependencies (cargo-deny)
     Deny(release::DenyArgs),
     /// Compare the public interface with a release or a commit (cargo-semver-checks)
     Semver(release::SemverArgs),
-    /// Pack and build every package as it would be published; nothing is uploaded
+    /// Pack and build every package as for publishing; upload nothing
     PublishDryRun(release::PublishArgs),
     /// Run every check and test that needs no GPU
     Test(test::Args),
-    /// What CI runs: `test`, and that the declarations are up to date
+    /// Run the checks of CI: `test`, and whether the declarations are up to date
     Ci(test::Args),
     #[command(flatten)]
     Qkvault(cli::Command),
@@ -83,7 +84,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
             if let Some(library) = command.library_to_fetch() {
                 let set = if library.full { LibrarySet::Full } else { LibrarySet::Slim };
                 let fetched = fetch::ensure(library.cudnn.as_deref(), set, &options)?;
-                // The folder says exactly which; a version given in part would be taken for one that ends in 0.
+                // The folder names the exact version; a partial version would be read as one that ends in 0.
                 (library.cudnn, library.cudnn_path) = (None, Some(fetched.dir));
             }
             return Ok(cli::main(globals, &command));

@@ -1,11 +1,12 @@
-//! `cargo xtask mutants`: changes the code in a thousand small ways, and asks the tests which of them they notice.
+//! `cargo xtask mutants`: changes the code in many small ways, and finds the changes that no test detects.
 //!
-//! A tool that builds once per mutant takes hours here (`docs/results/mutants.md`), so all mutants are compiled at once: a copy of the
-//! workspace is rewritten so that every change stands beside the code that it changes, behind a number (`rewrite`, `constants`), is built
-//! once (`build`), and each test is run once to see which numbers it reaches (`suite`). Then each number is switched on by a variable of
-//! the environment, and the tests that reach it are run until one fails (`judge`).
+//! Building once per mutant would take hours (`docs/results/mutants.md`), so the command compiles all mutants at once.
+//! It rewrites a copy of the workspace so that every change is next to the original code and has a number (`rewrite`,
+//! `constants`), builds it once (`build`), and runs each test once to record the numbers that it reaches (`suite`).
+//! Then an environment variable turns on each number, and the command runs the tests that reach it until one fails
+//! (`judge`).
 //!
-//! The parser of Rust is compiled only here, in a second build of this program with the feature `mutants`.
+//! Only a second build of this program, with the feature `mutants`, compiles the Rust parser.
 
 #[cfg(feature = "mutants")]
 mod build;
@@ -40,31 +41,31 @@ use anyhow::Result;
 #[derive(Clone, Debug, clap::Args)]
 #[cfg_attr(not(feature = "mutants"), allow(dead_code, reason = "the second build reads them"))]
 pub struct Args {
-    /// Judge mutants of files whose path contains one of these
+    /// Judge only mutants of files whose path contains one of these
     #[arg(long, value_name = "PART")]
     file: Vec<String>,
-    /// Judge these mutants, by their keys
+    /// Judge only the mutants with these keys
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     ids: Vec<String>,
-    /// Judge one part of several, such as 1/4
+    /// Judge only one part of several, such as 1/4
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
-    /// Judge again what no test noticed, and not only what is new or was changed since
+    /// Also judge again the mutants that no test detected
     #[arg(long)]
     again: bool,
-    /// Forget every verdict that was recorded
+    /// Discard all recorded verdicts
     #[arg(long)]
     fresh: bool,
-    /// Count the mutants and build them, and judge none
+    /// Count and build the mutants, and judge none
     #[arg(long)]
     list: bool,
-    /// Write docs/results/mutants.json and the tables of docs/results/mutants.md from what is recorded
+    /// Write docs/results/mutants.json and the tables of docs/results/mutants.md from the record
     #[arg(long)]
     write: bool,
-    /// How many tests run at a time
+    /// Number of parallel tests
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
-    /// Cases that property tests draw where they do not say themselves
+    /// Cases of property tests that do not set their own number
     #[arg(long, value_name = "N", default_value_t = 64)]
     cases: u32,
 }
@@ -84,7 +85,7 @@ impl std::str::FromStr for Shard {
         let parts = text.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
         match parts {
             Some((at, of)) if 1 <= at && at <= of => Ok(Shard { at, of }),
-            _ => Err(format!("'{text}' is no part: write I/N, such as 1/4 for the first of four")),
+            _ => Err(format!("'{text}' is not a part: write I/N, such as 1/4 for the first of four")),
         }
     }
 }
@@ -93,7 +94,7 @@ impl std::str::FromStr for Shard {
 ///
 /// # Errors
 ///
-/// When the copy cannot be written or built, or a test fails without any mutant. Mutants that no test notices are told, and no error.
+/// The copy cannot be written or built. Mutants that no test detects are not an error.
 #[cfg(feature = "mutants")]
 pub fn run(args: &Args) -> Result<()> {
     run::run(args)
@@ -103,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When that build fails, or the command in it.
+/// The build or the command in it fails.
 #[cfg(not(feature = "mutants"))]
 pub fn run(_args: &Args) -> Result<()> {
     let given: Vec<String> = std::env::args().skip(1).collect();

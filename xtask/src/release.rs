@@ -1,5 +1,5 @@
-//! Chores before a release: the oldest Rust, what the workspace depends on, what the interface breaks, and the packages themselves.
-//! Nothing here uploads anything. Each says how to install the tool that it needs.
+//! Chores before a release: check the oldest supported Rust, the dependencies, breaking changes of the interface, and
+//! the packages. No chore uploads anything. If a tool is missing, the error contains the command that installs it.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -14,7 +14,7 @@ pub const PRIVATE: [&str; 4] = ["qkvault-lab", "qkvault-skip", "qkvault-tests", 
 /// Options of `deny`.
 #[derive(Debug, clap::Args)]
 pub struct DenyArgs {
-    /// Which checks: advisories (needs their database, from a git host), bans, licenses, sources; all of them by default
+    /// Checks to run: advisories (downloads its database from a git host), bans, licenses, sources (default: all)
     checks: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct SemverArgs {
     /// The commit or tag to compare with (default: the latest release in the registry)
     #[arg(long, value_name = "REV")]
     baseline: Option<String>,
-    /// Only this package; may be given several times
+    /// Check only this package; may be given several times
     #[arg(long, short, value_name = "NAME")]
     package: Vec<String>,
 }
@@ -32,39 +32,41 @@ pub struct SemverArgs {
 /// Options of `publish-dry-run`.
 #[derive(Debug, clap::Args)]
 pub struct PublishArgs {
-    /// Pack and resolve, and leave out the build of each package from what is packed
+    /// Only pack and resolve the packages, and do not build them
     #[arg(long)]
     no_verify: bool,
 }
 
-/// Checks the whole workspace with the Rust that `rust-version` promises.
+/// Checks the whole workspace with the Rust of `rust-version`.
 ///
 /// # Errors
 ///
 /// The toolchain is not installed, or something does not build with it.
 pub fn msrv() -> Result<()> {
-    let toolchain = promised()?;
+    let toolchain = oldest_toolchain()?;
     let installed = Command::new("rustup").args(["run", &toolchain, "cargo", "--version"]).output();
     if !installed.is_ok_and(|output| output.status.success()) {
-        bail!("Rust {toolchain} is not here; `rustup toolchain install {toolchain} --profile minimal` gets it");
+        bail!(
+            "Rust {toolchain} is not installed; `rustup toolchain install {toolchain} --profile minimal` installs it"
+        );
     }
-    // A folder of its own: two compilers in one would build everything anew each time.
+    // A separate folder: two compilers in one folder would rebuild everything each time.
     let target = cargo::root().join("target/msrv").display().to_string();
     let args = ["run", &toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked"];
     cargo::run_program("rustup".into(), &args, &[("CARGO_TARGET_DIR", &target)])
 }
 
-/// The toolchain of `rust-version`, with the patch number that rustup's name of it has.
-fn promised() -> Result<String> {
-    let text = std::fs::read_to_string(cargo::root().join("Cargo.toml")).context("Cargo.toml does not read")?;
-    let manifest: toml::Table = text.parse().context("Cargo.toml is no TOML")?;
+/// The rustup name of the toolchain of `rust-version`, which has a patch number.
+fn oldest_toolchain() -> Result<String> {
+    let text = std::fs::read_to_string(cargo::root().join("Cargo.toml")).context("Cargo.toml cannot be read")?;
+    let manifest: toml::Table = text.parse().context("Cargo.toml is not valid TOML")?;
     let package = manifest.get("workspace").and_then(|workspace| workspace.get("package"));
     let version = package.and_then(|package| package.get("rust-version")).and_then(toml::Value::as_str);
     let version = version.context("Cargo.toml has no workspace.package.rust-version")?;
     Ok(if version.matches('.').count() == 1 { format!("{version}.0") } else { version.to_owned() })
 }
 
-/// Checks licences, sources, duplicates and advisories of everything that is used, by the rules of deny.toml.
+/// Checks licences, sources, duplicates and advisories of all dependencies with the rules of deny.toml.
 ///
 /// # Errors
 ///
@@ -75,11 +77,12 @@ pub fn deny(args: &DenyArgs) -> Result<()> {
     cargo::run(&["deny", "check", "--hide-inclusion-graph"].into_iter().chain(checks).collect::<Vec<_>>(), &[])
 }
 
-/// Compares the public interface of what is published with a release, or with another commit.
+/// Compares the public interface of the published packages with a release or a commit.
 ///
 /// # Errors
 ///
-/// cargo-semver-checks is not installed, there is no release to compare with, or the interface breaks more than the version says.
+/// cargo-semver-checks is not installed, there is no release to compare with, or the interface has more breaking
+/// changes than the version allows.
 pub fn semver(args: &SemverArgs) -> Result<()> {
     needs("semver-checks", "cargo install cargo-semver-checks --locked")?;
     let mut words: Vec<&str> = vec!["semver-checks", "check-release"];
@@ -92,11 +95,11 @@ pub fn semver(args: &SemverArgs) -> Result<()> {
     cargo::run(&words, &[])
 }
 
-/// Packs every published package, resolves each against the others as a registry would have them, and builds what is packed.
+/// Packs every published package, resolves each against the others as in a registry, and builds the packed files.
 ///
 /// # Errors
 ///
-/// The registry's index cannot be read, a package lacks something, or does not build outside the workspace.
+/// The registry's index cannot be read, or a package is incomplete or does not build outside the workspace.
 pub fn publish_dry_run(args: &PublishArgs) -> Result<()> {
     let mut words = vec!["publish", "--workspace", "--dry-run", "--allow-dirty"];
     words.extend(args.no_verify.then_some("--no-verify"));
@@ -106,7 +109,7 @@ pub fn publish_dry_run(args: &PublishArgs) -> Result<()> {
     Ok(())
 }
 
-/// Leaves out the packages that are not published.
+/// Cargo options that leave out the private packages.
 pub fn excluded<'a>() -> impl Iterator<Item = &'a str> {
     PRIVATE.iter().flat_map(|package| ["--exclude", *package])
 }
@@ -117,7 +120,7 @@ fn needs(subcommand: &str, install: &str) -> Result<()> {
     if found.is_ok_and(|output| output.status.success()) {
         return Ok(());
     }
-    bail!("`cargo {subcommand}` is not here; `{install}` gets it (a few minutes)")
+    bail!("`cargo {subcommand}` is not installed; `{install}` installs it (a few minutes)")
 }
 
 #[cfg(test)]
@@ -125,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_published_says_so_and_everything_else_is_published() {
+    fn private_packages_have_publish_false_and_the_others_do_not() {
         let root = cargo::root();
         let mut manifests = vec![root.join("xtask/Cargo.toml"), root.join("tests/Cargo.toml")];
         for entry in std::fs::read_dir(root.join("crates")).expect("the folder is there") {
@@ -142,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn the_promised_toolchain_has_a_name_that_rustup_knows() {
-        let toolchain = promised().expect("Cargo.toml promises one");
+    fn the_oldest_toolchain_has_its_rustup_name() {
+        let toolchain = oldest_toolchain().expect("Cargo.toml names one");
         assert_eq!(toolchain.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{toolchain}");
     }
 }

@@ -1,18 +1,18 @@
-//! Rooms inside a crate: which of its modules a module may use, so that layers stay layers and no circle comes back.
+//! Checks which modules of its crate a module may use, so that layers stay separate and no circle returns.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A folder or a file of a crate, and what it may name behind `crate::`.
+/// A folder or a file of a crate, and the modules that it may use.
 struct Room {
-    /// From the root of the repository; what lies below a folder belongs to it.
+    /// The path from the root of the repository. A folder includes everything below it.
     path: &'static str,
-    /// Modules with everything in them, or items of the crate's root.
+    /// Modules, with everything in them, or items of the crate's root.
     may_use: &'static [&'static str],
 }
 
 const ROOMS: &[Room] = &[
-    // The raw layer knows neither the order in which plans are looked for nor cudarc's slices.
+    // The raw layer uses neither the look-up order of plans nor cudarc's slices.
     Room {
         path: "crates/exec/src/raw",
         may_use: &[
@@ -49,20 +49,20 @@ const ROOMS: &[Room] = &[
             "safe::workspace",
         ],
     },
-    // The file format and the choice of what to evict are pure: no folder, no clock, no vault.
+    // The file format and the choice of entries to evict are pure: they use no folder, no clock and no vault.
     Room { path: "crates/cache/src/format", may_use: &["Entry", "EntryKind", "Key", "Rejection", "format"] },
     Room { path: "crates/cache/src/evict.rs", may_use: &["DiskLimits", "Key"] },
     Room { path: "crates/cache/src/limits.rs", may_use: &[] },
     Room { path: "crates/cache/src/auto_gc.rs", may_use: &[] },
 ];
 
-/// Adds a line for everything that a file names of another room and may not.
+/// Adds a line for every module that a file uses and may not use.
 pub(crate) fn check(name: &str, text: &str, found: &mut Vec<String>) {
     let is_in = |room: &&Room| Path::new(name).starts_with(room.path);
     for room in ROOMS.iter().filter(is_in).filter(|_| !name.ends_with("tests.rs")) {
-        // Tests at the end of a file may use what they test with.
+        // The tests at the end of a file may use any module.
         let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
-        // Another way to write the same name.
+        // A path with `super` is another way to write the same name.
         let depth = if room.path.ends_with(".rs") { "super::" } else { "super::super::" };
         let text = text.replace(depth, "crate::");
         for used in uses(&text) {
@@ -70,7 +70,7 @@ pub(crate) fn check(name: &str, text: &str, found: &mut Vec<String>) {
                 |may: &str| used.strip_prefix(may).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
             if !room.may_use.iter().any(|may| within(may)) {
                 found.push(format!(
-                    "{name} uses crate::{used}, and {} may use only [{}]: move what it needs to a room below both",
+                    "{name} uses crate::{used}, but {} may use only [{}]: move the shared code to a module that both may use",
                     room.path,
                     room.may_use.join(", ")
                 ));
@@ -79,7 +79,7 @@ pub(crate) fn check(name: &str, text: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Everything that code names behind `crate::`: the module of an item, or the item where it stands in the crate's root.
+/// Everything that code uses through `crate::`: the module of an item, or the item itself if it is in the crate's root.
 fn uses(text: &str) -> BTreeSet<String> {
     let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let code = code.join("\n");
@@ -93,7 +93,7 @@ fn uses(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Reads a path or a group of paths that follows `prefix`, and gives what follows it.
+/// Reads a path or a group of paths after `prefix`, and returns the rest of the text.
 fn expand<'t>(text: &'t str, prefix: &str, found: &mut BTreeSet<String>) -> &'t str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {
@@ -104,7 +104,7 @@ fn expand<'t>(text: &'t str, prefix: &str, found: &mut BTreeSet<String>) -> &'t 
                 None => {}
             }
             let after = expand(rest, prefix, found);
-            // An `as name`, or what no path is written with.
+            // Skips `as name` and other text up to the next path.
             rest = after.trim_start_matches(|c| !matches!(c, ',' | '}'));
         }
     }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uses_are_read_in_every_way_in_which_they_are_written() {
+    fn uses_are_read_in_every_notation() {
         let text = "//! [`crate::doc`]\nuse crate::find::{self, Prepared};\nuse crate::{safe::{bound::Bound, device}, Key as K};\n\
                     fn f() { crate::check::check(1); let x: crate::Number; other_crate::no(); }\npub(crate) mod m;";
         let expected = ["Key", "Number", "check::check", "find", "safe::bound", "safe::device"];
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_that_knows_the_look_up_or_the_safe_layer_is_found() {
+    fn a_raw_module_that_uses_the_look_up_or_the_safe_layer_is_found() {
         let raw = |text: &str| {
             let mut found = Vec::new();
             check("crates/exec/src/raw/load.rs", text, &mut found);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_are_those_of_the_repository_and_keep_their_rules() {
+    fn the_repository_keeps_the_rules_of_its_rooms() {
         let root = crate::cargo::root();
         let mut found = Vec::new();
         for room in ROOMS {

@@ -1,8 +1,8 @@
-//! Skipped tests, counted and told: to the test harness a test that ends early is as good as one that passes.
+//! Counts and reports skipped tests. To the test harness, a test that returns early has passed.
 //!
-//! Tests write what they skip into a record (`qkvault_skip`). Which tests may be skipped, and for want of what, is written down in
-//! `tests/goldens/skips.txt`: one that starts to skip for another reason is noticed, and so is one that needs a GPU and was not
-//! skipped where there is none, which then passed without doing anything or is gone.
+//! Tests write a record of what they skip (`qkvault_skip`). `tests/goldens/skips.txt` lists the tests that may be
+//! skipped, each with what it needs. The check finds tests that skip for another reason, and tests that need a GPU and
+//! were not skipped without one: those passed without doing anything, or are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,25 +12,25 @@ use qkvault_skip::{Need, Skip};
 
 use crate::{cargo, ui};
 
-/// Where it is written down which tests may be skipped.
+/// The list of tests that may be skipped.
 const GOLDEN: &str = "tests/goldens/skips.txt";
 
-const HEAD: &str = "# Tests that may be skipped, and for want of what; on a machine without a GPU all of \"gpu\" are.\n\
+const HEAD: &str = "# Tests that may be skipped, each after what it needs; on a machine without a GPU all of \"gpu\" are.\n\
                     # Written by UPDATE_GOLDENS=1 cargo xtask test.\n";
 
-/// A test and what it is skipped for want of.
+/// Tests that may be skipped, each with what it needs.
 type Known = BTreeSet<(Need, String)>;
 
-/// Tells what was skipped, and compares it with what is written down.
+/// Prints the skipped tests, and compares them with the list.
 ///
 /// # Errors
 ///
-/// Every test that should not have been skipped, or should have been.
+/// A test was skipped that must not be, or was not skipped although it must be.
 pub(crate) fn settle(record: &Path, promised: &[Need]) -> Result<()> {
-    // Nothing is skipped where nobody wrote.
+    // Without a record no test was skipped.
     let text = std::fs::read_to_string(record).unwrap_or_default();
     let skips = read(&text)?;
-    told(&skips).iter().for_each(|line| ui::say(line));
+    summary(&skips).iter().for_each(|line| ui::say(line));
     let golden = cargo::root().join(GOLDEN);
     let known = known(&std::fs::read_to_string(&golden).with_context(|| format!("{GOLDEN} is not there"))?)?;
     if std::env::var_os("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
@@ -42,10 +42,10 @@ pub(crate) fn settle(record: &Path, promised: &[Need]) -> Result<()> {
     if wrong.is_empty() {
         return Ok(());
     }
-    bail!("{} skipped tests are not as {GOLDEN} says:\n  {}", wrong.len(), wrong.join("\n  "));
+    bail!("{} tests differ from {GOLDEN}:\n  {}", wrong.len(), wrong.join("\n  "));
 }
 
-/// Whether a driver serves a GPU here, asked without any library.
+/// Whether this machine has a GPU driver. Needs no library.
 fn has_gpu() -> bool {
     ["/dev/nvidiactl", "/dev/dxg"].iter().any(|device| Path::new(device).exists())
 }
@@ -53,7 +53,7 @@ fn has_gpu() -> bool {
 fn read(record: &str) -> Result<Vec<Skip>> {
     record
         .lines()
-        .map(|line| Skip::parse(line).with_context(|| format!("no line of a record of skips: {line}")))
+        .map(|line| Skip::parse(line).with_context(|| format!("not a line of a record of skips: {line}")))
         .collect()
 }
 
@@ -64,11 +64,11 @@ fn known(golden: &str) -> Result<Known> {
         Some((need, test.to_owned()))
     };
     let lines = golden.lines().filter(|line| !line.starts_with('#'));
-    lines.map(|given| line(given).with_context(|| format!("{GOLDEN}: no need and test: {given}"))).collect()
+    lines.map(|given| line(given).with_context(|| format!("{GOLDEN}: not a need and a test: {given}"))).collect()
 }
 
-/// One line for each need, with the tests.
-fn told(skips: &[Skip]) -> Vec<String> {
+/// One line for each need, with its tests.
+fn summary(skips: &[Skip]) -> Vec<String> {
     let mut by_need: BTreeMap<Need, BTreeSet<&str>> = BTreeMap::new();
     for skip in skips {
         by_need.entry(skip.need).or_default().insert(&skip.test);
@@ -85,21 +85,21 @@ fn wrong(skips: &[Skip], known: &Known, promised: &[Need], has_gpu: bool) -> Vec
     let mut wrong = Vec::new();
     for Skip { need, test, why } in skips {
         if promised.contains(need) {
-            wrong.push(format!("{test}: skipped for want of what was promised, {}: {why}", need.name()));
+            wrong.push(format!("{test}: skipped for lack of {}, which was required: {why}", need.name()));
         } else if !known.contains(&(*need, test.clone())) {
-            wrong.push(format!("{test}: may not be skipped for want of {}: {why}", need.name()));
+            wrong.push(format!("{test}: may not be skipped for lack of {}: {why}", need.name()));
         }
     }
     for (need, test) in known.iter().filter(|(need, _)| *need == Need::Gpu && !has_gpu) {
         if !found.contains(&(*need, test.clone())) {
-            wrong.push(format!("{test}: needs a GPU, there is none, and it did not say that it was skipped"));
+            wrong.push(format!("{test}: needs a GPU and there is none, but it did not record a skip"));
         }
     }
     wrong.dedup();
     wrong
 }
 
-/// What is written down from now on: of a GPU what was found, of everything else, which depends on the machine, both.
+/// The new list: for GPU tests those found, for other needs, which depend on the machine, the old and the found ones.
 fn updated(known: &Known, skips: &[Skip]) -> String {
     let kept = known.iter().filter(|(need, _)| *need != Need::Gpu).cloned();
     let found = skips.iter().map(|skip| (skip.need, skip.test.clone()));
@@ -120,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn skipped_tests_are_counted_and_told_by_need() {
+    fn skipped_tests_are_counted_by_need() {
         let record = [skip(Need::Gpu, "a/gpu::one"), skip(Need::Pip, "b/c::two"), skip(Need::Gpu, "a/gpu::three")];
-        // A test of two processes says it twice.
+        // A test with two processes records it twice.
         let text = record.iter().chain(&record).fold(String::new(), |text, skip| text + &format!("{skip}\n"));
-        let lines = told(&read(&text).expect("a record"));
+        let lines = summary(&read(&text).expect("a record"));
         assert_eq!(
             lines,
             [
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_starts_to_skip_or_skips_without_a_word_is_noticed() {
+    fn a_test_that_starts_to_skip_or_skips_silently_is_found() {
         let known = may(&[(Need::Gpu, "one"), (Need::Gpu, "two"), (Need::Pip, "three")]);
         let both = [skip(Need::Gpu, "one"), skip(Need::Gpu, "two")];
         assert_eq!(wrong(&both, &known, &[Need::Cudnn], false), [""; 0]);
@@ -144,19 +144,19 @@ mod tests {
         assert!(silent.len() == 1 && silent[0].contains("two: needs a GPU"), "{silent:?}");
         assert_eq!(wrong(&[], &known, &[], true), [""; 0], "with a GPU they run");
         let new = wrong(&[skip(Need::Gpu, "three")], &known, &[], true);
-        assert!(new.len() == 1 && new[0].contains("three: may not be skipped for want of gpu"), "{new:?}");
+        assert!(new.len() == 1 && new[0].contains("three: may not be skipped for lack of gpu"), "{new:?}");
     }
 
     #[test]
-    fn what_was_promised_is_never_skipped() {
+    fn a_required_need_is_never_a_reason_to_skip() {
         let known = may(&[(Need::Cudnn, "one")]);
         let found = wrong(&[skip(Need::Cudnn, "one")], &known, &[Need::Cudnn], true);
-        assert!(found.len() == 1 && found[0].contains("what was promised"), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains("which was required"), "{found:?}");
     }
 
-    /// A new test of these programs that returns before it does anything, and says nothing, is in no record.
+    /// The record cannot show a new test of these programs that returns early without recording it.
     #[test]
-    fn every_test_of_the_gpu_programs_is_written_down() {
+    fn every_test_of_the_gpu_programs_is_in_the_list() {
         let golden = std::fs::read_to_string(cargo::root().join(GOLDEN)).expect("it is there");
         let known = known(&golden).expect("it reads");
         let folder = cargo::root().join("crates/exec/tests");
@@ -170,7 +170,7 @@ mod tests {
             let parts: Vec<&str> = text.split("#[test]\n").collect();
             for pair in parts.windows(2) {
                 let name = pair[1].split_once("fn ").and_then(|(_, rest)| rest.split_once('(')).expect("a function").0;
-                // One that does its work everywhere says so in its documentation.
+                // A test that needs no GPU has this in its doc comment.
                 if !pair[0].lines().last().is_some_and(|line| line.starts_with("/// Without a GPU:")) {
                     tests.push(format!("qkvault-exec/{program}::{name}"));
                 }
@@ -181,7 +181,7 @@ mod tests {
             .iter()
             .filter(|test| ![Need::Gpu, Need::Asked].into_iter().any(|need| known.contains(&(need, (*test).clone()))))
             .collect();
-        assert!(missing.is_empty(), "UPDATE_GOLDENS=1 cargo xtask test writes them down: {missing:?}");
+        assert!(missing.is_empty(), "UPDATE_GOLDENS=1 cargo xtask test adds them: {missing:?}");
         assert_eq!(updated(&known, &known.iter().map(|(n, t)| skip(*n, t)).collect::<Vec<_>>()), golden);
     }
 }

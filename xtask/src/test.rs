@@ -1,4 +1,5 @@
-//! `cargo xtask test`: every check and test that needs no GPU, with the real cuDNN. `cargo xtask ci` is that and a little more.
+//! `cargo xtask test`: runs every check and test that needs no GPU, with the real cuDNN. `cargo xtask ci` also checks
+//! the declarations.
 
 use anyhow::Result;
 use qkvault_base::LibrarySet;
@@ -9,19 +10,19 @@ use crate::{bindings, cargo, fetch, release, skips, tidy, ui};
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave formatting, clippy and documentation out
+    /// Leave out formatting, clippy, documentation and packages
     #[arg(long)]
     only_tests: bool,
 }
 
-/// The cuDNN versions that tests meet; each process holds one.
+/// The cuDNN versions of the tests. Each process loads one.
 const VERSIONS: [&str; 3] = ["9.27.0.42", "9.19.0.56", "9.14.0.64"];
 
 /// Runs the command.
 ///
 /// # Errors
 ///
-/// The first step that fails.
+/// A step fails.
 pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     for version in VERSIONS {
         let fetched = fetch::ensure(Some(version), LibrarySet::Slim, options)?;
@@ -42,20 +43,21 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     }
     if !args.only_tests {
-        // That every published package can be packed: versions of what it uses, no file outside it.
+        // Checks that every published package can be packed: its dependencies have versions, and it needs no file
+        // outside it.
         let package: Vec<&str> =
             ["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(release::excluded()).collect();
         cargo::run(&package, &[])?;
     }
-    ui::say("all good");
+    ui::say("all checks passed");
     Ok(())
 }
 
-/// What CI runs.
+/// Runs the checks of CI.
 ///
 /// # Errors
 ///
-/// The first step that fails.
+/// A step fails.
 pub fn ci(args: &Args, options: &fetch::Options) -> Result<()> {
     run(args, options)?;
     bindings::run(&bindings::Args::check().accepting(options.accept_nvidia_license))

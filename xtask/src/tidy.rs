@@ -1,11 +1,11 @@
-//! `cargo xtask tidy`: what no compiler checks.
+//! `cargo xtask tidy`: checks what no compiler checks.
 //!
-//! * packages use only the packages that ARCHITECTURE.md lets them use;
-//! * modules use only the rooms of their crate that `rooms.rs` lets them use;
-//! * every Rust file opens with a comment that says what it is for, and stays short;
-//! * a test that cannot do its work says so in one way (`qkvault_skip`), so that skipped tests are counted;
-//! * lines of Markdown stay short, links and named pages are there, and `docs` stays small;
-//! * no registry hosts, no paths of somebody's machine, no unfinished work, no NVIDIA files.
+//! * packages use only the packages that ARCHITECTURE.md allows;
+//! * modules use only the modules of their crate that `rooms.rs` allows;
+//! * every Rust file begins with a comment about its purpose, and is not too long;
+//! * a test that cannot run uses `qkvault_skip`, so that skipped tests are counted;
+//! * lines of Markdown are not too long, links and named pages exist, and `docs` is not too large;
+//! * no file has registry hosts, unfinished work or NVIDIA files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::{cargo, rooms, ui};
 
 mod pages;
 
-/// Who may use whom (`[dependencies]` alone; tests may use more).
+/// The packages that each package may use (`[dependencies]` only; tests may use more).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-base", &[]),
     ("qkvault-graph", &["qkvault-base"]),
@@ -49,17 +49,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Packages that may use every other.
 const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-cli", "qkvault-lab", "qkvault-tests"];
 
-/// Most lines of a hand-written file of code; tables and tests may be longer.
+/// Most lines of a hand-written file of code; tests may be longer.
 const MOST_LINES: usize = 360;
 
-/// Files that are long for a reason.
+/// Files that may be longer, with the reason.
 const LONG: &[(&str, &str)] = &[("crates/sys/src/bindings.rs", "generated")];
 
 /// Runs the command.
 ///
 /// # Errors
 ///
-/// Everything found, each with the file and what to do.
+/// The files have faults. The error lists each with its file and the fix.
 pub fn run() -> Result<()> {
     let root = cargo::root();
     let files = tracked(&root)?;
@@ -70,7 +70,7 @@ pub fn run() -> Result<()> {
         if name.rsplit('.').next().is_some_and(|end| matches!(end, "so" | "whl" | "a")) || name.contains(".so.") {
             found.push(format!("{name}: no library or wheel belongs in the repository"));
         }
-        // What git knows and the folder no longer has is somebody's rename in progress.
+        // A tracked file may be deleted or renamed in the working tree.
         let Ok(text) = std::fs::read_to_string(root.join(file)) else { continue };
         words(&name, &text, &mut found);
         pages::look(&root, &name, &text, &mut found);
@@ -81,7 +81,7 @@ pub fn run() -> Result<()> {
     }
     pages::size(&root, files.iter().filter_map(|file| file.to_str()), &mut found);
     if !found.is_empty() {
-        bail!("{} things to tidy:\n  {}", found.len(), found.join("\n  "));
+        bail!("tidy found {} faults:\n  {}", found.len(), found.join("\n  "));
     }
     ui::say(&format!("tidy: {} files", files.len()));
     Ok(())
@@ -103,7 +103,7 @@ fn dependencies(root: &Path) -> Result<Vec<String>> {
     let rules: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
     for path in manifests.iter().filter(|p| p.is_file()) {
         let text = std::fs::read_to_string(path)?;
-        let manifest: toml::Table = text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
+        let manifest: toml::Table = text.parse().with_context(|| format!("{} is not valid TOML", path.display()))?;
         let table = |key: &str| manifest.get(key).and_then(toml::Value::as_table);
         let name = table("package").and_then(|p| p.get("name")).and_then(toml::Value::as_str).unwrap_or_default();
         if MAY_USE_ALL.contains(&name) {
@@ -116,7 +116,7 @@ fn dependencies(root: &Path) -> Result<Vec<String>> {
         for used in table("dependencies").into_iter().flat_map(toml::Table::keys) {
             if used.starts_with("qkvault") && !allowed.contains(&used.as_str()) {
                 found.push(format!(
-                    "{name} uses {used}: an architecture change; write it into ARCHITECTURE.md and tidy's table first"
+                    "{name} uses {used}: this changes the architecture; add it to ARCHITECTURE.md and tidy's table first"
                 ));
             }
         }
@@ -124,11 +124,11 @@ fn dependencies(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Packages that do without the workspace's lints, which forbid printing among other things.
+/// Finds packages without the workspace's lints, which forbid printing among other things.
 fn lints(root: &Path) -> Result<Vec<String>> {
     let read = |path: PathBuf| -> Result<toml::Table> {
         let text = std::fs::read_to_string(&path).with_context(|| format!("{} is not there", path.display()))?;
-        text.parse().with_context(|| format!("{} is no TOML", path.display()))
+        text.parse().with_context(|| format!("{} is not valid TOML", path.display()))
     };
     let mut found = Vec::new();
     let workspace = read(root.join("Cargo.toml"))?;
@@ -141,14 +141,14 @@ fn lints(root: &Path) -> Result<Vec<String>> {
     for entry in std::fs::read_dir(root.join("crates"))? {
         let path = entry?.path().join("Cargo.toml");
         if path.is_file() && read(path.clone())?.get("lints").and_then(|l| l.get("workspace")).is_none() {
-            found.push(format!("{}: it does not take the workspace's lints", path.display()));
+            found.push(format!("{}: it does not use the workspace's lints", path.display()));
         }
     }
     Ok(found)
 }
 
 fn words(name: &str, text: &str, found: &mut Vec<String>) {
-    // Put together here, so that this file does not find itself.
+    // Built from parts, so that the check does not find this file.
     let hosts = ["pypi", "crates", "npmjs", "debian"].map(|host| {
         let end = match host {
             "pypi" | "debian" => "org",
@@ -161,9 +161,9 @@ fn words(name: &str, text: &str, found: &mut Vec<String>) {
     for host in hosts.iter().filter(|host| !lock && text.contains(host.as_str())) {
         found.push(format!("{name}: names the registry host {host}"));
     }
-    let said = concat!("requirement", " not met");
-    if name.ends_with(".rs") && !name.starts_with("crates/skip/") && text.contains(said) {
-        found.push(format!("{name}: says that a {said} by itself; qkvault_skip::skip says it and writes it down"));
+    let phrase = concat!("requirement", " not met");
+    if name.ends_with(".rs") && !name.starts_with("crates/skip/") && text.contains(phrase) {
+        found.push(format!("{name}: prints '{phrase}' itself; call qkvault_skip::skip, which also records it"));
     }
     let unfinished = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimpl", "emented!(")];
     for word in unfinished.into_iter().filter(|word| name.ends_with(".rs") && text.contains(word)) {
@@ -178,7 +178,7 @@ fn shape(name: &str, text: &str, found: &mut Vec<String>) {
         && !first.starts_with("//")
         && !first.starts_with("#!")
     {
-        found.push(format!("{name}: opens without a comment that says what it is for"));
+        found.push(format!("{name}: begins without a comment about its purpose"));
     }
     let lines = text.lines().count();
     let is_test = name.contains("/tests") || name.contains("/benches/");
@@ -191,9 +191,9 @@ fn shape(name: &str, text: &str, found: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    /// Descriptions, keys and the vault know no cuDNN: they build on a machine that has none, and so do the rules above them.
+    /// Descriptions, keys, the vault and rules do not use cuDNN, so that they build on a machine without it.
     #[test]
-    fn what_knows_no_gpu_uses_nothing_that_does() {
+    fn packages_without_a_gpu_use_no_package_with_one() {
         let mut alone = vec!["qkvault-graph", "qkvault-cache", "qkvault-serving", "qkvault-models", "qkvault-probe"];
         for at in 0.. {
             let Some(name) = alone.get(at) else { break };
@@ -202,7 +202,7 @@ mod tests {
             assert!(alone.len() < 100, "packages use each other in a circle");
         }
         for library in ["qkvault-sys", "qkvault-headless", "qkvault-compile", "qkvault-exec"] {
-            assert!(!alone.contains(&library), "{library} is used by what knows no GPU: {alone:?}");
+            assert!(!alone.contains(&library), "packages without a GPU use {library}: {alone:?}");
         }
         assert_eq!(dependencies(&cargo::root()).expect("manifests are here"), [""; 0]);
     }

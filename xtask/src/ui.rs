@@ -1,18 +1,18 @@
-//! What people see while a chore runs. All of it goes to standard error: standard output is for results.
+//! Messages of chores. They go to standard error; standard output is for results.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-/// One line for whoever watches; a closed standard error is no reason to fail.
+/// Prints one line. Ignores a closed standard error.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Whether somebody watches on a terminal, and so wants bars rather than lines.
+/// Whether standard error is a terminal, so that progress bars are useful.
 pub fn watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A length in bytes as people write it.
+/// Formats a number of bytes.
 pub fn size(bytes: u64) -> String {
     indicatif::DecimalBytes(bytes).to_string()
 }

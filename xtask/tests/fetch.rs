@@ -1,4 +1,5 @@
-//! The fetch command on a made-up wheel: what it makes, what it leaves when it cannot, and what it says. Needs no network.
+//! The fetch command with an artificial wheel: the files that it makes, the files that it leaves after a failure, and
+//! its messages. These tests need no network.
 
 #[allow(dead_code, reason = "each test program uses its part")]
 mod common;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{WHEEL, World, bad, files, good, sha256, usual, zip};
 use qkvault_skip::{Need, skip};
 
-/// Whether pip is there; a test that cannot do without says so.
+/// Whether pip can be run; if not, the test is skipped.
 fn pip() -> bool {
     let found =
         Command::new("python3").args(["-m", "pip", "--version"]).output().is_ok_and(|done| done.status.success());
@@ -36,7 +37,7 @@ fn pip_gets_the_wheel_and_a_second_run_does_nothing() {
     assert_eq!(files(&world.set()), EXPECTED);
     assert_eq!(world.left_over(), [""; 0]);
     let before = world.set().join("manifest.toml").metadata().and_then(|data| data.modified()).expect("it is there");
-    // Not even the wheel is needed any more, nor a pip.
+    // The second run needs neither the wheel nor pip.
     std::fs::remove_file(world.path("links").join(WHEEL)).expect("it is there");
     let mut again = world.fetch();
     again.env("PATH", "");
@@ -62,9 +63,9 @@ fn a_wrong_hash_is_refused_and_nothing_is_kept() {
     }
     let world = World::with_wheel(&zip(&usual()));
     world.pin(&sha256(b"another wheel"));
-    let said = bad(world.fetch());
+    let output = bad(world.fetch());
     for part in [WHEEL, &sha256(b"another wheel"), &sha256(&zip(&usual())), "SHA-256"] {
-        assert!(said.contains(part), "{part} is not in: {said}");
+        assert!(output.contains(part), "{part} is not in: {output}");
     }
     assert!(!world.set().exists());
     assert!(!files(&world.path("cache")).iter().any(|file| file.ends_with(".whl")), "the wrong file was kept");
@@ -89,8 +90,8 @@ fn a_truncated_wheel_with_the_right_hash_is_refused() {
     for length in [0, 10, whole.len() / 2, whole.len() - 1] {
         let world = World::with_wheel(&whole[..length]);
         world.downloaded();
-        let said = bad(world.fetch());
-        assert!(said.contains("cannot be unpacked"), "{said}");
+        let output = bad(world.fetch());
+        assert!(output.contains("cannot be unpacked"), "{output}");
         assert!(!world.set().exists());
         assert!(world.left_over().iter().all(|name| name == ".wheels"), "{:?}", world.left_over());
     }
@@ -109,7 +110,7 @@ fn a_damaged_member_is_refused() {
 }
 
 #[test]
-fn a_wheel_that_leads_out_of_its_folder_is_refused_whole() {
+fn a_wheel_with_a_file_outside_its_folder_is_refused() {
     for name in
         ["../escaped.so", "/escaped.so", "nvidia/../../escaped.so", "nvidia\\..\\..\\escaped.so", "./escaped.so"]
     {
@@ -117,8 +118,8 @@ fn a_wheel_that_leads_out_of_its_folder_is_refused_whole() {
         members.push((name.to_owned(), b"evil".to_vec()));
         let world = World::with_wheel(&zip(&members));
         world.downloaded();
-        let said = bad(world.fetch());
-        assert!(said.contains("escaped.so"), "{said}");
+        let output = bad(world.fetch());
+        assert!(output.contains("escaped.so"), "{output}");
         assert!(!world.set().exists());
         let written = files(&world.path(""));
         assert!(
@@ -129,14 +130,14 @@ fn a_wheel_that_leads_out_of_its_folder_is_refused_whole() {
 }
 
 #[test]
-fn a_wheel_with_nothing_of_use_is_refused() {
+fn a_wheel_without_needed_files_is_refused() {
     let world = World::with_wheel(&zip(&[("nvidia/readme.txt".to_owned(), b"nothing".to_vec())]));
     world.downloaded();
     assert!(bad(world.fetch()).contains("none of the files"));
 }
 
 #[test]
-fn what_looks_broken_is_fetched_again_and_rubbish_is_swept() {
+fn a_broken_set_is_fetched_again_and_unfinished_folders_are_removed() {
     let breakages: [fn(&World); 3] = [
         |world| std::fs::remove_file(world.set().join("manifest.toml")).expect("it is there"),
         |world| std::fs::write(world.set().join("nvidia/cudnn_jit/lib/libcudnn.so.9"), "short").expect("it is there"),
@@ -156,7 +157,7 @@ fn what_looks_broken_is_fetched_again_and_rubbish_is_swept() {
     }
 }
 
-/// A kill at any moment leaves a complete folder or none, and the next run does well.
+/// A kill at any time leaves a complete folder or none, and the next run succeeds.
 #[test]
 fn a_killed_run_leaves_nothing_that_looks_complete() {
     let mut members = usual();
@@ -193,12 +194,12 @@ fn two_runs_at_once_do_the_work_once() {
     world.downloaded();
     let running =
         [(); 3].map(|()| world.fetch().stderr(std::process::Stdio::piped()).spawn().expect("it can be started"));
-    let said = running.map(|child| {
+    let output = running.map(|child| {
         let done = child.wait_with_output().expect("it was started");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(done.status.success(), "{said}");
-        said
+        let output = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{output}");
+        output
     });
-    assert_eq!(said.iter().filter(|said| said.contains("fetched:")).count(), 1, "{said:?}");
+    assert_eq!(output.iter().filter(|output| output.contains("fetched:")).count(), 1, "{output:?}");
     assert_eq!(files(&world.set()), EXPECTED);
 }

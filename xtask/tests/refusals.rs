@@ -1,4 +1,4 @@
-//! What the fetch command refuses before it has a wheel: each one paragraph, exit code 1, with what to do.
+//! Errors of the fetch command before it has a wheel: one paragraph each, with a fix, and exit code 1.
 
 #[allow(dead_code, reason = "each test program uses its part")]
 mod common;
@@ -7,7 +7,7 @@ use common::{WHEEL, World, bad, good, usual, zip};
 use qkvault_skip::{Need, skip};
 
 #[test]
-fn the_licence_has_to_be_accepted_once() {
+fn the_licence_must_be_accepted_once() {
     let world = World::with_wheel(&zip(&usual()));
     world.downloaded();
     let with = |accept: &[&str]| {
@@ -15,9 +15,9 @@ fn the_licence_has_to_be_accepted_once() {
         command.args(accept).arg("--pins").arg(world.path("wheels.toml")).arg("--find-links").arg(world.path("links"));
         command
     };
-    let said = bad(with(&[]));
+    let output = bad(with(&[]));
     for part in ["--accept-nvidia-license", "QKVAULT_ACCEPT_NVIDIA_LICENSE=1", "https://"] {
-        assert!(said.contains(part), "{part} is not in: {said}");
+        assert!(output.contains(part), "{part} is not in: {output}");
     }
     assert!(!world.set().exists());
     let mut zero = with(&[]);
@@ -26,7 +26,7 @@ fn the_licence_has_to_be_accepted_once() {
     let mut one = with(&[]);
     one.env("QKVAULT_ACCEPT_NVIDIA_LICENSE", "1");
     good(one);
-    // Remembered: another fetch needs neither.
+    // The acceptance is recorded, so another fetch needs neither option nor variable.
     std::fs::remove_dir_all(world.set()).expect("it is there");
     world.downloaded();
     good(with(&[]));
@@ -34,47 +34,47 @@ fn the_licence_has_to_be_accepted_once() {
 }
 
 #[test]
-fn an_unknown_version_is_answered_with_the_known_ones() {
+fn the_error_of_an_unknown_version_lists_the_known_ones() {
     let world = World::with_wheel(&zip(&usual()));
     let mut command = world.fetch();
     command.args(["--cudnn", "9.98"]);
-    let said = bad(command);
-    assert!(said.contains("9.98") && said.contains("9.99.0.1"), "{said}");
+    let output = bad(command);
+    assert!(output.contains("9.98") && output.contains("9.99.0.1"), "{output}");
     let mut full = world.fetch();
     full.arg("--full");
     assert!(bad(full).contains("(full)"));
 }
 
 #[test]
-fn without_pip_the_way_out_is_told() {
+fn the_error_without_pip_has_the_fix() {
     let world = World::with_wheel(&zip(&usual()));
     let mut command = world.fetch();
     command.env("PATH", world.path("links"));
-    let said = bad(command);
+    let output = bad(command);
     for part in ["python3 -m pip", "uv tool run pip", "QKVAULT_CUDNN_PATH"] {
-        assert!(said.contains(part), "{part} is not in: {said}");
+        assert!(output.contains(part), "{part} is not in: {output}");
     }
 }
 
-/// An index that has nothing is what a machine without a network sees.
+/// A machine without a network gets the same error as one whose index is empty.
 #[test]
-fn without_a_source_the_error_tells_how_to_go_on() {
+fn the_error_without_a_source_has_the_fix() {
     let world = World::with_wheel(&zip(&usual()));
     std::fs::remove_file(world.path("links").join(WHEEL)).expect("it is there");
     let mut command = world.fetch();
     command.env_remove("PIP_FIND_LINKS");
-    let said = bad(command);
-    if said.contains("no pip could be started") {
+    let output = bad(command);
+    if output.contains("no pip could be started") {
         return skip(Need::Pip, "no pip on this machine");
     }
     for part in ["pip download", "9.99.0.1-slim", "QKVAULT_CUDNN_PATH", "run this again"] {
-        assert!(said.contains(part), "{part} is not in: {said}");
+        assert!(output.contains(part), "{part} is not in: {output}");
     }
     assert!(!world.set().exists());
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named() {
+fn the_error_names_a_folder_that_cannot_be_made() {
     let world = World::with_wheel(&zip(&usual()));
     let mut command = world.fetch();
     let dest = world.path("wheels.toml").join("below-a-file");
@@ -83,15 +83,15 @@ fn a_folder_that_cannot_be_made_is_named() {
 }
 
 #[test]
-fn a_list_that_is_none_is_told_with_the_line() {
+fn the_error_of_an_invalid_list_has_the_line() {
     let world = World::with_wheel(&zip(&usual()));
     std::fs::write(world.path("wheels.toml"), "default = 9.27\n").expect("it can be written");
     let mut command = world.fetch();
     command.env("PATH", "");
     let done = command.output().expect("it can be started");
     assert_eq!(done.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(said.contains("wheels.toml") && said.contains("line 1"), "{said}");
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(output.contains("wheels.toml") && output.contains("line 1"), "{output}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Runs bindgen over `cudnn_graph.h` and writes the declarations that `qkvault-sys` compiles.
+//! Runs bindgen on `cudnn_graph.h` and writes the declarations that `qkvault-sys` compiles.
 //!
-//! Compiled only with the feature `bindings`, so that bindgen costs nothing to those who do not regenerate. Names, numbers and
-//! signatures are taken over, comments are not: the header's prose is NVIDIA's.
+//! This module needs the feature `bindings`, so that other builds do not compile bindgen. The declarations have the
+//! header's names, numbers and signatures, but not its comments, which are NVIDIA's text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result};
 use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, ItemInfo, ParseCallbacks};
 
-/// One C enum: its name there, its name here, and what its constants' names begin and end with.
+/// One C enum: its C name, its Rust name, and the prefix and suffix of its constants.
 struct EnumNames {
     c: &'static str,
     rust: &'static str,
@@ -23,7 +23,7 @@ const fn names(c: &'static str, rust: &'static str, prefix: &'static str) -> Enu
     EnumNames { c, rust, prefix, suffix: "" }
 }
 
-/// Every enum that the declarations use, under the name it gets.
+/// Every enum that the declarations use.
 const ENUMS: &[EnumNames] = &[
     names("cudnnStatus_t", "Status", "CUDNN_STATUS_"),
     names("cudnnSeverity_t", "Severity", "CUDNN_SEV_"),
@@ -43,17 +43,17 @@ const ENUMS: &[EnumNames] = &[
     names("cudnnBackendOperationGraphMode_t", "OperationGraphMode", "CUDNN_OPERATIONGRAPH_MODE_"),
 ];
 
-/// Functions that exist in every library of major 9 that we load, and those that came later; which is which is found at run time.
+/// Functions of cuDNN 9. Older versions lack some of them; `qkvault-sys` finds out at run time.
 const FUNCTIONS: &str = "cudnnBackend.*|cudnn(Create|Destroy|GetVersion|GetMaxDeviceVersion|GetCudartVersion|GetErrorString|\
 GetLastErrorString|SetStream|GetStream|GraphVersionCheck|SetCallback|GetCallback)";
 
-/// Per enum, by the name it gets: each constant's C name and number, in the header's order.
-type Seen = BTreeMap<&'static str, Vec<(String, i64)>>;
+/// C names and numbers of the constants of each enum, by Rust name, in the header's order.
+type Constants = BTreeMap<&'static str, Vec<(String, i64)>>;
 
-/// Renames, hides sentinels, and remembers each constant's C name for the name tables.
+/// Renames enums and constants, hides sentinels, and records each constant's C name for the name tables.
 #[derive(Debug, Default)]
 struct Namer {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Constants>>,
 }
 
 fn enum_names(c: Option<&str>) -> Option<&'static EnumNames> {
@@ -97,7 +97,7 @@ impl ParseCallbacks for Namer {
 
 /// Generates the declarations from `include/cudnn_graph.h`.
 ///
-/// `release` says where the folder is from; it goes into the banner.
+/// `release` is the cuDNN release of the folder, for the banner.
 pub(super) fn generate(include: &Path, stub: &Path, release: &str) -> Result<String> {
     let namer = Namer::default();
     let seen = Arc::clone(&namer.seen);
@@ -142,13 +142,13 @@ pub(super) fn generate(include: &Path, stub: &Path, release: &str) -> Result<Str
     Ok(text)
 }
 
-/// Appends `fn c_name` for one enum: what the header calls each number.
+/// Appends `fn c_name` for one enum, which returns the header's name of each number.
 fn name_table(text: &mut String, rust: &str, constants: &[(String, i64)]) -> Result<()> {
     writeln!(
         text,
         "impl {rust} {{\n    pub const fn c_name(self) -> Option<&'static str> {{\n        match self.0 {{"
     )?;
-    // Some numbers have two names, the older kept for old code: the header lists the present one first.
+    // Some numbers have two names; the header lists the current one first.
     let mut done = BTreeSet::new();
     for (constant, value) in constants {
         if done.insert(*value) {

@@ -1,6 +1,7 @@
-//! Checks that no constant has changed its number between the headers of the cuDNN versions that are fetched.
+//! Checks that no constant changes its number between the headers of the fetched cuDNN versions.
 //!
-//! One file of declarations serves all of them, because NVIDIA only adds. If that ever ends, this says so before a wrong number is used.
+//! One file of declarations serves all versions, because NVIDIA only adds constants. This check fails if NVIDIA ever
+//! changes one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +13,11 @@ use crate::ui;
 /// Compares the header in `include` with those of the other fetched sets beside `set`.
 pub(super) fn check(include: &Path, set: &Path) -> Result<()> {
     let newest = constants(&read(include)?);
-    let others =
-        set.parent().context("a set is in a folder")?.read_dir().context("the folder of fetched sets can be read")?;
+    let others = set
+        .parent()
+        .context("the set has no parent folder")?
+        .read_dir()
+        .context("the folder of fetched sets cannot be read")?;
     for other in others.flatten().map(|entry| entry.path()).filter(|dir| dir != set) {
         for package in ["cudnn_jit", "cudnn"] {
             let Ok(text) = read(&other.join("nvidia").join(package).join("include")) else { continue };
@@ -52,7 +56,7 @@ fn constants(header: &str) -> BTreeMap<String, i64> {
     pairs.collect()
 }
 
-/// What both have with different numbers. How many of a kind there are may grow.
+/// Constants that both headers have with different numbers. Counts may grow.
 fn differing(newest: &BTreeMap<String, i64>, older: &BTreeMap<String, i64>) -> Vec<String> {
     let is_count = |name: &str| name.ends_with("_COUNT") || name.ends_with("_COUNTS");
     let changed = older.iter().filter_map(|(name, then)| {
@@ -75,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_number_is_seen_and_a_grown_count_is_not() {
+    fn a_changed_number_is_found_and_a_grown_count_is_not() {
         let older = constants(HEADER);
         let newer = constants(&HEADER.replace("=12", "=13").replace("COUNT = 3", "COUNT = 4"));
         assert_eq!(differing(&newer, &older), ["CUDNN_C was 12 and is 13"]);

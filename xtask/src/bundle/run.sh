@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs every plan of this bundle on the GPU of this machine and writes JSON files to the folder given (default: results).
+# Runs all plans of this bundle on this machine's GPU and writes JSON files to a folder (default: results).
 #
-#   ./run.sh [RESULTS] [MODEL...]       models by name, such as llama-3.1-8b (default: all of this bundle)
+#   ./run.sh [RESULTS] [MODEL...]       models by name, such as llama-3.1-8b (default: all)
 #
-# cuDNN is taken from ./cudnn if the bundle carries it, else from QKVAULT_CUDNN_PATH, else from the nvidia-cudnn wheel that
-# python3 sees (PyTorch's), else from wherever qkvault finds one.
+# The cuDNN is ./cudnn if the bundle contains it, else QKVAULT_CUDNN_PATH, else python3's nvidia-cudnn wheel
+# (PyTorch's), else the one that qkvault finds.
 set -u
 cd "$(dirname "$0")"
 results=${1:-results}

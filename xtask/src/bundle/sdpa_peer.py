@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The attentions of a `qkvault run --json` record, timed in PyTorch's cuDNN backend on the same GPU.
+"""Times the attentions of a `qkvault run --json` record in PyTorch's cuDNN backend on the same GPU.
 
     python3 sdpa_peer.py run.json > peer.json
 
-Times are medians over rounds of CUDA events, as `qkvault run` takes them. Windows and score expressions have no form in
-scaled_dot_product_attention's cuDNN backend: those rows say so.
+Times are medians over rounds of CUDA events, as in `qkvault run`. The cuDNN backend of scaled_dot_product_attention
+does not support windows and score modifications; their rows have an error.
 """
 import json, re, statistics, sys
 
@@ -29,7 +29,7 @@ def one(run):
     m = SHAPE.match(run["attention"] or "")
     rest = (m and m.group(9) or "").replace(" stats", "").strip()
     if not m or rest not in ("", "causal"):
-        return {"error": f"no form for '{rest}' in scaled_dot_product_attention"}
+        return {"error": f"scaled_dot_product_attention does not support '{rest}'"}
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[m.group(1)]
     b, h, hk, sq, skv, d, dv = (int(g) if g else None for g in m.groups()[1:8])
     hk, dv = hk or h, dv or d
@@ -54,7 +54,7 @@ def main():
         row = {"what": run["what"], "attention": run["attention"], "qkvault_ms": run["device_ms"]}
         try:
             row.update(one(run))
-        except Exception as e:  # an unsupported case is a row, not the end
+        except Exception as e:  # an unsupported case is a row, not an error
             row["error"] = f"{type(e).__name__}: {e}"[:200]
         if "device_ms" in row:
             row["torch_ms"] = row.pop("device_ms")

@@ -1,4 +1,4 @@
-//! What of the bundle is for training: the cases of `bench`, the example, their scripts, and the plans of both.
+//! The training part of a bundle: the cases of `bench`, the example, their scripts, and their plans.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +10,7 @@ use qkvault_lab as lab;
 
 use super::copy;
 
-/// Copies programs and scripts into the bundle and compiles what they run into the vault of `globals`.
+/// Copies programs and scripts into the bundle, and compiles their plans into the vault of `globals`.
 pub(super) fn add(
     root: &Path,
     release: &Path,
@@ -24,7 +24,7 @@ pub(super) fn add(
         "forms.txt",
         "unified.txt",
         "training.sh",
-        "training_card.sh",
+        "training_gpu.sh",
         "training_peers.py",
         "selftest_large.py",
     ] {
@@ -35,13 +35,13 @@ pub(super) fn add(
     }
     let example = out.join("train");
     copy(&release.join("examples/train"), &example)?;
-    // What is refused is told by `bench` itself; the rest of the bundle is good all the same.
+    // `bench` prints refusals itself; the bundle is useful without the refused plans.
     let _ = lab::main(globals, &lab::parse(bench(&out.join("training.txt"), target, cudnn))?);
-    let vault = globals.vault.as_ref().context("the bundle's vault is a folder")?;
+    let vault = globals.vault.as_ref().context("the bundle has no vault folder")?;
     for dtype in ["bf16", "f16"] {
         let mut plan = Command::new(&example);
         plan.args(["--plan", target, "--dtype", dtype, "--vault"]).arg(vault).env("QKVAULT_CUDNN_PATH", cudnn);
-        let status = plan.status().context("the example did not start")?;
+        let status = plan.status().context("the example could not be started")?;
         if !status.success() {
             bail!("the example's plans were not compiled ({status})");
         }
@@ -49,7 +49,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The words of the command that compiles the cases of a file.
+/// The command line that compiles the cases of a file.
 fn bench(cases: &Path, target: &str, cudnn: &Path) -> Vec<OsString> {
     let [bench, plan, of, on, with] = ["bench", "--plan", "--cases", "--target", "--cudnn-path"].map(OsString::from);
     vec![bench, plan, of, cases.into(), on, target.into(), with, cudnn.into()]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cases_of_a_bundle_are_compiled_by_a_command_that_exists() {
+    fn the_command_that_compiles_the_cases_of_a_bundle_exists() {
         let words = bench(Path::new("training.txt"), "h200", Path::new("cudnn"));
         lab::parse(words).expect("qkvault-lab has the command");
     }

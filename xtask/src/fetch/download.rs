@@ -1,4 +1,4 @@
-//! Has wheels got, and checks their hashes; what an earlier run got is kept.
+//! Downloads wheels and checks their hashes. Keeps the wheels of earlier runs.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,7 +10,7 @@ use super::pins::{Parcel, Wheel};
 use super::{Error, Options, pip};
 use crate::ui;
 
-/// Puts every wheel of a parcel into `dir`; those that are there with the right hash are kept.
+/// Downloads every wheel of a parcel to `dir`, unless it is there with the right hash.
 pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Options) -> Result<Vec<PathBuf>, Error> {
     std::fs::create_dir_all(dir).map_err(|cause| Error::io("create", dir, cause))?;
     let mut wanted = Vec::new();
@@ -18,7 +18,7 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
         let file = dir.join(&wheel.file);
         match file.exists().then(|| check(wheel, &file)) {
             Some(Ok(())) => {}
-            // Left by an earlier run that was cut short, or by another list.
+            // A file of an interrupted run or of another list.
             Some(Err(_)) => {
                 std::fs::remove_file(&file).map_err(|cause| Error::io("remove", &file, cause))?;
                 wanted.push(wheel);
@@ -30,7 +30,7 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
         let bytes = wanted.iter().map(|wheel| wheel.bytes).sum();
         ui::say(&format!("fetching {}: {} to download", parcel.title, ui::size(bytes)));
     }
-    // One at a time, because pip keeps none of several when it is cut short.
+    // One at a time: an interrupted pip keeps none of several files.
     for wheel in &wanted {
         pip::get(&pip::Want { parcel, wheel, dir, folder }, options)?;
         let file = dir.join(&wheel.file);
@@ -42,7 +42,7 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
     Ok(parcel.wheels.iter().map(|wheel| dir.join(&wheel.file)).collect())
 }
 
-/// Whether a file is the one that is pinned.
+/// Checks that a file has the pinned hash.
 fn check(wheel: &Wheel, file: &Path) -> Result<(), Error> {
     let read = |cause| Error::io("read", file, cause);
     let mut input = File::open(file).map_err(read)?;

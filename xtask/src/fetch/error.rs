@@ -1,4 +1,4 @@
-//! What can go wrong while fetching; each message is one paragraph that ends with what to do.
+//! Errors of fetching. Each message is one paragraph that ends with a fix.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,30 +6,29 @@ use std::path::{Path, PathBuf};
 use qkvault_base::LibrarySet;
 use thiserror::Error;
 
-/// Why something could not be fetched.
+/// An error of fetching.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// NVIDIA's licence was not accepted.
     #[error(
-        "cuDNN and the libraries it needs are NVIDIA's and come under NVIDIA's licence ({url}), which has to be accepted before they are \
-         fetched; read it, then accept it once with --accept-nvidia-license, with QKVAULT_ACCEPT_NVIDIA_LICENSE=1, or at the prompt on a \
-         terminal",
+        "cuDNN and the libraries that it needs are under NVIDIA's licence ({url}), which you must accept before they are fetched; read it, then \
+         accept it once with --accept-nvidia-license, with QKVAULT_ACCEPT_NVIDIA_LICENSE=1, or at the prompt on a terminal",
         url = super::licence::URL
     )]
     Licence,
-    /// The version is not one that is pinned.
+    /// The list does not have the version.
     #[error(
-        "cuDNN {wanted} ({set}) is not among the versions whose hashes are known ({}); ask for one of those, or use one that is installed \
-         by QKVAULT_CUDNN_PATH",
+        "cuDNN {wanted} ({set}) is not among the versions with known hashes ({}); choose one of those, or set QKVAULT_CUDNN_PATH to an \
+         installed one",
         known.join(", ")
     )]
     UnknownVersion {
-        /// What was asked for.
+        /// The requested version.
         wanted: String,
-        /// Of which set.
+        /// The requested set.
         set: LibrarySet,
-        /// What could have been asked for.
+        /// The known versions.
         known: Vec<String>,
     },
     /// The list of wheels is not valid.
@@ -37,13 +36,13 @@ pub enum Error {
     Pins {
         /// The list.
         file: PathBuf,
-        /// What is wrong in it.
+        /// The fault in the list.
         reason: String,
     },
-    /// There are no wheels for this kind of machine.
+    /// There are no wheels for this platform.
     #[error(
-        "cuDNN is fetched for Linux on x86-64 only, and this is {os} on {arch}; install cuDNN 9 another way and name it by \
-         QKVAULT_CUDNN_PATH"
+        "cuDNN can be fetched for Linux on x86-64 only, and this is {os} on {arch}; install cuDNN 9 in another way and set QKVAULT_CUDNN_PATH \
+         to it"
     )]
     Platform {
         /// The operating system.
@@ -53,60 +52,59 @@ pub enum Error {
     },
     /// There is no pip.
     #[error(
-        "wheels are fetched with pip, so that the index and proxy configured for it are used, and no pip could be started ({}); install \
-         Python 3 with pip, or uv; or name an installed cuDNN by QKVAULT_CUDNN_PATH",
+        "wheels are fetched with pip, so that its configured index and proxy apply, but no pip could be started ({}); install Python 3 with \
+         pip, or uv; or set QKVAULT_CUDNN_PATH to an installed cuDNN",
         tried.join("; ")
     )]
     NoPip {
-        /// Every command tried, with why it did not do.
+        /// Every command tried, with its error.
         tried: Vec<String>,
     },
-    /// pip did not get the wheels.
+    /// pip did not download a wheel.
     #[error(
-        "`{command}` did not get {what}: {reason}; check the network, and the index and proxy that pip is configured with, then run this \
-         again (what is complete is kept); without a network, copy {} from a machine that has it, or name an installed cuDNN by \
-         QKVAULT_CUDNN_PATH",
+        "`{command}` did not download {what}: {reason}; check the network and pip's index and proxy, then run this again (complete files are \
+         kept); without a network, copy {} from another machine, or set QKVAULT_CUDNN_PATH to an installed cuDNN",
         folder.display()
     )]
     Download {
-        /// The command run.
+        /// The command.
         command: String,
-        /// What was wanted.
+        /// The wheel.
         what: String,
-        /// What pip said last.
+        /// pip's reason.
         reason: String,
-        /// The folder that would have been made.
+        /// The folder to make.
         folder: PathBuf,
     },
-    /// A file is not the one that was pinned.
+    /// A file does not have the pinned hash.
     #[error(
-        "{file} is not the file that is pinned: its SHA-256 should be {expected} and {found}; nothing of it was used. Either the index that pip is \
-         configured with gives out another file, which should be looked into, or the pin in xtask/wheels.toml is wrong"
+        "{file} is not the pinned file: its SHA-256 should be {expected} and {found}; the file was not used. Either pip's index has another \
+         file, which you should investigate, or the pin in xtask/wheels.toml is wrong"
     )]
     WrongHash {
         /// The file.
         file: String,
         /// The pinned hash.
         expected: String,
-        /// What was found, in words.
+        /// The hash found, as text.
         found: String,
     },
     /// A file with the right hash cannot be unpacked.
-    #[error("the wheel {file} cannot be unpacked: {reason}; nothing of it was used")]
+    #[error("the wheel {file} cannot be unpacked: {reason}; it was not used")]
     Wheel {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The fault in the wheel.
         reason: String,
     },
     /// Something could not be read or written.
     #[error("cannot {what} {}: {cause}; {}", path.display(), remedy(cause))]
     Io {
-        /// The verb.
+        /// The operation, as a verb.
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason, told in the message.
+        /// The system's error, which the message contains.
         cause: io::Error,
     },
 }
@@ -126,6 +124,6 @@ fn remedy(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "set QKVAULT_CACHE_DIR (or --dest) to a folder that can be written"
         }
-        _ => "nothing half-done is left in use; run this again once that is put right",
+        _ => "no unfinished folder is used; fix the cause and run this again",
     }
 }

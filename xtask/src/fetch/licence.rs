@@ -1,4 +1,4 @@
-//! NVIDIA's licence: accepted once, remembered in the cache folder.
+//! NVIDIA's licence: the user accepts it once, and a file in the cache folder records it.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use super::Error;
 use crate::ui;
 
-/// Where the licence can be read before anything is fetched.
+/// The address of the licence.
 pub(crate) const URL: &str = "https://docs.nvidia.com/deeplearning/cudnn/latest/reference/eula.html";
 
-/// Accepts for whoever sets it to 1.
+/// The variable that accepts the licence with the value 1.
 const VARIABLE: &str = "QKVAULT_ACCEPT_NVIDIA_LICENSE";
 
-/// Makes sure that the licence is accepted: now by option or variable, earlier, or at a prompt.
+/// Checks that the licence is accepted: by option, by variable, in an earlier run, or at a prompt.
 pub(crate) fn accepted(by_option: bool) -> Result<(), Error> {
     let record = record();
     if by_option || std::env::var_os(VARIABLE).is_some_and(|value| value == "1") {
@@ -27,7 +27,7 @@ pub(crate) fn accepted(by_option: bool) -> Result<(), Error> {
     Err(Error::Licence)
 }
 
-/// The file whose existence is the acceptance.
+/// The file that records the acceptance.
 fn record() -> PathBuf {
     qkvault_base::cache_dir().join("nvidia-license-accepted")
 }
@@ -45,7 +45,7 @@ fn remember(record: &PathBuf) -> Result<(), Error> {
 
 fn asked() -> bool {
     ui::say(&format!(
-        "cuDNN and the libraries it needs are NVIDIA's and come under NVIDIA's licence:\n  {URL}\nDo you accept it? [y/N]"
+        "cuDNN and the libraries that it needs are under NVIDIA's licence:\n  {URL}\nDo you accept it? [y/N]"
     ));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);

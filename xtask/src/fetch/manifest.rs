@@ -1,4 +1,5 @@
-//! What is in a fetched folder, written last: a folder without it, or with other files than it lists, is not complete.
+//! The manifest of a fetched folder, written last. A folder without a manifest, or with other files than it lists, is
+//! not complete.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use super::pins::Parcel;
 /// The contents of a fetched folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// SHA-256 of every wheel that was unpacked, in the order of the list.
+    /// SHA-256 of every unpacked wheel, in the order of the list.
     wheels: Vec<String>,
     /// Every file.
     files: Vec<Entry>,
@@ -24,14 +25,14 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
 }
 
-/// What was found of a parcel.
+/// The state of a parcel's folder.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Everything is there; this many bytes.
+    /// Complete, with this many bytes.
     Whole(u64),
-    /// Nothing is there.
+    /// The folder does not exist.
     Absent,
-    /// Something is there that cannot be used, because.
+    /// The folder cannot be used, for this reason.
     Broken(String),
 }
 
@@ -46,7 +47,7 @@ impl Manifest {
         std::fs::write(&file, text).map_err(|source| Error::io("write", &file, source))
     }
 
-    /// Looks whether a folder holds all of a parcel.
+    /// The state of a folder for a parcel.
     pub(crate) fn state(parcel: &Parcel, dir: &Path) -> State {
         if !dir.exists() {
             return State::Absent;
@@ -58,7 +59,7 @@ impl Manifest {
             return State::Broken("its manifest cannot be read".to_owned());
         };
         if !manifest.wheels.iter().eq(parcel.wheels.iter().map(|wheel| &wheel.sha256)) {
-            return State::Broken("it was made from other wheels than are listed now".to_owned());
+            return State::Broken("it was made from other wheels than the list has now".to_owned());
         }
         for Entry { path, bytes } in &manifest.files {
             let found = dir.join(path).metadata().map(|data| data.len()).unwrap_or_default();

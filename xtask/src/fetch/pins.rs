@@ -1,4 +1,4 @@
-//! What may be fetched: the checked-in list of wheels with their hashes, read and checked.
+//! Reads the checked-in list of wheels to fetch, with their hashes.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use serde::Deserialize;
 
 use super::Error;
 
-/// The list of this checkout.
+/// The list of the repository.
 const LIST: &str = include_str!("../../wheels.toml");
 
 /// The whole list.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pins {
-    /// The cuDNN version taken when none is asked for.
+    /// The default cuDNN version.
     pub(crate) default: String,
     #[serde(rename = "set")]
     sets: Vec<Set>,
@@ -24,7 +24,7 @@ pub(crate) struct Pins {
     wheels: Vec<Wheel>,
 }
 
-/// A cuDNN with all it needs.
+/// A cuDNN with all libraries that it needs.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Set {
@@ -33,7 +33,7 @@ struct Set {
     wheels: Vec<String>,
 }
 
-/// Something that a chore needs and that is not NVIDIA's.
+/// A chore's tool, which is not NVIDIA's.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tool {
@@ -42,13 +42,13 @@ struct Tool {
     wheels: Vec<String>,
 }
 
-/// One wheel, exactly.
+/// One wheel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wheel {
     /// The project's name on the index.
     pub(crate) name: String,
-    /// Its exact version.
+    /// The exact version.
     pub(crate) version: String,
     /// The file's name.
     pub(crate) file: String,
@@ -56,26 +56,26 @@ pub(crate) struct Wheel {
     pub(crate) sha256: String,
     /// The file's length.
     pub(crate) bytes: u64,
-    /// If not empty: take only libraries whose file names begin with one of these.
+    /// Prefixes of the libraries to unpack; empty for all.
     #[serde(default)]
     pub(crate) only: Vec<String>,
 }
 
-/// What is to be in one folder.
+/// The contents of one folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parcel {
     /// The folder's name: `9.27.0.42-slim`, `libclang-18.1.1`.
     pub(crate) folder: String,
-    /// What it is, in words.
+    /// The title for messages.
     pub(crate) title: String,
     /// The wheels to unpack into it.
     pub(crate) wheels: Vec<Wheel>,
-    /// Whether NVIDIA's licence is on it.
+    /// Whether it is under NVIDIA's licence.
     pub(crate) nvidia: bool,
 }
 
 impl Pins {
-    /// The list of this checkout, or the one in `file`.
+    /// Reads the list of the repository, or of `file`.
     pub(crate) fn read(file: Option<&Path>) -> Result<Self, Error> {
         let name = file.map_or_else(|| "wheels.toml".into(), Path::to_path_buf);
         let text = match file {
@@ -85,7 +85,7 @@ impl Pins {
         toml::from_str(&text).map_err(|error| Error::Pins { file: name, reason: error.to_string() })
     }
 
-    /// The cuDNN of this version and set; a version may be given in part, then the newest that begins so is taken.
+    /// The cuDNN of this version and set. A partial version selects the newest one that begins with it.
     pub(crate) fn cudnn(&self, version: Option<&str>, set: LibrarySet) -> Result<Parcel, Error> {
         let wanted = version.unwrap_or(&self.default);
         let begins = |full: &str| full == wanted || full.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('.'));
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_of_this_checkout_is_whole() {
+    fn the_list_of_the_repository_is_complete() {
         let pins = Pins::read(None).expect("it is valid");
         for pinned in &pins.sets {
             let set = if pinned.set == "slim" { LibrarySet::Slim } else { LibrarySet::Full };

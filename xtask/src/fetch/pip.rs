@@ -1,4 +1,4 @@
-//! Runs pip, from wherever it is, and makes one error of what it complains about.
+//! Runs the first pip found, and turns its output into one error.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
@@ -15,17 +15,17 @@ const PIPS: &[&[&str]] =
 
 /// One wheel to get.
 pub(crate) struct Want<'a> {
-    /// What it is for.
+    /// The parcel that needs the wheel.
     pub(crate) parcel: &'a Parcel,
     /// The wheel.
     pub(crate) wheel: &'a Wheel,
-    /// Where its file goes.
+    /// The folder for the file.
     pub(crate) dir: &'a Path,
-    /// The folder that it will be unpacked to, for the error.
+    /// The folder of the unpacked parcel, for the error.
     pub(crate) folder: &'a Path,
 }
 
-/// Runs the first pip that can be started.
+/// Downloads a wheel with the first pip that can be started.
 pub(crate) fn get(want: &Want<'_>, options: &Options) -> Result<(), Error> {
     let Want { parcel: _, wheel, dir, folder: _ } = want;
     let list = dir.join("requirements.txt");
@@ -61,7 +61,7 @@ fn download(pip: &[&str], want: &Want<'_>, list: &Path, options: &Options) -> Re
         command.arg("--no-index").arg("--find-links").arg(links);
     }
     command.arg("--dest").arg(want.dir).arg("--requirement").arg(list);
-    // What pip tells goes where our own lines go; what it complains about is kept for the error.
+    // pip's standard output goes to standard error; its errors are collected.
     let err = io::stderr().as_fd().try_clone_to_owned().map_or_else(|_| Stdio::null(), Stdio::from);
     command.stdin(Stdio::null()).stdout(err).stderr(Stdio::piped());
 
@@ -83,7 +83,7 @@ fn download(pip: &[&str], want: &Want<'_>, list: &Path, options: &Options) -> Re
     Err(refusal(pip, want, &complaints))
 }
 
-/// Makes one error of what pip complained about.
+/// Turns pip's error output into one error.
 fn refusal(pip: &[&str], want: &Want<'_>, complaints: &[String]) -> Error {
     let Want { parcel, wheel, dir: _, folder } = want;
     let whole = complaints.join("\n");
@@ -106,11 +106,12 @@ fn refusal(pip: &[&str], want: &Want<'_>, complaints: &[String]) -> Error {
     }
 }
 
-/// Why the index could not be reached, if that is what pip complained about; its last line then says only that it found nothing.
+/// Why pip could not reach the index, if that is its error. Its last line then only states that it found nothing.
 fn unreachable(complaints: &[String]) -> Option<String> {
     let line = complaints.iter().rfind(|line| line.contains("connection broken by"))?;
     let reason = line.split_once("connection broken by")?.1;
-    // `'NewConnectionError('<… object at 0x…>: Failed to …: [Errno -3] Temporary failure in name resolution')': /simple/…/`
+    // `'NewConnectionError('<… object at 0x…>: Failed to …: [Errno -3] Temporary failure in name resolution')':
+    // /simple/…/`
     let reason = reason.split_once(">: ").map_or(reason, |(_, reason)| reason);
     let reason = reason.split_once("')").map_or(reason, |(reason, _)| reason);
     Some(format!("the index cannot be reached: {}", reason.trim()))
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn no_network_is_told_as_such() {
+    fn a_missing_network_is_reported_as_the_reason() {
         let error = refused(&[
             "WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError('<pip._vendor.urllib3.\
              connection.HTTPSConnection object at 0x7f17>: Failed to establish a new connection: [Errno -3] Temporary failure in name \
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn another_complaint_is_passed_on() {
+    fn another_error_of_pip_is_passed_on() {
         let error = refused(&["ERROR: Could not find a version", "ERROR: No matching distribution found for x==1."]);
         assert!(
             matches!(&error, Error::Download { reason, .. } if reason == "No matching distribution found for x==1"),
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_as_such() {
+    fn a_full_disk_is_reported_as_the_reason() {
         let error =
             refused(&["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]);
         assert!(error.to_string().contains("free some space"), "{error}");

@@ -1,4 +1,4 @@
-//! Unpacks wheels: libraries, headers and licences, under the names they have in the wheel.
+//! Unpacks libraries, headers and licences from wheels, under their names in the wheel.
 
 use std::fs::File;
 use std::io;
@@ -11,20 +11,20 @@ use super::Error;
 use super::manifest::Entry;
 use super::pins::Wheel;
 
-/// Unpacks one wheel below `into`, and tells what it wrote.
+/// Unpacks one wheel into `into`, and returns the files written.
 pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry>, Error> {
     let broken = |reason: String| Error::Wheel { file: wheel.file.clone(), reason };
     let input = File::open(file).map_err(|cause| Error::io("read", file, cause))?;
     let mut archive = ZipArchive::new(io::BufReader::new(input)).map_err(|error| broken(error.to_string()))?;
 
-    // All names are looked at before anything is written.
+    // Checks all names before writing anything.
     let mut members = Vec::new();
     let mut total = 0;
     for index in 0..archive.len() {
         let member = archive.by_index(index).map_err(|error| broken(error.to_string()))?;
         let name = member.name().map_err(|error| broken(error.to_string()))?;
-        let path =
-            plain(&name).ok_or_else(|| broken(format!("it has a file named '{name}', which leads out of it")))?;
+        let path = plain(&name)
+            .ok_or_else(|| broken(format!("it has a file '{name}', which is outside the wheel's folder")))?;
         if member.is_symlink() {
             return Err(broken(format!("it has a link, '{name}'")));
         }
@@ -34,7 +34,7 @@ pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry
         }
     }
     if members.is_empty() {
-        return Err(broken("it has none of the files that are wanted".to_owned()));
+        return Err(broken("it has none of the files to unpack".to_owned()));
     }
 
     let bar = ProgressBar::new(total).with_style(style());
@@ -43,7 +43,7 @@ pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry
     for (index, path) in members {
         let member = archive.by_index(index).map_err(|error| broken(error.to_string()))?;
         let bytes = write(&mut bar.wrap_read(member), &into.join(&path)).map_err(|error| match error {
-            // The archive's own check of what it gives out.
+            // The archive's checksum does not match.
             Error::Io { cause, .. }
                 if cause.kind() == io::ErrorKind::InvalidData || cause.kind() == io::ErrorKind::InvalidInput =>
             {
@@ -57,7 +57,7 @@ pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry
     Ok(written)
 }
 
-/// Writes one file through to the disk.
+/// Writes one file and syncs it to disk.
 fn write(from: &mut impl io::Read, to: &Path) -> Result<u64, Error> {
     let failed = |cause| Error::io("write", to, cause);
     if let Some(dir) = to.parent() {
@@ -69,14 +69,14 @@ fn write(from: &mut impl io::Read, to: &Path) -> Result<u64, Error> {
     Ok(bytes)
 }
 
-/// The path that a member's name stands for, if it stays below where it is unpacked.
+/// The path of a member, if it stays inside the target folder.
 fn plain(name: &str) -> Option<PathBuf> {
     let path = Path::new(name);
     let stays = path.components().all(|component| matches!(component, Component::Normal(_)));
     (stays && !name.is_empty() && !name.contains('\\')).then(|| path.to_owned())
 }
 
-/// Shared libraries (those asked for), headers and licences.
+/// Whether to unpack a file: selected shared libraries, headers and licences.
 fn wanted(path: &Path, only: &[String]) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_library = name.ends_with(".so") || name.contains(".so.");

@@ -1,4 +1,4 @@
-//! Builds the copy once, leaving out mutants that do not compile.
+//! Builds the copy once, without the mutants that do not compile.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use super::mutant::Mutant;
 use super::scratch::{AREAS, Scratch};
 use crate::{cargo, ui};
 
-/// Packages whose tests judge.
+/// Packages whose tests judge mutants.
 pub(super) const JUDGES: [&str; 4] = ["qkvault-graph", "qkvault-reference", "qkvault-probe", "qkvault-exec"];
 
-/// How often mutants that do not compile are taken out before it is given up; each time shows the compiler's next stage.
+/// Most rounds of removing mutants that do not compile. Each round may reveal errors of a later compiler stage.
 const MOST_ROUNDS: usize = 12;
 
 /// A program of tests.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
-    /// Its package and its name.
+    /// The package and the name of the program.
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// The folder of its package, where cargo would run it.
+    /// The folder of the package, in which cargo runs the program.
     pub(super) folder: PathBuf,
 }
 
-/// Writes all mutants that compile, and builds the tests. `left_out` has the keys of those that do not, from earlier builds and after it
-/// from this one.
+/// Writes all mutants that compile, and builds the tests. `left_out` has the keys of mutants that do not compile; this
+/// function adds those that it finds.
 pub(super) fn build(scratch: &Scratch, left_out: &mut BTreeSet<String>) -> Result<(Vec<Mutant>, Vec<Program>)> {
     let workspace = cargo::root();
     for _ in 0..MOST_ROUNDS {
@@ -44,18 +44,18 @@ pub(super) fn build(scratch: &Scratch, left_out: &mut BTreeSet<String>) -> Resul
         }
         left_out.extend(mutants.iter().filter(|m| ids.contains(&m.id)).map(|m| m.key.clone()));
     }
-    bail!("mutants that do not compile are still there after {MOST_ROUNDS} rounds of taking them out")
+    bail!("some mutants still do not compile after {MOST_ROUNDS} rounds of removing them")
 }
 
-/// What the compiler does not take.
+/// A compiler error.
 struct Fault {
     file: String,
     lines: (usize, usize),
-    says: String,
+    message: String,
 }
 
 impl Fault {
-    /// The numbers of the mutants at the place; one that names none is an error of this program.
+    /// The numbers of the mutants at the place of the error. An error without a mutant is a bug of this program.
     fn numbers(&self, scratch: &Scratch) -> Result<Vec<u32>> {
         let text = std::fs::read_to_string(scratch.root.join(&self.file)).unwrap_or_default();
         let lines = text.lines().skip(self.lines.0 - 1).take(self.lines.1 + 1 - self.lines.0);
@@ -65,7 +65,7 @@ impl Fault {
             found.extend(numbers.filter_map(|rest| rest.split(')').next()?.parse::<u32>().ok()));
         }
         if found.is_empty() {
-            bail!("{}: no mutant is at fault:\n{}", self.file, self.says);
+            bail!("{}: the error is not in a mutant:\n{}", self.file, self.message);
         }
         Ok(found)
     }
@@ -73,7 +73,8 @@ impl Fault {
 
 fn cargo(scratch: &Scratch, args: &[&str]) -> Result<Vec<Value>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // A folder of its own: in the workspace's, mutated packages have the names of its own ones, and are never seen to be stale there.
+    // A separate folder: in the workspace's target folder cargo would not rebuild the original packages, which have the
+    // same names.
     let folder = cargo::root().join("target/mutants/build");
     command.args(args).args(["--message-format", "json", "--quiet", "--target-dir"]).arg(folder);
     command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0").current_dir(&scratch.root);
@@ -102,11 +103,11 @@ fn check(scratch: &Scratch) -> Result<Vec<Fault>> {
     let lines = cargo(scratch, &[&["check", "--lib", "--keep-going"][..], &packages(&mutated)].concat())?;
     let mut faults = Vec::new();
     for message in lines.iter().map(|l| &l["message"]).filter(|m| m["level"] == "error") {
-        let says = message["rendered"].as_str().unwrap_or_default().to_owned();
+        let rendered = message["rendered"].as_str().unwrap_or_default().to_owned();
         for span in message["spans"].as_array().into_iter().flatten().filter(|s| s["is_primary"] == true) {
             let line = |name: &str| span[name].as_u64().unwrap_or(1) as usize;
             let file = span["file_name"].as_str().unwrap_or_default().to_owned();
-            faults.push(Fault { file, lines: (line("line_start"), line("line_end")), says: says.clone() });
+            faults.push(Fault { file, lines: (line("line_start"), line("line_end")), message: rendered.clone() });
         }
     }
     Ok(faults)

@@ -1,8 +1,8 @@
-//! Numbers in constants: bounds on versions, sizes, rows of tables.
+//! Mutants of numbers in constants: bounds on versions, sizes, rows of tables.
 //!
-//! A constant is evaluated when the program is compiled, so beside it stands a function that gives it or one of its mutants, and code
-//! that runs asks that function. Rows of `probe::rules`, which are constants of functions, keep their bounds on versions; a function
-//! gives the changed ones by the row's code where `Rule::reason` asks for them.
+//! The compiler evaluates constants, so this module adds a function next to each constant that returns it or one of its
+//! mutants, and code that runs calls the function instead. Rows of rules are constants with functions inside and keep
+//! their bounds on versions; one more function returns the changed bounds by the row's code.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::rewrite::{Rewriter, range};
 #[derive(Default)]
 pub(super) struct Constants {
     getters: BTreeMap<(String, String), String>,
-    /// What the compiler calls.
+    /// Functions that the compiler evaluates.
     pub(super) fixed: Fixed,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Row {
 }
 
 impl Constants {
-    /// Finds those of a file, whose module is `crate::..`.
+    /// Finds the constants of a file with this module path.
     pub(super) fn find(&mut self, file: &str, module: &str, source: &str) -> Result<()> {
         let tree = syn::parse_file(source).with_context(|| format!("{file} does not parse"))?;
         let mut finder = Finder { names: Vec::new(), modules: Vec::new() };
@@ -42,7 +42,7 @@ impl Constants {
         Ok(())
     }
 
-    /// The path of the function that gives a constant, as it is named in a file.
+    /// The path of the function for a constant that a file names.
     pub(super) fn getter(&self, file: &str, name: &str) -> Option<&str> {
         let name = name.trim_start_matches("super::").trim_start_matches("self::");
         if let Some(found) = self.getters.get(&(file.to_owned(), name.to_owned())) {
@@ -54,7 +54,7 @@ impl Constants {
     }
 }
 
-/// `since::PAGED` as `since::paged_or_mutant`.
+/// The function's name for a constant: `since::paged_or_mutant` for `since::PAGED`.
 fn getter(name: &str) -> String {
     let (modules, name) = name.rsplit_once("::").map_or(("", name), |(modules, name)| (modules, name));
     let before = if modules.is_empty() { String::new() } else { format!("{modules}::") };
@@ -83,7 +83,7 @@ impl<'ast> Visit<'ast> for Finder {
     fn visit_block(&mut self, _: &'ast syn::Block) {}
 }
 
-/// Where the numbers of an expression are; none of one that holds functions.
+/// The ranges of the numbers of an expression; empty if it contains closures.
 fn numbers(e: &Expr) -> Vec<Range<usize>> {
     #[derive(Default)]
     struct Numbers(Vec<Range<usize>>, bool);
@@ -102,7 +102,7 @@ fn numbers(e: &Expr) -> Vec<Range<usize>> {
     if found.1 { Vec::new() } else { found.0 }
 }
 
-/// The names in an expression and where they are; none in functions.
+/// The paths in an expression and their ranges, without those in closures.
 fn paths(e: &Expr) -> Vec<(Range<usize>, String)> {
     struct Paths(Vec<(Range<usize>, String)>);
     impl<'ast> Visit<'ast> for Paths {
@@ -123,16 +123,16 @@ fn paths(e: &Expr) -> Vec<(Range<usize>, String)> {
 }
 
 impl Rewriter<'_> {
-    /// Puts the function that gives a constant behind it.
+    /// Adds the function for a constant after it.
     pub(super) fn constant(&mut self, c: &ItemConst) {
         let (at, ty, value) = (range(c), range(&*c.ty), range(&*c.expr));
-        // What is true when a mutant is on, and the value then.
+        // The condition of each mutant, and its value.
         let mut mutants: Vec<(String, String)> = Vec::new();
         for number in numbers(&c.expr) {
             let (to, text) = self.one_more(&value, &number);
             mutants.extend(self.mutant(&value, &to).map(|on| (on, text)));
         }
-        // Those of constants that stand before it in the file and that it is made of.
+        // Mutants of earlier constants that this constant uses.
         for (place, name) in paths(&c.expr) {
             for (on, text) in self.changed.get(&name).into_iter().flatten() {
                 let (before, after) = (value.start..place.start, place.end..value.end);
@@ -154,7 +154,7 @@ impl Rewriter<'_> {
         self.changed.insert(self.inside_file(&name), mutants);
     }
 
-    /// Takes the mutants of a row of rules.
+    /// Adds the mutants of a row of rules.
     pub(super) fn row(&mut self, e: &Expr) {
         let Expr::Struct(row) = e else { return };
         let field = |name: &str| {
@@ -173,7 +173,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// A text with one of its numbers one more: as people read it, and as it is compiled.
+    /// A text with one number increased by one: for display, and for the compiler.
     fn one_more(&self, text: &Range<usize>, number: &Range<usize>) -> (String, String) {
         let (before, after) = (self.written(&(text.start..number.start)), self.written(&(number.end..text.end)));
         let number = self.written(number);
@@ -182,7 +182,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// A type as a function's result names it: what a constant may leave out is said.
+/// A constant's type as a function result, with explicit `'static` lifetimes.
 fn with_lifetimes(text: &str, start: usize, ty: &syn::Type) -> String {
     struct References(Vec<usize>);
     impl<'ast> Visit<'ast> for References {
@@ -202,7 +202,7 @@ fn with_lifetimes(text: &str, start: usize, ty: &syn::Type) -> String {
     text
 }
 
-/// The function that gives a rule's versions, or those of a mutant of its row.
+/// The function that returns a rule's versions, or those of a mutant of its row.
 pub(super) fn versions(rows: &[Row]) -> String {
     if rows.is_empty() {
         return String::new();

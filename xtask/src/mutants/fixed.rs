@@ -1,22 +1,23 @@
-//! Which functions the compiler itself calls: those stay `const` and have no mutants. Others that are `const` need not be, in the copy.
+//! Finds functions that the compiler evaluates. They stay `const` and have no mutants; other `const` functions lose
+//! `const` in the copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
 use syn::{Block, ExprClosure, Ident, ImplItemConst, ImplItemFn, ItemConst, ItemFn, ItemStatic, Type};
 
-/// Names that the compiler calls, by what is written in all files; what shares a name with one of them is taken for it.
+/// Names of functions that the compiler evaluates. Functions with the same name count as the same.
 #[derive(Default)]
 pub(super) struct Fixed {
     called: BTreeSet<String>,
-    /// What each `const fn` of an area calls.
+    /// The names that each `const fn` of an area uses.
     of_functions: BTreeMap<String, BTreeSet<String>>,
-    /// Whether the file being read is mutated.
+    /// Whether the current file is in an area.
     in_area: bool,
 }
 
 impl Fixed {
-    /// Reads a file; what does not parse calls nothing.
+    /// Reads a file. Ignores a file that does not parse.
     pub(super) fn read(&mut self, source: &str, in_area: bool) {
         if let Ok(tree) = syn::parse_file(source) {
             self.in_area = in_area;
@@ -24,7 +25,7 @@ impl Fixed {
         }
     }
 
-    /// What is known after every file was read: functions that are called by those that are called.
+    /// Adds functions that evaluated functions call. Call this after reading all files.
     pub(super) fn settle(&mut self) {
         let mut all = std::mem::take(&mut self.of_functions);
         while let Some(name) = all.keys().find(|name| self.called.contains(*name)).cloned() {
@@ -32,7 +33,7 @@ impl Fixed {
         }
     }
 
-    /// Whether a function is to stay as it is.
+    /// Whether a function must stay as it is.
     pub(super) fn calls(&self, name: &Ident) -> bool {
         self.called.contains(&name.to_string())
     }
@@ -77,7 +78,7 @@ impl<'ast> Visit<'ast> for Fixed {
     }
 }
 
-/// Every name in a piece of code, but for what closures do.
+/// Every name in a piece of code, without those in closures.
 fn names(visit: impl FnOnce(&mut Names)) -> BTreeSet<String> {
     let mut names = Names(BTreeSet::new());
     visit(&mut names);

@@ -1,4 +1,4 @@
-//! Switches each mutant on and runs the tests that reach it, until one fails.
+//! Turns on each mutant and runs the tests that reach it, until one fails.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,17 +11,17 @@ use super::record::Verdict;
 use super::scratch;
 use super::suite::{Suite, Test};
 
-/// Tests in one process take about this long together: those behind the first that fails run for nothing.
+/// Total time of the tests in one process. Tests after the first failing one are wasted.
 const TOGETHER: Duration = Duration::from_millis(1500);
 
-/// How many tests that noticed mutants nearby are tried by themselves first.
+/// Number of likely tests to try first, each in its own process. Likely tests detected mutants nearby.
 const LIKELY: usize = 4;
 
 /// Judges mutants.
 pub(super) struct Judge<'a> {
     suite: &'a Suite,
     reached: BTreeMap<u32, Vec<usize>>,
-    /// How often a test noticed a mutant of a function, and of any.
+    /// How often each test detected a mutant of a function, of a file, and of any.
     noticed: Mutex<BTreeMap<(String, usize), u32>>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Judge<'a> {
         Judge { suite, reached: suite.by_mutant(), noticed: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Whether a test notices the mutant, and which.
+    /// The verdict on a mutant.
     pub(super) fn judge(&self, mutant: &Mutant) -> Result<Verdict> {
         let judges = scratch::area(&mutant.file).map_or(&[][..], |area| area.judges);
         let about_it = |at: &usize| {
@@ -61,7 +61,7 @@ impl<'a> Judge<'a> {
         Ok(Verdict::Survived { tests: tests.len() })
     }
 
-    /// The tests in the order in which they are run: likely ones each by itself, then all others by program, the quickest first.
+    /// The tests in the order of running: likely ones first, each alone, then the others by program, the fastest first.
     fn groups(&self, mutant: &Mutant, tests: &[usize]) -> Vec<Vec<usize>> {
         let noticed = self.noticed.lock().unwrap_or_else(|e| e.into_inner());
         let times = |place: &str, at: usize| noticed.get(&(place.to_owned(), at)).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! One change to the code, and the list of them.
+//! A change to the code, and the list of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +8,21 @@ use sha2::{Digest as _, Sha256};
 /// A change to the code.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Mutant {
-    /// Its number in this build, by which it is switched on.
+    /// The number that turns it on in this build.
     #[serde(skip)]
     pub(super) id: u32,
-    /// Its stable name, whatever line it stands in.
+    /// The stable key, which does not depend on the line.
     pub(super) key: String,
-    /// The text of the item around it, hashed: a verdict holds as long as that stays.
+    /// The hash of the surrounding item. A verdict is valid while it stays the same.
     pub(super) item: String,
     /// Path from the workspace's root.
     pub(super) file: String,
     pub(super) line: usize,
     /// The items around it, such as `Builder::operand`.
     pub(super) within: String,
-    /// What is written.
+    /// The original code.
     pub(super) from: String,
-    /// What stands there instead.
+    /// The changed code.
     pub(super) to: String,
 }
 
@@ -40,18 +40,18 @@ pub(super) struct Place<'a> {
 #[derive(Default)]
 pub(super) struct Mutants {
     pub(super) list: Vec<Mutant>,
-    /// Keys of what does not compile.
+    /// Keys of mutants that do not compile.
     left_out: BTreeSet<String>,
     seen: BTreeMap<String, u32>,
 }
 
 impl Mutants {
-    /// An empty list that takes none of these keys.
+    /// An empty list that rejects these keys.
     pub(super) fn without(left_out: BTreeSet<String>) -> Mutants {
         Mutants { left_out, ..Mutants::default() }
     }
 
-    /// Takes a change; gives the expression that is true when it is switched on. Nothing for a change that does not compile.
+    /// Adds a change, and returns the expression that is true if it is on. `None` for a change that does not compile.
     pub(super) fn add(&mut self, place: &Place<'_>) -> Option<String> {
         let Place { file, line, within, item, from, to } = *place;
         let (from, to) = (one_line(from), one_line(to));
@@ -74,7 +74,7 @@ fn hash(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().take(5).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A text with every run of white space as one space, and not too long.
+/// A text with every run of white space as one space, truncated.
 fn one_line(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(90) {

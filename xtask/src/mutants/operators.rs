@@ -1,4 +1,4 @@
-//! What is changed in expressions and statements.
+//! Mutants of expressions and statements.
 
 use syn::parse::{Parse as _, ParseStream};
 use syn::punctuated::Punctuated;
@@ -6,7 +6,7 @@ use syn::{BinOp, Expr, ExprBinary, ExprMatch, ExprMethodCall, Lit, Macro, Pat, S
 
 use super::rewrite::{Rewriter, range};
 
-/// Methods whose result is true or false.
+/// Methods that return a `bool`.
 const ASKS: [&str; 8] =
     ["is_some_and", "is_none_or", "is_some", "is_none", "is_empty", "contains", "starts_with", "is_multiple_of"];
 
@@ -14,7 +14,7 @@ const ASKS: [&str; 8] =
 const TAKES_CONDITION: [&str; 9] =
     ["filter", "any", "all", "find", "position", "retain", "is_some_and", "is_none_or", "partition"];
 
-/// Methods, and others that take and give the same.
+/// Methods, each with another one of the same signature.
 const METHODS: [(&str, &str); 13] = [
     ("min", "max"),
     ("max", "min"),
@@ -31,7 +31,7 @@ const METHODS: [(&str, &str); 13] = [
     ("first", "last"),
 ];
 
-/// Values of enums, and others of the same one.
+/// Enum values, each with another value of the same enum.
 const VALUES: [(&str, &str); 31] = [
     ("Pointwise::Add", "Sub"),
     ("Pointwise::Sub", "Add"),
@@ -66,7 +66,7 @@ const VALUES: [(&str, &str); 31] = [
     ("Origin::NotBuilt", "Rule"),
 ];
 
-/// Changes an expression whose parts were visited before.
+/// Adds the mutants of an expression. Its parts were visited before.
 pub(super) fn mutate(r: &mut Rewriter<'_>, e: &Expr) {
     match e {
         Expr::Binary(b) => binary(r, b),
@@ -99,14 +99,14 @@ pub(super) fn mutate(r: &mut Rewriter<'_>, e: &Expr) {
     }
 }
 
-/// Of a path such as `op::Pointwise::Add`, what stands before the value and another value.
+/// For a path such as `op::Pointwise::Add`: the part before the value, and another value.
 fn value(path: &str) -> Option<(&str, &'static str)> {
     let (before, _) = path.rsplit_once("::")?;
     let (_, other) = VALUES.iter().find(|(name, _)| path == *name || path.ends_with(&format!("::{name}")))?;
     Some((before, other))
 }
 
-/// One text or the other: what is shown, and what is compiled.
+/// Adds a mutant that replaces an expression: `shown` for display, `other` for the compiler.
 fn either(r: &mut Rewriter<'_>, e: &Expr, shown: &str, other: &str) {
     let at = range(e);
     if let Some(on) = r.mutant(&at, shown) {
@@ -165,7 +165,7 @@ fn binary(r: &mut Rewriter<'_>, b: &ExprBinary) {
     }
 }
 
-/// One operand of `&&` or `||`, as if it were not there.
+/// Adds the mutant that ignores one operand of `&&` or `||`.
 fn operand(r: &mut Rewriter<'_>, e: &Expr, is_and: bool) {
     let at = range(e);
     if let Some(on) = r.mutant(&at, if is_and { "true" } else { "false" }) {
@@ -216,7 +216,7 @@ fn method(r: &mut Rewriter<'_>, e: &Expr, call: &ExprMethodCall) {
     }
 }
 
-/// The expression whose value a block has.
+/// The last expression of a block, or the expression itself.
 fn last(e: &Expr) -> &Expr {
     match e {
         Expr::Block(b) => match b.block.stmts.last() {
@@ -227,7 +227,7 @@ fn last(e: &Expr) -> &Expr {
     }
 }
 
-/// Negates what is true or false and has no mutant that does so yet.
+/// Negates a condition, unless another mutant does so already.
 fn truth(r: &mut Rewriter<'_>, e: &Expr) {
     let done = match e {
         Expr::Paren(inner) => return truth(r, &inner.expr),
@@ -248,7 +248,7 @@ fn has_let(e: &Expr) -> bool {
     }
 }
 
-/// The condition of an `if` or a `while`.
+/// Adds the mutants of the condition of an `if` or a `while`.
 fn condition(r: &mut Rewriter<'_>, e: &Expr) {
     if has_let(e) {
         let at = range(e);
@@ -260,7 +260,7 @@ fn condition(r: &mut Rewriter<'_>, e: &Expr) {
     }
 }
 
-/// A guard that always or never holds.
+/// Adds the mutants of a guard: always true, and always false.
 pub(super) fn guard(r: &mut Rewriter<'_>, e: &Expr) {
     if has_let(e) {
         return;
@@ -273,7 +273,7 @@ pub(super) fn guard(r: &mut Rewriter<'_>, e: &Expr) {
     r.replace(at, format!("(({text}){always}){never}"));
 }
 
-/// Arms that could be taken out, since the last takes everything.
+/// Adds mutants that remove an arm, if the last arm matches everything.
 fn arms(r: &mut Rewriter<'_>, m: &ExprMatch) {
     let Some((end, others)) = m.arms.split_last() else { return };
     let takes_all = match &end.pat {
@@ -289,7 +289,7 @@ fn arms(r: &mut Rewriter<'_>, m: &ExprMatch) {
     }
 }
 
-/// Takes a statement out that does something and gives nothing.
+/// Adds the mutant that removes a statement without a value.
 pub(super) fn statement(r: &mut Rewriter<'_>, s: &Stmt) {
     let Stmt::Expr(e, Some(_)) = s else { return };
     let acts = match e {
@@ -305,7 +305,7 @@ pub(super) fn statement(r: &mut Rewriter<'_>, s: &Stmt) {
     }
 }
 
-/// The expressions that a macro is given, of the macros that are known; none of others.
+/// The argument expressions of a known macro; empty for other macros.
 pub(super) fn arguments(m: &Macro) -> Vec<Expr> {
     if m.path.is_ident("matches") {
         let parsed = m.parse_body_with(|input: ParseStream<'_>| {

@@ -1,4 +1,4 @@
-//! What came of it: a summary on the terminal, a record in JSON and the tables of the page.
+//! Reports the verdicts: a summary on the terminal, a record in JSON, and the tables of the page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,11 +11,11 @@ use super::record::{Record, Verdict};
 use super::scratch::{AREAS, area};
 use crate::{cargo, ui};
 
-/// Why mutants that no test notices may stay, by hand.
+/// The hand-written reasons why some undetected mutants may stay.
 const ACCEPTED: &str = "xtask/mutants.toml";
 const JSON: &str = "docs/results/mutants.json";
 const PAGE: &str = "docs/results/mutants.md";
-/// Between these lines the page is written by this program.
+/// This program writes the page between these lines.
 const BEGIN: &str = "<!-- written by `cargo xtask mutants --write` -->\n";
 const END: &str = "<!-- end -->\n";
 
@@ -34,7 +34,7 @@ struct Accepted {
     mutants: Vec<Named>,
 }
 
-/// A mutant by what is written and what stands there instead, whatever line that is.
+/// A mutant, named by its original and its changed code.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -54,12 +54,12 @@ impl Named {
 struct Counts {
     mutants: usize,
     killed: usize,
-    /// Of those that were killed: how many because a test did not end.
+    /// Killed mutants for which a test did not end.
     late: usize,
     survived: usize,
     unreached: usize,
     does_not_compile: usize,
-    /// Of those that survived or were not reached: how many have a reason to stay.
+    /// Survivors and unreached mutants with a reason to stay.
     accepted: usize,
     not_judged: usize,
 }
@@ -83,22 +83,22 @@ struct Report<'a> {
     survivors: Vec<Survivor<'a>>,
 }
 
-/// A mutant and its verdict in a line.
+/// A line about a mutant and its verdict.
 pub(super) fn line(m: &Mutant, verdict: &Verdict) -> String {
-    let says = match verdict {
+    let result = match verdict {
         Verdict::Killed { by, .. } => format!("killed by {by}"),
         Verdict::Survived { tests } => format!("survives {tests} tests"),
         Verdict::Unreached => "is reached by no test".to_owned(),
         Verdict::DoesNotCompile => "does not compile".to_owned(),
     };
-    format!("{} {}:{} {}: `{}` to `{}` {says}", m.key, m.file, m.line, m.within, m.from, m.to)
+    format!("{} {}:{} {}: `{}` to `{}` {result}", m.key, m.file, m.line, m.within, m.from, m.to)
 }
 
-/// Sums up what is recorded of these mutants; writes it where that is wanted.
-pub(super) fn tell(mutants: &[Mutant], record: &Record, write: bool) -> Result<()> {
+/// Prints a summary of the recorded verdicts, and writes the page if `write` is set.
+pub(super) fn summarize(mutants: &[Mutant], record: &Record, write: bool) -> Result<()> {
     let root = cargo::root();
     let text = std::fs::read_to_string(root.join(ACCEPTED)).with_context(|| format!("{ACCEPTED} cannot be read"))?;
-    let accepted: AcceptedFile = toml::from_str(&text).with_context(|| format!("{ACCEPTED} is not as it should be"))?;
+    let accepted: AcceptedFile = toml::from_str(&text).with_context(|| format!("{ACCEPTED} is not valid"))?;
     let report = report(mutants, record, &accepted.accepted);
     for (name, c) in &report.areas {
         ui::say(&format!(
@@ -108,7 +108,9 @@ pub(super) fn tell(mutants: &[Mutant], record: &Record, write: bool) -> Result<(
     }
     for named in stale(&accepted.accepted, &report) {
         let Named { file, within, from, to } = named;
-        ui::say(&format!("{ACCEPTED}: {file} {within}: `{from}` to `{to}` is no survivor: its reason is stale"));
+        ui::say(&format!(
+            "{ACCEPTED}: {file} {within}: `{from}` to `{to}` does not survive any more; remove its reason"
+        ));
     }
     if write {
         std::fs::write(root.join(JSON), serde_json::to_string_pretty(&report)? + "\n")?;
@@ -121,7 +123,7 @@ pub(super) fn tell(mutants: &[Mutant], record: &Record, write: bool) -> Result<(
     Ok(())
 }
 
-/// Mutants with a reason that no survivor is.
+/// Mutants with a reason that are not survivors.
 fn stale<'a>(accepted: &'a [Accepted], report: &Report<'_>) -> Vec<&'a Named> {
     let is_left = |named: &&Named| report.survivors.iter().any(|s| named.is(s.file, s.within, s.from, s.to));
     accepted.iter().flat_map(|a| &a.mutants).filter(|named| !is_left(named)).collect()
@@ -197,8 +199,11 @@ fn tables(report: &Report<'_>) -> String {
         by_reason.entry(s.reason).or_default().push(s);
     }
     for (reason, list) in by_reason {
-        let _ =
-            writeln!(text, "\n{}\n", reason.unwrap_or("Noticed by no test, and no reason is known why that is right:"));
+        let _ = writeln!(
+            text,
+            "\n{}\n",
+            reason.unwrap_or("No test detects these, and there is no known reason why that is right:")
+        );
         for s in list {
             let place = s.file.trim_start_matches("crates/").replace("/src/", "/");
             let _ = writeln!(text, "* `{place}:{}`, `{}`: {} to {}", s.line, s.within, code(s.from), code(s.to));
@@ -207,7 +212,7 @@ fn tables(report: &Report<'_>) -> String {
     text + "\n"
 }
 
-/// A piece of code in a list.
+/// Formats a piece of code for a list.
 fn code(text: &str) -> String {
     if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
 }
@@ -217,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_found_by_what_changes_and_told_as_stale_where_nothing_of_that_is_left() {
+    fn a_reason_is_found_by_the_change_and_is_stale_without_a_survivor() {
         let file = "crates/graph/src/lower/mod.rs";
         let mutant = |key: &str, line| Mutant {
             id: 1,
@@ -246,7 +251,7 @@ mod tests {
         assert_eq!((survived, unreached, with_reason, killed), (1, 1, 1, 1));
         assert_eq!(stale(&accepted.accepted, &report).iter().map(|n| &*n.to).collect::<Vec<_>>(), ["d"]);
         let page = tables(&report);
-        let (without, with) = (page.find("no reason is known").expect("c"), page.find("\nthe same\n").expect("b"));
+        let (without, with) = (page.find("no known reason").expect("c"), page.find("\nthe same\n").expect("b"));
         assert!(
             without < with && page[without..with].contains("`graph/lower/mod.rs:8`, `lower`: `a` to `c`"),
             "{page}"

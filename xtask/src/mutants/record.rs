@@ -1,4 +1,4 @@
-//! Verdicts, written one by one as they come, so that a run that is cut off loses none and goes on where it was.
+//! Writes verdicts one by one, so that an interrupted run loses none and can continue.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use super::mutant::Mutant;
 use super::suite::make_folder_of;
 
-/// What tests make of a mutant.
+/// The tests' result for a mutant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub(super) enum Verdict {
     /// A test fails, or does not end.
     Killed { by: String, late: bool },
-    /// So many tests reach it, and none fails.
+    /// This number of tests reach it, and none fails.
     Survived { tests: usize },
     /// No test reaches it.
     Unreached,
-    /// The compiler does not take it.
+    /// It does not compile.
     DoesNotCompile,
 }
 
@@ -35,20 +35,20 @@ pub(super) struct Entry {
     pub(super) verdict: Verdict,
 }
 
-/// Every verdict so far, by key; the last one counts.
+/// All verdicts, by key. The last one of a key counts.
 pub(super) struct Record {
     pub(super) known: BTreeMap<String, Entry>,
     file: Mutex<File>,
 }
 
 impl Record {
-    /// Opens the record, or begins one.
+    /// Opens the record, or starts a new one.
     pub(super) fn open(path: &Path, fresh: bool) -> Result<Record> {
         make_folder_of(path)?;
         let mut known = BTreeMap::new();
         if !fresh {
             let text = std::fs::read_to_string(path).unwrap_or_default();
-            // A line that a cut left half written says nothing.
+            // Ignores a line that an interrupted run left incomplete.
             for entry in text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok()) {
                 known.insert(entry.mutant.key.clone(), entry);
             }
@@ -59,12 +59,12 @@ impl Record {
         Ok(Record { known, file: Mutex::new(file) })
     }
 
-    /// The verdict of a mutant, if the code around it is still what it was.
+    /// The verdict of a mutant, if the surrounding code has not changed.
     pub(super) fn verdict(&self, mutant: &Mutant) -> Option<&Verdict> {
         self.known.get(&mutant.key).filter(|e| e.mutant.item == mutant.item).map(|e| &e.verdict)
     }
 
-    /// Writes a verdict down.
+    /// Appends a verdict.
     pub(super) fn add(&self, mutant: &Mutant, verdict: Verdict) -> Result<Entry> {
         let entry = Entry { mutant: mutant.clone(), verdict };
         let line = serde_json::to_string(&entry)? + "\n";

@@ -1,7 +1,7 @@
-//! Rewrites a source file so that every mutant stands in it beside the code that it changes.
+//! Rewrites a source file so that it contains every mutant next to the original code.
 //!
-//! The text stays as it is but for what is replaced, by the places that the parser tells. Changes nest: what is replaced holds the
-//! replacements inside it.
+//! The rewriter replaces ranges of the text that the parser reports, and leaves the rest as it is. Replacements nest: a
+//! replacement contains those inside its range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,20 +22,20 @@ pub(super) struct Rewriter<'s> {
     source: &'s str,
     pub(super) constants: &'s Constants,
     mutants: &'s mut Mutants,
-    /// Rows of rules with bounds on versions, found on the way.
+    /// Rows of rules with mutants of their bounds on versions.
     pub(super) rows: &'s mut Vec<Row>,
     edits: Vec<(Range<usize>, String)>,
     within: Vec<String>,
     /// The text of the innermost item.
     item: Range<usize>,
-    /// Whether this is evaluated by the compiler, which knows no variables of the environment.
+    /// Whether the compiler evaluates the current code, so that it cannot read an environment variable.
     pub(super) fixed: bool,
     in_function: bool,
-    /// Constants seen so far: for each mutant, what is true when it is on, and the value then.
+    /// For each constant so far, the condition and the value of its mutants.
     pub(super) changed: BTreeMap<String, Vec<(String, String)>>,
 }
 
-/// Rewrites a file; its mutants are added to the list.
+/// Rewrites a file, and adds its mutants to the list.
 pub(super) fn rewrite<'s>(
     file: &'s str,
     source: &'s str,
@@ -61,7 +61,7 @@ pub(super) fn rewrite<'s>(
     Ok(rewriter.text(0..source.len()))
 }
 
-/// Where a piece of the tree is in the text.
+/// The range of a syntax node in the text.
 pub(super) fn range(piece: &impl Spanned) -> Range<usize> {
     piece.span().byte_range()
 }
@@ -71,12 +71,12 @@ impl<'s> Rewriter<'s> {
         self.file
     }
 
-    /// What is written at a place.
+    /// The original text of a range.
     pub(super) fn written(&self, at: &Range<usize>) -> &'s str {
         &self.source[at.clone()]
     }
 
-    /// The text of a place with everything that was replaced in it.
+    /// The text of a range with all replacements inside it.
     pub(super) fn text(&self, at: Range<usize>) -> String {
         let mut inside: Vec<_> =
             self.edits.iter().filter(|(place, _)| at.start <= place.start && place.end <= at.end).collect();
@@ -90,23 +90,24 @@ impl<'s> Rewriter<'s> {
         text + &self.source[done..at.end]
     }
 
-    /// Puts a text in the place of another and of everything that was replaced in that.
+    /// Replaces a range, and discards the replacements inside it.
     pub(super) fn replace(&mut self, at: Range<usize>, text: String) {
         self.edits.retain(|(place, _)| !(at.start <= place.start && place.end <= at.end));
         self.edits.push((at, text));
     }
 
-    /// Puts a text somewhere, beside what is there.
+    /// Inserts a text.
     pub(super) fn insert(&mut self, at: usize, text: String) {
         self.edits.push((at..at, text));
     }
 
-    /// Takes a mutant of a place, for what is written there; gives the expression that is true when it is on.
+    /// Adds a mutant of a range, and returns the expression that is true if it is on.
     pub(super) fn mutant(&mut self, at: &Range<usize>, to: &str) -> Option<String> {
         self.mutant_from(at, &self.source[at.clone()], to)
     }
 
-    /// The same, told with what stands around it in its line: short pieces, such as numbers, are in many places.
+    /// Adds a mutant of a range, and names it with the text around it in its line, because short texts such as numbers
+    /// occur often.
     pub(super) fn mutant_in_line(&mut self, at: &Range<usize>, to: &str) -> Option<String> {
         const AROUND: usize = 16;
         let before = self.source[..at.start].rsplit('\n').next().unwrap_or_default();
@@ -118,7 +119,7 @@ impl<'s> Rewriter<'s> {
         self.mutant_from(at, &from, &format!("{before}{to}{after}"))
     }
 
-    /// The same, for a part of what is written there.
+    /// Adds a mutant of a range, with `from` as its original code.
     pub(super) fn mutant_from(&mut self, at: &Range<usize>, from: &str, to: &str) -> Option<String> {
         let line = self.source[..at.start].matches('\n').count() + 1;
         let within = self.within.join("::");
@@ -126,7 +127,7 @@ impl<'s> Rewriter<'s> {
         self.mutants.add(&Place { file: self.file, line, within: &within, item, from, to })
     }
 
-    /// The result of an expression that is true or false, the other way round.
+    /// Adds the mutant that negates a condition.
     pub(super) fn negate(&mut self, at: Range<usize>) {
         let to = format!("!({})", self.written(&at));
         if let Some(on) = self.mutant(&at, &to) {
@@ -135,7 +136,7 @@ impl<'s> Rewriter<'s> {
         }
     }
 
-    /// A constant's name with the modules of the file that it is in.
+    /// A constant's name with its modules inside the file.
     pub(super) fn inside_file(&self, name: &str) -> String {
         let modules = self.within.split_last().map_or(&[][..], |(_, modules)| modules);
         [modules, &[name.to_owned()]].concat().join("::")
@@ -171,7 +172,7 @@ impl<'s> Rewriter<'s> {
     }
 }
 
-/// What a function could return before it does anything.
+/// Statements that return at once, for the mutants of a function.
 fn results(output: &ReturnType, block: &Block) -> Vec<String> {
     let ReturnType::Type(_, ty) = output else {
         return if block.stmts.is_empty() { Vec::new() } else { vec!["return;".to_owned()] };
@@ -196,14 +197,14 @@ fn results(output: &ReturnType, block: &Block) -> Vec<String> {
     values.iter().map(|value| format!("return {value};")).collect()
 }
 
-/// Whether an item is compiled for tests alone, or is a test.
+/// Whether an item is a test or only compiles for tests.
 fn is_test(attributes: &[Attribute]) -> bool {
-    let says = |a: &Attribute, word: &str| a.path().is_ident(word);
+    let is = |a: &Attribute, word: &str| a.path().is_ident(word);
     let only_tests = |a: &Attribute| a.parse_args::<Path>().is_ok_and(|p| p.is_ident("test"));
-    attributes.iter().any(|a| says(a, "test") || (says(a, "cfg") && only_tests(a)))
+    attributes.iter().any(|a| is(a, "test") || (is(a, "cfg") && only_tests(a)))
 }
 
-/// Whether an `impl` says how something is shown to people.
+/// Whether an `impl` is of `Display` or `Debug`.
 fn shows(item: &ItemImpl) -> bool {
     let name = item.trait_.as_ref().and_then(|(path, _)| path.segments.last());
     name.is_some_and(|s| s.ident == "Display" || s.ident == "Debug")
@@ -271,7 +272,7 @@ impl<'ast> Visit<'ast> for Rewriter<'_> {
         match e {
             Expr::Const(_) => return,
             Expr::Repeat(r) => self.visit_expr(&r.expr),
-            // What a closure does is done when the program runs, wherever it is written.
+            // The body of a closure runs with the program, even inside a constant.
             Expr::Closure(c) => {
                 let outer = std::mem::replace(&mut self.fixed, false);
                 self.visit_expr(&c.body);

@@ -1,4 +1,4 @@
-//! The command: build, measure, judge, tell.
+//! Runs the command: build, measure, judge, report.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use super::suite::{Suite, each};
 use super::{Args, build, page, scratch};
 use crate::{cargo, ui};
 
-/// Verdicts, from the workspace's root.
+/// The record of verdicts, from the workspace's root.
 const RECORD: &str = "target/mutants/record.jsonl";
 
 pub(super) fn run(args: &Args) -> Result<()> {
@@ -35,12 +35,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         record.known.insert(entry.mutant.key.clone(), entry);
     }
     let wanted = wanted(args, &mutants, &record);
-    ui::say(&format!("{} of {} mutants are to be judged", wanted.len(), mutants.len()));
+    ui::say(&format!("judging {} of {} mutants", wanted.len(), mutants.len()));
     if !args.list && !wanted.is_empty() {
         judge(args, &mut record, &wanted, programs)?;
     }
-    // Those that do not compile have no number, and stand in the record.
-    page::tell(&mutants, &record, args.write)
+    // Mutants that do not compile have no number; they are in the record.
+    page::summarize(&mutants, &record, args.write)
 }
 
 fn wanted<'a>(args: &Args, mutants: &'a [Mutant], record: &Record) -> Vec<&'a Mutant> {

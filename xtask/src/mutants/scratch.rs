@@ -16,13 +16,13 @@ pub(super) struct Area {
     pub(super) package: &'static str,
     /// The folder of the package's sources, from the workspace's root.
     root: &'static str,
-    /// Its files: those whose path begins so.
+    /// Prefix of the paths of its files.
     pub(super) files: &'static str,
-    /// Folders of the packages whose tests are about it.
+    /// Folders of the packages whose tests judge it.
     pub(super) judges: &'static [&'static str],
 }
 
-/// What is mutated, the most important first.
+/// The areas, the most important first.
 pub(super) static AREAS: [Area; 4] = [
     Area {
         name: "lowering",
@@ -54,20 +54,20 @@ pub(super) static AREAS: [Area; 4] = [
     },
 ];
 
-/// Files of the areas that only show things to people: pages that are checked in and compared.
+/// Files of the areas without mutants: they only make pages, which tests compare with the checked-in ones.
 const LEFT_OUT: [&str; 1] = ["crates/probe/src/codes.rs"];
 
-/// What is put into each package that is mutated.
+/// The module that every mutated package gets.
 const SWITCH: &str = include_str!("switch.rs.txt");
 
-/// The copy.
+/// The copy of the workspace.
 pub(super) struct Scratch {
     pub(super) root: PathBuf,
 }
 
 impl Scratch {
-    /// Copies every file that git knows, and deletes what git no longer knows. What is the same stays as it is, so that nothing is
-    /// built again for it.
+    /// Copies every file that git tracks, and deletes other files. Leaves equal files untouched, so that cargo does not
+    /// rebuild them.
     pub(super) fn make(workspace: &Path) -> Result<Scratch> {
         let root = workspace.join("target/mutants/tree");
         let files = tracked(workspace)?;
@@ -79,7 +79,7 @@ impl Scratch {
             }
             let text = match std::fs::read(workspace.join(&file)) {
                 Ok(text) => text,
-                // What git knows and the folder no longer has is somebody's work in progress.
+                // A tracked file may be deleted or renamed in the working tree.
                 Err(_) => continue,
             };
             if area(&file).is_none() && !is_crate_root(&file) {
@@ -89,7 +89,7 @@ impl Scratch {
         Ok(Scratch { root })
     }
 
-    /// Writes the files that are mutated, without the mutants of these keys; gives the others.
+    /// Writes the mutated files without the mutants of these keys, and returns the mutants.
     pub(super) fn mutate(&self, workspace: &Path, without: &BTreeSet<String>) -> Result<Vec<Mutant>> {
         let mut mutants = Mutants::without(without.clone());
         let files = tracked(workspace)?;
@@ -128,12 +128,12 @@ impl Scratch {
     }
 }
 
-/// What says which of so many mutants is on.
+/// The source of the module that reads which mutant is on.
 pub(super) fn switch(mutants: usize, more: &str) -> String {
     SWITCH.replace("COUNT", &(mutants + 1).to_string()) + more
 }
 
-/// The area that a file is in.
+/// The area of a file.
 pub(super) fn area(file: &str) -> Option<&'static Area> {
     let mutated = file.ends_with(".rs") && !LEFT_OUT.contains(&file);
     AREAS.iter().find(|area| mutated && file.starts_with(area.files))
@@ -143,7 +143,7 @@ fn is_crate_root(file: &str) -> bool {
     AREAS.iter().any(|area| file.strip_prefix(area.root) == Some("/lib.rs"))
 }
 
-/// `crates/graph/src/lower/mod.rs` as `crate::lower`.
+/// The module path of a file: `crate::lower` for `crates/graph/src/lower/mod.rs`.
 fn module(root: &str, file: &str) -> String {
     let inside = file.strip_prefix(root).unwrap_or(file).trim_end_matches(".rs").trim_end_matches("/mod");
     format!("crate{}", inside.replace('/', "::"))
@@ -153,7 +153,7 @@ fn read(workspace: &Path, file: &str) -> Result<String> {
     std::fs::read_to_string(workspace.join(file)).with_context(|| format!("{file} cannot be read"))
 }
 
-/// Writes a file, unless it is there already as it should be.
+/// Writes a file, unless it has the same contents already.
 fn write(path: &Path, text: &[u8]) -> Result<()> {
     if std::fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -163,7 +163,7 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Makes a link, unless it is there already. `crates/graph/profiles` is one: without it the copy does not compile.
+/// Makes a link, unless it exists already. The copy does not compile without the link `crates/graph/profiles`.
 fn link(target: &Path, path: &Path) -> Result<()> {
     if std::fs::read_link(path).is_ok_and(|old| old == target) {
         return Ok(());
@@ -174,8 +174,8 @@ fn link(target: &Path, path: &Path) -> Result<()> {
     std::os::unix::fs::symlink(target, path).with_context(|| format!("cannot link {}", path.display()))
 }
 
-/// Deletes files of an older copy that git no longer knows: a test that has moved would run twice, and one that reads a folder of
-/// goldens would fail without any mutant and judge nothing.
+/// Deletes files of an older copy that git no longer tracks. Otherwise a moved test would run twice, and a test that
+/// reads a folder of goldens would fail without any mutant.
 fn prune(root: &Path, folder: &Path, files: &BTreeSet<&str>) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     for entry in entries {
@@ -195,8 +195,8 @@ fn prune(root: &Path, folder: &Path, files: &BTreeSet<&str>) -> Result<()> {
 
 fn tracked(root: &Path) -> Result<Vec<String>> {
     let output =
-        Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("git did not start")?;
-    let text = String::from_utf8(output.stdout).context("file names are text")?;
+        Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("git could not be started")?;
+    let text = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
     Ok(text.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_has_links_and_nothing_that_has_moved() {
+    fn a_copy_has_links_and_no_moved_files() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         std::fs::create_dir_all(root.join("crates/a/tests")).unwrap();

@@ -1,4 +1,4 @@
-//! The tests: which there are, how long each takes, and which mutants it reaches.
+//! Lists the tests, and measures the time of each and the mutants that it reaches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,10 +12,10 @@ use anyhow::{Context as _, Result};
 use super::build::Program;
 use crate::ui;
 
-/// The seed of property tests, as in CI: a verdict is the same at every run.
+/// The seed of property tests, the same as in CI, so that verdicts can be repeated.
 const SEED: &str = "20261121";
 
-/// Most memory that a test may ask for, in KiB: a mutant may ask for all there is.
+/// The memory limit of a test in KiB, because a mutant may allocate without bound.
 const MEMORY_KIB: u32 = 12_000_000;
 
 /// One test.
@@ -27,24 +27,24 @@ pub(super) struct Test {
     pub(super) reaches: BTreeSet<u32>,
 }
 
-/// Every test that reaches a mutant and passes without any.
+/// All tests that reach a mutant and pass without mutants.
 pub(super) struct Suite {
     pub(super) programs: Vec<Program>,
     pub(super) tests: Vec<Test>,
     cases: u32,
 }
 
-/// What came of running tests.
+/// The result of running tests.
 pub(super) struct Ran {
     pub(super) passed: bool,
     pub(super) late: bool,
-    /// Names of the tests that failed, as far as they were told.
+    /// Names of the failed tests, as far as the output has them.
     pub(super) failed: Vec<String>,
     pub(super) took: Duration,
 }
 
 impl Suite {
-    /// Runs every test once, without any mutant.
+    /// Runs every test once without mutants.
     pub(super) fn measure(programs: Vec<Program>, cases: u32, jobs: usize) -> Result<Suite> {
         let mut suite = Suite { programs, tests: Vec::new(), cases };
         let mut names = Vec::new();
@@ -53,8 +53,8 @@ impl Suite {
             let text = String::from_utf8_lossy(&list.stdout).into_owned();
             names.extend(text.lines().filter_map(|l| l.strip_suffix(": test")).map(|name| (at, name.to_owned())));
         }
-        ui::say(&format!("{} tests of {} programs, each once", names.len(), suite.programs.len()));
-        let folder = tempfile::tempdir().context("no folder for what tests reach")?;
+        ui::say(&format!("running {} tests of {} programs, each once", names.len(), suite.programs.len()));
+        let folder = tempfile::tempdir().context("could not make a temporary folder")?;
         let found = Mutex::new(Vec::new());
         each(jobs, &names, |at, (program, name)| {
             let file = folder.path().join(at.to_string());
@@ -67,7 +67,7 @@ impl Suite {
                     let test = Test { program: *program, name: name.clone(), takes: ran.took, reaches };
                     found.lock().unwrap_or_else(|e| e.into_inner()).push(test);
                 }
-                _ => ui::say(&format!("{} fails without any mutant, and judges none", suite.label(*program, name))),
+                _ => ui::say(&format!("{} fails without any mutant, so it is left out", suite.label(*program, name))),
             }
         });
         let mut tests = found.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -79,7 +79,7 @@ impl Suite {
         Ok(suite)
     }
 
-    /// A test's name for people.
+    /// A test's name with its program.
     pub(super) fn label(&self, program: usize, name: &str) -> String {
         format!("{}: {name}", self.programs[program].name)
     }
@@ -93,7 +93,7 @@ impl Suite {
         limit: Duration,
     ) -> Result<Ran> {
         let Program { name: _, path, folder } = &self.programs[program];
-        let mut output = tempfile::tempfile().context("no file for what tests say")?;
+        let mut output = tempfile::tempfile().context("could not make a temporary file")?;
         let start = Instant::now();
         let mut child = Command::new("sh")
             .args(["-c", &format!("ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"")])
@@ -137,7 +137,7 @@ impl Suite {
         })
     }
 
-    /// The tests that reach each mutant, the quickest first.
+    /// The tests that reach each mutant, the fastest first.
     pub(super) fn by_mutant(&self) -> BTreeMap<u32, Vec<usize>> {
         let mut tests: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, test) in self.tests.iter().enumerate() {
@@ -149,7 +149,7 @@ impl Suite {
     }
 }
 
-/// Does something with each of a list, several at a time, in order.
+/// Runs `work` for each item, on `jobs` threads, beginning in the order of the list.
 pub(super) fn each<T: Sync>(jobs: usize, list: &[T], work: impl Fn(usize, &T) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -165,7 +165,7 @@ pub(super) fn each<T: Sync>(jobs: usize, list: &[T], work: impl Fn(usize, &T) + 
     });
 }
 
-/// The folder of a file, made if it is not there.
+/// Makes the folder of a file if necessary.
 pub(super) fn make_folder_of(path: &Path) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))

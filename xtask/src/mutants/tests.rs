@@ -1,4 +1,4 @@
-//! A small program with its mutants, compiled and run: it is what it was while none is on, and each shows when it is on.
+//! Compiles and runs a small program with its mutants. Its output changes for every mutant that is on, and only then.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::constants::Constants;
 use super::mutant::{Mutant, Mutants};
 use super::{rewrite, scratch};
 
-/// Every way of changing code once, with a result that shows it.
+/// A program with every kind of mutant. Its output shows each one.
 const SAMPLE: &str = r#"
 mod mutant_switch;
 
@@ -78,7 +78,7 @@ fn printed(program: &Path, id: u32) -> Option<String> {
 }
 
 #[test]
-fn every_mutant_shows_when_it_is_on_and_none_while_it_is_not() {
+fn every_mutant_changes_the_output_only_while_it_is_on() {
     let (text, mutants) = rewritten(BTreeSet::new());
     let folder = tempfile::tempdir().expect("a folder");
     let (source, program) = (folder.path().join("sample.rs"), folder.path().join("sample"));
@@ -93,12 +93,12 @@ fn every_mutant_shows_when_it_is_on_and_none_while_it_is_not() {
     let expected = "[false, true] [true, false, false] [[-14, 4, 10, 9, -9], [-14, 4, 10, 21, 20], [-14, 4, 10, 20, 0], \
                     [-14, 4, 10, 7, 0], [-14, 4, 10, 0]] [2, 2]";
     assert_eq!(usual, expected);
-    let unseen: Vec<String> = mutants
+    let without_effect: Vec<String> = mutants
         .iter()
         .filter(|m| m.within != "main" && printed(&program, m.id).as_ref() == Some(&usual))
         .map(|m| format!("{}: {} to {}", m.within, m.from, m.to))
         .collect();
-    assert_eq!(unseen, Vec::<String>::new());
+    assert_eq!(without_effect, Vec::<String>::new());
     let has = |within: &str, from: &str, to: &str| {
         mutants.iter().any(|m| (m.within.as_str(), m.from.as_str(), m.to.as_str()) == (within, from, to))
     };
@@ -124,7 +124,7 @@ fn every_mutant_shows_when_it_is_on_and_none_while_it_is_not() {
 }
 
 #[test]
-fn a_mutant_that_is_left_out_changes_no_other_and_keys_do_not_follow_lines() {
+fn leaving_out_a_mutant_changes_no_other_and_keys_do_not_depend_on_lines() {
     let (_, all) = rewritten(BTreeSet::new());
     let keys: BTreeSet<&String> = all.iter().map(|m| &m.key).collect();
     assert_eq!(keys.len(), all.len());

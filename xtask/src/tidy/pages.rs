@@ -1,17 +1,17 @@
-//! The pages of the repository: lines of Markdown stay short, links and mentions of pages lead to files, and `docs` stays small.
+//! Checks the pages of the repository: the length of lines, links and mentions of pages, and the size of `docs`.
 
 use std::path::Path;
 
 /// Most columns of a line of hand-written Markdown, outside tables and code blocks.
 const MOST_COLUMNS: usize = 120;
 
-/// Most bytes of everything under `docs`: records are reduced to what pages read (`bench/sum_records.py`).
+/// Most bytes of `docs`. `bench/sum_records.py` reduces records to the fields that pages read.
 const MOST_BYTES: u64 = 500_000;
 
-/// Pages that programs write as a whole. Parts of other pages stand between comments, which are found by themselves.
+/// Pages that programs write completely. In other pages, comments mark the generated parts.
 const GENERATED: &[&str] = &["docs/reasons.md", "docs/support.md"];
 
-/// Adds what is wrong with one file of the repository: `name` is its path from `root`, with slashes.
+/// Adds the faults of one file of the repository. `name` is its path from `root`, with slashes.
 pub(super) fn look(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
     if name.ends_with(".md") {
         columns(name, text, found);
@@ -20,7 +20,7 @@ pub(super) fn look(root: &Path, name: &str, text: &str, found: &mut Vec<String>)
     mentions(root, name, text, found);
 }
 
-/// Whether `docs` is too large; `files` are the names of everything in the repository.
+/// Adds a fault if `docs` is too large. `files` are the names of all files in the repository.
 pub(super) fn size<'a>(root: &Path, files: impl IntoIterator<Item = &'a str>, found: &mut Vec<String>) {
     let docs = files.into_iter().filter(|name| name.starts_with("docs/"));
     let bytes: u64 = docs.filter_map(|name| root.join(name).metadata().ok()).map(|meta| meta.len()).sum();
@@ -29,7 +29,7 @@ pub(super) fn size<'a>(root: &Path, files: impl IntoIterator<Item = &'a str>, fo
     }
 }
 
-/// The lines of prose of a page with their numbers: no code blocks, and nothing between comments that a program writes between.
+/// The lines of prose of a page with their numbers, without code blocks and generated parts.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let (mut code, mut generated) = (false, false);
     text.lines().enumerate().filter_map(move |(at, line)| {
@@ -61,7 +61,7 @@ fn columns(name: &str, text: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Relative links must lead to a file or folder.
+/// Adds a fault for every relative link without a target.
 fn links(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
     let folder = root.join(name).parent().map(Path::to_path_buf).unwrap_or_default();
     for (number, line) in prose(text) {
@@ -76,7 +76,7 @@ fn links(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Pages and records that are named by their path from the root, in code, too.
+/// Adds a fault for every mention of a missing page or record by its path from the root, also in code.
 fn mentions(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
     let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     for (at, line) in text.lines().enumerate() {
@@ -98,7 +98,7 @@ fn mentions(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    /// A path below `docs`, put together, so that this file does not find itself.
+    /// A path below `docs`, built from parts, so that the check does not find this file.
     fn docs(rest: &str) -> String {
         format!("docs/{rest}")
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_a_page_that_is_gone_is_found() {
+    fn a_link_to_a_missing_page_is_found() {
         let text = "[a](here.md), [b](gone.md#part), [c](#part), [d](https://example.org/gone.md), [e](results)\n";
         assert_eq!(found(&docs("a.md"), text), [docs("a.md:1: the link gone.md#part leads nowhere")]);
         assert_eq!(found(&docs("results/a.md"), "[a](../here.md) [b](here.md)").len(), 1);
@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_code_names_and_that_is_gone_is_found() {
+    fn a_mention_of_a_missing_page_is_found() {
         let [here, gone] = ["here.md", "gone.md"].map(docs);
         let text = format!("//! See `{here}`.\n//! See {gone}.\n//! example.org/{gone}; docs/gone/x\n");
         assert_eq!(found("src/a.rs", &text), [format!("src/a.rs:2: there is no {gone}")]);
     }
 
     #[test]
-    fn records_that_make_the_pages_large_are_found() {
+    fn records_that_make_docs_too_large_are_found() {
         let root = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(root.path().join("docs")).expect("a folder");
         let names = [docs("a.json"), docs("c.json"), "b.json".to_owned()];

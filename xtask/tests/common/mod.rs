@@ -1,4 +1,4 @@
-//! Made-up wheels and lists, and the program run on them in a world of its own.
+//! Artificial wheels and lists, and isolated runs of the program on them.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ pub(crate) struct World {
     root: tempfile::TempDir,
 }
 
-/// The file name of the made-up wheel.
+/// The file name of the artificial wheel.
 pub(crate) const WHEEL: &str = "made_up_cudnn-9.99.0.1-py3-none-any.whl";
 
-/// The files that a wheel for cuDNN has, made up and small.
+/// The files of an artificial, small wheel for cuDNN.
 pub(crate) fn usual() -> Vec<(String, Vec<u8>)> {
     let dist = "made_up_cudnn-9.99.0.1.dist-info";
     let files = [
@@ -34,7 +34,7 @@ pub(crate) fn usual() -> Vec<(String, Vec<u8>)> {
     files.into_iter().map(|(name, text)| (name, text.into_bytes())).collect()
 }
 
-/// A zip file of these members, in this order.
+/// A zip file with these members, in this order.
 pub(crate) fn zip(files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for (name, bytes) in files {
@@ -49,7 +49,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 }
 
 impl World {
-    /// With a list that pins this wheel, and the wheel where it can be taken from.
+    /// A world with a list that pins this wheel, and a folder with the wheel.
     pub(crate) fn with_wheel(wheel: &[u8]) -> Self {
         let world = Self { root: tempfile::tempdir().expect("a temporary folder") };
         for dir in ["links", "cache"] {
@@ -60,7 +60,7 @@ impl World {
         world
     }
 
-    /// Writes the list anew, with this hash for the wheel.
+    /// Writes the list, with this hash for the wheel.
     pub(crate) fn pin(&self, sha256: &str) {
         let list = format!(
             "default = '9.99.0.1'\n[[set]]\ncudnn = '9.99.0.1'\nset = 'slim'\nwheels = ['made-up-cudnn 9.99.0.1']\n[[wheel]]\n\
@@ -73,26 +73,26 @@ impl World {
         self.root.path().join(below)
     }
 
-    /// Where the set is made.
+    /// The folder of the fetched set.
     pub(crate) fn set(&self) -> PathBuf {
         self.path("cache/libraries/cudnn/9.99.0.1-slim")
     }
 
-    /// Puts the wheel where an earlier run would have left it, so that pip has nothing to do.
+    /// Copies the wheel to the download folder, so that pip has nothing to do.
     pub(crate) fn downloaded(&self) {
         let wheels = self.path("cache/libraries/cudnn/.wheels");
         std::fs::create_dir_all(&wheels).expect("it can be written");
         std::fs::copy(self.path("links").join(WHEEL), wheels.join(WHEEL)).expect("it can be written");
     }
 
-    /// `cargo xtask fetch` with the list and folders of this world, NVIDIA's licence accepted.
+    /// `cargo xtask fetch` with the list and folders of this world, and with NVIDIA's licence accepted.
     pub(crate) fn fetch(&self) -> Command {
         let mut command = self.xtask(&["fetch", "--accept-nvidia-license"]);
         command.arg("--pins").arg(self.path("wheels.toml")).arg("--find-links").arg(self.path("links"));
         command
     }
 
-    /// The program, with nothing of the user's cache or settings.
+    /// The program, without the user's cache and settings.
     pub(crate) fn xtask(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.args(args).env("QKVAULT_CACHE_DIR", self.path("cache")).env_remove("QKVAULT_ACCEPT_NVIDIA_LICENSE");
@@ -100,7 +100,7 @@ impl World {
         command
     }
 
-    /// Everything below the fetch folder that is neither the set nor a lock.
+    /// All names in the fetch folder except the set and the lock.
     pub(crate) fn left_over(&self) -> Vec<String> {
         let entries = self.path("cache/libraries/cudnn").read_dir().into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -108,26 +108,26 @@ impl World {
     }
 }
 
-/// Runs a command that must do well, and gives what it said.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) fn good(mut command: Command) -> String {
     let done = command.output().expect("it can be started");
-    let said = said(&done);
-    assert!(done.status.success(), "{said}");
-    said
+    let output = stderr_of(&done);
+    assert!(done.status.success(), "{output}");
+    output
 }
 
-/// Runs a command that must fail with exit code 1 and one paragraph, and gives that.
+/// Runs a command that must fail with exit code 1 and one paragraph, and returns the paragraph.
 pub(crate) fn bad(mut command: Command) -> String {
     let done = command.output().expect("it can be started");
-    let said = said(&done);
-    assert_eq!(done.status.code(), Some(1), "{said}");
-    let (_, paragraph) = said.split_once("error: ").unwrap_or_else(|| panic!("no error in: {said}"));
+    let output = stderr_of(&done);
+    assert_eq!(done.status.code(), Some(1), "{output}");
+    let (_, paragraph) = output.split_once("error: ").unwrap_or_else(|| panic!("no error in: {output}"));
     assert!(!paragraph.trim_end().contains('\n'), "more than one paragraph: {paragraph}");
-    assert!(!said.contains("panicked"), "{said}");
+    assert!(!output.contains("panicked"), "{output}");
     paragraph.trim_end().to_owned()
 }
 
-fn said(done: &Output) -> String {
+fn stderr_of(done: &Output) -> String {
     assert!(done.stdout.is_empty(), "standard output is for results: {}", String::from_utf8_lossy(&done.stdout));
     String::from_utf8_lossy(&done.stderr).into_owned()
 }
