@@ -29,7 +29,7 @@ fn stage(gpu: &Gpu, which: usize) -> (Stage, BatchMetadata) {
     (Stage::new(gpu, attention, plan), batch)
 }
 
-/// Checks without a GPU that the random steps of the tests below are valid and of every kind.
+/// Without a GPU: the random steps of the tests below are valid and of every kind.
 #[test]
 fn drawn_steps_are_sound_and_the_oracle_takes_them() {
     let (mut empty, mut short, mut shared) = (0, 0, 0);
