@@ -10,7 +10,7 @@ use super::mask;
 use super::variants::Variant;
 use crate::expr::{Axis, Derived, Node, PointContext, Program, ScalarTy, Value};
 use crate::op::{Constant, Pointwise, TensorId};
-use crate::{Attention, DType, Lengths, Pass, Target};
+use crate::{Attention, DType, Lengths, Target};
 
 /// What is hidden from a backward.
 #[derive(Clone, Copy)]
@@ -78,13 +78,11 @@ fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
 /// Whether a backward with lengths has a derivative that is no number beyond the last row and key. The probabilities are zero there,
 /// but no form was found in which cuDNN leaves the derivative out.
 pub(super) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
-    let (Pass::Backward(_), Some(_)) = (&a.pass, &a.score_mod) else { return false };
-    // What is cheap to see first: a derivative takes microseconds.
-    if a.mask.lengths != Lengths::PerSequence || is_whole(a, target) {
+    // What is cheap to check comes first: a derivative takes microseconds.
+    if !a.is_backward() || a.mask.lengths != Lengths::PerSequence || is_whole(a, target) {
         return false;
     }
-    a.score_mod_vjp().is_some_and(|vjp| {
-        let Ok(vjp) = vjp else { return false };
+    a.score_mod_vjp().into_iter().flatten().any(|vjp| {
         let mut factors = [&vjp.d_score].into_iter().chain(vjp.d_tensors.iter().map(|g| &g.factor));
         factors.any(|f| !values(f).all(f64::is_finite))
     })
