@@ -52,7 +52,7 @@ pub fn check(version: &str) {
         let reason = refusal.reasons().iter().find(|r| words.iter().all(|word| r.given.contains(word)));
         let reason =
             reason.unwrap_or_else(|| panic!("{version}, {name}: the refusal lacks cuDNN's message: {refusal}"));
-        assert_eq!((reason.origin, reason.code.as_ref()), (Origin::Library, "library.bad-param"), "{version}, {name}");
+        assert_eq!((reason.origin, reason.code.as_str()), (Origin::Library, "library.bad-param"), "{version}, {name}");
         assert!(refusal.to_string().contains(words[1]), "the text lacks cuDNN's message: {refusal}");
     }
 }

@@ -11,7 +11,7 @@ use qkvault_probe::{Request, check};
 #[must_use]
 pub fn known(attention: &Valid, target: &Target) -> String {
     let reasons = check(&Request::new(attention, target)).reasons;
-    let codes: Vec<&str> = reasons.iter().filter(|r| r.origin == Origin::Rule).map(|r| r.code.as_ref()).collect();
+    let codes: Vec<&str> = reasons.iter().filter(|r| r.origin == Origin::Rule).map(|r| r.code.as_str()).collect();
     assert!(!codes.is_empty(), "{attention} for {target} does not compile, and has no rule");
     format!("not compiled (4001), as by {}", codes.join(", "))
 }

@@ -4,6 +4,7 @@
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, RebuildCheck, Resolution};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{CompileOptions, PlanKey, Target, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, target};
 
@@ -89,7 +90,7 @@ fn a_refusal_for_a_limit_is_not_stored_and_names_the_smallest_workspace() {
     let asked = Asked { attention: &attention, target: &target };
     let warm = planner(&folder, &compiler);
     let refusal = asked.of(&warm, Some(1000), OnMiss::Compile).unwrap().outcome.unwrap_err();
-    assert!(refusal.has("workspace.quadratic"), "{refusal}");
+    assert!(refusal.has(&codes::WORKSPACE_QUADRATIC), "{refusal}");
     let entries = warm.vault().usage().entries;
     let listed = warm.vault().ls().map(|listed| listed.header.unwrap().kind.to_string());
     assert!(listed.collect::<Vec<_>>().iter().all(|kind| kind == "plan"));

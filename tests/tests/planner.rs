@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
 use qkvault_compile::{Confirmation, Failure, OnMiss, Plan, PlanError, Planner, Resolution};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CompileOptions, CudnnVersion, DType, QuirkSet, Refusal, Role, Target, Tensor,
     Valid, text, validate,
@@ -108,7 +109,7 @@ fn a_plan_records_which_configurations_were_passed_over_and_why() {
     let built = plan(bench.ask(&bench.planner(), &attention, OnMiss::Compile).unwrap());
     let [passed] = &built.facts.passed_over[..] else { panic!("{:?}", built.facts) };
     assert_eq!((&passed.engine[..], &built.facts.engine[..]), ("engine 2", "engine 1"));
-    assert_eq!(passed.code, "library.internal-error-compilation-failed");
+    assert_eq!(passed.code.as_str(), "library.internal-error-compilation-failed");
     assert!(passed.words.contains("NVRTC_SUCCESS"), "{}", passed.words);
     let stored = plan(bench.ask(&bench.planner(), &attention, OnMiss::Load).unwrap());
     assert_eq!(stored.facts, built.facts);
@@ -131,7 +132,7 @@ fn an_attention_that_never_compiles_is_refused_by_its_rule_and_not_stored() {
     let attention = validate(text::parse(wide).unwrap()).unwrap();
     let planner = bench.planner();
     let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile).unwrap();
-    assert!(refusal(answer).has("head-dim.backward"));
+    assert!(refusal(answer).has(&codes::HEAD_DIM_BACKWARD));
     assert_eq!((planner.vault().stats().stores, planner.vault().usage().entries), (0, 0));
 }
 
@@ -230,7 +231,7 @@ fn an_attention_that_lowering_refuses_has_no_plan_key() {
     attention.block_mask = true;
     let answer = bench.ask(&bench.planner(), &validate(attention).unwrap(), OnMiss::Compile).unwrap();
     assert_eq!(answer.key, None);
-    assert!(refusal(answer).has("not-built.block-mask"));
+    assert!(refusal(answer).has(&codes::NOT_BUILT_BLOCK_MASK));
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn an_allowed_quirk_compiles_under_its_own_key() {
         let attention = validate(text::parse(given).unwrap()).unwrap();
         let strict = bench.planner();
         let refused = bench.ask(&strict, &attention, OnMiss::Compile).unwrap();
-        assert!(refused.key.is_none() && refusal(refused).has(code));
+        assert!(refused.key.is_none() && refusal(refused).has(&code.into()));
         let allowing = bench.planner().allowing(QuirkSet::of([code]).unwrap());
         let built = bench.ask(&allowing, &attention, OnMiss::Compile).unwrap();
         let key = built.key;
@@ -272,7 +273,7 @@ fn an_allowed_quirk_compiles_under_its_own_key() {
         let named = strict.plan(&attention, &bench.target, &policy, OnMiss::Load).unwrap();
         assert_eq!((named.key, named.outcome.is_ok()), (key, true));
         // Without the option it is still refused, although the plan is stored now.
-        assert!(refusal(bench.ask(&bench.planner(), &attention, OnMiss::Load).unwrap()).has(code));
+        assert!(refusal(bench.ask(&bench.planner(), &attention, OnMiss::Load).unwrap()).has(&code.into()));
         let entry = bench.vault().get(&Key(*key.unwrap().bytes()));
         assert!(matches!(entry, Lookup::Hit(_)), "the vault has no entry with the plan's key");
     }

@@ -1,6 +1,7 @@
 //! Turns errors into one paragraph of text and an exit code.
 
 use qkvault_graph::Refusal;
+use qkvault_graph::registry::codes;
 
 /// The error and its causes, outermost first. Leaves out a cause that the text already contains.
 pub(super) fn text(error: &anyhow::Error) -> String {
@@ -20,8 +21,11 @@ pub(super) fn text(error: &anyhow::Error) -> String {
 
 /// The exit code: 2 if the options name something that does not exist, otherwise 1.
 pub(super) fn code(error: &anyhow::Error) -> u8 {
-    let usage =
-        |r: &Refusal| ["target.unknown", "warm.nothing", "run.train", "run.serve"].iter().any(|code| r.has(code));
+    let usage = |r: &Refusal| {
+        [&codes::TARGET_UNKNOWN, &codes::WARM_NOTHING, &codes::RUN_TRAIN, &codes::RUN_SERVE]
+            .iter()
+            .any(|code| r.has(code))
+    };
     if error.downcast_ref::<Refusal>().is_some_and(usage) { 2 } else { 1 }
 }
 

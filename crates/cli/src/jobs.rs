@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_exec::Training;
-use qkvault_graph::{BackwardOptions, DType, GraphKey, Origin, Reason, Refusal, Valid, validate};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{BackwardOptions, DType, GraphKey, Refusal, Valid, validate};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
@@ -206,13 +207,5 @@ fn attentions(
 
 /// The refusal for a command that has no attention to compile.
 pub(super) fn nothing() -> Refusal {
-    Reason::new(
-        Origin::Description,
-        "warm.nothing",
-        "--seq",
-        "no attention is left to compile",
-        "at least one is needed",
-        "give --phase, --batch and --seq that the model is made for; the notes say what was left out",
-    )
-    .into()
+    codes::WARM_NOTHING.reason("no attention is left to compile").into()
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library};
 
@@ -118,11 +119,11 @@ impl Attempt<'_> {
             let index = engine::index(&config).map_err(fail)?;
             match index.and_then(|index| uncompiled::known(self.graph, self.target, index)) {
                 None => return Err(self.fail(error, what).into()),
-                Some(Often::Always) => past.reasons.push(reason("library.plan", name, &error)),
+                Some(Often::Always) => past.reasons.push(reason(&codes::LIBRARY_PLAN, name, &error)),
                 Some(Often::Sometimes) => past.unsure.push((config, self.fail(error, what))),
             }
         } else {
-            past.reasons.push(self.reason("library.plan", name, error)?);
+            past.reasons.push(self.reason(&codes::LIBRARY_PLAN, name, error)?);
         }
         Ok(None)
     }
@@ -144,12 +145,12 @@ impl Attempt<'_> {
             device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
             device.finalized()
         };
-        make().map_err(|error| self.refused_or_failed("library.device", "target.device", error))
+        make().map_err(|error| self.refused_or_failed(&codes::LIBRARY_DEVICE, "target.device", error))
     }
 
     fn ops(&self) -> Result<Descriptor, Stop> {
         write::op_graph(self.library, self.graph)
-            .map_err(|error| self.refused_or_failed("library.graph", "op graph", error))
+            .map_err(|error| self.refused_or_failed(&codes::LIBRARY_GRAPH, "op graph", error))
     }
 
     fn heuristics(&self, ops: &Descriptor, device: &Descriptor, mode: HeurMode) -> Result<Vec<Descriptor>, Error> {
@@ -162,14 +163,14 @@ impl Attempt<'_> {
     }
 
     /// The error as a reason of a refusal, where it speaks of the request.
-    fn reason(&self, code: &'static str, field: &str, error: Error) -> Result<Reason, Failure> {
+    fn reason(&self, code: &Code, field: &str, error: Error) -> Result<Reason, Failure> {
         match &error {
             Error::Call(call) if status::row(call.status).about == About::Request => Ok(reason(code, field, &error)),
             _ => Err(self.fail(error, format!("anything of '{field}'"))),
         }
     }
 
-    fn refused_or_failed(&self, code: &'static str, field: &str, error: Error) -> Stop {
+    fn refused_or_failed(&self, code: &Code, field: &str, error: Error) -> Stop {
         match self.reason(code, field, error) {
             Ok(reason) => Stop::Refused(vec![reason]),
             Err(failure) => Stop::Failed(failure),
@@ -196,8 +197,8 @@ fn is_uncompiled(error: &Error) -> bool {
     matches!(error, Error::Call(call) if call.status == COMPILATION_FAILED)
 }
 
-fn reason(code: &'static str, field: &str, error: &Error) -> Reason {
-    Reason::new(Origin::Library, code, field.to_owned(), error.to_string(), "", "")
+fn reason(code: &Code, field: &str, error: &Error) -> Reason {
+    code.reason(error.to_string()).at(field.to_owned())
 }
 
 /// The library's same words for several configurations, told once.

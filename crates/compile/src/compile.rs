@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use qkvault_graph::registry::codes;
 use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Refusal, Target};
 use qkvault_sys::log::{self, Message};
 use qkvault_sys::{AttributeName as A, Error, Library, Search};
@@ -137,7 +138,7 @@ fn refusal(mut reasons: Vec<Reason>, messages: &[Message]) -> Refusal {
         reasons.retain(|r| r.origin != Origin::Library);
         reasons.extend(told);
     }
-    let silent = || Reason::new(Origin::Library, "library.silent", "heuristics", "no engine, without a word", "", "");
+    let silent = || codes::LIBRARY_SILENT.reason("no engine, without a word");
     Refusal::of(reasons).unwrap_or_else(|| silent().into())
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use qkvault_graph::op::{Knob, NamedEngine};
-use qkvault_graph::{Heuristics, OpGraph, Origin, Reason};
+use qkvault_graph::registry::{Code, codes};
+use qkvault_graph::{Heuristics, OpGraph, Reason};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, NumericalNote};
 
 use crate::status::{self, About};
@@ -31,11 +32,11 @@ impl<'a> Source<'a> {
     }
 
     /// The code of a refusal to give any, and what it is about.
-    pub(crate) fn name(self) -> (&'static str, String) {
+    pub(crate) fn name(self) -> (&'static Code, String) {
         match self {
-            Source::Named(engine) => ("library.engine", engine.to_string()),
-            Source::A => ("library.heuristics", "mode A".to_owned()),
-            Source::Fallback => ("library.heuristics", "fallback".to_owned()),
+            Source::Named(engine) => (&codes::LIBRARY_ENGINE, engine.to_string()),
+            Source::A => (&codes::LIBRARY_HEURISTICS, "mode A".to_owned()),
+            Source::Fallback => (&codes::LIBRARY_HEURISTICS, "fallback".to_owned()),
         }
     }
 }
@@ -72,26 +73,12 @@ pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reaso
     let engine = index(config)?;
     let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
     if graph.sums_d_q_directly() && says_runs_differ(config)? {
-        return Ok(Some(Reason::new(
-            Origin::Rule,
-            "engine.nondeterministic",
-            "pass.deterministic",
-            given,
-            "an engine that does not say of itself that two runs may differ",
-            "sum gradients in any order (deterministic: no)",
-        )));
+        return Ok(Some(codes::ENGINE_NONDETERMINISTIC.reason(given)));
     }
     if graph.excluded_engines.is_empty() || engine.is_some_and(|engine| !graph.excluded_engines.contains(&engine)) {
         return Ok(None);
     }
-    Ok(Some(Reason::new(
-        Origin::Quirk,
-        "engine.wrong",
-        "score_mod",
-        given,
-        "this engine computes wrong numbers for one query with an expression over the key's index, or with Philox",
-        "say the expression as a bias tensor of extents [1, heads, 1, keys]",
-    )))
+    Ok(Some(codes::ENGINE_WRONG.reason(given)))
 }
 
 /// What a library tells, or nothing from one that has no such thing to tell. That it cannot tell now is an error: what follows from

@@ -1,6 +1,7 @@
 //! A limit of scratch memory: why a plan is over it.
 
-use qkvault_graph::{Origin, Reason};
+use qkvault_graph::Reason;
+use qkvault_graph::registry::codes;
 
 use crate::plan::PlanFacts;
 
@@ -12,19 +13,14 @@ pub(crate) fn over(facts: &PlanFacts, limit: u64) -> Option<Reason> {
     }
     let (code, why, fix) = if facts.keeps_scores() {
         (
-            "workspace.quadratic",
+            &codes::WORKSPACE_QUADRATIC,
             ", which holds a gradient of every score: the backward is deterministic, or a bias wants its gradient",
             "sum dQ in any order (deterministic: no), take fewer sequences at a time, or raise the limit",
         )
     } else {
-        ("workspace.limit", "", "raise the limit")
+        (&codes::WORKSPACE_LIMIT, "", "raise the limit")
     };
-    Some(Reason::new(
-        Origin::Rule,
-        code,
-        "policy.workspace_limit",
-        format!("the engine that needs the least needs {needs} bytes of workspace{why}"),
-        format!("at most {limit} bytes are allowed"),
-        fix,
-    ))
+    let given = format!("the engine that needs the least needs {needs} bytes of workspace{why}");
+    let reason = code.reason(given).at("policy.workspace_limit").with_fix(fix);
+    Some(reason.with_needed(format!("at most {limit} bytes are allowed")))
 }

@@ -1,6 +1,7 @@
 //! Engine configurations that a plan was not made of, although cuDNN named them first: part of a plan's facts.
 
 use qkvault_graph::Reason;
+use qkvault_graph::registry::{Code, codes};
 use qkvault_sys::Error;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ pub struct PassedOver {
     /// Engine and knobs, as in [`PlanFacts::engine`](crate::PlanFacts::engine).
     pub engine: String,
     /// Why, as a stable code: a rule's own (`docs/reasons.md`), or cuDNN's status in the form `library.not-supported`.
-    pub code: String,
+    pub code: Code,
     /// Why, in words.
     pub words: String,
 }
@@ -28,13 +29,13 @@ impl PassedOver {
                 let name = call.status.c_name().map_or_else(|| call.status.to_string(), str::to_owned);
                 (words::code(&name), if call.detail.is_empty() { call.to_string() } else { call.detail.clone() })
             }
-            other => ("library.plan".to_owned(), other.to_string()),
+            other => (codes::LIBRARY_PLAN.clone(), other.to_string()),
         };
         PassedOver { engine, code, words }
     }
 
     /// One that a rule of ours speaks against.
     pub(crate) fn unfit(engine: String, reason: &Reason) -> PassedOver {
-        PassedOver { engine, code: reason.code.to_string(), words: reason.needed.clone() }
+        PassedOver { engine, code: reason.code.clone(), words: reason.needed.clone() }
     }
 }

@@ -31,6 +31,7 @@ pub enum OnMiss {
 ///
 /// ```
 /// use qkvault_compile::cache::{Vault, VaultOptions};
+/// use qkvault_compile::graph::registry::codes;
 /// use qkvault_compile::graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
 /// use qkvault_compile::{OnMiss, PlanError, Planner};
 ///
@@ -45,7 +46,7 @@ pub enum OnMiss {
 /// let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16).with_sink())?;
 /// let old = Profile::named("h200")?.target(CudnnVersion::v9(10, 0), LibrarySet::Slim);
 /// let answer = planner.plan(&odd, &old, &CompileOptions::default(), OnMiss::Load)?;
-/// assert!(answer.outcome.is_err_and(|refusal| refusal.has("cudnn.withdrawn")));
+/// assert!(answer.outcome.is_err_and(|refusal| refusal.has(&codes::CUDNN_WITHDRAWN)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -4,12 +4,9 @@
 //! of any level either. So what is about the graph is written down here, with what was seen; everything else is an error of the moment.
 //! Graphs of which no engine compiles a kernel have rules ([`qkvault_probe`]), which the planner asks then.
 
-use std::ops::RangeInclusive;
-
 use qkvault_graph::op::TensorKind;
+use qkvault_graph::registry::{Gpus, Versions};
 use qkvault_graph::{OpGraph, Role, Target};
-
-use qkvault_probe::Versions;
 
 /// How often the kernel does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +21,7 @@ pub(crate) enum Often {
 /// One finding.
 struct Row {
     versions: &'static [Versions],
-    sm: RangeInclusive<u32>,
+    gpus: Gpus,
     engine: i64,
     often: Often,
     is: fn(&OpGraph) -> bool,
@@ -40,7 +37,7 @@ const ASKED: &[Versions] = &[Versions::between((19, 0), (20, 0)), Versions::betw
 const ROWS: [Row; 9] = [
     Row {
         versions: ASKED,
-        sm: 90..=90,
+        gpus: Gpus::HOPPER,
         engine: 2,
         often: Often::Always,
         is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && has(graph, Role::Sink),
@@ -50,7 +47,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: &[Versions::between((27, 0), (28, 0))],
-        sm: 90..=90,
+        gpus: Gpus::HOPPER,
         engine: 2,
         often: Often::Always,
         is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && puts_out_sums(graph),
@@ -58,7 +55,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: &[Versions::from(13, 0)],
-        sm: 90..=90,
+        gpus: Gpus::HOPPER,
         engine: 2,
         often: Often::Sometimes,
         is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && (has(graph, Role::Sink) || puts_out_sums(graph)),
@@ -66,7 +63,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: &[Versions::from(13, 0)],
-        sm: 80..=121,
+        gpus: Gpus { from: 80, to: 121 },
         engine: 1,
         often: Often::Sometimes,
         is: |graph| {
@@ -80,7 +77,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: ASKED,
-        sm: 100..=103,
+        gpus: Gpus { from: 100, to: 103 },
         engine: 3,
         often: Often::Always,
         is: |graph| {
@@ -92,7 +89,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: &[Versions::between((13, 0), (20, 0))],
-        sm: 100..=103,
+        gpus: Gpus { from: 100, to: 103 },
         engine: 3,
         often: Often::Always,
         is: |graph| {
@@ -105,7 +102,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: &[Versions::between((27, 0), (28, 0))],
-        sm: 100..=103,
+        gpus: Gpus { from: 100, to: 103 },
         engine: 3,
         often: Often::Always,
         is: wide_keys_and_narrow_values,
@@ -114,7 +111,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: &[Versions::from(20, 0)],
-        sm: 100..=103,
+        gpus: Gpus { from: 100, to: 103 },
         engine: 3,
         often: Often::Sometimes,
         is: wide_keys_and_narrow_values,
@@ -122,7 +119,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         versions: &[Versions::from(19, 0)],
-        sm: 100..=103,
+        gpus: Gpus { from: 100, to: 103 },
         engine: 5,
         often: Often::Sometimes,
         is: |graph| !is_forward(graph) && queries(graph) == Some((1, 1)) && graph.engine.is_none(),
@@ -135,7 +132,7 @@ const ROWS: [Row; 9] = [
 pub(crate) fn known(graph: &OpGraph, target: &Target, engine: i64) -> Option<Often> {
     let holds = |row: &&Row| {
         row.versions.iter().any(|v| v.has(target.cudnn))
-            && row.sm.contains(&target.sm())
+            && row.gpus.has(target.sm())
             && row.engine == engine
             && (row.is)(graph)
     };

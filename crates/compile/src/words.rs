@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use qkvault_graph::{Origin, Reason};
+use qkvault_graph::Reason;
+use qkvault_graph::registry::{Code, codes};
 use qkvault_sys::log::Message;
 
 /// One cause, with the engines that gave it.
@@ -86,15 +87,15 @@ fn reason(cause: Cause) -> Reason {
         [one] => format!("engine {one}"),
         many => format!("engines {}", many.join(", ")),
     };
-    let mut reason = Reason::new(Origin::Library, "library.refused", field, text, "", "");
-    reason.code = code(&status).into();
+    let mut reason = codes::LIBRARY_REFUSED.reason(text).at(field);
+    reason.code = code(&status);
     reason
 }
 
 /// The code of a status by its name: `library.not-supported` for `CUDNN_STATUS_NOT_SUPPORTED`.
-pub(crate) fn code(status: &str) -> String {
+pub(crate) fn code(status: &str) -> Code {
     let status = status.strip_prefix("CUDNN_STATUS_").unwrap_or(status);
-    format!("library.{}", status.to_lowercase().replace(['_', ' '], "-"))
+    Code::from(format!("library.{}", status.to_lowercase().replace(['_', ' '], "-")))
 }
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ Process=3322; Thread=3322; GPU=NULL"#;
             "called:\n Error: CUDNN_STATUS_BAD_PARAM; Reason: dim < 1\n Error: CUDNN_STATUS_BAD_PARAM; Reason: up()";
         let reasons = reasons(&[message(text), message("chatter")]);
         assert_eq!(reasons.len(), 1);
-        assert_eq!(reasons[0].code, "library.bad-param");
+        assert_eq!(reasons[0].code, Code::from("library.bad-param"));
         assert_eq!(reasons[0].given, "dim < 1");
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CudnnVersion, Origin, Reason};
+use crate::registry::codes;
+use crate::{CudnnVersion, Reason};
 
 /// Properties of a GPU under the names cuDNN uses in the JSON form of its device-properties descriptor
 /// (attribute 2702; read on an H200 with cuDNN 9.14, 9.19 and 9.27).
@@ -92,14 +93,10 @@ impl DeviceProps {
         let lacks = fields.iter().filter(|(_, value)| value.is_none() && version >= WIDER_PROPERTIES);
         lacks
             .map(|(name, _)| {
-                Reason::new(
-                    Origin::Description,
-                    "profile.field",
-                    *name,
-                    "absent from the device properties",
-                    format!("cuDNN {version} needs it (since {WIDER_PROPERTIES})"),
-                    "capture the profile again with this cuDNN, or add the field by hand",
-                )
+                codes::PROFILE_FIELD
+                    .reason("absent from the device properties")
+                    .at(*name)
+                    .with_needed(format!("cuDNN {version} needs it (since {WIDER_PROPERTIES})"))
             })
             .collect()
     }

@@ -5,6 +5,7 @@
 //! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN is given for a [`Target`].
 //! * [`text`] is the form in which an attention is written by hand, printed and read.
 //! * [`operands`] are the buffers that an attention reads and writes, by role.
+//! * [`registry`] has every reason why an attention is refused, with what is known of it.
 //! * [`expr`] is the closed language of score expressions.
 //!
 //! Nothing here needs CUDA, cuDNN or a C++ compiler, and nothing here is unsafe.
@@ -42,6 +43,7 @@ mod offsets;
 pub mod op;
 mod operands;
 mod reason;
+pub mod registry;
 mod role;
 mod storage;
 mod summary;
@@ -63,8 +65,8 @@ pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, Choice, GraphKey, KEY_FORMAT, PlanKey, plan_key, plan_key_of};
 pub use lower::{
-    BadQuirk, BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, LabOptions, QUIRKS, QuirkSet, UNIFIED_OP,
-    VARIANTS, Variant, VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
+    BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, LabOptions, UNIFIED_OP, VARIANTS, Variant,
+    VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
 };
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};
@@ -72,6 +74,7 @@ pub use op::OpGraph;
 pub use operands::{BLOCK, Operand, TILE, buffer_len, operand, operands, score_tensor};
 pub use qkvault_base::{BadVersion, CudnnVersion, LibrarySet};
 pub use reason::{NoReason, Origin, Reason, Refusal};
+pub use registry::{BadQuirk, Code, QUIRKS, QuirkSet};
 pub use role::{Role, Scaled, Varlen};
 pub use target::{Profile, Target};
 pub use tensor::{Interleave, Order, Part, Storage, Tensor};

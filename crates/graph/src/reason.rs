@@ -5,14 +5,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Code;
+
 /// A refusal: a non-empty list of reasons.
 ///
 /// ```
+/// use qkvault_graph::registry::codes;
 /// use qkvault_graph::{Attention, DType, Origin, Reason, validate};
 ///
 /// let refusal = validate(Attention::bshd(1, (32, 5), (512, 512), 128, DType::BF16)).unwrap_err();
 /// let reason: &Reason = &refusal.reasons()[0];
-/// assert_eq!((reason.code.as_ref(), reason.origin), ("heads.group", Origin::Description));
+/// assert_eq!((&reason.code, reason.origin), (&codes::HEADS_GROUP, Origin::Description));
 /// println!("{}: {} where {} is needed; {}", reason.field, reason.given, reason.needed, reason.fix);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,8 +29,8 @@ pub struct Refusal {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Reason {
-    /// Stable name of the rule, such as `heads.group`.
-    pub code: Cow<'static, str>,
+    /// Stable name, such as `heads.group`: an entry of the registry, or a name of a newer version.
+    pub code: Code,
     /// Who said so.
     pub origin: Origin,
     /// The field of the description, or the place in the library, that it is about.
@@ -61,24 +64,25 @@ pub enum Origin {
 }
 
 impl Reason {
-    /// A reason with its four facts; `since` unknown.
-    pub fn new(
-        origin: Origin,
-        code: &'static str,
-        field: impl Into<Cow<'static, str>>,
-        given: impl Into<String>,
-        needed: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Reason {
-        Reason {
-            code: Cow::Borrowed(code),
-            origin,
-            field: field.into(),
-            given: given.into(),
-            needed: needed.into(),
-            fix: fix.into(),
-            since: None,
-        }
+    /// The reason with another field than the registry's.
+    #[must_use]
+    pub fn at(mut self, field: impl Into<Cow<'static, str>>) -> Reason {
+        self.field = field.into();
+        self
+    }
+
+    /// The reason with a need that depends on what was given.
+    #[must_use]
+    pub fn with_needed(mut self, needed: impl Into<String>) -> Reason {
+        self.needed = needed.into();
+        self
+    }
+
+    /// The reason with a fix that depends on what was given.
+    #[must_use]
+    pub fn with_fix(mut self, fix: impl Into<String>) -> Reason {
+        self.fix = fix.into();
+        self
     }
 }
 
@@ -104,8 +108,8 @@ impl Refusal {
 
     /// Whether a reason has this code.
     #[must_use]
-    pub fn has(&self, code: &str) -> bool {
-        self.reasons.iter().any(|r| r.code == code)
+    pub fn has(&self, code: &Code) -> bool {
+        self.reasons.iter().any(|r| r.code == *code)
     }
 }
 
@@ -179,14 +183,27 @@ impl std::error::Error for Refusal {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::codes;
 
     #[test]
     fn reasons_are_owned_and_survive_a_round_trip() {
-        let reason = Reason::new(Origin::Rule, "x.y", "q.dims[3]", "100", "a multiple of 8", "pad to 104");
+        let reason = codes::HEADS_GROUP.reason("3 heads for 8 query heads").at("k.dims[1]");
         let refusal = Refusal::of(vec![reason.clone(), reason]).expect("not empty");
         let json = serde_json::to_string(&refusal).expect("serialises");
         assert_eq!(serde_json::from_str::<Refusal>(&json).expect("parses"), refusal);
-        assert!(refusal.to_string().contains("q.dims[3]: 100, but a multiple of 8; pad to 104"));
+        let printed = "k.dims[1]: 3 heads for 8 query heads, but query heads must be a multiple of key heads";
+        assert!(refusal.to_string().contains(printed), "{refusal}");
+        assert!(refusal.has(&codes::HEADS_GROUP) && !refusal.has(&codes::TENSOR_DIMS));
+    }
+
+    /// What a newer version wrote is read by an older one, and written again as it was.
+    #[test]
+    fn a_reason_with_a_code_of_a_newer_version_is_kept() {
+        let json = r#"[{"code":"score-mod.of-tomorrow","origin":"rule","field":"score_mod","given":"x","needed":"y","fix":"z","since":null}]"#;
+        let refusal: Refusal = serde_json::from_str(json).expect("parses");
+        assert_eq!(refusal.reasons()[0].code.as_str(), "score-mod.of-tomorrow");
+        assert!(refusal.has(&Code::from("score-mod.of-tomorrow")) && refusal.reasons()[0].code.entry().is_none());
+        assert_eq!(serde_json::to_string(&refusal).expect("serialises"), json);
     }
 
     #[test]

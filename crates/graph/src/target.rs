@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CudnnVersion, DeviceProps, LibrarySet, Origin, Reason, Refusal, Toolchain};
+use crate::registry::codes;
+use crate::{CudnnVersion, DeviceProps, LibrarySet, Refusal, Toolchain};
 
 /// What a plan is compiled for, and with: the exact cuDNN, its library set, the toolchain, and the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,15 +114,7 @@ impl Profile {
     pub fn named(name: &str) -> Result<Profile, Refusal> {
         Profile::built_in().find(|p| p.name == name).ok_or_else(|| {
             let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-            Reason::new(
-                Origin::Description,
-                "target.unknown",
-                "target",
-                format!("'{name}'"),
-                format!("one of {}", names.join(", ")),
-                "or give the path of a profile file; `qkvault profile capture` writes one on a GPU host",
-            )
-            .into()
+            codes::TARGET_UNKNOWN.reason(format!("'{name}'")).with_needed(format!("one of {}", names.join(", "))).into()
         })
     }
 
@@ -132,15 +125,7 @@ impl Profile {
     /// A reason with the place in the file, and what a profile needs.
     pub fn from_json(text: &str) -> Result<Profile, Refusal> {
         serde_json::from_str(text).map_err(|e| {
-            Reason::new(
-                Origin::Description,
-                "profile.parse",
-                format!("line {} column {}", e.line(), e.column()),
-                e.to_string(),
-                "a profile is a JSON object with name, source, verified and properties, the last as cuDNN reports them",
-                "capture it again with `qkvault profile capture` on the GPU host",
-            )
-            .into()
+            codes::PROFILE_PARSE.reason(e.to_string()).at(format!("line {} column {}", e.line(), e.column())).into()
         })
     }
 

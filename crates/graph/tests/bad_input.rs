@@ -16,7 +16,7 @@ fn refused(a: Attention) -> Refusal {
 /// The only reason of this code, with its four facts.
 #[track_caller]
 fn reason<'a>(refusal: &'a Refusal, code: &str) -> &'a Reason {
-    let mut found = refusal.reasons().iter().filter(|r| r.code == code);
+    let mut found = refusal.reasons().iter().filter(|r| r.code.as_str() == code);
     let reason = found.next().unwrap_or_else(|| panic!("{code} is not in {refusal}"));
     assert!(found.next().is_none(), "{code} twice in {refusal}");
     for fact in [&reason.field[..], &reason.given, &reason.needed, &reason.fix] {
@@ -117,6 +117,6 @@ fn every_problem_of_a_description_at_once() {
         "backward.stats",
         "backward.sink",
     ] {
-        assert!(refusal.has(code), "{code} is not in {refusal}");
+        assert!(refusal.has(&code.into()), "{code} is not in {refusal}");
     }
 }

@@ -133,6 +133,6 @@ fn documents_that_are_not_in_one_place_are_refused_before_a_launch() {
         (&[1, 2, 3, 4, 5], 5, "documents.count"),
     ] {
         let refusal = lengths(ids, row).expect_err("not documents");
-        assert!(refusal.has(code), "{ids:?}: {refusal}");
+        assert!(refusal.has(&code.into()), "{ids:?}: {refusal}");
     }
 }

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use qkvault_graph::{DType, Origin, Reason, Refusal};
+use qkvault_graph::registry::{Code, codes};
+use qkvault_graph::{DType, Refusal};
 
 /// A parsed config.
 pub(super) struct Config(Map<String, Value>);
 
-fn reason(code: &'static str, field: &str, given: impl Into<String>, needed: impl Into<String>) -> Refusal {
-    let fix = "give the config.json that the model was published with";
-    Reason::new(Origin::Description, code, field.to_owned(), given, needed, fix).into()
+fn reason(code: &Code, field: &str, given: impl Into<String>, needed: impl Into<String>) -> Refusal {
+    code.reason(given).at(field.to_owned()).with_needed(needed).into()
 }
 
 impl Config {
@@ -23,9 +23,9 @@ impl Config {
                     Value::String(_) => "a string",
                     Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => "a bare value",
                 };
-                Err(reason("config.json", "config", kind, "a JSON object with a model_type"))
+                Err(reason(&codes::CONFIG_JSON, "config", kind, "a JSON object with a model_type"))
             }
-            Err(e) => Err(reason("config.json", "config", e.to_string(), "a JSON object with a model_type")),
+            Err(e) => Err(reason(&codes::CONFIG_JSON, "config", e.to_string(), "a JSON object with a model_type")),
         }
     }
 
@@ -51,7 +51,7 @@ impl Config {
         let Some(value) = self.get(field) else { return Ok(None) };
         match value.as_i64() {
             Some(n) if (1..=i64::from(i32::MAX)).contains(&n) => Ok(Some(n)),
-            _ => Err(reason("config.field", field, value.to_string(), "a whole number from 1 to 2147483647")),
+            _ => Err(reason(&codes::CONFIG_FIELD, field, value.to_string(), "a whole number from 1 to 2147483647")),
         }
     }
 
@@ -62,14 +62,19 @@ impl Config {
                 return Ok(n);
             }
         }
-        Err(reason("config.missing", names[0], "absent", format!("{} is needed to plan attention", names.join(" or "))))
+        Err(reason(
+            &codes::CONFIG_MISSING,
+            names[0],
+            "absent",
+            format!("{} is needed to plan attention", names.join(" or ")),
+        ))
     }
 
     pub(super) fn float(&self, field: &str) -> Result<Option<f32>, Refusal> {
         let Some(value) = self.get(field) else { return Ok(None) };
         match value.as_f64() {
             Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x as f32)),
-            _ => Err(reason("config.field", field, value.to_string(), "a positive number")),
+            _ => Err(reason(&codes::CONFIG_FIELD, field, value.to_string(), "a positive number")),
         }
     }
 
@@ -77,7 +82,7 @@ impl Config {
         match self.get(field) {
             None => Ok(false),
             Some(Value::Bool(b)) => Ok(*b),
-            Some(other) => Err(reason("config.field", field, other.to_string(), "true or false")),
+            Some(other) => Err(reason(&codes::CONFIG_FIELD, field, other.to_string(), "true or false")),
         }
     }
 
@@ -90,7 +95,7 @@ impl Config {
     pub(super) fn layer_types(&self, layers: usize) -> Result<Option<Vec<bool>>, Refusal> {
         let Some(value) = self.get("layer_types") else { return Ok(None) };
         let bad = |given: String| {
-            reason("config.field", "layer_types", given, "a list of sliding_attention and full_attention")
+            reason(&codes::CONFIG_FIELD, "layer_types", given, "a list of sliding_attention and full_attention")
         };
         let list = value.as_array().filter(|l| !l.is_empty()).ok_or_else(|| bad(value.to_string()))?;
         let sliding: Vec<bool> = list
@@ -124,7 +129,7 @@ impl Config {
                 Ok(DType::BF16)
             }
             Ok(dtype) if dtype.is_half() => Ok(dtype),
-            _ => Err(reason("config.dtype", field, text, "bfloat16, float16 or float32")),
+            _ => Err(reason(&codes::CONFIG_DTYPE, field, text, "bfloat16, float16 or float32")),
         }
     }
 }

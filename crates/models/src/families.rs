@@ -5,7 +5,8 @@
 
 use super::config::Config;
 use super::{Latent, LayerKind, Model};
-use qkvault_graph::{DType, Origin, Reason, Refusal};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{DType, Reason, Refusal};
 
 const FAMILIES: &str = "llama, mistral, gemma2, qwen2, gpt_oss, bert, mpt, deepseek_v3";
 
@@ -50,14 +51,8 @@ impl Reader<'_> {
         }
         let width_value = self.need(&[width]);
         if width_value % heads != 0 {
-            self.reasons.push(Reason::new(
-                Origin::Description,
-                "config.head-dim",
-                width.to_owned(),
-                format!("{width_value} over {heads} heads"),
-                "a width that the heads share evenly, or a head_dim",
-                "give head_dim in the config",
-            ));
+            self.reasons
+                .push(codes::CONFIG_HEAD_DIM.reason(format!("{width_value} over {heads} heads")).at(width.to_owned()));
         }
         width_value / heads
     }
@@ -94,14 +89,7 @@ pub(super) fn read(config: &Config) -> Result<Model, Refusal> {
         "deepseek_v3" => deepseek(&mut r, dtype),
         other => {
             let given = if other.is_empty() { "absent".to_owned() } else { format!("'{other}'") };
-            r.reasons.push(Reason::new(
-                Origin::Description,
-                "config.family",
-                "model_type",
-                given,
-                format!("one of {FAMILIES}"),
-                "describe the attentions in a manifest instead, or ask for the family to be added",
-            ));
+            r.reasons.push(codes::CONFIG_FAMILY.reason(given).with_needed(format!("one of {FAMILIES}")));
             Vec::new()
         }
     };
@@ -179,14 +167,7 @@ fn mpt(r: &mut Reader<'_>, dtype: DType) -> Vec<LayerKind> {
     let alibi = r.flag("attn_config.alibi");
     let bias_max = r.float("attn_config.alibi_bias_max").unwrap_or(8.0);
     if r.flag("attn_config.prefix_lm") {
-        r.reasons.push(Reason::new(
-            Origin::Description,
-            "config.prefix-lm",
-            "attn_config.prefix_lm",
-            "true: tokens of a prefix see each other",
-            "causal attention; how long the prefix of each sequence is, a config does not say",
-            "describe the attentions yourself, with the predicate library::prefix_lm and the lengths of the prefixes as a tensor",
-        ));
+        r.reasons.push(codes::CONFIG_PREFIX_LM.reason("true: tokens of a prefix see each other"));
     }
     let scale = r.float("attn_config.softmax_scale").unwrap_or(1.0 / (d as f32).sqrt());
     vec![LayerKind {

@@ -13,7 +13,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use qkvault_graph::expr::{AlibiSlopes, library};
-use qkvault_graph::{Attention, Band, Corner, DType, Origin, Reason, Refusal, Tensor};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{Attention, Band, Corner, DType, Refusal, Tensor};
 use qkvault_serving::{PageLayout, ServeLayer};
 
 /// A model's attention layers.
@@ -140,26 +141,10 @@ impl LayerKind {
         let mut a = match phase {
             Phase::Prefill | Phase::Train => self.shape(batch, (seq, seq)),
             Phase::Decode if !self.causal => {
-                return Err(Reason::new(
-                    Origin::Description,
-                    "model.phase",
-                    "phase",
-                    "decode, of an encoder",
-                    "only models that generate one token at a time decode",
-                    "use --phase prefill",
-                )
-                .into());
+                return Err(codes::MODEL_PHASE.reason("decode, of an encoder").into());
             }
             Phase::Serve => {
-                return Err(Reason::new(
-                    Origin::Description,
-                    "model.serve",
-                    "phase",
-                    "serve, with one batch and one length",
-                    "a set of plans: sizes follow from the ranges of an engine's steps",
-                    "use LayerKind::serving and serving::Buckets",
-                )
-                .into());
+                return Err(codes::MODEL_SERVE.reason("serve, with one batch and one length").into());
             }
             Phase::Decode => match self.latent {
                 Some(latent) => self.latent_shape(latent, batch, seq),
@@ -186,15 +171,7 @@ impl LayerKind {
     /// A refusal for an encoder, which has no cache.
     pub fn serving(&self, pages: i64, page_size: i64, layout: PageLayout) -> Result<ServeLayer, Refusal> {
         if !self.causal {
-            return Err(Reason::new(
-                Origin::Description,
-                "model.phase",
-                "phase",
-                "serve, of an encoder",
-                "only models that generate one token at a time keep their keys",
-                "use --phase prefill",
-            )
-            .into());
+            return Err(codes::MODEL_PHASE.reason("serve, of an encoder").into());
         }
         let (kv_heads, head_dim, values_in_keys) = match self.latent {
             Some(latent) => (1, (latent.d_qk, latent.d_v), true),
@@ -234,7 +211,7 @@ impl LayerKind {
             let slopes = AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)).with_bias_max(bias_max);
             let slopes = slopes.map_err(|bad| {
                 let needed = "a finite number above 0";
-                Reason::new(Origin::Description, "model.score-mod", "alibi_bias_max", bad.given.to_string(), needed, "")
+                codes::MODEL_SCORE_MOD.reason(bad.given.to_string()).at("alibi_bias_max").with_needed(needed)
             })?;
             score = library::alibi_of(score, heads, slopes);
         }
@@ -242,16 +219,7 @@ impl LayerKind {
             return Ok(None);
         }
         score.build().map(Some).map_err(|errors| {
-            let reasons = errors.list().iter().map(|e| {
-                Reason::new(
-                    Origin::Description,
-                    "model.score-mod",
-                    "score_mod",
-                    e.to_string(),
-                    "a well-typed expression",
-                    "",
-                )
-            });
+            let reasons = errors.list().iter().map(|e| codes::MODEL_SCORE_MOD.reason(e.to_string()));
             Refusal::of(reasons.collect()).expect("a failed build has at least one error")
         })
     }

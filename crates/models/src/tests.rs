@@ -1,6 +1,7 @@
 //! The eight published configs, and invalid configs.
 
 use super::*;
+use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, validate};
 
 fn published(name: &str) -> String {
@@ -67,7 +68,7 @@ fn bert_sees_everything_and_does_not_decode() {
     assert_eq!(m.notes.len(), 1, "the dtype is an assumption: {:?}", m.notes);
     let a = m.layers[0].attention(Phase::Prefill, 1, 512).expect("a phase it has");
     assert_eq!(a.mask.band, None);
-    assert!(m.layers[0].attention(Phase::Decode, 1, 512).expect_err("no decode").has("model.phase"));
+    assert!(m.layers[0].attention(Phase::Decode, 1, 512).expect_err("no decode").has(&codes::MODEL_PHASE));
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn b5_mpts_prefix_lm_is_refused_by_name_and_not_planned_as_causal() {
     let with =
         |on: bool| published("mpt-7b").replace("\"alibi\": true", &format!("\"alibi\": true, \"prefix_lm\": {on}"));
     let refusal = Model::from_config(&with(true)).expect_err("prefixes are not described");
-    assert!(refusal.has("config.prefix-lm") && refusal.to_string().contains("prefix_lm"), "{refusal}");
+    assert!(refusal.has(&codes::CONFIG_PREFIX_LM) && refusal.to_string().contains("prefix_lm"), "{refusal}");
     assert_eq!(Model::from_config(&with(false)), Model::from_config(&published("mpt-7b")));
 }
 
@@ -165,7 +166,7 @@ fn bad_configs_get_every_reason() {
     for (text, codes) in cases {
         let refusal = Model::from_config(text).expect_err(text);
         for code in codes {
-            assert!(refusal.has(code), "{text}: {refusal}");
+            assert!(refusal.has(&Code::from(*code)), "{text}: {refusal}");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Whether an attention fits in memory: its operands, the buffers a launch adds, and cuDNN's workspace.
 
 use qkvault_graph::op::Scratch;
-use qkvault_graph::{Attention, CompileOptions, Origin, Reason, Target, Valid, lower, operands};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{Attention, CompileOptions, Reason, Target, Valid, lower, operands};
 
 use crate::Budget;
 
@@ -61,16 +62,9 @@ impl Footprint {
             self.scratch
         );
         let needed = format!("no more than {budget}");
-        let (code, fix) = if self.quadratic && self.operands <= budget.bytes {
-            (
-                "workspace.quadratic",
-                "sum dQ in any order (deterministic: no) and ask for no gradient of a bias, take fewer sequences at a time, \
-                 or compile a deterministic one for a GPU with compute capability 10.x, which needs no such workspace",
-            )
-        } else {
-            ("memory.budget", "take fewer sequences or heads at a time, or a GPU with more memory")
-        };
-        Some(Reason::new(Origin::Rule, code, "dims", given, needed, fix))
+        let quadratic = self.quadratic && self.operands <= budget.bytes;
+        let code = if quadratic { &codes::WORKSPACE_QUADRATIC } else { &codes::MEMORY_BUDGET };
+        Some(code.reason(given).at("dims").with_needed(needed))
     }
 }
 
@@ -90,7 +84,7 @@ fn operand_bytes(attention: &Attention) -> u64 {
 mod tests {
     use super::*;
     use crate::on_device;
-    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
+    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Origin, Profile, validate};
 
     fn deepseek(profile: &str, deterministic: bool) -> (Footprint, Target) {
         let target = Profile::named(profile).expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
@@ -107,7 +101,9 @@ mod tests {
     fn a_deterministic_backward_that_is_too_large_is_a_reason_with_its_alternatives() {
         let (found, target) = deepseek("h200", true);
         let reason = found.over(on_device(&target)).expect("275 GB do not fit");
-        assert!(found.quadratic && reason.code == "workspace.quadratic" && reason.fix.contains("deterministic: no"));
+        assert!(
+            found.quadratic && reason.code == codes::WORKSPACE_QUADRATIC && reason.fix.contains("deterministic: no")
+        );
         let (found, target) = deepseek("h200", false);
         assert!(!found.quadratic && found.over(on_device(&target)).is_none(), "{found:?}");
         let (found, target) = deepseek("b200", true);
@@ -122,7 +118,7 @@ mod tests {
         assert_eq!(found.over(total), None);
         let reason = found.over(Budget::free(found.bytes() - 1, total.bytes)).expect("a byte is missing");
         let figures = format!("{} bytes, which are free on the GPU now, of {}", found.bytes() - 1, total.bytes);
-        assert!(reason.code == "memory.budget" && reason.needed.contains(&figures), "{reason}");
+        assert!(reason.code == codes::MEMORY_BUDGET && reason.needed.contains(&figures), "{reason}");
         assert_eq!(found.over(Budget::free(found.bytes(), total.bytes)), None);
         // Who cannot ask says so.
         let (large, target) = deepseek("h200", true);
@@ -149,9 +145,9 @@ mod tests {
         let in_any_order = of(false);
         assert_eq!((in_any_order.operands, in_any_order.quadratic), (operands, false));
         // Less than the operands is nothing that another order of sums could mend.
-        let code = |bytes: u64| direct.over(bytes).map(|r| (r.code.into_owned(), r.origin));
-        assert_eq!(code(operands), Some(("workspace.quadratic".to_owned(), Origin::Rule)));
-        assert_eq!(code(operands - 1), Some(("memory.budget".to_owned(), Origin::Rule)));
+        let code = |bytes: u64| direct.over(bytes).map(|r| (r.code, r.origin));
+        assert_eq!(code(operands), Some((codes::WORKSPACE_QUADRATIC.clone(), Origin::Rule)));
+        assert_eq!(code(operands - 1), Some((codes::MEMORY_BUDGET.clone(), Origin::Rule)));
         assert_eq!(code(direct.bytes()), None);
     }
 
@@ -171,7 +167,7 @@ mod tests {
     fn operands_alone_can_be_too_much() {
         let (found, _) = deepseek("h200", false);
         assert_eq!(found.over(found.bytes()), None);
-        assert_eq!(found.over(found.bytes() - 1).map(|r| r.code), Some("memory.budget".into()));
+        assert_eq!(found.over(found.bytes() - 1).map(|r| r.code), Some(codes::MEMORY_BUDGET.clone()));
         assert!(found.over(1).is_some_and(|r| r.given.contains("at least")));
     }
 }

@@ -1,8 +1,7 @@
-//! The request and its verdict: the front of the rules, which can gain fields without breaking who calls it.
+//! The request and its verdict: the front of the registry, which can gain fields without breaking who calls it.
 
-use qkvault_graph::{CompileOptions, OpGraph, Origin, QuirkSet, Reason, Refusal, Target, Valid, lower, refusals};
-
-use crate::{Facts, Kind, RULES, Rule};
+use qkvault_graph::registry::{Facts, refused_by_lowering, refused_by_rules};
+use qkvault_graph::{CompileOptions, OpGraph, Origin, QuirkSet, Reason, Refusal, Target, Valid, lower};
 
 /// What the rules are asked. Made by [`Request::new`] and its methods alone, so that a new field breaks no caller.
 #[derive(Clone, Debug)]
@@ -73,12 +72,11 @@ impl Verdict {
 /// library says itself.
 pub fn lowered(attention: &Valid, target: &Target, policy: &CompileOptions) -> Result<OpGraph, Refusal> {
     let lowered = lower(attention, target, policy);
-    let facts = Facts::of(attention, target);
-    let stands = |rule: &&Rule| rule.kind != Kind::Unsupported;
-    let reasons = RULES.iter().copied().flatten().filter(stands).filter_map(|rule| rule.reason(&facts));
+    let facts = Facts::of(attention, target, policy);
+    let reasons = refused_by_rules(&facts).filter(|r| r.origin != Origin::Rule);
     let is_allowed = |r: &Reason| policy.allowed.contains(&r.code);
     let (allowed, reasons): (Vec<_>, Vec<_>) = reasons.partition(is_allowed);
-    let accepted_quirks = QuirkSet::known(allowed.iter().map(|r| r.code.as_ref()));
+    let accepted_quirks = QuirkSet::known(allowed.iter().map(|r| &r.code));
     match (lowered, Refusal::of(reasons)) {
         (Ok(graph), None) => Ok(OpGraph { accepted_quirks: graph.accepted_quirks.with(accepted_quirks), ..graph }),
         (Err(refusal), None) | (Ok(_), Some(refusal)) => Err(refusal),
@@ -92,16 +90,12 @@ pub fn lowered(attention: &Valid, target: &Target, policy: &CompileOptions) -> R
 /// the library's own answer is `qkvault-compile`'s.
 pub fn check(request: &Request<'_>) -> Verdict {
     let Request { attention, target, policy, allowed } = request;
+    let facts = Facts::of(attention, target, policy);
+    let lacking = target.device.missing_for(target.cudnn);
+    let reasons = refused_by_lowering(&facts).chain(lacking).chain(refused_by_rules(&facts));
     // What is allowed is told too, apart from the rest.
-    let mut reasons = refusals(attention, target, &CompileOptions { allowed: QuirkSet::NONE, ..*policy });
-    reasons.extend(target.device.missing_for(target.cudnn));
-    let facts = Facts::of(attention, target);
-    for rule in RULES.iter().copied().flatten() {
-        let known = reasons.iter().any(|r| r.code == rule.code);
-        reasons.extend(rule.reason(&facts).filter(|_| !known));
-    }
-    let named = |code: &str| allowed.contains(&code) || policy.allowed.contains(code);
-    let is_allowed = |r: &Reason| r.origin == Origin::Quirk && named(&r.code);
-    let (allowed, reasons) = reasons.into_iter().partition(is_allowed);
+    let named = |r: &Reason| allowed.contains(&r.code.as_str()) || policy.allowed.contains(&r.code);
+    let is_allowed = |r: &Reason| r.origin == Origin::Quirk && named(r);
+    let (allowed, reasons) = reasons.partition(is_allowed);
     Verdict { reasons, allowed }
 }

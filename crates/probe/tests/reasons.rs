@@ -1,9 +1,11 @@
-//! Every code that the sources can give is listed, and the page of them is up to date.
+//! Every code of the registry is given somewhere, what is given is in the registry, and the page of it is up to date.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use qkvault_probe::{CODES, RULES, codes_page};
+use qkvault_graph::Origin;
+use qkvault_graph::registry::entries;
+use qkvault_probe::codes_page;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -21,56 +23,99 @@ fn the_page_of_codes_is_up_to_date() {
 }
 
 #[test]
-fn codes_are_listed_once() {
-    let rules = RULES.iter().copied().flatten().map(|r| r.code);
-    let all: Vec<&str> = CODES.iter().map(|c| c.code).chain(rules).collect();
-    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+fn the_page_of_codes_has_a_heading_for_each_and_lines_that_people_read() {
+    let page = codes_page();
+    let headings: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let codes: Vec<String> = entries().map(|entry| format!("`{}`", entry.code)).collect();
+    assert_eq!(headings, codes.iter().map(String::as_str).collect());
+    let long: Vec<&str> = page.lines().filter(|line| line.chars().count() > 120 && !line.contains("](")).collect();
+    assert!(long.is_empty(), "{long:#?}");
 }
 
-/// The code of every call in the sources that makes a reason: the first text in it that looks like one.
-fn given_in(source: &str, found: &mut BTreeSet<String>) {
-    let shipped = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    for call in ["problems.add(", "Reason::new(", "add(", "rules.from(", "Reason::new(\n", "over(", "needed("] {
-        for rest in shipped.split(call).skip(1) {
-            // Arguments before the code are few and short.
-            let mut texts = rest.split('"');
-            let (before, text) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
-            let parts: Vec<&str> = text.split('.').collect();
-            let word = |p: &&str| {
-                p.chars().next().is_some_and(|c| c.is_ascii_lowercase())
-                    && p.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-            };
-            if before.len() < 160 && !before.contains(';') && parts.len() == 2 && parts.iter().all(word) {
-                found.insert(text.to_owned());
+/// Pages that evidence names are there, so that who reads on finds something.
+#[test]
+fn pages_that_entries_name_exist() {
+    for entry in entries() {
+        for text in [entry.source, entry.evidence] {
+            for rest in text.split("docs/results/").skip(1) {
+                let name = rest.split(')').next().unwrap_or_default();
+                let page = repository().join("docs/results").join(name);
+                assert!(page.is_file(), "{}: no page {name}", entry.code);
             }
         }
     }
 }
 
-fn sources(folder: &Path, found: &mut BTreeSet<String>) {
+/// `heads.group` as the name of its constant.
+fn constant(code: &str) -> String {
+    code.to_uppercase().replace(['.', '-'], "_")
+}
+
+/// The constants of codes that the shipped sources of a folder name: `codes::HEADS_GROUP`.
+fn named_in(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("the sources are here") {
         let path = entry.expect("an entry").path();
-        // Random descriptions and their faults give no reasons.
-        if path.is_dir() && !path.ends_with("arbitrary") {
-            sources(&path, found);
+        // Random descriptions and their faults give no reasons, and the registry is what is asked about.
+        if path.is_dir() && !path.ends_with("arbitrary") && !path.ends_with("registry") {
+            named_in(&path, found);
         } else if path.extension().is_some_and(|e| e == "rs") {
-            given_in(&std::fs::read_to_string(&path).expect("a source file"), found);
+            let source = std::fs::read_to_string(&path).expect("a source file");
+            let shipped = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            let names = shipped.split("codes::").skip(1);
+            let name = |rest: &str| rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            found.extend(names.map(name));
         }
     }
 }
 
+/// That what is given is in the registry the compiler sees to: a reason is made of a code, and a code of an entry, or of a status of
+/// the library. The other way round: an entry has a condition, or a source that gives it.
 #[test]
-fn every_code_in_the_sources_is_listed() {
-    let mut found = BTreeSet::new();
-    for package in ["graph", "probe", "exec"] {
-        sources(&repository().join("crates").join(package).join("src"), &mut found);
+fn every_entry_is_given_somewhere() {
+    let mut named = BTreeSet::new();
+    for package in ["graph", "probe", "exec", "compile", "models", "serving", "cli"] {
+        named_in(&repository().join("crates").join(package).join("src"), &mut named);
     }
-    assert!(found.len() > 60, "the sources were not read: {found:?}");
-    let rules = RULES.iter().copied().flatten().map(|r| r.code);
-    let listed: BTreeSet<&str> = CODES.iter().map(|c| c.code).chain(rules).collect();
-    // Fields that stand before a code in no call, but look like one.
-    let fields = ["q.storage", "k.storage", "v.storage", "o.storage", "outputs.stats", "pass.deterministic"];
-    let missing: Vec<&String> =
-        found.iter().filter(|c| !listed.contains(c.as_str()) && !fields.contains(&c.as_str())).collect();
-    assert!(missing.is_empty(), "not in rules/codes.rs: {missing:?}");
+    assert!(named.len() > 60, "the sources were not read: {named:?}");
+    let never: Vec<&str> = entries()
+        .filter(|entry| entry.condition().is_none() && !named.contains(&constant(entry.code)))
+        .map(|entry| entry.code)
+        .collect();
+    assert!(never.is_empty(), "nothing gives these: {never:?}");
+}
+
+/// A reason is made by its code's constant: a text in a source would be a second place for what the registry says.
+#[test]
+fn no_source_writes_a_code_as_text() {
+    fn texts_in(folder: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).expect("the sources are here") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() && !path.ends_with("arbitrary") && !path.ends_with("registry") {
+                texts_in(&path, found);
+            } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
+                let source = std::fs::read_to_string(&path).expect("a source file");
+                let shipped = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                let texts = shipped.lines().filter(|line| !line.trim_start().starts_with("//"));
+                for entry in entries() {
+                    let text = format!("\"{}\"", entry.code);
+                    found.extend(
+                        texts.clone().filter(|l| l.contains(&text)).map(|l| format!("{}: {l}", path.display())),
+                    );
+                }
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for package in ["graph", "probe", "exec", "compile", "models", "serving", "cli", "lab"] {
+        texts_in(&repository().join("crates").join(package).join("src"), &mut found);
+    }
+    // Fields of a serving policy that are called as what is wrong with them.
+    found.retain(|line| !line.contains("serving/src/policy.rs"));
+    assert!(found.is_empty(), "use the constant of `registry::codes`: {found:#?}");
+}
+
+#[test]
+fn every_origin_has_entries() {
+    let origins: BTreeSet<Origin> = entries().map(|entry| entry.origin).collect();
+    assert_eq!(origins.len(), 5);
 }

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use qkvault_graph::registry::{Applies, Code, Entry, Facts, entries};
 use qkvault_graph::{
     Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Origin, Profile, QUIRKS, QuirkSet, Target, Valid,
     lower, text, validate,
 };
-use qkvault_probe::{CODES, Code, Kind, RULES, Request, Rule, check, lowered};
+use qkvault_probe::{Request, check, lowered};
 
-fn rules() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter().copied().flatten()
+/// What the rules refuse and lowering does not.
+fn rules() -> impl Iterator<Item = &'static Entry> {
+    entries().filter(|entry| matches!(entry.applies, Applies::Rules(_)))
 }
 
 fn attention(given: &str) -> Valid {
@@ -1032,32 +1034,35 @@ fn what_lowering_refuses_begins_and_ends_where_it_is_said_to() {
     for (code, inside, outside) in LIMITS {
         for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
             let reasons = check(&Request::new(&attention(given), &target(gpu, version))).reasons;
-            let found = reasons.iter().any(|r| r.code == *code);
+            let found = reasons.iter().any(|r| r.code.as_str() == *code);
             assert_eq!(found, fires, "{code} for {given} on {gpu} under {version}: {reasons:?}");
         }
     }
     let tested: BTreeSet<&str> = LIMITS.iter().map(|(code, ..)| *code).chain(ELSEWHERE).collect();
-    let by_lowering = |c: &&Code| matches!(c.origin, Origin::Rule | Origin::Quirk | Origin::NotBuilt);
-    let known: BTreeSet<&str> = CODES.iter().filter(by_lowering).map(|c| c.code).collect();
+    let by_lowering = |entry: &&Entry| {
+        let beside_the_library = matches!(entry.origin, Origin::Rule | Origin::Quirk | Origin::NotBuilt);
+        beside_the_library && !matches!(entry.applies, Applies::Rules(_))
+    };
+    let known: BTreeSet<&str> = entries().filter(by_lowering).map(|entry| entry.code).collect();
     assert_eq!(known, tested, "a code of lowering without bounds, or bounds without a code");
 }
 
 #[test]
 fn every_quirk_can_be_allowed_and_nothing_else_can() {
-    let quirks: BTreeSet<&str> = CODES.iter().filter(|c| c.origin == Origin::Quirk).map(|c| c.code).collect();
-    let wrong: BTreeSet<&str> = rules().filter(|r| r.kind == Kind::Wrong).map(|r| r.code).collect();
-    assert_eq!(QUIRKS.into_iter().collect::<BTreeSet<_>>(), &quirks | &wrong);
-    for (code, (given, gpu, version), _) in LIMITS.iter().chain(BOUNDS).filter(|(code, ..)| QUIRKS.contains(code)) {
+    let wrong: BTreeSet<&str> = entries().filter(|e| e.origin == Origin::Quirk).map(|e| e.code).collect();
+    let quirks = QUIRKS.map(|quirk| quirk.code);
+    assert_eq!(quirks.into_iter().collect::<BTreeSet<_>>(), wrong);
+    for (code, (given, gpu, version), _) in LIMITS.iter().chain(BOUNDS).filter(|(code, ..)| quirks.contains(code)) {
         let (a, target) = (attention(given), target(gpu, version));
-        let policy = CompileOptions { allowed: QuirkSet::known([*code]), ..CompileOptions::default() };
+        let policy = CompileOptions { allowed: QuirkSet::known([&Code::from(*code)]), ..CompileOptions::default() };
         let by_policy = check(&Request::new(&a, &target).with_policy(policy));
         let codes = [*code];
         let by_request = check(&Request::new(&a, &target).allowing(&codes));
         assert_eq!(by_policy, by_request);
-        assert!(by_policy.allowed.iter().all(|r| r.code == *code) && !by_policy.allowed.is_empty(), "{code}");
-        assert!(by_policy.reasons.iter().all(|r| r.code != *code), "{code}");
+        assert!(by_policy.allowed.iter().all(|r| r.code.as_str() == *code) && !by_policy.allowed.is_empty(), "{code}");
+        assert!(by_policy.reasons.iter().all(|r| r.code.as_str() != *code), "{code}");
         // What is put to the library then says what it is in spite of; without the name it is not put to it.
-        assert!(lowered(&a, &target, &CompileOptions::default()).expect_err(code).has(code));
+        assert!(lowered(&a, &target, &CompileOptions::default()).expect_err(code).has(&Code::from(*code)));
         if by_policy.supported() {
             let graph = lowered(&a, &target, &policy).expect(code);
             assert_eq!(graph.accepted_quirks, policy.allowed, "{code}");
@@ -1072,10 +1077,12 @@ fn every_rule_fires_inside_its_bounds_and_not_outside() {
         for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
             let (a, target) = (attention(given), target(gpu, version));
             let verdict = check(&Request::new(&a, &target));
-            let found = verdict.reasons.iter().find(|r| r.code == *code);
+            let found = verdict.reasons.iter().find(|r| r.code.as_str() == *code);
             assert_eq!(found.is_some(), fires, "{code} for {given} on {gpu} under {version}: {:?}", verdict.reasons);
             if let Some(reason) = found {
-                assert_eq!((reason.origin, reason.since), (rule.kind.origin(), rule.versions.before));
+                let facts = Facts::of(&a, &target, &CompileOptions::default());
+                let affected = rule.affects(facts.version(), facts.sm()).expect(code);
+                assert_eq!((reason.origin, reason.since), (rule.origin, affected.versions.before));
                 for fact in [&reason.field[..], &reason.given, &reason.needed, &reason.fix] {
                     assert!(!fact.is_empty(), "{reason:?}");
                 }
@@ -1095,7 +1102,7 @@ fn all_rules_that_apply_are_told_and_reasons_are_owned() {
     let first = told("pass: backward\nq: bf16 [1,8,500,324]\nsink: yes");
     let second = told("q: bf16 [1,8,500,60]");
     for code in ["head-dim.multiple-of-8", "head-dim.backward", "sink.old", "backward.keys-tail-old"] {
-        assert!(first.iter().any(|r| r.code == code), "{code} is not in {first:?}");
+        assert!(first.iter().any(|r| r.code.as_str() == code), "{code} is not in {first:?}");
     }
     // The first answer is as it was after the second was given.
     assert!(first.iter().any(|r| r.given.contains("324")) && second.iter().all(|r| !r.given.contains("324")));
@@ -1107,9 +1114,9 @@ fn a_quirk_is_allowed_by_name_and_nothing_else_is() {
     let target = target("h200", "9.14.0");
     let codes = ["band.window-wrong", "head-dim.multiple-of-8"];
     let verdict = check(&Request::new(&a, &target).allowing(&codes));
-    assert_eq!(verdict.allowed.iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["band.window-wrong"]);
-    assert_eq!(verdict.reasons.iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["head-dim.multiple-of-8"]);
-    assert!(rules().any(|r| r.kind == Kind::Wrong));
+    assert_eq!(verdict.allowed.iter().map(|r| r.code.as_str()).collect::<Vec<_>>(), ["band.window-wrong"]);
+    assert_eq!(verdict.reasons.iter().map(|r| r.code.as_str()).collect::<Vec<_>>(), ["head-dim.multiple-of-8"]);
+    assert!(rules().any(|r| r.origin == Origin::Quirk));
 }
 
 #[test]
@@ -1129,7 +1136,7 @@ fn a_profile_that_lacks_a_field_is_told_with_the_version_that_needs_it() {
     lacking.device.memory_bus_width = None;
     let reasons = check(&Request::new(&a, &lacking)).reasons;
     assert_eq!(
-        reasons.iter().map(|r| (r.code.as_ref(), r.field.as_ref())).collect::<Vec<_>>(),
+        reasons.iter().map(|r| (r.code.as_str(), r.field.as_ref())).collect::<Vec<_>>(),
         [("profile.field", "memoryBusWidth")]
     );
     assert!(reasons[0].needed.contains("since 9.27.0"), "{}", reasons[0]);

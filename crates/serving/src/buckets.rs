@@ -207,6 +207,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use qkvault_graph::registry::codes;
 
     fn policies() -> impl Strategy<Value = ServePolicy> {
         let growth = || prop::option::weighted(0.8, 2..6_u32);
@@ -310,6 +311,6 @@ mod tests {
         }
         let wrong = ServePolicy { queries: 9, keys: 8, tokens: 1, ..ServePolicy::default() };
         let refusal = Buckets::new(&wrong).expect_err("contradicts itself");
-        assert!(refusal.has("serve.queries") && refusal.has("serve.tokens"));
+        assert!(refusal.has(&codes::SERVE_QUERIES) && refusal.has(&codes::SERVE_TOKENS));
     }
 }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
-use qkvault_graph::{Attention, Band, Corner, DType, Origin, Reason, Refusal, ScoreExpr, Tensor, Valid, validate};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{Attention, Band, Corner, DType, Refusal, ScoreExpr, Tensor, Valid, validate};
 
 /// Order of rows and heads within a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -110,18 +111,7 @@ impl ServeLayer {
 }
 
 fn at_positions(score: &ScoreExpr) -> Result<ScoreExpr, Refusal> {
-    score.at_positions().map_err(|e| {
-        let needed = "an expression that fits when queries are counted by position";
-        Reason::new(
-            Origin::Description,
-            "serve.score-mod",
-            "score_mod",
-            e.to_string(),
-            needed,
-            "write it with `position`",
-        )
-        .into()
-    })
+    score.at_positions().map_err(|e| codes::SERVE_SCORE_MOD.reason(e.to_string()).into())
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use qkvault_graph::{Origin, Reason, Refusal};
+use qkvault_graph::registry::{Code, codes};
+use qkvault_graph::{Reason, Refusal};
 
 /// The ranges of an engine's steps, and the spacing of the plans for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -95,9 +96,8 @@ impl ServePolicy {
     pub(super) fn problems(&self) -> Vec<Reason> {
         let ServePolicy { batch, queries, keys, tokens, least_batch, least_queries, least_keys, few, growth } = *self;
         let mut reasons = Vec::new();
-        let mut add = |code: &'static str, field: &'static str, given: String, needed: String| {
-            let fix = "sizes are counts of sequences, tokens and keys, and a growth is how many times larger the next plan is";
-            reasons.push(Reason::new(Origin::Description, code, field, given, needed, fix));
+        let mut add = |code: &Code, field: &'static str, given: String, needed: String| {
+            reasons.push(code.reason(given).at(field).with_needed(needed));
         };
         for (field, most, least) in [
             ("serve.batch", batch, least_batch),
@@ -106,12 +106,12 @@ impl ServePolicy {
         ] {
             if !(1..=1 << 30).contains(&most) || least < 1 {
                 let needed = "both from 1 to 2^30".to_owned();
-                add("serve.range", field, format!("up to {most}, plans from {least} on"), needed);
+                add(&codes::SERVE_RANGE, field, format!("up to {most}, plans from {least} on"), needed);
             }
         }
         if queries > keys {
             add(
-                "serve.queries",
+                &codes::SERVE_QUERIES,
                 "serve.queries",
                 format!("{queries} new tokens"),
                 format!("no more than the {keys} keys of a sequence, which count them"),
@@ -119,14 +119,14 @@ impl ServePolicy {
         }
         if tokens < batch || tokens < queries {
             add(
-                "serve.tokens",
+                &codes::SERVE_TOKENS,
                 "serve.tokens",
                 format!("{tokens} tokens in a step"),
                 format!("room for one of each of {batch} sequences, and for {queries} of one"),
             );
         }
         if few < 1 {
-            add("serve.range", "serve.few", format!("{few} sequences"), "1 or more".to_owned());
+            add(&codes::SERVE_RANGE, "serve.few", format!("{few} sequences"), "1 or more".to_owned());
         }
         let Growth { few, many, mixed, queries, keys } = growth;
         for (field, growth) in [
@@ -137,7 +137,7 @@ impl ServePolicy {
             ("serve.growth.keys", keys),
         ] {
             if growth.is_some_and(|g| g < 2) {
-                add("serve.growth", field, format!("{growth:?}"), "2 or more, or none for one plan".to_owned());
+                add(&codes::SERVE_GROWTH, field, format!("{growth:?}"), "2 or more, or none for one plan".to_owned());
             }
         }
         reasons

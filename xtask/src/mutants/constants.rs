@@ -1,8 +1,8 @@
 //! Mutants of numbers in constants: bounds on versions, sizes, rows of tables.
 //!
 //! The compiler evaluates constants, so this module adds a function next to each constant that returns it or one of its
-//! mutants, and code that runs calls the function instead. Rows of rules are constants with functions inside and keep
-//! their bounds on versions; one more function returns the changed bounds by the row's code.
+//! mutants, and code that runs calls the function instead. Entries of the registry are constants with functions inside
+//! and keep their versions and GPUs; one more function returns the changed ones by the entry's code.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,11 +22,11 @@ pub(super) struct Constants {
     pub(super) fixed: Fixed,
 }
 
-/// A rule's bounds on versions with one of its numbers changed.
+/// The versions and GPUs of an entry of the registry with one of the numbers changed.
 pub(super) struct Row {
     code: String,
     on: String,
-    versions: String,
+    affected: String,
 }
 
 impl Constants {
@@ -154,21 +154,21 @@ impl Rewriter<'_> {
         self.changed.insert(self.inside_file(&name), mutants);
     }
 
-    /// Adds the mutants of a row of rules.
+    /// Adds the mutants of an entry of the registry.
     pub(super) fn row(&mut self, e: &Expr) {
         let Expr::Struct(row) = e else { return };
         let field = |name: &str| {
             let is = |m: &Member| matches!(m, Member::Named(ident) if ident == name);
             row.fields.iter().find(|f| is(&f.member)).map(|f| &f.expr)
         };
-        let (Some(versions), Some(Expr::Lit(code))) = (field("versions"), field("code")) else { return };
+        let (Some(affected), Some(Expr::Lit(code))) = (field("affected"), field("code")) else { return };
         let Lit::Str(code) = &code.lit else { return };
-        let at = range(versions);
-        for number in numbers(versions) {
-            let (to, versions) = self.one_more(&at, &number);
+        let at = range(affected);
+        for number in numbers(affected) {
+            let (to, affected) = self.one_more(&at, &number);
             let from = format!("{}: {}", code.value(), self.written(&at));
             if let Some(on) = self.mutant_from(&at, &from, &to) {
-                self.rows.push(Row { code: code.value(), on, versions });
+                self.rows.push(Row { code: code.value(), on, affected });
             }
         }
     }
@@ -202,18 +202,20 @@ fn with_lifetimes(text: &str, start: usize, ty: &syn::Type) -> String {
     text
 }
 
-/// The function that returns a rule's versions, or those of a mutant of its row.
-pub(super) fn versions(rows: &[Row]) -> String {
+/// The function that returns the versions and GPUs of an entry, or those of a mutant of it.
+pub(super) fn affected(rows: &[Row]) -> String {
     if rows.is_empty() {
         return String::new();
     }
     let mut by_code: BTreeMap<&str, String> = BTreeMap::new();
-    for Row { code, on, versions } in rows {
-        *by_code.entry(code).or_default() += &format!("if {on} {{ return {versions}; }} ");
+    for Row { code, on, affected } in rows {
+        *by_code.entry(code).or_default() +=
+            &format!("if {on} {{ const MUTANT: &[Affected] = {affected}; return MUTANT; }} ");
     }
     let arms: String = by_code.iter().map(|(code, ifs)| format!("        {code:?} => {{ {ifs}}}\n")).collect();
     format!(
-        "\nuse crate::rule::Versions;\n\npub(crate) fn versions(code: &str, usual: Versions) -> Versions {{\n    \
+        "\nuse crate::registry::{{Affected, Gpus, Versions}};\n\npub(crate) fn affected(code: &str, usual: &'static [Affected]) -> \
+         &'static [Affected] {{\n    \
          match code {{\n{arms}        _ => {{}}\n    }}\n    usual\n}}\n"
     )
 }

@@ -201,8 +201,12 @@ fn method(r: &mut Rewriter<'_>, e: &Expr, call: &ExprMethodCall) {
     if matches!(name.as_str(), "then" | "then_some") {
         truth(r, &call.receiver);
     }
-    if name == "has" && r.written(&range(&*call.receiver)) == "self.versions" {
-        r.replace(range(&*call.receiver), "crate::mutant_switch::versions(self.code, self.versions)".to_owned());
+    // A row of the registry has its ranges beside it, and asks its entry where they change.
+    if name == "affected_by" {
+        r.replace(range(e), "self.entry.affects(version, sm)".to_owned());
+    }
+    if name == "iter" && r.written(&range(&*call.receiver)) == "self.affected" {
+        r.replace(range(&*call.receiver), "crate::mutant_switch::affected(self.code, self.affected)".to_owned());
     }
     if let Some((_, other)) = METHODS.iter().find(|(one, _)| *one == name) {
         let (at, place) = (range(e), range(&call.method));
@@ -321,7 +325,7 @@ pub(super) fn arguments(m: &Macro) -> Vec<Expr> {
         });
         return parsed.unwrap_or_default();
     }
-    if m.path.is_ident("vec") {
+    if m.path.is_ident("vec") || m.path.is_ident("entries") {
         let parsed = m.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated);
         return parsed.map(|list| list.into_iter().collect()).unwrap_or_default();
     }

@@ -23,7 +23,7 @@ pub(super) struct Area {
 }
 
 /// The areas, the most important first.
-pub(super) static AREAS: [Area; 4] = [
+pub(super) static AREAS: [Area; 5] = [
     Area {
         name: "lowering",
         package: "qkvault-graph",
@@ -39,7 +39,14 @@ pub(super) static AREAS: [Area; 4] = [
         judges: &["graph"],
     },
     Area {
-        name: "rules",
+        name: "registry",
+        package: "qkvault-graph",
+        root: "crates/graph/src",
+        files: "crates/graph/src/registry/",
+        judges: &["graph", "probe"],
+    },
+    Area {
+        name: "answers",
         package: "qkvault-probe",
         root: "crates/probe/src",
         files: "crates/probe/src/",
@@ -55,7 +62,7 @@ pub(super) static AREAS: [Area; 4] = [
 ];
 
 /// Files of the areas without mutants: they only make pages, which tests compare with the checked-in ones.
-const LEFT_OUT: [&str; 1] = ["crates/probe/src/codes.rs"];
+const LEFT_OUT: [&str; 1] = ["crates/probe/src/page.rs"];
 
 /// The module that every mutated package gets.
 const SWITCH: &str = include_str!("switch.rs.txt");
@@ -111,7 +118,7 @@ impl Scratch {
                 let text = rewrite::rewrite(file, &read(workspace, file)?, &known, &mut mutants, &mut rows)?;
                 write(&self.root.join(file), text.as_bytes())?;
             }
-            let more = constants::versions(&rows);
+            let more = constants::affected(&rows);
             match packages.iter_mut().find(|(r, _)| r.package == area.package) {
                 Some((_, text)) => *text += &more,
                 None => packages.push((area, more)),

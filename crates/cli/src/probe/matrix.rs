@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use qkvault_graph::registry::codes;
 use qkvault_graph::{LibrarySet, Profile, Reason, Refusal, Valid};
 use qkvault_models::Phase;
 use qkvault_probe::{Request, check};
@@ -95,7 +96,8 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
         // Every use of an attention has a row, at the greatest length that its model supports.
         let mut rows: BTreeMap<(String, String, Phase, bool), (i64, Described)> = BTreeMap::new();
         // An encoder has no decode phase: that refusal does not concern a GPU.
-        let is_relevant = |job: &jobs::Job| !job.attention.as_ref().is_err_and(|refusal| refusal.has("model.phase"));
+        let is_relevant =
+            |job: &jobs::Job| !job.attention.as_ref().is_err_and(|refusal| refusal.has(&codes::MODEL_PHASE));
         for job in jobs.into_iter().filter(is_relevant) {
             for one in &job.uses {
                 let row = rows.entry((one.model.clone(), one.layer.clone(), one.phase, one.backward));

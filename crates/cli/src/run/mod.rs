@@ -8,7 +8,8 @@ mod pack;
 use std::path::PathBuf;
 
 use qkvault_compile::OnMiss;
-use qkvault_graph::{CompileOptions, Origin, Reason, Refusal};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{CompileOptions, Refusal};
 use qkvault_models::Phase;
 use serde_json::{Value, json};
 
@@ -82,13 +83,11 @@ impl Row {
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if args.model.phase.contains(&Phase::Train) {
-        let fix = "`qkvault-lab bench` times both passes of a step, and `qkvault-lab selftest` checks them";
-        let reason = Reason::new(Origin::Description, "run.train", "--phase", "train", "prefill or decode", fix);
+        let reason = codes::RUN_TRAIN.reason("train");
         return Err(Refusal::from(reason).into());
     }
     if args.model.phase.contains(&Phase::Serve) {
-        let fix = "`qkvault-lab bench-serving` times steps, and `qkvault-lab selftest --serving` checks them";
-        let reason = Reason::new(Origin::Description, "run.serve", "--phase", "serve", "prefill or decode", fix);
+        let reason = codes::RUN_SERVE.reason("serve");
         return Err(Refusal::from(reason).into());
     }
     let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;

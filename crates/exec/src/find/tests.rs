@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use qkvault_cache::{Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions};
 use qkvault_compile::PlanFacts;
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
-    Attention, CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, Origin, PlanKey, Reason,
-    Toolchain, codec, lower, plan_key, validate,
+    Attention, CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, PlanKey, Toolchain, codec, lower,
+    plan_key, validate,
 };
 
 use super::*;
@@ -175,7 +176,8 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
     let here = h200(NEW);
     let other_set = with(&here, 13_000, LibrarySet::Full);
     let refuse = |vault: &Vault, target: &Target| {
-        let reason = Reason::new(Origin::Library, "library.plan", "heuristics", "no engine", "another graph", "none");
+        let reason =
+            codes::LIBRARY_PLAN.reason("no engine").at("heuristics").with_needed("another graph").with_fix("none");
         let entry = Entry {
             kind: EntryKind::Refusal,
             target: target.label(),
@@ -195,7 +197,7 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
         let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), OnMiss::Load, load);
         if refused == &here {
             let Err(PrepareError::Refused(refusal)) = outcome else { panic!("{outcome:?}") };
-            assert_eq!(refusal.reasons()[0].code, "library.plan");
+            assert_eq!(refusal.reasons()[0].code, codes::LIBRARY_PLAN);
         } else {
             assert_eq!(&outcome.expect("another plan is there").target, planned);
         }

@@ -1,6 +1,7 @@
 //! The description of both passes: from one attention to a forward with Stats and its backward.
 
-use qkvault_graph::{Attention, BackwardOptions, Origin, Reason, Refusal, Valid, validate};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{Attention, BackwardOptions, Refusal, Valid, validate};
 
 /// A forward and its backward from one description, so that the two cannot differ.
 #[derive(Clone, Debug)]
@@ -28,15 +29,7 @@ impl Training {
     /// not match, a score expression without the derivatives that a backward needs.
     pub fn of(attention: &Attention, options: BackwardOptions) -> Result<Training, Refusal> {
         if attention.is_backward() {
-            return Err(Reason::new(
-                Origin::Description,
-                "training.backward",
-                "pass",
-                "a backward",
-                "a forward, from which the backward follows",
-                "give the forward; the gradients' formats go into the options",
-            )
-            .into());
+            return Err(codes::TRAINING_BACKWARD.reason("a backward").into());
         }
         let forward = attention.clone().with_stats();
         let backward = validate(forward.backward(options))?;

@@ -2,6 +2,7 @@
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refusal, Role, validate};
 
 use super::*;
@@ -52,7 +53,7 @@ fn both_passes_follow_from_one_description() {
 #[test]
 fn what_cannot_be_trained_is_refused_when_it_is_described() {
     let backward = attention().with_stats().backward(BackwardOptions::default());
-    assert!(refused(&backward).has("training.backward"));
+    assert!(refused(&backward).has(&codes::TRAINING_BACKWARD));
     let heads = Attention::bshd(2, (8, 3), (256, 256), 64, DType::BF16);
     assert!(refused(&heads).to_string().contains("heads"), "{}", refused(&heads));
     // A score without a derivative, and a bias that is only compared with.
@@ -62,20 +63,20 @@ fn what_cannot_be_trained_is_refused_when_it_is_described() {
     let compared =
         qkvault_graph::expr::select(&bias.gt(0.0), score(), score() * 2.0).build_score_mod().expect("a score");
     let refusal = refused(&attention().with_score_mod(compared));
-    assert!(refusal.has("score-mod.derivative") && refusal.to_string().contains("bias"), "{refusal}");
+    assert!(refusal.has(&codes::SCORE_MOD_DERIVATIVE) && refusal.to_string().contains("bias"), "{refusal}");
     // A bias with a gradient and a shape that does not broadcast.
     let odd = TensorSpec::new(DType::BF16, [1, 3, 256, 256]).with_grad();
     let odd = library::bias(score(), "bias", odd).build_score_mod().expect("a score");
-    assert!(refused(&attention().with_score_mod(odd)).has("score-mod.broadcast"));
+    assert!(refused(&attention().with_score_mod(odd)).has(&codes::SCORE_MOD_BROADCAST));
     // A sink's gradient without a sink.
     let options = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
-    assert!(Training::of(&attention(), options).expect_err("no sink").has("backward.sink"));
+    assert!(Training::of(&attention(), options).expect_err("no sink").has(&codes::BACKWARD_SINK));
 }
 
 #[test]
 fn a_backward_of_a_forward_without_stats_is_refused() {
     let bare = validate(attention().backward(BackwardOptions::default())).expect_err("no Stats");
-    assert!(bare.has("backward.stats"));
+    assert!(bare.has(&codes::BACKWARD_STATS));
     // Binding reports Stats as missing.
     let errors =
         check_bindings(&backward(), &RawBindings::new(), 0, &|_| MemoryKind::Device(0)).expect_err("nothing is bound");

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::choices::{Rows, band, flag, rows, sometimes};
 use super::tensor::{self, Layout};
 use super::{Features, Space, Term};
+use crate::registry::codes;
 use crate::{
     Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Outputs, PaddedRows,
     ScoreExpr, Tensor, validate,
@@ -154,10 +155,10 @@ impl Recipe {
         // The only choices that can go wrong together: a predicate and the band beside it, and an expression that leaves the
         // score out or has no derivative for the backward that is asked for.
         if let Err(refusal) = validate(a.clone()) {
-            if refusal.has("mask.contradiction") {
+            if refusal.has(&codes::MASK_CONTRADICTION) {
                 a.mask.mask_mod = None;
             }
-            if refusal.has("score-mod.unread") || refusal.has("score-mod.derivative") {
+            if refusal.has(&codes::SCORE_MOD_UNREAD) || refusal.has(&codes::SCORE_MOD_DERIVATIVE) {
                 (a.score_mod, a.score_mod_bprop) = (None, None);
             }
         }

@@ -3,6 +3,7 @@
 use super::{Documents, TILE};
 use crate::expr::ScoreExpr;
 use crate::expr::shift::Absolute;
+use crate::registry::codes;
 use crate::valid::Problems;
 use crate::{Attention, BackwardOptions, Fp8, Gradients, Lengths, Mask, Pass, Storage, Tensor};
 
@@ -30,13 +31,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         Some((true, rest)) => rest,
         Some((false, _)) | None => {
             let given = mask_mod.as_ref().map_or_else(|| "no predicate".to_owned(), ToString::to_string);
-            problems.add(
-                "documents.mask",
-                "mask.mask_mod",
-                given,
-                "a document mask: an i32 tensor by query equal to one by key, and with it whatever else must hold",
-                "write it as `library::document_mask(..)`, joined to other conditions by `&`",
-            );
+            problems.add(codes::DOCUMENTS_MASK.reason(given));
             None
         }
     };
@@ -45,35 +40,17 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         expression.iter().for_each(|e| relative(e, field, problems));
     }
     if *lengths == Lengths::PerSequence {
-        problems.add(
-            "documents.lengths",
-            "mask.lengths",
-            "per-sequence lengths",
-            "rows that documents fill; lengths are the documents' then",
-            "make what pads a row a document of its own, whose output nobody reads",
-        );
+        problems.add(codes::DOCUMENTS_LENGTHS.reason("per-sequence lengths"));
     }
     if let Some(dropout) = dropout {
-        problems.add(
-            "documents.dropout",
-            "dropout",
-            format!("dropout of {}", dropout.probability),
-            "none: which number or mask belongs to a score goes by its position in the row",
-            "pack the attention without it, and add Philox dropout to the varlen one: other numbers of the same law",
-        );
+        problems.add(codes::DOCUMENTS_DROPOUT.reason(format!("dropout of {}", dropout.probability)));
     }
-    for (is, code, field, given) in [
-        (*block_mask, "documents.block-mask", "block_mask", "a block mask"),
-        (
-            *fp8 == Some(Fp8::Block),
-            "documents.fp8",
-            "fp8",
-            "microscaled formats, whose scales go by rows of a sequence",
-        ),
-    ] {
-        if is {
-            problems.add(code, field, given, "blocks of the whole row have none in a document", "leave it out");
-        }
+    if *block_mask {
+        problems.add(codes::DOCUMENTS_BLOCK_MASK.reason("a block mask"));
+    }
+    if *fp8 == Some(Fp8::Block) {
+        let given = "microscaled formats, whose scales go by rows of a sequence";
+        problems.add(codes::DOCUMENTS_FP8.reason(given));
     }
     let mut tensor = |t: &Tensor, name: &'static str| rows(t, name, documents, problems);
     let [q, k, v, o] = [(q, "q"), (k, "k"), (v, "v"), (o, "o")].map(|(t, name)| tensor(t, name));
@@ -109,61 +86,39 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
 fn bounds(a: &Attention, Documents { longest, most }: Documents, problems: &mut Problems) {
     let (s_q, s_kv) = a.seq();
     if s_q != s_kv {
-        problems.add(
-            "documents.square",
-            "k.dims[2]",
-            format!("{s_q} queries and {s_kv} keys"),
-            "as many keys as queries: a document's queries are its keys",
-            "describe varlen queries and keys with lengths of their own",
-        );
+        problems.add(codes::DOCUMENTS_SQUARE.reason(format!("{s_q} queries and {s_kv} keys")));
     }
     if !(1..=s_q).contains(&longest) {
         problems.add(
-            "documents.longest",
-            "longest",
-            longest.to_string(),
-            format!("a document of 1 to {s_q} tokens, which a row has"),
-            "give the tokens of the longest document",
+            codes::DOCUMENTS_LONGEST
+                .reason(longest.to_string())
+                .with_needed(format!("a document of 1 to {s_q} tokens, which a row has")),
         );
         return;
     }
     let tokens = a.batch().saturating_mul(s_q);
     let least = a.batch().saturating_mul((s_q - 1) / longest + 1);
     if !(least..=tokens).contains(&most) {
-        problems.add(
-            "documents.most",
-            "most",
-            most.to_string(),
-            format!("{least} to {tokens} documents: {} rows of {s_q} tokens, none longer than {longest}", a.batch()),
-            "give the most documents of all rows together",
-        );
+        problems.add(codes::DOCUMENTS_MOST.reason(most.to_string()).with_needed(format!(
+            "{least} to {tokens} documents: {} rows of {s_q} tokens, none longer than {longest}",
+            a.batch()
+        )));
     }
 }
 
 /// Tells what an expression reads that a document does not know.
 fn relative(expression: &ScoreExpr, field: &'static str, problems: &mut Problems) {
     for absolute in expression.absolutes() {
-        let (code, given, fix) = match absolute {
-            Absolute::Position => (
-                "documents.position",
-                format!("a position by itself: {expression}"),
-                "compute with `query - key` alone, or keep the document mask",
-            ),
-            Absolute::Batch => ("documents.batch", "the number of the row".to_owned(), "keep the document mask"),
-            Absolute::Length => (
-                "documents.length",
-                "the length of the row".to_owned(),
-                "keep the document mask: a document has its own",
-            ),
-            Absolute::Tensor(id) => (
-                "documents.tensor",
-                format!("@{} of extents {:?}", expression.tensor_name(id), expression.tensors()[id.at()].dims),
-                "give one number, or one for each head; else keep the document mask",
-            ),
+        let reason = match absolute {
+            Absolute::Position => codes::DOCUMENTS_POSITION.reason(format!("a position by itself: {expression}")),
+            Absolute::Batch => codes::DOCUMENTS_BATCH.reason("the number of the row"),
+            Absolute::Length => codes::DOCUMENTS_LENGTH.reason("the length of the row"),
+            Absolute::Tensor(id) => {
+                let (name, dims) = (expression.tensor_name(id), expression.tensors()[id.at()].dims);
+                codes::DOCUMENTS_TENSOR.reason(format!("@{name} of extents {dims:?}"))
+            }
         };
-        let needed =
-            "expressions of the score, the head and `query - key`: positions count from the beginning of a document";
-        problems.add(code, field, given, needed, fix);
+        problems.add(reason.at(field));
     }
 }
 
@@ -174,11 +129,9 @@ fn rows(t: &Tensor, name: &'static str, Documents { longest, most }: Documents, 
     // Of one head its stride says nothing.
     if storage != Storage::Dense || !follow || (h > 1 && s > 1 && head > row) {
         problems.add(
-            "documents.rows",
-            format!("{name}.strides"),
-            format!("{storage:?}, strides {:?} of dims {:?}", t.strides, t.dims),
-            "tokens one after another, each with all of its heads, from row to row too",
-            "store it as (batch, sequence, head, head dim)",
+            codes::DOCUMENTS_ROWS
+                .reason(format!("{storage:?}, strides {:?} of dims {:?}", t.strides, t.dims))
+                .at(format!("{name}.strides")),
         );
     }
     let longest = longest.clamp(1, i64::from(i32::MAX) - TILE).saturating_add(TILE - 1) / TILE * TILE;

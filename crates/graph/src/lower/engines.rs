@@ -1,13 +1,13 @@
 //! Engines that are named because heuristics choose another: those that give the same bits twice, as a table.
 //!
-//! On compute capability 10.x NVIDIA's front end names an engine and its knobs for a deterministic backward instead of asking
-//! heuristics, and what engines say of themselves does not tell which are (`docs/results/forms.md`). That they give the same bits
-//! twice is NVIDIA's claim: no such GPU was at hand.
+//! On compute capability 10.x NVIDIA's front end names an engine and its knobs for a deterministic backward instead of
+//! asking heuristics, and what engines say of themselves does not tell which are (`docs/results/forms.md`). That they
+//! give the same bits twice is NVIDIA's claim: no such GPU was at hand.
 
 use std::ops::RangeInclusive;
 
 use crate::op::{Knob, NamedEngine};
-use crate::{Attention, CudnnVersion, Origin, Pass, Reason, Target};
+use crate::{Attention, CudnnVersion, Pass, Target};
 
 /// An engine for deterministic backwards.
 struct Row {
@@ -23,20 +23,27 @@ struct Row {
     knobs: &'static [(Knob, i64)],
 }
 
-/// The first version that NVIDIA's front end asks for such a backward; 9.14 answers `Engine 5 is not enabled for SDPA_BWD`.
-const FIRST: CudnnVersion = CudnnVersion::v9(18, 0);
+/// The first version that NVIDIA's front end asks for such a backward; 9.14 answers `Engine 5 is not enabled for
+/// SDPA_BWD`.
+pub(crate) const FIRST_NAMED: CudnnVersion = CudnnVersion::v9(18, 0);
 /// From here on tiles are knobs of their own.
 const TILES: CudnnVersion = CudnnVersion::v9(23, 0);
 
 /// The rows: the first that holds is taken.
 ///
-/// Source: cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, `override_heuristics_query`; the first version from its
-/// checks before that. The row for 256 is of 1.32 alone, which has another number of stages there. For compute capabilities beyond 10.3,
-/// where there is no GPU, they name engine 17.
+/// Source: cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, `override_heuristics_query`; the first
+/// version from its checks before that. The row for 256 is of 1.32 alone, which has another number of stages there. For
+/// compute capabilities beyond 10.3, where there is no GPU, they name engine 17.
 const DETERMINISTIC: [Row; 3] = [
     Row { sm: 100..=103, from: TILES, head_dim: Some((256, 256)), index: 5, knobs: &tiled(3) },
     Row { sm: 100..=103, from: TILES, head_dim: None, index: 5, knobs: &tiled(2) },
-    Row { sm: 100..=103, from: FIRST, head_dim: None, index: 5, knobs: &[(Knob::KernelCfg, 31), (Knob::Stages, 2)] },
+    Row {
+        sm: 100..=103,
+        from: FIRST_NAMED,
+        head_dim: None,
+        index: 5,
+        knobs: &[(Knob::KernelCfg, 31), (Knob::Stages, 2)],
+    },
 ];
 
 const fn tiled(stages: i64) -> [(Knob, i64); 6] {
@@ -69,21 +76,7 @@ pub(super) fn named(a: &Attention, target: &Target) -> Option<NamedEngine> {
     Some(NamedEngine { index: row.index, knobs: row.knobs.to_vec() })
 }
 
-/// Why there is no engine, where one has to be named.
-pub(super) fn limits(a: &Attention, target: &Target) -> Option<Reason> {
-    if !needed(a, target) || named(a, target).is_some() {
-        return None;
-    }
-    let (sm, cudnn) = (target.sm(), target.cudnn);
-    let given = format!("a deterministic backward on compute capability {}.{}, for cuDNN {cudnn}", sm / 10, sm % 10);
-    let mut reason = Reason::new(
-        Origin::Rule,
-        "backward.deterministic-engine",
-        "pass.deterministic",
-        given,
-        format!("on 10.0 to 10.3, cuDNN {FIRST} or newer: NVIDIA names no deterministic engine for others"),
-        "sum gradients in any order (deterministic: no)",
-    );
-    reason.since = (cudnn < FIRST).then_some(FIRST);
-    Some(reason)
+/// Whether an engine has to be named for an attention on a target, and there is none.
+pub(crate) fn lacks_engine(a: &Attention, target: &Target) -> bool {
+    needed(a, target) && named(a, target).is_none()
 }

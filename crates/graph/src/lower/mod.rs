@@ -10,25 +10,27 @@ mod forward;
 mod limits;
 mod mask;
 mod paged;
-mod quirks;
 mod ragged;
 mod score;
 mod softmax;
 mod step;
-mod stored;
 mod tails;
 mod unified;
 pub(crate) mod variants;
 
 use serde::{Deserialize, Serialize};
 
-pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 pub use ragged::WIDE_OFFSETS;
 pub use unified::UNIFIED_OP;
 pub use variants::{BadVariant, Gain, VARIANTS, Variant, VariantRow, VariantSet};
 
+pub(crate) use engines::{FIRST_NAMED, lacks_engine};
+pub(crate) use limits::{chosen_form, need_the_softmax_operation};
+pub(crate) use tails::derivative_meets_lengths;
+
 use crate::op::TensorId;
-use crate::{Attention, CudnnVersion, OpGraph, Origin, Outputs, PaddedRows, Reason, Refusal, Target, Valid};
+use crate::registry::{Facts, QuirkSet, codes, refused_by_lowering};
+use crate::{CudnnVersion, OpGraph, Reason, Refusal, Target, Valid};
 
 /// The first version whose composite graphs may hold band-mask and softmax operations.
 ///
@@ -41,8 +43,9 @@ pub const FUSED_OPS: CudnnVersion = CudnnVersion::v9(21, 0);
 pub struct CompileOptions {
     /// Which heuristics are asked for engines.
     pub heuristics: Heuristics,
-    /// Most bytes of scratch memory that a launch may need. Where the plan of the first engine needs more, that of the engine which
-    /// needs the least is looked for, and refused where that is still too much. In no key: plans are the same with and without it.
+    /// Most bytes of scratch memory that a launch may need. Where the plan of the first engine needs more, that of the
+    /// engine which needs the least is looked for, and refused where that is still too much. In no key: plans are the
+    /// same with and without it.
     pub workspace_limit: Option<u64>,
     /// Quirks that are taken although cuDNN computes them wrongly: for those who know better.
     pub allowed: QuirkSet,
@@ -92,8 +95,8 @@ pub enum Form {
     Expanded,
     /// Masks and softmax as operations of their own, since 9.21.
     Fused,
-    /// The whole forward as one operation, since 9.13; masks and expressions in it since 9.21. There is none for a backward,
-    /// which is written expanded.
+    /// The whole forward as one operation, since 9.13; masks and expressions in it since 9.21. There is none for a
+    /// backward, which is written expanded.
     Unified,
 }
 
@@ -139,14 +142,17 @@ impl Form {
 ///
 /// # Errors
 ///
-/// What is not built yet ([`Origin::NotBuilt`]), forms that the version does not know ([`Origin::Rule`]), and what it would compute
-/// wrongly ([`Origin::Quirk`]) unless the policy allows that by its code.
+/// What is not built yet ([`Origin::NotBuilt`](crate::Origin::NotBuilt)), forms that the version does not know
+/// ([`Origin::Rule`](crate::Origin::Rule)), and what it would compute wrongly ([`Origin::Quirk`](crate::Origin::Quirk))
+/// unless the options allow that by its code.
 pub fn lower(attention: &Valid, target: &Target, policy: &CompileOptions) -> Result<OpGraph, Refusal> {
-    let (form, mut reasons) = select_form(attention, target, policy);
+    let facts = Facts::of(attention, target, policy);
+    let mut reasons = refused_by_lowering(&facts).collect();
     let accepted_quirks = allowed(&mut reasons, policy.allowed);
     if let Some(refusal) = Refusal::of(reasons) {
         return Err(refusal);
     }
+    let form = chosen_form(attention, policy);
     let mut graph = backward::lower(attention, form, target, policy.lab.without).unwrap_or_else(|| match form {
         Form::Unified => unified::lower(attention, target, policy.lab.without),
         form => forward::lower(attention, form, target, policy.lab.without),
@@ -154,9 +160,9 @@ pub fn lower(attention: &Valid, target: &Target, policy: &CompileOptions) -> Res
     ragged::width(&mut graph, target);
     graph.accepted_quirks = accepted_quirks;
     graph.engine = engines::named(attention, target);
-    if !graph.excluded_engines.is_empty() && policy.allowed.contains(quirks::ENGINE_WRONG) {
+    if !graph.excluded_engines.is_empty() && policy.allowed.contains(&codes::ENGINE_WRONG) {
         graph.excluded_engines.clear();
-        graph.accepted_quirks = accepted_quirks.with(QuirkSet::known([quirks::ENGINE_WRONG]));
+        graph.accepted_quirks = accepted_quirks.with(QuirkSet::known([&codes::ENGINE_WRONG]));
     }
     Ok(graph)
 }
@@ -164,7 +170,7 @@ pub fn lower(attention: &Valid, target: &Target, policy: &CompileOptions) -> Res
 /// Takes the quirks out of the reasons that a policy allows, and says which those were.
 fn allowed(reasons: &mut Vec<Reason>, allowed: QuirkSet) -> QuirkSet {
     let is_allowed = |r: &Reason| allowed.contains(&r.code);
-    let accepted_quirks = QuirkSet::known(reasons.iter().filter(|r| is_allowed(r)).map(|r| r.code.as_ref()));
+    let accepted_quirks = QuirkSet::known(reasons.iter().filter(|r| is_allowed(r)).map(|r| &r.code));
     reasons.retain(|r| !is_allowed(r));
     accepted_quirks
 }
@@ -172,59 +178,7 @@ fn allowed(reasons: &mut Vec<Reason>, allowed: QuirkSet) -> QuirkSet {
 /// Why [`lower`] would refuse, without writing a graph: what rules that are asked in microseconds need of it.
 #[must_use]
 pub fn refusals(attention: &Valid, target: &Target, policy: &CompileOptions) -> Vec<Reason> {
-    let mut reasons = select_form(attention, target, policy).1;
+    let mut reasons = refused_by_lowering(&Facts::of(attention, target, policy)).collect();
     allowed(&mut reasons, policy.allowed);
-    reasons
-}
-
-/// The form to write, and everything that speaks against writing it.
-fn select_form(attention: &Valid, target: &Target, policy: &CompileOptions) -> (Form, Vec<Reason>) {
-    let (form, mut reasons) = limits::form(attention, target, policy);
-    reasons.extend(not_built(attention));
-    reasons.extend(limits::wrong(attention, target));
-    reasons.extend(stored::limits(attention, target));
-    reasons.extend(engines::limits(attention, target));
-    (form, reasons)
-}
-
-/// Parts of the description that lowering does not build yet, one reason each.
-fn not_built(a: &Attention) -> Vec<Reason> {
-    let Attention {
-        q: _,
-        k: _,
-        v: _,
-        o: _,
-        mask: _,
-        score_mod: _,
-        score_mod_bprop: _,
-        sink,
-        dropout: _,
-        block_mask,
-        outputs,
-        padded_rows,
-        fp8,
-        pass: _,
-    } = a;
-    let Outputs { stats: _, max, sum_exp } = *outputs;
-    let mut reasons = Vec::new();
-    let mut add = |missing: bool, code: &'static str, field: &'static str, what: &str| {
-        if missing {
-            reasons.push(Reason::new(
-                Origin::NotBuilt,
-                code,
-                field,
-                what,
-                "this is described and checked, but not yet lowered to cuDNN",
-                "the CPU reference computes it",
-            ));
-        }
-    };
-    add(*block_mask, "not-built.block-mask", "block_mask", "a block mask");
-    // With a sink, what cuDNN puts out as maximum and sum counts the sink too, which is not what they are described as.
-    add((max || sum_exp) && *sink, "not-built.outputs", "outputs", "Max or Sum_exp of an attention with a sink");
-    // cuDNN leaves rows beyond a sequence's length as they were. The canonical form wants zeros only where there are such rows.
-    let zeros = *padded_rows == PaddedRows::Zero;
-    add(zeros, "not-built.padded-rows", "padded_rows", "padded rows written as zeros");
-    add(fp8.is_some(), "not-built.fp8", "fp8", "8-bit formats");
     reasons
 }

@@ -77,7 +77,7 @@ fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
 
 /// Whether a backward with lengths has a derivative that is no number beyond the last row and key. The probabilities are zero there,
 /// but no form was found in which cuDNN leaves the derivative out.
-pub(super) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
+pub(crate) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
     // What is cheap to check comes first: a derivative takes microseconds.
     if !a.is_backward() || a.mask.lengths != Lengths::PerSequence || is_whole(a, target) {
         return false;

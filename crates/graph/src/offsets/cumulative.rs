@@ -1,7 +1,8 @@
 //! Cumulative lengths: the rows before each sequence of a batch, and those of all of them.
 
-use super::{Batch, Pages, Tokens, reason, sound};
+use super::{Batch, Pages, Tokens, sound};
 use crate::Refusal;
+use crate::registry::codes;
 
 /// Cumulative lengths of the sequences of a batch (`cu_seqlens`): batch + 1 entries from 0 to the number of tokens.
 ///
@@ -18,42 +19,18 @@ impl CuSeqlens {
     pub fn new(cumulative: Vec<i64>) -> Result<CuSeqlens, Refusal> {
         let mut reasons = Vec::new();
         if cumulative.len() < 2 {
-            reasons.push(reason(
-                "offsets.entries",
-                "cu_seqlens",
-                format!("{} entries", cumulative.len()),
-                "one entry more than there are sequences, and at least one sequence",
-                "begin with 0 and end with the number of tokens",
-            ));
+            reasons.push(codes::OFFSETS_ENTRIES.reason(format!("{} entries", cumulative.len())));
         }
         if let Some(first) = cumulative.first().filter(|first| **first != 0) {
-            reasons.push(reason(
-                "offsets.start",
-                "cu_seqlens[0]",
-                first.to_string(),
-                "the first sequence begins at 0",
-                "give cumulative lengths, not lengths: 0, then the sum up to each sequence",
-            ));
+            reasons.push(codes::OFFSETS_START.reason(first.to_string()));
         }
         for (i, pair) in cumulative.windows(2).enumerate() {
             let place = || format!("cu_seqlens[{}]", i + 1);
             let given = || format!("{} after {}", pair[1], pair[0]);
             match pair[1].checked_sub(pair[0]) {
                 Some(0..=0x7fff_ffff) => {}
-                Some(i64::MIN..0) => reasons.push(reason(
-                    "offsets.falls",
-                    place(),
-                    given(),
-                    "cumulative lengths never fall",
-                    "give the rows before each sequence, in the order of the batch",
-                )),
-                Some(_) | None => reasons.push(reason(
-                    "offsets.length-limit",
-                    place(),
-                    given(),
-                    format!("no sequence may be longer than {}", i32::MAX),
-                    "lengths are 32-bit integers: split the sequence",
-                )),
+                Some(i64::MIN..0) => reasons.push(codes::OFFSETS_FALLS.reason(given()).at(place())),
+                Some(_) | None => reasons.push(codes::OFFSETS_LENGTH_LIMIT.reason(given()).at(place())),
             }
         }
         sound(reasons, || CuSeqlens(cumulative))
@@ -65,10 +42,11 @@ impl CuSeqlens {
     ///
     /// No sequence at all, negative lengths, more tokens than 63 bits can count.
     pub fn from_lengths(lengths: &[i32]) -> Result<CuSeqlens, Refusal> {
-        let negative = lengths.iter().enumerate().filter(|(_, n)| **n < 0).map(|(i, n)| {
-            let fix = "a sequence may be empty: give 0";
-            reason("lengths.negative", format!("lengths[{i}]"), n.to_string(), "lengths of 0 or more", fix)
-        });
+        let negative = lengths
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n < 0)
+            .map(|(i, n)| codes::LENGTHS_NEGATIVE.reason(n.to_string()).at(format!("lengths[{i}]")));
         sound(negative.collect(), || ())?;
         let mut cumulative = vec![0_i64];
         let mut tokens = 0_i64;
@@ -90,8 +68,7 @@ impl CuSeqlens {
         let mut reasons = Vec::new();
         if row == 0 || ids.is_empty() || !ids.len().is_multiple_of(row) {
             let given = format!("{} ids in rows of {row}", ids.len());
-            let fix = "give the id of each token, row after row";
-            reasons.push(reason("documents.ids", "ids", given, "whole rows, and at least one", fix));
+            reasons.push(codes::DOCUMENTS_IDS.reason(given));
         }
         let mut cumulative = vec![0_i64];
         for (number, tokens) in ids.chunks(row.max(1)).enumerate() {
@@ -99,22 +76,19 @@ impl CuSeqlens {
             for run in tokens.chunk_by(|a, b| a == b) {
                 let at = cumulative[cumulative.len() - 1];
                 if !seen.insert(run[0]) {
-                    reasons.push(reason(
-                        "documents.split",
-                        format!("ids[{at}]"),
-                        format!("document {} a second time in row {number}", run[0]),
-                        "the tokens of a document one after another",
-                        "give what follows another id, if it is another document, or keep the document mask",
-                    ));
+                    reasons.push(
+                        codes::DOCUMENTS_SPLIT
+                            .reason(format!("document {} a second time in row {number}", run[0]))
+                            .at(format!("ids[{at}]")),
+                    );
                 }
                 cumulative.push(at + run.len() as i64);
             }
         }
         let documents = cumulative.len() as i64 - 1;
         if documents > most.get() {
-            let fix = "use a plan for more documents";
             let needed = format!("{most} at most");
-            reasons.push(reason("documents.count", "ids", format!("{documents} documents"), needed, fix));
+            reasons.push(codes::DOCUMENTS_COUNT.reason(format!("{documents} documents")).with_needed(needed));
         }
         sound(reasons, || ())?;
         let end = cumulative[cumulative.len() - 1];

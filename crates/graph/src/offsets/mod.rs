@@ -63,7 +63,7 @@ counts! {
     Pages;
 }
 
-use crate::{DType, Origin, Reason, Refusal, Tensor};
+use crate::{DType, Reason, Refusal, Tensor};
 
 impl Tensor {
     /// [`Tensor::thd`] with counts that cannot be swapped: rows of a batch of sequences, none longer than `longest`, in a buffer
@@ -72,17 +72,6 @@ impl Tensor {
     pub const fn varlen(batch: Batch, heads: i64, longest: i64, head_dim: i64, room: Tokens, dtype: DType) -> Tensor {
         Tensor::thd(batch.0, heads, longest, head_dim, room.0, dtype)
     }
-}
-
-/// A reason about what is given at launch rather than about the description.
-fn reason(
-    code: &'static str,
-    field: impl Into<std::borrow::Cow<'static, str>>,
-    given: String,
-    needed: impl Into<String>,
-    fix: &'static str,
-) -> Reason {
-    Reason::new(Origin::Description, code, field, given, needed, fix)
 }
 
 /// The value, if nothing is wrong with it.

@@ -1,6 +1,7 @@
 //! Page tables: in which pages of a pool the rows of each sequence lie.
 
-use super::{CuSeqlens, reason, sound};
+use super::{CuSeqlens, sound};
+use crate::registry::codes;
 use crate::{Refusal, Tensor};
 
 /// A page table of a pool: for each sequence, as many entries as its longest takes, 0 where a sequence needs no page.
@@ -20,26 +21,18 @@ impl PageTable {
     pub fn new(pool: &Tensor, lengths: &CuSeqlens, sequences: &[Vec<i32>]) -> Result<PageTable, Refusal> {
         let (crate::Storage::Paged { pages, page_size }, Some(width)) = (pool.storage, pool.pages_per_sequence())
         else {
-            return Err(reason(
-                "pages.storage",
-                "storage",
-                format!("{:?}", pool.storage),
-                "only paged tensors have a page table",
-                "bind no page table to it",
-            )
-            .into());
+            return Err(codes::PAGES_STORAGE.reason(format!("{:?}", pool.storage)).into());
         };
         let mut reasons = Vec::new();
         let batch = pool.dims[0];
         for (what, given) in [("page table", sequences.len() as i64), ("lengths", lengths.batch().get())] {
             if given != batch {
-                reasons.push(reason(
-                    "pages.batch",
-                    what,
-                    format!("{given} sequences"),
-                    format!("the tensor has {batch}"),
-                    "give one row of pages and one length per sequence, not per token or page",
-                ));
+                reasons.push(
+                    codes::PAGES_BATCH
+                        .reason(format!("{given} sequences"))
+                        .at(what)
+                        .with_needed(format!("the tensor has {batch}")),
+                );
             }
         }
         for (i, (row, length)) in sequences.iter().zip(lengths.lengths()).enumerate() {
@@ -47,31 +40,27 @@ impl PageTable {
             let needed = if length == 0 { 0 } else { (i64::from(length) - 1) / page_size + 1 };
             let given = row.len() as i64;
             if given < needed {
-                reasons.push(reason(
-                    "pages.short",
-                    place(),
-                    format!("{given} pages of {page_size} rows"),
-                    format!("{needed} pages for {length} rows"),
-                    "give every page that holds a row of the sequence",
-                ));
+                reasons.push(
+                    codes::PAGES_SHORT
+                        .reason(format!("{given} pages of {page_size} rows"))
+                        .at(place())
+                        .with_needed(format!("{needed} pages for {length} rows")),
+                );
             }
             if given > width {
-                reasons.push(reason(
-                    "pages.long",
-                    place(),
-                    format!("{given} pages of {page_size} rows"),
-                    format!("at most {width}, for the {} rows that the tensor declares", pool.dims[2]),
-                    "use a plan for longer sequences, or give only pages that are in use",
-                ));
+                reasons.push(
+                    codes::PAGES_LONG.reason(format!("{given} pages of {page_size} rows")).at(place()).with_needed(
+                        format!("at most {width}, for the {} rows that the tensor declares", pool.dims[2]),
+                    ),
+                );
             }
             if let Some(page) = row.iter().find(|&&page| page < 0 || i64::from(page) >= pages) {
-                reasons.push(reason(
-                    "pages.pool",
-                    place(),
-                    format!("page {page}"),
-                    format!("the pool has pages 0 to {}", pages - 1),
-                    "give positions in the pool, and leave out entries that stand for no page",
-                ));
+                reasons.push(
+                    codes::PAGES_POOL
+                        .reason(format!("page {page}"))
+                        .at(place())
+                        .with_needed(format!("the pool has pages 0 to {}", pages - 1)),
+                );
             }
         }
         sound(reasons, || {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{CuSeqlens, reason, sound};
+use super::{CuSeqlens, sound};
+use crate::registry::codes;
 use crate::{Gradients, Pass, Reason, Refusal, Storage, Tensor, Valid, Varlen};
 
 /// Where each sequence of one varlen operand begins, in elements of that operand: batch + 1 entries of 64 bits.
@@ -24,13 +25,7 @@ impl RaggedOffsets {
         let row = tensor.strides[2];
         let elements: Option<Vec<i64>> = lengths.cumulative().iter().map(|rows| rows.checked_mul(row)).collect();
         if elements.is_none() {
-            reasons.push(reason(
-                "offsets.overflow",
-                "tensor.strides[2]",
-                format!("{} rows of {row} elements", lengths.tokens()),
-                "offsets that fit 63 bits",
-                "check the strides: they are in elements, not bytes",
-            ));
+            reasons.push(codes::OFFSETS_OVERFLOW.reason(format!("{} rows of {row} elements", lengths.tokens())));
         }
         sound(reasons, || RaggedOffsets(elements.unwrap_or_default()))
     }
@@ -44,45 +39,31 @@ impl RaggedOffsets {
 
 fn misfits(lengths: &CuSeqlens, tensor: &Tensor, name: &str, reasons: &mut Vec<Reason>) {
     let Storage::Varlen { tokens } = tensor.storage else {
-        reasons.push(reason(
-            "offsets.storage",
-            format!("{name}.storage"),
-            format!("{:?}", tensor.storage),
-            "only varlen tensors have offsets",
-            "bind no offsets to it",
-        ));
+        reasons.push(codes::OFFSETS_STORAGE.reason(format!("{:?}", tensor.storage)).at(format!("{name}.storage")));
         return;
     };
     if tensor.dims[0] != lengths.batch().get() {
-        reasons.push(reason(
-            "offsets.batch",
-            "cu_seqlens",
-            format!("lengths of {} sequences", lengths.batch()),
+        reasons.push(codes::OFFSETS_BATCH.reason(format!("lengths of {} sequences", lengths.batch())).with_needed(
             format!(
                 "{name} has {} sequences, and so {} cumulative lengths",
                 tensor.dims[0],
                 tensor.dims[0].saturating_add(1)
             ),
-            "give one entry per sequence and one more, not one per token",
         ));
     }
     if tokens < lengths.tokens().get() {
-        reasons.push(reason(
-            "offsets.capacity",
-            "cu_seqlens",
-            format!("{} tokens", lengths.tokens()),
-            format!("{name} has room for {tokens}"),
-            "use a plan for a larger buffer, or fewer sequences",
-        ));
+        reasons.push(
+            codes::OFFSETS_CAPACITY
+                .reason(format!("{} tokens", lengths.tokens()))
+                .with_needed(format!("{name} has room for {tokens}")),
+        );
     }
     if tensor.dims[2] < i64::from(lengths.longest()) {
-        reasons.push(reason(
-            "offsets.longest",
-            "cu_seqlens",
-            format!("a sequence of {} rows", lengths.longest()),
-            format!("{name} takes sequences of up to {}", tensor.dims[2]),
-            "use a plan for longer sequences",
-        ));
+        reasons.push(
+            codes::OFFSETS_LONGEST
+                .reason(format!("a sequence of {} rows", lengths.longest()))
+                .with_needed(format!("{name} takes sequences of up to {}", tensor.dims[2])),
+        );
     }
 }
 

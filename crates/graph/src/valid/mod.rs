@@ -14,7 +14,7 @@ mod shapes;
 mod strides;
 mod tensors;
 
-use crate::{Attention, Origin, Reason, Refusal};
+use crate::{Attention, Reason, Refusal};
 
 /// An attention that passed [`validate`], in canonical form.
 ///
@@ -58,20 +58,13 @@ impl std::ops::Deref for Valid {
     }
 }
 
-/// Collects problems; each says where, what came, what is needed and how to fix it.
+/// Collects problems, each a reason.
 #[derive(Default)]
 pub(crate) struct Problems(Vec<Reason>);
 
 impl Problems {
-    pub(crate) fn add(
-        &mut self,
-        code: &'static str,
-        field: impl Into<std::borrow::Cow<'static, str>>,
-        given: impl Into<String>,
-        needed: impl Into<String>,
-        fix: impl Into<String>,
-    ) {
-        self.0.push(Reason::new(Origin::Description, code, field, given, needed, fix));
+    pub(crate) fn add(&mut self, reason: Reason) {
+        self.0.push(reason);
     }
 
     pub(crate) fn into_reasons(self) -> Vec<Reason> {
@@ -87,11 +80,12 @@ impl Problems {
 /// already named is left out: a tensor with a dim of 0 is not also said to differ from its neighbours.
 ///
 /// ```
+/// use qkvault_graph::registry::codes;
 /// use qkvault_graph::{Attention, DType, validate};
 ///
 /// let refusal = validate(Attention::bshd(1, (32, 5), (512, 512), 128, DType::BF16).with_dropout(1.5)).unwrap_err();
 /// assert!(refusal.reasons().len() > 1); // every problem, not the first
-/// assert!(refusal.has("heads.group"));
+/// assert!(refusal.has(&codes::HEADS_GROUP));
 /// ```
 pub fn validate(attention: Attention) -> Result<Valid, Refusal> {
     let mut problems = Problems::default();

@@ -2,6 +2,7 @@
 
 use super::Problems;
 use super::tensors::countable;
+use crate::registry::codes;
 use crate::{Attention, Fp8, Gradients, Pass, Storage, Tensor};
 
 const AXES: [&str; 4] = ["batch", "heads", "sequence", "head dim"];
@@ -9,11 +10,10 @@ const AXES: [&str; 4] = ["batch", "heads", "sequence", "head dim"];
 fn same(problems: &mut Problems, axis: usize, (name, t): (&'static str, &Tensor), (other, o): (&str, &Tensor)) {
     if t.dims[axis] != o.dims[axis] && countable(t) && countable(o) {
         problems.add(
-            "shape.mismatch",
-            format!("{name}.dims[{axis}]"),
-            t.dims[axis].to_string(),
-            format!("{} of {name} must equal that of {other}, which is {}", AXES[axis], o.dims[axis]),
-            "dims are (batch, heads, sequence, head dim), whatever the order in memory",
+            codes::SHAPE_MISMATCH
+                .reason(t.dims[axis].to_string())
+                .at(format!("{name}.dims[{axis}]"))
+                .with_needed(format!("{} of {name} must equal that of {other}, which is {}", AXES[axis], o.dims[axis])),
         );
     }
 }
@@ -31,11 +31,9 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     for (name, t) in [("k", k), ("v", v)] {
         if countable(q) && countable(t) && q.dims[1] % t.dims[1] != 0 {
             problems.add(
-                "heads.group",
-                format!("{name}.dims[1]"),
-                format!("{} heads for {} query heads", t.dims[1], q.dims[1]),
-                "query heads must be a multiple of key heads and of value heads",
-                "each key/value head serves a whole group of query heads",
+                codes::HEADS_GROUP
+                    .reason(format!("{} heads for {} query heads", t.dims[1], q.dims[1]))
+                    .at(format!("{name}.dims[1]")),
             );
         }
     }
@@ -51,47 +49,23 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
 fn scores(a: &Attention, problems: &mut Problems) {
     let dims = [a.q.dims[0], a.q.dims[1], a.q.dims[2], a.k.dims[2]];
     if countable(&a.q) && countable(&a.k) && dims.iter().try_fold(1_i64, |n, &d| n.checked_mul(d)).is_none() {
-        problems.add(
-            "shape.scores",
-            "q.dims, k.dims",
-            format!("scores of dims {dims:?}"),
-            "batch, heads, queries and keys must multiply to fewer than 2^63 scores",
-            "split the batch, the heads or the queries",
-        );
+        problems.add(codes::SHAPE_SCORES.reason(format!("scores of dims {dims:?}")));
     }
 }
 
 fn storage(a: &Attention, problems: &mut Problems) {
     for (name, t) in [("q", &a.q), ("o", &a.o)] {
         if t.is_paged() {
-            problems.add(
-                "storage.paged",
-                format!("{name}.storage"),
-                "paged",
-                "only K and V can be paged",
-                "make it dense or varlen",
-            );
+            problems.add(codes::STORAGE_PAGED.reason("paged").at(format!("{name}.storage")));
         }
     }
     let varlen = |t: &Tensor| matches!(t.storage, Storage::Varlen { .. });
     if varlen(&a.q) != varlen(&a.o) {
-        problems.add(
-            "storage.varlen",
-            "o.storage",
-            format!("{:?} with Q {:?}", a.o.storage, a.q.storage),
-            "O must be varlen when Q is, and only then",
-            "give O the storage of Q",
-        );
+        problems.add(codes::STORAGE_VARLEN.reason(format!("{:?} with Q {:?}", a.o.storage, a.q.storage)));
     }
     let paged = |t: &Tensor| t.is_paged();
     if paged(&a.k) != paged(&a.v) {
-        problems.add(
-            "storage.paged-pair",
-            "v.storage",
-            format!("{:?} with K {:?}", a.v.storage, a.k.storage),
-            "K and V must both be paged or neither",
-            "give V the storage of K",
-        );
+        problems.add(codes::STORAGE_PAGED_PAIR.reason(format!("{:?} with K {:?}", a.v.storage, a.k.storage)));
     }
 }
 
@@ -99,11 +73,10 @@ fn types(a: &Attention, problems: &mut Problems) {
     for (name, t) in [("k", &a.k), ("v", &a.v)] {
         if t.dtype != a.q.dtype {
             problems.add(
-                "dtype.mixed",
-                format!("{name}.dtype"),
-                t.dtype.to_string(),
-                format!("Q is {}, and Q, K and V must have one element type", a.q.dtype),
-                "convert one of them",
+                codes::DTYPE_MIXED
+                    .reason(t.dtype.to_string())
+                    .at(format!("{name}.dtype"))
+                    .with_needed(format!("Q is {}, and Q, K and V must have one element type", a.q.dtype)),
             );
         }
     }
@@ -116,7 +89,7 @@ fn types(a: &Attention, problems: &mut Problems) {
             None => ("f16 or bf16", "set `fp8` for 8-bit formats; cuDNN's attention takes no f32"),
             Some(_) => ("e4m3 or e5m2", "leave `fp8` unset for 16-bit formats"),
         };
-        problems.add("dtype.input", "q.dtype", a.q.dtype.to_string(), needed, fix);
+        problems.add(codes::DTYPE_INPUT.reason(a.q.dtype.to_string()).with_needed(needed).with_fix(fix));
     }
     let output = match a.fp8 {
         None => a.o.dtype == a.q.dtype,
@@ -129,7 +102,7 @@ fn types(a: &Attention, problems: &mut Problems) {
             Some(Fp8::Delayed) => "an 8-bit type, since scaling is delayed".into(),
             Some(Fp8::Current | Fp8::Block) => "a 16-bit type, since scales are current".into(),
         };
-        problems.add("dtype.output", "o.dtype", a.o.dtype.to_string(), needed, "change O's element type");
+        problems.add(codes::DTYPE_OUTPUT.reason(a.o.dtype.to_string()).with_needed(needed));
     }
 }
 
@@ -150,21 +123,14 @@ fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
         }
         if std::mem::discriminant(&t.storage) != std::mem::discriminant(&like.storage) {
             problems.add(
-                "storage.gradient",
-                format!("{name}.storage"),
-                format!("{:?}", t.storage),
-                format!("a gradient is stored like its tensor: {:?}", like.storage),
-                "give it the storage of its tensor",
+                codes::STORAGE_GRADIENT
+                    .reason(format!("{:?}", t.storage))
+                    .at(format!("{name}.storage"))
+                    .with_needed(format!("a gradient is stored like its tensor: {:?}", like.storage)),
             );
         }
         if like.is_paged() {
-            problems.add(
-                "storage.paged-backward",
-                format!("{of}.storage"),
-                "paged",
-                "a backward has no paged operands",
-                "gather the pages first",
-            );
+            problems.add(codes::STORAGE_PAGED_BACKWARD.reason("paged").at(format!("{of}.storage")));
         }
         let (fits, needed) = match width {
             Width::OfQ => (t.dtype == a.q.dtype, format!("Q's type, {}", a.q.dtype)),
@@ -172,13 +138,8 @@ fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
             Width::Sixteen => (t.dtype.is_half(), "a 16-bit type, as this kind of scaling has it".into()),
         };
         if !fits {
-            problems.add(
-                "dtype.gradient",
-                format!("{name}.dtype"),
-                t.dtype.to_string(),
-                needed,
-                "change the gradient's element type",
-            );
+            problems
+                .add(codes::DTYPE_GRADIENT.reason(t.dtype.to_string()).at(format!("{name}.dtype")).with_needed(needed));
         }
     }
 }
@@ -204,20 +165,8 @@ const fn widths(fp8: Option<Fp8>) -> (Width, Width) {
 fn half(a: &Attention, d_o_half: Option<&Tensor>, problems: &mut Problems) {
     let block = a.fp8 == Some(Fp8::Block);
     if block && d_o_half.is_none() {
-        problems.add(
-            "backward.half-missing",
-            "pass.d_o_half",
-            "none, with block scales",
-            "dO in 16 bits, beside the 8-bit one: row sums of dO and O are taken from it",
-            "derive the backward with `Attention::backward`, which adds it",
-        );
+        problems.add(codes::BACKWARD_HALF_MISSING.reason("none, with block scales"));
     } else if !block && d_o_half.is_some() {
-        problems.add(
-            "backward.half-extra",
-            "pass.d_o_half",
-            format!("a 16-bit dO beside dO, with fp8 {:?}", a.fp8),
-            "one dO: only a backward with block scales reads a second one",
-            "leave d_o_half out",
-        );
+        problems.add(codes::BACKWARD_HALF_EXTRA.reason(format!("a 16-bit dO beside dO, with fp8 {:?}", a.fp8)));
     }
 }

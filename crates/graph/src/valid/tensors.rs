@@ -1,6 +1,7 @@
 //! Each tensor on its own: sizes that can be counted, unit head dim stride, no overflow, no overlapping rows, room for its rows.
 
 use super::Problems;
+use crate::registry::codes;
 use crate::{Attention, Gradients, Pass, Storage, Tensor};
 
 /// Largest extent of a dim, a pool or a page: lengths, page tables and the indices of scores are 32-bit integers.
@@ -34,23 +35,11 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
 
 fn dims(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
     if t.dims.iter().any(|&n| n < 1) {
-        problems.add(
-            "tensor.dims",
-            format!("{name}.dims"),
-            format!("{:?}", t.dims),
-            "every dim must be at least 1",
-            "give (batch, heads, sequence, head dim)",
-        );
+        problems.add(codes::TENSOR_DIMS.reason(format!("{:?}", t.dims)).at(format!("{name}.dims")));
         return false;
     }
     if !countable(t) {
-        problems.add(
-            "tensor.dims-limit",
-            format!("{name}.dims"),
-            format!("{:?}", t.dims),
-            format!("no dim may exceed {MAX_EXTENT}: indices and lengths are 32-bit integers"),
-            "split the batch or the sequence",
-        );
+        problems.add(codes::TENSOR_DIMS_LIMIT.reason(format!("{:?}", t.dims)).at(format!("{name}.dims")));
         return false;
     }
     true
@@ -58,23 +47,11 @@ fn dims(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
 
 fn strides(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
     if t.strides.iter().any(|&n| n < 1) {
-        problems.add(
-            "tensor.strides",
-            format!("{name}.strides"),
-            format!("{:?}", t.strides),
-            "every stride must be at least 1; cuDNN broadcasts by a dim of 1, not by a stride of 0",
-            "give strides in elements, in the order (batch, head, sequence, head dim)",
-        );
+        problems.add(codes::TENSOR_STRIDES.reason(format!("{:?}", t.strides)).at(format!("{name}.strides")));
         return false;
     }
     if t.strides[3] != 1 {
-        problems.add(
-            "tensor.head-dim-stride",
-            format!("{name}.strides[3]"),
-            t.strides[3].to_string(),
-            "the head dim must be contiguous: stride 1",
-            "copy the tensor so that the head dim is innermost",
-        );
+        problems.add(codes::TENSOR_HEAD_DIM_STRIDE.reason(t.strides[3].to_string()).at(format!("{name}.strides[3]")));
         return false;
     }
     true
@@ -85,22 +62,14 @@ fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
         Storage::Dense => {}
         Storage::Varlen { tokens } => {
             if tokens < 1 {
-                problems.add(
-                    "tensor.tokens",
-                    format!("{name}.storage.tokens"),
-                    tokens.to_string(),
-                    "the buffer must have room for at least one token",
-                    "give the capacity of the varlen buffer in tokens",
-                );
+                problems.add(codes::TENSOR_TOKENS.reason(tokens.to_string()).at(format!("{name}.storage.tokens")));
                 return false;
             }
             if tokens < t.dims[0] {
                 problems.add(
-                    "tensor.tokens-batch",
-                    format!("{name}.storage.tokens"),
-                    format!("{tokens} tokens for {} sequences", t.dims[0]),
-                    "room for at least one token per sequence, on average",
-                    "dims[0] is the number of sequences and tokens the room of the varlen buffer: were they swapped?",
+                    codes::TENSOR_TOKENS_BATCH
+                        .reason(format!("{tokens} tokens for {} sequences", t.dims[0]))
+                        .at(format!("{name}.storage.tokens")),
                 );
                 return false;
             }
@@ -108,23 +77,11 @@ fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
         Storage::Paged { pages, page_size } => {
             let given = || format!("{pages} pages of {page_size} rows");
             if pages < 1 || page_size < 1 {
-                problems.add(
-                    "tensor.pages",
-                    format!("{name}.storage"),
-                    given(),
-                    "at least one page of at least one row",
-                    "give the pool's page count and the rows of one page",
-                );
+                problems.add(codes::TENSOR_PAGES.reason(given()).at(format!("{name}.storage")));
                 return false;
             }
             if pages > MAX_EXTENT || page_size > MAX_EXTENT {
-                problems.add(
-                    "tensor.pages-limit",
-                    format!("{name}.storage"),
-                    given(),
-                    format!("at most {MAX_EXTENT} of each: page tables hold 32-bit integers"),
-                    "use larger pages, or split the pool",
-                );
+                problems.add(codes::TENSOR_PAGES_LIMIT.reason(given()).at(format!("{name}.storage")));
                 return false;
             }
         }
@@ -136,19 +93,15 @@ fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
 fn places(name: &'static str, t: &Tensor, written: bool, problems: &mut Problems) {
     if !addressable(t) {
         problems.add(
-            "tensor.span",
-            format!("{name}.strides"),
-            format!("{:?}, dims {:?} with strides {:?}", t.storage, t.dims, t.strides),
-            "the tensor must span fewer than 2^63 bytes",
-            "check the strides: they are in elements, not bytes",
+            codes::TENSOR_SPAN
+                .reason(format!("{:?}, dims {:?} with strides {:?}", t.storage, t.dims, t.strides))
+                .at(format!("{name}.strides")),
         );
     } else if written && overlaps(t) {
         problems.add(
-            "tensor.overlap",
-            format!("{name}.strides"),
-            format!("dims {:?} with strides {:?}", t.dims, t.strides),
-            "an output's elements must not share memory",
-            "give each (batch, head, row) a place of its own",
+            codes::TENSOR_OVERLAP
+                .reason(format!("dims {:?} with strides {:?}", t.dims, t.strides))
+                .at(format!("{name}.strides")),
         );
     }
 }

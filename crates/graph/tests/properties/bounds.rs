@@ -19,7 +19,7 @@ fn lowered(given: &str, version: &str) -> OpGraph {
 fn codes(given: &str, version: &str) -> Vec<String> {
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
     let reasons = refusals(&valid, &target(version), &CompileOptions::default());
-    reasons.into_iter().map(|r| r.code.into_owned()).collect()
+    reasons.into_iter().map(|r| r.code.to_string()).collect()
 }
 
 #[test]

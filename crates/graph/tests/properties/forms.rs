@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use qkvault_graph::op::{Op, OpTensor, Pointwise, TensorKind};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, Band, CompileOptions, Corner, CudnnVersion, DType, FUSED_OPS, Form, LibrarySet, OpGraph, Origin,
     Outputs, Profile, Refusal, Role, Target, Variant, VariantSet, lower, text, validate,
@@ -39,7 +40,7 @@ fn outputs_that_only_the_softmax_operation_writes_are_written_by_it_or_refused()
             graph.map(|g| g.ops.iter().any(|op| matches!(op, Op::Softmax { .. })))
         };
         let expanded_writes = [0, 1, 6].contains(&at);
-        let refused = |refusal: Result<bool, Refusal>| refusal.is_err_and(|r| r.has("outputs.combination"));
+        let refused = |refusal: Result<bool, Refusal>| refusal.is_err_and(|r| r.has(&codes::OUTPUTS_COMBINATION));
         if expanded_writes {
             assert_eq!(with(before, Form::Auto), Ok(false), "{at}");
             assert_eq!(with(FUSED_OPS, Form::Auto), Ok(false), "{at}");
@@ -143,7 +144,7 @@ fn a_backward_of_one_row_is_refused_up_to_a_hidden_size_of_128() {
         let given = format!("pass: backward\nq: f16 [1,1,1,{head_dim}]\nk: [1,1,64,{head_dim}]");
         put(read(&given), CudnnVersion::v9(27, 0), &CompileOptions::default())
     };
-    assert!(lower(128).is_err_and(|r| r.has("backward.single-row")));
+    assert!(lower(128).is_err_and(|r| r.has(&codes::BACKWARD_SINGLE_ROW)));
     assert!(lower(129).is_ok() && lower(136).is_ok());
 }
 
@@ -154,7 +155,7 @@ fn narrow_numbers_over_one_query_are_refused_only_where_there_is_one_per_sequenc
         let given =
             format!("q: f16 [{batch},2,1,64]\nk: [{batch},2,64,64]\nscore_mod: tensor @t: f16[{dims}]; score + @t");
         put(read(&given), CudnnVersion::v9(19, 0), &CompileOptions::default())
-            .is_err_and(|r| r.has("score-mod.one-query-narrow"))
+            .is_err_and(|r| r.has(&codes::SCORE_MOD_ONE_QUERY_NARROW))
     };
     assert!(refused(2, "2, 1, 1, 1") && refused(2, "2, 2, 1, 1") && refused(3, "3, 1, 1, 1"));
     assert!(!refused(2, "2, 1, 1, 64") && !refused(2, "1, 2, 1, 1") && !refused(1, "1, 1, 1, 1"));
@@ -178,7 +179,7 @@ fn where_no_deterministic_engine_is_named_the_reason_says_whether_a_newer_versio
         for head_dim in [64, 256] {
             let refusal = lower(sm, head_dim, cudnn).expect_err("none is named");
             let reason = &refusal.reasons()[0];
-            assert_eq!((reason.code.as_ref(), reason.origin), ("backward.deterministic-engine", Origin::Rule));
+            assert_eq!((reason.code.as_str(), reason.origin), ("backward.deterministic-engine", Origin::Rule));
             assert_eq!(reason.since, since, "{sm} {cudnn}");
         }
     }

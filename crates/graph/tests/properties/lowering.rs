@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::op::{Constant, TensorKind};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, CompileOptions, CudnnVersion, DType, Form, LibrarySet, OpGraph, Order, Origin, Profile, Refusal, Role,
     Target, Tensor, lower, op, validate,
@@ -120,7 +121,7 @@ fn a_deterministic_backward_is_lowered_as_one_on_every_target() {
             Ok(any_order) => assert!(!any_order, "{target}"),
             Err(refusal) => {
                 assert_eq!((target.sm(), target.cudnn), (100, CudnnVersion::v9(14, 0)), "{target}");
-                assert_eq!(refusal.reasons()[0].code, "backward.deterministic-engine");
+                assert_eq!(refusal.reasons()[0].code, codes::BACKWARD_DETERMINISTIC_ENGINE);
             }
         }
     }
@@ -165,6 +166,6 @@ fn a_deterministic_backward_on_a_b200_names_its_engine() {
     assert_eq!(with_sm(103, "9.19.0"), Ok(true));
     for (sm, version) in [(100, "9.17.1"), (104, "9.27.0")] {
         let refusal = with_sm(sm, version).expect_err("no engine is known");
-        assert_eq!(refusal.reasons()[0].code, "backward.deterministic-engine");
+        assert_eq!(refusal.reasons()[0].code, codes::BACKWARD_DETERMINISTIC_ENGINE);
     }
 }

@@ -7,7 +7,7 @@ use qkvault_graph::{
 };
 
 fn codes(refusal: &Refusal) -> Vec<&str> {
-    refusal.reasons().iter().map(|r| r.code.as_ref()).collect()
+    refusal.reasons().iter().map(|r| r.code.as_str()).collect()
 }
 
 /// Lengths of many shapes: one sequence, many empty ones, many short ones in a large buffer.

@@ -2,6 +2,7 @@
 //! compared with nothing.
 
 use qkvault_graph::expr::{TensorSpec, key, query, score, tensor};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Gradients, Lengths, Order, PaddedRows, Pass, Storage, Tensor,
     validate,
@@ -20,7 +21,7 @@ fn backward() -> Attention {
 /// Codes and fields that it is refused for.
 fn refused(a: Attention) -> Vec<(String, String)> {
     let Err(refusal) = validate(a) else { return Vec::new() };
-    refusal.reasons().iter().map(|r| (r.code.clone().into_owned(), r.field.clone().into_owned())).collect()
+    refusal.reasons().iter().map(|r| (r.code.to_string(), r.field.clone().into_owned())).collect()
 }
 
 fn fields(a: Attention, code: &str) -> Vec<String> {
@@ -148,7 +149,7 @@ fn predicates_are_recognised_as_bands_below_two_to_the_28() {
     let with = |s_q: i64, s_kv: i64, keep: qkvault_graph::expr::Expr| {
         let mut a = Attention::bshd(1, (1, 1), (s_q, s_kv), 8, DType::F16);
         a.mask.mask_mod = Some(keep.build_mask_mod().expect("a predicate"));
-        validate(a).map(|valid| valid.get().mask.band.is_some()).map_err(|r| r.has("mask.contradiction"))
+        validate(a).map(|valid| valid.get().mask.band.is_some()).map_err(|r| r.has(&codes::MASK_CONTRADICTION))
     };
     for (s_q, s_kv, recognised) in
         [(most - 1, most - 1, true), (most, 8, false), (8, most, false), (most - 1, 8, true), (8, most - 1, true)]

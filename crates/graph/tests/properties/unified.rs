@@ -1,6 +1,7 @@
 //! The unified operation: which version takes what in it, and that the form is a choice of the policy that plan keys know.
 
 use qkvault_graph::op::{GraphFault, Op, check};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, CompileOptions, CudnnVersion, Form, LibrarySet, OpGraph, Profile, QuirkSet, Refusal, Role, Target,
     Valid, lower, plan_key, text, validate,
@@ -33,7 +34,7 @@ fn unified(given: &str, version: &str) -> Result<OpGraph, Refusal> {
 fn expressions_in_the_unified_operation_are_refused_until_they_are_allowed() {
     let given = attention("q: bf16 [2,8,512,64]\nscore_mod: score + score * score * 0.5");
     let refusal = lower(&given, &target("9.27"), &UNIFIED).expect_err("refused");
-    assert_eq!(refusal.reasons().iter().map(|r| r.code.as_ref()).collect::<Vec<_>>(), ["form.unified-wrong"]);
+    assert_eq!(refusal.reasons().iter().map(|r| r.code.as_str()).collect::<Vec<_>>(), ["form.unified-wrong"]);
     let allowed = CompileOptions { allowed: QuirkSet::of(["form.unified-wrong"]).expect("a quirk"), ..UNIFIED };
     assert_eq!(lower(&given, &target("9.27"), &allowed).expect("allowed").accepted_quirks, allowed.allowed);
     assert!(lower(&given, &target("9.27"), &CompileOptions::default()).is_ok(), "other forms have none of it");
@@ -61,7 +62,8 @@ const BOUNDS: &[(&str, &str, &str, Option<&str>)] = &[
 fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
     for &(code, given, before, from) in BOUNDS {
         let refusal = unified(given, before).expect_err(code);
-        let reason = refusal.reasons().iter().find(|r| r.code == code).unwrap_or_else(|| panic!("{code}: {refusal}"));
+        let reason =
+            refusal.reasons().iter().find(|r| r.code.as_str() == code).unwrap_or_else(|| panic!("{code}: {refusal}"));
         assert_eq!(reason.since, from.map(|v| v.parse().expect("a version")), "{code}");
         let Some(from) = from else { continue };
         let graph = unified(given, from).unwrap_or_else(|refusal| panic!("{code} under {from}: {refusal}"));
@@ -93,7 +95,7 @@ fn lengths_are_declared_once_in_the_unified_operation() {
 fn each_output_beside_stats_needs_the_version_that_takes_subgraphs() {
     for outputs in ["max", "sum_exp", "max sum_exp"] {
         let given = format!("q: bf16 [2,8,512,64]\noutputs: {outputs}");
-        assert!(unified(&given, "9.20.9").expect_err(outputs).has("form.unified-outputs"));
+        assert!(unified(&given, "9.20.9").expect_err(outputs).has(&codes::FORM_UNIFIED_OUTPUTS));
         assert!(unified(&given, "9.21").is_ok(), "{outputs}");
     }
 }
@@ -103,7 +105,7 @@ fn an_expression_is_told_to_be_wrong_from_the_first_version_that_takes_it() {
     let given = attention("q: bf16 [2,8,512,64]\nscore_mod: tanh(score)");
     let codes = |version| {
         let refusal = lower(&given, &target(version), &UNIFIED).expect_err("refused");
-        refusal.reasons().iter().map(|r| r.code.clone().into_owned()).collect::<Vec<_>>()
+        refusal.reasons().iter().map(|r| r.code.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(codes("9.20.9"), ["form.unified-score-mod"]);
     assert_eq!(codes("9.21.0"), ["form.unified-wrong"]);

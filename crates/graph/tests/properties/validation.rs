@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, FAULTS, Space};
+use qkvault_graph::registry::{codes, entries};
 use qkvault_graph::{Attention, DType, Origin, Refusal, Storage, Tensor, validate};
 
 fn codes(refusal: &Refusal) -> BTreeSet<&str> {
-    refusal.reasons().iter().map(|r| r.code.as_ref()).collect()
+    refusal.reasons().iter().map(|r| r.code.as_str()).collect()
 }
 
 proptest! {
@@ -44,16 +45,19 @@ proptest! {
     }
 }
 
-/// The codes that the sources of validation give, read from the sources: the first text of every call that adds a problem.
+/// The codes that the sources of validation give, read from the sources.
 fn codes_in_sources() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/valid");
     let mut codes = BTreeSet::new();
     for file in std::fs::read_dir(folder).expect("the sources are here") {
         let source = std::fs::read_to_string(file.expect("an entry").path()).expect("a source file");
-        for call in source.split("problems.add(").skip(1) {
-            let code = call.split('"').nth(1).expect("the first argument is the code");
-            codes.insert(code.to_owned());
-        }
+        let names: BTreeSet<&str> = source
+            .split("codes::")
+            .skip(1)
+            .filter_map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next())
+            .collect();
+        let constant = |code: &str| code.to_uppercase().replace(['.', '-'], "_");
+        codes.extend(entries().map(|e| e.code).filter(|code| names.contains(&*constant(code))).map(str::to_owned));
     }
     codes
 }
@@ -67,7 +71,7 @@ fn every_rule_has_a_fault_that_fires_it() {
         let mut a = Attention::bshd(4, (4, 2), (8, 8), 16, DType::F16);
         fault.put(&mut a);
         let refusal = validate(a).expect_err(fault.code);
-        assert!(refusal.has(fault.code), "{}: {refusal}", fault.code);
+        assert!(refusal.has(&fault.code.into()), "{}: {refusal}", fault.code);
     }
 }
 
@@ -313,7 +317,7 @@ fn contradictory_masks_are_those_that_no_key_of_any_query_passes() {
                         !seen,
                         "{corner} {from}..={to} with {band:?} over {s_q}x{s_kv}: {refused:?}"
                     );
-                    assert!(refused.is_none_or(|r| r.has("mask.contradiction")));
+                    assert!(refused.is_none_or(|r| r.has(&codes::MASK_CONTRADICTION)));
                     // With lengths given at launch, what some lengths let through is no contradiction.
                     a.mask.lengths = Lengths::PerSequence;
                     assert!(!seen || validate(a).is_ok());

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
 use qkvault_graph::op::{Constant, Op, OpTensor, Pointwise, TensorId, TensorKind};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, CompileOptions, CudnnVersion, LibrarySet, OpGraph, Profile, Role, Target, VARIANTS, Variant, VariantSet,
     lower, text, validate,
@@ -126,7 +127,7 @@ fn tails_are_hidden_where_a_derivative_would_read_what_is_not_there() {
         text::parse(&format!("{}\nlengths: per-sequence", text(200, "score * score"))).expect("an attention");
     let refusal = lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default())
         .expect_err("wrong in every form");
-    assert_eq!(refusal.reasons()[0].code, "backward.length-tail");
+    assert_eq!(refusal.reasons()[0].code, codes::BACKWARD_LENGTH_TAIL);
 }
 
 /// A derivative that is no number only where a condition over indices goes one way, far from the first rows: dQ and dK were NaN.
@@ -136,7 +137,7 @@ fn a_derivative_that_is_not_finite_far_from_the_first_rows_is_refused_with_lengt
     let a: Attention = text::parse(text).expect("an attention");
     let refusal = lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default())
         .expect_err("wrong in every form");
-    assert_eq!(refusal.reasons()[0].code, "backward.length-tail");
+    assert_eq!(refusal.reasons()[0].code, codes::BACKWARD_LENGTH_TAIL);
 }
 
 #[test]
@@ -372,7 +373,7 @@ fn one_query_with_narrow_numbers_per_sequence_is_refused() {
         let a: Attention = text::parse(&text).expect("an attention");
         lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default())
     };
-    assert_eq!(lower("f16", 1).expect_err("it faults").reasons()[0].code, "score-mod.one-query-narrow");
+    assert_eq!(lower("f16", 1).expect_err("it faults").reasons()[0].code, codes::SCORE_MOD_ONE_QUERY_NARROW);
     assert!(lower("f32", 1).is_ok() && lower("f16", 2).is_ok());
 }
 
@@ -385,7 +386,7 @@ fn a_backward_of_one_row_is_not_put_to_a_library_that_dies_of_it() {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
         lower(&validate(a).expect("sound"), &target, &CompileOptions::default())
     };
-    assert_eq!(lower(27, 1).expect_err("it ends the process").reasons()[0].code, "backward.single-row");
+    assert_eq!(lower(27, 1).expect_err("it ends the process").reasons()[0].code, codes::BACKWARD_SINGLE_ROW);
     assert!(lower(27, 2).is_ok() && lower(26, 1).is_err() && lower(25, 1).is_ok());
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{Origin, Reason};
 use qkvault_probe::{Request, check};
 
@@ -49,7 +50,7 @@ impl Difference {
 }
 
 /// The compiler's refusal code for graphs that every supporting engine computes wrongly.
-const ENGINES: &str = "engine.wrong";
+const ENGINES: &Code = &codes::ENGINE_WRONG;
 
 /// Judges a case.
 pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
@@ -61,7 +62,7 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
     }
     let Ok(graph) = qkvault_graph::lower(&case.attention, &case.target, &qkvault_graph::CompileOptions::default())
     else {
-        let code = verdict.reasons.first().map_or("lowering", |r| r.code.as_ref());
+        let code = verdict.reasons.first().map_or("lowering", |r| r.code.as_str());
         return Ok(Verdict::NotAsked(code.to_owned()));
     };
     drop(graph);
@@ -73,8 +74,8 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
         Answer::Plan if rules.is_empty() => Ok(Verdict::Agreed { supported: true, codes: Vec::new() }),
         Answer::Plan => differed("too strict", Vec::new()),
         // Here the compiler refused engines that compute wrongly; that is not an answer of the library.
-        Answer::Refused(library) if library.iter().any(|why| why.starts_with(ENGINES)) => {
-            Ok(Verdict::NotAsked(ENGINES.to_owned()))
+        Answer::Refused(library) if library.iter().any(|why| why.starts_with(ENGINES.as_str())) => {
+            Ok(Verdict::NotAsked(ENGINES.to_string()))
         }
         Answer::Refused(library) if rules.is_empty() => differed("no rule", library),
         Answer::Uncompiled(why) if rules.is_empty() => differed("broken", vec![why]),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{CompileOptions, Target, Valid};
 use qkvault_probe::{Request, check};
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,7 @@ enum Library {
 
 /// The compiler's refusal code for graphs that every supporting engine computes wrongly. It is not an answer of the
 /// library.
-const ENGINES: &str = "engine.wrong";
+const ENGINES: &Code = &codes::ENGINE_WRONG;
 
 impl Predictions {
     /// Asks rules and library. The planner keeps the library's plan, so the launch does not compile again.
@@ -43,7 +44,7 @@ impl Predictions {
             Ok(answer) => match (answer.outcome, answer.key) {
                 (Ok(_), _) => Library::Supported,
                 (Err(refusal), None) => Library::NotAsked(refusal.reasons()[0].code.to_string()),
-                (Err(refusal), Some(_)) if refusal.has(ENGINES) => Library::NotAsked(ENGINES.to_owned()),
+                (Err(refusal), Some(_)) if refusal.has(ENGINES) => Library::NotAsked(ENGINES.to_string()),
                 (Err(refusal), Some(_)) => {
                     Library::Refused(refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect())
                 }

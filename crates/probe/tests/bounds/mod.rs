@@ -38,7 +38,7 @@ pub(crate) fn wrong(rows: &[Bounds]) -> Vec<String> {
         for (list, expected) in [(fires, true), (not, false)] {
             for (given, gpu, version) in *list {
                 let (valid, target) = (attention(given), target(gpu, version));
-                if check(&Request::new(&valid, &target)).reasons.iter().any(|r| r.code == *code) != expected {
+                if check(&Request::new(&valid, &target)).reasons.iter().any(|r| r.code.as_str() == *code) != expected {
                     wrong.push(format!("{code} for {given:?} on {gpu} under {version}: not {expected}"));
                 }
             }

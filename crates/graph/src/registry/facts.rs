@@ -1,20 +1,24 @@
-//! What rules look at: a valid description and a target, with the questions that several rules ask answered once.
+//! What conditions look at: a valid description and a target, with the questions that several of them ask answered
+//! once.
 
 use std::cell::OnceCell;
 
-use qkvault_graph::expr::{Grad, Node};
-use qkvault_graph::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
-use qkvault_graph::{
-    Attention, Band, CompileOptions, Corner, CudnnVersion, DropoutSource, Gradients, Lengths, Pass, Role, ScoreExpr,
-    Storage, Target, Valid, lower, validate,
+use crate::expr::{Grad, Node};
+use crate::lower::chosen_form;
+use crate::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
+use crate::{
+    Attention, Band, CompileOptions, Corner, CudnnVersion, DropoutSource, Form, Gradients, Lengths, Pass, Role,
+    ScoreExpr, Storage, Target, Valid, lower, validate,
 };
 
-/// A description on a target, as rules see it.
+/// A description on a target, as conditions see it.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     valid: &'a Valid,
     pub(super) a: &'a Attention,
-    target: &'a Target,
+    pub(super) target: &'a Target,
+    /// The form that is written.
+    pub(super) form: Form,
     pub(super) gradients: Option<&'a Gradients>,
     pub(super) s_q: i64,
     pub(super) s_kv: i64,
@@ -25,16 +29,17 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The facts of a description on a target.
+    /// The facts of a description on a target, with these options.
     #[must_use]
-    pub fn of(attention: &'a Valid, target: &'a Target) -> Facts<'a> {
+    pub fn of(attention: &'a Valid, target: &'a Target, options: &CompileOptions) -> Facts<'a> {
         let a = attention.get();
         let gradients = match &a.pass {
             Pass::Forward => None,
             Pass::Backward(gradients) => Some(gradients),
         };
         let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.head_dims());
-        Facts { valid: attention, a, target, gradients, s_q, s_kv, d_qk, d_v, query_reads: OnceCell::new() }
+        let form = chosen_form(a, options);
+        Facts { valid: attention, a, target, form, gradients, s_q, s_kv, d_qk, d_v, query_reads: OnceCell::new() }
     }
 
     /// The cuDNN version.
@@ -58,8 +63,9 @@ impl<'a> Facts<'a> {
         [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Varlen { .. }))
     }
 
-    /// A tensor with a number for each query or sequence and none for the keys, as lowering declares it, if one is read: by the score
-    /// expression, by the predicate, or as the dropout mask. The lengths of several sequences are such tensors for expressions.
+    /// A tensor with a number for each query or sequence and none for the keys, as lowering declares it, if one is
+    /// read: by the score expression, by the predicate, or as the dropout mask. The lengths of several sequences are
+    /// such tensors for expressions.
     pub(super) fn query_tensor(&self) -> Option<String> {
         let tensors = self.expressions().flat_map(|e| e.tensors().iter().map(|t| t.dims));
         let [b, h, s_q, s_kv] = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv];
@@ -86,9 +92,8 @@ impl<'a> Facts<'a> {
 
     /// Gradients of tensors of the score expression that are not what the score's own gradient is, if any are wanted.
     pub(super) fn gradient_apart(&self) -> Option<String> {
-        let score = self.a.score_mod.as_ref().filter(|_| self.backward())?;
         // What is cheap to see first: a derivative takes microseconds.
-        score.tensors().iter().find(|t| t.grad == Grad::Needed)?;
+        let score = self.a.score_mod.as_ref().filter(|_| self.wants_tensor_gradient())?;
         let vjp = self.a.score_mod_vjp()?.ok()?;
         let (several, other) = (vjp.d_tensors.len() > 1, vjp.d_tensors.iter().find(|t| t.factor != vjp.d_score));
         match (several, other) {
@@ -98,8 +103,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// How often a backward reads such tensors, operation by operation, as it is lowered: an expression and its derivative may each.
-    /// And how many of those reads subtract one. Nothing where there is none to read.
+    /// How often a backward reads such tensors, operation by operation, as it is lowered: an expression and its
+    /// derivative may each. And how many of those reads subtract one. Nothing where there is none to read.
     pub(super) fn query_reads(&self) -> Option<(usize, usize)> {
         *self.query_reads.get_or_init(|| self.count_query_reads())
     }
@@ -145,7 +150,8 @@ impl<'a> Facts<'a> {
         score.is_some_and(|e| e.tensors().iter().any(|t| t.grad == Grad::Needed))
     }
 
-    /// One query of one sequence, and heads beside each other: some generated kernels of compute capability 10.x do not compile for it.
+    /// One query of one sequence, and heads beside each other: some generated kernels of compute capability 10.x do not
+    /// compile for it.
     pub(super) fn one_query_of_several_heads(&self) -> bool {
         self.s_q == 1 && self.a.batch() == 1 && self.a.q.heads() > 1
     }

@@ -1,0 +1,171 @@
+//! Forms: which op graph a version knows.
+
+use super::LOWERING;
+use crate::lower::{FUSED_OPS, UNIFIED_OP, need_the_softmax_operation};
+use crate::registry::entry::entries;
+use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::{Form, Outputs};
+
+/// The fix that always holds.
+const EXPANDED: &str = "use the expanded form";
+
+/// What was given, where the unified form is to be written, with the version.
+fn unified(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
+    (f.form == Form::Unified && is).then(|| format!("{what}, for cuDNN {}", f.version()))
+}
+
+entries![
+    OUTPUTS_COMBINATION = Entry {
+        code: "outputs.combination",
+        cause: "This set of outputs needs the softmax operation of cuDNN 9.21: the expanded form leaves some of them \
+                unwritten.",
+        affected: &[Versions::older_than(FUSED_OPS).on(Gpus::ALL), Versions::ALL.on(Gpus::ALL)],
+        field: "outputs",
+        needed: "Stats alone, or Max and Sum_exp together; other sets need the softmax operation",
+        fix: "ask for Stats alone: it is Max + ln(Sum_exp)",
+        source: "an H200 under 9.19, compared with the float64 oracle (docs/results/selftest.md)",
+        evidence: "Max and Sum_exp beside Stats were never written before 9.21.",
+        applies: Applies::Lowering(|f| {
+            let Outputs { stats, max, sum_exp } = f.a.outputs;
+            let expanded = f.version() < FUSED_OPS || f.form == Form::Expanded;
+            let refused = f.form != Form::Unified && need_the_softmax_operation(f.a.outputs) && expanded;
+            refused.then(|| {
+                format!("stats {stats}, max {max}, sum_exp {sum_exp}, for cuDNN {} and {:?}", f.version(), f.form)
+            })
+        }),
+        ..Entry::rule()
+    },
+    FORM_FUSED = Entry {
+        code: "form.fused",
+        cause: "These versions have no band-mask and softmax operations, which the fused form is made of.",
+        affected: &[Versions::older_than(FUSED_OPS).on(Gpus::ALL)],
+        field: "policy.lab.form",
+        needed: "band-mask and softmax operations",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| {
+            let refused = f.form == Form::Fused && !need_the_softmax_operation(f.a.outputs);
+            refused.then(|| format!("fused, for cuDNN {}", f.version()))
+        }),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED = Entry {
+        code: "form.unified",
+        cause: "These versions have no unified operation.",
+        affected: &[Versions::older_than(UNIFIED_OP).on(Gpus::ALL)],
+        field: "policy.lab.form",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(f, true, "the unified operation")),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_LENGTHS = Entry {
+        code: "form.unified-lengths",
+        cause: "The unified operation of these versions takes no lengths.",
+        affected: &[Versions::before(15, 0).on(Gpus::ALL)],
+        field: "mask.lengths",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(f, f.lengths(), "lengths in the unified operation")),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_OUTPUTS = Entry {
+        code: "form.unified-outputs",
+        cause: "The unified operation of these versions does not put out Max and Sum_exp.",
+        affected: &[Versions::before(21, 0).on(Gpus::ALL)],
+        field: "outputs",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(
+            f,
+            f.a.outputs.max || f.a.outputs.sum_exp,
+            "Max or Sum_exp of the unified operation"
+        )),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_BAND = Entry {
+        code: "form.unified-band",
+        cause: "The unified operation of these versions takes no causal mask and no window.",
+        affected: &[Versions::before(21, 0).on(Gpus::ALL)],
+        field: "mask.band",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(
+            f,
+            f.a.mask.band.is_some(),
+            "a causal mask or a window in the unified operation"
+        )),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_SCORE_MOD = Entry {
+        code: "form.unified-score-mod",
+        cause: "The unified operation of these versions takes no score expression.",
+        affected: &[Versions::before(21, 0).on(Gpus::ALL)],
+        field: "score_mod",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(
+            f,
+            f.a.score_mod.is_some(),
+            "a score expression in the unified operation"
+        )),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_MASK_MOD = Entry {
+        code: "form.unified-mask-mod",
+        cause: "The unified operation of these versions takes no predicate.",
+        affected: &[Versions::before(21, 0).on(Gpus::ALL)],
+        field: "mask.mask_mod",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(f, f.a.mask.mask_mod.is_some(), "a predicate in the unified operation")),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_SINK = Entry {
+        code: "form.unified-sink",
+        cause: "The unified operation of these versions takes no sink.",
+        affected: &[Versions::before(21, 0).on(Gpus::ALL)],
+        field: "sink",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(f, f.a.sink, "a sink in the unified operation")),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_DROPOUT = Entry {
+        code: "form.unified-dropout",
+        cause: "Dropout is not written in the unified form.",
+        field: "dropout",
+        needed: "another form",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(f, f.dropout(), "dropout in the unified operation")),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_PAGED = Entry {
+        code: "form.unified-paged",
+        cause: "The unified operation of these versions takes no tables of pages.",
+        affected: &[Versions::before(15, 0).on(Gpus::ALL)],
+        field: "k.storage",
+        fix: EXPANDED,
+        source: LOWERING,
+        applies: Applies::Lowering(|f| unified(f, f.a.k.is_paged(), "paged keys and values in the unified operation")),
+        ..Entry::rule()
+    },
+    FORM_UNIFIED_WRONG = Entry {
+        code: "form.unified-wrong",
+        cause: "The unified operation computes score expressions wrongly or reads illegal addresses, whatever the \
+                expression.",
+        affected: &[Versions::from(21, 0).on(Gpus::ALL)],
+        field: "policy.lab.form",
+        needed: "another form",
+        fix: EXPANDED,
+        source: "an H200 under 9.27, compared with the float64 oracle (docs/results/forms.md)",
+        evidence: "Of 361 drawn forwards with an expression, 11 were wrong and 23 read illegal addresses, and of 120 \
+                   serving batches 20 were wrong. All 139 forwards and 156 batches without an expression were right, \
+                   and so were the other forms.",
+        applies: Applies::Lowering(|f| {
+            unified(f, f.a.score_mod.is_some(), "a score expression in the unified operation")
+        }),
+        ..Entry::quirk(14)
+    },
+];

@@ -1,0 +1,35 @@
+//! What does not fit: workspaces and memory.
+
+use crate::registry::Entry;
+use crate::registry::entry::entries;
+
+entries![
+    WORKSPACE_LIMIT = Entry {
+        code: "workspace.limit",
+        cause: "Every engine that takes it needs more workspace than the options allow.",
+        field: "policy.workspace_limit",
+        fix: "raise the limit",
+        source: "the compiled plan, whose workspace cuDNN tells",
+        ..Entry::rule()
+    },
+    WORKSPACE_QUADRATIC = Entry {
+        code: "workspace.quadratic",
+        cause: "The workspace holds a gradient of every score, because the backward is deterministic or a bias wants \
+                its gradient, and that is too much.",
+        fix: "sum dQ in any order (deterministic: no) and ask for no gradient of a bias, take fewer sequences at a \
+              time, or compile a deterministic one for a GPU with compute capability 10.x, which needs no such \
+              workspace",
+        source: "cudnn-frontend 1.23, node/scaled_dot_product_flash_attention.h, and the workspaces of compiled plans",
+        evidence: "Each gradient has 16 bits, and rows and keys are rounded up to 64: 128 heads of 32,768 queries and \
+                   keys need 275 GB.",
+        ..Entry::rule()
+    },
+    MEMORY_BUDGET = Entry {
+        code: "memory.budget",
+        cause: "Operands and scratch memory are over the budget.",
+        field: "dims",
+        fix: "take fewer sequences or heads at a time, or a GPU with more memory",
+        source: "the sizes of the operands and of the workspace",
+        ..Entry::rule()
+    },
+];

@@ -1,0 +1,171 @@
+//! Head dims and lengths.
+
+use super::{FE_BACKWARD, FE_FORWARD, FUZZED, GPU};
+use crate::CudnnVersion;
+use crate::registry::entry::entries;
+use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+
+/// The head dims of Q with K and of V with O, as a reason gives them.
+fn head_dim(f: &Facts<'_>) -> String {
+    format!("{} and {} on compute capability {}.{}", f.d_qk, f.d_v, f.sm() / 10, f.sm() % 10)
+}
+
+/// The head dims, where one is over a limit.
+fn over(f: &Facts<'_>, limit: i64) -> Option<String> {
+    (f.d_qk.max(f.d_v) > limit).then(|| head_dim(f))
+}
+
+entries![
+    HEAD_DIM_MULTIPLE_OF_8 = Entry {
+        code: "head-dim.multiple-of-8",
+        cause: "A head dim is no multiple of 8: the kernels move rows in units of 16 bytes.",
+        field: "q.dims[3], v.dims[3]",
+        needed: "head dims that are multiples of 8",
+        fix: "pad the rows with zeros to the next multiple of 8",
+        source: FUZZED,
+        evidence: "All three versions answer `d_qk % 8 != 0` or `d_v % 8 != 0`.",
+        applies: Applies::Rules(|f| {
+            (f.d_qk % 8 != 0 || f.d_v % 8 != 0).then(|| format!("{} and {}", f.d_qk, f.d_v))
+        }),
+        ..Entry::rule()
+    },
+    HEAD_DIM_FORWARD_OLD = Entry {
+        code: "head-dim.forward-old",
+        cause: "A head dim of a forward is larger than these versions take.",
+        affected: &[
+            Versions::before(9, 1).on(Gpus { from: 0, to: 99 }),
+            Versions::before(9, 0).on(Gpus::BLACKWELL),
+            Versions::before(9, 1).on(Gpus { from: 110, to: u32::MAX })
+        ],
+        field: "q.dims[3], v.dims[3]",
+        needed: "head dims of up to 256 on compute capability 9.0, up to 128 on others",
+        fix: "use cuDNN 9.10.2 or newer",
+        source: FE_FORWARD,
+        applies: Applies::Rules(|f| {
+            if f.backward() { None } else { over(f, if f.is_hopper() { 256 } else { 128 }) }
+        }),
+        ..Entry::rule()
+    },
+    HEAD_DIM_BACKWARD = Entry {
+        code: "head-dim.backward",
+        cause: "A head dim of a backward is larger than any kernel for this GPU takes.",
+        field: "q.dims[3], v.dims[3]",
+        needed: "in a backward, head dims of up to 128; of up to 256 on compute capability 9.0; 192 with 128 too on \
+                 10.x since 9.11, and 256 with 256 there since 9.23 if it is deterministic",
+        fix: "run the backward on a Hopper GPU, or split the head dim of V and O, which is exact",
+        source: FUZZED,
+        evidence: "The library refuses above 128, and on compute capability 9.0 above 256.",
+        applies: Applies::Rules(|f| {
+            let limit = if f.is_hopper() { 256 } else { 128 };
+            let latent = f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128) && f.version() >= CudnnVersion::v9(11, 0);
+            let named = f.names_engine() && (f.d_qk, f.d_v) == (256, 256) && f.version() >= CudnnVersion::v9(23, 0);
+            if f.backward() && !latent && !named { over(f, limit) } else { None }
+        }),
+        ..Entry::rule()
+    },
+    HEAD_DIM_BACKWARD_LATENT = Entry {
+        code: "head-dim.backward-latent",
+        cause: "These versions have backwards for some pairs of head dims between 128 and 192 for Q and 64 and 128 for \
+                V.",
+        affected: &[Versions::between((11, 0), (13, 0)).on(Gpus::HOPPER)],
+        field: "q.dims[3], v.dims[3]",
+        needed: "between 128 and 192 for Q and between 64 and 128 for V, either 192 for Q or 128 for V",
+        fix: "use cuDNN 9.13 or newer",
+        source: FE_BACKWARD,
+        applies: Applies::Rules(|f| {
+            let between = (129..=192).contains(&f.d_qk) && (65..=128).contains(&f.d_v);
+            (f.backward() && between && f.d_qk != 192 && f.d_v != 128).then(|| head_dim(f))
+        }),
+        ..Entry::rule()
+    },
+    HEAD_DIM_BACKWARD_LATENT_ONE_QUERY = Entry {
+        code: "head-dim.backward-latent-one-query",
+        cause: "The kernel that the library generates for a backward of head dims 192 and 128 and one query does not \
+                compile.",
+        affected: &[Versions::from(11, 0).on(Gpus::BLACKWELL)],
+        field: "q.dims[2]",
+        needed: "in a backward of head dims 192 and 128 on compute capability 10.x, more than one query or sequence, \
+                 or a single head: the kernel that the library generates for one does not compile",
+        fix: "pad to two queries, with lengths that say one, or run the backward on a Hopper GPU",
+        source: FUZZED,
+        evidence: "The answer is `compilationResult != NVRTC_SUCCESS`; a single head compiles.",
+        applies: Applies::Rules(|f| {
+            let latent = f.backward() && (f.d_qk, f.d_v) == (192, 128);
+            (latent && f.one_query_of_several_heads())
+                .then(|| format!("one query of one sequence and {} heads", f.a.q.heads()))
+        }),
+        ..Entry::rule()
+    },
+    HEAD_DIM_PHILOX = Entry {
+        code: "head-dim.philox",
+        cause: "The kernel that the library generates for Philox and rows of V that are shorter than those of K does \
+                not compile.",
+        affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
+        field: "q.dims[3], v.dims[3]",
+        needed: "in a forward with dropout drawn by Philox on compute capability 10.x, head dims of V and O other than \
+                 128 where those of Q and K are over 128 (192 is taken for nine queries and more): the kernel that the \
+                 library generates does not compile",
+        fix: "pad V and O to the head dim of Q, give the dropout mask as an operand, or use a Hopper GPU",
+        source: FUZZED,
+        evidence: "The answer is `compilationResult != NVRTC_SUCCESS`, in 233 descriptions together with \
+                   `head-dim.philox-one-query`.",
+        applies: Applies::Rules(|f| {
+            let drawn = !f.backward() && f.philox();
+            let refused = drawn && f.d_v == 128 && f.d_qk > 128 && (f.d_qk != 192 || f.s_q <= 8);
+            refused.then(|| format!("{}, {} queries", head_dim(f), f.s_q))
+        }),
+        ..Entry::rule()
+    },
+    HEAD_DIM_PHILOX_ONE_QUERY = Entry {
+        code: "head-dim.philox-one-query",
+        cause: "The kernel that the library generates for Philox, one query and a head dim over 128 does not compile.",
+        affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
+        field: "q.dims[2]",
+        needed: "more than one query in a forward with dropout drawn by Philox and head dims over 128 on compute \
+                 capability 10.x; 256 for both is taken since 9.23",
+        fix: "pad to two queries, with lengths that say one, give the dropout mask as an operand, or use a Hopper GPU",
+        source: FUZZED,
+        evidence: "The answer is `compilationResult != NVRTC_SUCCESS`, in 233 descriptions together with \
+                   `head-dim.philox`.",
+        applies: Applies::Rules(|f| {
+            let drawn = !f.backward() && f.philox() && f.s_q == 1;
+            let taken = (f.d_qk, f.d_v) == (256, 256) && f.version() >= CudnnVersion::v9(23, 0);
+            (drawn && !taken && f.d_qk.max(f.d_v) > 128).then(|| format!("one query, head dims {}", head_dim(f)))
+        }),
+        ..Entry::rule()
+    },
+    DROPOUT_MASK_ODD = Entry {
+        code: "dropout.mask-odd",
+        cause: "The kernel reads two elements of the dropout mask at a time, and multiplies values by what lies behind \
+                the last.",
+        field: "k.dims[2]",
+        needed: "for a dropout mask of one query, one head and one sequence, an even number of keys: the kernel reads \
+                 two elements of the mask at a time, and multiplies the values by what lies behind the last",
+        fix: "pad to an even number of keys, with a mask, lengths or a predicate that hides the last, or let the \
+              library draw the dropout",
+        source: GPU,
+        evidence: "NaN came out in 51 of 51 such forwards with NaN behind the mask.",
+        applies: Applies::Rules(|f| {
+            let by_mask = !f.backward() && f.dropout() && !f.philox();
+            let one_row = f.a.batch() * f.a.q.heads() * f.s_q == 1;
+            (by_mask && one_row && f.s_kv >= 3 && f.s_kv % 2 == 1)
+                .then(|| format!("a dropout mask of one row of {} keys", f.s_kv))
+        }),
+        ..Entry::quirk(20)
+    },
+    QUERIES_ONE_OLD = Entry {
+        code: "queries.one-old",
+        cause: "One query is not taken with a right bound, nor with head dims over 128 on compute capability 10.x.",
+        affected: &[Versions::before(9, 1).on(Gpus::ALL)],
+        field: "q.dims[2]",
+        needed: "more than one query for a right bound, or for head dims over 128 on compute capability 10.x",
+        fix: "use cuDNN 9.10.2 or newer, or leave the causal mask out: one query at the end sees every key",
+        source: FE_FORWARD,
+        applies: Applies::Rules(|f| {
+            let bound = f.a.mask.band.is_some_and(|band| band.right.is_some());
+            let wide = f.is_blackwell() && f.d_qk.max(f.d_v) > 128;
+            (!f.backward() && f.s_q == 1 && (bound || wide)).then(|| "one query".to_owned())
+        }),
+        ..Entry::rule()
+    },
+];

@@ -1,0 +1,182 @@
+//! Varlen operands.
+
+use super::{FE_STORAGE, FUZZED, GPU};
+use crate::Storage;
+use crate::registry::entry::entries;
+use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+
+/// What was given, in a varlen backward, with the version.
+fn backward(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
+    (f.backward() && f.varlen() && is).then(|| format!("{what}, for cuDNN {}", f.version()))
+}
+
+entries![
+    STORAGE_VARLEN_SM = Entry {
+        code: "storage.varlen-sm",
+        cause: "These versions have no varlen kernels for GPUs before compute capability 9.0.",
+        affected: &[Versions::before(18, 1).on(Gpus::BEFORE_HOPPER)],
+        field: "q.storage",
+        fix: "use dense operands with lengths",
+        source: FE_STORAGE,
+        applies: Applies::Lowering(|f| {
+            let given = || format!("varlen operands before compute capability 9.0, for cuDNN {}", f.version());
+            f.varlen().then(given)
+        }),
+        ..Entry::rule()
+    },
+    STORAGE_VARLEN_ONE_QUERY_STATS = Entry {
+        code: "storage.varlen-one-query-stats",
+        cause: "Of varlen Stats of one query per sequence with grouped heads, the first head of each group alone is \
+                written.",
+        affected: &[Versions::from(26, 0).on(Gpus::ALL)],
+        field: "outputs.stats",
+        needed: "room for two queries per sequence, as many key heads as query heads, or no Stats",
+        fix: "use dense queries, or room for two queries per sequence",
+        source: "NVIDIA/cudnn-frontend issue 1083, of 9.26 and 9.27",
+        applies: Applies::Lowering(|f| {
+            let grouped = f.a.q.heads() != f.a.k.heads();
+            let varlen = matches!(f.a.q.storage, Storage::Varlen { .. });
+            let wrong = varlen && f.s_q == 1 && grouped && f.a.outputs.stats && !f.backward();
+            wrong.then(|| {
+                format!("varlen Stats of one query per sequence with grouped heads, for cuDNN {}", f.version())
+            })
+        }),
+        ..Entry::quirk(7)
+    },
+    STORAGE_VARLEN_HEADS = Entry {
+        code: "storage.varlen-heads",
+        cause: "These versions have no varlen backward with grouped heads.",
+        affected: &[Versions::before(6, 0).on(Gpus::ALL)],
+        field: "k.dims[1]",
+        fix: "repeat the heads",
+        source: FE_STORAGE,
+        applies: Applies::Lowering(|f| {
+            let (h_q, h_k, h_v) = f.a.heads();
+            let what = "a varlen backward with fewer key or value heads than query heads";
+            backward(f, h_q != h_k || h_q != h_v, what)
+        }),
+        ..Entry::rule()
+    },
+    STORAGE_VARLEN_SINK = Entry {
+        code: "storage.varlen-sink",
+        cause: "A varlen backward with a sink reads out of bounds.",
+        affected: &[Versions::before(26, 0).on(Gpus::ALL)],
+        field: "sink",
+        fix: "use dense operands with lengths",
+        source: FE_STORAGE,
+        applies: Applies::Lowering(|f| {
+            backward(f, f.a.sink, "a varlen backward with a sink, in which earlier versions read out of bounds")
+        }),
+        ..Entry::rule()
+    },
+    STORAGE_VARLEN_STATS = Entry {
+        code: "storage.varlen-stats",
+        cause: "A varlen backward reads dense Stats on these GPUs.",
+        affected: &[Versions::from(18, 1).on(Gpus::BEFORE_HOPPER), Versions::from(18, 1).on(Gpus::CONSUMER_BLACKWELL)],
+        field: "outputs.stats",
+        needed: "compute capability 9.0 or 10.x",
+        fix: "use dense operands with lengths on this GPU",
+        source: FE_STORAGE,
+        applies: Applies::Lowering(|f| {
+            let rows = matches!(f.a.q.storage, Storage::Varlen { .. });
+            (f.backward() && rows).then(|| "varlen Stats in a backward".to_owned())
+        }),
+        ..Entry::rule()
+    },
+    STORAGE_VARLEN_DETERMINISTIC = Entry {
+        code: "storage.varlen-deterministic",
+        cause: "A varlen backward is not deterministic on these GPUs.",
+        affected: &[Versions::from(18, 1).on(Gpus::BEFORE_HOPPER), Versions::from(18, 1).on(Gpus::CONSUMER_BLACKWELL)],
+        field: "pass.deterministic",
+        needed: "compute capability 9.0 or 10.x",
+        fix: "use dense operands with lengths on this GPU",
+        source: FE_STORAGE,
+        applies: Applies::Lowering(|f| {
+            let deterministic = f.gradients.is_some_and(|g| g.deterministic);
+            (f.varlen() && deterministic).then(|| "a deterministic varlen backward".to_owned())
+        }),
+        ..Entry::rule()
+    },
+    BACKWARD_VARLEN_HEAD_DIM_OLD = Entry {
+        code: "backward.varlen-head-dim-old",
+        cause: "A varlen backward with a head dim over 128 comes out wrong.",
+        affected: &[Versions::before(19, 0).on(Gpus::ALL)],
+        field: "q.dims[3], v.dims[3]",
+        needed: "cuDNN 9.19 or newer for varlen backwards with head dims over 128",
+        fix: "use a newer cuDNN, or dense operands with lengths",
+        source: GPU,
+        evidence: "Under 9.14, 5 of 5 were NaN or had dQ and dV off by 0.3 to 0.7; 9.19 and 9.27 are right. Versions \
+                   between 9.14 and 9.19 were not tested.",
+        applies: Applies::Rules(|f| {
+            let wide = f.backward() && f.varlen() && (f.d_qk > 128 || f.d_v > 128);
+            wide.then(|| format!("head dims {} and {} of varlen operands in a backward", f.d_qk, f.d_v))
+        }),
+        ..Entry::quirk(15)
+    },
+    BACKWARD_VARLEN_NO_QUERIES_OLD = Entry {
+        code: "backward.varlen-no-queries-old",
+        cause: "dK and dV of a sequence that has keys and no queries are not written.",
+        affected: &[Versions::before(19, 0).on(Gpus::ALL)],
+        field: "q.storage, k.storage",
+        needed: "cuDNN 9.19 or newer for varlen backwards: 9.14 does not write dK and dV of a sequence that has keys \
+                 and no queries",
+        fix: "use a newer cuDNN, or use dense operands with lengths; where every sequence has a query, allow the code",
+        source: GPU,
+        evidence: "52 of 192 drawn batches were wrong under 9.14: every one with a sequence without queries, and no \
+                   other; 9.19 and 9.27 are right. Versions between 9.14 and 9.19 were not tested.",
+        applies: Applies::Rules(|f| (f.backward() && f.varlen()).then(|| "varlen operands in a backward".to_owned())),
+        ..Entry::quirk(16)
+    },
+    BACKWARD_VARLEN_KEY_GRADIENTS_OLD = Entry {
+        code: "backward.varlen-key-gradients-old",
+        cause: "dK and dV of a varlen backward are written by the strides of K and V, whatever their own are.",
+        affected: &[Versions::before(19, 0).on(Gpus::ALL)],
+        field: "d_k.strides",
+        needed: "cuDNN 9.19 or newer, or dK and dV of a varlen backward with the strides of K and V: 9.14 writes them \
+                 by those of K and V",
+        fix: "use a newer cuDNN, or give dK and dV the strides of K and V",
+        source: GPU,
+        evidence: "Under 9.14, 4 of 4 were written at the rows of K and V; 9.19 and 9.27 are right \
+                   (docs/results/strides.md).",
+        applies: Applies::Rules(|f| {
+            let gradients = f.gradients.filter(|_| f.varlen())?;
+            let pairs = [("dK", &gradients.d_k, "K", &f.a.k), ("dV", &gradients.d_v, "V", &f.a.v)];
+            // The batch stride of varlen operands is not used.
+            let other = pairs.into_iter().find(|(_, d, _, t)| d.strides[1..] != t.strides[1..])?;
+            let (name, gradient, of, tensor) = other;
+            Some(format!("strides {:?} of {name} and {:?} of {of}", gradient.strides, tensor.strides))
+        }),
+        ..Entry::quirk(19)
+    },
+    BACKWARD_VARLEN_ROWS = Entry {
+        code: "backward.varlen-rows",
+        cause: "A varlen backward writes dQ at the offsets of Q.",
+        field: "d_q.strides",
+        needed: "in a varlen backward that is not deterministic, dQ as far apart from token to token as Q: the library \
+                 writes dQ at Q's offsets",
+        fix: "give dQ the strides of Q (a gradient of the whole QKV tensor), or ask for a deterministic backward",
+        source: GPU,
+        evidence: "Under 9.27, with Q beside K and V in one tensor and dQ alone, dQ was written at Q's offsets.",
+        applies: Applies::Rules(|f| {
+            let gradients = f.gradients.filter(|g| f.varlen() && !g.deterministic)?;
+            let (q, d_q) = (f.a.q.strides, gradients.d_q.strides);
+            (q[2] != d_q[2]).then(|| format!("tokens of Q are {} elements apart, those of dQ {}", q[2], d_q[2]))
+        }),
+        ..Entry::quirk(17)
+    },
+    BACKWARD_VARLEN_CONSUMER_OLD = Entry {
+        code: "backward.varlen-consumer-old",
+        cause: "These versions have no varlen backward for compute capability 12.x.",
+        affected: &[Versions::before(18, 1).on(Gpus::CONSUMER_BLACKWELL)],
+        field: "q.storage",
+        needed: "cuDNN 9.18.1 or newer for varlen backwards on compute capability 12.x",
+        fix: "use a newer cuDNN, or dense operands with lengths",
+        source: FUZZED,
+        evidence: "9.14 answers `Fused Attention graph was not given to the engine`.",
+        applies: Applies::Rules(|f| {
+            let varlen = f.backward() && f.varlen();
+            varlen.then(|| "varlen operands in a backward".to_owned())
+        }),
+        ..Entry::rule()
+    },
+];

@@ -1,0 +1,80 @@
+//! Versions and GPUs that are refused whatever is described.
+
+use super::{FE_FORWARD, FUZZED};
+use crate::CudnnVersion;
+use crate::registry::entry::entries;
+use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+
+/// The first version of the major version that is known, and the first after it.
+const NINE: CudnnVersion = CudnnVersion::v9(0, 0);
+const TEN: CudnnVersion = CudnnVersion { major: 10, minor: 0, patch: 0 };
+
+fn version(f: &Facts<'_>) -> Option<String> {
+    Some(format!("cuDNN {}", f.version()))
+}
+
+fn gpu(f: &Facts<'_>) -> Option<String> {
+    Some(format!("compute capability {}.{}", f.sm() / 10, f.sm() % 10))
+}
+
+entries![
+    CUDNN_MAJOR = Entry {
+        code: "cudnn.major",
+        cause: "The major version of cuDNN is not 9, and qkvault writes op graphs for cuDNN 9 alone.",
+        affected: &[Versions::older_than(NINE).on(Gpus::ALL), Versions { from: Some(TEN), before: None }.on(Gpus::ALL)],
+        field: "target.cudnn",
+        needed: "cuDNN 9",
+        fix: "use a cuDNN 9; `qkvault doctor` says which are here",
+        source: "nothing of this project was tried with another",
+        applies: Applies::Rules(version),
+        ..Entry::not_built()
+    },
+    CUDNN_TOO_OLD = Entry {
+        code: "cudnn.too-old",
+        cause: "This cuDNN cannot compile for a GPU that is described and not here.",
+        affected: &[Versions::between((0, 0), (8, 0)).on(Gpus::ALL)],
+        field: "target.cudnn",
+        needed: "cuDNN 9.8.0 or newer, the first that compiles for a GPU that is described and not here",
+        fix: "use a newer cuDNN",
+        source: "graph header of cuDNN 9.8: device-properties descriptor",
+        applies: Applies::Rules(version),
+        ..Entry::rule()
+    },
+    CUDNN_WITHDRAWN = Entry {
+        code: "cudnn.withdrawn",
+        cause: "NVIDIA's own front end blocks the attention of cuDNN 9.10.0 and 9.10.1.",
+        affected: &[Versions::between((10, 0), (10, 2)).on(Gpus::ALL)],
+        field: "target.cudnn",
+        needed: "another version: attention of 9.10.0 and 9.10.1 is blocked by NVIDIA's own front end",
+        fix: "use cuDNN 9.10.2 or newer",
+        source: FE_FORWARD,
+        applies: Applies::Rules(version),
+        ..Entry::quirk(9)
+    },
+    GPU_OLD = Entry {
+        code: "gpu.old",
+        cause: "cuDNN has no attention for GPUs before compute capability 8.0.",
+        affected: &[Versions::ALL.on(Gpus::BEFORE_AMPERE)],
+        field: "target.device",
+        needed: "compute capability 8.0 or newer",
+        fix: "the CPU reference computes it",
+        source: FE_FORWARD,
+        applies: Applies::Rules(gpu),
+        ..Entry::rule()
+    },
+    GPU_UNKNOWN = Entry {
+        code: "gpu.unknown",
+        cause: "No GPU of this compute capability was tried, so no rule knows what it takes.",
+        affected: &[
+            Versions::ALL.on(Gpus { from: 91, to: 99 }),
+            Versions::ALL.on(Gpus { from: 110, to: 119 }),
+            Versions::ALL.on(Gpus { from: 130, to: u32::MAX })
+        ],
+        field: "target.device",
+        needed: "an architecture that was tried: 8.x, 9.0, 10.x or 12.x",
+        fix: "ask the library itself, which may know it",
+        source: FUZZED,
+        applies: Applies::Rules(gpu),
+        ..Entry::not_built()
+    },
+];

@@ -1,0 +1,119 @@
+//! The registry as a page for people: `docs/reasons.md`, a heading for each code.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::Origin;
+use qkvault_graph::registry::{Entry, entries};
+
+/// Columns of a line.
+const WIDTH: usize = 120;
+
+const INTRODUCTION: &str = "\
+# Reasons by code
+
+Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test reasons` from the registry, which is
+`crates/graph/src/registry`; a test fails when it is stale.
+
+Codes are stable: none is renamed or given another meaning. `qkvault probe --allow CODE` takes what is computed wrongly
+all the same; nothing else can be allowed. Versions and GPUs that *Affected* names are those for which a condition is
+asked, and *Needed* is left out where another version is all that is needed.
+";
+
+/// What a part of the page is about: its title, and what holds for all that is in it.
+const PARTS: [(Origin, &str, &str); 5] = [
+    (
+        Origin::Quirk,
+        "Computed wrongly",
+        "cuDNN takes these and computes them wrongly, or does not survive them. They are refused until they are allowed by their code.",
+    ),
+    (Origin::Rule, "Not supported", "The library does not take these, or they do not fit."),
+    (Origin::NotBuilt, "Not built yet", "qkvault does not write these for the library yet."),
+    (
+        Origin::Description,
+        "The description contradicts itself",
+        "These hold on every GPU and under every version: they follow from what was given alone.",
+    ),
+    (
+        Origin::Library,
+        "The library's own",
+        "The library answers for itself; the reason has its words, and this version and GPU alone are meant.",
+    ),
+];
+
+/// The registry as a Markdown page.
+#[must_use]
+pub fn page() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for (origin, title, about) in PARTS {
+        let _ = write!(text, "\n## {title}\n\n");
+        paragraph(&mut text, "", "", about);
+        let mut part: Vec<&Entry> = entries().filter(|entry| entry.origin == origin).collect();
+        part.sort_by_key(|entry| entry.code);
+        for entry in part {
+            section(&mut text, entry);
+        }
+    }
+    text
+}
+
+fn section(text: &mut String, entry: &Entry) {
+    let Entry { code, cause, origin, affected, field: _, needed, fix, source, evidence, quirk: _, applies: _ } = *entry;
+    let _ = write!(text, "\n### `{code}`\n\n");
+    let mut item = |name: &str, words: &str| {
+        if !words.is_empty() {
+            paragraph(text, "* ", "  ", &linked(&format!("**{name}:** {}", sentence(words))));
+        }
+    };
+    item("Cause", cause);
+    let beside_the_library = !matches!(origin, Origin::Description | Origin::Library);
+    if beside_the_library {
+        item("Affected", &affected.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+    }
+    item("Needed", needed);
+    item("Fix", fix);
+    if beside_the_library {
+        let evidence = if evidence.is_empty() { String::new() } else { format!(" {evidence}") };
+        item("Evidence", &format!("{}{evidence}", sentence(source)));
+    }
+}
+
+/// A text that begins with a capital letter, where it begins with a word, and ends with a full stop.
+fn sentence(text: &str) -> String {
+    // `cuDNN`, `dK` and the repository of NVIDIA's front end are names.
+    let word = text.split([' ', ',']).next().unwrap_or_default();
+    let is_name = word.starts_with("cudnn-") || word.chars().skip(1).any(char::is_uppercase);
+    let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+    let first = if is_name { first.to_owned() } else { first.to_uppercase() };
+    let stop = if text.ends_with('.') { "" } else { "." };
+    format!("{first}{rest}{stop}")
+}
+
+/// A text with links for the pages of results that it names.
+fn linked(text: &str) -> String {
+    let link = |word: &str| {
+        let page = word.trim_start_matches('(').trim_end_matches([')', '.', ',', ';']);
+        match page.strip_prefix("docs/") {
+            Some(target) => word.replace(page, &format!("[{page}]({target})")),
+            None => word.to_owned(),
+        }
+    };
+    text.split(' ').map(link).collect::<Vec<_>>().join(" ")
+}
+
+/// Writes words in lines of a page's width.
+fn paragraph(text: &mut String, first: &str, others: &str, words: &str) {
+    let mut line = first.to_owned();
+    let mut is_empty = true;
+    for word in words.split(' ') {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            let _ = writeln!(text, "{line}");
+            (line, is_empty) = (others.to_owned(), true);
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    let _ = writeln!(text, "{line}");
+}
