@@ -2,7 +2,9 @@
 //!
 //! The `signed` checks put valid checksums around the input, so that the input reaches the checks behind them.
 
-use crate::format::{Codec, check_stored, decode, decode_header, encode};
+use crate::format::{
+    Codec, FORMAT_VERSION, HASH_LEN, MAGIC, MIN_HEADER, at, check_stored, decode, decode_header, encode,
+};
 use crate::pack::{PACK_MAGIC, PACK_VERSION};
 use crate::{PackLimits, UnpackOptions, verify_pack};
 
@@ -36,29 +38,30 @@ pub fn entry(bytes: &[u8]) {
 /// Runs [`entry`] with a valid magic, version, and every checksum that the lengths allow.
 pub fn entry_signed(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
-    if bytes.len() >= 168 {
-        bytes[..8].copy_from_slice(&[0x93, b'Q', b'K', b'V', b'E', 0x0d, 0x0a, 0x1a]);
-        bytes[8..10].copy_from_slice(&1u16.to_le_bytes());
+    if bytes.len() >= MIN_HEADER {
+        bytes[..at::VERSION].copy_from_slice(&MAGIC);
+        bytes[at::VERSION..at::FLAGS].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         // A writer derives the length of the header from those of its fields.
-        let fields: usize = [19, 20, 21].map(|at| usize::from(bytes[at])).iter().sum();
-        let meta = usize::from(u16::from_le_bytes([bytes[22], bytes[23]]));
-        let len = 168 + fields + meta;
+        let fields: usize =
+            [at::LIBRARY_LEN, at::TARGET_LEN, at::WHAT_LEN].map(|at| usize::from(bytes[at])).iter().sum();
+        let meta = usize::from(u16::from_le_bytes([bytes[at::META_LEN], bytes[at::META_LEN + 1]]));
+        let len = MIN_HEADER + fields + meta;
         if len <= bytes.len() {
-            bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
+            bytes[at::HEADER_LEN..at::KIND].copy_from_slice(&(len as u32).to_le_bytes());
             let stored = bytes[len..].to_vec();
-            bytes[24..32].copy_from_slice(&(stored.len() as u64).to_le_bytes());
-            let payload = match bytes[17] {
+            bytes[at::STORED_LEN..at::PLAIN_LEN].copy_from_slice(&(stored.len() as u64).to_le_bytes());
+            let payload = match bytes[at::CODEC] {
                 0 => Some(stored.clone()),
                 1 => zstd::bulk::decompress(&stored, 1 << 20).ok(),
                 _ => None,
             };
             if let Some(payload) = payload {
-                bytes[32..40].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-                bytes[72..104].copy_from_slice(blake3::hash(&payload).as_bytes());
+                bytes[at::PLAIN_LEN..at::KEY].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+                bytes[at::PAYLOAD_HASH..at::STORED_HASH].copy_from_slice(blake3::hash(&payload).as_bytes());
             }
-            bytes[104..136].copy_from_slice(blake3::hash(&stored).as_bytes());
-            let checksum = blake3::hash(&bytes[..len - 32]);
-            bytes[len - 32..len].copy_from_slice(checksum.as_bytes());
+            bytes[at::STORED_HASH..][..HASH_LEN].copy_from_slice(blake3::hash(&stored).as_bytes());
+            let checksum = blake3::hash(&bytes[..len - HASH_LEN]);
+            bytes[len - HASH_LEN..len].copy_from_slice(checksum.as_bytes());
         }
     }
     entry(&bytes);
@@ -103,6 +106,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::format::Codec;
+    use crate::golden;
 
     type Check = fn(&[u8]);
 
@@ -128,9 +133,8 @@ mod tests {
     /// Runs every check on the golden files with each of their bytes changed in turn.
     #[test]
     fn neighbours_of_good_files_are_answered() {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        for file in ["format/golden-v1.qkv", "format/golden-v1-zstd.qkv", "pack/golden-v3.qkvpack"] {
-            let good = std::fs::read(source.join(file)).unwrap();
+        for file in [golden::entry(Codec::None), golden::entry(Codec::Zstd), golden::pack()] {
+            let good = golden::read(&file);
             for at in 0..good.len() {
                 for value in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut bytes = good.clone();

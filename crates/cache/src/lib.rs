@@ -53,6 +53,8 @@ mod format;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod gc;
+#[cfg(test)]
+mod golden;
 mod key;
 mod limits;
 mod list;

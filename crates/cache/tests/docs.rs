@@ -58,13 +58,13 @@ fn the_table_of_the_entry_has_the_fields_where_the_code_puts_them() {
     let bytes = std::fs::read(vault.ls().next().unwrap().path).unwrap();
     let format = read("docs/vault-format.md");
     let section = format.split("## Entry").nth(1).unwrap().split("## Pack").next().unwrap();
-    // Offset and length of a field by its name in the table.
-    let field = |name: &str| -> &[u8] {
+    // A cell of the row of a field: 1 is the offset, 2 the length, 4 the value.
+    let cell = |name: &str, n: usize| {
         let row = section.lines().find(|line| line.split('|').nth(3).is_some_and(|cell| cell.trim() == name));
         let row = row.unwrap_or_else(|| panic!("no row for {name}"));
-        let cell = |n: usize| row.split('|').nth(n).unwrap().trim().parse::<usize>().unwrap();
-        &bytes[cell(1)..cell(1) + cell(2)]
+        row.split('|').nth(n).unwrap().trim().parse::<usize>().unwrap()
     };
+    let field = |name: &str| -> &[u8] { &bytes[cell(name, 1)..][..cell(name, 2)] };
     let number = |name: &str| {
         let mut wide = [0; 8];
         let bytes = field(name);
@@ -72,17 +72,20 @@ fn the_table_of_the_entry_has_the_fields_where_the_code_puts_them() {
         u64::from_le_bytes(wide) as usize
     };
     assert_eq!(field("magic"), [0x93, b'Q', b'K', b'V', b'E', 0x0d, 0x0a, 0x1a]);
-    assert_eq!((number("format version"), number("flags")), (1, 0));
+    assert_eq!((number("format version"), number("flags")), (cell("format version", 4), 0));
     assert_eq!((number("kind"), number("codec")), (2, 1));
     let lengths = ["library length", "target length", "what length", "meta length"].map(number);
     assert_eq!(lengths, [6, 6, 10, 3]);
     let header = number("header length");
-    assert_eq!(header, 168 + lengths.iter().sum::<usize>());
+    // The labels begin where the fixed part ends; a checksum ends the header.
+    let (labels, checksum) = (cell("library", 1), cell("header checksum", 2));
+    assert_eq!(header, labels + checksum + lengths.iter().sum::<usize>());
+    assert!(section.contains(&format!("H = {} + L + T + W + M", labels + checksum)));
     assert_eq!(header + number("stored length"), bytes.len());
     assert_eq!(number("payload length"), 5_000);
     assert_eq!(field("key"), key.0);
     assert_eq!(field("payload hash"), blake3::hash(&entry.payload).as_bytes());
     assert_eq!(field("stored hash"), blake3::hash(&bytes[header..]).as_bytes());
-    assert_eq!(&bytes[header - 32..header], blake3::hash(&bytes[..header - 32]).as_bytes());
-    assert_eq!(&bytes[136..142], library.as_bytes());
+    assert_eq!(&bytes[header - checksum..header], blake3::hash(&bytes[..header - checksum]).as_bytes());
+    assert_eq!(&bytes[labels..][..library.len()], library.as_bytes());
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::*;
 use crate::format::{Codec, encode};
-use crate::{Entry, EntryKind, Key};
+use crate::{Entry, EntryKind, Key, golden};
 
 fn entry(n: u8) -> Entry {
     Entry {
@@ -68,9 +68,9 @@ fn a_crafted_pack_is_good_when_nothing_is_wrong() {
 fn golden() {
     // Compressed bytes may differ with the version of zstd; the header's layout and the manifest are pinned, and that
     // an old pack is read. When this fails, raise PACK_VERSION.
-    let golden = include_bytes!("golden-v3.qkvpack");
+    let golden = golden::read(&golden::pack());
     let (lines, plain) = both();
-    assert_eq!(verify(golden).unwrap().entries, lines);
+    assert_eq!(verify(&golden).unwrap().entries, lines);
     let pack = craft(&lines, &compress(&plain, 17), |_| {});
     let manifest_end = PACK_HEADER + Manifest { entries: lines }.encode().len();
     assert_eq!(golden[..at::BODY_LEN], pack[..at::BODY_LEN]);
@@ -83,8 +83,7 @@ fn golden() {
 #[ignore = "writes the golden file"]
 fn write_golden() {
     let (lines, plain) = both();
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pack/golden-v3.qkvpack");
-    std::fs::write(path, craft(&lines, &compress(&plain, 17), |_| {})).unwrap();
+    std::fs::write(golden::pack(), craft(&lines, &compress(&plain, 17), |_| {})).unwrap();
 }
 
 #[test]
@@ -215,7 +214,10 @@ fn a_pack_of_an_older_format_is_refused_with_both_numbers() {
     let error = verify(old).expect_err("format 1");
     assert!(matches!(error, PackError::Version { found: 1, expected: PACK_VERSION }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("format 1") && text.contains("format 3") && text.contains("pack again"), "{text}");
+    assert!(
+        text.contains("format 1") && text.contains(&format!("format {PACK_VERSION}")) && text.contains("pack again"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn entries_of_an_older_format_are_a_miss_and_are_named() {
     assert_eq!(older[0].path, folder.path().join("vault/v1"));
     assert!(older[0].bytes > 300, "{older:?}");
     let text = older[0].to_string();
-    for part in ["vault/v1", "3 entries", "format 1", "format 3", "qkvault cache gc"] {
+    for part in ["vault/v1", "3 entries", "format 1", &format!("format {STORE_FORMAT}"), "qkvault cache gc"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     // What is built now stands beside it.

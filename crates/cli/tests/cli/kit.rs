@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use qkvault_base::{MANIFEST, cudnn_dir};
+use qkvault_cache::STORE_FORMAT;
 use qkvault_skip::{Need, skip};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -75,7 +76,7 @@ impl Place {
     /// The entry files of the vault, sorted.
     pub(crate) fn entries(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
-        for shard in self.path("vault/v3/entries").read_dir().into_iter().flatten().flatten() {
+        for shard in self.path(&format!("vault/v{STORE_FORMAT}/entries")).read_dir().into_iter().flatten().flatten() {
             files.extend(shard.path().read_dir().unwrap().flatten().map(|e| e.path()));
         }
         files.retain(|f| f.extension().is_some_and(|e| e == "qkv"));
