@@ -8,7 +8,8 @@ use super::{Latent, LayerKind, Model};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{DType, Reason, Refusal};
 
-const FAMILIES: &str = "llama, mistral, gemma2, qwen2, gpt_oss, bert, mpt, deepseek_v3";
+/// The model types that `read` knows, for the reason that an unknown one gets.
+pub(super) const FAMILIES: &str = "llama, mistral, gemma2, qwen2, gpt_oss, bert, mpt, deepseek_v3";
 
 /// Collects reasons and continues with a default value, so that one error reports every problem of a config.
 struct Reader<'a> {

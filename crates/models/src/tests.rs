@@ -1,8 +1,18 @@
-//! The eight published configs, and invalid configs.
+//! The published configs in the folder `models` of the repository, and invalid configs.
+
+use std::collections::BTreeSet;
 
 use super::*;
 use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, validate};
+
+/// The names of the published configs.
+fn names() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models");
+    let files = std::fs::read_dir(folder).expect("models are checked in").map(|file| file.expect("an entry").path());
+    let names = files.filter(|path| path.extension().is_some_and(|end| end == "json"));
+    names.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned()).collect()
+}
 
 fn published(name: &str) -> String {
     let path = format!("{}/../../models/{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -122,17 +132,8 @@ fn deepseek_unfolds_prompts_and_decodes_over_the_latent_cache() {
 
 #[test]
 fn every_attention_of_every_model_is_valid() {
-    for name in [
-        "bert-base",
-        "deepseek-v3",
-        "gemma-2-27b",
-        "gpt-oss-20b",
-        "llama-3.1-8b",
-        "mistral-7b-v0.1",
-        "mpt-7b",
-        "qwen2.5-7b",
-    ] {
-        for kind in model(name).layers {
+    for name in names() {
+        for kind in model(&name).layers {
             for phase in Phase::ALL {
                 if let Ok(a) = kind.attention(phase, 4, 2048) {
                     validate(a).unwrap_or_else(|r| panic!("{name} {phase}: {r}"));
@@ -140,6 +141,14 @@ fn every_attention_of_every_model_is_valid() {
             }
         }
     }
+}
+
+/// The names that an unknown family is answered with are those that are read, and each has a config to try.
+#[test]
+fn every_family_has_a_published_config() {
+    let read: BTreeSet<String> = names().iter().map(|name| model(name).family).collect();
+    let told: BTreeSet<String> = families::FAMILIES.split(", ").map(str::to_owned).collect();
+    assert_eq!(read, told);
 }
 
 #[test]

@@ -2,24 +2,25 @@
 
 use crate::kit::Place;
 
-const MODELS: [&str; 8] = [
-    "bert-base",
-    "deepseek-v3",
-    "gemma-2-27b",
-    "gpt-oss-20b",
-    "llama-3.1-8b",
-    "mistral-7b-v0.1",
-    "mpt-7b",
-    "qwen2.5-7b",
-];
+/// The names of the configs in the folder `models` of the repository.
+fn models() -> Vec<String> {
+    let files = std::fs::read_dir("../../models").unwrap().map(|file| file.unwrap().path());
+    let mut names: Vec<String> = files
+        .filter(|path| path.extension().is_some_and(|end| end == "json"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
 
 /// The refused shapes, as (model, phase, code). Review every change.
 const REFUSED: [(&str, &str, &str); 0] = [];
 
 fn warm(version: &str) {
     let Some(place) = Place::with_cudnn(version) else { return };
-    let models: Vec<String> = MODELS.iter().map(|m| format!("--model ../../models/{m}.json")).collect();
-    let (code, report) = place.json(&format!("warm {} --seq 512 --batch 1 --target h200", models.join(" ")));
+    let models = models();
+    let given: Vec<String> = models.iter().map(|m| format!("--model ../../models/{m}.json")).collect();
+    let (code, report) = place.json(&format!("warm {} --seq 512 --batch 1 --target h200", given.join(" ")));
     let plans = report["plans"].as_array().unwrap();
     let mut refused = Vec::new();
     for plan in plans {
@@ -42,11 +43,12 @@ fn warm(version: &str) {
     // Every model has a plan for each of its phases, possibly shared with another model.
     let uses: Vec<&str> =
         plans.iter().flat_map(|p| p["uses"].as_array().unwrap()).map(|u| u.as_str().unwrap()).collect();
-    for model in MODELS {
+    assert!(models.len() >= 8, "{models:?}");
+    for model in &models {
         let phases = if model == "bert-base" { &["prefill"][..] } else { &["prefill", "decode"] };
         for phase in phases {
             assert!(
-                uses.iter().any(|u| u.starts_with(model) && u.contains(phase)),
+                uses.iter().any(|u| u.starts_with(model.as_str()) && u.contains(phase)),
                 "no {phase} of {model} in {uses:?}"
             );
         }
