@@ -1,5 +1,6 @@
 //! How long a description takes from value to key: what is on the path of every look-up.
 
+use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -54,7 +55,11 @@ fn keys(c: &mut Criterion) {
         });
         let valid = validate(attention.clone()).expect("sound");
         c.bench_function(&format!("canonical bytes of {name}"), |b| b.iter(|| canonical_bytes(black_box(&valid))));
-        c.bench_function(&format!("key of valid {name}"), |b| b.iter(|| black_box(&valid).key()));
+        let again = validate(attention.clone()).expect("sound");
+        let hasher = RandomState::new();
+        c.bench_function(&format!("clone valid {name}"), |b| b.iter(|| black_box(&valid).clone()));
+        c.bench_function(&format!("compare valid {name}"), |b| b.iter(|| black_box(&valid) == black_box(&again)));
+        c.bench_function(&format!("hash valid {name}"), |b| b.iter(|| hasher.hash_one(black_box(&valid))));
         let printed = text::print(&attention);
         c.bench_function(&format!("print {name}"), |b| b.iter(|| text::print(black_box(&attention))));
         c.bench_function(&format!("parse {name}"), |b| b.iter(|| text::parse(black_box(&printed)).expect("reads")));

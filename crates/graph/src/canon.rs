@@ -15,7 +15,12 @@ use crate::{
 
 /// The canonical bytes of a valid attention.
 #[must_use]
-pub fn bytes(attention: &Valid) -> Vec<u8> {
+pub fn bytes(valid: &Valid) -> Vec<u8> {
+    attention(valid.get())
+}
+
+/// The same of an attention in canonical form, before it is a valid one.
+pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
     let Attention {
         q,
         k,
@@ -31,7 +36,7 @@ pub fn bytes(attention: &Valid) -> Vec<u8> {
         padded_rows,
         fp8,
         pass,
-    } = attention.get();
+    } = canonical;
     let Outputs { stats, max, sum_exp } = *outputs;
     let padded_rows = match padded_rows {
         PaddedRows::Undefined => 0_u8,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lower::{Form, Heuristics, LabOptions};
 use crate::op::Op;
-use crate::{CompileOptions, OpGraph, Target, Valid, canon, codec};
+use crate::{Attention, CompileOptions, OpGraph, Target, canon, codec};
 
 /// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record that a plan is stored as.
 ///
@@ -102,11 +102,10 @@ fn hash(tag: &str, bytes: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-impl Valid {
-    /// The key of this attention.
-    #[must_use]
-    pub fn key(&self) -> GraphKey {
-        GraphKey(hash(ATTENTION_TAG, &canon::bytes(self)))
+impl GraphKey {
+    /// Of an attention in canonical form.
+    pub(crate) fn of(canonical: &Attention) -> GraphKey {
+        GraphKey(hash(ATTENTION_TAG, &canon::attention(canonical)))
     }
 }
 

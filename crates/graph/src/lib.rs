@@ -79,4 +79,4 @@ pub use role::{Role, Scaled, Varlen};
 pub use target::{Profile, Target};
 pub use tensor::{Interleave, Order, Part, Storage, Tensor};
 pub use toolchain::{BadNvrtc, HostArch, NvrtcVersion, Toolchain};
-pub use valid::{Valid, validate};
+pub use valid::{Fingerprint, Valid, validate};

@@ -10,16 +10,27 @@
 
 mod canonical;
 mod features;
+mod fingerprint;
 mod shapes;
 mod strides;
 mod tensors;
 
-use crate::{Attention, Reason, Refusal};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+pub use fingerprint::Fingerprint;
+
+use crate::{Attention, GraphKey, Reason, Refusal};
 
 /// An attention that passed [`validate`], in canonical form.
 ///
-/// Two of them are equal when they describe the same computation over the same places in memory, but for what a launch
-/// chooses: the names of scalars and tensors never count, and the probability of dropout counts here but not in the key.
+/// A clone is a reference: all clones share one attention. Key and [`Fingerprint`] are computed once, by [`validate`], and two of them
+/// are compared and hashed by fingerprint, so a `Valid` is a cheap key of a map.
+///
+/// Two of them are equal when they describe the same computation over the same places in memory, with operands of the same names. What a
+/// launch chooses or binds by counts here and not in the key: the names of scalars and tensors, and the probability of dropout.
 ///
 /// ```
 /// use qkvault_graph::expr::library;
@@ -33,28 +44,75 @@ use crate::{Attention, Reason, Refusal};
 /// assert_eq!(expression.mask.band, Some(Band::CAUSAL)); // it reads as the attention that it holds
 /// # Ok::<(), qkvault_graph::Refusal>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Valid(Attention);
+#[derive(Clone)]
+pub struct Valid(Arc<Inner>);
+
+struct Inner {
+    attention: Attention,
+    key: GraphKey,
+    fingerprint: Fingerprint,
+}
 
 impl Valid {
+    fn new(attention: Attention) -> Valid {
+        let key = GraphKey::of(&attention);
+        let fingerprint = Fingerprint::of(&key, &attention);
+        Valid(Arc::new(Inner { attention, key, fingerprint }))
+    }
+
     /// The attention.
     #[must_use]
     pub fn get(&self) -> &Attention {
-        &self.0
+        &self.0.attention
     }
 
-    /// The attention, to change and validate again.
+    /// The attention, to change and validate again. It is copied where there are other clones.
     #[must_use]
     pub fn into_inner(self) -> Attention {
-        self.0
+        match Arc::try_unwrap(self.0) {
+            Ok(Inner { attention, key: _, fingerprint: _ }) => attention,
+            Err(shared) => shared.attention.clone(),
+        }
+    }
+
+    /// The key of this attention: what it computes, whatever it runs on.
+    #[must_use]
+    pub fn key(&self) -> GraphKey {
+        self.0.key
+    }
+
+    /// What this attention is known by inside this process.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.0.fingerprint
     }
 }
 
-impl std::ops::Deref for Valid {
+impl Deref for Valid {
     type Target = Attention;
 
     fn deref(&self) -> &Attention {
-        &self.0
+        self.get()
+    }
+}
+
+impl PartialEq for Valid {
+    fn eq(&self, other: &Valid) -> bool {
+        self.0.fingerprint == other.0.fingerprint
+    }
+}
+
+impl Eq for Valid {}
+
+impl Hash for Valid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.fingerprint.hash(state);
+    }
+}
+
+impl fmt::Debug for Valid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Valid").field(self.get()).finish()
     }
 }
 
@@ -94,6 +152,6 @@ pub fn validate(attention: Attention) -> Result<Valid, Refusal> {
     features::check(&attention, &mut problems);
     match Refusal::of(problems.0) {
         Some(refusal) => Err(refusal),
-        None => Ok(Valid(canonical::form(attention))),
+        None => Ok(Valid::new(canonical::form(attention))),
     }
 }

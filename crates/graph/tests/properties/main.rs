@@ -2,6 +2,7 @@
 
 mod bounds;
 mod declared;
+mod fingerprints;
 mod forms;
 mod keys;
 mod layouts;
