@@ -23,6 +23,7 @@ if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
     wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)
     [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
 fi
+[ -f vault.qkvpack ] && ./qkvault --vault vault unpack vault.qkvpack > /dev/null
 failed=0
 
 # limited NAME SECONDS COMMAND...: runs a command, writes NAME.out and NAME.log, and prints one line.

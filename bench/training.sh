@@ -14,5 +14,5 @@ if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
     wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)
     [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
 fi
-[ -f vault.qkvpack ] && [ ! -d vault ] && ./qkvault --vault vault unpack vault.qkvpack
+[ -f vault.qkvpack ] && ./qkvault --vault vault unpack vault.qkvpack > /dev/null
 python3 training_peers.py --out "$results/training.json" -- ./qkvault-lab --vault vault bench --cases training.txt "$@"

@@ -16,7 +16,7 @@ if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
     wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)
     [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
 fi
-[ -f vault.qkvpack ] && [ ! -d vault ] && ./qkvault --vault vault unpack vault.qkvpack > /dev/null
+[ -f vault.qkvpack ] && ./qkvault --vault vault unpack vault.qkvpack > /dev/null
 
 peers() { # NAME SECONDS OPTIONS-OF-THE-PEER -- OPTIONS-OF-BENCH
     local name=$1 seconds=$2 mine=()

@@ -50,6 +50,11 @@ fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
                 say(&format!("{name}: not compiled: {failure}"));
                 continue;
             }
+            // The NVRTC of this machine compiles for no driver of an older CUDA.
+            Err(PlanError::Failure(failure)) if matches!(*failure, Failure::NewerNvrtc { .. }) => {
+                say(&format!("{name}: not compiled: {failure}"));
+                continue;
+            }
             Err(error) => panic!("{name}: {error}"),
         };
         let rules = check_fit(&plan.facts, &Machine::of(&here));

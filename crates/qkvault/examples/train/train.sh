@@ -16,6 +16,6 @@ for name in nvidia.cu13 nvidia.cublas; do
     found=$(libraries $name)
     [ -n "$found" ] && export LD_LIBRARY_PATH=$found:${LD_LIBRARY_PATH:-}
 done
-[ -f vault.qkvpack ] && [ ! -d vault ] && ./qkvault --vault vault unpack vault.qkvpack
+[ -f vault.qkvpack ] && ./qkvault --vault vault unpack vault.qkvpack > /dev/null
 ./train --vault vault --out "$results/train-rust.json" "$@" || exit 1
 python3 train.py "$results/train-rust.json" --out "$results/train.json"
