@@ -71,7 +71,10 @@ pub use lower::{
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};
 pub use op::OpGraph;
-pub use operands::{BLOCK, Operand, TILE, buffer_len, operand, operands, score_tensor};
+pub use operands::{
+    BLOCK, NamedScalar, NamedTensor, Operand, OperandFact, ReadBy, TILE, buffer_len, nearest_name, operand, operands,
+    score_tensor,
+};
 pub use qkvault_base::{BadVersion, CudnnVersion, LibrarySet};
 pub use reason::{NoReason, Origin, Reason, Refusal};
 pub use registry::{BadQuirk, Code, QUIRKS, QuirkSet};

@@ -46,6 +46,12 @@ const fn read_at_once(role: Role, dtype: DType) -> u64 {
     }
 }
 
+/// Bytes that the buffer of an operand must have that spans so many elements.
+pub(crate) fn bytes_bound(role: Role, dtype: DType, elements: u64, output: bool) -> u64 {
+    let bytes = elements.saturating_mul(dtype.size() as u64);
+    if output { bytes } else { bytes.next_multiple_of(read_at_once(role, dtype)) }
+}
+
 impl OpGraph {
     /// The operands that a launch binds, in order of unique id.
     ///
@@ -69,8 +75,7 @@ impl OpGraph {
                 let room =
                     stored.filter(|stored| t.offsets.is_some() || stored.is_paged()).and_then(|stored| stored.span());
                 let output = role.is_output(backward);
-                let elements = room.unwrap_or(span).unsigned_abs() * t.dtype.size() as u64;
-                let bytes = if output { elements } else { elements.next_multiple_of(read_at_once(role, t.dtype)) };
+                let bytes = bytes_bound(role, t.dtype, room.unwrap_or(span).unsigned_abs(), output);
                 // A number on the host is read where it lies; operands must lie as they were declared.
                 let alignment = if scalar { t.dtype.size() } else { ALIGNMENT } as u32;
                 Some((role.uid(), Binding { role, dtype: t.dtype, scalar, output, bytes, alignment }))

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DType, QuirkSet, Role};
 
+pub(crate) use binding::bytes_bound;
 pub use binding::{ALIGNMENT, Binding, Fixed};
 pub use check::{GraphFault, check};
 pub use engine::{Knob, NamedEngine};

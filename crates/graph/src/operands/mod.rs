@@ -2,11 +2,17 @@
 //!
 //! Scalars and tensors of the score expression are numbered first, those of the mask_mod predicate after them.
 
+mod fact;
+mod named;
+mod nearest;
 mod scales;
 
-use crate::expr::{Grad, ScoreExpr, TensorSpec};
+use crate::expr::TensorSpec;
 use crate::{Attention, DType, DropoutSource, Gradients, Lengths, Order, Pass, Role, Storage, Tensor, Varlen};
 
+pub use fact::OperandFact;
+pub use named::{NamedScalar, NamedTensor, ReadBy};
+pub use nearest::nearest as nearest_name;
 pub use scales::BLOCK;
 
 /// Rows and columns of one tile of a block mask.
@@ -62,7 +68,7 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
         v,
         o,
         mask,
-        score_mod,
+        score_mod: _,
         score_mod_bprop: _,
         sink,
         dropout,
@@ -84,7 +90,7 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
     list.when(outputs.max && !backward, Role::Max, rows, true);
     list.when(outputs.sum_exp && !backward, Role::SumExp, rows, true);
     list.input(Role::Scale, number(DType::F32));
-    expressions(&mut list, score_mod.as_ref(), mask.mask_mod.as_ref(), backward);
+    expressions(&mut list, attention);
     if mask.lengths == Lengths::PerSequence {
         list.input(Role::SeqLenQ, dense([b, 1, 1, 1], DType::I32));
         list.input(Role::SeqLenKv, dense([b, 1, 1, 1], DType::I32));
@@ -157,18 +163,15 @@ pub fn score_tensor(spec: &TensorSpec) -> Tensor {
     dense(spec.dims, spec.dtype)
 }
 
-fn expressions(list: &mut List, score_mod: Option<&ScoreExpr>, mask_mod: Option<&ScoreExpr>, backward: bool) {
-    let (mut scalars, mut tensors) = (0, 0);
-    for expression in [score_mod, mask_mod].into_iter().flatten() {
-        for scalar in expression.scalars() {
-            list.input(Role::Scalar(scalars), number(scalar.ty.dtype()));
-            scalars += 1;
-        }
-        for spec in expression.tensors() {
-            list.input(Role::ScoreTensor(tensors), score_tensor(spec));
-            let wanted = backward && spec.grad == Grad::Needed;
-            list.when(wanted, Role::DScoreTensor(tensors), score_tensor(spec), true);
-            tensors += 1;
+fn expressions(list: &mut List, attention: &Attention) {
+    for scalar in named::scalars(attention) {
+        list.input(scalar.role, number(scalar.dtype));
+    }
+    for tensor in named::tensors(attention) {
+        let of = dense(tensor.dims, tensor.dtype);
+        list.input(tensor.role, of);
+        if let Some(gradient) = tensor.gradient {
+            list.add(gradient, of, true);
         }
     }
 }

@@ -8,6 +8,7 @@ mod keys;
 mod layouts;
 mod lowering;
 mod mutation;
+mod named;
 mod offsets;
 mod process;
 mod quirks;
