@@ -137,6 +137,12 @@ fn alibi_follows_its_definition() {
         |p| SCORE - slope(p.h) * f64::from(p.own() - p.k),
     );
     gives(&alibi_with(score(), 0.25), &[], none, |p| SCORE - 0.25 * f64::from(p.own() - p.k));
+    // The second of two halves of 6 heads.
+    let half = AlibiSlopes::of(6).from_head(3);
+    let values = AlibiSlopes::of(6).values(6);
+    let slope = |h: i32| f64::from(values[3 + h as usize]);
+    let distance = |p: At| f64::from(p.own() - p.k);
+    gives(&alibi_of(score(), 3, half), &[], |p| vec![Value::Float(slope(p.h))], |p| SCORE - slope(p.h) * distance(p));
 }
 
 #[test]
@@ -177,18 +183,37 @@ fn soft_window_follows_its_definition() {
     });
 }
 
+/// This file calls each function in a test of its definition, and once more in the list of backwards if it is a score
+/// modification.
+#[test]
+fn every_function_of_the_library_is_compared_with_its_definition() {
+    let tests = include_str!("expr_library.rs").split("fn every_function").next().unwrap_or_default();
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_called =
+        |name: &str| tests.match_indices(&format!("{name}(")).any(|(at, _)| !tests[..at].ends_with(is_word));
+    let forgotten = SCORE_MODS.iter().chain(MASK_MODS).filter(|name| !is_called(name));
+    assert_eq!(forgotten.collect::<Vec<_>>(), [&""; 0]);
+}
+
 #[test]
 fn every_modification_of_the_library_has_a_backward() {
     let gradient = |dims| TensorSpec::new(DType::F32, dims).with_grad();
     let modifications = [
-        softcap(score(), scalar("cap")),
-        alibi_with(score(), tensor("slopes", gradient([1, 3, 1, 1]))),
-        bias(score(), "bias", gradient([2, 1, 12, 12])),
-        relative_bias(score(), "bias", DType::BF16, [3, 12, 12], Grad::Needed),
-        soft_window(score(), 2, tensor("slope", gradient([1, 3, 1, 1]))),
-        alibi_with(softcap(score(), scalar("cap")), tensor("slopes", gradient([1, 3, 1, 1]))),
+        ("softcap", softcap(score(), scalar("cap"))),
+        ("alibi", alibi(score(), 3)),
+        ("alibi_of", alibi_of(score(), 3, AlibiSlopes::of(6))),
+        ("alibi_with", alibi_with(score(), tensor("slopes", gradient([1, 3, 1, 1])))),
+        ("bias", bias(score(), "bias", gradient([2, 1, 12, 12]))),
+        ("relative_bias", relative_bias(score(), "bias", DType::BF16, [3, 12, 12], Grad::Needed)),
+        ("soft_window", soft_window(score(), 2, tensor("slope", gradient([1, 3, 1, 1])))),
+        (
+            "alibi_with of a softcap",
+            alibi_with(softcap(score(), scalar("cap")), tensor("slopes", gradient([1, 3, 1, 1]))),
+        ),
     ];
-    for modification in modifications {
+    let forgotten = SCORE_MODS.iter().filter(|name| modifications.iter().all(|(listed, _)| listed != *name));
+    assert_eq!(forgotten.collect::<Vec<_>>(), [&""; 0]);
+    for (_, modification) in modifications {
         let expr = modification.build_score_mod().expect("a score");
         let backward = vjp(&expr).expect("every gradient exists");
         let wanted = expr.tensors().iter().filter(|t| t.grad == Grad::Needed).count();

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use qkvault::graph::expr::library::{MASK_MODS, SCORE_MODS};
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -50,6 +52,16 @@ fn every_kind_of_code_has_a_row_in_the_guide() {
     let page = read(&root().join("crates/qkvault/src/guide/troubleshooting.md"));
     let missing: Vec<_> = kinds.iter().filter(|kind| !page.contains(&format!("`{kind}.*`"))).collect();
     assert!(missing.is_empty(), "no row for codes that begin with {missing:?}");
+}
+
+#[test]
+fn every_function_of_the_expression_library_is_in_the_guide() {
+    let page = read(&root().join("crates/qkvault/src/guide/score_mods.md"));
+    let table = page.split_once("| in `expr::library` |").expect("the page has the table").1;
+    let table = table.split_once("\n\n").expect("the table ends").0;
+    let all = SCORE_MODS.iter().chain(MASK_MODS);
+    let missing: Vec<_> = all.filter(|name| !table.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "no row names {missing:?}");
 }
 
 /// Appends the sources of a folder to `text`.

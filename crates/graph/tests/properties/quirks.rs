@@ -1,9 +1,12 @@
 //! What is computed wrongly is refused until it is allowed by name; a plan made in spite of it has a key of its own, and nothing
 //! else notices.
 
+use std::collections::BTreeSet;
+
+use qkvault_graph::registry::{Applies, entries};
 use qkvault_graph::{
-    CompileOptions, CudnnVersion, Form, LibrarySet, OpGraph, Profile, QUIRKS, QuirkSet, Refusal, Target, Valid, lower,
-    plan_key, refusals, text, validate,
+    CompileOptions, CudnnVersion, Form, LabOptions, LibrarySet, OpGraph, Profile, QUIRKS, QuirkSet, Refusal, Target,
+    Valid, lower, plan_key, refusals, text, validate,
 };
 
 fn target(version: &str) -> Target {
@@ -23,8 +26,15 @@ fn lowered(given: &str, version: &str, codes: &[&str]) -> Result<OpGraph, Refusa
     lower(&attention(given), &target(version), &allowing(codes))
 }
 
-/// Every quirk of lowering with a description that it refuses, and a version.
-const REFUSED: [(&str, &str, &str); 8] = [
+/// Options that allow these codes, with the form in which the quirk of a row of [`REFUSED`] is met.
+fn allowing_for(code: &str, codes: &[&str]) -> CompileOptions {
+    let form = if code == "form.unified-wrong" { Form::Unified } else { Form::Auto };
+    CompileOptions { lab: LabOptions::form(form), ..allowing(codes) }
+}
+
+/// Every quirk that lowering asks for, with a description that it refuses, and a version.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("form.unified-wrong", "q: f16 [1,2,128,64]\nscore_mod: tanh(score)", "9.27"),
     (
         "backward.length-tail",
         "pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: score * score",
@@ -61,27 +71,34 @@ const REFUSED: [(&str, &str, &str); 8] = [
 
 #[test]
 fn every_quirk_of_lowering_is_lifted_by_its_name_and_by_no_other() {
-    for (code, given, version) in REFUSED {
-        let refusal = lowered(given, version, &[]).expect_err(code);
+    for &(code, given, version) in REFUSED {
+        let (a, target) = (attention(given), target(version));
+        let lowered = |codes: &[&str]| lower(&a, &target, &allowing_for(code, codes));
+        let refusal = lowered(&[]).expect_err(code);
         // Of keys and of values, where it is told of both.
         assert!(refusal.reasons().iter().all(|r| r.code.as_str() == code), "{refusal}");
         let others: Vec<&str> = QUIRKS.into_iter().map(|quirk| quirk.code).filter(|other| *other != code).collect();
-        assert!(lowered(given, version, &others).expect_err(code).has(&code.into()));
-        let graph = lowered(given, version, &[code]).expect(code);
+        assert!(lowered(&others).expect_err(code).has(&code.into()));
+        let graph = lowered(&[code]).expect(code);
         assert_eq!(graph.accepted_quirks.to_string(), code);
-        assert_eq!(refusals(&attention(given), &target(version), &allowing(&[code])), []);
+        assert_eq!(refusals(&a, &target, &allowing_for(code, &[code])), []);
     }
+    let tested: BTreeSet<&str> = REFUSED.iter().map(|(code, ..)| *code).collect();
+    let of_lowering = entries().filter(|e| e.quirk.is_some() && matches!(e.applies, Applies::Lowering(_)));
+    assert_eq!(tested, of_lowering.map(|e| e.code).collect(), "a quirk without a row, or a row without a quirk");
 }
 
 #[test]
 fn a_plan_made_in_spite_of_a_quirk_has_a_key_of_its_own() {
-    for (code, given, version) in REFUSED {
-        let (graph, target) = (lowered(given, version, &[code]).expect(code), target(version));
-        let key = |graph: &OpGraph| plan_key(graph, &target, &allowing(&[code]));
+    for &(code, given, version) in REFUSED {
+        let (a, target) = (attention(given), target(version));
+        let lowered = |codes: &[&str]| lower(&a, &target, &allowing_for(code, codes)).expect(code);
+        let graph = lowered(&[code]);
+        let key = |graph: &OpGraph| plan_key(graph, &target, &allowing_for(code, &[code]));
         let unmarked = OpGraph { accepted_quirks: QuirkSet::NONE, ..graph.clone() };
         assert_ne!(key(&graph), key(&unmarked), "{code}");
         // What is allowed besides and does not apply is no part of it.
-        assert_eq!(key(&lowered(given, version, &QUIRKS.map(|quirk| quirk.code)).expect(code)), key(&graph), "{code}");
+        assert_eq!(key(&lowered(&QUIRKS.map(|quirk| quirk.code))), key(&graph), "{code}");
     }
 }
 
@@ -95,8 +112,7 @@ fn allowing_every_quirk_changes_no_other_key() {
     ];
     for (given, form) in plain.into_iter().zip([Form::Auto, Form::Expanded, Form::Auto, Form::Fused]) {
         let key = |allowed| {
-            let policy =
-                CompileOptions { allowed, lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
+            let policy = CompileOptions { allowed, lab: LabOptions::form(form), ..CompileOptions::default() };
             let graph = lower(&attention(given), &target("9.27"), &policy).expect(given);
             assert!(graph.accepted_quirks.is_empty());
             plan_key(&graph, &target("9.27"), &policy)

@@ -2,7 +2,7 @@
 //! layout.
 
 use qkvault_base::random::Rng;
-use qkvault_graph::expr::{ScoreExpr, TensorSpec, library, parse_expr, scalar, score};
+use qkvault_graph::expr::{Expr, ScoreExpr, TensorSpec, library, parse_expr, scalar, score};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Pass, Tensor,
 };
@@ -157,23 +157,57 @@ fn read(text: &str) -> ScoreExpr {
     parse_expr(text).unwrap_or_else(|error| panic!("the self-test's own expression is wrong: {error}\n{text}"))
 }
 
+/// Score modifications of the library by name, for a number of heads. A new one goes to the end, with its place in the
+/// list that [`expression`] draws from: either changes the cases of every seed.
+const LIBRARY: [(&str, fn(i64) -> Expr); 4] = [
+    ("softcap", |_| library::softcap(score(), scalar("cap"))),
+    ("alibi", |heads| library::alibi(score(), heads)),
+    ("softcap of alibi", |heads| library::softcap(library::alibi(score(), heads), scalar("cap"))),
+    ("soft_window", |_| library::soft_window(score(), 32, scalar("slope"))),
+];
+
 fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<ScoreExpr> {
     let full = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
     let heads = full[1];
-    let made = match draw.one_of(&[0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]) {
-        0 => return None,
-        1 => library::softcap(score(), scalar("cap")),
-        2 => library::alibi(score(), heads),
-        3 => library::softcap(library::alibi(score(), heads), scalar("cap")),
-        4 => library::soft_window(score(), 32, scalar("slope")),
-        _ => return Some(read(&expressions::score(draw, full, dtype))),
-    };
-    made.build_score_mod().ok()
+    match draw.one_of(&[0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]) {
+        0 => None,
+        at @ 1..=4 => {
+            let (_, make) = LIBRARY[at - 1];
+            make(heads).build_score_mod().ok()
+        }
+        _ => Some(read(&expressions::score(draw, full, dtype))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use qkvault_graph::expr::library::{MASK_MODS, SCORE_MODS};
     use qkvault_graph::{Refusal, validate};
+
+    /// Functions of the library that the self-test draws in another way.
+    const OTHERWISE: [(&str, &str); 12] = [
+        ("alibi_of", "the op graph of `alibi`"),
+        ("alibi_with", "the op graph of `alibi`"),
+        ("bias", "a sum with a tensor, in `expressions::score`"),
+        ("relative_bias", "a sum with a tensor, in `expressions::score`"),
+        ("causal", "a band"),
+        ("sliding_window", "a band"),
+        ("top_left_causal", "a band"),
+        ("top_left_window", "a band"),
+        ("padding", "the lengths"),
+        ("dilated_window", "a text, in `expressions::keep`"),
+        ("document_mask", "a text, in `expressions::keep`"),
+        ("prefix_lm", "a text, in `expressions::keep`"),
+    ];
+
+    /// The self-test alone compares expressions on a GPU, so what it does not draw has never run on one.
+    #[test]
+    fn every_function_of_the_library_is_drawn() {
+        let drawn = super::LIBRARY.iter().flat_map(|(words, _)| words.split(' '));
+        let known: Vec<&str> = drawn.chain(OTHERWISE.map(|(name, _)| name)).collect();
+        let all = SCORE_MODS.iter().chain(MASK_MODS);
+        assert_eq!(all.filter(|name| !known.contains(name)).collect::<Vec<_>>(), [&""; 0]);
+    }
 
     /// Parsing an expression panics on an error, so this also checks that all expressions can be parsed.
     #[test]

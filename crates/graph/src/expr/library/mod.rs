@@ -20,7 +20,26 @@
 mod masks;
 mod scores;
 
-pub use masks::{
-    causal, dilated_window, document_mask, padding, prefix_lm, sliding_window, top_left_causal, top_left_window,
-};
-pub use scores::{ALIBI_SLOPES, alibi, alibi_of, alibi_with, bias, relative_bias, soft_window, softcap};
+pub use scores::ALIBI_SLOPES;
+
+/// Exports the functions of a file and lists their names, so that tests notice where one is forgotten.
+macro_rules! functions {
+    ($(#[$about:meta])* $list:ident = $file:ident::{$($name:ident),+ $(,)?}) => {
+        pub use $file::{$($name),+};
+
+        $(#[$about])*
+        pub const $list: &[&str] = &[$(stringify!($name)),+];
+    };
+}
+
+functions! {
+    /// The names of the score modifications.
+    SCORE_MODS = scores::{alibi, alibi_of, alibi_with, bias, relative_bias, soft_window, softcap}
+}
+
+functions! {
+    /// The names of the masks.
+    MASK_MODS = masks::{
+        causal, dilated_window, document_mask, padding, prefix_lm, sliding_window, top_left_causal, top_left_window,
+    }
+}
