@@ -96,7 +96,7 @@ mod tests {
         let layout = Layout::new("/r".into());
         let key = Key([0xab; 32]);
         let path = layout.entry(&key);
-        assert!(path.starts_with("/r/vault/v3/entries/ab"));
+        assert!(path.starts_with(format!("/r/vault/v{STORE_FORMAT}/entries/ab")));
         assert_eq!(key_of(&path), Some(key));
         for other in ["x", "ab.qkv", ".tmp-123", &format!("{key}.qkv.bak")] {
             assert_eq!(key_of(Path::new(other)), None, "{other}");
