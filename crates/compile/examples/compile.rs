@@ -78,8 +78,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for attention in cases {
         let attention = validate(attention)?;
         for form in [Form::Expanded, Form::Fused] {
-            let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
-            let answer = planner.plan(&attention, &target, &policy, OnMiss::Compile)?;
+            let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
+            let answer = planner.plan(&attention, &target, &options, OnMiss::Compile)?;
             match answer.outcome {
                 Ok(plan) => println!(
                     "{attention} | {form:?} | {} | {} bytes, workspace {}, {} ms",

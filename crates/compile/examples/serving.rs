@@ -97,15 +97,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filter = std::env::args().nth(2).unwrap_or_default();
     for (name, a) in cases.into_iter().filter(|(name, _)| name.contains(&filter)) {
         let a = validate(a)?;
-        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(Form::Auto), ..CompileOptions::default() };
-        let graph = match lower(&a, &target, &policy) {
+        let options = CompileOptions { lab: qkvault_graph::LabOptions::form(Form::Auto), ..CompileOptions::default() };
+        let graph = match lower(&a, &target, &options) {
             Ok(graph) => graph,
             Err(refusal) => {
                 println!("{name} | RULE\n    {refusal}");
                 continue;
             }
         };
-        match compiler.compile(&graph, &target, &policy) {
+        match compiler.compile(&graph, &target, &options) {
             Ok(plan) => println!("{name} | {} | workspace {} | {} ms", plan.engine, plan.workspace, plan.milliseconds),
             Err(Failure::Refused(refusal)) => println!("{name} | REFUSED\n    {refusal}"),
             Err(other) => println!("{name} | BROKEN {other}"),

@@ -21,6 +21,6 @@ pub(crate) fn over(facts: &PlanFacts, limit: u64) -> Option<Reason> {
         (&codes::WORKSPACE_LIMIT, "", "raise the limit")
     };
     let given = format!("the engine that needs the least needs {needs} bytes of workspace{why}");
-    let reason = code.reason(given).at("policy.workspace_limit").with_fix(fix);
+    let reason = code.reason(given).at("options.workspace_limit").with_fix(fix);
     Some(reason.with_needed(format!("at most {limit} bytes are allowed")))
 }

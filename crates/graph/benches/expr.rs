@@ -1,4 +1,5 @@
-//! Building and differentiating a realistic expression: the target is under 50 microseconds for softcap + ALiBi + window.
+//! Time to build and differentiate a realistic expression: the target is under 50 microseconds for softcap + ALiBi +
+//! window.
 
 use std::hint::black_box;
 

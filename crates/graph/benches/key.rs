@@ -1,4 +1,4 @@
-//! How long a description takes from value to key: what is on the path of every look-up.
+//! Time from a description to its key, which every lookup needs.
 
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use qkvault_graph::{
     plan_key, text, validate,
 };
 
-/// The prefill of an 8-billion-parameter model: what issue trackers complain of when a launch has to build it.
+/// The prefill of an 8-billion-parameter model.
 fn prefill() -> Attention {
     Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats()
 }
@@ -68,11 +68,11 @@ fn keys(c: &mut Criterion) {
 
 fn plans(c: &mut Criterion) {
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-    let policy = CompileOptions::default();
+    let options = CompileOptions::default();
     let valid = validate(prefill()).expect("sound");
-    let graph = lower(&valid, &target, &policy).expect("a dense forward lowers");
-    c.bench_function("lower prefill", |b| b.iter(|| lower(black_box(&valid), &target, &policy)));
-    c.bench_function("plan key of prefill", |b| b.iter(|| plan_key(black_box(&graph), &target, &policy)));
+    let graph = lower(&valid, &target, &options).expect("a dense forward lowers");
+    c.bench_function("lower prefill", |b| b.iter(|| lower(black_box(&valid), &target, &options)));
+    c.bench_function("plan key of prefill", |b| b.iter(|| plan_key(black_box(&graph), &target, &options)));
 }
 
 criterion_group!(benches, keys, plans);

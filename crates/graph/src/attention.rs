@@ -1,4 +1,4 @@
-//! The attention: one forward or backward computation, described. Probe, vault and launch all take this value.
+//! The description of one attention: a forward or a backward. Probing, the vault and launches all use this value.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,15 @@ use crate::attention_form::AttentionForm;
 use crate::expr::ScoreExpr;
 use crate::{Mask, Tensor};
 
-/// One attention computation, described.
+/// The description of one attention computation.
 ///
-/// `P = softmax(mask(score(scale · Q·Kᵀ)))`, dropped out, and `O = P·V`, per batch and query head; a query head `i` of
-/// `h_q` uses the key head `i / (h_q / h_k)` and likewise the value head. The softmax scale is a scalar: it is given at launch.
+/// `P = softmax(mask(score(scale · Q·Kᵀ)))`, with dropout, and `O = P·V`, per batch and query head. Query head `i` of
+/// `h_q` uses key head `i / (h_q / h_k)`, and likewise for the value head. The softmax scale is a scalar that a launch
+/// gets.
 ///
 /// Build one with [`Attention::forward`] and the methods that add to it, then [`crate::validate`] it.
 ///
-/// It grows: other crates make it with its methods and change its fields.
+/// The struct may get more fields: other crates build it with its methods and change its fields.
 ///
 /// Its JSON begins with its format, `"qkvault": 1`, and has every field: see [`crate::ATTENTION_FORMAT`].
 ///
@@ -47,19 +48,20 @@ pub struct Attention {
     pub o: Tensor,
     /// Which keys each query may see.
     pub mask: Mask,
-    /// The score modification, applied to the scaled score before masking: softcap, ALiBi, bias, or anything the language can say.
+    /// The score modification, applied to the scaled score before masking: softcap, ALiBi, a bias or any other
+    /// expression.
     pub score_mod: Option<ScoreExpr>,
-    /// The backward of the score modification where its author writes it; else it is derived. A forward takes no notice of it.
+    /// The backward of the score modification, if its author writes it; otherwise it is derived. A forward ignores it.
     pub score_mod_bprop: Option<ScoreModBprop>,
     /// Whether a learnable logit per query head joins the softmax denominator (f32, `h_q` entries).
     pub sink: bool,
     /// Random zeroing of probabilities.
     pub dropout: Option<Dropout>,
-    /// Whether a block mask says which 128×128 tiles are computed at all.
+    /// Whether a block mask selects the 128×128 tiles that are computed.
     pub block_mask: bool,
-    /// Outputs beside O.
+    /// Outputs besides O.
     pub outputs: Outputs,
-    /// What rows beyond a sequence's length hold in the outputs after a launch.
+    /// The content of output rows beyond a sequence's length after a launch.
     pub padded_rows: PaddedRows,
     /// FP8 scaling; `None` for 16-bit formats.
     pub fp8: Option<Fp8>,
@@ -67,7 +69,7 @@ pub struct Attention {
     pub pass: Pass,
 }
 
-/// Outputs of a forward beside O; each is f32, (b, h_q, s_q, 1), varlen like Q when Q is varlen.
+/// Outputs of a forward besides O. Each is f32, (b, h_q, s_q, 1), and varlen if Q is varlen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -80,15 +82,15 @@ pub struct Outputs {
     pub sum_exp: bool,
 }
 
-/// Random zeroing of probabilities; survivors are divided by the keep probability.
+/// Random zeroing of probabilities; the others are divided by the keep probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Dropout {
     /// Where the mask comes from.
     pub source: DropoutSource,
-    /// Probability of zeroing, in 0..1. A scalar of the description: no part of the [`crate::GraphKey`]. cuDNN bakes it into
-    /// the plan all the same, so it is part of the op graph and of the plan's key.
+    /// Probability of zeroing, at least 0 and below 1. It is a scalar of the description and no part of the
+    /// [`crate::GraphKey`]. cuDNN compiles it into the plan, so it is part of the op graph and of the plan's key.
     pub probability: f32,
 }
 
@@ -96,13 +98,13 @@ pub struct Dropout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DropoutSource {
-    /// Philox as PyTorch's, from a seed and an offset given at launch.
+    /// Philox as in PyTorch, from a seed and an offset that a launch gets.
     Philox,
-    /// A keep mask (b, h_q, s_q, s_kv) of zeros and ones in Q's element type, given by the caller.
+    /// A keep mask (b, h_q, s_q, s_kv) of zeros and ones in Q's element type, which the caller gives.
     Mask,
 }
 
-/// What rows beyond a sequence's length hold after a launch.
+/// The content of rows beyond a sequence's length after a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PaddedRows {
@@ -117,53 +119,56 @@ pub enum PaddedRows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fp8 {
-    /// One scale per tensor, from the history of its largest magnitudes; outputs are 8-bit too and report theirs.
+    /// One scale per tensor, from the history of its largest magnitudes; outputs are 8-bit too, and the plan reports
+    /// their largest magnitudes.
     Delayed,
-    /// One scale per tensor, of this very tensor; outputs are 16-bit.
+    /// One scale per tensor, from the tensor itself; outputs are 16-bit.
     Current,
     /// One power-of-two scale per 32 elements (MXFP8); outputs are 16-bit.
     ///
-    /// Elements share a scale along the dim that a product sums over: the head dim in Q and K, the sequence in the V of a
-    /// forward. A backward sums over both, so it reads Q, K and dO twice, in two 8-bit forms with scales of their own
-    /// ([`crate::Role::QT`], [`crate::Role::KT`], [`crate::Role::DOT`] lie in memory as Q, K and dO do), V with scales along the
-    /// head dim, and dO in 16 bits.
+    /// Elements share a scale along the dim that a product sums over: the head dim in Q and K, the sequence in the V of
+    /// a forward. A backward sums over both, so it reads Q, K and dO in two 8-bit forms with separate scales
+    /// ([`crate::Role::QT`], [`crate::Role::KT`] and [`crate::Role::DOT`] have the layout of Q, K and dO), V with
+    /// scales along the head dim, and dO in 16 bits.
     Block,
 }
 
 /// Direction of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[allow(clippy::large_enum_variant, reason = "copied with its attention, of which there is one per plan")]
+#[allow(clippy::large_enum_variant, reason = "a plan has one attention, so its size does not matter")]
 pub enum Pass {
     /// O from Q, K and V.
     Forward,
-    /// dQ, dK and dV from dO and what the forward left.
+    /// dQ, dK and dV from dO and the outputs of the forward.
     Backward(Gradients),
 }
 
-/// The backward of a score modification as its author writes it: cudnn-frontend's `score_mod_bprop`.
+/// The backward of a score modification, as its author writes it: cudnn-frontend's `score_mod_bprop`.
 ///
-/// With `g` the gradient of the loss by the modified score, the gradient by the score is `g * derivative`. Gradients of tensors that the
-/// modification reads are derived all the same.
+/// With `g` the gradient of the loss with respect to the modified score, the gradient with respect to the score is `g *
+/// derivative`. Gradients of tensors that the modification reads are still derived.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ScoreModBprop {
-    /// The derivative of the modification by the score: a float of the score, the indices and lengths, and of the modification's own
-    /// scalars and tensors, by the names that they have there.
+    /// The derivative of the modification with respect to the score: a float expression over the score, indices,
+    /// lengths, and the scalars and tensors of the modification, by the same names.
     pub derivative: ScoreExpr,
-    /// Whether validation takes it without a comparison with differences of the modification, as a straight-through estimator needs.
+    /// Whether validation skips the comparison with differences of the modification, as a straight-through estimator
+    /// needs.
     pub trusted: bool,
 }
 
 impl ScoreModBprop {
-    /// A derivative that validation compares with central differences of the modification ([`crate::expr::check_override`]).
+    /// A derivative that validation compares with central differences of the modification
+    /// ([`crate::expr::check_override`]).
     #[must_use]
     pub const fn checked(derivative: ScoreExpr) -> ScoreModBprop {
         ScoreModBprop { derivative, trusted: false }
     }
 
-    /// A derivative that is taken as it is, whatever the modification computes.
+    /// A derivative that is not compared with the modification.
     #[must_use]
     pub const fn trusted(derivative: ScoreExpr) -> ScoreModBprop {
         ScoreModBprop { derivative, trusted: true }
@@ -176,8 +181,8 @@ impl ScoreModBprop {
 pub struct Gradients {
     /// Gradient of O, with O's dims.
     pub d_o: Tensor,
-    /// Gradient of O in 16 bits, with O's dims: what a microscaled backward ([`Fp8::Block`]) reads beside the 8-bit one, and no
-    /// other does.
+    /// Gradient of O in 16 bits, with O's dims. Only a microscaled backward ([`Fp8::Block`]) reads it, besides the
+    /// 8-bit one.
     #[serde(deserialize_with = "crate::attention_form::present")]
     pub d_o_half: Option<Tensor>,
     /// Gradient of Q, with Q's dims.
@@ -186,36 +191,36 @@ pub struct Gradients {
     pub d_k: Tensor,
     /// Gradient of V, with V's dims.
     pub d_v: Tensor,
-    /// Whether the gradient of the sink logits is wanted.
+    /// Whether the backward computes the gradient of the sink logits.
     pub d_sink: bool,
     /// Whether two runs on the same input must agree bit for bit.
     pub deterministic: bool,
 }
 
-/// What to choose when a backward is derived from its forward; `None` means like the forward's own tensor.
+/// The choices for a backward that is derived from its forward; `None` means the format of the forward's own tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardOptions {
-    /// Format of dO; like O when not given, in Q's type when that is 8-bit.
+    /// Format of dO; like O by default, in Q's type if that is 8-bit.
     pub d_o: Option<Tensor>,
-    /// Format of the 16-bit dO of a microscaled backward; like O when not given. No other backward has one.
+    /// Format of the 16-bit dO of a microscaled backward; like O by default. No other backward has one.
     pub d_o_half: Option<Tensor>,
-    /// Format of dQ; like Q when not given, in O's type when outputs are 16-bit.
+    /// Format of dQ; like Q by default, in O's type if outputs are 16-bit.
     pub d_q: Option<Tensor>,
-    /// Format of dK; like K when not given, in O's type when outputs are 16-bit.
+    /// Format of dK; like K by default, in O's type if outputs are 16-bit.
     pub d_k: Option<Tensor>,
-    /// Format of dV; like V when not given, in O's type when outputs are 16-bit.
+    /// Format of dV; like V by default, in O's type if outputs are 16-bit.
     pub d_v: Option<Tensor>,
-    /// Whether the gradient of the sink logits is wanted.
+    /// Whether the backward computes the gradient of the sink logits.
     pub d_sink: bool,
     /// Whether two runs on the same input must agree bit for bit.
     pub deterministic: bool,
 }
 
 impl Outputs {
-    /// The log-sum-exp alone, which a backward reads.
+    /// Only the log-sum-exp, which a backward reads.
     pub const STATS: Outputs = Outputs::of(true, false, false);
 
-    /// Whether Stats, Max and Sum_exp are put out.
+    /// Selects Stats, Max and Sum_exp.
     #[must_use]
     pub const fn of(stats: bool, max: bool, sum_exp: bool) -> Outputs {
         Outputs { stats, max, sum_exp }
@@ -223,7 +228,7 @@ impl Outputs {
 }
 
 impl Dropout {
-    /// Zeroing with this probability, by a mask from this source.
+    /// Dropout with this probability and this source of its mask.
     #[must_use]
     pub const fn new(source: DropoutSource, probability: f32) -> Dropout {
         Dropout { source, probability }

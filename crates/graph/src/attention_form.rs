@@ -1,8 +1,8 @@
-//! The serde form of an attention: its fields, and in front of them the format that they are written in.
+//! The serde form of an attention: its format number, then its fields.
 //!
-//! Every field is written, absent ones as null, and every field must be there to be read: what an older or newer qkvault left out is not
-//! taken for "none". A field that this one does not know is an error. Format 1 is read for ever; a field that is added to it later gets a
-//! default on purpose, with which it means what format 1 meant.
+//! Every field is written, absent ones as null, and every field must be present when it is read: a missing field does
+//! not mean "none". An unknown field is an error. Format 1 stays readable: a field that is added to it later gets a
+//! default that means what format 1 meant.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -10,15 +10,15 @@ use crate::attention::{Attention, Dropout, Fp8, Outputs, PaddedRows, Pass, Score
 use crate::expr::ScoreExpr;
 use crate::{Mask, Tensor};
 
-/// The format of what is written: the number under `qkvault` in the JSON of an attention.
+/// The format that this version writes: the number under `qkvault` in the JSON of an attention.
 pub const ATTENTION_FORMAT: u32 = 1;
 
-/// Reads an optional field that must be there, as null or as a value: serde takes a missing one for null otherwise.
+/// Reads an optional field that must be present, as null or as a value; serde by default accepts a missing one as null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(from)
 }
 
-/// The number in front, checked before anything that follows is read.
+/// The format number, which is checked before the fields after it are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format;
 
@@ -33,10 +33,10 @@ impl<'de> Deserialize<'de> for Format {
         match u32::deserialize(from)? {
             ATTENTION_FORMAT => Ok(Format),
             0 => Err(de::Error::custom(format_args!(
-                "there is no format 0 of attentions; this qkvault writes {ATTENTION_FORMAT}"
+                "format 0 of attentions does not exist; this qkvault writes format {ATTENTION_FORMAT}"
             ))),
             newer => Err(de::Error::custom(format_args!(
-                "written by a newer qkvault (format {newer}), this one reads {ATTENTION_FORMAT}; read it with that one, or write it as text"
+                "a newer qkvault wrote this attention (format {newer}); this one reads format {ATTENTION_FORMAT}; use the newer one, or the text form"
             ))),
         }
     }
@@ -64,15 +64,15 @@ pub(crate) struct AttentionForm {
     #[serde(deserialize_with = "present")]
     fp8: Option<Fp8>,
     pass: Pass,
-    // The last, because where it is left out a list of fields is one shorter.
+    // Last, because a list of fields without it is one shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     score_mod_bprop: Option<ScoreModBprop>,
 }
 
-/// An attention that does not say its format.
+/// The error for an attention without a format number.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
-    "an attention says its format in the field `qkvault`, and there is none; write `\"qkvault\": {ATTENTION_FORMAT}` in front of `q`"
+    "the field `qkvault` with the format of the attention is missing; write `\"qkvault\": {ATTENTION_FORMAT}` before `q`"
 )]
 pub(crate) struct NoFormat;
 

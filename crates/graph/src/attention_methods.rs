@@ -1,4 +1,5 @@
-//! How an attention is made, step by step, and what follows from its tensors: extents, the default scale, the row tensor.
+//! Constructors and builder methods of an attention, and values that follow from its tensors: extents, default scale,
+//! row tensor.
 
 use crate::expr::{DeriveError, ScoreExpr, Vjp, vjp, vjp_with};
 use crate::{
@@ -7,7 +8,7 @@ use crate::{
 };
 
 impl Attention {
-    /// A forward over these operands, unmasked, with nothing but O as output.
+    /// A forward over these operands, without a mask, with O as the only output.
     #[must_use]
     pub fn forward(q: Tensor, k: Tensor, v: Tensor, o: Tensor) -> Attention {
         Attention {
@@ -57,18 +58,20 @@ impl Attention {
         self
     }
 
-    /// Adds the backward of the score modification, in place of the derived one.
+    /// Adds the backward of the score modification, which replaces the derived one.
     #[must_use]
     pub fn with_score_mod_bprop(mut self, bprop: ScoreModBprop) -> Attention {
         self.score_mod_bprop = Some(bprop);
         self
     }
 
-    /// The backward of the score modification: its author's where there is one, else derived. None without a modification.
+    /// The backward of the score modification: its author's if there is one, otherwise the derived one. `None` without
+    /// a modification.
     ///
     /// # Errors
     ///
-    /// Every derivative that cannot be had ([`crate::expr::vjp`]), and a [`ScoreModBprop`] that reads what the modification does not.
+    /// Every derivative that does not exist ([`crate::expr::vjp`]), and a [`ScoreModBprop`] that reads a scalar or
+    /// tensor that the modification does not read.
     #[must_use]
     pub fn score_mod_vjp(&self) -> Option<Result<Vjp, Vec<DeriveError>>> {
         let score_mod = self.score_mod.as_ref()?;
@@ -78,7 +81,7 @@ impl Attention {
         })
     }
 
-    /// Adds a predicate that says which keys are seen.
+    /// Adds a predicate that selects the keys that are seen.
     #[must_use]
     pub fn with_mask_mod(mut self, mask_mod: ScoreExpr) -> Attention {
         self.mask.mask_mod = Some(mask_mod);
@@ -92,7 +95,7 @@ impl Attention {
         self
     }
 
-    /// Puts out these beside O, and no others.
+    /// Sets the outputs besides O.
     #[must_use]
     pub const fn with_outputs(mut self, outputs: Outputs) -> Attention {
         self.outputs = outputs;
@@ -113,13 +116,13 @@ impl Attention {
         self
     }
 
-    /// The backward of this forward: the same description with the gradients added, so that nothing is said twice.
+    /// The backward of this forward: the same description with the gradients added.
     ///
-    /// The backward reads the forward's Stats; a forward that does not put them out is refused when the backward is validated.
+    /// The backward reads the forward's Stats. If the forward does not output them, validation refuses the backward.
     #[must_use]
     pub fn backward(&self, options: BackwardOptions) -> Attention {
         let BackwardOptions { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic } = options;
-        // 8-bit products take 8-bit operands, whatever O was stored in; what comes out is as wide as O.
+        // 8-bit products need 8-bit operands, whatever O's type is; the results are as wide as O.
         let (input, output) = match self.fp8 {
             None => (self.o.dtype, self.q.dtype),
             Some(Fp8::Delayed) => (self.q.dtype, self.q.dtype),
@@ -138,7 +141,7 @@ impl Attention {
         Attention { pass, ..self.clone() }
     }
 
-    /// The forward of this: the same description without gradients.
+    /// The forward of this backward: the same description without gradients.
     #[must_use]
     pub fn as_forward(&self) -> Attention {
         Attention { pass: Pass::Forward, ..self.clone() }
@@ -162,7 +165,7 @@ impl Attention {
         (self.q.dims[1], self.k.dims[1], self.v.dims[1])
     }
 
-    /// (queries, keys) per sequence, or the most of each.
+    /// (queries, keys) per sequence; the largest numbers if lengths differ.
     #[must_use]
     pub const fn seq(&self) -> (i64, i64) {
         (self.q.dims[2], self.k.dims[2])
@@ -174,14 +177,13 @@ impl Attention {
         (self.q.dims[3], self.v.dims[3])
     }
 
-    /// The usual softmax scale, one over the square root of Q's head dim: what to bind to the scale scalar unless the
-    /// model says otherwise.
+    /// The usual softmax scale, 1 / sqrt(head dim of Q). Bind it to the scale scalar unless the model has another one.
     #[must_use]
     pub fn default_scale(&self) -> f32 {
         1.0 / (self.q.dims[3] as f32).sqrt()
     }
 
-    /// Stats, Max and Sum_exp as a tensor: f32, (b, h_q, s_q, 1), varlen by tokens when Q is.
+    /// The tensor of Stats, Max or Sum_exp: f32, (b, h_q, s_q, 1), varlen by tokens if Q is varlen.
     #[must_use]
     pub const fn row_tensor(&self) -> Tensor {
         let [b, h, s, _] = self.q.dims;
@@ -196,8 +198,8 @@ impl Attention {
         }
     }
 
-    /// Floating-point operations of the two matrix products (five in a backward), each multiply-add counted as two, with
-    /// the share of the score matrix that a band hides left out; lengths and predicates are not known here.
+    /// Floating-point operations of the two matrix products (five in a backward); a multiply-add counts as two. The
+    /// part of the score matrix that a band hides is left out; lengths and predicates are ignored.
     #[must_use]
     pub fn flops(&self) -> f64 {
         let (s_q, s_kv) = self.seq();

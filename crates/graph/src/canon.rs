@@ -1,8 +1,8 @@
-//! Canonical bytes: what is hashed. Equal exactly when the meaning is equal.
+//! Canonical bytes, which are hashed. They are equal exactly if the meaning is equal.
 //!
-//! Everything is written as MessagePack arrays of numbers. Enumerations enter by numbers of their own, never by names or
-//! declaration order; every struct is taken apart without `..`, so that a new field cannot be forgotten. Display names and
-//! values given at launch do not get here.
+//! Everything is written as MessagePack arrays of numbers. Enumerations have numbers here that do not depend on names
+//! or declaration order. Every struct is destructured without `..`, so that a new field cannot be forgotten. Display
+//! names and values that a launch gets are left out.
 
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
         Fp8::Current => 2,
         Fp8::Block => 3,
     });
-    // The probability of dropout is a scalar: its value is no part of the key.
+    // The dropout probability is a scalar: its value is not part of the key.
     let dropout = dropout.map(|Dropout { source, probability: _ }| match source {
         DropoutSource::Philox => 1_u8,
         DropoutSource::Mask => 2,
@@ -58,15 +58,15 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
     let pass = match pass {
         Pass::Forward => None,
         Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic }) => {
-            // The list says by its length whether there is a 16-bit dO.
+            // The length of the list tells whether there is a 16-bit dO.
             let tensors: Vec<_> = [d_o, d_q, d_k, d_v].into_iter().chain(d_o_half).map(tensor).collect();
             Some((tensors, d_sink, deterministic))
         }
     };
     let mut bytes = codec::encode(&(operands, mask_bytes(mask), features, pass));
     if let (Some(score_mod), Some(ScoreModBprop { derivative, trusted: _ })) = (score_mod, score_mod_bprop) {
-        // By the numbers that the modification's operands have: which of two scalars it reads is told by display names alone. Each is
-        // written in the order of its own table.
+        // Only display names tell which of two scalars the derivative reads, so their places in the modification are
+        // written, in the order of each table.
         let places = |names: &[String], of: &[String]| -> Vec<usize> {
             names.iter().map(|name| of.iter().position(|n| n == name).unwrap_or(of.len())).collect()
         };
@@ -103,7 +103,7 @@ fn mask_bytes(mask: &Mask) -> impl Serialize + use<> {
     (band, lengths, mask_mod.as_ref().map(expression))
 }
 
-/// An expression: its nodes in canonical order, and what its scalars and tensors are; names stay out.
+/// An expression: its nodes in canonical order, and the kinds of its scalars and tensors, without names.
 fn expression(e: &ScoreExpr) -> impl Serialize + use<> {
     let nodes: Vec<(u8, u8, Vec<i64>)> = e.nodes().iter().map(node).collect();
     let scalars: Vec<u8> = e.scalars().iter().map(|crate::expr::ScalarSpec { ty }| ty.code()).collect();
@@ -111,7 +111,7 @@ fn expression(e: &ScoreExpr) -> impl Serialize + use<> {
     (nodes, scalars, tensors, e.root().0)
 }
 
-/// A tensor of an expression; slopes that it holds follow where there are any, so that no other key knows of them.
+/// A tensor of an expression. Slopes follow only if there are any, so that keys of other tensors stay unchanged.
 fn tensor_spec(spec: &TensorSpec) -> SpecForm {
     let TensorSpec { dims, dtype, grad, alibi } = *spec;
     match alibi {
@@ -151,17 +151,17 @@ fn node(n: &Node) -> (u8, u8, Vec<i64>) {
     (n.code(), op, args)
 }
 
-/// An op graph as hashed: every tensor and operation by number.
+/// An op graph for hashing: every tensor and operation by number.
 pub(crate) fn op_graph(graph: &OpGraph) -> impl Serialize + use<> {
-    // Quirks that were allowed and an engine that is named follow in the plan's key where there are any, so that no other key knows
-    // of them.
+    // Allowed quirks and a named engine follow in the plan's key only if there are any, so that other keys stay
+    // unchanged.
     let OpGraph { tensors, ops, excluded_engines, accepted_quirks: _, engine: _ } = graph;
     let tensors: Vec<_> = tensors.iter().map(op_tensor).collect();
     let ops: Vec<(u8, Vec<i64>)> = ops.iter().map(op).collect();
     (tensors, ops, excluded_engines.clone())
 }
 
-/// A named engine as hashed.
+/// A named engine for hashing.
 pub(crate) fn engine(engine: &NamedEngine) -> impl Serialize + use<> {
     let NamedEngine { index, knobs } = engine;
     let knobs: Vec<(u32, i64)> = knobs.iter().map(|&(knob, value)| (knob as u32, value)).collect();

@@ -1,11 +1,11 @@
-//! The one place that turns values into MessagePack and back, so that the library behind it can be replaced.
+//! Converts values to MessagePack and back, in one place, so that the library for it can be replaced.
 //!
-//! Reading is strict: bytes after the value are an error, since the library would ignore them.
+//! Reading is strict: bytes after the value are an error, because the library would ignore them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// MessagePack of a value, structs as arrays.
+/// MessagePack of a value, with structs as arrays.
 ///
 /// # Panics
 ///
@@ -14,32 +14,32 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     rmp_serde::to_vec(value).expect("plain data always serialises")
 }
 
-/// Bytes that are no MessagePack of the wanted value.
+/// The error for bytes that are not MessagePack of the expected value.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Not the value that was asked for.
+    /// The bytes are not the expected value.
     #[error("these {len} bytes are not the value expected: {source}")]
     Value {
-        /// How many bytes came.
+        /// Number of bytes.
         len: usize,
-        /// What the decoder said.
+        /// The decoder's error.
         source: rmp_serde::decode::Error,
     },
-    /// A value, and then more.
+    /// More bytes follow the value.
     #[error("{extra} bytes follow the value, which ends at byte {end}")]
     Trailing {
-        /// Where the value ends.
+        /// Offset of the end of the value.
         end: usize,
-        /// How many bytes follow.
+        /// Number of bytes after it.
         extra: usize,
     },
 }
 
-/// Reads a value that [`encode`] wrote, or any other MessagePack of it.
+/// Reads MessagePack of a value.
 ///
 /// # Errors
 ///
-/// Anything else, bytes after the value included. Never panics.
+/// Anything else, including bytes after the value. Never panics.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     let mut rest = bytes;
     let value = T::deserialize(&mut rmp_serde::Deserializer::new(&mut rest))

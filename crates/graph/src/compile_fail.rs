@@ -1,6 +1,6 @@
-//! Mistakes that must not compile, each beside the same lines without the mistake. Read by `cargo test --doc` alone.
+//! Mistakes that must not compile, each after the same lines without the mistake. Only `cargo test --doc` reads them.
 
-/// P4, P13: only what was validated has a key, is lowered, and so reaches the library.
+/// P4, P13: only a validated attention has a key and can be lowered, so only these reach cuDNN.
 ///
 /// ```
 /// use qkvault_graph::*;
@@ -27,7 +27,7 @@
 /// let _ = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16).key();
 /// ```
 ///
-/// A valid attention is made by validation alone, and does not change.
+/// Only validation makes a valid attention, and nothing changes it.
 ///
 /// ```compile_fail,E0423
 /// use qkvault_graph::*;
@@ -41,7 +41,7 @@
 /// ```
 struct OnlyTheValid;
 
-/// P15: there is no attention, tensor or format that nobody chose.
+/// P15: attentions, tensors and formats have no defaults.
 ///
 /// ```
 /// use qkvault_graph::*;
@@ -64,7 +64,7 @@ struct OnlyTheValid;
 /// ```
 struct NothingUnset;
 
-/// P17: a scalar is one number on the host, everything larger a tensor on the device; neither is taken for the other.
+/// P17: a scalar is one number on the host and a tensor is in device memory; they cannot be confused.
 ///
 /// ```
 /// use qkvault_graph::{DType, expr};
@@ -77,7 +77,7 @@ struct NothingUnset;
 /// ```
 struct KindsOfOperands;
 
-/// P22: sequences, rows and pages are counted in units of their own, and offsets come from cumulative lengths alone.
+/// P22: counts of sequences, rows and pages have different types, and offsets are made only from cumulative lengths.
 ///
 /// ```
 /// use qkvault_graph::*;

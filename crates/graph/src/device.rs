@@ -1,4 +1,4 @@
-//! Device properties: what cuDNN reports of a GPU and compiles for, as data.
+//! Device properties: what cuDNN reports about a GPU and compiles for.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::registry::codes;
 use crate::{CudnnVersion, Reason};
 
-/// Properties of a GPU under the names cuDNN uses in the JSON form of its device-properties descriptor
-/// (attribute 2702; read on an H200 with cuDNN 9.14, 9.19 and 9.27).
+/// Properties of a GPU, named as in the JSON form of cuDNN's device-properties descriptor (attribute 2702; read on an
+/// H200 with cuDNN 9.14, 9.19 and 9.27).
 ///
-/// What names a board (PCI id, ordinal, name) and clocks, L2 size, memory size and driver model are no part of any key.
+/// Properties that name a board (PCI id, ordinal, name), clocks, L2 size, memory size and driver model enter no key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(
     missing_docs,
-    reason = "the names are cuDNN's; units are in the names or are those of the CUDA device attribute of that name"
+    reason = "the names are cuDNN's; units are in the names, or those of the CUDA device attribute with that name"
 )]
 pub struct DeviceProps {
     pub max_grid_size: [i64; 3],
@@ -58,20 +58,21 @@ pub struct DeviceProps {
     /// CUDA version of the driver, `major * 1000 + minor * 10`.
     pub driver_ver: i64,
     pub device_name: String,
-    /// Properties that this version of qkvault does not know, under cuDNN's names: those of a cuDNN newer than any that was looked at. They
-    /// may decide what is compiled, so they are handed on and are a part of keys, for versions that may report them.
+    /// Properties that this version of qkvault does not know, under cuDNN's names, from a cuDNN newer than any that was
+    /// examined. They may affect compilation, so they are passed on, and enter keys of versions that may report them.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
-/// The first cuDNN version whose device properties have `smCountOrigin`, `oversizedSharedMemoryPerBlock` and
-/// `memoryBusWidth` among the versions looked at (9.14, 9.19 and 9.28 without a GPU, 9.27 with one).
+/// The first of the examined cuDNN versions whose device properties have `smCountOrigin`,
+/// `oversizedSharedMemoryPerBlock` and `memoryBusWidth` (9.14, 9.19 and 9.28 without a GPU, 9.27 with one).
 const WIDER_PROPERTIES: CudnnVersion = CudnnVersion::v9(27, 0);
 
-/// The newest cuDNN version whose device properties were looked at: none up to it reports a property that is not a field here.
+/// The newest cuDNN version whose device properties were examined: up to it, no version reports a property that is not
+/// a field here.
 const NEWEST_LOOKED_AT: CudnnVersion = CudnnVersion::v9(28, 0);
 
-/// What decides whether a plan loads and which kernels are chosen: the part of the properties that enters keys.
+/// The properties that enter keys: they decide whether a plan loads and which kernels are chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DeviceIdentity<'a>(&'a [i64; 3], &'a [i64; 3], [i64; 13], [Option<i64>; 3]);
 
@@ -82,7 +83,7 @@ impl DeviceProps {
         (self.device_ver / 10) as u32
     }
 
-    /// One reason per field that a cuDNN version needs and the properties lack.
+    /// One reason for each field that a cuDNN version needs and that is missing.
     #[must_use]
     pub fn missing_for(&self, version: CudnnVersion) -> Vec<Reason> {
         let fields = [
@@ -101,11 +102,11 @@ impl DeviceProps {
             .collect()
     }
 
-    /// The properties as JSON for a cuDNN version, with the fields that this version knows.
+    /// The properties as JSON for a cuDNN version, with the fields of this version.
     ///
     /// # Errors
     ///
-    /// One reason per field that the version needs and the properties lack.
+    /// One reason for each field that the version needs and that is missing.
     pub fn json_for(&self, version: CudnnVersion) -> Result<String, Vec<Reason>> {
         let missing = self.missing_for(version);
         if !missing.is_empty() {
@@ -115,10 +116,10 @@ impl DeviceProps {
         Ok(serde_json::to_string(&props).expect("a struct of numbers and one string always serialises"))
     }
 
-    /// The part of the properties that enters keys.
+    /// The properties that enter keys.
     ///
-    /// Left out, with the reason: the PCI id, ordinal and name (they name a board), the driver model, clocks, L2 size and
-    /// memory size. Changing those one at a time left plans loadable on an H200 (cuDNN 9.19).
+    /// Left out are the PCI id, ordinal and name, because they name a board, and the driver model, clocks, L2 size and
+    /// memory size. On an H200 (cuDNN 9.19), plans still loaded after each of these was changed.
     pub(crate) fn identity(&self) -> DeviceIdentity<'_> {
         let DeviceProps {
             max_grid_size,
@@ -147,7 +148,7 @@ impl DeviceProps {
             device_ver,
             driver_ver,
             device_name: _,
-            // Those that a version may report follow what is here: see `unknown_to_us`.
+            // Properties that a version may report follow the others: see `unknown_to_us`.
             other: _,
         } = self;
         DeviceIdentity(
@@ -172,8 +173,8 @@ impl DeviceProps {
         )
     }
 
-    /// The properties with the fields that a cuDNN version does not report removed, so that a profile captured with a
-    /// newer cuDNN and one captured with an older give the same key.
+    /// The properties without the fields that a cuDNN version does not report, so that profiles captured with newer and
+    /// older versions give the same key.
     #[must_use]
     pub(crate) fn known_to(&self, version: CudnnVersion) -> DeviceProps {
         let mut props = self.clone();
@@ -188,8 +189,9 @@ impl DeviceProps {
         props
     }
 
-    /// The properties that a cuDNN version may report and this version of qkvault does not know, by name: all of [`other`](Self::other) for
-    /// versions newer than any that was looked at, none for older ones, which do not report them.
+    /// The properties, by name, that a cuDNN version may report and this version of qkvault does not know: all of
+    /// [`other`](Self::other) for versions newer than any that was examined, none for older ones, which do not report
+    /// them.
     pub fn unknown_to_us(&self, version: CudnnVersion) -> impl Iterator<Item = (&str, &serde_json::Value)> {
         let newer = version > NEWEST_LOOKED_AT;
         self.other.iter().filter(move |_| newer).map(|(name, value)| (&**name, value))

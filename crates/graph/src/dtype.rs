@@ -1,4 +1,4 @@
-//! Element types: what a tensor of an attention, or of an op graph, is made of.
+//! Element types of the tensors of an attention and of an op graph.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ pub enum DType {
     I32,
     /// 64-bit signed integer (10).
     I64,
-    /// Unsigned byte, carrier of bit-varlen block masks (6).
+    /// Unsigned byte, which holds 8 bits of a block mask (6).
     U8,
     /// Boolean, in virtual tensors only (11).
     Bool,
@@ -59,7 +59,7 @@ impl DType {
         }
     }
 
-    /// Number under which this type enters canonical bytes; never reused, never renumbered.
+    /// The number of this type in canonical bytes. It never changes and is never reused.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -82,13 +82,13 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16)
     }
 
-    /// Whether this is one of the 8-bit floating formats that can hold Q, K, V, O.
+    /// Whether this is one of the 8-bit float formats of Q, K, V and O.
     #[must_use]
     pub const fn is_fp8(self) -> bool {
         matches!(self, DType::E4M3 | DType::E5M2)
     }
 
-    /// Whether values are real numbers (as against integers and booleans).
+    /// Whether values are real numbers, not integers or booleans.
     #[must_use]
     pub const fn is_float(self) -> bool {
         !matches!(self, DType::I32 | DType::I64 | DType::U8 | DType::Bool)
@@ -118,11 +118,11 @@ impl fmt::Display for DType {
     }
 }
 
-/// A text that names no element type.
+/// The error for a text that is not an element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{given}' is no element type; use one of f16, bf16, f32, e4m3, e5m2, e8m0, i32, i64, u8, bool")]
+#[error("'{given}' is not an element type; use one of f16, bf16, f32, e4m3, e5m2, e8m0, i32, i64, u8, bool")]
 pub struct UnknownDType {
-    /// What came.
+    /// The text.
     pub given: String,
 }
 

@@ -1,4 +1,4 @@
-//! Keys: what a description and a plan are known by.
+//! Keys that identify descriptions and plans.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,15 +9,15 @@ use crate::lower::{Form, Heuristics, LabOptions};
 use crate::op::Op;
 use crate::{Attention, CompileOptions, OpGraph, Target, canon, codec};
 
-/// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record that a plan is stored as.
+/// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record of a stored plan.
 ///
-/// Raise it when any of those changes meaning; golden vectors in the tests fail first. The vault's `STORE_FORMAT` goes with it, so that a
-/// folder holds keys of one format and what is left of an older one is known by its folder.
+/// Raise it when the meaning of any of these changes; golden vectors in the tests then fail. Raise the vault's
+/// `STORE_FORMAT` with it, so that a folder holds keys of one format.
 ///
-/// 1: until 2026-11-22. 2: a plan's key names the toolchain, and both kinds of keys their format.
+/// 1: until 2026-11-22. 2: a plan's key contains the toolchain, and both kinds of keys contain their format.
 pub const KEY_FORMAT: u32 = 2;
 
-/// What keeps hashes of one kind and format apart from all others. Each ends in the format.
+/// Tags that separate the hashes of each kind and format from all others.
 const ATTENTION_TAG: &str = "qkvault attention, key format 2";
 const PLAN_TAG: &str = "qkvault plan, key format 2";
 
@@ -34,7 +34,7 @@ macro_rules! keys {
                 &self.0
             }
 
-            /// A key from its bytes.
+            /// The key with these bytes.
             #[must_use]
             pub const fn from_bytes(bytes: [u8; 32]) -> Self {
                 $name(bytes)
@@ -82,17 +82,17 @@ macro_rules! keys {
 }
 
 keys! {
-    /// What a valid attention is known by, whatever it runs on: `blake3(tag with format ‖ canonical bytes)`.
+    /// Identifies a valid attention, independently of the target: `blake3(tag with format ‖ canonical bytes)`.
     GraphKey;
-    /// What a compiled plan is known by: `blake3(tag ‖ format version ‖ op graph ‖ target ‖ policy)`.
+    /// Identifies a compiled plan: `blake3(tag ‖ format version ‖ op graph ‖ target ‖ options)`.
     PlanKey;
 }
 
-/// A text that is no key.
+/// The error for a text that is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{given}' is no key; a key is 64 hexadecimal digits")]
+#[error("'{given}' is not a key; a key is 64 hexadecimal digits")]
 pub struct BadKey {
-    /// What came.
+    /// The text.
     pub given: String,
 }
 
@@ -103,38 +103,38 @@ fn hash(tag: &str, bytes: &[u8]) -> [u8; 32] {
 }
 
 impl GraphKey {
-    /// Of an attention in canonical form.
+    /// The key of an attention in canonical form.
     pub(crate) fn of(canonical: &Attention) -> GraphKey {
         GraphKey(hash(ATTENTION_TAG, &canon::attention(canonical)))
     }
 }
 
-/// Which of the engine configurations that the library gives a plan is made of.
+/// Which engine configuration, of those that cuDNN returns, a plan uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
-    /// The first that makes one, which is the fastest as far as the library's heuristics know.
+    /// The first that gives a plan: the fastest, according to cuDNN's heuristics.
     #[default]
     First,
-    /// Of all, the one that needs the least scratch memory: for who has less than the first needs.
+    /// The one that needs the least scratch memory, for callers with less memory than the first one needs.
     LeastWorkspace,
 }
 
-/// The key of the plan that compiling this op graph for this target under this policy gives, of the first configuration that makes one.
+/// The key of the plan for this op graph, target and options, with the first configuration that gives a plan.
 #[must_use]
-pub fn plan_key(graph: &OpGraph, target: &Target, policy: &CompileOptions) -> PlanKey {
-    plan_key_of(graph, target, policy, Choice::First)
+pub fn plan_key(graph: &OpGraph, target: &Target, options: &CompileOptions) -> PlanKey {
+    plan_key_of(graph, target, options, Choice::First)
 }
 
-/// As [`plan_key`], of the configuration that is chosen so.
+/// Like [`plan_key`], with a chosen configuration.
 ///
-/// A limit of workspace is in no key: every plan that is within a limit is the one without it.
+/// A workspace limit is in no key: a plan within the limit equals the plan without a limit.
 #[must_use]
-pub fn plan_key_of(graph: &OpGraph, target: &Target, policy: &CompileOptions, choice: Choice) -> PlanKey {
-    // The rules that were followed and the quirks that were allowed are visible in the op graph.
-    let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab: LabOptions { form, without: _ } } = policy;
-    // The form is visible in the op graph itself; `Auto` and what it resolves to are one policy, and a backward of the unified form is
-    // the expanded one.
+pub fn plan_key_of(graph: &OpGraph, target: &Target, options: &CompileOptions, choice: Choice) -> PlanKey {
+    // The op graph contains the lowering rules that were applied and the quirks that were allowed.
+    let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab: LabOptions { form, without: _ } } = options;
+    // The op graph contains the form. `Auto` gives the same key as the form that it resolves to, and a backward in the
+    // unified form is the expanded one.
     let form = match form.resolve() {
         Form::Auto | Form::Expanded => 1_u8,
         Form::Fused => 2,
@@ -150,12 +150,12 @@ pub fn plan_key_of(graph: &OpGraph, target: &Target, policy: &CompileOptions, ch
         Choice::First => None,
         Choice::LeastWorkspace => Some(1_u8),
     };
-    let policy = (form, heuristics, choice);
-    let mut bytes = codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), policy));
+    let options = (form, heuristics, choice);
+    let mut bytes = codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), options));
     if !graph.accepted_quirks.is_empty() {
         bytes.extend(codec::encode(&Vec::from(graph.accepted_quirks)));
     }
-    // A list that begins with a number, where that of the quirks is of texts: what follows can be told apart.
+    // This list begins with a number and the list of quirks with a text, so the two cannot be confused.
     if let Some(engine) = &graph.engine {
         bytes.extend(codec::encode(&canon::engine(engine)));
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b7_both_kinds_of_keys_say_their_format() {
+    fn b7_both_kinds_of_keys_contain_their_format() {
         for tag in [ATTENTION_TAG, PLAN_TAG] {
             assert!(tag.ends_with(&format!(" {KEY_FORMAT}")), "{tag}");
         }

@@ -1,14 +1,15 @@
 //! Attention described as data.
 //!
-//! * [`Attention`] is the description; [`validate`] collects every problem and gives a [`Valid`] one, in canonical form.
-//! * [`Valid::key`] is what a description is known by, [`plan_key`] what a compiled plan is known by.
-//! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN is given for a [`Target`].
-//! * [`text`] is the form in which an attention is written by hand, printed and read.
+//! * [`Attention`] is the description; [`validate`] reports every problem, or returns a [`Valid`] one in canonical
+//!   form.
+//! * [`Valid::key`] identifies a description, [`plan_key`] a compiled plan.
+//! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN gets for a [`Target`].
+//! * [`text`] is the text form of an attention: people write it, and it is printed and parsed.
 //! * [`operands`] are the buffers that an attention reads and writes, by role.
-//! * [`registry`] has every reason why an attention is refused, with what is known of it.
+//! * [`registry`] has every reason for which an attention is refused, with its facts.
 //! * [`expr`] is the closed language of score expressions.
 //!
-//! Nothing here needs CUDA, cuDNN or a C++ compiler, and nothing here is unsafe.
+//! The crate needs neither CUDA nor cuDNN nor a C++ compiler, and has no unsafe code.
 //!
 //! ```
 //! use qkvault_graph::{Attention, Band, CudnnVersion, DType, LibrarySet, CompileOptions, Profile, lower, plan_key, validate};

@@ -1,10 +1,10 @@
-//! Which keys a query may see: diagonal bands, sequence lengths, and a free predicate.
+//! The mask: diagonal bands, sequence lengths, and a free predicate.
 
 use serde::{Deserialize, Serialize};
 
 use crate::expr::ScoreExpr;
 
-/// Everything that hides keys from queries. A key is seen when every part of the mask lets it be seen.
+/// Everything that hides keys from queries. A query sees a key if every part of the mask allows it.
 ///
 /// Masked scores are minus infinity, so their probability is exactly zero. A query that sees no key has an output row
 /// of zeros, a maximum and a log-sum-exp of minus infinity and a sum of zero.
@@ -17,7 +17,7 @@ pub struct Mask {
     pub band: Option<Band>,
     /// Sequence lengths given at launch (the padding mask).
     pub lengths: Lengths,
-    /// A predicate over indices, lengths, scalars and tensors: true where the key is seen.
+    /// A predicate over indices, lengths, scalars and tensors: true if the key is seen.
     #[serde(deserialize_with = "crate::attention_form::present")]
     pub mask_mod: Option<ScoreExpr>,
 }
@@ -25,13 +25,14 @@ pub struct Mask {
 /// A diagonal band, in the coordinates of one sequence: `row` is the query's index, `col` the key's.
 ///
 /// With `Δ = 0` for [`Corner::TopLeft`] and `Δ = kv_len - q_len` (lengths of that sequence) for
-/// [`Corner::BottomRight`], a key is seen when `col <= row + Δ + right` and `col > row + Δ - left`.
+/// [`Corner::BottomRight`], a key is seen if `col <= row + Δ + right` and `col > row + Δ - left`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Band {
     /// Which corner of the score matrix the diagonal passes through.
     pub corner: Corner,
-    /// Length of the window that looks back, counted with the diagonal: 1 keeps the diagonal alone. `None` is unbounded.
+    /// Number of keys that the window reaches back, including the diagonal: 1 keeps only the diagonal. `None` is
+    /// unbounded.
     #[serde(deserialize_with = "crate::attention_form::present")]
     pub left: Option<i64>,
     /// Keys seen beyond the diagonal: 0 is causal. `None` is unbounded.
@@ -53,11 +54,11 @@ pub enum Corner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lengths {
-    /// Every sequence is as long as the dims say.
+    /// Every sequence has the length in the dims.
     #[default]
     Full,
-    /// Two i32 tensors of one entry per sequence, given at launch: rows beyond a query's length are padding, keys beyond a
-    /// KV length are hidden.
+    /// Two i32 tensors with one entry per sequence, which a launch gets. Rows beyond a query length are padding, and
+    /// keys beyond a KV length are hidden.
     PerSequence,
 }
 
@@ -68,13 +69,13 @@ impl Band {
     /// Bottom-right causal: the last query sees every key.
     pub const CAUSAL_BOTTOM_RIGHT: Band = Band { corner: Corner::BottomRight, left: None, right: Some(0) };
 
-    /// Causal with a window of `length` keys, the query's own included (Hugging Face's `sliding_window`).
+    /// Causal with a window of `length` keys, including the query's own (Hugging Face's `sliding_window`).
     #[must_use]
     pub const fn window(corner: Corner, length: i64) -> Band {
         Band { corner, left: Some(length), right: Some(0) }
     }
 
-    /// Whether key `col` is seen from query `row` of a sequence with these lengths.
+    /// Whether query `row` sees key `col`, in a sequence with these lengths.
     #[must_use]
     pub const fn keeps(&self, row: i64, col: i64, q_len: i64, kv_len: i64) -> bool {
         let delta = match self.corner {
@@ -92,9 +93,9 @@ impl Band {
         right && left
     }
 
-    /// The one encoding of this band for sequences of at most `s_q` queries and `s_kv` keys; `None` when it hides nothing.
+    /// The canonical band for sequences of at most `s_q` queries and `s_kv` keys; `None` if it hides nothing.
     ///
-    /// Bounds that cannot hide anything are dropped, and the two corners are one when every sequence is square.
+    /// Bounds that cannot hide anything are dropped, and both corners become one if every sequence is square.
     #[must_use]
     pub fn canonical(self, s_q: i64, s_kv: i64, lengths: Lengths) -> Option<Band> {
         let Band { corner, left, right } = self;
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_without_end_are_as_good_as_none() {
+    fn very_large_bounds_are_dropped() {
         for corner in [Corner::TopLeft, Corner::BottomRight] {
             let band = Band { corner, left: Some(i64::MAX), right: Some(i64::MAX) };
             assert!(band.keeps(3, 7, 4, 8) && band.keeps(3, 0, 4, 8));

@@ -1,4 +1,4 @@
-//! Why not: refusals, their reasons, and the origin that gave each.
+//! Refusals, their reasons, and the origin of each reason.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,56 +29,56 @@ pub struct Refusal {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Reason {
-    /// Stable name, such as `heads.group`: an entry of the registry, or a name of a newer version.
+    /// The stable name, such as `heads.group`: an entry of the registry, or a name of a newer version.
     pub code: Code,
-    /// Who said so.
+    /// The kind of the reason.
     pub origin: Origin,
-    /// The field of the description, or the place in the library, that it is about.
+    /// The field of the description, or the part of cuDNN, that the reason concerns.
     pub field: Cow<'static, str>,
-    /// What came.
+    /// What was given.
     pub given: String,
-    /// What is needed; empty where the library's words in `given` say all.
+    /// What is needed; empty if cuDNN's message in `given` is enough.
     pub needed: String,
     /// What to do about it.
     pub fix: String,
-    /// The first cuDNN version that accepts it, as far as known.
+    /// The first cuDNN version that accepts it, if known.
     #[serde(deserialize_with = "crate::attention_form::present")]
     pub since: Option<crate::CudnnVersion>,
 }
 
-/// The origin that gave a reason.
+/// The kind of a reason: who refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Origin {
     /// The description contradicts itself.
     Description,
-    /// A rule about what the library supports.
+    /// A rule about what cuDNN supports.
     Rule,
-    /// The library supports it but computes it wrongly.
+    /// cuDNN supports it but computes it wrongly.
     Quirk,
-    /// The library itself, in its own words.
+    /// cuDNN itself refuses, with its own message.
     Library,
     /// qkvault does not build this yet.
     NotBuilt,
 }
 
 impl Reason {
-    /// The reason with another field than the registry's.
+    /// Replaces the field.
     #[must_use]
     pub fn at(mut self, field: impl Into<Cow<'static, str>>) -> Reason {
         self.field = field.into();
         self
     }
 
-    /// The reason with a need that depends on what was given.
+    /// Replaces what is needed, if it depends on what was given.
     #[must_use]
     pub fn with_needed(mut self, needed: impl Into<String>) -> Reason {
         self.needed = needed.into();
         self
     }
 
-    /// The reason with a fix that depends on what was given.
+    /// Replaces the fix, if it depends on what was given.
     #[must_use]
     pub fn with_fix(mut self, fix: impl Into<String>) -> Reason {
         self.fix = fix.into();
@@ -87,20 +87,20 @@ impl Reason {
 }
 
 impl Refusal {
-    /// A refusal of these reasons; `None` when there is none, since a refusal without a reason does not exist.
+    /// A refusal with these reasons; `None` for an empty list, because a refusal has at least one reason.
     #[must_use]
     pub fn of(reasons: Vec<Reason>) -> Option<Refusal> {
         (!reasons.is_empty()).then_some(Refusal { reasons })
     }
 
-    /// Both refusals' reasons.
+    /// Adds the reasons of another refusal.
     #[must_use]
     pub fn and(mut self, more: Refusal) -> Refusal {
         self.reasons.extend(more.reasons);
         self
     }
 
-    /// The reasons, at least one.
+    /// The reasons; there is at least one.
     #[must_use]
     pub fn reasons(&self) -> &[Reason] {
         &self.reasons
@@ -119,7 +119,7 @@ impl From<Reason> for Refusal {
     }
 }
 
-/// A list of reasons that has none.
+/// The error for an empty list of reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a refusal needs at least one reason")]
 pub struct NoReason;
@@ -154,13 +154,13 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{} / {}] {}: {}", self.origin, self.code, self.field, self.given)?;
         if !self.needed.is_empty() {
-            write!(f, ", but {}", self.needed)?;
+            write!(f, "; needed: {}", self.needed)?;
         }
         if let Some(since) = self.since {
             write!(f, " (since cuDNN {since})")?;
         }
         if !self.fix.is_empty() {
-            write!(f, "; {}", self.fix)?;
+            write!(f, "; fix: {}", self.fix)?;
         }
         Ok(())
     }
@@ -186,17 +186,17 @@ mod tests {
     use crate::registry::codes;
 
     #[test]
-    fn reasons_are_owned_and_survive_a_round_trip() {
+    fn reasons_survive_a_round_trip_through_json() {
         let reason = codes::HEADS_GROUP.reason("3 heads for 8 query heads").at("k.dims[1]");
         let refusal = Refusal::of(vec![reason.clone(), reason]).expect("not empty");
         let json = serde_json::to_string(&refusal).expect("serialises");
         assert_eq!(serde_json::from_str::<Refusal>(&json).expect("parses"), refusal);
-        let printed = "k.dims[1]: 3 heads for 8 query heads, but query heads must be a multiple of key heads";
+        let printed = "k.dims[1]: 3 heads for 8 query heads; needed: query heads must be a multiple of key heads";
         assert!(refusal.to_string().contains(printed), "{refusal}");
         assert!(refusal.has(&codes::HEADS_GROUP) && !refusal.has(&codes::TENSOR_DIMS));
     }
 
-    /// What a newer version wrote is read by an older one, and written again as it was.
+    /// An older version reads a reason that a newer one wrote, and writes the same text again.
     #[test]
     fn a_reason_with_a_code_of_a_newer_version_is_kept() {
         let json = r#"[{"code":"score-mod.of-tomorrow","origin":"rule","field":"score_mod","given":"x","needed":"y","fix":"z","since":null}]"#;

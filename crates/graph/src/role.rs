@@ -1,4 +1,4 @@
-//! Roles: which operand a tensor of a plan is. Unique ids follow from roles; users never see one.
+//! Roles: which operand of an attention a tensor of a plan is. cuDNN's unique ids follow from roles and stay internal.
 
 use std::fmt;
 
@@ -34,13 +34,13 @@ pub enum Role {
     DK,
     /// Gradient of the values.
     DV,
-    /// Queries a second time, in 8 bits scaled along the sequence; where Q's elements lie, with Q's type.
+    /// Queries a second time, in 8 bits scaled along the sequence, with Q's type and layout.
     QT,
-    /// Keys a second time, in 8 bits scaled along the sequence; where K's elements lie, with K's type.
+    /// Keys a second time, in 8 bits scaled along the sequence, with K's type and layout.
     KT,
-    /// Gradient of the output a second time, in 8 bits scaled along the sequence; where dO's elements lie, with dO's type.
+    /// Gradient of the output a second time, in 8 bits scaled along the sequence, with dO's type and layout.
     DOT,
-    /// Gradient of the output in 16 bits, beside the 8-bit one.
+    /// Gradient of the output in 16 bits, besides the 8-bit one.
     DOHalf,
     /// Softmax scale: one f32 on the host, read at launch.
     Scale,
@@ -48,17 +48,18 @@ pub enum Role {
     Scalar(u16),
     /// A tensor of the score expression or mask predicate.
     ScoreTensor(u16),
-    /// Gradient of such a tensor.
+    /// Gradient of a tensor of the score expression.
     DScoreTensor(u16),
     /// Query lengths, i32, one per sequence.
     SeqLenQ,
     /// Key/value lengths, i32, one per sequence.
     SeqLenKv,
-    /// Query lengths a second time, declared with an entry for each query: the memory of [`SeqLenQ`](Role::SeqLenQ).
+    /// Query lengths, declared a second time with an entry for each query: the memory of [`SeqLenQ`](Role::SeqLenQ).
     SeqLenQWhole,
-    /// Key/value lengths a second time, declared with an entry for each query: the memory of [`SeqLenKv`](Role::SeqLenKv).
+    /// Key/value lengths, declared a second time with an entry for each query: the memory of
+    /// [`SeqLenKv`](Role::SeqLenKv).
     SeqLenKvWhole,
-    /// Where each sequence of a varlen operand begins; batch + 1 entries.
+    /// Offsets at which the sequences of a varlen operand begin; batch + 1 entries.
     Offsets(Varlen),
     /// Page table of K.
     PageTableK,
@@ -72,15 +73,15 @@ pub enum Role {
     DropoutSeed,
     /// Philox offset, i64.
     DropoutOffset,
-    /// Keep mask of dropout given by the caller.
+    /// Keep mask of dropout, which the caller gives.
     DropoutMask,
-    /// Which 128×128 tiles are computed, bit-varlen.
+    /// The 128×128 tiles that are computed, one bit each.
     BlockMask,
-    /// FP8: factor that turns stored values back into real ones.
+    /// FP8: factor that converts stored values to real ones.
     Descale(Scaled),
-    /// FP8: factor applied before values are stored.
+    /// FP8: factor that is applied before values are stored.
     ScaleOf(Scaled),
-    /// FP8: largest magnitude seen before scaling.
+    /// FP8: largest magnitude before scaling.
     Amax(Scaled),
     /// Buffer of the backward that the launcher provides: row sums of dO·O.
     SoftmaxSum,
@@ -92,10 +93,10 @@ pub enum Role {
     DvFullHeads,
 }
 
-/// Operands that can be varlen, each with offsets of its own (they count elements of that operand).
+/// Operands that can be varlen. Each has its own offsets, which count elements of that operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "named like the roles they belong to")]
+#[allow(missing_docs, reason = "named like their roles")]
 pub enum Varlen {
     Q,
     K,
@@ -114,7 +115,7 @@ pub enum Varlen {
 #[serde(rename_all = "kebab-case")]
 #[allow(
     missing_docs,
-    reason = "named like the roles they belong to; S is the probabilities, DP their gradient, QT and the like the forms scaled along the sequence"
+    reason = "named like their roles; S is the probabilities, DP their gradient, QT, KT and DOT the forms scaled along the sequence"
 )]
 pub enum Scaled {
     Q,
@@ -166,7 +167,8 @@ impl Scaled {
 }
 
 impl Role {
-    /// The unique id that stands for this role in every plan. Ids below 10,000 are roles; virtual tensors and constants lie above.
+    /// The unique id of this role in every plan. Ids below 10,000 are roles; virtual tensors and constants have higher
+    /// ids.
     #[must_use]
     pub const fn uid(self) -> i64 {
         match self {
@@ -212,7 +214,7 @@ impl Role {
         }
     }
 
-    /// The role that a unique id stands for.
+    /// The role with a unique id.
     #[must_use]
     pub fn from_uid(uid: i64) -> Option<Role> {
         let fixed = [
@@ -264,8 +266,8 @@ impl Role {
         }
     }
 
-    /// The role whose memory this one reads: its own, but for one that a graph declares a second time. Nobody binds that one: a launch
-    /// gives it the address of the other.
+    /// The role whose memory this one reads: usually its own. A role that a graph declares a second time has the memory
+    /// of the first; callers do not bind it, and a launch passes the address of the other.
     #[must_use]
     pub const fn memory(self) -> Role {
         match self {

@@ -1,14 +1,14 @@
-//! Where the rows of an operand lie, by role: which tensor a role is, and which offsets a varlen one is found by.
+//! The layout of operands by role: the tensor of a role, and the offsets of a varlen one.
 
 use crate::{Attention, DType, Gradients, Pass, Role, Storage, Tensor, Varlen};
 
-/// Tokens that buffers of the launcher's own are rounded up to: what NVIDIA's front end tells the library of varlen backwards
-/// (cudnn-frontend 1.23, `max_total_seq_len`, in its tests).
+/// Token counts of the launcher's own buffers are rounded up to a multiple of this, as NVIDIA's front end does for
+/// varlen backwards (cudnn-frontend 1.23, `max_total_seq_len`, in its tests).
 const TOKEN_GRAIN: i64 = 64;
 
 impl Role {
-    /// The offsets that say where each sequence of this operand begins when it is varlen. Stats, Max and Sum_exp share theirs,
-    /// and so do the launcher's buffers with the operand that they are shaped like.
+    /// The offsets of this operand's sequences, if it can be varlen. Stats, Max and Sum_exp share theirs, and the
+    /// launcher's buffers use those of the operand that has their shape.
     #[must_use]
     pub const fn offsets(self) -> Option<Varlen> {
         match self {
@@ -21,7 +21,7 @@ impl Role {
             Role::DQ | Role::DqAccum => Some(Varlen::DQ),
             Role::DK => Some(Varlen::DK),
             Role::DV => Some(Varlen::DV),
-            // The second 8-bit form of an operand lies as the first one does.
+            // The second 8-bit form of an operand has the layout of the first.
             Role::QT => Some(Varlen::Q),
             Role::KT => Some(Varlen::K),
             Role::DOT => Some(Varlen::DO),
@@ -32,7 +32,7 @@ impl Role {
 }
 
 impl Attention {
-    /// The tensor of a role whose rows can be varlen or paged; nothing for roles that are neither, and for those that this
+    /// The tensor of a role whose rows can be varlen or paged; `None` for other roles, and for roles that this
     /// attention does not have.
     #[must_use]
     pub fn stored(&self, role: Role) -> Option<Tensor> {
@@ -64,7 +64,7 @@ impl Attention {
     }
 }
 
-/// The f32 sums of dQ: like dQ where that is varlen, since they are found by its offsets; else contiguous.
+/// The f32 sums of dQ: with the layout of dQ if that is varlen, because its offsets apply; otherwise contiguous.
 pub(crate) fn accumulator(d_q: &Tensor) -> Tensor {
     match d_q.storage {
         Storage::Varlen { .. } => Tensor { dtype: DType::F32, ..*d_q },
@@ -88,7 +88,7 @@ mod tests {
     use crate::BackwardOptions;
 
     #[test]
-    fn buffers_of_a_varlen_backward_have_room_for_its_tokens_and_not_for_every_sequence_at_its_longest() {
+    fn buffers_of_a_varlen_backward_have_room_for_its_tokens_only() {
         let q = Tensor::thd(64, 8, 4096, 64, 1000, DType::BF16);
         let a = Attention::forward(q, q, q, q).with_lengths().with_stats().backward(BackwardOptions::default());
         let sums = a.stored(Role::DqAccum).expect("a backward has it");

@@ -1,4 +1,4 @@
-//! The one-line summary of an attention: for tables, logs and file headers. It is not a full description; the text form is.
+//! The one-line summary of an attention, for tables, logs and file headers. The text form is the full description.
 
 use std::fmt;
 
@@ -73,7 +73,7 @@ impl fmt::Display for Attention {
     }
 }
 
-/// Whatever is not plain BSHD is named.
+/// Writes the storage of a tensor, unless it is plain BSHD.
 fn write_storage(f: &mut fmt::Formatter<'_>, name: &str, t: &Tensor) -> fmt::Result {
     match t.storage {
         Storage::Dense => match t.order() {

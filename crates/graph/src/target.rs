@@ -1,4 +1,4 @@
-//! Targets and profiles: what a plan is compiled for, and captured targets as files.
+//! Targets of compilation, and profiles, which are captured GPUs as files.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::registry::codes;
 use crate::{CudnnVersion, DeviceProps, LibrarySet, Refusal, Toolchain};
 
-/// What a plan is compiled for, and with: the exact cuDNN, its library set, the toolchain, and the GPU.
+/// The target of a plan: the exact cuDNN, its library set, the toolchain, and the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// Version of the cuDNN that compiles and of the one that loads; they must be equal.
+    /// Version of the cuDNN that compiles and of the one that loads the plan; they must be equal.
     pub cudnn: CudnnVersion,
     /// The library set that compiles.
     pub libraries: LibrarySet,
-    /// What else compiles: CUDA build, NVRTC, host architecture, environment.
+    /// The rest of the toolchain: CUDA build, NVRTC, host architecture, environment.
     pub toolchain: Toolchain,
     /// The GPU.
     pub device: DeviceProps,
@@ -28,8 +28,8 @@ impl Target {
         self.device.sm()
     }
 
-    /// A short line for tables and file headers, such as `sm_90 132sm cuda 13.0 cudnn 9.27.0 slim`. A toolchain that is not the usual one
-    /// follows, as in `... slim nvrtc 13.2 with CUDNN_RESCALE_THRESHOLD=0`.
+    /// A short line for tables and file headers, such as `sm_90 132sm cuda 13.0 cudnn 9.27.0 slim`. An unusual
+    /// toolchain follows, as in `... slim nvrtc 13.2 with CUDNN_RESCALE_THRESHOLD=0`.
     #[must_use]
     pub fn label(&self) -> String {
         self.to_string()
@@ -44,7 +44,8 @@ impl Target {
         };
         let device = device.known_to(*cudnn);
         let mut bytes = rmp_serde::to_vec(&device.identity()).expect("numbers always serialise");
-        // A list of pairs, where the fields are a list that begins with a list of numbers: keys without such properties are as they were.
+        // A list of pairs, which cannot be confused with the list of numbers of the fields: keys without such
+        // properties stay unchanged.
         let unknown: Vec<(&str, String)> =
             device.unknown_to_us(*cudnn).map(|(name, value)| (name, value.to_string())).collect();
         if !unknown.is_empty() {
@@ -75,17 +76,17 @@ impl fmt::Display for Target {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Short name, as given to `--target`.
+    /// Short name, for `--target`.
     pub name: String,
-    /// Where the figures come from.
+    /// The source of the properties.
     pub source: String,
-    /// Whether plans compiled for it were run on the card itself.
+    /// Whether plans that were compiled for it have run on such a GPU.
     pub verified: bool,
     /// The properties.
     pub properties: DeviceProps,
 }
 
-/// Profiles that come with qkvault, as (name, file).
+/// The profiles in this crate, as (name, file).
 const BUILT_IN: [(&str, &str); 7] = [
     ("a100", include_str!("../profiles/a100.json")),
     ("l40s", include_str!("../profiles/l40s.json")),
@@ -97,7 +98,7 @@ const BUILT_IN: [(&str, &str); 7] = [
 ];
 
 impl Profile {
-    /// Every profile that comes with qkvault.
+    /// Every built-in profile.
     pub fn built_in() -> impl Iterator<Item = Profile> {
         BUILT_IN.iter().map(|(name, text)| {
             let profile = Profile::from_json(text).expect("built-in profiles are tested");
@@ -106,11 +107,11 @@ impl Profile {
         })
     }
 
-    /// The built-in profile of this name.
+    /// The built-in profile with this name.
     ///
     /// # Errors
     ///
-    /// A reason that lists the names there are.
+    /// A reason that lists the known names.
     pub fn named(name: &str) -> Result<Profile, Refusal> {
         Profile::built_in().find(|p| p.name == name).ok_or_else(|| {
             let names: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
@@ -122,21 +123,21 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// A reason with the place in the file, and what a profile needs.
+    /// A reason with the place in the file and the fields of a profile.
     pub fn from_json(text: &str) -> Result<Profile, Refusal> {
         serde_json::from_str(text).map_err(|e| {
             codes::PROFILE_PARSE.reason(e.to_string()).at(format!("line {} column {}", e.line(), e.column())).into()
         })
     }
 
-    /// The target of this GPU under a cuDNN that nobody has asked, with the toolchain that is [assumed](Toolchain::assumed): for rules, and
-    /// for tests. What is to compile takes the library's own: `Compiler::target` of `qkvault-probe`.
+    /// The target of this GPU with a cuDNN that is not loaded, and with the [assumed](Toolchain::assumed) toolchain:
+    /// for rules and tests. To compile, use the target of the loaded library: `Compiler::target` of `qkvault-compile`.
     #[must_use]
     pub fn target(&self, cudnn: CudnnVersion, libraries: LibrarySet) -> Target {
         self.target_with(cudnn, libraries, Toolchain::assumed(cudnn))
     }
 
-    /// The target of this GPU under a cuDNN and a toolchain.
+    /// The target of this GPU with a cuDNN and a toolchain.
     #[must_use]
     pub fn target_with(&self, cudnn: CudnnVersion, libraries: LibrarySet, toolchain: Toolchain) -> Target {
         Target { cudnn, libraries, toolchain, device: self.properties.clone() }
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_profiles_read_and_serve_every_version() {
+    fn built_in_profiles_parse_and_work_for_every_version() {
         let names: Vec<String> = Profile::built_in().map(|p| p.name).collect();
         assert_eq!(names.len(), BUILT_IN.len());
         for (profile, (name, _)) in Profile::built_in().zip(BUILT_IN) {
@@ -207,7 +208,7 @@ mod tests {
         assert_ne!(key(&Target { libraries: LibrarySet::Full, ..target }), base);
     }
 
-    /// B3: cuDNN 9.19 beside NVRTC 13.0 and 13.2 gave other kernels under one key; B2: so did a variable.
+    /// B3: cuDNN 9.19 gave other kernels with NVRTC 13.0 than with 13.2 under the same key; B2: so did a variable.
     #[test]
     fn b2_b3_every_part_of_the_toolchain_changes_the_key() {
         let target = Profile::named("h200").expect("exists").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
@@ -237,9 +238,9 @@ mod tests {
         assert_eq!(key(&Target { toolchain: quiet, ..target.clone() }), key(&target), "a log changes no kernel");
     }
 
-    /// B11: cuDNN's next version may report one more property, and that stopped loads from a warm vault.
+    /// B11: an additional property in cuDNN's next version prevented loads from a warm vault.
     #[test]
-    fn b11_a_property_that_nobody_knows_is_kept_and_is_under_the_key_of_versions_that_may_report_it() {
+    fn b11_an_unknown_property_is_kept_and_enters_keys_of_versions_that_may_report_it() {
         let profile = Profile::named("h200").expect("exists");
         let json = serde_json::to_string(&profile).expect("serialises");
         let more = json.replacen(r#""maxGridSize""#, r#""tensorMemory":[1,{"a":2.5}],"maxGridSize""#, 1);
@@ -247,14 +248,14 @@ mod tests {
         assert_eq!(wider.properties.other.keys().collect::<Vec<_>>(), ["tensorMemory"]);
         assert_eq!(Profile::from_json(&serde_json::to_string(&wider).expect("serialises")).expect("reads"), wider);
         let at = |profile: &Profile, minor| profile.target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-        assert_eq!(key(&at(&wider, 28)), key(&at(&profile, 28)), "9.28 was looked at and has no such property");
+        assert_eq!(key(&at(&wider, 28)), key(&at(&profile, 28)), "9.28 is known not to have such a property");
         assert_ne!(key(&at(&wider, 29)), key(&at(&profile, 29)));
         let handed = |minor| wider.properties.json_for(CudnnVersion::v9(minor, 0)).expect("complete");
         assert!(handed(29).contains("tensorMemory") && !handed(28).contains("tensorMemory"));
-        // What a plan was compiled from is stored with it.
+        // The target of a plan is stored with the plan.
         let target = at(&wider, 29);
         assert_eq!(codec::decode::<Target>(&codec::encode(&target)).expect("reads"), target);
-        // A known one that is lacking, or written otherwise, is an error all the same.
+        // A known property that is missing or misspelled is still an error.
         let error = Profile::from_json(&json.replacen("warpSize", "warpsize", 1)).expect_err("lacks a property");
         assert!(error.to_string().contains("warpSize"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Tensors of an attention: logical dims, strides of their own, element type, and how rows are stored.
+//! Tensors of an attention: logical dims, strides, element type and storage of rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,15 @@ use crate::DType;
 
 /// One operand of an attention.
 ///
-/// Dims are always in logical order (batch, head, sequence, head dim), whatever the order in memory; memory order is
-/// expressed by the strides alone, in elements. There is no layout field that could disagree with them.
+/// Dims are always in logical order (batch, head, sequence, head dim), whatever the order in memory. Strides, in
+/// elements, describe the order in memory; there is no separate layout field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tensor {
-    /// (batch, heads, sequence, head dim). For varlen and paged tensors the sequence entry is the longest a plan accepts.
+    /// (batch, heads, sequence, head dim). For varlen and paged tensors, the sequence entry is the largest length that
+    /// a plan accepts.
     pub dims: [i64; 4],
-    /// Elements between neighbours along each dim. What a stride walks over depends on [`Tensor::storage`].
+    /// Elements between neighbours along each dim. The meaning of each stride depends on [`Tensor::storage`].
     pub strides: [i64; 4],
     /// Element type.
     pub dtype: DType,
@@ -21,19 +22,19 @@ pub struct Tensor {
     pub storage: Storage,
 }
 
-/// How the rows of a tensor's sequence dim are found in memory.
+/// How the rows of a tensor's sequence dim are stored in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Storage {
     /// Every sequence has `dims[2]` rows, at its batch stride.
     Dense,
-    /// Sequences of differing lengths lie one after another (THD); where each begins is given at launch by
-    /// cumulative lengths. The batch stride is not used.
+    /// Sequences of different lengths lie one after another (THD). A launch gets cumulative lengths that tell where
+    /// each begins. The batch stride is not used.
     Varlen {
-        /// Rows that the buffer has room for, all sequences together.
+        /// Number of rows of the buffer, for all sequences together.
         tokens: i64,
     },
-    /// Rows lie in pages of a pool, found through a page table given at launch. The batch stride walks over pages.
+    /// Rows lie in pages of a pool, and a launch gets a page table. The batch stride is the distance between pages.
     Paged {
         /// Pages in the pool.
         pages: i64,
@@ -78,7 +79,7 @@ impl Order {
         }
     }
 
-    /// As [`Order::strides`], for dims that nothing has checked yet; `None` when a stride overflows.
+    /// Like [`Order::strides`], for unchecked dims; `None` if a stride overflows.
     #[must_use]
     pub fn checked_strides(self, [b, h, s, d]: [i64; 4]) -> Option<[i64; 4]> {
         let row = h.checked_mul(d)?;
@@ -99,7 +100,7 @@ impl std::fmt::Display for Order {
     }
 }
 
-/// Where the Q, K and V (or K and V) of one projection sit inside a shared buffer.
+/// How the Q, K and V (or K and V) of one projection are interleaved in a shared buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Interleave {
@@ -109,7 +110,7 @@ pub enum Interleave {
     Heads,
 }
 
-/// One part of a shared buffer: a tensor, and where its first element lies.
+/// One part of a shared buffer: a tensor, and the offset of its first element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The part as a tensor.
@@ -143,10 +144,11 @@ impl Tensor {
         Tensor::dense(Order::Bhsd, [b, h, s, d], dtype)
     }
 
-    /// The `N` parts of one shared projection buffer: 3 for interleaved QKV, 2 for interleaved KV. Splitting is a change of strides, never a copy.
+    /// The `N` parts of one shared projection buffer: 3 for interleaved QKV, 2 for interleaved KV. The parts differ in
+    /// offset and strides, and nothing is copied.
     ///
-    /// The buffer is contiguous, with the order of `order` for batch and sequence (BSHD or SBHD; for BHSD each part is a
-    /// plane of its own, `(batch, parts, heads, sequence, head dim)`), and `N` parts interleaved as `interleave` says.
+    /// The buffer is contiguous. `order` gives the order of batch and sequence (BSHD or SBHD; for BHSD each part is a
+    /// separate plane, `(batch, parts, heads, sequence, head dim)`), and `interleave` the place of the `N` parts.
     #[must_use]
     pub fn parts<const N: usize>(order: Order, interleave: Interleave, dims: [i64; 4], dtype: DType) -> [Part; N] {
         let [b, h, s, d] = dims;
@@ -170,7 +172,7 @@ impl Tensor {
         })
     }
 
-    /// A varlen tensor (tokens, heads, head dim), rows of `b` sequences one after another, none longer than `s_max`.
+    /// A varlen tensor (tokens, heads, head dim): rows of `b` sequences one after another, each of at most `s_max`.
     #[must_use]
     pub const fn thd(b: i64, h: i64, s_max: i64, d: i64, tokens: i64, dtype: DType) -> Tensor {
         Tensor {
@@ -215,7 +217,7 @@ impl Tensor {
         self.dims[1]
     }
 
-    /// Rows per sequence, or the most that a varlen or paged sequence may have.
+    /// Rows per sequence; the largest number that a varlen or paged sequence may have.
     #[must_use]
     pub const fn seq(&self) -> i64 {
         self.dims[2]
@@ -227,8 +229,8 @@ impl Tensor {
         self.dims[3]
     }
 
-    /// How many steps each stride takes in memory: the dims of a dense tensor, the token capacity of a varlen one (whose batch
-    /// stride takes none), the pages and rows of a pool.
+    /// The extents that strides step over in memory: the dims of a dense tensor, the token capacity of a varlen one
+    /// (with 1 for the batch), the pages and rows of a pool.
     #[must_use]
     pub const fn extents(&self) -> [i64; 4] {
         match self.storage {
@@ -238,9 +240,9 @@ impl Tensor {
         }
     }
 
-    /// Elements between the first and one past the last element that this tensor can touch; `None` when that overflows.
+    /// Elements from the first to one past the last that this tensor can touch; `None` if that overflows.
     ///
-    /// Varlen tensors span their token capacity, paged ones their pool.
+    /// A varlen tensor spans its token capacity, a paged one its pool.
     #[must_use]
     pub fn span(&self) -> Option<i64> {
         self.extents()
@@ -255,7 +257,7 @@ impl Tensor {
         self.span()?.checked_mul(self.dtype.size() as i64)
     }
 
-    /// The memory order this tensor is contiguous in, when it is dense and contiguous in one.
+    /// The memory order in which this tensor is contiguous, if it is dense and contiguous.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         (self.storage == Storage::Dense)
@@ -269,7 +271,7 @@ impl Tensor {
         matches!(self.storage, Storage::Paged { .. })
     }
 
-    /// Entries that a row of the page table needs: pages of one sequence of the greatest length.
+    /// Entries in a row of the page table: the pages of one sequence of the greatest length. `None` if it is not paged.
     #[must_use]
     pub const fn pages_per_sequence(&self) -> Option<i64> {
         match self.storage {
@@ -286,7 +288,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Offset of element (b, h, s, d) in a buffer whose axes are named, outermost first.
+    /// Offset of element (b, h, s, d) in a buffer with these named axes, outermost first.
     fn offset_of(axes: &[(char, i64)], at: &dyn Fn(char) -> i64) -> i64 {
         axes.iter().fold(0, |acc, &(name, n)| acc * n + at(name))
     }
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn unchecked_dims_of_any_size_are_asked_about_without_a_panic() {
+    fn methods_do_not_panic_for_unchecked_dims() {
         for dims in [[i64::MAX; 4], [i64::MIN, 2, -3, i64::MAX], [0; 4]] {
             for storage in
                 [Storage::Dense, Storage::Varlen { tokens: i64::MAX }, Storage::Paged { pages: 3, page_size: 2 }]

@@ -1,4 +1,4 @@
-//! What a plan is compiled with besides cuDNN's version and set: CUDA build, NVRTC, host architecture and environment.
+//! The toolchain of a plan besides cuDNN's version and set: CUDA build, NVRTC, host architecture and environment.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CompilerEnv, CudnnVersion};
 
-/// Version of NVRTC, NVIDIA's run-time compiler, as `nvrtcVersion` tells it: the CUDA release that it comes with.
+/// Version of NVRTC, NVIDIA's run-time compiler, as `nvrtcVersion` reports it: the CUDA release that it belongs to.
 ///
-/// Its update releases are not told apart: 13.0.48 and 13.0.88 were seen to give the same code (cuDNN 9.19, sm_90 and sm_100), but for
-/// their own number in a note of the file.
+/// Update releases have the same version: 13.0.48 and 13.0.88 gave the same code (cuDNN 9.19, sm_90 and sm_100), except
+/// for their own number in a note of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NvrtcVersion {
@@ -21,28 +21,30 @@ pub struct NvrtcVersion {
 }
 
 impl NvrtcVersion {
-    /// A version from its numbers.
+    /// The version with these numbers.
     #[must_use]
     pub const fn new(major: u16, minor: u16) -> NvrtcVersion {
         NvrtcVersion { major, minor }
     }
 
-    /// As CUDA counts versions and [`DeviceProps`](crate::DeviceProps) counts drivers: 13.2 is 13020.
+    /// The version as one number, as CUDA counts versions and [`DeviceProps`](crate::DeviceProps) counts drivers: 13.2
+    /// is 13020.
     #[must_use]
     pub const fn number(self) -> i64 {
         self.major as i64 * 1000 + self.minor as i64 * 10
     }
 
-    /// The version of a number that [`number`](NvrtcVersion::number) gives.
+    /// The inverse of [`number`](NvrtcVersion::number).
     #[must_use]
     pub const fn from_number(number: i64) -> NvrtcVersion {
         NvrtcVersion { major: (number / 1000) as u16, minor: (number % 1000 / 10) as u16 }
     }
 
-    /// Whether what it compiles loads under a driver of this CUDA version (13020 is 13.2): its major version must be no newer.
+    /// Whether code that it compiles loads under a driver of this CUDA version (13020 is 13.2): its major version must
+    /// not be newer than the driver's.
     ///
-    /// cuDNN has it make machine code, not PTX, so an older minor version of the driver will do: plans that cuDNN 9.19 compiled with NVRTC
-    /// 13.2 were loaded and gave right numbers under a driver of CUDA 13.0 (H200).
+    /// cuDNN compiles to machine code, not to PTX, so the driver's minor version may be older: plans that cuDNN 9.19
+    /// compiled with NVRTC 13.2 loaded and gave right numbers under a driver of CUDA 13.0 (H200).
     #[must_use]
     pub const fn loads_under(self, driver: i64) -> bool {
         self.major as i64 <= driver / 1000
@@ -55,11 +57,11 @@ impl fmt::Display for NvrtcVersion {
     }
 }
 
-/// A text that is no version of NVRTC.
+/// The error for a text that is not an NVRTC version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{given}' is no NVRTC version; write it as 13.0")]
+#[error("'{given}' is not an NVRTC version; write it as 13.0")]
 pub struct BadNvrtc {
-    /// What came.
+    /// The text.
     pub given: String,
 }
 
@@ -87,7 +89,7 @@ impl From<NvrtcVersion> for String {
     }
 }
 
-/// Architecture of the host that compiles; cuDNN is published for these two.
+/// Architecture of the host that compiles; cuDNN is published for the first two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostArch {
@@ -95,12 +97,12 @@ pub enum HostArch {
     X86_64,
     /// 64-bit Arm.
     Aarch64,
-    /// Any other: there is no cuDNN for it, but rules hold all the same.
+    /// Any other: no cuDNN exists for it, but rules can still be checked.
     Other,
 }
 
 impl HostArch {
-    /// That of this program.
+    /// The architecture of this program.
     pub const THIS: HostArch = if cfg!(target_arch = "x86_64") {
         HostArch::X86_64
     } else if cfg!(target_arch = "aarch64") {
@@ -120,36 +122,36 @@ impl fmt::Display for HostArch {
     }
 }
 
-/// What compiles beside cuDNN's own code. All of it is under a plan's key.
+/// What compiles besides cuDNN's own code. All of it enters a plan's key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Toolchain {
-    /// Major version of the CUDA that this build of cuDNN is made with: 12 or 13. One cuDNN version comes in both.
+    /// Major CUDA version of this build of cuDNN: 12 or 13. Each cuDNN version is published for both.
     pub cuda: u16,
-    /// NVRTC, where it is a library of its own: cuDNN 9.20 and older. From 9.21 on it is a part of cuDNN.
+    /// NVRTC, if it is a separate library: cuDNN 9.20 and older. Since 9.21 it is part of cuDNN.
     pub nvrtc: Option<NvrtcVersion>,
     /// Architecture of the host.
     pub host: HostArch,
-    /// The set variables that change what is compiled.
+    /// The variables that are set and change what is compiled.
     pub environment: CompilerEnv,
 }
 
 impl Toolchain {
-    /// The first cuDNN version that has its own NVRTC inside.
+    /// The first cuDNN version that contains NVRTC.
     pub const NVRTC_INSIDE: CudnnVersion = CudnnVersion::v9(21, 0);
 
-    /// The NVRTC that `cargo xtask fetch` puts beside cuDNN versions that need one.
+    /// The NVRTC that `cargo xtask fetch` installs beside cuDNN versions that need one.
     pub const FETCHED_NVRTC: NvrtcVersion = NvrtcVersion::new(13, 0);
 
-    /// What [`Profile::target`](crate::Profile::target) assumes where no library is asked: the CUDA 13 build, the NVRTC that
-    /// `cargo xtask fetch` gets, this program's architecture, and no variable set.
+    /// The toolchain that [`Profile::target`](crate::Profile::target) assumes: the CUDA 13 build, the NVRTC that `cargo
+    /// xtask fetch` installs, this program's architecture, and no variable set.
     #[must_use]
     pub fn assumed(cudnn: CudnnVersion) -> Toolchain {
         let nvrtc = (cudnn < Toolchain::NVRTC_INSIDE).then_some(Toolchain::FETCHED_NVRTC);
         Toolchain { cuda: 13, nvrtc, host: HostArch::THIS, environment: CompilerEnv::NONE }
     }
 
-    /// The same under another cuDNN version: its NVRTC is a library of its own or inside, as that version has it.
+    /// This toolchain with another cuDNN version: NVRTC is separate or part of cuDNN, as for that version.
     #[must_use]
     pub fn under(&self, cudnn: CudnnVersion) -> Toolchain {
         let assumed = Toolchain::assumed(cudnn).nvrtc;
@@ -157,7 +159,7 @@ impl Toolchain {
         Toolchain { nvrtc, ..self.clone() }
     }
 
-    /// Everything of it that enters a plan's key: all of it.
+    /// Everything that enters a plan's key, which is every field.
     pub(crate) fn identity(&self) -> impl Serialize + use<'_> {
         let Toolchain { cuda, nvrtc, host, environment } = self;
         let host = match host {
@@ -169,8 +171,8 @@ impl Toolchain {
         (*cuda, nvrtc, host, environment.pairs().collect::<Vec<_>>())
     }
 
-    /// What differs from what is usual (the CUDA 13 build, the NVRTC that is fetched, x86_64, no variable): nothing, or words that each
-    /// begin with a blank.
+    /// What differs from the usual toolchain (the CUDA 13 build, the NVRTC that is fetched, x86_64, no variable):
+    /// empty, or words that each begin with a space.
     pub(crate) fn unusual(&self) -> String {
         let Toolchain { cuda, nvrtc, host, environment } = self;
         let mut text = String::new();
@@ -191,7 +193,7 @@ impl Toolchain {
 }
 
 impl fmt::Display for Toolchain {
-    /// Such as `cu13, NVRTC 13.0, x86_64` or `cu13, NVRTC inside, x86_64, with CUDNN_RESCALE_THRESHOLD=0`.
+    /// Prints, for example, `cu13, NVRTC 13.0, x86_64` or `cu13, NVRTC inside, x86_64, with CUDNN_RESCALE_THRESHOLD=0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Toolchain { cuda, nvrtc, host, environment } = self;
         let nvrtc = nvrtc.map_or_else(|| "inside".to_owned(), |nvrtc| nvrtc.to_string());
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_toolchain_says_all_of_itself_and_a_label_only_what_is_unusual() {
+    fn a_toolchain_prints_every_field_and_a_label_only_unusual_ones() {
         let mut toolchain = Toolchain { host: HostArch::X86_64, ..Toolchain::assumed(CudnnVersion::v9(19, 0)) };
         assert_eq!(toolchain.to_string(), "cu13, NVRTC 13.0, x86_64");
         assert_eq!(toolchain.unusual(), "");

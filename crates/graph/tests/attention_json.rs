@@ -1,4 +1,4 @@
-//! The JSON of an attention: strict, with its format in front, and readable for ever.
+//! The JSON of an attention: strict, with its format first, and readable by all later versions.
 
 use qkvault_graph::expr::{AlibiSlopes, library, query, scalar, score};
 use qkvault_graph::{
@@ -10,7 +10,7 @@ fn plain() -> Attention {
     Attention::bshd(1, (8, 2), (64, 64), 32, DType::BF16).with_band(Band::CAUSAL)
 }
 
-/// Everything that a description can hold, in three attentions.
+/// Every field of a description, in three attentions.
 fn all() -> [Attention; 3] {
     let slopes = AlibiSlopes::of(16).from_head(8).with_bias_max(16.0).expect("finite");
     let modified =
@@ -36,7 +36,7 @@ fn read(json: &Value) -> Result<Attention, String> {
     serde_json::from_str(&json.to_string()).map_err(|e| e.to_string())
 }
 
-/// Written by the qkvault of format 1. It is not to be written again: add files beside it.
+/// The qkvault of format 1 wrote these files. Do not write them again: add files beside them.
 const FORMAT_1: &str = include_str!("goldens/attention-format-1.json");
 
 #[test]
@@ -52,7 +52,7 @@ fn b7_json_of_format_1_is_read_with_the_same_meaning_and_key() {
 }
 
 #[test]
-fn b7_the_format_stands_in_front_and_another_one_is_told() {
+fn b7_the_format_comes_first_and_other_formats_are_refused() {
     assert_eq!(ATTENTION_FORMAT, 1);
     let text = serde_json::to_string(&plain()).expect("writes");
     assert!(text.starts_with(r#"{"qkvault":1,"q":{"#), "{text}");
@@ -60,11 +60,11 @@ fn b7_the_format_stands_in_front_and_another_one_is_told() {
         serde_json::from_str::<Attention>(&text.replacen("\"qkvault\":1,", format, 1)).expect_err("refused").to_string()
     };
     let newer = told("\"qkvault\":2,\"attention_chunk\":128,");
-    assert!(newer.contains("written by a newer qkvault (format 2), this one reads 1"), "{newer}");
+    assert!(newer.contains("a newer qkvault wrote this attention (format 2); this one reads format 1"), "{newer}");
     let none = told("");
     assert!(none.contains("the field `qkvault`") && none.contains("write `\"qkvault\": 1`"), "{none}");
-    assert!(told("\"qkvault\":0,").contains("no format 0"));
-    // MessagePack has it too, in its place.
+    assert!(told("\"qkvault\":0,").contains("format 0 of attentions does not exist"));
+    // MessagePack has it too, as its first entry.
     let mut bytes = codec::encode(&plain());
     assert_eq!(codec::decode::<Attention>(&bytes).expect("reads"), plain());
     assert_eq!(bytes[1], 1, "an array, and its first number");
@@ -87,7 +87,7 @@ fn objects(value: &Value, path: String, found: &mut Vec<String>) {
 }
 
 #[test]
-fn b7_a_field_that_is_not_known_is_an_error_wherever_it_stands() {
+fn b7_an_unknown_field_is_an_error_at_every_place() {
     for a in all() {
         let json = serde_json::to_value(&a).expect("writes");
         let mut places = Vec::new();
@@ -98,7 +98,7 @@ fn b7_a_field_that_is_not_known_is_an_error_wherever_it_stands() {
             let object = changed.pointer_mut(&place).and_then(Value::as_object_mut).expect("an object");
             object.insert("bnad".into(), json!(128));
             let error = read(&changed).err().unwrap_or_else(|| panic!("'{place}' takes a field that nobody knows"));
-            // An object that stands for one of several forms has no second name, whichever it is.
+            // An object for one of several forms has no second field, for all of them.
             assert!(error.contains("bnad") || error.contains("expected value"), "{place}: {error}");
             assert!(error.contains("line 1 column"), "{place}: {error}");
         }
@@ -106,7 +106,7 @@ fn b7_a_field_that_is_not_known_is_an_error_wherever_it_stands() {
 }
 
 #[test]
-fn b7_a_field_that_is_missing_is_an_error_wherever_it_stood() {
+fn b7_a_missing_field_is_an_error_at_every_place() {
     for a in all() {
         let json = serde_json::to_value(&a).expect("writes");
         let mut places = Vec::new();
@@ -114,7 +114,7 @@ fn b7_a_field_that_is_missing_is_an_error_wherever_it_stood() {
         for place in places {
             let names: Vec<String> =
                 json.pointer(&place).and_then(Value::as_object).expect("an object").keys().cloned().collect();
-            // A tensor of an expression that holds no slopes need not say so.
+            // A tensor of an expression without slopes may leave them out.
             for name in names.into_iter().filter(|name| name != "alibi") {
                 let mut changed = json.clone();
                 changed.pointer_mut(&place).and_then(Value::as_object_mut).expect("an object").remove(&name);
@@ -128,9 +128,9 @@ fn b7_a_field_that_is_missing_is_an_error_wherever_it_stood() {
     }
 }
 
-/// What the audit of 2026-11 found: each of these was read as another attention, without a word.
+/// Found by the audit of 2026-11: each of these was read as another attention, without an error.
 #[test]
-fn b7_misspelt_fields_are_not_read_as_a_plain_attention() {
+fn b7_misspelt_fields_are_refused() {
     let band = serde_json::to_string(&plain()).expect("writes");
     for (from, to) in [
         ("\"score_mod\":", "\"score\":"),

@@ -1,5 +1,5 @@
-//! Bad input, kind by kind: each is a reason that says where, what came, what is needed and what to do, and all of them are told
-//! at once.
+//! Bad input of every kind: each problem is a reason with the place, what was given, what is needed and the fix, and
+//! all are reported together.
 
 use qkvault_graph::expr::{TensorSpec, key, query, scalar, score, tensor};
 use qkvault_graph::{Attention, BackwardOptions, Band, CuSeqlens, DType, PageTable, Reason, Refusal, Tensor, validate};
@@ -13,7 +13,7 @@ fn refused(a: Attention) -> Refusal {
     validate(a).expect_err("bad input")
 }
 
-/// The only reason of this code, with its four facts.
+/// The only reason of this code, with all its fields.
 #[track_caller]
 fn reason<'a>(refusal: &'a Refusal, code: &str) -> &'a Reason {
     let mut found = refusal.reasons().iter().filter(|r| r.code.as_str() == code);
@@ -32,7 +32,7 @@ fn an_expression_of_the_wrong_type() {
     assert_eq!((reason(&refusal, "score-mod.type").field.as_ref(), refusal.reasons().len()), ("score_mod", 1));
     let number = (key() - query()).build().expect("a difference");
     assert_eq!(reason(&refused(base().with_mask_mod(number)), "score-mod.type").given, "int");
-    // While it is built: every problem with its place.
+    // From `build`: every problem with its place.
     let errors = (score().sqrt() + query().le(key())).build_score_mod().expect_err("a truth value is no number");
     assert!(errors.to_string().contains("the right operand of 'add' is bool"), "{errors}");
 }
@@ -57,7 +57,7 @@ fn an_expression_that_does_not_read_the_score() {
 }
 
 #[test]
-fn a_derivative_that_was_asked_for_and_does_not_exist() {
+fn a_requested_derivative_that_does_not_exist() {
     let learned = |name| tensor(name, TensorSpec::new(DType::F32, [1, 4, 1, 1]).with_grad());
     let by_score = score().floor();
     let cancels = score() - score() + scalar("offset");
@@ -68,7 +68,7 @@ fn a_derivative_that_was_asked_for_and_does_not_exist() {
         let refusal = refused(forward.backward(BackwardOptions::default()));
         assert!(reason(&refusal, "score-mod.derivative").needed.contains(of), "{refusal}");
     }
-    // One reason for each gradient that cannot be had.
+    // One reason for each gradient that does not exist.
     let both = learned("gate").gt(0.0).select(score(), score() * 2.0) + learned("step").floor();
     let backward = base().with_score_mod(both.build_score_mod().expect("a score")).backward(BackwardOptions::default());
     let refusal = refused(backward);
@@ -78,7 +78,7 @@ fn a_derivative_that_was_asked_for_and_does_not_exist() {
 }
 
 #[test]
-fn offsets_that_fall() {
+fn offsets_that_decrease() {
     let refusal = CuSeqlens::new(vec![0, 5, 3, 4]).expect_err("falls");
     assert_eq!(reason(&refusal, "offsets.falls").field, "cu_seqlens[2]");
 }

@@ -1,4 +1,4 @@
-//! What has a varlen equivalent, and every reason why something has none.
+//! The varlen equivalent of attentions with documents, and every reason why one does not exist.
 
 use qkvault_graph::expr::{library, parse_expr};
 use qkvault_graph::{
@@ -30,7 +30,7 @@ fn scored(expression: &str) -> Attention {
 }
 
 #[test]
-fn the_varlen_form_is_the_same_memory_with_room_for_whole_tiles() {
+fn the_varlen_form_has_the_same_memory_and_lengths_of_whole_tiles() {
     let a = varlen(dense().with_band(Band::CAUSAL), BOUNDS).expect("there is one");
     assert_eq!(a.q, Tensor::thd(8, 4, 128, 16, 128, DType::BF16));
     assert_eq!((a.k, a.o), (Tensor::thd(8, 2, 128, 16, 128, DType::BF16), a.q));
@@ -42,7 +42,7 @@ fn the_varlen_form_is_the_same_memory_with_room_for_whole_tiles() {
     (parts.q, parts.k, parts.v) = (q.tensor, k.tensor, v.tensor);
     let a = varlen(parts, BOUNDS).expect("there is one");
     assert_eq!((a.q.strides, a.q.storage), ([128 * 192, 16, 192, 1], Storage::Varlen { tokens: 128 }));
-    // What is printed reads back, and other documents are another plan.
+    // The printed text parses to the same attention, and other documents give another plan.
     assert_eq!(validate(text::parse(&text::print(&a)).expect("reads")).expect("sound"), a);
     let more = varlen(dense(), Documents { most: 9, ..BOUNDS }).expect("there is one");
     assert_ne!(more.key(), a.key());
@@ -60,7 +60,7 @@ fn the_backward_of_the_varlen_form_is_the_varlen_backward() {
 }
 
 #[test]
-fn what_has_no_varlen_equivalent_is_refused_with_its_reason() {
+fn attentions_without_a_varlen_equivalent_are_refused_with_the_reason() {
     let with = |change: fn(&mut Attention)| {
         let mut a = dense();
         change(&mut a);
@@ -105,7 +105,7 @@ fn what_has_no_varlen_equivalent_is_refused_with_its_reason() {
 }
 
 #[test]
-fn bounds_that_the_documents_of_a_row_cannot_have_are_refused() {
+fn impossible_bounds_on_documents_are_refused() {
     for (longest, most, code) in [
         (0, 8, "documents.longest"),
         (65, 8, "documents.longest"),
@@ -120,7 +120,7 @@ fn bounds_that_the_documents_of_a_row_cannot_have_are_refused() {
 }
 
 #[test]
-fn documents_that_are_not_in_one_place_are_refused_before_a_launch() {
+fn documents_in_two_places_are_refused_before_a_launch() {
     let most = Batch::new(4).expect("a count");
     let lengths = |ids: &[i32], row| CuSeqlens::from_documents(ids, row, most).map(|c| c.lengths().collect::<Vec<_>>());
     // The end of a row ends a document, whatever its id.

@@ -1,4 +1,4 @@
-//! The table of compiler variables in `docs/environment.md` is the list in the code.
+//! The table of compiler variables in `docs/environment.md` equals the list in the code.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ fn table() -> String {
 }
 
 #[test]
-fn b2_the_page_says_of_every_variable_what_the_code_says() {
+fn b2_the_page_has_the_same_facts_about_every_variable_as_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");
     let page = std::fs::read_to_string(path).expect("the page is checked in");
     let (before, rest) = page.split_once(BEGIN).expect("it has the place for the table");

@@ -1,4 +1,4 @@
-//! Predicates that are bands, in every way of writing them, and predicates that only look like bands.
+//! Predicates that are bands, in every form, and predicates that only look like bands.
 
 mod expr_support;
 
@@ -31,7 +31,7 @@ fn masks_of_the_library_are_bands() {
 }
 
 #[test]
-fn a_band_is_known_in_every_way_of_writing_it() {
+fn a_band_is_recognised_in_every_form() {
     for causal in [
         query().ge(key()),
         !key().gt(query()),
@@ -53,7 +53,7 @@ fn a_band_is_known_in_every_way_of_writing_it() {
 }
 
 #[test]
-fn what_is_no_band_stays_a_predicate() {
+fn other_predicates_stay_predicates() {
     for other in [
         Expr::from(true),
         Expr::from(false),
@@ -74,11 +74,11 @@ fn what_is_no_band_stays_a_predicate() {
         assert_eq!(band(&other), None, "{}", other.build().expect("a predicate"));
     }
     assert_eq!(score().build().expect("a float").as_band(), None);
-    // With integers that wrap, this is no causal mask.
+    // With integers that wrap, this is not a causal mask.
     assert_eq!(band(&(key() + i32::MAX).le(query() + i32::MAX)), None);
 }
 
-/// Predicates built around the diagonal, so that many are bands.
+/// Predicates around the diagonal, so that many are bands.
 fn diagonal() -> impl Strategy<Value = Expr> {
     let distance = prop_oneof![
         Just(query() - key()),
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn no_other_expression_is_taken_for_a_band_that_differs(expr in any_expr(3)) {
+    fn no_expression_becomes_a_band_that_differs(expr in any_expr(3)) {
         let expr = expr.0.build().expect("well typed");
         if expr.scalars().is_empty() && expr.tensors().is_empty() {
             agrees(&expr)?;

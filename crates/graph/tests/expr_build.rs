@@ -17,7 +17,7 @@ fn problems(e: &Expr) -> Vec<ExprError> {
 }
 
 #[test]
-fn numbers_of_rust_join_expressions_on_either_side() {
+fn rust_numbers_work_on_either_side_of_an_operator() {
     let e = (2.0 * score() + 1).max(0.0) - query() + (1 - key()) * 2 % 3 / 4.0;
     assert_eq!(built(&e).root_ty(), Ty::Float);
     assert_eq!(built(&(true & query().lt(3) | false)).root_ty(), Ty::Bool);
@@ -31,7 +31,7 @@ fn integers_meeting_floats_become_floats() {
     assert_eq!(built(&score().lt(key())), built(&score().lt(key().to_float())));
     assert_eq!(built(&query().lt(3).select(score(), 1)), built(&query().lt(3).select(score(), 1.0)));
     assert_eq!(built(&score().to_float()), built(&score()));
-    // 2^24 + 1 is no float32: the conversion stays, so that its rounding is the device's.
+    // 2^24 + 1 is not a float32, so the conversion stays and the device rounds.
     assert!(built(&(score() + 16_777_217)).contains(Node::Int(16_777_217)));
     assert!(!built(&(score() + 16_777_216)).contains(Node::Int(16_777_216)));
 }
@@ -69,13 +69,13 @@ fn names_are_for_display_only() {
     assert_eq!(hash(&one), hash(&other));
     assert_eq!(other.scalar_named("zz"), Some(ScalarId(0)));
     assert_eq!(other.tensor_names(), ["s"]);
-    // Same text, another meaning: nothing but the meaning counts.
+    // The same text with another meaning: only the meaning counts.
     let redefined = |e: Expr| built(&e.min(scalar("cap")));
     assert_ne!(redefined(score()), redefined(-score()));
 }
 
 #[test]
-fn p2b_an_expression_says_what_it_was_when_it_was_built() {
+fn p2b_an_expression_does_not_change_after_it_was_built() {
     let mut width = 3.0;
     let window = |w: f32| built(&score().max(w));
     let before = window(width);
@@ -85,7 +85,7 @@ fn p2b_an_expression_says_what_it_was_when_it_was_built() {
 }
 
 #[test]
-fn p2c_whatever_can_be_written_has_equal_data_every_time() {
+fn p2c_equal_expressions_have_equal_data_every_time() {
     let closure_like = |factor: f32| move |x: Expr| (x * factor).tanh();
     let builds: std::collections::HashSet<ScoreExpr> = (0..100).map(|_| built(&closure_like(0.5)(score()))).collect();
     assert_eq!(builds.len(), 1);
@@ -114,7 +114,7 @@ fn a_host_scalar_and_a_device_tensor_are_never_the_same() {
 }
 
 #[test]
-fn values_given_at_launch_are_not_in_the_expression() {
+fn values_of_scalars_are_not_in_the_expression() {
     let softcap = built(&((score() / scalar("cap")).tanh() * scalar("cap")));
     assert_eq!(softcap.scalars(), [ScalarSpec { ty: ScalarTy::Float }]);
     for cap in [30.0, 50.0] {
@@ -122,7 +122,7 @@ fn values_given_at_launch_are_not_in_the_expression() {
         let value = softcap.eval(&at).expect("has its scalar").float().expect("a float");
         assert!((value - cap * (100.0 / cap).tanh()).abs() < 1e-12);
     }
-    // A constant is another matter: it is baked in, and says so.
+    // A constant is part of the expression.
     assert_ne!(built(&score().min(30.0)), built(&score().min(50.0)));
 }
 
@@ -148,7 +148,7 @@ fn exchangeable_operands_do_not_depend_on_names() {
     let mut other = names.clone();
     other.rotate_left(7);
     assert_eq!(many(&names), many(&other));
-    // Two pentagons and a ring of ten look alike from every corner; only trying tells them apart.
+    // Two pentagons and a ring of ten look alike from every node; only trying every order distinguishes them.
     let ring = |edges: &[(usize, usize)]| {
         let product = |&(a, b): &(usize, usize)| scalar(&format!("s{a}")) * scalar(&format!("s{b}"));
         // Truth values, because chains of floats are not rearranged.
@@ -164,7 +164,7 @@ fn exchangeable_operands_do_not_depend_on_names() {
 
 #[test]
 fn the_canonical_order_is_fixed_for_ever() {
-    // Keys in vaults depend on these: if one of them changes, the version of the key format has to change with it.
+    // Keys in vaults depend on these: if one changes, the key format must change.
     let text = |e: Expr| built(&e).to_string();
     let [a, b, c] = ["a", "b", "c"].map(scalar);
     assert_eq!(text((&b + &a) * &a - score()), "scalar $a: float; scalar $b: float; ($a + $b) * $a - score");
@@ -241,7 +241,7 @@ fn limits_are_refusals_not_crashes() {
     has((0..33).fold(score(), |e, i| e + scalar(&format!("s{i}"))), "scalars");
     let spec = TensorSpec::new(DType::F32, [1, 1, 1, 1]);
     has((0..33).fold(score(), |e, i| e + tensor(&format!("t{i}"), spec)), "tensors");
-    // Nothing of this overflows the stack, dropping included.
+    // None of this overflows the stack, including drops.
     drop((0..1_000_000).fold(score(), |e, _| -e));
 }
 
@@ -253,8 +253,8 @@ fn broadcasting_is_checked_against_the_scores() {
     assert_eq!(spec.misfit([4, 9, 3, 6]), Some(Axis::Head));
 }
 
-/// Writes the same expression in another way: operands exchanged, comparisons turned round, chains regrouped, operands renamed,
-/// shared parts written out again. With `change`, one operation is another one.
+/// Writes the same expression in another way: operands exchanged, comparisons reversed, chains regrouped, operands
+/// renamed, shared parts repeated. With `change`, one operation is different.
 struct Rewriter<'p> {
     program: &'p Program,
     random: TestRng,
@@ -274,7 +274,7 @@ impl Rewriter<'_> {
             return known;
         }
         let expr = self.node(id);
-        // Writing out everything anew would take exponential time in shared expressions.
+        // Writing everything anew would take exponential time for shared expressions.
         self.memo[id.at()] = Some(expr.clone());
         expr
     }
@@ -341,7 +341,7 @@ impl Rewriter<'_> {
                 let join = |op: Logic, a: Expr, b: Expr| if op == Logic::And { a & b } else { a | b };
                 let op = if changed { if op == Logic::And { Logic::Or } else { Logic::And } } else { op };
                 match self.program.node(a) {
-                    // (x op y) op z is also x op (z op y).
+                    // (x op y) op z equals x op (z op y).
                     Node::Logic(inner, x, y) if inner == op && self.change != Some(a.at()) && self.flip() => {
                         let (x, y, z) = (self.write(x), self.write(y), self.write(b));
                         join(op, x, join(op, z, y))
@@ -366,19 +366,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn equal_meaning_is_equal_data_however_it_was_written(expr in any_expr(5), random in any::<u64>()) {
+    fn equal_meaning_is_equal_data_in_every_form(expr in any_expr(5), random in any::<u64>()) {
         let expr = built(&expr.0);
         let other = built(&rewritten(&expr, rng(random), None));
         prop_assert!(other == expr, "{expr}\n  rewritten\n{other}");
     }
 
     #[test]
-    fn one_other_operation_is_other_data(expr in any_expr(4), random in any::<u64>(), at in any::<prop::sample::Index>()) {
+    fn a_different_operation_gives_different_data(expr in any_expr(4), random in any::<u64>(), at in any::<prop::sample::Index>()) {
         let expr = built(&expr.0);
         let at = at.index(expr.nodes().len());
         let fixed = match expr.nodes()[at] {
             Node::Score | Node::Scalar(_) | Node::Tensor(_) | Node::ToFloat(_) => true,
-            // 2^32 steps further on floats stand closer together than 1.
+            // At 2^32, adjacent floats are further apart than 1.
             Node::Float(value) => value.value() + 1.0 == value.value(),
             Node::Int(value) => value == i32::MAX,
             _ => false,
@@ -393,9 +393,9 @@ proptest! {
     }
 
     #[test]
-    fn the_canonical_form_is_its_own_and_keeps_every_value(expr in any_expr(5), point in point()) {
+    fn the_canonical_form_is_idempotent_and_keeps_every_value(expr in any_expr(5), point in point()) {
         let expr = built(&expr.0);
-        // Deserialising runs the canonical form again, over nodes that are canonical already.
+        // Deserialising brings the nodes into canonical form again; they already are.
         let again: ScoreExpr = serde_json::from_str(&serde_json::to_string(&expr).expect("plain data")).expect("valid");
         prop_assert_eq!(again.nodes(), expr.nodes());
         let simpler = simplified(&expr);
@@ -415,12 +415,12 @@ fn rng(seed: u64) -> TestRng {
 }
 
 #[test]
-fn operands_too_alike_are_refused_in_bounded_time() {
+fn similar_operands_take_bounded_time() {
     let scalars: Vec<Expr> = (0..MAX_SLOTS).map(|i| scalar(&format!("s{i}"))).collect();
     let pairs = (0..MAX_SLOTS).flat_map(|i| (0..i).map(move |j| (i, j)));
     let every_pair = pairs.map(|(i, j)| (&scalars[i] * &scalars[j]).gt(0.0)).reduce(|a, b| a & b).expect("some");
     let started = std::time::Instant::now();
-    // 32 scalars that can all be exchanged, in 500 products: found or refused, but not for ever.
+    // 32 scalars that are all exchangeable, in 500 products: an order is found or refused within bounded time.
     match every_pair.build() {
         Ok(expr) => assert_eq!(expr.scalars().len(), MAX_SLOTS),
         Err(problems) => {

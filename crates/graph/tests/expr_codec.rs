@@ -1,4 +1,4 @@
-//! Serde forms: round trips through JSON and MessagePack, and that whatever else is read is refused.
+//! Serde forms: round trips through JSON and MessagePack, and refusal of everything else.
 
 mod expr_support;
 
@@ -42,17 +42,17 @@ fn b5_slopes_are_written_with_the_tensor_and_read_back() {
     assert_eq!(written["tensors"][0]["alibi"], alibi);
     assert_eq!(serde_json::from_value::<ScoreExpr>(written.clone()).expect("valid"), expr);
     assert_eq!(expr.to_string().parse::<ScoreExpr>().expect("valid"), expr);
-    // What no model has is refused: heads beyond its last, an exponent of 0.
+    // Impossible slopes are refused: heads beyond the model's last, an exponent of 0.
     for (field, value) in [("first_head", json!(17)), ("bias_max", json!(0)), ("model_heads", json!(0))] {
         let before = std::mem::replace(&mut written["tensors"][0]["alibi"][field], value);
         let problem = serde_json::from_value::<ScoreExpr>(written.clone()).expect_err(field).to_string();
-        assert!(problem.contains("slopes of ALiBi are"), "{problem}");
+        assert!(problem.contains("ALiBi slopes need"), "{problem}");
         written["tensors"][0]["alibi"][field] = before;
     }
 }
 
 #[test]
-fn what_is_not_in_canonical_form_is_brought_into_it() {
+fn other_forms_are_brought_into_canonical_form() {
     let read: ScoreExpr = serde_json::from_value(json!({
         "nodes": [{ "int": 7 }, { "tensor": 0 }, { "scalar": 1 }, "score", { "binary": ["div", 3, 2] }, { "unary": ["tanh", 4] }, { "scalar": 1 },
                   { "binary": ["mul", 6, 5] }, { "binary": ["add", 1, 7] }],
@@ -65,7 +65,7 @@ fn what_is_not_in_canonical_form_is_brought_into_it() {
 }
 
 #[test]
-fn forms_that_are_no_expression_are_refused_with_the_reason() {
+fn invalid_forms_are_refused_with_the_reason() {
     let refused = |nodes: Json, reason: &str| {
         let scalars = json!([{ "name": "s", "ty": "float" }]);
         let tensors = json!([{ "name": "t", "dims": [1, 1, 1, 1], "dtype": "f32", "grad": "none" }]);
@@ -73,7 +73,7 @@ fn forms_that_are_no_expression_are_refused_with_the_reason() {
         let problem = serde_json::from_value::<ScoreExpr>(form).expect_err(reason).to_string();
         assert!(problem.contains(reason), "{problem}");
     };
-    refused(json!([]), "there is no node at all");
+    refused(json!([]), "there are no nodes");
     refused(json!([{ "unary": ["exp", 0] }]), "node 0: it refers to itself or to a later node");
     refused(json!(["score", { "unary": ["exp", 2] }, "score"]), "node 1: it refers to itself or to a later node");
     refused(json!(["score", { "unary": ["exp", 4294967295_u32] }]), "refers to itself or to a later node");
@@ -87,10 +87,10 @@ fn forms_that_are_no_expression_are_refused_with_the_reason() {
     );
     refused(json!(["score", { "to_float": 0 }]), "is float, but int is needed");
     refused(json!([{ "int": 1 }, { "int": 0 }, { "binary": ["rem", 0, 1] }]), "'rem' by the constant 0");
-    refused(json!([{ "float": 2143289344 }]), "NaN is no constant");
-    refused(json!([{ "float": 2139095040 }]), "inf is no constant");
+    refused(json!([{ "float": 2143289344 }]), "NaN cannot be a constant");
+    refused(json!([{ "float": 2139095040 }]), "inf cannot be a constant");
     refused(json!([{ "unary": ["explode", 0] }]), "unknown variant");
-    refused(json!(vec!["score"; MAX_NODES + 1]), "4097 nodes, at most 4096 are taken");
+    refused(json!(vec!["score"; MAX_NODES + 1]), "4097 nodes, and at most 4096 are allowed");
     let with = |scalars: Json, tensors: Json, reason: &str| {
         let form = json!({ "nodes": ["score"], "scalars": scalars, "tensors": tensors });
         let problem = serde_json::from_value::<ScoreExpr>(form).expect_err(reason).to_string();

@@ -1,4 +1,5 @@
-//! Derivatives against central differences in float64: every operation, random compositions, tensors, conventions, refusals.
+//! Derivatives against central differences in float64: every operation, random compositions, tensors, conventions,
+//! refusals.
 
 mod expr_support;
 
@@ -18,7 +19,7 @@ const POINT: Point = Point {
     id: 1,
 };
 
-/// Compares the derivative by everything the expression reads with central differences; gives how many could be compared.
+/// Compares the derivatives with respect to every input with central differences; returns the number of comparisons.
 fn compared(expr: &ScoreExpr, point: &Point) -> Result<usize, TestCaseError> {
     let mut count = 0;
     let tensors =
@@ -30,7 +31,7 @@ fn compared(expr: &ScoreExpr, point: &Point) -> Result<usize, TestCaseError> {
         let Some(expected) = central(expr, &context, wrt) else { continue };
         let found = derived.eval(&context).expect("same operands").float().expect("a float");
         let close = |found: f64| (found - expected).abs() <= 2e-5 * (1.0 + expected.abs());
-        // A pole of the formula where the function itself is smooth would be infinite or NaN here.
+        // At a pole of the formula, the derivative would be infinite or NaN although the function is smooth.
         prop_assert!(
             close(found),
             "{expr}\n  by {wrt:?}: {derived}\n  gives {found}, differences give {expected} at {point:?}"
@@ -76,7 +77,7 @@ fn every_binary_operation_has_both_its_derivatives() {
 }
 
 #[test]
-fn enough_random_points_can_be_compared_for_the_comparison_to_mean_something() {
+fn enough_random_points_can_be_compared() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut compared_with, mut asked) = (0, 0);
     for _ in 0..1000 {

@@ -1,4 +1,5 @@
-//! The backward of an expression: what tensors get, what is refused, own backwards, conventions where no derivative exists, simplicity.
+//! The backward of an expression: gradients of tensors, refusals, own backwards, conventions for points without a
+//! derivative, simplicity.
 
 use qkvault_graph::DType;
 use qkvault_graph::expr::library::{alibi_with, softcap, top_left_causal as causal};
@@ -12,7 +13,7 @@ fn trained(name: &str, dims: [i64; 4]) -> Expr {
     tensor(name, TensorSpec::new(DType::F32, dims).with_grad())
 }
 
-/// The derivative by the score at one point.
+/// The derivative with respect to the score at one point.
 fn slope(e: &Expr, score: f64) -> f64 {
     let derived = derivative(&built(e), Wrt::Score).expect("a float");
     let at = PointContext { score, at: [0, 0, 2, 1], scalars: &[Value::Float(2.0)], ..PointContext::default() };
@@ -20,7 +21,7 @@ fn slope(e: &Expr, score: f64) -> f64 {
 }
 
 #[test]
-fn a_softcap_without_a_backward_of_its_own_is_right() {
+fn the_derived_backward_of_a_softcap_is_right() {
     for s in [-120.0, -3.0, 0.0, 0.5, 90.0] {
         let expected = 1.0 - (s / 2.0_f64).tanh().powi(2);
         assert!((slope(&softcap(score(), scalar("cap")), s) - expected).abs() < 1e-12);
@@ -28,7 +29,7 @@ fn a_softcap_without_a_backward_of_its_own_is_right() {
 }
 
 #[test]
-fn the_backward_needs_nothing_but_the_description() {
+fn the_backward_needs_only_the_description() {
     let forward = built(&softcap(score(), scalar("cap")));
     let elsewhere: ScoreExpr =
         serde_json::from_str(&serde_json::to_string(&forward).expect("plain data")).expect("valid");
@@ -39,7 +40,7 @@ fn the_backward_needs_nothing_but_the_description() {
 }
 
 #[test]
-fn a_tensor_gets_the_gradient_it_asks_for() {
+fn a_tensor_gets_the_requested_gradient() {
     let e = (score() * trained("t", [1, 8, 1, 64])).exp() + trained("u", [2, 1, 1, 1]) * key();
     let e = built(&(e + tensor("frozen", TensorSpec::new(DType::F32, [1, 1, 1, 1]))));
     let Vjp { d_score, d_tensors } = vjp(&e).expect("every gradient exists");
@@ -59,7 +60,7 @@ fn a_tensor_gets_the_gradient_it_asks_for() {
 }
 
 #[test]
-fn a_gradient_that_does_not_exist_is_refused_never_zero() {
+fn a_gradient_that_does_not_exist_is_refused_and_not_zero() {
     let refused = |e: Expr, parts: &[&str]| {
         let found = vjp(&built(&e)).expect_err("refused");
         let text: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -69,27 +70,30 @@ fn a_gradient_that_does_not_exist_is_refused_never_zero() {
         }
     };
     let t = || trained("t", [1, 1, 1, 64]);
-    refused(t().gt(0.0).select(score(), -1e9), &["by the tensor 't': it is used only in conditions"]);
-    refused(score() + t().floor(), &["by the tensor 't': it is used only in conditions, comparisons, floor or ceil"]);
-    refused(score() + (t() - t()), &["by the tensor 't': its contributions cancel"]);
-    refused(score() + 0.0 * t(), &["by the tensor 't': its contributions cancel"]);
-    refused(t(), &["by the score: it is not read"]);
+    refused(t().gt(0.0).select(score(), -1e9), &["respect to the tensor 't': it is used only in conditions"]);
+    refused(
+        score() + t().floor(),
+        &["respect to the tensor 't': it is used only in conditions, comparisons, floor or ceil"],
+    );
+    refused(score() + (t() - t()), &["respect to the tensor 't': its contributions cancel"]);
+    refused(score() + 0.0 * t(), &["respect to the tensor 't': its contributions cancel"]);
+    refused(t(), &["respect to the score: it is not read"]);
     refused(
         score().floor() + t().ceil(),
-        &["by the score: it is used only in", "by the tensor 't': it is used only in"],
+        &["respect to the score: it is used only in", "respect to the tensor 't': it is used only in"],
     );
     refused(causal(), &["only floats have one"]);
     refused(key() + 1, &["only floats have one"]);
     let ids = tensor("ids", TensorSpec::new(DType::I32, [1, 1, 1, 64]).with_grad());
-    assert!((score() * ids).build().is_err(), "an integer tensor cannot even ask");
+    assert!((score() * ids).build().is_err(), "an integer tensor has no gradient");
     let none = derivative(&built(&score()), Wrt::Tensor(TensorId(0))).expect_err("no such tensor");
     assert_eq!(none, DeriveError::NoSuchTensor { tensor: TensorId(0), count: 0 });
-    // Asking a single derivative gives zero where it is zero, and says so.
+    // A single derivative may be zero, and then is marked as such.
     assert!(derivative(&built(&score().floor()), Wrt::Score).expect("a float").is_zero());
 }
 
 #[test]
-fn where_no_derivative_exists_the_convention_holds() {
+fn conventions_hold_at_points_without_a_derivative() {
     assert_eq!(slope(&score().abs(), 0.0), 0.0);
     assert_eq!(slope(&score().relu(), 0.0), 0.0);
     assert_eq!(slope(&score().max(0.0), 0.0), 0.0);
@@ -111,24 +115,24 @@ fn where_no_derivative_exists_the_convention_holds() {
 }
 
 #[test]
-fn the_arm_that_is_not_taken_cannot_spoil_a_derivative() {
+fn the_arm_that_is_not_selected_does_not_affect_a_derivative() {
     let safe = score().gt(0.0).select(score().log(), score());
     assert_eq!(slope(&safe, 0.0), 1.0);
     assert_eq!(slope(&safe, -2.0), 1.0);
-    // The pole stands outside the selection, where the selected value does not depend on the score.
+    // The pole is outside the selection, where the selected value does not depend on the score.
     let outer = score().gt(0.0).select(score(), 0.0).sqrt();
     assert_eq!(slope(&outer, -1.0), 0.0);
     let two = score().gt(0.0).select(score().log(), 0.0) + score().gt(1.0).select(score().log(), 0.0);
     assert_eq!(slope(&two, 0.0), 0.0);
     let masked = causal().select(score(), -1e9).exp();
     assert_eq!(slope(&(!causal()).select(score().log(), masked), 0.0), 1.0);
-    // 0^0 is 1 whatever the base does.
+    // 0^0 is 1, whatever the base does.
     let power = score().pow(score() * 0.0 + scalar("x") - 2.0);
     assert_eq!(slope(&power, 0.0), 0.0);
 }
 
 #[test]
-fn derivatives_are_as_simple_as_one_would_write_them() {
+fn derivatives_are_as_simple_as_by_hand() {
     let text = |e: Expr| derivative(&built(&e), Wrt::Score).expect("a float").to_string();
     assert_eq!(text(score()), "1.0");
     assert_eq!(text(score() * 0.5 + scalar("a")), "0.5");
@@ -163,7 +167,7 @@ fn simplifying_keeps_the_sign_of_a_division_by_zero() {
 
 #[test]
 fn the_first_operand_of_a_derivative_varies_over_the_scores() {
-    // cuDNN refuses a pointwise operation of the backward whose first operand is a scalar or an input tensor.
+    // In a backward, cuDNN refuses a pointwise operation whose first operand is a scalar or an input tensor.
     let slopes = trained("slopes", [1, 8, 1, 1]);
     let e = alibi_with(softcap(score(), scalar("cap")) * scalar("gain"), slopes).sigmoid() / scalar("temperature");
     let backward = vjp(&built(&e)).expect("a backward");
@@ -220,7 +224,7 @@ fn an_own_backward_is_matched_by_name_and_keeps_the_ids_of_the_forward() {
 
 #[test]
 fn derivatives_that_grow_too_large_are_refused() {
-    // Twenty chains of two hundred activations, each of which has a derivative of some twenty operations.
+    // Twenty chains of two hundred activations, each with a derivative of about twenty operations.
     let chain = |start: i32| (0..200).fold(score() * start as f32, |e, _| e.gelu_tanh());
     let e = built(&(1..21).map(chain).reduce(|a, b| a + b).expect("some"));
     assert_eq!(vjp(&e), Err(vec![DeriveError::TooLarge { limit: MAX_DERIVED_NODES }]));

@@ -16,7 +16,7 @@ struct At {
 }
 
 impl At {
-    /// Where the query is among the keys of its sequence.
+    /// The position of the query among the keys of its sequence.
     fn own(self) -> i32 {
         self.q + self.k_len - self.q_len
     }
@@ -146,7 +146,7 @@ fn alibi_follows_its_definition() {
 }
 
 #[test]
-fn alibi_slopes_are_those_of_the_paper() {
+fn alibi_slopes_equal_the_papers() {
     let alibi_slopes = |heads: usize| AlibiSlopes::of(heads as u32).values(heads as i64);
     assert_eq!(alibi_slopes(8), [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]);
     // Heads beyond a power of two take every other slope of twice that number of heads.

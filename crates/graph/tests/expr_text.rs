@@ -1,4 +1,4 @@
-//! The text form: what it looks like, that it is read back, and what is said about texts that are none.
+//! The text form: how it looks, that it parses, and errors for invalid texts.
 
 mod expr_support;
 
@@ -9,7 +9,7 @@ use qkvault_graph::expr::library::{alibi, causal, padding, softcap, top_left_cau
 use qkvault_graph::expr::*;
 
 #[test]
-fn expressions_are_printed_the_way_they_are_written() {
+fn expressions_print_as_people_write_them() {
     let text = |e: Expr| e.build().expect("well typed").to_string();
     assert_eq!(text(softcap(score(), scalar("cap"))), "scalar $cap: float; tanh(score / $cap) * $cap");
     assert_eq!(
@@ -42,7 +42,7 @@ fn derivatives_are_printed_with_the_operands_they_use() {
 }
 
 #[test]
-fn texts_that_are_none_say_where_and_what_was_expected() {
+fn errors_have_the_place_and_what_was_expected() {
     for (text, line, column, expected, found) in [
         ("", 1, 1, "an expression", "the end"),
         ("score +", 1, 8, "an expression", "the end"),
@@ -52,10 +52,10 @@ fn texts_that_are_none_say_where_and_what_was_expected() {
         ("$cap + score", 1, 1, "an operation or a name defined before", "'$cap'"),
         ("scalar $cap float; $cap", 1, 13, "':'", "'float'"),
         ("scalar $cap: bool; $cap", 1, 14, "'float' or 'int'", "'bool'"),
-        ("scalar $a: float; scalar $a: float; $a", 1, 35, "a new name ('a' is defined twice) before this", "';'"),
+        ("scalar $a: float; scalar $a: float; $a", 1, 35, "a new name before this: 'a' is defined twice", "';'"),
         ("scalar $a: float; score", 1, 24, "a use of '$a'", "the end"),
         ("let x = score; score", 1, 21, "a use of 'x'", "the end"),
-        ("let score = 1; score", 1, 5, "a name that means nothing yet", "'score'"),
+        ("let score = 1; score", 1, 5, "a new name: this one is in use", "'score'"),
         ("tensor @t: f17[1, 1, 1, 1]; @t", 1, 12, "an element type such as f32", "'f17'"),
         ("tensor @t: f32[1, 1, 1]; @t", 1, 23, "','", "']'"),
         ("max(score)", 1, 10, "','", "')'"),
@@ -79,7 +79,7 @@ fn texts_that_are_none_say_where_and_what_was_expected() {
 }
 
 #[test]
-fn deep_and_long_texts_are_refused_or_read_without_overflowing_the_stack() {
+fn deep_and_long_texts_do_not_overflow_the_stack() {
     for text in ["(".repeat(100_000), "-".repeat(100_000), "exp(".repeat(100_000), "!".repeat(100_000)] {
         let problem = parse_expr(&text).expect_err("too deep");
         assert!(problem.to_string().contains("nesting"), "{problem}");
@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 800, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_expression_is_read_back_from_its_text(expr in any_expr(5)) {
+    fn every_expression_parses_from_its_text(expr in any_expr(5)) {
         let expr = expr.0.build().expect("well typed");
         for text in [format!("{expr}"), format!("{expr:#}")] {
             let read: ScoreExpr = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;

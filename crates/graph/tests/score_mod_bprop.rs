@@ -1,4 +1,4 @@
-//! The backward of a score modification that its author writes: what validation takes, what it means for keys, and how it is written.
+//! The author's own backward of a score modification: validation, keys, and how it is written.
 
 use qkvault_graph::expr::{Expr, ScoreExpr, constant, scalar, score};
 use qkvault_graph::{
@@ -10,7 +10,7 @@ fn built(e: &Expr) -> ScoreExpr {
     e.build_score_mod().expect("a float")
 }
 
-/// A backward with softcap, and the derivative of its author.
+/// A backward with softcap, and its author's derivative.
 fn softcapped(own: Option<ScoreModBprop>) -> Attention {
     let cap = scalar("cap");
     let plain = Attention::bshd(1, (4, 2), (128, 128), 64, DType::BF16);
@@ -41,7 +41,7 @@ fn refused(a: Attention) -> Vec<String> {
 }
 
 #[test]
-fn a_right_derivative_is_taken_and_a_wrong_one_only_on_trust() {
+fn a_right_derivative_is_accepted_and_a_wrong_one_only_if_trusted() {
     validate(softcapped(Some(ScoreModBprop::checked(right())))).expect("it agrees with differences");
     let wrong = own(&(score() * 0.0 + 1.0));
     assert_eq!(refused(softcapped(Some(ScoreModBprop::checked(wrong.clone())))), ["score-mod-bprop.disagrees"]);
@@ -49,7 +49,7 @@ fn a_right_derivative_is_taken_and_a_wrong_one_only_on_trust() {
 }
 
 #[test]
-fn what_does_not_fit_the_modification_is_refused_by_name() {
+fn a_derivative_that_does_not_fit_the_modification_is_refused_with_its_code() {
     let foreign = own(&(score() * scalar("other")));
     for bprop in [ScoreModBprop::checked(foreign.clone()), ScoreModBprop::trusted(foreign)] {
         assert_eq!(refused(softcapped(Some(bprop))), ["score-mod-bprop.operand"]);
@@ -67,7 +67,7 @@ fn what_does_not_fit_the_modification_is_refused_by_name() {
 }
 
 #[test]
-fn a_derivative_that_cannot_be_derived_is_its_authors_to_give() {
+fn an_author_can_give_a_derivative_that_cannot_be_derived() {
     let rounded = built(&score().floor());
     let plain = Attention::bshd(1, (4, 2), (128, 128), 64, DType::BF16).with_score_mod(rounded).with_stats();
     assert_eq!(refused(plain.backward(BackwardOptions::default())), ["score-mod.derivative"]);
@@ -76,16 +76,16 @@ fn a_derivative_that_cannot_be_derived_is_its_authors_to_give() {
 }
 
 #[test]
-fn the_key_has_the_derivative_where_it_changes_the_plan() {
+fn the_key_contains_the_derivative_if_it_changes_the_plan() {
     let (derived, half) = (softcapped(None), own(&(score() * 0.0 + 0.5)));
     assert_ne!(key(derived.clone()), key(softcapped(Some(ScoreModBprop::trusted(half.clone())))));
-    // Trust is no part of a plan.
+    // Whether a derivative is trusted is not part of a plan.
     let of = |trust: bool| {
         let bprop = if trust { ScoreModBprop::trusted(right()) } else { ScoreModBprop::checked(right()) };
         key(softcapped(Some(bprop)))
     };
     assert_eq!(of(true), of(false));
-    // A forward takes no notice, and what is derived anyway is no other plan.
+    // A forward ignores it, and the derived derivative gives the same plan.
     let forward = |a: &Attention| key(a.as_forward());
     assert_eq!(forward(&derived), forward(&softcapped(Some(ScoreModBprop::trusted(half)))));
     let scaled = |bprop: Option<ScoreModBprop>| {
@@ -96,9 +96,9 @@ fn the_key_has_the_derivative_where_it_changes_the_plan() {
     assert_eq!(scaled(None), scaled(Some(ScoreModBprop::checked(own(&scalar("cap"))))));
 }
 
-/// Two derivatives that differ in the name of the scalar alone are two plans: names say which operand is read.
+/// Two derivatives that differ only in the name of the scalar are two plans: names tell which operand is read.
 #[test]
-fn the_key_tells_which_operand_a_derivative_reads() {
+fn the_key_depends_on_the_operand_that_a_derivative_reads() {
     let of = |name: &str| {
         let mut a = softcapped(None);
         a.score_mod = Some(built(&(score() * scalar("a") + (score() * scalar("b")).tanh())));
@@ -107,9 +107,9 @@ fn the_key_tells_which_operand_a_derivative_reads() {
     assert_ne!(of("a"), of("b"));
 }
 
-/// Over the unchanged score, a derivative of one's own scales or cuts a gradient: the modification stays.
+/// For an unchanged score, an own derivative scales or cuts a gradient, so the modification stays.
 #[test]
-fn an_identity_with_a_derivative_of_its_own_is_no_identity() {
+fn an_identity_with_an_own_derivative_is_kept() {
     let mut a = softcapped(None);
     a.score_mod = Some(built(&score()));
     let plain = key(a.clone());
@@ -121,7 +121,7 @@ fn an_identity_with_a_derivative_of_its_own_is_no_identity() {
 }
 
 #[test]
-fn text_and_json_have_it() {
+fn text_and_json_contain_the_derivative() {
     for bprop in [ScoreModBprop::checked(right()), ScoreModBprop::trusted(right())] {
         let a = softcapped(Some(bprop));
         let printed = text::print(&a);
@@ -139,7 +139,7 @@ fn text_and_json_have_it() {
 }
 
 #[test]
-fn the_graph_computes_the_derivative_that_was_given() {
+fn the_graph_computes_the_given_derivative() {
     let cudnn = "9.19".parse::<CudnnVersion>().expect("a version");
     let target = Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Full);
     let graph =

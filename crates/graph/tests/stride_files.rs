@@ -1,5 +1,5 @@
-//! The attentions of `bench/strides.txt` and `bench/odd-tensors.txt`, which a GPU is asked about: sound, and of every kind that the
-//! question has.
+//! The attentions of `bench/strides.txt` and `bench/odd-tensors.txt`, which are run on a GPU: valid, and complete for
+//! their question.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ fn attentions(text: &str) -> Vec<Attention> {
     read.map(|a| validate(a).unwrap_or_else(|e| panic!("{e}")).get().clone()).collect()
 }
 
-/// Remainders modulo 16 bytes of the strides that steps are taken along, by role and axis.
+/// Remainders modulo 16 bytes of the strides that are used, by role and axis.
 fn remainders(a: &Attention) -> BTreeSet<(Role, usize, i64)> {
     use Role::{DK, DO, DQ, DV, K, O, Q, V};
     let list = operands(a).into_iter().filter(|o| matches!(o.role, Q | K | V | O | DO | DQ | DK | DV));
@@ -24,7 +24,7 @@ fn remainders(a: &Attention) -> BTreeSet<(Role, usize, i64)> {
 }
 
 #[test]
-fn strides_of_every_remainder_modulo_16_bytes_are_asked_about_for_every_operand() {
+fn the_file_has_strides_of_every_remainder_modulo_16_bytes_for_every_operand() {
     let all = attentions(include_str!("../../../bench/strides.txt"));
     let seen = |pass: fn(&Attention) -> bool, roles: &[Role], overs: &[i64]| {
         let found: BTreeSet<_> = all.iter().filter(|a| pass(a)).flat_map(remainders).collect();
@@ -49,7 +49,7 @@ fn strides_of_every_remainder_modulo_16_bytes_are_asked_about_for_every_operand(
 }
 
 #[test]
-fn tensors_of_an_odd_number_of_keys_are_asked_about_in_both_passes() {
+fn the_file_has_tensors_of_an_odd_number_of_keys_in_both_passes() {
     let all = attentions(include_str!("../../../bench/odd-tensors.txt"));
     for backward in [false, true] {
         let tensors = all.iter().filter(|a| a.is_backward() == backward).flat_map(operands);

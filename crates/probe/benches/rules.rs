@@ -1,4 +1,4 @@
-//! How long rules take for one description on one target: under 20 microseconds is asked for.
+//! Time of the rules for one description on one target; the target is under 20 microseconds.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ fn bench(c: &mut Criterion) {
     let plain = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let capped = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
     let backward = plain.clone().with_score_mod(capped).with_lengths().backward(BackwardOptions::default());
-    // Numbers of each query: the rule that counts them looks at the lowered graph.
+    // Tensors with one number per query: the rule that counts them looks at the lowered graph.
     let of_query = |name: &str| tensor(name, TensorSpec::new(DType::F32, [1, 32, 4096, 1]));
     let scaled =
         library::softcap(score() * of_query("t") + of_query("u"), scalar("cap")).build_score_mod().expect("a score");
@@ -28,8 +28,8 @@ fn bench(c: &mut Criterion) {
         let a = validate(a).expect("sound");
         let request = Request::new(&a, &target);
         c.bench_function(&format!("rules, {name}"), |b| b.iter(|| check(black_box(&request))));
-        let policy = CompileOptions::default();
-        c.bench_function(&format!("of which lowering, {name}"), |b| b.iter(|| lower(black_box(&a), &target, &policy)));
+        let options = CompileOptions::default();
+        c.bench_function(&format!("of which lowering, {name}"), |b| b.iter(|| lower(black_box(&a), &target, &options)));
     }
     let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16)).expect("sound");
     let versions = [CudnnVersion::v9(14, 0), CudnnVersion::v9(27, 0)];

@@ -1,4 +1,4 @@
-//! How much device memory a launch may take, and whose figure that is.
+//! Budgets of device memory, and the source of their figures.
 
 use std::fmt;
 
@@ -7,35 +7,35 @@ use qkvault_graph::Target;
 /// A budget of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Bytes that may be taken.
+    /// Bytes that a launch may use.
     pub bytes: u64,
-    /// Where the figure comes from.
+    /// The source of the figure.
     pub basis: Basis,
 }
 
-/// Where the figure of a budget comes from.
+/// The source of the figure of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Basis {
-    /// The caller says so.
+    /// The caller gave it.
     Given,
-    /// What the driver says is free on the GPU now.
+    /// The driver reports it as free on the GPU now.
     Free {
         /// All of the GPU's memory, in bytes.
         total: u64,
     },
-    /// All memory of the target: what is free there is not known here.
+    /// All memory of the target: the part that is free is unknown.
     Total,
 }
 
 impl Budget {
-    /// So many bytes, because the caller says so.
+    /// A budget of this many bytes, which the caller gives.
     #[must_use]
     pub const fn given(bytes: u64) -> Budget {
         Budget { bytes, basis: Basis::Given }
     }
 
-    /// What is free on a GPU now, of so much in all (`Device::memory` of `qkvault-exec`).
+    /// The free memory of a GPU now, and its total (`Device::memory` of `qkvault-exec`).
     #[must_use]
     pub const fn free(free: u64, total: u64) -> Budget {
         Budget { bytes: free, basis: Basis::Free { total } }
@@ -49,7 +49,7 @@ impl From<u64> for Budget {
 }
 
 impl Basis {
-    /// A word for it: `given`, `free` or `total`.
+    /// Its name: `given`, `free` or `total`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -64,16 +64,16 @@ impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Budget { bytes, basis } = self;
         match basis {
-            Basis::Given => write!(f, "{bytes} bytes, as given"),
+            Basis::Given => write!(f, "{bytes} bytes, the given budget"),
             Basis::Free { total } => write!(f, "{bytes} bytes, which are free on the GPU now, of {total}"),
             Basis::Total => {
-                write!(f, "{bytes} bytes, all that the target has: what others use of it is not known here")
+                write!(f, "{bytes} bytes, all memory of the target; how much of it is free is unknown")
             }
         }
     }
 }
 
-/// All memory of a target's device, whoever uses it: for who cannot ask what is free.
+/// All memory of a target's device, including memory that others use: for callers that cannot query the free memory.
 #[must_use]
 pub fn on_device(target: &Target) -> Budget {
     Budget { bytes: target.device.total_global_mem.unsigned_abs(), basis: Basis::Total }

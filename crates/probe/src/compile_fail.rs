@@ -1,6 +1,6 @@
-//! Mistakes that must not compile, each beside the same lines without the mistake. Read by `cargo test --doc` alone.
+//! Mistakes that must not compile, each after the same lines without the mistake. Only `cargo test --doc` reads them.
 
-/// P39: an answer is not dropped unread, and a refusal has reasons.
+/// P39: an answer must be used.
 ///
 /// ```
 /// #![deny(unused_must_use)]
@@ -21,7 +21,7 @@
 /// check(&Request::new(&attention, &target));
 /// ```
 ///
-/// P4, P10: a request is of a valid description and a target that is data; no handle, and no second way to say what runs.
+/// P4, P10: a request needs a valid description, and a target that is plain data.
 ///
 /// ```compile_fail,E0308
 /// use qkvault_graph::*;

@@ -1,17 +1,18 @@
-//! Can this GPU and this cuDNN run this attention, and if not why? Answers from the registry of `qkvault-graph`: what a
-//! cuDNN is known not to take, what it takes and computes wrongly, and what qkvault has not built.
+//! Answers whether a GPU and a cuDNN support an attention, and if not, why. The answers come from the registry of
+//! `qkvault-graph`: what a cuDNN version does not support, what it accepts and computes wrongly, and what qkvault has
+//! not built.
 //!
-//! [`check`] answers in microseconds, with no library and no GPU: every reason is told, not the first. Asking the library
-//! itself (`qkvault-compile`) takes 0.3 to 1 s and leaves a plan in the vault; launching does neither.
+//! [`check`] answers in microseconds, without cuDNN and without a GPU, and reports every reason. To ask cuDNN itself
+//! (`qkvault-compile`) takes 0.3 to 1 s and leaves a plan in the vault; launching does neither.
 //!
-//! A reason is an [entry](qkvault_graph::registry::Entry) of the registry whose condition holds: a stable code, the
-//! versions and GPUs that it is about, what is needed, how to fix it, and where it is known from. Entries are written from
-//! what the library answered (`docs/results/probe.md`, `tests/goldens`), from what a GPU computed, and from NVIDIA's front
-//! end where that is named. What lowering refuses by itself is among them, so that there is one answer.
+//! A reason is an [entry](qkvault_graph::registry::Entry) of the registry whose condition holds. It has a stable code,
+//! the affected versions and GPUs, what is needed, the fix, and the source. The sources are answers of cuDNN
+//! (`docs/results/probe.md`, `tests/goldens`), results of a GPU, and NVIDIA's front end. The reasons of lowering are
+//! included, so one check reports everything.
 //!
-//! What is computed wrongly (a quirk) is refused until it is allowed by its code
-//! ([`CompileOptions::allowed`](qkvault_graph::CompileOptions), [`Request::allowing`], `Planner::allowing`); the plan has a
-//! key of its own then.
+//! A feature that cuDNN computes wrongly (a quirk) is refused until its code is allowed
+//! ([`CompileOptions::allowed`](qkvault_graph::CompileOptions), [`Request::allowing`], `Planner::allowing`). The plan
+//! then has a separate key.
 //!
 //! ```
 //! use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, validate};
@@ -20,7 +21,7 @@
 //!
 //! let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16))?;
 //! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
-//! let refusal = check(&Request::new(&odd, &target)).refusal().expect("100 is no multiple of 8");
+//! let refusal = check(&Request::new(&odd, &target)).refusal().expect("100 is not a multiple of 8");
 //! assert!(refusal.has(&codes::HEAD_DIM_MULTIPLE_OF_8));
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```

@@ -1,4 +1,4 @@
-//! Whether an attention fits in memory: its operands, the buffers a launch adds, and cuDNN's workspace.
+//! The memory of an attention: its operands, the buffers that a launch adds, and cuDNN's workspace.
 
 use qkvault_graph::op::Scratch;
 use qkvault_graph::registry::codes;
@@ -6,25 +6,25 @@ use qkvault_graph::{Attention, CompileOptions, Reason, Target, Valid, lower, ope
 
 use crate::Budget;
 
-/// Bytes that one launch needs in device memory.
+/// Bytes of device memory that one launch needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// All operands. Parts of one shared buffer count each on its own, so that this is the most it can be.
+    /// Bytes of all operands. Parts of a shared buffer count separately, so this is an upper bound.
     pub operands: u64,
-    /// What is neither input nor output: cuDNN's workspace and the buffers of a backward.
+    /// Bytes of other memory: cuDNN's workspace and the buffers of a backward.
     pub scratch: u64,
     /// Whether cuDNN keeps a gradient of every score in the workspace, which grows with queries times keys.
     pub quadratic: bool,
-    /// Whether the workspace is the compiled plan's own. Else it is the least that it can be: known buffers, and the gradients
-    /// of the scores where there are any.
+    /// Whether the workspace is the compiled plan's. Otherwise it is a lower bound: known buffers, and the gradients of
+    /// the scores if there are any.
     pub exact: bool,
 }
 
 impl Footprint {
-    /// What is known of an attention without compiling it; nothing where it does not lower.
+    /// The footprint of an attention without a compiled plan; `None` if it does not lower.
     #[must_use]
-    pub fn of(attention: &Valid, target: &Target, policy: &CompileOptions) -> Option<Footprint> {
-        let graph = lower(attention, target, policy).ok()?;
+    pub fn of(attention: &Valid, target: &Target, options: &CompileOptions) -> Option<Footprint> {
+        let graph = lower(attention, target, options).ok()?;
         let quadratic = graph.keeps_scores(target.sm());
         let scores = if quadratic { scores(attention) } else { 0 };
         Some(Footprint {
@@ -35,19 +35,20 @@ impl Footprint {
         })
     }
 
-    /// What a compiled plan of the attention needs: its scratch memory, and whether that holds a gradient of every score.
+    /// The footprint of a compiled plan: its scratch memory, and whether that holds a gradient of every score.
     #[must_use]
     pub fn of_launch(attention: &Valid, scratch: &Scratch, keeps_scores: bool) -> Footprint {
         Footprint { operands: operand_bytes(attention), scratch: scratch.bytes, quadratic: keeps_scores, exact: true }
     }
 
-    /// Everything together.
+    /// The sum of all parts, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.operands.saturating_add(self.scratch)
     }
 
-    /// Why it does not fit a budget, such as what is free on a GPU ([`Budget::free`]); nothing where it does. A number is one that is given.
+    /// The reason why it exceeds a budget, such as the free memory of a GPU ([`Budget::free`]); `None` if it fits. A
+    /// plain number is a given budget.
     #[must_use]
     pub fn over(&self, budget: impl Into<Budget>) -> Option<Reason> {
         let budget = budget.into();
@@ -56,20 +57,20 @@ impl Footprint {
         }
         let least = if self.exact { "" } else { "at least " };
         let given = format!(
-            "{least}{} bytes: {} of operands and {least}{} beside them",
+            "{least}{} bytes: {} of operands and {least}{} of scratch memory",
             self.bytes(),
             self.operands,
             self.scratch
         );
-        let needed = format!("no more than {budget}");
+        let needed = format!("at most {budget}");
         let quadratic = self.quadratic && self.operands <= budget.bytes;
         let code = if quadratic { &codes::WORKSPACE_QUADRATIC } else { &codes::MEMORY_BUDGET };
         Some(code.reason(given).at("dims").with_needed(needed))
     }
 }
 
-/// A backward's gradients of scores: 16 bits each, rows and keys rounded up to 64 (cudnn-frontend 1.23,
-/// `node/scaled_dot_product_flash_attention.h`).
+/// Bytes of a backward's gradients of scores: 16 bits each, with rows and keys rounded up to multiples of 64
+/// (cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`).
 fn scores(attention: &Attention) -> u64 {
     let ([b, h, s_q, _], s_kv) = (attention.q.dims.map(i64::unsigned_abs), attention.k.dims[2].unsigned_abs());
     [b, h, s_q.next_multiple_of(64), s_kv.next_multiple_of(64), 2].into_iter().fold(1, u64::saturating_mul)
@@ -110,9 +111,9 @@ mod tests {
         assert!(!found.quadratic && found.over(on_device(&target)).is_none(), "{found:?}");
     }
 
-    /// A gate on all memory lets through what ends in an error of the allocator on a GPU that others use.
+    /// A budget of all memory accepts attentions that end in an allocation error on a GPU that others use.
     #[test]
-    fn what_fits_the_gpu_and_not_what_is_free_of_it_is_refused_and_the_figure_is_told() {
+    fn an_attention_larger_than_the_free_memory_is_refused_with_the_figure() {
         let (found, target) = deepseek("h200", false);
         let total = on_device(&target);
         assert_eq!(found.over(total), None);
@@ -120,11 +121,11 @@ mod tests {
         let figures = format!("{} bytes, which are free on the GPU now, of {}", found.bytes() - 1, total.bytes);
         assert!(reason.code == codes::MEMORY_BUDGET && reason.needed.contains(&figures), "{reason}");
         assert_eq!(found.over(Budget::free(found.bytes(), total.bytes)), None);
-        // Who cannot ask says so.
+        // A caller that cannot query free memory gives all memory as the budget.
         let (large, target) = deepseek("h200", true);
         let reason = large.over(on_device(&target)).expect("275 GB do not fit");
-        assert!(reason.needed.contains("not known here"), "{reason}");
-        assert!(found.over(1).is_some_and(|r| r.needed.contains("as given")));
+        assert!(reason.needed.contains("how much of it is free is unknown"), "{reason}");
+        assert!(found.over(1).is_some_and(|r| r.needed.contains("the given budget")));
     }
 
     /// 4 x 65 queries over 3 x 63 keys: a gradient in 16 bits of each of 128 x 64 scores of a head.
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(of(true), direct);
         let in_any_order = of(false);
         assert_eq!((in_any_order.operands, in_any_order.quadratic), (operands, false));
-        // Less than the operands is nothing that another order of sums could mend.
+        // If the operands alone exceed the budget, another order of sums does not help.
         let code = |bytes: u64| direct.over(bytes).map(|r| (r.code, r.origin));
         assert_eq!(code(operands), Some((codes::WORKSPACE_QUADRATIC.clone(), Origin::Rule)));
         assert_eq!(code(operands - 1), Some((codes::MEMORY_BUDGET.clone(), Origin::Rule)));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compiled_plan_needs_what_its_facts_say_and_no_more() {
+    fn the_footprint_of_a_compiled_plan_equals_its_facts() {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
         let attention = validate(Attention::bshd(1, (4, 4), (64, 64), 64, DType::BF16)).expect("sound");
         let graph = lower(&attention, &target, &CompileOptions::default()).expect("lowers");
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_alone_can_be_too_much() {
+    fn operands_alone_can_exceed_a_budget() {
         let (found, _) = deepseek("h200", false);
         assert_eq!(found.over(found.bytes()), None);
         assert_eq!(found.over(found.bytes() - 1).map(|r| r.code), Some(codes::MEMORY_BUDGET.clone()));

@@ -1,4 +1,4 @@
-//! What is accepted beside what was refused: single changes, the smallest first.
+//! Accepted alternatives to a refused request: single changes, the smallest first.
 
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, CudnnVersion, Lengths, Order, Outputs, Pass, Storage, Target, Tensor,
@@ -7,10 +7,10 @@ use qkvault_graph::{
 
 use crate::{Request, check};
 
-/// A single change after which rules have nothing against the description.
+/// A single change that the rules accept.
 #[derive(Clone, Debug)]
 pub struct Near {
-    /// What is changed, in words.
+    /// The change in words.
     pub change: String,
     /// The description after it.
     pub attention: Valid,
@@ -18,10 +18,10 @@ pub struct Near {
     pub target: Target,
 }
 
-/// A change of the description, and what it is called.
+/// A change of the description, and its name.
 type Change = (&'static str, fn(&mut Attention));
 
-/// Changes of the description, from those that cost least to those that give up most.
+/// Changes of the description, from the cheapest to those that give up most.
 const CHANGES: &[Change] = &[
     ("head dims padded with zeros to multiples of 8", |a| head_dim(a, |d| (d + 7) / 8 * 8)),
     ("head dims padded with zeros to multiples of 16", |a| head_dim(a, |d| (d + 15) / 16 * 16)),
@@ -36,7 +36,7 @@ const CHANGES: &[Change] = &[
             }
         });
     }),
-    ("Stats alone as the output beside O", |a| {
+    ("Stats as the only output besides O", |a| {
         a.outputs = Outputs::STATS;
     }),
     ("padded rows left undefined", |a| a.padded_rows = qkvault_graph::PaddedRows::Undefined),
@@ -88,16 +88,15 @@ const CHANGES: &[Change] = &[
     ("the forward alone", |a| a.pass = Pass::Forward),
 ];
 
-/// Single changes that rules accept, the smallest first; nothing where the request is accepted as it is.
+/// Single changes that the rules accept, the smallest first; empty if the request is accepted as it is.
 ///
-/// `versions` are the other versions of cuDNN that could be used. That the library itself accepts what is found is for
-/// `Planner::confirm` to say.
+/// `versions` are the other usable versions of cuDNN. `Planner::confirm` checks whether cuDNN itself accepts a change.
 #[must_use]
 pub fn nearest(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
     if check(request).supported() { Vec::new() } else { changes(request, versions) }
 }
 
-/// The same whether rules accept the request as it is or not: for what only the library refuses.
+/// Like [`nearest`], also for a request that the rules accept: for refusals that only cuDNN makes.
 #[must_use]
 pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
     let accepts =
@@ -111,7 +110,7 @@ pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
             list.push(Near { change: (*change).to_owned(), attention, target: request.target.clone() });
         }
     }
-    // Another library changes nothing of what is computed, but has to be deployed: after what keeps the meaning.
+    // Another cuDNN computes the same, but must be deployed: it comes after changes that keep the meaning.
     for &cudnn in versions.iter().filter(|&&v| v != request.target.cudnn) {
         let toolchain = request.target.toolchain.under(cudnn);
         let target = Target { cudnn, toolchain, ..request.target.clone() };
@@ -122,7 +121,7 @@ pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
     list
 }
 
-/// Changes every operand and derives the backward anew where there is one.
+/// Changes every operand, and derives the backward again if there is one.
 fn reshape(a: &mut Attention, change: impl Fn(&mut Tensor)) {
     for t in [&mut a.q, &mut a.k, &mut a.v, &mut a.o] {
         change(t);
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn d3_a_refusal_is_told_with_the_smallest_change_that_is_accepted() {
+    fn d3_the_smallest_accepted_change_comes_first() {
         let target = target(CudnnVersion::v9(27, 0));
         let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16)).expect("sound");
         let near = nearest(&Request::new(&odd, &target), &[]);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use qkvault_graph::Origin;
 use qkvault_graph::registry::{Entry, entries};
 
-/// Columns of a line.
+/// Most columns of a line.
 const WIDTH: usize = 120;
 
 const INTRODUCTION: &str = "\
@@ -14,29 +14,29 @@ const INTRODUCTION: &str = "\
 Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test reasons` from the registry, which is
 `crates/graph/src/registry`; a test fails when it is stale.
 
-Codes are stable: none is renamed or given another meaning. `qkvault probe --allow CODE` takes what is computed wrongly
-all the same; nothing else can be allowed. Versions and GPUs that *Affected* names are those for which a condition is
-asked, and *Needed* is left out where another version is all that is needed.
+Codes are stable: none is renamed or gets another meaning. `qkvault probe --allow CODE` accepts a code of the first
+part, *Computed wrongly*; other codes cannot be allowed. A condition is checked only for the versions and GPUs under
+*Affected*. *Needed* is left out if a newer version is enough.
 ";
 
-/// What a part of the page is about: its title, and what holds for all that is in it.
+/// The parts of the page: origin, title, and a sentence about all codes of the part.
 const PARTS: [(Origin, &str, &str); 5] = [
     (
         Origin::Quirk,
         "Computed wrongly",
-        "cuDNN takes these and computes them wrongly, or does not survive them. They are refused until they are allowed by their code.",
+        "cuDNN accepts these and computes them wrongly, or crashes. qkvault refuses them until their code is allowed.",
     ),
-    (Origin::Rule, "Not supported", "The library does not take these, or they do not fit."),
-    (Origin::NotBuilt, "Not built yet", "qkvault does not write these for the library yet."),
+    (Origin::Rule, "Not supported", "cuDNN does not support these, or they do not fit in memory."),
+    (Origin::NotBuilt, "Not built yet", "qkvault does not write these for cuDNN yet."),
     (
         Origin::Description,
         "The description contradicts itself",
-        "These hold on every GPU and under every version: they follow from what was given alone.",
+        "These hold on every GPU and for every version: they follow from the description alone.",
     ),
     (
         Origin::Library,
-        "The library's own",
-        "The library answers for itself; the reason has its words, and this version and GPU alone are meant.",
+        "Refused by cuDNN itself",
+        "The reason has cuDNN's message, and holds only for the version and GPU that were asked.",
     ),
 ];
 
@@ -77,18 +77,20 @@ fn section(text: &mut String, entry: &Entry) {
     }
 }
 
-/// A text that begins with a capital letter, where it begins with a word, and ends with a full stop.
+/// The text as a sentence: with a capital letter, unless it begins with a name, and with a full stop.
 fn sentence(text: &str) -> String {
-    // `cuDNN`, `dK` and the repository of NVIDIA's front end are names.
+    // `cuDNN`, `dK`, `score_mod`, `qkvault` and the repository of NVIDIA's front end are names.
     let word = text.split([' ', ',']).next().unwrap_or_default();
-    let is_name = word.starts_with("cudnn-") || word.chars().skip(1).any(char::is_uppercase);
+    let is_name = word.starts_with("cudnn-")
+        || word.starts_with("qkvault")
+        || word.chars().skip(1).any(|c| c.is_uppercase() || c == '_');
     let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
     let first = if is_name { first.to_owned() } else { first.to_uppercase() };
     let stop = if text.ends_with('.') { "" } else { "." };
     format!("{first}{rest}{stop}")
 }
 
-/// A text with links for the pages of results that it names.
+/// The text with links for the pages of results that it names.
 fn linked(text: &str) -> String {
     let link = |word: &str| {
         let page = word.trim_start_matches('(').trim_end_matches([')', '.', ',', ';']);
@@ -100,7 +102,7 @@ fn linked(text: &str) -> String {
     text.split(' ').map(link).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes words in lines of a page's width.
+/// Wraps words at the width of the page.
 fn paragraph(text: &mut String, first: &str, others: &str, words: &str) {
     let mut line = first.to_owned();
     let mut is_empty = true;

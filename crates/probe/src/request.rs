@@ -1,9 +1,9 @@
-//! The request and its verdict: the front of the registry, which can gain fields without breaking who calls it.
+//! The request to the rules and their verdict.
 
 use qkvault_graph::registry::{Facts, refused_by_lowering, refused_by_rules};
 use qkvault_graph::{CompileOptions, OpGraph, Origin, QuirkSet, Reason, Refusal, Target, Valid, lower};
 
-/// What the rules are asked. Made by [`Request::new`] and its methods alone, so that a new field breaks no caller.
+/// A request to the rules. [`Request::new`] and the methods make it, so that a new field does not break callers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
@@ -11,27 +11,27 @@ pub struct Request<'a> {
     pub attention: &'a Valid,
     /// The GPU and the cuDNN.
     pub target: &'a Target,
-    /// How plans are made.
+    /// The options with which plans are made.
     pub policy: CompileOptions,
-    /// Codes of quirks that are taken although the library computes them wrongly, beside those that the policy allows.
+    /// Codes of quirks that are accepted although cuDNN computes them wrongly, besides those that the options allow.
     pub allowed: &'a [&'a str],
 }
 
 impl<'a> Request<'a> {
-    /// Asks about a description for a target, with the usual policy and no quirk allowed.
+    /// A request for a description and a target, with default options and no quirk allowed.
     #[must_use]
     pub fn new(attention: &'a Valid, target: &'a Target) -> Request<'a> {
         Request { attention, target, policy: CompileOptions::default(), allowed: &[] }
     }
 
-    /// Asks for another policy.
+    /// Sets other options.
     #[must_use]
-    pub const fn with_policy(mut self, policy: CompileOptions) -> Request<'a> {
-        self.policy = policy;
+    pub const fn with_policy(mut self, options: CompileOptions) -> Request<'a> {
+        self.policy = options;
         self
     }
 
-    /// Allows quirks by their codes. Codes of other kinds cannot be allowed: nothing would come of it.
+    /// Allows quirks by their codes. Other codes have no effect.
     #[must_use]
     pub const fn allowing(mut self, codes: &'a [&'a str]) -> Request<'a> {
         self.allowed = codes;
@@ -39,18 +39,18 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What the rules say.
+/// The answer of the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Verdict {
-    /// Everything that speaks against it; nothing where it is supported as far as is known.
+    /// Every reason against it; empty if it is supported as far as is known.
     pub reasons: Vec<Reason>,
-    /// Quirks that apply and were allowed by name.
+    /// Quirks that apply and were allowed.
     pub allowed: Vec<Reason>,
 }
 
 impl Verdict {
-    /// Whether nothing speaks against it.
+    /// Whether there is no reason against it.
     #[must_use]
     pub const fn supported(&self) -> bool {
         self.reasons.is_empty()
@@ -63,18 +63,17 @@ impl Verdict {
     }
 }
 
-/// The op graph that is put to the library, with the quirks in it that apply and are allowed.
+/// The op graph for cuDNN, with the quirks that apply and are allowed.
 ///
 /// # Errors
 ///
-/// What speaks against a description whatever the library says: what lowering refuses, that the library computes it wrongly,
-/// unless the policy allows that by name, and that qkvault cannot ask for it as it is meant. What is merely not supported the
-/// library says itself.
-pub fn lowered(attention: &Valid, target: &Target, policy: &CompileOptions) -> Result<OpGraph, Refusal> {
-    let lowered = lower(attention, target, policy);
-    let facts = Facts::of(attention, target, policy);
+/// The reasons that hold whatever cuDNN answers: those of lowering, quirks that the options do not allow, and features
+/// that qkvault cannot express as they are meant. Features that are merely unsupported are left to cuDNN to refuse.
+pub fn lowered(attention: &Valid, target: &Target, options: &CompileOptions) -> Result<OpGraph, Refusal> {
+    let lowered = lower(attention, target, options);
+    let facts = Facts::of(attention, target, options);
     let reasons = refused_by_rules(&facts).filter(|r| r.origin != Origin::Rule);
-    let is_allowed = |r: &Reason| policy.allowed.contains(&r.code);
+    let is_allowed = |r: &Reason| options.allowed.contains(&r.code);
     let (allowed, reasons): (Vec<_>, Vec<_>) = reasons.partition(is_allowed);
     let accepted_quirks = QuirkSet::known(allowed.iter().map(|r| &r.code));
     match (lowered, Refusal::of(reasons)) {
@@ -84,17 +83,17 @@ pub fn lowered(attention: &Valid, target: &Target, policy: &CompileOptions) -> R
     }
 }
 
-/// Answers by rules alone: microseconds, no library, no GPU, nothing kept.
+/// Answers by rules only, within microseconds, without cuDNN and without a GPU. Nothing is stored.
 ///
-/// Every rule that applies is in the answer, among them those that lowering has itself. A supported answer is what rules know;
-/// the library's own answer is `qkvault-compile`'s.
+/// The answer has every rule that applies, including those of lowering. A positive answer is what the rules know; the
+/// answer of cuDNN itself comes from `qkvault-compile`.
 pub fn check(request: &Request<'_>) -> Verdict {
-    let Request { attention, target, policy, allowed } = request;
-    let facts = Facts::of(attention, target, policy);
+    let Request { attention, target, policy: options, allowed } = request;
+    let facts = Facts::of(attention, target, options);
     let lacking = target.device.missing_for(target.cudnn);
     let reasons = refused_by_lowering(&facts).chain(lacking).chain(refused_by_rules(&facts));
-    // What is allowed is told too, apart from the rest.
-    let named = |r: &Reason| allowed.contains(&r.code.as_str()) || policy.allowed.contains(&r.code);
+    // Allowed quirks are reported too, separately.
+    let named = |r: &Reason| allowed.contains(&r.code.as_str()) || options.allowed.contains(&r.code);
     let is_allowed = |r: &Reason| r.origin == Origin::Quirk && named(r);
     let (allowed, reasons) = reasons.partition(is_allowed);
     Verdict { reasons, allowed }

@@ -1,12 +1,11 @@
-//! Each single change that is proposed: what it makes of a description, to the last field, and that it is not proposed where it changes
-//! nothing.
+//! Each proposed change: its effect on every field of a description, and that it is not proposed if it changes nothing.
 
 mod bounds;
 
 use bounds::{attention, target};
 use qkvault_probe::{Request, changes};
 
-/// A change, a description and what it is after the change; nothing where the change is not proposed.
+/// A change, a description, and the changed description; `None` if the change is not proposed.
 type Row = (&'static str, &'static str, Option<&'static str>);
 
 const EIGHTS: &str = "head dims padded with zeros to multiples of 8";
@@ -45,7 +44,7 @@ const ROWS: &[Row] = &[
     (BSHD, "q: bf16 [2,8,64,64] bhsd", Some("q: bf16 [2,8,64,64]")),
     (BSHD, "q: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", None),
     (
-        "Stats alone as the output beside O",
+        "Stats as the only output besides O",
         "q: bf16 [1,8,64,64]\noutputs: max sum_exp",
         Some("q: bf16 [1,8,64,64]\noutputs: stats"),
     ),
@@ -104,7 +103,7 @@ const ROWS: &[Row] = &[
 ];
 
 #[test]
-fn every_change_makes_of_a_description_what_it_is_called() {
+fn every_change_does_what_its_name_says() {
     let target = target("h200", "9.27");
     for (change, given, after) in ROWS {
         let near = changes(&Request::new(&attention(given), &target), &[]);
@@ -114,5 +113,5 @@ fn every_change_makes_of_a_description_what_it_is_called() {
     }
     let plain = changes(&Request::new(&attention("q: bf16 [1,8,64,64]"), &target), &[]);
     let plain: Vec<&str> = plain.iter().map(|near| near.change.as_str()).collect();
-    assert_eq!(plain, ["Stats alone as the output beside O", "per-sequence lengths given at launch"]);
+    assert_eq!(plain, ["Stats as the only output besides O", "per-sequence lengths given at launch"]);
 }

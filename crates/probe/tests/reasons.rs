@@ -1,4 +1,4 @@
-//! Every code of the registry is given somewhere, what is given is in the registry, and the page of it is up to date.
+//! Every code of the registry is used, every given code is in the registry, and its page is up to date.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn the_page_of_codes_is_up_to_date() {
 }
 
 #[test]
-fn the_page_of_codes_has_a_heading_for_each_and_lines_that_people_read() {
+fn the_page_of_codes_has_a_heading_for_each_and_short_lines() {
     let page = codes_page();
     let headings: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let codes: Vec<String> = entries().map(|entry| format!("`{}`", entry.code)).collect();
@@ -32,7 +32,7 @@ fn the_page_of_codes_has_a_heading_for_each_and_lines_that_people_read() {
     assert!(long.is_empty(), "{long:#?}");
 }
 
-/// Pages that evidence names are there, so that who reads on finds something.
+/// The pages in evidence exist.
 #[test]
 fn pages_that_entries_name_exist() {
     for entry in entries() {
@@ -46,12 +46,12 @@ fn pages_that_entries_name_exist() {
     }
 }
 
-/// `heads.group` as the name of its constant.
+/// The name of the constant of `heads.group` and others.
 fn constant(code: &str) -> String {
     code.to_uppercase().replace(['.', '-'], "_")
 }
 
-/// The constants of codes that the shipped sources of a folder name: `codes::HEADS_GROUP`.
+/// The constants of codes in the shipped sources of a folder, such as `codes::HEADS_GROUP`.
 fn named_in(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("the sources are here") {
         let path = entry.expect("an entry").path();
@@ -68,10 +68,10 @@ fn named_in(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// That what is given is in the registry the compiler sees to: a reason is made of a code, and a code of an entry, or of a status of
-/// the library. The other way round: an entry has a condition, or a source that gives it.
+/// The compiler ensures that given reasons are in the registry: a reason is made from a code, and a code from an entry
+/// or a status of cuDNN. Here, every entry must have a condition, or a source file that gives it.
 #[test]
-fn every_entry_is_given_somewhere() {
+fn every_entry_is_used() {
     let mut named = BTreeSet::new();
     for package in ["graph", "probe", "exec", "compile", "models", "serving", "cli"] {
         named_in(&repository().join("crates").join(package).join("src"), &mut named);
@@ -84,7 +84,7 @@ fn every_entry_is_given_somewhere() {
     assert!(never.is_empty(), "nothing gives these: {never:?}");
 }
 
-/// A reason is made by its code's constant: a text in a source would be a second place for what the registry says.
+/// Reasons are made from constants of codes: a code as text would repeat the registry.
 #[test]
 fn no_source_writes_a_code_as_text() {
     fn texts_in(folder: &Path, found: &mut Vec<String>) {
@@ -109,7 +109,7 @@ fn no_source_writes_a_code_as_text() {
     for package in ["graph", "probe", "exec", "compile", "models", "serving", "cli", "lab"] {
         texts_in(&repository().join("crates").join(package).join("src"), &mut found);
     }
-    // Fields of a serving policy that are called as what is wrong with them.
+    // Fields of a serving policy that have the same names as codes.
     found.retain(|line| !line.contains("serving/src/policy.rs"));
     assert!(found.is_empty(), "use the constant of `registry::codes`: {found:#?}");
 }

@@ -1,5 +1,5 @@
-//! Rules at the last size, version and GPU of theirs, and at the next one: each row differs from one above it in one thing, and says which
-//! side of the bound it is on.
+//! Rules at their last size, version and GPU, and at the next one: each row differs from a row above it in one thing,
+//! and tells on which side of the bound it is.
 
 mod bounds;
 
@@ -314,6 +314,6 @@ const ALL: &[Bounds] = &[
 ];
 
 #[test]
-fn rules_begin_and_end_exactly_where_they_say() {
+fn rules_begin_and_end_exactly_at_their_bounds() {
     assert_eq!(wrong(ALL), [""; 0]);
 }

@@ -1,5 +1,5 @@
-//! What several rules ask of a description, each answer from both sides: which operands are varlen, which tensors are read by query,
-//! whose gradients are wanted, and where an engine is named.
+//! Properties of a description that several rules read, from both sides: which operands are varlen, which tensors are
+//! read by query, which gradients are computed, and where an engine is named.
 
 mod bounds;
 
@@ -100,13 +100,13 @@ const ALL: &[Bounds] = &[
 ];
 
 #[test]
-fn facts_are_seen_in_the_rules_that_ask_for_them() {
+fn facts_appear_in_the_rules_that_read_them() {
     assert_eq!(wrong(ALL), [""; 0]);
 }
 
-/// Strides of a batch of one follow from those of its rows, which are what is off.
+/// Strides of a batch of one follow from those of its rows, which are wrong.
 #[test]
-fn the_axis_whose_stride_is_off_is_one_that_a_step_is_taken_along() {
+fn the_reported_axis_of_a_wrong_stride_has_several_elements() {
     let a = attention("q: bf16 [1,2,63,64] strides [8127,64,129,1]\nk: [1,2,63,64]\nv: [1,2,63,64]\no: [1,2,63,64]");
     let reasons = check(&Request::new(&a, &target("h200", "9.19"))).reasons;
     let given: Vec<&str> = reasons.iter().map(|r| r.given.as_ref()).collect();

@@ -5,10 +5,11 @@ mod bounds;
 use bounds::{Bounds, wrong};
 
 const MASK_ODD: &str = "q: f16 [1,1,1,64]\nk: [1,1,17,64]\ndropout: mask 0.1";
-/// Lengths that an expression reads are tensors with one number per sequence: one read of them, three reads, and beside a gradient.
+/// Lengths that an expression reads are tensors with one number per sequence: one read, three reads, and with a
+/// gradient.
 const LENGTH: &str =
     "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nmask_mod: key_len - key > 5 | key == 0";
-/// An expression that reads none, and lengths that are the same of every sequence.
+/// An expression that reads no lengths, and lengths that are equal for all sequences.
 const NO_LENGTH: &str =
     "pass: backward\nq: bf16 [2,2,64,64]\nlengths: per-sequence\nscore_mod: tanh(score / 30.0) * 30.0";
 const ONE_LENGTH: &str = "pass: backward\nq: bf16 [2,2,64,64]\nmask_mod: key_len - key > 5 | key == 0";
@@ -63,6 +64,6 @@ const ALL: &[Bounds] = &[
 ];
 
 #[test]
-fn lengths_in_expressions_and_odd_dropout_masks_are_refused_where_they_were_seen_to_be_and_nowhere_else() {
+fn lengths_in_expressions_and_odd_dropout_masks_are_refused_exactly_as_observed() {
     assert_eq!(wrong(ALL), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Rules: each fires just inside its bounds and not just outside, all that apply are told, and answers are owned.
+//! Rules: each fires just inside its bounds and not just outside, all that apply are reported, and answers are owned.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use qkvault_graph::{
 };
 use qkvault_probe::{Request, check, lowered};
 
-/// What the rules refuse and lowering does not.
+/// The reasons of the rules, without those of lowering.
 fn rules() -> impl Iterator<Item = &'static Entry> {
     entries().filter(|entry| matches!(entry.applies, Applies::Rules(_)))
 }
@@ -19,7 +19,7 @@ fn attention(given: &str) -> Valid {
     validate(a).unwrap_or_else(|e| panic!("{given}\n{e}"))
 }
 
-/// A built-in GPU, or one of a compute capability that no profile has.
+/// A built-in GPU, or one with a compute capability that no profile has.
 fn target(gpu: &str, version: &str) -> Target {
     let cudnn: CudnnVersion = version.parse().expect("a version");
     match gpu.strip_prefix("sm_") {
@@ -32,16 +32,16 @@ fn target(gpu: &str, version: &str) -> Target {
     }
 }
 
-/// A description on a GPU under a version.
+/// A description, a GPU and a version.
 type Given = (&'static str, &'static str, &'static str);
 
-/// Q beside K and V in one tensor, and dQ alone.
+/// Q, K and V in one tensor, and dQ in its own.
 const INTERLEAVED: &str = "pass: backward\nq: bf16 [2,4,64,64] varlen tokens 99 t3hd\nk: bf16 [2,4,64,64] varlen tokens 99 t3hd\nv: bf16 [2,4,64,64] varlen tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] varlen tokens 99 thd";
 
 const PLAIN: &str = "q: bf16 [1,8,512,64]";
 const BACKWARD: &str = "pass: backward\nq: bf16 [1,8,512,64]";
 
-/// For each rule: inside its bounds, and outside by one thing.
+/// For each rule: a case inside its bounds, and one that is outside by one thing.
 const BOUNDS: &[(&str, Given, Given)] = &[
     ("cudnn.major", (PLAIN, "h200", "8.9.7"), (PLAIN, "h200", "9.8.0")),
     ("cudnn.too-old", (PLAIN, "h200", "9.7.1"), (PLAIN, "h200", "9.8.0")),
@@ -807,7 +807,8 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ),
 ];
 
-/// The same for what lowering knows: forms and storage that a version or a GPU does not take, quirks, and what is not built.
+/// The same for lowering: forms and storage that a version or a GPU does not support, quirks, and features that are not
+/// built.
 const LIMITS: &[(&str, Given, Given)] = &[
     (
         "backward.deterministic-engine",
@@ -988,7 +989,7 @@ const LIMITS: &[(&str, Given, Given)] = &[
     (
         "backward.length-tail",
         ("pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: score * score", "h200", "9.27"),
-        // A forward has no derivative to meet the rows beyond the lengths.
+        // A forward has no derivative beyond the lengths.
         ("q: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: score * score", "h200", "9.27"),
     ),
     ("not-built.block-mask", ("q: bf16 [1,8,512,64]\nblock_mask: yes", "h200", "9.27"), (PLAIN, "h200", "9.27")),
@@ -1009,7 +1010,7 @@ const LIMITS: &[(&str, Given, Given)] = &[
     ),
 ];
 
-/// What only a compiled plan, a budget or a policy decides: each has a test of its own beside it.
+/// Codes that need a compiled plan, a budget or options: each has a separate test.
 const ELSEWHERE: [&str; 16] = [
     "form.fused",
     "form.unified",
@@ -1030,7 +1031,7 @@ const ELSEWHERE: [&str; 16] = [
 ];
 
 #[test]
-fn what_lowering_refuses_begins_and_ends_where_it_is_said_to() {
+fn every_condition_of_lowering_begins_and_ends_at_its_bounds() {
     for (code, inside, outside) in LIMITS {
         for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
             let reasons = check(&Request::new(&attention(given), &target(gpu, version))).reasons;
@@ -1054,18 +1055,21 @@ fn every_quirk_can_be_allowed_and_nothing_else_can() {
     assert_eq!(quirks.into_iter().collect::<BTreeSet<_>>(), wrong);
     for (code, (given, gpu, version), _) in LIMITS.iter().chain(BOUNDS).filter(|(code, ..)| quirks.contains(code)) {
         let (a, target) = (attention(given), target(gpu, version));
-        let policy = CompileOptions { allowed: QuirkSet::known([&Code::from(*code)]), ..CompileOptions::default() };
-        let by_policy = check(&Request::new(&a, &target).with_policy(policy));
+        let options = CompileOptions { allowed: QuirkSet::known([&Code::from(*code)]), ..CompileOptions::default() };
+        let by_options = check(&Request::new(&a, &target).with_policy(options));
         let codes = [*code];
         let by_request = check(&Request::new(&a, &target).allowing(&codes));
-        assert_eq!(by_policy, by_request);
-        assert!(by_policy.allowed.iter().all(|r| r.code.as_str() == *code) && !by_policy.allowed.is_empty(), "{code}");
-        assert!(by_policy.reasons.iter().all(|r| r.code.as_str() != *code), "{code}");
-        // What is put to the library then says what it is in spite of; without the name it is not put to it.
+        assert_eq!(by_options, by_request);
+        assert!(
+            by_options.allowed.iter().all(|r| r.code.as_str() == *code) && !by_options.allowed.is_empty(),
+            "{code}"
+        );
+        assert!(by_options.reasons.iter().all(|r| r.code.as_str() != *code), "{code}");
+        // The graph then names the allowed quirk; without the code there is no graph.
         assert!(lowered(&a, &target, &CompileOptions::default()).expect_err(code).has(&Code::from(*code)));
-        if by_policy.supported() {
-            let graph = lowered(&a, &target, &policy).expect(code);
-            assert_eq!(graph.accepted_quirks, policy.allowed, "{code}");
+        if by_options.supported() {
+            let graph = lowered(&a, &target, &options).expect(code);
+            assert_eq!(graph.accepted_quirks, options.allowed, "{code}");
         }
     }
 }
@@ -1097,19 +1101,19 @@ fn every_rule_fires_inside_its_bounds_and_not_outside() {
 }
 
 #[test]
-fn all_rules_that_apply_are_told_and_reasons_are_owned() {
+fn all_rules_that_apply_are_reported_and_reasons_are_owned() {
     let told = |given: &str| check(&Request::new(&attention(given), &target("a100", "9.12"))).reasons;
     let first = told("pass: backward\nq: bf16 [1,8,500,324]\nsink: yes");
     let second = told("q: bf16 [1,8,500,60]");
     for code in ["head-dim.multiple-of-8", "head-dim.backward", "sink.old", "backward.keys-tail-old"] {
         assert!(first.iter().any(|r| r.code.as_str() == code), "{code} is not in {first:?}");
     }
-    // The first answer is as it was after the second was given.
+    // The first answer is unchanged after the second one.
     assert!(first.iter().any(|r| r.given.contains("324")) && second.iter().all(|r| !r.given.contains("324")));
 }
 
 #[test]
-fn a_quirk_is_allowed_by_name_and_nothing_else_is() {
+fn a_quirk_is_allowed_by_its_code_and_nothing_else_is() {
     let a = attention("q: bf16 [1,8,2048,100]\nmask: band left 64");
     let target = target("h200", "9.14.0");
     let codes = ["band.window-wrong", "head-dim.multiple-of-8"];
@@ -1120,7 +1124,7 @@ fn a_quirk_is_allowed_by_name_and_nothing_else_is() {
 }
 
 #[test]
-fn what_lowering_refuses_is_in_the_answer() {
+fn reasons_of_lowering_are_in_the_answer() {
     let a = attention("q: bf16 [1,8,512,64]\nblock_mask: yes");
     let target = target("h200", "9.27");
     let refused = lower(&a, &target, &CompileOptions::default()).expect_err("not built");
@@ -1130,7 +1134,7 @@ fn what_lowering_refuses_is_in_the_answer() {
 }
 
 #[test]
-fn a_profile_that_lacks_a_field_is_told_with_the_version_that_needs_it() {
+fn a_missing_field_of_a_profile_is_reported_with_the_version_that_needs_it() {
     let a = attention(PLAIN);
     let mut lacking = target("h200", "9.27");
     lacking.device.memory_bus_width = None;
@@ -1157,8 +1161,8 @@ fn nodes(a: &Attention) -> usize {
     [&a.score_mod, &a.mask.mask_mod].into_iter().flatten().map(|e| e.nodes().len()).sum()
 }
 
-/// What the check is measured on: both sides of every rule, and the attentions that the tables of the library's answers are of, 630
-/// drawn at random, for two GPUs whose rules look closest.
+/// The descriptions of the measurement: both sides of every rule, and the attentions in the tables of cuDNN's answers
+/// (630 random ones), for two GPUs with the closest checks.
 fn descriptions() -> Vec<(Valid, Target)> {
     let mut list: Vec<_> = BOUNDS
         .iter()
@@ -1177,7 +1181,7 @@ fn descriptions() -> Vec<(Valid, Target)> {
     list
 }
 
-/// The least mean of some batches of calls, in microseconds: what a busy machine adds is in the others.
+/// The least mean over several batches of calls, in microseconds; a busy machine affects the others.
 fn least(request: &Request<'_>, batches: u32) -> f64 {
     const CALLS: u32 = 8;
     let batch = |_| {
@@ -1188,9 +1192,9 @@ fn least(request: &Request<'_>, batches: u32) -> f64 {
     (0..batches).map(batch).fold(f64::INFINITY, f64::min)
 }
 
-/// A support check that built a plan, or asked the library, took hundreds of milliseconds. The bound of 50 microseconds holds for
-/// expressions of up to 25 nodes, which has room for what libraries and models write (a softcap over ALiBi has 10): a derivative costs
-/// by the node, so larger ones have 2 microseconds for each.
+/// A support check that builds a plan or asks cuDNN takes hundreds of milliseconds. The bound of 50 microseconds is for
+/// expressions of up to 25 nodes, more than libraries and models write (a softcap over ALiBi has 10). The time of a
+/// derivative grows with the nodes, so larger expressions get 2 microseconds for each node.
 #[test]
 fn a_support_check_takes_at_most_50_microseconds() {
     let list = descriptions();
@@ -1201,7 +1205,7 @@ fn a_support_check_takes_at_most_50_microseconds() {
             let bound = 2.0 * nodes(a).max(25) as f64;
             let request = Request::new(a, target);
             let took = least(&request, 4);
-            // Measured again for longer before it is told.
+            // Before a failure, it is measured again for longer.
             let took = if took > bound { least(&request, 400) } else { took };
             (took > bound).then(|| format!("{took:.1} us, {bound} are allowed: {a} on {}", target.label()))
         })

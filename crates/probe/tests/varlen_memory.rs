@@ -23,22 +23,23 @@ fn footprint(attention: &Valid) -> Footprint {
     Footprint::of(attention, &h200(), &CompileOptions::default()).expect("lowers")
 }
 
-/// 65,536 tokens in up to 1024 sequences of up to 32,768: 558 GB if each were at its longest. The sum of dQ in f32 is 1.07 GB.
+/// 65,536 tokens in up to 1024 sequences of up to 32,768: 558 GB if each had its greatest length. The sum of dQ in f32
+/// is 1.07 GB.
 #[test]
-fn b4_a_varlen_backward_that_fits_is_not_called_too_large() {
+fn b4_a_varlen_backward_that_fits_is_accepted() {
     let attention = varlen(1024, (32, 32), 32_768, 128, (65_536, 65_536));
     let found = footprint(&attention);
     assert_eq!(found.scratch, 65_536 * 32 * (128 + 1) * 4, "{found:?}");
     assert_eq!(found.over(on_device(&h200())), None);
-    // What does not fit is still told.
+    // A footprint that does not fit is still refused.
     let large = varlen(1024, (32, 32), 32_768, 128, (16 << 20, 16 << 20));
     assert!(footprint(&large).over(on_device(&h200())).is_some());
 }
 
 proptest! {
-    /// Rows of f32 for each token of the room, rounded up to 64 of them: one number a head, and a row of dQ.
+    /// Rows of f32 for each token of the capacity, rounded up to 64 of them: one number per head, and a row of dQ.
     #[test]
-    fn b4_buffers_of_varlen_backwards_follow_the_room_in_tokens(
+    fn b4_buffers_of_varlen_backwards_follow_the_capacity_in_tokens(
         batch in 1_i64..2000, group in 1_i64..5, kv_heads in 1_i64..9, longest in 1_i64..40_000, head_dim in 1_i64..17,
         room in (0_i64..100_000, 0_i64..100_000),
     ) {

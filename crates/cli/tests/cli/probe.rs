@@ -141,7 +141,7 @@ fn a_quirk_is_accepted_by_its_code_and_a_wrong_code_is_an_error() {
     assert_eq!((code, report["supported"][0]["library"].as_str()), (0, Some("supported")), "{report:#}");
     place
         .run(&format!("probe --allow head-dim.backward --text {quirk}"))
-        .failed(2, &["head-dim.backward", "is no quirk"]);
+        .failed(2, &["head-dim.backward", "is not a quirk"]);
 }
 
 #[test]

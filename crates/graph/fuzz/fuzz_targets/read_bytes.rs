@@ -1,4 +1,4 @@
-//! Bytes read as MessagePack, as JSON and as text of everything that is stored or sent.
+//! Reads bytes as MessagePack, JSON and text of every stored or sent type.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| qkvault_graph::arbitrary::read_bytes(data));

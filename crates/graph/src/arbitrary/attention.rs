@@ -1,4 +1,5 @@
-//! Recipes of random sound attentions: independent choices, each of which shrinks by itself, and the attention they make.
+//! Recipes of random valid attentions: independent choices, each of which shrinks separately, and the attention that
+//! they give.
 
 use proptest::prelude::*;
 
@@ -11,11 +12,11 @@ use crate::{
     ScoreExpr, Tensor, validate,
 };
 
-/// The choices that make an attention. Any values give a sound one.
+/// The choices for an attention. Any values give a valid one.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     batch: i64,
-    /// Key heads, value heads, and how many times their common multiple the query heads are.
+    /// Key heads, value heads, and the factor from their least common multiple to the query heads.
     heads: (i64, i64, i64),
     seq: (i64, i64),
     head_dim: (i64, i64),
@@ -23,7 +24,7 @@ pub(super) struct Recipe {
     /// Of Q, K, V, O, dO, dQ, dK, dV, dO in 16 bits.
     layouts: [Layout; 9],
     storage: Rows,
-    /// Tokens beyond what the batch needs, pages, rows of a page.
+    /// Tokens beyond those that the batch needs, pages, rows of a page.
     room: (i64, i64, i64),
     mask: (Option<Band>, bool, Option<Term>),
     score: Option<Term>,
@@ -101,7 +102,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
 }
 
 impl Recipe {
-    /// The attention that these choices make.
+    /// The attention of these choices.
     pub(super) fn build(&self) -> Attention {
         let (h_k, h_v, times) = self.heads;
         let h_q = least_common_multiple(h_k, h_v) * times;
@@ -152,8 +153,8 @@ impl Recipe {
                 deterministic,
             });
         }
-        // The only choices that can go wrong together: a predicate and the band beside it, and an expression that leaves the
-        // score out or has no derivative for the backward that is asked for.
+        // The only choices that can contradict each other: a predicate and a band, and an expression that does not read
+        // the score or lacks a derivative for the backward.
         if let Err(refusal) = validate(a.clone()) {
             if refusal.has(&codes::MASK_CONTRADICTION) {
                 a.mask.mask_mod = None;
@@ -215,8 +216,7 @@ fn eight(range: bool) -> DType {
     if range { DType::E5M2 } else { DType::E4M3 }
 }
 
-/// A predicate that some key can satisfy; nothing for one that is false as it stands.
-/// A derivative that its author wrote, on trust: not the derived one, over a scalar of the modification where it has one.
+/// The author's own derivative, trusted: not the derived one, over a scalar of the modification if it has one.
 fn own_derivative((kind, score_mod): (u8, &ScoreExpr)) -> Option<crate::ScoreModBprop> {
     let (score, one) = (crate::expr::score(), crate::expr::Expr::from(1.0));
     let floats = score_mod

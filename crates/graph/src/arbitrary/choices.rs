@@ -1,4 +1,4 @@
-//! The choices that recipes are made of: bands, storage, and things that are there in some cases only.
+//! The choices of recipes: bands, storage, and parts that only some cases have.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ pub(super) fn band() -> impl Strategy<Value = Band> {
     (corner, bounds).prop_map(|(corner, (left, right))| Band { corner, left, right })
 }
 
-/// Present in some cases, where the space has it at all.
+/// Some cases have it, if the space allows it.
 pub(super) fn sometimes<S: Strategy + 'static>(
     on: bool,
     probability: f64,

@@ -1,4 +1,5 @@
-//! Faults: one way to break each rule of validation, put into any sound attention, several at once where they do not touch.
+//! Faults: a way to break each rule of validation in any valid attention; several at once if they affect different
+//! parts.
 
 use crate::expr::{AlibiSlopes, Expr, TensorSpec, constant, key, query, scalar, score, tensor};
 use crate::{
@@ -6,21 +7,21 @@ use crate::{
     ScoreModBprop, Storage,
 };
 
-/// One way to break one rule.
+/// A way to break one rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// The code of the reason that validation must give.
+    /// The code of the reason that validation must return.
     pub code: &'static str,
-    /// What it touches; faults without a common zone can be put into one attention.
+    /// The parts that it affects; faults without a common zone can be combined.
     pub zones: &'static [&'static str],
-    /// Makes room for it, without breaking anything.
+    /// Prepares the attention for it, without a fault.
     pub(super) prepare: fn(&mut Attention),
     /// Breaks the rule.
     pub(super) inject: fn(&mut Attention),
 }
 
 impl Fault {
-    /// Puts the fault into an attention.
+    /// Adds the fault to an attention.
     pub fn put(&self, attention: &mut Attention) {
         (self.prepare)(attention);
         (self.inject)(attention);
@@ -40,7 +41,7 @@ const fn prepared(
     Fault { code, zones, prepare, inject }
 }
 
-/// A fault for every code that validation knows.
+/// A fault for every code of validation.
 pub const FAULTS: &[Fault] = &[
     fault("tensor.dims", &["k"], |a| a.k.dims[3] = 0),
     fault("tensor.dims-limit", &["v"], |a| a.v.dims[2] = 1 << 31),
@@ -163,8 +164,7 @@ pub const FAULTS: &[Fault] = &[
     }),
 ];
 
-/// A sound backward of the same forward; paged operands become dense, since a backward has none.
-/// Gives another score modification, whose backward is derived.
+/// Sets another score modification, with a derived backward.
 fn modify(a: &mut Attention, score_mod: Expr) {
     (a.score_mod, a.score_mod_bprop) = (score_mod.build().ok(), None);
 }
@@ -192,6 +192,6 @@ fn gradients(a: &mut Attention) -> &mut Gradients {
     }
     match &mut a.pass {
         Pass::Backward(gradients) => gradients,
-        Pass::Forward => unreachable!("it was just made a backward"),
+        Pass::Forward => unreachable!("it is a backward now"),
     }
 }

@@ -1,5 +1,5 @@
-//! Random attentions for property tests, here and in other crates: sound ones over the whole space, unsound ones with what is
-//! wrong with them, changes of one field at a time, and op graphs that nobody would write. Only with the feature `testing`.
+//! Random attentions for property tests, here and in other crates: valid ones over the whole space, invalid ones with
+//! their faults, changes of one field at a time, and arbitrary op graphs. Only with the feature `testing`.
 //!
 //! ```
 //! use proptest::prelude::*;
@@ -30,7 +30,7 @@ pub use op_graph::op_graph;
 pub use read::{read_bytes, read_text};
 pub use term::Term;
 
-/// How large random attentions may be, and what they may have.
+/// The largest sizes and the features of random attentions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Most sequences.
@@ -41,11 +41,11 @@ pub struct Space {
     pub seq: i64,
     /// Largest head dim, in steps of 8.
     pub head_dim: i64,
-    /// What they may have beside a band, lengths and Stats.
+    /// The features besides a band, lengths and Stats.
     pub features: Features,
 }
 
-/// What random attentions may have beside a band, lengths and Stats. Each is present in some of them only.
+/// The features of random attentions besides a band, lengths and Stats. Only some of them have each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named like the parts of an attention")]
 pub struct Features {
@@ -97,7 +97,7 @@ impl Space {
     /// Everything, in sizes that a CPU computes in well under a millisecond.
     pub const SMALL: Space = Space { batch: 3, heads: 2, seq: 12, head_dim: 16, features: Features::ALL };
 
-    /// Everything, in the sizes of models.
+    /// Everything, in sizes of real models.
     pub const WIDE: Space = Space { batch: 64, heads: 16, seq: 16_384, head_dim: 256, features: Features::ALL };
 
     /// The same sizes with other features.
@@ -107,13 +107,13 @@ impl Space {
     }
 }
 
-/// Random sound attentions. They are not in canonical form: [`crate::validate`] brings them there.
+/// Random valid attentions. They are not in canonical form, which [`crate::validate`] gives.
 pub fn attention(space: Space) -> impl Strategy<Value = Attention> + use<> {
     attention::recipe(space).prop_map(move |recipe| recipe.build())
 }
 
-/// Random attentions with one or more faults each, and the codes of the reasons that validation must find, in any order
-/// (it may find more: what follows from a fault).
+/// Random attentions with one or more faults each, and the codes of the reasons that validation must find, in any
+/// order. It may find more, which follow from a fault.
 pub fn invalid(space: Space) -> impl Strategy<Value = (Attention, Vec<&'static str>)> + use<> {
     (attention::recipe(space), prop::collection::vec(0..FAULTS.len(), 1..6)).prop_map(|(recipe, chosen)| {
         let mut attention = recipe.build();
@@ -127,7 +127,7 @@ pub fn invalid(space: Space) -> impl Strategy<Value = (Attention, Vec<&'static s
                 faults.push(fault);
             }
         }
-        // What makes room for a fault must not undo another one.
+        // The preparation for one fault must not undo another.
         for fault in &faults {
             (fault.prepare)(&mut attention);
         }

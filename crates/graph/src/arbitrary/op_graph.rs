@@ -1,11 +1,12 @@
-//! Random op graphs that nobody checked: tensors and operations that name each other at random, with any dims and roles.
+//! Random op graphs without any check: tensors and operations that refer to each other at random, with any dims and
+//! roles.
 
 use proptest::prelude::*;
 
 use crate::op::{Constant, Knob, NamedEngine, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
 use crate::{DType, Role};
 
-/// Tensors that ids are drawn from; there may be fewer.
+/// Range of random tensor ids; there may be fewer tensors.
 const IDS: u32 = 10;
 
 fn id() -> impl Strategy<Value = TensorId> + Clone {
@@ -107,7 +108,7 @@ fn engine() -> impl Strategy<Value = NamedEngine> {
     (any::<i64>(), knobs).prop_map(|(index, knobs)| NamedEngine { index, knobs })
 }
 
-/// Random op graphs, nearly all of them broken.
+/// Random op graphs; nearly all of them are invalid.
 pub fn op_graph() -> impl Strategy<Value = OpGraph> {
     let tensors = prop::collection::vec(tensor(), 0..IDS as usize + 2);
     (tensors, prop::collection::vec(op(), 0..8), prop::option::of(engine()))

@@ -1,5 +1,5 @@
-//! Reading whatever comes: what fuzzing drives, and what its corpus is replayed by. Everything that reads outside data must
-//! either refuse it or give a value that holds what its type promises.
+//! Readers of arbitrary data, which fuzzing and the replay of its corpus call. Every reader of outside data must refuse
+//! it or return a value that keeps the promises of its type.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,11 +8,11 @@ use crate::{
     Attention, CompileOptions, OpGraph, Profile, Refusal, ScoreExpr, canonical_bytes, codec, op, text, validate,
 };
 
-/// Reads bytes as MessagePack and as JSON of everything that is stored or sent, and as text.
+/// Reads bytes as MessagePack and JSON of every stored or sent type, and as text.
 ///
 /// # Panics
 ///
-/// When a value was read that does not survive being written and read again: the bug that fuzzing looks for.
+/// If a value that was read changes when it is written and read again: the bug that fuzzing searches.
 pub fn read_bytes(data: &[u8]) {
     one::<Attention>(data, attention);
     one::<Refusal>(data, |refusal| assert!(!refusal.reasons().is_empty()));
@@ -31,7 +31,7 @@ pub fn read_bytes(data: &[u8]) {
 ///
 /// # Panics
 ///
-/// When what was read does not print as a text of the same attention.
+/// If the attention does not print as a text of the same attention.
 pub fn read_text(given: &str) {
     match text::parse(given) {
         Ok(a) => attention(&a),
@@ -44,13 +44,13 @@ fn one<T: Serialize + DeserializeOwned>(data: &[u8], check: impl Fn(&T)) {
     if let Ok(value) = codec::decode::<T>(data) {
         check(&value);
         let written = codec::encode(&value);
-        let again: T = codec::decode(&written).expect("what was written reads");
+        let again: T = codec::decode(&written).expect("the written value reads");
         assert_eq!(codec::encode(&again), written);
     }
     if let Ok(value) = serde_json::from_slice::<T>(data) {
         check(&value);
         if let Ok(written) = serde_json::to_string(&value) {
-            // Numbers that JSON has no word for, such as a probability that is not a number, are written as null.
+            // JSON has no form for some numbers, such as NaN, and writes null.
             if let Ok(again) = serde_json::from_str::<T>(&written) {
                 assert_eq!(serde_json::to_string(&again).ok(), Some(written));
             }
@@ -61,10 +61,10 @@ fn one<T: Serialize + DeserializeOwned>(data: &[u8], check: impl Fn(&T)) {
 fn attention(a: &Attention) {
     let _ = a.to_string();
     let printed = text::print(a);
-    let read = text::parse(&printed).expect("what was printed reads");
+    let read = text::parse(&printed).expect("the printed text reads");
     assert_eq!(text::print(&read), printed);
     if let Ok(valid) = validate(a.clone()) {
-        let again = validate(valid.get().clone()).expect("a sound attention stays sound");
+        let again = validate(valid.get().clone()).expect("a valid attention stays valid");
         assert_eq!(canonical_bytes(&valid), canonical_bytes(&again));
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::{DType, Interleave, Order, Storage, Tensor};
 
-/// How a dense tensor is laid out, before its dims are known.
+/// The layout of a dense tensor, before its dims are known.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Layout {
     Contiguous(Order),
@@ -14,7 +14,7 @@ pub(super) enum Layout {
         order: Order,
         interleave: Interleave,
     },
-    /// Axes in the order of a permutation, with room between neighbours.
+    /// Permuted axes, with padding between neighbours.
     Padded {
         permutation: usize,
         room: [i64; 3],
@@ -35,7 +35,7 @@ pub(super) fn layout() -> impl Strategy<Value = Layout> {
     ]
 }
 
-/// A dense tensor of this layout whose elements lie at places of their own.
+/// A dense tensor of this layout whose elements do not overlap.
 pub(super) fn dense(layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {
     match layout {
         Layout::Contiguous(order) => Tensor::dense(order, dims, dtype),
@@ -56,7 +56,7 @@ pub(super) fn dense(layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {
     }
 }
 
-/// A varlen tensor with room for `tokens` rows, heads inside rows or rows inside heads.
+/// A varlen tensor with room for `tokens` rows, with heads inside rows or rows inside heads.
 pub(super) fn varlen(layout: Layout, dims: [i64; 4], tokens: i64, dtype: DType) -> Tensor {
     let [b, h, s, d] = dims;
     let plain = Tensor::thd(b, h, s, d, tokens, dtype);
@@ -77,7 +77,7 @@ pub(super) fn varlen(layout: Layout, dims: [i64; 4], tokens: i64, dtype: DType) 
     }
 }
 
-/// A paged tensor, heads inside rows or rows inside heads.
+/// A paged tensor, with heads inside rows or rows inside heads.
 pub(super) fn paged(layout: Layout, dims: [i64; 4], pages: i64, page_size: i64, dtype: DType) -> Tensor {
     let [b, h, s, d] = dims;
     match layout {

@@ -1,11 +1,11 @@
-//! Random well-typed score expressions and predicates, as trees that know their tensors only by the axes they run over.
+//! Random well-typed score expressions and predicates, as trees whose tensors are known only by their axes.
 
 use proptest::prelude::*;
 
 use crate::DType;
 use crate::expr::{Axis, Binary, Compare, Logic, Unary};
 
-/// An expression before the dims of the scores are known: well typed by the way it is made.
+/// An expression before the dims of the scores are known. Its constructors make only well-typed ones.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "named like the operations of expressions")]
 pub enum Term {
@@ -20,13 +20,13 @@ pub enum Term {
     Scalar(u8),
     /// An integer scalar.
     IntScalar(u8),
-    /// A float tensor that runs over the axes whose bits are set.
+    /// A float tensor over the axes whose bits are set.
     Tensor {
         axes: u8,
         dtype: DType,
         grad: bool,
     },
-    /// An i32 tensor that runs over the axes whose bits are set.
+    /// An i32 tensor over the axes whose bits are set.
     IntTensor {
         axes: u8,
     },

@@ -1,4 +1,4 @@
-//! From a random term to a handle, once the dims of the scores are known.
+//! Converts a random term to a handle, when the dims of the scores are known.
 
 use super::Term;
 use crate::DType;

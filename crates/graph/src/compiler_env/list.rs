@@ -1,19 +1,19 @@
-//! Variables that cuDNN and NVRTC read while they compile, each with what was seen when it was set.
+//! Environment variables that cuDNN and NVRTC read while they compile, with the observed effect of each.
 
 /// What setting a variable does to compiled plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EnvEffect {
     /// Kernels, engines or outcomes change.
     ChangesCode,
-    /// It makes cuDNN compile with something that no key names; nothing is compiled while it is set.
+    /// cuDNN compiles with something that no key contains, so qkvault compiles nothing while it is set.
     Refused,
-    /// It is read, no value that was tried changes anything, and its name says that it is meant to: kept apart as if it changed code.
+    /// It is read and no tested value changes anything, but its name suggests an effect: treated as if it changed code.
     Suspected,
-    /// It is read, no value that was tried changes anything, and nothing says that it is meant to.
+    /// It is read and no tested value changes anything, and its name suggests no effect on code.
     NoEffectSeen,
-    /// It is read for logs.
+    /// It is read for logs only.
     LogOnly,
-    /// Other programs read it: nothing of cuDNN or NVRTC was seen to.
+    /// Other programs read it; cuDNN and NVRTC were not seen to read it.
     NotRead,
 }
 
@@ -38,21 +38,21 @@ impl EnvEffect {
     }
 }
 
-/// A variable that cuDNN or NVRTC reads, or that others read and only looks as if.
+/// A variable that cuDNN or NVRTC reads, or that only other programs read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompilerVariable {
-    /// Its name; with `*` at its end, every name that begins so.
+    /// Its name; a `*` at its end stands for every name with this beginning.
     pub name: &'static str,
     /// What it does.
     pub effect: EnvEffect,
-    /// The cuDNN versions that were seen to read it.
+    /// The cuDNN versions that read it.
     pub versions: &'static str,
-    /// What was seen.
+    /// The observed effect.
     pub seen: &'static str,
 }
 
 impl CompilerVariable {
-    /// Whether a variable's name is this one.
+    /// Whether this row is for a variable with this name.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         match self.name.strip_suffix('*') {
@@ -68,7 +68,7 @@ const fn row(name: &'static str, effect: EnvEffect, versions: &'static str, seen
 
 use EnvEffect::{ChangesCode, LogOnly, NoEffectSeen, NotRead, Refused, Suspected};
 
-/// Every variable that was tried, and those that others read.
+/// Every variable that was tested, and those that other programs read.
 pub const COMPILER_VARIABLES: [CompilerVariable; 51] = [
     row(
         "CUDNN_ENABLE_BMM_SCALE_FUSION",
@@ -81,20 +81,25 @@ pub const COMPILER_VARIABLES: [CompilerVariable; 51] = [
         "CUDNN_RESCALE_THRESHOLD",
         ChangesCode,
         "9.19, 9.27",
-        "another forward for sm_100; what is no number: nothing compiles",
+        "another forward for sm_100; not a number: nothing compiles",
     ),
-    row("CUDNN_UNFUSE_FMA", ChangesCode, "9.27", "1: another forward for sm_100; anything else but 0: another engine"),
+    row(
+        "CUDNN_UNFUSE_FMA",
+        ChangesCode,
+        "9.27",
+        "1: another forward for sm_100; any other value than 0: another engine",
+    ),
     row(
         "CUDNN_USE_EX2_EMULATION",
         ChangesCode,
         "9.19, 9.27",
-        "0: another forward for sm_100; what is not 0 or 1: nothing compiles",
+        "0: another forward for sm_100; any value other than 0 or 1: nothing compiles",
     ),
     row(
         "NVRTC_DISABLE_CONCURRENT_NVVM",
         ChangesCode,
         "9.14, 9.19, 9.27",
-        "any value, nothing too: another decode for sm_90",
+        "any value, also an empty one: another decode for sm_90",
     ),
     row("NV_NVVM_VERSION", ChangesCode, "9.14, 9.19, 9.27", "0, 1, a word: no kernel (status 4001)"),
     row(
@@ -103,45 +108,45 @@ pub const COMPILER_VARIABLES: [CompilerVariable; 51] = [
         "9.27",
         "1: compiles with whichever libnvrtc the loader finds, or not at all",
     ),
-    row("CUDNN_ENABLE_DEFAULT_KERNEL_CACHE", Suspected, "9.27", "the same kernels in what was tried"),
-    row("CUDNN_FORCE_JIT_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in what was tried"),
-    row("CUDNN_FORT_FFMA_CONV1D_SELECT", Suspected, "9.27", "the same kernels in what was tried"),
+    row("CUDNN_ENABLE_DEFAULT_KERNEL_CACHE", Suspected, "9.27", "the same kernels in every test"),
+    row("CUDNN_FORCE_JIT_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in every test"),
+    row("CUDNN_FORT_FFMA_CONV1D_SELECT", Suspected, "9.27", "the same kernels in every test"),
     row(
         "CUDNN_FORT_SASS_*",
         Suspected,
         "9.27",
-        "the same kernels in what was tried (CUDNN_FORT_SASS_DBG; of the others only the names are in the library)",
+        "the same kernels in every test (CUDNN_FORT_SASS_DBG; for the others, only the names are in the library)",
     ),
-    row("CUDNN_GA10X_SMEM_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in what was tried"),
-    row("CUDNN_GCTX_ENABLE_DBG", Suspected, "9.27", "the same kernels in what was tried"),
-    row("CUDNN_KERNEL_CACHE_SIZE_MB", Suspected, "9.27", "the same kernels in what was tried"),
-    row("CUDNN_LIB_CONFIG", Suspected, "9.14, 9.19, 9.27", "the same kernels in what was tried"),
-    row("CUDNN_PREFER_SM_COUNT_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in what was tried"),
-    row("CUDNN_SKIPHEUR_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in what was tried"),
-    row("CUDNN_STRICT_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in what was tried"),
-    row("NVRTC_APPEND_FLAGS", Suspected, "9.14, 9.19", "flags, good and bad: the same kernels in what was tried"),
-    row("CUDNN_CONV_WSCAP_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "about convolutions by its name"),
-    row("CUDNN_FREECOUNT_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "a count by its name"),
-    row("CUDNN_MALLOCCOUNT_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "a count by its name"),
-    row("CUDNN_RNN_WS_SIZE_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "about recurrent networks by its name"),
+    row("CUDNN_GA10X_SMEM_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in every test"),
+    row("CUDNN_GCTX_ENABLE_DBG", Suspected, "9.27", "the same kernels in every test"),
+    row("CUDNN_KERNEL_CACHE_SIZE_MB", Suspected, "9.27", "the same kernels in every test"),
+    row("CUDNN_LIB_CONFIG", Suspected, "9.14, 9.19, 9.27", "the same kernels in every test"),
+    row("CUDNN_PREFER_SM_COUNT_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in every test"),
+    row("CUDNN_SKIPHEUR_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in every test"),
+    row("CUDNN_STRICT_DBG", Suspected, "9.14, 9.19, 9.27", "the same kernels in every test"),
+    row("NVRTC_APPEND_FLAGS", Suspected, "9.14, 9.19", "flags, good and bad: the same kernels in every test"),
+    row("CUDNN_CONV_WSCAP_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "its name suggests convolutions"),
+    row("CUDNN_FREECOUNT_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "its name suggests a count"),
+    row("CUDNN_MALLOCCOUNT_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "its name suggests a count"),
+    row("CUDNN_RNN_WS_SIZE_DBG", NoEffectSeen, "9.14, 9.19, 9.27", "its name suggests recurrent networks"),
     row("NVIDIA_TF32_OVERRIDE", NoEffectSeen, "9.14, 9.19, 9.27", "16-bit attentions have the same kernels"),
-    row("NVRTC_DISABLE_PCH", NoEffectSeen, "9.14, 9.19, 9.27", "about how headers are read"),
+    row("NVRTC_DISABLE_PCH", NoEffectSeen, "9.14, 9.19, 9.27", "affects how headers are read"),
     row("NVRTC_INTERNAL_GLOBAL_LOCK", NoEffectSeen, "9.14, 9.19, 9.27", "about threads"),
-    row("NVRTC_PCH_HEAP_SIZE", NoEffectSeen, "9.14, 9.19, 9.27", "about how headers are read"),
+    row("NVRTC_PCH_HEAP_SIZE", NoEffectSeen, "9.14, 9.19, 9.27", "affects how headers are read"),
     row("LIBNVVM_DISABLE_CONCURRENT_API", NoEffectSeen, "9.14, 9.19, 9.27", "about threads"),
     row("AS_SECURE_LOG_FILE", NoEffectSeen, "9.14, 9.19, 9.27", "read by NVRTC"),
     row("CAN_FINALIZE_DEBUG", NoEffectSeen, "9.14, 9.19, 9.27", "read by NVRTC"),
     row("CUDA_CACHE_DISABLE", NoEffectSeen, "9.14, 9.19, 9.27", "read by NVRTC"),
     row("CUDA_PREFER_SPINLOCKS_ON_HOST", NoEffectSeen, "9.27", "read by cuDNN"),
     row("DUMP_KNOBS_TO_FILE", NoEffectSeen, "9.14, 9.19", "read by NVRTC"),
-    row("EDG_*", NoEffectSeen, "9.14, 9.19, 9.27", "EDG_BASE, EDG_MODULES_PATH: where NVRTC finds its own files"),
+    row("EDG_*", NoEffectSeen, "9.14, 9.19, 9.27", "EDG_BASE, EDG_MODULES_PATH: where NVRTC finds its files"),
     row("LLVM_IGNORED_ENV_VAR", NoEffectSeen, "9.27", "read by NVRTC"),
     row("LLVM_OVERRIDE_PRODUCER", NoEffectSeen, "9.14, 9.19, 9.27", "read by NVRTC"),
     row("MAKEFLAGS", NoEffectSeen, "9.27", "read by NVRTC"),
     row("NVRTCWIZ", NoEffectSeen, "9.14, 9.19", "read by NVRTC"),
     row("NVVM_IR_VER_CHK", NoEffectSeen, "9.14, 9.19, 9.27", "read by NVRTC"),
-    row("CUDNN_CUSTOM_LUT_CALIBRATOR_LOG", LogOnly, "9.27", "a log by its name"),
-    row("CUDNN_ERRSRC_DBG", LogOnly, "9.14, 9.19, 9.27", "where an error arose, by its name"),
+    row("CUDNN_CUSTOM_LUT_CALIBRATOR_LOG", LogOnly, "9.27", "its name suggests a log"),
+    row("CUDNN_ERRSRC_DBG", LogOnly, "9.14, 9.19, 9.27", "its name suggests the source of an error"),
     row(
         "CUDNN_LOG*",
         LogOnly,
@@ -163,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_is_listed_once_and_says_what_was_seen() {
+    fn every_variable_is_listed_once_with_its_effect() {
         for (i, one) in COMPILER_VARIABLES.iter().enumerate() {
             assert!(!one.seen.is_empty() && !one.seen.contains('|'), "{}", one.name);
             assert_eq!(one.versions.is_empty(), one.effect == NotRead, "{}", one.name);

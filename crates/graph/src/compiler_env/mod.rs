@@ -1,4 +1,4 @@
-//! The environment that cuDNN and NVRTC compile under: which variables change code, and the set ones as a value.
+//! The environment in which cuDNN and NVRTC compile: the variables that change code, and their values.
 
 mod list;
 
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 pub use list::{COMPILER_VARIABLES, CompilerVariable, EnvEffect};
 
-/// Beginnings of the names that cuDNN and NVRTC claim: a variable that begins so and is not in [`COMPILER_VARIABLES`] counts as one that
-/// changes code.
+/// Prefixes of cuDNN's and NVRTC's variables. A variable with such a prefix that is not in [`COMPILER_VARIABLES`]
+/// counts as one that changes code.
 pub const COMPILER_PREFIXES: [&str; 2] = ["CUDNN_", "NVRTC_"];
 
-/// The set variables that change, or may change, what cuDNN and NVRTC compile, by name.
+/// The variables that are set and change, or may change, what cuDNN and NVRTC compile, by name.
 ///
-/// A variable that is set to nothing is set: cuDNN reads `CUDNN_USE_EX2_EMULATION=` as a value.
+/// A variable with an empty value is set: cuDNN reads `CUDNN_USE_EX2_EMULATION=` as a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CompilerEnv(BTreeMap<String, String>);
@@ -24,9 +24,9 @@ pub struct CompilerEnv(BTreeMap<String, String>);
 /// Why a variable is a part of a [`CompilerEnv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It is listed as one that does, or is meant to.
+    /// It is listed as one that changes code or may do so.
     Seen(&'static CompilerVariable),
-    /// Nobody has tried it, and its name is one of cuDNN's or NVRTC's.
+    /// It was not tested, and its name has a prefix of cuDNN or NVRTC.
     Unknown,
 }
 
@@ -40,12 +40,13 @@ pub fn changes_code(name: &str) -> Option<Cause> {
 }
 
 impl CompilerEnv {
-    /// No variable.
+    /// The environment without any such variable.
     pub const NONE: CompilerEnv = CompilerEnv(BTreeMap::new());
 
-    /// The ones of these variables that change code. Where a name comes twice the first counts, as it does for a C program.
+    /// Keeps the variables that change code. If a name occurs twice, the first counts, as in a C program.
     ///
-    /// What is no UTF-8 in a value is written as escapes, and a backslash is doubled, so that different values stay different.
+    /// Bytes of a value that are not UTF-8 are written as escapes and backslashes are doubled, so that different values
+    /// stay different.
     #[must_use]
     pub fn of(variables: impl IntoIterator<Item = (OsString, OsString)>) -> CompilerEnv {
         let mut found = BTreeMap::new();
@@ -75,7 +76,7 @@ impl CompilerEnv {
         self.0.get(name).map(|value| &**value)
     }
 
-    /// The first variable under which nothing is compiled, with its row.
+    /// The row of the first variable under which nothing is compiled.
     #[must_use]
     pub fn refused(&self) -> Option<&'static CompilerVariable> {
         self.0.keys().find_map(|name| match changes_code(name) {
@@ -91,7 +92,7 @@ impl CompilerEnv {
         names.into_iter().find(|name| self.get(name) != other.get(name)).cloned()
     }
 
-    /// One sentence per variable for who is to know that it is set: what it does, and that plans have keys of their own.
+    /// One sentence for the user about each variable: its effect, and that plans have separate keys while it is set.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         self.pairs().map(|(name, value)| {
             let why = match changes_code(name) {
@@ -103,7 +104,7 @@ impl CompilerEnv {
                     "is not known to this version of qkvault and may change what cuDNN compiles".to_owned()
                 }
             };
-            format!("{name}={value} {why}; plans have keys of their own while it is set: unset it for the usual ones")
+            format!("{name}={value} {why}; plans have separate keys while it is set; unset it for the usual plans")
         })
     }
 }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn b2_what_changes_code_is_taken_and_what_is_known_not_to_is_left() {
+    fn b2_variables_that_change_code_are_kept_and_others_are_left_out() {
         let env = of(&[
             ("CUDNN_USE_EX2_EMULATION", "0"),
             ("CUDNN_LOGLEVEL_DBG", "3"),
@@ -137,7 +138,7 @@ mod tests {
         ]);
         let names: Vec<&str> = env.pairs().map(|(name, _)| name).collect();
         assert_eq!(names, ["CUDNN_OF_THE_FUTURE", "CUDNN_USE_EX2_EMULATION", "NVRTC_OF_THE_FUTURE"]);
-        assert_eq!(env.get("CUDNN_OF_THE_FUTURE"), Some(""), "set to nothing is set");
+        assert_eq!(env.get("CUDNN_OF_THE_FUTURE"), Some(""), "an empty value is a value");
         assert_eq!(env.to_string(), "CUDNN_OF_THE_FUTURE= CUDNN_USE_EX2_EMULATION=0 NVRTC_OF_THE_FUTURE=x");
         let notes: Vec<String> = env.notes().collect();
         assert!(notes[0].contains("CUDNN_OF_THE_FUTURE= is not known"), "{notes:?}");
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn different_values_stay_different_whatever_bytes_they_are() {
+    fn values_of_different_bytes_stay_different() {
         use std::os::unix::ffi::OsStringExt as _;
         let values =
             [b"a".to_vec(), b"a ".to_vec(), vec![0xff], b"\\xff".to_vec(), "é".into(), vec![], b"a\n".to_vec()];

@@ -1,4 +1,4 @@
-//! The varlen form of an attention, and every reason why there is none.
+//! The varlen form of an attention with documents, and every reason why it has none.
 
 use super::{Documents, TILE};
 use crate::expr::ScoreExpr;
@@ -7,7 +7,7 @@ use crate::registry::codes;
 use crate::valid::Problems;
 use crate::{Attention, BackwardOptions, Fp8, Gradients, Lengths, Mask, Pass, Storage, Tensor};
 
-/// The attention over varlen documents; of no use where there are problems.
+/// The attention over varlen documents; meaningless if problems were added.
 pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problems) -> Attention {
     let Attention {
         q,
@@ -49,7 +49,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         problems.add(codes::DOCUMENTS_BLOCK_MASK.reason("a block mask"));
     }
     if *fp8 == Some(Fp8::Block) {
-        let given = "microscaled formats, whose scales go by rows of a sequence";
+        let given = "microscaled formats, whose scales belong to blocks of rows";
         problems.add(codes::DOCUMENTS_FP8.reason(given));
     }
     let mut tensor = |t: &Tensor, name: &'static str| rows(t, name, documents, problems);
@@ -82,7 +82,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
     }
 }
 
-/// Documents that the rows can hold.
+/// Checks that the rows can hold these documents.
 fn bounds(a: &Attention, Documents { longest, most }: Documents, problems: &mut Problems) {
     let (s_q, s_kv) = a.seq();
     if s_q != s_kv {
@@ -92,7 +92,7 @@ fn bounds(a: &Attention, Documents { longest, most }: Documents, problems: &mut 
         problems.add(
             codes::DOCUMENTS_LONGEST
                 .reason(longest.to_string())
-                .with_needed(format!("a document of 1 to {s_q} tokens, which a row has")),
+                .with_needed(format!("a document of 1 to {s_q} tokens: a row has {s_q}")),
         );
         return;
     }
@@ -106,12 +106,12 @@ fn bounds(a: &Attention, Documents { longest, most }: Documents, problems: &mut 
     }
 }
 
-/// Tells what an expression reads that a document does not know.
+/// Adds a problem for everything that an expression reads and a document does not have.
 fn relative(expression: &ScoreExpr, field: &'static str, problems: &mut Problems) {
     for absolute in expression.absolutes() {
         let reason = match absolute {
-            Absolute::Position => codes::DOCUMENTS_POSITION.reason(format!("a position by itself: {expression}")),
-            Absolute::Batch => codes::DOCUMENTS_BATCH.reason("the number of the row"),
+            Absolute::Position => codes::DOCUMENTS_POSITION.reason(format!("an absolute position: {expression}")),
+            Absolute::Batch => codes::DOCUMENTS_BATCH.reason("the index of the row"),
             Absolute::Length => codes::DOCUMENTS_LENGTH.reason("the length of the row"),
             Absolute::Tensor(id) => {
                 let (name, dims) = (expression.tensor_name(id), expression.tensors()[id.at()].dims);
@@ -122,11 +122,11 @@ fn relative(expression: &ScoreExpr, field: &'static str, problems: &mut Problems
     }
 }
 
-/// A tensor whose rows lie one after another, as the varlen tensor of the same memory.
+/// A tensor whose rows lie one after another, as the varlen tensor over the same memory.
 fn rows(t: &Tensor, name: &'static str, Documents { longest, most }: Documents, problems: &mut Problems) -> Tensor {
     let Tensor { dims: [b, h, s, d], strides: [batch, head, row, head_dim], dtype, storage } = *t;
     let follow = b == 1 || s.checked_mul(row) == Some(batch);
-    // Of one head its stride says nothing.
+    // With a single head, the head stride is irrelevant.
     if storage != Storage::Dense || !follow || (h > 1 && s > 1 && head > row) {
         problems.add(
             codes::DOCUMENTS_ROWS

@@ -1,8 +1,8 @@
-//! Documents in a sequence as sequences of their own: the varlen form of an attention with a document mask.
+//! Documents within rows as separate sequences: the varlen form of an attention with a document mask.
 //!
-//! cuDNN computes every score of an attention whose predicate compares documents, and hides most of them; varlen sequences are
-//! computed by themselves, and the tokens need not be moved: rows of documents that follow each other are the varlen buffer already.
-//! On an H200 the varlen form of four documents of 1024 tokens in each of four rows took a seventh of the time
+//! If a predicate compares documents, cuDNN computes every score and hides most of them; varlen sequences are computed
+//! separately. No token has to move: rows of documents that follow each other already are a varlen buffer. On an H200,
+//! the varlen form of four documents of 1024 tokens in each of four rows took a seventh of the time
 //! (`docs/results/training.md`).
 //!
 //! ```
@@ -15,7 +15,7 @@
 //! let varlen = dense.varlen_documents(Documents { longest: 200, most: 6 })?;
 //! assert_eq!((varlen.q.dims, varlen.mask.mask_mod.is_none()), ([6, 8, 256, 64], true));
 //!
-//! // What a launch needs beside the same Q, K, V and O: where documents begin, from the ids that the mask would have read.
+//! // Besides the same Q, K, V and O, a launch needs the starts of the documents, from the ids that the mask reads.
 //! let ids: Vec<i32> = (0..1024).map(|token| token % 512 / 180).collect();
 //! let documents = CuSeqlens::from_documents(&ids, 512, Batch::new(6).unwrap())?;
 //! assert_eq!(documents.lengths().collect::<Vec<_>>(), [180, 180, 152, 180, 180, 152]);
@@ -28,38 +28,41 @@ mod form;
 use crate::valid::Problems;
 use crate::{Refusal, Valid, validate};
 
-/// What is known of the documents of every launch; the description of an attention cannot say it.
+/// Bounds on the documents of every launch, which the description of an attention does not contain.
 ///
-/// Beside these bounds it is a statement: the documents of a row follow each other without gaps and fill it, and none appears in
-/// two places. [`crate::CuSeqlens::from_documents`] checks it for the ids of a launch.
+/// The caller also promises that the documents of a row follow each other without gaps and fill it, and that none
+/// appears in two places. [`crate::CuSeqlens::from_documents`] checks this for the ids of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Documents {
-    /// Tokens of the longest document. A plan takes whole tiles, so it is rounded up to a multiple of 128.
+    /// Tokens of the longest document. Plans compute whole tiles, so it is rounded up to a multiple of 128.
     pub longest: i64,
-    /// Most documents of all rows together. A launch with fewer has empty ones at the end.
+    /// Largest number of documents in all rows together. A launch with fewer has empty ones at the end.
     pub most: i64,
 }
 
-/// Rows and keys of a tile of cuDNN's kernels, which varlen sequences have room for.
+/// Rows and keys of a tile of cuDNN's kernels, to which the length of varlen sequences is rounded.
 const TILE: i64 = 128;
 
 impl Valid {
-    /// The varlen equivalent of an attention with a document mask: one sequence for each document, over the same memory.
+    /// The varlen equivalent of an attention with a document mask: one sequence for each document, over the same
+    /// memory.
     ///
-    /// What changes for a launch:
-    /// * Q, K, V, O and their gradients are bound as they are: rows that lie one after another are the varlen tokens;
-    /// * `SeqLenQ` and `SeqLenKv` are the documents' lengths, and every varlen operand has its offsets ([`crate::ragged_offsets`]);
+    /// A launch differs as follows:
+    /// * Q, K, V, O and their gradients are bound unchanged: rows that lie one after another are the varlen tokens;
+    /// * `SeqLenQ` and `SeqLenKv` are the documents' lengths, and every varlen operand has its offsets
+    ///   ([`crate::ragged_offsets`]);
     /// * Stats, Max and Sum_exp are (tokens, heads) in the order of Q's tokens, not (batch, heads, sequence);
-    /// * the ids of the documents are not read, and the tensors and scalars of what remains of the predicate are numbered anew.
+    /// * the ids of the documents are not read, and the tensors and scalars of the remaining predicate get new numbers.
     ///
-    /// Bands and expressions of `query - key`, such as ALiBi, mean the same in both. The forward and the backward of one description
-    /// are varlen each by itself, or the backward is derived from the varlen forward.
+    /// Bands and expressions of `query - key`, such as ALiBi, mean the same in both. The forward and the backward of
+    /// one description can each be converted, or the backward can be derived from the varlen forward.
     ///
     /// # Errors
     ///
-    /// Every reason why there is no varlen equivalent: no document mask; rows that are not one after another in memory; queries and
-    /// keys of different numbers; per-sequence lengths; an expression that reads a position, a length or the number of a sequence, or
-    /// a tensor by position; dropout, whose mask belongs to positions; a block mask; microscaled formats; bounds that are too small.
+    /// Every reason why there is no varlen equivalent: no document mask; rows that are not one after another in memory;
+    /// different numbers of queries and keys; per-sequence lengths; an expression that reads a position, a length or
+    /// the index of a sequence, or a tensor by position; dropout, whose mask depends on positions; a block mask;
+    /// microscaled formats; bounds that are too small.
     pub fn varlen_documents(&self, documents: Documents) -> Result<Valid, Refusal> {
         let mut problems = Problems::default();
         let varlen = form::varlen(self.get(), documents, &mut problems);

@@ -1,4 +1,4 @@
-//! ALiBi's slopes as a part of the description: of which heads of which model they are, and how steep.
+//! ALiBi's slopes as part of the description: the heads of the model that they belong to, and their steepness.
 
 use std::fmt;
 
@@ -7,29 +7,30 @@ use serde::{Deserialize, Serialize};
 use super::constant::{FloatConst, NotFinite};
 use super::limits::MAX_EXTENT;
 
-/// The exponent that the paper and most models have.
+/// The largest exponent in the paper and in most models.
 const USUAL_MAX: u32 = 0x4100_0000;
 
-/// Which slopes a tensor of ALiBi holds. What follows from them is put on the GPU by whoever prepares a plan, and is under the key of an
-/// attention: two that differ in their slopes are two attentions, which share their plans.
+/// The slopes that an ALiBi tensor holds. They are part of an attention's key, so attentions with different slopes have
+/// different keys; they share their plans. The code that prepares a plan puts the numbers on the GPU.
 ///
-/// With n the largest power of two not above the model's heads, the first n slopes are `2^(-max i / n)` for i from 1, and the others are
-/// every other slope of 2n heads: `2^(-max (2 j + 1) / (2 n))` for j from 0 (facts of the cuDNN frontend, `cudnn_frontend_utils.h`, where
-/// the maximum is 8, and of MPT's published model, which has it as `alibi_bias_max`).
+/// With n the largest power of two not above the model's heads, the first n slopes are `2^(-max i / n)` for i from 1,
+/// and the others are every other slope of 2n heads: `2^(-max (2 j + 1) / (2 n))` for j from 0 (facts of the cuDNN
+/// frontend, `cudnn_frontend_utils.h`, where the maximum is 8, and of MPT's published model, which calls it
+/// `alibi_bias_max`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct AlibiSlopes {
-    /// Query heads of the whole model, on all of its GPUs.
+    /// Query heads of the whole model, on all its GPUs.
     pub model_heads: u32,
-    /// The head of the model that the attention's first head is: more than 0 where heads are shared among GPUs.
+    /// The model's index of the attention's first head: more than 0 if several GPUs share the heads.
     pub first_head: u32,
     /// Largest exponent: the flattest of n slopes, n a power of two, is `2^-bias_max`.
     pub bias_max: FloatConst,
 }
 
 impl fmt::Display for AlibiSlopes {
-    /// As [`parse_expr`](super::parse_expr) reads it.
+    /// The form that [`parse_expr`](super::parse_expr) reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AlibiSlopes { model_heads, first_head, bias_max } = *self;
         write!(f, "alibi {model_heads}")?;
@@ -41,18 +42,18 @@ impl fmt::Display for AlibiSlopes {
 }
 
 impl AlibiSlopes {
-    /// The usual slopes of a model with so many query heads: a maximum of 8, from the first head on.
+    /// The usual slopes of a model with this many query heads: a maximum of 8, from the first head on.
     #[must_use]
     pub fn of(model_heads: u32) -> AlibiSlopes {
         let bias_max = FloatConst::try_from(USUAL_MAX).unwrap_or(FloatConst::ONE);
         AlibiSlopes { model_heads, first_head: 0, bias_max }
     }
 
-    /// Slopes with another maximum, as `alibi_bias_max` of MPT.
+    /// Slopes with another maximum, such as `alibi_bias_max` of MPT.
     ///
     /// # Errors
     ///
-    /// [`NotFinite`]. A maximum that is not above 0 is refused by [`Expr::build`](super::Expr::build).
+    /// [`NotFinite`]. [`Expr::build`](super::Expr::build) refuses a maximum that is not above 0.
     pub fn with_bias_max(self, bias_max: f32) -> Result<AlibiSlopes, NotFinite> {
         Ok(AlibiSlopes { bias_max: FloatConst::new(bias_max)?, ..self })
     }
@@ -63,13 +64,13 @@ impl AlibiSlopes {
         AlibiSlopes { first_head, ..self }
     }
 
-    /// Whether a tensor of `heads` heads can hold them.
+    /// Whether the model has enough heads for a tensor of `heads` heads.
     pub(super) fn covers(self, heads: i64) -> bool {
         let known = i64::from(self.model_heads) <= MAX_EXTENT && self.bias_max.value() > 0.0;
         known && i64::from(self.first_head) + heads <= i64::from(self.model_heads)
     }
 
-    /// The slopes of so many heads, the first of them [`first_head`](AlibiSlopes::first_head).
+    /// The slopes of this many heads, beginning with [`first_head`](AlibiSlopes::first_head).
     #[must_use]
     pub fn values(&self, heads: i64) -> Vec<f32> {
         if self.model_heads == 0 {
@@ -102,13 +103,17 @@ mod tests {
     }
 
     #[test]
-    fn b5_heads_that_are_shared_among_gpus_have_a_part_of_the_models_slopes() {
+    fn b5_heads_shared_among_gpus_have_their_part_of_the_models_slopes() {
         for heads in [32, 20] {
             let whole = AlibiSlopes::of(heads).values(i64::from(heads));
             let half = heads / 2;
             let parts = [0, half].map(|first| AlibiSlopes::of(heads).from_head(first).values(i64::from(half)));
             assert_eq!(parts.concat(), whole);
-            assert_ne!(parts[0], AlibiSlopes::of(half).values(i64::from(half)), "those of a model of {half} heads");
+            assert_ne!(
+                parts[0],
+                AlibiSlopes::of(half).values(i64::from(half)),
+                "the slopes of a model of {half} heads"
+            );
         }
         assert!(AlibiSlopes::of(32).from_head(16).covers(16) && !AlibiSlopes::of(32).from_head(17).covers(16));
         assert!(!AlibiSlopes::of(4).with_bias_max(0.0).expect("finite").covers(4));

@@ -1,4 +1,5 @@
-//! A derivative applied to the upstream gradient: `factor` becomes `upstream * factor`, written the way cuDNN accepts and runs best.
+//! A derivative times the upstream gradient: `factor` becomes `upstream * factor`, in the form that cuDNN accepts and
+//! runs best.
 
 use super::arena::Arena;
 use super::canon;
@@ -10,13 +11,14 @@ use super::simplify::Simplifier;
 impl Derived {
     /// `upstream * self`, where the upstream gradient is [`Node::Upstream`].
     ///
-    /// The product is moved inside where that saves operations or keeps scalars from standing first: `upstream * (1 - t^2)` becomes
-    /// `upstream - upstream * t^2`, a division stays a division, and a selection between a number and zero selects the product.
+    /// The product is moved inside if that saves operations or keeps scalars from being the first operand: `upstream *
+    /// (1 - t^2)` becomes `upstream - upstream * t^2`, a division stays a division, and a selection between a number
+    /// and zero selects the product.
     #[must_use]
     pub fn applied(&self) -> Derived {
         let program = self.program();
         let mut arena = Arena::over(program.operands().clone());
-        // Derivatives are written in their simplest form already; adding the nodes as they are keeps their ids.
+        // Derivatives are already in their simplest form, and adding the nodes unchanged keeps their ids.
         for &node in program.nodes() {
             arena.add(node);
         }
@@ -28,12 +30,12 @@ impl Derived {
     }
 }
 
-/// `upstream * factor`, taking products and quotients at the root of the factor apart.
+/// `upstream * factor`, with products and quotients at the root of the factor split.
 fn apply(s: &mut Simplifier, mut upstream: NodeId, mut factor: NodeId) -> NodeId {
     loop {
         match s.arena.node(factor) {
             Node::Binary(Binary::Mul, a, b) => {
-                // The second factor first: it is the scalar, if one of them is.
+                // The second factor comes first: it is the scalar, if one of them is.
                 upstream = product(s, upstream, b);
                 factor = a;
             }
@@ -71,13 +73,13 @@ fn product(s: &mut Simplifier, upstream: NodeId, factor: NodeId) -> NodeId {
     }
 }
 
-/// A product with one of these constants, or with what stands beside it. A factor of 0 gives 0, also where the upstream gradient is
-/// infinite: what is masked has no gradient.
+/// A product with one of these constants, or with the other operand. A factor of 0 gives 0 even if the upstream
+/// gradient is infinite: masked scores have no gradient.
 fn unit_product(s: &mut Simplifier, upstream: NodeId, factor: NodeId) -> NodeId {
     match s.constant(factor) {
         Some(zero) if zero.value() == 0.0 => factor,
         Some(_) => s.mul(upstream, factor),
-        // At most one of two arms gets here, so shared parts are not walked through again and again.
+        // At most one of two arms gets here, so shared parts are visited once.
         None => apply(s, upstream, factor),
     }
 }

@@ -1,11 +1,11 @@
-//! A growing list of nodes in which equal nodes are stored once (hash-consing), used by every pass that makes nodes.
+//! A growing list of nodes in which equal nodes are stored once (hash-consing). Every pass that makes nodes uses it.
 
 use super::hash::Map;
 use super::node::{FloatConst, Node, NodeId, Ty};
 use super::operand::{ScalarSpec, TensorSpec};
 use super::typing;
 
-/// What expressions read from outside, with display names beside it.
+/// The scalars and tensors that expressions read, with their display names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operands {
     pub(super) scalars: Vec<ScalarSpec>,
@@ -14,7 +14,7 @@ pub(super) struct Operands {
     pub(super) tensor_names: Vec<String>,
 }
 
-/// Nodes under construction. Ids are handed out in order, so operands always have smaller ids.
+/// Nodes under construction. Ids increase, so operands always have smaller ids.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arena {
     nodes: Vec<Node>,
@@ -47,7 +47,7 @@ impl Arena {
     /// The id of this node, which is added if it is new.
     ///
     /// # Errors
-    /// The mismatch, if an operand is of the wrong type.
+    /// The mismatch, if an operand has the wrong type.
     pub(super) fn try_add(&mut self, node: Node) -> Result<NodeId, typing::Mismatch> {
         if let Some(&id) = self.known.get(&node) {
             return Ok(id);
@@ -60,12 +60,12 @@ impl Arena {
         Ok(id)
     }
 
-    /// As [`Arena::try_add`], for passes that only ever make well-typed nodes out of well-typed ones.
+    /// Like [`Arena::try_add`], for passes that make only well-typed nodes.
     pub(super) fn add(&mut self, node: Node) -> NodeId {
         self.try_add(node).expect("this pass joins operands of equal, known types")
     }
 
-    /// An integer as a float; constants that float32 holds exactly become float constants.
+    /// An integer as a float; a constant that float32 holds exactly becomes a float constant.
     pub(super) fn float_of(&mut self, id: NodeId) -> NodeId {
         match self.node(id) {
             Node::Int(n) => match exact_float(n) {
@@ -79,11 +79,7 @@ impl Arena {
 }
 
 /// The float32 constant equal to this integer, if there is one.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "the comparison finds out whether anything was lost"
-)]
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "the comparison detects a loss")]
 pub(super) fn exact_float(n: i32) -> Option<FloatConst> {
     let near = n as f32;
     (f64::from(near) as i64 == i64::from(n)).then(|| FloatConst::new(near).expect("32-bit integers are finite"))

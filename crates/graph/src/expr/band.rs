@@ -5,15 +5,14 @@ use super::ops::{Binary, Compare, Logic, Unary};
 use super::program::{Program, ScoreExpr};
 use crate::{Band, Corner};
 
-/// Positions and lengths up to which a recognised predicate is known not to wrap around.
+/// Positions and lengths up to which a recognised predicate does not wrap around.
 const REACH: i64 = 1 << 28;
 
 impl ScoreExpr {
-    /// The band that this predicate keeps, if it is one: a conjunction of bounds on `query - key`, or on
-    /// `query - key + key_len - query_len`, in whatever form they are written. Nothing for any other predicate, and for a predicate
-    /// that bounds neither side.
+    /// The band that this predicate keeps, if it is one: a conjunction of bounds on `query - key`, or on `query - key +
+    /// key_len - query_len`, in any form. `None` for any other predicate, and for one without a bound.
     ///
-    /// Holds for sequences of fewer than 2^28 positions; beyond that the 32-bit integers of some way of writing might wrap.
+    /// It holds for sequences of fewer than 2^28 positions; beyond that, 32-bit integers might wrap in some forms.
     #[must_use]
     pub fn as_band(&self) -> Option<Band> {
         let (corner, left, right) = self.diagonal_bounds()?;
@@ -21,8 +20,8 @@ impl ScoreExpr {
         sound.then_some(Band { corner, left, right })
     }
 
-    /// As [`ScoreExpr::as_band`], for bounds that need not have the diagonal between them, nor anything at all: the corner, and
-    /// the left and right bounds as in [`Band`], of any size.
+    /// Like [`ScoreExpr::as_band`], for bounds that may leave out the diagonal, or every key: the corner, and the left
+    /// and right bounds as in [`Band`], of any size.
     pub(crate) fn diagonal_bounds(&self) -> Option<(Corner, Option<i64>, Option<i64>)> {
         let program = self.program();
         let linear = linear_forms(program);
@@ -80,7 +79,7 @@ impl Linear {
         self.plus(o.scaled(-1)?)
     }
 
-    /// This form, if no positions within reach make it wrap.
+    /// This form, if no positions within [`REACH`] make it wrap.
     fn checked(self) -> Option<Self> {
         let Linear { q, k, ql, kl, constant } = self;
         let slopes = [q, k, ql, kl].iter().try_fold(0_i64, |sum, n| sum.checked_add(n.checked_abs()?))?;
@@ -116,7 +115,7 @@ fn linear_forms(program: &Program) -> Vec<Option<Linear>> {
     forms
 }
 
-/// The forms that are at least 0 exactly when the comparison of `difference` with 0 holds; nothing for `!=`.
+/// The forms that are at least 0 exactly if the comparison of `difference` with 0 holds; `None` for `!=`.
 fn inequalities(op: Compare, difference: Linear) -> Option<Vec<Linear>> {
     let one = Linear::of(0, 0, 0, 0, 1);
     let negative = difference.scaled(-1)?;
@@ -130,7 +129,7 @@ fn inequalities(op: Compare, difference: Linear) -> Option<Vec<Linear>> {
     })
 }
 
-/// What has been found so far. Both bounds count from the diagonal of the same corner.
+/// The bounds found so far. Both count from the diagonal of the same corner.
 #[derive(Debug, Default)]
 struct Bounds {
     corner: Option<Corner>,
@@ -139,11 +138,11 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Takes in `form >= 0`; nothing if it is no bound of a band.
+    /// Adds `form >= 0`; `None` if it is not a bound of a band.
     fn add(&mut self, form: Linear) -> Option<()> {
         let Linear { q, k, ql, kl, constant } = form;
         if [q, k, ql, kl] == [0; 4] {
-            // True or false everywhere; a mask that is false everywhere is no band.
+            // The form is constant; a mask that is false everywhere is not a band.
             return (constant >= 0).then_some(());
         }
         let corner = match (ql, kl) {

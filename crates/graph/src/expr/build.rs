@@ -1,4 +1,5 @@
-//! From handles to a closed, canonical expression: types are checked, integers promoted, shared parts found, all problems collected.
+//! Builds a closed, canonical expression from handles: it checks types, promotes integers, shares equal parts and
+//! collects every problem.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use super::program::ScoreExpr;
 use super::typing::Mismatch;
 
 impl Expr {
-    /// Checks the expression and brings it into its canonical form.
+    /// Checks the expression and brings it into canonical form.
     ///
     /// # Errors
-    /// Every problem found, each with its place.
+    /// Every problem, each with its place.
     pub fn build(&self) -> Result<ScoreExpr, ExprErrors> {
         let mut builder = Builder::default();
         let operands = builder.operand_tables(self);
@@ -29,22 +30,22 @@ impl Expr {
         match (root, ExprErrors::from_list(builder.problems)) {
             (_, Some(problems)) => Err(problems),
             (Some(root), None) => Ok(canon::closed(&arena, root)?),
-            (None, None) => unreachable!("a node without a type has reported a problem"),
+            (None, None) => unreachable!("a node without a type reported a problem"),
         }
     }
 
-    /// As [`Expr::build`], for an expression that modifies scores: the result is a float.
+    /// Like [`Expr::build`], for a score modification: the result is a float.
     ///
     /// # Errors
-    /// Every problem found; [`ExprError::RootType`] if the expression is no float.
+    /// Every problem; [`ExprError::RootType`] if the expression is not a float.
     pub fn build_score_mod(&self) -> Result<ScoreExpr, ExprErrors> {
         rooted(self.build()?, Ty::Float, "convert an integer with to_float(); a truth value is a mask, not a score")
     }
 
-    /// As [`Expr::build`], for a predicate that says which scores are kept: the result is a truth value.
+    /// Like [`Expr::build`], for a mask predicate: the result is a truth value.
     ///
     /// # Errors
-    /// Every problem found; [`ExprError::RootType`] if the expression is no truth value.
+    /// Every problem; [`ExprError::RootType`] if the expression is not a truth value.
     pub fn build_mask_mod(&self) -> Result<ScoreExpr, ExprErrors> {
         rooted(self.build()?, Ty::Bool, "compare it with something to get a truth value")
     }
@@ -63,7 +64,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Collects scalars and tensors by name (in the order of the names, so that nothing depends on the order of writing).
+    /// Collects scalars and tensors in the order of their names, so that the order of writing does not matter.
     fn operand_tables(&mut self, root: &Expr) -> Operands {
         let mut found: BTreeMap<Arc<str>, OperandKind> = BTreeMap::new();
         let mut seen: HashMap<*const Inner, ()> = HashMap::new();
@@ -130,7 +131,8 @@ impl Builder {
         }
     }
 
-    /// Visits every handle once, operands first, and gives the node of the root (nothing if a problem was found below it).
+    /// Visits every handle once, operands first, and returns the node of the root (`None` if a problem was found below
+    /// it).
     fn nodes(&mut self, root: &Expr, arena: &mut Arena) -> Option<NodeId> {
         let mut done: HashMap<*const Inner, Option<NodeId>> = HashMap::new();
         let mut path: Path<'_> = vec![(root, 0)];
@@ -174,7 +176,7 @@ impl Builder {
             (Op::Bool(value), _) => arena.try_add(Node::Bool(*value)),
             (Op::Scalar(name, ty), _) => {
                 let id = *self.scalars.get(name)?;
-                // A name in conflict has been reported; the other meaning must not be taken for this one.
+                // The conflict of a name with two meanings was reported; this node needs the other meaning.
                 (arena.operands.scalars[id.at()].ty == *ty).then_some(())?;
                 arena.try_add(Node::Scalar(id))
             }
@@ -210,7 +212,7 @@ impl Builder {
     }
 }
 
-/// An integer meeting a float becomes a float.
+/// Converts an integer to a float if the other operand is a float.
 fn promoted(arena: &mut Arena, [a, b]: [NodeId; 2]) -> [NodeId; 2] {
     match (arena.ty(a), arena.ty(b)) {
         (Ty::Int, Ty::Float) => [arena.float_of(a), b],
@@ -219,7 +221,7 @@ fn promoted(arena: &mut Arena, [a, b]: [NodeId; 2]) -> [NodeId; 2] {
     }
 }
 
-/// A selection between truth values is written with logic, of which there is only one form.
+/// Writes a selection between truth values with logic operations, so that there is only one form.
 fn select(arena: &mut Arena, keep: NodeId, yes: NodeId, no: NodeId) -> Result<NodeId, Mismatch> {
     if [keep, yes, no].map(|id| arena.ty(id)) == [Ty::Bool; 3] {
         let taken = arena.add(Node::Logic(Logic::And, keep, yes));

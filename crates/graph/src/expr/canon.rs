@@ -1,9 +1,10 @@
-//! The canonical form: one list of nodes for all ways of writing the same expression, whatever its scalars and tensors are called.
+//! The canonical form: one list of nodes for all ways to write the same expression, whatever its scalars and tensors
+//! are called.
 //!
-//! Names must not decide the order of operands, so scalars and tensors are told apart by how they are used: colours are refined with
-//! the structure around each use until nothing changes. What is still alike is then either exchangeable, so that any choice gives the
-//! same nodes, or is tried in every way and the least result taken. Exchangeable choices are recognised by giving equal nodes and
-//! are not pursued twice.
+//! Names must not decide the order of operands, so scalars and tensors are distinguished by their uses: colours are
+//! refined with the structure around each use until nothing changes. Operands that still have the same colour are
+//! exchangeable, so that any choice gives the same nodes, or every order is tried and the least result counts. A choice
+//! that gives nodes seen before is not followed again.
 
 use super::arena::{Arena, Operands};
 use super::error::ExprError;
@@ -13,7 +14,7 @@ use super::node::{Node, NodeId};
 use super::program::{Program, ScoreExpr};
 use super::rank::{Colours, Rank, Written, ranks, write};
 
-/// Most work spent on telling operands apart, in items looked at.
+/// Most work to distinguish operands, as a number of visited items.
 const MAX_WORK: usize = 1 << 22;
 
 /// The canonical closed expression with this root.
@@ -49,7 +50,7 @@ fn check_size(nodes: &[Node], limit: usize) -> Result<(), ExprError> {
     if nodes.len() > limit { Err(ExprError::TooMany { what: "nodes", given: nodes.len(), limit }) } else { Ok(()) }
 }
 
-/// Numbers for values such that equal values have equal numbers, in the order of the values.
+/// Numbers that are equal for equal values and have the order of the values.
 fn dense<T: Ord + Copy>(values: &[T]) -> Vec<u32> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -57,7 +58,7 @@ fn dense<T: Ord + Copy>(values: &[T]) -> Vec<u32> {
     values.iter().map(|value| sorted.partition_point(|other| other < value) as u32).collect()
 }
 
-/// Colours by what the operands are; unused ones are set apart so that they never count as alike.
+/// Colours by the kinds of operands; unused operands have separate colours so that they never count as alike.
 fn first_colours(items: &Items, operands: &Operands) -> Colours {
     let mut used_scalars = vec![false; operands.scalars.len()];
     let mut used_tensors = vec![false; operands.tensors.len()];
@@ -89,7 +90,7 @@ struct Search<'i> {
 }
 
 impl Search<'_> {
-    /// The least list of nodes that any order of equal-coloured operands gives.
+    /// The least list of nodes over all orders of equal-coloured operands.
     fn best(&mut self, colours: Colours) -> Result<Written, ExprError> {
         let (colours, ranks) = self.refined(colours)?;
         let Some(tied) = first_tie(&colours) else {
@@ -100,7 +101,8 @@ impl Search<'_> {
         for &choice in &tied {
             let chosen = individual(&colours, choice);
             let sample = self.any(chosen.clone())?;
-            // The same nodes as after an earlier choice: the two operands can be exchanged, so this choice holds nothing new.
+            // The same nodes as after an earlier choice: the two operands are exchangeable, so this choice gives
+            // nothing new.
             if seen.contains(&sample.nodes) {
                 continue;
             }
@@ -113,7 +115,7 @@ impl Search<'_> {
         Ok(best.expect("a tie has members"))
     }
 
-    /// The nodes after always choosing the first of those alike.
+    /// The nodes if the first operand of equal colours is always chosen.
     fn any(&mut self, mut colours: Colours) -> Result<Written, ExprError> {
         self.tried += 1;
         loop {
@@ -168,7 +170,7 @@ fn first_tie(colours: &Colours) -> Option<Vec<Operand>> {
     scalars.or_else(|| tie(&colours.tensors).map(|tied| tied.into_iter().map(Operand::Tensor).collect()))
 }
 
-/// The colours with one operand set before the others of its colour.
+/// The colours, with one operand before the others of its colour.
 fn individual(colours: &Colours, choice: Operand) -> Colours {
     let mark = |colours: &[u32], chosen: Option<usize>| -> Vec<u32> {
         let pairs: Vec<(u32, bool)> = colours.iter().enumerate().map(|(i, &c)| (c, Some(i) != chosen)).collect();
@@ -180,7 +182,7 @@ fn individual(colours: &Colours, choice: Operand) -> Colours {
     }
 }
 
-/// Colours told further apart by the operations above each operand.
+/// Colours, refined by the operations above each operand.
 fn recoloured(items: &Items, ranks: &[Rank], colours: &Colours) -> Colours {
     let mut above: Vec<u64> = vec![0; items.list.len()];
     above[items.root as usize] = 1;
@@ -203,7 +205,8 @@ fn recoloured(items: &Items, ranks: &[Rank], colours: &Colours) -> Colours {
     Colours { scalars: dense(&scalars), tensors: dense(&tensors) }
 }
 
-/// A fixed mixing step (the finaliser of SplitMix64); its constants are part of the canonical form and must never change.
+/// A fixed mixing step (the finaliser of SplitMix64); its constants are part of the canonical form and must never
+/// change.
 fn mixed(state: u64, value: u64) -> u64 {
     let mut z = state.rotate_left(7).wrapping_add(value).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! Serde forms of score expressions. Reading is total: whatever comes is either an error or a well-formed canonical expression.
+//! Serde forms of score expressions. Reading is total: every input gives an error or a well-formed canonical
+//! expression.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -14,7 +15,7 @@ use super::ops::Binary;
 use super::program::ScoreExpr;
 use crate::DType;
 
-/// What is written: the nodes, and the tables with their display names.
+/// The serialised form: the nodes, and the tables with their display names.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -37,7 +38,7 @@ struct TensorForm {
     dims: [i64; 4],
     dtype: DType,
     grad: Grad,
-    // Left out on purpose where a tensor is bound by the caller, as in what was written before tensors could hold slopes.
+    // Left out if the caller binds the tensor, so that older forms, from before tensors could hold slopes, stay valid.
     #[serde(default)]
     alibi: Option<AlibiSlopes>,
 }
@@ -77,7 +78,7 @@ fn checked(form: Form) -> Result<ScoreExpr, ExprErrors> {
     for (at, &node) in nodes.iter().enumerate() {
         ids.push(checked_node(at, node, &ids, &mut arena)?);
     }
-    let &root = ids.last().ok_or(ExprError::BadArena { node: 0, why: "there is no node at all" })?;
+    let &root = ids.last().ok_or(ExprError::BadArena { node: 0, why: "there are no nodes" })?;
     Ok(canon::closed(&arena, root)?)
 }
 
@@ -150,6 +151,6 @@ fn checked_node(at: usize, node: Node, ids: &[NodeId], arena: &mut Arena) -> Res
         needed: mismatch.needed,
         fix: mismatch.fix,
     })?;
-    // Converted constants have one form.
+    // A converted constant has only one form.
     Ok(if let Node::ToFloat(of) = node { arena.float_of(of) } else { id })
 }

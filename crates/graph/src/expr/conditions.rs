@@ -1,4 +1,4 @@
-//! Simplification of what decides: comparisons, logic and selections.
+//! Simplifies comparisons, logic and selections.
 
 use super::node::{Node, NodeId, Ty};
 use super::ops::{Compare, Logic};
@@ -24,7 +24,7 @@ impl Simplifier {
         }
     }
 
-    /// The value of a condition where another one is true, if that decides it because they are equal or opposite.
+    /// The value of a condition if another one is true, if they are equal or opposite.
     fn decided(&self, condition: NodeId, known: NodeId) -> Option<bool> {
         match (self.arena.node(condition), self.arena.node(known)) {
             _ if condition == known => Some(true),
@@ -67,7 +67,7 @@ impl Simplifier {
             Node::Not(other) => return self.select(other, no, yes),
             _ => {}
         }
-        // Inside an arm the same condition is already decided.
+        // Inside an arm, the same condition is already decided.
         if let Node::Select { keep: inner, yes: a, no: b } = self.arena.node(yes)
             && let Some(same) = self.decided(inner, keep)
         {

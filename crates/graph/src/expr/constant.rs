@@ -1,4 +1,4 @@
-//! Float constants: finite float32 numbers whose equality is that of their bits.
+//! Float constants: finite float32 numbers that are equal if their bits are equal.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 /// A float32 constant that is finite and not minus zero, so that equal values have equal bits.
 ///
-/// NaN is refused because it equals nothing. Infinities are refused because a masked score is not a number that an expression
-/// should compute with (infinity times a derivative of 0 is NaN): what a query may not see belongs in the mask of the attention,
-/// and a strong penalty is a large finite number such as `-1e9`.
+/// NaN is refused because it equals nothing. Infinities are refused because expressions should not compute with masked
+/// scores (infinity times a derivative of 0 is NaN): to hide a key, use the mask of the attention; a strong penalty is
+/// a large finite number such as `-1e9`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct FloatConst(u32);
 
-/// A float that cannot be a constant: NaN or an infinity.
+/// The error for a float that cannot be a constant: NaN or an infinity.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{given} is no constant of a score expression: a finite number is needed (use the mask of the attention to hide scores)"
+    "{given} cannot be a constant of a score expression: a finite number is needed (to hide scores, use the mask of the attention)"
 )]
 pub struct NotFinite {
-    /// What came.
+    /// The number.
     pub given: f32,
 }
 
@@ -29,13 +29,13 @@ impl FloatConst {
     /// 1.
     pub const ONE: FloatConst = FloatConst(0x3f80_0000);
 
-    /// Takes a finite number; minus zero becomes zero.
+    /// The constant of a finite number; minus zero becomes zero.
     ///
     /// # Errors
     /// [`NotFinite`] for NaN and infinities.
     pub fn new(value: f32) -> Result<Self, NotFinite> {
         if value.is_finite() {
-            // Adding zero turns -0.0 into 0.0 and leaves every other number alone.
+            // Adding zero turns -0.0 into 0.0 and keeps every other number.
             Ok(FloatConst((value + 0.0).to_bits()))
         } else {
             Err(NotFinite { given: value })
@@ -48,7 +48,7 @@ impl FloatConst {
         f32::from_bits(self.0)
     }
 
-    /// Its IEEE 754 bits, which stand for it in canonical bytes and in serde forms.
+    /// Its IEEE 754 bits, which represent it in canonical bytes and in serde forms.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0

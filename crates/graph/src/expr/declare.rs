@@ -1,4 +1,4 @@
-//! The statements in front of an expression in text: scalars, tensors and `let`s.
+//! Parses the statements before an expression: scalars, tensors and `let`s.
 
 use super::alibi::AlibiSlopes;
 use super::grammar::{is_call, leaf};
@@ -52,7 +52,7 @@ impl<'t> Parser<'_, 't> {
         self.define(('@', name), handle::tensor(name, TensorSpec { dims, dtype, grad, alibi }))
     }
 
-    /// `alibi 32 from 16 max 8.0`: heads of the model, the first of them here, the largest exponent.
+    /// `alibi 32 from 16 max 8.0`: heads of the model, the first head of this attention, the largest exponent.
     fn slopes(&mut self) -> Result<AlibiSlopes, ParseError> {
         self.at += 1;
         let mut slopes = AlibiSlopes::of(self.heads("the number of the model's heads")?);
@@ -87,7 +87,7 @@ impl<'t> Parser<'_, 't> {
         self.at += 1;
         let Token::Word(name) = *self.peek() else { return Err(self.expected("a name")) };
         if leaf(name).is_some() || is_call(name) || ["scalar", "tensor", "let"].contains(&name) {
-            return Err(self.expected("a name that means nothing yet"));
+            return Err(self.expected("a new name: this one is in use"));
         }
         self.at += 1;
         self.sign("=")?;
@@ -99,7 +99,7 @@ impl<'t> Parser<'_, 't> {
         self.sign(";")?;
         if self.names.insert(name, (expr, false)).is_some() {
             self.at -= 1;
-            return Err(self.expected(&format!("a new name ('{}' is defined twice) before this", name.1)));
+            return Err(self.expected(&format!("a new name before this: '{}' is defined twice", name.1)));
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! The derivative of an expression, by the score or by a tensor, as another expression over the recomputed score.
+//! The derivative of an expression with respect to the score or a tensor, as another expression over the recomputed
+//! score.
 //!
-//! Derivatives are carried along with the values (forward mode), because then the arm of a selection that is not taken never enters
-//! a product: the other direction multiplies its infinities by zero and gets NaN.
+//! Derivatives are computed together with the values (forward mode), because then the arm of a selection that is not
+//! taken never enters a product: the reverse mode multiplies its infinities by zero and gets NaN.
 
 use super::arena::Arena;
 use super::canon;
@@ -12,7 +13,7 @@ use super::rules::{self, Tangent};
 use super::simplify::Simplifier;
 use super::term::Term;
 
-/// What a derivative is taken by.
+/// The variable of a derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wrt {
     /// The scaled score.
@@ -21,68 +22,69 @@ pub enum Wrt {
     Tensor(TensorId),
 }
 
-/// A derivative that cannot be had.
+/// A derivative that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeriveError {
-    /// The expression is no float.
+    /// The expression is not a float.
     #[error(
-        "a derivative of an expression of type {given} is asked for; only floats have one, masks go into the mask of the attention"
+        "an expression of type {given} has no derivative; only floats have one; put masks into the mask of the attention"
     )]
     NotAScore {
         /// Type of the expression.
         given: Ty,
     },
-    /// The derivative is zero everywhere because of how the expression is built, so a gradient would be silent zeros.
+    /// The derivative is zero everywhere because of the expression's structure, so a gradient would be zeros without an
+    /// error.
     #[error(
-        "the expression has no derivative by {by}: {why}; do not ask for this gradient, or let {by} enter by arithmetic"
+        "the expression has no derivative with respect to {by}: {why}; do not request this gradient, or use {by} in arithmetic"
     )]
     NoDerivative {
-        /// By what: the score, or a tensor with its name.
+        /// The variable: the score, or a tensor with its name.
         by: String,
         /// How the expression uses it.
         why: &'static str,
     },
     /// The table has no such tensor.
-    #[error("the expression has {count} tensors, there is no tensor number {}", tensor.0)]
+    #[error("the expression has {count} tensors, and none has the number {}", tensor.0)]
     NoSuchTensor {
-        /// Which was asked for.
+        /// The tensor.
         tensor: TensorId,
-        /// How many there are.
+        /// The number of tensors.
         count: usize,
     },
-    /// A derivative of the author's own does not fit the expression ([`super::OverrideError`]).
+    /// The author's own derivative does not fit the expression ([`super::OverrideError`]).
     #[error("{error}")]
     Own {
-        /// Why not.
+        /// The reason.
         error: String,
     },
-    /// The derivative has more nodes than are taken.
+    /// The derivative has too many nodes.
     #[error("the derivative has more than {limit} nodes; split the expression, or move parts into a bias tensor")]
     TooLarge {
-        /// How many nodes are taken.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// The derivative of a float expression, simplified. It is the constant 0 ([`Derived::is_zero`]) where the expression does not depend
-/// on what the derivative is taken by other than through comparisons, conditions, `floor` and `ceil`; [`super::vjp`] refuses those.
+/// The derivative of a float expression, simplified. It is the constant 0 ([`Derived::is_zero`]) if the expression
+/// depends on the variable only through comparisons, conditions, `floor` and `ceil`; [`super::vjp`] refuses those.
 ///
-/// Conventions for points where no derivative exists:
+/// Conventions for points without a derivative:
 ///
-/// | at | taken as |
+/// | at | value |
 /// |---|---|
 /// | `abs` and `relu` at 0 | 0 |
 /// | `min`, `max` of equal operands | that of the operand printed second; constants are printed last, so `max(x, 0)` agrees with `relu(x)` |
-/// | `floor`, `ceil` | 0, at whole numbers too |
-/// | `%`, `floor_rem` at their jumps | as beside the jump |
-/// | `pow(a, b)` by `b` where `a` is 0, by `a` where `b` is 0 | 0 |
-/// | the border of a selection | that of the arm that is taken; none by the condition |
-/// | poles (`log` at 0, division by 0, ...) | what IEEE 754 makes of the formula |
+/// | `floor`, `ceil` | 0, also at whole numbers |
+/// | `%`, `floor_rem` at their jumps | the value beside the jump |
+/// | `pow(a, b)` with respect to `b` at `a` = 0, with respect to `a` at `b` = 0 | 0 |
+/// | the border of a selection | that of the selected arm; conditions have no derivative |
+/// | poles (`log` at 0, division by 0, ...) | the IEEE 754 result of the formula |
 ///
-/// The formula is equal to the derivative over the real numbers; products are rearranged so that factors cancel.
+/// The formula equals the derivative over the real numbers; products are rearranged so that factors cancel.
 ///
 /// # Errors
-/// If the expression is no float, there is no such tensor, or the derivative is too large.
+/// If the expression is not a float, the tensor does not exist, or the derivative is too large.
 pub fn derivative(expr: &ScoreExpr, wrt: Wrt) -> Result<Derived, DeriveError> {
     let program = expr.program();
     if program.root_ty() != Ty::Float {
@@ -131,7 +133,7 @@ fn chained(node: Node, y: NodeId, values: &[NodeId], tangents: &[Tangent], s: &m
             (ta, tb) => rules::binary(s, op, [value(a), value(b)], y, ta, tb),
         },
         Node::Select { keep, yes, no } => rules::choice(s, value(keep), of(yes), of(no)),
-        // Constants and other leaves; integers and truth values, through which no derivative passes.
+        // Constants and other leaves, integers and truth values have no derivative.
         Node::Score
         | Node::Upstream
         | Node::Index(_)
@@ -148,7 +150,7 @@ fn chained(node: Node, y: NodeId, values: &[NodeId], tangents: &[Tangent], s: &m
     }
 }
 
-/// The same expression in simpler form: what provably changes nothing is left out (see the rules in `simplify`).
+/// The same expression in simpler form: parts that provably change nothing are removed (see the rules in `simplify`).
 #[must_use]
 pub fn simplified(expr: &ScoreExpr) -> ScoreExpr {
     let program = expr.program();
@@ -157,6 +159,6 @@ pub fn simplified(expr: &ScoreExpr) -> ScoreExpr {
     for &node in program.nodes() {
         values.push(s.node(node.map_operands(|id| values[id.at()])));
     }
-    // Simplifying can only fail to find a canonical order where the original found one; the original is then as good.
+    // If no canonical order is found for the simplified expression, the original is used.
     canon::closed(&s.arena, values[program.root().at()]).unwrap_or_else(|_| expr.clone())
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with an expression: each problem with its place, what was given, what is needed and how to fix it.
+//! Problems of expressions, each with its place, what was given, what is needed and the fix.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::DType;
 /// `place` is the path from the root of the expression to the operation at fault, for example `add.right > tanh`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ExprError {
-    /// An operand is of a type that the operation does not take.
+    /// An operand has a type that the operation does not support.
     #[error("at {place}: the {operand} operand of '{op}' is {given}, but {needed} is needed; {fix}")]
     WrongType {
         /// Path of the operation.
@@ -23,7 +23,7 @@ pub enum ExprError {
         operand: &'static str,
         /// Type of that operand.
         given: Ty,
-        /// Types that would do.
+        /// Types that are supported.
         needed: &'static str,
         /// What to write instead.
         fix: &'static str,
@@ -35,7 +35,7 @@ pub enum ExprError {
     NotFinite {
         /// Path of the constant.
         place: String,
-        /// The number as text (NaN equals nothing, itself included).
+        /// The number as text (NaN does not equal itself).
         given: String,
     },
     /// An integer remainder by the constant 0.
@@ -46,7 +46,7 @@ pub enum ExprError {
         /// Name of the operation.
         op: &'static str,
     },
-    /// A name that text forms and messages cannot carry.
+    /// A name that text forms and messages cannot contain.
     #[error(
         "the name '{name}' is refused: a letter or '_' followed by letters, digits or '_', at most {MAX_NAME} characters in all, is needed"
     )]
@@ -54,17 +54,17 @@ pub enum ExprError {
         /// The name, cut to a displayable length.
         name: String,
     },
-    /// One name stands for two different operands.
+    /// One name is used for two different operands.
     #[error("'{name}' is {first} and also {second}; give them different names")]
     NameConflict {
         /// The name.
         name: String,
-        /// What it stood for first.
+        /// Its first meaning.
         first: Box<OperandKind>,
-        /// What else it stands for.
+        /// Its other meaning.
         second: Box<OperandKind>,
     },
-    /// A tensor of an element type that expressions do not read.
+    /// A tensor with an element type that expressions do not read.
     #[error("the tensor '{name}' is {given}; f32, f16, bf16 (read as float) or i32 (read as int) is needed")]
     TensorType {
         /// The tensor.
@@ -72,78 +72,78 @@ pub enum ExprError {
         /// Its element type.
         given: DType,
     },
-    /// A tensor with an impossible extent.
+    /// A tensor with an invalid extent.
     #[error("the tensor '{name}' has extent {given} over {axis}; 1 to {MAX_EXTENT} is needed, and fewer than 2^63 elements in all", axis = axis.name())]
     Extent {
         /// The tensor.
         name: String,
-        /// Which dimension.
+        /// Its dimension.
         axis: Axis,
         /// Its extent.
         given: i64,
     },
-    /// A gradient is asked of an integer tensor.
-    #[error(
-        "the gradient of the tensor '{name}' is asked for, but it is {given}: only float tensors have one; ask for Grad::None"
-    )]
+    /// A gradient of an integer tensor is requested.
+    #[error("the tensor '{name}' is {given} and has no gradient: only float tensors have one; use Grad::None")]
     IntegerGradient {
         /// The tensor.
         name: String,
         /// Its element type.
         given: DType,
     },
-    /// A tensor that cannot hold the slopes of ALiBi that it is said to.
+    /// A tensor that cannot hold its declared ALiBi slopes.
     #[error(
-        "the tensor '{name}' is {}; slopes of ALiBi are f32[1, heads, 1, 1] without a gradient, of heads that the model has, with a maximum above 0",
+        "the tensor '{name}' is {}; ALiBi slopes need f32[1, heads, 1, 1] without a gradient, for heads that the model has, with a maximum above 0",
         OperandKind::Tensor(*given)
     )]
     Slopes {
         /// The tensor.
         name: String,
-        /// What it is.
+        /// Its specification.
         given: TensorSpec,
     },
     /// More of something than an expression may have.
-    #[error("the expression has {given} {what}, at most {limit} are taken; split it, or move parts into a bias tensor")]
+    #[error(
+        "the expression has {given} {what}, and at most {limit} are allowed; split it, or move parts into a bias tensor"
+    )]
     TooMany {
-        /// What is counted.
+        /// The things that are counted.
         what: &'static str,
-        /// How many there are (at least).
+        /// Their number (at least).
         given: usize,
-        /// How many there may be.
+        /// The largest number.
         limit: usize,
     },
-    /// Operands that cannot be told apart within reasonable time.
+    /// Operands that could not be distinguished within reasonable time.
     #[error(
-        "the {operands} scalars and tensors of this expression are used so alike that no canonical order was found in {tried} tries; make them less alike"
+        "no canonical order of the {operands} scalars and tensors was found in {tried} tries, because their uses are too similar; make their uses differ"
     )]
     TooSymmetric {
         /// Number of scalars and tensors.
         operands: usize,
-        /// Number of orders tried.
+        /// Number of orders that were tried.
         tried: usize,
     },
-    /// The whole expression is of another type than asked for.
+    /// The whole expression has another type than required.
     #[error("the expression is {given}, but {needed} is needed here; {fix}")]
     RootType {
         /// Type of the expression.
         given: Ty,
-        /// Type asked for.
+        /// The required type.
         needed: Ty,
         /// What to write instead.
         fix: &'static str,
     },
-    /// A list of nodes that is no expression.
+    /// A list of nodes that is not an expression.
     #[error("node {node}: {why}; nodes must refer to earlier nodes, and to scalars and tensors of their tables")]
     BadArena {
         /// Position of the node.
         node: usize,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandKind {
     /// A host scalar.
@@ -167,12 +167,12 @@ impl fmt::Display for OperandKind {
     }
 }
 
-/// Every problem of an expression, never empty.
+/// Every problem of an expression; never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExprErrors(Vec<ExprError>);
 
 impl ExprErrors {
-    /// Nothing if there is no problem.
+    /// `None` for an empty list.
     pub(super) fn from_list(problems: Vec<ExprError>) -> Option<Self> {
         (!problems.is_empty()).then_some(ExprErrors(problems))
     }
@@ -188,7 +188,7 @@ impl ExprErrors {
         self.0.iter()
     }
 
-    /// The problems, owned.
+    /// The problems, by value.
     #[must_use]
     pub fn into_list(self) -> Vec<ExprError> {
         self.0

@@ -1,4 +1,4 @@
-//! The value of an expression at one point: the float64 reference that derivatives, interpreters and kernels are judged by.
+//! The value of an expression at one point: the float64 reference for derivatives, interpreters and kernels.
 
 use super::node::{Axis, Node, NodeId, ScalarId, Side, TensorId, Ty};
 use super::program::Program;
@@ -49,7 +49,7 @@ impl Value {
 pub struct PointContext<'v> {
     /// The scaled score.
     pub score: f64,
-    /// Gradient of the loss with respect to the value of the forward expression; read by derivatives only.
+    /// Gradient of the loss with respect to the value of the forward expression; only derivatives read it.
     pub upstream: f64,
     /// Batch, head, query and key.
     pub at: [i32; 4],
@@ -61,30 +61,30 @@ pub struct PointContext<'v> {
     pub tensors: &'v [Value],
 }
 
-/// A point that does not have what the expression reads.
+/// A point that lacks something that the expression reads.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EvalError {
     /// No value for a scalar.
     #[error("no value for the scalar '{name}' (number {}); {given} scalar values were given", scalar.0)]
     MissingScalar {
-        /// Which scalar.
+        /// The scalar.
         scalar: ScalarId,
         /// Its display name.
         name: String,
-        /// How many values there are.
+        /// Number of values.
         given: usize,
     },
     /// No value for a tensor.
     #[error("no value for the tensor '{name}' (number {}); {given} tensor values were given", tensor.0)]
     MissingTensor {
-        /// Which tensor.
+        /// The tensor.
         tensor: TensorId,
         /// Its display name.
         name: String,
-        /// How many values there are.
+        /// Number of values.
         given: usize,
     },
-    /// A value of another type than the scalar or tensor has.
+    /// A value of another type than its scalar or tensor.
     #[error("'{name}' is {needed}, but its value is {given}")]
     WrongType {
         /// Display name of the scalar or tensor.
@@ -99,20 +99,20 @@ pub enum EvalError {
 impl Program {
     /// The value at one point.
     ///
-    /// Floats are computed in float64 with the semantics of [`super::Unary`] and [`super::Binary`], constants being those float32
-    /// numbers; integers are 32 bits and wrap. The arm of a selection that is not taken has no influence.
+    /// Floats are computed in float64 with the semantics of [`super::Unary`] and [`super::Binary`], with float32
+    /// constants; integers have 32 bits and wrap. The arm of a selection that is not taken has no influence.
     ///
     /// # Errors
-    /// If the point lacks a scalar or tensor that the expression reads, or has it in another type.
+    /// If the point lacks a scalar or tensor that the expression reads, or has it with another type.
     pub fn eval(&self, point: &PointContext<'_>) -> Result<Value, EvalError> {
         let mut values = Vec::with_capacity(self.nodes().len());
         self.eval_into(point, &mut values)
     }
 
-    /// As [`Program::eval`], keeping the value of every node in `values` (which is emptied first).
+    /// Like [`Program::eval`], with the value of every node in `values`, which is cleared first.
     ///
     /// # Errors
-    /// As [`Program::eval`].
+    /// The same as [`Program::eval`].
     pub fn eval_into(&self, point: &PointContext<'_>, values: &mut Vec<Value>) -> Result<Value, EvalError> {
         values.clear();
         for (&node, id) in self.nodes().iter().zip(0..) {
@@ -163,7 +163,7 @@ fn typed(value: Value, needed: Ty, name: impl Fn() -> String) -> Result<Value, E
     if value.ty() == needed { Ok(value) } else { Err(EvalError::WrongType { name: name(), given: value.ty(), needed }) }
 }
 
-/// The value of an operation. Operands have the types that the program was checked for.
+/// The value of an operation. The program's type check guarantees the types of the operands.
 fn computed(node: Node, values: &[Value]) -> Value {
     let of = |id: NodeId| values[id.at()];
     let truth = |id: NodeId| of(id) == Value::Bool(true);

@@ -1,4 +1,4 @@
-//! Arithmetic on constants, done only where float32 holds the result without rounding.
+//! Arithmetic on constants, only if float32 holds the result without rounding.
 
 use super::node::FloatConst;
 use super::ops::Binary;
@@ -10,10 +10,11 @@ pub(super) fn exact(op: Binary, a: FloatConst, b: FloatConst) -> Option<FloatCon
     let narrow = FloatConst::new(wide as f32).ok()?;
     let kept = f64::from(narrow.value()) == wide;
     let exact = match op {
-        // The sum of two float32 numbers is exact in float64 if taking either operand away leaves the other.
+        // The sum of two float32 numbers is exact in float64 if subtracting either operand gives the other.
         Binary::Add => wide - x == y && wide - y == x,
         Binary::Sub => wide + y == x && x - wide == y,
-        // A product of two float32 numbers always fits float64, so a quotient is exact if it multiplies back.
+        // Float64 holds every product of two float32 numbers, so a quotient is exact if multiplying back gives the
+        // dividend.
         Binary::Mul | Binary::Min | Binary::Max => true,
         Binary::Div => wide * y == x,
         Binary::Pow | Binary::Rem | Binary::FloorRem | Binary::Atan2 => false,

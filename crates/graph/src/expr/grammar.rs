@@ -1,4 +1,4 @@
-//! The words and signs of the text form, and how tightly infix operators bind.
+//! The words and signs of the text form, and the precedence of infix operators.
 
 use super::handle::{self, Expr, Op};
 use super::node::{Axis, Side};
@@ -8,7 +8,7 @@ use super::position::position;
 pub(super) const COMPARE: u8 = 3;
 pub(super) const PREFIX: u8 = 6;
 
-/// How tightly an infix operator binds, and the operation it makes.
+/// The precedence of an infix operator, and its operation.
 pub(super) fn infix(sign: &str) -> Option<(u8, Op)> {
     Some(match sign {
         "|" => (1, Op::Logic(Logic::Or)),

@@ -1,4 +1,4 @@
-//! The handle with which expressions are written in Rust: cheap to clone, never failing; problems are reported by `build`.
+//! The handle for writing expressions in Rust: cheap to clone; its methods never fail, and `build` reports problems.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use super::node::{Axis, Side};
 use super::operand::{ScalarTy, TensorSpec};
 use super::ops::{Binary, Compare, Logic, Unary};
 
-/// An expression being written.
+/// An expression under construction.
 ///
-/// Operators and methods never fail and never look at types: [`Expr::build`] checks the whole expression and reports every problem.
-/// Integers meeting floats become floats; nothing else is converted. Two scalars (or tensors) of the same name are the same one.
+/// Operators and methods never fail and do not check types: [`Expr::build`] checks the whole expression and reports
+/// every problem. Integers that meet floats become floats; nothing else is converted. Scalars (or tensors) with the
+/// same name are the same.
 ///
 /// ```
 /// use qkvault_graph::expr::{score, scalar};
@@ -23,7 +24,7 @@ use super::ops::{Binary, Compare, Logic, Unary};
 #[derive(Clone)]
 pub struct Expr(pub(super) Arc<Inner>);
 
-/// What a handle points to: one operation and the handles of its operands.
+/// The content of a handle: one operation and the handles of its operands.
 pub(super) struct Inner {
     pub(super) op: Op,
     pub(super) operands: [Option<Expr>; 3],
@@ -50,7 +51,7 @@ pub(super) enum Op {
 }
 
 impl Drop for Inner {
-    /// Takes long chains apart in a loop: the derived drop would recurse once per link and overflow the stack.
+    /// Drops long chains in a loop: the derived drop would recurse once per link and overflow the stack.
     fn drop(&mut self) {
         let mut rest: Vec<Expr> = self.operands.iter_mut().filter_map(Option::take).collect();
         while let Some(expr) = rest.pop() {
@@ -62,7 +63,7 @@ impl Drop for Inner {
 }
 
 impl fmt::Debug for Expr {
-    /// Shows the operation at the root only: an expression being written may be arbitrarily deep.
+    /// Shows only the operation at the root: an expression under construction may be arbitrarily deep.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Expr({:?} of {} operands)", self.0.op, self.operands().count())
     }
@@ -107,7 +108,7 @@ impl Expr {
         Expr(Arc::new(Inner { op: Op::ToFloat, operands: [Some(self.clone()), None, None] }))
     }
 
-    /// `yes` where this truth value holds, `no` elsewhere.
+    /// `yes` if this truth value holds, otherwise `no`.
     #[must_use]
     pub fn select(&self, yes: impl Into<Expr>, no: impl Into<Expr>) -> Expr {
         Expr(Arc::new(Inner { op: Op::Select, operands: [Some(self.clone()), Some(yes.into()), Some(no.into())] }))
@@ -120,7 +121,7 @@ pub fn score() -> Expr {
     Expr::leaf(Op::Score)
 }
 
-/// Position of the sequence in the batch.
+/// Index of the sequence in the batch.
 #[must_use]
 pub fn batch() -> Expr {
     Expr::leaf(Op::Index(Axis::Batch))
@@ -132,8 +133,8 @@ pub fn head() -> Expr {
     Expr::leaf(Op::Index(Axis::Head))
 }
 
-/// Row of the query in this launch, counted from 0 in its sequence. Where a launch has fewer queries than keys (one new token, a piece of a
-/// prompt), this is not its position among the keys: see [`position`](super::position()).
+/// Row of the query in this launch, counted from 0 in its sequence. If a launch has fewer queries than keys (one new
+/// token, a piece of a prompt), this is not its position among the keys: see [`position`](super::position()).
 #[must_use]
 pub fn query() -> Expr {
     Expr::leaf(Op::Index(Axis::Query))
@@ -157,19 +158,19 @@ pub fn key_len() -> Expr {
     Expr::leaf(Op::Length(Side::Key))
 }
 
-/// A float given at launch. The name tells scalars of one expression apart and is otherwise for display.
+/// A float that a launch gets. The name distinguishes the scalars of one expression, and is otherwise for display.
 #[must_use]
 pub fn scalar(name: &str) -> Expr {
     Expr::leaf(Op::Scalar(name.into(), ScalarTy::Float))
 }
 
-/// An integer given at launch.
+/// An integer that a launch gets.
 #[must_use]
 pub fn int_scalar(name: &str) -> Expr {
     Expr::leaf(Op::Scalar(name.into(), ScalarTy::Int))
 }
 
-/// A device tensor, read at the point of the score and broadcast over its extents of 1.
+/// A device tensor, read at the point of the score and broadcast along its extents of 1.
 #[must_use]
 pub fn tensor(name: &str, spec: TensorSpec) -> Expr {
     Expr::leaf(Op::Tensor(name.into(), spec))
@@ -181,7 +182,7 @@ pub fn constant(value: impl Into<Expr>) -> Expr {
     value.into()
 }
 
-/// `yes` where `keep` holds, `no` elsewhere.
+/// `yes` if `keep` holds, otherwise `no`.
 #[must_use]
 pub fn select(keep: &Expr, yes: impl Into<Expr>, no: impl Into<Expr>) -> Expr {
     keep.select(yes, no)

@@ -1,17 +1,18 @@
-//! A map for the passes over expressions: deriving one hashes every node several times, and the standard hasher, which withstands keys
-//! that someone chose to collide, took a third of that time. Expressions are bounded, so the worst that chosen keys cost is small.
+//! A map for the passes over expressions. Deriving an expression hashes every node several times, and the standard
+//! hasher, which resists chosen collisions, took a third of that time. Expressions are small, so chosen collisions cost
+//! little.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by a quick hash. Its order is nobody's: passes look up in it and never go through it.
+/// A map with a fast hash. Its order is undefined: passes look keys up and never iterate over it.
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Quick>>;
 
-/// Multiplies in one word at a time; the bits that the map looks at are well mixed at the end.
+/// Multiplies one word at a time; the bits that the map uses are mixed at the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quick(u64);
 
-/// An odd number with no pattern in its bits: 2^64 divided by the golden ratio.
+/// An odd number with an irregular bit pattern: 2^64 divided by the golden ratio.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Quick {
@@ -50,7 +51,8 @@ impl Hasher for Quick {
     }
 
     fn finish(&self) -> u64 {
-        // The map takes its place from the low bits and its tag from the high ones; multiplying fills the high ones alone.
+        // The map uses the low bits for the place and the high ones for the tag; multiplication fills only the high
+        // ones.
         self.0 ^ (self.0 >> 32)
     }
 }
@@ -66,9 +68,10 @@ mod tests {
         BuildHasherDefault::<Quick>::default().hash_one(key)
     }
 
-    /// A map is a list where keys collide: nodes that differ in one operand must differ in the bits that a small map looks at.
+    /// Collisions turn a map into a list: nodes that differ in one operand must differ in the bits that a small map
+    /// uses.
     #[test]
-    fn nodes_that_differ_little_are_spread_over_a_small_map() {
+    fn similar_nodes_spread_over_a_small_map() {
         let nodes = (0..256).map(|n| Node::Not(NodeId(n))).chain((0..256).map(|n| Node::ToFloat(NodeId(n))));
         let places: HashSet<u64> = nodes.map(|node| of(node) % 1024).collect();
         assert!(places.len() > 300, "512 nodes in {} of 1024 places", places.len());

@@ -1,12 +1,12 @@
-//! The expression without any order that has no meaning: operands of commutative operations as sets, chains of `&` and of `|` flattened,
-//! each comparison written with "less" only. Two expressions that differ only in how they were put together have the same items.
+//! The expression without meaningless order: operands of commutative operations as sets, chains of `&` and of `|`
+//! flattened, and each comparison as "less". Two expressions that differ only in such order have the same items.
 
 use super::arena::Arena;
 use super::hash::Map;
 use super::node::{Node, NodeId};
 use super::ops::{Compare, Logic};
 
-/// One operation over items. The operand ids inside `node` are without meaning; `kids` holds the operands.
+/// One operation over items. The operand ids inside `node` have no meaning; `kids` holds the operands.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) node: Node,
@@ -14,14 +14,15 @@ pub(super) struct Item {
     /// Whether the kids are a set.
     pub(super) unordered: bool,
     pub(super) class: Class,
-    /// Longest way down to a leaf.
+    /// Longest path to a leaf.
     pub(super) height: u32,
 }
 
-/// What an item reads, most variable first: the order in which operands of commutative operations are written.
+/// The kind of input of an item, most variable first: the order of operands of commutative operations.
 ///
-/// cuDNN refuses a pointwise operation in the backward whose first operand is a scalar or an input tensor, and skips masked blocks only
-/// when the score is worked on first; so what reads the score comes first and constants come last.
+/// In a backward, cuDNN refuses a pointwise operation whose first operand is a scalar or an input tensor, and it skips
+/// masked blocks only if the operations on the score come first. So operands that read the score come first and
+/// constants last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Class {
     Score,
@@ -33,14 +34,14 @@ pub(super) enum Class {
     Constant,
 }
 
-/// Items in an order in which operands come first.
+/// Items in an order with operands first.
 #[derive(Debug)]
 pub(super) struct Items {
     pub(super) list: Vec<Item>,
     pub(super) root: u32,
 }
 
-/// The items that `root` reaches.
+/// The items that `root` reads, directly or not.
 pub(super) fn items(arena: &Arena, root: NodeId) -> Items {
     let reached = reached(arena, root);
     let mut list: Vec<Item> = Vec::new();
@@ -64,7 +65,7 @@ pub(super) fn items(arena: &Arena, root: NodeId) -> Items {
     without_leftovers(list, item_of[root.at()])
 }
 
-/// Leaves out items that flattening has left without a use: they would make the form depend on how chains were grouped.
+/// Removes items that flattening left without a use: otherwise the grouping of chains would affect the form.
 fn without_leftovers(list: Vec<Item>, root: u32) -> Items {
     let mut used = vec![false; list.len()];
     used[root as usize] = true;

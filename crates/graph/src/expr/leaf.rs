@@ -1,4 +1,4 @@
-//! What nodes are made of: types, ids, the coordinates of a score and the sides of its matrix.
+//! The parts of nodes: types, ids, the coordinates of a score and the sides of its matrix.
 
 use std::fmt;
 
@@ -70,11 +70,11 @@ impl TensorId {
     }
 }
 
-/// One of the four coordinates of a score. The discriminant is the dimension it runs over.
+/// One of the four coordinates of a score. The discriminant is its dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    /// Sequence of the batch, from 0.
+    /// Sequence in the batch, from 0.
     Batch = 0,
     /// Query head, from 0.
     Head = 1,
@@ -88,7 +88,7 @@ impl Axis {
     /// The four axes in the order of the dimensions.
     pub const ALL: [Axis; 4] = [Axis::Batch, Axis::Head, Axis::Query, Axis::Key];
 
-    /// The dimension this coordinate runs over (0 to 3), which is also its number in canonical bytes.
+    /// The dimension of this coordinate (0 to 3), which is also its number in canonical bytes.
     #[must_use]
     pub const fn dim(self) -> usize {
         self as usize
@@ -106,7 +106,7 @@ impl Axis {
     }
 }
 
-/// Which sequence a length is asked of.
+/// The side of a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
@@ -120,7 +120,7 @@ impl Side {
     /// Both sides.
     pub const ALL: [Side; 2] = [Side::Query, Side::Key];
 
-    /// Number under which this side enters canonical bytes.
+    /// The number of this side in canonical bytes.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8

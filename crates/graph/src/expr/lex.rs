@@ -24,14 +24,14 @@ pub(super) enum Token<'t> {
     End,
 }
 
-/// A token and the byte of the text at which it starts.
+/// A token and the byte of the text where it starts.
 #[derive(Clone, Debug)]
 pub(super) struct Placed<'t> {
     pub(super) token: Token<'t>,
     pub(super) start: usize,
 }
 
-/// An error at a byte of the text, its place counted in lines and characters from 1.
+/// An error at a byte of the text, with its place as line and character from 1.
 pub(super) fn syntax(text: &str, start: usize, expected: String, found: String) -> ParseError {
     let before = &text[..start];
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);

@@ -1,4 +1,5 @@
-//! How large an expression may be. Real ones have tens of nodes; the limits keep hostile input from costing memory or time.
+//! Limits on the size of an expression. Real ones have tens of nodes; the limits bound the memory and time of hostile
+//! input.
 
 /// Most nodes of a score expression.
 pub const MAX_NODES: usize = 4096;

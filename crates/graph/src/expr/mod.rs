@@ -1,9 +1,9 @@
-//! Score expressions: what an attention does to its scores, and which of them it keeps, as data.
+//! Score expressions: modifications of scores and mask predicates of an attention, as data.
 //!
-//! An expression is written with ordinary Rust operators on [`Expr`] handles and closed by [`Expr::build`] into a [`ScoreExpr`]: a
-//! canonical list of typed nodes that holds no address, no closure and no name, so that equal meaning is equal data. From that one value
-//! everything else follows: its value at a point ([`Program::eval`]), its derivative ([`derivative`], [`vjp`]), its text (`Display`,
-//! [`parse_expr`]), its serde form, and outside this module its key, its lowering and its interpreter.
+//! [`Expr`] handles and ordinary Rust operators form an expression. [`Expr::build`] turns it into a [`ScoreExpr`]: a
+//! canonical list of typed nodes without addresses, closures and names, so that equal meaning is equal data. It gives
+//! everything else: its value at a point ([`Program::eval`]), its derivative ([`derivative`], [`vjp`]), its text
+//! (`Display`, [`parse_expr`]), its serde form, and outside this module its key, its lowering and its interpreter.
 //!
 //! ```
 //! use qkvault_graph::expr::{library, score, scalar, vjp};
@@ -16,29 +16,32 @@
 //! # Ok::<(), qkvault_graph::expr::ExprErrors>(())
 //! ```
 //!
-//! # What an expression reads
+//! # Inputs of an expression
 //!
-//! The scaled score, the four indices and the actual lengths of the two sequences ([`query`] is the row of the launch, [`position()`] where it
-//! is among the keys); constants; *scalars*, numbers that the host gives at
-//! launch and that are never part of a key; and device *tensors* that broadcast over (batch, head, query, key). A host tensor of
-//! several elements cannot be written down. A tensor may be said to hold ALiBi's slopes ([`AlibiSlopes`]): it is under the key then
-//! which ones, and whoever prepares a plan brings them.
+//! * The scaled score, the four indices, and the actual lengths of the two sequences. [`query`] is the row of the
+//!   launch, [`position()`] its position among the keys.
+//! * Constants.
+//! * *Scalars*: numbers on the host that a launch gets and that are never part of a key.
+//! * Device *tensors* that broadcast over (batch, head, query, key). There are no host tensors of several elements. A
+//!   tensor may hold ALiBi's slopes ([`AlibiSlopes`]): these are part of the key, and the code that prepares a plan
+//!   provides them.
 //!
 //! # Types
 //!
-//! Float (float32 on a device), int (32 bits, wrapping) and bool. Integers that meet floats become floats; nothing else is converted.
-//! Building never fails half-way: operators take anything, and `build` reports every problem with its place.
+//! Float (float32 on a device), int (32 bits, wrapping) and bool. Integers that meet floats become floats; nothing else
+//! is converted. Operators accept any operands, and `build` reports every problem with its place.
 //!
 //! # Masks
 //!
-//! A score expression modifies scores that are kept; which scores are kept is said by the mask of the attention, whose predicate is an
-//! expression of type bool. Infinities are no constants here, see [`FloatConst`]. A predicate that is a diagonal band is recognised
-//! ([`ScoreExpr::as_band`]), so that causal and window masks have one encoding.
+//! A score expression modifies the scores that are kept. The mask of the attention decides which scores are kept; its
+//! predicate is an expression of type bool. Infinities cannot be constants, see [`FloatConst`]. A predicate that is a
+//! diagonal band is recognised ([`ScoreExpr::as_band`]), so that causal and window masks have one encoding.
 //!
 //! # Derivatives
 //!
-//! Derived, always. [`derivative`] states what holds where none exists. A gradient that is asked of a tensor is given or refused, never
-//! silently zero; an author's own derivative ([`crate::ScoreModBprop`]) is taken after [`check_override`], or on trust.
+//! Derivatives are derived from the expression; [`derivative`] lists the conventions for points without one. A
+//! requested gradient of a tensor is computed or refused, never silently zero. An author's own derivative
+//! ([`crate::ScoreModBprop`]) is used after [`check_override`], or without it if it is trusted.
 
 mod alibi;
 mod applied;

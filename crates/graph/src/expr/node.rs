@@ -1,4 +1,4 @@
-//! The nodes of a score expression: what a closed expression is made of.
+//! The nodes of a closed score expression.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub enum Node {
     Upstream,
     /// A coordinate: int.
     Index(Axis),
-    /// The actual length of this batch item's sequence where the attention has lengths, the dimension otherwise: int.
+    /// The actual length of this batch item's sequence if the attention has lengths, otherwise the dimension: int.
     Length(Side),
     /// A float constant.
     Float(FloatConst),
@@ -24,7 +24,7 @@ pub enum Node {
     Int(i32),
     /// A truth value.
     Bool(bool),
-    /// A number given at launch; its type is in the scalar table.
+    /// A number that a launch gets; its type is in the scalar table.
     Scalar(ScalarId),
     /// The element of a device tensor at this point, broadcast over its dimensions of 1: float, or int for integer tensors.
     Tensor(TensorId),
@@ -40,13 +40,13 @@ pub enum Node {
     Not(NodeId),
     /// An operation on two truth values.
     Logic(Logic, NodeId, NodeId),
-    /// `yes` where `keep` is true, `no` elsewhere. The arm that is not taken has no influence, not even as NaN.
+    /// `yes` if `keep` is true, otherwise `no`. The other arm has no influence, not even as NaN.
     Select {
         /// The condition: bool.
         keep: NodeId,
-        /// Taken where the condition is true: float or int.
+        /// The value if the condition is true: float or int.
         yes: NodeId,
-        /// Taken elsewhere: of the type of `yes`.
+        /// The value if it is false, with the type of `yes`.
         no: NodeId,
     },
 }
@@ -71,7 +71,7 @@ impl Node {
         list.into_iter().flatten()
     }
 
-    /// The same node over other operands.
+    /// The same node with other operands.
     #[must_use]
     pub fn map_operands(self, mut to: impl FnMut(NodeId) -> NodeId) -> Node {
         match self {
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    /// Number of this kind of node in canonical bytes; never reused, never renumbered.
+    /// Number of this kind of node in canonical bytes; it never changes and is never reused.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {

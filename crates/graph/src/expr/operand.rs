@@ -1,6 +1,6 @@
-//! What an expression reads from outside: host scalars given at launch (scalars) and device tensors, as two different kinds.
+//! The operands of an expression, of two kinds: scalars, which are numbers on the host, and device tensors.
 //!
-//! A host tensor of several elements cannot be written down: a scalar is one number, and everything larger is a device tensor.
+//! There are no host tensors of several elements: a scalar is one number, and anything larger is a device tensor.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub enum ScalarTy {
 }
 
 impl ScalarTy {
-    /// Number under which this type enters canonical bytes.
+    /// The number of this type in canonical bytes.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -37,7 +37,7 @@ impl ScalarTy {
         }
     }
 
-    /// The element type that carries it to a device.
+    /// The element type of the scalar on a device.
     #[must_use]
     pub const fn dtype(self) -> DType {
         match self {
@@ -47,7 +47,7 @@ impl ScalarTy {
     }
 }
 
-/// A host scalar: one number, given at launch, never part of a key.
+/// A host scalar: one number that a launch gets, never part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScalarSpec {
@@ -55,18 +55,18 @@ pub struct ScalarSpec {
     pub ty: ScalarTy,
 }
 
-/// Whether the gradient of a tensor is wanted.
+/// Whether the gradient of a tensor is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grad {
     /// No gradient.
     None,
-    /// The backward gives the gradient, or the description is refused.
+    /// The backward computes the gradient, or the description is refused.
     Needed,
 }
 
 impl Grad {
-    /// Number under which this enters canonical bytes.
+    /// The number of this value in canonical bytes.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -81,37 +81,37 @@ impl Grad {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TensorSpec {
-    /// Extents over (batch, head, query, key). An extent of 1 is broadcast; any other must equal that of the scores.
+    /// Extents over (batch, head, query, key). An extent of 1 is broadcast; any other must equal the scores' extent.
     pub dims: [i64; 4],
     /// Element type: `f32`, `f16`, `bf16` (read as float) or `i32` (read as int).
     pub dtype: DType,
-    /// Whether its gradient is wanted.
+    /// Whether its gradient is computed.
     pub grad: Grad,
-    /// The slopes of ALiBi that it holds, where it holds such; of f32 with dims (1, heads, 1, 1) and without a gradient then. Who
-    /// prepares a plan puts them on the GPU; every other tensor is bound by the caller.
+    /// The ALiBi slopes that the tensor holds, if it does: it then is f32 with dims (1, heads, 1, 1) and has no
+    /// gradient, and the code that prepares a plan puts the slopes on the GPU. The caller binds every other tensor.
     pub alibi: Option<AlibiSlopes>,
 }
 
 impl TensorSpec {
-    /// A tensor whose gradient is not wanted.
+    /// A tensor without a gradient.
     #[must_use]
     pub const fn new(dtype: DType, dims: [i64; 4]) -> Self {
         TensorSpec { dims, dtype, grad: Grad::None, alibi: None }
     }
 
-    /// The same tensor, its gradient wanted.
+    /// The same tensor, with a gradient.
     #[must_use]
     pub const fn with_grad(self) -> Self {
         TensorSpec { grad: Grad::Needed, ..self }
     }
 
-    /// A tensor of the slopes of ALiBi for so many heads of an attention.
+    /// A tensor of ALiBi slopes for this many heads of an attention.
     #[must_use]
     pub const fn of_slopes(heads: i64, slopes: AlibiSlopes) -> Self {
         TensorSpec { dims: [1, heads, 1, 1], dtype: DType::F32, grad: Grad::None, alibi: Some(slopes) }
     }
 
-    /// Type of an element inside an expression; nothing for element types that expressions do not read.
+    /// Type of an element inside an expression; `None` for element types that expressions do not read.
     #[must_use]
     pub const fn ty(&self) -> Option<Ty> {
         match self.dtype {
@@ -121,7 +121,8 @@ impl TensorSpec {
         }
     }
 
-    /// The first axis on which this tensor can be broadcast to scores of `scores` = (batch, head, query, key) neither by 1 nor by equality.
+    /// The first axis on which this tensor does not broadcast to scores of extents `scores` = (batch, head, query,
+    /// key).
     #[must_use]
     pub fn misfit(&self, scores: [i64; 4]) -> Option<Axis> {
         Axis::ALL.into_iter().find(|axis| self.dims[axis.dim()] != 1 && self.dims[axis.dim()] != scores[axis.dim()])

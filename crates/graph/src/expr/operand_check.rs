@@ -1,4 +1,4 @@
-//! Rules for what an expression reads: names that text can carry, tensors that can exist.
+//! Checks operands of expressions: names that text can contain, and valid tensors.
 
 use super::error::ExprError;
 use super::limits::{MAX_EXTENT, MAX_NAME};
@@ -6,7 +6,7 @@ use super::node::{Axis, Ty};
 use super::operand::{Grad, TensorSpec};
 use crate::DType;
 
-/// Problems of a tensor taken alone.
+/// Problems of a single tensor.
 pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
     let TensorSpec { dims, dtype, grad, alibi } = spec;
     let mut problems = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn tensor_problems(name: &str, spec: TensorSpec) -> Vec<ExprError> {
     problems
 }
 
-/// Whether text forms can carry this name.
+/// Whether text forms can contain this name.
 pub(super) fn is_name(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')

@@ -1,4 +1,4 @@
-//! Operators and named methods of [`Expr`]. None of them fails: types are checked by `build`.
+//! Operators and named methods of [`Expr`]. They never fail: `build` checks types.
 
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Rem, Sub};
 

@@ -1,8 +1,10 @@
-//! The operations of score expressions: which there are, what each one means, and the numbers under which they enter canonical bytes.
+//! The operations of score expressions, their meaning, and their numbers in canonical bytes.
 //!
-//! There is one zero: the sign that IEEE 754 gives a zero has no meaning here, although a device may show it as the sign of an infinity.
+//! There is only one zero: the sign of an IEEE 754 zero has no meaning here, although a device may show it as the sign
+//! of an infinity.
 //!
-//! Codes are never reused and never renumbered. Where an operation has a cuDNN pointwise mode of its own, its number is in brackets.
+//! Codes never change and are never reused. The number in brackets is that of the cuDNN pointwise mode, if there is
+//! one.
 
 use std::fmt;
 
@@ -21,7 +23,7 @@ macro_rules! operations {
             /// Every operation of this kind, in declaration order.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
-            /// Number under which this operation enters canonical bytes; never reused, never renumbered.
+            /// The number of this operation in canonical bytes; it never changes and is never reused.
             #[must_use]
             pub const fn code(self) -> u8 {
                 match self { $($name::$variant => $code,)+ }
@@ -33,7 +35,7 @@ macro_rules! operations {
                 match self { $($name::$variant => $text,)+ }
             }
 
-            /// The operation that the text form calls `name`.
+            /// The operation with this name in the text form.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|op| op.name() == name)
@@ -97,7 +99,8 @@ operations! {
 }
 
 operations! {
-    /// Operations on two numbers of the same type. `Div`, `Pow` and `Atan2` are for floats; the others take floats or integers.
+    /// Operations on two numbers of the same type. `Div`, `Pow` and `Atan2` are for floats; the others are for floats
+    /// and integers.
     Binary {
         /// `a + b` (0). Integers wrap.
         Add = 1, "add";
@@ -107,21 +110,24 @@ operations! {
         Mul = 3, "mul";
         /// `a / b` (6); division by zero follows IEEE 754.
         Div = 4, "div";
-        /// The smaller (2); a number wins over NaN.
+        /// The smaller (2); a number takes precedence over NaN.
         Min = 5, "min";
-        /// The larger (3); a number wins over NaN.
+        /// The larger (3); a number takes precedence over NaN.
         Max = 6, "max";
         /// `a^b` (8); NaN for a negative base with a fractional exponent.
         Pow = 7, "pow";
         /// Remainder of truncated division (7, C's `fmod` and `%`): it has the sign of `a`.
-        /// A float divisor of 0 gives NaN, an integer divisor of 0 gives 0; as a constant it is refused. On a device an integer remainder by 0 is
-        /// undefined, so that two operations in front of it make 0 of it, unless the divisor is seen not to be 0: a constant, or `max(x, 1)`.
+        ///
+        /// A float divisor of 0 gives NaN, an integer divisor of 0 gives 0; a constant 0 is refused. On a device, an
+        /// integer remainder by 0 is undefined, so two more operations make it 0, unless the divisor is known not to be
+        /// 0: a constant, or `max(x, 1)`.
         Rem = 8, "rem";
         /// Remainder of floored division (24, cuDNN 9.27): it has the sign of `b`. Zero divisors as for `Rem`.
         ///
-        /// On a device it is `a - b * floor(a / b)` in float32, for integers too. That is exact where `|a| + |b|` is at most 2^24
-        /// (for floats: times a power of two that both are whole multiples of). Beyond, the quotient or the product may round, and
-        /// the result be off by `b` or by an odd unit; document ids, positions and periods stay far below.
+        /// On a device it is `a - b * floor(a / b)` in float32, for integers too. That is exact if `|a| + |b|` is at
+        /// most 2^24 (for floats: times a power of two of which both are whole multiples). Beyond, the quotient or the
+        /// product may round, and the result may be off by `b` or by an odd unit; document ids, positions and periods
+        /// are far smaller.
         FloorRem = 9, "floor_rem";
         /// Angle of the point with ordinate `a` and abscissa `b` (23), in (-pi, pi]; 0 at the origin.
         Atan2 = 10, "atan2";
@@ -147,7 +153,7 @@ operations! {
 }
 
 operations! {
-    /// Operations on two truth values. Negation is a node of its own.
+    /// Operations on two truth values. Negation is a separate node.
     Logic {
         /// Both (400).
         And = 1, "&";
@@ -157,7 +163,7 @@ operations! {
 }
 
 impl Unary {
-    /// Whether integers are taken (and given back) as well as floats.
+    /// Whether the operation works on integers (and returns them) as well as on floats.
     #[must_use]
     pub const fn takes_int(self) -> bool {
         matches!(self, Unary::Neg | Unary::Abs)
@@ -165,7 +171,7 @@ impl Unary {
 }
 
 impl Binary {
-    /// Whether integers are taken (and given back) as well as floats.
+    /// Whether the operation works on integers (and returns them) as well as on floats.
     #[must_use]
     pub const fn takes_int(self) -> bool {
         !matches!(self, Binary::Div | Binary::Pow | Binary::Atan2)
@@ -179,7 +185,7 @@ impl Binary {
 }
 
 impl Compare {
-    /// The comparison that says the same with its operands exchanged: `a < b` is `b > a`.
+    /// The equivalent comparison with exchanged operands: `a < b` is `b > a`.
     #[must_use]
     pub const fn flipped(self) -> Self {
         match self {
@@ -192,7 +198,7 @@ impl Compare {
         }
     }
 
-    /// The comparison that is true exactly when this one is false, for integers (floats differ when an operand is NaN).
+    /// The comparison that is true exactly if this one is false, for integers (floats differ if an operand is NaN).
     #[must_use]
     pub const fn negated(self) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! A user's own backward: accepted only after it has been compared with central differences of the forward.
+//! A user's own backward, which is compared with central differences of the forward before it is accepted.
 
 use super::arena::Arena;
 use super::canon;
@@ -8,7 +8,7 @@ use super::operand::ScalarTy;
 use super::program::{Derived, Program, ScoreExpr};
 use qkvault_base::random::Rng;
 
-/// How far a derivative may be from the difference it is compared with: `|own - difference| <= abs + rel * |difference|`.
+/// The tolerance of the comparison of a derivative with a difference: `|own - difference| <= abs + rel * |difference|`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Absolute part.
@@ -18,7 +18,8 @@ pub struct Tolerance {
 }
 
 impl Default for Tolerance {
-    /// 1e-5 of both: well above the error of the differences and of float32 constants, far below any mistake in a formula.
+    /// 1e-5 for both: well above the error of the differences and of float32 constants, far below any mistake in a
+    /// formula.
     fn default() -> Self {
         Tolerance { abs: 1e-5, rel: 1e-5 }
     }
@@ -27,7 +28,7 @@ impl Default for Tolerance {
 /// Why a user's own backward is not accepted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OverrideError {
-    /// One of the two expressions is no float.
+    /// One of the two expressions is not a float.
     #[error("the {which} is {given}; both the forward and its derivative must be floats")]
     NotAFloat {
         /// `forward` or `own backward`.
@@ -35,21 +36,21 @@ pub enum OverrideError {
         /// Type of the expression.
         given: Ty,
     },
-    /// The backward reads a scalar or tensor that the forward does not have, or has in another form.
+    /// The backward reads a scalar or tensor that the forward does not have, or has with another specification.
     #[error(
-        "the own backward reads '{name}', which the forward does not read in this form; use the operands of the forward only"
+        "the backward reads '{name}', which the forward does not read in this form; use only the operands of the forward"
     )]
     ForeignOperand {
-        /// Display name, by which the operands of the two expressions are matched.
+        /// Display name; operands of the two expressions are matched by name.
         name: String,
     },
     /// The backward is wrong.
     #[error(
-        "the own backward gives {own} where the forward changes by {difference} per unit of score \
+        "the backward gives {own}, but the forward changes by {difference} per unit of score \
          (score {score}, batch, head, query, key {at:?}, scalars and tensors {operands:?}); leave it out to get the derived one"
     )]
     Disagrees {
-        /// What the backward gives.
+        /// The value of the backward.
         own: f64,
         /// Central difference of the forward.
         difference: f64,
@@ -60,16 +61,16 @@ pub enum OverrideError {
         /// Values of the operands at the point: names and numbers.
         operands: Vec<(String, f64)>,
     },
-    /// The forward is smooth at too few of the points tried for a verdict.
+    /// The forward is smooth at too few of the sample points for a verdict.
     #[error(
-        "the forward could be compared at {compared} of {tried} points only, {needed} are needed; it is too rough to check a backward against"
+        "the forward is too rough for a check of the backward: only {compared} of {tried} points could be compared, and {needed} are needed"
     )]
     Undecided {
-        /// At how many points the two were compared.
+        /// Number of points that were compared.
         compared: usize,
-        /// At how many it was tried.
+        /// Number of points that were tried.
         tried: usize,
-        /// How many are needed.
+        /// Number of points that are needed.
         needed: usize,
     },
 }
@@ -77,14 +78,16 @@ pub enum OverrideError {
 const TRIED: usize = 512;
 const NEEDED: usize = 32;
 
-/// Accepts `own` as the derivative of `forward` by the score if it agrees with central differences wherever the forward is smooth.
+/// Accepts `own` as the derivative of `forward` with respect to the score, if it agrees with central differences
+/// wherever the forward is smooth.
 ///
-/// Operands are matched by their display names. The result reads the forward's scalars and tensors by the forward's ids. The points are the
-/// same in every run: scores from -30 to 30, many of them small; scalars and tensors from -3 to 3 and, in half of the points, positive;
-/// positions within lengths of up to 64. Kinks and jumps are left out, so what holds there is taken on trust.
+/// Operands are matched by display name. The result reads the forward's scalars and tensors by the forward's ids. The
+/// points are the same in every run: scores from -30 to 30, many of them small; scalars and tensors from -3 to 3 and,
+/// in half of the points, positive; positions within lengths of up to 64. Kinks and jumps are skipped, so values there
+/// are not checked.
 ///
 /// # Errors
-/// If the two do not fit together, disagree, or could not be compared at enough points.
+/// If the two do not fit together, disagree, or could be compared at too few points.
 pub fn check_override(forward: &ScoreExpr, own: &ScoreExpr, tolerance: Tolerance) -> Result<Derived, OverrideError> {
     for (which, expr) in [("forward", forward), ("own backward", own)] {
         if expr.root_ty() != Ty::Float {
@@ -120,7 +123,7 @@ pub(crate) fn over_operands_of(forward: &ScoreExpr, own: &ScoreExpr) -> Result<D
     }
     let mut tensors = Vec::new();
     for (spec, name) in own.tensors().iter().zip(own.tensor_names()) {
-        // Whether a gradient is wanted is said by the forward alone.
+        // Only the forward decides whether a gradient is computed.
         let fits = |id: &TensorId| {
             let other = forward.tensors()[id.at()];
             (other.dims, other.dtype) == (spec.dims, spec.dtype)
@@ -174,13 +177,13 @@ impl Sample {
         PointContext { score, upstream: 1.0, at: *at, lengths: *lengths, scalars, tensors }
     }
 
-    /// Central difference by the score, if steps of several sizes agree about it.
+    /// Central difference with respect to the score, if steps of several sizes agree.
     fn difference(&self, forward: &ScoreExpr) -> Option<f64> {
         let value = |score: f64| float(forward.eval(&self.at_score(score)));
         let slope = |h: f64| Some((value(self.score + h)? - value(self.score - h)?) / (2.0 * h));
         let (wide, near, close) = (slope(2e-4)?, slope(1e-4)?, slope(1e-5)?);
         let best = near + (near - wide) / 3.0;
-        // Beside a kink the two sides differ, however small the step.
+        // Near a kink, the differences of both sides differ, however small the step is.
         let here = value(self.score)?;
         let (right, left) = ((value(self.score + 1e-5)? - here) / 1e-5, (here - value(self.score - 1e-5)?) / 1e-5);
         let scale = 1.0 + best.abs();

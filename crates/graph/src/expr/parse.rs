@@ -1,4 +1,5 @@
-//! Reading the text form. Any text gives an expression or an error; nesting is bounded, so nothing overflows the stack.
+//! Parses the text form. Every text gives an expression or an error; nesting is limited, so that the stack does not
+//! overflow.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -21,7 +22,7 @@ impl FromStr for ScoreExpr {
     }
 }
 
-/// Reads the text form that [`ScoreExpr`] prints, or one written by hand:
+/// Parses the text form that [`ScoreExpr`] prints, or one written by hand:
 ///
 /// ```
 /// use qkvault_graph::expr::{parse_expr, score, scalar};
@@ -31,12 +32,13 @@ impl FromStr for ScoreExpr {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Statements end with `;`: `scalar $name: float` (or `int`), `tensor @name: f32[1, 8, 1, 1]` (with `grad` after it if its gradient is
-/// wanted, or `alibi 32 from 16 max 8.0` where it holds slopes of [`AlibiSlopes`](super::AlibiSlopes): of 32 heads, from the 17th on, up to
-/// 2^-8; `from` and `max` may be left out), `let name = expression`. The expression itself comes last.
+/// Statements end with `;`: `scalar $name: float` (or `int`), `tensor @name: f32[1, 8, 1, 1]`, `let name = expression`.
+/// After the dims of a tensor, `grad` requests its gradient, and `alibi 32 from 16 max 8.0` declares slopes of
+/// [`AlibiSlopes`](super::AlibiSlopes): of 32 heads, from the 17th on, down to 2^-8; `from` and `max` are optional. The
+/// expression itself comes last.
 ///
 /// # Errors
-/// The place and what was expected there, or every problem of what the text means.
+/// The place of a syntax error and what was expected there, or every problem of the expression.
 pub fn parse_expr(text: &str) -> Result<ScoreExpr, ParseError> {
     let tokens = tokens(text)?;
     let mut parser = Parser { text, tokens: &tokens, at: 0, nesting: 0, names: HashMap::new() };
@@ -44,7 +46,7 @@ pub fn parse_expr(text: &str) -> Result<ScoreExpr, ParseError> {
     Ok(expr.build()?)
 }
 
-/// What a name stands for, and whether it was used.
+/// The meaning of a name, and whether it was used.
 type Names<'t> = HashMap<(char, &'t str), (Expr, bool)>;
 
 pub(super) struct Parser<'p, 't> {
@@ -52,7 +54,7 @@ pub(super) struct Parser<'p, 't> {
     tokens: &'p [Placed<'t>],
     pub(super) at: usize,
     nesting: usize,
-    /// Scalars under `$`, tensors under `@`, lets under a blank.
+    /// Scalars under `$`, tensors under `@`, lets under a space.
     pub(super) names: Names<'t>,
 }
 
@@ -77,7 +79,7 @@ impl<'t> Parser<'_, 't> {
         Ok(expr)
     }
 
-    /// An expression whose operators bind at least as tightly as `least` (0 for any).
+    /// An expression whose operators have at least the precedence `least` (0 for any).
     pub(super) fn expression(&mut self, least: u8) -> Result<Expr, ParseError> {
         self.nesting += 1;
         if self.nesting > MAX_NESTING {
@@ -113,7 +115,7 @@ impl<'t> Parser<'_, 't> {
         match *self.peek() {
             Token::Int(n) if negative => {
                 self.at += 1;
-                // 2^31 has passed the lexer for the sake of its negative.
+                // The lexer accepts 2^31 because its negative is valid.
                 Ok(Expr::from(i32::try_from(-n).map_err(|_| self.expected("an integer of 32 bits"))?))
             }
             Token::Float(x) if negative => {

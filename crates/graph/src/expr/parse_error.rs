@@ -1,8 +1,8 @@
-//! What can be wrong with a text that should be a score expression.
+//! Errors for texts that should be score expressions.
 
 use super::error::ExprErrors;
 
-/// A text that is no score expression.
+/// The error for a text that is not a score expression.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParseError {
     /// The text does not follow the grammar.
@@ -12,12 +12,12 @@ pub enum ParseError {
         line: usize,
         /// Character in the line, from 1.
         column: usize,
-        /// What could stand there.
+        /// What was expected there.
         expected: String,
-        /// What stands there.
+        /// What is there.
         found: String,
     },
-    /// The text is well formed, but what it says is not.
+    /// The text is well formed, but the expression is invalid.
     #[error("{problems}")]
     Meaning {
         /// Every problem.

@@ -1,12 +1,12 @@
-//! Where a problem is: the path from the root of an expression to an operation, as text.
+//! The place of a problem as text: the path from the root of an expression to an operation.
 
 use super::handle::{Expr, Op};
 use super::operand::ScalarTy;
 
-/// Each handle with the number of its operands already visited: a path from the root.
+/// Each handle with the number of its visited operands: a path from the root.
 pub(super) type Path<'e> = Vec<(&'e Expr, usize)>;
 
-/// The path as text: `add.right > tanh`. Long paths keep their two ends.
+/// The path as text: `add.right > tanh`. Only both ends of a long path are kept.
 pub(super) fn place(path: &Path<'_>) -> String {
     const ENDS: usize = 6;
     let last = path.len() - 1;

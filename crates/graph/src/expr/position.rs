@@ -1,7 +1,7 @@
-//! Positions in a sequence, as apart from rows of a launch.
+//! Positions in a sequence, in contrast to rows of a launch.
 //!
-//! A launch may have fewer queries than keys: one new token over a cache, or a piece of a prompt. Its queries are the last of their
-//! sequence then, as a bottom-right band has it, while [`query`] counts the rows of the launch from 0.
+//! A launch may have fewer queries than keys: one new token over a cache, or a piece of a prompt. Its queries then are
+//! the last of their sequence, as in a bottom-right band, while [`query`] counts the rows of the launch from 0.
 
 use super::arena::Arena;
 use super::canon;
@@ -11,26 +11,27 @@ use super::node::{Axis, Node, NodeId, Side, Ty};
 use super::ops::Binary;
 use super::program::{Program, ScoreExpr};
 
-/// Position of the query in its sequence, the last query at the last key: `query + (key_len - query_len)`, with the lengths of this
-/// sequence where the attention has lengths. It is [`query`] where there are as many queries as keys.
+/// Position of the query in its sequence, with the last query at the last key: `query + (key_len - query_len)`, with
+/// the lengths of this sequence if the attention has lengths. With as many queries as keys it equals [`query`].
 ///
-/// Use it wherever an expression compares a query with a key, as every function of the [`library`](super::library) does: it is right in
-/// training, for one query over a cache, and for a piece of a prompt. `query` is right for what belongs to the rows of a launch: padding,
-/// and tensors with an entry for each of them.
+/// Use it wherever an expression compares a query with a key, as every function of the [`library`](super::library)
+/// does: it is right in training, for one query over a cache, and for a piece of a prompt. Use `query` for values that
+/// belong to the rows of a launch: padding, and tensors with an entry for each row.
 #[must_use]
 pub fn position() -> Expr {
     query() + (key_len() - query_len())
 }
 
 impl ScoreExpr {
-    /// This expression of whole sequences, with as many queries as keys, for a launch of the last queries of each: `query` becomes
-    /// [`position`], and the number of queries that of keys. What is written with [`position`] stays as it is.
+    /// Converts an expression for whole sequences, with as many queries as keys, to a launch of the last queries of
+    /// each: `query` becomes [`position`], and the number of queries becomes that of keys. [`position`] itself stays
+    /// unchanged.
     ///
-    /// Tensors with an entry for each query are read by the rows of the launch: give those of these rows.
+    /// Tensors with an entry for each query are read by rows of the launch: give the entries of these rows.
     ///
     /// # Errors
     ///
-    /// An expression that is larger or deeper than is taken, with that.
+    /// The result is larger or deeper than allowed.
     pub fn at_positions(&self) -> Result<ScoreExpr, ExprError> {
         self.replaced(|arena, node| match node {
             Node::Index(Axis::Query) => {
@@ -44,7 +45,8 @@ impl ScoreExpr {
         })
     }
 
-    /// This expression where every sequence has `ahead` keys more than queries: the difference of its lengths is a number.
+    /// This expression for sequences that all have `ahead` more keys than queries: the difference of lengths becomes a
+    /// number.
     pub(crate) fn with_keys_ahead(&self, ahead: i32) -> ScoreExpr {
         let of = |id: NodeId| self.node(id);
         let known = |node: Node| match node {
@@ -58,11 +60,11 @@ impl ScoreExpr {
         if !self.nodes().iter().any(|&node| known(node).is_some()) {
             return self.clone();
         }
-        // Nothing grows; should no order be found where one was, the lengths are read as they were.
+        // Nothing grows; if no canonical order is found, the lengths are read as before.
         self.replaced(|_, node| known(node).map(Node::Int)).unwrap_or_else(|_| self.clone())
     }
 
-    /// This expression with other nodes in place of some, and sums of integers folded.
+    /// This expression with some nodes replaced, and with sums of integers folded.
     fn replaced(&self, with: impl Fn(&mut Arena, Node) -> Option<Node>) -> Result<ScoreExpr, ExprError> {
         let mut arena = Arena::over(self.operands().clone());
         let mut ids: Vec<NodeId> = Vec::with_capacity(self.nodes().len());
@@ -78,7 +80,7 @@ impl ScoreExpr {
 }
 
 impl Program {
-    /// Whether a node is what [`position`] makes.
+    /// Whether a node is the result of [`position`].
     pub(super) fn is_position(&self, node: Node) -> bool {
         let Node::Binary(Binary::Add, row, ahead) = node else { return false };
         let Node::Binary(Binary::Sub, keys, queries) = self.node(ahead) else { return false };
@@ -87,8 +89,8 @@ impl Program {
     }
 }
 
-/// A node, or what it comes to where it is integer arithmetic whose result is plain. Truth values and choices stay, so that an
-/// expression that reads the score still does.
+/// A node, or its constant value if it is integer arithmetic. Truth values and selections stay, so that an expression
+/// that reads the score still does.
 fn folded(arena: &mut Arena, node: Node) -> NodeId {
     let int = |arena: &Arena, id: NodeId| if let Node::Int(n) = arena.node(id) { Some(n) } else { None };
     match node {
@@ -104,7 +106,7 @@ fn folded(arena: &mut Arena, node: Node) -> NodeId {
             }
             (Binary::Add | Binary::Sub, _, Some(0)) => a,
             (Binary::Add, Some(0), _) => b,
-            // A remainder by zero is zero, whatever is divided.
+            // A remainder by zero is zero for any dividend.
             (Binary::Rem | Binary::FloorRem, _, Some(0)) => b,
             (Binary::Sub, ..) if a == b => arena.add(Node::Int(0)),
             _ => arena.add(node),
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn b9_expressions_of_whole_sequences_are_moved_to_the_last_queries() {
+    fn b9_expressions_for_whole_sequences_apply_to_the_last_queries() {
         for (whole, moved) in [
             ("score - float(query - key)", "score - float(position - key)"),
             ("score - float(position - key)", "score - float(position - key)"),
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn b9_a_position_is_the_row_where_there_are_as_many_queries_as_keys() {
+    fn b9_a_position_is_the_row_with_as_many_queries_as_keys() {
         let soft = library::soft_window(score(), 3, scalar("slope")).build_score_mod().expect("a score");
         assert_eq!(soft.with_keys_ahead(0), read("scalar $s: float; score - $s * float(max(abs(query - key) - 3, 0))"));
         assert_eq!(
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_come_to_a_divisor_of_zero_give_zero() {
+    fn equal_lengths_as_a_divisor_of_zero_give_zero() {
         let e = read("score + float(key % (key_len - query_len))");
         assert_eq!(e.with_keys_ahead(0), read("score + 0.0"));
         assert_eq!(e.with_keys_ahead(3), read("score + float(key % 3)"));

@@ -1,6 +1,7 @@
-//! The text form: infix, what is used several times in `let`s, scalars with `$` and tensors with `@`.
+//! The text form: infix, with shared parts in `let`s, scalars with `$` and tensors with `@`.
 //!
-//! `scalar $softcap: float; tanh(score / $softcap) * $softcap`. With `{:#}` every statement stands on a line of its own.
+//! For example `scalar $softcap: float; tanh(score / $softcap) * $softcap`. `{:#}` prints each statement on its own
+//! line.
 
 use std::fmt::{self, Write as _};
 
@@ -9,10 +10,10 @@ use super::operand::{Grad, ScalarSpec, TensorSpec};
 use super::ops::{Binary, Logic, Unary};
 use super::program::{Derived, Program, ScoreExpr};
 
-/// Operations inside each other before a `let` is made anyway: bounds the nesting of the text, and with it that of the parser.
+/// Nesting depth of operations at which a `let` is made anyway, which limits the nesting for the parser.
 const INLINE_DEPTH: u32 = 24;
 
-/// How tightly a piece of text holds together; a looser piece needs parentheses inside a tighter one.
+/// The precedence of a piece of text; a piece of lower precedence needs parentheses inside one of higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tightness {
     Or,
@@ -114,7 +115,7 @@ impl Program {
             text.push(')');
             Ok((text, Tightness::Atom))
         };
-        // Operations of one tightness are read from the left, comparisons not at all.
+        // Operations of the same precedence associate to the left; comparisons do not associate.
         let infix = |op: &str, tightness: Tightness, a: NodeId, b: NodeId| {
             let left = if tightness == Tightness::Compare { Tightness::Sum } else { tightness };
             let right = next(tightness);
@@ -131,7 +132,7 @@ impl Program {
             Node::Scalar(id) => (format!("${}", self.scalar_name(id)), Tightness::Atom),
             Node::Tensor(id) => (format!("@{}", self.tensor_name(id)), Tightness::Atom),
             Node::ToFloat(_) => call("float")?,
-            // The parentheses keep the negation of a number apart from a negative number.
+            // Parentheses distinguish the negation of a number from a negative number.
             Node::Unary(Unary::Neg, a) if matches!(self.node(a), Node::Float(_) | Node::Int(_)) => {
                 (format!("-({})", pieces[a.at()].text), Tightness::Prefix)
             }
@@ -166,7 +167,7 @@ fn next(tightness: Tightness) -> Tightness {
     }
 }
 
-/// The text of a piece, in parentheses if it holds together less tightly than needed.
+/// The text of a piece, in parentheses if its precedence is lower than needed.
 fn held(piece: &Piece, needed: Tightness) -> String {
     if piece.tightness >= needed { piece.text.clone() } else { format!("({})", piece.text) }
 }

@@ -1,4 +1,4 @@
-//! Closed expressions: the canonical one that describes a score modification or a predicate, and those derived from it.
+//! Closed expressions: the canonical one of a score modification or predicate, and those derived from it.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -9,10 +9,10 @@ use super::operand::{ScalarSpec, TensorSpec};
 use super::ops::{Binary, Unary};
 use super::typing;
 
-/// A well-typed list of nodes, operands first, the root last, equal nodes stored once; with the tables of what it reads.
+/// A well-typed list of nodes, with the tables of its operands: operands first, the root last, equal nodes stored once.
 ///
-/// Passes over it are loops over [`Program::nodes`]: an operand always stands before the node that uses it, so nothing needs recursion.
-/// Every node but the root is the operand of another one.
+/// Passes are loops over [`Program::nodes`]: an operand always comes before the node that uses it, so recursion is not
+/// needed. Every node except the root is an operand of another one.
 #[derive(Clone, Debug)]
 pub struct Program {
     nodes: Vec<Node>,
@@ -21,7 +21,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// From nodes that a pass of this module made.
+    /// A program of nodes that a pass of this module made.
     pub(super) fn from_parts(nodes: Vec<Node>, operands: Operands) -> Self {
         let mut types: Vec<Ty> = Vec::with_capacity(nodes.len());
         for &node in &nodes {
@@ -43,7 +43,7 @@ impl Program {
         &self.nodes
     }
 
-    /// The node that is the result: the last one.
+    /// The last node, which is the result.
     #[must_use]
     pub fn root(&self) -> NodeId {
         NodeId((self.nodes.len() - 1) as u32)
@@ -67,7 +67,7 @@ impl Program {
         self.ty(self.root())
     }
 
-    /// The host scalars given at launch.
+    /// The host scalars, which a launch gets.
     #[must_use]
     pub fn scalars(&self) -> &[ScalarSpec] {
         &self.operands.scalars
@@ -103,20 +103,20 @@ impl Program {
         &self.operands.tensor_names
     }
 
-    /// The scalar of this display name.
+    /// The scalar with this display name.
     #[must_use]
     pub fn scalar_named(&self, name: &str) -> Option<ScalarId> {
         self.operands.scalar_names.iter().position(|n| n == name).map(|at| ScalarId(at as u32))
     }
 
-    /// The tensor of this display name.
+    /// The tensor with this display name.
     #[must_use]
     pub fn tensor_named(&self, name: &str) -> Option<TensorId> {
         self.operands.tensor_names.iter().position(|n| n == name).map(|at| TensorId(at as u32))
     }
 
-    /// Whether an integer is seen not to be 0 whatever is bound: a constant, one that is held above or below 0 by a constant, as
-    /// `max(x, 1)`, or either of these with another sign.
+    /// Whether an integer is known not to be 0 for all inputs: a constant, one that a constant bounds above or below 0,
+    /// as `max(x, 1)` does, or the negative of such an integer.
     pub(crate) fn is_never_zero(&self, id: NodeId) -> bool {
         let bound = |id: NodeId| if let Node::Int(n) = self.node(id) { n } else { 0 };
         match self.node(id) {
@@ -128,7 +128,7 @@ impl Program {
         }
     }
 
-    /// Whether some node is this one.
+    /// Whether the program has this node.
     #[must_use]
     pub fn contains(&self, node: Node) -> bool {
         self.nodes.contains(&node)
@@ -137,12 +137,12 @@ impl Program {
 
 /// A closed score expression or predicate in canonical form.
 ///
-/// Equality and hash are those of the meaning as written: nodes, scalar types and tensor specifications, never display names.
-/// The order in which operands of commutative operations were written, the direction of comparisons (`a < b` or `b > a`), the grouping
-/// of chains of `&` and `|`, repeated sub-expressions and names do not matter. Float arithmetic is not rearranged: `(a + b) + c` and
-/// `a + (b + c)` round differently and are different expressions.
+/// Equality and hash compare nodes, scalar types and tensor specifications, not display names. The order of operands of
+/// commutative operations, the direction of comparisons (`a < b` or `b > a`), the grouping of chains of `&` and `|`,
+/// repeated sub-expressions and names do not matter. Float arithmetic is not rearranged: `(a + b) + c` and `a + (b +
+/// c)` round differently and are different expressions.
 ///
-/// Scalars and tensors are numbered by their first use in the nodes, and every one of the tables is used.
+/// Scalars and tensors are numbered by their first use in the nodes, and all of them are used.
 ///
 /// ```
 /// use qkvault_graph::expr::{constant, key, position, scalar, score};
@@ -161,12 +161,12 @@ impl Program {
 pub struct ScoreExpr(Program);
 
 impl ScoreExpr {
-    /// From a program that the canonical form was just made of.
+    /// An expression of a program that is in canonical form.
     pub(super) fn from_canonical(program: Program) -> Self {
         ScoreExpr(program)
     }
 
-    /// The nodes and what they read.
+    /// The nodes and their operands.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.0
@@ -195,18 +195,18 @@ impl Hash for ScoreExpr {
     }
 }
 
-/// An expression derived from a [`ScoreExpr`], over the same scalars and tensors: ids, tables and names are those of the forward
-/// expression, whether or not the derived one uses them all. It may read [`Node::Upstream`].
+/// An expression derived from a [`ScoreExpr`], over the same scalars and tensors: ids, tables and names are those of
+/// the forward expression, used or not. It may read [`Node::Upstream`].
 #[derive(Clone, Debug)]
 pub struct Derived(Program);
 
 impl Derived {
-    /// From a program over the tables of its forward expression.
+    /// An expression of a program over the tables of its forward expression.
     pub(super) fn from_program(program: Program) -> Self {
         Derived(program)
     }
 
-    /// The nodes and what they read.
+    /// The nodes and their operands.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.0
@@ -235,7 +235,7 @@ impl PartialEq for Derived {
 
 impl Eq for Derived {}
 
-/// Names are left out on purpose.
+/// Ignores names.
 fn same(a: &Program, b: &Program) -> bool {
     a.nodes == b.nodes && a.operands.scalars == b.operands.scalars && a.operands.tensors == b.operands.tensors
 }

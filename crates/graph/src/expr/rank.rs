@@ -1,18 +1,20 @@
-//! A total order over items that depends on their structure only, and the writing of items as nodes in that order.
+//! A total order over items that depends only on their structure, and writing of items as nodes in that order.
 
 use super::hash::Map;
 use super::items::{Class, Item, Items};
 use super::node::{FloatConst, Node, NodeId, ScalarId, TensorId};
 use super::ops::Compare;
 
-/// Colours of scalars and tensors: equal colours are (so far) indistinguishable. The numbers, not the ids, decide the order.
+/// Colours of scalars and tensors: equal colours cannot be distinguished so far. Numbers of colours, not ids, decide
+/// the order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Colours {
     pub(super) scalars: Vec<u32>,
     pub(super) tensors: Vec<u32>,
 }
 
-/// Place of an item in the order: class, then height, then place among those. Equal for items that differ only in equal-coloured leaves.
+/// Place of an item in the order: class, then height, then place among those. Equal for items that differ only in
+/// leaves of equal colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Rank {
     pub(super) class: Class,
@@ -85,7 +87,8 @@ pub(super) struct Written {
 
 /// Writes the items as nodes. With `renumber`, scalars and tensors get new ids in the order of their first use.
 ///
-/// The arms of a selection are written before its condition, so that a mask's indices and comparison stand next to its selection.
+/// The arms of a selection are written before its condition, so that a mask's indices and comparison are next to its
+/// selection.
 pub(super) fn write(items: &Items, ranks: &[Rank], renumber: bool) -> Written {
     let mut out = Writer { written: Written::default(), known: Map::default(), renumber };
     let mut done: Vec<Option<NodeId>> = vec![None; items.list.len()];

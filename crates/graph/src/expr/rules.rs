@@ -1,16 +1,16 @@
-//! The derivative of each operation, with what holds where none exists.
+//! The derivative of each operation, with conventions for points without one.
 //!
-//! | at | taken as |
+//! | at | value |
 //! |---|---|
 //! | `abs` at 0 | 0 |
 //! | `relu` at 0 | 0 |
-//! | `min`, `max` of equal operands | the derivative of the operand that stands second in canonical order; constants stand last, so `max(x, 0)` agrees with `relu(x)` |
-//! | `floor`, `ceil`, at whole numbers too | 0 |
-//! | `a % b`, `floor_rem` at their jumps | as beside the jump: that of `a` minus the quotient times that of `b` |
-//! | `pow(a, b)` by `b` where `a` is 0, by `a` where `b` is 0 | 0 |
-//! | `select` | the derivative of the arm that is taken, at the border too; none by the condition |
+//! | `min`, `max` of equal operands | the derivative of the operand that is second in canonical order; constants are last, so `max(x, 0)` agrees with `relu(x)` |
+//! | `floor`, `ceil`, also at whole numbers | 0 |
+//! | `a % b`, `floor_rem` at their jumps | the value beside the jump: that of `a` minus the quotient times that of `b` |
+//! | `pow(a, b)` with respect to `b` at `a` = 0, with respect to `a` at `b` = 0 | 0 |
+//! | `select` | the derivative of the selected arm, also at the border; conditions have no derivative |
 //! | comparisons, integers | none |
-//! | poles (`log` and `sqrt` at 0, `tan`, division by 0, `atan2` at the origin, ...) | what IEEE 754 makes of the formula: an infinity or NaN |
+//! | poles (`log` and `sqrt` at 0, `tan`, division by 0, `atan2` at the origin, ...) | the IEEE 754 result of the formula: an infinity or NaN |
 
 use super::node::{Node, NodeId};
 use super::ops::{Binary, Compare, Unary};
@@ -18,10 +18,10 @@ use super::simplify::Simplifier;
 use super::slopes::{bell, gelu_slope, gelu_tanh_slope, one_minus_square};
 use super::term::Term;
 
-/// A derivative: nothing where it is zero everywhere because of how the expression is built.
+/// A derivative; `None` if it is zero everywhere because of the expression's structure.
 pub(super) type Tangent = Option<Term>;
 
-/// Derivative of `y = op(a)` when `a` has derivative `t`.
+/// Derivative of `y = op(a)` if `a` has derivative `t`.
 pub(super) fn unary(s: &mut Simplifier, op: Unary, a: NodeId, y: NodeId, t: Term) -> Tangent {
     Some(match op {
         Unary::Neg => t.scaled(-1.0),
@@ -92,7 +92,7 @@ pub(super) fn unary(s: &mut Simplifier, op: Unary, a: NodeId, y: NodeId, t: Term
     })
 }
 
-/// Derivative of `y = op(a, b)` when `a` has derivative `ta` and `b` has derivative `tb`.
+/// Derivative of `y = op(a, b)` if `a` has derivative `ta` and `b` has derivative `tb`.
 pub(super) fn binary(
     s: &mut Simplifier,
     op: Binary,
@@ -139,10 +139,10 @@ pub(super) fn binary(
     }
 }
 
-/// Derivative of a selection: that of the arm that is taken.
+/// Derivative of a selection: that of the selected arm.
 ///
-/// The arms stay inside a selection of their own, so that an infinite derivative of the other arm has no influence; what is common to both
-/// is taken in front of it.
+/// Each arm is inside a selection, so that an infinite derivative of the other arm has no influence; common factors are
+/// taken out of the selection.
 pub(super) fn choice(s: &mut Simplifier, keep: NodeId, yes: Tangent, no: Tangent) -> Tangent {
     if let Node::Bool(value) = s.arena.node(keep) {
         return if value { yes } else { no };
@@ -174,7 +174,7 @@ fn above_zero(s: &mut Simplifier, a: NodeId, above: Term, below: Tangent) -> Tan
     choice(s, keep, Some(above), below)
 }
 
-/// `b * a^(b - 1) * t`; nothing for the constant exponent 0, and 0 where the exponent is 0.
+/// `b * a^(b - 1) * t`; `None` for the constant exponent 0, and 0 if the exponent is 0.
 fn power_by_base(s: &mut Simplifier, a: NodeId, b: NodeId, t: Term) -> Tangent {
     match s.constant(b).map(|c| c.value()) {
         Some(0.0) => None,
@@ -198,7 +198,7 @@ fn power_by_base(s: &mut Simplifier, a: NodeId, b: NodeId, t: Term) -> Tangent {
     }
 }
 
-/// `a^b * log(a) * t`, and 0 where `a` is 0.
+/// `a^b * log(a) * t`, and 0 if `a` is 0.
 fn power_by_exponent(s: &mut Simplifier, a: NodeId, y: NodeId, t: Term) -> Term {
     let zero = s.literal(0.0);
     let (log, at_zero) = (s.unary(Unary::Log, a), s.compare(Compare::Eq, a, zero));

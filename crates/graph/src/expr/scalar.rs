@@ -1,13 +1,14 @@
-//! What each operation does to numbers: float64 reference semantics, and the wrapping 32-bit integers of the language.
+//! The operations on numbers: float64 reference semantics, and the wrapping 32-bit integers of the language.
 //!
-//! There is one zero: no operation sees or gives -0. Where IEEE 754 would look at the sign of a zero (division by it, `atan2` on the
-//! negative axis), it counts as positive. A device looks at the sign and may give the other infinity, or the other end of the range of
-//! `atan2`, at such points.
+//! There is only one zero: no operation gets or gives -0. Where the sign of a zero matters in IEEE 754 (division by it,
+//! `atan2` on the negative axis), it counts as positive. A device may use the sign, and give the other infinity or the
+//! other end of the range of `atan2` at such points.
 
 use super::ops::{Binary, Compare, Logic, Unary};
 
 impl Unary {
-    /// The operation on a float, as IEEE 754 has it: division by zero gives infinities, a logarithm or root of a negative number NaN.
+    /// The operation on a float, as in IEEE 754: division by zero gives infinities, a logarithm or root of a negative
+    /// number NaN.
     #[must_use]
     pub fn apply(self, x: f64) -> f64 {
         let x = unsigned(x);
@@ -27,7 +28,7 @@ impl Unary {
             Unary::Erf => libm::erf(x),
             Unary::Floor => x.floor(),
             Unary::Ceil => x.ceil(),
-            // Comparisons, not `max`, so that NaN stays NaN.
+            // Comparisons instead of `max`, so that NaN stays NaN.
             Unary::Relu => {
                 if x < 0.0 {
                     0.0
@@ -49,7 +50,7 @@ impl Unary {
         })
     }
 
-    /// The operation on an integer; nothing for operations that take floats only.
+    /// The operation on an integer; `None` for operations on floats only.
     #[must_use]
     pub const fn apply_int(self, x: i32) -> Option<i32> {
         match self {
@@ -60,7 +61,7 @@ impl Unary {
     }
 }
 
-/// The number, -0 as 0.
+/// The number, with 0 in place of -0.
 fn unsigned(x: f64) -> f64 {
     x + 0.0
 }
@@ -80,7 +81,7 @@ fn gelu_inner(x: f64) -> f64 {
 }
 
 impl Binary {
-    /// The operation on floats, as IEEE 754 has it.
+    /// The operation on floats, as in IEEE 754.
     #[must_use]
     pub fn apply(self, a: f64, b: f64) -> f64 {
         let (a, b) = (unsigned(a), unsigned(b));
@@ -95,14 +96,14 @@ impl Binary {
             Binary::Rem => a % b,
             Binary::FloorRem => {
                 let r = a % b;
-                // A remainder of the other sign belongs to the quotient one lower.
+                // A remainder with the other sign belongs to the next lower quotient.
                 if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
             }
             Binary::Atan2 => a.atan2(b),
         })
     }
 
-    /// The operation on integers; nothing for operations that take floats only.
+    /// The operation on integers; `None` for operations on floats only.
     #[must_use]
     pub fn apply_int(self, a: i32, b: i32) -> Option<i32> {
         match self {
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remainders_have_the_sign_they_promise() {
+    fn remainders_have_the_documented_sign() {
         for (a, b) in [(7, 3), (-7, 3), (7, -3), (-7, -3), (6, 3), (-6, 3), (i32::MIN, -1)] {
             let (fa, fb) = (f64::from(a), f64::from(b));
             let rem = Binary::Rem.apply_int(a, b).expect("for integers too");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_neither_overflow_nor_lose_nan() {
+    fn activations_do_not_overflow_and_keep_nan() {
         assert_eq!(Unary::Sigmoid.apply(-1e9), 0.0);
         assert_eq!(Unary::Sigmoid.apply(1e9), 1.0);
         assert_eq!(Unary::Softplus.apply(1e9), 1e9);

@@ -1,17 +1,17 @@
-//! What an expression knows of absolute positions: whether its value is the same when query and key are moved by the same distance,
-//! as they are when each document of a sequence counts its positions from its own beginning.
+//! Whether an expression depends on absolute positions: whether its value changes if query and key move by the same
+//! distance. If each document of a sequence counts its positions from its own beginning, they do.
 
 use super::node::{Axis, Node, NodeId, TensorId, Ty};
 use super::ops::{Binary, Compare, Logic, Unary};
 use super::program::{Program, ScoreExpr};
 use super::{arena::Arena, canon};
 
-/// Something that an expression reads and that is not known from a document alone.
+/// An input of an expression that a document alone does not determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absolute {
-    /// A position other than as a difference of two.
+    /// A position, except in a difference of two.
     Position,
-    /// The number of the sequence.
+    /// The index of the sequence.
     Batch,
     /// The length of a sequence.
     Length,
@@ -19,12 +19,12 @@ pub(crate) enum Absolute {
     Tensor(TensorId),
 }
 
-/// How a value changes when query and key are both moved by `n`.
+/// The change of a value if query and key both move by `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shift {
     /// By `n` times this.
     By(i64),
-    /// In a way that is not known.
+    /// An unknown change.
     Unknown,
 }
 
@@ -42,14 +42,14 @@ impl Shift {
         self.both(other, |a, b| (a == b).then_some(a))
     }
 
-    /// That of a value which depends on several that do not change.
+    /// The change of a value that depends on several, which must not change.
     fn of_unchanged(all: &[Shift]) -> Shift {
         if all.iter().all(|shift| *shift == SAME) { SAME } else { Shift::Unknown }
     }
 }
 
 impl Program {
-    /// Everything that the value depends on besides the score, the head, numbers of the launch, and distances between query and key.
+    /// Every input other than the score, the head, scalars, and distances between query and key.
     pub(crate) fn absolutes(&self) -> Vec<Absolute> {
         let mut found = Vec::new();
         let mut shifts: Vec<Shift> = Vec::with_capacity(self.nodes().len());
@@ -87,12 +87,12 @@ impl Program {
             | Node::Bool(_)
             | Node::Scalar(_)
             | Node::Tensor(_) => SAME,
-            // Integers are exact as floats up to 2^24, and so are their differences.
+            // Integers up to 2^24 are exact as floats, and so are their differences.
             Node::ToFloat(a) => of(a),
             Node::Binary(Binary::Sub, a, b) => of(a).both(of(b), i64::checked_sub),
             Node::Unary(Unary::Neg, a) => of(a).both(SAME, |a, _| a.checked_neg()),
             Node::Binary(Binary::Min | Binary::Max, a, b) => of(a).equal(of(b)),
-            // Sums and products of floats round, differently at each place.
+            // Sums and products of floats round differently at each place.
             Node::Binary(Binary::Add, a, b) if int => of(a).both(of(b), i64::checked_add),
             Node::Binary(Binary::Mul, a, b) if int => match (self.node(a), self.node(b)) {
                 (Node::Int(n), _) => of(b).both(SAME, |by, _| by.checked_mul(n.into())),
@@ -112,9 +112,9 @@ impl Program {
 }
 
 impl ScoreExpr {
-    /// This predicate without its comparisons of the documents of query and key, which are conditions that must hold together with
-    /// the others: two integer tensors, one read by the query's position and one by the key's. The first value says whether there is
-    /// one, the second is what remains, if anything does.
+    /// This predicate without its comparisons of documents: conditions, joined to the others by `&`, that two integer
+    /// tensors are equal, one read by the query's position and one by the key's. Returns whether there is one, and the
+    /// remaining predicate, if there is one.
     pub(crate) fn without_documents(&self) -> (bool, Option<ScoreExpr>) {
         let (mut documents, mut others, mut rest) = (false, Vec::new(), vec![self.root()]);
         while let Some(id) = rest.pop() {
@@ -125,7 +125,7 @@ impl ScoreExpr {
             }
         }
         let mut arena = Arena::over(self.operands().clone());
-        // A program stores equal nodes once, so its ids are kept.
+        // A program stores equal nodes once, so its ids stay.
         self.nodes().iter().for_each(|&node| {
             arena.add(node);
         });
@@ -134,7 +134,7 @@ impl ScoreExpr {
     }
 
     fn are_documents(&self, a: NodeId, b: NodeId) -> bool {
-        // Whether an integer tensor is read by the position of the query, of the key.
+        // Whether an integer tensor is read by the position of the query, and by that of the key.
         let read = |id: NodeId| match self.node(id) {
             Node::Tensor(tensor) => {
                 let spec = self.tensors()[tensor.at()];
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_of_positions_are_no_positions() {
+    fn differences_of_positions_are_not_positions() {
         for text in [
             "scalar $cap: float; tanh(score / $cap) * $cap",
             "tensor @slopes: f32[1, 4, 1, 1]; score + @slopes * float(key - query)",
@@ -171,7 +171,7 @@ mod tests {
             "query - key < 100 & !(query == key)",
             "select(query > key, query, key + 1) - query < 7",
         ] {
-            // A sum of floats at a position rounds, so this one counts as reading it.
+            // A sum of floats at a position rounds, so this expression counts as reading it.
             let expected: &[Absolute] =
                 if text.starts_with("score + float(key) -") { &[Absolute::Position] } else { &[] };
             assert_eq!(absolutes(text), expected, "{text}");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_lengths_and_tensors_by_position_are_told() {
+    fn positions_lengths_and_tensors_by_position_are_found() {
         for (text, expected) in [
             ("score + float(key)", Absolute::Position),
             ("score * float(query + key)", Absolute::Position),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remains_beside_the_documents_keeps_its_meaning() {
+    fn the_predicate_without_documents_keeps_its_meaning() {
         let ids = "tensor @q: i32[2, 1, 8, 1]; tensor @k: i32[2, 1, 1, 8]";
         let without = |text: &str| {
             let (documents, rest) = parse_expr(text).unwrap_or_else(|e| panic!("{text}: {e}")).without_documents();
@@ -207,7 +207,7 @@ mod tests {
         let rest = without(&format!("{ids}; scalar $n: int; @k == @q & key < query + $n & !(query == key)"));
         assert!(rest.0);
         assert_eq!(rest.1, Some(parse_expr("scalar $n: int; key < query + $n & !(query == key)").unwrap().to_string()));
-        // Alternatives, and comparisons with anything else, are no document mask.
+        // Alternatives, and comparisons with anything else, are not document masks.
         assert!(!without(&format!("{ids}; @q == @k | query == key")).0);
         assert!(!without("tensor @q: i32[2, 1, 8, 1]; @q == 3").0);
         assert!(!without("tensor @q: i32[2, 4, 8, 1]; tensor @k: i32[2, 4, 1, 8]; @q == @k").0);

@@ -1,15 +1,15 @@
-//! Simplification: nodes are made through constructors that leave out what provably changes nothing.
+//! Simplification: the constructors of nodes remove parts that provably change nothing.
 //!
-//! Every rule is exact in float32 and float64 alike, the sign of a zero excepted; `0 * x` and `x - x` become 0 only where `x` is
-//! known to be finite. Differences are written so that the first operand reads the score or an index (`-(t * t) + 1`, not
-//! `1 - t * t`): cuDNN refuses the other form in a backward graph.
+//! Every rule is exact in float32 and in float64, except for the sign of a zero; `0 * x` and `x - x` become 0 only if
+//! `x` is known to be finite. In differences, the first operand reads the score or an index (`-(t * t) + 1`, not `1 - t
+//! * t`), because cuDNN refuses the other form in a backward graph.
 
 use super::arena::{Arena, exact_float};
 use super::fold::exact;
 use super::node::{FloatConst, Node, NodeId, Ty};
 use super::ops::{Binary, Unary};
 
-/// An arena that simplifies what is added to it, and knows some facts about each node.
+/// An arena that simplifies the nodes that are added, and knows some properties of each node.
 #[derive(Debug, Default)]
 pub(super) struct Simplifier {
     pub(super) arena: Arena,
@@ -18,7 +18,7 @@ pub(super) struct Simplifier {
 
 #[derive(Clone, Copy, Debug)]
 struct Facts {
-    /// Never NaN, never infinite.
+    /// Never NaN and never infinite.
     finite: bool,
     /// Reads the score, the upstream gradient or an index: a virtual tensor on a device, not an input.
     varies: bool,
@@ -67,7 +67,7 @@ impl Simplifier {
         self.facts[id.at()].finite
     }
 
-    /// Adds a node as it is.
+    /// Adds a node unchanged.
     pub(super) fn raw(&mut self, node: Node) -> NodeId {
         let id = self.arena.add(node);
         self.note();
@@ -96,7 +96,7 @@ impl Simplifier {
         self.raw(Node::Float(value))
     }
 
-    /// A constant that is written into this module as a literal, rounded to float32.
+    /// A constant that is a literal in this module, rounded to float32.
     pub(super) fn literal(&mut self, value: f64) -> NodeId {
         self.float(FloatConst::new(value as f32).expect("literals of this module are finite float32 numbers"))
     }
@@ -105,7 +105,7 @@ impl Simplifier {
         if let Node::Float(value) = self.arena.node(id) { Some(value) } else { None }
     }
 
-    /// The constant as float or integer, for rules that hold for both.
+    /// The constant as a float, also of an integer, for rules that hold for both.
     fn number(&self, id: NodeId) -> Option<FloatConst> {
         match self.arena.node(id) {
             Node::Float(value) => Some(value),
@@ -234,7 +234,7 @@ impl Simplifier {
         if self.is(b, -1.0) {
             return self.neg(a);
         }
-        // A negated divisor stays: it decides the sign of the infinity where it is 0.
+        // A negated divisor stays: if it is 0, it decides the sign of the infinity.
         if let Some(inner) = self.negated(a) {
             let quotient = self.div(inner, b);
             return self.neg(quotient);

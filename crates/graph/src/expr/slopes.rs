@@ -1,10 +1,10 @@
-//! The longer formulas among the derivatives: bell curves and the activations made of them.
+//! The longer formulas of derivatives: bell curves, and the activations made from them.
 
 use super::node::NodeId;
 use super::ops::Unary;
 use super::simplify::Simplifier;
 
-/// `1 - y^2`, written with the part that varies first.
+/// `1 - y^2`, with the variable part first.
 pub(super) fn one_minus_square(s: &mut Simplifier, y: NodeId) -> NodeId {
     let (square, one) = (s.mul(y, y), s.literal(1.0));
     s.sub(one, square)

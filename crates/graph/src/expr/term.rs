@@ -1,16 +1,16 @@
-//! Derivatives as products: the chain rule multiplies, and keeping the factors apart lets equal ones cancel.
+//! Derivatives as products: the chain rule multiplies, and equal factors cancel if they are kept apart.
 //!
-//! Softcap is `tanh(s / c) * c`; its derivative `(1 - t^2) / c * c` becomes `1 - t^2`. Such cancelling is exact over the real numbers,
-//! not bit for bit, which is what a derivative has to be.
+//! Softcap is `tanh(s / c) * c`; its derivative `(1 - t^2) / c * c` becomes `1 - t^2`. Such cancelling is exact over
+//! the real numbers, though not bit for bit.
 
 use super::node::{Node, NodeId};
 use super::ops::Unary;
 use super::simplify::Simplifier;
 
-/// `factor * product of over / product of under` where all guards hold, and 0 elsewhere.
+/// `factor * product of over / product of under` if all guards hold, otherwise 0.
 ///
-/// Constants are folded in float64 and rounded to float32 once, when the product is written. Guards are written around the product,
-/// so that an infinite factor beside a derivative of 0 gives 0 and not NaN.
+/// Constants are folded in float64 and rounded to float32 once, when the product is written. Guards are written around
+/// the product, so that an infinite factor and a derivative of 0 give 0, not NaN.
 #[derive(Clone, Debug)]
 pub(super) struct Term {
     factor: f64,
@@ -79,7 +79,7 @@ impl Term {
         self
     }
 
-    /// This product where a condition has this value, 0 elsewhere.
+    /// This product if a condition has this value, otherwise 0.
     #[must_use]
     pub(super) fn guarded(mut self, condition: NodeId, value: bool) -> Self {
         if !self.guards.contains(&(condition, value)) {
@@ -88,7 +88,7 @@ impl Term {
         self
     }
 
-    /// This product as nodes. The first operand of every operation varies over the scores if anything does.
+    /// This product as nodes. The first operand of every operation varies over the scores, if one of them does.
     pub(super) fn write(&self, s: &mut Simplifier) -> NodeId {
         let zero = s.literal(0.0);
         let product = self.product(s);
@@ -124,7 +124,7 @@ impl Term {
         product
     }
 
-    /// Whether some condition has to hold for this not to be 0.
+    /// Whether a condition must hold for this not to be 0.
     pub(super) fn is_guarded(&self) -> bool {
         !self.guards.is_empty()
     }
@@ -137,8 +137,7 @@ impl Term {
 
     /// Takes out the factors that both products have: shared, rest of the first, rest of the second.
     ///
-    /// A guard that fails must still silence an infinite factor, so nothing may be taken out of a product where only its guards
-    /// can fail.
+    /// If a guard fails, an infinite factor must still give 0, so at least one of the two products must have no guards.
     pub(super) fn split_factors(mut self, mut other: Self) -> (Term, Term, Term) {
         let over = shared(&mut self.over, &mut other.over);
         let under = shared(&mut self.under, &mut other.under);
@@ -155,10 +154,10 @@ impl Term {
         self
     }
 
-    /// The sum of two products; nothing if they cancel.
+    /// The sum of two products; `None` if they cancel.
     pub(super) fn plus(self, other: Term, s: &mut Simplifier) -> Option<Term> {
         let (guards, a, b) = self.split_guards(other);
-        // Where one of the two always counts, its factors do no harm in front of the sum.
+        // If one of the two always counts, its factors can precede the sum.
         let (shared, a, b) = if a.is_guarded() && b.is_guarded() { (Term::one(), a, b) } else { a.split_factors(b) };
         let shared = shared.guarded_by(guards.guards);
         if a.is_number() && b.is_number() {
@@ -172,7 +171,7 @@ impl Term {
     }
 }
 
-/// Takes out of both lists what is in both.
+/// Removes the common entries of both lists and returns them.
 fn shared<T: PartialEq>(a: &mut Vec<T>, b: &mut Vec<T>) -> Vec<T> {
     let mut both = Vec::new();
     a.retain(|node| match b.iter().position(|x| x == node) {
@@ -185,12 +184,12 @@ fn shared<T: PartialEq>(a: &mut Vec<T>, b: &mut Vec<T>) -> Vec<T> {
     both
 }
 
-/// Whether float64 holds a folded constant with all its digits.
+/// Whether float64 holds a folded constant with full precision.
 fn folds(factor: f64) -> bool {
     factor.is_normal()
 }
 
-/// One float32 number, or several whose product is this one, if it is too large or too small for one.
+/// One float32 number, or several with this product if it is too large or too small for one.
 fn float32_parts(mut factor: f64) -> Vec<f64> {
     let (large, small) = (2_f64.powi(120), 2_f64.powi(-120));
     let mut parts = Vec::new();

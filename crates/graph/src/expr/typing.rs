@@ -1,10 +1,10 @@
-//! The typing rules, in one place: which operand types each node takes and which type it gives.
+//! The typing rules: the operand types of each node, and its result type.
 
 use super::node::{Node, NodeId, Ty};
 use super::operand::{ScalarSpec, TensorSpec};
 use super::ops::{Binary, Compare, Logic, Unary};
 
-/// An operand of a type that its node does not take.
+/// An operand with a type that its node does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
     pub(super) op: &'static str,
@@ -89,7 +89,7 @@ pub(super) fn to_float(a: Ty) -> Result<Ty, Mismatch> {
     match a {
         Ty::Int => Ok(Ty::Float),
         Ty::Float | Ty::Bool => {
-            Err(Mismatch { op: "to_float", operand: "only", given: a, needed: "int", fix: "leave the conversion out" })
+            Err(Mismatch { op: "to_float", operand: "only", given: a, needed: "int", fix: "remove the conversion" })
         }
     }
 }
@@ -104,7 +104,8 @@ pub(super) fn select(keep: Ty, yes: Ty, no: Ty) -> Result<Ty, Mismatch> {
 
 /// Type of a node whose operands, scalar and tensor are known to exist.
 ///
-/// `None` as a tensor's type (an element type that expressions do not read) counts as float here; it is reported elsewhere.
+/// A tensor without a type (an element type that expressions do not read) counts as float here; it is reported
+/// elsewhere.
 pub(super) fn node(node: Node, types: &[Ty], scalars: &[ScalarSpec], tensors: &[TensorSpec]) -> Result<Ty, Mismatch> {
     let of = |id: NodeId| types[id.at()];
     match node {

@@ -1,4 +1,4 @@
-//! The backward of a score expression: the factor for the score, and one for every tensor that asks for its gradient.
+//! The backward of a score expression: the factor for the score, and one for every tensor with a gradient.
 
 use super::derive::{DeriveError, Wrt, derivative};
 use super::node::{Axis, Node, NodeId, TensorId, Ty};
@@ -6,11 +6,12 @@ use super::operand::{Grad, TensorSpec};
 use super::own_backward::over_operands_of;
 use super::program::{Derived, Program, ScoreExpr};
 
-/// What the backward of a score expression needs. With `g` the gradient of the loss by the value of the expression at a point:
-/// the gradient by the score is `g * d_score`, and by an element of a tensor the sum of `g * factor` over the points that read it.
+/// The backward of a score expression. With `g` the gradient of the loss with respect to the value of the expression at
+/// a point, the gradient with respect to the score is `g * d_score`, and with respect to an element of a tensor the sum
+/// of `g * factor` over the points that read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vjp {
-    /// Derivative of the expression by the score.
+    /// Derivative of the expression with respect to the score.
     pub d_score: Derived,
     /// One entry for each tensor with [`Grad::Needed`], in the order of the tensors.
     pub d_tensors: Vec<TensorGrad>,
@@ -19,9 +20,9 @@ pub struct Vjp {
 /// The gradient of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorGrad {
-    /// Which tensor.
+    /// The tensor.
     pub tensor: TensorId,
-    /// Derivative of the expression by the element of the tensor.
+    /// Derivative of the expression with respect to the element of the tensor.
     pub factor: Derived,
     /// Dimensions (batch, head, query, key) over which `g * factor` is summed: those in which the tensor is broadcast.
     pub reduce: [bool; 4],
@@ -35,19 +36,20 @@ impl TensorGrad {
     }
 }
 
-/// Derives the backward. Every gradient asked for is given or refused; none is silently zero.
+/// Derives the backward. Every requested gradient is computed or refused; none is silently zero.
 ///
 /// # Errors
-/// Every derivative that cannot be had: of an expression that is no float, by the score if no gradient passes through it,
-/// by a tensor with [`Grad::Needed`] that the value depends on only through conditions, comparisons, `floor` and `ceil`.
+/// Every derivative that does not exist: of an expression that is not a float; with respect to the score, if no
+/// gradient passes through it; with respect to a tensor with [`Grad::Needed`], if the value depends on it only through
+/// conditions, comparisons, `floor` and `ceil`.
 pub fn vjp(expr: &ScoreExpr) -> Result<Vjp, Vec<DeriveError>> {
     with(expr, None)
 }
 
-/// The backward of `expr` with `own` as the derivative by the score; gradients of tensors are derived.
+/// The backward of `expr` with `own` as the derivative with respect to the score; gradients of tensors are derived.
 ///
 /// # Errors
-/// As [`vjp`], but for the score; and if `own` reads what `expr` does not.
+/// The same as [`vjp`], except for the score; and if `own` reads a scalar or tensor that `expr` does not read.
 pub(crate) fn vjp_with(expr: &ScoreExpr, own: &ScoreExpr) -> Result<Vjp, Vec<DeriveError>> {
     let own = over_operands_of(expr, own).map_err(|error| vec![DeriveError::Own { error: error.to_string() }])?;
     with(expr, Some(own))
@@ -93,7 +95,7 @@ fn with(expr: &ScoreExpr, own: Option<Derived>) -> Result<Vjp, Vec<DeriveError>>
     }
 }
 
-/// Why a derivative is zero, in words.
+/// The reason for a zero derivative, in words.
 fn why_none(expr: &ScoreExpr, wrt: Wrt) -> &'static str {
     let leaf = match wrt {
         Wrt::Score => Node::Score,
@@ -112,7 +114,7 @@ fn why_none(expr: &ScoreExpr, wrt: Wrt) -> &'static str {
     }
 }
 
-/// Whether a way from the node to the root consists of operations that have derivatives.
+/// Whether a path from the node to the root consists of operations with derivatives.
 fn reaches_root_smoothly(program: &Program, at: usize) -> bool {
     let mut reached = vec![false; program.nodes().len()];
     reached[at] = true;

@@ -1,8 +1,9 @@
-//! The backward as a composite graph: the probabilities are computed again from Q, K and the log-sum-exp, then the five
-//! matrix products with everything between them, in the order cuDNN's matcher knows.
+//! The backward as a composite graph. It computes the probabilities again from Q, K and the log-sum-exp, then the five
+//! matrix products and the operations between them, in the order that cuDNN's matcher recognises.
 //!
-//! Source of the order: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts. Where a row may see no
-//! key, masks come after the log-sum-exp is subtracted, as in 1.32, so that it gives zeros and not NaN.
+//! Source of the order: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts. If a row
+//! may see no key, masks come after the subtraction of the log-sum-exp, as in 1.32, so that the row gives zeros and not
+//! NaN.
 
 use super::builder::Builder;
 use super::mask::{self, Masks};
@@ -15,11 +16,11 @@ use crate::expr::{Derived, Node, TensorGrad};
 use crate::op::{Constant, Op, Pointwise, Reduce, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Gradients, OpGraph, Order, Pass, Role, Target, Tensor, Valid};
 
-/// Writes the backward. `None` for a forward, and for a score expression without the derivatives that are asked for, which is
+/// Writes the backward. `None` for a forward, and for a score expression without a required derivative, which was
 /// refused before.
 ///
-/// cuDNN knows the mask of a window alone only over scores that nothing else reads. Where the derivative reads them, as that of
-/// `tanh(score)` does, masks come after the log-sum-exp is subtracted.
+/// cuDNN recognises the mask of a window alone only over scores that nothing else reads. If the derivative reads them,
+/// as that of `tanh(score)` does, masks come after the subtraction of the log-sum-exp.
 pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: VariantSet) -> Option<OpGraph> {
     let a = attention.get();
     let Pass::Backward(gradients) = &a.pass else { return None };
@@ -34,7 +35,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     Some(graph)
 }
 
-/// The op graph, and the scores that masks are put over before the log-sum-exp is subtracted, where they are.
+/// The op graph, and the scores that are masked before the subtraction of the log-sum-exp, if they are.
 fn written(
     a: &Attention,
     gradients: &Gradients,
@@ -63,7 +64,7 @@ fn written(
     let (len_q, len_kv) = lengths.unzip();
     let dropout = a.dropout.map(|d| Drop::new(&mut g, d, [b, h_q, s_q, s_kv], io));
 
-    // D = rowsum(dO ∘ O); the product with one is part of the pattern that the matcher knows.
+    // D = rowsum(dO ∘ O); the matcher's pattern contains the product with one.
     let product = g.binary(Pointwise::Mul, d_o, o);
     let d = g.virtual_(rows, DType::F32);
     g.reduce_into(Reduce::Add, product, d);
@@ -75,7 +76,7 @@ fn written(
     let sum = g.operand(Role::SoftmaxSum, &a.row_tensor());
     g.binary_into(Pointwise::Mul, d, keep, DType::F32, sum);
 
-    // The probabilities, again.
+    // The probabilities again.
     let product = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
@@ -116,7 +117,7 @@ fn written(
         io,
     );
 
-    // dS, by the modified score.
+    // dS, the gradient with respect to the modified score.
     let d_p = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
     g.matmul([d_o, v_t, d_p], [len_q, len_kv, None]);
     let masked = dropout.as_ref().map_or(d_p, |d| d.gradient(&mut g, d_p));
@@ -181,8 +182,9 @@ impl Drop {
         self.scaled(g, kept)
     }
 
-    /// Whether the factor stands at the gradient of the probabilities, and not, as cuDNN's own front end writes it, behind the
-    /// difference with D. With a mask of the caller's cuDNN loses D's part of it then; with its own mask it is the other way round.
+    /// Whether the factor is at the gradient of the probabilities, and not, as in NVIDIA's front end, after the
+    /// difference with D. With the caller's mask, cuDNN loses D's part of the factor in the latter; with its own mask,
+    /// in the former.
     fn scales_gradient(&self, g: &Builder) -> bool {
         self.source == DropoutSource::Mask && g.follows(Variant::ScaledDropout)
     }
@@ -194,7 +196,7 @@ impl Drop {
     }
 }
 
-/// `Σ exp(sink - stats) · D` per head; cuDNN puts the minus sign itself.
+/// `Σ exp(sink - stats) · D` per head; cuDNN adds the minus sign.
 fn d_sink(g: &mut Builder, h_q: i64, stats: TensorId, d: TensorId) {
     let per_head = Tensor::dense(Order::Bhsd, [1, h_q, 1, 1], DType::F32);
     let sink = g.operand(Role::Sink, &per_head);
@@ -205,7 +207,7 @@ fn d_sink(g: &mut Builder, h_q: i64, stats: TensorId, d: TensorId) {
     g.reduce_into(Reduce::Add, terms, out);
 }
 
-/// A score-shaped tensor seen with its last two dims swapped, in the operands' element type.
+/// A score-shaped tensor with its last two dims swapped, in the operands' element type.
 fn transpose(g: &mut Builder, x: TensorId, io: DType) -> TensorId {
     let [b, h, s_q, s_kv] = g.dims(x);
     let y = g.virtual_strided([b, h, s_kv, s_q], [h * s_q * s_kv, s_q * s_kv, 1, s_kv], io);
@@ -213,7 +215,7 @@ fn transpose(g: &mut Builder, x: TensorId, io: DType) -> TensorId {
     y
 }
 
-/// `left · right` over the keys, into dV or dK; where several query heads share one head, their parts are summed.
+/// `left · right` over the queries, into dV or dK; if several query heads share a key head, their parts are summed.
 fn product_over_groups(
     g: &mut Builder,
     [left, right]: [TensorId; 2],
@@ -233,7 +235,7 @@ fn product_over_groups(
     }
 }
 
-/// `x`, the upstream gradient of the context, times a derivative, unless that is one.
+/// `x`, the upstream gradient of the context, times a derivative, unless the derivative is one.
 fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &mut Memo) -> TensorId {
     if let [Node::Float(c)] = by.nodes()
         && c.value() == 1.0
@@ -247,8 +249,8 @@ fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &m
     g.binary(Pointwise::Mul, x, factor)
 }
 
-/// Gradients with their tails hidden, where they must be, each once: cuDNN refuses a second selection over what a tensor's gradient is
-/// summed from.
+/// Gradients whose tails are hidden if necessary, each once: cuDNN refuses a second selection over the input of the sum
+/// that gives a tensor's gradient.
 struct Hidden {
     tails: Option<Tails>,
     known: Vec<(TensorId, TensorId)>,
@@ -284,8 +286,8 @@ fn tensor_gradient(
     g.reduce_into(Reduce::Add, terms, out);
 }
 
-/// dQ: accumulated in f32 over blocks of keys in an order that varies, or, where two runs must agree bit for bit or a tensor's
-/// gradient is wanted, directly, for which cuDNN keeps dS in its workspace.
+/// dQ. Usually it is accumulated in f32 over blocks of keys, in an order that varies. For a deterministic backward or
+/// with a tensor's gradient it is written directly, and cuDNN keeps dS in its workspace.
 fn d_q(
     g: &mut Builder,
     k: Tensor,

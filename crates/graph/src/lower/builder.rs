@@ -15,28 +15,29 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// An empty graph for a version, to be written without some rules.
+    /// An empty graph for a version, which is written without some variants.
     pub(super) fn new(cudnn: CudnnVersion, without: VariantSet) -> Builder {
         Builder { graph: OpGraph::default(), known: BTreeMap::new(), without, cudnn }
     }
 
-    /// The version that it is written for.
+    /// The version of cuDNN.
     pub(super) const fn cudnn(&self) -> CudnnVersion {
         self.cudnn
     }
 
-    /// Whether a tensor of memory has one number for all keys, declared with a stride of zero, which no computed tensor has.
+    /// Whether a tensor in memory has one number for all keys. It is declared with a stride of zero, unlike computed
+    /// tensors.
     pub(super) fn stands_still(&self, id: TensorId) -> bool {
         self.graph.tensor(id).strides[3] == 0
     }
 
-    /// Whether a tensor of memory is one f32, as a row's log-sum-exp is.
+    /// Whether a tensor in memory is a single f32, as the log-sum-exp of one row is.
     pub(super) fn is_one_float(&self, id: TensorId) -> bool {
         let t = self.graph.tensor(id);
         matches!(t.kind, TensorKind::Operand(_)) && (t.dims, t.dtype) == ([1; 4], DType::F32)
     }
 
-    /// Whether a rule holds.
+    /// Whether a variant is on.
     pub(super) const fn follows(&self, rule: Variant) -> bool {
         !self.without.contains(rule)
     }
@@ -51,7 +52,7 @@ impl Builder {
         id
     }
 
-    /// An operand in device memory; asking again for the same role gives the same tensor. A varlen one has its offsets.
+    /// An operand in device memory; the same role gives the same tensor again. A varlen one has its offsets.
     pub(super) fn operand(&mut self, role: Role, t: &Tensor) -> TensorId {
         let id = self.operand_as(role, t.dims, t.strides, t.dtype);
         self.with_offsets(id, role, t)
@@ -82,36 +83,36 @@ impl Builder {
         id
     }
 
-    /// An operand with its last two dims swapped: the same memory, read as a transposed matrix.
+    /// An operand with its last two dims swapped: the same memory as a transposed matrix.
     pub(super) fn transposed(&mut self, role: Role, t: &Tensor) -> TensorId {
         let ([b, h, s, d], [sb, sh, ss, sd]) = (t.dims, t.strides);
         let id = self.operand_as(role, [b, h, d, s], [sb, sh, sd, ss], t.dtype);
         self.with_offsets(id, role, t)
     }
 
-    /// A number given at launch.
+    /// A number that a launch gets.
     pub(super) fn scalar(&mut self, role: Role, dtype: DType) -> TensorId {
         self.operand_as(role, [1; 4], [1; 4], dtype)
     }
 
-    /// A number fixed by the graph. Each use gets a tensor of its own, as cuDNN's own front end does.
+    /// A constant of the graph. Each use gets a new tensor, as in NVIDIA's front end.
     pub(super) fn constant(&mut self, value: Constant) -> TensorId {
         let dtype = value.dtype();
         self.push(OpTensor { dims: [1; 4], strides: [1; 4], dtype, kind: TensorKind::Constant(value), offsets: None })
     }
 
-    /// A result that is never in memory, row-major.
+    /// A row-major result that is never in memory.
     pub(super) fn virtual_(&mut self, dims: [i64; 4], dtype: DType) -> TensorId {
         let strides = Order::Bhsd.strides(dims);
         self.push(OpTensor { dims, strides, dtype, kind: TensorKind::Virtual, offsets: None })
     }
 
-    /// A result that is never in memory, with strides of its own.
+    /// A result that is never in memory, with these strides.
     pub(super) fn virtual_strided(&mut self, dims: [i64; 4], strides: [i64; 4], dtype: DType) -> TensorId {
         self.push(OpTensor { dims, strides, dtype, kind: TensorKind::Virtual, offsets: None })
     }
 
-    /// Random ones with probability `keep`, zeros else: Philox from the seed and offset operands.
+    /// Random numbers: one with probability `keep`, otherwise zero, by Philox from the seed and offset operands.
     pub(super) fn rng(&mut self, keep: f64, dims: [i64; 4]) -> TensorId {
         let number = Tensor::dense(Order::Bhsd, [1; 4], DType::I64);
         let (seed, offset) = (self.operand(Role::DropoutSeed, &number), self.operand(Role::DropoutOffset, &number));
@@ -120,7 +121,7 @@ impl Builder {
         y
     }
 
-    /// Whether a tensor is computed and never in memory.
+    /// Whether a tensor is computed, and never in memory.
     pub(super) fn is_virtual(&self, id: TensorId) -> bool {
         self.graph.tensor(id).kind == TensorKind::Virtual
     }
@@ -129,7 +130,7 @@ impl Builder {
         self.graph.tensor(id).dtype
     }
 
-    /// Engines that must not be chosen for this graph.
+    /// Excludes engines from computing this graph.
     pub(super) fn exclude_engines(&mut self, engines: &[i64]) {
         self.graph.excluded_engines.extend(engines);
     }
@@ -138,7 +139,7 @@ impl Builder {
         self.graph.tensor(id).dims
     }
 
-    /// Changes the element type of a result: cuDNN rounds the probabilities where it is declared to.
+    /// Changes the element type of a result: cuDNN rounds the probabilities at the place of that declaration.
     pub(super) fn set_dtype(&mut self, id: TensorId, dtype: DType) {
         self.graph.tensors[id.0 as usize].dtype = dtype;
     }
@@ -162,7 +163,7 @@ impl Builder {
         self.unary_as(mode, x, DType::F32, DType::F32)
     }
 
-    /// `mode(x)` computed in `compute`, giving `out`.
+    /// `mode(x)` computed in `compute`, with a result in `out`.
     pub(super) fn unary_as(&mut self, mode: Pointwise, x: TensorId, compute: DType, out: DType) -> TensorId {
         let y = self.virtual_(self.dims(x), out);
         self.graph.ops.push(Op::Pointwise { mode, x, b: None, t: None, y, axis: None, compute });
@@ -175,7 +176,7 @@ impl Builder {
         self.graph.ops.push(Op::Pointwise { mode, x, b: None, t: None, y, axis: None, compute });
     }
 
-    /// `mode(x, b)` computed in `compute`, giving `out`; sizes broadcast.
+    /// `mode(x, b)` computed in `compute`, with a result in `out`; sizes broadcast.
     pub(super) fn binary_as(
         &mut self,
         mode: Pointwise,
@@ -211,7 +212,7 @@ impl Builder {
         self.select_as(keep, x, fill, DType::F32)
     }
 
-    /// `keep ? x : fill`, of an element type.
+    /// `keep ? x : fill`, in an element type.
     pub(super) fn select_as(&mut self, keep: TensorId, x: TensorId, fill: TensorId, out: DType) -> TensorId {
         let y = self.virtual_(self.broadcast(&[keep, x, fill]), out);
         let mode = Pointwise::Select;
@@ -219,7 +220,7 @@ impl Builder {
         y
     }
 
-    /// `x` combined over its last dim, into a given tensor.
+    /// Reduces `x` over its last dim, into a given tensor.
     pub(super) fn reduce_into(&mut self, op: Reduce, x: TensorId, y: TensorId) {
         self.graph.ops.push(Op::Reduction { op, x, y });
     }

@@ -1,8 +1,8 @@
-//! Engines that are named because heuristics choose another: those that give the same bits twice, as a table.
+//! Engines that qkvault names because the heuristics choose others: those that give the same bits in every run.
 //!
-//! On compute capability 10.x NVIDIA's front end names an engine and its knobs for a deterministic backward instead of
-//! asking heuristics, and what engines say of themselves does not tell which are (`docs/results/forms.md`). That they
-//! give the same bits twice is NVIDIA's claim: no such GPU was at hand.
+//! On compute capability 10.x, NVIDIA's front end names an engine and its knobs for a deterministic backward instead of
+//! asking heuristics. Numerical notes of engines do not tell which are deterministic (`docs/results/forms.md`). That
+//! these engines are is NVIDIA's claim; it was not tested, because no such GPU was available.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +15,7 @@ struct Row {
     sm: RangeInclusive<u32>,
     /// The first version.
     from: CudnnVersion,
-    /// Head dims of Q and of V that it is for; all others where there are none.
+    /// Head dims of Q and V; `None` for all others.
     head_dim: Option<(i64, i64)>,
     /// Its number.
     index: i64,
@@ -23,17 +23,17 @@ struct Row {
     knobs: &'static [(Knob, i64)],
 }
 
-/// The first version that NVIDIA's front end asks for such a backward; 9.14 answers `Engine 5 is not enabled for
+/// The first version for which NVIDIA's front end supports such a backward; 9.14 answers `Engine 5 is not enabled for
 /// SDPA_BWD`.
 pub(crate) const FIRST_NAMED: CudnnVersion = CudnnVersion::v9(18, 0);
-/// From here on tiles are knobs of their own.
+/// The first version with separate knobs for tiles.
 const TILES: CudnnVersion = CudnnVersion::v9(23, 0);
 
-/// The rows: the first that holds is taken.
+/// The rows, of which the first that matches counts.
 ///
 /// Source: cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, `override_heuristics_query`; the first
-/// version from its checks before that. The row for 256 is of 1.32 alone, which has another number of stages there. For
-/// compute capabilities beyond 10.3, where there is no GPU, they name engine 17.
+/// version is from its checks before that. The row for 256 is from 1.32, which has another number of stages there. For
+/// compute capabilities beyond 10.3, for which no GPU exists, they name engine 17.
 const DETERMINISTIC: [Row; 3] = [
     Row { sm: 100..=103, from: TILES, head_dim: Some((256, 256)), index: 5, knobs: &tiled(3) },
     Row { sm: 100..=103, from: TILES, head_dim: None, index: 5, knobs: &tiled(2) },
@@ -57,13 +57,13 @@ const fn tiled(stages: i64) -> [(Knob, i64); 6] {
     ]
 }
 
-/// Whether a deterministic backward is wanted on a GPU where NVIDIA names the engine.
+/// Whether this is a deterministic backward on a GPU for which NVIDIA names the engine.
 fn needed(a: &Attention, target: &Target) -> bool {
     let Pass::Backward(gradients) = &a.pass else { return false };
     gradients.deterministic && target.sm() / 10 == 10
 }
 
-/// The engine that computes an attention on a target, where it has to be named.
+/// The engine for an attention on a target, if it must be named.
 pub(super) fn named(a: &Attention, target: &Target) -> Option<NamedEngine> {
     if !needed(a, target) {
         return None;
@@ -76,7 +76,7 @@ pub(super) fn named(a: &Attention, target: &Target) -> Option<NamedEngine> {
     Some(NamedEngine { index: row.index, knobs: row.knobs.to_vec() })
 }
 
-/// Whether an engine has to be named for an attention on a target, and there is none.
+/// Whether an engine must be named for an attention on a target, and none is known.
 pub(crate) fn lacks_engine(a: &Attention, target: &Target) -> bool {
     needed(a, target) && named(a, target).is_none()
 }

@@ -1,4 +1,5 @@
-//! The forward as a composite graph: two matrix products with everything between them, in the order cuDNN's matcher knows.
+//! The forward as a composite graph: two matrix products and the operations between them, in the order that cuDNN's
+//! matcher recognises.
 //!
 //! Source of the order: cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, as facts.
 
@@ -46,7 +47,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     g.finish()
 }
 
-/// Lengths of queries and keys as operands, where the attention has them.
+/// Lengths of queries and keys as operands, if the attention has them.
 pub(super) fn lengths(g: &mut Builder, a: &Attention) -> Option<Lens> {
     match a.mask.lengths {
         Lengths::Full => None,
@@ -57,7 +58,8 @@ pub(super) fn lengths(g: &mut Builder, a: &Attention) -> Option<Lens> {
     }
 }
 
-/// Probabilities after dropout: the mask first, then the scale; a mask of the caller's in the other order, as the matcher wants.
+/// Probabilities after dropout: first the mask, then the scale; the matcher needs the other order for the caller's
+/// mask.
 fn dropped(g: &mut Builder, p: TensorId, a: &Attention, dims: [i64; 4]) -> TensorId {
     let Some(Dropout { source, probability }) = a.dropout else { return p };
     let factor = Constant::f32(1.0 / (1.0 - probability));

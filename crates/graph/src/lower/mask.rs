@@ -8,12 +8,12 @@ use crate::expr::ScoreExpr;
 use crate::op::{Constant, Op, Pointwise, TensorId};
 use crate::{Attention, Band, Corner, DType, Lengths, OpGraph};
 
-/// What a masked score becomes. Libraries before 9.10 used the lowest finite float instead.
+/// The value of a masked score. Libraries before 9.10 used the lowest finite float instead.
 fn hidden(g: &mut Builder) -> TensorId {
     g.constant(Constant::f32(f32::NEG_INFINITY))
 }
 
-/// Hides what a predicate does not keep.
+/// Masks the scores for which `keep` is false.
 pub(super) fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId {
     let fill = hidden(g);
     g.select(keep, score, fill)
@@ -23,14 +23,14 @@ pub(super) fn hide(g: &mut Builder, keep: TensorId, score: TensorId) -> TensorId
 pub(super) struct Masks<'a> {
     pub(super) attention: &'a Attention,
     pub(super) form: Form,
-    /// Of the predicate: its scalars and tensors come after the score expression's.
+    /// The context of the predicate: its scalars and tensors come after the score expression's.
     pub(super) context: Context,
-    /// Conditions that were written before the score expression, where a policy wants them there.
+    /// Conditions that were written before the score expression, if the options ask for that order.
     early: Option<Vec<TensorId>>,
 }
 
 impl<'a> Masks<'a> {
-    /// Masks that are written when they are applied; or now, before the score expression, without the rule that says so.
+    /// Writes masks when they are applied, or, without the variant for it, now, before the score expression.
     pub(super) fn new(g: &mut Builder, attention: &'a Attention, form: Form, context: Context) -> Masks<'a> {
         let mut masks = Masks { attention, form, context, early: None };
         if !g.follows(Variant::MasksLast) && form == Form::Expanded {
@@ -39,7 +39,7 @@ impl<'a> Masks<'a> {
         masks
     }
 
-    /// Hides what no mask keeps: predicate, padding, right bound, left bound, each on the result of the one before.
+    /// Applies every mask: predicate, padding, right bound, left bound, each to the result of the one before.
     pub(super) fn apply(&self, g: &mut Builder, mut score: TensorId) -> TensorId {
         if let Some(early) = &self.early {
             return early.iter().fold(score, |score, &keep| hide(g, keep, score));
@@ -68,12 +68,12 @@ impl<'a> Masks<'a> {
         let right = band.and_then(|b| b.right.map(|right| Mask::Right(b.corner, right)));
         let left = band.and_then(|b| b.left.map(|left| Mask::Left(b.corner, left)));
         let keep = a.mask.mask_mod.as_ref().map(Mask::Keep);
-        // The unified operation hides the padding by itself.
+        // The unified operation hides the padding itself.
         let padding = context.lengths.filter(|_| *form != Form::Unified).map(Mask::Padding);
         [keep, padding, right, left].into_iter().flatten()
     }
 
-    /// Which scores one mask keeps.
+    /// The condition of one mask: true for scores that it keeps.
     fn condition(&self, g: &mut Builder, score: TensorId, mask: Mask<'_>) -> TensorId {
         let context = self.context;
         match mask {
@@ -94,7 +94,7 @@ enum Mask<'a> {
     Left(Corner, i64),
 }
 
-/// Whether every row is sure to see a key: with a band alone, by its first and its last row.
+/// Whether every row certainly sees a key: with only a band, its first and its last row decide.
 pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
     let crate::Mask { band, lengths, mask_mod } = &a.mask;
     if *lengths != Lengths::Full || mask_mod.is_some() {
@@ -110,12 +110,13 @@ pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
     })
 }
 
-/// Whether the band has a left bound and no right one: all there is to mask where [`every_row_sees_a_key`].
+/// Whether the band has only a left bound: the only mask if [`every_row_sees_a_key`].
 pub(super) fn is_window(a: &Attention) -> bool {
     matches!(a.mask.band, Some(Band { corner: _, left: Some(_), right: None }))
 }
 
-/// Whether scores under one mask are read by more than it: it reads them for an index of each kind, and to choose from them.
+/// Whether operations other than one mask read the scores. The mask reads them for each kind of index and for its
+/// selection.
 pub(super) fn is_read_beside(graph: &OpGraph, scores: TensorId) -> bool {
     graph.ops.iter().filter(|op| op.inputs().contains(&scores)).count() > 3
 }
@@ -129,7 +130,7 @@ pub(super) fn within(g: &mut Builder, score: TensorId, (len_q, len_kv): Lens) ->
     g.binary_as(Pointwise::And, row_ok, col_ok, DType::Bool, DType::Bool)
 }
 
-/// Lengths for a bottom-right diagonal: the operands where there are any, else the dims as numbers.
+/// Lengths for a bottom-right diagonal: the operands if there are any, otherwise the dims as numbers.
 fn corner_lengths(g: &mut Builder, seq: [i64; 2], lengths: Option<Lens>) -> Lens {
     lengths.unwrap_or_else(|| {
         let q = g.constant(Constant::I32(seq[0] as i32));
@@ -161,7 +162,7 @@ fn fused_right(
     y
 }
 
-/// The window's scalar is an f32 where lengths are fixed and an i32 where they are operands, as the matcher wants it.
+/// The matcher needs the window's scalar as f32 if lengths are fixed, and as i32 if they are operands.
 fn fused_left(
     g: &mut Builder,
     x: TensorId,
@@ -183,7 +184,7 @@ fn fused_left(
     y
 }
 
-/// Keeps `row + Δ + right >= col`, where Δ is zero top left.
+/// Keeps `row + Δ + right >= col`, with Δ = 0 for top left.
 fn right_bound(
     g: &mut Builder,
     score: TensorId,
@@ -206,7 +207,7 @@ fn right_bound(
     g.binary_as(Pointwise::CmpGe, row, col, DType::Bool, DType::Bool)
 }
 
-/// Keeps `col + left - Δ > row`, where Δ is zero top left.
+/// Keeps `col + left - Δ > row`, with Δ = 0 for top left.
 fn left_bound(
     g: &mut Builder,
     score: TensorId,

@@ -1,17 +1,19 @@
-//! Paged keys and values in op graphs: the pool as an operand, and the operation that gathers a sequence's rows from it.
+//! Paged keys and values in op graphs: the pool as an operand, and the operation that gathers a sequence's rows from
+//! it.
 //!
-//! The pool is declared as it lies, (pages, heads, rows of a page, head dim), with room for more pages than it has, as how many
-//! there are is known only when an engine starts: a kernel reads the pages that tables name, and their number is but a bound
-//! (an extent of the descriptor by which several queries read it, an unused extent for one). Its strides do not depend on it; what is gathered is a contiguous intermediate, of
-//! which that of the keys is declared with its last two dims swapped, as the first matrix product reads it. Source:
-//! cudnn-frontend 1.23, `node/scaled_dot_product_flash_attention.h`, as facts.
+//! The pool is declared as it lies in memory, (pages, heads, rows of a page, head dim), but with room for more pages
+//! than it has, because the real number is known only when an engine starts. A kernel reads the pages that tables name;
+//! the declared number is only a bound (an extent of the descriptor with which several queries read it, unused for one
+//! query), and no stride depends on it. The gathered rows are a contiguous intermediate. For the keys its last two dims
+//! are swapped, as the first matrix product reads it. Source: cudnn-frontend 1.23,
+//! `node/scaled_dot_product_flash_attention.h`, as facts.
 
 use super::builder::Builder;
 use super::variants::Variant;
 use crate::op::{Op, TensorId};
 use crate::{DType, Order, Role, Storage, Tensor};
 
-/// K as the first matrix product reads it, or the pool that it is gathered from.
+/// K as the first matrix product reads it, or the pool that contains it.
 pub(super) fn keys(g: &mut Builder, t: &Tensor) -> TensorId {
     match t.storage {
         Storage::Dense | Storage::Varlen { .. } => g.transposed(Role::K, t),
@@ -19,12 +21,12 @@ pub(super) fn keys(g: &mut Builder, t: &Tensor) -> TensorId {
     }
 }
 
-/// V as the second matrix product reads it, or the pool that it is gathered from.
+/// V as the second matrix product reads it, or the pool that contains it.
 pub(super) fn values(g: &mut Builder, t: &Tensor) -> TensorId {
     as_it_lies(g, Role::V, t)
 }
 
-/// Keys or values as they lie: rows of the head dim, or the pool that has them.
+/// Keys or values in their memory layout: rows of the head dim, or the pool that contains them.
 pub(super) fn as_it_lies(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
     match t.storage {
         Storage::Dense | Storage::Varlen { .. } => g.operand(role, t),
@@ -32,7 +34,7 @@ pub(super) fn as_it_lies(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
     }
 }
 
-/// The pages of each sequence, of keys or values that are paged.
+/// The page table of keys or values, if they are paged.
 pub(super) fn table(g: &mut Builder, role: Role, t: &Tensor) -> Option<TensorId> {
     let pages = t.pages_per_sequence()?;
     Some(g.operand(role, &Tensor::dense(Order::Bhsd, [t.dims[0], 1, pages, 1], DType::I32)))
@@ -40,13 +42,13 @@ pub(super) fn table(g: &mut Builder, role: Role, t: &Tensor) -> Option<TensorId>
 
 fn pool(g: &mut Builder, role: Role, t: &Tensor) -> TensorId {
     let [pages, heads, rows, d] = t.extents();
-    // Only where pages lie one after the other: more of them reach into no other head.
+    // Only if pages lie one after another: then additional pages do not reach into another head.
     let outermost = t.strides[0] >= (heads - 1) * t.strides[1] + (rows - 1) * t.strides[2] + (d - 1) * t.strides[3];
     let pages = if g.follows(Variant::RoundPool) && outermost { rounded(pages) } else { pages };
     g.operand_as(role, [pages, heads, rows, d], t.strides, t.dtype)
 }
 
-/// The next power of two, where there is one that an extent may be.
+/// The next power of two, if it is a valid extent.
 fn rounded(pages: i64) -> i64 {
     match u64::try_from(pages).ok().and_then(u64::checked_next_power_of_two) {
         Some(more) if more <= 1 << 30 => more.cast_signed().max(pages),
@@ -54,13 +56,13 @@ fn rounded(pages: i64) -> i64 {
     }
 }
 
-/// Keys out of their pages; those that are not paged are there already.
+/// Keys gathered from their pages; other keys unchanged.
 pub(super) fn gathered_keys(g: &mut Builder, k: TensorId, t: &Tensor, len_kv: Option<TensorId>) -> TensorId {
     let [b, h, s, d] = t.dims;
     gathered(g, k, Role::PageTableK, t, len_kv, ([b, h, d, s], [h * s * d, s * d, 1, d]))
 }
 
-/// Values out of their pages; those that are not paged are there already.
+/// Values gathered from their pages; other values unchanged.
 pub(super) fn gathered_values(g: &mut Builder, v: TensorId, t: &Tensor, len_kv: Option<TensorId>) -> TensorId {
     gathered(g, v, Role::PageTableV, t, len_kv, (t.dims, Order::Bhsd.strides(t.dims)))
 }
@@ -73,7 +75,7 @@ fn gathered(
     len_kv: Option<TensorId>,
     (dims, strides): ([i64; 4], [i64; 4]),
 ) -> TensorId {
-    // A valid paged attention has lengths: validation refuses one without.
+    // Validation refuses a paged attention without lengths.
     let Some(lengths) = len_kv else { return container };
     let Some(table) = self::table(g, table, t) else { return container };
     let y = g.virtual_strided(dims, strides, t.dtype);

@@ -1,7 +1,7 @@
 //! Score expressions as operations: one operation per node, in the expression's canonical order.
 //!
-//! Floats are computed in f32, integers and truth values in i32; comparisons are computed as booleans, as cuDNN's own front end
-//! does. What cuDNN accepts is seen to operation by operation, see [`Memo`].
+//! Floats are computed in f32, integers and truth values in i32. Comparisons are computed as booleans, as in NVIDIA's
+//! front end. [`Memo`] gives each operation the form that cuDNN accepts.
 
 use super::builder::Builder;
 use super::step::{Memo, Step};
@@ -10,32 +10,32 @@ use crate::expr::{Binary, Compare, Logic, Node, NodeId, Program, Side, Ty, Unary
 use crate::op::{Pointwise, TensorId};
 use crate::{DType, Order, Role, Tensor};
 
-/// What an expression reads besides its own scalars and tensors.
+/// The inputs of an expression besides its scalars and tensors.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     /// The scaled score, (b, h_q, s_q, s_kv).
     pub(super) score: TensorId,
-    /// Gradient of the loss by the expression's value, for derivatives that are applied to it.
+    /// Gradient of the loss with respect to the expression's value, for derivatives that are multiplied by it.
     pub(super) upstream: Option<TensorId>,
-    /// Lengths of queries and keys, where they are operands.
+    /// Lengths of queries and keys, if they are operands.
     pub(super) lengths: Option<(TensorId, TensorId)>,
-    /// Whether an expression reads lengths as they are declared a second time.
+    /// Whether an expression reads the second declaration of the lengths.
     pub(super) whole_lengths: bool,
-    /// Lengths of queries and keys, where they are not.
+    /// Lengths of queries and keys, if they are fixed.
     pub(super) seq: [i64; 2],
-    /// Number of the expression's first scalar: the keep predicate's come after the score expression's.
+    /// Number of the expression's first scalar: those of the predicate come after those of the score expression.
     pub(super) first_scalar: u16,
     /// Number of its first tensor.
     pub(super) first_tensor: u16,
 }
 
 impl Context {
-    /// The context of a score expression, which reads lengths as masks do.
+    /// The context of a score expression, which reads the same lengths as masks.
     pub(super) const fn new(score: TensorId, lengths: Option<(TensorId, TensorId)>, seq: [i64; 2]) -> Context {
         Context { score, upstream: None, lengths, whole_lengths: false, seq, first_scalar: 0, first_tensor: 0 }
     }
 
-    /// The context of the keep predicate: its scalars and tensors are counted on from the score expression's.
+    /// The context of the predicate: its scalars and tensors come after those of the score expression.
     pub(super) fn after(self, score: Option<&crate::expr::ScoreExpr>) -> Context {
         let count = |n: usize| n as u16;
         Context {
@@ -46,12 +46,12 @@ impl Context {
     }
 }
 
-/// Writes a program and gives its result.
+/// Writes a program and returns its result.
 pub(super) fn expression(g: &mut Builder, program: &Program, context: &Context) -> TensorId {
     expression_with(g, program, context, &mut Memo::default())
 }
 
-/// Writes what of a program is not written yet, and gives its result.
+/// Writes the nodes of a program that `memo` does not have yet, and returns its result.
 pub(super) fn expression_with(g: &mut Builder, program: &Program, context: &Context, memo: &mut Memo) -> TensorId {
     let mut done: Vec<TensorId> = Vec::with_capacity(program.nodes().len());
     for (i, &node) in program.nodes().iter().enumerate() {
@@ -98,7 +98,7 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
     let (out, truth) = (dtype(scope.g, ty), dtype(scope.g, Ty::Bool));
     match node {
         Node::Score => context.score,
-        Node::Upstream => context.upstream.expect("only derivatives that are applied to a gradient read it"),
+        Node::Upstream => context.upstream.expect("only derivatives that are multiplied by a gradient read it"),
         Node::Index(axis) => scope.step(Step::Index(axis.dim() as u8)),
         Node::Length(side) => length(scope, side),
         Node::Float(x) => scope.step(Step::Float(x.bits())),
@@ -141,8 +141,9 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
     }
 }
 
-/// The length of a sequence: a number, or the operand. As masks want that declared, one number per sequence, an expression of a forward
-/// of several queries reads it wrongly (84 of 84 cases on an H200, cuDNN 9.14 and 9.19; docs/results/selftest.md), so it is declared again.
+/// The length of a sequence: a number or an operand. In the declaration for masks, one number per sequence, an
+/// expression in a forward of several queries reads it wrongly (84 of 84 cases on an H200, cuDNN 9.14 and 9.19;
+/// docs/results/selftest.md), so it is declared a second time.
 fn length(scope: &mut Scope<'_>, side: Side) -> TensorId {
     let context = scope.context;
     let (seq, lengths, role) = match side {
@@ -156,8 +157,8 @@ fn length(scope: &mut Scope<'_>, side: Side) -> TensorId {
     if again { scope.g.operand(role, &whole) } else { declared }
 }
 
-/// A tensor that is broadcast over the queries with all of them declared, at one address; of one query, with all keys. One number,
-/// and one for each head, are read rightly as they are.
+/// Declares a tensor that is broadcast over the queries with all queries, with a stride of zero; for one query, with
+/// all keys. A tensor of one number, or of one per head, is read correctly as it is.
 fn whole_queries(g: &Builder, t: &Tensor, seq: [i64; 2]) -> Tensor {
     let mut whole = *t;
     let [b, _, _, k] = t.dims;
@@ -168,14 +169,15 @@ fn whole_queries(g: &Builder, t: &Tensor, seq: [i64; 2]) -> Tensor {
     whole
 }
 
-/// An integer divisor with 1 in place of 0, by which a remainder is the 0 that it is defined as: by 0 it is undefined on a device.
+/// An integer divisor with 1 in place of 0, which gives the remainder 0 of its definition: on a GPU, division by 0 is
+/// undefined.
 fn never_zero(scope: &mut Scope<'_>, b: TensorId) -> TensorId {
     let (zero, one, truth) = (scope.int(0), scope.int(1), dtype(scope.g, Ty::Bool));
     let is_zero = scope.step(Step::Binary(Pointwise::CmpEq, b, zero, DType::Bool, truth));
     scope.step(Step::Select(is_zero, one, b, DType::I32))
 }
 
-/// `a - b * floor(a / b)`: the mode of its own is known to 9.27 on only.
+/// `a - b * floor(a / b)`: only 9.27 and newer have a mode for it.
 fn floor_rem(scope: &mut Scope<'_>, a: TensorId, b: TensorId, out: DType) -> TensorId {
     let quotient = scope.float(Pointwise::Div, a, b);
     let whole = scope.step(Step::Unary(Pointwise::Floor, quotient, DType::F32));

@@ -1,11 +1,11 @@
-//! The softmax of the forward, with its by-products: as one operation, or as maximum, exponential, sum and quotient.
+//! The softmax of the forward and its other outputs: as one operation, or as maximum, exponential, sum and quotient.
 
 use super::Form;
 use super::builder::Builder;
 use crate::op::{Op, Pointwise, Reduce, TensorId};
 use crate::{Attention, DType, Order, Outputs, Role, Tensor};
 
-/// What a softmax puts out for each row besides probabilities, where it is asked for, and the sink.
+/// The outputs of a softmax per row, as far as requested, and the sink.
 pub(super) struct ByRow {
     pub(super) stats: Option<TensorId>,
     pub(super) max: Option<TensorId>,
@@ -27,7 +27,7 @@ pub(super) fn by_row(g: &mut Builder, a: &Attention) -> ByRow {
     ByRow { stats, max, sum_exp, sink }
 }
 
-/// Probabilities of the scores; the outputs asked for are written on the way.
+/// Writes the probabilities of the scores, and the requested outputs.
 pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attention) -> TensorId {
     let rows = a.row_tensor();
     let ByRow { stats, max, sum_exp, sink } = by_row(g, a);
@@ -69,8 +69,8 @@ pub(super) fn forward(g: &mut Builder, form: Form, score: TensorId, a: &Attentio
             sum
         }
     };
-    // The matcher knows the softmax by its log-sum-exp, so it is written even when nobody wants it; with Max and Sum_exp
-    // as outputs, which come together and without Stats here (`limits::form`), it knows it by those.
+    // The matcher recognises the softmax by its log-sum-exp, so that is written even if it is not requested. With Max
+    // and Sum_exp as outputs, which come together and without Stats here (`limits::form`), it recognises it by those.
     if max.is_none() {
         let log = g.unary(Pointwise::Log, sum);
         let stats = row(stats, g);

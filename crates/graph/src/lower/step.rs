@@ -1,4 +1,4 @@
-//! Operations of score expressions as they are written: known ones are shared, and each is put into the form that cuDNN accepts.
+//! The operations of score expressions: equal ones are shared, and each gets the form that cuDNN accepts.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,22 @@ use super::variants::Variant;
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{CudnnVersion, DType};
 
-/// From here on an addition is taken for a bias, whose keys must lie side by side (9.25.0 takes any, 9.26.0 does not).
+/// The first version that treats an addition as a bias, whose keys must be contiguous (9.25.0 accepts any, 9.26.0 does
+/// not).
 const BIAS_ROWS: CudnnVersion = CudnnVersion::v9(26, 0);
 
-/// What was written already, so that an expression and its derivative share their common parts.
+/// The operations that are written already, so that an expression and its derivative share them.
 ///
-/// Masks keep operations of their own: cuDNN skips hidden blocks only where a mask's index and comparison stand next to its
+/// Masks do not share operations: cuDNN skips hidden blocks only if a mask's index and comparison are next to its
 /// select (a factor of two on an H200 with cuDNN 9.19).
 #[derive(Default)]
 pub(super) struct Memo {
     known: BTreeMap<Step, TensorId>,
-    /// Whether it is an expression of scores in a backward; predicates and forwards are taken as they are.
+    /// Whether it is a score expression of a backward; predicates and forwards need no other form.
     differentiated: bool,
 }
 
-/// One operation, before it is written.
+/// An operation before it is written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     /// An f32, by its bits.
@@ -32,14 +33,14 @@ pub(super) enum Step {
     Index(u8),
     /// A mode of one operand, and the type of its result.
     Unary(Pointwise, TensorId, DType),
-    /// A mode of two operands, the type it is computed in, and that of its result.
+    /// A mode of two operands, the type of the computation, and the type of its result.
     Binary(Pointwise, TensorId, TensorId, DType, DType),
-    /// `keep ? yes : no`, of a type.
+    /// `keep ? yes : no`, in a type.
     Select(TensorId, TensorId, TensorId, DType),
 }
 
 impl Memo {
-    /// Of a score expression and its derivative.
+    /// The memo of a score expression and its derivative.
     pub(super) fn differentiated() -> Memo {
         Memo { differentiated: true, ..Memo::default() }
     }
@@ -65,8 +66,8 @@ impl Memo {
         written
     }
 
-    /// The same result with a computed tensor first, where one of two operands is computed and the other is not. Operands of operations
-    /// that commute, and of comparisons, stand in that order in the canonical expression and its derivative already.
+    /// The same result with a computed tensor first, if exactly one of two operands is computed. The canonical
+    /// expression and its derivative already have this order for comparisons and for operations that commute.
     fn computed_first(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
         match step {
             Step::Binary(Pointwise::Sub, x, b, compute, out) if !g.is_virtual(x) && g.is_virtual(b) => {
@@ -82,7 +83,7 @@ impl Memo {
         }
     }
 
-    /// The same result with a computed zero added to a first operand that is not computed.
+    /// The same result, with a computed zero added to a first operand that is not computed.
     fn lifted(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
         match step {
             Step::Unary(mode, x, out) if !g.is_virtual(x) => Step::Unary(mode, self.lift(g, score, x), out),
@@ -96,8 +97,8 @@ impl Memo {
         }
     }
 
-    /// The same result with a second operand that stands still along the keys subtracted negated, where it would be added; and with one
-    /// f32 subtracted behind a computed zero.
+    /// The same result, with a subtraction of the negative in place of an addition, if the second operand is constant
+    /// along the keys; and with a single f32 subtracted after a computed zero is added.
     fn subtracted(&mut self, g: &mut Builder, score: TensorId, step: Step) -> Step {
         match step {
             Step::Binary(Pointwise::Add, x, b, compute, out)
@@ -119,14 +120,14 @@ impl Memo {
         }
     }
 
-    /// `x` as a computed tensor: a computed zero, plus `x`.
+    /// `x` as a computed tensor: a computed zero plus `x`.
     fn lift(&mut self, g: &mut Builder, score: TensorId, x: TensorId) -> TensorId {
         let out = if g.dtype(x) == DType::I32 { DType::I32 } else { DType::F32 };
         let zero = self.zero(g, score, out);
         self.write(g, score, Step::Binary(Pointwise::Add, zero, x, out, out))
     }
 
-    /// Zero as a computed tensor, i32 or f32: the index of the query less itself.
+    /// Zero as a computed tensor, i32 or f32: the index of the query minus itself.
     fn zero(&mut self, g: &mut Builder, score: TensorId, out: DType) -> TensorId {
         let index = self.write(g, score, Step::Index(2));
         let zero = self.write(g, score, Step::Binary(Pointwise::Sub, index, index, DType::I32, DType::I32));

@@ -1,9 +1,9 @@
-//! What lies beyond the last row and key: cuDNN computes whole tiles, and an expression of a backward meets there scores that are
-//! minus infinity or of no row at all.
+//! Scores beyond the last row and key. cuDNN computes whole tiles, and there an expression of a backward reads scores
+//! that are minus infinity or belong to no row.
 //!
-//! Seen on an H200 with cuDNN 9.19: where the number of keys is no multiple of 64 the scores beyond are minus infinity, so that
-//! `score * score` makes its probability infinite and its derivative NaN; where only the number of queries is none, they are zero,
-//! and a bias that grows overflows f16. Forwards were right without exception.
+//! On an H200 with cuDNN 9.19: if the number of keys is not a multiple of 64, the scores beyond are minus infinity, so
+//! that `score * score` makes the probability infinite and the derivative NaN. If only the number of queries is not a
+//! multiple, they are zero, and a bias that grows overflows f16. Forwards were always right.
 
 use super::builder::Builder;
 use super::mask;
@@ -12,22 +12,22 @@ use crate::expr::{Axis, Derived, Node, PointContext, Program, ScalarTy, Value};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Lengths, Target};
 
-/// What is hidden from a backward.
+/// The parts of a backward that are hidden.
 #[derive(Clone, Copy)]
 pub(super) struct Tails {
     seq: [i64; 2],
     probabilities: bool,
 }
 
-/// Width of the widest tile in queries and in keys: of 128 on sm_90, where lengths that are multiples of it were right without help;
-/// of 256 elsewhere, which nobody has looked at.
+/// Width of the widest tile in queries and in keys: 128 on sm_90, where lengths that are multiples of it were right;
+/// 256 elsewhere, which was not tested.
 const fn tile(target: &Target) -> i64 {
     if target.sm() == 90 { 128 } else { 256 }
 }
 
 impl Tails {
-    /// What must be hidden; nothing where every tile is whole, where there is no expression, and where the expression is known to
-    /// stay finite.
+    /// The parts that must be hidden; `None` if every tile is whole, if there is no expression, or if the expression is
+    /// known to stay finite.
     pub(super) fn of(g: &Builder, a: &Attention, derivative: Option<&Derived>, target: &Target) -> Option<Tails> {
         let derivative = derivative?;
         let expression = a.score_mod.as_ref()?;
@@ -35,11 +35,11 @@ impl Tails {
         if is_whole(a, target) || !g.follows(Variant::HideTails) || stays_finite(expression, derivative) {
             return None;
         }
-        // Lengths hide the probabilities; a second mask of that form makes cuDNN 9.19 end the process.
+        // Lengths already hide the probabilities; with a second mask of that form, cuDNN 9.19 ends the process.
         Some(Tails { seq: [s_q, s_kv], probabilities: a.mask.lengths == Lengths::Full })
     }
 
-    /// Scores less the log-sum-exp, minus infinity beyond the last row and key.
+    /// Scores minus the log-sum-exp, with minus infinity beyond the last row and key.
     pub(super) fn hide_scores(self, g: &mut Builder, score: TensorId) -> TensorId {
         if !self.probabilities {
             return score;
@@ -49,7 +49,8 @@ impl Tails {
         mask::hide(g, keep, score)
     }
 
-    /// A gradient of scores, zero beyond the last row and key. In two selections: cuDNN leaves out one over both.
+    /// A gradient of scores, with zero beyond the last row and key. It needs two selections: cuDNN ignores one over
+    /// both.
     pub(super) fn hide_gradient(self, g: &mut Builder, mut d_s: TensorId) -> TensorId {
         for axis in [3, 2] {
             let keep = below(g, d_s, axis, self.seq[usize::from(axis) - 2]);
@@ -66,8 +67,8 @@ fn below(g: &mut Builder, like: TensorId, axis: u8, length: i64) -> TensorId {
     g.binary_as(Pointwise::CmpLt, index, length, DType::Bool, DType::Bool)
 }
 
-/// Whether an expression of the score and scalars alone gives a number or minus infinity, and its derivative a number, at the scores
-/// that tails hold. With indices and tensors it is not known: they have any value there.
+/// Whether, for the scores in tails, an expression of only the score and scalars gives a number or minus infinity, and
+/// its derivative a number. With indices and tensors it is unknown, because they may have any value there.
 fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
     let alone = |p: &Program| p.tensors().is_empty() && !Axis::ALL.iter().any(|&axis| p.contains(Node::Index(axis)));
     alone(expression)
@@ -75,10 +76,10 @@ fn stays_finite(expression: &Program, derivative: &Derived) -> bool {
         && values(derivative).all(f64::is_finite)
 }
 
-/// Whether a backward with lengths has a derivative that is no number beyond the last row and key. The probabilities are zero there,
-/// but no form was found in which cuDNN leaves the derivative out.
+/// Whether a backward with lengths has a derivative that is not a number beyond the last row and key. The probabilities
+/// are zero there, but in every tested form cuDNN computes the derivative.
 pub(crate) fn derivative_meets_lengths(a: &Attention, target: &Target) -> bool {
-    // What is cheap to check comes first: a derivative takes microseconds.
+    // The cheap checks come first: a derivative takes microseconds.
     if !a.is_backward() || a.mask.lengths != Lengths::PerSequence || is_whole(a, target) {
         return false;
     }
@@ -93,13 +94,13 @@ fn is_whole(a: &Attention, target: &Target) -> bool {
     s_q % tile(target) == 0 && s_kv % tile(target) == 0
 }
 
-/// Values of a program at the scores that tails hold, over some values of everything else.
+/// Values of a program for the scores in tails, with some values for everything else.
 fn values(p: &Program) -> impl Iterator<Item = f64> {
     let of = |int: bool, x: f64| if int { Value::Int(x as i32) } else { Value::Float(x) };
     const SLOTS: [f64; 6] = [0.25, 1.0, 50.0, -0.25, -1.0, -50.0];
-    // Positions near the first row and key and far from them, so that conditions over indices go either way.
+    // Positions near and far from the first row and key, so that conditions over indices are both true and false.
     const PLACES: [[i32; 4]; 4] = [[0; 4], [0, 1, 0, 1000], [1, 0, 1000, 0], [1, 3, 1001, 1003]];
-    // What is not read makes no difference, and each point costs about a microsecond.
+    // Unused inputs do not matter, and each point costs about a microsecond.
     let numbers = if p.scalars().is_empty() && p.tensors().is_empty() { &SLOTS[..1] } else { &SLOTS };
     let places = if Axis::ALL.iter().any(|&axis| p.contains(Node::Index(axis))) { &PLACES[..] } else { &PLACES[..1] };
     let points = [f64::NEG_INFINITY, 0.0].into_iter().flat_map(move |score| numbers.iter().map(move |&x| (score, x)));

@@ -1,9 +1,9 @@
-//! The forward as cuDNN's unified operation: both matrix products and the softmax are attributes of one descriptor, and what is done
-//! to the scores between them is a graph of its own, here the operations between the two halves ([`Op::SdpaScores`],
+//! The forward as cuDNN's unified operation. Both matrix products and the softmax are attributes of one descriptor, and
+//! the operations on the scores are a subgraph, which here is between the two halves ([`Op::SdpaScores`],
 //! [`Op::SdpaOutput`]).
 //!
-//! It differs from the other forms in what it declares: K is not transposed, and lengths of queries and keys hide the padding by
-//! themselves, so that no operation does. Source: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts.
+//! Unlike in the other forms, K is not transposed, and lengths of queries and keys hide the padding without an
+//! operation. Source: cudnn-frontend 1.23 and 1.32, `node/scaled_dot_product_flash_attention.h`, as facts.
 
 use super::builder::Builder;
 use super::mask::Masks;
@@ -15,11 +15,11 @@ use crate::{CudnnVersion, DType, OpGraph, Role, Target, Valid};
 
 /// The first version with the operation.
 ///
-/// cudnn-frontend uses it from 9.13.1 on.
+/// cudnn-frontend uses it since 9.13.1.
 pub const UNIFIED_OP: CudnnVersion = CudnnVersion::v9(13, 1);
 
-/// The engine for one query. It writes kernels as engine 1 does for the other forms, which counts keys wrongly
-/// (`docs/results/selftest.md`); under 9.27 on an H200 this one did too, in 4 of 5 such attentions.
+/// The engine for one query. It generates kernels like engine 1 for the other forms, which counts keys wrongly
+/// (`docs/results/selftest.md`); on an H200 with 9.27 it did so too, in 4 of 5 such attentions.
 const ONE_QUERY: i64 = 8;
 
 pub(super) fn lower(attention: &Valid, target: &Target, without: VariantSet) -> OpGraph {

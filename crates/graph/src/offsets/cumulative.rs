@@ -1,4 +1,4 @@
-//! Cumulative lengths: the rows before each sequence of a batch, and those of all of them.
+//! Cumulative lengths: the number of rows before each sequence of a batch, and of all rows.
 
 use super::{Batch, Pages, Tokens, sound};
 use crate::Refusal;
@@ -6,16 +6,16 @@ use crate::registry::codes;
 
 /// Cumulative lengths of the sequences of a batch (`cu_seqlens`): batch + 1 entries from 0 to the number of tokens.
 ///
-/// No entry is smaller than the one before it, and no sequence is longer than a 32-bit length can say.
+/// Entries never decrease, and every sequence length fits 32 bits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CuSeqlens(Vec<i64>);
 
 impl CuSeqlens {
-    /// From cumulative lengths.
+    /// Checks cumulative lengths.
     ///
     /// # Errors
     ///
-    /// Every reason why they are none: no sequence, a first entry that is not 0, entries that fall, sequences that are too long.
+    /// Every fault: no sequence, a first entry that is not 0, entries that decrease, sequences that are too long.
     pub fn new(cumulative: Vec<i64>) -> Result<CuSeqlens, Refusal> {
         let mut reasons = Vec::new();
         if cumulative.len() < 2 {
@@ -36,11 +36,11 @@ impl CuSeqlens {
         sound(reasons, || CuSeqlens(cumulative))
     }
 
-    /// From the length of each sequence.
+    /// Sums the lengths of sequences.
     ///
     /// # Errors
     ///
-    /// No sequence at all, negative lengths, more tokens than 63 bits can count.
+    /// No sequence, negative lengths, more tokens than 63 bits can count.
     pub fn from_lengths(lengths: &[i32]) -> Result<CuSeqlens, Refusal> {
         let negative = lengths
             .iter()
@@ -51,19 +51,19 @@ impl CuSeqlens {
         let mut cumulative = vec![0_i64];
         let mut tokens = 0_i64;
         for &length in lengths {
-            // 2^32 lengths of 2^31 would be needed to overflow, more than fit in memory.
+            // An overflow needs 2^32 lengths of 2^31, which do not fit in memory.
             tokens = tokens.saturating_add(i64::from(length));
             cumulative.push(tokens);
         }
         CuSeqlens::new(cumulative)
     }
 
-    /// From the document of each token, rows of `row` tokens one after another: a document is a run of one id in one row. Where there
-    /// are fewer than `most`, empty ones follow.
+    /// Reads the document id of each token, in rows of `row` tokens one after another: a document is a run of one id in
+    /// one row. If there are fewer than `most`, empty ones follow.
     ///
     /// # Errors
     ///
-    /// Ids that are no whole rows, a document in two places of a row, more documents than `most`.
+    /// Ids that do not fill whole rows, a document in two places of a row, more documents than `most`.
     pub fn from_documents(ids: &[i32], row: usize, most: Batch) -> Result<CuSeqlens, Refusal> {
         let mut reasons = Vec::new();
         if row == 0 || ids.is_empty() || !ids.len().is_multiple_of(row) {
@@ -102,7 +102,7 @@ impl CuSeqlens {
         Batch(self.0.len() as i64 - 1)
     }
 
-    /// Rows of all sequences together.
+    /// Number of rows of all sequences together.
     #[must_use]
     pub fn tokens(&self) -> Tokens {
         Tokens(self.0[self.0.len() - 1])
@@ -119,14 +119,14 @@ impl CuSeqlens {
         self.lengths().max().unwrap_or(0)
     }
 
-    /// Pages that the sequences fill, each beginning a page of its own; nothing for pages without rows.
+    /// Pages that the sequences fill, if each begins a new page; `None` for pages without rows.
     #[must_use]
     pub fn pages(&self, page_size: i64) -> Option<Pages> {
         let pages = |n: i32| if n == 0 { 0 } else { (i64::from(n) - 1) / page_size + 1 };
         (page_size > 0).then(|| Pages(self.lengths().map(pages).sum()))
     }
 
-    /// The entries: rows before each sequence, and those of all sequences last.
+    /// The entries: the number of rows before each sequence, then of all rows.
     #[must_use]
     pub fn cumulative(&self) -> &[i64] {
         &self.0

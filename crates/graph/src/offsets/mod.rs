@@ -1,9 +1,8 @@
-//! Where sequences begin: cumulative lengths, element offsets of varlen operands, and page tables, as types that cannot be
-//! taken for each other.
+//! Cumulative lengths, element offsets of varlen operands, and page tables, as types that cannot be confused.
 //!
-//! A varlen buffer holds [`Tokens`] rows of a [`Batch`] of sequences; mixing the two up gives plausible, wrong results. So the
-//! offsets that cuDNN reads, batch + 1 of them and in elements of one operand, are made from cumulative lengths and that
-//! operand alone.
+//! A varlen buffer holds [`Tokens`] rows of a [`Batch`] of sequences; a mix-up of the two gives plausible, wrong
+//! results. So the offsets that cuDNN reads, batch + 1 of them and in elements of one operand, are made only from
+//! cumulative lengths and that operand.
 //!
 //! ```
 //! use qkvault_graph::{Attention, CuSeqlens, DType, Varlen, Tensor, ragged_offsets, validate};
@@ -33,7 +32,7 @@ macro_rules! counts {
         pub struct $name(i64);
 
         impl $name {
-            /// A count of 0 or more; nothing for a negative number.
+            /// A count of 0 or more; `None` for a negative number.
             #[must_use]
             pub const fn new(count: i64) -> Option<$name> {
                 if count < 0 { None } else { Some($name(count)) }
@@ -55,7 +54,7 @@ macro_rules! counts {
 }
 
 counts! {
-    /// A number of rows, all sequences together.
+    /// A number of rows of all sequences together.
     Tokens;
     /// A number of sequences.
     Batch;
@@ -66,15 +65,15 @@ counts! {
 use crate::{DType, Reason, Refusal, Tensor};
 
 impl Tensor {
-    /// [`Tensor::thd`] with counts that cannot be swapped: rows of a batch of sequences, none longer than `longest`, in a buffer
-    /// with room for `room`.
+    /// [`Tensor::thd`] with counts that cannot be swapped: a batch of sequences of at most `longest` rows, in a buffer
+    /// of `room` rows.
     #[must_use]
     pub const fn varlen(batch: Batch, heads: i64, longest: i64, head_dim: i64, room: Tokens, dtype: DType) -> Tensor {
         Tensor::thd(batch.0, heads, longest, head_dim, room.0, dtype)
     }
 }
 
-/// The value, if nothing is wrong with it.
+/// The value, if there are no reasons against it.
 fn sound<T>(reasons: Vec<Reason>, value: impl FnOnce() -> T) -> Result<T, Refusal> {
     match Refusal::of(reasons) {
         Some(refusal) => Err(refusal),

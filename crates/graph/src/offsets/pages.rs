@@ -1,10 +1,10 @@
-//! Page tables: in which pages of a pool the rows of each sequence lie.
+//! Page tables: the pages of a pool that hold the rows of each sequence.
 
 use super::{CuSeqlens, sound};
 use crate::registry::codes;
 use crate::{Refusal, Tensor};
 
-/// A page table of a pool: for each sequence, as many entries as its longest takes, 0 where a sequence needs no page.
+/// A page table of a pool. Each sequence has as many entries as the longest can need; unused entries are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PageTable {
     width: usize,
@@ -12,12 +12,12 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// The table of a paged tensor from the pages of each sequence, in order.
+    /// The table of a paged tensor, from the pages of each sequence in order.
     ///
     /// # Errors
     ///
-    /// Every reason why these are no pages of this pool and these lengths: a tensor that is not paged, another batch, too few
-    /// pages for a length, more than the tensor declares, pages outside the pool.
+    /// Every fault: a tensor that is not paged, another batch size, fewer pages than a length needs, more than the
+    /// tensor declares, pages outside the pool.
     pub fn new(pool: &Tensor, lengths: &CuSeqlens, sequences: &[Vec<i32>]) -> Result<PageTable, Refusal> {
         let (crate::Storage::Paged { pages, page_size }, Some(width)) = (pool.storage, pool.pages_per_sequence())
         else {
@@ -80,7 +80,7 @@ impl PageTable {
         self.width
     }
 
-    /// All entries, the sequences one after another: (batch, 1, width, 1).
+    /// All entries, one sequence after another: (batch, 1, width, 1).
     #[must_use]
     pub fn entries(&self) -> &[i32] {
         &self.entries

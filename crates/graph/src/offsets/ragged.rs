@@ -6,19 +6,19 @@ use super::{CuSeqlens, sound};
 use crate::registry::codes;
 use crate::{Gradients, Pass, Reason, Refusal, Storage, Tensor, Valid, Varlen};
 
-/// Where each sequence of one varlen operand begins, in elements of that operand: batch + 1 entries of 64 bits.
+/// The start of each sequence of one varlen operand, in elements of that operand: batch + 1 entries of 64 bits.
 ///
-/// They are made from cumulative lengths and the operand alone, and fit that operand only.
+/// They are made from cumulative lengths and the operand, and fit only that operand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RaggedOffsets(Vec<i64>);
 
 impl RaggedOffsets {
-    /// The offsets of the sequences of a varlen tensor: rows before each sequence, times the elements from row to row.
+    /// The offsets of the sequences of a varlen tensor: rows before each sequence, times elements from row to row.
     ///
     /// # Errors
     ///
-    /// Every reason why these lengths are not those of this tensor: it is not varlen, has another batch, too little room, or too
-    /// short a longest sequence; or an offset does not fit 63 bits.
+    /// Every fault: the tensor is not varlen, or has another batch size, a smaller capacity or a shorter longest
+    /// sequence than the lengths; or an offset does not fit 63 bits.
     pub fn new(lengths: &CuSeqlens, tensor: &Tensor) -> Result<RaggedOffsets, Refusal> {
         let mut reasons = Vec::new();
         misfits(lengths, tensor, "tensor", &mut reasons);
@@ -62,7 +62,7 @@ fn misfits(lengths: &CuSeqlens, tensor: &Tensor, name: &str, reasons: &mut Vec<R
         reasons.push(
             codes::OFFSETS_LONGEST
                 .reason(format!("a sequence of {} rows", lengths.longest()))
-                .with_needed(format!("{name} takes sequences of up to {}", tensor.dims[2])),
+                .with_needed(format!("{name} has sequences of up to {} rows", tensor.dims[2])),
         );
     }
 }
@@ -108,7 +108,7 @@ pub fn ragged_offsets(
     sound(reasons, || offsets)
 }
 
-/// The reason with the operand it is about.
+/// Adds the name of the operand to a reason.
 fn named(operand: Varlen, mut reason: Reason) -> Reason {
     reason.field = format!("{} of {operand:?}", reason.field).into();
     reason

@@ -1,17 +1,17 @@
-//! What a launch of an op graph is given: operands with the bytes and the alignment that they need, and the fixed numbers.
+//! The inputs of a launch of an op graph: operands with their bytes and alignment, and fixed numbers.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Constant, OpGraph, TensorId, TensorKind};
 use crate::{Attention, DType, Role, Storage};
 
-/// Alignment in bytes that every operand is declared with, as cuDNN's own front end does.
+/// Alignment in bytes of every declared operand, as in NVIDIA's front end.
 pub const ALIGNMENT: usize = 16;
 
 /// One operand of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
-    /// Which operand it is.
+    /// Its role.
     pub role: Role,
     /// Element type.
     pub dtype: DType,
@@ -19,10 +19,10 @@ pub struct Binding {
     pub scalar: bool,
     /// Whether a launch writes it.
     pub output: bool,
-    /// Bytes that its buffer must have: from its first to one past its last element, rounded up to 4 for a 16-bit tensor that is
-    /// read beside the scores (a bias, a dropout mask), because kernels read those two elements at a time.
+    /// Bytes of its buffer: from the first to one past the last element. A 16-bit tensor that is read besides the
+    /// scores (a bias, a dropout mask) is rounded up to 4, because kernels read two of its elements at a time.
     pub bytes: u64,
-    /// Alignment in bytes that its address must have.
+    /// Alignment in bytes of its address.
     pub alignment: u32,
 }
 
@@ -35,10 +35,10 @@ pub struct Fixed {
     pub value: Constant,
 }
 
-/// Bytes of an input that kernels read at once, where that reaches beyond its last element.
+/// Bytes of an input that kernels read at once, if they can read beyond the last element.
 ///
-/// Source: compute-sanitizer on an H200 under cuDNN 9.19 (`bench/odd-tensors.txt`, docs/results/sanitize.md): 10 of 169 forwards read
-/// 2 bytes beyond a 16-bit tensor whose elements, all together, are odd in number; 32-bit tensors and backwards showed none.
+/// Source: compute-sanitizer on an H200 with cuDNN 9.19 (`bench/odd-tensors.txt`, docs/results/sanitize.md): 10 of 169
+/// forwards read 2 bytes beyond a 16-bit tensor with an odd number of elements; 32-bit tensors and backwards did not.
 const fn read_at_once(role: Role, dtype: DType) -> u64 {
     match role {
         Role::ScoreTensor(_) | Role::DropoutMask if dtype.size() == 2 => 4,
@@ -46,7 +46,7 @@ const fn read_at_once(role: Role, dtype: DType) -> u64 {
     }
 }
 
-/// Bytes that the buffer of an operand must have that spans so many elements.
+/// Bytes of the buffer of an operand that spans this many elements.
 pub(crate) fn bytes_bound(role: Role, dtype: DType, elements: u64, output: bool) -> u64 {
     let bytes = elements.saturating_mul(dtype.size() as u64);
     if output { bytes } else { bytes.next_multiple_of(read_at_once(role, dtype)) }
@@ -55,8 +55,9 @@ pub(crate) fn bytes_bound(role: Role, dtype: DType, elements: u64, output: bool)
 impl OpGraph {
     /// The operands that a launch binds, in order of unique id.
     ///
-    /// How far a varlen operand reaches is decided at launch by its offsets, and how far a pool of pages by its tables: both count as the
-    /// room that the description gives. Without a description they count as dense, every sequence at its longest.
+    /// The offsets of a launch decide how far a varlen operand reaches, and its tables how far a pool of pages; both
+    /// count here with the room in the description. Without a description they count as dense, with every sequence at
+    /// its longest.
     #[must_use]
     pub fn bindings(&self, attention: Option<&Attention>) -> Vec<Binding> {
         let backward = self.tensors.iter().any(|t| matches!(t.kind, TensorKind::Operand(Role::DO)));
@@ -76,7 +77,7 @@ impl OpGraph {
                     stored.filter(|stored| t.offsets.is_some() || stored.is_paged()).and_then(|stored| stored.span());
                 let output = role.is_output(backward);
                 let bytes = bytes_bound(role, t.dtype, room.unwrap_or(span).unsigned_abs(), output);
-                // A number on the host is read where it lies; operands must lie as they were declared.
+                // A number on the host has the alignment of its type; operands must have the declared alignment.
                 let alignment = if scalar { t.dtype.size() } else { ALIGNMENT } as u32;
                 Some((role.uid(), Binding { role, dtype: t.dtype, scalar, output, bytes, alignment }))
             })
@@ -85,7 +86,7 @@ impl OpGraph {
         list.into_iter().map(|(_, binding)| binding).collect()
     }
 
-    /// The operands that the graph declares a second time: a launch gives each the address of [`Role::memory`].
+    /// The operands that the graph declares a second time: a launch passes the address of [`Role::memory`] for each.
     #[must_use]
     pub fn declared_again(&self) -> Vec<Role> {
         self.roles().into_iter().filter(|role| role.memory() != *role).collect()
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
     use crate::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, text, validate};
 
-    /// Bytes that a plan demands for the bias of a forward over 63 keys.
+    /// Bytes of the bias of a forward over 63 keys.
     fn demanded(tensor: &str) -> u64 {
         let written = format!(
             "pass: forward\nq: f16 [1,1,64,64] bshd\nk: f16 [1,1,63,64] bshd\nscore_mod: tensor @t1: {tensor}; score + @t1"
@@ -120,9 +121,9 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_16_bit_bias_is_read_two_bytes_beyond_its_last_element() {
+    fn an_odd_16_bit_bias_needs_two_bytes_beyond_its_last_element() {
         assert_eq!([demanded("f16[1,1,1,63]"), demanded("bf16[1,1,1,63]")], [128, 128]);
-        // An even number of elements, and 32-bit ones, end where they end.
+        // A 16-bit tensor with an even number of elements, and a 32-bit tensor, end at their last element.
         assert_eq!([demanded("f16[1,1,64,63]"), demanded("f32[1,1,1,63]")], [2 * 64 * 63, 252]);
     }
 }

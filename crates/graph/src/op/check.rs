@@ -1,27 +1,27 @@
-//! Structural check of op graphs, before anything interprets or compiles one.
+//! Checks the structure of op graphs, before they are interpreted or compiled.
 //!
-//! In order: ids in range; every role once; operations read operands, scalars, constants and earlier results; every virtual
-//! tensor is written once; a unified operation has both halves; constants and scalars are scalars; dims and strides are positive; a named
-//! engine has each knob once.
+//! In this order: ids are in range; every role occurs once; operations read operands, scalars, constants and earlier
+//! results; every virtual tensor is written once; a unified operation has both halves; constants and scalars have one
+//! element; dims and strides are positive; a named engine has each knob once.
 
 use super::{Knob, NamedEngine, Op, OpGraph, TensorId, TensorKind};
 use crate::Role;
 
-/// What is wrong with an op graph.
+/// A fault of an op graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphFault {
-    /// An operation or tensor names a tensor that is not there.
-    #[error("operation {op:?} names tensor {id:?}, but there are {len}")]
+    /// An operation or tensor names a tensor that does not exist.
+    #[error("operation {op:?} names tensor {id:?}, but there are {len} tensors")]
     OutOfRange {
         /// Index of the operation; `None` for the offsets of a tensor.
         op: Option<usize>,
         /// The tensor named.
         id: TensorId,
-        /// How many tensors there are.
+        /// The number of tensors.
         len: usize,
     },
-    /// Two tensors have one role.
-    #[error("role {role} stands twice")]
+    /// Two tensors have the same role.
+    #[error("two tensors have the role {role}")]
     RoleTwice {
         /// The role.
         role: Role,
@@ -34,19 +34,19 @@ pub enum GraphFault {
         /// The tensor.
         id: TensorId,
     },
-    /// A tensor is written twice, or is no result at all (a scalar, a constant).
+    /// A tensor is written twice, or cannot be a result (a scalar, a constant).
     #[error("operation {op} writes tensor {id:?}, which {why}")]
     BadWrite {
         /// Index of the operation.
         op: usize,
         /// The tensor.
         id: TensorId,
-        /// Why it may not.
+        /// Why it must not be written.
         why: &'static str,
     },
     /// A dim or a stride is not positive.
     #[error(
-        "tensor {id:?} has dims {dims:?} and strides {strides:?}; every entry must be positive, but an operand's stride may be 0"
+        "tensor {id:?} has dims {dims:?} and strides {strides:?}; every entry must be positive, except that an operand's stride may be 0"
     )]
     NotPositive {
         /// The tensor.
@@ -56,22 +56,22 @@ pub enum GraphFault {
         /// Its strides.
         strides: [i64; 4],
     },
-    /// A half of a unified operation without the other, or not where it belongs.
+    /// A half of a unified operation without the other, or in another place than first or last.
     #[error(
-        "operation {op} is a half of a unified operation of attention; such a graph begins with its scores and ends with its output"
+        "operation {op} is a half of a unified operation; such a graph must begin with SdpaScores and end with SdpaOutput"
     )]
     Half {
         /// Index of the operation.
         op: usize,
     },
     /// A named engine has a knob twice.
-    #[error("the engine that is named has the knob {knob:?} twice")]
+    #[error("the named engine has the knob {knob:?} twice")]
     KnobTwice {
         /// The knob.
         knob: Knob,
     },
-    /// A scalar or constant is no scalar.
-    #[error("tensor {id:?} is a number on the host, but has dims {dims:?}")]
+    /// A scalar or constant has more than one element.
+    #[error("tensor {id:?} is a number on the host, but its dims are {dims:?}")]
     NotScalar {
         /// The tensor.
         id: TensorId,
@@ -96,7 +96,7 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
     for (i, op) in graph.ops.iter().enumerate() {
         op.inputs().into_iter().chain(op.outputs()).try_for_each(|id| in_range(Some(i), id))?;
     }
-    // By unique id, which is what cuDNN would confuse: numbered roles beyond a thousand share theirs.
+    // Roles are compared by unique id, which cuDNN would confuse: numbered roles beyond a thousand share ids.
     let mut roles = std::collections::BTreeSet::new();
     for tensor in &graph.tensors {
         if let TensorKind::Operand(role) | TensorKind::Scalar(role) = tensor.kind
@@ -109,7 +109,7 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
     halves(graph)?;
     for (i, t) in graph.tensors.iter().enumerate() {
         let id = TensorId(i as u32);
-        // A stride of zero repeats what is in memory; results are written once.
+        // A stride of zero repeats memory, which is valid only for operands: results are written once.
         let least = i64::from(!matches!(t.kind, TensorKind::Operand(_)));
         if t.dims.iter().any(|&n| n < 1) || t.strides.iter().any(|&n| n < least) {
             return Err(GraphFault::NotPositive { id, dims: t.dims, strides: t.strides });
@@ -128,7 +128,7 @@ fn knobs(NamedEngine { index: _, knobs }: &NamedEngine) -> Result<(), GraphFault
     twice.map_or(Ok(()), |&(knob, _)| Err(GraphFault::KnobTwice { knob }))
 }
 
-/// Both halves of a unified operation are there, with what it is given as a subgraph between them; or none is.
+/// Checks that both halves of a unified operation exist, with its subgraph between them, or none.
 fn halves(graph: &OpGraph) -> Result<(), GraphFault> {
     let is_half = |op: &Op| matches!(op, Op::SdpaScores { .. } | Op::SdpaOutput { .. });
     let (first, last) = (0, graph.ops.len().saturating_sub(1));
@@ -140,7 +140,7 @@ fn halves(graph: &OpGraph) -> Result<(), GraphFault> {
     graph.ops.iter().enumerate().find(astray).map_or(Ok(()), |(op, _)| Err(GraphFault::Half { op }))
 }
 
-/// Reads come after writes, and every result is written once.
+/// Checks that reads come after writes, and that every result is written once.
 fn order(graph: &OpGraph) -> Result<(), GraphFault> {
     let mut written = vec![false; graph.tensors.len()];
     for (i, op) in graph.ops.iter().enumerate() {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_that_would_share_an_id_do_not_stand_in_one_graph() {
+    fn roles_that_would_share_an_id_are_refused() {
         assert_eq!(Role::ScoreTensor(7).uid(), Role::ScoreTensor(1_007).uid());
         let graph = OpGraph { tensors: [7, 1_007].map(|n| operand(Role::ScoreTensor(n))).into(), ..OpGraph::default() };
         assert_eq!(check(&graph), Err(GraphFault::RoleTwice { role: Role::ScoreTensor(1_007) }));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_that_names_tensors_it_lacks_prints_all_the_same() {
+    fn a_graph_that_names_missing_tensors_still_prints() {
         let graph = OpGraph {
             tensors: vec![operand(Role::Q)],
             ops: vec![Op::Reshape { x: TensorId(7), y: TensorId(8) }],

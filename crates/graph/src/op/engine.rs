@@ -1,4 +1,4 @@
-//! An engine that is named instead of chosen by heuristics, with its knobs: part of an op graph, and of its key where there is one.
+//! A named engine with its knobs, in place of the heuristics' choice. It is part of the op graph and of its key.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::print::kebab;
 
-/// One of cuDNN's engines by its number, with the knobs it is built with.
+/// One of cuDNN's engines by number, with its knobs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedEngine {
-    /// The number that cuDNN knows it by among those for a graph (`CUDNN_ATTR_ENGINE_GLOBAL_INDEX`).
+    /// Its number among cuDNN's engines for a graph (`CUDNN_ATTR_ENGINE_GLOBAL_INDEX`).
     pub index: i64,
-    /// Knobs and their values, each knob once; the others keep what the engine gives them.
+    /// Knobs and their values, each knob once; the others keep the engine's defaults.
     pub knobs: Vec<(Knob, i64)>,
 }
 
-/// What can be chosen of an engine, with the numbers of `cudnnBackendKnobType_t` (graph header of cuDNN 9). What values mean is the
-/// engine's own, and differs between versions.
+/// The knobs of engines, with the numbers of `cudnnBackendKnobType_t` (graph header of cuDNN 9). The meaning of a value
+/// depends on the engine and on the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u32)]

@@ -1,4 +1,4 @@
-//! Op graphs: what cuDNN is given, as data. Tensors and operations in emission order, referring to each other by index.
+//! Op graphs, the input of cuDNN: tensors and operations in emission order, which refer to each other by index.
 
 mod binding;
 mod check;
@@ -25,7 +25,7 @@ pub use tensor::{Constant, OpTensor, TensorKind};
 #[serde(transparent)]
 pub struct TensorId(pub u32);
 
-/// What cuDNN is given: tensors and the operations over them.
+/// The input of cuDNN: tensors and the operations over them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpGraph {
@@ -33,13 +33,13 @@ pub struct OpGraph {
     pub tensors: Vec<OpTensor>,
     /// Operations in emission order; an operation reads operands and results of earlier ones only.
     pub ops: Vec<Op>,
-    /// Engines of cuDNN, by number, that are known to compute this graph wrongly and are passed over.
+    /// Numbers of cuDNN engines that are known to compute this graph wrongly and are excluded.
     #[serde(default)]
     pub excluded_engines: Vec<i64>,
-    /// Quirks that apply and that the policy allows: cuDNN computes this graph wrongly, and it is wanted all the same.
+    /// Quirks that apply and that the options allow: cuDNN computes this graph wrongly, and it is compiled anyway.
     #[serde(default)]
     pub accepted_quirks: QuirkSet,
-    /// The engine that computes this graph, where it is named; else heuristics choose among all.
+    /// The engine that computes this graph, if it is named; otherwise heuristics choose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<NamedEngine>,
 }
@@ -48,7 +48,7 @@ pub struct OpGraph {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Op {
-    /// `c = a · b` over the last two dims, in f32; the overrides cut dims to per-sequence lengths inside fused attention.
+    /// `c = a · b` over the last two dims, in f32. Inside fused attention, lengths cut dims for each sequence.
     Matmul {
         /// (b, h, m, k).
         a: TensorId,
@@ -67,7 +67,7 @@ pub enum Op {
     Pointwise {
         /// The operation.
         mode: Pointwise,
-        /// First operand; for an index, any tensor of the wanted shape.
+        /// First operand; for an index, any tensor of the shape of the result.
         x: TensorId,
         /// Second operand.
         b: Option<TensorId>,
@@ -77,19 +77,19 @@ pub enum Op {
         y: TensorId,
         /// Axis of an index.
         axis: Option<u8>,
-        /// Type computed in.
+        /// Type of the computation.
         compute: DType,
     },
-    /// `y` is `x` combined over the dims that are smaller in `y` (1, or for heads a divisor), in f32.
+    /// `y` is `x` reduced over the dims that are smaller in `y` (1, or for heads a divisor), in f32.
     Reduction {
-        /// How elements combine.
+        /// How elements are combined.
         op: Reduce,
         /// Input.
         x: TensorId,
         /// Output.
         y: TensorId,
     },
-    /// Bernoulli random numbers, Philox as PyTorch's: 1 with probability `keep`.
+    /// Bernoulli random numbers by Philox as in PyTorch: 1 with probability `keep`.
     Rng {
         /// Bits of the f64 probability of a one.
         keep: u64,
@@ -100,7 +100,7 @@ pub enum Op {
         /// Result.
         y: TensorId,
     },
-    /// `y` is `x` seen with other dims and strides (and, inside attention, another element type).
+    /// `y` is `x` with other dims and strides (and, inside attention, another element type).
     Reshape {
         /// Input.
         x: TensorId,
@@ -137,7 +137,7 @@ pub enum Op {
         /// [`Pointwise::CmpGe`] for a right bound, [`Pointwise::CmpGt`] for a left one.
         compare: Pointwise,
     },
-    /// Softmax over the last dim, with its by-products (cuDNN 9.21 on).
+    /// Softmax over the last dim, with its other outputs (cuDNN 9.21 on).
     Softmax {
         /// Scores.
         x: TensorId,
@@ -154,31 +154,32 @@ pub enum Op {
     },
     /// The first half of the unified operation of attention (cuDNN 9.13 on): `scores = scale · q · kᵀ`, in f32.
     ///
-    /// cuDNN has one operation descriptor for both halves; what stands between them is the subgraph that it gives the scores to. A
-    /// graph has both halves, as its first and its last operation, or none ([`check`]).
+    /// cuDNN has one operation descriptor for both halves; the operations between them are its subgraph over the
+    /// scores. A graph has both halves, as its first and its last operation, or none ([`check`]).
     SdpaScores {
         /// (b, h, s_q, d).
         q: TensorId,
         /// (b, h or a divisor of it, s_kv, d), not transposed; or a pool of pages.
         k: TensorId,
-        /// The pages of each sequence (b, 1, pages of a sequence, 1), i32, where `k` is a pool.
+        /// The pages of each sequence (b, 1, pages of a sequence, 1), i32, if `k` is a pool.
         table: Option<TensorId>,
-        /// KV lengths, where `k` is a pool.
+        /// KV lengths, if `k` is a pool.
         seq_kv: Option<TensorId>,
         /// Factor of the scores.
         scale: TensorId,
         /// (b, h, s_q, s_kv).
         scores: TensorId,
     },
-    /// The second half: `o = softmax(scores) · v`, of rows and keys within their lengths, with by-products of the softmax.
+    /// The second half: `o = softmax(scores) · v` for rows and keys within their lengths, with other outputs of the
+    /// softmax.
     SdpaOutput {
-        /// What the first half gave, or what was made of it.
+        /// The result of the first half, or of the operations after it.
         scores: TensorId,
         /// (b, h or a divisor of it, s_kv, d_v), or a pool of pages.
         v: TensorId,
-        /// The pages of each sequence, where `v` is a pool.
+        /// The pages of each sequence, if `v` is a pool.
         table: Option<TensorId>,
-        /// Query lengths (b, 1, 1, 1): with KV lengths, the padding is hidden.
+        /// Query lengths (b, 1, 1, 1); together with KV lengths, they hide the padding.
         seq_q: Option<TensorId>,
         /// KV lengths.
         seq_kv: Option<TensorId>,
@@ -202,17 +203,17 @@ pub const fn unnamed_uid(id: TensorId) -> i64 {
 }
 
 impl OpGraph {
-    /// The tensor of this index.
+    /// The tensor with this index.
     ///
     /// # Panics
     ///
-    /// When the index is out of range; [`check`] finds such graphs without a panic.
+    /// If the index is out of range; [`check`] reports such graphs without a panic.
     #[must_use]
     pub fn tensor(&self, id: TensorId) -> &OpTensor {
         &self.tensors[id.0 as usize]
     }
 
-    /// The unique id under which cuDNN knows a tensor: the role's own, or one above 10,000 for virtual tensors and constants.
+    /// The unique id of a tensor in cuDNN: its role's, or one above 10,000 for virtual tensors and constants.
     #[must_use]
     pub fn uid(&self, id: TensorId) -> i64 {
         match self.tensor(id).kind {
@@ -221,7 +222,7 @@ impl OpGraph {
         }
     }
 
-    /// Every role that is declared, in order of unique id; those that share the memory of another ([`Role::memory`]) too.
+    /// Every declared role, in order of unique id, including those that share the memory of another ([`Role::memory`]).
     #[must_use]
     pub fn roles(&self) -> Vec<Role> {
         let mut roles: Vec<Role> = self

@@ -1,4 +1,4 @@
-//! How pointwise operations and reductions compute, by cuDNN's numbers.
+//! Modes of pointwise operations and reductions, by cuDNN's numbers.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The text form of op graphs: one line per operation, operands by role, for goldens, errors and people.
+//! The text form of op graphs: one line per operation, with operands by role, for goldens and errors.
 
 use std::fmt;
 
@@ -14,7 +14,8 @@ impl fmt::Display for Constant {
     }
 }
 
-/// Name of a tensor inside the text of its graph; one that is not there is named all the same, so that broken graphs print.
+/// The name of a tensor in the text of its graph. A tensor that does not exist has a name too, so that broken graphs
+/// print.
 struct Name<'a>(&'a OpGraph, TensorId);
 
 impl fmt::Display for Name<'_> {

@@ -1,9 +1,9 @@
-//! Memory that a launch needs beside its operands: cuDNN's workspace first, then the buffers that qkvault itself provides.
+//! Memory of a launch besides its operands: first cuDNN's workspace, then the buffers that qkvault provides.
 
 use super::{Binding, OpGraph, TensorKind};
 use crate::{Attention, Role};
 
-/// Alignment of every part, and of the whole: what `cuMemAlloc` gives.
+/// Alignment of every part and of the whole: that of `cuMemAlloc`.
 pub const SCRATCH_ALIGNMENT: u64 = 256;
 
 /// The scratch memory of one plan.
@@ -16,8 +16,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// The scratch memory of a plan with a workspace and operands. Sizes saturate: a plan that needs more than there is of u64 fits no
-    /// budget.
+    /// The scratch memory of a plan, from its workspace and operands. Sizes saturate: a plan that needs more than a u64
+    /// can count fits no budget.
     #[must_use]
     pub fn of(workspace: u64, operands: &[Binding]) -> Scratch {
         Scratch::divided(workspace, operands.iter().map(|b| (b.role, b.bytes)))
@@ -34,7 +34,7 @@ impl Scratch {
         Scratch { bytes, buffers }
     }
 
-    /// The scratch memory that a plan of an op graph will need, before there is one; sizes as [`OpGraph::bindings`] has them.
+    /// The scratch memory that the plan of an op graph will need; sizes are those of [`OpGraph::bindings`].
     #[must_use]
     pub fn of_graph(workspace: u64, graph: &OpGraph, attention: Option<&Attention>) -> Scratch {
         Scratch::of(workspace, &graph.bindings(attention))
@@ -42,13 +42,14 @@ impl Scratch {
 }
 
 impl OpGraph {
-    /// Whether cuDNN keeps a gradient of every score in its workspace, which grows with queries times keys: see [`keeps_scores`].
+    /// Whether cuDNN keeps a gradient of every score in its workspace, which then grows with queries times keys: see
+    /// [`keeps_scores`].
     #[must_use]
     pub fn keeps_scores(&self, sm: u32) -> bool {
         keeps_scores(operands(self), sm)
     }
 
-    /// Whether it is a backward that sums dQ in no buffer of its own, as one that gives the same bits twice.
+    /// Whether it is a backward that sums dQ without a separate buffer, as a deterministic one does.
     #[must_use]
     pub fn sums_d_q_directly(&self) -> bool {
         direct(operands(self))
@@ -60,9 +61,9 @@ fn direct(roles: impl Iterator<Item = Role> + Clone) -> bool {
     has(Role::DQ) && !has(Role::DqAccum)
 }
 
-/// Whether cuDNN keeps a gradient of every score in the workspace of a plan with these operands: a backward whose dQ is not summed in a
-/// buffer of its own, as one that is deterministic or gives a bias its gradient. The engine that is named for deterministic ones on compute
-/// capability 10.x keeps none.
+/// Whether cuDNN keeps a gradient of every score in the workspace of a plan with these operands: it does in a backward
+/// that sums dQ without a separate buffer, because it is deterministic or computes the gradient of a bias. The engine
+/// that is named for deterministic ones on compute capability 10.x does not.
 #[must_use]
 pub fn keeps_scores(roles: impl Iterator<Item = Role> + Clone, sm: u32) -> bool {
     let bias = roles.clone().any(|r| matches!(r, Role::DScoreTensor(_)));
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_op_graph_tells_what_its_plan_will_need() {
+    fn an_op_graph_gives_the_scratch_memory_of_its_plan() {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
         let graph = |deterministic| {
             let options = BackwardOptions { deterministic, ..BackwardOptions::default() };

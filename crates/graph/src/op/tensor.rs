@@ -1,4 +1,4 @@
-//! Tensors of op graphs: what is declared of them, and where their values come from.
+//! Tensors of op graphs: their declarations, and the sources of their values.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,14 +15,14 @@ pub struct OpTensor {
     pub strides: [i64; 4],
     /// Element type.
     pub dtype: DType,
-    /// Where the tensor's values come from.
+    /// The source of the tensor's values.
     pub kind: TensorKind,
-    /// The tensor of offsets that says where each sequence begins, for varlen operands.
+    /// The tensor of offsets at which sequences begin, for varlen operands.
     #[serde(deserialize_with = "crate::attention_form::present")]
     pub offsets: Option<TensorId>,
 }
 
-/// Where the values of a tensor of an op graph come from.
+/// The source of the values of a tensor of an op graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TensorKind {
@@ -32,11 +32,11 @@ pub enum TensorKind {
     Operand(Role),
     /// One number on the host, given at launch.
     Scalar(Role),
-    /// One number on the host, fixed by the graph. cuDNN does not store it in a plan, so the plan's record must.
+    /// One number on the host, fixed by the graph. cuDNN does not store it in a plan, so the plan's record does.
     Constant(Constant),
 }
 
-/// A number fixed by the graph. Floats are held as bits so that equality and hashing are exact.
+/// A constant of the graph. Floats are stored as bits so that equality and hashing are exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Constant {
@@ -53,7 +53,7 @@ impl Constant {
         Constant::F32(if value == 0.0 { 0 } else { value.to_bits() })
     }
 
-    /// The element type of the tensor that carries it.
+    /// The element type of its tensor.
     #[must_use]
     pub const fn dtype(self) -> DType {
         match self {

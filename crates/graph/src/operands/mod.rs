@@ -1,6 +1,6 @@
-//! Which operands an attention has: every role with its dims, strides, element type and direction, and so the size of its buffer.
+//! The operands of an attention: every role with its dims, strides, element type, direction and buffer size.
 //!
-//! Scalars and tensors of the score expression are numbered first, those of the mask_mod predicate after them.
+//! Scalars and tensors of the score expression have the first numbers, those of the mask predicate the next.
 
 mod fact;
 mod named;
@@ -21,23 +21,23 @@ pub const TILE: usize = 128;
 /// One operand of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operand {
-    /// Which one.
+    /// Its role.
     pub role: Role,
     /// Dims, strides, element type, storage.
     pub tensor: Tensor,
-    /// Whether the computation writes it.
+    /// Whether the attention writes it.
     pub output: bool,
 }
 
 impl Operand {
-    /// Elements that its buffer needs; `None` when this machine cannot address them.
+    /// Elements of its buffer; `None` if this machine cannot address them.
     #[must_use]
     pub fn elements(&self) -> Option<usize> {
         let span = self.tensor.span().and_then(|n| usize::try_from(n).ok());
         span.filter(|&n| n.checked_mul(8).is_some())
     }
 
-    /// The offsets that it is found by, where it is varlen.
+    /// The offsets of its sequences, if it is varlen.
     #[must_use]
     pub const fn offsets(&self) -> Option<Varlen> {
         match self.tensor.storage {
@@ -47,7 +47,7 @@ impl Operand {
     }
 }
 
-/// Elements that the buffer of a role needs; `None` for roles that the attention does not have.
+/// Elements of the buffer of a role; `None` for roles that the attention does not have.
 #[must_use]
 pub fn buffer_len(attention: &Attention, role: Role) -> Option<usize> {
     operand(attention, role)?.elements()
@@ -59,7 +59,7 @@ pub fn operand(attention: &Attention, role: Role) -> Option<Operand> {
     operands(attention).into_iter().find(|o| o.role == role)
 }
 
-/// Every operand of an attention, scalars included, buffers that only a launcher knows of left out.
+/// Every operand of an attention, including scalars, without the launcher's own buffers.
 #[must_use]
 pub fn operands(attention: &Attention) -> Vec<Operand> {
     let Attention {
@@ -148,7 +148,7 @@ impl List {
     }
 }
 
-/// Row-major and dense.
+/// A dense tensor in row-major order.
 fn dense(dims: [i64; 4], dtype: DType) -> Tensor {
     Tensor::dense(Order::Bhsd, dims, dtype)
 }

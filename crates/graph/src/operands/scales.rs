@@ -6,16 +6,16 @@ use crate::{Attention, DType, Fp8, Gradients, Pass, Role, Scaled, Storage, Tenso
 /// Elements that share a scale in the microscaled formats.
 pub const BLOCK: usize = 32;
 
-/// Which way the elements lie that share a scale.
+/// The direction in which elements share a scale.
 #[derive(Clone, Copy)]
 enum Along {
-    /// Along a row: neighbours of one head's head dim.
+    /// Along a row: elements of one head dim.
     Hidden,
-    /// Down a column: neighbours of the sequence, for what is summed over the sequence.
+    /// Down a column: elements of the sequence, for sums over the sequence.
     Sequence,
 }
 
-/// Adds what an 8-bit attention has beyond a 16-bit one.
+/// Adds the operands that only an 8-bit attention has.
 pub(super) fn add(list: &mut List, a: &Attention, scaling: Fp8) {
     match (&a.pass, scaling) {
         (Pass::Forward, Fp8::Block) => {
@@ -38,8 +38,8 @@ pub(super) fn add(list: &mut List, a: &Attention, scaling: Fp8) {
     }
 }
 
-/// A microscaled backward sums over the head dim and over the sequence, and a scale may not change along a sum: so Q, K and
-/// dO come in two 8-bit forms, and V with scales along its rows, unlike in the forward.
+/// A microscaled backward sums over the head dim and over the sequence, and a sum needs one scale. So Q, K and dO have
+/// two 8-bit forms, and V has scales along its rows, unlike in the forward.
 fn block_backward(list: &mut List, a: &Attention, gradients: &Gradients) {
     let d_o = gradients.d_o;
     for (role, t) in [(Role::QT, a.q), (Role::KT, a.k), (Role::DOT, d_o)] {
@@ -66,8 +66,8 @@ fn outputs(list: &mut List, scaled: &[Scaled]) {
     scaled.iter().for_each(|&which| list.add(Role::Amax(which), number(DType::F32), true));
 }
 
-/// The scale factors of a microscaled tensor, one per 32 elements, padded to whole 128 × 4 tiles: the order in which cuDNN
-/// reads them (`F8_128x4`).
+/// The scale factors of a microscaled tensor, one per 32 elements, padded to whole 128 × 4 tiles, in cuDNN's order
+/// (`F8_128x4`).
 fn block_scales(t: &Tensor, along: Along) -> Tensor {
     let up = |n: i64, to: i64| (n + to - 1) / to * to;
     let groups = |n: i64| up((n + BLOCK as i64 - 1) / BLOCK as i64, 4);

@@ -1,4 +1,4 @@
-//! Which cuDNN versions and which GPUs an entry of the registry is about, as data.
+//! The cuDNN versions and GPUs that an entry of the registry affects.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use crate::CudnnVersion;
 /// A range of cuDNN versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The first; all before the end where there is none.
+    /// The first version of the range; `None` for no lower bound.
     pub from: Option<CudnnVersion>,
-    /// The first that is no longer in the range; all from the first where there is none.
+    /// The first version after the range; `None` for no upper bound.
     pub before: Option<CudnnVersion>,
 }
 
@@ -22,7 +22,7 @@ pub struct Gpus {
     pub to: u32,
 }
 
-/// Versions on GPUs. An entry is about a list of these.
+/// A range of versions on a range of GPUs. An entry has a list of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affected {
     /// The GPUs.
@@ -35,7 +35,7 @@ impl Versions {
     /// Every version.
     pub const ALL: Versions = Versions { from: None, before: None };
 
-    /// Every version before this one.
+    /// Every version before `9.minor.patch`.
     #[must_use]
     pub const fn before(minor: u16, patch: u16) -> Versions {
         Versions::older_than(CudnnVersion::v9(minor, patch))
@@ -47,19 +47,19 @@ impl Versions {
         Versions { from: None, before: Some(version) }
     }
 
-    /// This version and every later one.
+    /// `9.minor.patch` and every later version.
     #[must_use]
     pub const fn from(minor: u16, patch: u16) -> Versions {
         Versions { from: Some(CudnnVersion::v9(minor, patch)), before: None }
     }
 
-    /// From the first version on, and before the second.
+    /// The versions from `from` on and before `before`, each as (minor, patch) of cuDNN 9.
     #[must_use]
     pub const fn between(from: (u16, u16), before: (u16, u16)) -> Versions {
         Versions { from: Some(CudnnVersion::v9(from.0, from.1)), before: Some(CudnnVersion::v9(before.0, before.1)) }
     }
 
-    /// Whether a version is one of them.
+    /// Whether a version is in the range.
     #[must_use]
     pub fn has(&self, version: CudnnVersion) -> bool {
         self.from.is_none_or(|from| version >= from) && self.before.is_none_or(|before| version < before)
@@ -77,11 +77,11 @@ impl Gpus {
     pub const ALL: Gpus = Gpus { from: 0, to: u32::MAX };
     /// Before compute capability 8.0, for which cuDNN has no attention.
     pub const BEFORE_AMPERE: Gpus = Gpus { from: 0, to: 79 };
-    /// Before compute capability 9.0: A100, L40S and their like.
+    /// Before compute capability 9.0: A100, L40S and similar GPUs.
     pub const BEFORE_HOPPER: Gpus = Gpus { from: 0, to: 89 };
     /// Compute capability 9.0: H100, H200.
     pub const HOPPER: Gpus = Gpus { from: 90, to: 90 };
-    /// Compute capability 10.x: B200, B300. The consumer GPUs of the same name have 12.x.
+    /// Compute capability 10.x: B200, B300. Consumer GPUs of the Blackwell generation have 12.x.
     pub const BLACKWELL: Gpus = Gpus { from: 100, to: 109 };
     /// Compute capability 12.0 and newer: the RTX PRO 6000 and consumer GPUs.
     pub const CONSUMER_BLACKWELL: Gpus = Gpus { from: 120, to: u32::MAX };
@@ -97,7 +97,7 @@ impl Affected {
     /// Every version on every GPU.
     pub const ALL: &'static [Affected] = &[Versions::ALL.on(Gpus::ALL)];
 
-    /// Whether a version on a GPU is among them.
+    /// Whether both ranges contain this version and this GPU.
     #[must_use]
     pub fn has(&self, version: CudnnVersion, sm: u32) -> bool {
         self.gpus.has(sm) && self.versions.has(version)
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_hold_their_ends_and_print_as_people_write_them() {
+    fn ranges_contain_their_ends_and_print_readably() {
         let old_hopper = Versions::before(19, 0).on(Gpus::HOPPER);
         assert!(old_hopper.has(CudnnVersion::v9(18, 9), 90));
         assert!(!old_hopper.has(CudnnVersion::v9(19, 0), 90) && !old_hopper.has(CudnnVersion::v9(18, 9), 89));

@@ -1,4 +1,4 @@
-//! A reason's code: an entry of the registry, or a name that this version does not know.
+//! The code of a reason: an entry of the registry, or a name that this version does not have.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, entries};
 use crate::{Origin, Reason};
 
-/// The stable name of a reason, such as `heads.group`. Every one that this version gives is in [`codes`](super::codes).
+/// The stable name of a reason, such as `heads.group`. The codes of this version are in [`codes`](super::codes).
 ///
-/// What a newer qkvault wrote, and the statuses of the library, may have names that are no entry here: they are kept as
-/// they are. Codes compare, hash and print by their name.
+/// Reasons that a newer qkvault wrote, and statuses of cuDNN, may have names without an entry here; these names are
+/// kept. Codes compare, hash and print by name.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Code(Name);
@@ -37,7 +37,7 @@ impl Code {
         }
     }
 
-    /// What the registry says of it; nothing of a name that is not there.
+    /// The entry of the registry, if there is one with this name.
     #[must_use]
     pub const fn entry(&self) -> Option<&'static Entry> {
         match self.0 {
@@ -46,8 +46,8 @@ impl Code {
         }
     }
 
-    /// A reason with this code: field, need and fix are those of the registry. Of a name that is not there only the
-    /// library knows more.
+    /// Makes a reason with this code, and with field, need and fix of its entry. Without an entry, the reason is one of
+    /// cuDNN itself, without need and fix.
     #[must_use]
     pub fn reason(&self, given: impl Into<String>) -> Reason {
         let (code, given) = (self.clone(), given.into());
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_read_back_as_the_entry_that_it_names() {
+    fn a_code_is_parsed_as_the_entry_with_its_name() {
         let json = serde_json::to_string(&codes::HEADS_GROUP).expect("serialises");
         assert_eq!(json, "\"heads.group\"");
         let read: Code = serde_json::from_str(&json).expect("parses");

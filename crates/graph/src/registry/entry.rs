@@ -1,49 +1,48 @@
-//! An entry of the registry: everything that is known of one code, in one value.
+//! An entry of the registry: every known fact about one code.
 
 use std::fmt;
 
 use super::{Affected, Facts};
 use crate::{CudnnVersion, Origin, Reason};
 
-/// Everything that is known of one code.
+/// Every known fact about one code.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// Stable name, such as `head-dim.multiple-of-8`: never reused, never renamed.
+    /// The stable name, such as `head-dim.multiple-of-8`. It is never renamed, and never gets another meaning.
     pub code: &'static str,
-    /// What is the matter, in sentences.
+    /// What is wrong, in sentences.
     pub cause: &'static str,
-    /// Who says so.
+    /// The kind of the refusal.
     pub origin: Origin,
-    /// The versions and GPUs that it is about. A condition is asked for these alone.
+    /// The affected versions and GPUs. The condition is checked only for these.
     pub affected: &'static [Affected],
-    /// The field of the description that it is about; empty where that depends on what was given.
+    /// The field of the description; empty if it depends on what was given.
     pub field: &'static str,
-    /// What is needed instead; empty where that depends on what was given, or where another version is all that is
-    /// needed.
+    /// What is needed instead; empty if it depends on what was given, or if a newer version is enough.
     pub needed: &'static str,
-    /// What to do about it; empty where there is nothing to be done.
+    /// What to do about it; empty if nothing can be done.
     pub fix: &'static str,
-    /// Where it is known from.
+    /// The source of the facts.
     pub source: &'static str,
-    /// What was seen; empty where the source says all.
+    /// What was observed; empty if the source is enough.
     pub evidence: &'static str,
-    /// Of a quirk, its place in sets of quirks and in the order in which keys name them. It never changes.
+    /// For a quirk, its place in [`QuirkSet`](super::QuirkSet) and in keys. It never changes.
     pub quirk: Option<u8>,
-    /// Who asks whether it applies, and how.
+    /// How it is found that the entry applies.
     pub applies: Applies,
 }
 
-/// What was given, where a condition holds; nothing where it does not. Versions and GPUs are looked at before.
+/// Returns what was given if the condition holds, and `None` if it does not. Versions and GPUs are checked before.
 pub type Condition = fn(&Facts<'_>) -> Option<String>;
 
-/// Who asks whether an entry applies.
+/// How it is found that an entry applies.
 #[derive(Clone, Copy)]
 pub enum Applies {
-    /// Whoever finds it, where it is found: validation, a compiler, a command.
+    /// The code that finds the fault reports it: validation, the compiler or a command.
     WhereFound,
-    /// Lowering, which writes no op graph then.
+    /// Lowering checks this condition, and writes no op graph if it holds.
     Lowering(Condition),
-    /// The rules, which are asked before a library is. An op graph can be written all the same.
+    /// The rules check this condition before cuDNN is asked. An op graph can still be written if it holds.
     Rules(Condition),
 }
 
@@ -64,32 +63,32 @@ impl Entry {
         }
     }
 
-    /// The rest of an entry about what contradicts itself, whatever the library and the GPU.
+    /// Defaults of an entry for a description that contradicts itself, on every version and GPU.
     pub(super) const fn description() -> Entry {
         Entry { source: "the definition of the description", ..Entry::of(Origin::Description) }
     }
 
-    /// The rest of an entry about what is not supported.
+    /// Defaults of an entry for an unsupported feature.
     pub(super) const fn rule() -> Entry {
         Entry::of(Origin::Rule)
     }
 
-    /// The rest of an entry about what is computed wrongly, with its place in sets of quirks: the next free one.
+    /// Defaults of an entry for a feature that cuDNN computes wrongly. `place` is the next free [`Entry::quirk`].
     pub(super) const fn quirk(place: u8) -> Entry {
         Entry { quirk: Some(place), ..Entry::of(Origin::Quirk) }
     }
 
-    /// The rest of an entry about what qkvault does not build yet.
+    /// Defaults of an entry for a feature that qkvault does not build yet.
     pub(super) const fn not_built() -> Entry {
         Entry::of(Origin::NotBuilt)
     }
 
-    /// The rest of an entry about what the library says in its own words.
+    /// Defaults of an entry for a refusal of cuDNN itself.
     pub(super) const fn library() -> Entry {
-        Entry { source: "cuDNN, in the words of the reason", ..Entry::of(Origin::Library) }
+        Entry { source: "the message of cuDNN, which the reason quotes", ..Entry::of(Origin::Library) }
     }
 
-    /// The condition, of an entry that has one.
+    /// The condition, if the entry has one.
     #[must_use]
     pub const fn condition(&self) -> Option<Condition> {
         match self.applies {
@@ -98,13 +97,13 @@ impl Entry {
         }
     }
 
-    /// What a version on a GPU is affected by; nothing where it is not.
+    /// The range of [`Entry::affected`] that contains a version and a GPU, if there is one.
     #[must_use]
     pub fn affects(&self, version: CudnnVersion, sm: u32) -> Option<Affected> {
         self.affected.iter().copied().find(|affected| affected.has(version, sm))
     }
 
-    /// The reason with what was given, and the first version that takes it.
+    /// Makes the reason, with what was given and the first version that accepts it.
     pub(super) fn given(&'static self, given: String, since: Option<CudnnVersion>) -> Reason {
         let mut reason = super::Code::known(self).reason(given);
         reason.since = since;
@@ -121,7 +120,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Makes a [`Code`](super::Code) of each entry, and the list of the entries of a file.
+/// Defines a [`Code`](super::Code) for each entry, and the list of the file's entries.
 macro_rules! entries {
     [$($name:ident = Entry { code: $code:literal, cause: $cause:literal, $($rest:tt)* }),+ $(,)?] => {
         $(

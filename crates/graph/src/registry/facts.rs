@@ -1,5 +1,4 @@
-//! What conditions look at: a valid description and a target, with the questions that several of them ask answered
-//! once.
+//! The input of conditions: a valid description and a target, with the properties that several conditions read.
 
 use std::cell::OnceCell;
 
@@ -11,20 +10,20 @@ use crate::{
     ScoreExpr, Storage, Target, Valid, lower, validate,
 };
 
-/// A description on a target, as conditions see it.
+/// A description on a target, as conditions read it.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     valid: &'a Valid,
     pub(super) a: &'a Attention,
     pub(super) target: &'a Target,
-    /// The form that is written.
+    /// The form that lowering writes.
     pub(super) form: Form,
     pub(super) gradients: Option<&'a Gradients>,
     pub(super) s_q: i64,
     pub(super) s_kv: i64,
     pub(super) d_qk: i64,
     pub(super) d_v: i64,
-    /// The answer of [`Facts::query_reads`], which takes longer than all rules together.
+    /// The result of [`Facts::query_reads`], which takes longer than all rules together.
     query_reads: OnceCell<Option<(usize, usize)>>,
 }
 
@@ -63,15 +62,15 @@ impl<'a> Facts<'a> {
         [self.a.q, self.a.k, self.a.v].iter().any(|t| matches!(t.storage, Storage::Varlen { .. }))
     }
 
-    /// A tensor with a number for each query or sequence and none for the keys, as lowering declares it, if one is
-    /// read: by the score expression, by the predicate, or as the dropout mask. The lengths of several sequences are
-    /// such tensors for expressions.
+    /// Describes a tensor with one number per query or sequence and an extent of 1 over keys, as lowering declares it,
+    /// if the score expression, the predicate or dropout reads one. For expressions, the lengths of several sequences
+    /// are such tensors.
     pub(super) fn query_tensor(&self) -> Option<String> {
         let tensors = self.expressions().flat_map(|e| e.tensors().iter().map(|t| t.dims));
         let [b, h, s_q, s_kv] = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv];
         let by_mask = self.dropout() && !self.philox();
         let mask = by_mask.then_some([b, h, s_q, s_kv]);
-        // A number per sequence is declared with all queries, or of one query with all keys.
+        // Lowering declares a number per sequence with all queries, or with all keys if there is one query.
         let per_query = |&[b, _, q, k]: &[i64; 4]| k == 1 && (q > 1 || (b > 1 && (s_q > 1 || s_kv == 1)));
         let found = tensors.chain(mask).find(per_query).map(|dims| format!("a tensor of extents {dims:?}"));
         found.or_else(|| {
@@ -90,9 +89,9 @@ impl<'a> Facts<'a> {
         self.lengths() && self.a.batch() > 1 && self.expressions().any(|e| e.nodes().iter().any(is_length))
     }
 
-    /// Gradients of tensors of the score expression that are not what the score's own gradient is, if any are wanted.
+    /// Describes the requested gradients of tensors of the score expression that differ from the score's own gradient.
     pub(super) fn gradient_apart(&self) -> Option<String> {
-        // What is cheap to see first: a derivative takes microseconds.
+        // The cheap check comes first: a derivative takes microseconds.
         let score = self.a.score_mod.as_ref().filter(|_| self.wants_tensor_gradient())?;
         let vjp = self.a.score_mod_vjp()?.ok()?;
         let (several, other) = (vjp.d_tensors.len() > 1, vjp.d_tensors.iter().find(|t| t.factor != vjp.d_score));
@@ -103,14 +102,15 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// How often a backward reads such tensors, operation by operation, as it is lowered: an expression and its
-    /// derivative may each. And how many of those reads subtract one. Nothing where there is none to read.
+    /// How often the operations of a lowered backward read tensors with one number per query or sequence, and how many
+    /// of those operations subtract one. Both an expression and its derivative may read them. `None` if there is no
+    /// such tensor.
     pub(super) fn query_reads(&self) -> Option<(usize, usize)> {
         *self.query_reads.get_or_init(|| self.count_query_reads())
     }
 
     fn count_query_reads(&self) -> Option<(usize, usize)> {
-        // Written out only where there is one to read: that takes longer than all other rules together.
+        // Lowering takes longer than all other rules together, so it comes last.
         self.gradients?;
         self.query_tensor()?;
         let graph = lower(self.valid, self.target, &CompileOptions::default()).ok()?;
@@ -128,7 +128,7 @@ impl<'a> Facts<'a> {
         Some((tensors + self.length_reads(&graph)?, graph.ops.iter().filter(subtracts).count()))
     }
 
-    /// How many operations read lengths beside those of the masks, which are there without expressions too.
+    /// How many operations read lengths, without those of masks, which also exist without expressions.
     fn length_reads(&self, graph: &OpGraph) -> Option<usize> {
         if !self.reads_lengths() {
             return Some(0);
@@ -144,14 +144,14 @@ impl<'a> Facts<'a> {
         self.is_blackwell() && self.gradients.is_some_and(|g| g.deterministic)
     }
 
-    /// Whether a backward wants the gradient of a tensor of the score expression.
+    /// Whether a backward computes the gradient of a tensor of the score expression.
     pub(super) fn wants_tensor_gradient(&self) -> bool {
         let score = self.a.score_mod.as_ref().filter(|_| self.backward());
         score.is_some_and(|e| e.tensors().iter().any(|t| t.grad == Grad::Needed))
     }
 
-    /// One query of one sequence, and heads beside each other: some generated kernels of compute capability 10.x do not
-    /// compile for it.
+    /// Whether there is one query of one sequence with several heads. Some generated kernels of compute capability 10.x
+    /// do not compile for it.
     pub(super) fn one_query_of_several_heads(&self) -> bool {
         self.s_q == 1 && self.a.batch() == 1 && self.a.q.heads() > 1
     }
@@ -160,7 +160,7 @@ impl<'a> Facts<'a> {
         self.sm() == 90
     }
 
-    /// Compute capability 10.x: B200 and its like, not the consumer GPUs of 12.x.
+    /// Whether the compute capability is 10.x (B200, B300), not the 12.x of consumer GPUs.
     pub(super) const fn is_blackwell(&self) -> bool {
         self.sm() / 10 == 10
     }
@@ -169,12 +169,12 @@ impl<'a> Facts<'a> {
         self.a.mask.lengths == Lengths::PerSequence
     }
 
-    /// The window, if the band looks back only so far.
+    /// The left bound of the band, if it has one.
     pub(super) fn window(&self) -> Option<i64> {
         self.a.mask.band.and_then(|band| band.left)
     }
 
-    /// Whether the band is bottom-right and bounded on the right: what NVIDIA's front end calls bottom-right causal.
+    /// Whether the band is bottom-right with a right bound, which NVIDIA's front end calls bottom-right causal.
     pub(super) fn causal_bottom_right(&self) -> bool {
         self.a.mask.band.is_some_and(|Band { corner, left: _, right }| corner == Corner::BottomRight && right.is_some())
     }
@@ -183,13 +183,13 @@ impl<'a> Facts<'a> {
         self.a.dropout.is_some()
     }
 
-    /// Whether dropout is drawn by the library.
+    /// Whether cuDNN draws the dropout.
     pub(super) fn philox(&self) -> bool {
         self.a.dropout.is_some_and(|d| d.source == DropoutSource::Philox)
     }
 }
 
-/// How often operations read the operands of lengths.
+/// How often operations read the length operands.
 fn reads_of_lengths(graph: &OpGraph) -> usize {
     let is_length =
         |id: &TensorId| matches!(graph.tensor(*id).kind, TensorKind::Operand(Role::SeqLenQ | Role::SeqLenKv));

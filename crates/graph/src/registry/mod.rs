@@ -1,16 +1,16 @@
-//! The registry: every reason that there is, with what is known of it, in one place.
+//! The registry: every reason for a refusal and all known facts about it, in one place.
 //!
-//! An [`Entry`] has a code and its origin, the cuDNN versions and GPUs that it is about, cause, need and fix, and where
-//! that is known from. Reasons are made of entries ([`Code::reason`]) and of nothing else, so what is not here cannot
-//! be said. `docs/reasons.md` is written from here.
+//! An [`Entry`] holds a code and its origin, the affected cuDNN versions and GPUs, the cause, what is needed instead,
+//! the fix, and the source and evidence of these facts. Every reason is made from an entry ([`Code::reason`]), and
+//! `docs/reasons.md` is written from this module.
 //!
-//! Two kinds of entries have a condition over [`Facts`], a valid description on a target. What lowering refuses
-//! ([`Applies::Lowering`]) has no op graph. What rules refuse ([`Applies::Rules`]) has one, which a library may take
-//! all the same; who has no library at hand, as `qkvault-probe`, asks them. Everything else is found where it happens
-//! ([`Applies::WhereFound`]).
+//! Two kinds of entries have a condition over [`Facts`], which are a valid description and a target. Lowering checks
+//! the conditions of [`Applies::Lowering`], and writes no op graph if one holds. The rules check the conditions of
+//! [`Applies::Rules`]; an op graph can still be written, and cuDNN may accept it. `qkvault-probe` checks the rules,
+//! because it answers without cuDNN. Every other entry ([`Applies::WhereFound`]) is reported where its fault is found.
 //!
 //! To add a quirk, write its entry into the file of its theme in `codes`, with the next free place ([`Entry::quirk`]),
-//! and two tests: a description for which it fires, and one for which it does not (`crates/probe/tests/rules.rs`).
+//! and two tests: a description that it refuses, and one that it does not (`crates/probe/tests/rules.rs`).
 
 mod affected;
 mod code;
@@ -28,7 +28,7 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 
 use crate::Reason;
 
-/// The entries by theme, in the order in which reasons are given.
+/// The entries by theme, in the order in which a refusal lists its reasons.
 const THEMES: [&[&Entry]; 19] = [
     codes::forms::ENTRIES,
     codes::not_built::ENTRIES,
@@ -56,12 +56,12 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
     THEMES.iter().copied().flatten().copied()
 }
 
-/// What lowering refuses of a description on a target.
+/// The reasons for which lowering refuses a description on a target.
 pub fn refused_by_lowering(facts: &Facts<'_>) -> impl Iterator<Item = Reason> {
     rows::LOWERING.iter().filter_map(|row| row.reason(facts))
 }
 
-/// What the rules refuse of a description on a target, beside what lowering does.
+/// The reasons for which the rules refuse a description on a target, without those of lowering.
 pub fn refused_by_rules(facts: &Facts<'_>) -> impl Iterator<Item = Reason> {
     rows::RULES.iter().filter_map(|row| row.reason(facts))
 }
@@ -74,23 +74,24 @@ mod tests {
     use crate::Origin;
 
     #[test]
-    fn a_code_is_one_entry() {
+    fn every_entry_has_its_own_code() {
         let codes: BTreeSet<&str> = entries().map(|entry| entry.code).collect();
         assert_eq!(codes.len(), entries().count());
     }
 
     #[test]
-    fn every_condition_is_asked_once() {
+    fn every_condition_is_checked_once() {
         let asked: Vec<&str> = rows::LOWERING.iter().chain(&rows::RULES).map(|row| row.entry().code).collect();
         let with: BTreeSet<&str> = entries().filter(|e| e.condition().is_some()).map(|e| e.code).collect();
         assert_eq!((asked.len(), asked.into_iter().collect()), (with.len(), with));
     }
 
     #[test]
-    fn an_entry_says_what_people_need() {
+    fn an_entry_has_every_fact_that_people_need() {
         for entry in entries() {
-            // `cuDNN` and `dK` are names.
-            let begins = |word: &str| word.chars().any(|c| c.is_uppercase() || c.is_numeric());
+            // The names `cuDNN`, `dK`, `qkvault` and `score_mod` begin in lower case.
+            let begins =
+                |word: &str| word.chars().any(|c| c.is_uppercase() || c.is_numeric() || c == '_') || word == "qkvault";
             let sentences = |text: &str| text.split(' ').next().is_some_and(begins) && text.ends_with('.');
             assert!(sentences(entry.cause), "{}: cause: {}", entry.code, entry.cause);
             assert!(entry.evidence.is_empty() || sentences(entry.evidence), "{}: {}", entry.code, entry.evidence);

@@ -1,7 +1,8 @@
-//! Sets of quirks: what cuDNN takes and computes wrongly, by code, and which of it a user takes all the same.
+//! Sets of quirks: features that cuDNN accepts and computes wrongly, by code.
 //!
-//! A quirk is refused until a [`CompileOptions`](crate::CompileOptions) allows it by its code. What was allowed and
-//! applied is in the op graph and under the plan's key; a quirk that is allowed and does not apply changes nothing.
+//! A quirk is refused until a [`CompileOptions`](crate::CompileOptions) allows it by its code. The op graph and the
+//! plan's key contain the quirks that are allowed and apply; a quirk that is allowed but does not apply changes
+//! nothing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,20 +13,20 @@ use super::{Code, Entry, THEMES};
 
 const COUNT: usize = by_place().1;
 
-/// Every quirk, in the order of their places: keys name them in this order.
+/// Every quirk, in the order of places, which is the order in keys.
 pub const QUIRKS: [&Entry; COUNT] = {
     let (by_place, mut quirks, mut at) = (by_place().0, [THEMES[0][0]; COUNT], 0);
     while at < COUNT {
         quirks[at] = match by_place[at] {
             Some(entry) => entry,
-            None => panic!("a place between the first and the last quirk is free: the next free one is taken first"),
+            None => panic!("a place between the first and the last quirk is free: a new quirk takes the next free one"),
         };
         at += 1;
     }
     quirks
 };
 
-/// The quirks of the registry by their places, and how many there are.
+/// The quirks of the registry by place, and their number.
 const fn by_place() -> ([Option<&'static Entry>; 64], usize) {
     let (mut found, mut count, mut theme) = ([None; 64], 0, 0);
     while theme < THEMES.len() {
@@ -33,7 +34,7 @@ const fn by_place() -> ([Option<&'static Entry>; 64], usize) {
         while at < THEMES[theme].len() {
             let entry = THEMES[theme][at];
             if let Some(place) = entry.quirk {
-                assert!(found[place as usize].is_none(), "two quirks have one place");
+                assert!(found[place as usize].is_none(), "two quirks have the same place");
                 found[place as usize] = Some(entry);
                 count += 1;
             }
@@ -49,23 +50,23 @@ const fn by_place() -> ([Option<&'static Entry>; 64], usize) {
 #[serde(try_from = "Vec<String>", into = "Vec<&'static str>")]
 pub struct QuirkSet(u64);
 
-/// A code that no quirk has.
+/// A name that is not the code of a quirk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{given}' is no quirk; only what is computed wrongly can be allowed: {}", QUIRKS.map(|quirk| quirk.code).join(", "))]
+#[error("'{given}' is not a quirk; only quirks can be allowed: {}", QUIRKS.map(|quirk| quirk.code).join(", "))]
 pub struct BadQuirk {
-    /// What came.
+    /// The name that was given.
     pub given: String,
 }
 
 impl QuirkSet {
-    /// No quirk.
+    /// The empty set.
     pub const NONE: QuirkSet = QuirkSet(0);
 
-    /// The quirks of these codes, as a user writes them.
+    /// The quirks with these codes, which a user wrote.
     ///
     /// # Errors
     ///
-    /// [`BadQuirk`] for the first that is none.
+    /// [`BadQuirk`] for the first code that is not a quirk's.
     pub fn of<'a>(codes: impl IntoIterator<Item = &'a str>) -> Result<QuirkSet, BadQuirk> {
         codes.into_iter().try_fold(QuirkSet::NONE, |set, code| {
             let quirk = QUIRKS.into_iter().find(|quirk| quirk.code == code);
@@ -73,14 +74,14 @@ impl QuirkSet {
         })
     }
 
-    /// The quirks of those of these codes that are quirks' codes.
+    /// The quirks among these codes; other codes are skipped.
     #[must_use]
     pub fn known<'a>(codes: impl IntoIterator<Item = &'a Code>) -> QuirkSet {
         let entries = codes.into_iter().filter_map(Code::entry);
         entries.map(QuirkSet::alone).fold(QuirkSet::NONE, QuirkSet::with)
     }
 
-    /// The set of this quirk alone; of an entry that is no quirk, the empty one.
+    /// The set with only this quirk; the empty set for an entry that is not a quirk.
     fn alone(entry: &Entry) -> QuirkSet {
         QuirkSet(entry.quirk.map_or(0, |place| 1 << place))
     }
@@ -97,7 +98,7 @@ impl QuirkSet {
         code.entry().is_some_and(|entry| self.0 & QuirkSet::alone(entry).0 != 0)
     }
 
-    /// Whether there is none.
+    /// Whether the set has no quirk.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -118,7 +119,7 @@ impl fmt::Display for QuirkSet {
 impl FromStr for QuirkSet {
     type Err = BadQuirk;
 
-    /// Codes with commas between; an empty text is the empty set.
+    /// Reads codes separated by commas. An empty text is the empty set.
     fn from_str(text: &str) -> Result<QuirkSet, BadQuirk> {
         QuirkSet::of(text.split(',').map(str::trim).filter(|code| !code.is_empty()))
     }
@@ -154,13 +155,13 @@ mod tests {
         let all = QUIRKS.map(|quirk| quirk.code);
         assert_eq!(QuirkSet::of(all).expect("quirks").iter().collect::<Vec<_>>(), all);
         let error = "backward.single-row,head-dim.backward".parse::<QuirkSet>().expect_err("no quirk");
-        assert!(error.to_string().starts_with("'head-dim.backward' is no quirk;"), "{error}");
+        assert!(error.to_string().starts_with("'head-dim.backward' is not a quirk;"), "{error}");
         let known = QuirkSet::known([&codes::HEAD_DIM_BACKWARD, &codes::BACKWARD_SINGLE_ROW]);
         assert_eq!(known.to_string(), "backward.single-row");
         assert!(!known.contains(&codes::HEAD_DIM_BACKWARD) && !known.contains(&Code::from("quirks.of-tomorrow")));
     }
 
-    /// Keys of plans name quirks in this order: what stands here never moves, and a new one comes behind the last.
+    /// Keys of plans name quirks in this order, so these places never change. A new quirk comes after the last.
     #[test]
     fn places_of_quirks_never_move() {
         let first = [

@@ -1,26 +1,26 @@
-//! The conditions beside each other in memory, since each is asked of every description: a check takes a microsecond.
+//! The conditions, next to each other in memory: every check of a description runs all of them, in about a microsecond.
 
 use super::{Affected, Applies, Condition, Entry, Facts, THEMES};
 use crate::{CudnnVersion, Reason};
 
-/// A condition, and where it is asked.
+/// A condition, and the versions and GPUs for which it is checked.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     affected: Affected,
-    /// Where there is more than one range of versions and GPUs, the others.
+    /// The other ranges of versions and GPUs, if there are several.
     others: &'static [Affected],
     condition: Condition,
     entry: &'static Entry,
 }
 
-/// What lowering asks.
+/// The conditions that lowering checks.
 pub(super) static LOWERING: [Row; count(true)] = rows(true);
 
-/// What the rules ask.
+/// The conditions that the rules check.
 pub(super) static RULES: [Row; count(false)] = rows(false);
 
 impl Row {
-    /// The reason against these facts, where the condition holds.
+    /// The reason to refuse these facts, if the condition holds.
     pub(super) fn reason(&self, facts: &Facts<'_>) -> Option<Reason> {
         let (version, sm) = (facts.version(), facts.sm());
         let affected = self.affected_by(version, sm)?;
@@ -28,7 +28,7 @@ impl Row {
         Some(self.entry.given(given, affected.versions.before))
     }
 
-    /// What [`Entry::affects`] says, without going to the entry.
+    /// The result of [`Entry::affects`], without a read of the entry.
     fn affected_by(&self, version: CudnnVersion, sm: u32) -> Option<Affected> {
         let is = |affected: &&Affected| affected.has(version, sm);
         Some(&self.affected).filter(is).or_else(|| self.others.iter().find(is)).copied()
@@ -40,7 +40,7 @@ impl Row {
     }
 }
 
-/// The row of an entry, of those that lowering asks or of those that rules ask.
+/// The row of an entry, if lowering (or, with `lowering` false, the rules) checks it.
 const fn row(entry: &'static Entry, lowering: bool) -> Option<Row> {
     let condition = match entry.applies {
         Applies::Lowering(condition) if lowering => condition,
@@ -49,7 +49,7 @@ const fn row(entry: &'static Entry, lowering: bool) -> Option<Row> {
     };
     match entry.affected.split_first() {
         Some((&affected, others)) => Some(Row { affected, others, condition, entry }),
-        None => panic!("an entry is about some versions on some GPUs"),
+        None => panic!("an entry affects at least one range of versions and GPUs"),
     }
 }
 

@@ -1,8 +1,8 @@
-//! A place in a text, and the small pieces that values are made of: words, numbers, signs, lists of numbers.
+//! A position in a text, and readers for the parts of values: words, numbers, signs, lists of numbers.
 
 use super::ParseError;
 
-/// Longest piece of the text that an error shows.
+/// Longest piece of the text that an error quotes.
 const SHOWN: usize = 32;
 
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl<'t> Cursor<'t> {
         self.at += count(self.rest());
     }
 
-    /// Past blanks and a comment, but not past the end of the line.
+    /// Skips blanks and a comment, but not the end of the line.
     pub(super) fn blanks(&mut self) {
         self.skip(|rest| rest.len() - rest.trim_start_matches([' ', '\t', '\r']).len());
         if self.rest().starts_with('#') {
@@ -32,7 +32,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// Past blank lines and comments.
+    /// Skips blank lines and comments.
     pub(super) fn lines(&mut self) {
         loop {
             self.blanks();
@@ -53,7 +53,7 @@ impl<'t> Cursor<'t> {
         ParseError::at(self.text, self.at, self.found(), expected)
     }
 
-    /// What stands here, as an error shows it: a word, a number, or a sign.
+    /// The word, number or sign here, as an error quotes it.
     fn found(&self) -> String {
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return "the end of the text".into() };
@@ -64,7 +64,7 @@ impl<'t> Cursor<'t> {
         if piece.is_empty() { format!("{first:?}") } else { format!("`{piece}`") }
     }
 
-    /// The word here, or nothing if there is none.
+    /// The word here; empty if there is none.
     pub(super) fn peek_word(&mut self) -> &'t str {
         self.blanks();
         let rest = self.rest();
@@ -73,7 +73,7 @@ impl<'t> Cursor<'t> {
         &rest[..end]
     }
 
-    /// Takes this word if it is here.
+    /// Reads this word, if it is here.
     pub(super) fn take(&mut self, word: &str) -> bool {
         let here = self.peek_word() == word;
         if here {
@@ -82,7 +82,7 @@ impl<'t> Cursor<'t> {
         here
     }
 
-    /// Takes the value of the first of these words that is here.
+    /// Reads one of these words and returns its value.
     pub(super) fn choice<T: Copy>(&mut self, choices: &[(&str, T)]) -> Result<T, ParseError> {
         match self.option(choices) {
             Some(value) => Ok(value),
@@ -93,7 +93,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// As [`Cursor::choice`], where none of them may stand here.
+    /// Like [`Cursor::choice`], but none of the words has to be here.
     pub(super) fn option<T: Copy>(&mut self, choices: &[(&str, T)]) -> Option<T> {
         let word = self.peek_word();
         let &(_, value) = choices.iter().find(|(choice, _)| *choice == word)?;
@@ -101,7 +101,7 @@ impl<'t> Cursor<'t> {
         Some(value)
     }
 
-    /// Takes a sign.
+    /// Reads a sign.
     pub(super) fn sign(&mut self, sign: char) -> Result<(), ParseError> {
         self.blanks();
         if !self.rest().starts_with(sign) {
@@ -111,7 +111,7 @@ impl<'t> Cursor<'t> {
         Ok(())
     }
 
-    /// A number in the notation of Rust, read by `FromStr`.
+    /// Reads a number in Rust's notation, with `FromStr`.
     pub(super) fn number<T: std::str::FromStr>(&mut self, expected: &str) -> Result<T, ParseError> {
         self.blanks();
         let rest = self.rest();
@@ -121,12 +121,12 @@ impl<'t> Cursor<'t> {
         Ok(value)
     }
 
-    /// An integer of 64 bits.
+    /// Reads a 64-bit integer.
     pub(super) fn integer(&mut self) -> Result<i64, ParseError> {
         self.number("an integer of 64 bits")
     }
 
-    /// Four integers in brackets.
+    /// Reads four integers in brackets.
     pub(super) fn four(&mut self) -> Result<[i64; 4], ParseError> {
         let mut list = [0; 4];
         for (i, entry) in list.iter_mut().enumerate() {
@@ -138,12 +138,12 @@ impl<'t> Cursor<'t> {
     }
 }
 
-/// Whether words and numbers can go on with this character.
+/// Whether this character can continue a word or number.
 fn is_inner(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
 
-/// `a, b or c`.
+/// Joins words as `a, b or c`.
 pub(super) fn one_of(words: &[&str]) -> String {
     match words {
         [] => String::new(),

@@ -1,6 +1,6 @@
-//! What is wrong with a text: where, what stands there, and what could.
+//! Parse errors: the place, what is there, and what was expected.
 
-/// A text that is no attention.
+/// The error for a text that is not an attention.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: found {found}, expected {expected}")]
 pub struct ParseError {
@@ -8,9 +8,9 @@ pub struct ParseError {
     pub line: usize,
     /// Character in the line, from 1.
     pub column: usize,
-    /// What stands there.
+    /// What is there.
     pub found: String,
-    /// What could stand there.
+    /// What was expected there.
     pub expected: String,
 }
 

@@ -1,4 +1,4 @@
-//! The fields of a text, each given at most once, and what stands for those left out.
+//! The fields of a text, each given at most once, and the defaults of those left out.
 
 use super::ParseError;
 use super::cursor::{Cursor, one_of};
@@ -35,15 +35,15 @@ const NAMES: [&str; 24] = [
     "deterministic",
 ];
 
-/// What a text says; nothing for what it leaves out.
+/// The fields that a text gives; `None` for those left out.
 #[derive(Default)]
 pub(super) struct Fields {
-    /// Where each field of the text starts, by name.
+    /// The start of each field of the text, by name.
     pub(super) places: Vec<(&'static str, usize)>,
     pub(super) backward: Option<bool>,
     /// Q, K, V, O, dO, dQ, dK, dV, dO in 16 bits.
     pub(super) tensors: [Option<TensorText>; 9],
-    /// Whether it says that there is no 16-bit dO.
+    /// Whether the text says that there is no 16-bit dO.
     pub(super) no_half: bool,
     pub(super) band: Option<Option<Band>>,
     pub(super) lengths: Option<Lengths>,
@@ -133,7 +133,7 @@ impl Fields {
     }
 }
 
-/// O when it is left out: Q with the head dim of V, laid out like Q where that has a name and as usual where it has not.
+/// The default of O: Q with the head dim of V, in the layout of Q if that has a name, otherwise in the usual one.
 pub(super) fn output(q: &Tensor, d_v: i64) -> Option<Tensor> {
     let [b, h, s, d_qk] = q.dims;
     if d_v == d_qk {

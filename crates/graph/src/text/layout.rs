@@ -1,4 +1,4 @@
-//! Layout words: the order of the axes in memory, outermost first, with a digit where parts of a shared buffer lie.
+//! Layout words: the order of the axes in memory, outermost first, with a digit for the parts of a shared buffer.
 
 use crate::{DType, Storage, Tensor};
 
@@ -9,7 +9,7 @@ const DENSE: &[&str] = &[
 const PACKED: &[&str] = &["thd", "t3hd", "th3d", "t2hd", "th2d"];
 const PAGED: &[&str] = &["nhd", "hnd"];
 
-/// The layout words of a storage, the one that is meant when none is given first.
+/// The layout words of a storage; the first is the default.
 pub(super) const fn words(storage: Storage) -> &'static [&'static str] {
     match storage {
         Storage::Dense => DENSE,
@@ -18,9 +18,9 @@ pub(super) const fn words(storage: Storage) -> &'static [&'static str] {
     }
 }
 
-/// The strides that a layout word stands for; nothing when one overflows.
+/// The strides of a layout word; `None` if one overflows.
 ///
-/// The batch stride of varlen rows, which is not used, is that of sequences of the greatest length.
+/// The batch stride of varlen rows is not used; it is that of sequences of the greatest length.
 pub(super) fn strides(word: &str, dims: [i64; 4], storage: Storage) -> Option<[i64; 4]> {
     let extents = Tensor { dims, strides: [1; 4], dtype: DType::F16, storage }.extents();
     let mut strides = [1; 4];

@@ -1,5 +1,4 @@
-//! From a text to an attention. Any text gives an attention or an error; whether the attention is sound is for
-//! [`crate::validate`] to say.
+//! Parses a text. Every text gives an attention or an error; [`crate::validate`] checks whether the attention is valid.
 
 use super::ParseError;
 use super::cursor::Cursor;
@@ -7,11 +6,11 @@ use super::field::{self, Fields};
 use super::value::TensorText;
 use crate::{Attention, BackwardOptions, Lengths, Mask, Outputs, PaddedRows, Pass, ScoreModBprop};
 
-/// Reads the text form of an attention ([the module](super) describes it).
+/// Parses the text form of an attention ([the module](super) describes it).
 ///
 /// # Errors
 ///
-/// The first place where the text cannot go on as it does, what stands there and what could.
+/// The first place that cannot be parsed, with what is there and what was expected.
 pub fn parse(text: &str) -> Result<Attention, ParseError> {
     let mut cursor = Cursor::new(text);
     let mut fields = Fields::default();
@@ -51,14 +50,14 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
     if let Some((name, at)) = gradient_field
         && !backward
     {
-        return Err(ParseError::at(text, at, format!("`{name}` in a forward"), "a line `pass: backward` beside it"));
+        return Err(ParseError::at(text, at, format!("`{name}` in a forward"), "a line `pass: backward` too"));
     }
     let q = q.ok_or_else(|| {
-        let expected = "the field q, the only one that must be there: q: bf16 [1,32,512,128]";
+        let expected = "the field q, which is required: q: bf16 [1,32,512,128]";
         ParseError::at(text, text.len(), "the end of the text", expected)
     })?;
     let dtype = q.dtype.ok_or_else(|| ParseError::at(text, q.at, "dims", "the element type of q before its dims"))?;
-    // An element type that is left out is that of Q.
+    // The default element type is that of Q.
     let tensor = |t: TensorText| t.with(t.dtype.unwrap_or(dtype));
     let q = tensor(q);
     let k = k.map_or(q, tensor);
@@ -70,7 +69,7 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
     let score_mod_bprop = match (score_mod_bprop.flatten(), trusted) {
         (Some(derivative), trusted) => Some(ScoreModBprop { derivative, trusted: trusted.unwrap_or(false) }),
         (None, Some(true)) => {
-            let expected = "a line `score_mod_bprop: ..` beside it";
+            let expected = "a line `score_mod_bprop: ..` too";
             return Err(ParseError::at(text, trusted_at, "`trust_score_mod_bprop` without one", expected));
         }
         (None, _) => None,

@@ -1,4 +1,4 @@
-//! From an attention to its text: every field, in the order of the fields, so that two texts can be compared line by line.
+//! Prints an attention as text: every field, always in the same order, so that texts can be compared line by line.
 
 use std::fmt::{self, Write};
 
@@ -9,10 +9,10 @@ use crate::{
     ScoreModBprop, Storage, Tensor,
 };
 
-/// Longest expression, in characters, that is written on the line of its field.
+/// Longest expression, in characters, on the line of its field.
 const ONE_LINE: usize = 96;
 
-/// The text of an attention, complete: [`super::parse`] reads the same attention from it, display names included.
+/// The complete text of an attention: [`super::parse`] gives the same attention again, including display names.
 #[must_use]
 pub fn print(attention: &Attention) -> String {
     let mut text = String::new();
@@ -95,7 +95,7 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         }
         match d_o_half {
             Some(t) => tensor(f, "d_o_half", t)?,
-            // Left out, it would be read as the one that such a backward needs.
+            // Without this line, the parser would add the one that such a backward needs.
             None if attention.fp8 == Some(Fp8::Block) => writeln!(f, "d_o_half: none")?,
             None => {}
         }

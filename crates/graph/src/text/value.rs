@@ -1,4 +1,4 @@
-//! The values of fields: tensors, bands, expressions and the rest, each from where a cursor stands to the end of the value.
+//! Parsers for the values of fields: tensors, bands, expressions and others.
 
 use super::ParseError;
 use super::cursor::{Cursor, one_of};
@@ -6,10 +6,10 @@ use super::layout;
 use crate::expr::{self, ScoreExpr};
 use crate::{Band, Corner, DType, Dropout, DropoutSource, Outputs, Storage, Tensor};
 
-/// A tensor whose element type may be left to another one.
+/// A tensor whose element type may have a default.
 #[derive(Clone, Copy)]
 pub(super) struct TensorText {
-    /// Where it stands, for an error about the element type.
+    /// The start of the tensor, for an error about the element type.
     pub(super) at: usize,
     pub(super) dtype: Option<DType>,
     dims: [i64; 4],
@@ -38,7 +38,7 @@ pub(super) fn tensor(c: &mut Cursor<'_>) -> Result<TensorText, ParseError> {
     let dims = c.four()?;
     let storage = if c.take("varlen") {
         if !c.take("tokens") {
-            return Err(c.expected("tokens and how many the buffer has room for"));
+            return Err(c.expected("tokens and the capacity of the buffer"));
         }
         Storage::Varlen { tokens: c.integer()? }
     } else if c.take("paged") {
@@ -54,7 +54,7 @@ pub(super) fn tensor(c: &mut Cursor<'_>) -> Result<TensorText, ParseError> {
     Ok(TensorText { at, dtype, dims, strides, storage })
 }
 
-/// The strides of the layout word that stands here, or of the usual one.
+/// The strides of the layout word here, or of the default one.
 fn contiguous(c: &mut Cursor<'_>, dims_at: usize, dims: [i64; 4], storage: Storage) -> Result<[i64; 4], ParseError> {
     let words = layout::words(storage);
     let given = c.peek_word();
@@ -100,7 +100,7 @@ pub(super) fn flag(c: &mut Cursor<'_>) -> Result<bool, ParseError> {
 pub(super) fn dropout(c: &mut Cursor<'_>) -> Result<Option<Dropout>, ParseError> {
     let choices = [("none", None), ("philox", Some(DropoutSource::Philox)), ("mask", Some(DropoutSource::Mask))];
     let Some(source) = c.choice(&choices)? else { return Ok(None) };
-    Ok(Some(Dropout { source, probability: c.number("a probability of zeroing, 0 up to but not 1")? }))
+    Ok(Some(Dropout { source, probability: c.number("a probability of zeroing of at least 0 and below 1")? }))
 }
 
 pub(super) fn outputs(c: &mut Cursor<'_>) -> Result<Outputs, ParseError> {
@@ -122,7 +122,7 @@ pub(super) fn outputs(c: &mut Cursor<'_>) -> Result<Outputs, ParseError> {
     }
 }
 
-/// `none`, an expression up to the end of the line, or one in braces.
+/// Parses `none`, an expression up to the end of the line, or one in braces.
 pub(super) fn expression(c: &mut Cursor<'_>) -> Result<Option<ScoreExpr>, ParseError> {
     let start = c.clone();
     if c.take("none") && c.at_end_of_line() {
@@ -154,7 +154,7 @@ pub(super) fn expression(c: &mut Cursor<'_>) -> Result<Option<ScoreExpr>, ParseE
     })
 }
 
-/// The text with blanks for comments, every other character where it was.
+/// The text with blanks in place of comments, so that all other characters keep their places.
 fn without_comments(text: &str) -> String {
     let mut comment = false;
     text.chars()

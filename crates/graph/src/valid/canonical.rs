@@ -1,17 +1,18 @@
-//! The canonical form of a sound attention: of all ways to write the same computation, one.
+//! The canonical form of a valid attention: one description for all ways to write the same computation.
 //!
-//! * Strides that no step is taken along are those of the memory order around them ([`super::strides`]).
-//! * A predicate that is a diagonal band becomes one, and joins the band that is there where both count from one corner; a
-//!   predicate that is true everywhere is none. A band's bounds that hide nothing are dropped, and its corners are one when every
-//!   sequence is square.
-//! * How many more keys than queries an expression counts is a number where every sequence is as long as the dims say.
-//! * A score expression that leaves the score alone is none; Philox dropout that drops nothing is none.
-//! * A backward of the score modification by its author is none in a forward, and where it is what is derived anyway. Beside another a
-//!   modification that leaves the score alone stays.
-//! * Padded rows are undefined where no row is padding; a backward has no other output of its forward than the one it reads.
+//! * Strides that are never used become those of the surrounding memory order ([`super::strides`]).
+//! * A predicate that is a diagonal band becomes a band, and is joined with the mask's band if both count from the same
+//!   corner. A predicate that is always true is removed. Bounds of a band that hide nothing are dropped, and both
+//!   corners become one if every sequence is square.
+//! * The difference between the numbers of keys and queries in an expression becomes a number if every sequence has the
+//!   length in the dims.
+//! * A score expression that does not change the score is removed, and so is Philox dropout with probability 0.
+//! * An author's backward of the score modification is removed in a forward, and if it equals the derived one. With
+//!   another one, a score modification that does not change the score stays.
+//! * Padded rows become undefined if no row is padding. A backward keeps only the output of its forward that it reads.
 //!
-//! The corners of a band stay apart for sequences of fixed, unequal lengths, although one could be written as the other there:
-//! cuDNN has rules of its own for each, so which one is asked for is part of the description.
+//! The corners of a band stay distinct for sequences of fixed, unequal lengths, although each could be written as the
+//! other: cuDNN has different rules for them, so the corner is part of the description.
 
 use crate::expr::{Node, ScoreExpr, over_operands_of, vjp};
 use crate::{
@@ -50,7 +51,7 @@ pub(super) fn form(attention: Attention) -> Attention {
     let own = score_mod_bprop.filter(|_| matches!(pass, Pass::Backward(_)));
     let score_mod_bprop = own.zip(score_mod.as_ref()).and_then(|(ScoreModBprop { derivative, trusted }, of)| {
         let derivative = known(derivative, seq, lengths);
-        // What is derived anyway is no other plan.
+        // A derivative that equals the derived one gives the same plan.
         let derived = vjp(of).ok().map(|vjp| vjp.d_score);
         (over_operands_of(of, &derivative).ok() != derived).then_some(ScoreModBprop { derivative, trusted })
     });
@@ -78,7 +79,7 @@ pub(super) fn form(attention: Attention) -> Attention {
     }
 }
 
-/// Sequences up to which predicates are recognised: [`ScoreExpr::as_band`] promises nothing beyond.
+/// Sequence lengths up to which predicates are recognised: [`ScoreExpr::as_band`] guarantees nothing beyond.
 pub(super) const RECOGNISED: i64 = 1 << 28;
 
 fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
@@ -88,7 +89,8 @@ fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
     let Some(mask_mod) = mask_mod.filter(|e| !matches!(e.nodes(), [Node::Bool(true)])) else {
         return Mask { band, lengths, mask_mod: None };
     };
-    // A band that counts from the bottom right stays one: its corner is read before the difference of its lengths is a number.
+    // A band that counts from the bottom right keeps its corner: it is read before the difference of lengths becomes a
+    // number.
     let band_of = |e: &ScoreExpr| e.as_band().filter(|_| s_q < RECOGNISED && s_kv < RECOGNISED);
     let (recognised, mask_mod) = match band_of(&mask_mod) {
         Some(band) => (Some(band), mask_mod),
@@ -103,7 +105,7 @@ fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
     }
 }
 
-/// What two bands keep together, where one band can say it: both count from one corner, or one of them hides nothing.
+/// The intersection of two bands, if one band can express it: both count from the same corner, or one hides nothing.
 fn both(a: Option<Band>, b: Option<Band>) -> Option<Option<Band>> {
     let (Some(a), Some(b)) = (a, b) else { return Some(a.or(b)) };
     let nearer = |x: Option<i64>, y: Option<i64>| match (x, y) {
@@ -114,7 +116,7 @@ fn both(a: Option<Band>, b: Option<Band>) -> Option<Option<Band>> {
     (a.corner == b.corner).then_some(Some(joined))
 }
 
-/// An expression with the difference of the lengths of a sequence as a number, where the dims say it.
+/// The expression with the difference of the lengths of a sequence as a number, if the dims give it.
 fn known(e: ScoreExpr, (s_q, s_kv): (i64, i64), lengths: Lengths) -> ScoreExpr {
     match (lengths, i32::try_from(s_kv - s_q)) {
         (Lengths::Full, Ok(ahead)) => e.with_keys_ahead(ahead),
@@ -145,7 +147,7 @@ fn is_identity(score: &ScoreExpr) -> bool {
     matches!(score.nodes(), [Node::Score])
 }
 
-/// Whether dropout does anything: a given mask is applied whatever the probability, a drawn one of probability 0 keeps all.
+/// Whether dropout has an effect: a given mask always applies, and a drawn one of probability 0 keeps everything.
 fn drops(dropout: &Dropout) -> bool {
     let Dropout { source, probability } = *dropout;
     match source {
@@ -180,7 +182,7 @@ mod tests {
         })
     }
 
-    /// The canonical mask; nothing for a contradiction.
+    /// The canonical mask; `None` for a contradiction.
     fn masked(band: Option<Band>, mask_mod: Option<&Expr>, seq: (i64, i64), lengths: Lengths) -> Option<Mask> {
         let mut a = Attention::bshd(1, (1, 1), seq, 8, DType::F16);
         let mask_mod = mask_mod.map(|e| e.build_mask_mod().expect("a predicate"));
@@ -197,7 +199,7 @@ mod tests {
             let written = masked(None, Some(&mask_mod), (s_q, s_kv), lengths);
             prop_assert_eq!(&written, &masked(as_band, None, (s_q, s_kv), lengths));
             prop_assert!(written.is_some_and(|mask| mask.mask_mod.is_none()));
-            // With another band beside it: the same keys are seen, and the result is canonical.
+            // Together with another band, the same keys are seen, and the result is canonical.
             let mask = masked(beside, Some(&mask_mod), (s_q, s_kv), lengths);
             if mask.as_ref().is_some_and(|mask| mask.mask_mod.is_some()) {
                 prop_assert!(as_band.zip(beside).is_some_and(|(a, b)| a.corner != b.corner));

@@ -1,4 +1,4 @@
-//! Masks, score expression, dropout, sinks, outputs and gradients: whether they say something sound together.
+//! Checks masks, score expression, dropout, sinks, outputs and gradients for contradictions.
 
 use super::Problems;
 use super::canonical::RECOGNISED;
@@ -86,7 +86,7 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
     }
 }
 
-/// What holds for score expressions beyond what holds for every expression.
+/// Checks a score expression.
 fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
     if score.root_ty() != Ty::Float {
         return;
@@ -95,7 +95,7 @@ fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
         problems.add(codes::SCORE_MOD_UNREAD.reason(score.to_string()));
     } else if a.is_backward() {
         for problem in a.score_mod_vjp().and_then(Result::err).into_iter().flatten() {
-            // Said by [`bprop`].
+            // [`bprop`] reports it.
             if matches!(problem, DeriveError::Own { .. }) {
                 continue;
             }
@@ -104,7 +104,7 @@ fn modification(a: &Attention, score: &ScoreExpr, problems: &mut Problems) {
     }
 }
 
-/// The backward of the score modification by its author.
+/// Checks the author's backward of the score modification.
 fn bprop(score_mod: Option<&ScoreExpr>, own: &ScoreModBprop, problems: &mut Problems) {
     let ScoreModBprop { derivative, trusted } = own;
     let Some(score_mod) = score_mod else {
@@ -128,7 +128,7 @@ fn bprop(score_mod: Option<&ScoreExpr>, own: &ScoreModBprop, problems: &mut Prob
     problems.add(code.reason(derivative.to_string()).with_needed(error.to_string()));
 }
 
-/// What holds for predicates beyond what holds for every expression.
+/// Checks a mask predicate.
 fn predicate(mask_mod: &ScoreExpr, problems: &mut Problems) {
     if mask_mod.contains(Node::Score) {
         problems.add(codes::MASK_MOD_SCORE.reason("a predicate that reads the score"));
@@ -139,18 +139,18 @@ fn predicate(mask_mod: &ScoreExpr, problems: &mut Problems) {
     for (spec, name) in mask_mod.tensors().iter().zip(mask_mod.tensor_names()) {
         if spec.grad == Grad::Needed {
             problems.add(
-                codes::MASK_MOD_GRADIENT.reason("a gradient is asked for").at(format!("mask.mask_mod: tensor {name}")),
+                codes::MASK_MOD_GRADIENT.reason("a requested gradient").at(format!("mask.mask_mod: tensor {name}")),
             );
         }
     }
 }
 
-/// A predicate and a band, or a predicate by itself, whose bounds leave nothing between them.
+/// Finds a predicate and a band, or a predicate alone, with bounds that no key can meet.
 fn contradiction(a: &Attention, mask_mod: &ScoreExpr, problems: &mut Problems) {
     let (s_q, s_kv) = a.seq();
     let recognised = countable(&a.q) && countable(&a.k) && s_q < RECOGNISED && s_kv < RECOGNISED;
     let Some((corner, left, right)) = mask_mod.diagonal_bounds().filter(|_| recognised) else { return };
-    // Distances of query and key along the diagonal of a corner, from `low` to `high`.
+    // The smallest and the largest distance of query and key from the diagonal of a corner.
     let (mut low, mut high) = match corner {
         Corner::TopLeft => (1 - s_kv, s_q - 1),
         Corner::BottomRight => (1 - s_q, s_kv - 1),

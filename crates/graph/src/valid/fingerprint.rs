@@ -1,26 +1,28 @@
-//! The fingerprint of a valid attention: what tells two of them apart inside a process, computed once for all clones.
+//! The fingerprint of a valid attention, which distinguishes attentions inside a process. It is computed once for all
+//! clones.
 //!
-//! A key says which computation an attention is; a fingerprint says also what a launch by name depends on. It is no part of any file:
-//! what is stored goes under keys.
+//! A key identifies a computation; a fingerprint also covers the names that a launch binds by. It is in no file:
+//! entries are stored under keys.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::{Attention, Dropout, GraphKey, ScoreModBprop, codec};
 
-/// What keeps these hashes apart from all others.
+/// The tag that separates these hashes from all others.
 const TAG: &str = "qkvault fingerprint of an attention in memory";
 
-/// What a valid attention is known by inside a process: equal exactly when the two attentions are.
+/// Identifies a valid attention inside a process: equal exactly if the two attentions are equal.
 ///
-/// It has all that the [`GraphKey`] has (so values that a description holds, such as ALiBi slopes), and what a key leaves out but a
-/// program can see: the names of scalars and tensors, the probability of dropout, and whether an own backward of the score modification
-/// is trusted. It is 32 bytes, hashes as 8 of them, and is neither printed for people nor stored: a later version may compute another.
+/// It covers everything in the [`GraphKey`] (including values in the description, such as ALiBi slopes), and what a key
+/// leaves out but a program can observe: the names of scalars and tensors, the dropout probability, and whether an own
+/// backward of the score modification is trusted. It has 32 bytes, of which 8 are its hash, and is neither printed nor
+/// stored: a later version may compute another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of an attention in canonical form, under its key.
+    /// The fingerprint of an attention in canonical form, with its key.
     pub(super) fn of(key: &GraphKey, attention: &Attention) -> Fingerprint {
         let Attention {
             q: _,
@@ -41,9 +43,9 @@ impl Fingerprint {
         let names = |expression: Option<&crate::ScoreExpr>| {
             expression.map(|e| (e.scalar_names().to_vec(), e.tensor_names().to_vec()))
         };
-        // Two zeros are one number.
+        // Both zeros are equal.
         let probability = dropout.map(|Dropout { source: _, probability }| (probability + 0.0).to_bits());
-        // Which operands the derivative reads is in the key.
+        // The key covers which operands the derivative reads.
         let trusted = score_mod_bprop.as_ref().map(|ScoreModBprop { derivative: _, trusted }| *trusted);
         let beside = (names(score_mod.as_ref()), names(mask.mask_mod.as_ref()), probability, trusted);
         let mut hasher = blake3::Hasher::new_derive_key(TAG);

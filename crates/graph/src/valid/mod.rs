@@ -1,12 +1,13 @@
-//! Validation: every problem of a description at once, and a wrapper that only a sound description gets into.
+//! Validation: it reports every problem of a description, and returns a wrapper that only valid descriptions have.
 //!
-//! What holds for a [`Valid`] attention, checked in this order:
-//! * every tensor has dims from 1 to 2^31 - 1, positive strides, head dim stride 1, a span that fits 63 bits, and rows that do
-//!   not overlap (outputs only); pages and varlen buffers are big enough ([`tensors`]);
-//! * operands agree in batch, heads, sequence and head dims, the scores can be counted in 63 bits, and element types go
-//!   together ([`shapes`]);
-//! * masks, score expression, dropout, sinks, FP8 and gradients do not contradict each other ([`features`]);
-//! * whatever can be written in several ways is written in one ([`canonical`]).
+//! It checks, in this order:
+//! * every tensor has dims from 1 to 2^31 - 1, positive strides, head dim stride 1, a span that fits 63 bits, and rows
+//!   that do not overlap (outputs only); pages and varlen buffers are large enough ([`tensors`]);
+//! * operands agree in batch, heads, sequence and head dims, 63 bits can count the scores, and element types fit
+//!   ([`shapes`]);
+//! * masks, score expression, dropout, sinks, FP8 and gradients do not contradict each other ([`features`]).
+//!
+//! Then it brings the description into canonical form ([`canonical`]).
 
 mod canonical;
 mod features;
@@ -26,22 +27,22 @@ use crate::{Attention, GraphKey, Reason, Refusal};
 
 /// An attention that passed [`validate`], in canonical form.
 ///
-/// A clone is a reference: all clones share one attention. Key and [`Fingerprint`] are computed once, by [`validate`], and two of them
-/// are compared and hashed by fingerprint, so a `Valid` is a cheap key of a map.
+/// A clone is a reference: all clones share one attention. [`validate`] computes key and [`Fingerprint`] once, and
+/// comparison and hash use the fingerprint, so a `Valid` is a cheap key of a map.
 ///
-/// Two of them are equal when they describe the same computation over the same places in memory, with operands of the same names. What a
-/// launch chooses or binds by counts here and not in the key: the names of scalars and tensors, and the probability of dropout.
+/// Two of them are equal if they describe the same computation over the same memory layout, with operands of the same
+/// names. Names of scalars and tensors and the dropout probability, which a launch uses, count here but not in the key.
 ///
 /// ```
 /// use qkvault_graph::expr::library;
 /// use qkvault_graph::{Attention, Band, DType, validate};
 ///
-/// // Two ways to write one mask are one description, under one key.
+/// // Two ways to write the same mask have the same key.
 /// let plain = Attention::bshd(1, (8, 8), (512, 512), 64, DType::F16);
 /// let band = validate(plain.clone().with_band(Band::CAUSAL))?;
 /// let expression = validate(plain.with_mask_mod(library::causal().build_mask_mod().expect("a predicate")))?;
 /// assert_eq!(band.key(), expression.key());
-/// assert_eq!(expression.mask.band, Some(Band::CAUSAL)); // it reads as the attention that it holds
+/// assert_eq!(expression.mask.band, Some(Band::CAUSAL)); // it derefs to the attention
 /// # Ok::<(), qkvault_graph::Refusal>(())
 /// ```
 #[derive(Clone)]
@@ -66,7 +67,7 @@ impl Valid {
         &self.0.attention
     }
 
-    /// The attention, to change and validate again. It is copied where there are other clones.
+    /// The attention, to change and validate again. It is copied if there are other clones.
     #[must_use]
     pub fn into_inner(self) -> Attention {
         match Arc::try_unwrap(self.0) {
@@ -75,13 +76,13 @@ impl Valid {
         }
     }
 
-    /// The key of this attention: what it computes, whatever it runs on.
+    /// The key of this attention, which identifies its computation independently of the target.
     #[must_use]
     pub fn key(&self) -> GraphKey {
         self.0.key
     }
 
-    /// What this attention is known by inside this process.
+    /// Identifies this attention inside this process.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.0.fingerprint
@@ -116,7 +117,7 @@ impl fmt::Debug for Valid {
     }
 }
 
-/// Collects problems, each a reason.
+/// A list of problems, each as a reason.
 #[derive(Default)]
 pub(crate) struct Problems(Vec<Reason>);
 
@@ -134,15 +135,15 @@ impl Problems {
 ///
 /// # Errors
 ///
-/// Every problem found, each with the place, what was given, what is needed and how to fix it. What follows from a problem
-/// already named is left out: a tensor with a dim of 0 is not also said to differ from its neighbours.
+/// Every problem, each with its place, what was given, what is needed and the fix. Consequences of a reported problem
+/// are left out: for a tensor with a dim of 0, no mismatch with other tensors is reported.
 ///
 /// ```
 /// use qkvault_graph::registry::codes;
 /// use qkvault_graph::{Attention, DType, validate};
 ///
 /// let refusal = validate(Attention::bshd(1, (32, 5), (512, 512), 128, DType::BF16).with_dropout(1.5)).unwrap_err();
-/// assert!(refusal.reasons().len() > 1); // every problem, not the first
+/// assert!(refusal.reasons().len() > 1); // every problem, not only the first
 /// assert!(refusal.has(&codes::HEADS_GROUP));
 /// ```
 pub fn validate(attention: Attention) -> Result<Valid, Refusal> {

@@ -1,4 +1,4 @@
-//! Operands against each other: batch, heads, sequence, head dims, and element types that go together.
+//! Checks operands against each other: batch, heads, sequence, head dims and element types.
 
 use super::Problems;
 use super::tensors::countable;
@@ -10,10 +10,9 @@ const AXES: [&str; 4] = ["batch", "heads", "sequence", "head dim"];
 fn same(problems: &mut Problems, axis: usize, (name, t): (&'static str, &Tensor), (other, o): (&str, &Tensor)) {
     if t.dims[axis] != o.dims[axis] && countable(t) && countable(o) {
         problems.add(
-            codes::SHAPE_MISMATCH
-                .reason(t.dims[axis].to_string())
-                .at(format!("{name}.dims[{axis}]"))
-                .with_needed(format!("{} of {name} must equal that of {other}, which is {}", AXES[axis], o.dims[axis])),
+            codes::SHAPE_MISMATCH.reason(t.dims[axis].to_string()).at(format!("{name}.dims[{axis}]")).with_needed(
+                format!("{name} and {other} must have the same {}: {other} has {}", AXES[axis], o.dims[axis]),
+            ),
         );
     }
 }
@@ -45,7 +44,7 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     }
 }
 
-/// The scores are never in memory, but graphs declare them with strides.
+/// Checks the number of scores: they are never in memory, but graphs declare them with strides.
 fn scores(a: &Attention, problems: &mut Problems) {
     let dims = [a.q.dims[0], a.q.dims[1], a.q.dims[2], a.k.dims[2]];
     if countable(&a.q) && countable(&a.k) && dims.iter().try_fold(1_i64, |n, &d| n.checked_mul(d)).is_none() {
@@ -76,7 +75,7 @@ fn types(a: &Attention, problems: &mut Problems) {
                 codes::DTYPE_MIXED
                     .reason(t.dtype.to_string())
                     .at(format!("{name}.dtype"))
-                    .with_needed(format!("Q is {}, and Q, K and V must have one element type", a.q.dtype)),
+                    .with_needed(format!("the element type of Q, which is {}", a.q.dtype)),
             );
         }
     }
@@ -86,7 +85,7 @@ fn types(a: &Attention, problems: &mut Problems) {
     };
     if !inputs {
         let (needed, fix) = match a.fp8 {
-            None => ("f16 or bf16", "set `fp8` for 8-bit formats; cuDNN's attention takes no f32"),
+            None => ("f16 or bf16", "set `fp8` for 8-bit formats; cuDNN's attention does not support f32"),
             Some(_) => ("e4m3 or e5m2", "leave `fp8` unset for 16-bit formats"),
         };
         problems.add(codes::DTYPE_INPUT.reason(a.q.dtype.to_string()).with_needed(needed).with_fix(fix));
@@ -99,8 +98,8 @@ fn types(a: &Attention, problems: &mut Problems) {
     if inputs && !output {
         let needed = match a.fp8 {
             None => format!("Q's type, {}", a.q.dtype),
-            Some(Fp8::Delayed) => "an 8-bit type, since scaling is delayed".into(),
-            Some(Fp8::Current | Fp8::Block) => "a 16-bit type, since scales are current".into(),
+            Some(Fp8::Delayed) => "an 8-bit type, because scaling is delayed".into(),
+            Some(Fp8::Current | Fp8::Block) => "a 16-bit type, because scales are current".into(),
         };
         problems.add(codes::DTYPE_OUTPUT.reason(a.o.dtype.to_string()).with_needed(needed));
     }
@@ -126,7 +125,7 @@ fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
                 codes::STORAGE_GRADIENT
                     .reason(format!("{:?}", t.storage))
                     .at(format!("{name}.storage"))
-                    .with_needed(format!("a gradient is stored like its tensor: {:?}", like.storage)),
+                    .with_needed(format!("the storage of its tensor: {:?}", like.storage)),
             );
         }
         if like.is_paged() {
@@ -134,8 +133,8 @@ fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
         }
         let (fits, needed) = match width {
             Width::OfQ => (t.dtype == a.q.dtype, format!("Q's type, {}", a.q.dtype)),
-            Width::Eight => (t.dtype.is_fp8(), "an 8-bit type: 8-bit products take 8-bit operands".into()),
-            Width::Sixteen => (t.dtype.is_half(), "a 16-bit type, as this kind of scaling has it".into()),
+            Width::Eight => (t.dtype.is_fp8(), "an 8-bit type: 8-bit products need 8-bit operands".into()),
+            Width::Sixteen => (t.dtype.is_half(), "a 16-bit type for this kind of scaling".into()),
         };
         if !fits {
             problems
@@ -144,7 +143,7 @@ fn gradients(a: &Attention, g: &Gradients, problems: &mut Problems) {
     }
 }
 
-/// How wide the elements of a gradient are.
+/// The width of a gradient's elements.
 #[derive(Clone, Copy)]
 enum Width {
     OfQ,
@@ -152,7 +151,7 @@ enum Width {
     Sixteen,
 }
 
-/// Of dO, which a backward reads, and of dQ, dK and dV, which it writes.
+/// The width of dO, which a backward reads, and of dQ, dK and dV, which it writes.
 const fn widths(fp8: Option<Fp8>) -> (Width, Width) {
     match fp8 {
         None => (Width::OfQ, Width::OfQ),
@@ -161,12 +160,12 @@ const fn widths(fp8: Option<Fp8>) -> (Width, Width) {
     }
 }
 
-/// A microscaled backward reads dO in 16 bits too, and no other does.
+/// Checks the 16-bit dO, which only a microscaled backward reads, besides the 8-bit one.
 fn half(a: &Attention, d_o_half: Option<&Tensor>, problems: &mut Problems) {
     let block = a.fp8 == Some(Fp8::Block);
     if block && d_o_half.is_none() {
         problems.add(codes::BACKWARD_HALF_MISSING.reason("none, with block scales"));
     } else if !block && d_o_half.is_some() {
-        problems.add(codes::BACKWARD_HALF_EXTRA.reason(format!("a 16-bit dO beside dO, with fp8 {:?}", a.fp8)));
+        problems.add(codes::BACKWARD_HALF_EXTRA.reason(format!("a 16-bit dO besides dO, with fp8 {:?}", a.fp8)));
     }
 }

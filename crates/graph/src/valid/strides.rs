@@ -1,12 +1,12 @@
-//! One way of writing strides for every way of laying a tensor out: a stride that no step is taken along says nothing, and
-//! must not tell two descriptions apart.
+//! Canonical strides: a stride that is never used has no meaning, and must not make two descriptions differ.
 
 use crate::{Storage, Tensor};
 
-/// The strides that stand for all strides with which the tensor's elements lie at the same places.
+/// The canonical strides for a tensor: the same for all strides that place its elements at the same offsets.
 ///
-/// A dim of extent 1 takes no step, and neither does the batch dim of a varlen tensor. Their strides become what they would be if such
-/// a dim were nested as in BSHD, around what the other strides span: those of the memory order that the others belong to, if there is one.
+/// Strides of dims of extent 1, and the batch stride of a varlen tensor, are never used. They become what they would be
+/// if these dims were nested as in BSHD around what the other strides span: those of the memory order that the other
+/// strides have, if there is one.
 pub(super) fn canonical(t: &Tensor) -> [i64; 4] {
     let extents = t.extents();
     let [mut batch, mut head, mut row, head_dim] = t.strides;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use crate::{DType, Order};
 
-    /// Where every element of a tensor lies, rows beyond a varlen buffer left out.
+    /// The offset of every element of a tensor, without rows beyond a varlen buffer.
     fn places(t: &Tensor) -> Vec<i64> {
         let [b, h, s, d] = t.extents();
         let [sb, sh, ss, sd] = t.strides;
@@ -77,7 +77,7 @@ mod tests {
             prop_assert_eq!(canonical(&dense), dense.strides);
             let varlen = Tensor::thd(b, h, s, d, tokens, DType::F16);
             prop_assert_eq!(canonical(&varlen), varlen.strides);
-            // Of other orders one that says the same of every step: where a dim has one element, BSHD if it can be.
+            // Of the orders with the same used strides, the first: with a dim of one element, BSHD if possible.
             for order in Order::ALL {
                 let given = order.strides(dims);
                 let agrees = |o: &Order| (0..4).all(|axis| dims[axis] == 1 || o.strides(dims)[axis] == given[axis]);

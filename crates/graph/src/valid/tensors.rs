@@ -1,13 +1,14 @@
-//! Each tensor on its own: sizes that can be counted, unit head dim stride, no overflow, no overlapping rows, room for its rows.
+//! Checks each tensor: sizes that can be counted, head dim stride 1, no overflow, no overlapping rows, room for its
+//! rows.
 
 use super::Problems;
 use crate::registry::codes;
 use crate::{Attention, Gradients, Pass, Storage, Tensor};
 
-/// Largest extent of a dim, a pool or a page: lengths, page tables and the indices of scores are 32-bit integers.
+/// Largest extent of a dim, a pool or a page, because lengths, page tables and indices of scores are 32-bit integers.
 pub(crate) const MAX_EXTENT: i64 = i32::MAX as i64;
 
-/// Every tensor of the description with its name and whether a launch writes it.
+/// Every tensor of the description, with its name and whether a launch writes it.
 pub(crate) fn named(a: &Attention) -> Vec<(&'static str, &Tensor, bool)> {
     let mut list = vec![("q", &a.q, false), ("k", &a.k, false), ("v", &a.v, false), ("o", &a.o, !a.is_backward())];
     if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &a.pass {
@@ -17,7 +18,7 @@ pub(crate) fn named(a: &Attention) -> Vec<(&'static str, &Tensor, bool)> {
     list
 }
 
-/// Whether the tensor's dims are extents at all; what is not is reported once, here, and compared with nothing.
+/// Whether the tensor's dims are valid extents. Invalid dims are reported once, here, and compared with nothing.
 pub(super) fn countable(t: &Tensor) -> bool {
     t.dims.iter().all(|n| (1..=MAX_EXTENT).contains(n))
 }
@@ -89,7 +90,7 @@ fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
     true
 }
 
-/// Where the elements lie, once dims, strides and storage are sound.
+/// Checks where the elements lie, after dims, strides and storage were checked.
 fn places(name: &'static str, t: &Tensor, written: bool, problems: &mut Problems) {
     if !addressable(t) {
         problems.add(
@@ -106,7 +107,8 @@ fn places(name: &'static str, t: &Tensor, written: bool, problems: &mut Problems
     }
 }
 
-/// Whether the bytes that the tensor spans can be counted, and those of the dense view that a varlen tensor is declared by.
+/// Whether 63 bits can count the bytes that the tensor spans, and those of the dense view that declares a varlen
+/// tensor.
 fn addressable(t: &Tensor) -> bool {
     let view = match t.storage {
         Storage::Dense | Storage::Paged { .. } => Some(*t),
@@ -119,7 +121,7 @@ fn addressable(t: &Tensor) -> bool {
     t.bytes().is_some() && view.and_then(|view| view.bytes()).is_some()
 }
 
-/// Whether two elements of the tensor may lie at one address: dims sorted by stride must each reach past the ones inside.
+/// Whether two elements of the tensor may share an address: sorted by stride, each dim must reach past those inside it.
 fn overlaps(t: &Tensor) -> bool {
     let mut axes: Vec<(i64, i64)> = t.extents().into_iter().zip(t.strides).filter(|(n, _)| *n > 1).collect();
     axes.sort_by_key(|&(_, stride)| stride);

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use qkvault_graph::DType;
 use qkvault_graph::expr::*;
 
-/// Extents of the scores that random tensors fit.
+/// Extents of the scores, which random tensors fit.
 pub(crate) const SCORES: [i64; 4] = [2, 3, 5, 7];
 
-/// Display text is what a failing case is reported by: the handle itself shows its root only.
+/// Failing cases print the display text: the handle shows only its root.
 #[derive(Clone)]
 pub(crate) struct Written(pub(crate) Expr);
 
@@ -83,7 +83,7 @@ fn deeper((float, int, bool): &Level) -> Level {
         3 => i.clone(),
         1 => i.clone().prop_map(|a| -a),
         1 => i.clone().prop_map(|a| a.abs()),
-        // A remainder by the constant 0 is refused; 1 is added to what could be one.
+        // A remainder by the constant 0 is refused, so 1 is added to a divisor that could be 0.
         3 => (prop::sample::select(ints), i.clone(), i.clone()).prop_map(|(op, a, b)| match op {
             Binary::Rem | Binary::FloorRem => join(op, &a, &(b.abs() + 1)),
             _ => join(op, &a, &b),
@@ -101,7 +101,7 @@ fn deeper((float, int, bool): &Level) -> Level {
     (next_float.boxed(), next_int.boxed(), next_bool.boxed())
 }
 
-/// The operation of this name on a handle.
+/// Calls the operation with this name on a handle.
 pub(crate) fn call(op: Unary, a: &Expr) -> Expr {
     match op {
         Unary::Neg => -a,
@@ -128,7 +128,7 @@ pub(crate) fn call(op: Unary, a: &Expr) -> Expr {
     }
 }
 
-/// The operation of this name on two handles.
+/// Calls the operation with this name on two handles.
 pub(crate) fn join(op: Binary, a: &Expr, b: &Expr) -> Expr {
     match op {
         Binary::Add => a + b,
@@ -144,7 +144,7 @@ pub(crate) fn join(op: Binary, a: &Expr, b: &Expr) -> Expr {
     }
 }
 
-/// The comparison of this name of two handles.
+/// Calls the comparison with this name on two handles.
 pub(crate) fn relate(op: Compare, a: &Expr, b: &Expr) -> Expr {
     match op {
         Compare::Eq => a.eq(b),
@@ -210,22 +210,23 @@ impl Point {
     }
 }
 
-/// The value at a point, unless some number on the way there is too large, too small or NaN for a difference to mean something, or an
-/// operation stands at its pole. Only what has an influence counts: not the arms of selections that are not taken.
+/// The value at a point, unless a number on the way is too large, too small or NaN for a meaningful difference, or an
+/// operation is at its pole. Only numbers with an influence count, not those in arms that are not selected.
 ///
-/// With the value comes the smooth piece that the point lies on: which arms, sides and steps were taken.
+/// With the value comes the smooth piece of the point: the selected arms, sides and steps.
 fn tame(program: &Program, context: &PointContext<'_>) -> Option<(f64, Vec<i64>)> {
     let mut values = Vec::new();
     let result = program.eval_into(context, &mut values).expect("every operand has a value");
     let float = |id: NodeId| values[id.at()].float();
     let wild = |x: f64| !x.is_finite() || x.abs() > 1e6 || (x != 0.0 && x.abs() < 1e-6);
-    // Near a pole the constants of a derivative, which are float32, are not exact enough to be compared in float64.
+    // Near a pole, the float32 constants of a derivative are not exact enough for a comparison in float64.
     let near_zero = |id: NodeId| float(id).is_some_and(|x| x.abs() < 0.02);
     let pole = |node: Node| match node {
         Node::Unary(Unary::Log | Unary::Sqrt | Unary::Rsqrt | Unary::Reciprocal, a) => near_zero(a),
         Node::Unary(Unary::Tan, a) => float(a).is_some_and(|x| x.cos().abs() < 0.02),
         Node::Binary(Binary::Div | Binary::Rem | Binary::FloorRem, _, b) => near_zero(b),
-        // A power of a negative base exists for whole exponents only, so it has no derivative by the exponent.
+        // A power of a negative base exists only for whole exponents, so it has no derivative with respect to the
+        // exponent.
         Node::Binary(Binary::Pow, a, b) => {
             near_zero(a) || float(a).is_some_and(|a| a < 0.0 && !matches!(program.node(b), Node::Float(_)))
         }
@@ -263,7 +264,7 @@ fn tame(program: &Program, context: &PointContext<'_>) -> Option<(f64, Vec<i64>)
     Some((result.float()?, steps))
 }
 
-/// Central difference by the score (or a tensor), unless the point is at or near a kink, a jump or a pole.
+/// Central difference with respect to the score (or a tensor), unless the point is at or near a kink, a jump or a pole.
 pub(crate) fn central(program: &Program, context: &PointContext<'_>, wrt: Wrt) -> Option<f64> {
     let mut tensors = context.tensors.to_vec();
     let here = match wrt {
@@ -281,7 +282,8 @@ pub(crate) fn central(program: &Program, context: &PointContext<'_>, wrt: Wrt) -
     let mut on_piece = |x: f64| shifted(x).filter(|(_, steps)| *steps == piece).map(|(value, _)| value);
     let mut slope = |h: f64| Some((on_piece(here + h)? - on_piece(here - h)?) / (2.0 * h));
     let (wide, near, close) = (slope(2e-4)?, slope(1e-4)?, slope(1e-5)?);
-    // The error of a central difference falls with the square of the step; anything else is too close to a pole.
+    // The error of a central difference decreases with the square of the step; otherwise the point is too close to a
+    // pole.
     let richardson = near + (near - wide) / 3.0;
     let scale = 1.0 + richardson.abs();
     ((richardson - close).abs() < 1e-6 * scale && (near - wide).abs() < 1e-3 * scale).then_some(richardson)

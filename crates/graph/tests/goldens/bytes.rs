@@ -1,5 +1,5 @@
-//! Golden vectors of canonical bytes, in hexadecimal: what keys are made of. They change only together with `KEY_FORMAT` or
-//! because the description itself has grown. Every field and every variant that canonical bytes can hold is in one of them.
+//! Golden vectors of canonical bytes, in hexadecimal: the input of keys. They change only together with `KEY_FORMAT`,
+//! or with a new field of the description. Together they contain every field and every variant of canonical bytes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use qkvault_graph::{
 use super::{finish, folder, settle};
 
 #[test]
-fn canonical_bytes_are_as_written_down() {
+fn canonical_bytes_equal_the_goldens() {
     let mut stale = Vec::new();
     let mut seen = BTreeSet::new();
     for entry in std::fs::read_dir(folder().join("bytes")).expect("the goldens are checked in") {
@@ -35,7 +35,7 @@ fn canonical_bytes_are_as_written_down() {
     finish(&stale);
 }
 
-/// Fails at a field that [`attention_has`] does not know: other crates cannot take these structs apart whole.
+/// Fails at a field that [`attention_has`] does not know: other crates cannot destructure these structs completely.
 fn no_field_is_left_out(a: &Attention) {
     let json = serde_json::to_value(a).expect("writes");
     let known = [
@@ -52,7 +52,7 @@ fn no_field_is_left_out(a: &Attention) {
     }
 }
 
-/// Names of the fields and variants that an attention has.
+/// Names of the fields and variants in an attention.
 fn attention_has(a: &Attention, seen: &mut BTreeSet<String>) {
     no_field_is_left_out(a);
     let Attention { q, k, v, o, mask, score_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, pass, .. } = a;
@@ -113,7 +113,7 @@ fn expression_has(e: &ScoreExpr, seen: &mut BTreeSet<String>) {
     seen.extend(e.tensors().iter().map(|t| format!("tensor {} {:?}", t.dtype, t.grad)));
 }
 
-/// All that can be in canonical bytes.
+/// All that canonical bytes can contain.
 fn everything() -> Vec<String> {
     let mut all: Vec<String> = [
         "Full",
@@ -143,7 +143,7 @@ fn everything() -> Vec<String> {
     all.extend([DType::F16, DType::BF16, DType::E4M3, DType::E5M2].map(|d| format!("operand {d}")));
     all.extend(Unary::ALL.iter().map(|op| format!("unary {op}")));
     all.extend(Binary::ALL.iter().map(|op| format!("binary {op}")));
-    // The canonical form writes every comparison with "less".
+    // The canonical form writes every comparison as "less".
     all.extend([Compare::Eq, Compare::Ne, Compare::Lt, Compare::Le].map(|op| format!("compare {op}")));
     all.extend(Logic::ALL.iter().map(|op| format!("logic {op}")));
     all.extend(Axis::ALL.map(|axis| format!("index {axis:?}")));
@@ -153,7 +153,8 @@ fn everything() -> Vec<String> {
         all.extend(["None", "Needed"].map(|grad| format!("tensor {dtype} {grad}")));
     }
     all.push("tensor i32 None".into());
-    // Score, float, int, bool, scalar, tensor, conversion, negation and selection; the upstream gradient is in no description.
+    // Score, float, int, bool, scalar, tensor, conversion, negation and selection; no description contains the upstream
+    // gradient.
     all.extend([1, 5, 6, 7, 8, 9, 10, 14, 16].map(|code| format!("node {code}")));
     all
 }

@@ -1,7 +1,7 @@
-//! Goldens: what attentions become, as text under version control. Each file holds an attention, written by hand, and below the
-//! first `---` its canonical form, its key, and for an H200 under two versions of cuDNN its op graphs and their keys.
+//! Goldens of attentions, as text under version control. Each file holds an attention, written by hand, and after the
+//! first `---` its canonical form, its key, and for an H200 and two versions of cuDNN its op graphs and their keys.
 //!
-//! `UPDATE_GOLDENS=1 cargo test -p qkvault-graph --test goldens` writes them anew; what changed is then for review.
+//! `UPDATE_GOLDENS=1 cargo test -p qkvault-graph --test goldens` writes them again; review the changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens")
 }
 
-/// Compares what is with what was written down, or writes it down when asked to.
+/// Compares a text with its golden, or writes the golden if asked to.
 fn settle(path: &Path, given: &str, found: &str, stale: &mut Vec<String>) {
     if given == found {
         return;
@@ -39,7 +39,7 @@ fn finish(stale: &[String]) {
     );
 }
 
-/// The lines that differ, between those that two texts begin and end with alike.
+/// The lines that differ, without common lines at the beginning and the end.
 fn difference(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
@@ -81,13 +81,13 @@ fn outcome(input: &str) -> String {
         (27, Form::Unified),
     ] {
         let target = profile.target(CudnnVersion::v9(version, 0), LibrarySet::Slim);
-        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
+        let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
         let title = format!("h200, cuDNN 9.{version}, {}", format!("{form:?}").to_lowercase());
-        match lower(&valid, &target, &policy) {
+        match lower(&valid, &target, &options) {
             Err(refusal) => add(&format!("{title}: refused"), &refusal.to_string()),
             Ok(graph) => {
                 assert_eq!(op::check(&graph), Ok(()));
-                let key = plan_key(&graph, &target, &policy);
+                let key = plan_key(&graph, &target, &options);
                 match seen.iter().find(|(_, other)| *other == graph) {
                     Some((same, _)) => add(&title, &format!("plan key {key}\nop graph as for {same}")),
                     None => add(&title, &format!("plan key {key}\n{graph}")),
@@ -100,7 +100,7 @@ fn outcome(input: &str) -> String {
 }
 
 #[test]
-fn op_graphs_and_keys_are_as_written_down() {
+fn op_graphs_and_keys_equal_the_goldens() {
     let mut stale = Vec::new();
     let mut names = BTreeSet::new();
     let mut keys: BTreeMap<String, String> = BTreeMap::new();

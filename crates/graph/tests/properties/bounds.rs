@@ -1,4 +1,5 @@
-//! Lowering and validation at the last value that a condition holds for and at the next one, and what is told once and not twice.
+//! Lowering and validation at the last value for which a condition holds and at the next one, and problems that are
+//! reported only once.
 
 use qkvault_graph::op::{Op, TensorKind};
 use qkvault_graph::{
@@ -33,9 +34,9 @@ fn quirks_of_lowering_begin_and_end_at_their_sizes() {
     assert_eq!([codes(&row(129), "9.26"), codes(&row(128), "9.25.9")], [[""; 0], [""; 0]]);
 }
 
-/// Under 9.14 the engine for one query is passed over by what is read, and not for being given many keys.
+/// On 9.14, what an expression reads excludes the engine for one query, not the number of keys.
 #[test]
-fn one_query_over_many_keys_keeps_its_engine_where_no_index_is_read() {
+fn one_query_over_many_keys_keeps_its_engine_if_no_index_is_read() {
     let avoided = |keys: i64, score: &str| {
         lowered(&format!("q: f16 [1,2,1,64]\nk: [1,2,{keys},64]\nscore_mod: {score}"), "9.14").excluded_engines
     };
@@ -46,7 +47,8 @@ fn one_query_over_many_keys_keeps_its_engine_where_no_index_is_read() {
     }
 }
 
-/// Masks stand before the log-sum-exp is subtracted while the last row sees the last key, and behind it from the next row on.
+/// Masks come before the subtraction of the log-sum-exp while the last row sees the last key, and after it from the
+/// next row on.
 #[test]
 fn masks_come_late_from_the_first_row_that_sees_no_key() {
     let masks_first = |s_q: i64, mask: &str| {
@@ -61,23 +63,24 @@ fn masks_come_late_from_the_first_row_that_sees_no_key() {
     }
 }
 
-/// A window over scores that its expression's derivative reads too comes late where it is written out, and not where it is one operation.
+/// A window over scores that the expression's derivative also reads comes late if it is expanded, and not if it is one
+/// operation.
 #[test]
 fn a_window_that_is_one_operation_stays_before_the_log_sum_exp() {
     let given = "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 64\nscore_mod: rsqrt(abs(score))";
     let valid = validate(text::parse(given).expect("an attention")).expect("sound");
     let early = |form: Form, mask: &str| {
-        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
-        let text = lower(&valid, &target("9.27"), &policy).expect("it lowers").to_string();
+        let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
+        let text = lower(&valid, &target("9.27"), &options).expect("it lowers").to_string();
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
         at(mask) < at(" <Stats>\n")
     };
     assert_eq!([early(Form::Expanded, " select "), early(Form::Fused, " band-mask ")], [false, true]);
 }
 
-/// Room for more pages is declared where pages lie one after the other, to the element.
+/// Room for more pages is declared if pages lie one after another, exactly to the element.
 #[test]
-fn pools_have_room_for_more_pages_while_those_reach_into_no_other_head() {
+fn pools_have_room_for_more_pages_unless_they_reach_into_another_head() {
     let pages = |pages: i64, page: i64| {
         let strides = [page, 1 << 20, 64, 1];
         let q = Tensor::bshd(2, 2, 8, 64, DType::F16);
@@ -97,9 +100,10 @@ fn pools_have_room_for_more_pages_while_those_reach_into_no_other_head() {
     assert_eq!([most - 1, most, most + 1].map(|n| pages(n, reach)), [Some(most), Some(most), Some(most + 1)]);
 }
 
-/// Any value of a scalar, a tensor or a position may be met beyond the last row and key, and scores of zero and of minus infinity.
+/// Beyond the last row and key, a scalar, a tensor or a position may have any value, and scores are zero or minus
+/// infinity.
 #[test]
-fn a_derivative_that_is_no_number_anywhere_beyond_is_refused_with_lengths() {
+fn a_derivative_that_is_not_a_number_beyond_the_lengths_is_refused() {
     let refused = |score: &str| {
         let given = format!("pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: {score}");
         codes(&given, "9.19").contains(&"backward.length-tail".to_owned())
@@ -127,7 +131,7 @@ fn a_derivative_that_is_no_number_anywhere_beyond_is_refused_with_lengths() {
     }
 }
 
-/// The share of what is kept, and the operands beside it.
+/// The kept share of dropout, and the operands.
 #[test]
 fn a_backward_reads_masks_and_sinks_as_its_forward_does() {
     let keeps = |pass: &str| {
@@ -152,9 +156,9 @@ fn a_backward_reads_masks_and_sinks_as_its_forward_does() {
     assert_eq!(operands(sink, Role::DSink), ([4, 1, 1, 1], DType::F32));
 }
 
-/// How many more keys than queries there are is a number where the dims say it.
+/// The difference between the numbers of keys and queries is a number if the dims give it.
 #[test]
-fn lengths_that_the_dims_say_are_numbers_in_the_canonical_form() {
+fn lengths_in_the_dims_are_numbers_in_the_canonical_form() {
     let score = |keys: &str, more: &str| {
         let given = format!("q: f16 [1,2,100,64]\nk: [1,2,300,64]\nscore_mod: score + float({keys}){more}");
         validate(text::parse(&given).expect("an attention")).expect("sound").get().score_mod.clone()
@@ -171,9 +175,9 @@ fn found(a: Attention) -> Vec<String> {
     reasons.map(|r| format!("{} {}", r.code, r.field)).collect()
 }
 
-/// What cannot be counted is compared with nothing: not with heads, not with other dims, not with bounds of a mask.
+/// A dim that cannot be counted is compared with nothing: not with heads, other dims or bounds of a mask.
 #[test]
-fn a_dim_that_is_none_is_told_once() {
+fn an_invalid_dim_is_reported_once() {
     let change = |change: fn(&mut Attention)| {
         let mut a = Attention::bshd(4, (4, 2), (8, 8), 16, DType::F16);
         change(&mut a);
@@ -191,7 +195,7 @@ fn a_dim_that_is_none_is_told_once() {
     };
     assert_eq!(masked(|a| &mut a.k.dims[2]), ["tensor.dims k.dims"]);
     assert_eq!(masked(|a| &mut a.q.dims[2]), ["tensor.dims q.dims"]);
-    // Room for more tokens than bytes can be counted for, though the declared view is small.
+    // Room for more tokens than bytes can be counted, although the declared view is small.
     let tokens = |tokens: i64| {
         let q = Tensor::bshd(2, 2, 8, 16, DType::F16);
         let varlen = Tensor { storage: Storage::Varlen { tokens }, ..q };
@@ -201,9 +205,9 @@ fn a_dim_that_is_none_is_told_once() {
     assert_eq!(tokens(1 << 60), ["q", "k", "v", "o"].map(|t| format!("tensor.span {t}.strides")));
 }
 
-/// A backward with block scales reads dO twice, and both are looked at.
+/// A backward with block scales reads dO twice, and both are checked.
 #[test]
-fn the_second_gradient_of_the_output_is_looked_at_like_the_first() {
+fn the_second_gradient_of_the_output_is_checked_like_the_first() {
     let change = |change: fn(&mut Tensor)| {
         let mut forward = Attention::bshd(2, (4, 2), (64, 64), 64, DType::E4M3).with_stats();
         (forward.fp8, forward.o.dtype) = (Some(Fp8::Block), DType::BF16);

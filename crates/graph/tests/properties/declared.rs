@@ -1,5 +1,5 @@
-//! What an op graph declares is what a launch binds: every operand has the element type and, where its elements are, the places of the
-//! description's list of operands.
+//! An op graph declares what a launch binds: every operand has the element type and the layout in the description's
+//! list of operands.
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
@@ -18,7 +18,7 @@ fn lowered(given: &str, cudnn: CudnnVersion) -> OpGraph {
     lower(&valid, &target(cudnn), &CompileOptions::default()).expect("it is lowered")
 }
 
-/// Extents and strides along which a step is taken; one of stride zero repeats what is there.
+/// Extents and strides that are used; a stride of zero repeats memory.
 fn steps(dims: [i64; 4], strides: [i64; 4]) -> Vec<(i64, i64)> {
     let mut steps: Vec<(i64, i64)> = dims.into_iter().zip(strides).filter(|&(n, s)| n > 1 && s > 0).collect();
     steps.sort_unstable();
@@ -37,7 +37,7 @@ fn each_is_as_bound(a: &Attention, graph: &OpGraph) -> Result<(), TestCaseError>
             return Err(TestCaseError::fail(format!("{role} is no operand of {a}")));
         };
         prop_assert_eq!(*dtype, own.tensor.dtype, "{}\n{}", role, graph);
-        // Offsets are a list, and of a pool the graph declares more pages than there are.
+        // Offsets are a list, and the graph declares more pages of a pool than exist.
         let list = matches!(role, Role::Offsets(_));
         let pool = own.tensor.is_paged();
         if !list && !pool {
@@ -51,7 +51,8 @@ fn each_is_as_bound(a: &Attention, graph: &OpGraph) -> Result<(), TestCaseError>
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A mask of dropout whose layout differed between forward and backward, or a type that is not the bound one, is read wrongly.
+    /// A dropout mask with different layouts in forward and backward, or with another type than the bound one, is read
+    /// wrongly.
     #[test]
     fn every_operand_is_declared_as_it_is_bound(
         a in arbitrary::attention(Space::SMALL.with(Features { fp8: false, ..Features::ALL })),
@@ -59,8 +60,8 @@ proptest! {
     ) {
         let valid = validate(a).expect("sound");
         for minor in [19, 27] {
-            let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
-            if let Ok(graph) = lower(&valid, &target(CudnnVersion::v9(minor, 0)), &policy) {
+            let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
+            if let Ok(graph) = lower(&valid, &target(CudnnVersion::v9(minor, 0)), &options) {
                 each_is_as_bound(valid.get(), &graph)?;
             }
         }
@@ -68,7 +69,7 @@ proptest! {
 }
 
 #[test]
-fn a_dropout_mask_lies_alike_in_both_passes() {
+fn a_dropout_mask_has_the_same_layout_in_both_passes() {
     for pass in ["", "pass: backward\n"] {
         let given = format!("{pass}q: f16 [2,4,64,64]\nk: [2,4,96,64]\ndropout: mask 0.25");
         let graph = lowered(&given, CudnnVersion::v9(19, 0));
@@ -77,9 +78,9 @@ fn a_dropout_mask_lies_alike_in_both_passes() {
     }
 }
 
-/// cuDNN is told how much to keep, and the description says how much to drop.
+/// cuDNN gets the probability to keep, and the description has the probability to drop.
 #[test]
-fn dropout_by_philox_keeps_what_is_not_dropped_in_both_passes() {
+fn philox_dropout_keeps_one_minus_the_probability_in_both_passes() {
     for pass in ["", "pass: backward\n"] {
         let graph = lowered(&format!("{pass}q: f16 [1,2,128,64]\ndropout: philox 0.25"), CudnnVersion::v9(19, 0));
         let keeps: Vec<f64> = graph
@@ -95,12 +96,12 @@ fn dropout_by_philox_keeps_what_is_not_dropped_in_both_passes() {
 }
 
 #[test]
-fn offsets_are_64_bits_wide_from_the_version_that_takes_them() {
+fn offsets_are_64_bits_wide_from_the_version_that_supports_it() {
     let width = |cudnn: CudnnVersion| {
-        let policy = CompileOptions::default();
+        let options = CompileOptions::default();
         let given = "q: f16 [2,4,64,64] varlen tokens 99\nk: [2,4,64,64] varlen tokens 99\nlengths: per-sequence";
         let valid = validate(text::parse(given).expect("an attention")).expect("sound");
-        let graph = lower(&valid, &target(cudnn), &policy).expect("it is lowered");
+        let graph = lower(&valid, &target(cudnn), &options).expect("it is lowered");
         let offsets = graph.tensors.iter().filter(|t| matches!(t.kind, TensorKind::Operand(Role::Offsets(_))));
         let widths: std::collections::BTreeSet<DType> = offsets.map(|t| t.dtype).collect();
         widths.into_iter().collect::<Vec<_>>()
@@ -110,7 +111,7 @@ fn offsets_are_64_bits_wide_from_the_version_that_takes_them() {
     assert_eq!(width(WIDE_OFFSETS), [DType::I64]);
 }
 
-/// dQ is a product with the keys as they lie: varlen ones are found by the offsets of K.
+/// dQ is a product with the keys in memory: the offsets of K apply to varlen keys.
 #[test]
 fn varlen_keys_of_the_product_for_dq_have_the_offsets_of_k() {
     let given =

@@ -1,4 +1,5 @@
-//! Fingerprints: equal exactly where everything that a program can see of two valid attentions is, names included.
+//! Fingerprints are equal exactly if everything that a program can observe of two valid attentions is equal, including
+//! names.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +11,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, DType, Dropout, DropoutSource, ScoreExpr, ScoreModBprop, Valid, text, validate,
 };
 
-/// Everything that can be seen of an attention: its JSON has every field and every name.
+/// Everything that can be observed of an attention: its JSON has every field and every name.
 fn seen(valid: &Valid) -> String {
     serde_json::to_string(valid.get()).expect("writes")
 }
@@ -50,7 +51,7 @@ proptest! {
         prop_assert_eq!(validate(read).expect("sound").fingerprint(), base.fingerprint());
         prop_assert_eq!(validate(text::parse(&text::print(&a)).expect("reads")).expect("sound"), base.clone());
         prop_assert_eq!(validate(base.clone().into_inner()).expect("sound"), base.clone());
-        // The last one hands out what it holds.
+        // The last clone returns its content without a copy.
         let shared = base.clone();
         prop_assert_eq!(shared.into_inner(), base.into_inner());
     }
@@ -64,9 +65,9 @@ fn valid(a: Attention) -> Valid {
     validate(a).expect("sound")
 }
 
-/// What two plans under one key can differ in for who launches them by name.
+/// The differences between two attentions with the same key for callers that bind by name.
 #[test]
-fn what_a_launch_by_name_sees_is_in_the_fingerprint_and_not_in_the_key() {
+fn names_are_in_the_fingerprint_and_not_in_the_key() {
     let capped =
         |name: &str| valid(base().with_score_mod((scalar(name) * score().tanh()).build_score_mod().expect("a score")));
     let masked = |name: &str| {
@@ -74,7 +75,7 @@ fn what_a_launch_by_name_sees_is_in_the_fingerprint_and_not_in_the_key() {
         valid(base().with_mask_mod(ids.ge(key()).build_mask_mod().expect("a predicate")))
     };
     let dropped = |p| valid(base().with_dropout(p));
-    // The cosine, in other words than those of what is derived.
+    // The cosine, in another form than the derived one.
     let derivative = || (score() + std::f32::consts::FRAC_PI_2).sin().build_score_mod().expect("a number");
     let own = |bprop: fn(ScoreExpr) -> ScoreModBprop| {
         let forward = base().with_stats().with_score_mod(score().sin().build_score_mod().expect("a score"));
@@ -95,7 +96,7 @@ fn what_a_launch_by_name_sees_is_in_the_fingerprint_and_not_in_the_key() {
 }
 
 #[test]
-fn the_slopes_that_a_description_holds_are_in_its_fingerprint() {
+fn slopes_are_in_the_fingerprint() {
     let with = |slopes| {
         let slopes = tensor("slopes", TensorSpec::of_slopes(8, slopes));
         let distance = (key() - query()).to_float();
@@ -113,7 +114,7 @@ fn the_slopes_that_a_description_holds_are_in_its_fingerprint() {
 }
 
 #[test]
-fn both_zeros_of_a_probability_are_one_description() {
+fn both_zeros_of_a_probability_are_the_same_description() {
     let with = |probability| {
         let mut a = base();
         a.dropout = Some(Dropout::new(DropoutSource::Mask, probability));
@@ -123,7 +124,7 @@ fn both_zeros_of_a_probability_are_one_description() {
 }
 
 #[test]
-fn a_valid_attention_is_a_key_of_a_map() {
+fn a_valid_attention_works_as_a_key_of_a_map() {
     let mut plans: HashMap<Valid, u32> = HashMap::new();
     for batch in 1..=16 {
         plans.insert(valid(Attention::bshd(batch, (8, 2), (64, 128), 32, DType::BF16)), batch as u32);

@@ -1,4 +1,4 @@
-//! Which form is written, for which version, and where masks stand in it: every bound from both sides.
+//! The form for each version, and the places of masks in it: both sides of every bound.
 
 use proptest::prelude::*;
 use qkvault_graph::op::{Op, OpTensor, Pointwise, TensorKind};
@@ -12,8 +12,8 @@ fn target(gpu: &str, cudnn: CudnnVersion) -> Target {
     Profile::named(gpu).expect("built in").target(cudnn, LibrarySet::Slim)
 }
 
-fn put(a: Attention, cudnn: CudnnVersion, policy: &CompileOptions) -> Result<OpGraph, Refusal> {
-    lower(&validate(a).expect("sound"), &target("h200", cudnn), policy)
+fn put(a: Attention, cudnn: CudnnVersion, options: &CompileOptions) -> Result<OpGraph, Refusal> {
+    lower(&validate(a).expect("sound"), &target("h200", cudnn), options)
 }
 
 fn read(given: &str) -> Attention {
@@ -24,7 +24,8 @@ fn lowered(given: &str, minor: u16) -> OpGraph {
     put(read(given), CudnnVersion::v9(minor, 0), &CompileOptions::default()).expect("it is lowered")
 }
 
-/// With another set of outputs than these the expanded softmax leaves some unwritten: Stats alone, Max with Sum_exp, none.
+/// Of other sets of outputs than these, the expanded softmax leaves some unwritten: Stats alone, Max with Sum_exp,
+/// none.
 #[test]
 fn outputs_that_only_the_softmax_operation_writes_are_written_by_it_or_refused() {
     let before = CudnnVersion::v9(20, 9);
@@ -55,7 +56,7 @@ fn outputs_that_only_the_softmax_operation_writes_are_written_by_it_or_refused()
     }
 }
 
-/// A backward reads Stats alone, whatever its forward put out beside.
+/// A backward reads only Stats, whatever other outputs its forward has.
 #[test]
 fn outputs_of_the_forward_do_not_choose_the_form_of_its_backward() {
     let with = |max| {
@@ -66,7 +67,7 @@ fn outputs_of_the_forward_do_not_choose_the_form_of_its_backward() {
     assert_eq!(with(true), with(false));
 }
 
-/// Every row of these attentions is looked at, so that bounds by the first and the last row alone are seen to be enough.
+/// Checks every row of these attentions, to show that bounds from the first and the last row are enough.
 fn sees_a_key(band: Band, s_q: i64, s_kv: i64) -> bool {
     (0..s_q).all(|row| (0..s_kv).any(|col| band.keeps(row, col, s_q, s_kv)))
 }
@@ -81,9 +82,9 @@ fn masks_before_stats(graph: &OpGraph) -> Option<bool> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// A row that sees no key has a log-sum-exp of minus infinity, and minus infinity less itself is no number.
+    /// A row that sees no key has a log-sum-exp of minus infinity, and minus infinity minus itself is not a number.
     #[test]
-    fn masks_come_before_the_log_sum_exp_exactly_where_every_row_sees_a_key(
+    fn masks_come_before_the_log_sum_exp_exactly_if_every_row_sees_a_key(
         s_q in 1..10_i64, s_kv in 1..10_i64, left in prop::option::of(1..10_i64), right in prop::option::of(0..10_i64),
         bottom in any::<bool>(),
     ) {
@@ -98,40 +99,40 @@ proptest! {
     }
 }
 
-/// The band-mask operation reads the scores once, and the rule for a window alone is about the expanded one.
+/// The band-mask operation reads the scores once; the rule for a window alone is for the expanded one.
 #[test]
 fn masks_of_the_fused_form_stay_where_they_are() {
     let given =
         "pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore_mod: score * score + exp(score) * sin(score)";
     for rule in [Variant::MasksLast, Variant::MasksBeforeStats] {
         let with = |without| {
-            let policy = CompileOptions {
+            let options = CompileOptions {
                 lab: qkvault_graph::LabOptions { form: Form::Fused, without },
                 ..CompileOptions::default()
             };
-            put(read(given), CudnnVersion::v9(27, 0), &policy).expect("it is lowered")
+            put(read(given), CudnnVersion::v9(27, 0), &options).expect("it is lowered")
         };
         let same = with(VariantSet::NONE) == with(VariantSet::NONE.with(rule));
         assert_eq!(same, rule == Variant::MasksLast, "{rule:?}");
     }
 }
 
-/// `score * 2.0`: a factor of two was near enough to one.
+/// `score * 2.0`: a factor of two was close enough to one.
 #[test]
 fn a_constant_derivative_is_multiplied_in_unless_it_is_one() {
     let ops = |score: &str, rules| {
         let given = format!("pass: backward\nq: f16 [1,2,128,64]\nscore_mod: {score}");
-        let policy = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
-        put(read(&given), CudnnVersion::v9(19, 0), &policy).expect("it is lowered").ops.len()
+        let options = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
+        put(read(&given), CudnnVersion::v9(19, 0), &options).expect("it is lowered").ops.len()
     };
     for rules in [VariantSet::NONE, VariantSet::NONE.with(Variant::AppliedDerivative)] {
-        // One product in the forward part, one of the gradient; an addition has a derivative of one.
+        // One product in the forward part and one of the gradient; the derivative of an addition is one.
         let none = ops("score + 2.0", rules);
         assert_eq!([2, 3].map(|n| ops(&format!("score * {n}.0"), rules)), [none + 1; 2], "{rules}");
     }
 }
 
-/// A number that is written in the expression is no operand, and the library takes it.
+/// A number in the expression is not an operand, and cuDNN accepts it.
 #[test]
 fn constants_are_subtracted_from_scores_of_a_backward_as_they_are() {
     let given = "pass: backward\nq: bf16 [1,2,64,64]\nscore_mod: tanh(score - 2.0)";
@@ -139,7 +140,7 @@ fn constants_are_subtracted_from_scores_of_a_backward_as_they_are() {
 }
 
 #[test]
-fn a_backward_of_one_row_is_refused_up_to_a_hidden_size_of_128() {
+fn a_backward_of_one_row_is_refused_up_to_a_head_dim_of_128() {
     let lower = |head_dim: i64| {
         let given = format!("pass: backward\nq: f16 [1,1,1,{head_dim}]\nk: [1,1,64,{head_dim}]");
         put(read(&given), CudnnVersion::v9(27, 0), &CompileOptions::default())
@@ -148,9 +149,10 @@ fn a_backward_of_one_row_is_refused_up_to_a_hidden_size_of_128() {
     assert!(lower(129).is_ok() && lower(136).is_ok());
 }
 
-/// A misaligned read was seen of a 16-bit number per sequence over one query, and of nothing that has more numbers.
+/// Misaligned reads were observed only for a 16-bit number per sequence over one query, not for tensors with more
+/// numbers.
 #[test]
-fn narrow_numbers_over_one_query_are_refused_only_where_there_is_one_per_sequence() {
+fn narrow_numbers_over_one_query_are_refused_only_with_one_per_sequence() {
     let refused = |batch: i64, dims: &str| {
         let given =
             format!("q: f16 [{batch},2,1,64]\nk: [{batch},2,64,64]\nscore_mod: tensor @t: f16[{dims}]; score + @t");
@@ -161,10 +163,10 @@ fn narrow_numbers_over_one_query_are_refused_only_where_there_is_one_per_sequenc
     assert!(!refused(2, "2, 1, 1, 64") && !refused(2, "1, 2, 1, 1") && !refused(1, "1, 1, 1, 1"));
 }
 
-/// NVIDIA names an engine on 10.0 to 10.3 from 9.18 on, and a row of its own for 256; where none is named a newer version helps only
-/// where the version is what is missing.
+/// NVIDIA names an engine on 10.0 to 10.3 since 9.18, and has a row for 256. If none is named, a newer version helps
+/// only if the version is the problem.
 #[test]
-fn where_no_deterministic_engine_is_named_the_reason_says_whether_a_newer_version_has_one() {
+fn without_a_named_engine_the_reason_has_the_version_that_names_one() {
     let lower = |sm: i64, head_dim: i64, cudnn| {
         let given = format!("pass: backward\nq: f16 [1,2,128,{head_dim}]\ndeterministic: yes");
         let mut target = target("b200", cudnn);
@@ -185,10 +187,10 @@ fn where_no_deterministic_engine_is_named_the_reason_says_whether_a_newer_versio
     }
 }
 
-/// Pages one after the other, whatever the order of heads and rows in one: a pool may be declared larger. Else more pages would reach
-/// into what lies between them.
+/// Pages one after another, whatever the order of heads and rows in a page: a pool may be declared larger. Otherwise
+/// more pages would reach into the memory between them.
 #[test]
-fn a_pool_is_declared_larger_only_where_pages_lie_one_after_the_other() {
+fn a_pool_is_declared_larger_only_if_pages_lie_one_after_another() {
     let declared = |page: i64, head: i64, row: i64| {
         let given = format!(
             "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 32 strides [{page},{head},{row},1]\nlengths: per-sequence"
@@ -197,7 +199,8 @@ fn a_pool_is_declared_larger_only_where_pages_lie_one_after_the_other() {
         let is = |t: &&OpTensor| t.kind == TensorKind::Operand(Role::K);
         graph.tensors.iter().find(is).expect("it is read").dims[0]
     };
-    // The last element of a page of 4 heads and 32 rows of 64: heads outside of rows, rows outside of heads, and padded both ways.
+    // The last element of a page of 4 heads and 32 rows of 64: heads outside rows, rows outside heads, and padded both
+    // ways.
     for (head, row) in [(32 * 64, 64), (64, 4 * 64), (40 * 72, 72), (72, 5 * 72)] {
         let last = 3 * head + 31 * row + 63;
         assert_eq!([last - 1, last, last + 1].map(|page| declared(page, head, row)), [9, 16, 16], "{head} {row}");
@@ -205,7 +208,7 @@ fn a_pool_is_declared_larger_only_where_pages_lie_one_after_the_other() {
 }
 
 #[test]
-fn a_pool_is_declared_larger_up_to_the_largest_power_of_two_that_an_extent_may_be() {
+fn a_pool_is_declared_larger_up_to_the_largest_power_of_two_for_an_extent() {
     let declared = |pages: i64| {
         let given = format!("q: f16 [2,1,1,64]\nk: [2,1,256,64] paged {pages} x 1\nlengths: per-sequence");
         let graph = lowered(&given, 19);
@@ -220,12 +223,12 @@ fn a_pool_is_declared_larger_up_to_the_largest_power_of_two_that_an_extent_may_b
 }
 
 #[test]
-fn rules_of_a_policy_are_read_back_from_json() {
-    let policy = CompileOptions {
+fn variants_in_options_survive_json() {
+    let options = CompileOptions {
         lab: qkvault_graph::LabOptions::without(VariantSet::NONE.with(Variant::MasksLast).with(Variant::RoundPool)),
         ..CompileOptions::default()
     };
-    let json = serde_json::to_string(&policy).expect("serialises");
+    let json = serde_json::to_string(&options).expect("serialises");
     assert!(json.contains(r#"["masks-last","round-pool"]"#), "{json}");
-    assert_eq!(serde_json::from_str::<CompileOptions>(&json).expect("parses"), policy);
+    assert_eq!(serde_json::from_str::<CompileOptions>(&json).expect("parses"), options);
 }

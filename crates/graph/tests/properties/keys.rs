@@ -1,4 +1,5 @@
-//! Keys: pure functions of meaning, the same however a description came about, and different where anything decisive is.
+//! Keys are pure functions of the meaning: equal for every way to write a description, and different for different
+//! meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +74,7 @@ fn p2b_a_changed_expression_under_an_old_name_is_another_key() {
 }
 
 #[test]
-fn batch_sizes_have_keys_of_their_own() {
+fn batch_sizes_have_different_keys() {
     let keys: BTreeSet<GraphKey> =
         (1..=16).map(|b| graph_key(Attention::bshd(b, (8, 2), (64, 128), 32, DType::BF16))).collect();
     assert_eq!(keys.len(), 16);
@@ -81,7 +82,7 @@ fn batch_sizes_have_keys_of_their_own() {
 
 #[test]
 fn every_band_has_one_encoding() {
-    // Which keys every query sees, for fixed lengths or for every pair of lengths, per band and corner.
+    // The keys that every query sees, for fixed lengths or for every pair of lengths, per band and corner.
     let seen = |band: Option<Band>, s_q: i64, s_kv: i64, lengths: Lengths| -> Vec<bool> {
         let pairs: Vec<(i64, i64)> = match lengths {
             Lengths::Full => vec![(s_q, s_kv)],
@@ -117,7 +118,7 @@ fn every_band_has_one_encoding() {
 }
 
 #[test]
-fn every_tensor_has_a_format_of_its_own() {
+fn every_tensor_has_its_own_format() {
     let dims = [2, 8, 64, 32];
     let mut keys = BTreeSet::new();
     for [q, k, v, o] in itertools(&Order::ALL).flat_map(|[a, b]| itertools(&Order::ALL).map(move |[c, d]| [a, b, c, d]))
@@ -136,7 +137,7 @@ fn itertools<T: Copy>(list: &[T]) -> impl Iterator<Item = [T; 2]> {
 fn every_way_to_write_an_attention_gives_one_key() {
     let built = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
     let q = Tensor::bshd(1, 32, 4096, 128, DType::BF16);
-    // One sequence: the order of batch and sequence in memory is no difference.
+    // With one sequence, the order of batch and sequence in memory does not matter.
     let kv = Tensor::sbhd(1, 8, 4096, 128, DType::BF16);
     let by_hand = Attention::forward(q, kv, kv, q).with_band(Band::CAUSAL_BOTTOM_RIGHT);
     let read = text::parse("q: bf16 [1,32,4096,128]\nk: [1,8,4096,128]\nmask: causal").expect("reads");
@@ -162,7 +163,7 @@ fn host_scalars_and_device_tensors_are_different_kinds() {
 }
 
 #[test]
-fn values_given_at_launch_are_in_no_key_and_their_absence_is() {
+fn values_of_scalars_are_in_no_key_but_their_existence_is() {
     let capped = |name: &str| {
         let e: ScoreExpr = (scalar(name) * score().tanh()).build_score_mod().expect("a score");
         base().with_score_mod(e)
@@ -182,21 +183,21 @@ fn values_given_at_launch_are_in_no_key_and_their_absence_is() {
 }
 
 #[test]
-fn every_part_of_target_and_policy_changes_the_plan_key() {
+fn every_part_of_target_and_options_changes_the_plan_key() {
     let valid = validate(base()).expect("sound");
-    let (target, policy) = (target(), CompileOptions::default());
-    let graph = lower(&valid, &target, &policy).expect("dense forwards lower");
-    let mut keys = BTreeSet::from([plan_key(&graph, &target, &policy)]);
-    let CompileOptions { heuristics: _, workspace_limit: _, allowed: _, lab: _ } = policy;
-    let policies = [
-        CompileOptions { lab: qkvault_graph::LabOptions::form(Form::Fused), ..policy },
-        CompileOptions { heuristics: Heuristics::A, ..policy },
-        CompileOptions { heuristics: Heuristics::Fallback, ..policy },
+    let (target, options) = (target(), CompileOptions::default());
+    let graph = lower(&valid, &target, &options).expect("dense forwards lower");
+    let mut keys = BTreeSet::from([plan_key(&graph, &target, &options)]);
+    let CompileOptions { heuristics: _, workspace_limit: _, allowed: _, lab: _ } = options;
+    let all_options = [
+        CompileOptions { lab: qkvault_graph::LabOptions::form(Form::Fused), ..options },
+        CompileOptions { heuristics: Heuristics::A, ..options },
+        CompileOptions { heuristics: Heuristics::Fallback, ..options },
     ];
-    for policy in policies {
-        assert!(keys.insert(plan_key(&graph, &target, &policy)), "{policy:?}");
+    for options in all_options {
+        assert!(keys.insert(plan_key(&graph, &target, &options)), "{options:?}");
     }
-    assert!(keys.insert(plan_key_of(&graph, &target, &policy, Choice::LeastWorkspace)));
+    assert!(keys.insert(plan_key_of(&graph, &target, &options, Choice::LeastWorkspace)));
     let Target { cudnn: _, libraries: _, toolchain, device } = &target;
     let mut larger = device.clone();
     larger.multi_processor_count += 1;
@@ -207,17 +208,17 @@ fn every_part_of_target_and_policy_changes_the_plan_key() {
         Target { toolchain: Toolchain { cuda: 12, ..toolchain.clone() }, ..target.clone() },
     ];
     for target in targets {
-        assert!(keys.insert(plan_key(&graph, &target, &policy)), "{target}");
+        assert!(keys.insert(plan_key(&graph, &target, &options)), "{target}");
     }
     let mut named = target.clone();
     named.device.device_name = "the same silicon under another name".into();
-    assert!(!keys.insert(plan_key(&graph, &named, &policy)));
+    assert!(!keys.insert(plan_key(&graph, &named, &options)));
 }
 
 proptest! {
-    /// Who takes the limit from free memory had a cold vault in every run.
+    /// With a limit from free memory, the vault was cold in every run.
     #[test]
-    fn b10_p27_a_limit_of_workspace_changes_no_key(
+    fn b10_p27_a_workspace_limit_changes_no_key(
         a in arbitrary::attention(Space::SMALL.with(Features::NONE)), limits in [any::<Option<u64>>(), any::<Option<u64>>()],
     ) {
         let target = target();
@@ -238,23 +239,23 @@ proptest! {
         a in arbitrary::attention(Space::SMALL.with(Features::NONE)), b in arbitrary::attention(Space::SMALL.with(Features::NONE)),
         change in any::<prop::sample::Index>(),
     ) {
-        let (target, policy) = (target(), CompileOptions::default());
-        let lowered = |a: &Attention| lower(&validate(a.clone()).ok()?, &target, &policy).ok();
+        let (target, options) = (target(), CompileOptions::default());
+        let lowered = |a: &Attention| lower(&validate(a.clone()).ok()?, &target, &options).ok();
         let mutations = arbitrary::mutations(&a);
         let near = mutations[change.index(mutations.len())].attention.clone();
         for b in [b, near] {
             if let (Some(a), Some(b)) = (lowered(&a), lowered(&b)) {
-                prop_assert_eq!(plan_key(&a, &target, &policy) == plan_key(&b, &target, &policy), a == b);
+                prop_assert_eq!(plan_key(&a, &target, &options) == plan_key(&b, &target, &options), a == b);
             }
         }
     }
 }
 
-/// That keys without a named engine are those of before is what the goldens say; here that the bytes of a graph are too.
+/// The goldens show that keys without a named engine did not change; this test shows it for the bytes of a graph.
 #[test]
-fn a_named_engine_is_in_key_and_bytes_and_its_absence_is_in_neither() {
-    let (target, policy) = (target(), CompileOptions::default());
-    let bare = lower(&validate(base()).expect("sound"), &target, &policy).expect("dense forwards lower");
+fn a_named_engine_changes_key_and_bytes_and_its_absence_does_not() {
+    let (target, options) = (target(), CompileOptions::default());
+    let bare = lower(&validate(base()).expect("sound"), &target, &options).expect("dense forwards lower");
     let bytes = codec::encode(&bare);
     assert_eq!(bytes[0], 0x94, "a list of four: tensors, operations, engines to avoid, quirks");
     assert_eq!(codec::decode::<OpGraph>(&bytes).expect("reads"), bare);
@@ -266,7 +267,7 @@ fn a_named_engine_is_in_key_and_bytes_and_its_absence_is_in_neither() {
         OpGraph { engine, ..bare.clone() }
     };
     let allowed = OpGraph { accepted_quirks: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..bare.clone() };
-    let mut keys = BTreeSet::from([plan_key(&bare, &target, &policy), plan_key(&allowed, &target, &policy)]);
+    let mut keys = BTreeSet::from([plan_key(&bare, &target, &options), plan_key(&allowed, &target, &options)]);
     let named = [
         with(5, &[]),
         with(6, &[]),
@@ -277,7 +278,7 @@ fn a_named_engine_is_in_key_and_bytes_and_its_absence_is_in_neither() {
         OpGraph { accepted_quirks: allowed.accepted_quirks, ..with(5, &[]) },
     ];
     for graph in named {
-        assert!(keys.insert(plan_key(&graph, &target, &policy)), "{graph}");
+        assert!(keys.insert(plan_key(&graph, &target, &options)), "{graph}");
         assert_eq!(codec::decode::<OpGraph>(&codec::encode(&graph)).expect("reads"), graph);
         let json = serde_json::to_string(&graph).expect("writes");
         assert_eq!(serde_json::from_str::<OpGraph>(&json).expect("reads"), graph);
@@ -288,7 +289,7 @@ fn a_named_engine_is_in_key_and_bytes_and_its_absence_is_in_neither() {
     assert_eq!(json["engine"], serde_json::json!({"index": 5, "knobs": [["tile-cga-m", 0], ["stages", 2]]}));
 }
 
-/// The numbers of the header: a wrong one would choose another knob.
+/// The numbers of the header: a wrong one would select another knob.
 #[test]
 fn knobs_have_the_numbers_of_the_header() {
     let numbers =

@@ -1,4 +1,4 @@
-//! Layouts of operands: each lies in the op graph as its own tensor of the description does, whatever the others are laid out like.
+//! Layouts of operands: each has the layout of its own tensor in the op graph, whatever the layouts of the others.
 
 use std::cell::Cell;
 
@@ -11,8 +11,8 @@ use qkvault_graph::{
     lower, validate,
 };
 
-/// The tensor that the description gives a role, and for log-sum-exps, which it does not give, what they are said to be: row-major over
-/// (batch, head, query), or (token, head) where queries are varlen.
+/// The tensor in the description for a role; for log-sum-exps, which it does not have, the documented one: row-major
+/// over (batch, head, query), or (token, head) for varlen queries.
 fn described(a: &Attention, role: Role) -> Option<([i64; 4], [i64; 4])> {
     let [b, h, s, _] = a.q.dims;
     let own = |t: &Tensor| (t.dims, t.strides);
@@ -34,7 +34,7 @@ fn described(a: &Attention, role: Role) -> Option<([i64; 4], [i64; 4])> {
         Role::DQ => Some(own(&gradients.d_q)),
         Role::DK => Some(own(&gradients.d_k)),
         Role::DV => Some(own(&gradients.d_v)),
-        // The f32 sums of dQ are found by its offsets where it is varlen, and are the launcher's own business else.
+        // The f32 sums of dQ have its offsets if it is varlen; otherwise their layout is internal.
         Role::DqAccum => Some(match gradients.d_q.storage {
             Storage::Varlen { .. } => own(&gradients.d_q),
             Storage::Dense | Storage::Paged { .. } => ([b, h, s, d], [h * s * d, s * d, d, 1]),
@@ -43,7 +43,7 @@ fn described(a: &Attention, role: Role) -> Option<([i64; 4], [i64; 4])> {
     }
 }
 
-/// Checks every operand of a graph that has a layout; gives how many there were.
+/// Checks every operand of a graph that has a layout; returns their number.
 fn each_lies_as_its_own_tensor(a: &Attention, graph: &OpGraph) -> Result<usize, TestCaseError> {
     let mut seen = 0;
     for OpTensor { dims, strides, dtype: _, kind, offsets } in &graph.tensors {
@@ -52,7 +52,7 @@ fn each_lies_as_its_own_tensor(a: &Attention, graph: &OpGraph) -> Result<usize, 
         seen += 1;
         let swap = |[b, h, s, d]: [i64; 4]| [b, h, d, s];
         let paged = a.k.is_paged() && matches!(role, Role::K | Role::V);
-        // A pool is declared by its pages; keys and values may be declared transposed, dims and strides together.
+        // A pool is declared by its pages; keys and values may be declared transposed, with dims and strides together.
         let lies = match role {
             _ if paged => *strides == own_strides && dims[1..] == [own_dims[1], a.k.extents()[2], own_dims[3]],
             Role::K | Role::V => {
@@ -69,7 +69,7 @@ fn each_lies_as_its_own_tensor(a: &Attention, graph: &OpGraph) -> Result<usize, 
     Ok(seen)
 }
 
-/// Every form on both sides of the versions that write them.
+/// Every form, on both sides of the versions that introduce it.
 fn targets() -> Vec<(Target, CompileOptions)> {
     let target =
         |gpu, minor| Profile::named(gpu).expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
@@ -84,15 +84,15 @@ fn targets() -> Vec<(Target, CompileOptions)> {
     .collect()
 }
 
-/// Tries random attentions, of which `least` percent times targets must lower.
+/// Tries random attentions; at least `least` percent of the pairs with targets must lower.
 fn over(cases: u32, least: usize, strategy: &impl Strategy<Value = Attention>, seen: &dyn Fn(&Attention)) {
     let (targets, graphs) = (targets(), Cell::new(0));
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let each = |a: Attention| -> TestCaseResult {
         let valid = validate(a).expect("sound");
-        for (target, policy) in &targets {
-            let Ok(graph) = lower(&valid, target, policy) else { continue };
-            // Queries, keys, values and what comes out; a backward's gradients beside them.
+        for (target, options) in &targets {
+            let Ok(graph) = lower(&valid, target, options) else { continue };
+            // Queries, keys, values and outputs; for a backward also its gradients.
             let operands = each_lies_as_its_own_tensor(valid.get(), &graph)?;
             prop_assert!(operands >= if valid.is_backward() { 9 } else { 4 }, "{operands} operands\n{graph}");
             graphs.set(graphs.get() + 1);
@@ -107,7 +107,7 @@ fn over(cases: u32, least: usize, strategy: &impl Strategy<Value = Attention>, s
 
 /// Audit B8: dK and dV with the strides of K and V, or dQ with those of BSHD, passed every test.
 #[test]
-fn b8_every_operand_of_a_backward_lies_as_its_own_tensor_does() {
+fn b8_every_operand_of_a_backward_has_the_layout_of_its_own_tensor() {
     let features = Features { mask_mod: true, sink: true, backward: true, ..Features::NONE };
     let backwards = arbitrary::attention(Space::SMALL.with(features)).prop_filter("a backward", Attention::is_backward);
     let apart = Cell::new(0_usize);
@@ -120,7 +120,7 @@ fn b8_every_operand_of_a_backward_lies_as_its_own_tensor_does() {
 }
 
 #[test]
-fn b8_every_varlen_operand_lies_as_its_own_tensor_does_and_is_found_by_its_own_offsets() {
+fn b8_every_varlen_operand_has_its_own_layout_and_offsets() {
     let features = Features { storage: true, backward: true, ..Features::NONE };
     let varlen = |a: &Attention| matches!(a.q.storage, Storage::Varlen { .. });
     let attentions = arbitrary::attention(Space::SMALL.with(features)).prop_filter("varlen", varlen);
@@ -130,7 +130,7 @@ fn b8_every_varlen_operand_lies_as_its_own_tensor_does_and_is_found_by_its_own_o
 }
 
 #[test]
-fn every_operand_of_a_forward_lies_as_its_own_tensor_does() {
+fn every_operand_of_a_forward_has_the_layout_of_its_own_tensor() {
     let features = Features { storage: true, outputs: true, ..Features::NONE };
     over(256, 35, &arbitrary::attention(Space::WIDE.with(features)), &|_| ());
 }

@@ -1,4 +1,4 @@
-//! Lowering: every op graph is well formed, says what the description says, and has its scalars and roles.
+//! Lowering: every op graph is well formed, computes the description, and has its scalars and roles.
 
 use std::collections::BTreeSet;
 
@@ -24,15 +24,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn every_attention_is_lowered_soundly_or_refused_by_name(
+    fn every_attention_is_lowered_to_a_valid_graph_or_refused_with_a_code(
         a in arbitrary::attention(Space::WIDE), dense in arbitrary::attention(Space::WIDE.with(Features::NONE)),
         target in prop::sample::select(targets()),
         form in prop::sample::select(vec![Form::Expanded, Form::Fused, Form::Unified]),
     ) {
-        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
+        let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
         for (a, must) in [(a, false), (dense, form == Form::Expanded)] {
             let valid = validate(a).expect("sound");
-            match lower(&valid, &target, &policy) {
+            match lower(&valid, &target, &options) {
                 Ok(graph) => {
                     prop_assert_eq!(op::check(&graph), Ok(()), "{}", graph);
                     roles_are_one_to_one(&graph)?;
@@ -58,7 +58,7 @@ fn roles_are_one_to_one(graph: &OpGraph) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn lowered_strides_are_those_of_the_tensors_that_are_bound() {
+fn lowered_strides_equal_those_of_bound_tensors() {
     let (dims_q, dims_kv) = ([2, 8, 64, 32], [2, 4, 128, 32]);
     for q in Order::ALL {
         for k in Order::ALL {
@@ -105,9 +105,9 @@ fn the_scale_is_always_a_scalar() {
     }
 }
 
-/// The flag is a field of the backward's own that has no second place; what is summed in any order is an f32 buffer of its own.
+/// A deterministic backward has no buffer for dQ; sums in any order go into an f32 buffer.
 #[test]
-fn a_deterministic_backward_is_lowered_as_one_on_every_target() {
+fn a_deterministic_backward_stays_deterministic_on_every_target() {
     let forward = Attention::bshd(1, (4, 2), (128, 128), 64, DType::F16).with_stats();
     for target in targets() {
         let any_order = |deterministic| {
@@ -127,7 +127,7 @@ fn a_deterministic_backward_is_lowered_as_one_on_every_target() {
     }
 }
 
-/// NVIDIA names the engine there; where it names none, the request is refused and not left to heuristics.
+/// NVIDIA names the engine there; if it names none, the request is refused instead of left to heuristics.
 #[test]
 fn a_deterministic_backward_on_a_b200_names_its_engine() {
     let target = |gpu: &str, version: &str| {

@@ -1,4 +1,4 @@
-//! What must hold for every attention, tried on random ones: validation, canonical form, keys, lowering, reading.
+//! Properties of every attention, tested on random ones: validation, canonical form, keys, lowering, reading.
 
 mod bounds;
 mod declared;

@@ -1,4 +1,4 @@
-//! One field changed at a time: what changes the key and what does not.
+//! One changed field at a time: whether it changes the key.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use proptest::test_runner::TestRunner;
 use qkvault_graph::arbitrary::{self, Effect, Space, mutations, renamed};
 use qkvault_graph::{Attention, Dropout, Valid, canonical_bytes, validate};
 
-/// The canonical attention with what is given at launch set to one value: equal for equal meanings, by plain comparison.
+/// The canonical attention with fixed values for what a launch gets: equal for equal meanings, by plain comparison.
 fn meaning(valid: &Valid) -> Attention {
     let mut a = valid.get().clone();
     if let Some(Dropout { probability, .. }) = &mut a.dropout {
@@ -40,7 +40,7 @@ fn every_field_changes_the_key_and_nothing_else_does() {
     let config = ProptestConfig::with_cases(1_500);
     let spaces = prop_oneof![arbitrary::attention(Space::SMALL), arbitrary::attention(Space::WIDE)];
     TestRunner::new(config).run(&spaces, check).expect("every change has the effect that is written beside it");
-    // A change that was never sound would prove nothing.
+    // The test needs changes that give valid attentions.
     let seen = seen.into_inner();
     let mut fields: Vec<&str> = seen.iter().filter(|(_, n)| **n >= 5).map(|(field, _)| field.as_str()).collect();
     fields.sort_unstable();
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn random_pairs_have_equal_keys_exactly_when_their_bytes_and_meanings_are_equal(
+    fn random_pairs_have_equal_keys_exactly_if_their_bytes_and_meanings_are_equal(
         a in arbitrary::attention(Space::SMALL), b in arbitrary::attention(Space::SMALL),
     ) {
         let (a, b) = (validate(a).expect("sound"), validate(b).expect("sound"));

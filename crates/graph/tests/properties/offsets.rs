@@ -1,4 +1,4 @@
-//! P22: offsets and page tables against plain loops, and every way to confuse batch, tokens and pages.
+//! P22: offsets and page tables against plain loops, and every confusion of batch, tokens and pages.
 
 use proptest::prelude::*;
 use qkvault_graph::{
@@ -22,7 +22,7 @@ fn lengths() -> impl Strategy<Value = Vec<i32>> {
 
 proptest! {
     #[test]
-    fn offsets_are_where_a_loop_finds_each_sequence(
+    fn offsets_equal_those_of_a_plain_loop(
         lengths in lengths(), h in 1..5_i64, d in 1..9_i64, parts in 1..4_i64, extra in 0..2_000_i64,
     ) {
         let tokens: i64 = lengths.iter().map(|&n| i64::from(n)).sum();
@@ -35,7 +35,7 @@ proptest! {
         let mut t = Tensor::thd(lengths.len() as i64, h, 40, d, room, DType::F16);
         t.strides[2] *= parts;
         let offsets = RaggedOffsets::new(&cumulative, &t).expect("it fits");
-        // Walk the buffer token by token; the first token of each sequence is where its offset points.
+        // Walks the buffer token by token; the first token of each sequence is at its offset.
         let mut place = 0;
         let mut expected = vec![];
         for &length in &lengths {
@@ -55,7 +55,7 @@ proptest! {
         let cumulative = CuSeqlens::from_lengths(&lengths).expect("lengths of 0 and more");
         let pages = cumulative.pages(page_size).expect("pages with rows").get().max(1);
         let pool = Tensor::paged_nhd(lengths.len() as i64, 2, 40, 8, pages, page_size, DType::F16);
-        // Pages handed out in a scattered order.
+        // Pages in a scattered order.
         let step = (seed % 97) as i64 * 2 + 1;
         let mut next = 0;
         let rows: Vec<Vec<i32>> = lengths
@@ -125,7 +125,7 @@ fn batch_and_tokens_are_not_mixed_up() {
 }
 
 #[test]
-fn offsets_that_fall_are_refused_with_every_place() {
+fn offsets_that_decrease_are_refused_with_every_place() {
     let refusal = CuSeqlens::new(vec![1, 5, 3, 4, 2]).expect_err("falls twice and starts at 1");
     assert_eq!(codes(&refusal), ["offsets.start", "offsets.falls", "offsets.falls"]);
     let places: Vec<&str> = refusal.reasons().iter().map(|r| r.field.as_ref()).collect();
@@ -158,7 +158,7 @@ fn page_tables_of_the_wrong_batch_or_pool_are_refused() {
 }
 
 #[test]
-fn every_varlen_operand_has_offsets_of_its_own() {
+fn every_varlen_operand_has_its_own_offsets() {
     let (q, kv) = (Tensor::thd(2, 8, 16, 4, 32, DType::F16), Tensor::thd(2, 2, 64, 4, 99, DType::F16));
     let forward = Attention::forward(q, kv, kv, q).with_lengths().with_stats();
     let (queries, keys) = (CuSeqlens::new(vec![0, 3, 19]), CuSeqlens::new(vec![0, 64, 64]));

@@ -1,4 +1,4 @@
-//! The same keys in another process: nothing of an address, a hash seed or an environment gets into them.
+//! Keys are the same in another process: they do not depend on addresses, hash seeds or the environment.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn keys(attentions: Vec<Attention>) -> String {
     })
 }
 
-/// Run by hand it does nothing; run by the test below, with the variable set, it prints the keys of what it is given.
+/// By hand it does nothing; the test below starts it with the variable set, and it prints the keys of its input.
 #[test]
 fn prints_keys_for_the_process_that_started_it() {
     let Ok(path) = std::env::var(VARIABLE) else { return };

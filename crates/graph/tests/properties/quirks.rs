@@ -1,5 +1,5 @@
-//! What is computed wrongly is refused until it is allowed by name; a plan made in spite of it has a key of its own, and nothing
-//! else notices.
+//! A quirk is refused until its code is allowed; a plan with an allowed quirk has a separate key, and nothing else
+//! changes.
 
 use std::collections::BTreeSet;
 
@@ -26,13 +26,13 @@ fn lowered(given: &str, version: &str, codes: &[&str]) -> Result<OpGraph, Refusa
     lower(&attention(given), &target(version), &allowing(codes))
 }
 
-/// Options that allow these codes, with the form in which the quirk of a row of [`REFUSED`] is met.
+/// Options that allow these codes, with the form in which the quirk of a row of [`REFUSED`] applies.
 fn allowing_for(code: &str, codes: &[&str]) -> CompileOptions {
     let form = if code == "form.unified-wrong" { Form::Unified } else { Form::Auto };
     CompileOptions { lab: LabOptions::form(form), ..allowing(codes) }
 }
 
-/// Every quirk that lowering asks for, with a description that it refuses, and a version.
+/// Every quirk that lowering checks, with a description that it refuses, and a version.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("form.unified-wrong", "q: f16 [1,2,128,64]\nscore_mod: tanh(score)", "9.27"),
     (
@@ -70,12 +70,12 @@ const REFUSED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_quirk_of_lowering_is_lifted_by_its_name_and_by_no_other() {
+fn every_quirk_of_lowering_is_allowed_by_its_own_code_only() {
     for &(code, given, version) in REFUSED {
         let (a, target) = (attention(given), target(version));
         let lowered = |codes: &[&str]| lower(&a, &target, &allowing_for(code, codes));
         let refusal = lowered(&[]).expect_err(code);
-        // Of keys and of values, where it is told of both.
+        // For keys and for values, if the quirk affects both.
         assert!(refusal.reasons().iter().all(|r| r.code.as_str() == code), "{refusal}");
         let others: Vec<&str> = QUIRKS.into_iter().map(|quirk| quirk.code).filter(|other| *other != code).collect();
         assert!(lowered(&others).expect_err(code).has(&code.into()));
@@ -89,7 +89,7 @@ fn every_quirk_of_lowering_is_lifted_by_its_name_and_by_no_other() {
 }
 
 #[test]
-fn a_plan_made_in_spite_of_a_quirk_has_a_key_of_its_own() {
+fn a_plan_with_an_allowed_quirk_has_a_separate_key() {
     for &(code, given, version) in REFUSED {
         let (a, target) = (attention(given), target(version));
         let lowered = |codes: &[&str]| lower(&a, &target, &allowing_for(code, codes)).expect(code);
@@ -97,7 +97,7 @@ fn a_plan_made_in_spite_of_a_quirk_has_a_key_of_its_own() {
         let key = |graph: &OpGraph| plan_key(graph, &target, &allowing_for(code, &[code]));
         let unmarked = OpGraph { accepted_quirks: QuirkSet::NONE, ..graph.clone() };
         assert_ne!(key(&graph), key(&unmarked), "{code}");
-        // What is allowed besides and does not apply is no part of it.
+        // Allowed quirks that do not apply change nothing.
         assert_eq!(key(&lowered(&QUIRKS.map(|quirk| quirk.code))), key(&graph), "{code}");
     }
 }
@@ -112,17 +112,17 @@ fn allowing_every_quirk_changes_no_other_key() {
     ];
     for (given, form) in plain.into_iter().zip([Form::Auto, Form::Expanded, Form::Auto, Form::Fused]) {
         let key = |allowed| {
-            let policy = CompileOptions { allowed, lab: LabOptions::form(form), ..CompileOptions::default() };
-            let graph = lower(&attention(given), &target("9.27"), &policy).expect(given);
+            let options = CompileOptions { allowed, lab: LabOptions::form(form), ..CompileOptions::default() };
+            let graph = lower(&attention(given), &target("9.27"), &options).expect(given);
             assert!(graph.accepted_quirks.is_empty());
-            plan_key(&graph, &target("9.27"), &policy)
+            plan_key(&graph, &target("9.27"), &options)
         };
         assert_eq!(key(QuirkSet::NONE), key(QuirkSet::of(QUIRKS.map(|quirk| quirk.code)).expect("quirks")), "{given}");
     }
 }
 
 #[test]
-fn engines_that_compute_wrongly_are_taken_where_that_is_allowed() {
+fn engines_that_compute_wrongly_are_used_if_allowed() {
     let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nmask_mod: key % 2 == 0";
     let (usual, taken) = (lowered(given, "9.19", &[]), lowered(given, "9.19", &["engine.wrong"]));
     let (usual, taken) = (usual.expect("it lowers"), taken.expect("it lowers"));
@@ -134,9 +134,10 @@ fn engines_that_compute_wrongly_are_taken_where_that_is_allowed() {
     );
 }
 
-/// Cases 614 and 712 of the self-test's seed 64 on an H200: one query over 300 keys with an expression of its own index.
+/// Cases 614 and 712 of the self-test's seed 64 on an H200: one query over 300 keys with an expression over the query
+/// index.
 #[test]
-fn one_query_over_many_keys_is_not_counted_by_the_engine_that_counts_it_wrongly() {
+fn one_query_over_many_keys_excludes_the_engine_that_counts_wrongly() {
     let avoided = |keys: i64, version: &str| {
         let given = format!(
             "q: bf16 [1,4,1,96]\nk: [1,4,{keys},96]\nscore_mod: tensor @t: i32[1, 4, 1, 1]; score + float(@t - query) * 0.01"

@@ -1,4 +1,4 @@
-//! Reading outside data is total: arbitrary bytes, broken encodings and broken op graphs are refused, never a panic.
+//! Reading outside data is total: arbitrary bytes, broken encodings and broken op graphs are refused without a panic.
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Space};
@@ -50,7 +50,7 @@ proptest! {
     }
 
     #[test]
-    fn op_graphs_that_nobody_would_write_are_checked_printed_and_hashed(
+    fn random_op_graphs_are_checked_printed_and_hashed(
         graph in arbitrary::op_graph(), at in any::<usize>(), what in any::<u8>(), with in any::<u8>(),
     ) {
         let _ = (op::check(&graph), graph.roles(), graph.to_string());

@@ -1,5 +1,5 @@
-//! Validation, field by field: what must agree is named where it does not, and nothing else is; a tensor that is broken by itself is
-//! compared with nothing.
+//! Validation, field by field: a mismatch is reported for its field and for no other; an invalid tensor is compared
+//! with nothing.
 
 use qkvault_graph::expr::{TensorSpec, key, query, score, tensor};
 use qkvault_graph::registry::codes;
@@ -8,7 +8,7 @@ use qkvault_graph::{
     validate,
 };
 
-/// Sizes that are all different, so that no other agrees by chance.
+/// Different sizes, so that none agree by chance.
 fn forward() -> Attention {
     let t = |dims| Tensor::dense(Order::Bhsd, dims, DType::F16);
     Attention::forward(t([3, 4, 6, 16]), t([3, 2, 10, 16]), t([3, 4, 10, 24]), t([3, 4, 6, 24])).with_stats()
@@ -18,7 +18,7 @@ fn backward() -> Attention {
     forward().backward(BackwardOptions::default())
 }
 
-/// Codes and fields that it is refused for.
+/// Codes and fields of the refusal.
 fn refused(a: Attention) -> Vec<(String, String)> {
     let Err(refusal) = validate(a) else { return Vec::new() };
     refusal.reasons().iter().map(|r| (r.code.to_string(), r.field.clone().into_owned())).collect()
@@ -28,7 +28,7 @@ fn fields(a: Attention, code: &str) -> Vec<String> {
     refused(a).into_iter().filter(|(c, _)| c == code).map(|(_, field)| field).collect()
 }
 
-/// Lays a tensor out again with another extent along an axis.
+/// Gives a tensor another extent along an axis.
 fn resize(t: &mut Tensor, axis: usize, to: i64) {
     let mut dims = t.dims;
     dims[axis] = to;
@@ -45,7 +45,7 @@ fn operands_that_differ_in_a_size_they_share_are_named_by_that_field() {
     assert_eq!(refused(forward()), []);
     type Named = fn(&mut Attention) -> &mut Tensor;
     let (q, k, v, o): (Named, Named, Named, Named) = (|a| &mut a.q, |a| &mut a.k, |a| &mut a.v, |a| &mut a.o);
-    // Which tensor, along which axis, and what differs then.
+    // The tensor, the axis, and the fields that then differ.
     let cases: [(Named, usize, &[&str]); 12] = [
         (q, 0, &["k.dims[0]", "v.dims[0]", "o.dims[0]"]),
         (q, 1, &["o.dims[1]"]),
@@ -63,12 +63,12 @@ fn operands_that_differ_in_a_size_they_share_are_named_by_that_field() {
     for (which, axis, differ) in cases {
         let mut a = forward();
         let t = which(&mut a);
-        // Twice as many heads are still groups of them.
+        // Twice as many heads still form groups.
         let to = 2 * t.dims[axis];
         resize(t, axis, to);
         assert_eq!(fields(a, "shape.mismatch"), differ, "axis {axis}");
     }
-    // Heads of K and V need not agree with anything but Q's being a multiple.
+    // Heads of K and V need to divide only those of Q.
     for (heads, field) in [(3, true), (4, false), (1, false)] {
         for k in [true, false] {
             let mut a = forward();
@@ -84,7 +84,7 @@ fn operands_that_differ_in_a_size_they_share_are_named_by_that_field() {
 }
 
 #[test]
-fn gradients_have_the_sizes_of_what_they_are_of() {
+fn gradients_have_the_sizes_of_their_tensors() {
     assert_eq!(refused(backward()), []);
     type Named = fn(&mut Gradients) -> &mut Tensor;
     let all: [(&str, Named); 4] =
@@ -100,7 +100,7 @@ fn gradients_have_the_sizes_of_what_they_are_of() {
     }
 }
 
-/// A size of zero is told once, and not also as something that differs from its neighbours, divides nothing, or has no scores.
+/// A size of zero is reported once, and not also as a mismatch, as a wrong group or as scores that cannot be counted.
 #[test]
 fn a_tensor_that_cannot_be_counted_is_compared_with_nothing() {
     for axis in 0..4 {
@@ -125,13 +125,13 @@ fn bias(dims: [i64; 4]) -> qkvault_graph::expr::Expr {
     tensor("bias", TensorSpec::new(DType::F32, dims))
 }
 
-/// Where sequences have lengths of their own, a diagonal that ends bottom right lies elsewhere in each: a band of the other corner
-/// contradicts nothing for sure.
+/// If a launch gets lengths, a diagonal that ends bottom right is at another place in each sequence: a band of the
+/// other corner is not certainly a contradiction.
 #[test]
 fn bands_of_different_corners_contradict_each_other_only_at_fixed_lengths() {
     let with = |lengths, corner| {
         let mut a = Attention::bshd(1, (2, 2), (8, 16), 16, DType::F16);
-        // Keys from the ninth behind the query on; the bottom right diagonal is eight keys ahead.
+        // Keys from the ninth after the query on; the bottom right diagonal is eight keys ahead.
         a.mask.mask_mod = Some((key() - query()).ge(9).build_mask_mod().expect("a predicate"));
         a.mask.band = Some(Band { corner, left: None, right: Some(0) });
         a.mask.lengths = lengths;
@@ -142,7 +142,7 @@ fn bands_of_different_corners_contradict_each_other_only_at_fixed_lengths() {
     assert_eq!([Lengths::Full, Lengths::PerSequence].map(|lengths| with(lengths, Corner::TopLeft)), [1, 1]);
 }
 
-/// Beyond 2^28 predicates are left as they are: what they hide is told by no band, and is no contradiction for sure.
+/// Beyond 2^28 predicates are not recognised as bands, so a contradiction is not certain.
 #[test]
 fn predicates_are_recognised_as_bands_below_two_to_the_28() {
     let most = 1_i64 << 28;
@@ -160,9 +160,9 @@ fn predicates_are_recognised_as_bands_below_two_to_the_28() {
     }
 }
 
-/// Rows of fixed sequences are no padding, so that what happens to padded rows says nothing.
+/// Rows of fixed sequences are not padding, so the choice for padded rows does not matter.
 #[test]
-fn padded_rows_are_told_only_where_there_are_lengths() {
+fn padded_rows_matter_only_with_lengths() {
     let with = |lengths| {
         let mut a = forward();
         (a.mask.lengths, a.padded_rows) = (lengths, PaddedRows::Zero);
@@ -172,9 +172,9 @@ fn padded_rows_are_told_only_where_there_are_lengths() {
     assert_eq!(with(Lengths::PerSequence), PaddedRows::Zero);
 }
 
-/// A gradient that is varlen where its tensor is dense would be looked for in other places.
+/// A varlen gradient of a dense tensor would have other offsets.
 #[test]
-fn gradients_are_stored_as_what_they_are_of() {
+fn gradients_have_the_storage_of_their_tensors() {
     for at in 0..4 {
         let mut a = backward();
         let g = gradients(&mut a);

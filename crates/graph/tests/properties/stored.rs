@@ -1,4 +1,4 @@
-//! Varlen and paged operands: every bound on versions, GPUs and sizes from both sides.
+//! Varlen and paged operands: both sides of every bound on versions, GPUs and sizes.
 
 use qkvault_graph::registry::codes;
 use qkvault_graph::{
@@ -14,14 +14,14 @@ fn reasons(given: &str, target: &Target) -> Vec<Reason> {
     refusals(&valid, target, &CompileOptions::default())
 }
 
-/// Codes that speak against it.
+/// Codes of the refusal.
 fn codes(given: &str, target: &Target) -> Vec<String> {
     reasons(given, target).into_iter().map(|r| r.code.to_string()).collect()
 }
 
 const PACKED: &str = "k: [2,4,64,64] varlen tokens 99\nlengths: per-sequence";
 
-/// The version before a first one: its last patch, or the last of the minor version before.
+/// The version before a given one: its last patch, or the last of the minor version before.
 fn before(CudnnVersion { major, minor, patch }: CudnnVersion) -> CudnnVersion {
     match patch {
         0 => CudnnVersion { major, minor: minor - 1, patch: 99 },
@@ -30,7 +30,7 @@ fn before(CudnnVersion { major, minor, patch }: CudnnVersion) -> CudnnVersion {
 }
 
 #[test]
-fn what_versions_take_is_refused_by_name_up_to_the_version_before() {
+fn features_are_refused_up_to_the_version_before_their_first() {
     let paged = "k: [2,4,256,64] paged 16 x 64\nlengths: per-sequence";
     let wide_v = "k: [2,4,256,64] paged 16 x 64\nv: [2,4,256,136] paged 16 x 64\nlengths: per-sequence";
     let cases = [
@@ -69,7 +69,7 @@ fn paged_rows_are_wide_by_the_longer_of_keys_and_values() {
 }
 
 #[test]
-fn a_varlen_backward_of_as_many_heads_everywhere_is_no_group() {
+fn a_varlen_backward_with_equal_numbers_of_heads_has_no_groups() {
     let old = target("h200", CudnnVersion::v9(5, 0));
     let grouped = |h_k: i64, h_v: i64| {
         let given = format!(
@@ -81,9 +81,9 @@ fn a_varlen_backward_of_as_many_heads_everywhere_is_no_group() {
     assert_eq!([(4, 4), (2, 4), (4, 2), (2, 2)].map(|(k, v)| grouped(k, v)), [false, true, true, true]);
 }
 
-/// On Ampere, Ada and consumer Blackwell, from the version on that takes varlen forwards there.
+/// Ampere, Ada and consumer Blackwell, since the version that supports varlen forwards there.
 #[test]
-fn varlen_backwards_before_hopper_and_on_consumer_gpus_are_refused_by_name() {
+fn varlen_backwards_before_hopper_and_on_consumer_gpus_are_refused() {
     let given = |q: &str| format!("pass: backward\nq: f16 [2,4,64,64]{q}\ndeterministic: yes\n{PACKED}");
     let (varlen, first) = (given(" varlen tokens 99"), CudnnVersion::v9(18, 1));
     let both = ["storage.varlen-stats", "storage.varlen-deterministic"];
@@ -104,9 +104,9 @@ fn varlen_backwards_before_hopper_and_on_consumer_gpus_are_refused_by_name() {
     assert!(found.iter().filter(|r| both.contains(&r.code.as_str())).all(|r| r.origin == Origin::Rule));
 }
 
-/// Of grouped heads, 9.26 and 9.27 write the first head's Stats of each group alone.
+/// With grouped heads, 9.26 and 9.27 write Stats only for the first head of each group.
 #[test]
-fn varlen_stats_of_one_query_are_refused_only_where_they_were_seen_to_be_wrong() {
+fn varlen_stats_of_one_query_are_refused_only_if_they_are_wrong() {
     let refused = |q: &str, k: &str, more: &str, minor: u16, patch: u16| {
         let given = format!("{more}q: f16 {q}\nk: {k}\nlengths: per-sequence");
         let cudnn = CudnnVersion { patch, ..CudnnVersion::v9(minor, 0) };
@@ -132,7 +132,7 @@ fn tables_of_pages_end_at_whole_tiles_for_several_queries() {
         let of = |given: String| ["K", "V"].map(|name| given.contains(&format!(" of {name} in ")));
         given.map(of).collect::<Vec<_>>()
     };
-    // Told once, of keys and of values.
+    // Reported once, for keys and values.
     let both = [[true, true]];
     assert_eq!(refused(8, 192, 64), both);
     assert_eq!(refused(2, 129, 1), both);
@@ -142,9 +142,9 @@ fn tables_of_pages_end_at_whole_tiles_for_several_queries() {
     }
 }
 
-/// The engine for one query counts keys wrongly beyond 256, and over pages at any number.
+/// The engine for one query counts keys wrongly beyond 256, and over pages for any number.
 #[test]
-fn one_query_is_kept_from_the_engine_that_counts_wrongly_from_257_keys_on() {
+fn one_query_excludes_the_engine_that_counts_wrongly_from_257_keys_on() {
     let avoided = |k: &str, more: &str| {
         let given = format!("q: f16 [1,2,1,64]\nk: {k}\n{more}");
         let valid = validate(text::parse(&given).expect("an attention")).expect("sound");
@@ -156,7 +156,7 @@ fn one_query_is_kept_from_the_engine_that_counts_wrongly_from_257_keys_on() {
         assert!(avoided("[1,2,128,64] paged 9 x 128", &format!("{more}\nlengths: per-sequence")), "{more}");
     }
     assert!(!avoided("[1,2,257,64]", "mask_mod: query < 5"), "9.19 counts the query rightly");
-    // Heads that share keys have one index.
+    // Heads that share keys have the same index.
     let head = "score_mod: score + float(head)";
     assert_eq!(["[1,2,64,64]", "[1,1,64,64]"].map(|k| avoided(k, head)), [false, true]);
 }

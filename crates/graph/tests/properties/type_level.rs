@@ -1,10 +1,10 @@
-//! What types alone must keep apart, as far as a running test can say: the rest are `compile_fail` examples of the library.
+//! Guarantees of types, as far as a running test can check them; the others are `compile_fail` examples of the library.
 
 use qkvault_graph::{CompileOptions, GraphKey, OpGraph, PlanKey, Refusal, Target, Valid};
 
 #[test]
-fn what_is_hashed_and_lowered_is_valid_and_nothing_else() {
-    // The types of the passes, written out: a second way in would not fit them.
+fn only_valid_attentions_are_hashed_and_lowered() {
+    // The types of the passes: another way in would not fit them.
     let _: fn(&Valid) -> GraphKey = Valid::key;
     let _: fn(&Valid, &Target, &CompileOptions) -> Result<OpGraph, Refusal> = qkvault_graph::lower;
     let _: fn(&OpGraph, &Target, &CompileOptions) -> PlanKey = qkvault_graph::plan_key;

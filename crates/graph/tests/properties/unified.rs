@@ -1,4 +1,4 @@
-//! The unified operation: which version takes what in it, and that the form is a choice of the policy that plan keys know.
+//! The unified operation: the features of each version, and the form as an option that enters plan keys.
 
 use qkvault_graph::op::{GraphFault, Op, check};
 use qkvault_graph::registry::codes;
@@ -23,13 +23,13 @@ fn attention(given: &str) -> Valid {
     validate(text::parse(given).expect("reads")).expect("sound")
 }
 
-/// With what is computed wrongly allowed: these tests are about what is written.
+/// With wrong results allowed: these tests are about the graph.
 fn unified(given: &str, version: &str) -> Result<OpGraph, Refusal> {
     let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
     lower(&attention(given), &target(version), &CompileOptions { allowed, ..UNIFIED })
 }
 
-/// On an H200 under 9.27, 34 of 361 random forwards with an expression were wrong or ended in an illegal address.
+/// On an H200 with 9.27, 34 of 361 random forwards with an expression were wrong or read an illegal address.
 #[test]
 fn expressions_in_the_unified_operation_are_refused_until_they_are_allowed() {
     let given = attention("q: bf16 [2,8,512,64]\nscore_mod: score + score * score * 0.5");
@@ -40,7 +40,7 @@ fn expressions_in_the_unified_operation_are_refused_until_they_are_allowed() {
     assert!(lower(&given, &target("9.27"), &CompileOptions::default()).is_ok(), "other forms have none of it");
 }
 
-/// A code, an attention that has what it is about, and the last version without it and the first one with it, where there is one.
+/// A code, an attention that it affects, the last version without the feature and, if there is one, the first with it.
 const BOUNDS: &[(&str, &str, &str, Option<&str>)] = &[
     ("form.unified", "q: bf16 [2,8,512,64]", "9.13", Some("9.13.1")),
     ("form.unified-lengths", "q: bf16 [2,8,512,64]\nlengths: per-sequence", "9.14", Some("9.15")),
@@ -59,7 +59,7 @@ const BOUNDS: &[(&str, &str, &str, Option<&str>)] = &[
 ];
 
 #[test]
-fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
+fn each_feature_is_refused_before_the_version_that_supports_it() {
     for &(code, given, before, from) in BOUNDS {
         let refusal = unified(given, before).expect_err(code);
         let reason =
@@ -72,7 +72,7 @@ fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
             matches!(graph.ops.first(), Some(Op::SdpaScores { .. }))
                 && matches!(graph.ops.last(), Some(Op::SdpaOutput { .. }))
         );
-        // What is refused in this form is not refused in the others.
+        // Attentions that this form refuses are not refused in the others.
         assert!(
             lower(&attention(given), &target("9.19"), &CompileOptions::default()).is_ok()
                 || code == "form.unified-band",
@@ -81,7 +81,7 @@ fn each_part_is_refused_by_name_before_the_version_that_takes_it() {
     }
 }
 
-/// The operation is given lengths of its own; what expressions read of them there was not asked of a card.
+/// The operation has inputs for lengths; expressions that read lengths in it were not tested on a GPU.
 #[test]
 fn lengths_are_declared_once_in_the_unified_operation() {
     let graph =
@@ -92,7 +92,7 @@ fn lengths_are_declared_once_in_the_unified_operation() {
 }
 
 #[test]
-fn each_output_beside_stats_needs_the_version_that_takes_subgraphs() {
+fn each_output_besides_stats_needs_the_version_with_subgraphs() {
     for outputs in ["max", "sum_exp", "max sum_exp"] {
         let given = format!("q: bf16 [2,8,512,64]\noutputs: {outputs}");
         assert!(unified(&given, "9.20.9").expect_err(outputs).has(&codes::FORM_UNIFIED_OUTPUTS));
@@ -101,7 +101,7 @@ fn each_output_beside_stats_needs_the_version_that_takes_subgraphs() {
 }
 
 #[test]
-fn an_expression_is_told_to_be_wrong_from_the_first_version_that_takes_it() {
+fn an_expression_is_a_quirk_from_the_first_version_that_supports_it() {
     let given = attention("q: bf16 [2,8,512,64]\nscore_mod: tanh(score)");
     let codes = |version| {
         let refusal = lower(&given, &target(version), &UNIFIED).expect_err("refused");
@@ -112,7 +112,7 @@ fn an_expression_is_told_to_be_wrong_from_the_first_version_that_takes_it() {
 }
 
 #[test]
-fn stats_are_put_out_by_every_version_that_has_the_operation() {
+fn every_version_with_the_operation_outputs_stats() {
     for version in ["9.13.1", "9.27"] {
         let graph = unified("q: bf16 [2,8,512,64]\noutputs: stats", version).expect(version);
         assert!(graph.roles().contains(&Role::Stats));
@@ -120,16 +120,16 @@ fn stats_are_put_out_by_every_version_that_has_the_operation() {
 }
 
 #[test]
-fn the_form_is_a_choice_of_the_policy_and_under_the_key() {
+fn the_form_is_an_option_and_part_of_the_key() {
     let given = attention("q: bf16 [2,8,512,64]\nk: [2,2,512,64]\nmask: causal\nlengths: per-sequence\noutputs: stats");
     let target = target("9.27");
     let made = |form| {
-        let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..UNIFIED };
-        let graph = lower(&given, &target, &policy).expect("it lowers");
-        (graph.roles(), plan_key(&graph, &target, &policy))
+        let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..UNIFIED };
+        let graph = lower(&given, &target, &options).expect("it lowers");
+        (graph.roles(), plan_key(&graph, &target, &options))
     };
     let forms = [Form::Auto, Form::Expanded, Form::Fused, Form::Unified].map(made);
-    // Whatever the form, a launch binds the same.
+    // A launch binds the same operands in every form.
     assert!(forms.iter().all(|(roles, _)| *roles == forms[0].0));
     assert_eq!(forms[0].1, forms[1].1);
     assert!(forms[3].1 != forms[0].1 && forms[3].1 != forms[2].1 && forms[2].1 != forms[0].1);
@@ -145,7 +145,7 @@ fn lengths_hide_the_padding_without_an_operation() {
 }
 
 #[test]
-fn the_engine_for_one_query_is_not_asked_to_count_keys() {
+fn the_engine_for_one_query_is_excluded_if_keys_are_counted() {
     let given = "q: f16 [1,2,1,64]\nk: [1,2,300,64]\nmask_mod: key % 2 == 0";
     assert_eq!(unified(given, "9.27").expect("it lowers").excluded_engines, [8]);
     let without = qkvault_graph::VariantSet::NONE.with(qkvault_graph::Variant::AvoidEngines);
@@ -161,16 +161,16 @@ fn a_backward_of_the_unified_form_is_the_expanded_one_with_its_key() {
     let a = Attention::bshd(2, (8, 2), (512, 512), 64, qkvault_graph::DType::BF16).with_stats();
     let a = validate(a.backward(qkvault_graph::BackwardOptions::default())).expect("sound");
     let target = target("9.27");
-    let [auto, unified] = [CompileOptions::default(), UNIFIED].map(|policy| {
-        let graph = lower(&a, &target, &policy).expect("it lowers");
-        let key = plan_key(&graph, &target, &policy);
+    let [auto, unified] = [CompileOptions::default(), UNIFIED].map(|options| {
+        let graph = lower(&a, &target, &options).expect("it lowers");
+        let key = plan_key(&graph, &target, &options);
         (graph, key)
     });
     assert_eq!(auto, unified);
 }
 
 #[test]
-fn a_graph_has_both_halves_where_they_belong_or_none() {
+fn a_graph_has_both_halves_in_their_places_or_none() {
     let good = unified("q: bf16 [2,8,512,64]\nmask: causal", "9.27").expect("it lowers");
     assert_eq!(check(&good), Ok(()));
     let mut alone = good.clone();

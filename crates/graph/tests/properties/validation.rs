@@ -1,4 +1,4 @@
-//! Validation: sound attentions pass and stay as they are, unsound ones get every reason at once.
+//! Validation: valid attentions pass unchanged, and invalid ones get every reason at once.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn random_attentions_are_sound_and_validation_is_idempotent(
+    fn random_attentions_are_valid_and_validation_is_idempotent(
         (a, wide) in (arbitrary::attention(Space::SMALL), arbitrary::attention(Space::WIDE)),
     ) {
         for a in [a, wide] {
@@ -45,7 +45,7 @@ proptest! {
     }
 }
 
-/// The codes that the sources of validation give, read from the sources.
+/// The codes in the sources of validation.
 fn codes_in_sources() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/valid");
     let mut codes = BTreeSet::new();
@@ -75,7 +75,7 @@ fn every_rule_has_a_fault_that_fires_it() {
     }
 }
 
-/// A small forward with one thing changed, and the only code it may be refused with; nothing for a sound one.
+/// A small forward with one change, and the only code of its refusal; `None` for a valid one.
 #[track_caller]
 fn expect(code: Option<&str>, change: impl FnOnce(&mut Attention)) {
     let mut a = Attention::bshd(4, (4, 2), (8, 8), 16, DType::F16);
@@ -125,7 +125,7 @@ fn scores_are_counted_in_63_bits() {
     };
     expect(None, square((1 << 29) - 1, 1 << 30));
     expect(Some("shape.scores"), square(1 << 29, 1 << 30));
-    // By the batch and the heads, each once: 2 and 8 leave as much.
+    // By the batch and the heads separately: 2 and 8 leave the same number.
     let oblong = |s_q: i64, s_kv: i64| {
         move |a: &mut Attention| {
             a.q = Tensor::bhsd(2, 8, s_q, 1, DType::F16);
@@ -136,7 +136,7 @@ fn scores_are_counted_in_63_bits() {
     };
     expect(None, oblong((1 << 29) - 1, 1 << 30));
     expect(Some("shape.scores"), oblong(1 << 29, 1 << 30));
-    // What cannot be counted by itself is told as that alone.
+    // A tensor that cannot be counted is reported alone.
     for axes in [[1_i64 << 31; 4], [0, 1 << 31, 1 << 31, 1 << 31]] {
         let code = if axes[0] == 0 { "tensor.dims" } else { "tensor.dims-limit" };
         expect(Some(code), move |a| a.q.dims = axes);
@@ -144,7 +144,7 @@ fn scores_are_counted_in_63_bits() {
     }
 }
 
-/// Outputs may not overlap, each named; what a launch reads may lie in one place.
+/// Outputs must not overlap, and each is reported; inputs of a launch may.
 #[test]
 fn gradients_may_not_overlap_and_what_a_backward_reads_may() {
     use qkvault_graph::{BackwardOptions, Gradients, Pass};
@@ -166,9 +166,9 @@ fn gradients_may_not_overlap_and_what_a_backward_reads_may() {
     assert_eq!(found(|a, _| [a.q.strides, a.k.strides, a.v.strides, a.o.strides] = [[1; 4]; 4]), [""; 0]);
 }
 
-/// Where the elements lie is asked only of what is sound before: a tensor is told once what is wrong with it.
+/// The layout of elements is checked only for valid tensors, so that an invalid tensor is reported once.
 #[test]
-fn a_broken_tensor_is_not_also_said_to_overlap_or_to_span_too_much() {
+fn an_invalid_tensor_is_not_also_reported_for_overlap_or_span() {
     expect(Some("tensor.strides"), |a| a.o.strides[1] = 0);
     expect(Some("tensor.head-dim-stride"), |a| a.o.strides = [1, 1, 1, 2]);
     expect(Some("tensor.dims-limit"), |a| {
@@ -196,7 +196,7 @@ fn a_broken_tensor_is_not_also_said_to_overlap_or_to_span_too_much() {
 }
 
 #[test]
-fn types_that_do_not_go_together_are_told_by_the_first_of_them() {
+fn types_that_do_not_fit_are_reported_for_the_first_of_them() {
     expect(Some("dtype.input"), |a| (a.q.dtype, a.k.dtype, a.v.dtype) = (DType::F32, DType::F32, DType::F32));
     expect(Some("dtype.output"), |a| a.o.dtype = DType::BF16);
 }
@@ -233,7 +233,8 @@ fn spans_are_counted_in_bytes_and_varlen_views_must_fit_too() {
         }
     };
     expect(None, view(1 << 40));
-    // Four rows fit, the eight rows of four declared sequences do not: to the element, 31 rows on, with two heads of 16.
+    // Four rows fit, the eight rows of four declared sequences do not: exactly to the element, 31 rows on, with two
+    // heads of 16.
     expect(Some("tensor.span"), view(1 << 59));
     let most = (i64::MAX / 2 - 32) / 31;
     expect(None, view(most));
@@ -318,7 +319,7 @@ fn contradictory_masks_are_those_that_no_key_of_any_query_passes() {
                         "{corner} {from}..={to} with {band:?} over {s_q}x{s_kv}: {refused:?}"
                     );
                     assert!(refused.is_none_or(|r| r.has(&codes::MASK_CONTRADICTION)));
-                    // With lengths given at launch, what some lengths let through is no contradiction.
+                    // With lengths that a launch gets, a mask that some lengths let through is not a contradiction.
                     a.mask.lengths = Lengths::PerSequence;
                     assert!(!seen || validate(a).is_ok());
                 }

@@ -1,4 +1,4 @@
-//! The rules of lowering: each is seen in an op graph where it holds, and what it replaces where it is switched off.
+//! The variants of lowering: each changes an op graph, and without it the graph has the form that it replaces.
 
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{self, Features, Space};
@@ -15,16 +15,16 @@ fn target(gpu: &str) -> Target {
 
 fn without(text: &str, rules: VariantSet, gpu: &str) -> OpGraph {
     let a = text::parse(text).expect("an attention");
-    let policy = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
-    lower(&validate(a).expect("sound"), &target(gpu), &policy).expect("it is lowered")
+    let options = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
+    lower(&validate(a).expect("sound"), &target(gpu), &options).expect("it is lowered")
 }
 
 fn lowered(text: &str) -> OpGraph {
     without(text, VariantSet::NONE, "h200")
 }
 
-/// Pointwise operations that read a first operand from memory. Two are cuDNN's own: the product of dO and O, and a sink less its row's
-/// maximum or log-sum-exp.
+/// Pointwise operations with a first operand from memory. Two are cuDNN's own: the product of dO and O, and a sink
+/// minus its row's maximum or log-sum-exp.
 fn reads_memory_first(graph: &OpGraph) -> Vec<String> {
     let role = |id: TensorId| match graph.tensor(id).kind {
         TensorKind::Virtual => None,
@@ -46,7 +46,7 @@ fn reads_memory_first(graph: &OpGraph) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// in_ports[0].first.isVirtual != true, and sub_sink needs a pointwise exp: what cuDNN said.
+    /// cuDNN answered in_ports[0].first.isVirtual != true, and sub_sink needs a pointwise exp.
     #[test]
     fn expressions_read_a_computed_tensor_first(a in arbitrary::attention(Space::SMALL.with(Features { fp8: false, ..Features::ALL }))) {
         let Ok(graph) = lower(&validate(a).expect("sound"), &target("h200"), &CompileOptions::default()) else { return Ok(()) };
@@ -55,14 +55,14 @@ proptest! {
 }
 
 #[test]
-fn without_its_rule_a_difference_from_a_scalar_reads_the_scalar_first() {
+fn without_its_variant_a_difference_from_a_scalar_reads_the_scalar_first() {
     let text = "q: f16 [1,2,128,64]\nscore_mod: scalar $a: float; $a - tanh(score)";
     assert_eq!(reads_memory_first(&lowered(text)), [""; 0]);
     let rules = VariantSet::NONE.with(Variant::ComputedFirst).with(Variant::LiftOperands);
     assert_eq!(reads_memory_first(&without(text, rules, "h200")).len(), 1);
 }
 
-/// A mask of the caller's: the factor of dropout was lost on D, so dQ and dK were off.
+/// With the caller's mask, the dropout factor was not applied to D, so dQ and dK were wrong.
 #[test]
 fn dropout_with_a_mask_scales_the_gradient_of_the_probabilities() {
     let constants = |graph: &OpGraph| -> Vec<f32> {
@@ -78,7 +78,7 @@ fn dropout_with_a_mask_scales_the_gradient_of_the_probabilities() {
         constants(&without(&text("mask"), VariantSet::NONE.with(Variant::ScaledDropout), "h200")),
         [0.5, 2.0, 2.0]
     );
-    // Philox is right as cuDNN's own front end writes it, and only so.
+    // Philox is right only in the form of NVIDIA's front end.
     assert_eq!(constants(&lowered(&text("philox"))), [0.5, 2.0, 2.0]);
 }
 
@@ -86,7 +86,8 @@ fn selects(graph: &OpGraph) -> usize {
     graph.ops.iter().filter(|op| matches!(op, Op::Pointwise { mode: Pointwise::Select, .. })).count()
 }
 
-/// consumer_nodes_of_producer.size() != 2 and kcfg.cta_tile.M != 64: what cuDNN says where a bias's gradient is hidden apart.
+/// cuDNN answers consumer_nodes_of_producer.size() != 2 and kcfg.cta_tile.M != 64 if a bias's gradient is hidden
+/// separately.
 #[test]
 fn a_bias_and_the_scores_share_their_hidden_gradient() {
     for score in ["score + @b", "tanh((score + @b) / 30.0) * 30.0"] {
@@ -112,9 +113,9 @@ fn a_bias_and_the_scores_share_their_hidden_gradient() {
 }
 
 #[test]
-fn tails_are_hidden_where_a_derivative_would_read_what_is_not_there() {
+fn tails_are_hidden_if_a_derivative_would_read_them() {
     let text = |s: i64, score: &str| format!("pass: backward\nq: f16 [1,2,{s},64]\nscore_mod: {score}");
-    // Scores, then the gradient in two selections: over both at once cuDNN leaves the selection out.
+    // Scores, then the gradient in two selections: cuDNN ignores a selection over both.
     assert_eq!(selects(&lowered(&text(200, "score * score"))), 3);
     assert_eq!(selects(&lowered(&text(256, "score * score"))), 0);
     assert_eq!(selects(&without(&text(256, "score * score"), VariantSet::NONE, "b200")), 0);
@@ -130,7 +131,8 @@ fn tails_are_hidden_where_a_derivative_would_read_what_is_not_there() {
     assert_eq!(refusal.reasons()[0].code, codes::BACKWARD_LENGTH_TAIL);
 }
 
-/// A derivative that is no number only where a condition over indices goes one way, far from the first rows: dQ and dK were NaN.
+/// A derivative that is not a number only if a condition over indices has one value, far from the first rows: dQ and dK
+/// were NaN.
 #[test]
 fn a_derivative_that_is_not_finite_far_from_the_first_rows_is_refused_with_lengths() {
     let text = "pass: backward\nq: f16 [1,2,160,64]\nlengths: per-sequence\nscore_mod: score + tanh(score - select(query < 5, 1.0, score * 2.0))";
@@ -158,9 +160,10 @@ fn tensors_broadcast_over_queries_are_declared_whole() {
     assert_eq!(strides(&text(128, "2, 1, 1, 256"), VariantSet::NONE.with(Variant::WholeQueries)).0, [2, 1, 1, 256]);
 }
 
-/// `position` was wrong on a card in every forward of several queries and sequences: the lengths it reads were declared for masks alone.
+/// On a GPU, `position` was wrong in every forward of several queries and sequences: the lengths that it reads were
+/// declared only for masks.
 #[test]
-fn lengths_that_an_expression_of_a_forward_reads_are_declared_whole_beside_those_of_masks() {
+fn lengths_that_an_expression_of_a_forward_reads_are_declared_whole() {
     let declared = |text: &str, rules| {
         let graph = without(text, rules, "h200");
         let of = |role| graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(role)).map(|t| (t.dims, t.strides));
@@ -184,7 +187,7 @@ fn lengths_that_an_expression_of_a_forward_reads_are_declared_whole_beside_those
 }
 
 #[test]
-fn engines_that_miscount_keys_are_passed_over() {
+fn engines_that_miscount_keys_are_excluded() {
     let text = |q: i64, kv: i64| format!("q: f16 [1,2,{q},64]\nk: [1,2,{kv},64]\nmask_mod: key % 2 == 0");
     assert_eq!(lowered(&text(1, 300)).excluded_engines, [1]);
     assert_eq!(lowered(&text(1, 256)).excluded_engines, [0; 0]);
@@ -199,7 +202,7 @@ fn engines_that_miscount_keys_are_passed_over() {
 }
 
 #[test]
-fn masks_stand_last_with_their_own_indices() {
+fn masks_come_last_with_their_own_indices() {
     let text = "q: f16 [1,2,128,64]\nmask: causal\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap";
     let at = |graph: &OpGraph, wanted: Pointwise| {
         let is = |op: &Op| matches!(op, Op::Pointwise { mode, .. } if *mode == wanted);
@@ -221,9 +224,9 @@ fn a_derivative_shares_its_steps_with_the_forward() {
     assert_eq!(tanhs(&without(text, VariantSet::NONE.with(Variant::ShareSteps), "h200")), 2);
 }
 
-/// Every rule changes some op graph of a few: a row that nothing comes of would be a dead one.
+/// Every variant changes an op graph of these: a variant that changes none would be dead.
 #[test]
-fn every_rule_changes_some_op_graph() {
+fn every_variant_changes_some_op_graph() {
     let texts = [
         "pass: backward\nq: f16 [1,2,200,64]\nscore_mod: scalar $a: float; $a - tanh(score) * $a + score * score\ndropout: mask 0.5\nmask: causal",
         "q: f16 [2,2,1,64]\nk: [2,2,300,64]\nmask_mod: tensor @q: i32[2, 1, 1, 1]; tensor @k: i32[2, 1, 1, 300]; @q == @k | key < 3",
@@ -234,9 +237,10 @@ fn every_rule_changes_some_op_graph() {
     for row in &VARIANTS {
         let with = |text: &str, rules, minor| {
             let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
-            let policy = CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
+            let options =
+                CompileOptions { lab: qkvault_graph::LabOptions::without(rules), ..CompileOptions::default() };
             let valid = validate(text::parse(text).expect("an attention")).expect("sound");
-            lower(&valid, &target, &policy).expect("it is lowered")
+            lower(&valid, &target, &options).expect("it is lowered")
         };
         let changed = |text: &str, minor| {
             with(text, VariantSet::NONE.with(row.variant), minor) != with(text, VariantSet::NONE, minor)
@@ -247,7 +251,7 @@ fn every_rule_changes_some_op_graph() {
 
 /// cuDNN 9.26 and 9.27: bias layout should be row major, stride[3] is wrong.
 #[test]
-fn a_number_per_sequence_of_one_query_is_never_added_where_an_addition_is_a_bias() {
+fn a_number_per_sequence_of_one_query_is_not_added_if_an_addition_is_a_bias() {
     let added = |given: &str, minor: u16| {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
         let valid = validate(text::parse(given).expect("an attention")).expect("sound");
@@ -276,7 +280,7 @@ fn a_number_per_sequence_of_one_query_is_never_added_where_an_addition_is_a_bias
 }
 
 #[test]
-fn masks_come_before_the_log_sum_exp_only_where_no_row_is_empty() {
+fn masks_come_before_the_log_sum_exp_only_if_no_row_is_empty() {
     let before = |mask: &str| {
         let graph = lowered(&format!("pass: backward\nq: f16 [1,2,128,64]\nk: [1,2,64,64]\n{mask}"));
         let stats = TensorKind::Operand(Role::Stats);
@@ -287,7 +291,8 @@ fn masks_come_before_the_log_sum_exp_only_where_no_row_is_empty() {
     };
     assert!(before("mask: causal"));
     assert!(before("mask: causal window 65"));
-    // Row 127 sees keys 64 and on of 64; the first rows of a bottom right corner see none; nobody knows lengths and predicates.
+    // Row 127 sees keys 64 and on of 64; the first rows of a bottom right corner see none; lengths and predicates are
+    // unknown.
     assert!(!before("mask: causal window 64"));
     assert!(!before("mask: causal bottom-right"));
     assert!(!before("mask: causal\nlengths: per-sequence"));
@@ -296,7 +301,7 @@ fn masks_come_before_the_log_sum_exp_only_where_no_row_is_empty() {
 
 /// get_fort_io_type_str(port.first.getKernelType()) != "int32_t": cuDNN 9.14, 9.19 and 9.27, for compute capabilities 8.0 to 12.0.
 #[test]
-fn a_window_alone_stands_over_scores_that_nothing_else_reads() {
+fn a_window_alone_masks_scores_that_nothing_else_reads() {
     let beside = |q: i64, rest: &str, rules| {
         let given = format!("pass: backward\nq: f16 [1,2,{q},64]\nk: [1,2,128,64]\n{rest}");
         let graph = without(&given, rules, "h200");
@@ -320,14 +325,14 @@ fn a_window_alone_stands_over_scores_that_nothing_else_reads() {
             }
         }
     }
-    // With a right bound, the library does not mind, and these backwards stay as they were.
+    // With a right bound, cuDNN accepts it, and these backwards stayed unchanged.
     assert_eq!(beside(128, "mask: causal window 100\nscore_mod: tanh(score)", VariantSet::NONE), 1);
     assert_eq!(beside(128, "mask: causal\nscore_mod: tanh(score)", VariantSet::NONE), 1);
 }
 
-/// Where nothing else reads the scores, a window alone keeps its place, which is faster.
+/// If nothing else reads the scores, a window alone keeps its place, which is faster.
 #[test]
-fn a_window_alone_comes_late_only_where_the_derivative_reads_what_it_masks() {
+fn a_window_alone_comes_late_only_if_the_derivative_reads_its_scores() {
     let changes = |score: &str| {
         let given = format!("pass: backward\nq: f16 [1,2,128,64]\nmask: band left 100\nscore_mod: {score}");
         lowered(&given) != without(&given, VariantSet::NONE.with(Variant::MasksBeforeStats), "h200")
@@ -336,9 +341,9 @@ fn a_window_alone_comes_late_only_where_the_derivative_reads_what_it_masks() {
     assert!(changes("scalar $c: float; tanh(score / $c) * $c") && changes("score * score") && changes("relu(score)"));
 }
 
-/// SIGSEGV while 9.26.0 and 9.27.0 looked for engines.
+/// SIGSEGV while 9.26.0 and 9.27.0 searched for engines.
 #[test]
-fn one_float_is_never_subtracted_itself_from_scores_of_a_backward() {
+fn one_float_is_never_subtracted_directly_from_scores_of_a_backward() {
     let subtracted = |given: &str, minor: u16| {
         let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
         let valid = validate(text::parse(given).expect("an attention")).expect("sound");
@@ -357,14 +362,14 @@ fn one_float_is_never_subtracted_itself_from_scores_of_a_backward() {
         let given = text("pass: backward\n", "f32", score);
         assert_eq!([25, 26, 27].map(|minor| subtracted(&given, minor)), [1, 0, 0], "{given}");
     }
-    // Forwards, other types of numbers, and predicates are taken as they are.
+    // Forwards, numbers of other types, and predicates are accepted as they are.
     assert_eq!(subtracted(&text("", "f32", "score - @t"), 27), 1);
     assert_eq!(subtracted(&text("pass: backward\n", "bf16", "score - @t"), 27), 1);
     let keep = "pass: backward\nq: bf16 [1,2,64,64]\nmask_mod: tensor @t: f32[1, 1, 1, 1]; float(key) - @t > 3.0";
     assert_eq!(subtracted(keep, 27), 1);
 }
 
-/// 16-bit numbers per sequence over one query: CUDA_ERROR_MISALIGNED_ADDRESS, which ends everything on the device.
+/// 16-bit numbers per sequence over one query: CUDA_ERROR_MISALIGNED_ADDRESS, which ends all work on the device.
 #[test]
 fn one_query_with_narrow_numbers_per_sequence_is_refused() {
     let lower = |dtype: &str, q: i64| {
@@ -377,9 +382,10 @@ fn one_query_with_narrow_numbers_per_sequence_is_refused() {
     assert!(lower("f32", 1).is_ok() && lower("f16", 2).is_ok());
 }
 
-/// One sequence, one head, one query: cuDNN 9.26 and 9.27 ended the process while they compiled the backward, 9.25 did not.
+/// One sequence, one head, one query: cuDNN 9.26 and 9.27 ended the process while they compiled the backward; 9.25 did
+/// not.
 #[test]
-fn a_backward_of_one_row_is_not_put_to_a_library_that_dies_of_it() {
+fn a_backward_of_one_row_is_refused_for_versions_that_crash() {
     let lower = |minor: u16, q: i64| {
         let a: Attention =
             text::parse(&format!("pass: backward\nq: f16 [1,1,{q},64]\nk: [1,1,127,64]")).expect("an attention");
@@ -391,7 +397,7 @@ fn a_backward_of_one_row_is_not_put_to_a_library_that_dies_of_it() {
 }
 
 #[test]
-fn pools_of_about_as_many_pages_have_one_graph() {
+fn pools_of_similar_sizes_have_the_same_graph() {
     let text = |pages: i64| format!("q: f16 [2,4,1,64]\nk: [2,4,256,64] paged {pages} x 64\nlengths: per-sequence");
     let pool = |text: &str, rules| {
         let graph = without(text, rules, "h200");
@@ -402,14 +408,14 @@ fn pools_of_about_as_many_pages_have_one_graph() {
     assert_eq!(pool(&text(1000), VariantSet::NONE.with(Variant::RoundPool)), 1000);
     assert_eq!(lowered(&text(700)), lowered(&text(1000)));
     assert_ne!(lowered(&text(500)), lowered(&text(1000)));
-    // Heads outside of pages: a pool of more would reach into the next head.
+    // Heads outside pages: additional pages would reach into the next head.
     let outside = "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64 strides [4096,36864,64,1]\nlengths: per-sequence";
     assert_eq!(pool(outside, VariantSet::NONE), 9);
 }
 
-/// A given mask is applied whatever the probability, as the oracle applies it: it was left out where the probability is zero.
+/// A given mask applies whatever the probability, as in the oracle; it was left out for a probability of zero.
 #[test]
-fn a_dropout_mask_is_read_though_the_probability_is_zero() {
+fn a_dropout_mask_is_read_even_if_the_probability_is_zero() {
     for pass in ["", "pass: backward\n"] {
         let with = |dropout: &str| lowered(&format!("{pass}q: f16 [1,2,128,64]\ndropout: {dropout}"));
         assert!(with("mask 0").roles().contains(&Role::DropoutMask), "{pass}");

@@ -1,5 +1,5 @@
-//! Op graphs, line by line, where an interpreter sees no difference and cuDNN does: types of results and of computations, selections
-//! beyond the last row and key, numbers per sequence.
+//! Op graphs, line by line, for differences that an interpreter does not see and cuDNN does: types of results and of
+//! computations, selections beyond the last row and key, numbers per sequence.
 
 use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, OpGraph, Profile, VariantSet, lower, text, validate};
 
@@ -14,7 +14,7 @@ fn graph(given: &str, minor: u16, without: VariantSet) -> OpGraph {
     .expect("it is lowered")
 }
 
-/// The lines of an op graph, results without their numbers.
+/// The lines of an op graph, without the numbers of results.
 fn lines(given: &str, minor: u16) -> Vec<String> {
     let text = graph(given, minor, VariantSet::NONE).to_string();
     let bare = |line: &str| {
@@ -25,13 +25,13 @@ fn lines(given: &str, minor: u16) -> Vec<String> {
     text.lines().map(bare).collect()
 }
 
-/// Whether lines stand in a graph one after another, others between them or not.
+/// Whether a graph contains lines in this order, with or without others in between.
 fn holds(graph: &[String], wanted: &[&str]) -> bool {
     let mut rest = graph.iter();
     wanted.iter().all(|line| rest.any(|l| l == line))
 }
 
-/// Where a tile holds more than the last row and key, a gradient there is zero: first by the key, then by the query.
+/// If a tile extends beyond the last row and key, a gradient there is zero: first by the key, then by the query.
 #[test]
 fn a_gradient_is_hidden_beyond_its_own_numbers_of_keys_and_queries() {
     let given = "pass: backward\nq: f16 [1,2,200,64]\nk: [1,2,136,64]\nscore_mod: score * score";
@@ -57,16 +57,17 @@ fn a_gradient_is_hidden_beyond_its_own_numbers_of_keys_and_queries() {
     assert!(holds(&found, &[&scores[..], &gradient].concat()), "{}", found.join("\n"));
 }
 
-/// Whole tiles need no help; one side that is not whole does.
+/// Whole tiles need no hiding; one side that is not whole does.
 #[test]
-fn tails_are_hidden_where_queries_or_keys_are_no_whole_tiles() {
+fn tails_are_hidden_if_queries_or_keys_do_not_fill_tiles() {
     let selects = |q: i64, k: i64, score: &str| {
         let given = format!("pass: backward\nq: f16 [1,2,{q},64]\nk: [1,2,{k},64]\nscore_mod: {score}");
         lines(&given, 19).iter().filter(|l| l.contains(" = select ")).count()
     };
     let seen = [(256, 384), (256, 200), (200, 256), (200, 200)].map(|(q, k)| selects(q, k, "score * score"));
     assert_eq!(seen, [0, 3, 3, 3]);
-    // What stays finite at minus infinity and at zero is left alone; positions and tensors may be anything beyond the last key.
+    // Expressions that stay finite at minus infinity and at zero are not hidden; positions and tensors may be anything
+    // beyond the last key.
     for score in ["tanh(score)", "score + 1.0", "score * 2.0", "scalar $a: float; score + $a * tanh(score)"] {
         assert_eq!(selects(200, 200, score), 0, "{score}");
     }
@@ -88,7 +89,7 @@ fn tails_are_hidden_where_queries_or_keys_are_no_whole_tiles() {
     }
 }
 
-/// The remainder with the sign of the divisor is written with a quotient, which is a fraction also of two integers.
+/// The remainder with the sign of the divisor is written with a quotient, which is a fraction also for two integers.
 #[test]
 fn a_floored_remainder_is_computed_in_f32_and_has_the_type_of_its_operands() {
     let given = |e: &str| format!("q: f16 [2,2,8,64]\nk: [2,2,300,64]\n{e}");
@@ -113,7 +114,7 @@ fn a_floored_remainder_is_computed_in_f32_and_has_the_type_of_its_operands() {
 
 /// Truth values of integers are compared as integers, those of floats in f32; there are no boolean constants.
 #[test]
-fn comparisons_are_computed_in_the_type_of_what_they_compare() {
+fn comparisons_are_computed_in_the_type_of_their_operands() {
     let given = "q: f16 [2,2,8,64]\nk: [2,2,300,64]\nscore_mod: select(key < 5, select(score > 1.0, score, 2.0), 3.0)";
     let found = lines(given, 19);
     for line in ["%:i32[2,2,8,300] = cmp-lt % 5i in bool", "%:i32[2,2,8,300] = cmp-gt % 1.0"] {
@@ -124,9 +125,9 @@ fn comparisons_are_computed_in_the_type_of_what_they_compare() {
     assert!(holds(&found, &truth), "{}", found.join("\n"));
 }
 
-/// `c op x` is written as `x op' c`: the library reads a computed tensor first.
+/// `c op x` is written as `x op' c`: cuDNN needs a computed tensor first.
 #[test]
-fn every_operation_that_can_be_turned_is_turned() {
+fn every_operation_that_can_exchange_operands_does() {
     for (score, line) in [
         ("$a + score", "add % <scalar 0>"),
         ("$a * score", "mul % <scalar 0>"),
@@ -145,9 +146,9 @@ fn every_operation_that_can_be_turned_is_turned() {
     }
 }
 
-/// A tensor stands before what is computed of scalars alone in the canonical order, and behind it in an operation.
+/// In canonical order a tensor comes before results of scalars only, and in an operation after them.
 #[test]
-fn what_is_computed_of_scalars_is_read_before_a_tensor() {
+fn results_of_scalars_are_read_before_a_tensor() {
     for (inner, line) in [
         ("@t + $a * $b", "add"),
         ("@t * ($a + $b)", "mul"),
@@ -168,7 +169,7 @@ fn what_is_computed_of_scalars_is_read_before_a_tensor() {
     }
 }
 
-/// An integer divisor that may be zero is one there, so that no remainder is undefined.
+/// A zero in an integer divisor is replaced by one, so that no remainder is undefined.
 #[test]
 fn a_divisor_that_may_be_zero_is_chosen_in_its_own_type() {
     let found = lines("q: f16 [1,2,64,64]\nmask_mod: scalar $n: int; key % $n < 3", 19);
@@ -176,9 +177,9 @@ fn a_divisor_that_may_be_zero_is_chosen_in_its_own_type() {
     assert!(holds(&found, &wanted), "{}", found.join("\n"));
 }
 
-/// A choice between two computed tensors is written as it is, and one of two from memory has its first one lifted.
+/// A selection between two computed tensors is unchanged; of two from memory, the first one gets a computed zero added.
 #[test]
-fn a_selection_is_turned_only_where_its_first_choice_is_not_computed() {
+fn a_selection_is_inverted_only_if_its_first_choice_is_not_computed() {
     let selects = |score: &str| {
         let given = format!("q: f16 [1,2,64,64]\nscore_mod: scalar $a: float; scalar $b: float; {score}");
         let found = lines(&given, 19);
@@ -198,7 +199,8 @@ fn a_selection_is_turned_only_where_its_first_choice_is_not_computed() {
     assert_eq!(selects("score + select(key < 5, $a, $b)"), seen("select % <scalar 1> when=%", false));
 }
 
-/// Of one query, 9.26 on takes an addition of a number per sequence for a bias; in a backward it dies of one f32 that is subtracted.
+/// With one query, 9.26 and newer treat an addition of a number per sequence as a bias; in a backward they crash if one
+/// f32 is subtracted.
 #[test]
 fn a_number_per_sequence_is_added_by_subtracting_its_negative_in_f32() {
     let one_query = "q: f16 [2,4,1,64]\nk: [2,4,256,64]\nscore_mod: tensor @t: f32[2, 1, 1, 1]; score + @t";
@@ -214,10 +216,10 @@ fn a_number_per_sequence_is_added_by_subtracting_its_negative_in_f32() {
     assert!(holds(&found, &lifted), "{}", found.join("\n"));
 }
 
-/// Numbers that are broadcast over the queries have all of them declared, and those of one query all keys; what has a number for each
-/// already, one number, and one for each head are declared as they are.
+/// Tensors that are broadcast over the queries are declared with all queries, and those of one query with all keys.
+/// Tensors with a number for each, a single number, and one number per head are declared as they are.
 #[test]
-fn tensors_are_declared_whole_only_along_what_they_are_broadcast_over() {
+fn tensors_are_declared_whole_only_along_broadcast_axes() {
     let declared = |q: i64, dims: &str| {
         let given = format!("q: f16 [2,4,{q},64]\nk: [2,4,64,64]\nscore_mod: tensor @t: f32[{dims}]; score + @t");
         let found = lines(&given, 19);

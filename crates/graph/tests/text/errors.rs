@@ -1,13 +1,13 @@
-//! What a text that cannot be read is answered with: the place, what stands there, and what could.
+//! Errors for texts that cannot be parsed: the place, what is there, and what was expected.
 
 use qkvault_graph::text;
 
 #[test]
-fn errors_say_where_what_and_what_else() {
+fn errors_have_place_found_and_expected() {
     for (given, error) in [
         (
             "",
-            "line 1, column 1: found the end of the text, expected the field q, the only one that must be there: q: bf16 [1,32,512,128]",
+            "line 1, column 1: found the end of the text, expected the field q, which is required: q: bf16 [1,32,512,128]",
         ),
         (
             "\n# nothing\n heads: 3",
@@ -26,10 +26,7 @@ fn errors_say_where_what_and_what_else() {
             "q: f16 [1,2,3,4] bhds",
             "line 1, column 18: found `bhds`, expected varlen, paged, strides or a layout: bshd, sbhd, bhsd, bs3hd, bsh3d, sb3hd, sbh3d, b3hsd, bh3sd, bs2hd, bsh2d, sb2hd, sbh2d, b2hsd or bh2sd",
         ),
-        (
-            "q: f16 [1,2,3,4] varlen 7",
-            "line 1, column 25: found `7`, expected tokens and how many the buffer has room for",
-        ),
+        ("q: f16 [1,2,3,4] varlen 7", "line 1, column 25: found `7`, expected tokens and the capacity of the buffer"),
         ("q: f16 [1,2,3,4] paged 7 of 8", "line 1, column 26: found `of`, expected x and the rows of a page"),
         (
             "q: f16 [1,2,3,4] paged 7 x 8 thd",
@@ -50,11 +47,11 @@ fn errors_say_where_what_and_what_else() {
         ),
         (
             "q: f16 [1,2,3,4]\ndropout: philox a lot",
-            "line 2, column 17: found `a`, expected a probability of zeroing, 0 up to but not 1",
+            "line 2, column 17: found `a`, expected a probability of zeroing of at least 0 and below 1",
         ),
         (
             "q: f16 [1,2,3,4]\ndeterministic: yes",
-            "line 2, column 1: found `deterministic` in a forward, expected a line `pass: backward` beside it",
+            "line 2, column 1: found `deterministic` in a forward, expected a line `pass: backward` too",
         ),
         ("q: f16 [1,2,3,4]\nmask_mod: key <= query @", "line 2, column 24: found @, expected a name after '@'"),
         ("q: f16 [1,2,3,4]\nscore_mod: {\n  score *\n}", "line 4, column 1: found the end, expected an expression"),

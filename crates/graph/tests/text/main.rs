@@ -1,4 +1,4 @@
-//! The text form: what was printed reads back, what cannot be read says where and why, and nothing panics.
+//! The text form: printed texts parse to the same attention, errors have a place and a cause, and nothing panics.
 
 mod errors;
 
@@ -34,12 +34,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn sound_attentions_round_trip(a in arbitrary::attention(Space::WIDE)) {
+    fn valid_attentions_round_trip(a in arbitrary::attention(Space::WIDE)) {
         round_trip(&a);
     }
 
     #[test]
-    fn unsound_attentions_round_trip((a, _) in arbitrary::invalid(Space::SMALL)) {
+    fn invalid_attentions_round_trip((a, _) in arbitrary::invalid(Space::SMALL)) {
         round_trip(&a);
     }
 
@@ -171,7 +171,7 @@ score_mod: {
 }
 
 #[test]
-fn what_is_left_out_is_as_the_constructors_have_it() {
+fn defaults_are_those_of_the_constructors() {
     assert_eq!(read("q: f16 [2,8,64,32]"), Attention::bshd(2, (8, 8), (64, 64), 32, DType::F16));
     assert_eq!(
         read("# decode\n\n q : f16 [2,8,1,32]  # one query\nk:[2,2,64,32]\n\tmask: causal bottom-right"),
@@ -194,7 +194,7 @@ fn what_is_left_out_is_as_the_constructors_have_it() {
 }
 
 #[test]
-fn expressions_stand_on_a_line_or_in_braces_with_comments() {
+fn expressions_are_on_one_line_or_in_braces_with_comments() {
     let a = read(
         "q: f16 [1,2,8,8]\nscore_mod: { # softcap\n  scalar $c: float; # given at launch\n  tanh(score / $c) * $c } # end\nsink: yes",
     );

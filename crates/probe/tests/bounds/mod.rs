@@ -8,7 +8,7 @@ use qkvault_probe::{Request, check};
 /// A description, a GPU and a version.
 pub(crate) type Given = (&'static str, &'static str, &'static str);
 
-/// Where a rule fires, and where it does not.
+/// A case in which a rule fires, and one in which it does not.
 pub(crate) struct Bounds {
     pub(crate) code: &'static str,
     pub(crate) fires: &'static [Given],
@@ -20,7 +20,7 @@ pub(crate) fn attention(given: &str) -> Valid {
     validate(a).unwrap_or_else(|e| panic!("{given}\n{e}"))
 }
 
-/// A built-in GPU, or one of a compute capability that no profile has.
+/// A built-in GPU, or one with a compute capability that no profile has.
 pub(crate) fn target(gpu: &str, version: &str) -> Target {
     let cudnn: CudnnVersion = version.parse().expect("a version");
     let profile = Profile::named(if gpu.starts_with("sm_") { "h200" } else { gpu }).expect("built in");
@@ -31,7 +31,7 @@ pub(crate) fn target(gpu: &str, version: &str) -> Target {
     target
 }
 
-/// Every row that is not what it says.
+/// Every row whose result is not the expected one.
 pub(crate) fn wrong(rows: &[Bounds]) -> Vec<String> {
     let mut wrong = Vec::new();
     for Bounds { code, fires, not } in rows {

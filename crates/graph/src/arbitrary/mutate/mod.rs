@@ -1,5 +1,5 @@
-//! Changes of one field of an attention at a time, each with what it does to the key. Every struct is taken apart without `..`,
-//! so that a new field does not compile until its changes are written down here.
+//! Changes of one field of an attention at a time, each with its effect on the key. Every struct is destructured
+//! without `..`, so that a new field does not compile until it has changes here.
 
 mod operands;
 
@@ -9,29 +9,29 @@ use crate::{
     PaddedRows, Pass, Tensor,
 };
 
-/// What a change does to the key.
+/// The effect of a change on the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Another computation, or other places: another key.
+    /// Another computation or another memory layout: another key.
     Changes,
     /// The same computation: the same key.
     Nothing,
-    /// Either, by the rules of the canonical form.
+    /// Either, as the canonical form decides.
     Depends,
 }
 
-/// An attention with one field changed. It may be unsound, for instance where operands must agree in the field.
+/// An attention with one field changed. It may be invalid, for instance if operands must agree in the field.
 #[derive(Clone, Debug)]
 pub struct Mutation {
-    /// What was changed.
+    /// The changed field.
     pub field: String,
     /// The changed attention.
     pub attention: Attention,
-    /// What that does to the key.
+    /// The effect on the key.
     pub effect: Effect,
 }
 
-/// Every change of one field of a sound attention. Sizes and types that operands must agree in are changed in all of them.
+/// Every change of one field of a valid attention. Sizes and types that operands share are changed in all of them.
 #[must_use]
 pub fn mutations(a: &Attention) -> Vec<Mutation> {
     let mut list = List { base: a, found: Vec::new() };
@@ -88,7 +88,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
     list.found
 }
 
-/// The same attention with other display names in its expressions, in another order of the alphabet.
+/// The same attention with other display names in its expressions, in another alphabetical order.
 #[must_use]
 pub fn renamed(a: &Attention) -> Attention {
     let rename = |e: &ScoreExpr| {
@@ -104,7 +104,7 @@ pub fn renamed(a: &Attention) -> Attention {
     let before = a.score_mod.clone();
     a.score_mod = a.score_mod.as_ref().map(rename);
     a.mask.mask_mod = a.mask.mask_mod.as_ref().map(rename);
-    // It names the operands of the modification, and goes on naming the same ones.
+    // It names the operands of the modification, and must still name the same ones.
     if let (Some(own), Some(old), Some(new)) = (&mut a.score_mod_bprop, &before, &a.score_mod) {
         let mut form = serde_json::to_value(&own.derivative).expect("expressions always serialise");
         for (table, old, new) in
@@ -236,6 +236,6 @@ impl List<'_> {
 fn gradients_of(a: &mut Attention) -> &mut Gradients {
     match &mut a.pass {
         Pass::Backward(gradients) => gradients,
-        Pass::Forward => unreachable!("changes of gradients are made of backwards only"),
+        Pass::Forward => unreachable!("only backwards have changes of gradients"),
     }
 }

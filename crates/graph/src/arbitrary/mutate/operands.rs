@@ -1,10 +1,11 @@
-//! Changes of operands: strides and room of one tensor at a time, sizes and element types of all that must agree in them.
+//! Changes of operands: strides and capacity of one tensor at a time, shared sizes and element types of all tensors
+//! that have them.
 
 use super::{Effect, Get, List};
 use crate::{Attention, DType, Gradients, Pass, Storage, Tensor};
 
 impl List<'_> {
-    /// What a tensor can differ in by itself.
+    /// Changes of a single tensor.
     pub(super) fn tensor(&mut self, name: &str, t: &Tensor, get: Get) {
         let Tensor { dims: _, strides, dtype: _, storage } = t;
         let varlen = matches!(storage, Storage::Varlen { .. });
@@ -35,11 +36,11 @@ impl List<'_> {
         }
     }
 
-    /// Sizes, each in every tensor that has it, and strides left as they are: fewer elements never overlap more.
+    /// Sizes, each in every tensor that has it, with unchanged strides: fewer elements never overlap more.
     pub(super) fn sizes(&mut self) {
         let (h_q, h_k, h_v) = self.base.heads();
         let ([b, _, s_q, d_qk], [_, _, s_kv, d_v]) = (self.base.q.dims, self.base.v.dims);
-        // (name, axis, size, smaller size, which of Q, K, V and O with their gradients have it).
+        // (name, axis, size, smaller size, those of Q, K, V and O that have it with their gradients).
         let sizes: [(&str, usize, i64, i64, &[usize]); 8] = [
             ("batch", 0, b, b - 1, &[0, 1, 2, 3]),
             ("queries", 2, s_q, s_q - 1, &[0, 3]),
@@ -60,7 +61,7 @@ impl List<'_> {
         }
     }
 
-    /// Element types: those that must agree together, the others one by one.
+    /// Element types: shared ones together, the others one by one.
     pub(super) fn types(&mut self) {
         let other = |dtype: DType| match dtype {
             DType::F16 => DType::BF16,
@@ -89,7 +90,7 @@ impl List<'_> {
             self.change(field, Effect::Changes, |a| {
                 match tensors(a)[i].get_mut(at) {
                     Some(gradient) => gradient.dtype = other(gradient.dtype),
-                    // A forward has no gradients: something else that changes the key.
+                    // A forward has no gradients, so another change of the key replaces this one.
                     None => a.sink = !a.sink,
                 }
             });
@@ -97,7 +98,7 @@ impl List<'_> {
     }
 }
 
-/// Q, K, V and O, each with its gradient where there is one.
+/// Q, K, V and O, each with its gradient if there is one.
 fn tensors(a: &mut Attention) -> [Vec<&mut Tensor>; 4] {
     let mut groups = [vec![&mut a.q], vec![&mut a.k], vec![&mut a.v], vec![&mut a.o]];
     if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink: _, deterministic: _ }) = &mut a.pass {

@@ -1,11 +1,11 @@
-//! Ready-made score modifications and predicates: each a few lines over the language, nothing in them is special.
+//! Ready-made score modifications and predicates, each a few lines of the expression language.
 //!
-//! Queries are compared with keys by [`position`](super::position()): each function means the same in training, for one query over a cache
-//! and for a piece of a prompt, also where sequences have lengths of their own.
+//! Queries are compared with keys by [`position`](super::position()), so each function means the same in training, for
+//! one query over a cache and for a piece of a prompt, also if sequences have different lengths.
 //!
-//! Predicates say which keys a query sees and go into the mask of the attention, composed with `&`, `|` and `!`. Score modifications
-//! take a score and give a score, and are composed by nesting. Scalars and tensors are told apart by name within one expression, so two
-//! uses of one function with the same name share the operand.
+//! Predicates select the keys that a query sees. They go into the mask of the attention, and `&`, `|` and `!` combine
+//! them. Score modifications map a score to a score, and nesting combines them. Names distinguish scalars and tensors
+//! within one expression, so two uses of a function with the same name share the operand.
 //!
 //! ```
 //! use qkvault_graph::expr::{library, score, scalar};

@@ -1,4 +1,4 @@
-//! Score modifications: what is done to a score before it is masked.
+//! Score modifications, which apply before the mask.
 
 use super::super::alibi::AlibiSlopes;
 use super::super::handle::{Expr, key, tensor};
@@ -6,26 +6,30 @@ use super::super::operand::{Grad, TensorSpec};
 use super::super::position::position;
 use crate::DType;
 
-/// Name of the tensor of slopes that [`alibi`] reads. It is for display: what a tensor holds is said by [`TensorSpec::alibi`].
+/// Name of the tensor of slopes that [`alibi`] reads. It is only for display: [`TensorSpec::alibi`] marks a tensor of
+/// slopes.
 pub const ALIBI_SLOPES: &str = "alibi_slopes";
 
-/// `tanh(score / cap) * cap`: scores are held between `-cap` and `cap`. The cap is best a scalar, so that its value is no part of a key.
+/// `tanh(score / cap) * cap`: limits scores to the range from `-cap` to `cap`. With a scalar as cap, its value is not
+/// part of a key.
 #[must_use]
 pub fn softcap(score: impl Into<Expr>, cap: impl Into<Expr>) -> Expr {
     let cap = cap.into();
     (score.into() / &cap).tanh() * cap
 }
 
-/// ALiBi: `score + slope * (key - position)` with one slope per head, the device tensor `alibi_slopes` of f32 with dims (1, heads, 1, 1).
+/// ALiBi: `score + slope * (key - position)` with one slope per head, the f32 device tensor `alibi_slopes` with dims
+/// (1, heads, 1, 1).
 ///
-/// The slopes are the usual ones of a model with so many heads ([`AlibiSlopes::of`]); for a model with another maximum, or whose heads are
-/// shared among GPUs, see [`alibi_of`]. Meant for causal attention, where the distance is never positive.
+/// The slopes are the usual ones of a model with this many heads ([`AlibiSlopes::of`]); for a model with another
+/// maximum, or with heads on several GPUs, see [`alibi_of`]. Use it in causal attention, where the distance is never
+/// positive.
 #[must_use]
 pub fn alibi(score: impl Into<Expr>, heads: i64) -> Expr {
     alibi_of(score, heads, AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)))
 }
 
-/// As [`alibi`], with the slopes of a model: `heads` are those of this attention.
+/// Like [`alibi`], with the slopes of a model: `heads` is the number of heads of this attention.
 ///
 /// ```
 /// use qkvault_graph::expr::{AlibiSlopes, library, score};
@@ -41,24 +45,25 @@ pub fn alibi_of(score: impl Into<Expr>, heads: i64, slopes: AlibiSlopes) -> Expr
     alibi_with(score, tensor(ALIBI_SLOPES, TensorSpec::of_slopes(heads, slopes)))
 }
 
-/// As [`alibi`], with slopes of another form: a tensor of one's own (with a gradient, say), a scalar, a constant.
+/// Like [`alibi`], with other slopes: the caller's own tensor (with a gradient, for example), a scalar or a constant.
 #[must_use]
 pub fn alibi_with(score: impl Into<Expr>, slopes: impl Into<Expr>) -> Expr {
     score.into() + slopes.into() * (key() - position())
 }
 
-/// `score + bias` with a device tensor of any dims that broadcast over (batch, head, query, key).
+/// `score + bias` with a device tensor that broadcasts over (batch, head, query, key).
 #[must_use]
 pub fn bias(score: impl Into<Expr>, name: &str, spec: TensorSpec) -> Expr {
     score.into() + tensor(name, spec)
 }
 
-/// A learned bias per head and pair of positions, of dims (1, heads, queries, keys), with its gradient if asked for. Its rows are those
-/// of the launch: for one query or a piece of a prompt, give the rows of these queries.
+/// A learned bias per head and pair of positions, with dims (1, heads, queries, keys), and with its gradient if
+/// requested. Its rows are the rows of the launch: for one query or a piece of a prompt, give the rows of these
+/// queries.
 ///
-/// Biases that are looked up by clipped or bucketed distance (T5) need a gather, which neither this language nor cuDNN's pointwise
-/// operations have: spread the table over the positions first and give the result here; its gradient, summed over the
-/// positions of each bucket, is that of the table.
+/// A bias that depends on the clipped or bucketed distance (T5) needs a gather, which neither this language nor cuDNN's
+/// pointwise operations have. Expand the table over the positions first, and give the result here. The gradient of the
+/// table is the gradient of this tensor, summed over the positions of each bucket.
 #[must_use]
 pub fn relative_bias(
     score: impl Into<Expr>,
@@ -70,7 +75,8 @@ pub fn relative_bias(
     bias(score, name, TensorSpec { grad, ..TensorSpec::new(dtype, [1, heads, queries, keys]) })
 }
 
-/// A window with a soft border: `score - slope * max(|position - key| - width, 0)`. Keys within `width` are untouched, those beyond it fade.
+/// A window with a soft border: `score - slope * max(|position - key| - width, 0)`. Keys within `width` are unchanged,
+/// and those beyond it fade.
 #[must_use]
 pub fn soft_window(score: impl Into<Expr>, width: i32, slope: impl Into<Expr>) -> Expr {
     let beyond = ((position() - key()).abs() - width).max(0);

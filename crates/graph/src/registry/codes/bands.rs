@@ -1,4 +1,4 @@
-//! Bands, and lengths beside them.
+//! Bands.
 
 use super::{FE_BACKWARD, FE_FORWARD};
 use crate::registry::entry::entries;
@@ -7,7 +7,7 @@ use crate::registry::{Applies, Entry, Gpus, Versions};
 entries![
     BAND_WINDOW_WRONG = Entry {
         code: "band.window-wrong",
-        cause: "cuDNN 9.14.0 computes a window without a right bound wrongly over more than 1024 keys.",
+        cause: "cuDNN 9.14.0 gives wrong results for a window without a right bound over more than 1024 keys.",
         affected: &[Versions::between((14, 0), (14, 1)).on(Gpus::ALL)],
         field: "mask.band.left",
         needed: "a right bound beside the window, or at most 1024 keys",
@@ -21,7 +21,7 @@ entries![
     },
     BAND_WINDOW_OLD = Entry {
         code: "band.window-old",
-        cause: "These versions take a window beside a right bound alone, and not with dropout or a score expression.",
+        cause: "These versions support a window only with a right bound, and not with dropout or a score expression.",
         affected: &[Versions::before(10, 2).on(Gpus::ALL)],
         field: "mask.band.left",
         needed: "a window with a right bound, without dropout and without a score expression",
@@ -36,10 +36,10 @@ entries![
     },
     BAND_WINDOW_CORNER_OLD = Entry {
         code: "band.window-corner-old",
-        cause: "These versions do not take a bottom-right window over as many queries as keys.",
+        cause: "These versions do not support a bottom-right window with as many queries as keys.",
         affected: &[Versions::before(9, 1).on(Gpus::HOPPER)],
         field: "mask.band",
-        needed: "as many queries as keys for a bottom-right window on compute capability 9.0 to be written top-left",
+        needed: "on compute capability 9.0, with as many queries as keys, a window whose diagonal starts top left",
         fix: "start the diagonal top left, which is the same for as many queries as keys, or use cuDNN 9.10.2 or newer",
         source: FE_BACKWARD,
         applies: Applies::Rules(|f| {
@@ -52,10 +52,11 @@ entries![
         code: "band.rows-without-keys",
         cause: "The diagonal ends bottom right and there are more queries than keys, so the first queries see no key.",
         field: "mask.band",
-        needed: "at least as many keys as queries, so that the diagonal that ends bottom right starts in the matrix",
-        fix: "cut the queries that see no key, or give per-sequence lengths",
+        needed: "at least as many keys as queries, so that the diagonal that ends bottom right starts inside the \
+                 matrix",
+        fix: "remove the queries that see no key, or give per-sequence lengths",
         source: FE_FORWARD,
-        evidence: "NVIDIA's front end refuses it; it was not confirmed on a GPU (docs/results/probe.md).",
+        evidence: "NVIDIA's front end refuses it; this was not confirmed on a GPU (docs/results/probe.md).",
         applies: Applies::Rules(|f| {
             let bare = f.causal_bottom_right() && !f.lengths() && f.s_q > f.s_kv;
             bare.then(|| {

@@ -1,4 +1,4 @@
-//! Engines: which one computes an attention, where not every one does.
+//! Attentions that only some engines compute, or none.
 
 use super::{FE_BACKWARD, GPU};
 use crate::lower::{FIRST_NAMED, lacks_engine};
@@ -8,14 +8,15 @@ use crate::registry::{Applies, Entry, Gpus, Versions};
 entries![
     BACKWARD_DETERMINISTIC_ENGINE = Entry {
         code: "backward.deterministic-engine",
-        cause: "NVIDIA's front end names an engine for deterministic backwards on these GPUs, and names none for this \
-                one.",
+        cause: "NVIDIA's front end names an engine for each deterministic backward on 10.x, and names none for this \
+                GPU and version.",
         affected: &[
             Versions::older_than(FIRST_NAMED).on(Gpus { from: 100, to: 103 }),
             Versions::ALL.on(Gpus { from: 104, to: 109 })
         ],
         field: "pass.deterministic",
-        needed: "on 10.0 to 10.3, cuDNN 9.18.0 or newer: NVIDIA names no deterministic engine for others",
+        needed: "on compute capability 10.0 to 10.3, cuDNN 9.18.0 or newer: NVIDIA names no deterministic engine for \
+                 others",
         fix: "sum gradients in any order (deterministic: no)",
         source: FE_BACKWARD,
         evidence: "9.14 answers `Engine 5 is not enabled for SDPA_BWD`.",
@@ -29,24 +30,24 @@ entries![
     },
     ENGINE_NONDETERMINISTIC = Entry {
         code: "engine.nondeterministic",
-        cause: "The engines that take a deterministic backward say of themselves that two runs may differ.",
+        cause: "The engines that support this deterministic backward report that two runs may differ.",
         field: "pass.deterministic",
-        needed: "an engine that does not say of itself that two runs may differ",
+        needed: "an engine that does not report that two runs may differ",
         fix: "sum gradients in any order (deterministic: no)",
         source: "numerical notes of the engines (docs/results/forms.md)",
-        evidence: "No engine of attention was seen to say so.",
+        evidence: "No attention engine was seen to report this.",
         ..Entry::rule()
     },
     ENGINE_WRONG = Entry {
         code: "engine.wrong",
-        cause: "The only engines that take it count keys wrongly, and so compute indices and Philox wrongly.",
+        cause: "The only engines that support it count keys wrongly, so key indices and Philox dropout are wrong.",
         field: "score_mod",
-        needed: "this engine computes wrong numbers for one query with an expression over the key's index, or with \
-                 Philox",
-        fix: "say the expression as a bias tensor of extents [1, heads, 1, keys]",
+        needed: "for one query, no expression over the key index and no Philox dropout: this engine computes them \
+                 wrongly",
+        fix: "give the expression as a bias tensor of extents [1, heads, 1, keys]",
         source: GPU,
-        evidence: "Engine 1 was off by 0.1 to 1.5 in O over more than 256 keys or pages, and with Philox read an \
-                   illegal address; engine 2 is right where cuDNN offers it.",
+        evidence: "Engine 1 gave an O that was off by 0.1 to 1.5 over more than 256 keys or pages, and read an illegal \
+                   address with Philox; engine 2 is right where cuDNN offers it.",
         ..Entry::quirk(8)
     },
 ];

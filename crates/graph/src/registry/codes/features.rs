@@ -6,23 +6,23 @@ use crate::registry::entry::entries;
 entries![
     BAND_LEFT = Entry {
         code: "band.left",
-        cause: "A window holds not even the diagonal.",
+        cause: "The window is empty: it excludes even the diagonal.",
         field: "mask.band.left",
-        needed: "a window that looks back holds at least the diagonal: 1 or more",
-        fix: "the length counts the diagonal; use None for no bound",
+        needed: "a window of 1 or more: it includes the diagonal",
+        fix: "count the diagonal in the window, or use None for no bound",
         ..Entry::description()
     },
     BAND_RIGHT = Entry {
         code: "band.right",
-        cause: "A right bound is negative.",
+        cause: "The right bound is negative.",
         field: "mask.band.right",
-        needed: "keys beyond the diagonal: 0 (causal) or more",
+        needed: "a number of keys beyond the diagonal: 0 (causal) or more",
         fix: "use None for no bound",
         ..Entry::description()
     },
     BAND_EMPTY = Entry {
         code: "band.empty",
-        cause: "A band has no bound.",
+        cause: "The band has no bound.",
         field: "mask.band",
         needed: "at least one bound",
         fix: "leave the band out for a full mask",
@@ -30,148 +30,149 @@ entries![
     },
     MASK_CONTRADICTION = Entry {
         code: "mask.contradiction",
-        cause: "No key is seen by any query.",
+        cause: "No query sees any key.",
         field: "mask",
-        needed: "some key must be seen by some query",
-        fix: "drop the part of the mask that hides what the other part keeps",
+        needed: "a mask that lets some query see some key",
+        fix: "remove the part of the mask that hides the keys that the other part keeps",
         ..Entry::description()
     },
     MASK_MOD_SCORE = Entry {
         code: "mask-mod.score",
-        cause: "A predicate reads the score.",
+        cause: "The mask predicate reads the score.",
         field: "mask.mask_mod",
-        needed: "which keys are seen depends on indices, lengths, scalars and tensors alone",
-        fix: "change the score itself with a score expression: select(condition, score, a large negative number)",
+        needed: "a predicate that reads only indices, lengths, scalars and tensors",
+        fix: "change the score with a score expression instead: select(condition, score, a large negative number)",
         ..Entry::description()
     },
     MASK_MOD_NOTHING = Entry {
         code: "mask-mod.nothing",
-        cause: "A predicate is false everywhere.",
+        cause: "The mask predicate is false everywhere.",
         field: "mask.mask_mod",
-        needed: "a predicate that some key can satisfy",
+        needed: "a predicate that is true for some key",
         fix: "leave the predicate out for a full mask",
         ..Entry::description()
     },
     MASK_MOD_GRADIENT = Entry {
         code: "mask-mod.gradient",
-        cause: "A gradient is asked of a tensor in a predicate.",
-        needed: "a predicate has no derivative",
-        fix: "ask for no gradient, or use the tensor in the score expression",
+        cause: "A gradient is requested for a tensor of the mask predicate.",
+        needed: "no gradient: a predicate has no derivative",
+        fix: "request no gradient, or use the tensor in the score expression",
         ..Entry::description()
     },
     SCORE_MOD_TYPE = Entry {
         code: "score-mod.type",
-        cause: "An expression has the wrong type.",
-        fix: "score_mod is a float and mask_mod a boolean; compare to get a predicate, select to get a score",
+        cause: "The expression has the wrong type.",
+        fix: "make score_mod a float and mask_mod a boolean: comparisons give booleans, and select gives a float",
         ..Entry::description()
     },
     SCORE_MOD_BROADCAST = Entry {
         code: "score-mod.broadcast",
         cause: "A tensor of an expression does not broadcast to the scores.",
-        fix: "tensors broadcast over (batch, query heads, queries, keys) by extents of 1",
+        fix: "give extents that broadcast over (batch, query heads, queries, keys): each is 1 or the full size",
         ..Entry::description()
     },
     SCORE_MOD_SLOPES = Entry {
         code: "score-mod.slopes",
-        cause: "There is not one slope of ALiBi for each query head.",
-        needed: "a slope of ALiBi for each query head",
-        fix: "give the tensor as many heads as Q; `alibi N from I` says which of a model's N heads they are",
+        cause: "The number of ALiBi slopes differs from the number of query heads.",
+        needed: "one ALiBi slope for each query head",
+        fix: "give the tensor as many heads as Q; `alibi N from I` selects them among a model's N heads",
         ..Entry::description()
     },
     SCORE_MOD_UNREAD = Entry {
         code: "score-mod.unread",
-        cause: "A score expression does not read the score.",
+        cause: "The score expression does not read the score.",
         field: "score_mod",
-        needed: "an expression that reads the score: without it Q and K have no part in the result",
-        fix: "add to the score or multiply it; hide keys with the mask's predicate",
+        needed: "an expression that reads the score: without it, the result does not depend on Q and K",
+        fix: "add to the score or multiply it; to hide keys, use the mask predicate",
         ..Entry::description()
     },
     SCORE_MOD_DERIVATIVE = Entry {
         code: "score-mod.derivative",
         cause: "A derivative that the backward needs does not exist.",
         field: "score_mod",
-        fix: "change the expression, ask for no gradient of that tensor, or run the forward alone",
+        fix: "change the expression, request no gradient of that tensor, or run only the forward",
         ..Entry::description()
     },
     SCORE_MOD_BPROP_ALONE = Entry {
         code: "score-mod-bprop.alone",
-        cause: "An own backward is given without a score modification.",
+        cause: "score_mod_bprop is given without score_mod.",
         field: "score_mod_bprop",
-        needed: "a score modification: without one the gradient of the score is that of the softmax",
-        fix: "add the modification, or leave it out",
+        needed: "a score_mod: without one, the gradient of the score is that of the softmax",
+        fix: "add score_mod, or leave score_mod_bprop out",
         ..Entry::description()
     },
     SCORE_MOD_BPROP_TYPE = Entry {
         code: "score-mod-bprop.type",
-        cause: "An own backward is no float.",
+        cause: "The expression score_mod_bprop is not a float.",
         field: "score_mod_bprop",
         fix: "write the derivative as a number",
         ..Entry::description()
     },
     SCORE_MOD_BPROP_OPERAND = Entry {
         code: "score-mod-bprop.operand",
-        cause: "An own backward reads what the modification does not.",
+        cause: "The expression score_mod_bprop reads a scalar or tensor that score_mod does not read.",
         field: "score_mod_bprop",
-        fix: "read the scalars and tensors of the modification, by their names there",
+        fix: "read the scalars and tensors of score_mod, by their names there",
         ..Entry::description()
     },
     SCORE_MOD_BPROP_DISAGREES = Entry {
         code: "score-mod-bprop.disagrees",
-        cause: "An own backward is not the derivative of the modification.",
+        cause: "The expression score_mod_bprop is not the derivative of score_mod.",
         field: "score_mod_bprop",
-        fix: "correct the derivative, leave it out to have it derived, or say that it is trusted",
+        fix: "correct the derivative, leave it out so that qkvault derives it, or mark it as trusted",
         ..Entry::description()
     },
     SCORE_MOD_BPROP_UNCHECKED = Entry {
         code: "score-mod-bprop.unchecked",
-        cause: "The modification is too rough to compare an own backward with its derivative.",
+        cause: "The values of score_mod are too rough for a numerical derivative, with which score_mod_bprop could be \
+                compared.",
         field: "score_mod_bprop",
-        fix: "leave the derivative out to have it derived, or say that it is trusted",
+        fix: "leave the derivative out so that qkvault derives it, or mark it as trusted",
         ..Entry::description()
     },
     LENGTHS_MISSING = Entry {
         code: "lengths.missing",
-        cause: "Varlen or paged operands come without lengths.",
+        cause: "Varlen or paged operands have no per-sequence lengths.",
         field: "mask.lengths",
-        needed: "varlen and paged operands have sequences of differing lengths",
+        needed: "per-sequence lengths: sequences in varlen and paged operands differ in length",
         fix: "use per-sequence lengths",
         ..Entry::description()
     },
     DROPOUT_PROBABILITY = Entry {
         code: "dropout.probability",
-        cause: "The probability of dropout is not in 0..1.",
+        cause: "The dropout probability is not in the range 0 to 1 (1 excluded).",
         field: "dropout.probability",
-        needed: "the probability of zeroing must be at least 0 and below 1",
-        fix: "leave dropout out for 0; 1 would zero everything",
+        needed: "a probability of at least 0 and below 1",
+        fix: "to use no dropout, leave it out; a probability of 1 would zero everything",
         ..Entry::description()
     },
     BACKWARD_STATS = Entry {
         code: "backward.stats",
-        cause: "The forward of a backward does not put out Stats.",
+        cause: "The forward of this backward does not output Stats.",
         field: "outputs.stats",
-        needed: "the backward reads the log-sum-exp of the forward",
+        needed: "Stats of the forward: the backward reads this log-sum-exp",
         fix: "add `with_stats()` to the forward that this backward belongs to",
         ..Entry::description()
     },
     BACKWARD_SINK = Entry {
         code: "backward.sink",
-        cause: "The gradient of a sink is asked for, and there is no sink.",
+        cause: "The gradient of a sink is requested, but there is no sink.",
         field: "pass.d_sink",
-        needed: "a gradient of the sink needs a sink",
+        needed: "a sink",
         fix: "add the sink to the forward or drop d_sink",
         ..Entry::description()
     },
     BACKWARD_HALF_MISSING = Entry {
         code: "backward.half-missing",
-        cause: "A microscaled backward comes without the 16-bit dO.",
+        cause: "A microscaled backward lacks the 16-bit dO.",
         field: "pass.d_o_half",
-        needed: "dO in 16 bits, beside the 8-bit one: row sums of dO and O are taken from it",
+        needed: "dO in 16 bits, beside the 8-bit dO: the row sums of dO and O are computed from it",
         fix: "derive the backward with `Attention::backward`, which adds it",
         ..Entry::description()
     },
     BACKWARD_HALF_EXTRA = Entry {
         code: "backward.half-extra",
-        cause: "A 16-bit dO is given where none is read.",
+        cause: "A 16-bit dO is given, but this backward does not read it.",
         field: "pass.d_o_half",
         needed: "one dO: only a backward with block scales reads a second one",
         fix: "leave d_o_half out",

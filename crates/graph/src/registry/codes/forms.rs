@@ -1,4 +1,4 @@
-//! Forms: which op graph a version knows.
+//! Forms: the op graphs that a version supports.
 
 use super::LOWERING;
 use crate::lower::{FUSED_OPS, UNIFIED_OP, need_the_softmax_operation};
@@ -6,10 +6,10 @@ use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 use crate::{Form, Outputs};
 
-/// The fix that always holds.
+/// The fix for most of these refusals.
 const EXPANDED: &str = "use the expanded form";
 
-/// What was given, where the unified form is to be written, with the version.
+/// What was given, with the version, if the unified form is chosen and `is` holds.
 fn unified(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     (f.form == Form::Unified && is).then(|| format!("{what}, for cuDNN {}", f.version()))
 }
@@ -17,14 +17,14 @@ fn unified(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
 entries![
     OUTPUTS_COMBINATION = Entry {
         code: "outputs.combination",
-        cause: "This set of outputs needs the softmax operation of cuDNN 9.21: the expanded form leaves some of them \
-                unwritten.",
+        cause: "This set of outputs needs the softmax operation of cuDNN 9.21; the expanded form does not write all of \
+                them.",
         affected: &[Versions::older_than(FUSED_OPS).on(Gpus::ALL), Versions::ALL.on(Gpus::ALL)],
         field: "outputs",
         needed: "Stats alone, or Max and Sum_exp together; other sets need the softmax operation",
-        fix: "ask for Stats alone: it is Max + ln(Sum_exp)",
-        source: "an H200 under 9.19, compared with the float64 oracle (docs/results/selftest.md)",
-        evidence: "Max and Sum_exp beside Stats were never written before 9.21.",
+        fix: "request Stats alone: Stats is Max + ln(Sum_exp)",
+        source: "results of an H200 under 9.19, compared with the float64 oracle (docs/results/selftest.md)",
+        evidence: "Before 9.21, Max and Sum_exp were never written if Stats was requested too.",
         applies: Applies::Lowering(|f| {
             let Outputs { stats, max, sum_exp } = f.a.outputs;
             let expanded = f.version() < FUSED_OPS || f.form == Form::Expanded;
@@ -37,9 +37,9 @@ entries![
     },
     FORM_FUSED = Entry {
         code: "form.fused",
-        cause: "These versions have no band-mask and softmax operations, which the fused form is made of.",
+        cause: "These versions lack the band-mask and softmax operations, which the fused form uses.",
         affected: &[Versions::older_than(FUSED_OPS).on(Gpus::ALL)],
-        field: "policy.lab.form",
+        field: "options.lab.form",
         needed: "band-mask and softmax operations",
         fix: EXPANDED,
         source: LOWERING,
@@ -53,7 +53,7 @@ entries![
         code: "form.unified",
         cause: "These versions have no unified operation.",
         affected: &[Versions::older_than(UNIFIED_OP).on(Gpus::ALL)],
-        field: "policy.lab.form",
+        field: "options.lab.form",
         fix: EXPANDED,
         source: LOWERING,
         applies: Applies::Lowering(|f| unified(f, true, "the unified operation")),
@@ -61,7 +61,7 @@ entries![
     },
     FORM_UNIFIED_LENGTHS = Entry {
         code: "form.unified-lengths",
-        cause: "The unified operation of these versions takes no lengths.",
+        cause: "The unified operation of these versions does not support per-sequence lengths.",
         affected: &[Versions::before(15, 0).on(Gpus::ALL)],
         field: "mask.lengths",
         fix: EXPANDED,
@@ -71,7 +71,7 @@ entries![
     },
     FORM_UNIFIED_OUTPUTS = Entry {
         code: "form.unified-outputs",
-        cause: "The unified operation of these versions does not put out Max and Sum_exp.",
+        cause: "The unified operation of these versions does not output Max and Sum_exp.",
         affected: &[Versions::before(21, 0).on(Gpus::ALL)],
         field: "outputs",
         fix: EXPANDED,
@@ -85,7 +85,7 @@ entries![
     },
     FORM_UNIFIED_BAND = Entry {
         code: "form.unified-band",
-        cause: "The unified operation of these versions takes no causal mask and no window.",
+        cause: "The unified operation of these versions supports neither a causal mask nor a window.",
         affected: &[Versions::before(21, 0).on(Gpus::ALL)],
         field: "mask.band",
         fix: EXPANDED,
@@ -99,7 +99,7 @@ entries![
     },
     FORM_UNIFIED_SCORE_MOD = Entry {
         code: "form.unified-score-mod",
-        cause: "The unified operation of these versions takes no score expression.",
+        cause: "The unified operation of these versions does not support a score expression.",
         affected: &[Versions::before(21, 0).on(Gpus::ALL)],
         field: "score_mod",
         fix: EXPANDED,
@@ -113,7 +113,7 @@ entries![
     },
     FORM_UNIFIED_MASK_MOD = Entry {
         code: "form.unified-mask-mod",
-        cause: "The unified operation of these versions takes no predicate.",
+        cause: "The unified operation of these versions does not support a mask predicate.",
         affected: &[Versions::before(21, 0).on(Gpus::ALL)],
         field: "mask.mask_mod",
         fix: EXPANDED,
@@ -123,7 +123,7 @@ entries![
     },
     FORM_UNIFIED_SINK = Entry {
         code: "form.unified-sink",
-        cause: "The unified operation of these versions takes no sink.",
+        cause: "The unified operation of these versions does not support a sink.",
         affected: &[Versions::before(21, 0).on(Gpus::ALL)],
         field: "sink",
         fix: EXPANDED,
@@ -133,7 +133,7 @@ entries![
     },
     FORM_UNIFIED_DROPOUT = Entry {
         code: "form.unified-dropout",
-        cause: "Dropout is not written in the unified form.",
+        cause: "qkvault does not write dropout in the unified form.",
         field: "dropout",
         needed: "another form",
         fix: EXPANDED,
@@ -143,7 +143,7 @@ entries![
     },
     FORM_UNIFIED_PAGED = Entry {
         code: "form.unified-paged",
-        cause: "The unified operation of these versions takes no tables of pages.",
+        cause: "The unified operation of these versions does not support page tables.",
         affected: &[Versions::before(15, 0).on(Gpus::ALL)],
         field: "k.storage",
         fix: EXPANDED,
@@ -153,15 +153,14 @@ entries![
     },
     FORM_UNIFIED_WRONG = Entry {
         code: "form.unified-wrong",
-        cause: "The unified operation computes score expressions wrongly or reads illegal addresses, whatever the \
-                expression.",
+        cause: "The unified operation gives wrong results or reads illegal addresses with any score expression.",
         affected: &[Versions::from(21, 0).on(Gpus::ALL)],
-        field: "policy.lab.form",
+        field: "options.lab.form",
         needed: "another form",
         fix: EXPANDED,
-        source: "an H200 under 9.27, compared with the float64 oracle (docs/results/forms.md)",
-        evidence: "Of 361 drawn forwards with an expression, 11 were wrong and 23 read illegal addresses, and of 120 \
-                   serving batches 20 were wrong. All 139 forwards and 156 batches without an expression were right, \
+        source: "results of an H200 under 9.27, compared with the float64 oracle (docs/results/forms.md)",
+        evidence: "With an expression, 11 of 361 random forwards were wrong and 23 read illegal addresses, and 20 of \
+                   120 serving batches were wrong. All 139 forwards and 156 batches without an expression were right, \
                    and so were the other forms.",
         applies: Applies::Lowering(|f| {
             unified(f, f.a.score_mod.is_some(), "a score expression in the unified operation")

@@ -1,4 +1,4 @@
-//! What the library says in its own words.
+//! Refusals of cuDNN itself, with its own message.
 
 use crate::registry::Entry;
 use crate::registry::entry::entries;
@@ -6,34 +6,30 @@ use crate::registry::entry::entries;
 entries![
     LIBRARY_DEVICE = Entry {
         code: "library.device",
-        cause: "The library refuses the device properties.",
+        cause: "cuDNN refuses the device properties.",
         field: "target.device",
         ..Entry::library()
     },
-    LIBRARY_GRAPH = Entry {
-        code: "library.graph",
-        cause: "The library refuses the op graph.",
-        field: "op graph",
-        ..Entry::library()
-    },
+    LIBRARY_GRAPH =
+        Entry { code: "library.graph", cause: "cuDNN refuses the op graph.", field: "op graph", ..Entry::library() },
     LIBRARY_HEURISTICS =
         Entry { code: "library.heuristics", cause: "The heuristics give no engine.", ..Entry::library() },
     LIBRARY_ENGINE = Entry {
         code: "library.engine",
-        cause: "The engine that is named does not take the op graph.",
+        cause: "The engine that qkvault names does not support the op graph.",
         ..Entry::library()
     },
     LIBRARY_PLAN = Entry { code: "library.plan", cause: "No engine makes a plan.", ..Entry::library() },
     LIBRARY_SILENT = Entry {
         code: "library.silent",
-        cause: "The library refuses without a word.",
+        cause: "cuDNN refuses without a message.",
         field: "heuristics",
         ..Entry::library()
     },
     LIBRARY_REFUSED = Entry {
         code: "library.refused",
-        cause: "The library refuses, with its own status in the code (`library.not-supported-shape`), its words, and \
-                the engines that said so.",
+        cause: "cuDNN refuses. Its status is in the code (`library.not-supported-shape`), and the reason has its \
+                message and the engines that gave it.",
         field: "library",
         ..Entry::library()
     },

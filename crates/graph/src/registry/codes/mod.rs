@@ -1,4 +1,5 @@
-//! The codes, by theme. The documentation of each says its cause; [`Code::entry`](super::Code::entry) has the rest.
+//! The codes, by theme. The documentation of each is its cause; [`Code::entry`](super::Code::entry) has the other
+//! facts.
 
 pub(super) mod bands;
 pub(super) mod callers;
@@ -40,21 +41,21 @@ pub use tensors::*;
 pub use varlen::*;
 pub use versions::*;
 
-/// Results on a GPU beside the oracle.
-const GPU: &str = "an H200, compared with the float64 oracle (docs/results/selftest.md)";
+/// Results of a GPU, compared with the oracle.
+const GPU: &str = "results of an H200, compared with the float64 oracle (docs/results/selftest.md)";
 /// What NVIDIA's front end refuses in a forward.
 const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
-/// What NVIDIA's front end refuses, or does, in a backward.
+/// What NVIDIA's front end refuses or does in a backward.
 const FE_BACKWARD: &str = "cudnn-frontend 1.23, node/scaled_dot_product_flash_attention.h";
 /// What NVIDIA's front end tests.
-const FE_TESTS: &str = "cudnn-frontend 1.23, test/python (the sink's gradient is left out where bits are compared)";
-/// The same of varlen and paged operands.
+const FE_TESTS: &str = "cudnn-frontend 1.23, test/python (tests that compare bits leave out the sink's gradient)";
+/// What NVIDIA's front end refuses or does for varlen and paged operands.
 const FE_STORAGE: &str =
     "cudnn-frontend 1.23 and 1.32, node/sdpa_support_surface.h and node/scaled_dot_product_flash_attention.h";
-/// What the library answered.
-const FUZZED: &str =
-    "cuDNN 9.14, 9.19 and 9.27 for compute capabilities 8.0, 8.9, 9.0, 10.0 and 12.0 (docs/results/probe.md)";
-/// What the library answered for the engine that lowering names.
-const NAMED: &str = "cuDNN 9.18 to 9.27 for compute capability 10.0 (docs/results/forms.md)";
-/// What lowering can write, and in which version.
-const LOWERING: &str = "cudnn-frontend 1.23 and 1.32, which write the operations from these versions on";
+/// Answers of cuDNN to random descriptions.
+const FUZZED: &str = "answers of cuDNN 9.14, 9.19 and 9.27 for compute capabilities 8.0, 8.9, 9.0, 10.0 and 12.0 \
+                      (docs/results/probe.md)";
+/// Answers of cuDNN for the engine that lowering names.
+const NAMED: &str = "answers of cuDNN 9.18 to 9.27 for compute capability 10.0 (docs/results/forms.md)";
+/// The first versions for which NVIDIA's front end writes an operation.
+const LOWERING: &str = "cudnn-frontend 1.23 and 1.32, which write these operations from later versions on";

@@ -1,12 +1,12 @@
-//! What is described and checked, and not lowered to cuDNN yet.
+//! Features that qkvault describes and checks, but does not lower to cuDNN yet.
 
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry};
 use crate::{Outputs, PaddedRows};
 
-const NEEDED: &str = "this is described and checked, but not yet lowered to cuDNN";
-const FIX: &str = "the CPU reference computes it";
-const SOURCE: &str = "lowering, which does not write it";
+const NEEDED: &str = "an attention without it: qkvault describes and checks it, but does not lower it to cuDNN yet";
+const FIX: &str = "use the CPU reference, which computes it";
+const SOURCE: &str = "qkvault's lowering, which does not write it";
 
 fn given(is: bool, what: &str) -> Option<String> {
     is.then(|| what.to_owned())
@@ -15,19 +15,19 @@ fn given(is: bool, what: &str) -> Option<String> {
 entries![
     NOT_BUILT_BLOCK_MASK = Entry {
         code: "not-built.block-mask",
-        cause: "Block masks are not lowered.",
+        cause: "qkvault does not lower block masks yet.",
         field: "block_mask",
         needed: NEEDED,
         fix: FIX,
         source: SOURCE,
-        evidence: "A block mask skips blocks on compute capability 10.0 only, in the unified operation; no operation \
-                   of a backward takes one (docs/results/forms.md).",
+        evidence: "A block mask skips blocks only on compute capability 10.0, in the unified operation; no backward \
+                   operation supports one (docs/results/forms.md).",
         applies: Applies::Lowering(|f| given(f.a.block_mask, "a block mask")),
         ..Entry::not_built()
     },
     NOT_BUILT_OUTPUTS = Entry {
         code: "not-built.outputs",
-        cause: "With a sink, cuDNN's maximum and sum count the sink too, and these outputs are described without it.",
+        cause: "With a sink, cuDNN includes the sink in Max and Sum_exp; these outputs are defined without it.",
         field: "outputs",
         needed: NEEDED,
         fix: FIX,
@@ -40,20 +40,20 @@ entries![
     },
     NOT_BUILT_PADDED_ROWS = Entry {
         code: "not-built.padded-rows",
-        cause: "cuDNN leaves rows beyond a sequence's length as they were.",
+        cause: "cuDNN does not write output rows beyond a sequence's length.",
         field: "padded_rows",
         needed: NEEDED,
         fix: FIX,
         source: SOURCE,
         applies: Applies::Lowering(|f| {
-            // The canonical form wants zeros only where there are such rows.
+            // The canonical form has `Zero` only if there are such rows.
             given(f.a.padded_rows == PaddedRows::Zero, "padded rows written as zeros")
         }),
         ..Entry::not_built()
     },
     NOT_BUILT_FP8 = Entry {
         code: "not-built.fp8",
-        cause: "8-bit formats are not lowered.",
+        cause: "qkvault does not lower 8-bit formats yet.",
         field: "fp8",
         needed: NEEDED,
         fix: FIX,

@@ -1,4 +1,4 @@
-//! Where sequences begin: cumulative lengths, offsets and page tables of a launch.
+//! Cumulative lengths, offsets and page tables of a launch.
 
 use crate::registry::Entry;
 use crate::registry::entry::entries;
@@ -13,7 +13,7 @@ entries![
     },
     OFFSETS_ENTRIES = Entry {
         code: "offsets.entries",
-        cause: "Cumulative lengths hold no sequence.",
+        cause: "The cumulative lengths contain no sequence.",
         field: "cu_seqlens",
         needed: "one entry more than there are sequences, and at least one sequence",
         fix: "begin with 0 and end with the number of tokens",
@@ -21,7 +21,7 @@ entries![
     },
     OFFSETS_START = Entry {
         code: "offsets.start",
-        cause: "Cumulative lengths do not start at 0.",
+        cause: "The cumulative lengths do not start at 0.",
         field: "cu_seqlens[0]",
         needed: "the first sequence begins at 0",
         fix: "give cumulative lengths, not lengths: 0, then the sum up to each sequence",
@@ -29,9 +29,9 @@ entries![
     },
     OFFSETS_FALLS = Entry {
         code: "offsets.falls",
-        cause: "Cumulative lengths fall.",
-        needed: "cumulative lengths never fall",
-        fix: "give the rows before each sequence, in the order of the batch",
+        cause: "The cumulative lengths decrease.",
+        needed: "cumulative lengths that never decrease",
+        fix: "give the number of rows before each sequence, in the order of the batch",
         ..Entry::description()
     },
     OFFSETS_LENGTH_LIMIT = Entry {
@@ -43,14 +43,14 @@ entries![
     },
     OFFSETS_BATCH = Entry {
         code: "offsets.batch",
-        cause: "Offsets are of another number of sequences.",
+        cause: "The offsets are for another number of sequences.",
         field: "cu_seqlens",
         fix: "give one entry per sequence and one more, not one per token",
         ..Entry::description()
     },
     OFFSETS_CAPACITY = Entry {
         code: "offsets.capacity",
-        cause: "There are more tokens than the varlen buffer has room for.",
+        cause: "There are more tokens than the varlen buffer can hold.",
         field: "cu_seqlens",
         fix: "use a plan for a larger buffer, or fewer sequences",
         ..Entry::description()
@@ -79,7 +79,7 @@ entries![
     },
     PAGES_BATCH = Entry {
         code: "pages.batch",
-        cause: "A page table is of another number of sequences.",
+        cause: "The page table is for another number of sequences.",
         fix: "give one row of pages and one length per sequence, not per token or page",
         ..Entry::description()
     },
@@ -98,7 +98,7 @@ entries![
     PAGES_POOL = Entry {
         code: "pages.pool",
         cause: "A page is not in the pool.",
-        fix: "give positions in the pool, and leave out entries that stand for no page",
+        fix: "give page indices in the pool, and leave out entries that stand for no page",
         ..Entry::description()
     },
     PAGES_STORAGE = Entry {

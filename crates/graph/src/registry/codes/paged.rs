@@ -5,16 +5,16 @@ use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 use crate::{Storage, Tensor};
 
-/// Keys of a tile of the kernels for several queries: they look up the pages of whole tiles, past the end of a
-/// sequence's row of the table where it is no multiple of them.
+/// Keys in a tile of the kernels for several queries. They look up the pages of whole tiles, so they read past a
+/// sequence's row of the page table if the row does not hold a multiple of this many keys.
 const TILE: i64 = 128;
 
-/// What was given, where an attention is paged, with the version.
+/// What was given, with the version, if the attention is paged and `is` holds.
 fn paged(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     (f.a.k.is_paged() && is).then(|| format!("{what}, for cuDNN {}", f.version()))
 }
 
-/// The page table of a tensor that ends within a tile.
+/// Describes the page table of a tensor, if it ends within a tile.
 fn broken_tile(name: &str, t: &Tensor) -> Option<String> {
     let (Some(width), Storage::Paged { page_size, .. }) = (t.pages_per_sequence(), t.storage) else { return None };
     let whole = width.saturating_mul(page_size) % TILE == 0;
@@ -24,7 +24,7 @@ fn broken_tile(name: &str, t: &Tensor) -> Option<String> {
 entries![
     STORAGE_PAGED_OLD = Entry {
         code: "storage.paged-old",
-        cause: "These versions have no paged keys and values.",
+        cause: "These versions do not support paged keys and values.",
         affected: &[Versions::before(5, 0).on(Gpus::ALL)],
         field: "k.storage",
         fix: "gather the pages first",
@@ -34,7 +34,7 @@ entries![
     },
     STORAGE_PAGED_HEAD_DIM = Entry {
         code: "storage.paged-head-dim",
-        cause: "These versions take paged rows of up to 128 elements.",
+        cause: "These versions support paged rows of up to 128 elements.",
         affected: &[Versions::before(9, 1).on(Gpus::ALL)],
         field: "k.dims[3]",
         fix: "gather the pages first",
@@ -44,13 +44,13 @@ entries![
     },
     STORAGE_PAGED_TILE = Entry {
         code: "storage.paged-tile",
-        cause: "The kernels for several queries look up the pages of whole tiles of 128 keys, past the end of the page \
-                table's row.",
+        cause: "With several queries, the kernels look up the pages of whole tiles of 128 keys, past the end of the \
+                page table's row.",
         field: "k.dims[2], v.dims[2]",
-        needed: "whole tiles of 128 keys: cuDNN reads the table up to the end of the last one",
-        fix: "round the longest sequence up to a multiple of 128; lengths say how much of it there is",
+        needed: "whole tiles of 128 keys: cuDNN reads the page table up to the end of the last tile",
+        fix: "round the longest sequence up to a multiple of 128; lengths tell how much of it is used",
         source: GPU,
-        evidence: "NaN of other pages came out under 9.19.",
+        evidence: "Under 9.19, the output contained NaN from other pages.",
         applies: Applies::Lowering(|f| {
             if f.s_q == 1 {
                 return None;
@@ -63,12 +63,12 @@ entries![
     },
     STORAGE_PAGED_ONE_QUERY_SINK = Entry {
         code: "storage.paged-one-query-sink",
-        cause: "One query per sequence over paged keys with a sink comes out wrong.",
+        cause: "One query per sequence over paged keys gives wrong results with a sink.",
         field: "sink",
         needed: "room for two queries per sequence, or no sink",
-        fix: "use varlen queries with room for two per sequence: a sequence may still have one",
+        fix: "use varlen queries with room for two per sequence: a sequence may still have only one",
         source: GPU,
-        evidence: "O was off by 0.01 to 0.5 in 12 of 12 under 9.19; NVIDIA's front end refuses it for every version.",
+        evidence: "Under 9.19, O was off by 0.01 to 0.5 in 12 of 12; NVIDIA's front end refuses it for every version.",
         applies: Applies::Lowering(|f| {
             let wrong = f.a.k.is_paged() && f.s_q == 1 && f.a.sink;
             wrong.then(|| "a sink, with one query per sequence over paged keys".to_owned())
@@ -77,7 +77,7 @@ entries![
     },
     STORAGE_PAGED_VARLEN = Entry {
         code: "storage.paged-varlen",
-        cause: "These versions do not take varlen queries over paged keys.",
+        cause: "These versions do not support varlen queries over paged keys.",
         affected: &[Versions::before(7, 0).on(Gpus::ALL)],
         field: "q.storage",
         fix: "use dense queries",

@@ -1,4 +1,4 @@
-//! Expressions, tensors that they read, and gradients that are computed wrongly in every form that was tried.
+//! Expressions, tensors that they read, and gradients that every tested form computes wrongly.
 
 use super::{FUZZED, GPU};
 use crate::expr::{Grad, TensorSpec};
@@ -10,7 +10,7 @@ fn tensors<'a>(f: &Facts<'a>) -> impl Iterator<Item = &'a TensorSpec> {
     [&f.a.score_mod, &f.a.mask.mask_mod].into_iter().flatten().flat_map(|e| e.tensors())
 }
 
-/// A 16-bit tensor of one number for each of several sequences.
+/// Whether a tensor has 16-bit elements and one number for each of several sequences.
 fn is_narrow(spec: &&TensorSpec) -> bool {
     let [b, _, q, k] = spec.dims;
     spec.dtype.size() == 2 && b > 1 && (q, k) == (1, 1)
@@ -19,18 +19,18 @@ fn is_narrow(spec: &&TensorSpec) -> bool {
 entries![
     BACKWARD_LENGTH_TAIL = Entry {
         code: "backward.length-tail",
-        cause: "A tile reaches beyond the lengths, and the derivative of the expression is not finite at the scores \
+        cause: "A tile reaches beyond the lengths, and the derivative of the expression is not finite for the scores \
                 there.",
         field: "score_mod",
         needed: "lengths that fill whole tiles, or an expression whose derivative is finite at minus infinity and at \
                  zero",
-        fix: "make the number of queries and of keys a multiple of 128 (the lengths say how much of it is used)",
+        fix: "make the number of queries and of keys a multiple of 128 (the lengths tell how much of it is used)",
         source: GPU,
-        evidence: "NaN came out in dQ and dK under 9.19.",
+        evidence: "Under 9.19, dQ and dK contained NaN.",
         applies: Applies::Lowering(|f| {
             derivative_meets_lengths(f.a, f.target).then(|| {
-                "per-sequence lengths, with an expression whose derivative is not finite beyond the last row and key, and lengths \
-                 that are no multiples of a tile"
+                "per-sequence lengths that are not multiples of a tile, with an expression whose derivative is not \
+                 finite beyond the last row and key"
                     .to_owned()
             })
         }),
@@ -38,13 +38,12 @@ entries![
     },
     SCORE_MOD_ONE_QUERY_NARROW = Entry {
         code: "score-mod.one-query-narrow",
-        cause: "The kernels for one query read a 16-bit tensor of one number per sequence at an address that is not \
-                aligned.",
+        cause: "The kernels for one query read a 16-bit tensor with one number per sequence at a misaligned address.",
         field: "score_mod",
-        needed: "a tensor of 32-bit numbers: every form with 16 bits reads it wrongly",
+        needed: "a tensor of 32-bit numbers: every form reads 16-bit numbers wrongly",
         fix: "give one number per sequence in f32",
         source: GPU,
-        evidence: "The launch ended with a misaligned address under 9.19; f32 is right.",
+        evidence: "Under 9.19, the launch ended with a misaligned address; f32 is right.",
         applies: Applies::Lowering(|f| {
             let narrow = if f.s_q == 1 { tensors(f).find(is_narrow) } else { None };
             narrow.map(|spec| {
@@ -58,7 +57,7 @@ entries![
     },
     BACKWARD_SINGLE_ROW = Entry {
         code: "backward.single-row",
-        cause: "The library ends the process while it compiles a backward of one sequence, one head and one query.",
+        cause: "cuDNN ends the process while it compiles a backward of one sequence, one head and one query.",
         affected: &[Versions::from(26, 0).on(Gpus::ALL)],
         field: "q",
         needed: "more than one row, or head dims over 128",
@@ -69,7 +68,8 @@ entries![
         applies: Applies::Lowering(|f| {
             let single = f.backward() && (f.a.batch(), f.a.q.heads(), f.s_q) == (1, 1, 1) && f.d_qk <= 128;
             single.then(|| {
-                "a backward of one row (one sequence, one head, one query) of up to 128; the library ends the process"
+                "a backward of one row (one sequence, one head, one query) with head dims of up to 128, for which \
+                 cuDNN ends the process"
                     .to_owned()
             })
         }),
@@ -77,12 +77,12 @@ entries![
     },
     BACKWARD_TENSOR_GRADIENT = Entry {
         code: "backward.tensor-gradient",
-        cause: "The gradient of a tensor that is broadcast over queries or keys comes out wrong, and dV with it.",
+        cause: "The gradient of a tensor that is broadcast over queries or keys is wrong, and dV is wrong with it.",
         field: "score_mod",
-        needed: "a tensor with all queries and keys: every form with fewer was computed wrongly",
-        fix: "ask for the gradient of a tensor with all queries and keys (batch and heads may be 1), and sum it",
+        needed: "a tensor with all queries and keys: every form computes smaller tensors wrongly",
+        fix: "request the gradient of a tensor with all queries and keys (batch and heads may be 1), and sum it",
         source: GPU,
-        evidence: "Under 9.19, dV was off by 0.8 to 1.4, and the gradient by any factor.",
+        evidence: "Under 9.19, dV was off by 0.8 to 1.4, and the gradient by an arbitrary factor.",
         applies: Applies::Lowering(|f| {
             let score = f.a.score_mod.as_ref().filter(|_| f.backward())?;
             let partial = |spec: &&TensorSpec| {
@@ -96,9 +96,9 @@ entries![
     },
     BACKWARD_SINK_PHILOX = Entry {
         code: "backward.sink-philox",
-        cause: "The gradient of a sink comes out wrong where the library draws the dropout.",
+        cause: "The gradient of a sink is wrong if cuDNN draws the dropout.",
         field: "d_sink",
-        needed: "a dropout mask that is given, or no gradient of the sink",
+        needed: "a dropout mask as an operand, or no gradient of the sink",
         fix: "give the dropout mask as an operand, or leave the sink's gradient out",
         source: GPU,
         evidence: "Under 9.19 it was off by exactly the dropout probability.",

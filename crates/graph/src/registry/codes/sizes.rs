@@ -5,12 +5,12 @@ use crate::CudnnVersion;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 
-/// The head dims of Q with K and of V with O, as a reason gives them.
+/// The head dims of Q and K, and of V and O, as a reason gives them.
 fn head_dim(f: &Facts<'_>) -> String {
     format!("{} and {} on compute capability {}.{}", f.d_qk, f.d_v, f.sm() / 10, f.sm() % 10)
 }
 
-/// The head dims, where one is over a limit.
+/// The head dims, if one exceeds a limit.
 fn over(f: &Facts<'_>, limit: i64) -> Option<String> {
     (f.d_qk.max(f.d_v) > limit).then(|| head_dim(f))
 }
@@ -18,7 +18,7 @@ fn over(f: &Facts<'_>, limit: i64) -> Option<String> {
 entries![
     HEAD_DIM_MULTIPLE_OF_8 = Entry {
         code: "head-dim.multiple-of-8",
-        cause: "A head dim is no multiple of 8: the kernels move rows in units of 16 bytes.",
+        cause: "A head dim is not a multiple of 8: the kernels move rows in units of 16 bytes.",
         field: "q.dims[3], v.dims[3]",
         needed: "head dims that are multiples of 8",
         fix: "pad the rows with zeros to the next multiple of 8",
@@ -31,7 +31,7 @@ entries![
     },
     HEAD_DIM_FORWARD_OLD = Entry {
         code: "head-dim.forward-old",
-        cause: "A head dim of a forward is larger than these versions take.",
+        cause: "A head dim of a forward is larger than these versions support.",
         affected: &[
             Versions::before(9, 1).on(Gpus { from: 0, to: 99 }),
             Versions::before(9, 0).on(Gpus::BLACKWELL),
@@ -48,13 +48,13 @@ entries![
     },
     HEAD_DIM_BACKWARD = Entry {
         code: "head-dim.backward",
-        cause: "A head dim of a backward is larger than any kernel for this GPU takes.",
+        cause: "A head dim of a backward is larger than any kernel for this GPU supports.",
         field: "q.dims[3], v.dims[3]",
-        needed: "in a backward, head dims of up to 128; of up to 256 on compute capability 9.0; 192 with 128 too on \
-                 10.x since 9.11, and 256 with 256 there since 9.23 if it is deterministic",
+        needed: "in a backward, head dims of up to 128; on compute capability 9.0, up to 256; on 10.x also 192 with \
+                 128 since 9.11, and 256 with 256 since 9.23 if the backward is deterministic",
         fix: "run the backward on a Hopper GPU, or split the head dim of V and O, which is exact",
         source: FUZZED,
-        evidence: "The library refuses above 128, and on compute capability 9.0 above 256.",
+        evidence: "cuDNN refuses head dims above 128, and on compute capability 9.0 above 256.",
         applies: Applies::Rules(|f| {
             let limit = if f.is_hopper() { 256 } else { 128 };
             let latent = f.is_blackwell() && (f.d_qk, f.d_v) == (192, 128) && f.version() >= CudnnVersion::v9(11, 0);
@@ -65,11 +65,11 @@ entries![
     },
     HEAD_DIM_BACKWARD_LATENT = Entry {
         code: "head-dim.backward-latent",
-        cause: "These versions have backwards for some pairs of head dims between 128 and 192 for Q and 64 and 128 for \
-                V.",
+        cause: "For head dims between 128 and 192 of Q and between 64 and 128 of V, these versions support a backward \
+                only for some pairs.",
         affected: &[Versions::between((11, 0), (13, 0)).on(Gpus::HOPPER)],
         field: "q.dims[3], v.dims[3]",
-        needed: "between 128 and 192 for Q and between 64 and 128 for V, either 192 for Q or 128 for V",
+        needed: "for head dims between 128 and 192 of Q and between 64 and 128 of V, either 192 for Q or 128 for V",
         fix: "use cuDNN 9.13 or newer",
         source: FE_BACKWARD,
         applies: Applies::Rules(|f| {
@@ -80,15 +80,15 @@ entries![
     },
     HEAD_DIM_BACKWARD_LATENT_ONE_QUERY = Entry {
         code: "head-dim.backward-latent-one-query",
-        cause: "The kernel that the library generates for a backward of head dims 192 and 128 and one query does not \
+        cause: "For a backward with head dims 192 and 128 and one query, cuDNN generates a kernel that does not \
                 compile.",
         affected: &[Versions::from(11, 0).on(Gpus::BLACKWELL)],
         field: "q.dims[2]",
-        needed: "in a backward of head dims 192 and 128 on compute capability 10.x, more than one query or sequence, \
-                 or a single head: the kernel that the library generates for one does not compile",
-        fix: "pad to two queries, with lengths that say one, or run the backward on a Hopper GPU",
+        needed: "in a backward with head dims 192 and 128 on compute capability 10.x, more than one query or sequence, \
+                 or a single head: for one query, cuDNN generates a kernel that does not compile",
+        fix: "pad to two queries and give lengths of 1, or run the backward on a Hopper GPU",
         source: FUZZED,
-        evidence: "The answer is `compilationResult != NVRTC_SUCCESS`; a single head compiles.",
+        evidence: "cuDNN answers `compilationResult != NVRTC_SUCCESS`; with a single head the kernel compiles.",
         applies: Applies::Rules(|f| {
             let latent = f.backward() && (f.d_qk, f.d_v) == (192, 128);
             (latent && f.one_query_of_several_heads())
@@ -98,16 +98,16 @@ entries![
     },
     HEAD_DIM_PHILOX = Entry {
         code: "head-dim.philox",
-        cause: "The kernel that the library generates for Philox and rows of V that are shorter than those of K does \
+        cause: "For Philox dropout and rows of V that are shorter than those of K, cuDNN generates a kernel that does \
                 not compile.",
         affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
         field: "q.dims[3], v.dims[3]",
-        needed: "in a forward with dropout drawn by Philox on compute capability 10.x, head dims of V and O other than \
-                 128 where those of Q and K are over 128 (192 is taken for nine queries and more): the kernel that the \
-                 library generates does not compile",
+        needed: "in a forward with Philox dropout on compute capability 10.x, head dims of V and O other than 128 if \
+                 those of Q and K are over 128 (192 is supported for nine queries or more): otherwise cuDNN generates \
+                 a kernel that does not compile",
         fix: "pad V and O to the head dim of Q, give the dropout mask as an operand, or use a Hopper GPU",
         source: FUZZED,
-        evidence: "The answer is `compilationResult != NVRTC_SUCCESS`, in 233 descriptions together with \
+        evidence: "cuDNN answers `compilationResult != NVRTC_SUCCESS`: in 233 descriptions, counted together with \
                    `head-dim.philox-one-query`.",
         applies: Applies::Rules(|f| {
             let drawn = !f.backward() && f.philox();
@@ -118,14 +118,14 @@ entries![
     },
     HEAD_DIM_PHILOX_ONE_QUERY = Entry {
         code: "head-dim.philox-one-query",
-        cause: "The kernel that the library generates for Philox, one query and a head dim over 128 does not compile.",
+        cause: "For Philox dropout, one query and a head dim over 128, cuDNN generates a kernel that does not compile.",
         affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
         field: "q.dims[2]",
-        needed: "more than one query in a forward with dropout drawn by Philox and head dims over 128 on compute \
-                 capability 10.x; 256 for both is taken since 9.23",
-        fix: "pad to two queries, with lengths that say one, give the dropout mask as an operand, or use a Hopper GPU",
+        needed: "more than one query in a forward with Philox dropout and head dims over 128 on compute capability \
+                 10.x; 256 for both is supported since 9.23",
+        fix: "pad to two queries and give lengths of 1, give the dropout mask as an operand, or use a Hopper GPU",
         source: FUZZED,
-        evidence: "The answer is `compilationResult != NVRTC_SUCCESS`, in 233 descriptions together with \
+        evidence: "cuDNN answers `compilationResult != NVRTC_SUCCESS`: in 233 descriptions, counted together with \
                    `head-dim.philox`.",
         applies: Applies::Rules(|f| {
             let drawn = !f.backward() && f.philox() && f.s_q == 1;
@@ -136,15 +136,15 @@ entries![
     },
     DROPOUT_MASK_ODD = Entry {
         code: "dropout.mask-odd",
-        cause: "The kernel reads two elements of the dropout mask at a time, and multiplies values by what lies behind \
-                the last.",
+        cause: "The kernel reads two elements of the dropout mask at a time. With an odd number of keys, it multiplies \
+                values by what follows the mask in memory.",
         field: "k.dims[2]",
         needed: "for a dropout mask of one query, one head and one sequence, an even number of keys: the kernel reads \
-                 two elements of the mask at a time, and multiplies the values by what lies behind the last",
-        fix: "pad to an even number of keys, with a mask, lengths or a predicate that hides the last, or let the \
-              library draw the dropout",
+                 two elements of the mask at a time, and multiplies the values by what follows the last",
+        fix: "pad to an even number of keys, with a mask, lengths or a predicate that hides the last, or let cuDNN \
+              draw the dropout",
         source: GPU,
-        evidence: "NaN came out in 51 of 51 such forwards with NaN behind the mask.",
+        evidence: "With NaN behind the mask, 51 of 51 such forwards gave NaN.",
         applies: Applies::Rules(|f| {
             let by_mask = !f.backward() && f.dropout() && !f.philox();
             let one_row = f.a.batch() * f.a.q.heads() * f.s_q == 1;
@@ -155,10 +155,11 @@ entries![
     },
     QUERIES_ONE_OLD = Entry {
         code: "queries.one-old",
-        cause: "One query is not taken with a right bound, nor with head dims over 128 on compute capability 10.x.",
+        cause: "These versions do not support one query with a right bound, nor one query with head dims over 128 on \
+                compute capability 10.x.",
         affected: &[Versions::before(9, 1).on(Gpus::ALL)],
         field: "q.dims[2]",
-        needed: "more than one query for a right bound, or for head dims over 128 on compute capability 10.x",
+        needed: "more than one query with a right bound, or with head dims over 128 on compute capability 10.x",
         fix: "use cuDNN 9.10.2 or newer, or leave the causal mask out: one query at the end sees every key",
         source: FE_FORWARD,
         applies: Applies::Rules(|f| {

@@ -1,16 +1,17 @@
-//! Strides: how far apart heads, rows and sequences of the large operands lie.
+//! Strides of the large operands.
 
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts};
 use crate::{Gradients, Tensor};
 
-/// Bytes that kernels read and write at once.
+/// Bytes that kernels move at once.
 const UNIT: i64 = 16;
 
-/// Where an axis leads.
+/// The names of the axes that have such strides.
 const AXES: [&str; 3] = ["batch", "head", "sequence"];
 
-/// The tensors whose rows kernels move in units, by name: Stats and tensors of a score may lie as they like.
+/// The tensors whose rows kernels move in units, with their names. Stats and tensors of expressions may have any
+/// strides.
 fn moved<'a>(f: &Facts<'a>) -> impl Iterator<Item = (&'static str, &'a Tensor)> {
     let a = f.a;
     let gradients = f.gradients.map(|g| {
@@ -20,8 +21,8 @@ fn moved<'a>(f: &Facts<'a>) -> impl Iterator<Item = (&'static str, &'a Tensor)> 
     [("q", &a.q), ("k", &a.k), ("v", &a.v), ("o", &a.o)].into_iter().chain(gradients.into_iter().flatten())
 }
 
-/// The axis of the first stride that a step is taken along and that is no multiple of a unit. Rows that are no whole
-/// units themselves are for `head-dim.multiple-of-8` to say.
+/// The first axis of more than one element whose stride is not a multiple of a unit. Head dims that are not whole units
+/// belong to `head-dim.multiple-of-8`.
 fn off(t: &Tensor) -> Option<usize> {
     let (extents, bytes) = (t.extents(), t.dtype.size() as i64);
     if t.head_dim() * bytes % UNIT != 0 {
@@ -33,18 +34,18 @@ fn off(t: &Tensor) -> Option<usize> {
 entries![
     TENSOR_STRIDE_ALIGNMENT = Entry {
         code: "tensor.stride-alignment",
-        cause: "A stride of Q, K, V, O or a gradient is no multiple of 16 bytes, and kernels move 16 bytes at once.",
+        cause: "A stride of Q, K, V, O or a gradient is not a multiple of 16 bytes, and kernels move 16 bytes at once.",
         field: "strides",
-        needed: "strides that are multiples of 16 bytes for Q, K, V, O and their gradients: others compile, and come \
-                 out wrong without a word or fault",
-        fix: "leave room behind each head, row or sequence up to the next multiple of 16 bytes (8 elements of 16 \
-              bits), or copy the tensor",
-        source: "an H200, compared with the float64 oracle and under compute-sanitizer (docs/results/strides.md); \
-                 cudnn-frontend 1.32 refuses them",
+        needed: "strides that are multiples of 16 bytes for Q, K, V, O and their gradients: other strides compile, and \
+                 give wrong results without an error",
+        fix: "pad each head, row or sequence to the next multiple of 16 bytes (8 elements of 16 bits), or copy the \
+              tensor",
+        source: "results of an H200, compared with the float64 oracle and under compute-sanitizer \
+                 (docs/results/strides.md); cudnn-frontend 1.32 refuses them",
         evidence: "295 of 297 were wrong or faulted under 9.19, 272 of 314 under 9.14 and 288 of 359 under 9.27, most \
                    without a fault.",
         applies: Applies::Rules(|f| {
-            // In 8 bits nothing was asked, and nothing is built.
+            // 8-bit formats are not built yet, and were not tested.
             let (name, t, axis) =
                 moved(f).filter(|(_, t)| t.dtype.size() > 1).find_map(|(n, t)| Some((n, t, off(t)?)))?;
             let (stride, bytes) = (t.strides[axis], t.dtype.size());

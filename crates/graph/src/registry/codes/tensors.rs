@@ -1,4 +1,4 @@
-//! Each tensor on its own, and operands against each other.
+//! Tensors on their own, and operands that contradict each other.
 
 use crate::registry::Entry;
 use crate::registry::entry::entries;
@@ -34,7 +34,7 @@ entries![
     },
     TENSOR_TOKENS = Entry {
         code: "tensor.tokens",
-        cause: "A varlen buffer has no room.",
+        cause: "A varlen buffer has no room for tokens.",
         needed: "the buffer must have room for at least one token",
         fix: "give the capacity of the varlen buffer in tokens",
         ..Entry::description()
@@ -43,7 +43,7 @@ entries![
         code: "tensor.tokens-batch",
         cause: "A varlen buffer has room for fewer tokens than there are sequences.",
         needed: "room for at least one token per sequence, on average",
-        fix: "dims[0] is the number of sequences and tokens the room of the varlen buffer: were they swapped?",
+        fix: "check the order: dims[0] is the number of sequences, and tokens is the capacity of the varlen buffer",
         ..Entry::description()
     },
     TENSOR_PAGES = Entry {
@@ -76,8 +76,8 @@ entries![
     },
     SHAPE_MISMATCH = Entry {
         code: "shape.mismatch",
-        cause: "Two operands differ in a size that they share.",
-        fix: "dims are (batch, heads, sequence, head dim), whatever the order in memory",
+        cause: "Two operands have different sizes on an axis that they share.",
+        fix: "give dims as (batch, heads, sequence, head dim), whatever the order in memory",
         ..Entry::description()
     },
     SHAPE_SCORES = Entry {
@@ -90,9 +90,9 @@ entries![
     },
     HEADS_GROUP = Entry {
         code: "heads.group",
-        cause: "The number of query heads is no multiple of that of key or value heads.",
+        cause: "The number of query heads is not a multiple of the number of key heads or of value heads.",
         needed: "query heads must be a multiple of key heads and of value heads",
-        fix: "each key/value head serves a whole group of query heads",
+        fix: "give each key and value head a whole group of query heads",
         ..Entry::description()
     },
     STORAGE_PAGED = Entry {
@@ -104,7 +104,7 @@ entries![
     },
     STORAGE_VARLEN = Entry {
         code: "storage.varlen",
-        cause: "Q is varlen and O is not, or the other way round.",
+        cause: "Q is varlen and O is not, or O is varlen and Q is not.",
         field: "o.storage",
         needed: "O must be varlen when Q is, and only then",
         fix: "give O the storage of Q",
@@ -127,32 +127,32 @@ entries![
     },
     STORAGE_GRADIENT = Entry {
         code: "storage.gradient",
-        cause: "A gradient is stored unlike its tensor.",
+        cause: "A gradient and its tensor have different storage.",
         fix: "give it the storage of its tensor",
         ..Entry::description()
     },
     DTYPE_MIXED = Entry {
         code: "dtype.mixed",
-        cause: "Q, K and V differ in their element type.",
+        cause: "Q, K and V have different element types.",
         fix: "convert one of them",
         ..Entry::description()
     },
     DTYPE_INPUT = Entry {
         code: "dtype.input",
-        cause: "The element type of Q does not go with the scaling.",
+        cause: "The element type of Q does not fit the scaling.",
         field: "q.dtype",
         ..Entry::description()
     },
     DTYPE_OUTPUT = Entry {
         code: "dtype.output",
-        cause: "The element type of O does not go with the scaling.",
+        cause: "The element type of O does not fit the scaling.",
         field: "o.dtype",
         fix: "change O's element type",
         ..Entry::description()
     },
     DTYPE_GRADIENT = Entry {
         code: "dtype.gradient",
-        cause: "The element type of a gradient does not go with the scaling.",
+        cause: "The element type of a gradient does not fit the scaling.",
         fix: "change the gradient's element type",
         ..Entry::description()
     },

@@ -5,7 +5,7 @@ use crate::Storage;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 
-/// What was given, in a varlen backward, with the version.
+/// What was given, with the version, if the attention is a varlen backward and `is` holds.
 fn backward(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     (f.backward() && f.varlen() && is).then(|| format!("{what}, for cuDNN {}", f.version()))
 }
@@ -26,8 +26,8 @@ entries![
     },
     STORAGE_VARLEN_ONE_QUERY_STATS = Entry {
         code: "storage.varlen-one-query-stats",
-        cause: "Of varlen Stats of one query per sequence with grouped heads, the first head of each group alone is \
-                written.",
+        cause: "With one query per sequence and grouped heads, cuDNN writes varlen Stats only for the first head of \
+                each group.",
         affected: &[Versions::from(26, 0).on(Gpus::ALL)],
         field: "outputs.stats",
         needed: "room for two queries per sequence, as many key heads as query heads, or no Stats",
@@ -48,7 +48,7 @@ entries![
         cause: "These versions have no varlen backward with grouped heads.",
         affected: &[Versions::before(6, 0).on(Gpus::ALL)],
         field: "k.dims[1]",
-        fix: "repeat the heads",
+        fix: "repeat the key and value heads",
         source: FE_STORAGE,
         applies: Applies::Lowering(|f| {
             let (h_q, h_k, h_v) = f.a.heads();
@@ -71,7 +71,7 @@ entries![
     },
     STORAGE_VARLEN_STATS = Entry {
         code: "storage.varlen-stats",
-        cause: "A varlen backward reads dense Stats on these GPUs.",
+        cause: "On these GPUs, a varlen backward reads Stats only as a dense tensor.",
         affected: &[Versions::from(18, 1).on(Gpus::BEFORE_HOPPER), Versions::from(18, 1).on(Gpus::CONSUMER_BLACKWELL)],
         field: "outputs.stats",
         needed: "compute capability 9.0 or 10.x",
@@ -85,7 +85,7 @@ entries![
     },
     STORAGE_VARLEN_DETERMINISTIC = Entry {
         code: "storage.varlen-deterministic",
-        cause: "A varlen backward is not deterministic on these GPUs.",
+        cause: "On these GPUs, a varlen backward is not deterministic.",
         affected: &[Versions::from(18, 1).on(Gpus::BEFORE_HOPPER), Versions::from(18, 1).on(Gpus::CONSUMER_BLACKWELL)],
         field: "pass.deterministic",
         needed: "compute capability 9.0 or 10.x",
@@ -99,14 +99,14 @@ entries![
     },
     BACKWARD_VARLEN_HEAD_DIM_OLD = Entry {
         code: "backward.varlen-head-dim-old",
-        cause: "A varlen backward with a head dim over 128 comes out wrong.",
+        cause: "A varlen backward with a head dim over 128 gives wrong results.",
         affected: &[Versions::before(19, 0).on(Gpus::ALL)],
         field: "q.dims[3], v.dims[3]",
         needed: "cuDNN 9.19 or newer for varlen backwards with head dims over 128",
         fix: "use a newer cuDNN, or dense operands with lengths",
         source: GPU,
-        evidence: "Under 9.14, 5 of 5 were NaN or had dQ and dV off by 0.3 to 0.7; 9.19 and 9.27 are right. Versions \
-                   between 9.14 and 9.19 were not tested.",
+        evidence: "Under 9.14, 5 of 5 gave NaN, or dQ and dV that were off by 0.3 to 0.7; 9.19 and 9.27 are right. \
+                   Versions between 9.14 and 9.19 were not tested.",
         applies: Applies::Rules(|f| {
             let wide = f.backward() && f.varlen() && (f.d_qk > 128 || f.d_v > 128);
             wide.then(|| format!("head dims {} and {} of varlen operands in a backward", f.d_qk, f.d_v))
@@ -115,25 +115,25 @@ entries![
     },
     BACKWARD_VARLEN_NO_QUERIES_OLD = Entry {
         code: "backward.varlen-no-queries-old",
-        cause: "dK and dV of a sequence that has keys and no queries are not written.",
+        cause: "A varlen backward does not write dK and dV of a sequence that has keys but no queries.",
         affected: &[Versions::before(19, 0).on(Gpus::ALL)],
         field: "q.storage, k.storage",
         needed: "cuDNN 9.19 or newer for varlen backwards: 9.14 does not write dK and dV of a sequence that has keys \
-                 and no queries",
-        fix: "use a newer cuDNN, or use dense operands with lengths; where every sequence has a query, allow the code",
+                 but no queries",
+        fix: "use a newer cuDNN, or use dense operands with lengths; if every sequence has a query, allow this code",
         source: GPU,
-        evidence: "52 of 192 drawn batches were wrong under 9.14: every one with a sequence without queries, and no \
+        evidence: "Under 9.14, 52 of 192 random batches were wrong: every one with a sequence without queries, and no \
                    other; 9.19 and 9.27 are right. Versions between 9.14 and 9.19 were not tested.",
         applies: Applies::Rules(|f| (f.backward() && f.varlen()).then(|| "varlen operands in a backward".to_owned())),
         ..Entry::quirk(16)
     },
     BACKWARD_VARLEN_KEY_GRADIENTS_OLD = Entry {
         code: "backward.varlen-key-gradients-old",
-        cause: "dK and dV of a varlen backward are written by the strides of K and V, whatever their own are.",
+        cause: "A varlen backward writes dK and dV with the strides of K and V, even if dK and dV have other strides.",
         affected: &[Versions::before(19, 0).on(Gpus::ALL)],
         field: "d_k.strides",
         needed: "cuDNN 9.19 or newer, or dK and dV of a varlen backward with the strides of K and V: 9.14 writes them \
-                 by those of K and V",
+                 with those strides",
         fix: "use a newer cuDNN, or give dK and dV the strides of K and V",
         source: GPU,
         evidence: "Under 9.14, 4 of 4 were written at the rows of K and V; 9.19 and 9.27 are right \
@@ -152,11 +152,11 @@ entries![
         code: "backward.varlen-rows",
         cause: "A varlen backward writes dQ at the offsets of Q.",
         field: "d_q.strides",
-        needed: "in a varlen backward that is not deterministic, dQ as far apart from token to token as Q: the library \
-                 writes dQ at Q's offsets",
+        needed: "in a varlen backward that is not deterministic, the same distance from token to token in dQ as in Q: \
+                 cuDNN writes dQ at the offsets of Q",
         fix: "give dQ the strides of Q (a gradient of the whole QKV tensor), or ask for a deterministic backward",
         source: GPU,
-        evidence: "Under 9.27, with Q beside K and V in one tensor and dQ alone, dQ was written at Q's offsets.",
+        evidence: "Under 9.27, with Q, K and V in one tensor and dQ in its own, cuDNN wrote dQ at the offsets of Q.",
         applies: Applies::Rules(|f| {
             let gradients = f.gradients.filter(|g| f.varlen() && !g.deterministic)?;
             let (q, d_q) = (f.a.q.strides, gradients.d_q.strides);

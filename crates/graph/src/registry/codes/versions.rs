@@ -1,11 +1,11 @@
-//! Versions and GPUs that are refused whatever is described.
+//! Versions and GPUs that are refused for every description.
 
 use super::{FE_FORWARD, FUZZED};
 use crate::CudnnVersion;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 
-/// The first version of the major version that is known, and the first after it.
+/// The first version of cuDNN 9, the only supported major version, and the first version after it.
 const NINE: CudnnVersion = CudnnVersion::v9(0, 0);
 const TEN: CudnnVersion = CudnnVersion { major: 10, minor: 0, patch: 0 };
 
@@ -20,21 +20,21 @@ fn gpu(f: &Facts<'_>) -> Option<String> {
 entries![
     CUDNN_MAJOR = Entry {
         code: "cudnn.major",
-        cause: "The major version of cuDNN is not 9, and qkvault writes op graphs for cuDNN 9 alone.",
+        cause: "The major version of cuDNN is not 9, and qkvault writes op graphs only for cuDNN 9.",
         affected: &[Versions::older_than(NINE).on(Gpus::ALL), Versions { from: Some(TEN), before: None }.on(Gpus::ALL)],
         field: "target.cudnn",
         needed: "cuDNN 9",
-        fix: "use a cuDNN 9; `qkvault doctor` says which are here",
-        source: "nothing of this project was tried with another",
+        fix: "use cuDNN 9; `qkvault doctor` lists the versions that are here",
+        source: "this project was tested with no other major version",
         applies: Applies::Rules(version),
         ..Entry::not_built()
     },
     CUDNN_TOO_OLD = Entry {
         code: "cudnn.too-old",
-        cause: "This cuDNN cannot compile for a GPU that is described and not here.",
+        cause: "This cuDNN cannot compile for a GPU that is described by its properties and is not in the machine.",
         affected: &[Versions::between((0, 0), (8, 0)).on(Gpus::ALL)],
         field: "target.cudnn",
-        needed: "cuDNN 9.8.0 or newer, the first that compiles for a GPU that is described and not here",
+        needed: "cuDNN 9.8.0 or newer, the first that compiles for a GPU that is described and not in the machine",
         fix: "use a newer cuDNN",
         source: "graph header of cuDNN 9.8: device-properties descriptor",
         applies: Applies::Rules(version),
@@ -42,10 +42,10 @@ entries![
     },
     CUDNN_WITHDRAWN = Entry {
         code: "cudnn.withdrawn",
-        cause: "NVIDIA's own front end blocks the attention of cuDNN 9.10.0 and 9.10.1.",
+        cause: "NVIDIA's own front end blocks attention on cuDNN 9.10.0 and 9.10.1.",
         affected: &[Versions::between((10, 0), (10, 2)).on(Gpus::ALL)],
         field: "target.cudnn",
-        needed: "another version: attention of 9.10.0 and 9.10.1 is blocked by NVIDIA's own front end",
+        needed: "another version: NVIDIA's own front end blocks attention on 9.10.0 and 9.10.1",
         fix: "use cuDNN 9.10.2 or newer",
         source: FE_FORWARD,
         applies: Applies::Rules(version),
@@ -57,22 +57,22 @@ entries![
         affected: &[Versions::ALL.on(Gpus::BEFORE_AMPERE)],
         field: "target.device",
         needed: "compute capability 8.0 or newer",
-        fix: "the CPU reference computes it",
+        fix: "use the CPU reference, which computes it",
         source: FE_FORWARD,
         applies: Applies::Rules(gpu),
         ..Entry::rule()
     },
     GPU_UNKNOWN = Entry {
         code: "gpu.unknown",
-        cause: "No GPU of this compute capability was tried, so no rule knows what it takes.",
+        cause: "No GPU of this compute capability was tested, so no rule covers it.",
         affected: &[
             Versions::ALL.on(Gpus { from: 91, to: 99 }),
             Versions::ALL.on(Gpus { from: 110, to: 119 }),
             Versions::ALL.on(Gpus { from: 130, to: u32::MAX })
         ],
         field: "target.device",
-        needed: "an architecture that was tried: 8.x, 9.0, 10.x or 12.x",
-        fix: "ask the library itself, which may know it",
+        needed: "an architecture that was tested: 8.x, 9.0, 10.x or 12.x",
+        fix: "ask cuDNN itself, which may support it",
         source: FUZZED,
         applies: Applies::Rules(gpu),
         ..Entry::not_built()
