@@ -15,8 +15,9 @@ Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test reasons` from th
 `crates/graph/src/registry`; a test fails when it is stale.
 
 Codes are stable: none is renamed or gets another meaning. `qkvault probe --allow CODE` accepts a code of the first
-part, *Computed wrongly*; other codes cannot be allowed. A condition is checked only for the versions and GPUs under
-*Affected*. *Needed* is left out if a newer version is enough.
+part, *Computed wrongly*; other codes cannot be allowed. *Affected* are the versions and GPUs for which a condition is
+checked; it may hold for only some descriptions there. *Needed* is left out if a newer version is enough, or if it
+depends on what was given: the reason has it then.
 ";
 
 /// The parts of the page: origin, title, and a sentence about all codes of the part.
@@ -77,7 +78,7 @@ fn section(text: &mut String, entry: &Entry) {
     }
 }
 
-/// The text as a sentence: with a capital letter, unless it begins with a name, and with a full stop.
+/// The text as a sentence: with a capital letter, unless it begins with a name, and with a full stop or question mark.
 fn sentence(text: &str) -> String {
     // `cuDNN`, `dK`, `score_mod`, `qkvault` and the repository of NVIDIA's front end are names.
     let word = text.split([' ', ',']).next().unwrap_or_default();
@@ -86,7 +87,7 @@ fn sentence(text: &str) -> String {
         || word.chars().skip(1).any(|c| c.is_uppercase() || c == '_');
     let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
     let first = if is_name { first.to_owned() } else { first.to_uppercase() };
-    let stop = if text.ends_with('.') { "" } else { "." };
+    let stop = if text.ends_with(['.', '?']) { "" } else { "." };
     format!("{first}{rest}{stop}")
 }
 

@@ -30,6 +30,7 @@ fn the_page_of_codes_has_a_heading_for_each_and_short_lines() {
     assert_eq!(headings, codes.iter().map(String::as_str).collect());
     let long: Vec<&str> = page.lines().filter(|line| line.chars().count() > 120 && !line.contains("](")).collect();
     assert!(long.is_empty(), "{long:#?}");
+    assert!(!page.contains("?."), "a question ends with its question mark");
 }
 
 /// The pages in evidence exist.

@@ -50,7 +50,13 @@ impl Versions {
     /// `9.minor.patch` and every later version.
     #[must_use]
     pub const fn from(minor: u16, patch: u16) -> Versions {
-        Versions { from: Some(CudnnVersion::v9(minor, patch)), before: None }
+        Versions::not_before(CudnnVersion::v9(minor, patch))
+    }
+
+    /// This version and every later one.
+    #[must_use]
+    pub const fn not_before(version: CudnnVersion) -> Versions {
+        Versions { from: Some(version), before: None }
     }
 
     /// The versions from `from` on and before `before`, each as (minor, patch) of cuDNN 9.

@@ -9,8 +9,10 @@
 //! [`Applies::Rules`]; an op graph can still be written, and cuDNN may accept it. `qkvault-probe` checks the rules,
 //! because it answers without cuDNN. Every other entry ([`Applies::WhereFound`]) is reported where its fault is found.
 //!
-//! To add a quirk, write its entry into the file of its theme in `codes`, with the next free place ([`Entry::quirk`]),
-//! and two tests: a description that it refuses, and one that it does not (`crates/probe/tests/rules.rs`).
+//! To add a reason of validation, write its entry with `Entry::description()`, report it in `valid`, and add a fault that
+//! causes it to `arbitrary/fault.rs`. To add a quirk, write its entry into the file of its theme in `codes`, with the
+//! next free place ([`Entry::quirk`]), and two tests: a description that it refuses, and one that it does not
+//! (`crates/probe/tests/rules.rs`). ARCHITECTURE.md lists the files, tests and pages of every such change.
 
 mod affected;
 mod code;
@@ -71,7 +73,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::Origin;
+    use crate::{CudnnVersion, Origin};
 
     #[test]
     fn every_entry_has_its_own_code() {
@@ -84,6 +86,20 @@ mod tests {
         let asked: Vec<&str> = rows::LOWERING.iter().chain(&rows::RULES).map(|row| row.entry().code).collect();
         let with: BTreeSet<&str> = entries().filter(|e| e.condition().is_some()).map(|e| e.code).collect();
         assert_eq!((asked.len(), asked.into_iter().collect()), (with.len(), with));
+    }
+
+    /// The page of `outputs.combination` named both the versions before 9.21 and every version.
+    #[test]
+    fn no_version_on_a_gpu_is_in_two_ranges_of_an_entry() {
+        for entry in entries() {
+            let edges = entry.affected.iter().flat_map(|affected| [affected.versions.from, affected.versions.before]);
+            for version in edges.flatten().chain([CudnnVersion::v9(0, 0)]) {
+                for sm in [75, 80, 86, 89, 90, 100, 103, 120, 121] {
+                    let ranges = entry.affected.iter().filter(|affected| affected.has(version, sm)).count();
+                    assert!(ranges <= 1, "{}: {ranges} ranges have {version} on {sm}", entry.code);
+                }
+            }
+        }
     }
 
     #[test]

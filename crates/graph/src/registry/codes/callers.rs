@@ -1,14 +1,10 @@
-//! Models, profiles, serving all_options and commands.
+//! Models, profiles, serving policies and commands.
 
 use crate::registry::Entry;
 use crate::registry::entry::entries;
 
 /// The fix for most faults of a model config.
 const PUBLISHED: &str = "give the config.json that the model was published with";
-
-/// The meaning of the numbers of a serving options.
-const SIZES: &str =
-    "correct the serving options: sizes count sequences, tokens and keys; each plan is `growth` times the one before";
 
 entries![
     CONFIG_JSON = Entry {
@@ -108,28 +104,28 @@ entries![
     SERVE_RANGE = Entry {
         code: "serve.range",
         cause: "A range of serving steps is empty or too large.",
-        fix: SIZES,
+        fix: "give sizes from 1 to 2^30; they count sequences, new tokens and keys",
         ..Entry::description()
     },
     SERVE_GROWTH = Entry {
         code: "serve.growth",
         cause: "A growth is below 2, so the plans of a serving set would not grow.",
         needed: "2 or more, or none for one plan",
-        fix: SIZES,
+        fix: "give a growth of 2 or more, which is how many times larger each next plan is, or none",
         ..Entry::description()
     },
     SERVE_QUERIES = Entry {
         code: "serve.queries",
         cause: "A sequence has more new tokens than keys.",
         field: "serve.queries",
-        fix: SIZES,
+        fix: "raise `keys` or lower `queries`: the keys of a sequence include its new tokens",
         ..Entry::description()
     },
     SERVE_TOKENS = Entry {
         code: "serve.tokens",
         cause: "A step has room for fewer tokens than there are sequences, or than one sequence may have new tokens.",
         field: "serve.tokens",
-        fix: SIZES,
+        fix: "raise `tokens` to `batch` and to `queries` at least, or lower these",
         ..Entry::description()
     },
     SERVE_SCORE_MOD = Entry {
