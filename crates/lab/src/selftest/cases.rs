@@ -157,25 +157,33 @@ fn read(text: &str) -> ScoreExpr {
     parse_expr(text).unwrap_or_else(|error| panic!("the self-test's own expression is wrong: {error}\n{text}"))
 }
 
-/// Score modifications of the library by name, for a number of heads. A new one goes to the end, with its place in the
-/// list that [`expression`] draws from: either changes the cases of every seed.
-const LIBRARY: [(&str, fn(i64) -> Expr); 4] = [
+/// The name of a library function, and a function that makes its expression for a number of heads.
+type Named = (&'static str, fn(i64) -> Expr);
+
+/// Score modifications of the library. A new one goes to the end, and its place into [`KINDS`], which changes the cases
+/// of every seed.
+const LIBRARY: [Named; 4] = [
     ("softcap", |_| library::softcap(score(), scalar("cap"))),
     ("alibi", |heads| library::alibi(score(), heads)),
     ("softcap of alibi", |heads| library::softcap(library::alibi(score(), heads), scalar("cap"))),
     ("soft_window", |_| library::soft_window(score(), 32, scalar("slope"))),
 ];
 
+/// What [`expression`] draws from: places in [`LIBRARY`], no expression, or one in text form.
+const KINDS: [usize; 13] = [NONE, NONE, NONE, NONE, 0, 1, 2, 3, TEXT, TEXT, TEXT, TEXT, TEXT];
+const NONE: usize = usize::MAX;
+const TEXT: usize = usize::MAX - 1;
+
 fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<ScoreExpr> {
     let full = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
     let heads = full[1];
-    match draw.one_of(&[0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]) {
-        0 => None,
-        at @ 1..=4 => {
-            let (_, make) = LIBRARY[at - 1];
+    match draw.one_of(&KINDS) {
+        NONE => None,
+        TEXT => Some(read(&expressions::score(draw, full, dtype))),
+        at => {
+            let (_, make) = LIBRARY[at];
             make(heads).build_score_mod().ok()
         }
-        _ => Some(read(&expressions::score(draw, full, dtype))),
     }
 }
 
@@ -203,6 +211,10 @@ mod tests {
     /// The self-test alone compares expressions on a GPU, so what it does not draw has never run on one.
     #[test]
     fn every_function_of_the_library_is_drawn() {
+        assert!(
+            (0..super::LIBRARY.len()).all(|at| super::KINDS.contains(&at)),
+            "a function that is listed and not drawn"
+        );
         let drawn = super::LIBRARY.iter().flat_map(|(words, _)| words.split(' '));
         let known: Vec<&str> = drawn.chain(OTHERWISE.map(|(name, _)| name)).collect();
         let all = SCORE_MODS.iter().chain(MASK_MODS);
