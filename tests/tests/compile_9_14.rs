@@ -1,6 +1,6 @@
 //! The table of forwards with cuDNN 9.14 without a GPU, and checks that kernels do not change.
 
-use qkvault_tests::{compile, same};
+use qkvault_tests::{compile, divisors, same};
 
 const VERSION: &str = "9.14.0";
 
@@ -17,4 +17,9 @@ fn a_plan_compiled_twice_has_the_same_kernel_and_facts() {
 #[test]
 fn properties_that_keys_leave_out_change_neither_engine_nor_kernel() {
     same::check_board(VERSION);
+}
+
+#[test]
+fn remainders_whose_divisor_may_be_zero_compile_with_a_guard() {
+    divisors::check(VERSION);
 }

@@ -192,7 +192,7 @@ fn every_problem_is_reported_with_its_place() {
         text,
         [
             "at add.left > select.yes > exp: the only operand of 'exp' is int, but float is needed; convert it with to_float()",
-            "at add.left > select.no > div: the left operand of 'div' is int, but float is needed; convert it with to_float()",
+            "at add.left > select.no > div: the left operand of 'div' is int, but float is needed; convert it with to_float(), or write a whole quotient of integers with floor_div (in text `//`)",
             "at add.right > &: the right operand of '&' is int, but bool is needed; compare it with something to get a truth value",
         ]
     );
@@ -214,6 +214,18 @@ fn every_problem_is_reported_with_its_place() {
     needs(score() + f32::NAN, "at add.right > constant: the constant NaN is not finite");
     needs(score() + f32::NEG_INFINITY, "use a large finite number such as -1e9");
     needs(key() % 0, "'rem' by the constant 0");
+    needs(key().floor_div(0), "'floor_div' by the constant 0");
+    needs(
+        key().floor_div(int_scalar("n")),
+        "'floor_div' by something that is not a constant; divide by an integer such as 128",
+    );
+    needs(key().floor_div(query()), "'floor_div' by something that is not a constant");
+    needs(
+        score().floor_div(2),
+        "left operand of 'floor_div' is float, but int is needed; write floor(a / b) for floats",
+    );
+    needs(key().floor_div(2.0), "left operand of 'floor_div' is float, but int is needed");
+    needs(key().lt(3).floor_div(2), "left operand of 'floor_div' is bool, but int is needed");
     needs(score() * scalar("not a name"), "the name 'not a name' is refused");
     needs(score() * scalar(""), "the name '' is refused");
     needs(score() * scalar(&"x".repeat(65)), "at most 64 characters");

@@ -61,7 +61,8 @@ fn every_unary_operation_has_its_derivative() {
 
 #[test]
 fn every_binary_operation_has_both_its_derivatives() {
-    for &op in Binary::ALL {
+    // A whole quotient is of integers, which have none.
+    for &op in Binary::ALL.iter().filter(|op| op.takes_float()) {
         let mut count = 0;
         let bias = tensor("bias", TensorSpec::new(DType::F32, SCORES));
         for s in [-2.3, -0.9, 0.3, 0.8, 1.7] {

@@ -23,6 +23,9 @@ fn expressions_print_as_people_write_them() {
     assert_eq!(text((score() - 1.0) - (score() - (2.0 - score()))), "score - 1.0 - (score - (2.0 - score))");
     assert_eq!(text(-(score() * -2.0) * -(-score())), "--score * -(score * -2.0)");
     assert_eq!(text(-constant(2.0) + score()), "score + -(2.0)");
+    assert_eq!(text(query().floor_div(128).eq(key().floor_div(128))), "query // 128 == key // 128");
+    assert_eq!(text((query() - key()).floor_div(-8) * 3), "(query - key) // -8 * 3");
+    assert_eq!(text(key().floor_div(4).floor_div(3) + key() % 4), "key % 4 + key // 4 // 3");
     let shared = (score() * scalar("a")).exp();
     assert_eq!(text(&shared + 1.0 / &shared), "scalar $a: float; let t0 = exp(score * $a); t0 + 1.0 / t0");
     let bias = TensorSpec::new(DType::BF16, [1, 2, 3, 4]).with_grad();

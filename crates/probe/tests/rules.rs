@@ -836,6 +836,20 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [1,8,512,64]\ndeterministic: yes", "rtx-pro-6000", "9.27"),
     ),
     (
+        "score-mod.far-dividend",
+        ("q: bf16 [1,8,64,64]\nk: [1,8,4194305,64]\nmask_mod: key // 100 < 7", "h200", "9.19"),
+        ("q: bf16 [1,8,64,64]\nk: [1,8,4194304,64]\nmask_mod: key // 100 < 7", "h200", "9.19"),
+    ),
+    (
+        "score-mod.far-dividend",
+        ("q: bf16 [1,8,64,64]\nscore_mod: scalar $n: int; score + float($n // 4)", "h200", "9.27"),
+        (
+            "q: bf16 [1,8,64,64]\nscore_mod: scalar $n: int; score + float(min(max($n, -9), 16777216) // 4)",
+            "h200",
+            "9.27",
+        ),
+    ),
+    (
         "outputs.combination",
         ("q: bf16 [1,8,512,64]\noutputs: stats max", "h200", "9.20"),
         ("q: bf16 [1,8,512,64]\noutputs: stats max", "h200", "9.21"),

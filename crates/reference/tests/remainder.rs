@@ -4,7 +4,7 @@ mod common;
 
 use common::valid;
 use qkvault_base::random::Rng;
-use qkvault_graph::expr::{Binary, Expr, TensorSpec, int_scalar, key, query, score, tensor};
+use qkvault_graph::expr::{Binary, Expr, TensorSpec, floor_div_reach, int_scalar, key, query, score, tensor};
 use qkvault_graph::op::{Op, Pointwise};
 use qkvault_graph::{
     Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, Role, Target, lower,
@@ -136,4 +136,102 @@ fn floor_rem_is_not_promised_beyond_the_bound() {
     let (a, b) = (-(MOST - 1) as f32, 5_592_407_f32);
     assert_eq!((a / b).floor(), -3.0);
     assert_ne!(f64::from(-3.0 * b), -3.0 * f64::from(b));
+}
+
+/// Whether the lowered quotient of each number by a constant, rounded as declared, equals the language's: as
+/// [`agreeing`].
+fn dividing(numbers: &[i32], by: i32) -> Vec<bool> {
+    let n = numbers.len() as i64;
+    let list = |name| tensor(name, TensorSpec::new(DType::I32, [1, 1, 2, n]));
+    let reach = floor_div_reach(by) as i32;
+    let right: Expr = list("a").max(-reach).min(reach).floor_div(by).eq(list("r"));
+    let a = Attention::bshd(1, (1, 1), (2, n), 8, DType::F16).with_stats();
+    let a = valid(a.with_mask_mod(right.build_mask_mod().expect("a predicate")));
+    let graph = lower(&a, &under(27), &CompileOptions::default()).expect("a dense forward within reach");
+    let keep = a.mask.mask_mod.as_ref().expect("no band");
+    let quotient = |a: i32| Binary::FloorDiv.apply_int(a, by).expect("integers");
+    let visible = |inputs: &Inputs| {
+        let exact = forward(&a, inputs).expect("computes").get(Role::Stats).expect("requested").at(0, 0, 1, 0);
+        assert!(exact.is_finite(), "the language disagrees with itself");
+        let found = interpret(&graph, inputs, Precision::Rounded).expect("runs");
+        found.get(&Role::Stats).expect("requested").at([0, 0, 1, 0]).is_finite()
+    };
+    (0..numbers.len())
+        .map(|i| {
+            let mut inputs = Inputs::random(&a, 1).expect("random");
+            // The other keys are masked: their quotient is not what is asked for.
+            let a = numbers.iter().map(|&a| f64::from(a));
+            let r = numbers.iter().enumerate().map(|(j, &a)| f64::from(quotient(a)) + f64::from(u8::from(i != j)));
+            for (name, of) in [("a", a.collect::<Vec<_>>()), ("r", r.collect())] {
+                let id = keep.tensor_named(name).expect("it reads it").0 as u16;
+                inputs.insert(Role::ScoreTensor(id), Buffer::of(DType::I32, of.iter().chain(&of).copied()));
+            }
+            visible(&inputs)
+        })
+        .collect()
+}
+
+/// Numbers where a quotient that rounds would be wrong by one: multiples and those beside them, near 0 and at the ends.
+fn edges(by: i32) -> Vec<i32> {
+    let (reach, step) = (floor_div_reach(by), i64::from(by).abs());
+    let last = reach / step * step;
+    let near = [0, step, last, -last, last - step, reach, -reach, reach / 2 / step * step];
+    let all = near.iter().flat_map(|n| [n - 1, *n, n + 1]).filter(|n| n.abs() <= reach);
+    all.map(|n| n as i32).collect()
+}
+
+#[test]
+fn whole_quotients_are_exact_up_to_their_reach_as_they_are_lowered() {
+    for by in [1, -1, 2, 128, -4096, 3, 7, -10, 100, 127, 129, 4_194_301, -16_777_215, i32::MAX, i32::MIN] {
+        let numbers = edges(by);
+        let wrong: Vec<_> = numbers.iter().zip(dividing(&numbers, by)).filter(|(_, agrees)| !agrees).collect();
+        assert!(wrong.is_empty(), "by {by}: {wrong:?}");
+    }
+}
+
+/// The operations that lowering writes, in float32 as a device has it, over many divisors and all their edges.
+#[test]
+fn whole_quotients_are_exact_for_every_divisor_in_float32() {
+    let mut rng = Rng::new(11);
+    let small = (1..3000).flat_map(|by| [by, -by]);
+    let random: Vec<i32> = (0..3000).map(|_| 1 + rng.within(0, i32::MAX as usize - 2) as i32).collect();
+    for by in small.chain(random).chain([i32::MIN, i32::MAX]) {
+        let reciprocal = (1.0 / f64::from(by)) as f32;
+        let exact = by.unsigned_abs().is_power_of_two();
+        let half = if exact { 0.0 } else { 0.5_f32.copysign(by as f32) };
+        let reach = floor_div_reach(by) as usize;
+        let random = (0..20).map(|_| rng.within(0, 2 * reach) as i32 - reach as i32);
+        for a in edges(by).into_iter().chain(random) {
+            let found = ((a as f32 + half) * reciprocal).floor();
+            assert_eq!(Some(found as i32), Binary::FloorDiv.apply_int(a, by), "{a} // {by}");
+        }
+    }
+}
+
+/// Without the half a multiple of the divisor comes out one lower, already near 0.
+#[test]
+fn the_half_is_needed_where_the_reciprocal_rounds_down() {
+    let plain = |a: i32, by: i32| (a as f32 * (1.0 / f64::from(by)) as f32).floor() as i32;
+    let wrong = (1..200).filter(|by| (1..100).any(|n| plain(n * by, *by) != n)).count();
+    assert!(wrong > 20, "{wrong} of 199 divisors");
+}
+
+/// `query // 128 == key // 128` keeps the keys of a query's own block, in every path.
+#[test]
+fn a_block_mask_keeps_the_block_of_each_query() {
+    let mask = query().floor_div(4).eq(key().floor_div(4)).build_mask_mod().expect("a predicate");
+    let a = valid(Attention::bshd(1, (1, 1), (10, 10), 8, DType::F16).with_stats().with_mask_mod(mask));
+    assert!(a.mask.band.is_none());
+    let mut inputs = Inputs::random(&a, 1).expect("random");
+    // Scores of zero: the log-sum-exp is the logarithm of how many keys are seen.
+    inputs.insert(Role::Scale, Buffer::of(DType::F32, [0.0]));
+    let graph = lower(&a, &under(19), &CompileOptions::default()).expect("dense");
+    let exact = forward(&a, &inputs).expect("computes");
+    let found = interpret(&graph, &inputs, Precision::Exact).expect("runs");
+    for row in 0..10 {
+        let block: f64 = if row < 8 { 4.0 } else { 2.0 };
+        let exact = exact.get(Role::Stats).expect("requested").at(0, 0, row, 0);
+        let found = found.get(&Role::Stats).expect("requested").at([0, 0, row, 0]);
+        assert!((exact - block.ln()).abs() < 1e-6 && (found - exact).abs() < 1e-6, "{row}: {exact} and {found}");
+    }
 }

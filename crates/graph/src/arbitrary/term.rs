@@ -95,22 +95,35 @@ fn deeper((float, int, bool): &Level) -> Level {
     let select = |side: &BoxedStrategy<Term>| {
         (bool.clone(), side.clone(), side.clone()).prop_map(|(k, y, n)| Term::Select(k.into(), y.into(), n.into()))
     };
-    // An integer remainder by the constant 0 is refused, so integers get no remainders.
+    // An integer remainder by the constant 0 is refused, so integers get no remainders; a whole quotient is by a
+    // constant.
     let whole: Vec<Binary> = Binary::ALL
         .iter()
         .copied()
-        .filter(|op| op.takes_int() && !matches!(op, Binary::Rem | Binary::FloorRem))
+        .filter(|op| op.takes_int() && !matches!(op, Binary::Rem | Binary::FloorRem | Binary::FloorDiv))
         .collect();
+    let fractions: Vec<Binary> = Binary::ALL.iter().copied().filter(|op| op.takes_float()).collect();
+    let divisor = prop::sample::select(vec![2, 3, 4, 7, 128, -2, -5]);
+    // What is given at launch may be beyond what is divided exactly, which is refused: it is held within.
+    let held = |a: Term| {
+        let bound = |n: i32| Box::new(Term::Int(n));
+        let above = Term::Binary(Binary::Max, a.into(), bound(-1_000_000));
+        Term::Binary(Binary::Min, above.into(), bound(1_000_000))
+    };
+    let dividend =
+        prop_oneof![prop::sample::select(Axis::ALL.to_vec()).prop_map(Term::Index), int.clone().prop_map(held),];
     let next_float = prop_oneof![
         2 => float.clone(),
         3 => (prop::sample::select(Unary::ALL.to_vec()), float.clone()).prop_map(|(op, a)| Term::Unary(op, a.into())),
-        4 => pair(Binary::ALL.to_vec(), float, Term::Binary),
+        4 => pair(fractions, float, Term::Binary),
         1 => select(float),
         1 => int.clone().prop_map(|a| Term::ToFloat(a.into())),
     ];
     let next_int = prop_oneof![
         3 => int.clone(),
         2 => pair(whole, int, Term::Binary),
+        1 => (dividend, divisor)
+            .prop_map(|(a, by)| Term::Binary(Binary::FloorDiv, a.into(), Term::Int(by).into())),
         1 => (prop::sample::select(vec![Unary::Neg, Unary::Abs]), int.clone())
             .prop_map(|(op, a)| Term::Unary(op, a.into())),
         1 => select(int),

@@ -11,8 +11,8 @@ use super::handle::{Expr, Inner, Op};
 use super::limits::{MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
 use super::node::{FloatConst, Node, NodeId, ScalarId, TensorId, Ty};
 use super::operand::ScalarSpec;
-use super::operand_check::{is_name, tensor_problems};
-use super::ops::{Binary, Logic};
+use super::operand_check::{divisor, is_name, tensor_problems};
+use super::ops::Logic;
 use super::place::{Path, place};
 use super::program::ScoreExpr;
 use super::typing::Mismatch;
@@ -190,8 +190,8 @@ impl Builder {
             (Op::Unary(op), &[a]) => arena.try_add(Node::Unary(*op, a)),
             (Op::Binary(op), &[a, b]) => {
                 let [a, b] = promoted(arena, [a, b]);
-                if matches!(op, Binary::Rem | Binary::FloorRem) && arena.node(b) == Node::Int(0) {
-                    self.problems.push(ExprError::DivisionByZero { place: place(path), op: op.name() });
+                if let Err(problem) = divisor(*op, arena.node(b), || place(path)) {
+                    self.problems.push(problem);
                     return None;
                 }
                 arena.try_add(Node::Binary(*op, a, b))

@@ -10,8 +10,7 @@ use super::error::{ExprError, ExprErrors, OperandKind};
 use super::limits::{MAX_NAME, MAX_NODES, MAX_SLOTS, MAX_TENSORS};
 use super::node::{Node, NodeId};
 use super::operand::{Grad, ScalarSpec, ScalarTy, TensorSpec};
-use super::operand_check::{is_name, tensor_problems};
-use super::ops::Binary;
+use super::operand_check::{divisor, is_name, tensor_problems};
 use super::program::ScoreExpr;
 use crate::DType;
 
@@ -138,10 +137,8 @@ fn checked_node(at: usize, node: Node, ids: &[NodeId], arena: &mut Arena) -> Res
         _ => {}
     }
     let node = node.map_operands(|id| ids[id.at()]);
-    if let Node::Binary(op @ (Binary::Rem | Binary::FloorRem), _, b) = node
-        && arena.node(b) == Node::Int(0)
-    {
-        return Err(ExprError::DivisionByZero { place: format!("node {at}"), op: op.name() });
+    if let Node::Binary(op, _, b) = node {
+        divisor(op, arena.node(b), || format!("node {at}"))?;
     }
     let id = arena.try_add(node).map_err(|mismatch| ExprError::WrongType {
         place: format!("node {at}"),

@@ -38,9 +38,19 @@ pub enum ExprError {
         /// The number as text (NaN does not equal itself).
         given: String,
     },
-    /// An integer remainder by the constant 0.
+    /// An integer remainder or quotient by the constant 0.
     #[error("at {place}: '{op}' by the constant 0; the divisor must be another integer")]
     DivisionByZero {
+        /// Path of the operation.
+        place: String,
+        /// Name of the operation.
+        op: &'static str,
+    },
+    /// A whole quotient by something else than a constant.
+    #[error(
+        "at {place}: '{op}' by something that is not a constant; divide by an integer such as 128, or divide floats and take the floor"
+    )]
+    NoConstant {
         /// Path of the operation.
         place: String,
         /// Name of the operation.

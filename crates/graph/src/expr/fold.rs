@@ -17,7 +17,7 @@ pub(super) fn exact(op: Binary, a: FloatConst, b: FloatConst) -> Option<FloatCon
         // dividend.
         Binary::Mul | Binary::Min | Binary::Max => true,
         Binary::Div => wide * y == x,
-        Binary::Pow | Binary::Rem | Binary::FloorRem | Binary::Atan2 => false,
+        Binary::Pow | Binary::Rem | Binary::FloorRem | Binary::Atan2 | Binary::FloorDiv => false,
     };
     (kept && exact).then_some(narrow)
 }

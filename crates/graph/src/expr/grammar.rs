@@ -17,6 +17,7 @@ pub(super) fn infix(sign: &str) -> Option<(u8, Op)> {
         "-" => (4, Op::Binary(Binary::Sub)),
         "*" => (5, Op::Binary(Binary::Mul)),
         "/" => (5, Op::Binary(Binary::Div)),
+        "//" => (5, Op::Binary(Binary::FloorDiv)),
         "%" => (5, Op::Binary(Binary::Rem)),
         _ => (COMPARE, Op::Compare(Compare::from_name(sign)?)),
     })

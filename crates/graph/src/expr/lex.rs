@@ -40,8 +40,10 @@ pub(super) fn syntax(text: &str, start: usize, expected: String, found: String) 
 }
 
 /// Longer signs first.
-const SIGNS: [&str; 22] =
-    ["==", "!=", "<=", ">=", "<", ">", "&", "|", "!", "+", "-", "*", "/", "%", "(", ")", "[", "]", ",", ";", ":", "="];
+const SIGNS: [&str; 23] = [
+    "==", "!=", "<=", ">=", "//", "<", ">", "&", "|", "!", "+", "-", "*", "/", "%", "(", ")", "[", "]", ",", ";", ":",
+    "=",
+];
 
 pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, ParseError> {
     let mut lexer = Lexer { text, chars: text.char_indices().peekable() };

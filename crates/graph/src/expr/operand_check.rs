@@ -1,9 +1,10 @@
-//! Checks operands of expressions: names that text can contain, and valid tensors.
+//! Checks operands of expressions: names that text can contain, valid tensors, and constant divisors.
 
 use super::error::ExprError;
 use super::limits::{MAX_EXTENT, MAX_NAME};
-use super::node::{Axis, Ty};
+use super::node::{Axis, Node, Ty};
 use super::operand::{Grad, TensorSpec};
+use super::ops::Binary;
 use crate::DType;
 
 /// Problems of a single tensor.
@@ -39,4 +40,17 @@ pub(super) fn is_name(name: &str) -> bool {
     chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
         && name.len() <= MAX_NAME
+}
+
+/// Whether an integer can be divided by this node, for operations that are particular about it.
+pub(super) fn divisor(op: Binary, by: Node, place: impl FnOnce() -> String) -> Result<(), ExprError> {
+    match (op, by) {
+        (Binary::Rem | Binary::FloorRem | Binary::FloorDiv, Node::Int(0)) => {
+            Err(ExprError::DivisionByZero { place: place(), op: op.name() })
+        }
+        // That floats are divided is said by their types.
+        (Binary::FloorDiv, Node::Int(_) | Node::Float(_)) => Ok(()),
+        (Binary::FloorDiv, _) => Err(ExprError::NoConstant { place: place(), op: op.name() }),
+        _ => Ok(()),
+    }
 }

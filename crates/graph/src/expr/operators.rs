@@ -147,6 +147,8 @@ binary_methods! {
     floor_rem => FloorRem;
     /// [`Binary::Atan2`]: this expression is the ordinate.
     atan2 => Atan2;
+    /// [`Binary::FloorDiv`], in text `a // b`: an integer by an integer constant.
+    floor_div => FloorDiv;
 }
 
 macro_rules! compare_methods {

@@ -99,8 +99,8 @@ operations! {
 }
 
 operations! {
-    /// Operations on two numbers of the same type. `Div`, `Pow` and `Atan2` are for floats; the others are for floats
-    /// and integers.
+    /// Operations on two numbers of the same type. `Div`, `Pow` and `Atan2` are for floats, `FloorDiv` is for integers;
+    /// the others are for floats and integers.
     Binary {
         /// `a + b` (0). Integers wrap.
         Add = 1, "add";
@@ -131,6 +131,14 @@ operations! {
         FloorRem = 9, "floor_rem";
         /// Angle of the point with ordinate `a` and abscissa `b` (23), in (-pi, pi]; 0 at the origin.
         Atan2 = 10, "atan2";
+        /// `a / b`, rounded down to a whole number, of an integer by an integer constant other than 0: `query // 128`
+        /// is the block of a query. Integers wrap: the smallest one divided by -1 is itself.
+        ///
+        /// On a device it is `floor((a + 0.5) / b)` in float32, or `floor(a / b)` by a power of two. That is exact
+        /// where `|a|` is below 2^22 by any constant, and up to 2^24 by a power of two. A dividend that is not seen to
+        /// be within ([`floor_div_reach`](super::floor_div_reach)) is refused when it is lowered; hold it with `min`
+        /// and `max`.
+        FloorDiv = 11, "floor_div";
     }
 }
 
@@ -171,10 +179,16 @@ impl Unary {
 }
 
 impl Binary {
-    /// Whether the operation works on integers (and returns them) as well as on floats.
+    /// Whether the operation works on integers (and returns them).
     #[must_use]
     pub const fn takes_int(self) -> bool {
         !matches!(self, Binary::Div | Binary::Pow | Binary::Atan2)
+    }
+
+    /// Whether floats are taken (and given back).
+    #[must_use]
+    pub const fn takes_float(self) -> bool {
+        !matches!(self, Binary::FloorDiv)
     }
 
     /// Whether the operands can be exchanged without changing the result.

@@ -144,6 +144,7 @@ impl Program {
                 Binary::Mul => infix("*", Tightness::Product, a, b)?,
                 Binary::Div => infix("/", Tightness::Product, a, b)?,
                 Binary::Rem => infix("%", Tightness::Product, a, b)?,
+                Binary::FloorDiv => infix("//", Tightness::Product, a, b)?,
                 Binary::Min | Binary::Max | Binary::Pow | Binary::FloorRem | Binary::Atan2 => call(op.name())?,
             },
             Node::Compare(op, a, b) => infix(op.name(), Tightness::Compare, a, b)?,

@@ -129,6 +129,8 @@ pub(super) fn binary(
             });
             sum(s, ta, by_b)
         }
+        // Integers have no derivative.
+        Binary::FloorDiv => None,
         Binary::Atan2 => {
             let (aa, bb) = (s.mul(a, a), s.mul(b, b));
             let square = s.add(aa, bb);

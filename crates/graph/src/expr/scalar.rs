@@ -100,6 +100,7 @@ impl Binary {
                 if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
             }
             Binary::Atan2 => a.atan2(b),
+            Binary::FloorDiv => (a / b).floor(),
         })
     }
 
@@ -118,6 +119,13 @@ impl Binary {
             } else {
                 let r = a.wrapping_rem(b);
                 if r != 0 && (r < 0) != (b < 0) { r.wrapping_add(b) } else { r }
+            }),
+            // 0 by 0, which is never written: a divisor is a constant other than 0.
+            Binary::FloorDiv => Some(if b == 0 {
+                0
+            } else {
+                let (q, r) = (a.wrapping_div(b), a.wrapping_rem(b));
+                if r != 0 && (r < 0) != (b < 0) { q - 1 } else { q }
             }),
             Binary::Div | Binary::Pow | Binary::Atan2 => None,
         }
@@ -167,6 +175,24 @@ mod tests {
             assert_eq!(f64::from(floor), fa - (fa / fb).floor() * fb);
         }
         assert_eq!(Binary::Rem.apply_int(5, 0), Some(0));
+    }
+
+    #[test]
+    fn whole_quotients_are_rounded_down() {
+        let of = |a: i32, b: i32| Binary::FloorDiv.apply_int(a, b).expect("for integers");
+        for (a, b, floor) in [(7, 3, 2), (-7, 3, -3), (7, -3, -3), (-7, -3, 2), (6, 3, 2), (-6, 3, -2), (0, -5, 0)] {
+            assert_eq!(of(a, b), floor, "{a} // {b}");
+        }
+        for a in [i32::MIN, i32::MIN + 1, -129, -128, -1, 0, 127, 128, i32::MAX] {
+            for b in [i32::MIN, -128, -3, -1, 1, 3, 128, i32::MAX] {
+                let exact = (f64::from(a) / f64::from(b)).floor();
+                // Integers wrap.
+                let wrapped = if exact > f64::from(i32::MAX) { i32::MIN } else { exact as i32 };
+                assert_eq!(of(a, b), wrapped, "{a} // {b}");
+                let rest = Binary::FloorRem.apply_int(a, b).expect("for integers");
+                assert_eq!(of(a, b).wrapping_mul(b).wrapping_add(rest), a, "{a} and {b}");
+            }
+        }
     }
 
     #[test]

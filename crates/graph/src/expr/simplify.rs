@@ -150,9 +150,13 @@ impl Simplifier {
             Binary::Div => self.div(a, b),
             Binary::Min | Binary::Max if a == b => a,
             Binary::Pow if self.is(b, 1.0) => a,
-            Binary::Min | Binary::Max | Binary::Pow | Binary::Rem | Binary::FloorRem | Binary::Atan2 => {
-                self.raw(Node::Binary(op, a, b))
-            }
+            Binary::Min
+            | Binary::Max
+            | Binary::Pow
+            | Binary::Rem
+            | Binary::FloorRem
+            | Binary::Atan2
+            | Binary::FloorDiv => self.raw(Node::Binary(op, a, b)),
         }
     }
 

@@ -15,6 +15,8 @@ pub(super) struct Mismatch {
 }
 
 const TO_FLOAT: &str = "convert it with to_float()";
+const WHOLE: &str = "convert it with to_float(), or write a whole quotient of integers with floor_div (in text `//`)";
+const OF_INTEGERS: &str = "write floor(a / b) for floats";
 const NO_NUMBER: &str = "turn the truth value into a number with select(1.0, 0.0)";
 const NO_TRUTH: &str = "compare it with something to get a truth value";
 
@@ -23,6 +25,14 @@ fn need_float(op: &'static str, operand: &'static str, given: Ty) -> Result<(), 
         Ty::Float => Ok(()),
         Ty::Int => Err(Mismatch { op, operand, given, needed: "float", fix: TO_FLOAT }),
         Ty::Bool => Err(Mismatch { op, operand, given, needed: "float", fix: NO_NUMBER }),
+    }
+}
+
+fn need_int(op: &'static str, operand: &'static str, given: Ty) -> Result<(), Mismatch> {
+    match given {
+        Ty::Int => Ok(()),
+        Ty::Float => Err(Mismatch { op, operand, given, needed: "int", fix: OF_INTEGERS }),
+        Ty::Bool => Err(Mismatch { op, operand, given, needed: "int", fix: NO_NUMBER }),
     }
 }
 
@@ -55,14 +65,20 @@ pub(super) fn unary(op: Unary, a: Ty) -> Result<Ty, Mismatch> {
 }
 
 pub(super) fn binary(op: Binary, a: Ty, b: Ty) -> Result<Ty, Mismatch> {
-    if op.takes_int() {
+    if !op.takes_float() {
+        need_int(op.name(), "left", a)?;
+        need_int(op.name(), "right", b)?;
+        Ok(Ty::Int)
+    } else if op.takes_int() {
         need_number(op.name(), "left", a)?;
         need_number(op.name(), "right", b)?;
         need_same(op.name(), "right", b, a)?;
         Ok(a)
     } else {
-        need_float(op.name(), "left", a)?;
-        need_float(op.name(), "right", b)?;
+        let whole =
+            |m: Mismatch| if op == Binary::Div && m.given == Ty::Int { Mismatch { fix: WHOLE, ..m } } else { m };
+        need_float(op.name(), "left", a).map_err(whole)?;
+        need_float(op.name(), "right", b).map_err(whole)?;
         Ok(Ty::Float)
     }
 }

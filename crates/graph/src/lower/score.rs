@@ -129,6 +129,10 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
                 _ => scope.step(Step::Binary(binary(op), at(a), divisor, out, out)),
             }
         }
+        Node::Binary(Binary::FloorDiv, a, b) => match program.node(b) {
+            Node::Int(divisor) => floor_div(scope, at(a), divisor),
+            _ => unreachable!("a whole quotient is by a constant"),
+        },
         Node::Binary(op, a, b) => scope.step(Step::Binary(binary(op), at(a), at(b), out, out)),
         Node::Compare(op, a, b) => {
             let compute = if program.ty(a) == Ty::Float { DType::F32 } else { DType::Bool };
@@ -185,6 +189,25 @@ fn floor_rem(scope: &mut Scope<'_>, a: TensorId, b: TensorId, out: DType) -> Ten
     scope.step(Step::Binary(Pointwise::Sub, a, multiple, out, out))
 }
 
+/// `floor(a / b)` in float32, without a division, whose rounding on a device is nobody's promise.
+///
+/// By a power of two the product with its reciprocal is exact. By any other constant half of one is added first, so
+/// that the quotient is at least `0.5 / |b|` away from the next whole number, which is more than the reciprocal and the
+/// product round for `|a| < 2^22`.
+fn floor_div(scope: &mut Scope<'_>, a: TensorId, divisor: i32) -> TensorId {
+    let number = |x: f32| Step::Float((x + 0.0).to_bits());
+    let mut dividend = scope.step(Step::Unary(Pointwise::Identity, a, DType::F32));
+    if !divisor.unsigned_abs().is_power_of_two() {
+        let half = scope.step(number(if divisor < 0 { -0.5 } else { 0.5 }));
+        dividend = scope.float(Pointwise::Add, dividend, half);
+    }
+    let reciprocal = scope.step(number((1.0 / f64::from(divisor)) as f32));
+    let quotient = scope.float(Pointwise::Mul, dividend, reciprocal);
+    let whole = scope.step(Step::Unary(Pointwise::Floor, quotient, DType::F32));
+    let one = scope.int(1);
+    scope.step(Step::Binary(Pointwise::Mul, whole, one, DType::F32, DType::I32))
+}
+
 const fn unary(op: Unary) -> Pointwise {
     match op {
         Unary::Neg => Pointwise::Neg,
@@ -216,7 +239,7 @@ const fn binary(op: Binary) -> Pointwise {
         Binary::Add => Pointwise::Add,
         Binary::Sub => Pointwise::Sub,
         Binary::Mul => Pointwise::Mul,
-        Binary::Div => Pointwise::Div,
+        Binary::Div | Binary::FloorDiv => Pointwise::Div,
         Binary::Min => Pointwise::Min,
         Binary::Max => Pointwise::Max,
         Binary::Pow => Pointwise::Pow,

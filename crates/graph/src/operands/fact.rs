@@ -14,7 +14,8 @@ pub struct OperandFact<'a> {
     pub name: Option<&'a str>,
     /// Element type.
     pub dtype: DType,
-    /// Extents over (batch, head, sequence, head dim), or over (batch, head, query, key) for what lies beside the scores.
+    /// Extents over (batch, head, sequence, head dim), or over (batch, head, query, key) for what lies beside the
+    /// scores.
     pub dims: [i64; 4],
     /// Elements from one to the next along each dim.
     pub strides: [i64; 4],
@@ -31,8 +32,9 @@ pub struct OperandFact<'a> {
 impl Valid {
     /// What a launch of this attention binds, in the order in which every plan of it lists its bindings.
     ///
-    /// A plan has these bindings and beside them buffers that the launcher provides ([`Role::is_internal`]), which depend on the cuDNN.
-    /// One thing else does: below [`WIDE_OFFSETS`](crate::WIDE_OFFSETS) offsets are `i32` and half as long; here they are `i64`.
+    /// A plan has these bindings and beside them buffers that the launcher provides ([`Role::is_internal`]), which
+    /// depend on the cuDNN. One thing else does: below [`WIDE_OFFSETS`](crate::WIDE_OFFSETS) offsets are `i32` and half
+    /// as long; here they are `i64`.
     ///
     /// ```
     /// use qkvault_graph::{Attention, DType, Role, validate};

@@ -1,7 +1,7 @@
 //! Operands of expressions by name: which role a scalar or a tensor has that its author called so.
 //!
-//! Roles are numbered by first use in canonical order, which nobody can foresee, so programs ask for them by name. Lowering
-//! (`lower/score.rs`) counts the same way, and tests compare the two.
+//! Roles are numbered by first use in canonical order, which nobody can foresee, so programs ask for them by name.
+//! Lowering (`lower/score.rs`) counts the same way, and tests compare the two.
 
 use super::nearest::nearest;
 use crate::expr::{AlibiSlopes, Grad, ScalarSpec, ScoreExpr, TensorSpec};
@@ -44,7 +44,8 @@ pub struct NamedTensor<'a> {
     pub dims: [i64; 4],
     /// The role of its gradient, where this is a backward that gives it.
     pub gradient: Option<Role>,
-    /// The slopes that it holds, if who prepares the plan puts them on the GPU; every other tensor is bound by the caller.
+    /// The slopes that it holds, if who prepares the plan puts them on the GPU; every other tensor is bound by the
+    /// caller.
     pub alibi: Option<AlibiSlopes>,
     /// The expression that reads it.
     pub read_by: ReadBy,
@@ -85,10 +86,11 @@ fn expressions(a: &Attention) -> impl Iterator<Item = (ReadBy, &ScoreExpr)> {
     both.into_iter().filter_map(|(read_by, e)| Some((read_by, e?)))
 }
 
-/// Operands by name. The score modification and the mask have names of their own: where both use one name, it stands for two operands,
-/// and the plural forms give both.
+/// Operands by name. The score modification and the mask have names of their own: where both use one name, it stands
+/// for two operands, and the plural forms give both.
 impl Valid {
-    /// The scalars that expressions read, in the order of their roles: those of the score modification, then those of the mask.
+    /// The scalars that expressions read, in the order of their roles: those of the score modification, then those of
+    /// the mask.
     ///
     /// ```
     /// use qkvault_graph::expr::{int_scalar, key, scalar, score};
@@ -109,7 +111,8 @@ impl Valid {
         scalars(self.get())
     }
 
-    /// The tensors that expressions read, in the order of their roles: those of the score modification, then those of the mask.
+    /// The tensors that expressions read, in the order of their roles: those of the score modification, then those of
+    /// the mask.
     pub fn score_tensors(&self) -> impl Iterator<Item = NamedTensor<'_>> {
         tensors(self.get())
     }
@@ -142,7 +145,8 @@ impl Valid {
         self.score_tensors().filter(move |tensor| tensor.name == name).map(|tensor| tensor.role)
     }
 
-    /// The name of a scalar or a tensor that is most like one that there is not, for an error that asks "did you mean ...?".
+    /// The name of a scalar or a tensor that is most like one that there is not, for an error that asks "did you mean
+    /// ...?".
     #[must_use]
     pub fn nearest_name(&self, given: &str) -> Option<&str> {
         nearest(given, self.scalars().map(|s| s.name).chain(self.score_tensors().map(|t| t.name)))

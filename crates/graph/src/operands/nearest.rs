@@ -1,7 +1,8 @@
 //! The name that a misspelt one was probably meant to be.
 
-/// The name most like `given` of some: the fewest letters put in, left out, changed or exchanged with their neighbour, upper and lower
-/// case being alike; nothing where none differs in less than half of its letters. Of equally near ones the first.
+/// The name most like `given` of some: the fewest letters put in, left out, changed or exchanged with their neighbour,
+/// upper and lower case being alike; nothing where none differs in less than half of its letters. Of equally near ones
+/// the first.
 ///
 /// ```
 /// use qkvault_graph::nearest_name;

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use crate::expr::{Grad, Node};
+use crate::expr::{Extents, Grad, Node};
 use crate::lower::chosen_form;
 use crate::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
 use crate::{
@@ -81,6 +81,14 @@ impl<'a> Facts<'a> {
     fn expressions(&self) -> impl Iterator<Item = &ScoreExpr> {
         let own = self.a.score_mod_bprop.as_ref().map(|own| &own.derivative);
         [&self.a.score_mod, &self.a.mask.mask_mod].into_iter().flatten().chain(own)
+    }
+
+    /// A dividend of a whole quotient that may be larger than what is divided exactly: its least and greatest value,
+    /// and the divisor.
+    pub(super) fn far_dividend(&self) -> Option<(i64, i64, i32)> {
+        let scores = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv];
+        let extents = Extents { scores, lengths: self.lengths() };
+        self.expressions().find_map(|e| e.far_dividend(&extents))
     }
 
     /// Whether an expression reads the lengths of several sequences.

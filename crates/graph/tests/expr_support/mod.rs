@@ -70,8 +70,10 @@ fn leaves() -> Level {
 fn deeper((float, int, bool): &Level) -> Level {
     let (f, i, b) = (float.clone(), int.clone(), bool.clone());
     let unary = prop::sample::select(Unary::ALL.to_vec());
-    let binary = prop::sample::select(Binary::ALL.to_vec());
+    let floats: Vec<Binary> = Binary::ALL.iter().copied().filter(|op| op.takes_float()).collect();
+    let binary = prop::sample::select(floats);
     let ints: Vec<Binary> = Binary::ALL.iter().copied().filter(|op| op.takes_int()).collect();
+    let divisor = prop::sample::select(vec![1, 2, 3, 5, 8, -1, -3, -4, i32::MIN, i32::MAX]);
     let next_float = prop_oneof![
         1 => f.clone(),
         5 => (unary, f.clone()).prop_map(|(op, a)| call(op, &a)),
@@ -84,7 +86,8 @@ fn deeper((float, int, bool): &Level) -> Level {
         1 => i.clone().prop_map(|a| -a),
         1 => i.clone().prop_map(|a| a.abs()),
         // A remainder by the constant 0 is refused, so 1 is added to a divisor that could be 0.
-        3 => (prop::sample::select(ints), i.clone(), i.clone()).prop_map(|(op, a, b)| match op {
+        3 => (prop::sample::select(ints), i.clone(), i.clone(), divisor).prop_map(|(op, a, b, divisor)| match op {
+            Binary::FloorDiv => a.floor_div(divisor),
             Binary::Rem | Binary::FloorRem => join(op, &a, &(b.abs() + 1)),
             _ => join(op, &a, &b),
         }),
@@ -141,6 +144,7 @@ pub(crate) fn join(op: Binary, a: &Expr, b: &Expr) -> Expr {
         Binary::Rem => a % b,
         Binary::FloorRem => a.floor_rem(b),
         Binary::Atan2 => a.atan2(b),
+        Binary::FloorDiv => a.floor_div(b),
     }
 }
 

@@ -136,7 +136,8 @@ proptest! {
         prop_assert_eq!(roles(&valid), roles(&other));
     }
 
-    /// Two scalars of one type, bound by number in the order in which they were written, gave wrong numbers without an error.
+    /// Two scalars of one type, bound by number in the order in which they were written, gave wrong numbers without an
+    /// error.
     #[test]
     fn p23_two_scalars_given_in_the_wrong_order_are_told_apart_by_name(
         first in -4.0_f32..4.0, second in -4.0_f32..4.0, x in -4.0_f64..4.0, swapped in any::<bool>(),

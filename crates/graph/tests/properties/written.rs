@@ -112,6 +112,25 @@ fn a_floored_remainder_is_computed_in_f32_and_has_the_type_of_its_operands() {
     assert!(holds(&found, &of_scores), "{}", found.join("\n"));
 }
 
+/// A whole quotient needs no division: a product with the reciprocal, of a half more where that is not exact.
+#[test]
+fn a_whole_quotient_is_a_product_in_f32_and_an_integer() {
+    let given = |by: i32| format!("q: f16 [2,2,8,64]\nk: [2,2,300,64]\nmask_mod: key // {by} < 3");
+    let by_two = [
+        "%:f32[2,2,8,300] = identity %",
+        "%:f32[2,2,8,300] = mul % 0.0078125",
+        "%:f32[2,2,8,300] = floor %",
+        "%:i32[2,2,8,300] = mul % 1i",
+        "%:i32[2,2,8,300] = cmp-lt % 3i in bool",
+    ];
+    let by_others = ["%:f32[2,2,8,300] = identity %", "%:f32[2,2,8,300] = add % 0.5", "%:f32[2,2,8,300] = mul % 0.01"];
+    let below = ["%:f32[2,2,8,300] = add % -0.5", "%:f32[2,2,8,300] = mul % -0.01", "%:f32[2,2,8,300] = floor %"];
+    for (by, lines_of) in [(128, &by_two[..]), (100, &by_others), (-100, &below)] {
+        let found = lines(&given(by), 19);
+        assert!(holds(&found, lines_of), "{by}\n{}", found.join("\n"));
+    }
+}
+
 /// Truth values of integers are compared as integers, those of floats in f32; there are no boolean constants.
 #[test]
 fn comparisons_are_computed_in_the_type_of_their_operands() {

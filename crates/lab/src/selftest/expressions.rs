@@ -107,7 +107,7 @@ pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
 /// A random float expression.
 fn composed(draw: &mut Draw, text: &mut Text, full: Extents, depth: i64) -> String {
     if depth == 0 || draw.chance(10) {
-        return match draw.within(0, 6) {
+        return match draw.within(0, 7) {
             0 | 1 => "score".to_owned(),
             2 => text.scalar(),
             3 => text.tensor(draw, full, "f32", false),
@@ -117,7 +117,13 @@ fn composed(draw: &mut Draw, text: &mut Text, full: Extents, depth: i64) -> Stri
                 draw.one_of(&["key", "query", "head", "batch"])
             ),
             5 => draw.one_of(&["0.5", "1.0", "-2.0", "0.125"]).to_owned(),
-            _ => format!("float({} % 5)", draw.one_of(&["query", "key", "head"])),
+            6 => format!("float({} % 5)", draw.one_of(&["query", "key", "head"])),
+            // By powers of two and by others, of what is negative too.
+            _ => format!(
+                "float({} // {}) * 0.05",
+                draw.one_of(&["query", "key", "(query - key)", "head", "(key - query + 100)"]),
+                draw.one_of(&["128", "7", "-16", "10", "3"])
+            ),
         };
     }
     let a = composed(draw, text, full, depth - 1);
@@ -143,7 +149,7 @@ fn condition(draw: &mut Draw) -> String {
 /// keys as queries.
 pub(super) fn keep(draw: &mut Draw, full: Extents) -> String {
     let mut text = Text::default();
-    match draw.within(0, 6) {
+    match draw.within(0, 8) {
         0 => {
             let [b, ..] = full;
             text.with(&format!("tensor @prefix: i32[{b}, 1, 1, 1]; key < @prefix | key <= query"))
@@ -164,6 +170,11 @@ pub(super) fn keep(draw: &mut Draw, full: Extents) -> String {
             text.with(&format!("{t} > 0.0 | key == query | key < 3"))
         }
         5 => "!(key % 3 == 1) | key == query".to_owned(),
+        6 => {
+            let block = draw.one_of(&["128", "16", "100", "7"]);
+            format!("query // {block} == key // {block}")
+        }
+        7 => "query // 64 >= key // 64 & (query - key) // 10 < 3".to_owned(),
         _ => "key % 4 < 2 | query - key < 9 & key <= query".to_owned(),
     }
 }

@@ -137,6 +137,7 @@ pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
             if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
         }
         Binary::Atan2 => a.atan2(b),
+        Binary::FloorDiv => (a / b).floor(),
     })
 }
 
@@ -162,6 +163,7 @@ pub(crate) fn slopes(op: Binary, a: f64, b: f64, y: f64) -> [f64; 2] {
         }
         // The integer quotient that this remainder belongs to; `a / b` itself may round up to the next integer.
         Binary::Rem | Binary::FloorRem => [1.0, -((a - y) / b).round()],
+        Binary::FloorDiv => [0.0, 0.0],
         Binary::Atan2 => {
             let r = a * a + b * b;
             [b / r, -a / r]
@@ -182,13 +184,14 @@ pub(crate) fn binary_int(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Mul => a.wrapping_mul(b),
         Binary::Min => a.min(b),
         Binary::Max => a.max(b),
-        // The language defines a remainder by zero as zero.
-        Binary::Rem | Binary::FloorRem if b == 0 => 0,
+        // The language defines a remainder by zero as zero; it has no quotient by zero.
+        Binary::Rem | Binary::FloorRem | Binary::FloorDiv if b == 0 => 0,
         Binary::Rem => a.wrapping_rem(b),
         Binary::FloorRem => {
             let r = a.wrapping_rem(b);
             if r != 0 && (r < 0) != (b < 0) { r + b } else { r }
         }
+        Binary::FloorDiv => (i64::from(a)).div_euclid(i64::from(b)) as i32 - i32::from(b < 0 && a.wrapping_rem(b) != 0),
         Binary::Div | Binary::Pow | Binary::Atan2 => unreachable!("the language has {op} for floats only"),
     })
 }

@@ -55,6 +55,20 @@ entries![
         }),
         ..Entry::quirk(1)
     },
+    SCORE_MOD_FAR_DIVIDEND = Entry {
+        code: "score-mod.far-dividend",
+        cause: "A whole quotient (`//`) is computed in float32, which is exact up to 2^24 by a power of two and below \
+                2^22 by another constant, and the dividend may be larger.",
+        field: "score_mod",
+        needed: "a dividend of at most 2^24 by a power of two, and below 2^22 by another constant",
+        fix: "hold the dividend with min and max, as in `min(max(x, 0), 4194303) // 100`",
+        source: "the rounding of float32 (`floor_div_reach` has the proof)",
+        applies: Applies::Lowering(|f| {
+            let (least, most, divisor) = f.far_dividend()?;
+            Some(format!("a dividend from {least} to {most}, by {divisor}"))
+        }),
+        ..Entry::not_built()
+    },
     BACKWARD_SINGLE_ROW = Entry {
         code: "backward.single-row",
         cause: "cuDNN ends the process while it compiles a backward of one sequence, one head and one query.",
