@@ -1,4 +1,4 @@
-//! Compiles a few attentions for a target with the cuDNN that is found, and prints what became of them.
+//! Compiles a few attentions for a target with the cuDNN that is found, and prints the results.
 //!
 //! `cargo run -p qkvault-compile --example compile -- h200`
 

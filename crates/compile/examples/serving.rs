@@ -1,4 +1,4 @@
-//! Compiles varlen and paged attentions for a target with the cuDNN that is found, and prints what became of them.
+//! Compiles varlen and paged attentions for a target with the cuDNN that is found, and prints the results.
 //!
 //! `cargo run -p qkvault-compile --example serving -- h200`
 

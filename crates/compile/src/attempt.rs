@@ -1,7 +1,8 @@
-//! One attempt at a plan: the engine configurations that cuDNN gives, in its order, until one makes a plan.
+//! One attempt to make a plan: cuDNN's engine configurations in its order, until one gives a plan.
 //!
-//! Going on to the next configuration is for what speaks of the request alone. Whatever speaks of this machine or this moment ends the
-//! attempt with an error: the plan of another engine would lie under a key whose engine is the first that can compute the graph.
+//! The attempt goes on to the next configuration only if the error concerns the request. An error of this machine or
+//! this moment ends the attempt: otherwise the plan of another engine would get the key of the first engine that
+//! supports the graph.
 
 use std::sync::Arc;
 
@@ -16,17 +17,17 @@ use crate::status::{self, About, COMPILATION_FAILED};
 use crate::uncompiled::{self, Often};
 use crate::write;
 
-/// What is attempted.
+/// The input of an attempt.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt<'a> {
     pub(crate) library: &'a Arc<Library>,
     pub(crate) graph: &'a OpGraph,
     pub(crate) target: &'a Target,
-    pub(crate) policy: &'a CompileOptions,
+    pub(crate) options: &'a CompileOptions,
     pub(crate) choice: Choice,
 }
 
-/// A plan, and of what it was made.
+/// A plan and its configuration.
 pub(crate) struct Made {
     pub(crate) plan: Descriptor,
     pub(crate) engine: String,
@@ -35,9 +36,9 @@ pub(crate) struct Made {
 
 /// Why there is no plan.
 pub(crate) enum Stop {
-    /// All that was given speaks of the request.
+    /// All errors concern the request.
     Refused(Vec<Reason>),
-    /// Something does not work here and now.
+    /// A failure of this machine or this moment.
     Failed(Failure),
 }
 
@@ -52,19 +53,20 @@ impl From<Failure> for Stop {
 struct Past {
     reasons: Vec<Reason>,
     passed_over: Vec<PassedOver>,
-    /// Those of whose kernels some compile and some do not: believed when another kernel compiles, and they still do not.
+    /// Configurations for which only some kernels compile: their failure counts if another kernel compiles and theirs
+    /// still does not.
     unsure: Vec<(Descriptor, Failure)>,
 }
 
 impl Attempt<'_> {
-    /// The engine configuration that is chosen of those that give a plan: that of the engine which the graph names, or of the policy's
-    /// heuristics.
+    /// The chosen engine configuration among those that give a plan: that of the engine that the graph names, or one of
+    /// the heuristics in the options.
     pub(crate) fn make(&self) -> Result<Made, Stop> {
         let ops = self.ops()?;
         let device = self.device()?;
         let mut past = Past::default();
         let mut least: Option<(u64, Descriptor, String)> = None;
-        for from in Source::of(self.graph, self.policy.heuristics) {
+        for from in Source::of(self.graph, self.options.heuristics) {
             let (code, name) = from.name();
             let configs = match from {
                 Source::Named(engine) => engine::named(&ops, &device, engine).map(|config| vec![config]),
@@ -98,10 +100,10 @@ impl Attempt<'_> {
         }
     }
 
-    /// The plan of one configuration; nothing where it is passed over.
+    /// The plan of one configuration; `None` if it is passed over.
     fn one(&self, config: Descriptor, name: &str, past: &mut Past) -> Result<Option<(Descriptor, String)>, Stop> {
-        let fail = |error| self.fail(error, "what an engine says of itself");
-        // The library does not tell the knobs of an engine that is named.
+        let fail = |error| self.fail(error, "the notes of an engine");
+        // cuDNN does not report the knobs of a named engine.
         let named = self.graph.engine.as_ref().map(|engine| Ok(engine.to_string()));
         let engine = named.unwrap_or_else(|| engine::text(&config)).map_err(fail)?;
         if let Some(reason) = engine::unfit(&config, self.graph).map_err(fail)? {
@@ -128,7 +130,8 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// The plan, once what was passed over in doubt was asked for again: where it compiles now, the moment was to blame.
+    /// The plan, after the uncertain configurations before it were tried again: if one compiles now, its failure was of
+    /// the moment.
     fn believed(&self, plan: Descriptor, engine: String, past: Past) -> Result<Made, Stop> {
         for (config, failure) in past.unsure {
             if self::plan(&config).is_ok() {
@@ -162,7 +165,7 @@ impl Attempt<'_> {
         h.get_descriptors(A::ENGINEHEUR_RESULTS, Kind::ENGINECFG)
     }
 
-    /// The error as a reason of a refusal, where it speaks of the request.
+    /// The error as a reason of a refusal, if it concerns the request.
     fn reason(&self, code: &Code, field: &str, error: Error) -> Result<Reason, Failure> {
         match &error {
             Error::Call(call) if status::row(call.status).about == About::Request => Ok(reason(code, field, &error)),
@@ -201,7 +204,7 @@ fn reason(code: &Code, field: &str, error: &Error) -> Reason {
     code.reason(error.to_string()).at(field.to_owned())
 }
 
-/// The library's same words for several configurations, told once.
+/// Equal messages of several configurations are kept once.
 fn distinct(reasons: Vec<Reason>) -> Vec<Reason> {
     let mut list: Vec<Reason> = Vec::new();
     for reason in reasons {

@@ -1,4 +1,5 @@
-//! Puts op graphs to cuDNN: heuristics, then a plan, for a target given as data. No handle and no GPU are used.
+//! Compiles op graphs with cuDNN: heuristics, then a plan, for a target given as data. It uses neither a handle nor a
+//! GPU.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,23 +34,23 @@ pub struct Compiler {
     library: Arc<Library>,
 }
 
-/// What compiling gave.
+/// The result of compiling.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// What cuDNN wrote.
+    /// The plan in cuDNN's serialised form.
     pub blob: Vec<u8>,
     /// Bytes of scratch memory that a launch needs.
     pub workspace: u64,
     /// Engine and knobs.
     pub engine: String,
-    /// Configurations that came before it and made no plan, in cuDNN's order.
+    /// Configurations before this one that gave no plan, in cuDNN's order.
     pub passed_over: Vec<PassedOver>,
     /// Time taken, in milliseconds.
     pub milliseconds: u32,
 }
 
 impl Compiler {
-    /// A compiler of the cuDNN that the search finds. Loads the stand-in for the driver where there is no driver.
+    /// A compiler with the cuDNN that the search finds. Without a driver, it loads the stand-in for the driver.
     ///
     /// # Errors
     ///
@@ -60,12 +61,13 @@ impl Compiler {
         Ok(Compiler { library })
     }
 
-    /// The same for a process that only compiles: a driver that is there is not loaded, so that plans for any GPU can be compiled on a machine
-    /// with one. Call it before anything else loads a driver. Nothing can run in this process afterwards.
+    /// A compiler for a process that only compiles. It does not load the driver, so that it can compile plans for any
+    /// GPU on a machine with one. Call it before anything else loads a driver. Nothing can run in this process
+    /// afterwards.
     ///
     /// # Errors
     ///
-    /// As [`Compiler::open`].
+    /// The same as [`Compiler::open`].
     pub fn open_compile_only(search: &Search) -> Result<Compiler, Failure> {
         qkvault_headless::force_stub_driver()?;
         Compiler::open(search)
@@ -77,34 +79,36 @@ impl Compiler {
         &self.library
     }
 
-    /// Compiles an op graph for a target. Takes 0.3 to 1 s of one core; calls on several threads run side by side.
+    /// Compiles an op graph for a target. It takes 0.3 to 1 s of one core; several threads can call it at the same
+    /// time.
     ///
-    /// The plan is of the first engine configuration that makes one; the policy's workspace limit is the planner's business.
+    /// The plan uses the first engine configuration that gives one; the planner checks the workspace limit of the
+    /// options.
     ///
     /// # Errors
     ///
-    /// [`Failure`]; a refusal holds the library's own words.
-    pub fn compile(&self, graph: &OpGraph, target: &Target, policy: &CompileOptions) -> Result<Compiled, Failure> {
-        self.compile_choice(graph, target, policy, Choice::First)
+    /// [`Failure`]; a refusal contains cuDNN's messages.
+    pub fn compile(&self, graph: &OpGraph, target: &Target, options: &CompileOptions) -> Result<Compiled, Failure> {
+        self.compile_choice(graph, target, options, Choice::First)
     }
 
-    /// The same of the configuration that is chosen so: that with the least workspace takes compiling them all.
+    /// Like [`Compiler::compile`], with a chosen configuration: for the one with the least workspace, all are compiled.
     ///
     /// # Errors
     ///
-    /// As [`Compiler::compile`].
+    /// The same as [`Compiler::compile`].
     pub fn compile_choice(
         &self,
         graph: &OpGraph,
         target: &Target,
-        policy: &CompileOptions,
+        options: &CompileOptions,
         choice: Choice,
     ) -> Result<Compiled, Failure> {
         self.check_toolchain(target)?;
         let started = Instant::now();
         // Declared before the plan, so that it is dropped after it.
         let _working = qkvault_sys::working()?;
-        let attempt = Attempt { library: &self.library, graph, target, policy, choice };
+        let attempt = Attempt { library: &self.library, graph, target, options, choice };
         let (result, messages) = log::collect(|| attempt.make());
         let fail = |error| Failure::of(error, "the bytes of a plan", target);
         match result {
@@ -130,19 +134,19 @@ impl Compiler {
     }
 }
 
-/// What was refused, with its causes.
+/// A refusal, with cuDNN's causes.
 fn refusal(mut reasons: Vec<Reason>, messages: &[Message]) -> Refusal {
     let told = words::reasons(messages);
     if !told.is_empty() {
-        // The causes say more than the calls that failed because of them.
+        // The causes have more information than the calls that failed because of them.
         reasons.retain(|r| r.origin != Origin::Library);
         reasons.extend(told);
     }
-    let silent = || codes::LIBRARY_SILENT.reason("no engine, without a word");
+    let silent = || codes::LIBRARY_SILENT.reason("no engine, without a message");
     Refusal::of(reasons).unwrap_or_else(|| silent().into())
 }
 
-/// An error, where what was said near a limit on memory is not to be believed.
+/// An error if a limit on memory is near: then a refusal may be caused by it.
 fn doubted(said: impl FnOnce() -> String) -> Result<(), Failure> {
     match pressure::near_limit() {
         Some(limit) => Err(Failure::Doubtful { limit, said: said() }),

@@ -1,4 +1,4 @@
-//! What rules found near a refusal, put to the library itself.
+//! Asks cuDNN itself about a change that the rules propose.
 
 use qkvault_graph::{CompileOptions, PlanKey, Refusal};
 
@@ -6,27 +6,27 @@ use crate::failure::Failure;
 use crate::planner::{OnMiss, PlanError, Planner};
 use qkvault_probe::Near;
 
-/// What the library says of a change that rules accept.
+/// cuDNN's answer to a change that the rules accept.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Confirmation {
-    /// It made a plan, which is in the vault.
+    /// cuDNN made a plan, which is in the vault.
     Supported(PlanKey),
-    /// It refuses the changed description too.
+    /// cuDNN refuses the changed description too.
     Refused(Refusal),
-    /// The change is to another cuDNN, which is not the one that is loaded: this one cannot say.
+    /// The change is to another cuDNN than the loaded one, which therefore cannot answer.
     OtherLibrary,
 }
 
 impl Planner {
-    /// Compiles a change that [`nearest`](qkvault_probe::nearest) proposes, as [`Planner::plan`] would: 0.3 to 1 s, unless the vault has
-    /// the answer.
+    /// Compiles a change that [`nearest`](qkvault_probe::nearest) proposes, like [`Planner::plan`]: 0.3 to 1 s, unless
+    /// the vault has the answer.
     ///
     /// # Errors
     ///
-    /// [`PlanError`]: building cannot work here.
-    pub fn confirm(&self, near: &Near, policy: &CompileOptions) -> Result<Confirmation, PlanError> {
-        match self.plan(&near.attention, &near.target, policy, OnMiss::Compile) {
+    /// [`PlanError`]: compiling does not work here.
+    pub fn confirm(&self, near: &Near, options: &CompileOptions) -> Result<Confirmation, PlanError> {
+        match self.plan(&near.attention, &near.target, options, OnMiss::Compile) {
             Ok(answer) => Ok(match answer.outcome {
                 Ok(plan) => Confirmation::Supported(plan.facts.key),
                 Err(refusal) => Confirmation::Refused(refusal),

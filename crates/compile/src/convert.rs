@@ -1,10 +1,10 @@
-//! Our enumerations as cuDNN's, in one place.
+//! Converts enumerations to cuDNN's.
 
 use qkvault_graph::op::{Pointwise, Reduce};
 use qkvault_graph::{CompilerEnv, DType, HostArch, NvrtcVersion, Toolchain};
 use qkvault_sys as sys;
 
-/// The number is part of [`Pointwise`] itself: its discriminants are cuDNN's.
+/// The discriminants of [`Pointwise`] are cuDNN's numbers.
 pub(crate) const fn pointwise(mode: Pointwise) -> sys::PointwiseMode {
     sys::PointwiseMode(mode as u32)
 }
@@ -28,8 +28,8 @@ pub(crate) const fn dtype(dtype: DType) -> sys::DataType {
     }
 }
 
-/// What else compiles in a loaded library: its CUDA build, the NVRTC that it uses, this host, and the variables that were set when it was
-/// opened.
+/// The toolchain of a loaded library: its CUDA build, the NVRTC that it uses, this host, and the variables that were
+/// set when it was opened.
 #[must_use]
 pub fn library_toolchain(library: &sys::Library) -> Toolchain {
     let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
@@ -49,7 +49,7 @@ pub fn library_toolchain(library: &sys::Library) -> Toolchain {
 mod tests {
     use super::*;
 
-    /// Every mode by name: a wrong discriminant in the description would compile another operation in silence.
+    /// Every mode by name: a wrong discriminant would compile another operation without an error.
     #[test]
     fn pointwise_numbers_are_those_of_the_header() {
         use Pointwise as P;

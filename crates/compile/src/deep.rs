@@ -1,7 +1,8 @@
-//! RebuildCheck checks: a stored plan compiled again from what is stored with it, and the kernels inside compared.
+//! Checks a stored plan by a rebuild: compiles it again from the inputs that are stored with it, and compares the
+//! kernels.
 //!
-//! Two builds of one plan differ in pointers that cuDNN leaves in it, and so have different bytes; the compiled kernel, the
-//! engine and the workspace are the same.
+//! Two builds of one plan have different bytes, because cuDNN writes pointers into it; the compiled kernels, the engine
+//! and the workspace are equal.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,74 +14,74 @@ use crate::compile::{Compiled, Compiler};
 use crate::failure::Failure;
 use crate::plan::{BadPlan, Plan};
 
-/// Everything that a plan was compiled from. It follows cuDNN's bytes in the entry's payload.
+/// All inputs of a plan's compilation. They follow cuDNN's bytes in the entry's payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     pub(crate) graph: OpGraph,
     pub(crate) target: Target,
-    pub(crate) policy: CompileOptions,
+    pub(crate) options: CompileOptions,
     pub(crate) choice: Choice,
 }
 
-/// What compiling a stored plan again came to.
+/// The result of a rebuild.
 #[derive(Debug)]
 pub enum RebuildCheck {
     /// The same kernels, engine and workspace.
     Same {
-        /// Compiled kernels inside.
+        /// Number of compiled kernels in the plan.
         kernels: usize,
-        /// Their bytes, as they stand in the plan.
+        /// Their bytes in the plan.
         kernel_bytes: usize,
     },
-    /// It was not compiled: a refusal, or a plan for another cuDNN than the one that is loaded.
+    /// It was not compiled: it is a refusal, or a plan for another cuDNN than the loaded one.
     Skipped {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// It is not what compiling gives.
+    /// The rebuild gives another plan.
     Different(Difference),
     /// Compiling does not work here.
     Failed(Failure),
 }
 
-/// In what a stored plan is not what compiling gives.
+/// The difference between a stored plan and its rebuild.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The entry is no plan of this key.
+    /// The entry is not a plan with this key.
     #[error("{0}")]
     Plan(#[from] BadPlan),
-    /// What it was compiled from does not read, or is not there.
-    #[error("what it was compiled from does not read: {0}; it was written by another version of qkvault")]
+    /// The stored inputs are missing or cannot be read.
+    #[error("its inputs cannot be read: {0}; another version of qkvault wrote it")]
     Origin(#[from] codec::DecodeError),
-    /// What it says it was compiled from has another key.
-    #[error("what it says it was compiled from has the key {found}: it was put under this key by somebody else")]
+    /// The stored inputs have another key.
+    #[error("its inputs have the key {found}: somebody else stored it under this key")]
     Key {
-        /// The key that follows from what is stored.
+        /// The key of the stored inputs.
         found: PlanKey,
     },
-    /// The kernels are others.
+    /// The kernels differ.
     #[error("its kernels are not those that cuDNN {cudnn} compiles ({stored} inside, {compiled} compiled)")]
     Kernels {
         /// The version that compiled.
         cudnn: CudnnVersion,
         /// Kernels in the stored plan.
         stored: usize,
-        /// Kernels in the one compiled now.
+        /// Kernels in the rebuild.
         compiled: usize,
     },
-    /// Engine or workspace are others.
-    #[error("it has {stored} where compiling gives {compiled}")]
+    /// Engine or workspace differ.
+    #[error("it has {stored}, and the rebuild has {compiled}")]
     Facts {
         /// Engine and workspace of the stored plan.
         stored: String,
-        /// Those of the one compiled now.
+        /// Those of the rebuild.
         compiled: String,
     },
 }
 
 impl Compiler {
-    /// Compiles a stored plan again, for the target and from the op graph that are stored with it, and compares.
+    /// Compiles a stored plan again, from the op graph and for the target that are stored with it, and compares.
     #[must_use]
     pub fn verify_by_rebuild(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
         match self.deep(key, entry) {
@@ -91,15 +92,15 @@ impl Compiler {
 
     fn deep(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
         if entry.kind == EntryKind::Refusal {
-            return Ok(RebuildCheck::Skipped { why: "a refusal has no kernel".to_owned() });
+            return Ok(RebuildCheck::Skipped { why: "a refusal has no kernels".to_owned() });
         }
         let plan = Plan::from_entry(key, entry)?;
-        let Origin { graph, target, policy, choice } = codec::decode(&entry.payload[plan.blob.len()..])?;
-        let found = plan_key_of(&graph, &target, &policy, choice);
+        let Origin { graph, target, options, choice } = codec::decode(&entry.payload[plan.blob.len()..])?;
+        let found = plan_key_of(&graph, &target, &options, choice);
         if found != key {
             return Err(Difference::Key { found });
         }
-        let compiled = match self.compile_choice(&graph, &target, &policy, choice) {
+        let compiled = match self.compile_choice(&graph, &target, &options, choice) {
             Ok(compiled) => compiled,
             Err(failure @ Failure::OtherLibrary { .. }) => {
                 return Ok(RebuildCheck::Skipped { why: failure.to_string() });
@@ -120,17 +121,18 @@ impl Compiler {
     }
 }
 
-/// Whether kernels are the same but for which update of NVRTC made them: a number in a note of the file, which is under no key.
+/// Whether kernels are equal except for the update of NVRTC that made them: a number in a note of the file, which no
+/// key contains.
 fn same(stored: &[&[u8]], now: &[&[u8]]) -> bool {
     let pairs = || stored.iter().zip(now);
     stored.len() == now.len()
         && (stored == now || pairs().all(|(a, b)| without_update(a).is_some_and(|a| Some(a) == without_update(b))))
 }
 
-/// How NVRTC names itself in a kernel: `Cuda compilation tools, release 13.0, V13.0.88`.
+/// The name of NVRTC in a kernel, as in `Cuda compilation tools, release 13.0, V13.0.88`.
 const RELEASE: &[u8] = b"Cuda compilation tools, release ";
 
-/// The file of a kernel, the number of the compiler's update made zeros; `None` for what is no kernel's text.
+/// The file of a kernel with zeros for the number of the compiler's update; `None` if it is not a kernel.
 fn without_update(text: &[u8]) -> Option<Vec<u8>> {
     let mut file = STANDARD.decode(text).ok()?;
     let places: Vec<usize> =
@@ -146,7 +148,7 @@ fn without_update(text: &[u8]) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// The compiled kernels in a plan's bytes: the texts that begin as base64 of an ELF file does.
+/// The compiled kernels in a plan's bytes: the texts that begin like base64 of an ELF file.
 fn kernels(blob: &[u8]) -> Vec<&[u8]> {
     blob.split(|byte| *byte == b'"').filter(|text| text.starts_with(b"f0VMR")).collect()
 }
@@ -163,7 +165,7 @@ mod tests {
         STANDARD.encode(file)
     }
 
-    /// 13.0.48 and 13.0.88 were seen to give the same code under one key.
+    /// 13.0.48 and 13.0.88 gave the same code under one key.
     #[test]
     fn b3_kernels_of_two_updates_of_one_nvrtc_are_the_same_and_others_are_not() {
         let like = |a: &str, b: &str| same(&[a.as_bytes()], &[b.as_bytes()]);

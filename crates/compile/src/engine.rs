@@ -1,4 +1,4 @@
-//! Engines of cuDNN: configurations of those that are named, and what those of heuristics say of themselves.
+//! Engines of cuDNN: configurations of named ones, and what engines report about themselves.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, Numeric
 
 use crate::status::{self, About};
 
-/// Where configurations of engines come from.
+/// The source of engine configurations.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// The engine that the op graph names.
@@ -21,7 +21,7 @@ pub(crate) enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Those that are asked, in order: where the graph names its engine, nothing else.
+    /// The sources that are asked, in order; for a graph with a named engine, only that one.
     pub(crate) fn of(graph: &'a OpGraph, heuristics: Heuristics) -> Vec<Source<'a>> {
         match (&graph.engine, heuristics) {
             (Some(engine), _) => vec![Source::Named(engine)],
@@ -31,7 +31,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The code of a refusal to give any, and what it is about.
+    /// The code of a refusal to give a configuration, and its field.
     pub(crate) fn name(self) -> (&'static Code, String) {
         match self {
             Source::Named(engine) => (&codes::LIBRARY_ENGINE, engine.to_string()),
@@ -41,9 +41,9 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The configuration of an engine by its number, with its knobs, for a finalized operation graph on a device given as data.
+/// The configuration of an engine by number, with its knobs, for a finalized operation graph on a device given as data.
 ///
-/// What the engine does not take it refuses when it is finalized, or when a plan is.
+/// An engine refuses an unsupported graph when its configuration or its plan is finalized.
 pub(crate) fn named(ops: &Descriptor, device: &Descriptor, engine: &NamedEngine) -> Result<Descriptor, Error> {
     let library = ops.library();
     let NamedEngine { index, knobs } = engine;
@@ -65,10 +65,11 @@ pub(crate) fn named(ops: &Descriptor, device: &Descriptor, engine: &NamedEngine)
     config.finalized()
 }
 
-/// Why a configuration's engine must not compute this graph, if so.
+/// The reason why a configuration's engine must not compute this graph, if there is one.
 ///
-/// An engine that cannot be told is not trusted with a graph that others compute wrongly. One that says that two runs may differ gets no
-/// graph that a deterministic backward is lowered to (a bias's gradient gives the same graph, and the same key).
+/// If other engines compute a graph wrongly, an engine without a known number does not get it either. A graph of a
+/// deterministic backward does not go to an engine that reports that two runs may differ (the gradient of a bias gives
+/// the same graph, and the same key).
 pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reason>, Error> {
     let engine = index(config)?;
     let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
@@ -81,8 +82,8 @@ pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reaso
     Ok(Some(codes::ENGINE_WRONG.reason(given)))
 }
 
-/// What a library tells, or nothing from one that has no such thing to tell. That it cannot tell now is an error: what follows from
-/// nothing told must not follow from want of memory.
+/// What cuDNN reports, or `None` from a version that cannot report it. A failure now is an error, because a lack of
+/// memory must not have the same result as a missing report.
 fn told<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(told) => Ok(Some(told)),
@@ -92,14 +93,14 @@ fn told<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Number of a configuration's engine, from a library that tells it.
+/// Number of a configuration's engine, if this cuDNN reports it.
 pub(crate) fn index(config: &Descriptor) -> Result<Option<i64>, Error> {
     let engines = told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default();
     let Some(engine) = engines.first() else { return Ok(None) };
     told(engine.get_one(A::ENGINE_GLOBAL_INDEX))
 }
 
-/// Engine number and knobs of a configuration, for people; a library that does not tell gives an empty text.
+/// Engine number and knobs of a configuration, for people; empty if this cuDNN does not report them.
 pub(crate) fn text(config: &Descriptor) -> Result<String, Error> {
     let mut text = String::new();
     if let Some(index) = index(config)? {
@@ -116,8 +117,8 @@ pub(crate) fn text(config: &Descriptor) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Whether a configuration's engine says of itself that two runs may differ. Of attention's engines none was seen to, among them those
-/// that sum in any order (`docs/results/forms.md`): that it is not said says little.
+/// Whether a configuration's engine reports that two runs may differ. No attention engine was seen to report it,
+/// including those that sum in any order (`docs/results/forms.md`), so the absence of the report means little.
 fn says_runs_differ(config: &Descriptor) -> Result<bool, Error> {
     for engine in told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default() {
         if runs_differ(&told(engine.get(A::ENGINE_NUMERICAL_NOTE))?.unwrap_or_default()) {

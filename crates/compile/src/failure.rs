@@ -1,4 +1,4 @@
-//! Why there is no plan: what the library refuses is one thing, and what does not work here and now is another.
+//! Failures to make a plan: refusals of cuDNN, and errors of this machine or this moment.
 
 use std::fmt;
 
@@ -10,36 +10,38 @@ use crate::{pressure, status};
 
 /// Why there is no plan.
 ///
-/// All but the first say nothing about the attention: they are never kept in a vault, and never a reason to take another engine.
+/// All except the first are independent of the attention: they are never stored in a vault, and another engine is not
+/// tried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The library says no to this op graph for this target; asking again gives the same answer.
+    /// cuDNN refuses this op graph for this target; the answer is always the same.
     #[error("{0}")]
     Refused(Refusal),
-    /// The target is for another cuDNN than the one that is loaded.
+    /// The target is for another cuDNN than the loaded one.
     #[error(
-        "the target wants cuDNN {wanted} ({wanted_set} set; {wanted_toolchain}), but {found} ({found_set} set; {found_toolchain}) is loaded; \
-         use a target for that one (Compiler::target), or QKVAULT_CUDNN_PATH to load the other"
+        "the target is for cuDNN {wanted} ({wanted_set} set; {wanted_toolchain}), but {found} ({found_set} set; \
+         {found_toolchain}) is loaded; use a target for the loaded one (Compiler::target), or load the other one with \
+         QKVAULT_CUDNN_PATH"
     )]
     OtherLibrary {
-        /// Version that the target wants.
+        /// Version of the target.
         wanted: CudnnVersion,
-        /// Set that the target wants.
+        /// Library set of the target.
         wanted_set: LibrarySet,
         /// Version that is loaded.
         found: CudnnVersion,
         /// Set that is loaded.
         found_set: LibrarySet,
-        /// Toolchain that the target wants.
+        /// Toolchain of the target.
         wanted_toolchain: Box<Toolchain>,
-        /// Toolchain that is here.
+        /// Toolchain of this process.
         found_toolchain: Box<Toolchain>,
     },
     /// A variable that changes code has changed since cuDNN was opened.
     #[error(
-        "{name} {} when cuDNN was opened and {} now; cuDNN reads such variables at various times, so what it would compile is not known. \
-         Set {name} before the program starts, or not at all",
+        "{name} {} when cuDNN was opened and {} now; cuDNN reads such variables at various times, so the result is \
+         unknown. Set {name} before the program starts, or not at all",
         is(opened),
         is(now)
     )]
@@ -51,18 +53,18 @@ pub enum Failure {
         /// Its value now.
         now: Option<String>,
     },
-    /// A variable is set under which cuDNN compiles with something that no key names.
-    #[error("{name} is set ({seen}), so what would compile is named by no plan's key: unset it")]
+    /// With this variable, cuDNN compiles with something that no key contains.
+    #[error("{name} is set ({seen}), so the result would be in no plan's key: unset it")]
     RefusedVariable {
         /// The variable.
         name: &'static str,
-        /// What it does.
+        /// Its effect.
         seen: &'static str,
     },
-    /// NVRTC is of a newer CUDA than the driver that the target names.
+    /// NVRTC belongs to a newer CUDA than the driver of the target.
     #[error(
-        "NVRTC {nvrtc} compiles here, and the target names the driver of CUDA {driver}, which need not load what the compiler of a newer \
-         major version makes; use a cuDNN of CUDA {} with its NVRTC, or a target with a driver of CUDA {}",
+        "NVRTC {nvrtc} compiles here, and the driver of the target is of CUDA {driver}; it may not load code from a \
+         compiler of a newer major version; use a cuDNN of CUDA {} with its NVRTC, or a target with a driver of CUDA {}",
         driver.major, nvrtc.major
     )]
     NewerNvrtc {
@@ -71,40 +73,41 @@ pub enum Failure {
         /// The CUDA version of the target's driver.
         driver: NvrtcVersion,
     },
-    /// Compiling cannot work here, whatever is asked: something is missing or broken.
+    /// Nothing can be compiled here: something is missing or broken.
     #[error("{}", broken(.0))]
     Broken(#[from] Error),
-    /// cuDNN answered with a status that speaks of this machine or this moment.
+    /// cuDNN answered with a status of this machine or this moment.
     #[error("{0}")]
     Here(Box<Here>),
-    /// What the library refuses or passes over so near a limit on memory is not believed.
+    /// A refusal near a limit on memory may be caused by the limit.
     #[error(
-        "cuDNN refused what it was asked while memory was short ({limit}), so nothing says that it would with enough; \
-         raise the limit and ask again. It said: {said}"
+        "cuDNN refused while memory was short ({limit}), and may accept with enough memory; raise the limit and ask \
+         again. Its message: {said}"
     )]
     Doubtful {
-        /// The limit, and how much is used.
+        /// The limit, and the memory that is used.
         limit: String,
-        /// What it said.
+        /// The message of cuDNN.
         said: String,
     },
-    /// With a driver in the process, cuDNN asks it for what it has compiled; a GPU's driver has no kernel for another GPU.
+    /// If a driver is loaded, cuDNN asks it for the compiled kernel, and a GPU's driver has no kernels for another GPU.
     #[error(
-        "cuDNN compiled this for sm_{sm} and asked the driver of this machine's GPU for the kernel, which has none for another GPU ({words}); \
-         compile for other GPUs in a process that loads no driver: `qkvault warm` and `qkvault probe --library`, or Compiler::open_compile_only"
+        "cuDNN compiled this for sm_{sm} and asked the driver of this machine's GPU for the kernel; the driver has none \
+         for another GPU ({words}); compile for other GPUs in a process without a driver: `qkvault warm`, \
+         `qkvault probe --library`, or Compiler::open_compile_only"
     )]
     OtherGpu {
         /// The target's SM version, such as 90.
         sm: u32,
-        /// cuDNN's words.
+        /// The message of cuDNN.
         words: String,
     },
-    /// No stand-in for the driver could be loaded.
+    /// The stand-in for the driver could not be loaded.
     #[error("there is no NVIDIA driver, and its stand-in could not be loaded: {0}")]
     StandIn(#[from] qkvault_headless::Error),
 }
 
-/// A call that cuDNN answered with a status that speaks of this machine or this moment.
+/// A call to cuDNN that returned a status of this machine or this moment.
 #[derive(Debug)]
 pub struct Here {
     what: String,
@@ -114,13 +117,13 @@ pub struct Here {
 }
 
 impl Here {
-    /// What was being made: the op graph, a list of engines, the plan of one.
+    /// The object that was being made: the op graph, a list of engines, the plan of one.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// The call, with its status and cuDNN's words.
+    /// The call, with its status and cuDNN's message.
     #[must_use]
     pub fn call(&self) -> &CallError {
         &self.call
@@ -137,14 +140,14 @@ impl fmt::Display for Here {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Here { what, call, limit, variables } = self;
         let row = status::row(call.status);
-        write!(f, "cuDNN could not make {what} here and now: {} ({call})", row.meaning)?;
+        write!(f, "cuDNN could not make {what}: {} ({call})", row.meaning)?;
         if let Some(limit) = limit {
             write!(f, "; {limit}")?;
         }
         if !variables.is_empty() {
             write!(f, "; the environment has {}", variables.join(", "))?;
         }
-        write!(f, ". Nothing is kept, and no other engine is taken instead. {}", sentence(row.fix))
+        write!(f, ". Nothing is stored, and no other engine is tried. {}", sentence(row.fix))
     }
 }
 
@@ -154,10 +157,10 @@ fn sentence(text: &str) -> String {
 }
 
 impl Failure {
-    /// What an error of cuDNN's means that is no refusal.
+    /// The meaning of a cuDNN error that is not a refusal.
     pub(crate) fn of(error: Error, what: impl Into<String>, target: &Target) -> Failure {
         match error {
-            // CUDA_ERROR_NO_BINARY_FOR_GPU, seen with 9.14 and 9.19 on an H200 for sm_89 and sm_100.
+            // CUDA_ERROR_NO_BINARY_FOR_GPU, with 9.14 and 9.19 on an H200 for sm_89 and sm_100.
             Error::Call(call) if call.detail.contains("(209)") && !qkvault_headless::is_stand_in_loaded() => {
                 Failure::OtherGpu { sm: target.sm(), words: call.detail }
             }
@@ -171,7 +174,7 @@ impl Failure {
         }
     }
 
-    /// The status of cuDNN's that this is, where it is one.
+    /// The cuDNN status of the failure, if it has one.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self {
@@ -181,20 +184,20 @@ impl Failure {
         }
     }
 
-    /// Whether NVIDIA's compiler gave no kernel (status 4001): for want of memory, for flags, or because cuDNN wrote source that does
-    /// not compile, which it does for some attentions and does not tell apart.
+    /// Whether NVIDIA's compiler gave no kernel (status 4001): because of memory, of flags, or because cuDNN generated
+    /// source that does not compile. cuDNN does this for some attentions, and reports all three alike.
     #[must_use]
     pub fn is_uncompiled(&self) -> bool {
         matches!(self, Failure::Here(here) if here.is_uncompiled())
     }
 }
 
-/// The set variables that change what compiles, as `NAME=value`, for who looks for the cause.
+/// The set variables that affect compilation, as `NAME=value`, to find the cause.
 fn variables() -> Vec<String> {
     CompilerEnv::of(std::env::vars_os()).pairs().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-/// A cuDNN that is not there has said all itself.
+/// The message of a missing cuDNN is complete.
 fn broken(error: &Error) -> String {
     match error {
         Error::Load(load) => load.to_string(),
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn b1_a_failure_of_the_moment_says_what_failed_in_whose_words_and_how_to_fix_it() {
+    fn b1_a_failure_of_the_moment_has_what_failed_the_message_and_the_fix() {
         let text = here(Status::INTERNAL_ERROR_COMPILATION_FAILED).to_string();
         for part in ["plan of engine 5", "(4001)", "why", "little memory", "CUDNN_JIT_FLAGS_DBG=1", "Free memory"] {
             assert!(text.contains(part), "{part}: {text}");

@@ -1,4 +1,4 @@
-//! One build: everything that it depends on, and why it gave no entry.
+//! One build: its inputs, and why it gave no entry.
 
 use std::sync::Arc;
 
@@ -10,37 +10,37 @@ use crate::plan::Plan;
 use crate::planner::PlanError;
 use qkvault_probe::{Request, check};
 
-/// Where an answer came from, why it was not stored if it was not, and the answer.
+/// The source of an answer, why it was not stored if it was not, and the answer.
 pub(crate) type Found = (Source, Option<Arc<StoreError>>, Result<Arc<Plan>, Refusal>);
 
-/// Everything that a build depends on; all of it is under the key.
+/// All inputs of a build; the key contains all of them.
 pub(crate) struct Job<'a> {
     pub(crate) attention: &'a Valid,
     pub(crate) graph: &'a OpGraph,
     pub(crate) target: &'a Target,
-    pub(crate) policy: &'a CompileOptions,
+    pub(crate) options: &'a CompileOptions,
     pub(crate) choice: Choice,
     pub(crate) key: PlanKey,
     pub(crate) graph_key: GraphKey,
     pub(crate) what: &'a str,
 }
 
-/// Why a builder gave no entry; what is refused is an entry.
+/// Why a builder gave no entry; a refusal is an entry.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Build {
     #[error("no compiler")]
     NoCompiler,
     #[error("{0}")]
     Failed(Arc<Failure>),
-    /// No kernel was compiled, and rules say that none is: an answer, but not the library's, so it is not kept.
+    /// No kernel was compiled, and rules predict that. It is an answer, but not cuDNN's, so it is not stored.
     #[error("{0}")]
     Known(Refusal),
 }
 
 impl<'a> Job<'a> {
-    /// The same of another choice.
+    /// The same job with another choice.
     pub(crate) fn choosing(self, choice: Choice) -> Job<'a> {
-        Job { choice, key: plan_key_of(self.graph, self.target, self.policy, choice), ..self }
+        Job { choice, key: plan_key_of(self.graph, self.target, self.options, choice), ..self }
     }
 
     pub(crate) fn unbuilt(&self, error: VaultError<Build>) -> Result<Found, PlanError> {
@@ -54,10 +54,10 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What rules say that the library does not support: that it wrote a kernel which does not compile is told from a failure of the
-    /// moment by them alone.
+    /// The refusal by rules, if they say that cuDNN does not support it: only rules distinguish a generated kernel that
+    /// does not compile from a failure of the moment.
     pub(crate) fn known_refusal(&self) -> Option<Refusal> {
-        let verdict = check(&Request::new(self.attention, self.target).with_policy(*self.policy));
+        let verdict = check(&Request::new(self.attention, self.target).with_policy(*self.options));
         Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.origin == Origin::Rule).collect())
     }
 }

@@ -1,13 +1,13 @@
-//! Compiles plans of attentions with cuDNN, with or without a GPU, and keeps them in a vault.
+//! Compiles plans of attentions with cuDNN, with or without a GPU, and stores them in a vault.
 //!
-//! * [`Compiler`] puts an op graph to the library: the answer is a plan, or a refusal in the library's own words. It needs
-//!   no GPU and no driver: the target's device properties are data, and a stand-in is loaded where there is no
-//!   `libcuda.so.1`. One compilation takes 0.3 to 1 s of one core.
-//! * [`Planner`] joins a compiler and a vault: what was compiled or refused once is looked up from then on. It asks the rules of
-//!   `qkvault-probe` before the library.
-//! * [`Plan`] is what is kept: cuDNN's bytes, and everything a launch needs to know beside them.
+//! * [`Compiler`] gives an op graph to cuDNN and returns a plan, or a refusal with cuDNN's message. It needs neither a
+//!   GPU nor a driver: the target's device properties are data, and without `libcuda.so.1` it loads a stand-in. One
+//!   compilation takes 0.3 to 1 s of one core.
+//! * [`Planner`] combines a compiler and a vault: it looks up what was compiled or refused before. It asks the rules of
+//!   `qkvault-probe` before cuDNN.
+//! * [`Plan`] is stored: cuDNN's bytes, and everything else that a launch needs.
 //!
-//! Launching does none of this: see `qkvault-exec`.
+//! Launching is in `qkvault-exec`.
 
 mod attempt;
 mod compile;

@@ -1,11 +1,11 @@
-//! A limit of scratch memory: why a plan is over it.
+//! The reason for a plan that exceeds a limit of scratch memory.
 
 use qkvault_graph::Reason;
 use qkvault_graph::registry::codes;
 
 use crate::plan::PlanFacts;
 
-/// Why a plan needs too much, where it does; it is the one that needs the least.
+/// The reason if a plan exceeds the limit; the plan is the one that needs the least.
 pub(crate) fn over(facts: &PlanFacts, limit: u64) -> Option<Reason> {
     let needs = facts.scratch().bytes;
     if needs <= limit {
@@ -14,13 +14,13 @@ pub(crate) fn over(facts: &PlanFacts, limit: u64) -> Option<Reason> {
     let (code, why, fix) = if facts.keeps_scores() {
         (
             &codes::WORKSPACE_QUADRATIC,
-            ", which holds a gradient of every score: the backward is deterministic, or a bias wants its gradient",
-            "sum dQ in any order (deterministic: no), take fewer sequences at a time, or raise the limit",
+            ", which holds a gradient of every score: the backward is deterministic, or computes the gradient of a bias",
+            "sum dQ in any order (deterministic: no), process fewer sequences at a time, or raise the limit",
         )
     } else {
         (&codes::WORKSPACE_LIMIT, "", "raise the limit")
     };
     let given = format!("the engine that needs the least needs {needs} bytes of workspace{why}");
     let reason = code.reason(given).at("options.workspace_limit").with_fix(fix);
-    Some(reason.with_needed(format!("at most {limit} bytes are allowed")))
+    Some(reason.with_needed(format!("at most {limit} bytes")))
 }

@@ -1,4 +1,4 @@
-//! Engine configurations that a plan was not made of, although cuDNN named them first: part of a plan's facts.
+//! Engine configurations that cuDNN listed before a plan's and that gave no plan: part of a plan's facts.
 
 use qkvault_graph::Reason;
 use qkvault_graph::registry::{Code, codes};
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::words;
 
-/// A configuration that was passed over for the one that the plan is of.
+/// A configuration that was passed over.
 ///
-/// Only what speaks of the request passes one over: the library refuses it, or a rule does. What fails for want of memory and the like
-/// is an error, and no plan.
+/// Only errors that concern the request pass one over: cuDNN refuses it, or a rule does. A lack of memory and similar
+/// failures end the build with an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedOver {
     /// Engine and knobs, as in [`PlanFacts::engine`](crate::PlanFacts::engine).
     pub engine: String,
-    /// Why, as a stable code: a rule's own (`docs/reasons.md`), or cuDNN's status in the form `library.not-supported`.
+    /// The reason as a stable code: a rule's (`docs/reasons.md`), or cuDNN's status as `library.not-supported`.
     pub code: Code,
-    /// Why, in words.
+    /// The reason in words.
     pub words: String,
 }
 
 impl PassedOver {
-    /// One that the library refuses.
+    /// A configuration that cuDNN refuses.
     pub(crate) fn refused(engine: String, error: &Error) -> PassedOver {
         let (code, words) = match error {
             Error::Call(call) => {
@@ -34,7 +34,7 @@ impl PassedOver {
         PassedOver { engine, code, words }
     }
 
-    /// One that a rule of ours speaks against.
+    /// A configuration that a rule refuses.
     pub(crate) fn unfit(engine: String, reason: &Reason) -> PassedOver {
         PassedOver { engine, code: reason.code.clone(), words: reason.needed.clone() }
     }

@@ -1,4 +1,4 @@
-//! Plans: cuDNN's bytes with everything a launch needs to know beside them, and how they are kept in a vault.
+//! Plans: cuDNN's bytes with everything else that a launch needs, and their form in a vault.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::passed::PassedOver;
 /// A compiled plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What is known of it without cuDNN.
+    /// Its facts, which need no cuDNN to read.
     pub facts: PlanFacts,
-    /// What cuDNN wrote; code for the GPU inside.
+    /// cuDNN's serialised plan, with code for the GPU.
     pub blob: Arc<[u8]>,
 }
 
-/// Everything known of a plan without asking cuDNN.
+/// The facts about a plan that are known without cuDNN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFacts {
     /// Key of the plan.
     pub key: PlanKey,
-    /// Key of the attention it computes.
+    /// Key of its attention.
     pub graph_key: GraphKey,
     /// Short description of the attention.
     pub what: String,
-    /// Version that compiled it and that alone can load it.
+    /// Version that compiled it, the only one that can load it.
     pub cudnn: CudnnVersion,
     /// Library set that compiled it.
     pub libraries: LibrarySet,
-    /// What else compiled it: CUDA build, NVRTC, host architecture, environment.
+    /// The rest of the toolchain that compiled it: CUDA build, NVRTC, host architecture, environment.
     pub toolchain: Toolchain,
     /// Compute capability, major * 10 + minor.
     pub sm: u32,
@@ -42,77 +42,74 @@ pub struct PlanFacts {
     pub multi_processors: i64,
     /// CUDA version of the driver of the target, major * 1000 + minor * 10.
     pub driver: i64,
-    /// Width of the target's memory bus in bits, where its cuDNN reports it.
+    /// Width of the target's memory bus in bits, if its cuDNN reports it.
     pub memory_bus: Option<i64>,
-    /// Engine and knobs that the heuristics chose.
+    /// Engine and knobs of the plan.
     pub engine: String,
-    /// Configurations that the heuristics named before it and that made no plan, with the reason of each.
+    /// Configurations before it in cuDNN's order that gave no plan, each with its reason.
     pub passed_over: Vec<PassedOver>,
     /// Bytes of scratch memory that a launch needs.
     pub workspace: u64,
     /// Time that compiling took, in milliseconds.
     pub compile_ms: u32,
-    /// Bytes that cuDNN wrote.
+    /// Bytes of cuDNN's serialised plan.
     pub blob_bytes: u64,
     /// Operands to bind, in order of unique id.
     pub bindings: Vec<Binding>,
-    /// Operands that the graph declares a second time: a launch gives each the address of [`Role::memory`].
+    /// Operands that the graph declares a second time: a launch passes the address of [`Role::memory`] for each.
     pub again: Vec<Role>,
-    /// Numbers fixed by the graph, which cuDNN wants bound at every launch all the same.
+    /// Constants of the graph, which cuDNN also needs at every launch.
     pub fixed: Vec<Fixed>,
 }
 
 impl PlanFacts {
-    /// All scratch memory that a launch needs: cuDNN's workspace (the field `workspace`) and, after it, the buffers that are neither
-    /// inputs nor outputs.
+    /// All scratch memory of a launch: cuDNN's workspace (the field `workspace`) and, after it, the buffers that are
+    /// neither inputs nor outputs.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         Scratch::of(self.workspace, &self.bindings)
     }
 
-    /// Whether cuDNN keeps a gradient of every score in its workspace, which grows with queries times keys: a backward whose dQ is not
-    /// summed in a buffer of its own, as one that is deterministic or gives a bias its gradient. The engine that is named for deterministic
-    /// ones on compute capability 10.x keeps none.
+    /// Whether cuDNN keeps a gradient of every score in its workspace, which then grows with queries times keys: see
+    /// [`qkvault_graph::op::keeps_scores`].
     #[must_use]
     pub fn keeps_scores(&self) -> bool {
         op::keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
     }
 
-    /// What a launch of the attention needs in device memory.
+    /// The device memory that a launch of the attention needs.
     #[must_use]
     pub fn footprint(&self, attention: &Valid) -> Footprint {
         Footprint::of_launch(attention, &self.scratch(), self.keeps_scores())
     }
 }
 
-/// A vault entry that is no plan of this version of qkvault.
+/// The error for a vault entry that is not a plan of this version of qkvault.
 #[derive(Debug, thiserror::Error)]
 pub enum BadPlan {
-    /// The entry's facts do not read.
-    #[error(
-        "the entry's facts do not read: {0}; it was written by another version of qkvault, and will be built again"
-    )]
+    /// The entry's facts cannot be read.
+    #[error("the entry's facts cannot be read: {0}; another version of qkvault wrote it, and it will be built again")]
     Facts(#[from] codec::DecodeError),
-    /// The entry is under another key than the one it says.
-    #[error("the entry says it is plan {found}, but it was asked for as {wanted}; the vault was tampered with")]
+    /// The entry's facts have another key than the entry.
+    #[error("the entry with the key {wanted} contains plan {found}; the vault was tampered with")]
     WrongKey {
-        /// The key it was asked for as.
+        /// The key of the entry.
         wanted: PlanKey,
-        /// The key it says.
+        /// The key in the facts.
         found: PlanKey,
     },
-    /// The entry's length is not what its facts say.
-    #[error("the entry has {found} bytes of plan where its facts say {wanted}")]
+    /// The entry's length differs from its facts.
+    #[error("the entry has {found} bytes of plan, and its facts require {wanted}")]
     Length {
-        /// What the facts say.
+        /// The length in the facts.
         wanted: u64,
-        /// What is there.
+        /// The actual length.
         found: u64,
     },
 }
 
-/// The plan with the capacities of an attention's varlen operands and pools, which are not under its key: it may have been compiled
-/// for an attention that has others.
+/// The plan with the capacities of an attention's varlen operands and pools. Its key does not contain them, so it may
+/// have been compiled for an attention with other capacities.
 pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attention) -> Arc<Plan> {
     let pools = [&attention.k, &attention.v].into_iter().any(|t| t.is_paged());
     if !pools && graph.tensors.iter().all(|t| t.offsets.is_none()) {
@@ -125,7 +122,7 @@ pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attenti
     Arc::new(Plan { facts: PlanFacts { bindings, ..plan.facts.clone() }, blob: Arc::clone(&plan.blob) })
 }
 
-/// Cuts a label to what an entry's header takes, at a character.
+/// Cuts a label to the length of a header field, between characters.
 fn label(text: &str) -> String {
     let mut end = text.len().min(255);
     while !text.is_char_boundary(end) {
@@ -135,8 +132,8 @@ fn label(text: &str) -> String {
 }
 
 impl Plan {
-    /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload. What a planner stores also has what the plan
-    /// was compiled from behind those bytes.
+    /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload. A planner also stores the inputs of
+    /// the compilation after these bytes.
     #[must_use]
     pub fn to_entry(&self, target: &Target) -> Entry {
         Entry {
@@ -153,13 +150,13 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`BadPlan`], for anything that is not the plan of this key.
+    /// [`BadPlan`], for anything that is not the plan with this key.
     pub fn from_entry(key: PlanKey, entry: &Entry) -> Result<Plan, BadPlan> {
         let facts: PlanFacts = codec::decode(&entry.meta)?;
         if facts.key != key {
             return Err(BadPlan::WrongKey { wanted: key, found: facts.key });
         }
-        // What follows cuDNN's bytes is what they were compiled from, for deep checks alone.
+        // The inputs of the compilation follow cuDNN's bytes; only deep checks read them.
         let blob = usize::try_from(facts.blob_bytes).ok().and_then(|len| entry.payload.get(..len));
         let found = entry.payload.len() as u64;
         let blob = blob.ok_or(BadPlan::Length { wanted: facts.blob_bytes, found })?.into();
@@ -189,16 +186,16 @@ mod tests {
     use super::*;
     use qkvault_graph::{KEY_FORMAT, Profile};
 
-    /// The folder of a vault holds keys of one format, so that what is left of an older one is known by its folder:
-    /// whoever raises the format of keys raises that of the vault, and both here.
+    /// A vault's folder holds keys of one format. Whoever raises the format of keys raises the vault's format, and both
+    /// numbers here.
     #[test]
-    fn b3_the_vaults_format_goes_up_with_that_of_keys() {
+    fn b3_the_vaults_format_changes_with_that_of_keys() {
         assert_eq!((qkvault_cache::STORE_FORMAT, KEY_FORMAT), (3, 2));
     }
 
-    /// Facts as format 1 wrote them, without the toolchain, under a key of today: an error that says so, and never another plan.
+    /// Facts of format 1, without the toolchain, under a current key: an error, and never another plan.
     #[test]
-    fn b3_facts_of_format_1_do_not_read_as_facts() {
+    fn b3_facts_of_format_1_are_an_error() {
         let version = CudnnVersion::v9(19, 0);
         let target = Profile::named("h200").expect("built in").target(version, LibrarySet::Slim);
         let key = PlanKey::from_bytes([3; 32]);

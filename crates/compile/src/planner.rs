@@ -1,4 +1,4 @@
-//! A compiler and a vault together: what was compiled or refused once is looked up from then on.
+//! A compiler together with a vault: the planner looks up what was compiled or refused before.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use crate::limit;
 use crate::plan::{self, BadPlan, Plan, PlanFacts};
 use qkvault_probe::lowered;
 
-/// How far a planner goes for a plan that is not in memory.
+/// What a planner does for a plan that is not in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnMiss {
-    /// Looks in memory alone and returns [`PlanError::Missing`] otherwise. For code that must not wait.
+    /// Looks only in memory, and returns [`PlanError::Missing`] otherwise. For code that must not wait.
     Memory,
     /// Loads the plan from the vault: from its folder, its layers or its remote, and compiles nothing. A
     /// [`local`](Vault::local) handle of the vault skips the remote.
@@ -27,7 +27,7 @@ pub enum OnMiss {
     Compile,
 }
 
-/// Hands out plans.
+/// Returns plans.
 ///
 /// ```
 /// use qkvault_compile::cache::{Vault, VaultOptions};
@@ -35,14 +35,14 @@ pub enum OnMiss {
 /// use qkvault_compile::graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
 /// use qkvault_compile::{OnMiss, PlanError, Planner};
 ///
-/// // Without a compiler it only looks up; `Planner::new(vault, Some(compiler))` builds what is missing.
+/// // Without a compiler it only looks up; `Planner::new(vault, Some(compiler))` builds missing plans.
 /// let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
 /// let attention = validate(Attention::bshd(1, (8, 8), (512, 512), 64, DType::F16))?;
 /// let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
 /// let missing = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Load);
 /// assert!(matches!(missing, Err(PlanError::Missing { .. })));
 ///
-/// // What is refused needs no vault and no compiler: it is an answer.
+/// // A refusal is an answer, and needs neither a vault nor a compiler.
 /// let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16).with_sink())?;
 /// let old = Profile::named("h200")?.target(CudnnVersion::v9(10, 0), LibrarySet::Slim);
 /// let answer = planner.plan(&odd, &old, &CompileOptions::default(), OnMiss::Load)?;
@@ -56,27 +56,28 @@ pub struct Planner {
     pub(crate) allowed: QuirkSet,
 }
 
-/// A plan or a refusal, with where it came from.
+/// A plan or a refusal, with its source.
 #[derive(Clone, Debug)]
 pub struct Resolution {
-    /// Key of the plan; `None` where lowering refused, because without an op graph there is nothing that a plan could be of.
+    /// Key of the plan; `None` if lowering refused, because a plan needs an op graph.
     pub key: Option<PlanKey>,
     /// Key of the attention.
     pub graph_key: GraphKey,
-    /// Where the answer came from. A look-up that may not build tells memory from everything else ([`Source::Disk`]).
+    /// The source of the answer. A lookup that may not build distinguishes only memory from everything else
+    /// ([`Source::Disk`]).
     pub source: Source,
-    /// Why a built plan was not stored, if it was not; the plan is good all the same.
+    /// Why a new plan was not stored, if it was not; the plan is still valid.
     pub unstored: Option<Arc<StoreError>>,
-    /// The plan, or why there is none.
+    /// The plan, or the refusal.
     pub outcome: Result<Arc<Plan>, Refusal>,
-    /// Time that getting it took, in milliseconds.
+    /// Time of the call, in milliseconds.
     pub milliseconds: f64,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The plan is not there, and building was not allowed.
+    /// The plan is missing, and building was not allowed.
     #[error(
         "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
          build it ahead with `qkvault warm`{load}, or use OnMiss::Compile",
@@ -84,16 +85,16 @@ pub enum PlanError {
         load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
     )]
     Missing {
-        /// The key that was looked for.
+        /// The key of the plan.
         key: PlanKey,
-        /// What it computes.
+        /// Its attention.
         what: String,
-        /// What it is for.
+        /// Its target.
         target: String,
-        /// Whether the look-up was in memory alone ([`OnMiss::Memory`]).
+        /// Whether the lookup was only in memory ([`OnMiss::Memory`]).
         memory_alone: bool,
     },
-    /// Building is needed, and there is no compiler.
+    /// The plan must be built, and there is no compiler.
     #[error("plan {key} is not in the vault, and this planner has no cuDNN to build it with; open it with a compiler")]
     NoCompiler {
         /// The key.
@@ -103,7 +104,7 @@ pub enum PlanError {
     #[error("{0}")]
     Failure(Arc<Failure>),
     /// The build ended in a panic, in this or another thread.
-    #[error("the build of plan {key} did not come to an end: {why}; ask again to try again")]
+    #[error("the build of plan {key} did not end normally: {why}; call again to retry")]
     Interrupted {
         /// The key.
         key: PlanKey,
@@ -113,14 +114,14 @@ pub enum PlanError {
 }
 
 impl Planner {
-    /// A planner over a vault; without a compiler it only looks up.
+    /// A planner for a vault; without a compiler it only looks up.
     #[must_use]
     pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
         Planner { vault, compiler, allowed: QuirkSet::NONE }
     }
 
-    /// Takes what the library is known to compute wrongly, beside what a request's own policy allows. A plan that is made in
-    /// spite of a quirk has a key of its own; everything else keeps its key.
+    /// Allows quirks, besides those that the options of a call allow. A plan with an allowed quirk has a separate key;
+    /// other plans keep their keys.
     #[must_use]
     pub fn allowing(self, quirks: QuirkSet) -> Planner {
         Planner { allowed: quirks, ..self }
@@ -132,7 +133,7 @@ impl Planner {
         &self.vault
     }
 
-    /// The same planner over the same vault, whose look-ups do not ask the vault's remote.
+    /// The same planner and vault, without lookups in the vault's remote.
     #[must_use]
     pub fn local(&self) -> Planner {
         Planner { vault: self.vault.local(), ..self.clone() }
@@ -144,47 +145,47 @@ impl Planner {
         self.compiler.as_ref()
     }
 
-    /// The plan of an attention for a target: from the vault, or compiled and put there.
+    /// The plan of an attention for a target: from the vault, or compiled and stored there.
     ///
-    /// A refusal is an answer, not an error: it is in [`Resolution::outcome`], and the vault keeps it too.
+    /// A refusal is an answer, not an error: it is in [`Resolution::outcome`], and the vault stores it too.
     ///
     /// # Errors
     ///
-    /// [`PlanError`]: the plan is missing and may not be built, or building cannot work here.
+    /// [`PlanError`]: the plan is missing and may not be built, or compiling does not work here.
     pub fn plan(
         &self,
         attention: &Valid,
         target: &Target,
-        policy: &CompileOptions,
+        options: &CompileOptions,
         on_miss: OnMiss,
     ) -> Result<Resolution, PlanError> {
         let started = Instant::now();
         let graph_key = attention.key();
         let what = attention.to_string();
-        let policy = &CompileOptions { allowed: policy.allowed.with(self.allowed), ..*policy };
-        let graph = match lowered(attention, target, policy) {
+        let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
+        let graph = match lowered(attention, target, options) {
             Ok(graph) => graph,
             Err(refusal) => {
-                // What lowering and rules refuse costs microseconds to refuse again: it is not stored.
+                // Lowering and rules refuse within microseconds, so their refusals are not stored.
                 let milliseconds = started.elapsed().as_secs_f64() * 1e3;
                 let outcome = Err(refusal);
                 let source = Source::Built;
                 return Ok(Resolution { key: None, graph_key, source, unstored: None, outcome, milliseconds });
             }
         };
-        // A limit is in no key, and so not in what a plan is compiled from.
-        let unlimited = &CompileOptions { workspace_limit: None, ..*policy };
+        // No key contains a limit, so the inputs of a plan do not either.
+        let unlimited = &CompileOptions { workspace_limit: None, ..*options };
         let choice = Choice::First;
         let key = plan_key_of(&graph, target, unlimited, choice);
-        let job = Job { attention, graph: &graph, target, policy: unlimited, choice, key, graph_key, what: &what };
+        let job = Job { attention, graph: &graph, target, options: unlimited, choice, key, graph_key, what: &what };
         let vault = self.vault.for_library(&target.cudnn.to_string());
-        let (key, (source, unstored, outcome)) = self.within(policy.workspace_limit, &vault, job, on_miss)?;
+        let (key, (source, unstored, outcome)) = self.within(options.workspace_limit, &vault, job, on_miss)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
         Ok(Resolution { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
     }
 
-    /// The plan of the first engine, where it is within the limit, or of the engine that needs the least, where that is; a refusal where
-    /// none is. It is made of what is kept, and so not kept itself.
+    /// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if
+    /// that is; a refusal if none is. The refusal follows from stored plans, and is not stored itself.
     fn within(
         &self,
         limit: Option<u64>,
@@ -195,7 +196,7 @@ impl Planner {
         let first = self.find(vault, &job, on_miss)?;
         let over = |found: &Found| found.2.as_ref().ok().and_then(|plan| limit::over(&plan.facts, limit?));
         let Some(reason) = over(&first) else { return Ok((job.key, first)) };
-        // An engine that is named is the only one.
+        // A named engine is the only one.
         if job.graph.engine.is_some() {
             return Ok((job.key, (first.0, first.1, Err(reason.into()))));
         }
@@ -214,7 +215,7 @@ impl Planner {
             OnMiss::Load => look(vault, job, false)?,
             OnMiss::Compile => self.obtain(vault, job)?,
         };
-        // One plan serves every capacity of varlen buffers; how much of them a launch may reach is this attention's own.
+        // One plan is for every capacity of varlen buffers; this attention decides how much of them a launch may use.
         Ok((source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention))))
     }
 
@@ -227,7 +228,7 @@ impl Planner {
         match outcome(job.key, &obtained.entry) {
             Ok(outcome) => Ok((obtained.source, obtained.unstored, outcome)),
             Err(bad) => {
-                // Sound for the vault, not for us: another version's facts. Build it anew over the old one.
+                // A valid entry of another version of qkvault: the plan is built again and replaces it.
                 tracing::warn!(key = %job.key, %bad, "vault entry replaced");
                 let entry = match self.build(job) {
                     Ok(entry) => entry,
@@ -244,7 +245,7 @@ impl Planner {
     fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
         let compiler = self.compiler.as_ref().ok_or(Build::NoCompiler)?;
         let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
-        match compiler.compile_choice(job.graph, job.target, job.policy, job.choice) {
+        match compiler.compile_choice(job.graph, job.target, job.options, job.choice) {
             Ok(compiled) => {
                 let facts = PlanFacts {
                     key: job.key,
@@ -267,8 +268,8 @@ impl Planner {
                     fixed: job.graph.fixed_numbers(),
                 };
                 let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);
-                let Job { graph, target, policy, choice, .. } = *job;
-                let origin = Origin { graph: graph.clone(), target: target.clone(), policy: *policy, choice };
+                let Job { graph, target, options, choice, .. } = *job;
+                let origin = Origin { graph: graph.clone(), target: target.clone(), options: *options, choice };
                 entry.payload.extend(codec::encode(&origin));
                 Ok(entry)
             }
@@ -282,7 +283,7 @@ impl Planner {
     }
 }
 
-/// What is there already. Memory alone touches no disk, so that code which must not wait does not.
+/// Looks up an existing entry. `OnMiss::Memory` reads no disk, for code that must not wait.
 fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanError> {
     let key = vault_key(&job.key);
     let found = match vault.recall(&key) {
@@ -302,17 +303,17 @@ fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanE
     Err(PlanError::Missing { key: job.key, what, target, memory_alone })
 }
 
-/// The vault's name for a plan's key.
+/// The vault's key for a plan's key.
 pub(crate) fn vault_key(key: &PlanKey) -> Key {
     Key(*key.bytes())
 }
 
-/// A vault entry that does not read as what its kind says.
+/// A vault entry that cannot be read as its kind requires.
 #[derive(Debug, thiserror::Error)]
 enum BadEntry {
     #[error(transparent)]
     Plan(#[from] BadPlan),
-    #[error("the reasons of a refusal do not read: {0}")]
+    #[error("the reasons of a refusal cannot be read: {0}")]
     Refusal(#[from] codec::DecodeError),
 }
 

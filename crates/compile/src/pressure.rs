@@ -1,17 +1,17 @@
-//! Whether this process may have met a limit on its memory: then what a library refuses or passes over is not to be believed.
+//! Checks whether a limit on this process's memory is near: then a refusal of cuDNN may be caused by the limit.
 //!
-//! Under a limit on address space (`ulimit -v`) cuDNN was seen to end the process, or to answer 4001, or to give the very plan that it gives
-//! without one (9.19 and 9.27, b200, every 4 MB from where the process starts to where it has enough). That it could also answer in the
-//! words of a refusal cannot be excluded by looking, so a refusal that comes near a limit is not taken for one. A control group's limit
-//! needs no look: over it the system ends the process, and no allocation fails.
+//! Under a limit on address space (`ulimit -v`), cuDNN ended the process, answered 4001, or gave the same plan as
+//! without a limit (9.19 and 9.27, b200, every 4 MB from the start of the process to enough memory). Tests cannot
+//! exclude that it also refuses in the words of an ordinary refusal, so a refusal near a limit does not count. The
+//! limit of a control group needs no check: the system ends a process that exceeds it, and no allocation fails.
 
 use std::fs;
 
-/// Room below a limit that makes a refusal believable: more than the largest single allocation that was seen (128 MiB, a thread's arena),
-/// and more than ten times what a compile needs from its start.
+/// Room below a limit with which a refusal counts: more than the largest observed single allocation (128 MiB, the arena
+/// of a thread), and more than ten times the memory of a compilation.
 const ROOM: u64 = 1 << 30;
 
-/// The limit that is near, in words; nothing where none is, and nothing on a system that does not say.
+/// The limit that is near, in words; `None` if there is none, or if the system does not report limits.
 pub(crate) fn near_limit() -> Option<String> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let overcommit = read("/proc/sys/vm/overcommit_memory");
@@ -19,7 +19,7 @@ pub(crate) fn near_limit() -> Option<String> {
 }
 
 fn near(limits: &str, status: &str, memory: &str, strict: bool) -> Option<String> {
-    // What was used at the most, since other threads may have given back since what was missing then.
+    // The largest use counts, because other threads may have freed memory that was missing before.
     let pairs = [("Max address space", "VmPeak:", "ulimit -v"), ("Max data size", "VmData:", "ulimit -d")];
     let own = pairs.into_iter().find_map(|(limit, used, command)| {
         let (limit, used) = (soft(limits, limit)?, kilobytes(status, used)?);
@@ -29,17 +29,17 @@ fn near(limits: &str, status: &str, memory: &str, strict: bool) -> Option<String
     own.or_else(|| {
         let (limit, used) = (kilobytes(memory, "CommitLimit:")?, kilobytes(memory, "Committed_AS:")?);
         (strict && used.saturating_add(ROOM) > limit).then(|| {
-            format!("this machine promises {limit} bytes of memory (vm.overcommit_memory) and has promised {used}")
+            format!("this machine can commit {limit} bytes of memory (vm.overcommit_memory) and has committed {used}")
         })
     })
 }
 
-/// The soft limit of a line of `/proc/self/limits`; nothing for `unlimited`.
+/// The soft limit in a line of `/proc/self/limits`; `None` for `unlimited`.
 fn soft(limits: &str, name: &str) -> Option<u64> {
     limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Bytes of a line such as `VmPeak:  3892 kB`.
+/// Bytes of a line such as `VmPeak: 3892 kB`.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let number: u64 = text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()?;
     number.checked_mul(1024)
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(near("", "", "", true), None);
     }
 
-    /// The most that was used counts: what another thread has given back since was missing when it mattered.
+    /// The largest use counts: memory that another thread has freed since then was missing before.
     #[test]
     fn b1_a_limit_that_was_nearly_used_is_near_and_named() {
         let far = (500_000_u64 * 1024 + ROOM).to_string();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_promises_counts_where_it_is_strict() {
+    fn the_commit_limit_counts_if_the_system_enforces_it() {
         let memory = "CommitLimit:    12342044 kB\nCommitted_AS:   12000000 kB\n";
         let none = limits("unlimited", "unlimited");
         assert_eq!(near(&none, STATUS, memory, false), None);

@@ -1,15 +1,16 @@
-//! Whom a status of cuDNN speaks of: what was asked, or this machine at this moment. A table, so that it is looked up and not argued.
+//! Whether a status of cuDNN concerns the request, or this machine at this moment, as a table.
 //!
-//! What speaks of the request is a refusal: asking again anywhere gives the same answer, and it is kept. What speaks of the machine or the
-//! moment (no memory, a missing library, a compiler that does not start, a status that nobody knows) is an error: it is told with its cause,
-//! never kept, and never a reason to take another engine, whose plan would then lie under the key of the first.
+//! A status that concerns the request is a refusal: the answer is the same everywhere, and is stored. A status of the
+//! machine or the moment (no memory, a missing library, a compiler that does not start, an unknown status) is an error:
+//! it is reported with its cause and never stored, and no other engine is tried, because its plan would get the key of
+//! the first.
 
 use qkvault_sys::Status;
 
-/// Whom a status speaks of.
+/// What a status concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
-    /// The request: the op graph, an engine's knobs, the target that is given as data.
+    /// The request: the op graph, an engine's knobs, the target as data.
     Request,
     /// The machine or the moment.
     Here,
@@ -21,16 +22,16 @@ pub(crate) struct Row {
     first: u32,
     last: u32,
     pub(crate) about: About,
-    /// What it means where it speaks of the machine, as the end of a sentence about what was done.
+    /// The meaning of a status of the machine, as the end of a sentence about what was done.
     pub(crate) meaning: &'static str,
-    /// What to do about it.
+    /// The fix.
     pub(crate) fix: &'static str,
-    /// Where that is known from.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for who reads or changes the table"))]
+    /// The source of these facts.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of the table"))]
     source: &'static str,
 }
 
-/// cuDNN's own account of its statuses; the thousands are its categories.
+/// cuDNN's documentation of its statuses; the thousands are its categories.
 const HEADER: &str = "cudnn_graph_v9.h, cudnnStatus_t, of 9.27, and NVIDIA's reference of the backend API";
 
 const fn request(first: u32, last: u32, source: &'static str) -> Row {
@@ -41,39 +42,40 @@ const fn here(first: u32, last: u32, meaning: &'static str, fix: &'static str, s
     Row { first, last, about: About::Here, meaning, fix, source }
 }
 
-/// The rows, in order. What no row names speaks of the machine ([`UNKNOWN`]): an error too many is asked again, a refusal too many stays.
+/// The rows, in order. Other statuses concern the machine ([`UNKNOWN`]): a wrong error is asked again, but a wrong
+/// refusal stays.
 const STATUSES: [Row; 15] = [
-    here(1000, 1001, "cuDNN is not initialised", "look at what it said first (QKVAULT_LOG=cudnn=warn)", HEADER),
+    here(1000, 1001, "cuDNN is not initialised", "look at its first message (QKVAULT_LOG=cudnn=warn)", HEADER),
     here(
         1002,
         1003,
         "libraries of different cuDNN versions are in this process, or bytes of another version",
-        "install one cuDNN whole, in a folder of its own",
+        "install one complete cuDNN, in its own folder",
         HEADER,
     ),
     here(
         1008,
         1008,
-        "a library of cuDNN's could not be loaded",
+        "a library of cuDNN could not be loaded",
         "install the package of cuDNN again (`cargo xtask fetch`), or raise the limit on memory (ulimit -v)",
         "seen without libcudnn_engines_runtime_compiled and without libcuda.so.1 (crates/sys/src/needs.rs)",
     ),
-    here(1004, 1999, "cuDNN does not run as it should", "look at what it said first (QKVAULT_LOG=cudnn=warn)", HEADER),
-    request(2000, 2999, "CUDNN_STATUS_BAD_PARAM and its kind: what was given is wrong, on any machine"),
+    here(1004, 1999, "cuDNN does not run as it should", "look at its first message (QKVAULT_LOG=cudnn=warn)", HEADER),
+    request(2000, 2999, "CUDNN_STATUS_BAD_PARAM and similar: the input is wrong, on any machine"),
     request(3000, 3004, "not supported: pattern, shape, data type, layout"),
     here(
         3005,
         3006,
-        "the CUDA driver or run-time library is none that this cuDNN works with",
+        "this cuDNN does not work with this CUDA driver or run-time library",
         "update the driver, or use the cuDNN of its CUDA version",
         HEADER,
     ),
     here(
         3007,
         3007,
-        "cuDNN takes this machine's GPU, or that of a stored plan, for another than the target",
-        "compile where no driver is loaded (`qkvault warm`), and for the GPU that is here",
-        "loading a plan on another GPU; engines for other GPUs say so in the log alone (tests/goldens)",
+        "this machine's GPU, or that of a stored plan, differs from the target",
+        "compile without a driver (`qkvault warm`), or for the GPU of this machine",
+        "loading a plan on another GPU; engines for other GPUs report it only in the log (tests/goldens)",
     ),
     here(
         3008,
@@ -85,7 +87,7 @@ const STATUSES: [Row; 15] = [
     here(
         3009,
         3009,
-        "a library of cuDNN's own is missing",
+        "a library of cuDNN itself is missing",
         "install the package of cuDNN again (`cargo xtask fetch`)",
         HEADER,
     ),
@@ -101,7 +103,7 @@ const STATUSES: [Row; 15] = [
          some attentions; cuDNN does not tell which",
         "free memory or raise its limits (ulimit -v), unset CUDNN_* and NVRTC_* variables, and ask again; if it stays so on a machine with \
          memory to spare, cuDNN cannot compile this attention: report it, or take another cuDNN",
-        "seen with all four (ulimit -v, CUDNN_JIT_FLAGS_DBG=1, no libnvrtc-builtins, tests/goldens), always in the same words",
+        "seen with all four (ulimit -v, CUDNN_JIT_FLAGS_DBG=1, no libnvrtc-builtins, tests/goldens), always with the same message",
     ),
     here(
         4003,
@@ -110,23 +112,23 @@ const STATUSES: [Row; 15] = [
         "free memory or raise its limits (ulimit -v), and ask again",
         HEADER,
     ),
-    here(4000, 4999, "something failed inside cuDNN", "ask again; if it stays, report it with cuDNN's words", HEADER),
+    here(4000, 4999, "something failed inside cuDNN", "ask again; if it stays, report it with cuDNN's message", HEADER),
     here(
         5000,
         5999,
-        "the driver, or a library of CUDA's, failed",
+        "the driver, or a library of CUDA, failed",
         "look at the driver (`nvidia-smi`), and ask again",
         HEADER,
     ),
 ];
 
-/// What a status is that no row names.
+/// The row of a status that no other row contains.
 const UNKNOWN: Row = here(
     0,
     u32::MAX,
-    "this status is not one that qkvault knows",
-    "ask again; if it stays, report it with cuDNN's words",
-    "a status of the future may say anything",
+    "qkvault does not know this status",
+    "ask again; if it stays, report it with cuDNN's message",
+    "an unknown status may mean anything",
 );
 
 /// A kernel that was not compiled.
@@ -145,9 +147,9 @@ mod tests {
         row(status).about
     }
 
-    /// Stored as a refusal, each of these was served for ever from a vault that want of memory had spoilt.
+    /// If one of these was stored as a refusal, a vault returned it for ever after a lack of memory.
     #[test]
-    fn b1_what_speaks_of_the_machine_or_the_moment_is_no_refusal() {
+    fn b1_a_status_of_the_machine_or_the_moment_is_not_a_refusal() {
         let here = [
             Status::NOT_INITIALIZED,
             Status::SUBLIBRARY_VERSION_MISMATCH,
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_of_the_request_is_a_refusal() {
+    fn a_status_of_the_request_is_a_refusal() {
         let asked = [
             Status::BAD_PARAM,
             Status::BAD_PARAM_SHAPE_MISMATCH,
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_the_machine_says_what_it_means_and_how_to_fix_it() {
+    fn each_row_of_the_machine_has_a_meaning_and_a_fix() {
         for Row { first, last, about, meaning, fix, source } in STATUSES.iter().chain([&UNKNOWN]) {
             assert!(first <= last && !source.is_empty(), "{first}");
             assert_eq!(*about == About::Here, !meaning.is_empty() && !fix.is_empty(), "{first}");

@@ -1,4 +1,4 @@
-//! The toolchain of a compiler: what it is, targets that have it, and what is refused because it is another or has changed.
+//! The toolchain of a compiler, targets with this toolchain, and refusals because it differs or has changed.
 
 use qkvault_graph::{CompilerEnv, NvrtcVersion, Profile, Target, Toolchain};
 
@@ -7,22 +7,23 @@ use crate::convert::library_toolchain;
 use crate::failure::Failure;
 
 impl Compiler {
-    /// What compiles beside cuDNN's own code: CUDA build, NVRTC, host architecture, and the variables that were set when the library was
-    /// opened.
+    /// The toolchain besides cuDNN's own code: CUDA build, NVRTC, host architecture, and the variables that were set
+    /// when the library was opened.
     #[must_use]
     pub fn toolchain(&self) -> Toolchain {
         library_toolchain(self.library())
     }
 
-    /// The target of a GPU under this compiler. Plans are found by it again wherever the same compiler would make them.
+    /// The target of a GPU with this compiler. Another process with the same compiler finds plans for this target
+    /// again.
     #[must_use]
     pub fn target(&self, profile: &Profile) -> Target {
         let library = self.library();
         profile.target_with(library.version(), library.set(), self.toolchain())
     }
 
-    /// What stands against compiling for a target here: another library or toolchain than it names, a variable that was changed since, or
-    /// an NVRTC that its driver does not know.
+    /// The reason not to compile for a target here: it names another library or toolchain, a variable has changed, or
+    /// NVRTC is too new for its driver.
     pub(crate) fn check_toolchain(&self, target: &Target) -> Result<(), Failure> {
         let here = (self.library().version(), self.library().set(), self.toolchain());
         if (target.cudnn, target.libraries, &target.toolchain) != (here.0, here.1, &here.2) {
@@ -50,7 +51,7 @@ impl Compiler {
     }
 }
 
-/// Whether the environment is what it was; else the first variable that is not.
+/// Whether the environment is unchanged; otherwise the first variable that differs.
 fn unchanged(opened: &CompilerEnv, now: &CompilerEnv) -> Result<(), Failure> {
     let Some(name) = opened.first_difference(now) else { return Ok(()) };
     let value = |env: &CompilerEnv| env.get(&name).map(str::to_owned);

@@ -1,8 +1,9 @@
-//! Graphs for which cuDNN is known to write source that its own compiler refuses, engine by engine.
+//! Graphs for which cuDNN generates source that its own compiler refuses, by engine.
 //!
-//! The status (4001) and the words are those of want of memory and of wrong flags, and NVRTC's own answer is told nowhere, not in the log
-//! of any level either. So what is about the graph is written down here, with what was seen; everything else is an error of the moment.
-//! Graphs of which no engine compiles a kernel have rules ([`qkvault_probe`]), which the planner asks then.
+//! The status (4001) and the message are those of a lack of memory and of wrong flags, and cuDNN reports NVRTC's own
+//! message nowhere, at no log level. So the cases that depend on the graph are listed here, with what was observed; all
+//! others are errors of the moment. Graphs for which no engine has a kernel that compiles have rules
+//! ([`qkvault_probe`]), and the planner asks these.
 
 use qkvault_graph::op::TensorKind;
 use qkvault_graph::registry::{Gpus, Versions};
@@ -11,10 +12,10 @@ use qkvault_graph::{OpGraph, Role, Target};
 /// How often the kernel does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Often {
-    /// In every case that was seen: it says no more and no less than a refusal.
+    /// In every observed case: it counts as a refusal.
     Always,
-    /// In some configurations of the engine, which the library does not tell apart: taken for that only when another kernel compiles
-    /// beside it.
+    /// In some configurations of the engine, which cuDNN does not distinguish: it counts as a refusal only if another
+    /// kernel compiles.
     Sometimes,
 }
 
@@ -25,15 +26,15 @@ struct Row {
     engine: i64,
     often: Often,
     is: fn(&OpGraph) -> bool,
-    /// What was seen, and with what.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the evidence, for who reads or changes the table"))]
+    /// The observation and its conditions.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the evidence, for readers of the table"))]
     seen: &'static str,
 }
 
-/// The versions that were asked about everything in the tables of `tests/goldens`.
+/// The versions for which all attentions in the tables of `tests/goldens` were compiled.
 const ASKED: &[Versions] = &[Versions::between((19, 0), (20, 0)), Versions::between((27, 0), (28, 0))];
 
-/// The rows: the first that holds counts.
+/// The rows, of which the first that matches counts.
 const ROWS: [Row; 9] = [
     Row {
         versions: ASKED,
@@ -115,7 +116,7 @@ const ROWS: [Row; 9] = [
         engine: 3,
         often: Often::Sometimes,
         is: wide_keys_and_narrow_values,
-        seen: "b200: the two rows above; versions between and after them were not asked",
+        seen: "b200: the two rows above; versions between and after them were not tested",
     },
     Row {
         versions: &[Versions::from(19, 0)],
@@ -143,7 +144,7 @@ fn has(graph: &OpGraph, role: Role) -> bool {
     graph.roles().contains(&role)
 }
 
-/// Whether the largest score of each row and its sum of exponentials are put out.
+/// Whether the graph outputs the maximum and the sum of exponentials of each row.
 fn puts_out_sums(graph: &OpGraph) -> bool {
     has(graph, Role::Max) || has(graph, Role::SumExp)
 }
@@ -152,12 +153,12 @@ fn is_forward(graph: &OpGraph) -> bool {
     !has(graph, Role::DO)
 }
 
-/// Whether it is a forward whose head dim of Q and K is over 128, and not the 192 that there are kernels of its own for.
+/// Whether it is a forward with a head dim of Q and K over 128 other than 192, which has separate kernels.
 fn wide_keys(graph: &OpGraph) -> bool {
     is_forward(graph) && head_dim(graph, Role::Q).is_some_and(|d| d > 128 && d != 192)
 }
 
-/// Whether, beside that, the head dim of V is from 65 to 128, and there are more than 64 queries.
+/// Whether also the head dim of V is from 65 to 128, and there are more than 64 queries.
 fn wide_keys_and_narrow_values(graph: &OpGraph) -> bool {
     let narrow = head_dim(graph, Role::V).is_some_and(|d| (65..=128).contains(&d));
     wide_keys(graph) && narrow && queries(graph).is_some_and(|(_, rows)| rows > 64)
@@ -167,7 +168,7 @@ fn head_dim(graph: &OpGraph, role: Role) -> Option<i64> {
     graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(role)).map(|t| t.dims[3])
 }
 
-/// Sequences, and queries of each, as Q is declared.
+/// Sequences and queries per sequence, as Q is declared.
 fn queries(graph: &OpGraph) -> Option<(i64, i64)> {
     let q = graph.tensors.iter().find(|t| t.kind == TensorKind::Operand(Role::Q))?;
     Some((q.dims[0], q.dims[2]))
@@ -187,7 +188,7 @@ mod tests {
     const SINK: &str = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";
 
     #[test]
-    fn a_row_holds_for_its_engine_gpu_versions_and_graphs_and_for_no_other() {
+    fn a_row_holds_only_for_its_engine_gpu_versions_and_graphs() {
         assert_eq!(often("h200", 27, 2, SINK), Some(Often::Always));
         assert_eq!(often("h200", 27, 2, &SINK.replace("sink: yes", "outputs: max sum_exp")), Some(Often::Always));
         assert_eq!(often("h200", 27, 1, SINK), None);
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_says_what_was_seen() {
+    fn each_row_has_an_observation() {
         assert!(ROWS.iter().all(|row| row.seen.contains("200")));
     }
 }

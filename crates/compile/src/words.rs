@@ -1,8 +1,8 @@
-//! The library's own words, made readable: cuDNN tells why it refuses as one error stack per engine it considered.
+//! Makes cuDNN's messages readable: cuDNN reports a refusal as one error stack per engine that it considered.
 //!
-//! Each stack's first line is the cause, the lines below it the way it took upwards; a message ends with the time and the
-//! process. What is kept is each distinct cause once, with the engines that gave it, so that the same refusal reads and
-//! compares the same in every process.
+//! The first line of a stack is the cause, and the lines below are the calls above it; a message ends with the time and
+//! the process. Each distinct cause is kept once, with the engines that gave it, so that the same refusal is equal in
+//! every process.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ struct Cause {
     engines: BTreeSet<i64>,
 }
 
-/// The distinct causes in a refused attempt's messages as reasons.
+/// The distinct causes in the messages of a refused attempt, as reasons.
 ///
-/// Causes that say nothing about what was asked are left out when there is another: engines made for other
-/// architectures, and fallback entries whose knobs the library itself left unset.
+/// Causes that do not concern the request are left out if there are others: engines for other architectures, and
+/// fallback entries whose knobs cuDNN itself left unset.
 pub(crate) fn reasons(messages: &[Message]) -> Vec<Reason> {
     let mut causes: Vec<Cause> = Vec::new();
     for message in messages {
@@ -62,7 +62,7 @@ fn stacks(text: &str) -> Vec<(Option<i64>, &str)> {
     list
 }
 
-/// `"engineId":2` of an engine configuration's JSON.
+/// The engine of an engine configuration's JSON, such as `"engineId":2`.
 fn engine_id(line: &str) -> Option<i64> {
     let rest = &line[line.find("\"engineId\":")? + "\"engineId\":".len()..];
     let end = rest.find(|c: char| c != '-' && !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -71,7 +71,8 @@ fn engine_id(line: &str) -> Option<i64> {
 
 /// (status, text) of a line such as `Warning: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; Reason: text`.
 ///
-/// A warning with the status of success is no cause: cuDNN tells so once in a process which of its libraries it lacks.
+/// A warning with the status of success is not a cause: with it, cuDNN reports once per process which of its libraries
+/// are missing.
 fn cause(line: &str) -> Option<(&str, &str)> {
     let rest = line.strip_prefix("Warning: ").or_else(|| line.strip_prefix("Error: "))?;
     let (status, text) = rest.split_once("; Reason: ")?;
@@ -92,7 +93,7 @@ fn reason(cause: Cause) -> Reason {
     reason
 }
 
-/// The code of a status by its name: `library.not-supported` for `CUDNN_STATUS_NOT_SUPPORTED`.
+/// The code of a status by name: `library.not-supported` for `CUDNN_STATUS_NOT_SUPPORTED`.
 pub(crate) fn code(status: &str) -> Code {
     let status = status.strip_prefix("CUDNN_STATUS_").unwrap_or(status);
     Code::from(format!("library.{}", status.to_lowercase().replace(['_', ' '], "-")))
@@ -123,7 +124,7 @@ Time: 2026-11-21T12:18:22.266067 (0d+0h+0m+12s since start)
 Process=3322; Thread=3322; GPU=NULL"#;
 
     #[test]
-    fn each_cause_is_told_once_with_its_engines() {
+    fn each_cause_is_reported_once_with_its_engines() {
         let reasons = reasons(&[message(REFUSED), message(REFUSED)]);
         let texts: Vec<String> = reasons.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -132,16 +133,17 @@ Process=3322; Thread=3322; GPU=NULL"#;
         );
     }
 
-    /// Which attempt of a process gets this message is chance, so a refusal that held it differed from process to process.
+    /// Chance decides which attempt of a process gets this message, so a refusal that contained it differed between
+    /// processes.
     #[test]
-    fn what_is_said_on_success_is_no_cause() {
+    fn a_message_of_success_is_not_a_cause() {
         let text = "Warning: CUDNN_STATUS_SUCCESS; Reason: Unable to load any of {libcudnn_engines_precompiled.so.9}.";
         assert!(reasons(&[message(text)]).is_empty());
         assert_eq!(reasons(&[message(text), message(REFUSED)]).len(), 1);
     }
 
     #[test]
-    fn idle_causes_are_told_when_there_is_no_other() {
+    fn idle_causes_are_reported_if_there_is_no_other() {
         let text =
             "=== error stack (1/1) ===\nWarning: CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH; Reason: only Blackwell";
         assert_eq!(reasons(&[message(text)]).len(), 1);

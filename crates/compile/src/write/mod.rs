@@ -13,10 +13,10 @@ use qkvault_sys::{
 use crate::convert;
 use sdpa::Unified;
 
-/// The first version that knows the mode of a reshape.
+/// The first version with modes of a reshape.
 const RESHAPE_MODE: CudnnVersion = CudnnVersion::new(9, 22, 0);
 
-/// The operation graph of cuDNN, finalized.
+/// cuDNN's operation graph, finalized.
 pub(crate) fn op_graph(library: &Arc<Library>, graph: &OpGraph) -> Result<Descriptor, Error> {
     let writer = Writer::new(library, graph)?;
     let ops: Vec<Descriptor> = match Unified::of(&graph.ops) {
@@ -35,11 +35,11 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// With a descriptor for every tensor.
+    /// A writer with a descriptor for every tensor.
     fn new(library: &'a Arc<Library>, graph: &'a OpGraph) -> Result<Writer<'a>, Error> {
         let mut writer = Writer { library, graph, tensors: Vec::with_capacity(graph.tensors.len()) };
         writer.tensors.resize_with(graph.tensors.len(), || None);
-        // Offsets first: the tensors that use them refer to their descriptors.
+        // Offsets come first: the tensors that use them refer to their descriptors.
         for pass in [false, true] {
             for (i, t) in graph.tensors.iter().enumerate() {
                 if t.offsets.is_some() == pass {
@@ -181,7 +181,7 @@ impl Writer<'_> {
                 self.set_some(&mut d, A::OPERATION_SOFTMAX_SUM_EXP_DESC, sum_exp)?;
                 d.finalized()
             }
-            // Both halves of a unified operation are written together; one alone is refused by the library.
+            // Both halves of a unified operation are written together; cuDNN refuses one alone.
             Op::SdpaScores { .. } | Op::SdpaOutput { .. } => {
                 let mut d = self.create(Kind::OPERATION_SDPA_FWD)?;
                 self.half(&mut d, op)?;

@@ -1,17 +1,18 @@
-//! Writes the unified operation of attention: both halves as one descriptor, and what stands between them as its subgraph.
+//! Writes the unified operation of attention: both halves as one descriptor, and the operations between them as its
+//! subgraph.
 //!
-//! The subgraph is an operation graph of its own. Tensors that both name (lengths) have one unique id and a descriptor in each, as
-//! cudnn-frontend 1.23 writes them.
+//! The subgraph is a separate operation graph. Tensors that both use (lengths) have one unique id and a descriptor in
+//! each, as in cudnn-frontend 1.23.
 
 use qkvault_graph::op::{Op, TensorId};
 use qkvault_sys::{AttributeName as A, CudnnVersion, DataType, Descriptor, Error, Kind};
 
 use super::Writer;
 
-/// The first version that takes by-products of the softmax in a descriptor of their own.
+/// The first version that takes other outputs of the softmax in a separate descriptor.
 const SOFTMAX: CudnnVersion = CudnnVersion::new(9, 21, 0);
 
-/// A graph that is a unified operation: its halves, and the operations between them.
+/// A unified operation of a graph: its halves, and the operations between them.
 pub(super) struct Unified<'a> {
     first: &'a Op,
     inner: &'a [Op],
@@ -49,7 +50,7 @@ impl Writer<'_> {
         d.finalized()
     }
 
-    /// What one half says of the operation. A half alone is no operation: cuDNN names what it lacks.
+    /// Writes the attributes of one half. One half alone is incomplete: cuDNN reports what is missing.
     pub(super) fn half(&self, d: &mut Descriptor, op: &Op) -> Result<(), Error> {
         match *op {
             Op::SdpaScores { q, k, table, seq_kv: _, scale, scores: _ } => {
@@ -71,7 +72,8 @@ impl Writer<'_> {
                     return Ok(());
                 }
                 let mut softmax = self.create(Kind::OPERATION_SOFTMAX)?;
-                // Of its input and result, which are the operation's own, it wants tensors that nothing else names.
+                // The softmax descriptor needs placeholder tensors for its input and output that no other operation
+                // references.
                 softmax.set_descriptor(A::OPERATION_SOFTMAX_XDESC, &self.unnamed(scores, 0)?)?;
                 softmax.set_descriptor(A::OPERATION_SOFTMAX_YDESC, &self.unnamed(scores, 1)?)?;
                 self.set_some(&mut softmax, A::OPERATION_SOFTMAX_SINK_DESC, sink)?;
@@ -85,7 +87,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A virtual tensor like another one, under a unique id behind those of the graph.
+    /// A virtual tensor like another one, with a unique id after those of the graph.
     fn unnamed(&self, like: TensorId, number: usize) -> Result<Descriptor, Error> {
         let like = self.graph.tensor(like);
         let mut d = self.create(Kind::TENSOR)?;
