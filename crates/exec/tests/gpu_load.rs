@@ -16,7 +16,7 @@ use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 
 #[test]
-fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
+fn the_gpu_loads_exactly_the_plans_that_the_rules_allow() {
     let device = match Device::open(0) {
         Ok(device) => device,
         Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
@@ -58,11 +58,11 @@ fn the_card_takes_the_plans_that_the_rules_say_it_takes() {
             Err(error) => panic!("{name}: {error}"),
         };
         let rules = check_fit(&plan.facts, &Machine::of(&here));
-        let card = session.load(&of_machine(&plan, &here)).map(drop);
+        let gpu = session.load(&of_machine(&plan, &here)).map(drop);
         let told = |is: bool| if is { "loads" } else { "is refused" };
-        say(&format!("{name}: {} by the rules, {} on the card", told(rules.is_ok()), told(card.is_ok())));
-        if rules.is_ok() != card.is_ok() {
-            wrong.push(format!("{name}: {rules:?} by the rules, {card:?} on the card"));
+        say(&format!("{name}: {} by the rules, {} on the GPU", told(rules.is_ok()), told(gpu.is_ok())));
+        if rules.is_ok() != gpu.is_ok() {
+            wrong.push(format!("{name}: {rules:?} by the rules, {gpu:?} on the GPU"));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -123,12 +123,12 @@ impl Entry {
 /// Compiles every case in every form. The target GPU need not be present.
 pub(super) fn plan(
     cases: &[Case],
-    policies: &[(String, CompileOptions)],
+    option_sets: &[(String, CompileOptions)],
     planner: &Planner,
     target: &Target,
 ) -> Vec<Entry> {
     let pass =
-        |attention: &Valid, policy: &CompileOptions| match planner.plan(attention, target, policy, OnMiss::Compile) {
+        |attention: &Valid, options: &CompileOptions| match planner.plan(attention, target, options, OnMiss::Compile) {
             Err(error) => Pass::new("failed", Some(error.to_string())),
             Ok(answer) => match answer.outcome {
                 Err(refusal) => Pass::new("refused", Some(refusal.to_string())),
@@ -136,16 +136,16 @@ pub(super) fn plan(
             },
         };
     let of = |case: &Case| {
-        let passes = |policy: &CompileOptions| {
+        let passes = |options: &CompileOptions| {
             [Some(case.forward()), case.backward()]
-                .map(|a| a.map_or_else(|| Pass::new("none", None), |a| pass(a, policy)))
+                .map(|a| a.map_or_else(|| Pass::new("none", None), |a| pass(a, options)))
         };
-        let entry = |(form, policy): &(String, CompileOptions)| Entry {
+        let entry = |(form, options): &(String, CompileOptions)| Entry {
             case: case.clone(),
             form: form.clone(),
-            passes: passes(policy),
+            passes: passes(options),
         };
-        policies.iter().map(entry).collect::<Vec<_>>()
+        option_sets.iter().map(entry).collect::<Vec<_>>()
     };
     cases.iter().flat_map(of).collect()
 }

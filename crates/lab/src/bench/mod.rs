@@ -76,8 +76,8 @@ fn rules(text: &str) -> Result<VariantSet, String> {
 }
 
 impl Args {
-    fn policies(&self) -> Vec<(String, CompileOptions)> {
-        let policy = |form: Form, without: VariantSet| {
+    fn option_sets(&self) -> Vec<(String, CompileOptions)> {
+        let options = |form: Form, without: VariantSet| {
             let name = serde_json::to_value(form).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
             let rules: Vec<&str> = without.iter().map(|rule| rule.row().name).collect();
             let name = if rules.is_empty() { name } else { format!("{name}-without-{}", rules.join("+")) };
@@ -91,7 +91,7 @@ impl Args {
             )
         };
         let sets = || std::iter::once(VariantSet::default()).chain(self.without.iter().copied());
-        self.form.iter().flat_map(|&form| sets().map(move |without| policy(form, without))).collect()
+        self.form.iter().flat_map(|&form| sets().map(move |without| options(form, without))).collect()
     }
 
     fn cases(&self) -> anyhow::Result<Vec<Case>> {
@@ -115,7 +115,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         let compiler = Compiler::open_compile_only(&search)?;
         let target = args.target.target(&compiler)?;
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
-        let list = entry::plan(&cases, &args.policies(), &planner, &target);
+        let list = entry::plan(&cases, &args.option_sets(), &planner, &target);
         let machine = json!({ "where": "nowhere", "target": target.label(), "cudnn": target.cudnn.to_string() });
         return Ok(report(globals, &machine, &list));
     }
@@ -133,9 +133,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     });
     let mut turns = Turns::new(&session, &planner, build, device.context().new_stream()?);
     for case in &cases {
-        for (form, policy) in &args.policies() {
+        for (form, options) in &args.option_sets() {
             out::note(&format!("{} {form}", case.name));
-            turns.add(case, form, policy, args.rows);
+            turns.add(case, form, options, args.rows);
         }
     }
     if args.interactive {

@@ -48,7 +48,7 @@ impl Turns {
     }
 
     /// Loads a case in one form, launches both passes once, and checks their outputs.
-    pub(super) fn add(&mut self, case: &Case, form: &str, policy: &CompileOptions, rows: usize) {
+    pub(super) fn add(&mut self, case: &Case, form: &str, options: &CompileOptions, rows: usize) {
         let entry = self.entries.len();
         let mut passes = [false, true].map(|_| Pass::new("failed", Some("the forward failed".to_owned())));
         let mut done = || -> Result<(), (usize, Failure)> {
@@ -56,7 +56,7 @@ impl Turns {
             let (forward, backward) = (case.forward(), case.backward());
             let read = backward.unwrap_or(forward);
             let mut inputs = data::inputs(read, &case.recipe).map_err(|e| (0, failed(e)))?;
-            let plan = self.prepare(forward, policy).map_err(at(0))?;
+            let plan = self.prepare(forward, options).map_err(at(0))?;
             let (memory, checks) = self.once(forward, &plan, &inputs, rows).map_err(at(0))?;
             for role in [Role::O, Role::Stats] {
                 if let Some(buffer) = memory.download(&self.stream, role).map_err(at(0))? {
@@ -69,7 +69,7 @@ impl Turns {
                 passes[1] = Pass::new("none", None);
                 return Ok(());
             };
-            let plan = self.prepare(backward, policy).map_err(at(1))?;
+            let plan = self.prepare(backward, options).map_err(at(1))?;
             let (memory, checks) = self.once(backward, &plan, &inputs, 0).map_err(at(1))?;
             passes[1] = judged(&plan, checks);
             self.loaded.push(LoadedPass { entry, backward: true, plan, memory, scalars: scalars(&inputs) });
@@ -81,8 +81,8 @@ impl Turns {
         self.entries.push(Entry { case: case.clone(), form: form.to_owned(), passes });
     }
 
-    fn prepare(&mut self, attention: &Valid, policy: &CompileOptions) -> Result<LoadedPlan, Failure> {
-        let prepared = self.session.prepare(&self.planner, attention, policy, self.on_miss);
+    fn prepare(&mut self, attention: &Valid, options: &CompileOptions) -> Result<LoadedPlan, Failure> {
+        let prepared = self.session.prepare(&self.planner, attention, options, self.on_miss);
         let plan = prepared.map_err(|error| match error {
             PrepareError::Refused(refusal) => ("refused", refusal.to_string()),
             PrepareError::Load(error @ qkvault_exec::LoadError::WorkspaceTooLarge { .. }) => {

@@ -81,7 +81,7 @@ struct Bench<'a> {
     args: &'a Args,
     engine: Engine,
     stream: Arc<CudaStream>,
-    policy: CompileOptions,
+    options: CompileOptions,
     started: Instant,
     /// Bytes that a copy on the device reads and writes per second.
     copy: f64,
@@ -104,8 +104,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         "device": device.name(), "cudnn": library.version().to_string(), "target": target.label(), "form": args.form, "seed": args.seed,
         "heads": [HEADS.0, HEADS.1], "head_dim": HEAD_DIM, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
     });
-    let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(args.form), ..CompileOptions::default() };
-    let mut bench = Bench { args, engine, stream, policy, started: Instant::now(), copy, record };
+    let options = CompileOptions { lab: qkvault_graph::LabOptions::form(args.form), ..CompileOptions::default() };
+    let mut bench = Bench { args, engine, stream, options, started: Instant::now(), copy, record };
     let all = [What::Decode, What::Padding, What::Prefill, What::Steps];
     let pool = pool::Pool::new(&bench.stream, args.pages)?;
     let chosen = if args.what.is_empty() { &all[..] } else { &args.what };
@@ -163,7 +163,7 @@ impl Bench<'_> {
         }
         let (planner, target, layer) = (self.engine.planner(), self.engine.target(), pool.layer());
         buckets.into_par_iter().try_for_each(|bucket| -> anyhow::Result<()> {
-            planner.plan(&layer.attention(&bucket)?, target, &self.policy, OnMiss::Compile)?;
+            planner.plan(&layer.attention(&bucket)?, target, &self.options, OnMiss::Compile)?;
             Ok(())
         })?;
         let builds = planner.vault().stats().builds;

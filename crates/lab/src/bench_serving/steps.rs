@@ -41,7 +41,7 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     let layer = pool.layer();
     let planner = bench.engine.planner().clone();
     let started = Instant::now();
-    let served = bench.engine.prepare_serving(&layer, &buckets, &bench.policy, OnMiss::Load)?;
+    let served = bench.engine.prepare_serving(&layer, &buckets, &bench.options, OnMiss::Load)?;
     let load_seconds = started.elapsed().as_secs_f64();
     let stream = bench.stream.clone();
     let mut set = served.plans.try_map(|_, plan| -> anyhow::Result<(BatchMetadata, Bound<'_>)> {

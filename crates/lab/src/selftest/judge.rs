@@ -75,16 +75,16 @@ pub(super) fn prepare(
     number: u64,
     planner: &Planner,
     target: &qkvault_graph::Target,
-    policy: &CompileOptions,
+    options: &CompileOptions,
 ) -> Case {
     let seed = args.seed;
     let valid = validate(attention.clone());
     let predictions =
-        valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Predictions::of(valid, target, planner, policy));
+        valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Predictions::of(valid, target, planner, options));
     let prepared = (|| {
         let refused = |r: Refusal| ("refused", r.to_string());
         let valid = valid.map_err(refused)?;
-        let planned = |valid: &Valid| match planner.plan(valid, target, policy, OnMiss::Compile) {
+        let planned = |valid: &Valid| match planner.plan(valid, target, options, OnMiss::Compile) {
             Ok(Resolution { outcome: Ok(plan), .. }) => Ok(plan),
             Ok(Resolution { outcome: Err(refusal), .. }) => Err(refused(refusal)),
             Err(error @ PlanError::Missing { .. }) => Err(failed(error)),

@@ -20,9 +20,9 @@ pub(super) struct Runner<'a> {
     args: &'a Args,
     planner: Planner,
     target: Target,
-    policy: CompileOptions,
+    options: CompileOptions,
     /// The GPU session; `None` for a run without a GPU.
-    card: Option<(Session, Arc<CudaStream>)>,
+    gpu: Option<(Session, Arc<CudaStream>)>,
     /// The description of the machine in records.
     pub(super) place: Value,
 }
@@ -37,7 +37,7 @@ impl Runner<'_> {
         // Launches need the driver. A dry run does not load it, so that it can compile for any GPU.
         let compiler =
             if args.dry.is_some() { Compiler::open_compile_only(&search)? } else { Compiler::open(&search)? };
-        let (card, target, name) = match &args.dry {
+        let (gpu, target, name) = match &args.dry {
             None => {
                 let device = Device::open(args.device)?;
                 let session = Session::open(&device, &Library::open(&search)?)?;
@@ -51,7 +51,7 @@ impl Runner<'_> {
         };
         let library = Arc::clone(compiler.library());
         let Args { form, without, allow: allowed, .. } = *args;
-        let policy =
+        let options =
             CompileOptions { allowed, lab: qkvault_graph::LabOptions { form, without }, ..CompileOptions::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
@@ -59,17 +59,17 @@ impl Runner<'_> {
             "allowed": allowed,
         });
         let planner = Planner::new(vault, Some(compiler));
-        Ok(Runner { args, planner, target, policy, card, place })
+        Ok(Runner { args, planner, target, options, gpu, place })
     }
 
     /// Prepares the parts of a case that need no GPU.
     pub(super) fn prepare(&self, attention: Attention, number: u64) -> Case {
-        judge::prepare(self.args, attention, number, &self.planner, &self.target, &self.policy)
+        judge::prepare(self.args, attention, number, &self.planner, &self.target, &self.options)
     }
 
     /// Judges a case.
     pub(super) fn judge(&self, case: &Case) -> Verdict {
-        match &self.card {
+        match &self.gpu {
             Some((session, stream)) => judge::judge(case, session, stream, self.args.repeat),
             None => judge::dry(case),
         }

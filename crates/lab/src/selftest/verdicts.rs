@@ -37,10 +37,10 @@ const ENGINES: &Code = &codes::ENGINE_WRONG;
 
 impl Predictions {
     /// Asks rules and library. The planner keeps the library's plan, so the launch does not compile again.
-    pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, policy: &CompileOptions) -> Predictions {
-        let verdict = check(&Request::new(attention, target).with_policy(*policy));
+    pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, options: &CompileOptions) -> Predictions {
+        let verdict = check(&Request::new(attention, target).with_policy(*options));
         let rules = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
-        let library = match planner.plan(attention, target, policy, OnMiss::Compile) {
+        let library = match planner.plan(attention, target, options, OnMiss::Compile) {
             Ok(answer) => match (answer.outcome, answer.key) {
                 (Ok(_), _) => Library::Supported,
                 (Err(refusal), None) => Library::NotAsked(refusal.reasons()[0].code.to_string()),
