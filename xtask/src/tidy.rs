@@ -4,7 +4,7 @@
 //! * modules use only the modules of their crate that `rooms.rs` allows;
 //! * every Rust file begins with a comment about its purpose, and is not too long;
 //! * a test that cannot run uses `qkvault_skip`, so that skipped tests are counted;
-//! * lines of Markdown are not too long, links and named pages exist, and `docs` is not too large;
+//! * comments of Rust and lines of Markdown are not too long, links and named pages exist, and `docs` is not too large;
 //! * no file has registry hosts, unfinished work or NVIDIA files.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{cargo, rooms, ui};
 
+mod comments;
 mod pages;
 
 /// The packages that each package may use (`[dependencies]` only; tests may use more).
@@ -49,6 +50,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Packages that may use every other.
 const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-cli", "qkvault-lab", "qkvault-tests"];
 
+/// Most columns of a line of text: hand-written Markdown outside tables and code blocks, and comments outside tables.
+const MOST_COLUMNS: usize = 120;
+
 /// Most lines of a hand-written file of code; tests may be longer.
 const MOST_LINES: usize = 360;
 
@@ -76,6 +80,7 @@ pub fn run() -> Result<()> {
         pages::look(&root, &name, &text, &mut found);
         if name.ends_with(".rs") {
             shape(&name, &text, &mut found);
+            comments::look(&name, &text, &mut found);
             rooms::check(&name, &text, &mut found);
         }
     }

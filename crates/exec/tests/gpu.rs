@@ -346,7 +346,7 @@ fn target_and_machine_of_a_gpu_agree() {
     say(&format!("{:?}: {by_handle}", session.device()));
 }
 
-/// Prints the times of loading, binding and launching. The bounds are far above the measurement (0.5 ms, 0.3 us, 4.3 us).
+/// Prints the times of loading, binding and launching. The bounds are far above measurements (0.5 ms, 0.3 us, 4.3 us).
 #[test]
 fn costs_of_load_bind_and_launch() {
     let Some(gpu) = Gpu::open() else { return };

@@ -12,7 +12,9 @@
 //! The crate needs neither CUDA nor cuDNN nor a C++ compiler, and has no unsafe code.
 //!
 //! ```
-//! use qkvault_graph::{Attention, Band, CudnnVersion, DType, LibrarySet, CompileOptions, Profile, lower, plan_key, validate};
+//! use qkvault_graph::{
+//!     Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, plan_key, validate,
+//! };
 //!
 //! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
 //! let attention = validate(attention)?;

@@ -8,7 +8,9 @@
 //! The [`guide`] has a page for each task. Begin with [`guide::getting_started`].
 //!
 //! ```
-//! use qkvault::graph::{Attention, Band, CudnnVersion, DType, LibrarySet, CompileOptions, Profile, lower, plan_key, validate};
+//! use qkvault::graph::{
+//!     Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, plan_key, validate,
+//! };
 //!
 //! // Llama-3.1-8B's attention over a prompt of 4096 tokens, bf16, BSHD.
 //! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
@@ -30,7 +32,7 @@
 //! use qkvault::graph::{Attention, BackwardOptions, DType, Role, validate};
 //! use qkvault_reference::{Inputs, check_gradients};
 //!
-//! // Gemma's softcap with ALiBi on top, and several documents in one sequence: 2 sequences, 4 query heads over 2 key heads.
+//! // Gemma's softcap with ALiBi on top, and several documents in one sequence: 2 sequences, 4 query and 2 key heads.
 //! let modified = library::alibi(library::softcap(score(), scalar("softcap")), 4).build_score_mod()?;
 //! let documents = library::document_mask("document_of_query", "document_of_key", 2, 12, 12).build_mask_mod()?;
 //!
@@ -39,10 +41,10 @@
 //! println!("{modified}\n{derived}");
 //! assert_eq!(derived.to_string(), "scalar $softcap: float; let t0 = tanh(score / $softcap); -(t0 * t0) + 1.0");
 //!
-//! let attention = Attention::bshd(2, (4, 2), (12, 12), 16, DType::BF16).with_score_mod(modified).with_mask_mod(documents).with_stats();
-//! let forward = validate(attention)?;
-//! // The key depends on the meaning alone: it is the same in every process and on every machine, for any names and values of scalars and
-//! // tensors.
+//! let attention = Attention::bshd(2, (4, 2), (12, 12), 16, DType::BF16);
+//! let forward = validate(attention.with_score_mod(modified).with_mask_mod(documents).with_stats())?;
+//! // The key depends only on the meaning: it is the same in every process and on every machine, for any names and
+//! // values of scalars and tensors.
 //! println!("{}", forward.key());
 //! assert_eq!(forward.key().to_string(), "ce8cfd4c1f161563a5cbcf5faead3301196069e06f93d4d01816ebd6606cd889");
 //!

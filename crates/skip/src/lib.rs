@@ -1,22 +1,22 @@
-//! How a test says that it cannot do its work on this machine: the one way, so that skipped tests can be counted.
+//! Skips a test that cannot run on this machine, and records it, so that skipped tests are counted.
 //!
-//! A test that ends early is an `ok` to the test harness. [`skip`] says it aloud and writes it into the file that
-//! [`RECORD`] names; `cargo xtask test` reads that file, counts, and fails where a test is skipped that should not be. What was
-//! promised by its variable ([`Need::promise`]) is never skipped: its absence is a failure of the test.
+//! The test harness reports a test that returns early as `ok`. [`skip`] prints the reason and writes it into the file
+//! that [`RECORD`] names. `cargo xtask test` reads and counts that file, and fails if a test is skipped that should not
+//! be. If the variable of a requirement promises it ([`Need::promise`]), its absence is a failure of the test.
 
-#![allow(clippy::print_stdout, reason = "tests use this, and what they print is for who runs them")]
+#![allow(clippy::print_stdout, reason = "tests use this crate, and print for the people who run them")]
 
 use std::fmt;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Names the file that skipped tests are written into, one line each.
+/// The variable with the file of skipped tests, which has one line for each.
 pub const RECORD: &str = "QKVAULT_SKIPS";
 
-/// What a skipped test's line begins with.
+/// The beginning of the printed line for a skipped test.
 pub const SAID: &str = "requirement not met";
 
-/// What a test needs and a machine may lack.
+/// A requirement of a test that a machine may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Need {
     /// A GPU with its driver, and plans for it.
@@ -25,19 +25,19 @@ pub enum Need {
     Cudnn,
     /// A fetched full cuDNN, more than 1 GB.
     FullCudnn,
-    /// That there is no driver, or no cuDNN of the machine's own.
+    /// A machine without a driver, or without an installed cuDNN.
     Bare,
-    /// File systems that can be mounted, other users, pipes, limits: what makes a disk fail.
+    /// File systems that can be mounted, other users, pipes and limits, to make disks fail.
     Faults,
-    /// The server that speaks S3.
+    /// An S3 server.
     S3,
     /// A Chromium on the path.
     Chromium,
-    /// A pip that can be started.
+    /// A pip that starts.
     Pip,
-    /// Cores that are idle.
+    /// Idle cores.
     Cores,
-    /// That it is asked for by variables; a chore rather than a test.
+    /// Variables that ask for it: it is a chore rather than a test.
     Asked,
 }
 
@@ -73,7 +73,7 @@ impl Need {
         }
     }
 
-    /// In words, after "because there is".
+    /// The phrase after "because there is".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -103,7 +103,7 @@ impl Need {
         }
     }
 
-    /// Whether it was promised to this process.
+    /// Whether the environment of this process promises it.
     #[must_use]
     pub fn is_promised(self) -> bool {
         self.promise().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value == "1"))
@@ -113,11 +113,11 @@ impl Need {
 /// One skipped test.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Skip {
-    /// What it needs.
+    /// Its requirement.
     pub need: Need,
     /// Package, test program and name: `qkvault-exec/gpu::fill`.
     pub test: String,
-    /// What exactly was missing, and how to get it.
+    /// What exactly is missing, and how to get it.
     pub why: String,
 }
 
@@ -128,7 +128,7 @@ impl fmt::Display for Skip {
 }
 
 impl Skip {
-    /// A line of a record, as `Display` writes it; nothing where it is none.
+    /// Parses a line that `Display` wrote; `None` for other lines.
     #[must_use]
     pub fn parse(line: &str) -> Option<Skip> {
         let [need, test, why] = line.splitn(3, '\t').collect::<Vec<_>>().try_into().ok()?;
@@ -137,11 +137,11 @@ impl Skip {
     }
 }
 
-/// Says that the running test cannot do its work, or the rest of it, and writes it down. The test returns after this.
+/// Records that the running test cannot do its work, or the rest of it. The test returns after this call.
 ///
 /// # Panics
 ///
-/// Where what it needs was promised, and where the record cannot be written.
+/// If the requirement was promised, or if the record cannot be written.
 pub fn skip(need: Need, why: &str) {
     assert!(!need.is_promised(), "{SAID}: {why}; it was promised by {}=1", need.promise().unwrap_or(""));
     println!("{SAID}: {why}");
@@ -151,14 +151,15 @@ pub fn skip(need: Need, why: &str) {
     }
 }
 
-/// One write at the end of the file: tests of many threads and processes write into it.
+/// Writes the line with one call, because many threads and processes append to the file.
 fn append(record: &Path, skip: &Skip) {
     let file = std::fs::OpenOptions::new().append(true).create(true).open(record);
     let written = file.and_then(|mut file| file.write_all(format!("{skip}\n").as_bytes()));
     assert!(written.is_ok(), "{}: {written:?}; {RECORD} must name a file that can be written", record.display());
 }
 
-/// The running test. Its harness names its thread after it; a process that runs one test alone was told its name.
+/// The running test. The harness gives the thread its name; a process that runs a single test has the name as an
+/// argument.
 fn running() -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "?".to_owned());
     let program = std::env::current_exe().unwrap_or_default();
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// For the test below, in a process of its own.
+    /// Set for the test below in its child process.
     const CHILD: &str = "QKVAULT_TEST_SKIPPING";
 
     #[test]

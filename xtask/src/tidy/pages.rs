@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-/// Most columns of a line of hand-written Markdown, outside tables and code blocks.
-const MOST_COLUMNS: usize = 120;
+use super::MOST_COLUMNS;
 
 /// Most bytes of `docs`. `bench/sum_records.py` reduces records to the fields that pages read.
 const MOST_BYTES: u64 = 500_000;

@@ -218,8 +218,8 @@ fn an_output_needs_memory_of_its_own_that_may_be_written() {
     assert_eq!(errors(&again().interleaved(Role::O, Role::Q)).len(), 1);
 }
 
-/// Overlaps are found in the bytes that the plan needs: 256 bytes of Stats, although the caller's buffer is longer and O
-/// lies behind them.
+/// Overlaps are found in the bytes that the plan needs: 256 bytes of Stats, although the caller's buffer is longer and
+/// O lies behind them.
 #[test]
 fn an_operand_reaches_over_its_own_bytes_of_the_plan() {
     assert_eq!(errors(&with(Role::Stats, |s| s.address = address(3) - 256)), []);
@@ -283,8 +283,8 @@ fn the_workspace_is_checked_before_a_launch() {
 }
 
 proptest! {
-    /// Operands in any order, with any gaps that keep their alignment, have no errors; any one of them at the address of
-    /// an output has one.
+    /// Operands in any order, with any gaps that keep their alignment, have no errors; any one of them at the address
+    /// of an output has one.
     #[test]
     fn ranges_overlap_exactly_when_they_share_an_address(
         order in Just(vec![0_usize, 1, 2, 3, 4]).prop_shuffle(),

@@ -86,7 +86,7 @@ fn every_candidate_fits_and_has_a_key_of_its_own() {
 
 type Outcome = Result<Prepared<Target>, PrepareError>;
 
-/// Prepares with the plans of `there` stored, and refuses to load those of `refused`. Returns the loads that were tried too.
+/// Prepares with the plans of `there` stored, and refuses to load those of `refused`. Also returns the loads it tried.
 fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> (Outcome, Vec<PlanKey>) {
     let vault = vault();
     there.iter().for_each(|target| store(&vault, target));

@@ -122,7 +122,8 @@ impl Deref for Session {
 /// # use qkvault_exec::{Bindings, LoadedPlan, cudarc::driver::{CudaSlice, CudaStream}};
 /// # use qkvault_graph::Role;
 /// # type Slice = CudaSlice<half::bf16>;
-/// # fn run(plan: &LoadedPlan, stream: &Arc<CudaStream>, [q, k, v]: [&Slice; 3], o: &mut Slice) -> Result<(), Box<dyn std::error::Error>> {
+/// # type Done = Result<(), Box<dyn std::error::Error>>;
+/// # fn run(plan: &LoadedPlan, stream: &Arc<CudaStream>, [q, k, v]: [&Slice; 3], o: &mut Slice) -> Done {
 /// println!("{} bytes of scratch memory", plan.workspace());
 /// let bindings = Bindings::new().slice(Role::Q, q).slice(Role::K, k).slice(Role::V, v).slice_mut(Role::O, o);
 /// let mut bound = plan.bind(bindings.scalar(Role::Scale, 0.125_f32), stream)?;

@@ -26,7 +26,7 @@ pub enum Node {
     Bool(bool),
     /// A number that a launch gets; its type is in the scalar table.
     Scalar(ScalarId),
-    /// The element of a device tensor at this point, broadcast over its dimensions of 1: float, or int for integer tensors.
+    /// The element of a device tensor at this point, broadcast along extents of 1: float, or int for integer tensors.
     Tensor(TensorId),
     /// An integer as a float. Exact up to 2^24 on a device.
     ToFloat(NodeId),

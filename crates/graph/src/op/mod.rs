@@ -63,7 +63,8 @@ pub enum Op {
         /// Lengths that replace k.
         k: Option<TensorId>,
     },
-    /// `y = mode(x, b)`, or `y = t ? x : b` for [`Pointwise::Select`], or the index along `axis` for [`Pointwise::GenIndex`].
+    /// `y = mode(x, b)`, or `y = t ? x : b` for [`Pointwise::Select`], or the index along `axis` for
+    /// [`Pointwise::GenIndex`].
     Pointwise {
         /// The operation.
         mode: Pointwise,

@@ -1,9 +1,9 @@
 //! The text form of attentions: complete, readable, and parsed to the same value again. Goldens, errors and bug reports
 //! use it, and people can write it.
 //!
-//! It has one field per line, `name: value`, in any order; `#` starts a comment. Only `q` is required. Defaults are those of
-//! the constructors: K is like Q, V like K, O like Q with the head dim of V, a gradient like its tensor, a backward
-//! has Stats, and everything else is off.
+//! It has one field per line, `name: value`, in any order; `#` starts a comment. Only `q` is required. Defaults are
+//! those of the constructors: K is like Q, V like K, O like Q with the head dim of V, a gradient like its tensor, a
+//! backward has Stats, and everything else is off.
 //!
 //! | field | value |
 //! |---|---|
@@ -23,9 +23,9 @@
 //!
 //! A tensor is `bf16 [2,32,512,128]`, with dims in logical order, followed by
 //! * nothing for dense rows, `varlen tokens 900` or `paged 64 x 16` (pages by rows of a page);
-//! * `strides [2097152,128,4096,1]` or the order of the axes in memory, outermost first: `bshd` (the default), `sbhd`, `bhsd` or
-//!   a part of a shared buffer such as `bs3hd`, `bsh3d`, `bs2hd`; for varlen rows `thd` (the default), `t3hd`, `th3d`; for paged
-//!   ones `nhd` (the default) or `hnd`.
+//! * `strides [2097152,128,4096,1]` or the order of the axes in memory, outermost first: `bshd` (the default), `sbhd`,
+//!   `bhsd` or a part of a shared buffer such as `bs3hd`, `bsh3d`, `bs2hd`; for varlen rows `thd` (the default),
+//!   `t3hd`, `th3d`; for paged ones `nhd` (the default) or `hnd`.
 //!
 //! ```
 //! use qkvault_graph::{Attention, Band, DType, text};

@@ -299,7 +299,8 @@ fn masks_come_before_the_log_sum_exp_only_if_no_row_is_empty() {
     assert!(!before("mask_mod: key % 2 == 0"));
 }
 
-/// get_fort_io_type_str(port.first.getKernelType()) != "int32_t": cuDNN 9.14, 9.19 and 9.27, for compute capabilities 8.0 to 12.0.
+/// get_fort_io_type_str(port.first.getKernelType()) != "int32_t": cuDNN 9.14, 9.19 and 9.27, for compute capabilities
+/// 8.0 to 12.0.
 #[test]
 fn a_window_alone_masks_scores_that_nothing_else_reads() {
     let beside = |q: i64, rest: &str, rules| {

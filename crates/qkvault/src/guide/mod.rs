@@ -1,5 +1,5 @@
-//! The guide: a page for each thing that people come for, read in five minutes each. The code on every page is compiled, and run where
-//! no GPU is needed.
+//! The guide: a page for each thing that people come for, read in five minutes each. The code on every page is
+//! compiled, and run where no GPU is needed.
 //!
 //! | page | read it when |
 //! | --- | --- |
