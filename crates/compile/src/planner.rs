@@ -159,6 +159,37 @@ impl Planner {
         options: &CompileOptions,
         on_miss: OnMiss,
     ) -> Result<Resolution, PlanError> {
+        self.resolve(attention, target, options, |vault, job| self.find(vault, job, on_miss))
+    }
+
+    /// Does the same as [`Planner::plan`] with [`OnMiss::Compile`], but builds the plan of one key anew, even if the
+    /// vault has it, and replaces the stored one: for a stored plan that cuDNN refuses to load.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`]. The stored plan stays if the new one cannot be built.
+    pub fn rebuild(
+        &self,
+        attention: &Valid,
+        target: &Target,
+        options: &CompileOptions,
+        unusable: &PlanKey,
+    ) -> Result<Resolution, PlanError> {
+        self.resolve(attention, target, options, |vault, job| {
+            let anew = job.key == *unusable;
+            let found = if anew { self.replace(vault, job)? } else { self.obtain(vault, job)? };
+            Ok(of_attention(found, job))
+        })
+    }
+
+    /// Lowers, and finds the plan or refusal of the op graph with `find`.
+    fn resolve(
+        &self,
+        attention: &Valid,
+        target: &Target,
+        options: &CompileOptions,
+        find: impl Fn(&Vault, &Job<'_>) -> Result<Found, PlanError>,
+    ) -> Result<Resolution, PlanError> {
         let started = Instant::now();
         let graph_key = attention.key();
         let what = attention.to_string();
@@ -179,44 +210,19 @@ impl Planner {
         let key = plan_key_of(&graph, target, unlimited, choice);
         let job = Job { attention, graph: &graph, target, options: unlimited, choice, key, graph_key, what: &what };
         let vault = self.vault.for_library(&target.cudnn.to_string());
-        let (key, (source, unstored, outcome)) = self.within(options.workspace_limit, &vault, job, on_miss)?;
+        let (key, (source, unstored, outcome)) = within(options.workspace_limit, &vault, job, find)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
         Ok(Resolution { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
     }
 
-    /// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if
-    /// that is; a refusal if none is. The refusal follows from stored plans, and is not stored itself.
-    fn within(
-        &self,
-        limit: Option<u64>,
-        vault: &Vault,
-        job: Job<'_>,
-        on_miss: OnMiss,
-    ) -> Result<(PlanKey, Found), PlanError> {
-        let first = self.find(vault, &job, on_miss)?;
-        let over = |found: &Found| found.2.as_ref().ok().and_then(|plan| limit::over(&plan.facts, limit?));
-        let Some(reason) = over(&first) else { return Ok((job.key, first)) };
-        // A named engine is the only one.
-        if job.graph.engine.is_some() {
-            return Ok((job.key, (first.0, first.1, Err(reason.into()))));
-        }
-        let job = job.choosing(Choice::LeastWorkspace);
-        let least = self.find(vault, &job, on_miss)?;
-        match over(&least) {
-            None => Ok((job.key, least)),
-            Some(reason) => Ok((job.key, (least.0, least.1, Err(reason.into())))),
-        }
-    }
-
     /// Finds a plan or a refusal by its key, as far as `on_miss` allows.
     fn find(&self, vault: &Vault, job: &Job<'_>, on_miss: OnMiss) -> Result<Found, PlanError> {
-        let (source, unstored, outcome) = match on_miss {
+        let found = match on_miss {
             OnMiss::Memory => look(vault, job, true)?,
             OnMiss::Load => look(vault, job, false)?,
             OnMiss::Compile => self.obtain(vault, job)?,
         };
-        // One plan is for every capacity of varlen buffers; this attention decides how much of them a launch may use.
-        Ok((source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention))))
+        Ok(of_attention(found, job))
     }
 
     fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
@@ -230,16 +236,21 @@ impl Planner {
             Err(bad) => {
                 // A valid entry of another version of qkvault: the plan is built again and replaces it.
                 tracing::warn!(key = %job.key, %bad, "vault entry replaced");
-                let entry = match self.build(job) {
-                    Ok(entry) => entry,
-                    Err(build) => return job.unbuilt(VaultError::Build(Arc::new(build))),
-                };
-                let outcome = outcome(job.key, &entry)
-                    .map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
-                let unstored = vault.put(&key, entry).err().map(Arc::new);
-                Ok((Source::Built, unstored, outcome))
+                self.replace(vault, job)
             }
         }
+    }
+
+    /// Builds a plan and puts it over what is stored under its key.
+    fn replace(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
+        let entry = match self.build(job) {
+            Ok(entry) => entry,
+            Err(build) => return job.unbuilt(VaultError::Build(Arc::new(build))),
+        };
+        let outcome =
+            outcome(job.key, &entry).map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
+        let unstored = vault.put(&vault_key(&job.key), entry).err().map(Arc::new);
+        Ok((Source::Built, unstored, outcome))
     }
 
     fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
@@ -281,6 +292,34 @@ impl Planner {
             Err(failure) => Err(Build::Failed(Arc::new(failure))),
         }
     }
+}
+
+/// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if that is;
+/// a refusal if none is. The refusal follows from stored plans, and is not stored itself.
+fn within(
+    limit: Option<u64>,
+    vault: &Vault,
+    job: Job<'_>,
+    find: impl Fn(&Vault, &Job<'_>) -> Result<Found, PlanError>,
+) -> Result<(PlanKey, Found), PlanError> {
+    let first = find(vault, &job)?;
+    let over = |found: &Found| found.2.as_ref().ok().and_then(|plan| limit::over(&plan.facts, limit?));
+    let Some(reason) = over(&first) else { return Ok((job.key, first)) };
+    // A named engine is the only one.
+    if job.graph.engine.is_some() {
+        return Ok((job.key, (first.0, first.1, Err(reason.into()))));
+    }
+    let job = job.choosing(Choice::LeastWorkspace);
+    let least = find(vault, &job)?;
+    match over(&least) {
+        None => Ok((job.key, least)),
+        Some(reason) => Ok((job.key, (least.0, least.1, Err(reason.into())))),
+    }
+}
+
+/// One plan is for every capacity of varlen buffers; the attention decides how much of them a launch may use.
+fn of_attention((source, unstored, outcome): Found, job: &Job<'_>) -> Found {
+    (source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention)))
 }
 
 /// Looks up an existing entry. `OnMiss::Memory` reads no disk, for code that must not wait.

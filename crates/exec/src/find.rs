@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, PlanError, Planner, Resolution};
 use qkvault_graph::{CompileOptions, Refusal, Target, Valid};
+use qkvault_sys::{Error, Status};
 
 use crate::candidates::candidates;
 use crate::properties::PropertiesError;
@@ -36,6 +37,9 @@ pub enum PrepareError {
     /// The plan does not load.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The stored plan of this machine's own target does not load, and building it again was not allowed.
+    #[error("{0}; with OnMiss::Compile, prepare builds it again and replaces the stored one")]
+    Unusable(LoadError),
     /// Uploading the plan's constant operands (ALiBi slopes) failed.
     #[error("the constant operands of the plan (ALiBi slopes) could not be uploaded: {detail}")]
     Constants {
@@ -50,6 +54,9 @@ pub enum PrepareError {
 /// Stands between the two layers: [`Session::prepare`](crate::Session::prepare) calls it, and callers of the raw layer
 /// call it with [`RawSession::target`](crate::raw::RawSession::target) and
 /// [`RawSession::load`](crate::raw::RawSession::load).
+///
+/// If the stored plan of the machine's own target does not load although it should (its bytes are damaged, or are of
+/// another cuDNN), it is built again and replaced if `on_miss` allows a build.
 ///
 /// Plans of other targets can load on a machine too: of the other library set, of other NVRTC versions, of older
 /// drivers. It looks for all of them in memory, folder and layers, and then fetches all of them from the vault's remote
@@ -68,7 +75,8 @@ pub fn prepare<P>(
 ) -> Result<Prepared<P>, PrepareError> {
     let targets = candidates(here);
     let local = planner.local();
-    let mut search = Search { planner: &local, attention, options, on_miss, load, missing: None, too_large: None };
+    let mut search =
+        Search { planner: &local, whole: planner, attention, options, on_miss, load, missing: None, too_large: None };
     let mut absent = Vec::new();
     for (i, target) in targets.iter().enumerate() {
         match search.look(target, i == 0)? {
@@ -106,6 +114,8 @@ pub fn prepare<P>(
 /// A look-up under way.
 struct Search<'a, F> {
     planner: &'a Planner,
+    /// The planner that asks the remote too.
+    whole: &'a Planner,
     attention: &'a Valid,
     options: &'a CompileOptions,
     on_miss: OnMiss,
@@ -148,7 +158,7 @@ impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
         };
         match (self.load)(&plan) {
             Ok(plan) => return Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: target.clone() }))),
-            Err(error) if own => return Err(error.into()),
+            Err(error) if own => return self.anew(target, &answer, error),
             // Every target's plan has this size, so the plan does not count as missing.
             Err(error @ LoadError::WorkspaceTooLarge { .. }) => {
                 self.too_large.get_or_insert(error);
@@ -156,6 +166,51 @@ impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
             Err(error) => tracing::debug!(%error, %target, "a plan of another target does not load here"),
         }
         Ok(Found::Unusable)
+    }
+
+    /// Builds the plan of this machine's own target again, whose stored one does not load, and replaces it. Returns the
+    /// error of the stored plan if it is not about the plan, or if the plan cannot be built again.
+    fn anew(&mut self, target: &Target, stored: &Resolution, error: LoadError) -> Result<Found<P>, PrepareError> {
+        let Some(key) = stored.key.filter(|_| is_of_the_plan(&error)) else { return Err(error.into()) };
+        if self.on_miss != OnMiss::Compile {
+            return Err(PrepareError::Unusable(error));
+        }
+        tracing::warn!(%key, %error, "a stored plan does not load; it is built again");
+        let answer = match self.whole.rebuild(self.attention, target, self.options, &key) {
+            Ok(answer) => answer,
+            Err(PlanError::NoCompiler { .. }) => return Err(error.into()),
+            Err(failure) => return Err(failure.into()),
+        };
+        match &answer.outcome {
+            Ok(plan) => {
+                let plan = (self.load)(plan)?;
+                Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: target.clone() })))
+            }
+            Err(refusal) => Err(PrepareError::Refused(refusal.clone())),
+        }
+    }
+}
+
+/// Whether an error is about the stored plan, so that another build of it may load: not about memory, limits or the
+/// session.
+fn is_of_the_plan(error: &LoadError) -> bool {
+    match error {
+        LoadError::OtherMachine(_) | LoadError::Length { .. } | LoadError::Workspace { .. } => true,
+        LoadError::Refused { source, .. } => match &**source {
+            Error::Call(refusal) => !matches!(
+                refusal.status,
+                Status::NOT_INITIALIZED
+                    | Status::SUBLIBRARY_LOADING_FAILED
+                    | Status::INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+                    | Status::INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+                    | Status::EXECUTION_FAILED_CUDA_DRIVER
+            ),
+            _ => false,
+        },
+        LoadError::WorkspaceTooLarge { .. }
+        | LoadError::Properties(_)
+        | LoadError::RawSession(_)
+        | LoadError::Cudnn(_) => false,
     }
 }
 

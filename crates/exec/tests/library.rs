@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{changes, of_machine, say, with};
-use qkvault_cache::{Vault, VaultOptions};
+use qkvault_cache::{Key, Source, Vault, VaultOptions};
 use qkvault_compile::{Compiler, Failure, OnMiss, Plan, Planner};
 use qkvault_exec::testing::{check_fit, would_load};
-use qkvault_exec::{LoadError, Machine, Mismatch};
+use qkvault_exec::{LoadError, Machine, Mismatch, PrepareError, prepare};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, Profile, Target, validate};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{CudnnVersion, Error, Library, Search, Status};
@@ -93,6 +93,61 @@ fn refusals_tell_what_to_do(library: &Arc<Library>, target: &Target, plan: &Plan
     let error = would_load(library, &other, target).expect_err("another version");
     let LoadError::OtherMachine(error) = error else { panic!("{error}") };
     assert!(matches!(error.mismatches[..], [Mismatch::OtherCudnn { .. }]), "{error}");
+}
+
+/// A stored plan that cuDNN refused stayed in the vault for ever: its error said "build it again", and nothing did.
+#[test]
+fn audit_6_12_a_stored_plan_that_cudnn_refuses_is_built_again_and_replaced() {
+    alone("audit_6_12_a_stored_plan_that_cudnn_refuses_is_built_again_and_replaced", || {
+        let search = Search::default().version(CudnnVersion::new(9, 27, 0)).set(qkvault_sys::LibrarySet::Slim);
+        let compiler = match Compiler::open(&search) {
+            Ok(compiler) => compiler,
+            Err(Failure::Broken(Error::Load(error))) => return skip(Need::Cudnn, &format!("no cuDNN 9.27: {error}")),
+            Err(error) => panic!("{error}"),
+        };
+        let library = Arc::clone(compiler.library());
+        let target = compiler.target(&Profile::named("h200").expect("built in"));
+        let attention = validate(Attention::bshd(1, (2, 2), (128, 128), 64, DType::F16)).expect("valid");
+        let options = CompileOptions::default();
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = || {
+            let options = VaultOptions::in_folder(folder.path()).without_environment();
+            Vault::open(options).expect("a vault")
+        };
+        let planner = Planner::new(open(), Some(compiler));
+        let built = planner.plan(&attention, &target, &options, OnMiss::Compile).expect("it compiles");
+        let good = built.outcome.expect("cuDNN takes it");
+        let key = Key(*good.facts.key.bytes());
+        let half = &good.blob[..good.blob.len() / 2];
+        let other_version = with(&good, |facts| facts.cudnn.patch += 1);
+        let mut cut = with(&good, |facts| facts.blob_bytes = half.len() as u64);
+        cut.blob = half.into();
+        let other_build = with(&good, |facts| facts.workspace += 1);
+        let load = |plan: &Plan| would_load(&library, plan, &target);
+        // Each is stored under the right key with a right checksum.
+        for (name, bad) in [("cut", cut), ("of another build", other_build), ("of another version", other_version)] {
+            open().put(&key, bad.to_entry(&target)).expect("stored");
+            planner.vault().put(&key, bad.to_entry(&target)).expect("stored in the planner's memory too");
+            let loaded = prepare(&planner, &target, &attention, &options, OnMiss::Load, load);
+            let error = loaded.expect_err(name);
+            assert!(matches!(error, PrepareError::Unusable(_)), "{name}: {error:?}");
+            assert!(error.to_string().contains("with OnMiss::Compile, prepare builds it again"), "{name}: {error}");
+
+            let prepared = prepare(&planner, &target, &attention, &options, OnMiss::Compile, load).expect(name);
+            assert_eq!(prepared.answer.source, Source::Built, "{name}");
+            let stored = Planner::new(open(), None);
+            let found = prepare(&stored, &target, &attention, &options, OnMiss::Load, load).expect("replaced on disk");
+            assert_eq!(found.answer.source, Source::Disk, "{name}");
+            assert_eq!(found.answer.outcome.expect("a plan").facts.blob_bytes, good.facts.blob_bytes, "{name}");
+            let again = prepare(&planner, &target, &attention, &options, OnMiss::Memory, load).expect("and in memory");
+            assert_eq!(again.answer.source, Source::Memory, "{name}");
+        }
+        // Without a compiler the error is that of the load, and the stored plan stays.
+        open().put(&key, with(&good, |facts| facts.workspace += 1).to_entry(&target)).expect("stored");
+        let stored = Planner::new(open(), None);
+        let error = prepare(&stored, &target, &attention, &options, OnMiss::Compile, load).expect_err("no compiler");
+        assert!(matches!(error, PrepareError::Load(LoadError::Workspace { .. })), "{error:?}");
+    });
 }
 
 /// Loading takes 0.4 to 0.6 ms with and without a GPU; the bound leaves room for a busy machine.
