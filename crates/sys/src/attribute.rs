@@ -47,12 +47,13 @@ impl Descriptor {
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_descriptors(&mut self, attribute: AttributeName, values: &[&Self]) -> Result<(), Error> {
         let pointers = values.iter().map(|value| value.raw.pointer).collect::<Vec<_>>();
+        values.iter().for_each(|value| self.reach.extend(&value.reach));
         // SAFETY: an array of live descriptors, which cuDNN copies. The loop below keeps them alive.
         unsafe {
             self.set_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, pointers.len(), pointers.as_ptr().cast())
         }?;
         for value in values {
-            self.raw.keep(Value::Descriptor(Arc::clone(&value.raw)));
+            self.raw.keep(Value::Descriptor(Arc::clone(&value.raw)), &value.reach);
         }
         Ok(())
     }
@@ -73,9 +74,10 @@ impl Descriptor {
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
     pub fn set_handle(&mut self, attribute: AttributeName, handle: &Handle) -> Result<(), Error> {
         let pointer = handle.raw().pointer();
+        self.reach.add_handle(handle.raw().busy());
         // SAFETY: the address of one live handle. The call to `keep` below keeps it alive.
         unsafe { self.set_raw(attribute, AttributeType::HANDLE, 1, std::ptr::from_ref(&pointer).cast()) }?;
-        self.raw.keep(Value::Handle(Arc::clone(handle.raw())));
+        self.raw.keep(Value::Handle(Arc::clone(handle.raw())), &self.reach);
         Ok(())
     }
 
@@ -171,8 +173,9 @@ impl Descriptor {
         let found =
             unsafe { self.get_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, count, pointers.as_mut_ptr().cast()) }?;
         values.truncate(found);
-        for value in &values {
-            value.raw.keep(Value::Descriptor(Arc::clone(&self.raw)));
+        for value in &mut values {
+            value.reach.extend(&self.reach);
+            value.raw.keep(Value::Descriptor(Arc::clone(&self.raw)), &self.reach);
         }
         Ok(values)
     }
@@ -188,6 +191,7 @@ impl Descriptor {
         values: *const c_void,
     ) -> Result<(), Error> {
         let set = function!(self.raw.library, cudnnBackendSetAttribute)?;
+        let _held = self.reach.hold();
         // SAFETY: the descriptor is live; the caller promises the rest.
         let status = unsafe { set(self.raw.pointer, attribute, ty, count as i64, values) };
         Ok(self.raw.library.check("cudnnBackendSetAttribute", status, Some(self.kind()), Some(attribute))?)
@@ -209,6 +213,7 @@ impl Descriptor {
         values: *mut c_void,
     ) -> Result<usize, Error> {
         let get = function!(self.raw.library, cudnnBackendGetAttribute)?;
+        let _held = self.reach.hold();
         let mut found = 0_i64;
         // SAFETY: the descriptor is live and `found` is writable; the caller promises the rest.
         let status = unsafe { get(self.raw.pointer, attribute, ty, count as i64, &mut found, values) };

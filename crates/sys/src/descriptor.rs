@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::bindings::{Kind, cudnnBackendDescriptor_t};
+use crate::busy::Reach;
 use crate::error::Error;
 use crate::handle::RawHandle;
 use crate::library::{Library, function};
@@ -17,11 +18,17 @@ use crate::library::{Library, function};
 /// # Threads
 ///
 /// `Send`: cuDNN ties no descriptor to the thread that created it, and nothing else refers to a descriptor while it is
-/// built (every setter takes `&mut self`, and cuDNN accepts only finalized descriptors as values, which it then only
-/// reads). Not `Sync`: cuDNN's documentation does not allow two threads to call into one descriptor.
+/// built: every setter takes `&mut self`, and cuDNN accepts only finalized descriptors as values. It only reads these
+/// from then on, except for kernel caches. Not `Sync`: cuDNN's documentation does not allow two threads to call into one
+/// descriptor.
+///
+/// A descriptor that refers to a handle or a kernel cache, directly or through others, can be on another thread than
+/// that. Each of its calls therefore waits until no other thread uses what it refers to.
 #[derive(Debug)]
 pub struct Descriptor {
     pub(crate) raw: Arc<Raw>,
+    /// What calls into it reach; `raw` has the same for its end.
+    pub(crate) reach: Reach,
     /// Makes the type `!Sync`.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
@@ -40,24 +47,36 @@ pub(crate) struct Raw {
     pub(crate) library: Arc<Library>,
     kind: Kind,
     pub(crate) pointer: cudnnBackendDescriptor_t,
-    values: Mutex<Vec<Value>>,
+    kept: Mutex<Kept>,
 }
 
-// SAFETY: see `Descriptor`, "Threads". All calls into the object go through a `Descriptor`, which is not `Sync`. This
-// type itself only calls `cudnnBackendDestroyDescriptor`, when no other reference to the object is left.
+/// What a descriptor refers to.
+#[derive(Debug, Default)]
+struct Kept {
+    values: Vec<Value>,
+    reach: Reach,
+}
+
+// SAFETY: see `Descriptor`, "Threads". All calls into the object go through a `Descriptor`, which is not `Sync`, and
+// which holds the locks of the handles and kernel caches that the call can reach. Other objects that it refers to are
+// finalized, and cuDNN only reads them. This type itself only calls `cudnnBackendDestroyDescriptor`, when no other
+// reference to the object is left, with these locks held.
 unsafe impl Send for Raw {}
 // SAFETY: for the same reasons as `Send`.
 unsafe impl Sync for Raw {}
 
 impl Raw {
-    pub(crate) fn keep(&self, value: Value) {
-        self.values.lock().unwrap_or_else(PoisonError::into_inner).push(value);
+    pub(crate) fn keep(&self, value: Value, reach: &Reach) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.values.push(value);
+        kept.reach.extend(reach);
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
         if let Ok(destroy) = &self.library.table().cudnnBackendDestroyDescriptor {
+            let _held = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).reach.hold();
             // SAFETY: cuDNN created the object, and it is destroyed once. The fields drop what it points to afterwards.
             unsafe { destroy(self.pointer) };
         }
@@ -79,8 +98,13 @@ impl Descriptor {
         // SAFETY: `pointer` is writable.
         let status = unsafe { create(kind, &mut pointer) };
         library.check("cudnnBackendCreateDescriptor", status, Some(kind), None)?;
-        let raw = Raw { library: Arc::clone(library), kind, pointer, values: Mutex::default() };
-        Ok(Self { raw: Arc::new(raw), _not_sync: std::marker::PhantomData })
+        let mut reach = Reach::default();
+        if kind == Kind::KERNEL_CACHE {
+            reach.add_cache(&Arc::default());
+        }
+        let kept = Mutex::new(Kept { values: Vec::new(), reach: reach.clone() });
+        let raw = Raw { library: Arc::clone(library), kind, pointer, kept };
+        Ok(Self { raw: Arc::new(raw), reach, _not_sync: std::marker::PhantomData })
     }
 
     /// The kind of the descriptor.
@@ -109,6 +133,7 @@ impl Descriptor {
     /// [`Error::Call`] with cuDNN's status and message.
     pub fn finalize(&mut self) -> Result<(), Error> {
         let finalize = function!(self.raw.library, cudnnBackendFinalize)?;
+        let _held = self.reach.hold();
         // SAFETY: the descriptor is live.
         let status = unsafe { finalize(self.raw.pointer) };
         Ok(self.raw.library.check("cudnnBackendFinalize", status, Some(self.kind()), None)?)

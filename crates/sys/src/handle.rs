@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::bindings::{Status, cudaStream_t, cudnnHandle_t};
+use crate::busy::{Busy, Reach};
 use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::library::{Library, function};
@@ -14,6 +15,9 @@ use crate::library::{Library, function};
 ///
 /// `Send`: a handle may move between threads. Not `Sync`: NVIDIA's documentation forbids two threads to use one handle
 /// at the same time, and the stream of a handle is state that one thread could change while another launches.
+///
+/// Descriptors that refer to a handle ([`Descriptor::set_handle`]) can be on another thread. Their calls and those of
+/// the handle wait for each other, so that no two use it at one time.
 #[derive(Debug)]
 pub struct Handle {
     raw: Arc<RawHandle>,
@@ -25,9 +29,11 @@ pub struct Handle {
 pub(crate) struct RawHandle {
     library: Arc<Library>,
     pointer: cudnnHandle_t,
+    busy: Arc<Busy>,
 }
 
-// SAFETY: only `Handle`, which is not `Sync`, uses the object, and `Drop` when no other reference is left.
+// SAFETY: whoever uses the object holds its lock, `busy`: `Handle`, and descriptors that refer to it. `Drop` runs when
+// no other reference is left.
 unsafe impl Send for RawHandle {}
 // SAFETY: for the same reasons as `Send`.
 unsafe impl Sync for RawHandle {}
@@ -35,6 +41,10 @@ unsafe impl Sync for RawHandle {}
 impl RawHandle {
     pub(crate) fn pointer(&self) -> cudnnHandle_t {
         self.pointer
+    }
+
+    pub(crate) fn busy(&self) -> &Arc<Busy> {
+        &self.busy
     }
 }
 
@@ -63,7 +73,7 @@ impl Handle {
         library.check("cudnnCreate", status, None, None).map_err(|refusal| {
             if refusal.status == Status::NOT_INITIALIZED { Error::NoDevice { refusal } } else { Error::Call(refusal) }
         })?;
-        let raw = Arc::new(RawHandle { library: Arc::clone(library), pointer });
+        let raw = Arc::new(RawHandle { library: Arc::clone(library), pointer, busy: Arc::default() });
         Ok(Self { raw, _not_sync: std::marker::PhantomData })
     }
 
@@ -85,6 +95,7 @@ impl Handle {
     /// [`Error::Call`] with cuDNN's status.
     pub unsafe fn set_stream(&mut self, stream: *mut c_void) -> Result<(), Error> {
         let set = function!(self.raw.library, cudnnSetStream)?;
+        let _held = self.raw.busy.hold();
         // SAFETY: the handle is live; the caller promises that the stream is valid.
         let status = unsafe { set(self.raw.pointer, stream.cast()) };
         Ok(self.raw.library.check("cudnnSetStream", status, None, None)?)
@@ -97,6 +108,7 @@ impl Handle {
     /// [`Error::Call`] with cuDNN's status.
     pub fn stream(&self) -> Result<*mut c_void, Error> {
         let get = function!(self.raw.library, cudnnGetStream)?;
+        let _held = self.raw.busy.hold();
         let mut stream: cudaStream_t = std::ptr::null_mut();
         // SAFETY: the handle is live and `stream` is writable.
         let status = unsafe { get(self.raw.pointer, &mut stream) };
@@ -128,6 +140,14 @@ impl Handle {
     /// [`Error::Call`] with cuDNN's status and message; then nothing was queued.
     pub unsafe fn execute(&self, plan: &Descriptor, variant_pack: &Descriptor) -> Result<(), Error> {
         let execute = function!(self.raw.library, cudnnBackendExecute)?;
+        // A launch works with this handle and not with the one that the plan was finalized with. With kernel caches all
+        // locks are taken in the one order.
+        let caches = plan.reach.caches().map(|mut reach| {
+            reach.add_handle(&self.raw.busy);
+            reach
+        });
+        let _held = caches.as_ref().map(Reach::hold);
+        let _busy = caches.is_none().then(|| self.raw.busy.hold());
         // SAFETY: the objects are live; the caller promises that their addresses are valid.
         let status = unsafe { execute(self.raw.pointer, plan.pointer(), variant_pack.pointer()) };
         Ok(self.raw.library.check("cudnnBackendExecute", status, Some(plan.kind()), None)?)

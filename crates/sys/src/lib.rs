@@ -18,6 +18,9 @@
 #[allow(clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod bindings;
 mod attribute;
+mod busy;
+#[cfg(doctest)]
+mod compile_fail;
 mod descriptor;
 mod element;
 mod ending;

@@ -41,8 +41,12 @@ thread_local! {
     static COLLECTING: RefCell<Vec<Vec<Message>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The bit of a severity in masks; none for a number that masks have no bit for.
 const fn bit(severity: Severity) -> c_uint {
-    1 << severity.0
+    match 1_u32.checked_shl(severity.0) {
+        Some(bit) => bit,
+        None => 0,
+    }
 }
 
 /// Runs `f` and returns its result with every message that cuDNN emitted meanwhile on this thread.
@@ -154,6 +158,20 @@ fn deliver(message: Message) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A shift by 32 or more panicked outside of `catch_unwind`, in a callback from C++, which ends the process.
+    #[test]
+    fn audit_6_14_a_severity_that_nobody_knows_ended_the_process() {
+        assert_eq!([0, 3, 31].map(|n| bit(Severity(n))), [1, 8, 1 << 31]);
+        assert_eq!([32, 255, u32::MAX].map(|n| bit(Severity(n))), [0; 3]);
+        let text = b"what:\0is this\0\0";
+        let ((), messages) = collect(|| {
+            // SAFETY: a message as cuDNN passes it, without a record.
+            unsafe { receive(Severity(77), std::ptr::null_mut(), std::ptr::null(), text.as_ptr().cast()) };
+        });
+        assert_eq!(messages.len(), 1);
+        assert_eq!(messages[0].text, "what:\nis this");
+    }
 
     #[test]
     fn a_message_was_cut_after_its_first_line() {

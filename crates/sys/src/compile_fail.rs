@@ -1,0 +1,48 @@
+//! What does not compile, as doctests: each would let two threads use one object of cuDNN at the same time.
+
+/// One handle is no two threads' at a time.
+///
+/// ```compile_fail,E0277
+/// fn share(handle: &qkvault_sys::Handle) {
+///     std::thread::scope(|scope| { scope.spawn(|| handle.stream()); });
+/// }
+/// ```
+///
+/// A handle whose stream is set is not launched with meanwhile.
+///
+/// ```compile_fail,E0502
+/// use qkvault_sys::{Descriptor, Handle};
+/// fn set(handle: &mut Handle, plan: &Descriptor, pack: &Descriptor) {
+///     let launching: &Handle = handle;
+///     let _ = unsafe { handle.set_stream(std::ptr::null_mut()) };
+///     let _ = unsafe { launching.execute(plan, pack) };
+/// }
+/// ```
+///
+/// It compiles to move one.
+///
+/// ```
+/// fn moved(handle: qkvault_sys::Handle) {
+///     let _ = std::thread::spawn(move || handle.stream().is_ok());
+/// }
+/// ```
+struct Handles;
+
+/// One descriptor is no two threads' at a time.
+///
+/// ```compile_fail,E0277
+/// fn share(cache: &qkvault_sys::Descriptor) {
+///     std::thread::scope(|scope| { scope.spawn(|| cache.kind()); });
+/// }
+/// ```
+///
+/// What is being changed is not read.
+///
+/// ```compile_fail,E0502
+/// use qkvault_sys::{AttributeName, Descriptor};
+/// fn set(plan: &mut Descriptor) {
+///     let other: &Descriptor = plan;
+///     let _ = plan.set_descriptor(AttributeName::EXECUTION_PLAN_KERNEL_CACHE, other);
+/// }
+/// ```
+struct Descriptors;
