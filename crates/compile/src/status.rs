@@ -99,10 +99,10 @@ const STATUSES: [Row; 15] = [
     here(
         COMPILATION_FAILED.0,
         COMPILATION_FAILED.0,
-        "NVIDIA's compiler gave no kernel, which it does for want of memory, for flags that it does not know, without its builtins, and for \
-         some attentions; cuDNN does not tell which",
-        "free memory or raise its limits (ulimit -v), unset CUDNN_* and NVRTC_* variables, and ask again; if it stays so on a machine with \
-         memory to spare, cuDNN cannot compile this attention: report it, or take another cuDNN",
+        "NVIDIA's compiler gave no kernel: it does so if memory is short, for unknown flags, without its builtins, and \
+         for some attentions; cuDNN does not report which",
+        "free memory or raise its limits (ulimit -v), unset CUDNN_* and NVRTC_* variables, and ask again; if it stays \
+         on a machine with enough memory, cuDNN cannot compile this attention: report it, or use another cuDNN",
         "seen with all four (ulimit -v, CUDNN_JIT_FLAGS_DBG=1, no libnvrtc-builtins, tests/goldens), always with the same message",
     ),
     here(

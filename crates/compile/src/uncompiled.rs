@@ -42,7 +42,7 @@ const ROWS: [Row; 9] = [
         engine: 2,
         often: Often::Always,
         is: |graph| is_forward(graph) && has(graph, Role::SeqLenKv) && has(graph, Role::Sink),
-        seen: "h200: 9.27.0, 48 forwards of 1, 64 and 256 queries, dense and varlen, beside as many without a sink or without lengths, which \
+        seen: "h200: 9.27.0, 48 forwards of 1, 64 and 256 queries, dense and varlen; as many without a sink or without lengths \
                compile; 9.19.0, 24 of them; every such row of tests/goldens/generated-*.txt and generated-serving-*.txt is of engine 1, every \
                other of more than one query of engine 2",
     },
@@ -86,7 +86,7 @@ const ROWS: [Row; 9] = [
             is_forward(graph) && one && has(graph, Role::PageTableK) && !graph.excluded_engines.is_empty()
         },
         seen: "b200, 9.19.0 and 9.27.0: one query over pages with an expression over the key's index (ALiBi, softcapped too); the rows of \
-               tests/goldens/generated-serving-*.txt that say so",
+               tests/goldens/generated-serving-*.txt with this status",
     },
     Row {
         versions: &[Versions::between((13, 0), (20, 0))],
@@ -99,7 +99,7 @@ const ROWS: [Row; 9] = [
                 && queries(graph).is_some_and(|(_, rows)| rows > 128)
         },
         seen: "b200, 9.14.0 and 9.19.0: forwards of 129 and 192 queries, head dims of Q and K 136, 200, 208, 256, 320, 512, 520 and 576 with 128 \
-               of V, with expressions, masks, lengths and without; 192 with 128, up to 128 queries, and V of 64 to 120 and 136 on compile",
+               of V, with expressions, masks, lengths and without; 192 with 128, up to 128 queries, and V of 64 to 120 and from 136 on compile",
     },
     Row {
         versions: &[Versions::between((27, 0), (28, 0))],
@@ -108,7 +108,7 @@ const ROWS: [Row; 9] = [
         often: Often::Always,
         is: wide_keys_and_narrow_values,
         seen: "b200, 9.27.0: forwards of 65 to 192 queries, head dims of Q and K 136, 200, 208, 256 and 576 with 72 to 128 of V; up to 64 queries, \
-               and V of 64 and of 136 on compile",
+               and V of 64 and from 136 on compile",
     },
     Row {
         versions: &[Versions::from(20, 0)],
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(often("h200", 27, 2, &SINK.replace("sink: yes", "outputs: max sum_exp")), Some(Often::Always));
         assert_eq!(often("h200", 27, 1, SINK), None);
         assert_eq!(often("b200", 27, 2, SINK), None);
-        assert_eq!(often("h200", 28, 2, SINK), Some(Often::Sometimes), "not asked");
+        assert_eq!(often("h200", 28, 2, SINK), Some(Often::Sometimes), "not tested");
         assert_eq!(often("h200", 19, 2, SINK), Some(Often::Always));
         assert_eq!(often("h200", 19, 2, &SINK.replace("sink: yes", "outputs: max sum_exp")), Some(Often::Sometimes));
         assert_eq!(often("h200", 27, 2, &SINK.replace("sink: yes", "")), None);

@@ -97,7 +97,7 @@ fn b7_an_unknown_field_is_an_error_at_every_place() {
             let mut changed = json.clone();
             let object = changed.pointer_mut(&place).and_then(Value::as_object_mut).expect("an object");
             object.insert("bnad".into(), json!(128));
-            let error = read(&changed).err().unwrap_or_else(|| panic!("'{place}' takes a field that nobody knows"));
+            let error = read(&changed).err().unwrap_or_else(|| panic!("'{place}' accepts an unknown field"));
             // An object for one of several forms has no second field, for all of them.
             assert!(error.contains("bnad") || error.contains("expected value"), "{place}: {error}");
             assert!(error.contains("line 1 column"), "{place}: {error}");

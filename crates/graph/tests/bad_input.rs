@@ -33,7 +33,7 @@ fn an_expression_of_the_wrong_type() {
     let number = (key() - query()).build().expect("a difference");
     assert_eq!(reason(&refused(base().with_mask_mod(number)), "score-mod.type").given, "int");
     // From `build`: every problem with its place.
-    let errors = (score().sqrt() + query().le(key())).build_score_mod().expect_err("a truth value is no number");
+    let errors = (score().sqrt() + query().le(key())).build_score_mod().expect_err("a truth value is not a number");
     assert!(errors.to_string().contains("the right operand of 'add' is bool"), "{errors}");
 }
 

@@ -61,7 +61,7 @@ fn every_unary_operation_has_its_derivative() {
 
 #[test]
 fn every_binary_operation_has_both_its_derivatives() {
-    // A whole quotient is of integers, which have none.
+    // Integers, which floor division is for, have no derivative.
     for &op in Binary::ALL.iter().filter(|op| op.takes_float()) {
         let mut count = 0;
         let bias = tensor("bias", TensorSpec::new(DType::F32, SCORES));

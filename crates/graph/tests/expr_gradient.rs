@@ -45,7 +45,7 @@ fn a_tensor_gets_the_requested_gradient() {
     let e = built(&(e + tensor("frozen", TensorSpec::new(DType::F32, [1, 1, 1, 1]))));
     let Vjp { d_score, d_tensors } = vjp(&e).expect("every gradient exists");
     assert_eq!(d_tensors.len(), 2);
-    let of = |name: &str| d_tensors.iter().find(|g| Some(g.tensor) == e.tensor_named(name)).expect("asked for");
+    let of = |name: &str| d_tensors.iter().find(|g| Some(g.tensor) == e.tensor_named(name)).expect("requested");
     assert_eq!(of("t").reduce, [true, false, true, false]);
     assert_eq!(of("u").reduce, [false, true, true, true]);
     assert_eq!(of("u").reduced_axes().collect::<Vec<_>>(), [Axis::Head, Axis::Query, Axis::Key]);

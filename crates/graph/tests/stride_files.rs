@@ -45,7 +45,7 @@ fn the_file_has_strides_of_every_remainder_modulo_16_bytes_for_every_operand() {
     let one = all.iter().filter(|a| dense(a)).map(remainders).filter(|off| off.len() == 1).count();
     assert!(one > 200, "{one} attentions in which one stride is off and nothing else");
     let odd_stats = |a: &Attention| operands(a).iter().any(|o| o.role == Role::Stats && o.tensor.strides[1] % 4 != 0);
-    assert!(all.iter().any(odd_stats), "Stats whose heads are no multiple of 16 bytes apart");
+    assert!(all.iter().any(odd_stats), "Stats whose head stride is not a multiple of 16 bytes");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn constant(code: &str) -> String {
 fn named_in(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("the sources are here") {
         let path = entry.expect("an entry").path();
-        // Random descriptions and their faults give no reasons, and the registry is what is asked about.
+        // Random descriptions and their faults give no reasons, and the registry itself is under test.
         if path.is_dir() && !path.ends_with("arbitrary") && !path.ends_with("registry") {
             named_in(&path, found);
         } else if path.extension().is_some_and(|e| e == "rs") {

@@ -95,7 +95,7 @@ fn deeper((float, int, bool): &Level) -> Level {
     let select = |side: &BoxedStrategy<Term>| {
         (bool.clone(), side.clone(), side.clone()).prop_map(|(k, y, n)| Term::Select(k.into(), y.into(), n.into()))
     };
-    // An integer remainder by the constant 0 is refused, so integers get no remainders; a whole quotient is by a
+    // An integer remainder by the constant 0 is refused, so integers get no remainders; a floor division is by a
     // constant.
     let whole: Vec<Binary> = Binary::ALL
         .iter()
@@ -104,7 +104,7 @@ fn deeper((float, int, bool): &Level) -> Level {
         .collect();
     let fractions: Vec<Binary> = Binary::ALL.iter().copied().filter(|op| op.takes_float()).collect();
     let divisor = prop::sample::select(vec![2, 3, 4, 7, 128, -2, -5]);
-    // What is given at launch may be beyond what is divided exactly, which is refused: it is held within.
+    // A value that a launch gets may be too large for an exact division, which is refused, so it is limited.
     let held = |a: Term| {
         let bound = |n: i32| Box::new(Term::Int(n));
         let above = Term::Binary(Binary::Max, a.into(), bound(-1_000_000));

@@ -18,7 +18,7 @@ pub enum EnvEffect {
 }
 
 impl EnvEffect {
-    /// Whether plans that are compiled while such a variable is set have keys of their own.
+    /// Whether plans that are compiled while such a variable is set have separate keys.
     #[must_use]
     pub const fn in_keys(self) -> bool {
         matches!(self, ChangesCode | Refused | Suspected)

@@ -38,7 +38,7 @@ pub enum ExprError {
         /// The number as text (NaN does not equal itself).
         given: String,
     },
-    /// An integer remainder or quotient by the constant 0.
+    /// An integer remainder or floor division by the constant 0.
     #[error("at {place}: '{op}' by the constant 0; the divisor must be another integer")]
     DivisionByZero {
         /// Path of the operation.
@@ -46,7 +46,7 @@ pub enum ExprError {
         /// Name of the operation.
         op: &'static str,
     },
-    /// A whole quotient by something else than a constant.
+    /// A floor division by an operand that is not a constant.
     #[error(
         "at {place}: '{op}' by something that is not a constant; divide by an integer such as 128, or divide floats and take the floor"
     )]

@@ -48,7 +48,7 @@ pub(super) fn divisor(op: Binary, by: Node, place: impl FnOnce() -> String) -> R
         (Binary::Rem | Binary::FloorRem | Binary::FloorDiv, Node::Int(0)) => {
             Err(ExprError::DivisionByZero { place: place(), op: op.name() })
         }
-        // That floats are divided is said by their types.
+        // The type check reports floats.
         (Binary::FloorDiv, Node::Int(_) | Node::Float(_)) => Ok(()),
         (Binary::FloorDiv, _) => Err(ExprError::NoConstant { place: place(), op: op.name() }),
         _ => Ok(()),

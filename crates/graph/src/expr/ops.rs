@@ -134,10 +134,9 @@ operations! {
         /// `a / b`, rounded down to a whole number, of an integer by an integer constant other than 0: `query // 128`
         /// is the block of a query. Integers wrap: the smallest one divided by -1 is itself.
         ///
-        /// On a device it is `floor((a + 0.5) / b)` in float32, or `floor(a / b)` by a power of two. That is exact
-        /// where `|a|` is below 2^22 by any constant, and up to 2^24 by a power of two. A dividend that is not seen to
-        /// be within ([`floor_div_reach`](super::floor_div_reach)) is refused when it is lowered; hold it with `min`
-        /// and `max`.
+        /// On a device it is `floor((a + 0.5) / b)` in float32, or `floor(a / b)` by a power of two. That is exact if
+        /// `|a|` is below 2^22 for any constant, and up to 2^24 for a power of two. Lowering refuses a dividend that
+        /// may be larger ([`floor_div_reach`](super::floor_div_reach)); limit it with `min` and `max`.
         FloorDiv = 11, "floor_div";
     }
 }

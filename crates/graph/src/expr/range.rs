@@ -1,31 +1,30 @@
-//! Which integers a node can be, whatever is bound: bounds from the sizes of the scores, for operations that are exact
-//! within bounds only.
+//! Ranges of the integers that nodes can have, from the sizes of the scores, for operations that are exact only within
+//! bounds.
 
 use super::node::{Axis, Node, NodeId, Side};
 use super::ops::{Binary, Unary};
 use super::program::Program;
 
-/// The largest magnitude that a dividend of [`Binary::FloorDiv`] may have by this constant: what float32 divides
-/// exactly.
+/// The largest magnitude of a dividend of [`Binary::FloorDiv`] by this constant that float32 divides exactly.
 ///
 /// By a power of two: every integer up to 2^24 is a float32, and so is its product with the reciprocal. By any other
-/// constant `c` the quotient `(a + 0.5) / c` is at least `0.5 / c` away from a whole number, and the reciprocal and the
-/// product round by less than that where `|a + 0.5|` is below 2^22 - 1/8.
+/// constant `c`, the quotient `(a + 0.5) / c` is at least `0.5 / c` away from a whole number, and the reciprocal and
+/// the product round by less than that if `|a + 0.5|` is below 2^22 - 1/8.
 #[must_use]
 pub const fn floor_div_reach(divisor: i32) -> i64 {
     if divisor.unsigned_abs().is_power_of_two() { 1 << 24 } else { (1 << 22) - 1 }
 }
 
-/// The sizes that indices and lengths stay within.
+/// The sizes that bound indices and lengths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extents {
     /// Extents of the scores: batch, heads, queries, keys.
     pub(crate) scores: [i64; 4],
-    /// Whether each sequence has lengths of its own, of up to these queries and keys.
+    /// Whether a launch gets lengths for each sequence, of up to these queries and keys.
     pub(crate) lengths: bool,
 }
 
-/// The least and the greatest integer that a node can be.
+/// The least and the greatest integer of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     least: i64,
@@ -33,17 +32,17 @@ struct Range {
 }
 
 impl Range {
-    /// What a launch gives, or what wraps: any integer.
+    /// Any integer: for values that a launch gets, and for values that wrap.
     const ALL: Range = Range { least: i32::MIN as i64, most: i32::MAX as i64 };
 
-    /// The smallest range with these in it; every integer where one of them wraps.
+    /// The smallest range that contains these integers; every integer if one of them wraps.
     fn of(all: &[i64]) -> Range {
         let (least, most) = all.iter().fold((i64::MAX, i64::MIN), |(least, most), &n| (least.min(n), most.max(n)));
         let fits = Range::ALL.least <= least && most <= Range::ALL.most;
         if fits { Range { least, most } } else { Range::ALL }
     }
 
-    /// The range of an operation that is greatest and least at the ends of its operands.
+    /// The range of an operation that has its extremes at the ends of its operands.
     fn at_ends(a: Range, b: Range, f: impl Fn(i64, i64) -> i64) -> Range {
         Range::of(&[f(a.least, b.least), f(a.least, b.most), f(a.most, b.least), f(a.most, b.most)])
     }
@@ -55,8 +54,8 @@ impl Range {
 }
 
 impl Program {
-    /// A dividend of [`Binary::FloorDiv`] that may be beyond what is divided exactly, with its least and greatest value
-    /// and the divisor.
+    /// A dividend of [`Binary::FloorDiv`] that may be too large for an exact division, with its least and greatest
+    /// value and the divisor.
     pub(crate) fn far_dividend(&self, extents: &Extents) -> Option<(i64, i64, i32)> {
         if !self.nodes().iter().any(|node| matches!(node, Node::Binary(Binary::FloorDiv, ..))) {
             return None;
@@ -69,7 +68,7 @@ impl Program {
         })
     }
 
-    /// The range of each node; of what is no integer any.
+    /// The range of each node; any integer for nodes of other types.
     fn ranges(&self, extents: &Extents) -> Vec<Range> {
         let mut ranges: Vec<Range> = Vec::with_capacity(self.nodes().len());
         for &node in self.nodes() {
@@ -126,7 +125,7 @@ fn arithmetic(op: Binary, a: Range, b: Range) -> Range {
         Binary::Mul => Range::at_ends(a, b, |a, b| a * b),
         Binary::Min => Range::at_ends(a, b, i64::min),
         Binary::Max => Range::at_ends(a, b, i64::max),
-        // It has the sign of `a`, is no greater, and is below the divisor; by 0 it is 0.
+        // It has the sign of `a`, is not greater than `a`, and is below the divisor; by 0 it is 0.
         Binary::Rem => {
             let below = (b.magnitude() - 1).max(0);
             Range::of(&[a.least.clamp(-below, 0), a.most.clamp(0, below)])
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dividend_within_reach_is_seen_to_be() {
+    fn a_dividend_within_reach_is_recognised() {
         for text in [
             "query // 128 == key // 128",
             "head // 3 == batch // 5",

@@ -15,7 +15,7 @@ pub(super) struct Mismatch {
 }
 
 const TO_FLOAT: &str = "convert it with to_float()";
-const WHOLE: &str = "convert it with to_float(), or write a whole quotient of integers with floor_div (in text `//`)";
+const WHOLE: &str = "convert it with to_float(), or divide integers with floor_div (`//` in text)";
 const OF_INTEGERS: &str = "write floor(a / b) for floats";
 const NO_NUMBER: &str = "turn the truth value into a number with select(1.0, 0.0)";
 const NO_TRUTH: &str = "compare it with something to get a truth value";

@@ -131,7 +131,7 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
         }
         Node::Binary(Binary::FloorDiv, a, b) => match program.node(b) {
             Node::Int(divisor) => floor_div(scope, at(a), divisor),
-            _ => unreachable!("a whole quotient is by a constant"),
+            _ => unreachable!("a floor division is by a constant"),
         },
         Node::Binary(op, a, b) => scope.step(Step::Binary(binary(op), at(a), at(b), out, out)),
         Node::Compare(op, a, b) => {
@@ -189,11 +189,11 @@ fn floor_rem(scope: &mut Scope<'_>, a: TensorId, b: TensorId, out: DType) -> Ten
     scope.step(Step::Binary(Pointwise::Sub, a, multiple, out, out))
 }
 
-/// `floor(a / b)` in float32, without a division, whose rounding on a device is nobody's promise.
+/// `floor(a / b)` in float32, without a division, because a device does not guarantee its rounding.
 ///
-/// By a power of two the product with its reciprocal is exact. By any other constant half of one is added first, so
-/// that the quotient is at least `0.5 / |b|` away from the next whole number, which is more than the reciprocal and the
-/// product round for `|a| < 2^22`.
+/// For a power of two, the product with its reciprocal is exact. For any other constant, 0.5 is added first, so that
+/// the quotient is at least `0.5 / |b|` away from the next whole number, which is more than the rounding of the
+/// reciprocal and the product for `|a| < 2^22`.
 fn floor_div(scope: &mut Scope<'_>, a: TensorId, divisor: i32) -> TensorId {
     let number = |x: f32| Step::Float((x + 0.0).to_bits());
     let mut dividend = scope.step(Step::Unary(Pointwise::Identity, a, DType::F32));

@@ -1,27 +1,27 @@
-//! The operand list of a valid attention: what a launch of it binds, known before there is a plan, a target or a GPU.
+//! The operand list of a valid attention: what a launch of it binds, without a plan, a target or a GPU.
 
 use super::operands;
 use crate::op::{ALIGNMENT, bytes_bound};
 use crate::{DType, Gradients, Pass, Role, Valid};
 
-/// What is known of one operand of an attention before there is a plan.
+/// The facts about one operand of an attention that need no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperandFact<'a> {
-    /// Which operand it is.
+    /// Its role.
     pub role: Role,
-    /// The name that the description gives it: of scalars and tensors of expressions, and of gradients of such tensors.
+    /// Its name in the description, for scalars and tensors of expressions and for gradients of such tensors.
     pub name: Option<&'a str>,
     /// Element type.
     pub dtype: DType,
-    /// Extents over (batch, head, sequence, head dim), or over (batch, head, query, key) for what lies beside the
-    /// scores.
+    /// Extents over (batch, head, sequence, head dim), or over (batch, head, query, key) for operands of expressions
+    /// and dropout.
     pub dims: [i64; 4],
-    /// Elements from one to the next along each dim.
+    /// Elements between neighbours along each dim.
     pub strides: [i64; 4],
-    /// Bytes that its buffer must have; of a varlen operand and of a pool of pages the room that the description gives.
+    /// Bytes of its buffer; for a varlen operand and a pool of pages, of the capacity in the description.
     pub bytes: u64,
-    /// Alignment in bytes that its address must have.
+    /// Alignment in bytes of its address.
     pub alignment: u32,
     /// Whether a launch writes it.
     pub output: bool,
@@ -30,11 +30,11 @@ pub struct OperandFact<'a> {
 }
 
 impl Valid {
-    /// What a launch of this attention binds, in the order in which every plan of it lists its bindings.
+    /// The operands that a launch of this attention binds, in the order in which every plan of it lists its bindings.
     ///
-    /// A plan has these bindings and beside them buffers that the launcher provides ([`Role::is_internal`]), which
-    /// depend on the cuDNN. One thing else does: below [`WIDE_OFFSETS`](crate::WIDE_OFFSETS) offsets are `i32` and half
-    /// as long; here they are `i64`.
+    /// A plan has these bindings, and buffers that the launcher provides ([`Role::is_internal`]) and that depend on the
+    /// cuDNN version. One more thing depends on it: before [`WIDE_OFFSETS`](crate::WIDE_OFFSETS), offsets are `i32` and
+    /// half as long; here they are `i64`.
     ///
     /// ```
     /// use qkvault_graph::{Attention, DType, Role, validate};
@@ -76,7 +76,7 @@ impl Valid {
         }
     }
 
-    /// The log-sum-exp has the sink in it already: a backward reads the sink for the sink's own gradient alone.
+    /// The log-sum-exp already contains the sink: a backward reads the sink only for the sink's own gradient.
     fn is_launched_with(&self, role: Role) -> bool {
         match self.pass {
             Pass::Backward(Gradients { d_sink, .. }) => role != Role::Sink || d_sink,

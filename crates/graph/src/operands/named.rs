@@ -1,13 +1,13 @@
-//! Operands of expressions by name: which role a scalar or a tensor has that its author called so.
+//! Operands of expressions by name: the role of a scalar or a tensor with the name that its author gave it.
 //!
-//! Roles are numbered by first use in canonical order, which nobody can foresee, so programs ask for them by name.
-//! Lowering (`lower/score.rs`) counts the same way, and tests compare the two.
+//! Roles are numbered by first use in canonical order, which an author cannot foresee, so programs look them up by
+//! name. Lowering (`lower/score.rs`) counts the same way, and tests compare the two.
 
 use super::nearest::nearest;
 use crate::expr::{AlibiSlopes, Grad, ScalarSpec, ScoreExpr, TensorSpec};
 use crate::{Attention, DType, Role, Valid};
 
-/// Which expression of an attention reads an operand.
+/// The expression of an attention that reads an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReadBy {
     /// [`Attention::score_mod`].
@@ -16,11 +16,11 @@ pub enum ReadBy {
     MaskMod,
 }
 
-/// A scalar of an expression: one number on the host, given at launch.
+/// A scalar of an expression: one number on the host, which a launch gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamedScalar<'a> {
-    /// The name that the description gives it.
+    /// Its name in the description.
     pub name: &'a str,
     /// Its role in every plan of the attention.
     pub role: Role,
@@ -34,7 +34,7 @@ pub struct NamedScalar<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamedTensor<'a> {
-    /// The name that the description gives it.
+    /// Its name in the description.
     pub name: &'a str,
     /// Its role in every plan of the attention.
     pub role: Role,
@@ -42,10 +42,10 @@ pub struct NamedTensor<'a> {
     pub dtype: DType,
     /// Extents over (batch, head, query, key), row-major; an extent of 1 is broadcast.
     pub dims: [i64; 4],
-    /// The role of its gradient, where this is a backward that gives it.
+    /// The role of its gradient, if this is a backward that computes it.
     pub gradient: Option<Role>,
-    /// The slopes that it holds, if who prepares the plan puts them on the GPU; every other tensor is bound by the
-    /// caller.
+    /// The slopes that it holds, if it does: the code that prepares the plan puts them on the GPU. The caller binds
+    /// every other tensor.
     pub alibi: Option<AlibiSlopes>,
     /// The expression that reads it.
     pub read_by: ReadBy,
@@ -86,8 +86,8 @@ fn expressions(a: &Attention) -> impl Iterator<Item = (ReadBy, &ScoreExpr)> {
     both.into_iter().filter_map(|(read_by, e)| Some((read_by, e?)))
 }
 
-/// Operands by name. The score modification and the mask have names of their own: where both use one name, it stands
-/// for two operands, and the plural forms give both.
+/// Operands by name. The score modification and the mask have separate names: if both use one name, it belongs to two
+/// operands, and the plural methods return both.
 impl Valid {
     /// The scalars that expressions read, in the order of their roles: those of the score modification, then those of
     /// the mask.
@@ -117,35 +117,35 @@ impl Valid {
         tensors(self.get())
     }
 
-    /// The role of the scalar of this name; of the score modification's where the mask has one too.
+    /// The role of the scalar with this name; that of the score modification if the mask has one too.
     #[must_use]
     pub fn scalar_role(&self, name: &str) -> Option<Role> {
         self.scalar_roles(name).next()
     }
 
-    /// The role of the tensor of this name; of the score modification's where the mask has one too.
+    /// The role of the tensor with this name; that of the score modification if the mask has one too.
     #[must_use]
     pub fn tensor_role(&self, name: &str) -> Option<Role> {
         self.tensor_roles(name).next()
     }
 
-    /// The role of the gradient of the tensor of this name, where this is a backward that gives it.
+    /// The role of the gradient of the tensor with this name, if this is a backward that computes it.
     #[must_use]
     pub fn gradient_role(&self, name: &str) -> Option<Role> {
         self.score_tensors().find_map(|tensor| tensor.gradient.filter(|_| tensor.name == name))
     }
 
-    /// The roles of the scalars of this name: one, or two where score modification and mask both use it.
+    /// The roles of the scalars with this name: one, or two if score modification and mask both use it.
     pub fn scalar_roles(&self, name: &str) -> impl Iterator<Item = Role> {
         self.scalars().filter(move |scalar| scalar.name == name).map(|scalar| scalar.role)
     }
 
-    /// The roles of the tensors of this name: one, or two where score modification and mask both use it.
+    /// The roles of the tensors with this name: one, or two if score modification and mask both use it.
     pub fn tensor_roles(&self, name: &str) -> impl Iterator<Item = Role> {
         self.score_tensors().filter(move |tensor| tensor.name == name).map(|tensor| tensor.role)
     }
 
-    /// The name of a scalar or a tensor that is most like one that there is not, for an error that asks "did you mean
+    /// The name of a scalar or a tensor that is most similar to an unknown one, for an error that asks "did you mean
     /// ...?".
     #[must_use]
     pub fn nearest_name(&self, given: &str) -> Option<&str> {

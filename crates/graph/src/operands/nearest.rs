@@ -1,8 +1,8 @@
-//! The name that a misspelt one was probably meant to be.
+//! Finds the name that was probably meant by a misspelt one.
 
-/// The name most like `given` of some: the fewest letters put in, left out, changed or exchanged with their neighbour,
-/// upper and lower case being alike; nothing where none differs in less than half of its letters. Of equally near ones
-/// the first.
+/// The name most similar to `given`: the one with the fewest letters inserted, deleted, changed or exchanged with their
+/// neighbour, ignoring case. `None` if every name differs in half of its letters or more. Of equally similar names, the
+/// first.
 ///
 /// ```
 /// use qkvault_graph::nearest_name;
@@ -25,7 +25,7 @@ fn folded(name: &str) -> Vec<char> {
     name.chars().flat_map(char::to_lowercase).collect()
 }
 
-/// Edits from one to the other, an exchange of neighbours counting as one, no letter edited twice.
+/// Number of edits from one to the other; an exchange of neighbours counts as one, and no letter is edited twice.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_nothing_like_the_others_has_no_suggestion() {
+    fn a_name_unlike_the_others_has_no_suggestion() {
         assert_eq!(nearest("x", ["y", "zz"]), None);
         assert_eq!(nearest("cap", []), None);
         assert_eq!(nearest("softcap", ["softcap_2", "soft_cap"]), Some("soft_cap"));

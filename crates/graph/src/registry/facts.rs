@@ -83,7 +83,7 @@ impl<'a> Facts<'a> {
         [&self.a.score_mod, &self.a.mask.mask_mod].into_iter().flatten().chain(own)
     }
 
-    /// A dividend of a whole quotient that may be larger than what is divided exactly: its least and greatest value,
+    /// A dividend of a floor division that may be too large for an exact result: its least and greatest value,
     /// and the divisor.
     pub(super) fn far_dividend(&self) -> Option<(i64, i64, i32)> {
         let scores = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv];

@@ -34,7 +34,7 @@ fn each_is_as_bound(a: &Attention, graph: &OpGraph) -> Result<(), TestCaseError>
             continue;
         }
         let Some(own) = bound.iter().find(|o| o.role == role.memory()) else {
-            return Err(TestCaseError::fail(format!("{role} is no operand of {a}")));
+            return Err(TestCaseError::fail(format!("{role} is not an operand of {a}")));
         };
         prop_assert_eq!(*dtype, own.tensor.dtype, "{}\n{}", role, graph);
         // Offsets are a list, and the graph declares more pages of a pool than exist.

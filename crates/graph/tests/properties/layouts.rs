@@ -64,7 +64,7 @@ fn each_lies_as_its_own_tensor(a: &Attention, graph: &OpGraph) -> Result<usize, 
         let found_by = offsets.map(|id| graph.tensor(id).kind);
         let varlen = a.stored(role).is_some_and(|t| matches!(t.storage, Storage::Varlen { .. }));
         let own_offsets = role.offsets().filter(|_| varlen).map(|which| TensorKind::Operand(Role::Offsets(which)));
-        prop_assert_eq!(found_by, own_offsets, "{} is found by offsets of its own\n{}", role, graph);
+        prop_assert_eq!(found_by, own_offsets, "{} has its own offsets\n{}", role, graph);
     }
     Ok(seen)
 }

@@ -39,7 +39,7 @@ fn every_field_changes_the_key_and_nothing_else_does() {
     };
     let config = ProptestConfig::with_cases(1_500);
     let spaces = prop_oneof![arbitrary::attention(Space::SMALL), arbitrary::attention(Space::WIDE)];
-    TestRunner::new(config).run(&spaces, check).expect("every change has the effect that is written beside it");
+    TestRunner::new(config).run(&spaces, check).expect("every change has its declared effect");
     // The test needs changes that give valid attentions.
     let seen = seen.into_inner();
     let mut fields: Vec<&str> = seen.iter().filter(|(_, n)| **n >= 5).map(|(field, _)| field.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Operands by name, and the operand list without a plan: what they say is what an op graph binds.
+//! Operands by name, and the operand list without a plan: they equal what an op graph binds.
 
 use std::collections::BTreeSet;
 
@@ -142,7 +142,7 @@ proptest! {
     fn p23_two_scalars_given_in_the_wrong_order_are_told_apart_by_name(
         first in -4.0_f32..4.0, second in -4.0_f32..4.0, x in -4.0_f64..4.0, swapped in any::<bool>(),
     ) {
-        // "gain" and "shift", first used in either order, and called so that the alphabet says nothing.
+        // "gain" and "shift", first used in either order, with names whose alphabetical order does not help.
         let (gain, shift) = if swapped { ("a", "b") } else { ("b", "a") };
         for e in [
             scalar(shift) + score() * scalar(gain),

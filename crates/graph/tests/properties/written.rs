@@ -112,7 +112,7 @@ fn a_floored_remainder_is_computed_in_f32_and_has_the_type_of_its_operands() {
     assert!(holds(&found, &of_scores), "{}", found.join("\n"));
 }
 
-/// A whole quotient needs no division: a product with the reciprocal, of a half more where that is not exact.
+/// A floor division is a product with the reciprocal, after 0.5 is added if the product is not exact.
 #[test]
 fn a_whole_quotient_is_a_product_in_f32_and_an_integer() {
     let given = |by: i32| format!("q: f16 [2,2,8,64]\nk: [2,2,300,64]\nmask_mod: key // {by} < 3");

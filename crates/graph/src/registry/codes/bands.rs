@@ -10,7 +10,7 @@ entries![
         cause: "cuDNN 9.14.0 gives wrong results for a window without a right bound over more than 1024 keys.",
         affected: &[Versions::between((14, 0), (14, 1)).on(Gpus::ALL)],
         field: "mask.band.left",
-        needed: "a right bound beside the window, or at most 1024 keys",
+        needed: "a right bound together with the window, or at most 1024 keys",
         fix: "use another cuDNN; a causal window is not affected",
         source: FE_FORWARD,
         applies: Applies::Rules(|f| {

@@ -98,7 +98,8 @@ entries![
         code: "target.unknown",
         cause: "No GPU with this name is known.",
         field: "target",
-        fix: "or give the path of a profile file, which `qkvault profile capture` writes on a GPU host",
+        fix: "use one of these names, or give the path of a profile file, which `qkvault profile capture` writes on a \
+              GPU host",
         ..Entry::description()
     },
     SERVE_RANGE = Entry {
@@ -111,7 +112,7 @@ entries![
         code: "serve.growth",
         cause: "A growth is below 2, so the plans of a serving set would not grow.",
         needed: "2 or more, or none for one plan",
-        fix: "give a growth of 2 or more, which is how many times larger each next plan is, or none",
+        fix: "give a growth of 2 or more (the factor from one plan to the next), or none",
         ..Entry::description()
     },
     SERVE_QUERIES = Entry {
@@ -125,7 +126,7 @@ entries![
         code: "serve.tokens",
         cause: "A step has room for fewer tokens than there are sequences, or than one sequence may have new tokens.",
         field: "serve.tokens",
-        fix: "raise `tokens` to `batch` and to `queries` at least, or lower these",
+        fix: "raise `tokens` to at least `batch` and `queries`, or lower these",
         ..Entry::description()
     },
     SERVE_SCORE_MOD = Entry {

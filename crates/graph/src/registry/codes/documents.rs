@@ -25,7 +25,7 @@ entries![
         cause: "There are not as many keys as queries.",
         field: "k.dims[2]",
         needed: "as many keys as queries: the tokens of a document are both its queries and its keys",
-        fix: "describe varlen queries and keys with lengths of their own",
+        fix: "describe varlen queries and keys with separate lengths",
         ..Entry::description()
     },
     DOCUMENTS_LONGEST = Entry {
@@ -83,7 +83,7 @@ entries![
         cause: "The rows of documents have per-sequence lengths too.",
         field: "mask.lengths",
         needed: "rows that documents fill: the lengths of the varlen attention are those of the documents",
-        fix: "make the padding of a row a document of its own, and ignore its output",
+        fix: "make the padding of a row a separate document, and ignore its output",
         ..Entry::description()
     },
     DOCUMENTS_DROPOUT = Entry {

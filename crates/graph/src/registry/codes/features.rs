@@ -166,7 +166,7 @@ entries![
         code: "backward.half-missing",
         cause: "A microscaled backward lacks the 16-bit dO.",
         field: "pass.d_o_half",
-        needed: "dO in 16 bits, beside the 8-bit dO: the row sums of dO and O are computed from it",
+        needed: "dO in 16 bits, in addition to the 8-bit dO: the row sums of dO and O are computed from it",
         fix: "derive the backward with `Attention::backward`, which adds it",
         ..Entry::description()
     },

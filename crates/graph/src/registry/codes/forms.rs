@@ -17,8 +17,8 @@ fn unified(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
 entries![
     OUTPUTS_COMBINATION = Entry {
         code: "outputs.combination",
-        cause: "This set of outputs needs the softmax operation. Versions before 9.21 do not have it, and the expanded \
-                form, if it is chosen, does not use it in later ones.",
+        cause: "This set of outputs needs the softmax operation. Versions before 9.21 do not have it, and in newer \
+                versions the expanded form, if it is chosen, does not use it.",
         affected: &[Versions::older_than(FUSED_OPS).on(Gpus::ALL), Versions::not_before(FUSED_OPS).on(Gpus::ALL)],
         field: "outputs",
         needed: "Stats alone, or Max and Sum_exp together; other sets need the softmax operation",

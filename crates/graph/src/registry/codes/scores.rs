@@ -57,12 +57,12 @@ entries![
     },
     SCORE_MOD_FAR_DIVIDEND = Entry {
         code: "score-mod.far-dividend",
-        cause: "A whole quotient (`//`) is computed in float32, which is exact up to 2^24 by a power of two and below \
-                2^22 by another constant, and the dividend may be larger.",
+        cause: "A floor division (`//`) is computed in float32, which is exact for dividends up to 2^24 by a power of \
+                two and below 2^22 by another constant, and this dividend may be larger.",
         field: "score_mod",
         needed: "a dividend of at most 2^24 by a power of two, and below 2^22 by another constant",
-        fix: "hold the dividend with min and max, as in `min(max(x, 0), 4194303) // 100`",
-        source: "the rounding of float32 (`floor_div_reach` has the proof)",
+        fix: "limit the dividend with min and max, as in `min(max(x, 0), 4194303) // 100`",
+        source: "the rounding of float32 (proof: `floor_div_reach`)",
         applies: Applies::Lowering(|f| {
             let (least, most, divisor) = f.far_dividend()?;
             Some(format!("a dividend from {least} to {most}, by {divisor}"))

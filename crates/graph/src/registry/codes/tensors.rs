@@ -71,7 +71,7 @@ entries![
         code: "tensor.overlap",
         cause: "Two elements of an output share memory.",
         needed: "an output's elements must not share memory",
-        fix: "give each (batch, head, row) a place of its own",
+        fix: "give each (batch, head, row) its own place in memory",
         ..Entry::description()
     },
     SHAPE_MISMATCH = Entry {
