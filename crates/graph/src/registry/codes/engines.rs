@@ -8,7 +8,7 @@ use crate::registry::{Applies, Entry, Gpus, Versions};
 entries![
     BACKWARD_DETERMINISTIC_ENGINE = Entry {
         code: "backward.deterministic-engine",
-        cause: "NVIDIA's front end names an engine for each deterministic backward on 10.x, and names none for this \
+        cause: "On 10.x, NVIDIA's front end names the engine of a deterministic backward, and it names none for this \
                 GPU and version.",
         affected: &[
             Versions::older_than(FIRST_NAMED).on(Gpus { from: 100, to: 103 }),
@@ -40,7 +40,8 @@ entries![
     },
     ENGINE_WRONG = Entry {
         code: "engine.wrong",
-        cause: "The only engines that support it count keys wrongly, so key indices and Philox dropout are wrong.",
+        cause: "The only engines that support the attention count keys wrongly, so key indices and Philox dropout are \
+                wrong.",
         field: "score_mod",
         needed: "for one query, no expression over the key index and no Philox dropout: this engine computes them \
                  wrongly",

@@ -6,7 +6,7 @@ use crate::registry::entry::entries;
 entries![
     WORKSPACE_LIMIT = Entry {
         code: "workspace.limit",
-        cause: "Every engine that supports it needs more workspace than the options allow.",
+        cause: "Every engine that supports the attention needs more workspace than the options allow.",
         field: "options.workspace_limit",
         fix: "raise the limit",
         source: "the compiled plan, whose workspace cuDNN reports",

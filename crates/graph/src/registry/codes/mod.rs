@@ -58,4 +58,4 @@ const FUZZED: &str = "answers of cuDNN 9.14, 9.19 and 9.27 for compute capabilit
 /// Answers of cuDNN for the engine that lowering names.
 const NAMED: &str = "answers of cuDNN 9.18 to 9.27 for compute capability 10.0 (docs/results/forms.md)";
 /// The first versions for which NVIDIA's front end writes an operation.
-const LOWERING: &str = "cudnn-frontend 1.23 and 1.32, which write these operations from later versions on";
+const LOWERING: &str = "the versions for which cudnn-frontend 1.23 and 1.32 write these operations";

@@ -94,7 +94,8 @@ entries![
         cause: "The gradient of a tensor that is broadcast over queries or keys is wrong, and dV is wrong with it.",
         field: "score_mod",
         needed: "a tensor with all queries and keys: every form computes smaller tensors wrongly",
-        fix: "request the gradient of a tensor with all queries and keys (batch and heads may be 1), and sum it",
+        fix: "request the gradient of a tensor with all queries and keys (batch and heads may be 1), and sum it over \
+              the axes that were broadcast",
         source: GPU,
         evidence: "Under 9.19, dV was off by 0.8 to 1.4, and the gradient by an arbitrary factor.",
         applies: Applies::Lowering(|f| {
