@@ -3,7 +3,8 @@
 use qkvault_cache::Key;
 use qkvault_graph::{Choice, CompileOptions, Target, Valid, plan_key_of};
 
-use crate::planner::{Planner, vault_key};
+use crate::look::vault_key;
+use crate::planner::Planner;
 use qkvault_probe::lowered;
 
 impl Planner {

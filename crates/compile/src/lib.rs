@@ -19,6 +19,7 @@ mod failure;
 mod fetch;
 mod job;
 mod limit;
+mod look;
 mod passed;
 mod plan;
 mod planner;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_cache::{Entry, EntryKind, Error as VaultError, Key, Lookup, Source, StoreError, Vault};
+use qkvault_cache::{Entry, Error as VaultError, Source, StoreError, Vault};
 use qkvault_graph::{Choice, CompileOptions, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of};
 
 use crate::compile::Compiler;
@@ -11,7 +11,8 @@ use crate::deep::Origin;
 use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
 use crate::limit;
-use crate::plan::{self, BadPlan, Plan, PlanFacts};
+use crate::look::{look, outcome, vault_key};
+use crate::plan::{self, Plan, PlanFacts};
 use qkvault_probe::lowered;
 
 /// What a planner does for a plan that is not in memory.
@@ -294,8 +295,8 @@ impl Planner {
     }
 }
 
-/// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if that is;
-/// a refusal if none is. The refusal follows from stored plans, and is not stored itself.
+/// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if that
+/// is; a refusal if none is. The refusal follows from stored plans, and is not stored itself.
 fn within(
     limit: Option<u64>,
     vault: &Vault,
@@ -320,45 +321,4 @@ fn within(
 /// One plan is for every capacity of varlen buffers; the attention decides how much of them a launch may use.
 fn of_attention((source, unstored, outcome): Found, job: &Job<'_>) -> Found {
     (source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention)))
-}
-
-/// Looks up an existing entry. `OnMiss::Memory` reads no disk, for code that must not wait.
-fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanError> {
-    let key = vault_key(&job.key);
-    let found = match vault.recall(&key) {
-        Some(entry) => Some((Source::Memory, entry)),
-        None if memory_alone => None,
-        None => match vault.get(&key) {
-            Lookup::Hit(entry) => Some((Source::Disk, entry)),
-            Lookup::Absent | Lookup::Rejected(_) => None,
-        },
-    };
-    if let Some((source, entry)) = found
-        && let Ok(outcome) = outcome(job.key, &entry)
-    {
-        return Ok((source, None, outcome));
-    }
-    let (what, target) = (job.what.to_owned(), job.target.label());
-    Err(PlanError::Missing { key: job.key, what, target, memory_alone })
-}
-
-/// The vault's key for a plan's key.
-pub(crate) fn vault_key(key: &PlanKey) -> Key {
-    Key(*key.bytes())
-}
-
-/// A vault entry that cannot be read as its kind requires.
-#[derive(Debug, thiserror::Error)]
-enum BadEntry {
-    #[error(transparent)]
-    Plan(#[from] BadPlan),
-    #[error("the reasons of a refusal cannot be read: {0}")]
-    Refusal(#[from] codec::DecodeError),
-}
-
-fn outcome(key: PlanKey, entry: &Entry) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
-    match entry.kind {
-        EntryKind::Plan => Ok(Ok(Arc::new(Plan::from_entry(key, entry)?))),
-        EntryKind::Refusal => Ok(Err(plan::refusal_of(entry)?)),
-    }
 }

@@ -19,8 +19,8 @@ use crate::library::{Library, function};
 ///
 /// `Send`: cuDNN ties no descriptor to the thread that created it, and nothing else refers to a descriptor while it is
 /// built: every setter takes `&mut self`, and cuDNN accepts only finalized descriptors as values. It only reads these
-/// from then on, except for kernel caches. Not `Sync`: cuDNN's documentation does not allow two threads to call into one
-/// descriptor.
+/// from then on, except for kernel caches. Not `Sync`: cuDNN's documentation does not allow two threads to call into
+/// one descriptor.
 ///
 /// A descriptor that refers to a handle or a kernel cache, directly or through others, can be on another thread than
 /// that. Each of its calls therefore waits until no other thread uses what it refers to.
