@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
-use qkvault_exec::{Bindings, Bound, LoadedPlan, Workspace, cudarc};
+use qkvault_exec::{Args, Bound, LoadedPlan, Workspace, cudarc};
 use qkvault_graph::{Attention, DType, Role, buffer_len};
 use qkvault_reference::{Buffer, Inputs};
 
@@ -71,7 +71,7 @@ impl Memory {
         stream: &Arc<CudaStream>,
         workspace: Option<&Arc<Workspace>>,
     ) -> Result<Bound<'a>, Failure> {
-        let mut bindings = Bindings::new();
+        let mut bindings = Args::new();
         if let Some(workspace) = workspace {
             bindings = bindings.workspace(workspace);
         }
@@ -87,7 +87,7 @@ impl Memory {
             let address = slice.device_ptr_mut(stream).0;
             // SAFETY: the bound plan borrows this memory, nothing else uses it meanwhile, and all work on it is ordered
             // by one stream.
-            bindings = unsafe { bindings.tensor(role, address, bytes) };
+            bindings = unsafe { bindings.address(role, address, bytes) };
         }
         plan.bind(bindings, stream).map_err(failed)
     }

@@ -171,6 +171,28 @@ pub enum BindError {
         /// Bytes that the plan needs.
         needed: u64,
     },
+    /// The numbers of the operand lead kernels to other memory, and nothing has checked them.
+    #[error(
+        "kernels follow the numbers of {role}, and nothing has checked them: give them by Args::batch, or by the unsafe Args::indices"
+    )]
+    Unchecked {
+        /// The role.
+        role: Role,
+    },
+    /// The description has nothing of this name.
+    #[error("there is no {what} '{name}'{}", others(*described, nearest.as_deref(), names))]
+    NoSuchName {
+        /// The name that was given.
+        name: String,
+        /// What was looked for: a scalar, a tensor, a tensor with a gradient.
+        what: &'static str,
+        /// The most similar name.
+        nearest: Option<String>,
+        /// All names.
+        names: Vec<String>,
+        /// Whether the plan was prepared from a description, which has names.
+        described: bool,
+    },
     /// The workspace overlaps an operand.
     #[error("the workspace overlaps {role}; give it memory of its own")]
     WorkspaceOverlap {
@@ -187,6 +209,11 @@ pub struct BindErrors {
 }
 
 impl BindErrors {
+    /// Errors of arguments; at least one.
+    pub(crate) fn new(facts: &PlanFacts, errors: Vec<BindError>) -> BindErrors {
+        BindErrors { what: facts.what.clone(), errors }
+    }
+
     /// `Ok` without errors, else all of them.
     pub(crate) fn check(facts: &PlanFacts, errors: Vec<BindError>) -> Result<(), BindErrors> {
         if errors.is_empty() { Ok(()) } else { Err(BindErrors { what: facts.what.clone(), errors }) }
@@ -226,6 +253,19 @@ fn larger(role: Role, needed: u64, given: u64) -> &'static str {
             "kernels read its 16-bit elements two at a time: give its buffer an even number of elements"
         }
         _ => "bind the whole tensor",
+    }
+}
+
+/// What there is instead of a name that there is not.
+fn others(described: bool, nearest: Option<&str>, names: &[String]) -> String {
+    match (described, nearest) {
+        (false, _) => {
+            ": the plan was loaded without its description, so give roles; plans of Session::prepare have names"
+                .to_owned()
+        }
+        (_, Some(nearest)) => format!(": did you mean '{nearest}'?"),
+        (_, None) if names.is_empty() => ": the description has none".to_owned(),
+        (_, None) => format!(": there are {}", names.join(", ")),
     }
 }
 

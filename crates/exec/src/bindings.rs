@@ -128,6 +128,12 @@ impl RawBindings {
         self
     }
 
+    /// Address and bytes of an operand.
+    #[must_use]
+    pub fn place(&self, role: Role) -> Option<(u64, u64)> {
+        self.operands.iter().find(|operand| operand.role == role).map(|operand| (operand.address, operand.bytes))
+    }
+
     /// Declares that two operands lie interleaved in one buffer, as the gradients of an interleaved QKV do: their
     /// ranges overlap, their elements do not.
     ///

@@ -3,9 +3,9 @@
 //! * [`Device`] is a GPU. Opening one returns an error value where there is none.
 //! * [`Session`] is a GPU with a cuDNN. It loads plans ([`Session::load`]) after a comparison of everything that is
 //!   known to matter, or looks them up in a vault and loads them ([`Session::prepare`], [`Engine`]).
-//! * [`LoadedPlan::bind`] takes slices and scalars by [`Role`](qkvault_graph::Role), checks them all, and returns a
-//!   [`Bound`] plan.
-//! * [`Bound::launch`] queues a launch. It probes, hashes, builds, allocates and looks up nothing.
+//! * [`LoadedPlan::launch`] queues a launch with the operands and scalars of [`Args`], by name or by
+//!   [`Role`](qkvault_graph::Role). It checks them in nanoseconds, and allocates and looks up nothing.
+//! * [`LoadedPlan::bind`] checks arguments once and returns a [`Bound`] plan, to be launched many times, or captured.
 //! * [`TrainingPair`] is a forward that keeps what its backward needs, and that backward, from one description
 //!   ([`Training`]).
 //! * [`raw`] is the layer without cudarc: addresses are numbers and streams are pointers. Without the feature `cudarc`
@@ -16,8 +16,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use half::bf16;
 //! use qkvault_cache::{Vault, VaultOptions};
-//! use qkvault_exec::{Bindings, Device, Engine, Session};
-//! use qkvault_graph::{Attention, Band, DType, CompileOptions, Role, validate};
+//! use qkvault_exec::{Args, Device, Engine, Session};
+//! use qkvault_graph::{Attention, Band, DType, CompileOptions, validate};
 //! use qkvault_compile::{OnMiss, Planner};
 //! use qkvault_sys::{Library, Search};
 //!
@@ -32,12 +32,10 @@
 //! let q = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;
 //! let (k, v) = (stream.alloc_zeros::<bf16>(8 * 512 * 128)?, stream.alloc_zeros::<bf16>(8 * 512 * 128)?);
 //! let mut o = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;
-//! let bindings = Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v).slice_mut(Role::O, &mut o);
-//! let mut bound = plan.bind(bindings.scalar(Role::Scale, 0.088_388_35_f32), &stream)?;
-//! bound.launch(&stream)?;
-//! // Another scale, no new plan; then as a CUDA graph.
-//! bound.set_scalar(Role::Scale, 0.1_f32)?;
-//! let mut graph = bound.capture(&stream)?;
+//! plan.launch(&stream, Args::new().q(&q).k(&k).v(&v).o(&mut o))?;
+//! // Another scale, no new plan; then as a CUDA graph that owns its operands.
+//! plan.launch(&stream, Args::new().q(&q).k(&k).v(&v).o(&mut o).scale(0.1))?;
+//! let mut graph = plan.bind(Args::new().q(q).k(k).v(v).o(o), &stream)?.capture(&stream)?;
 //! graph.launch()?;
 //! # Ok(())
 //! # }
@@ -47,19 +45,14 @@
 //!
 //! # CUDA graphs
 //!
-//! [`Bound::capture`] records one launch and returns a [`Captured`] launch to replay. cudarc's event tracking stays
-//! outside the graph.
+//! [`Bound::capture`] records one launch and returns a [`Captured`] launch to replay. The order among streams stays
+//! outside the graph. A capture reads the values of scalars; [`Bound::set_scalar`] does not change later replays.
 //!
-//! To record launches together with other work, capture with cudarc (`begin_capture`, [`Bound::launch`],
-//! `end_capture`). In that case you must do three things:
-//!
-//! * Turn event tracking off during the capture (`CudaContext::disable_event_tracking`). Its waits on events from
-//!   outside would break the capture; [`Bound::launch`] returns an error while it is on.
-//! * Give the session as many handles as launches run at one time ([`SessionOptions::handles`]), because no handle can
-//!   be created during a capture.
-//! * Keep the bound plan alive as long as the graph.
-//!
-//! A capture reads the values of scalars; [`Bound::set_scalar`] does not change later replays.
+//! To record launches together with other work, capture with cudarc (`begin_capture`, `end_capture`) and use
+//! [`LoadedPlan::launch_captured`] or [`Bound::launch_captured`] between them. They are `unsafe`, because no event
+//! orders the replays, and nothing keeps plan, operands and workspace but you. The session needs a handle that is on
+//! the stream before the capture begins: launch there once, because no handle can be created or put on a stream during
+//! a capture.
 //!
 //! # Threads
 //!
@@ -104,14 +97,16 @@ pub use training::{Training, TrainingError};
 
 #[cfg(feature = "cudarc")]
 pub use safe::{
+    args::{Args, Which},
     batch::{BatchError, BatchMetadata, Uploaded},
     bound::{BindFailure, Bound},
     capture::Captured,
     device::{Device, DeviceError, DeviceMemory},
     engine::Engine,
-    operands::{Bindings, Element},
+    operands::{Element, Input, Output},
+    plan::LoadedPlan,
     serving::{ServePlan, Served},
-    session::{LoadedPlan, Session},
+    session::Session,
     training::{SavedForBackward, TrainStepError, TrainingPair},
     workspace::{Workspace, WorkspaceError},
 };

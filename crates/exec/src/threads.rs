@@ -3,7 +3,7 @@
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
 //! | `Session` | yes | yes | each launch leases a handle of its own |
-//! | `LoadedPlan` | yes | yes | a lock guards cuDNN's plan |
+//! | `LoadedPlan` | yes | yes | launches only read cuDNN's plan |
 //! | `Bound` | yes | no | a launch reads the scalars that `set_scalar` writes |
 //! | `Captured` | no | no | only one thread at a time may use a CUDA graph |
 
@@ -27,7 +27,7 @@ const _: () = {
     send::<crate::LoadedPlan>();
     sync::<crate::LoadedPlan>();
     send::<crate::Bound<'static>>();
-    send::<crate::Bindings<'static>>();
+    send::<crate::Args<'static>>();
     send::<crate::Engine>();
     sync::<crate::Engine>();
     send::<crate::Workspace>();

@@ -22,10 +22,14 @@ use kit::{Case, Gpu, attentions, decode, prefill};
 use qkvault_compile::{OnMiss, Plan, PlanError};
 use qkvault_exec::raw;
 use qkvault_exec::{
-    BindError, BindFailure, Bindings, Device, DeviceError, LaunchError, LoadError, Machine, MemoryKind, PrepareError,
+    Args, BindError, BindFailure, Device, DeviceError, LaunchError, LoadError, Machine, MemoryKind, PrepareError,
     ScalarError, Session, SessionOptions, Workspace, cudarc, prepare, testing::memory_kind,
 };
 use qkvault_graph::{Attention, CompileOptions, DType, Role, validate};
+
+fn buffer(workspace: &Workspace) -> raw::DeviceBuffer {
+    raw::DeviceBuffer { address: workspace.address(), bytes: workspace.bytes() }
+}
 
 #[test]
 fn fill() {
@@ -78,13 +82,13 @@ fn wrong_bindings_are_refused_before_a_launch() {
     let make = |role| gpu.stream.alloc_zeros::<bf16>(elements(role)).expect("memory");
     let (q, k, v, mut o) = (make(Role::Q), make(Role::K), make(Role::V), make(Role::O));
     let mut stats = gpu.stream.alloc_zeros::<f32>(elements(Role::Stats) / 2).expect("memory");
-    let errors = |bindings: Bindings<'_>| match plan.bind(bindings, &gpu.stream) {
+    let errors = |bindings: Args<'_>| match plan.bind(bindings, &gpu.stream) {
         Err(BindFailure::Wrong(errors)) => errors.into_vec(),
         other => panic!("{other:?}"),
     };
 
-    let all = Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
-    let found = errors(all.slice(Role::O, &o).scalar(Role::Scale, 1.0_f32));
+    let all = Args::new().tensor(Role::Q, &q).tensor(Role::K, &k).tensor(Role::V, &v);
+    let found = errors(all.tensor(Role::O, &o).scalar(Role::Scale, 1.0_f32));
     assert!(
         matches!(found[..], [BindError::NotWritable { role: Role::O }, BindError::Missing { role: Role::Stats, .. }]),
         "{found:?}"
@@ -92,8 +96,8 @@ fn wrong_bindings_are_refused_before_a_launch() {
 
     let other = gpu.stream.alloc_zeros::<f16>(elements(Role::K)).expect("memory");
     let half_of_v = v.slice(1..);
-    let wrong = Bindings::new().slice(Role::Q, &q).slice(Role::K, &other).slice(Role::V, &half_of_v);
-    let wrong = wrong.slice_mut(Role::O, &mut o).slice_mut(Role::Stats, &mut stats).scalar(Role::Scale, 1);
+    let wrong = Args::new().tensor(Role::Q, &q).tensor(Role::K, &other).tensor(Role::V, &half_of_v);
+    let wrong = wrong.tensor_mut(Role::O, &mut o).tensor_mut(Role::Stats, &mut stats).scalar(Role::Scale, 1);
     let found = errors(wrong);
     assert!(
         matches!(
@@ -118,9 +122,9 @@ fn wrong_bindings_are_refused_before_a_launch() {
     let bytes = |role| elements(role) as u64 * 2;
     // SAFETY: refused, and so never launched.
     let host = unsafe {
-        Bindings::new().tensor(Role::Q, pinned, bytes(Role::Q)).tensor(Role::K, plain.as_ptr() as u64, bytes(Role::K))
+        Args::new().address(Role::Q, pinned, bytes(Role::Q)).address(Role::K, plain.as_ptr() as u64, bytes(Role::K))
     };
-    let host = host.slice(Role::V, &v).slice_mut(Role::O, &mut o).slice_mut(Role::Stats, &mut stats);
+    let host = host.tensor(Role::V, &v).tensor_mut(Role::O, &mut o).tensor_mut(Role::Stats, &mut stats);
     let found = errors(host.scalar(Role::Scale, 1.0_f32));
     assert!(
         matches!(
@@ -205,8 +209,8 @@ fn layers_take_turns_with_one_workspace() {
 
     // Other operands with the same workspace.
     let ((plan, case), mut other) = (&mut cases[0], Case::new(&gpu, &prefill(), 6));
-    let bound = plan.bind(case.bindings(plan).workspace(&workspace), &gpu.stream).expect("bound");
-    let mut bound = bound.rebind(other.bindings(plan)).expect("bound again");
+    let mut bound = plan.bind(case.bindings(plan).workspace(&workspace), &gpu.stream).expect("bound");
+    bound.rebind(other.bindings(plan), &gpu.stream).expect("bound again");
     bound.launch(&gpu.stream).expect("it is queued");
     drop(bound);
     other.check(&gpu);
@@ -241,7 +245,7 @@ fn a_captured_launch_replays_with_event_tracking_on() {
 }
 
 #[test]
-fn a_launch_inside_a_capture_of_the_callers_own_works_with_event_tracking_off() {
+fn a_launch_inside_a_capture_of_the_callers_own_is_recorded_by_an_unsafe_call() {
     let Some(gpu) = Gpu::open() else { return };
     let attention = prefill();
     let plan = gpu.load(&attention);
@@ -252,15 +256,15 @@ fn a_launch_inside_a_capture_of_the_callers_own_works_with_event_tracking_off() 
     let end = || gpu.stream.end_capture(CUgraphInstantiate_flags(0));
 
     begin();
-    assert!(matches!(bound.launch(&gpu.stream), Err(LaunchError::TrackedCapture)));
+    assert!(matches!(bound.launch(&gpu.stream), Err(LaunchError::Captured)));
     let _ = end();
 
-    let context = gpu.engine.session().device().context();
-    // SAFETY: this context has one stream in use, and memory outlives what runs on it.
-    unsafe { context.disable_event_tracking() };
     begin();
-    bound.launch(&gpu.stream).expect("it is recorded");
-    bound.launch(&gpu.stream).expect("twice");
+    // SAFETY: the graph is destroyed before the bound plan, and one stream orders all use of the operands.
+    unsafe {
+        bound.launch_captured(&gpu.stream).expect("it is recorded");
+        bound.launch_captured(&gpu.stream).expect("twice");
+    }
     let graph = end().expect("it is ended").expect("there is a graph");
     graph.launch().expect("it is queued");
     gpu.stream.synchronize().expect("it ends well");
@@ -286,7 +290,7 @@ fn the_raw_layer_launches_on_a_foreign_stream() {
     let plan = prepared.expect("it is in the vault").plan;
     let workspace = Workspace::allocate(&gpu.stream, plan.workspace().max(1)).expect("memory");
     let bindings = case.raw_bindings(&gpu.stream, plan.facts());
-    let mut bound = plan.bind(&bindings, (workspace.address(), workspace.bytes())).expect("all roles are bound");
+    let mut bound = plan.bind(&bindings, buffer(&workspace)).expect("all roles are bound");
     let stream = gpu.stream.cu_stream().cast();
     // SAFETY: memory and workspace outlive the launches, which this stream orders.
     unsafe { bound.launch(stream) }.expect("it is queued");
@@ -368,7 +372,7 @@ fn costs_of_load_bind_and_launch() {
     let mut case = Case::new(&gpu, &attention, 11);
     let bindings = case.raw_bindings(&gpu.stream, plan.facts());
     let workspace = Workspace::allocate(&gpu.stream, plan.workspace().max(1)).expect("memory");
-    let memory = (workspace.address(), workspace.bytes());
+    let memory = buffer(&workspace);
     let raw = plan.raw().bind(&bindings, memory).expect("all roles are bound");
     let binding = timed(Box::new(|| drop(plan.raw().bind(&bindings, memory).expect("bound"))), 201);
     // SAFETY: memory outlives the launches, which this stream orders.

@@ -12,7 +12,7 @@ use common::{h200, say};
 use cudarc::driver::result;
 use kit::{Gpu, servings};
 use qkvault_exec::serving::{BatchInputError, Rows, Step, StepBuffer, StepLayout};
-use qkvault_exec::{BatchError, BatchMetadata, BindError, BindFailure, Bindings, cudarc};
+use qkvault_exec::{Args, BatchError, BatchMetadata, BindError, BindFailure, cudarc};
 use qkvault_graph::{CompileOptions, CudnnVersion, Role, Varlen, lower};
 use qkvault_reference::forward;
 use steps::{Drawn, Stage, drawn, inputs, steps_of};
@@ -197,14 +197,15 @@ fn misaligned_pools_and_pools_of_fewer_pages_are_refused_by_name() {
     let (k, v) = (stage.memory(Role::K), stage.memory(Role::V));
     let address = |role| stage.address(&gpu, role);
     let rest = || {
-        let bindings = Bindings::new().scalar(Role::Scale, 0.125_f32).batch(&batch);
+        let bindings = Args::new().scalar(Role::Scale, 0.125_f32).batch(&batch);
         [Role::Q, Role::O, Role::Stats].into_iter().fold(bindings, |all, role| {
             // SAFETY: refused, and so never launched.
-            unsafe { all.tensor(role, address(role), stage.memory(role)) }
+            unsafe { all.address(role, address(role), stage.memory(role)) }
         })
     };
     // SAFETY: as above.
-    let wrong = unsafe { rest().tensor(Role::K, address(Role::K) + 2, k - 2).tensor(Role::V, address(Role::V), v - 2) };
+    let wrong =
+        unsafe { rest().address(Role::K, address(Role::K) + 2, k - 2).address(Role::V, address(Role::V), v - 2) };
     let Err(BindFailure::Wrong(errors)) = stage.plan().bind(wrong, &gpu.stream) else { panic!("bound") };
     assert!(errors.iter().any(|e| matches!(e, BindError::Misaligned { role: Role::K, .. })), "{errors}");
     assert!(errors.iter().any(|e| matches!(e, BindError::TooSmall { role: Role::V, .. })), "{errors}");
@@ -228,8 +229,8 @@ fn tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
             (role, gpu.stream.clone_htod(&bytes).expect("memory"))
         });
         let own: Vec<_> = own.collect();
-        let bindings = own.iter().fold(Bindings::new(), |all, (role, slice)| all.slice(*role, slice));
-        stage.plan().verify_step(stage.attention_of(), &bindings, &gpu.stream)
+        let bindings = own.iter().fold(Args::new(), |all, (role, slice)| all.tensor(*role, slice));
+        stage.plan().verify_step(stage.attention_of(), bindings, &gpu.stream)
     };
     check(None).expect("sound");
     for (change, operand) in [

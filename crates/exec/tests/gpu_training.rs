@@ -13,8 +13,8 @@ use half::bf16;
 use kit::{Gpu, deterministic, dropout, trainings};
 use qkvault_compile::OnMiss;
 use qkvault_exec::{
-    BindError, BindFailure, Bindings, LoadError, PrepareError, SavedForBackward, Session, SessionOptions,
-    TrainStepError, Training, TrainingError, TrainingPair, cudarc,
+    Args, BindError, LaunchError, LoadError, PrepareError, SavedForBackward, Session, SessionOptions, TrainStepError,
+    Training, TrainingError, TrainingPair, cudarc,
 };
 use qkvault_graph::{CompileOptions, DType, Role};
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
@@ -52,9 +52,9 @@ impl Layer {
     }
 
     /// Scalars by value.
-    fn scalars<'a>(&self, pair: &TrainingPair) -> Bindings<'a> {
+    fn scalars<'a>(&self, pair: &TrainingPair) -> Args<'a> {
         let scalars = pair.forward_plan().facts().bindings.iter().filter(|b| b.scalar);
-        scalars.fold(Bindings::new(), |all, b| {
+        scalars.fold(Args::new(), |all, b| {
             let buffer = self.inputs.buffer(b.role).expect("every scalar has a value");
             match b.dtype {
                 DType::I32 => all.scalar(b.role, buffer.int(0) as i32),
@@ -66,13 +66,13 @@ impl Layer {
     fn forward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut SavedForBackward) -> Result<(), TrainStepError> {
         let scalars = self.scalars(pair);
         let bindings = given(scalars, &self.read, pair.forward_plan().constant_bytes() > 0, false);
-        pair.forward(saved, bindings.slice_mut(Role::O, &mut self.o), &gpu.stream)
+        pair.forward(saved, bindings.tensor_mut(Role::O, &mut self.o), &gpu.stream)
     }
 
     fn backward(&mut self, gpu: &Gpu, pair: &TrainingPair, saved: &mut SavedForBackward) -> Result<(), TrainStepError> {
-        let bindings = given(Bindings::new(), &self.read, pair.forward_plan().constant_bytes() > 0, true);
-        let bindings = bindings.slice(Role::O, &self.o);
-        let bindings = self.written.iter_mut().fold(bindings, |all, (role, slice)| all.slice_mut(*role, slice));
+        let bindings = given(Args::new(), &self.read, pair.forward_plan().constant_bytes() > 0, true);
+        let bindings = bindings.tensor(Role::O, &self.o);
+        let bindings = self.written.iter_mut().fold(bindings, |all, (role, slice)| all.tensor_mut(*role, slice));
         pair.backward(saved, bindings, &gpu.stream)
     }
 
@@ -98,14 +98,17 @@ impl Layer {
 }
 
 /// The inputs of a pass, without the slopes if the plan has them as constants.
-fn given<'a>(
-    start: Bindings<'a>,
-    read: &'a BTreeMap<Role, CudaSlice<u8>>,
-    resident: bool,
-    backward: bool,
-) -> Bindings<'a> {
+fn given<'a>(start: Args<'a>, read: &'a BTreeMap<Role, CudaSlice<u8>>, resident: bool, backward: bool) -> Args<'a> {
     let wanted = |role: Role| (backward || role != Role::DO) && !(resident && matches!(role, Role::ScoreTensor(_)));
-    read.iter().filter(|(role, _)| wanted(**role)).fold(start, |all, (role, slice)| all.slice(*role, slice))
+    read.iter().filter(|(role, _)| wanted(**role)).fold(start, |all, (role, slice)| match role.is_followed() {
+        // SAFETY: lengths of the oracle's inputs are within the operands.
+        true => unsafe { all.indices(*role, slice) },
+        false => all.tensor(*role, slice),
+    })
+}
+
+fn wrong<'a>(gpu: &'a Gpu, pair: &TrainingPair, args: Args<'a>, saved: &'a mut SavedForBackward) -> TrainStepError {
+    pair.backward(saved, args, &gpu.stream).expect_err("something is wrong")
 }
 
 fn pair(gpu: &Gpu, training: &Training) -> TrainingPair {
@@ -165,15 +168,12 @@ fn what_does_not_go_together_is_refused_before_a_launch() {
     assert!(matches!(error, TrainStepError::Training(TrainingError::OtherPair { .. })), "{error}");
 
     layer.forward(&gpu, &first, &mut saved).expect("it is queued");
-    let wrong = |bindings: Bindings<'_>, saved: &mut SavedForBackward| {
-        first.backward(saved, bindings, &gpu.stream).expect_err("something is wrong")
-    };
-    let error = wrong(Bindings::new().scalar(Role::Scale, 123.0_f32), &mut saved);
+    let error = wrong(&gpu, &first, Args::new().scalar(Role::Scale, 123.0_f32), &mut saved);
     assert!(matches!(error, TrainStepError::Training(TrainingError::OtherNumber { role: Role::Scale, .. })), "{error}");
     let stats = gpu.stream.alloc_zeros::<f32>(16).expect("memory");
-    let error = wrong(Bindings::new().slice(Role::Stats, &stats), &mut saved);
+    let error = wrong(&gpu, &first, Args::new().tensor(Role::Stats, &stats), &mut saved);
     assert!(matches!(error, TrainStepError::Training(TrainingError::SavedRole { role: Role::Stats })), "{error}");
-    let TrainStepError::Bind(BindFailure::Wrong(errors)) = wrong(Bindings::new(), &mut saved) else {
+    let TrainStepError::Launch(LaunchError::Arguments(errors)) = wrong(&gpu, &first, Args::new(), &mut saved) else {
         panic!("not told")
     };
     assert!(errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::DO, .. })), "{errors}");
@@ -251,21 +251,21 @@ fn the_backward_has_the_dropout_mask_of_its_forward() {
         let bytes = gpu.stream.clone_dtoh(slice).expect("read");
         bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f64()).collect()
     };
-    let inputs = || Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
+    let inputs = || Args::new().tensor(Role::Q, &q).tensor(Role::K, &k).tensor(Role::V, &v);
     let scale = dropout().forward().default_scale();
     let mut outputs = Vec::new();
     for seed in [1_i64, 1, -7_000_000_000] {
         let mut saved = pair.saved(&gpu.stream).expect("memory");
         let numbers =
             inputs().scalar(Role::Scale, scale).scalar(Role::DropoutSeed, seed).scalar(Role::DropoutOffset, 5_i64);
-        pair.forward(&mut saved, numbers.slice_mut(Role::O, &mut o), &gpu.stream).expect("it is queued");
+        pair.forward(&mut saved, numbers.tensor_mut(Role::O, &mut o), &gpu.stream).expect("it is queued");
         let error = pair.backward(&mut saved, inputs().scalar(Role::DropoutSeed, seed + 1), &gpu.stream);
         assert!(
             matches!(error, Err(TrainStepError::Training(TrainingError::OtherNumber { role: Role::DropoutSeed, .. }))),
             "{error:?}"
         );
-        let gradients = inputs().slice(Role::O, &o).slice(Role::DO, &o).slice_mut(Role::DQ, &mut d_q);
-        let gradients = gradients.slice_mut(Role::DK, &mut d_k).slice_mut(Role::DV, &mut d_v);
+        let gradients = inputs().tensor(Role::O, &o).tensor(Role::DO, &o).tensor_mut(Role::DQ, &mut d_q);
+        let gradients = gradients.tensor_mut(Role::DK, &mut d_k).tensor_mut(Role::DV, &mut d_v);
         pair.backward(&mut saved, gradients, &gpu.stream).expect("it is queued");
         let (out, grad, values) = (read(&o), read(&d_v), read(&v));
         let forward: f64 = out.iter().map(|x| x * x).sum();

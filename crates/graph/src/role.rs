@@ -294,6 +294,14 @@ impl Role {
         }
     }
 
+    /// Whether kernels follow the operand's numbers to other memory: lengths, offsets and page tables. Wrong ones make
+    /// them read and write outside the operands.
+    #[must_use]
+    pub const fn is_followed(self) -> bool {
+        let length = matches!(self, Role::SeqLenQ | Role::SeqLenKv | Role::SeqLenQWhole | Role::SeqLenKvWhole);
+        length || matches!(self, Role::Offsets(_) | Role::PageTableK | Role::PageTableV)
+    }
+
     /// Whether the launcher provides this buffer itself.
     #[must_use]
     pub const fn is_internal(self) -> bool {

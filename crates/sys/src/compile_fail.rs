@@ -11,11 +11,11 @@
 /// A handle whose stream is set is not launched with meanwhile.
 ///
 /// ```compile_fail,E0502
-/// use qkvault_sys::{Descriptor, Handle};
-/// fn set(handle: &mut Handle, plan: &Descriptor, pack: &Descriptor) {
+/// use qkvault_sys::{ExecutionPlan, Handle, VariantPack};
+/// fn set(handle: &mut Handle, plan: &ExecutionPlan, pack: &VariantPack) {
 ///     let launching: &Handle = handle;
 ///     let _ = unsafe { handle.set_stream(std::ptr::null_mut()) };
-///     let _ = unsafe { launching.execute(plan, pack) };
+///     let _ = unsafe { plan.execute(launching, pack) };
 /// }
 /// ```
 ///

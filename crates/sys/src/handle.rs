@@ -4,8 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::bindings::{Status, cudaStream_t, cudnnHandle_t};
-use crate::busy::{Busy, Reach};
-use crate::descriptor::Descriptor;
+use crate::busy::Busy;
 use crate::error::Error;
 use crate::library::{Library, function};
 
@@ -124,32 +123,5 @@ impl Handle {
 
     pub(crate) fn raw(&self) -> &Arc<RawHandle> {
         &self.raw
-    }
-
-    /// Launches a plan with the tensors of a variant pack on the handle's stream. Returns when the launch is queued.
-    ///
-    /// # Safety
-    ///
-    /// Every address in the variant pack must be valid for the plan's use of that tensor, with its dims, strides, data
-    /// type and alignment, until the launch has finished on the stream (host addresses of by-value scalars: until this
-    /// function returns). The workspace must have the plan's size, and no other launch may use it at the same time. The
-    /// plan must be for this handle's device.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`] with cuDNN's status and message; then nothing was queued.
-    pub unsafe fn execute(&self, plan: &Descriptor, variant_pack: &Descriptor) -> Result<(), Error> {
-        let execute = function!(self.raw.library, cudnnBackendExecute)?;
-        // A launch works with this handle and not with the one that the plan was finalized with. With kernel caches all
-        // locks are taken in the one order.
-        let caches = plan.reach.caches().map(|mut reach| {
-            reach.add_handle(&self.raw.busy);
-            reach
-        });
-        let _held = caches.as_ref().map(Reach::hold);
-        let _busy = caches.is_none().then(|| self.raw.busy.hold());
-        // SAFETY: the objects are live; the caller promises that their addresses are valid.
-        let status = unsafe { execute(self.raw.pointer, plan.pointer(), variant_pack.pointer()) };
-        Ok(self.raw.library.check("cudnnBackendExecute", status, Some(plan.kind()), None)?)
     }
 }

@@ -2,17 +2,19 @@
 
 use std::ffi::c_void;
 
-use qkvault_graph::{DType, Role};
-use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind};
+use qkvault_graph::Role;
+use qkvault_graph::op::Binding;
+use qkvault_sys::VariantPack;
 
 use crate::bind_error::BindErrors;
 use crate::bindings::{Number, RawBindings};
 use crate::check::{check_bindings, check_workspace};
-use crate::clear::clear;
-use crate::driver::memory_kind;
+use crate::driver::{MemoryKind, memory_kind};
 use crate::raw::host_scalars::HostScalars;
+use crate::raw::launch::DeviceBuffer;
 use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
 use crate::raw::load::RawPlan;
+use crate::raw::pool::Lease;
 
 /// A plan with its operands, to be launched any number of times.
 ///
@@ -21,46 +23,42 @@ use crate::raw::load::RawPlan;
 /// `Send`, not `Sync`: it may move between threads, and one thread at a time launches it.
 #[derive(Debug)]
 pub struct RawBound {
-    pack: Descriptor,
-    cells: HostScalars,
-    scalars: Vec<Scalar>,
+    pack: VariantPack,
+    numbers: HostScalars,
     plan: RawPlan,
-    workspace: (u64, u64),
-}
-
-/// A scalar, and the index of its value.
-#[derive(Clone, Copy, Debug)]
-struct Scalar {
-    role: Role,
-    dtype: DType,
-    cell: usize,
+    workspace: DeviceBuffer,
 }
 
 impl RawPlan {
-    /// Checks operands, scalars and `workspace` (address and bytes; zeros if the plan needs none), and binds them by
-    /// role.
+    /// Checks operands, scalars and `workspace` (nothing if the plan needs none), and binds them by role.
     ///
     /// # Errors
     ///
     /// [`RawBindFailure::Wrong`] with all errors in the bindings; [`RawBindFailure::Cudnn`] if cuDNN refuses them.
-    pub fn bind(&self, bindings: &RawBindings, workspace: (u64, u64)) -> Result<RawBound, RawBindFailure> {
-        self.check(bindings, workspace)?;
-        let mut values: Vec<u64> = self.facts().fixed.iter().map(|fixed| cell(fixed.value.bytes())).collect();
-        let mut scalars = Vec::new();
-        for binding in self.facts().bindings.iter().filter(|b| b.scalar) {
-            scalars.push(Scalar { role: binding.role, dtype: binding.dtype, cell: values.len() });
-            let given = bindings.scalars.iter().find(|(role, _)| *role == binding.role);
-            values.push(given.map_or(0, |(_, value)| value.cell()));
-        }
-        let cells = HostScalars::new(values);
-        let pack = self.pack(bindings, workspace.0, &cells, &scalars)?;
-        Ok(RawBound { pack, cells, scalars, plan: self.clone(), workspace })
+    pub fn bind(&self, bindings: &RawBindings, workspace: DeviceBuffer) -> Result<RawBound, RawBindFailure> {
+        self.check(bindings, workspace, &memory_kind)?;
+        let mut numbers = HostScalars::new(self.table().numbers().collect());
+        self.set_scalars(bindings, &mut numbers);
+        let pack = self.pack(bindings, workspace.address, &numbers)?;
+        Ok(RawBound { pack, numbers, plan: self.clone(), workspace })
     }
 
-    fn check(&self, bindings: &RawBindings, workspace: (u64, u64)) -> Result<(), BindErrors> {
-        let ordinal = self.session().machine().ordinal;
-        check_bindings(self.facts(), bindings, ordinal, &memory_kind)?;
-        check_workspace(self.facts(), bindings, self.workspace(), workspace.0, workspace.1)
+    pub(crate) fn check(
+        &self,
+        bindings: &RawBindings,
+        workspace: DeviceBuffer,
+        memory: &dyn Fn(u64) -> MemoryKind,
+    ) -> Result<(), BindErrors> {
+        check_bindings(self.facts(), bindings, self.session().machine().ordinal, memory)?;
+        check_workspace(self.facts(), bindings, self.workspace(), workspace.address, workspace.bytes)
+    }
+
+    fn set_scalars(&self, bindings: &RawBindings, numbers: &mut HostScalars) {
+        for (at, scalar) in (self.table().first_scalar()..).zip(self.scalars()) {
+            if let Some((_, value)) = bindings.scalars.iter().find(|(role, _)| *role == scalar.role) {
+                numbers.set(at, value.cell());
+            }
+        }
     }
 
     /// Makes the variant pack of checked bindings.
@@ -68,30 +66,21 @@ impl RawPlan {
         &self,
         bindings: &RawBindings,
         workspace: u64,
-        cells: &HostScalars,
-        scalars: &[Scalar],
-    ) -> Result<Descriptor, RawBindFailure> {
-        let at = |address: u64| address as usize as *mut c_void;
-        let fixed = self.facts().fixed.iter().enumerate().map(|(i, fixed)| (fixed.uid, cells.address(i)));
-        let scalars = scalars.iter().map(|scalar| (scalar.role.uid(), cells.address(scalar.cell)));
-        let operands = bindings.operands.iter().map(|operand| (operand.role.uid(), at(operand.address)));
-        let given = |role: Role| bindings.operands.iter().find(|operand| operand.role == role);
-        let again = self.facts().again.iter().filter_map(|role| Some((role.uid(), at(given(role.memory())?.address))));
-        let buffers = self.scratch().buffers.iter().map(|(role, offset, _)| (role.uid(), at(workspace + offset)));
-        let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) =
-            fixed.chain(scalars).chain(operands).chain(again).chain(buffers).unzip();
-        let make = || {
-            let mut pack = Descriptor::create(&self.session().inner.library, Kind::VARIANT_PACK)?;
-            pack.set(A::VARIANT_PACK_UNIQUE_IDS, &uids)?;
-            // SAFETY: host addresses are those of scalars that live as long as the pack. The caller promises with each
-            // launch, which alone follows the other addresses, that operands and workspace are valid.
-            unsafe {
-                pack.set_pointers(A::VARIANT_PACK_DATA_POINTERS, &pointers)?;
-                pack.set_pointers(A::VARIANT_PACK_WORKSPACE, &[at(workspace)])?;
-            }
-            pack.finalized()
+        numbers: &HostScalars,
+    ) -> Result<VariantPack, RawBindFailure> {
+        let buffer = |tensor: &Binding| {
+            let given = bindings.operands.iter().find(|operand| operand.role == tensor.role);
+            given
+                .map_or_else(DeviceBuffer::default, |given| DeviceBuffer { address: given.address, bytes: given.bytes })
         };
-        make().map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
+        let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(buffer).collect();
+        let addresses: Vec<*mut c_void> =
+            self.table().addresses(|at| numbers.address(at), &tensors, workspace).collect();
+        let scratch = workspace as usize as *mut c_void;
+        // SAFETY: host addresses are those of numbers that live as long as the pack. The caller promises with each
+        // launch, which alone follows the other addresses, that operands and workspace are valid.
+        unsafe { VariantPack::new(self.session().library(), self.table().uids(), &addresses, scratch) }
+            .map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
     }
 }
 
@@ -111,16 +100,14 @@ impl RawBound {
     /// [`ScalarError`] if the plan has no such scalar or the type differs; the scalar keeps its value then.
     pub fn set_scalar(&mut self, role: Role, value: impl Into<Number>) -> Result<(), ScalarError> {
         let value = value.into();
-        let Some(scalar) = self.scalars.iter().find(|scalar| scalar.role == role) else {
-            return Err(ScalarError::NoScalar {
-                role,
-                scalars: self.scalars.iter().map(|scalar| scalar.role).collect(),
-            });
+        let scalars = self.plan.scalars();
+        let Some(at) = scalars.iter().position(|scalar| scalar.role == role) else {
+            return Err(ScalarError::NoScalar { role, scalars: scalars.iter().map(|scalar| scalar.role).collect() });
         };
-        if scalar.dtype != value.dtype() {
-            return Err(ScalarError::WrongDType { role, needed: scalar.dtype, given: value.dtype() });
+        if scalars[at].dtype != value.dtype() {
+            return Err(ScalarError::WrongDType { role, needed: scalars[at].dtype, given: value.dtype() });
         }
-        self.cells.set(scalar.cell, value.cell());
+        self.numbers.set(self.plan.table().first_scalar() + at, value.cell());
         Ok(())
     }
 
@@ -130,13 +117,9 @@ impl RawBound {
     ///
     /// [`RawBindFailure`], as for [`RawPlan::bind`]; all bindings stay as they were then.
     pub fn rebind(&mut self, bindings: &RawBindings) -> Result<(), RawBindFailure> {
-        self.plan.check(bindings, self.workspace)?;
-        self.pack = self.plan.pack(bindings, self.workspace.0, &self.cells, &self.scalars)?;
-        for scalar in &self.scalars {
-            if let Some((_, value)) = bindings.scalars.iter().find(|(role, _)| *role == scalar.role) {
-                self.cells.set(scalar.cell, value.cell());
-            }
-        }
+        self.plan.check(bindings, self.workspace, &memory_kind)?;
+        self.pack = self.plan.pack(bindings, self.workspace.address, &self.numbers)?;
+        self.plan.set_scalars(bindings, &mut self.numbers);
         Ok(())
     }
 
@@ -147,41 +130,65 @@ impl RawBound {
     /// # Safety
     ///
     /// The stream must be of the session's GPU. Until the launch is finished on the stream, every bound address must be
-    /// valid for what the plan does with that operand, and no other launch may use the workspace. The session's context
-    /// must be current on this thread.
+    /// valid for what the plan does with that operand, and no other launch may use the workspace. Lengths, offsets and
+    /// page tables must lead nowhere outside the operands. The session's context must be current on this thread, unless
+    /// the session enters it itself ([`RawSession::on_primary`](crate::raw::RawSession::on_primary)).
     ///
     /// # Errors
     ///
     /// [`LaunchError`] if the driver or cuDNN refuses the launch; nothing was queued then.
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<(), LaunchError> {
-        for &(offset, bytes) in self.plan.clear() {
-            // SAFETY: a part of the workspace, which by the caller's promise no other launch uses.
-            unsafe { clear(self.workspace.0 + offset, bytes, stream) }
-                .map_err(|detail| LaunchError::Driver { step: "clear a buffer that the kernels sum in", detail })?;
+        let _entered = self.plan.session().enter_to_launch()?;
+        // SAFETY: the caller's promise; numbers lie in memory of this value.
+        unsafe {
+            self.plan.clear_sums(self.workspace.address, stream)?;
+            self.plan.queue(&self.pack, stream)
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.queue(stream) }.map_err(|source| {
-            let facts = self.plan.facts();
-            LaunchError::Refused { key: facts.key, what: facts.what.clone(), source: Box::new(source) }
-        })
+        .map_err(|source| self.plan.refused(source))
     }
 
+    /// Calls `cudnnBackendExecute` alone, on a handle that is on the stream already: the floor that launches are
+    /// measured against. Not part of the interface.
+    ///
     /// # Safety
     ///
     /// As [`RawBound::launch`].
-    unsafe fn queue(&self, stream: *mut c_void) -> Result<(), Error> {
-        let mut lease = self.plan.session().inner.pool.lease(stream)?;
-        // SAFETY: the stream is of this GPU, and alive until the launch is queued.
-        unsafe { lease.set_stream(stream) }?;
-        let plan = self.plan.descriptor();
-        // SAFETY: the caller promises valid addresses; scalars lie in memory of this value; plan and handle are of one
-        // session.
-        unsafe { lease.handle().execute(&plan, &self.pack) }
+    ///
+    /// # Errors
+    ///
+    /// As [`RawBound::launch`].
+    #[doc(hidden)]
+    pub unsafe fn floor(&self, stream: *mut c_void, launches: usize) -> Result<(), LaunchError> {
+        // SAFETY: the caller's promise.
+        let mut lease = unsafe { self.lease(stream) }?;
+        let (plan, handle) = (self.plan.plan(), lease.handle());
+        for _ in 0..launches {
+            // SAFETY: the caller's promise.
+            unsafe { plan.execute(handle, &self.pack) }.map_err(|source| self.plan.refused(source))?;
+        }
+        Ok(())
     }
-}
 
-fn cell(bytes: [u8; 4]) -> u64 {
-    let mut cell = [0; 8];
-    cell[..4].copy_from_slice(&bytes);
-    u64::from_ne_bytes(cell)
+    /// Leases a handle that is on a stream, for [`RawBound::launch_on`].
+    ///
+    /// # Safety
+    ///
+    /// The stream must be of the session's GPU and alive as long as the lease, and its context current.
+    pub(crate) unsafe fn lease(&self, stream: *mut c_void) -> Result<Lease<'_>, LaunchError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.plan.session().inner.pool.on(stream) }.map_err(|source| self.plan.refused(source))
+    }
+
+    /// Queues a launch on a handle that was leased for the stream.
+    ///
+    /// # Safety
+    ///
+    /// As [`RawBound::launch`].
+    pub(crate) unsafe fn launch_on(&self, lease: &mut Lease<'_>, stream: *mut c_void) -> Result<(), LaunchError> {
+        // SAFETY: the caller's promise; numbers lie in memory of this value.
+        unsafe {
+            self.plan.clear_sums(self.workspace.address, stream)?;
+            self.plan.plan().execute(lease.handle(), &self.pack).map_err(|source| self.plan.refused(source))
+        }
+    }
 }

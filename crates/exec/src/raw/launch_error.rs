@@ -3,7 +3,7 @@
 use qkvault_graph::{DType, PlanKey, Role};
 use qkvault_sys::Error;
 
-use crate::bind_error::BindErrors;
+use crate::bind_error::{BindError, BindErrors};
 
 /// Why a plan was not bound.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +36,9 @@ pub enum ScalarError {
         /// The scalars that the plan has.
         scalars: Vec<Role>,
     },
+    /// The description has no scalar of this name.
+    #[error(transparent)]
+    NoSuchName(Box<BindError>),
     /// The scalar has another type.
     #[error("scalar {role} is {needed}, and {given} was given; convert the value")]
     WrongDType {
@@ -79,6 +82,39 @@ pub enum LaunchError {
         /// The error of the driver.
         detail: String,
     },
+    /// The arguments have errors.
+    #[error(transparent)]
+    Arguments(#[from] BindErrors),
+    /// The arguments of a raw launch are too few or too many.
+    #[error(
+        "the plan of '{what}' takes {} tensors and {} scalars in the order of RawPlan::tensors and RawPlan::scalars, and {} and {} \
+         were given",
+        needed.0, needed.1, given.0, given.1
+    )]
+    Count {
+        /// What the plan computes.
+        what: String,
+        /// Tensors and scalars that were given.
+        given: (usize, usize),
+        /// Tensors and scalars that the plan takes.
+        needed: (usize, usize),
+    },
+    /// The session could not enter the context of its GPU.
+    #[error("the CUDA context of the plan's GPU could not be made current: {detail}")]
+    Context {
+        /// The error of the driver.
+        detail: String,
+    },
+    /// The scratch memory could not be allocated.
+    #[error(
+        "{bytes} bytes of scratch memory for the launch could not be allocated: {detail}; free memory, or compile with a workspace limit"
+    )]
+    Workspace {
+        /// The size in bytes.
+        bytes: u64,
+        /// The error of the driver.
+        detail: String,
+    },
     /// The stream is in another context than the plan.
     #[error(
         "the stream is in a context of GPU {stream} and the plan in one of GPU {plan}; use a stream of \
@@ -90,11 +126,16 @@ pub enum LaunchError {
         /// Ordinal of the plan's GPU.
         plan: usize,
     },
-    /// The stream is being captured while cudarc tracks events, whose waits would break the capture.
+    /// The stream is being captured, and a safe launch cannot know how long the graph will use its operands.
     #[error(
-        "the stream is being captured, and cudarc's event tracking is on, which would break the capture; use \
-         Bound::capture, or turn tracking off first (CudaContext::disable_event_tracking) and order the streams \
-         yourself"
+        "the stream is being captured, and the graph would use the operands after their borrow ends; use Bound::capture, which keeps them, \
+         or the unsafe `launch_captured`, for which you keep operands, plan and workspace as long as the graph"
     )]
-    TrackedCapture,
+    Captured,
+    /// The stream is the per-thread default stream.
+    #[error(
+        "the per-thread default stream is another stream in each thread, so no launch can be ordered with one that another thread made \
+         there; use CudaContext::new_stream or default_stream"
+    )]
+    PerThreadStream,
 }

@@ -1,17 +1,19 @@
 //! Loading: a plan's bytes become a plan on a device, after a comparison of everything that is known to matter.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use qkvault_compile::{Plan, PlanFacts};
 use qkvault_graph::Target;
 use qkvault_graph::op::Scratch;
-use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, Library};
+use qkvault_sys::{AttributeName as A, Descriptor, Error, ExecutionPlan, Kind, Library};
 
 use crate::fit::check_fit;
 use crate::machine::Machine;
+use crate::raw::launch::LaunchTable;
 use crate::raw::load_error::LoadError;
+use crate::raw::packs::Packs;
 use crate::raw::session::RawSession;
 use crate::scratch::to_clear;
 
@@ -19,8 +21,7 @@ use crate::scratch::to_clear;
 ///
 /// # Threads
 ///
-/// `Send` and `Sync`: a lock guards cuDNN's plan. A launch holds it for the few microseconds of queueing, so that
-/// threads that share a plan never enter cuDNN with it at the same time. The lock does not delay work on the GPU.
+/// `Send` and `Sync`: several threads may launch one plan at the same time, each on a handle of its own.
 #[derive(Clone, Debug)]
 pub struct RawPlan {
     inner: Arc<Loaded>,
@@ -28,7 +29,10 @@ pub struct RawPlan {
 
 #[derive(Debug)]
 struct Loaded {
-    plan: Mutex<Descriptor>,
+    /// Taken out when the plan is dropped, to destroy it in its context.
+    plan: Option<ExecutionPlan>,
+    table: LaunchTable,
+    packs: Packs,
     facts: PlanFacts,
     scratch: Scratch,
     clear: Vec<(u64, u64)>,
@@ -37,8 +41,12 @@ struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // The plan's kernels are unloaded next and need their context. An error has no one to go to.
-        let _ = self.session.enter();
+        // The plan's kernels need their context to be unloaded.
+        let entered = self.session.enter();
+        if let Err(error) = &entered {
+            tracing::warn!(%error, key = %self.facts.key, "a plan is destroyed without its context");
+        }
+        drop(self.plan.take());
     }
 }
 
@@ -65,12 +73,16 @@ impl RawSession {
         let Plan { facts, blob } = plan;
         check_fit(facts, &self.inner.machine)?;
         let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_limit)?;
-        self.enter()?;
-        let descriptor = descriptor(&self.inner.library, plan, |plan| {
-            plan.set_handle(A::EXECUTION_PLAN_HANDLE, self.inner.pool.lease(std::ptr::null_mut())?.handle())
-        })?;
+        let _entered = self.enter()?;
+        // The lease is held until the plan is finalized, which uses the handle.
+        let mut lease = self.inner.pool.any().map_err(|source| LoadError::refused(facts, source))?;
+        let descriptor =
+            descriptor(&self.inner.library, plan, |plan| plan.set_handle(A::EXECUTION_PLAN_HANDLE, lease.handle()))?;
+        drop(lease);
+        let plan = ExecutionPlan::new(descriptor).ok();
         let (facts, clear, session) = (facts.clone(), to_clear(facts, &scratch), self.clone());
-        Ok(RawPlan { inner: Arc::new(Loaded { plan: Mutex::new(descriptor), facts, scratch, clear, session }) })
+        let table = LaunchTable::new(&facts, &scratch);
+        Ok(RawPlan { inner: Arc::new(Loaded { plan, table, packs: Packs::default(), facts, scratch, clear, session }) })
     }
 }
 
@@ -105,11 +117,7 @@ fn descriptor(
         descriptor.finalize()?;
         descriptor.get_one::<i64>(A::EXECUTION_PLAN_WORKSPACE_SIZE)
     };
-    let found = take().map_err(|source| LoadError::Refused {
-        key: facts.key,
-        what: facts.what.clone(),
-        source: Box::new(source),
-    })?;
+    let found = take().map_err(|source| LoadError::refused(facts, source))?;
     if u64::try_from(found) != Ok(facts.workspace) {
         let (key, what) = (facts.key, facts.what.clone());
         return Err(LoadError::Workspace { key, what, expected: facts.workspace, found });
@@ -152,8 +160,12 @@ impl RawPlan {
         &self.inner.session
     }
 
-    pub(crate) fn scratch(&self) -> &Scratch {
-        &self.inner.scratch
+    pub(crate) fn packs(&self) -> &Packs {
+        &self.inner.packs
+    }
+
+    pub(crate) fn table(&self) -> &LaunchTable {
+        &self.inner.table
     }
 
     /// Offset and bytes of the parts of the scratch memory that each launch clears first.
@@ -161,8 +173,8 @@ impl RawPlan {
         &self.inner.clear
     }
 
-    pub(crate) fn descriptor(&self) -> MutexGuard<'_, Descriptor> {
-        self.inner.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn plan(&self) -> &ExecutionPlan {
+        self.inner.plan.as_ref().expect("there until dropped")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors of loading, with advice for each error of cuDNN.
 
+use qkvault_compile::PlanFacts;
 use qkvault_graph::{PlanKey, Reason};
 use qkvault_sys::{Error, Status};
 
@@ -84,6 +85,13 @@ pub enum LoadError {
     /// cuDNN could not create a descriptor.
     #[error("cuDNN could not load: {0}")]
     Cudnn(#[from] Error),
+}
+
+impl LoadError {
+    /// cuDNN's refusal of a plan.
+    pub(crate) fn refused(facts: &PlanFacts, source: Error) -> LoadError {
+        LoadError::Refused { key: facts.key, what: facts.what.clone(), source: Box::new(source) }
+    }
 }
 
 fn join(reasons: &[Reason]) -> String {

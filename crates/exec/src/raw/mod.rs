@@ -7,14 +7,18 @@
 
 pub(crate) mod bound;
 pub(crate) mod host_scalars;
+pub(crate) mod launch;
 pub(crate) mod launch_error;
 pub(crate) mod load;
 pub(crate) mod load_error;
+pub(crate) mod packs;
 pub(crate) mod pool;
+pub(crate) mod primary;
 pub(crate) mod session;
 
 pub use crate::bindings::{Operand, RawBindings};
 pub use bound::RawBound;
+pub use launch::{DeviceBuffer, RawArgs};
 pub use launch_error::RawBindFailure;
 pub use load::RawPlan;
 pub use session::RawSession;

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qkvault_sys::{Error, Handle, Library};
 
+use crate::raw::primary::{StreamId, stream_id};
+
 /// The handles of one GPU. They live as long as the session that owns the pool; the end of a thread destroys none.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -18,7 +20,28 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 struct Seat {
     handle: Handle,
-    stream: Option<usize>,
+    stream: Option<On>,
+}
+
+/// A stream by address, and by the number that the driver gives each stream: a new one may have the address of one that
+/// is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct On {
+    address: usize,
+    id: StreamId,
+}
+
+impl On {
+    /// Whether a handle that was put on `self` is on the stream `other`.
+    fn is(self, other: On) -> bool {
+        self.address == other.address
+            && match (self.id, other.id) {
+                (StreamId::Known(ours), StreamId::Known(theirs)) => ours == theirs,
+                // A stream tells no number while it is captured, and no handle can be put on it then.
+                (_, StreamId::Captured) => true,
+                _ => false,
+            }
+    }
 }
 
 /// A handle for one launch or one load. Dropping the lease returns it to the pool.
@@ -46,16 +69,46 @@ impl Pool {
         Ok(())
     }
 
-    /// Leases a handle; one that is on this stream already, if there is one.
-    pub(crate) fn lease(&self, stream: *mut c_void) -> Result<Lease<'_>, Error> {
-        let wanted = Some(stream as usize);
+    /// Leases any handle, for work that is on no stream.
+    pub(crate) fn any(&self) -> Result<Lease<'_>, Error> {
+        // Not in one expression: the lock would be held while a handle is created, which takes it too.
+        let found = self.free().pop();
+        self.leased(found)
+    }
+
+    /// Leases a handle that is on this stream.
+    ///
+    /// # Safety
+    ///
+    /// The stream must be of the handles' GPU and alive as long as the lease, and its context current.
+    pub(crate) unsafe fn on(&self, stream: *mut c_void) -> Result<Lease<'_>, Error> {
+        // SAFETY: the caller's promise.
+        let wanted = On { address: stream as usize, id: unsafe { stream_id(stream) } };
         let found = {
             let mut free = self.free();
-            match free.iter().position(|seat| seat.stream == wanted) {
+            match free.iter().position(|seat| seat.stream.is_some_and(|on| on.is(wanted))) {
                 Some(at) => Some(free.swap_remove(at)),
                 None => free.pop(),
             }
         };
+        let mut lease = self.leased(found)?;
+        let seat = lease.seat();
+        if !seat.stream.is_some_and(|on| on.is(wanted)) {
+            // Unknown until the call succeeds: one that fails may have changed the stream.
+            seat.stream = None;
+            // SAFETY: the caller's promise.
+            unsafe { seat.handle.set_stream(stream) }?;
+            seat.stream = Some(wanted);
+        }
+        Ok(lease)
+    }
+
+    /// Destroys the handles, in the current context.
+    pub(crate) fn clear(&self) {
+        self.free().clear();
+    }
+
+    fn leased(&self, found: Option<Seat>) -> Result<Lease<'_>, Error> {
         let seat = found.map_or_else(|| self.create(), Ok)?;
         Ok(Lease { pool: self, seat: Some(seat) })
     }
@@ -83,23 +136,6 @@ impl Lease<'_> {
 
     pub(crate) fn handle(&mut self) -> &Handle {
         &self.seat().handle
-    }
-
-    /// Sets the stream, unless the handle has it already.
-    ///
-    /// # Safety
-    ///
-    /// The same as for [`Handle::set_stream`].
-    pub(crate) unsafe fn set_stream(&mut self, stream: *mut c_void) -> Result<(), Error> {
-        let seat = self.seat();
-        if seat.stream != Some(stream as usize) {
-            // Unknown until the call succeeds: one that fails may have changed the stream.
-            seat.stream = None;
-            // SAFETY: the caller's promise.
-            unsafe { seat.handle.set_stream(stream) }?;
-            seat.stream = Some(stream as usize);
-        }
-        Ok(())
     }
 }
 

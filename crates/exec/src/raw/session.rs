@@ -10,7 +10,9 @@ use qkvault_sys::Library;
 use crate::driver::{NoDriver, driver};
 use crate::machine::Machine;
 use crate::properties::{self, PropertiesError};
+use crate::raw::launch_error::LaunchError;
 use crate::raw::pool::Pool;
+use crate::raw::primary::{self, PrimaryContext};
 
 /// Options of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +67,36 @@ pub struct SessionStats {
 
 /// Keeps the GPU's context alive and makes it current.
 pub(crate) trait ContextGuard: Send + Sync + fmt::Debug {
-    /// Makes the context current on this thread.
-    fn enter(&self) -> Result<(), String>;
+    /// Makes the context current on this thread, until the value is dropped or for good.
+    fn enter(&self) -> Result<Entered, String>;
+
+    /// The same before a launch, where it is not the caller who does so.
+    fn enter_to_launch(&self) -> Result<Entered, String> {
+        Ok(Entered::stays())
+    }
+}
+
+/// A context that is current. Dropping the value makes the former one current again, where the guard does that.
+pub(crate) struct Entered(Option<usize>);
+
+impl Entered {
+    /// The context stays current.
+    pub(crate) const fn stays() -> Entered {
+        Entered(None)
+    }
+
+    /// The context is left again, for this one.
+    pub(crate) const fn leaves_for(former: usize) -> Entered {
+        Entered(Some(former))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(former) = self.0 {
+            primary::make_current(former);
+        }
+    }
 }
 
 /// Context guard for the raw layer: assumes the caller has already made the context current.
@@ -74,8 +104,8 @@ pub(crate) trait ContextGuard: Send + Sync + fmt::Debug {
 struct CallerContext;
 
 impl ContextGuard for CallerContext {
-    fn enter(&self) -> Result<(), String> {
-        Ok(())
+    fn enter(&self) -> Result<Entered, String> {
+        Ok(Entered::stays())
     }
 }
 
@@ -106,8 +136,12 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Handles are destroyed next and need their context. An error has no one to go to.
-        let _ = self.context.enter();
+        // Handles need their context to be destroyed.
+        let entered = self.context.enter();
+        if let Err(detail) = &entered {
+            tracing::warn!(detail, "handles are destroyed without their context");
+        }
+        self.pool.clear();
     }
 }
 
@@ -127,17 +161,35 @@ impl RawSession {
         RawSession::open(library, options, Box::new(CallerContext))
     }
 
+    /// Opens a session on the primary context of a GPU, by CUDA's ordinal, and keeps that context alive. Every call of
+    /// the session makes the context current and restores the former one afterwards, so any thread may load, launch and
+    /// drop.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`] without a driver or a GPU, or if cuDNN fails.
+    pub fn on_primary(
+        ordinal: i32,
+        library: &Arc<Library>,
+        options: SessionOptions,
+    ) -> Result<RawSession, SessionError> {
+        driver()?;
+        let context = PrimaryContext::retain(ordinal).map_err(|detail| SessionError::Context { detail })?;
+        RawSession::open(library, options, Box::new(context))
+    }
+
     pub(crate) fn open(
         library: &Arc<Library>,
         options: SessionOptions,
         context: Box<dyn ContextGuard>,
     ) -> Result<RawSession, SessionError> {
         driver()?;
-        context.enter().map_err(|detail| SessionError::Context { detail })?;
+        let entered = context.enter().map_err(|detail| SessionError::Context { detail })?;
         let pool = Pool::new(library);
         pool.reserve(options.handles.max(1))?;
-        let properties = properties::json_of_handle(pool.lease(std::ptr::null_mut())?.handle())?;
+        let properties = properties::json_of_handle(pool.any()?.handle())?;
         let machine = properties::machine(&properties, library)?;
+        drop(entered);
         let inner = Inner {
             pool,
             library: Arc::clone(library),
@@ -184,7 +236,7 @@ impl RawSession {
     ///
     /// [`SessionError`] if the context cannot be made current or cuDNN creates no handle.
     pub fn reserve_handles(&self, handles: usize) -> Result<(), SessionError> {
-        self.enter()?;
+        let _entered = self.enter()?;
         Ok(self.inner.pool.reserve(handles)?)
     }
 
@@ -200,7 +252,12 @@ impl RawSession {
         }
     }
 
-    pub(crate) fn enter(&self) -> Result<(), SessionError> {
+    pub(crate) fn enter(&self) -> Result<Entered, SessionError> {
         self.inner.context.enter().map_err(|detail| SessionError::Context { detail })
+    }
+
+    /// Makes the context current for a launch, of a session that does so itself.
+    pub(crate) fn enter_to_launch(&self) -> Result<Entered, LaunchError> {
+        self.inner.context.enter_to_launch().map_err(|detail| LaunchError::Context { detail })
     }
 }

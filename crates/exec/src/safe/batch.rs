@@ -6,10 +6,12 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DriverError};
 use qkvault_graph::{Role, Valid};
 
-use crate::safe::operands::Bindings;
-use crate::safe::session::LoadedPlan;
+use crate::safe::args::Args;
+use crate::safe::device::Device;
+use crate::safe::order::is_captured;
+use crate::safe::plan::LoadedPlan;
 use crate::safe::staging::Shared;
-use crate::safe::tracked::StepMemory;
+use crate::safe::tracked::{BatchArgs, StepMemory};
 use crate::serving::{BatchInputErrors, Step, StepBuffer, StepLayout};
 
 /// Why the metadata of a batch was not created or updated.
@@ -19,6 +21,20 @@ pub enum BatchError {
     /// The step does not fit the plan.
     #[error(transparent)]
     Step(#[from] BatchInputErrors),
+    /// The stream is in another context than the batch.
+    #[error(
+        "the stream is in a context of GPU {stream}, and the batch in another; use a stream of the plan's Session::device()"
+    )]
+    OtherContext {
+        /// Ordinal of the stream's GPU.
+        stream: usize,
+    },
+    /// The stream is being captured.
+    #[error(
+        "the stream is being captured, and replays of the graph would copy what later steps wrote to the staging memory; update the batch \
+         outside the capture: addresses stay, and replays read the new step"
+    )]
+    Captured,
     /// The driver refused.
     #[error("the metadata of a batch could not be {step}: {detail}")]
     Driver {
@@ -36,10 +52,10 @@ pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchErr
 /// The metadata of a batch: lengths, offsets and page tables of a plan's steps, on the device and as a copy on the
 /// host.
 ///
-/// Bind it once ([`Bindings::batch`]) to all plans that run the same step one after the other, such as the layers of a
-/// model, and update it before each step. Its addresses never change, so bound plans and captured graphs stay valid. An
-/// update runs after the launches that read the step before, and before the launches that read the new one. Plans of
-/// equal shapes can share it.
+/// Give it once ([`Args::batch`](crate::Args::batch)) to all plans that run the same step one after the other, such as
+/// the layers of a model, and update it before each step. Its addresses never change, so bound plans and captured
+/// graphs stay valid. An update runs after the launches that read the step before, and before the launches that read
+/// the new one. Plans of equal shapes can share it.
 ///
 /// An update writes the words that changed and allocates nothing. It copies them from 16 MB of page-locked memory that
 /// all batches of a device share, which holds hundreds of usual steps, and waits for the GPU only when that memory is
@@ -47,8 +63,8 @@ pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchErr
 ///
 /// ```no_run
 /// # use qkvault_exec::serving::{Rows, Step};
-/// # use qkvault_exec::{BatchMetadata, Bindings, LoadedPlan, cudarc};
-/// # use qkvault_graph::{Role, Valid};
+/// # use qkvault_exec::{Args, BatchMetadata, LoadedPlan, cudarc};
+/// # use qkvault_graph::Valid;
 /// # fn run(
 /// #     plan: &LoadedPlan, attention: &Valid, stream: &std::sync::Arc<cudarc::driver::CudaStream>,
 /// #     q: &cudarc::driver::CudaSlice<half::bf16>, k: &cudarc::driver::CudaSlice<half::bf16>,
@@ -56,8 +72,7 @@ pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchErr
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// // `plan` computes `attention`, a decode over paged keys and values.
 /// let mut batch = BatchMetadata::new(plan, attention, stream)?;
-/// let bindings = Bindings::new().slice(Role::Q, q).slice(Role::K, k).slice(Role::V, v).slice_mut(Role::O, o);
-/// let mut bound = plan.bind(bindings.batch(&batch).scalar(Role::Scale, 0.088_f32), stream)?;
+/// let mut bound = plan.bind(Args::new().q(q).k(k).v(v).o(o).batch(&batch), stream)?;
 ///
 /// // Two sequences with one query each: 100 keys on pages 3 and 7, 17 keys on page 5.
 /// let pages = [vec![3, 7], vec![5]];
@@ -73,6 +88,7 @@ pub struct BatchMetadata {
     buffer: StepBuffer,
     memory: Arc<StepMemory>,
     staging: Shared,
+    device: Device,
     /// Whether an update changed words on the host that did not reach the device.
     stale: bool,
 }
@@ -97,7 +113,8 @@ impl BatchMetadata {
         let memory = StepMemory::upload(stream, buffer.words()).map_err(driver("put on the GPU"))?;
         let staging = plan.device().staging.clone();
         staging.make_room(stream, buffer.layout().words()).map_err(driver("staged"))?;
-        Ok(BatchMetadata { buffer, memory: Arc::new(memory), staging, stale: false })
+        let device = plan.device().clone();
+        Ok(BatchMetadata { buffer, memory: Arc::new(memory), staging, device, stale: false })
     }
 
     /// Sets whether each update checks every entry of the page tables. Default: in debug builds only.
@@ -116,6 +133,12 @@ impl BatchMetadata {
         step: &Step<'_, T>,
         stream: &Arc<CudaStream>,
     ) -> Result<Uploaded, BatchError> {
+        if !self.device.has(stream.context()) {
+            return Err(BatchError::OtherContext { stream: stream.context().ordinal() });
+        }
+        if is_captured(stream) {
+            return Err(BatchError::Captured);
+        }
         let all = self.stale.then_some(0..self.buffer.layout().words());
         self.stale = true;
         let changed = match self.buffer.fill(step) {
@@ -134,7 +157,9 @@ impl BatchMetadata {
             uploaded.bytes += size_of_val(piece);
             uploaded.copies += 1;
         }
-        self.staging.copy(pieces, &mut self.memory.lock(), stream).map_err(driver("updated"))?;
+        let mut memory = self.memory.lock();
+        memory.uses.write(stream).map_err(driver("ordered after the launches that read it"))?;
+        self.staging.copy(pieces, &mut memory.words, stream).map_err(driver("updated"))?;
         self.stale = false;
         Ok(uploaded)
     }
@@ -148,7 +173,7 @@ impl BatchMetadata {
     /// [`BatchError::Step`] with the operand that is wrong.
     pub fn verify(&self, stream: &Arc<CudaStream>) -> Result<(), BatchError> {
         let memory = self.memory.lock();
-        let words = stream.clone_dtoh(&*memory).map_err(driver("read back"))?;
+        let words = stream.clone_dtoh(&memory.words).map_err(driver("read back"))?;
         stream.synchronize().map_err(driver("read back"))?;
         Ok(self.buffer.verify(&words)?)
     }
@@ -161,6 +186,13 @@ impl BatchMetadata {
         self.buffer.layout().operands().find(of).map(|(_, at, _)| self.memory.address() + 4 * at as u64)
     }
 
+    /// The operands of the batch as arguments of a launch.
+    pub(crate) fn args(&self) -> BatchArgs {
+        let at = |at: usize| self.memory.address() + 4 * at as u64;
+        let operands = self.buffer.layout().operands().map(|(role, from, words)| (role, at(from), 4 * words as u64));
+        BatchArgs { memory: Arc::clone(&self.memory), operands: operands.collect() }
+    }
+
     /// The copy on the host.
     #[must_use]
     pub fn buffer(&self) -> &StepBuffer {
@@ -168,14 +200,12 @@ impl BatchMetadata {
     }
 }
 
-impl Bindings<'_> {
-    /// Binds the lengths, offsets and page tables of a batch to their roles.
+impl Args<'_> {
+    /// The lengths, offsets and page tables of a batch, which were checked when they were written.
+    #[inline]
     #[must_use]
     pub fn batch(mut self, batch: &BatchMetadata) -> Self {
-        for (role, at, words) in batch.buffer.layout().operands() {
-            self.raw = self.raw.tensor(role, batch.memory.address() + 4 * at as u64, 4 * words as u64);
-        }
-        self.batch = Some(Arc::clone(&batch.memory));
+        self.batch = Some(batch.args());
         self
     }
 }

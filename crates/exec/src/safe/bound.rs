@@ -3,18 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUstreamCaptureStatus;
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaSlice, CudaStream};
 use qkvault_graph::Role;
 
 use crate::bind_error::BindErrors;
 use crate::bindings::Number;
+use crate::driver::memory_kind;
 use crate::raw;
+use crate::raw::DeviceBuffer;
 use crate::raw::launch_error::{LaunchError, ScalarError};
-use crate::safe::constants::BoundConstant;
-use crate::safe::device::Device;
-use crate::safe::operands::Bindings;
-use crate::safe::tracked::{StepMemory, Tracked};
+use crate::safe::args::{Args, Which};
+use crate::safe::device::ready;
+use crate::safe::operands::Element;
+use crate::safe::order::{driver_error, is_captured};
+use crate::safe::plan::LoadedPlan;
+use crate::safe::tracked::Operands;
 use crate::safe::workspace::{Workspace, WorkspaceError};
 
 /// Why a plan was not bound.
@@ -64,90 +67,59 @@ impl From<raw::RawBindFailure> for BindFailure {
 pub struct Bound<'a> {
     pub(crate) raw: raw::RawBound,
     pub(crate) operands: Operands<'a>,
-    constants: Arc<[BoundConstant]>,
-    pub(crate) device: Device,
+    plan: LoadedPlan,
 }
 
-/// The operands that a launch waits for, and that later work waits for.
-pub(crate) struct Operands<'a> {
-    tracked: Vec<Box<dyn Tracked + 'a>>,
-    workspace: Option<Arc<Workspace>>,
-    batch: Option<Arc<StepMemory>>,
-}
-
-impl Operands<'_> {
-    /// Runs `then` between cudarc's waits and records for every operand. It takes one stack frame per operand and
-    /// allocates nothing.
-    pub(crate) fn hold<R>(&mut self, stream: &CudaStream, then: &mut dyn FnMut() -> R) -> R {
-        match &self.workspace {
-            None => hold_batch(&mut self.tracked, self.batch.as_ref(), stream, then),
-            Some(workspace) => {
-                let mut memory = workspace.lock();
-                let _guard = memory.device_ptr_mut(stream).1;
-                hold_batch(&mut self.tracked, self.batch.as_ref(), stream, then)
-            }
-        }
-    }
-}
-
-fn hold_batch<R>(
-    tracked: &mut [Box<dyn Tracked + '_>],
-    batch: Option<&Arc<StepMemory>>,
-    stream: &CudaStream,
-    then: &mut dyn FnMut() -> R,
-) -> R {
-    match batch {
-        None => hold(tracked, stream, then),
-        Some(batch) => {
-            let memory = batch.lock();
-            let _guard = memory.device_ptr(stream).1;
-            hold(tracked, stream, then)
-        }
-    }
-}
-
-fn hold<R>(tracked: &mut [Box<dyn Tracked + '_>], stream: &CudaStream, then: &mut dyn FnMut() -> R) -> R {
-    match tracked.split_first_mut() {
-        None => then(),
-        Some((first, rest)) => {
-            let _guard = first.acquire(stream);
-            hold(rest, stream, then)
-        }
+impl LoadedPlan {
+    /// Checks arguments and binds them, to be launched any number of times. If the plan needs a workspace and the
+    /// arguments have none, allocates one on `stream` for the bound plan. Do not call it while a stream is captured.
+    ///
+    /// # Errors
+    ///
+    /// [`BindFailure::Wrong`] with all errors in the arguments; [`BindFailure::Workspace`] without memory for the
+    /// workspace; [`BindFailure::Cudnn`] if cuDNN refuses the bindings.
+    pub fn bind<'a>(&self, args: Args<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
+        Bound::new(self, args, stream)
     }
 }
 
 impl<'a> Bound<'a> {
-    pub(crate) fn new(
-        plan: &raw::RawPlan,
-        device: &Device,
-        constants: Arc<[BoundConstant]>,
-        bindings: Bindings<'a>,
-        allocate: impl FnOnce(u64) -> Result<Arc<Workspace>, WorkspaceError>,
-    ) -> Result<Bound<'a>, BindFailure> {
-        let bindings = constants.iter().fold(bindings, |bindings, constants| constants.bind(bindings));
-        let Bindings { raw, tracked, workspace, batch } = bindings;
-        let workspace = match (workspace, plan.workspace()) {
+    pub(crate) fn new(plan: &LoadedPlan, args: Args<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
+        let mut args = args;
+        let (bindings, errors) = plan.bindings_of(&mut args);
+        let own = |bytes| Workspace::allocate(stream, bytes);
+        let workspace = match (args.workspace.take(), plan.workspace()) {
             (Some(given), _) => Some(given),
             (None, 0) => None,
-            (None, bytes) => Some(allocate(bytes)?),
+            (None, bytes) => Some(own(bytes)?),
         };
-        let memory = workspace.as_ref().map_or((0, 0), |workspace| (workspace.address(), workspace.bytes()));
-        let raw = plan.bind(&raw, memory)?;
-        Ok(Bound { raw, operands: Operands { tracked, workspace, batch }, constants, device: device.clone() })
+        let memory = workspace.as_ref().map_or_else(DeviceBuffer::default, |workspace| workspace.buffer());
+        if !errors.is_empty() {
+            let found =
+                plan.raw().check(&bindings, memory, &memory_kind).err().map_or_else(Vec::new, BindErrors::into_vec);
+            return Err(BindErrors::new(plan.facts(), errors.into_iter().chain(found).collect()).into());
+        }
+        let raw = plan.raw().bind(&bindings, memory)?;
+        let held = args.operands.into_iter().map(|given| (plan.first_role(&given), given.held));
+        let operands = Operands::new(held, workspace, args.batch.map(|batch| batch.memory));
+        Ok(Bound { raw, operands, plan: plan.clone() })
     }
 
-    /// Replaces all slices and scalars. The workspace stays, unless `bindings` have one.
+    /// The plan.
+    #[must_use]
+    pub const fn plan(&self) -> &LoadedPlan {
+        &self.plan
+    }
+
+    /// Replaces all operands and scalars. The workspace stays, unless `args` have one. On an error nothing changes.
     ///
     /// # Errors
     ///
-    /// [`BindFailure`], as for [`LoadedPlan::bind`](crate::LoadedPlan::bind).
-    pub fn rebind<'b>(self, bindings: Bindings<'b>) -> Result<Bound<'b>, BindFailure> {
-        let Bound { raw, operands: Operands { tracked: _, workspace: own, batch: _ }, constants, device } = self;
-        let workspace = bindings.workspace.clone().or(own);
-        let bindings = Bindings { workspace, ..bindings };
-        Bound::new(raw.plan(), &device, constants, bindings, |bytes| {
-            Err(WorkspaceError { bytes, ordinal: device.ordinal(), detail: "the plan had none".to_owned() })
-        })
+    /// [`BindFailure`], as for [`LoadedPlan::bind`].
+    pub fn rebind(&mut self, args: Args<'a>, stream: &Arc<CudaStream>) -> Result<(), BindFailure> {
+        let workspace = args.workspace.clone().or_else(|| self.operands.workspace().cloned());
+        *self = Bound::new(&self.plan, Args { workspace, ..args }, stream)?;
+        Ok(())
     }
 
     /// The bound plan of the raw layer, for launches that the caller orders ([`raw::RawBound::launch`]).
@@ -161,53 +133,68 @@ impl<'a> Bound<'a> {
     /// # Errors
     ///
     /// [`ScalarError`] if the plan has no such scalar or the type differs; the scalar keeps its value then.
-    pub fn set_scalar(&mut self, role: Role, value: impl Into<Number>) -> Result<(), ScalarError> {
-        self.raw.set_scalar(role, value)
+    pub fn set_scalar<'n>(&mut self, which: impl Into<Which<'n>>, value: impl Into<Number>) -> Result<(), ScalarError> {
+        let (which, value) = (which.into(), value.into());
+        let roles = self.plan.scalars_of(which);
+        if roles.is_empty() {
+            return Err(self.plan.no_such_scalar(which));
+        }
+        roles.into_iter().try_for_each(|role| self.raw.set_scalar(role, value))
+    }
+
+    /// An owned operand, to be read: `None` for another role, type or a borrowed operand. cudarc orders what is done
+    /// with it after the launches so far.
+    pub fn slice<T: Element>(&mut self, role: Role) -> Option<&CudaSlice<T>> {
+        self.operands.owned(role)?.as_any().downcast_ref()
+    }
+
+    /// An owned operand, to be written. The next launch waits for what is done with it.
+    pub fn slice_mut<T: Element>(&mut self, role: Role) -> Option<&mut CudaSlice<T>> {
+        self.operands.owned(role)?.as_any_mut().downcast_mut()
     }
 
     /// Queues a launch on a stream, after the work on the operands that cudarc knows of.
     ///
-    /// It probes, hashes, allocates and looks up nothing. While the stream is captured, cudarc's event tracking must be
-    /// off; [`Bound::capture`] does not need that.
+    /// It probes, hashes, allocates and looks up nothing.
     ///
     /// # Errors
     ///
     /// [`LaunchError`]. Nothing was queued then, except if the driver failed to record an event after the launch.
-    pub fn launch(&mut self, stream: &CudaStream) -> Result<(), LaunchError> {
-        ready(&self.device, stream)?;
-        let Bound { raw, operands, constants: _, device } = self;
-        if device.context().is_managing_stream_synchronization() && is_captured(stream) {
-            return Err(LaunchError::TrackedCapture);
+    pub fn launch(&mut self, stream: &Arc<CudaStream>) -> Result<(), LaunchError> {
+        let Bound { raw, operands, plan } = self;
+        ready(plan.device(), stream)?;
+        if is_captured(stream) {
+            return Err(LaunchError::Captured);
         }
-        operands.hold(stream, &mut || {
-            // SAFETY: the stream is of this context, which is current; operands are borrowed, and `hold` orders them.
+        let launched = operands.hold(stream, || {
+            // SAFETY: the stream is of this context, which is current; operands are held, and `hold` orders them.
             unsafe { raw.launch(stream.cu_stream().cast()) }
-        })?;
+        });
+        launched
+            .map_err(|e| driver_error("wait for the streams that used the workspace or the batch before", &e))??;
         // cudarc keeps the errors of waits and records for this call.
-        device.context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
+        plan.device().context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
     }
-}
 
-/// Checks that the stream is of the plan's context, and makes the context current.
-pub(crate) fn ready(device: &Device, stream: &CudaStream) -> Result<(), LaunchError> {
-    let (ours, theirs) = (device.context(), stream.context());
-    if !Arc::ptr_eq(ours, theirs) && ours.cu_ctx() != theirs.cu_ctx() {
-        return Err(LaunchError::OtherContext { stream: theirs.ordinal(), plan: ours.ordinal() });
+    /// Records a launch into the capture of a stream.
+    ///
+    /// # Safety
+    ///
+    /// Until the graph is destroyed and its last replay is finished, this bound plan and its operands must live, and
+    /// nothing that conflicts with a replay may use them: no event orders a replay.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`]. A refused launch can make the capture invalid.
+    pub unsafe fn launch_captured(&self, stream: &CudaStream) -> Result<(), LaunchError> {
+        ready(self.plan.device(), stream)?;
+        // SAFETY: the stream is of this context, which is current; the caller promises the rest.
+        unsafe { self.raw.launch(stream.cu_stream().cast()) }
     }
-    ours.bind_to_thread().map_err(|e| driver_error("make the context current", &e))
-}
-
-pub(crate) fn driver_error(step: &'static str, error: &cudarc::driver::DriverError) -> LaunchError {
-    LaunchError::Driver { step, detail: error.to_string() }
-}
-
-/// Whether the stream is being captured. The default stream cannot be; asking it fails while another one is captured.
-fn is_captured(stream: &CudaStream) -> bool {
-    stream.capture_status().is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
 impl fmt::Debug for Bound<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bound").field("raw", &self.raw).field("device", &self.device).finish_non_exhaustive()
+        f.debug_struct("Bound").field("raw", &self.raw).finish_non_exhaustive()
     }
 }

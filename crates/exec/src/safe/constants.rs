@@ -1,27 +1,61 @@
 //! Constant operands: operands whose values follow from the description (ALiBi slopes), uploaded when a plan is
 //! prepared.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError, SyncOnDrop};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
 use qkvault_graph::{Attention, Role};
 
-use crate::safe::operands::Bindings;
-use crate::safe::tracked::Tracked;
+use crate::raw::DeviceBuffer;
 
 /// A constant operand on the GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct BoundConstant {
     pub(crate) role: Role,
-    values: Arc<CudaSlice<f32>>,
+    address: u64,
+    bytes: u64,
 }
 
-/// Keeps a constant operand alive while it is bound, and orders launches after its upload.
-struct Held(Arc<CudaSlice<f32>>);
+/// The constant operands of all plans of a session, by their values. Nothing writes them after the upload and they stay
+/// until the session ends, so launches need not order them.
+#[derive(Debug, Default)]
+pub(crate) struct Constants(Mutex<Vec<(Vec<u32>, CudaSlice<f32>)>>);
 
-impl Tracked for Held {
-    fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> SyncOnDrop<'s> {
-        self.0.device_ptr(stream).1
+impl Constants {
+    /// The constant operands of an attention, of which new ones are uploaded, waiting for the upload.
+    pub(crate) fn of(
+        &self,
+        stream: &Arc<CudaStream>,
+        attention: &Attention,
+    ) -> Result<Vec<BoundConstant>, DriverError> {
+        slopes(attention).into_iter().map(|(role, values)| self.upload(stream, role, &values)).collect()
+    }
+
+    fn upload(&self, stream: &Arc<CudaStream>, role: Role, values: &[f32]) -> Result<BoundConstant, DriverError> {
+        let bits: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = match all.iter().position(|(other, _)| *other == bits) {
+            Some(at) => at,
+            None => {
+                let slice = stream.clone_htod(values)?;
+                stream.synchronize()?;
+                all.push((bits, slice));
+                all.len() - 1
+            }
+        };
+        let slice = &all[at].1;
+        Ok(BoundConstant { role, address: slice.device_ptr(stream).0, bytes: slice.num_bytes() as u64 })
+    }
+}
+
+impl Drop for Constants {
+    fn drop(&mut self) {
+        // No event says which launches read them. Nothing to free is the usual case.
+        let all = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, slice)) = all.first() {
+            let context = slice.stream().context();
+            context.record_err(context.synchronize());
+        }
     }
 }
 
@@ -38,32 +72,8 @@ pub(crate) fn slopes(attention: &Attention) -> Vec<(Role, Vec<f32>)> {
 }
 
 impl BoundConstant {
-    /// Uploads all constant operands of an attention, and waits for the upload.
-    pub(crate) fn upload(stream: &Arc<CudaStream>, attention: &Attention) -> Result<Vec<BoundConstant>, DriverError> {
-        let upload = |(role, values): (Role, Vec<f32>)| {
-            Ok(BoundConstant { role, values: Arc::new(stream.clone_htod(&values)?) })
-        };
-        let all: Vec<BoundConstant> = slopes(attention).into_iter().map(upload).collect::<Result<_, DriverError>>()?;
-        if !all.is_empty() {
-            stream.synchronize()?;
-        }
-        Ok(all)
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.values.num_bytes() as u64
-    }
-
-    /// Adds the operand to a caller's bindings, unless the caller has bound the role.
-    pub(crate) fn bind<'a>(&self, bindings: Bindings<'a>) -> Bindings<'a> {
-        if bindings.raw.operands.iter().any(|operand| operand.role == self.role) {
-            return bindings;
-        }
-        let mut bindings = bindings;
-        let address = self.values.device_ptr(self.values.stream()).0;
-        bindings.raw = bindings.raw.tensor(self.role, address, self.bytes());
-        bindings.tracked.push(Box::new(Held(Arc::clone(&self.values))));
-        bindings
+    pub(crate) const fn buffer(&self) -> DeviceBuffer {
+        DeviceBuffer { address: self.address, bytes: self.bytes }
     }
 }
 

@@ -2,17 +2,20 @@
 
 use std::ffi::c_int;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use qkvault_graph::{DeviceProps, Target};
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
 use crate::properties::{PropertiesError, present_target};
-use crate::raw::session::ContextGuard;
+use crate::raw::launch_error::LaunchError;
+use crate::raw::session::{ContextGuard, Entered};
+use crate::safe::order::driver_error;
 use crate::safe::staging::Shared;
+use crate::safe::workspace::{Workspace, WorkspaceError};
 
 /// Why a GPU could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +84,16 @@ pub struct Device {
     uuid: [u8; 16],
     /// The page-locked memory from which batches copy their steps.
     pub(crate) staging: Shared,
+    /// The scratch memory of launches with arguments: a block for each stream.
+    scratch: Arc<Mutex<Scratch>>,
 }
+
+/// Blocks of scratch memory by the address of their stream; the one that was used last is at the end.
+type Scratch = Vec<(usize, Arc<Workspace>)>;
+
+/// The number of streams for which scratch memory is kept. Beyond it the block of the stream that launched longest ago
+/// is released.
+const SCRATCH_STREAMS: usize = 16;
 
 impl Device {
     /// Opens a GPU by CUDA's ordinal.
@@ -113,13 +125,28 @@ impl Device {
         // `c_char` is signed on some platforms; the bytes are what counts.
         #[allow(clippy::unnecessary_cast, reason = "c_char is i8 on x86-64 and u8 on AArch64")]
         let uuid = uuid.bytes.map(|byte| byte as u8);
-        Ok(Device { context, name, uuid, staging: Shared::default() })
+        Ok(Device { context, name, uuid, staging: Shared::default(), scratch: Arc::default() })
     }
 
     /// cudarc's context, for streams and memory.
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context
+    }
+
+    /// Makes the context current on this thread. Unlike cudarc's function it does not return errors that cudarc kept
+    /// before.
+    pub(crate) fn make_current(&self) -> Result<(), DriverError> {
+        if result::ctx::get_current()? != Some(self.context.cu_ctx()) {
+            // SAFETY: this value keeps the context alive.
+            unsafe { result::ctx::set_current(self.context.cu_ctx()) }?;
+        }
+        Ok(())
+    }
+
+    /// Whether a context is that of this GPU.
+    pub(crate) fn has(&self, context: &Arc<CudaContext>) -> bool {
+        Arc::ptr_eq(&self.context, context) || self.context.cu_ctx() == context.cu_ctx()
     }
 
     /// CUDA's ordinal.
@@ -139,6 +166,30 @@ impl Device {
     pub fn uuid(&self) -> String {
         let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+
+    /// Scratch memory of at least so many bytes for launches on a stream, which orders its use.
+    ///
+    /// A block keeps its stream alive, so that no other stream gets its address. A block that is replaced or released
+    /// is freed on its stream, after the launches there.
+    pub(crate) fn scratch(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Arc<Workspace>, LaunchError> {
+        let of = stream.cu_stream() as usize;
+        let mut blocks = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = blocks.iter().position(|(stream, _)| *stream == of);
+        if let Some(at) = at {
+            if blocks[at].1.bytes() >= bytes {
+                let last = blocks.len() - 1;
+                blocks[at..=last].rotate_left(1);
+                return Ok(Arc::clone(&blocks[last].1));
+            }
+            blocks.remove(at);
+        } else if blocks.len() >= SCRATCH_STREAMS {
+            blocks.remove(0);
+        }
+        let refused = |error: WorkspaceError| LaunchError::Workspace { bytes, detail: error.detail };
+        let block = Workspace::allocate(stream, bytes).map_err(refused)?;
+        blocks.push((of, Arc::clone(&block)));
+        Ok(block)
     }
 
     /// The free and total memory of the GPU now, as the driver reports it.
@@ -177,11 +228,27 @@ impl fmt::Debug for Device {
     }
 }
 
-/// Enters the context with cudarc, which also returns the errors that it recorded before.
+/// Makes the context current, as cudarc does, for good. Errors that cudarc keeps stay for the call that asks for them.
 impl ContextGuard for Device {
-    fn enter(&self) -> Result<(), String> {
-        self.context.bind_to_thread().map_err(|error| error.to_string())
+    fn enter(&self) -> Result<Entered, String> {
+        self.make_current().map_err(|error| error.to_string())?;
+        Ok(Entered::stays())
     }
+}
+
+/// The per-thread default stream, a constant of CUDA. It is another stream in each thread, so nothing can remember it.
+const PER_THREAD: usize = 2;
+
+/// Checks that the stream is of the plan's context, and makes the context current.
+pub(crate) fn ready(device: &Device, stream: &CudaStream) -> Result<(), LaunchError> {
+    let (ours, theirs) = (device.context(), stream.context());
+    if !Arc::ptr_eq(ours, theirs) && ours.cu_ctx() != theirs.cu_ctx() {
+        return Err(LaunchError::OtherContext { stream: theirs.ordinal(), plan: ours.ordinal() });
+    }
+    if stream.cu_stream() as usize == PER_THREAD {
+        return Err(LaunchError::PerThreadStream);
+    }
+    device.make_current().map_err(|e| driver_error("make the context current", &e))
 }
 
 /// The number of GPUs. There must be a driver.

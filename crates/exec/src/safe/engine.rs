@@ -5,7 +5,8 @@ use qkvault_graph::{CompileOptions, Target, Valid};
 
 use crate::find::{PrepareError, Prepared};
 use crate::properties::PropertiesError;
-use crate::safe::session::{LoadedPlan, Session};
+use crate::safe::plan::LoadedPlan;
+use crate::safe::session::Session;
 use crate::safe::training::TrainingPair;
 use crate::training::Training;
 

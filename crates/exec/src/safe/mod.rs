@@ -1,12 +1,17 @@
 //! The safe layer over cudarc.
 
+pub(crate) mod args;
 pub(crate) mod batch;
 pub(crate) mod bound;
 pub(crate) mod capture;
 pub(crate) mod constants;
 pub(crate) mod device;
 pub(crate) mod engine;
+pub(crate) mod launch;
+pub(crate) mod list;
 pub(crate) mod operands;
+pub(crate) mod order;
+pub(crate) mod plan;
 pub(crate) mod serving;
 pub(crate) mod session;
 pub(crate) mod staging;

@@ -1,20 +1,19 @@
-//! Bindings with cudarc's slices: typed, borrowed while they are bound, ordered by cudarc's events at every launch.
+//! Operands of a launch: cudarc's slices and views, borrowed or owned, with cudarc's order among streams.
 
-use std::fmt;
+use std::any::Any;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
+};
 use half::{bf16, f16};
-use qkvault_graph::{DType, Role};
-
-use crate::bindings::{Number, Operand, RawBindings};
-use crate::safe::tracked::{StepMemory, Tracked};
-use crate::safe::workspace::Workspace;
+use qkvault_graph::DType;
 
 /// A Rust type of operands' elements.
-pub trait Element: 'static {
-    /// The element type; `None` for bytes, which binding accepts for any element type.
+pub trait Element: Send + Sync + 'static {
+    /// The element type; `None` for bytes, which a launch accepts for any element type.
     const DTYPE: Option<DType>;
 }
 
@@ -35,145 +34,262 @@ elements!(
     u8 => None,
 );
 
-struct Read<'a, T, S>(&'a S, PhantomData<fn() -> T>);
-struct Write<'a, T, S>(&'a mut S, PhantomData<fn() -> T>);
+/// Device memory that a launch reads.
+pub(crate) trait Readable {
+    fn bytes(&self) -> u64;
+    fn dtype(&self) -> Option<DType>;
+    /// The stream that allocated the memory.
+    fn home(&self) -> &Arc<CudaStream>;
+    /// The address; the stream waits for earlier writes, and the guard records the read for later work.
+    fn read<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>);
+}
 
-impl<T, S: DevicePtr<T> + Sync> Tracked for Read<'_, T, S> {
-    fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> SyncOnDrop<'s> {
-        self.0.device_ptr(stream).1
+/// Device memory that a launch writes.
+pub(crate) trait Writable: Readable {
+    /// The address; the stream waits for earlier reads and writes, and the guard records the write for later work.
+    fn write<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>);
+}
+
+/// A slice that belongs to a bound plan.
+pub(crate) trait Owned: Writable + Send + Sync {
+    fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+macro_rules! readable {
+    ($($slice:ty),+) => {$(
+        impl<T: Element> Readable for $slice {
+            fn bytes(&self) -> u64 {
+                self.num_bytes() as u64
+            }
+
+            fn dtype(&self) -> Option<DType> {
+                T::DTYPE
+            }
+
+            fn home(&self) -> &Arc<CudaStream> {
+                self.stream()
+            }
+
+            fn read<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+                self.device_ptr(stream)
+            }
+        }
+    )+};
+}
+
+readable!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
+
+impl<T: Element> Writable for CudaSlice<T> {
+    fn write<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        self.device_ptr_mut(stream)
     }
 }
 
-impl<T, S: DevicePtrMut<T> + Send> Tracked for Write<'_, T, S> {
-    fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> SyncOnDrop<'s> {
-        self.0.device_ptr_mut(stream).1
+impl<T: Element> Writable for CudaViewMut<'_, T> {
+    fn write<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        self.device_ptr_mut(stream)
     }
 }
 
-/// Slices and scalars of a plan's roles, in any order.
+impl<T: Element> Owned for CudaSlice<T> {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// An exclusive borrow whose lifetime can be shortened, as that of a plain `&'a mut` can.
 ///
-/// Inputs are borrowed shared and outputs exclusively, for the life of the bound plan.
+/// `&'a mut (dyn Writable + 'a)` would not let arguments with longer borrows join others with shorter ones.
+pub(crate) struct Exclusive<'a> {
+    slice: NonNull<dyn Writable + Send>,
+    _borrow: PhantomData<&'a mut ()>,
+}
+
+// SAFETY: an exclusive borrow of a value that is `Send`.
+unsafe impl Send for Exclusive<'_> {}
+
+impl<'a> Exclusive<'a> {
+    fn new(slice: &'a mut (dyn Writable + Send + 'a)) -> Exclusive<'a> {
+        let slice: NonNull<dyn Writable + Send + 'a> = NonNull::from(slice);
+        // SAFETY: the two types differ in a lifetime alone, and `_borrow` ends every use with the borrow. Nothing can
+        // be stored through a reference to a value of unknown size, so that shortening the lifetime lets in nothing
+        // shorter.
+        let slice = unsafe {
+            std::mem::transmute::<NonNull<dyn Writable + Send + 'a>, NonNull<dyn Writable + Send + 'static>>(slice)
+        };
+        Exclusive { slice, _borrow: PhantomData }
+    }
+
+    fn get(&self) -> &(dyn Writable + Send) {
+        // SAFETY: borrowed exclusively by this value, as long as it lives.
+        unsafe { self.slice.as_ref() }
+    }
+
+    fn get_mut(&mut self) -> &mut (dyn Writable + Send) {
+        // SAFETY: borrowed exclusively by this value, which is borrowed exclusively here.
+        unsafe { self.slice.as_mut() }
+    }
+}
+
+/// How arguments hold an operand.
+pub(crate) enum Held<'a> {
+    Shared(&'a (dyn Readable + Sync + 'a)),
+    Exclusive(Exclusive<'a>),
+    Counted(Arc<dyn Readable + Send + Sync>),
+    Owned(Box<dyn Owned>),
+    /// An address that the caller promises to be valid.
+    Address {
+        address: u64,
+        bytes: u64,
+    },
+}
+
+impl Held<'_> {
+    /// Whether a launch may write to the operand.
+    pub(crate) const fn writable(&self) -> bool {
+        matches!(self, Held::Exclusive(_) | Held::Owned(_) | Held::Address { .. })
+    }
+
+    fn readable(&self) -> Option<&dyn Readable> {
+        match self {
+            Held::Shared(slice) => Some(*slice),
+            Held::Exclusive(slice) => Some(slice.get()),
+            Held::Counted(slice) => Some(&**slice),
+            Held::Owned(slice) => Some(&**slice),
+            Held::Address { .. } => None,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Held::Address { bytes, .. } => *bytes,
+            held => held.readable().map_or(0, Readable::bytes),
+        }
+    }
+
+    pub(crate) fn dtype(&self) -> Option<DType> {
+        self.readable().and_then(Readable::dtype)
+    }
+
+    /// The context of the memory, where cudarc knows it.
+    pub(crate) fn context(&self) -> Option<&Arc<CudaContext>> {
+        self.readable().map(|slice| slice.home().context())
+    }
+
+    /// The address, in the order of the stream that allocated the memory.
+    pub(crate) fn address(&mut self) -> u64 {
+        match self.readable().map(|slice| Arc::clone(slice.home())) {
+            Some(home) => self.acquire(&home).0,
+            None => self.acquire_nothing(),
+        }
+    }
+
+    const fn acquire_nothing(&self) -> u64 {
+        match self {
+            Held::Address { address, .. } => *address,
+            _ => 0,
+        }
+    }
+
+    /// The address; the stream waits for earlier work on the operand, and the guard records the launch for later work.
+    pub(crate) fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        match self {
+            Held::Shared(slice) => slice.read(stream),
+            Held::Exclusive(slice) => slice.get_mut().write(stream),
+            Held::Counted(slice) => slice.read(stream),
+            Held::Owned(slice) => slice.write(stream),
+            Held::Address { address, .. } => (*address, SyncOnDrop::Record(None)),
+        }
+    }
+}
+
+mod sealed {
+    /// Only the types of this module are operands.
+    pub trait Sealed {}
+}
+
+use sealed::Sealed;
+
+/// An operand that a launch reads: `&CudaSlice`, `&CudaView`, or owned, an `Arc<CudaSlice>` or a `CudaSlice`.
 ///
-/// ```no_run
-/// # use qkvault_exec::{Bindings, LoadedPlan, cudarc};
-/// # use qkvault_graph::Role;
-/// # fn run(
-/// #     plan: &LoadedPlan, stream: &std::sync::Arc<cudarc::driver::CudaStream>,
-/// # ) -> Result<(), Box<dyn std::error::Error>> {
-/// let zeros = || stream.alloc_zeros::<half::bf16>(8 * 512 * 128);
-/// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
-/// let bindings = Bindings::new()
-///     .slice(Role::Q, &q)
-///     .slice(Role::K, &k)
-///     .slice(Role::V, &v)
-///     .slice_mut(Role::O, &mut o)
-///     .scalar(Role::Scale, 0.088_f32);
-/// // All errors at once, each with the name of its role.
-/// let mut bound = plan.bind(bindings, stream)?;
-/// bound.launch(stream)?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Default)]
-pub struct Bindings<'a> {
-    pub(crate) raw: RawBindings,
-    pub(crate) tracked: Vec<Box<dyn Tracked + 'a>>,
-    pub(crate) workspace: Option<Arc<Workspace>>,
-    pub(crate) batch: Option<Arc<StepMemory>>,
+/// Memory that a bound plan or a captured graph owns is read and written through them
+/// ([`Bound::slice`](crate::Bound::slice)).
+pub trait Input<'a>: Sealed {
+    #[doc(hidden)]
+    fn held(self) -> HeldInput<'a>;
 }
 
-impl<'a> Bindings<'a> {
-    /// Bindings of no role.
-    #[must_use]
-    pub fn new() -> Bindings<'a> {
-        Bindings::default()
-    }
-
-    /// Binds an input to a [`CudaSlice`](cudarc::driver::CudaSlice) or a view of one.
-    #[must_use]
-    pub fn slice<T: Element, S: DevicePtr<T> + Sync>(mut self, role: Role, slice: &'a S) -> Bindings<'a> {
-        let bytes = slice.num_bytes() as u64;
-        let address = slice.device_ptr(slice.stream()).0;
-        self.raw = self.raw.operand(operand::<T>(role, address, bytes, false));
-        self.tracked.push(Box::new(Read(slice, PhantomData::<fn() -> T>)));
-        self
-    }
-
-    /// Binds an output to a [`CudaSlice`](cudarc::driver::CudaSlice) or a view of one.
-    #[must_use]
-    pub fn slice_mut<T: Element, S: DevicePtrMut<T> + Send>(mut self, role: Role, slice: &'a mut S) -> Bindings<'a> {
-        let bytes = slice.num_bytes() as u64;
-        let stream = Arc::clone(slice.stream());
-        let address = slice.device_ptr_mut(&stream).0;
-        self.raw = self.raw.operand(operand::<T>(role, address, bytes, true));
-        self.tracked.push(Box::new(Write(slice, PhantomData::<fn() -> T>)));
-        self
-    }
-
-    /// Sets the value of a scalar: an [`f32`], [`i32`] or [`i64`].
-    #[must_use]
-    pub fn scalar(mut self, role: Role, value: impl Into<Number>) -> Bindings<'a> {
-        self.raw = self.raw.scalar(role, value);
-        self
-    }
-
-    /// Binds an operand to a buffer with this address and size in bytes.
-    ///
-    /// # Safety
-    ///
-    /// Until every launch of the bound plan is finished, the memory must stay valid, and nothing that conflicts with a
-    /// launch may use it.
-    #[must_use]
-    pub unsafe fn tensor(mut self, role: Role, address: u64, bytes: u64) -> Bindings<'a> {
-        self.raw = self.raw.tensor(role, address, bytes);
-        self
-    }
-
-    /// Declares that two operands lie interleaved in one buffer; see
-    /// [`raw::RawBindings::interleaved`](crate::raw::RawBindings::interleaved).
-    #[must_use]
-    pub fn interleaved(mut self, a: Role, b: Role) -> Bindings<'a> {
-        self.raw = self.raw.interleaved(a, b);
-        self
-    }
-
-    /// Sets the workspace, which other bound plans may share. Without it, binding allocates one.
-    #[must_use]
-    pub fn workspace(mut self, workspace: &Arc<Workspace>) -> Bindings<'a> {
-        self.workspace = Some(Arc::clone(workspace));
-        self
-    }
+/// An operand that a launch writes: `&mut CudaSlice`, `&mut CudaViewMut`, or owned, a `CudaSlice`.
+pub trait Output<'a>: Sealed {
+    #[doc(hidden)]
+    fn held(self) -> HeldOutput<'a>;
 }
 
-fn operand<T: Element>(role: Role, address: u64, bytes: u64, writable: bool) -> Operand {
-    Operand { role, address, bytes, dtype: T::DTYPE, writable }
+/// An input as arguments hold it.
+#[doc(hidden)]
+pub struct HeldInput<'a>(pub(crate) Held<'a>);
+
+/// An output as arguments hold it.
+#[doc(hidden)]
+pub struct HeldOutput<'a>(pub(crate) Held<'a>);
+
+macro_rules! operands {
+    ($([$($generics:tt)*] $kind:ident $slice:ty, $result:ident, |$this:ident| $held:expr;)+) => {$(
+        impl<$($generics)*> $kind<'a> for $slice {
+            #[inline]
+            fn held(self) -> $result<'a> {
+                let $this = self;
+                $result($held)
+            }
+        }
+    )+};
 }
 
-impl fmt::Debug for Bindings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bindings").field("raw", &self.raw).field("workspace", &self.workspace).finish_non_exhaustive()
-    }
+impl<T: Element> Sealed for &CudaSlice<T> {}
+impl<T: Element> Sealed for &CudaView<'_, T> {}
+impl<T: Element> Sealed for &mut CudaSlice<T> {}
+impl<T: Element> Sealed for &mut CudaViewMut<'_, T> {}
+impl<T: Element> Sealed for Arc<CudaSlice<T>> {}
+impl<T: Element> Sealed for &Arc<CudaSlice<T>> {}
+impl<T: Element> Sealed for CudaSlice<T> {}
+
+operands! {
+    ['a, T: Element] Input &'a CudaSlice<T>, HeldInput, |slice| Held::Shared(slice);
+    ['a, 'b: 'a, T: Element] Input &'a CudaView<'b, T>, HeldInput, |slice| Held::Shared(slice);
+    ['a, T: Element] Input Arc<CudaSlice<T>>, HeldInput, |slice| Held::Counted(slice);
+    ['a, T: Element] Input &'a Arc<CudaSlice<T>>, HeldInput, |slice| Held::Shared(&**slice);
+    ['a, T: Element] Input CudaSlice<T>, HeldInput, |slice| Held::Owned(Box::new(slice));
+    ['a, T: Element] Output &'a mut CudaSlice<T>, HeldOutput, |slice| Held::Exclusive(Exclusive::new(slice));
+    ['a, 'b: 'a, T: Element] Output &'a mut CudaViewMut<'b, T>, HeldOutput, |slice| Held::Exclusive(Exclusive::new(slice));
+    ['a, T: Element] Output CudaSlice<T>, HeldOutput, |slice| Held::Owned(Box::new(slice));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
+    use crate::safe::args::Args;
 
-    /// `Bindings` accepts slices and views of both kinds: this compiles.
+    /// Slices and views of both kinds are operands: this compiles.
     #[allow(dead_code)]
     fn all_kinds<'a>(
         q: &'a CudaSlice<bf16>,
         k: &'a CudaView<'a, f16>,
+        v: Arc<CudaSlice<bf16>>,
         o: &'a mut CudaSlice<u8>,
         stats: &'a mut CudaViewMut<'a, f32>,
-    ) -> Bindings<'a> {
-        Bindings::new()
-            .slice(Role::Q, q)
-            .slice(Role::K, k)
-            .slice_mut(Role::O, o)
-            .slice_mut(Role::Stats, stats)
-            .scalar(Role::Scale, 1.0_f32)
+    ) -> ([HeldInput<'a>; 3], [HeldOutput<'a>; 2]) {
+        ([Input::held(q), Input::held(k), Input::held(v)], [Output::held(o), Output::held(stats)])
+    }
+
+    /// Arguments with long borrows join shorter ones: this compiles.
+    #[allow(dead_code)]
+    fn shortened<'a>(long: Args<'static>, o: &'a mut CudaSlice<bf16>) -> Args<'a> {
+        long.o(o)
     }
 
     #[test]

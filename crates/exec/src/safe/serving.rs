@@ -10,7 +10,7 @@ use qkvault_serving::{Bucket, Buckets, ServeLayer};
 use crate::find::PrepareError;
 use crate::safe::batch::{BatchError, BatchMetadata};
 use crate::safe::engine::Engine;
-use crate::safe::session::LoadedPlan;
+use crate::safe::plan::LoadedPlan;
 use crate::serving::PlanSet;
 
 /// One plan of a serving set.

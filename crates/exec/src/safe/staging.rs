@@ -115,7 +115,11 @@ impl Staging {
             copied = copied.and(queued);
         }
         // Also after a refused copy, because others may be queued.
-        event.record(stream)?;
+        if let Err(error) = event.record(stream) {
+            // Without an event nothing says when the copies have passed, so they are waited for.
+            stream.synchronize()?;
+            return copied.and(Err(error));
+        }
         ring.keep((start, taken), words, event);
         copied
     }

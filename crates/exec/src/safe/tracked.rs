@@ -1,25 +1,33 @@
-//! The operands that a launch orders: bound slices, and the metadata of a batch on the device.
+//! The operands of a bound plan, which a launch orders: slices of cudarc, a workspace, and the metadata of a batch.
 
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, SyncOnDrop};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError, SyncOnDrop};
+use qkvault_graph::Role;
+use smallvec::SmallVec;
 
-/// A bound slice. `acquire` makes the stream wait for it, and the guard records an event for later work.
-pub(crate) trait Tracked: Send {
-    fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> SyncOnDrop<'s>;
-}
+use crate::raw::DeviceBuffer;
+use crate::safe::operands::{Held, Owned};
+use crate::safe::order::{Uses, same};
+use crate::safe::workspace::Workspace;
 
 /// The metadata of a batch on the device. Its lock orders updates with the launches that read it.
 pub(crate) struct StepMemory {
-    words: Mutex<CudaSlice<i32>>,
+    inner: Mutex<StepWords>,
     address: u64,
+}
+
+pub(crate) struct StepWords {
+    pub(crate) words: CudaSlice<i32>,
+    pub(crate) uses: Uses,
 }
 
 impl StepMemory {
     pub(crate) fn upload(stream: &Arc<CudaStream>, words: &[i32]) -> Result<StepMemory, DriverError> {
         let mut words = stream.clone_htod(words)?;
         let address = words.device_ptr_mut(stream).0;
-        Ok(StepMemory { words: Mutex::new(words), address })
+        Ok(StepMemory { inner: Mutex::new(StepWords { words, uses: Uses::written(stream) }), address })
     }
 
     /// The address of the block, which never changes.
@@ -27,7 +35,152 @@ impl StepMemory {
         self.address
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CudaSlice<i32>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StepWords> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for StepWords {
+    fn drop(&mut self) {
+        // The memory is freed on the stream that allocated it, after every launch that reads it.
+        let home = Arc::clone(cudarc::driver::DeviceSlice::stream(&self.words));
+        home.context().record_err(self.uses.write(&home));
+    }
+}
+
+/// The metadata of a batch: its memory, and the place of each operand in it.
+pub(crate) struct BatchArgs {
+    pub(crate) memory: Arc<StepMemory>,
+    pub(crate) operands: SmallVec<[(Role, u64, u64); 6]>,
+}
+
+impl BatchArgs {
+    pub(crate) fn buffer(&self, role: Role) -> Option<DeviceBuffer> {
+        let found = self.operands.iter().find(|(operand, ..)| *operand == role);
+        found.map(|&(_, address, bytes)| DeviceBuffer { address, bytes })
+    }
+}
+
+/// The event with which cudarc orders a slice.
+///
+/// It is a field of the slice, which an [`Operand`] holds by reference, or owns in a box or an `Arc`: it does not move.
+#[derive(Clone, Copy)]
+struct Event(NonNull<CudaEvent>);
+
+// SAFETY: a shared reference to a `CudaEvent`, which is `Send` and `Sync`, for as long as the operand holds the slice.
+unsafe impl Send for Event {}
+
+/// An operand of a bound plan.
+struct Operand<'a> {
+    role: Role,
+    held: Held<'a>,
+    event: Option<Event>,
+    /// Whether the stream of the last launch has waited for what others did with the slice. While the operand is held
+    /// no one else can write it, nor read what a launch writes, so once is enough.
+    waited: bool,
+}
+
+impl Operand<'_> {
+    /// Makes the stream wait for earlier work on the slice, and notes its event.
+    fn wait(&mut self, stream: &CudaStream) {
+        let mut guard = self.held.acquire(stream).1;
+        if let SyncOnDrop::Record(record) = &mut guard {
+            // Taken out: the event is recorded after the launch.
+            self.event = record.take().map(|(event, _)| Event(NonNull::from(event)));
+        }
+        self.waited = true;
+    }
+
+    /// Records the launches so far for later work on the slice.
+    fn record(&self, stream: &CudaStream) {
+        if let Some(Event(event)) = self.event.filter(|_| stream.context().is_managing_stream_synchronization()) {
+            // SAFETY: the slice, of which the event is a field, is held by this operand.
+            stream.context().record_err(unsafe { event.as_ref() }.record(stream));
+        }
+    }
+
+    /// Whether others can reach the slice while the operand is held, or without its being dropped.
+    const fn is_borrowed(&self) -> bool {
+        matches!(self.held, Held::Shared(_) | Held::Exclusive(_))
+    }
+}
+
+/// The operands of a bound plan.
+pub(crate) struct Operands<'a> {
+    all: Vec<Operand<'a>>,
+    workspace: Option<Arc<Workspace>>,
+    batch: Option<Arc<StepMemory>>,
+    /// The stream of the last launch.
+    on: Option<Arc<CudaStream>>,
+    /// Whether launches on that stream are not yet recorded for owned slices.
+    unrecorded: bool,
+}
+
+impl<'a> Operands<'a> {
+    pub(crate) fn new(
+        held: impl Iterator<Item = (Role, Held<'a>)>,
+        workspace: Option<Arc<Workspace>>,
+        batch: Option<Arc<StepMemory>>,
+    ) -> Operands<'a> {
+        let all = held.map(|(role, held)| Operand { role, held, event: None, waited: false }).collect();
+        Operands { all, workspace, batch, on: None, unrecorded: false }
+    }
+
+    pub(crate) const fn workspace(&self) -> Option<&Arc<Workspace>> {
+        self.workspace.as_ref()
+    }
+
+    /// Runs `then`, which queues a launch on the stream, after earlier work on the operands and before later work. It
+    /// allocates nothing.
+    pub(crate) fn hold<R>(&mut self, stream: &Arc<CudaStream>, then: impl FnOnce() -> R) -> Result<R, DriverError> {
+        if self.on.as_deref().is_none_or(|on| !same(on, stream)) {
+            self.settle();
+            self.on = Some(Arc::clone(stream));
+            self.all.iter_mut().for_each(|operand| operand.waited = false);
+        }
+        for operand in self.all.iter_mut().filter(|operand| !operand.waited) {
+            operand.wait(stream);
+        }
+        let mut workspace = self.workspace.as_ref().map(|workspace| workspace.lock());
+        if let Some(memory) = &mut workspace {
+            memory.uses.write(stream)?;
+        }
+        let mut batch = self.batch.as_ref().map(|batch| batch.lock());
+        if let Some(memory) = &mut batch {
+            memory.uses.read(stream)?;
+        }
+        let result = then();
+        self.unrecorded = true;
+        // A borrow can end without a drop (`std::mem::forget`), so its event is recorded now.
+        for operand in self.all.iter().filter(|operand| operand.is_borrowed()) {
+            operand.record(stream);
+        }
+        Ok(result)
+    }
+
+    /// The owned slice of a role. The next launch waits for what is done with it.
+    pub(crate) fn owned(&mut self, role: Role) -> Option<&mut (dyn Owned + 'static)> {
+        self.settle();
+        let operand = self.all.iter_mut().find(|operand| operand.role == role)?;
+        operand.waited = false;
+        match &mut operand.held {
+            Held::Owned(slice) => Some(&mut **slice),
+            _ => None,
+        }
+    }
+
+    /// Records the launches so far for owned slices.
+    fn settle(&mut self) {
+        let Some(on) = self.on.as_deref().filter(|_| self.unrecorded) else { return };
+        for operand in self.all.iter().filter(|operand| !operand.is_borrowed()) {
+            operand.record(on);
+        }
+        self.unrecorded = false;
+    }
+}
+
+impl Drop for Operands<'_> {
+    fn drop(&mut self) {
+        self.settle();
     }
 }

@@ -1,18 +1,19 @@
 //! Pairs of loaded plans: a forward that saves what its backward needs, and that backward.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{CompileOptions, PlanKey, Role};
 
+use crate::bind_error::BindErrors;
 use crate::find::PrepareError;
 use crate::raw::launch_error::LaunchError;
-use crate::safe::bound::BindFailure;
-use crate::safe::operands::Bindings;
-use crate::safe::session::{LoadedPlan, Session};
-use crate::safe::workspace::{Workspace, WorkspaceError};
+use crate::safe::args::{Args, Which};
+use crate::safe::device::ready;
+use crate::safe::plan::LoadedPlan;
+use crate::safe::session::Session;
 use crate::training::{Fingerprints, ForwardRun, Training, TrainingError, forward_run};
 
 /// The variable that turns on the check of saved operands.
@@ -25,15 +26,12 @@ pub enum TrainStepError {
     /// Forward and backward do not match.
     #[error(transparent)]
     Training(#[from] TrainingError),
-    /// The bindings have errors.
+    /// The arguments have errors.
     #[error(transparent)]
-    Bind(#[from] BindFailure),
+    Arguments(#[from] BindErrors),
     /// The launch failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The workspace could not be allocated.
-    #[error(transparent)]
-    Workspace(#[from] WorkspaceError),
     /// The driver refused to write or read a saved operand.
     #[error("{step}: {detail}")]
     Driver {
@@ -51,8 +49,8 @@ pub enum TrainStepError {
 /// [`SavedForBackward`].
 ///
 /// ```no_run
-/// # use qkvault_exec::{Bindings, Engine, TrainStepError, Training, cudarc};
-/// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions, Role};
+/// # use qkvault_exec::{Args, Engine, TrainStepError, Training, cudarc};
+/// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions};
 /// # use qkvault_compile::OnMiss;
 /// # use std::{error::Error, sync::Arc};
 /// # fn run(engine: &Engine, stream: &Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn Error>> {
@@ -64,11 +62,9 @@ pub enum TrainStepError {
 /// let (d_o, mut d_q, mut d_k, mut d_v) = (zeros()?, zeros()?, zeros()?, zeros()?);
 ///
 /// let mut saved = pair.saved(stream)?;
-/// let inputs = || Bindings::new().slice(Role::Q, &q).slice(Role::K, &k).slice(Role::V, &v);
-/// pair.forward(&mut saved, inputs().slice_mut(Role::O, &mut o).scalar(Role::Scale, 0.125_f32), stream)?;
+/// pair.forward(&mut saved, Args::new().q(&q).k(&k).v(&v).o(&mut o), stream)?;
 /// // Compute the loss and dO here. Scalars (scale, softcap, dropout's seed) and Stats are those of the forward.
-/// let gradients = inputs().slice(Role::O, &o).slice(Role::DO, &d_o);
-/// let gradients = gradients.slice_mut(Role::DQ, &mut d_q).slice_mut(Role::DK, &mut d_k).slice_mut(Role::DV, &mut d_v);
+/// let gradients = Args::new().q(&q).k(&k).v(&v).saved_o(&o).d_o(&d_o).d_q(&mut d_q).d_k(&mut d_k).d_v(&mut d_v);
 /// pair.backward(&mut saved, gradients, stream)?;
 /// # Ok(())
 /// # }
@@ -77,7 +73,6 @@ pub enum TrainStepError {
 pub struct TrainingPair {
     forward: LoadedPlan,
     backward: LoadedPlan,
-    workspace: Arc<OnceLock<Arc<Workspace>>>,
     checked: bool,
 }
 
@@ -112,7 +107,6 @@ impl Session {
         Ok(TrainingPair {
             forward: self.prepare(planner, training.forward(), options, on_miss)?.plan,
             backward: self.prepare(planner, training.backward(), options, on_miss)?.plan,
-            workspace: Arc::default(),
             checked: std::env::var_os(CHECK).is_some_and(|value| value == "1"),
         })
     }
@@ -131,7 +125,7 @@ impl TrainingPair {
         &self.backward
     }
 
-    /// Bytes of the workspace that both plans share: those of the larger one.
+    /// Bytes of scratch memory that the pair needs: those of the plan that needs more.
     #[must_use]
     pub fn workspace(&self) -> u64 {
         self.forward.workspace().max(self.backward.workspace())
@@ -147,19 +141,14 @@ impl TrainingPair {
         TrainingPair { checked, ..self }
     }
 
-    /// Allocates memory for what the forward of one layer saves, and the first time the workspace of the pair. Do not
-    /// call it while a stream is captured.
+    /// Allocates memory for what the forward of one layer saves. Do not call it while a stream is captured.
     ///
     /// # Errors
     ///
-    /// [`TrainStepError::Workspace`] or [`TrainStepError::Driver`] without memory.
+    /// [`TrainStepError::Driver`] without memory.
     pub fn saved(&self, stream: &Arc<CudaStream>) -> Result<SavedForBackward, TrainStepError> {
         let driver =
             |error: DriverError| TrainStepError::Driver { step: "memory for what is saved", detail: error.to_string() };
-        if self.workspace.get().is_none() && self.workspace() > 0 {
-            // If two threads are here at once, one allocation is dropped.
-            let _ = self.workspace.set(Workspace::allocate(stream, self.workspace())?);
-        }
         let bytes = self.forward.facts().bindings.iter().find(|b| b.role == Role::Stats).map_or(4, |b| b.bytes);
         let length = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
         Ok(SavedForBackward {
@@ -173,71 +162,134 @@ impl TrainingPair {
         })
     }
 
-    /// Binds the operands of the forward, launches it, and saves in `saved` what the backward needs.
+    /// Launches the forward, and saves in `saved` what the backward needs.
     ///
-    /// Do not bind Stats, which `saved` has. With dropout, give seed and offset as scalars:
-    /// `.scalar(Role::DropoutSeed, 42_i64).scalar(Role::DropoutOffset, 0_i64)`.
+    /// Leave out the log-sum-exp (Stats), which `saved` has. With dropout, give seed and offset ([`Args::dropout`]).
     ///
     /// # Errors
     ///
-    /// [`TrainStepError`] if `saved` is of another pair, the bindings have errors, or the launch fails.
-    pub fn forward(
+    /// [`TrainStepError`] if `saved` is of another pair, the arguments have errors, or the launch fails.
+    pub fn forward<'a>(
         &self,
-        saved: &mut SavedForBackward,
-        bindings: Bindings<'_>,
-        stream: &Arc<CudaStream>,
+        saved: &'a mut SavedForBackward,
+        args: Args<'a>,
+        stream: &'a Arc<CudaStream>,
+    ) -> Result<(), TrainStepError> {
+        self.run_forward(saved, args, stream, |args| self.forward.launch(stream, args))
+    }
+
+    /// Records the forward into the capture of a stream.
+    ///
+    /// # Safety
+    ///
+    /// As for [`LoadedPlan::launch_captured`], for the operands, `saved` and the plans. The graph has the scalars and
+    /// the seed that this call has.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainStepError`], as for [`TrainingPair::forward`].
+    pub unsafe fn forward_captured<'a>(
+        &self,
+        saved: &'a mut SavedForBackward,
+        args: Args<'a>,
+        stream: &'a Arc<CudaStream>,
+    ) -> Result<(), TrainStepError> {
+        // SAFETY: the caller's promise.
+        self.run_forward(saved, args, stream, |args| unsafe { self.forward.launch_captured(stream, args) })
+    }
+
+    fn run_forward<'a>(
+        &self,
+        saved: &'a mut SavedForBackward,
+        args: Args<'a>,
+        stream: &'a Arc<CudaStream>,
+        launch: impl FnOnce(Args<'a>) -> Result<(), LaunchError>,
     ) -> Result<(), TrainStepError> {
         self.own(saved)?;
-        let mut bindings = bindings;
-        let run = forward_run(self.forward.facts(), &mut bindings.raw)?;
+        ready(self.forward.device(), stream)?;
+        let mut args = args;
+        let mut numbers = self.forward.numbers(&args)?;
+        let run = forward_run(self.forward.facts(), args.roles(), &mut numbers)?;
+        args.scalars = numbers.into_iter().map(|(role, value)| (Which::Role(role), value)).collect();
         // The forward replaces what was saved before.
         saved.run = None;
         let SavedForBackward { stats, seed, offset, run: kept, of: _, what: _ } = saved;
         if let Some((first, second)) = run.dropout() {
             put(seed, first, stream)?;
             put(offset, second, stream)?;
-            bindings = bindings.slice(Role::DropoutSeed, &*seed).slice(Role::DropoutOffset, &*offset);
+            args = args.tensor(Role::DropoutSeed, &*seed).tensor(Role::DropoutOffset, &*offset);
         }
-        let bindings = self.shared(bindings.slice_mut(Role::Stats, stats));
-        let operands = bindings.raw.clone();
-        self.forward.bind(bindings, stream)?.launch(stream)?;
-        let run =
-            if self.checked { run.with_fingerprints(fingerprints(&self.forward, &operands, stream)?) } else { run };
-        *kept = Some(run);
+        args = args.lse(stats);
+        let operands = self.checked.then(|| self.forward.bindings_of(&mut args).0);
+        launch(args)?;
+        *kept = Some(match operands {
+            Some(operands) => run.with_fingerprints(fingerprints(&self.forward, &operands, stream)?),
+            None => run,
+        });
         Ok(())
     }
 
-    /// Binds the operands of the backward beside the saved ones, and launches it. `saved` stays valid for another
-    /// backward.
+    /// Launches the backward with the saved operands beside those of `args`. `saved` stays valid for another backward.
     ///
-    /// Leave out Stats, the scalars and the seed of dropout, which are those of the forward. A scalar that is bound all
-    /// the same must be equal.
+    /// Leave out the log-sum-exp (Stats), the scalars and the seed of dropout, which are those of the forward. A scalar
+    /// that is given all the same must be equal.
     ///
     /// # Errors
     ///
-    /// [`TrainStepError`] if there was no forward, a scalar differs from the forward's, the bindings have errors, or
+    /// [`TrainStepError`] if there was no forward, a scalar differs from the forward's, the arguments have errors, or
     /// the launch fails.
-    pub fn backward(
+    pub fn backward<'a>(
         &self,
-        saved: &mut SavedForBackward,
-        bindings: Bindings<'_>,
-        stream: &Arc<CudaStream>,
+        saved: &'a mut SavedForBackward,
+        args: Args<'a>,
+        stream: &'a Arc<CudaStream>,
+    ) -> Result<(), TrainStepError> {
+        self.run_backward(saved, args, stream, |args| self.backward.launch(stream, args))
+    }
+
+    /// Records the backward into the capture of a stream.
+    ///
+    /// # Safety
+    ///
+    /// As for [`TrainingPair::forward_captured`].
+    ///
+    /// # Errors
+    ///
+    /// [`TrainStepError`], as for [`TrainingPair::backward`].
+    pub unsafe fn backward_captured<'a>(
+        &self,
+        saved: &'a mut SavedForBackward,
+        args: Args<'a>,
+        stream: &'a Arc<CudaStream>,
+    ) -> Result<(), TrainStepError> {
+        // SAFETY: the caller's promise.
+        self.run_backward(saved, args, stream, |args| unsafe { self.backward.launch_captured(stream, args) })
+    }
+
+    fn run_backward<'a>(
+        &self,
+        saved: &'a mut SavedForBackward,
+        args: Args<'a>,
+        stream: &'a Arc<CudaStream>,
+        launch: impl FnOnce(Args<'a>) -> Result<(), LaunchError>,
     ) -> Result<(), TrainStepError> {
         self.own(saved)?;
-        let mut bindings = bindings;
+        ready(self.backward.device(), stream)?;
+        let mut args = args;
         let SavedForBackward { stats, seed, offset, run, of: _, what: _ } = saved;
         let run = run.as_ref().ok_or(TrainingError::NoForward)?;
-        run.complete(self.backward.facts(), &mut bindings.raw)?;
+        let mut numbers = self.backward.numbers(&args)?;
+        run.complete(self.backward.facts(), args.roles(), &mut numbers)?;
+        args.scalars = numbers.into_iter().map(|(role, value)| (Which::Role(role), value)).collect();
         if run.dropout().is_some() {
-            bindings = bindings.slice(Role::DropoutSeed, &*seed).slice(Role::DropoutOffset, &*offset);
+            args = args.tensor(Role::DropoutSeed, &*seed).tensor(Role::DropoutOffset, &*offset);
         }
-        let bindings = self.shared(bindings.slice(Role::Stats, &*stats));
-        let operands = bindings.raw.clone();
-        let mut bound = self.backward.bind(bindings, stream)?;
+        args = args.saved_lse(&*stats);
         if self.checked {
+            let operands = self.backward.bindings_of(&mut args).0;
             run.check(&fingerprints(&self.backward, &operands, stream)?)?;
         }
-        Ok(bound.launch(stream)?)
+        Ok(launch(args)?)
     }
 
     /// Checks that `saved` is of a pair with the same forward.
@@ -247,14 +299,6 @@ impl TrainingPair {
             return Ok(());
         }
         Err(TrainingError::OtherPair { saved: saved.what.clone(), pair: facts.what.clone() })
-    }
-
-    /// Adds the workspace of the pair, unless the caller has bound one.
-    fn shared<'a>(&self, bindings: Bindings<'a>) -> Bindings<'a> {
-        match (&bindings.workspace, self.workspace.get()) {
-            (None, Some(workspace)) => bindings.workspace(workspace),
-            _ => bindings,
-        }
     }
 }
 

@@ -5,6 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError};
 
+use crate::raw::DeviceBuffer;
+use crate::safe::order::Uses;
+
 /// Why a workspace could not be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -22,12 +25,25 @@ pub struct WorkspaceError {
 
 /// Scratch memory on a GPU.
 ///
-/// Events order bound plans that share a workspace, also on several streams. So share it among plans that run one after
-/// the other, such as the layers of a model on one stream.
+/// Launches that share a workspace run one after the other, also on several streams. So share it among plans that do so
+/// anyway, such as the layers of a model on one stream.
 pub struct Workspace {
-    memory: Mutex<CudaSlice<u8>>,
+    memory: Mutex<Memory>,
     address: u64,
     bytes: u64,
+}
+
+pub(crate) struct Memory {
+    bytes: CudaSlice<u8>,
+    pub(crate) uses: Uses,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // The memory is freed on the stream that allocated it, after every launch that uses it.
+        let home = Arc::clone(self.bytes.stream());
+        home.context().record_err(self.uses.write(&home));
+    }
 }
 
 impl Workspace {
@@ -48,6 +64,7 @@ impl Workspace {
         let mut memory = unsafe { stream.alloc::<u8>(length) }.map_err(refused)?;
         // Dropping the guard records an event, so that other streams wait for the allocation.
         let address = memory.device_ptr_mut(stream).0;
+        let memory = Memory { bytes: memory, uses: Uses::written(stream) };
         Ok(Arc::new(Workspace { memory: Mutex::new(memory), address, bytes }))
     }
 
@@ -60,9 +77,9 @@ impl Workspace {
     pub fn poisoned(stream: &Arc<CudaStream>, bytes: u64) -> Result<Arc<Workspace>, WorkspaceError> {
         let workspace = Workspace::allocate(stream, bytes)?;
         let mut memory = workspace.lock();
-        let length = memory.len();
+        let length = memory.bytes.len();
         let filled = {
-            let (address, _ordered) = memory.device_ptr_mut(stream);
+            let (address, _ordered) = memory.bytes.device_ptr_mut(stream);
             // SAFETY: the slice is locked and `length` bytes long; the guard orders the write before every later use.
             unsafe { cudarc::driver::result::memset_d8_async(address, 0xff, length, stream.cu_stream()) }
         };
@@ -88,8 +105,14 @@ impl Workspace {
         self.address
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CudaSlice<u8>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Workspace {
+    pub(crate) fn buffer(&self) -> DeviceBuffer {
+        DeviceBuffer { address: self.address(), bytes: self.bytes() }
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) use fingerprints::Fingerprints;
 #[cfg(feature = "cudarc")]
 pub(crate) use run::ForwardRun;
 #[cfg(any(feature = "cudarc", test))]
-pub(crate) use run::forward_run;
+pub(crate) use run::{Numbers, forward_run};
 
 #[cfg(test)]
 mod tests;

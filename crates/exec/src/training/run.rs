@@ -3,7 +3,9 @@
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
 
-use crate::bindings::{Number, RawBindings};
+use smallvec::SmallVec;
+
+use crate::bindings::Number;
 use crate::training::TrainingError;
 use crate::training::fingerprints::Fingerprints;
 
@@ -13,31 +15,39 @@ const SAVED_ROLES: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOff
 /// Seed and offset of dropout: scalars of the caller, and operands on the GPU of the plan.
 const DROPOUT: [Role; 2] = [Role::DropoutSeed, Role::DropoutOffset];
 
+/// Scalars of a launch, by role.
+pub(crate) type Numbers = SmallVec<[(Role, Number); 6]>;
+
 /// The scalars of a forward that was launched, and fingerprints of its operands if they are checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ForwardRun {
-    numbers: Vec<(Role, Number)>,
+    numbers: Numbers,
     fingerprints: Option<Fingerprints>,
 }
 
-/// Copies the scalars of a forward's bindings, and removes the seed and offset of dropout from the bindings: the caller
-/// writes them to the GPU, where the plan reads them ([`ForwardRun::dropout`]).
+/// Copies the scalars that a forward is given, and removes the seed and offset of dropout from them: the caller writes
+/// them to the GPU, where the plan reads them ([`ForwardRun::dropout`]). `operands` are the roles of the given
+/// operands.
 ///
 /// # Errors
 ///
-/// [`TrainingError`] if the seed or offset of dropout is missing or has another type, or a role is bound that the pair
-/// saves.
-pub(crate) fn forward_run(facts: &PlanFacts, given: &mut RawBindings) -> Result<ForwardRun, TrainingError> {
-    refuse_saved(given)?;
+/// [`TrainingError`] if the seed or offset of dropout is missing or has another type, or an operand is given that the
+/// pair saves.
+pub(crate) fn forward_run(
+    facts: &PlanFacts,
+    operands: impl IntoIterator<Item = Role>,
+    given: &mut Numbers,
+) -> Result<ForwardRun, TrainingError> {
+    refuse_saved(operands)?;
     for role in DROPOUT.into_iter().filter(|role| has(facts, *role)) {
-        match given.scalars.iter().find(|(r, _)| *r == role) {
+        match given.iter().find(|(r, _)| *r == role) {
             None => return Err(TrainingError::MissingNumber { role }),
             Some((_, Number::I64(_))) => {}
             Some((_, other)) => return Err(TrainingError::NotAnInteger { role, given: other.to_string() }),
         }
     }
-    let numbers = given.scalars.iter().filter(|(role, _)| has(facts, *role)).copied().collect();
-    given.scalars.retain(|(role, _)| !(DROPOUT.contains(role) && has(facts, *role)));
+    let numbers = given.iter().filter(|(role, _)| has(facts, *role)).copied().collect();
+    given.retain(|(role, _)| !(DROPOUT.contains(role) && has(facts, *role)));
     Ok(ForwardRun { numbers, fingerprints: None })
 }
 
@@ -51,23 +61,28 @@ impl ForwardRun {
         }
     }
 
-    /// Adds the scalars of the forward to the bindings of its backward.
+    /// Adds the scalars of the forward to those of its backward.
     ///
     /// # Errors
     ///
     /// [`TrainingError::OtherNumber`] for a scalar that differs from the forward's, [`TrainingError::SavedRole`] for a
     /// bound role that the pair saves.
-    pub(crate) fn complete(&self, facts: &PlanFacts, given: &mut RawBindings) -> Result<(), TrainingError> {
-        refuse_saved(given)?;
-        for &(role, backward) in &given.scalars {
+    pub(crate) fn complete(
+        &self,
+        facts: &PlanFacts,
+        operands: impl IntoIterator<Item = Role>,
+        given: &mut Numbers,
+    ) -> Result<(), TrainingError> {
+        refuse_saved(operands)?;
+        for &(role, backward) in given.iter() {
             if let Some(forward) = self.number(role).filter(|forward| *forward != backward) {
                 return Err(TrainingError::other_number(role, forward, backward));
             }
         }
         // Scalars that the forward did not have stay, so that binding refuses them by name.
-        given.scalars.retain(|(role, _)| self.number(*role).is_none());
+        given.retain(|(role, _)| self.number(*role).is_none());
         let wanted = self.numbers.iter().filter(|(role, _)| has(facts, *role) && !DROPOUT.contains(role));
-        given.scalars.extend(wanted);
+        given.extend(wanted.copied());
         Ok(())
     }
 
@@ -98,8 +113,8 @@ fn has(facts: &PlanFacts, role: Role) -> bool {
     facts.bindings.iter().any(|b| b.role == role)
 }
 
-fn refuse_saved(given: &RawBindings) -> Result<(), TrainingError> {
-    match given.operands.iter().map(|o| o.role).find(|role| SAVED_ROLES.contains(role)) {
+fn refuse_saved(operands: impl IntoIterator<Item = Role>) -> Result<(), TrainingError> {
+    match operands.into_iter().find(|role| SAVED_ROLES.contains(role)) {
         Some(role) => Err(TrainingError::SavedRole { role }),
         None => Ok(()),
     }

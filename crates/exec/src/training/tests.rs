@@ -43,6 +43,20 @@ fn numbers() -> RawBindings {
     scalars.scalar(Role::DropoutSeed, 42_i64).scalar(Role::DropoutOffset, 7_i64)
 }
 
+fn forward_of(facts: &PlanFacts, given: &mut RawBindings) -> Result<ForwardRun, TrainingError> {
+    let mut numbers: Numbers = given.scalars.iter().copied().collect();
+    let run = forward_run(facts, given.operands.iter().map(|o| o.role), &mut numbers);
+    given.scalars = numbers.into_vec();
+    run
+}
+
+fn completed(run: &ForwardRun, facts: &PlanFacts, given: &mut RawBindings) -> Result<(), TrainingError> {
+    let mut numbers: Numbers = given.scalars.iter().copied().collect();
+    let done = run.complete(facts, given.operands.iter().map(|o| o.role), &mut numbers);
+    given.scalars = numbers.into_vec();
+    done
+}
+
 #[test]
 fn both_passes_follow_from_one_description() {
     let training = Training::of(&attention(), BackwardOptions::default()).expect("both are sound");
@@ -86,23 +100,23 @@ fn a_backward_of_a_forward_without_stats_is_refused() {
 #[test]
 fn the_backward_takes_its_numbers_from_the_forward() {
     let mut given = numbers();
-    let run = forward_run(&facts(), &mut given).expect("all numbers are there");
+    let run = forward_of(&facts(), &mut given).expect("all numbers are there");
     assert_eq!(run.dropout(), Some((42, 7)));
     // Operands that the plan reads on the GPU are no scalars of the plan.
     assert_eq!(given, RawBindings::new().scalar(Role::Scale, 0.125_f32).scalar(Role::Scalar(0), 50));
 
     let mut nothing = RawBindings::new();
-    run.complete(&backward(), &mut nothing).expect("all is known");
+    completed(&run, &backward(), &mut nothing).expect("all is known");
     assert_eq!(nothing, given);
     let mut same = numbers();
-    run.complete(&backward(), &mut same).expect("the same numbers are no contradiction");
+    completed(&run, &backward(), &mut same).expect("the same numbers are no contradiction");
     assert_eq!(same, given);
 }
 
 #[test]
 fn other_numbers_than_the_forwards_are_refused_and_named() {
-    let run = forward_run(&facts(), &mut numbers()).expect("all numbers are there");
-    let other = |mut given: RawBindings| run.complete(&backward(), &mut given).expect_err("another number");
+    let run = forward_of(&facts(), &mut numbers()).expect("all numbers are there");
+    let other = |mut given: RawBindings| completed(&run, &backward(), &mut given).expect_err("another number");
     let seed = other(RawBindings::new().scalar(Role::DropoutSeed, 43_i64));
     assert!(matches!(seed, TrainingError::OtherNumber { role: Role::DropoutSeed, .. }));
     assert!(seed.to_string().contains("43") && seed.to_string().contains("42") && seed.to_string().contains("mask"));
@@ -112,14 +126,14 @@ fn other_numbers_than_the_forwards_are_refused_and_named() {
     );
     // A scalar that the plan does not have stays, so that binding reports it.
     let mut unknown = RawBindings::new().scalar(Role::Scalar(9), 1.0_f32);
-    run.complete(&backward(), &mut unknown).expect("binding names it");
+    completed(&run, &backward(), &mut unknown).expect("binding names it");
     let errors = check_bindings(&backward(), &unknown, 0, &|_| MemoryKind::Device(0)).expect_err("no such scalar");
     assert!(errors.iter().any(|e| matches!(e, BindError::Extra { role: Role::Scalar(9), .. })), "{errors}");
 }
 
 #[test]
 fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
-    let run = |mut given: RawBindings| forward_run(&facts(), &mut given).expect_err("something is wrong");
+    let run = |mut given: RawBindings| forward_of(&facts(), &mut given).expect_err("something is wrong");
     assert_eq!(run(RawBindings::new()), TrainingError::MissingNumber { role: Role::DropoutSeed });
     let no_offset = RawBindings::new().scalar(Role::DropoutSeed, 1_i64);
     assert_eq!(run(no_offset), TrainingError::MissingNumber { role: Role::DropoutOffset });
@@ -131,7 +145,7 @@ fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
     // A forward without dropout leaves seed and offset in the bindings, so that binding reports them.
     let plain = forward(&h200(CudnnVersion::v9(19, 0)));
     let mut given = numbers();
-    assert_eq!(forward_run(&plain, &mut given).expect("no dropout").dropout(), None);
+    assert_eq!(forward_of(&plain, &mut given).expect("no dropout").dropout(), None);
     assert_eq!(given, numbers());
     assert_eq!(scalar(Role::Scale, DType::F32).bytes, 4);
 }
@@ -144,7 +158,7 @@ fn operands_that_changed_are_named() {
         fingerprints.add(Role::O, o);
         fingerprints
     };
-    let run = forward_run(&facts(), &mut numbers()).expect("all numbers are there");
+    let run = forward_of(&facts(), &mut numbers()).expect("all numbers are there");
     assert_eq!(run.check(&fingerprint(b"other")), Ok(()), "without fingerprints nothing is known");
     let run = run.with_fingerprints(fingerprint(b"output"));
     assert_eq!(run.check(&fingerprint(b"output")), Ok(()));

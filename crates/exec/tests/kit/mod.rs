@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_compile::{Compiler, OnMiss, PlanFacts, Planner};
-use qkvault_exec::{Bindings, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
+use qkvault_exec::{Args, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Profile, Role, Tensor, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
@@ -192,18 +192,41 @@ impl Case {
         }
     }
 
+    /// An input.
+    pub(crate) fn slice(&self, role: Role) -> &CudaSlice<u8> {
+        &self.read[&role]
+    }
+
+    /// Every tensor of the plan, without scalars.
+    pub(crate) fn tensors(&mut self, plan: &LoadedPlan) -> Args<'_> {
+        self.args(plan, None, false)
+    }
+
+    /// Every operand of the plan but one.
+    pub(crate) fn but(&mut self, plan: &LoadedPlan, role: Role) -> Args<'_> {
+        self.args(plan, Some(role), true)
+    }
+
     /// Binds every role of the plan to this case's memory.
-    pub(crate) fn bindings(&mut self, plan: &LoadedPlan) -> Bindings<'_> {
+    pub(crate) fn bindings(&mut self, plan: &LoadedPlan) -> Args<'_> {
+        self.args(plan, None, true)
+    }
+
+    fn args(&mut self, plan: &LoadedPlan, but: Option<Role>, with_scalars: bool) -> Args<'_> {
         let Case { attention: _, inputs, read, written } = self;
-        let of_plan = |role: &Role| plan.facts().bindings.iter().any(|b| b.role == *role);
-        let scalars = plan.facts().bindings.iter().filter(|b| b.scalar);
+        let of_plan = |role: &Role| Some(*role) != but && plan.facts().bindings.iter().any(|b| b.role == *role);
+        let scalars = plan.facts().bindings.iter().filter(|b| b.scalar && with_scalars);
         let mut bindings =
-            scalars.fold(Bindings::new(), |all, b| all.scalar(b.role, Self::scalar(inputs, b.role, b.dtype)));
+            scalars.fold(Args::new(), |all, b| all.scalar(b.role, Self::scalar(inputs, b.role, b.dtype)));
         for (role, slice) in read.iter().filter(|(role, _)| of_plan(role)) {
-            bindings = bindings.slice(*role, slice);
+            bindings = match role.is_followed() {
+                // SAFETY: lengths and offsets of the oracle's inputs are within the operands.
+                true => unsafe { bindings.indices(*role, slice) },
+                false => bindings.tensor(*role, slice),
+            };
         }
         for (role, slice) in written.iter_mut().filter(|(role, _)| of_plan(role)) {
-            bindings = bindings.slice_mut(*role, slice);
+            bindings = bindings.tensor_mut(*role, slice);
         }
         bindings
     }

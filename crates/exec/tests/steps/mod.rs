@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cudarc::driver::{CudaSlice, DevicePtr as _};
 use qkvault_exec::serving::{Rows, Step};
-use qkvault_exec::{BatchMetadata, Bindings, Bound, LoadedPlan, cudarc};
+use qkvault_exec::{Args, BatchMetadata, Bound, LoadedPlan, cudarc};
 use qkvault_graph::{Attention, CuSeqlens, DType, Role, Storage, Valid, buffer_len, operands, ragged_offsets};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Outputs, POISON, Tolerance, Unused, compare, forward};
 
@@ -137,9 +137,9 @@ impl Stage {
     pub(crate) fn bind(&self, gpu: &Gpu, batch: &BatchMetadata) -> Bound<'static> {
         let scale = self.attention.default_scale();
         let bindings =
-            self.memory.iter().fold(Bindings::new().scalar(Role::Scale, scale).batch(batch), |all, (role, m)| {
+            self.memory.iter().fold(Args::new().scalar(Role::Scale, scale).batch(batch), |all, (role, m)| {
                 // SAFETY: tests keep the stage for as long as what is bound runs, and one stream orders all use of it.
-                unsafe { all.tensor(*role, m.device_ptr(&gpu.stream).0, m.len() as u64) }
+                unsafe { all.address(*role, m.device_ptr(&gpu.stream).0, m.len() as u64) }
             });
         self.plan.bind(bindings, &gpu.stream).expect("all roles are bound")
     }

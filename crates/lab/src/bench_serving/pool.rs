@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
 use qkvault_compile::OnMiss;
-use qkvault_exec::{BatchMetadata, Bindings, Bound, ServePlan, cudarc};
+use qkvault_exec::{Args, BatchMetadata, Bound, ServePlan, cudarc};
 use qkvault_graph::Role;
 use qkvault_serving::{Bucket, ServeLayer};
 
@@ -109,15 +109,10 @@ impl Pool {
     ) -> anyhow::Result<Bound<'a>> {
         let stream = &bench.stream;
         let outputs = self.outputs.device_ptr(stream).0;
-        let bindings = Bindings::new()
-            .slice::<u8, _>(Role::Q, &self.queries)
-            .slice::<u8, _>(Role::K, &self.keys)
-            .slice::<u8, _>(Role::V, &self.values)
-            .scalar(Role::Scale, SCALE)
-            .batch(batch);
+        let bindings = Args::new().q(&self.queries).k(&self.keys).v(&self.values).scale(SCALE).batch(batch);
         // SAFETY: the outputs live as long as the pool, which is borrowed; one stream orders all writes and reads of
         // them.
-        let bindings = unsafe { bindings.tensor(Role::O, outputs, self.outputs.len() as u64) };
+        let bindings = unsafe { bindings.address(Role::O, outputs, self.outputs.len() as u64) };
         Ok(plan.plan.bind(bindings, stream)?)
     }
 

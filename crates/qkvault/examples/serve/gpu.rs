@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
+use cudarc::driver::{CudaSlice, CudaStream};
 use half::bf16;
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
 use qkvault::exec::serving::{PlanSet, Step};
-use qkvault::exec::{BatchMetadata, Bindings, Bound, Device, Engine, ServePlan, Session, cudarc};
-use qkvault::graph::{CompileOptions, DType, Role};
+use qkvault::exec::{Args, BatchMetadata, Device, Engine, ServePlan, Session, cudarc};
+use qkvault::graph::{CompileOptions, DType};
 use qkvault::serving::{Buckets, StepSize};
 use qkvault::sys::{Library, Search};
 
@@ -21,13 +21,11 @@ use crate::{Failure, Machine, Ran, cpu};
 const ROWS: usize = 256;
 
 struct Loaded {
-    bound: Bound<'static>,
     batch: BatchMetadata,
     plan: ServePlan,
 }
 
 pub(crate) struct Gpu {
-    // Declared, and therefore dropped, before the memory that the plans are bound to.
     plans: PlanSet<Loaded>,
     stream: Arc<CudaStream>,
     engine: Engine,
@@ -55,15 +53,7 @@ impl Gpu {
         let plans = served.plans.try_map(|_, plan| -> Result<Loaded, Failure> {
             let mut batch = plan.batch(&stream)?;
             batch.check_pages(true);
-            let mut bindings = Bindings::new().scalar(Role::Scale, plan.attention.default_scale()).batch(&batch);
-            for (role, memory) in [(Role::Q, &queries), (Role::K, &keys), (Role::V, &values), (Role::O, &outputs)] {
-                let (address, bytes) = (memory.device_ptr(&stream).0, 2 * memory.len() as u64);
-                // SAFETY: the memory is in the same struct, which drops the bound plans first; one stream orders all
-                // use of it.
-                bindings = unsafe { bindings.tensor(role, address, bytes) };
-            }
-            let bound = plan.plan.bind(bindings, &stream)?;
-            Ok(Loaded { bound, batch, plan })
+            Ok(Loaded { batch, plan })
         })?;
         let built = engine.planner().vault().stats().builds;
         let name = device.name().to_owned();
@@ -81,13 +71,14 @@ impl Machine for Gpu {
     }
 
     fn run(&mut self, at: usize, step: &Step<'_>, queries: &[bf16], pool: &Pool) -> Result<Ran, Failure> {
-        let Loaded { bound, batch, plan } = self.plans.get_mut(at).ok_or("the picked plan does not exist")?;
+        let Loaded { batch, plan } = self.plans.get_mut(at).ok_or("the picked plan does not exist")?;
         batch.update(step, &self.stream)?;
         // A real engine's kernels write keys and values into the pool; here they come from the host.
         self.stream.memcpy_htod(&pool.keys, &mut self.keys)?;
         self.stream.memcpy_htod(&pool.values, &mut self.values)?;
         self.stream.memcpy_htod(queries, &mut self.queries)?;
-        bound.launch(&self.stream)?;
+        let args = Args::new().q(&self.queries).k(&self.keys).v(&self.values).o(&mut self.outputs);
+        plan.plan.launch(&self.stream, args.batch(batch))?;
         let outputs = self.stream.clone_dtoh(&self.outputs.slice(..queries.len()))?;
         batch.verify(&self.stream)?;
         let dtype = |role| plan.plan.facts().bindings.iter().find(|b| b.role == role).map_or(DType::I32, |b| b.dtype);

@@ -8,8 +8,8 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
-use qkvault::exec::{Bindings, Device, Engine, SavedForBackward, Session, TrainingPair, cudarc};
-use qkvault::graph::{CompileOptions, DType, Profile, Role};
+use qkvault::exec::{Args, Device, Engine, SavedForBackward, Session, TrainingPair, cudarc};
+use qkvault::graph::{CompileOptions, DType, Profile};
 use qkvault::sys::{Library, Search};
 
 use crate::Failure;
@@ -132,13 +132,12 @@ impl Machine for Gpu {
         for (slice, values) in [&mut *q, &mut *k, &mut *v].into_iter().zip(qkv) {
             stream.memcpy_htod(&narrow(*dtype, values), slice)?;
         }
-        let mut bindings = Bindings::new().slice(Role::Q, &*q).slice(Role::K, &*k).slice(Role::V, &*v);
-        bindings = bindings.slice_mut(Role::O, &mut *o).scalar(Role::Scale, *scale);
+        let mut args = Args::new().q(&*q).k(&*k).v(&*v).o(&mut *o).scale(*scale);
         // The plan of the second layer has its slopes already.
         if layer == 0 {
-            bindings = bindings.scalar(Role::Scalar(0), *cap);
+            args = args.scalar("cap", *cap);
         }
-        pair.forward(saved, bindings, stream)?;
+        pair.forward(saved, args, stream)?;
         Ok(widen(*dtype, &stream.clone_dtoh(o)?))
     }
 
@@ -146,10 +145,8 @@ impl Machine for Gpu {
         let Gpu { stream, layers, dtype, .. } = self;
         let Layer { pair, saved, q, k, v, o, d_o: upstream, d_q, d_k, d_v } = &mut layers[layer];
         stream.memcpy_htod(&narrow(*dtype, d_o), upstream)?;
-        let inputs = Bindings::new().slice(Role::Q, &*q).slice(Role::K, &*k).slice(Role::V, &*v);
-        let inputs = inputs.slice(Role::O, &*o).slice(Role::DO, &*upstream);
-        let gradients = inputs.slice_mut(Role::DQ, &mut *d_q).slice_mut(Role::DK, &mut *d_k);
-        pair.backward(saved, gradients.slice_mut(Role::DV, &mut *d_v), stream)?;
+        let inputs = Args::new().q(&*q).k(&*k).v(&*v).saved_o(&*o).d_o(&*upstream);
+        pair.backward(saved, inputs.d_q(&mut *d_q).d_k(&mut *d_k).d_v(&mut *d_v), stream)?;
         let read = |slice: &CudaSlice<u8>| Ok::<_, Failure>(widen(*dtype, &stream.clone_dtoh(slice)?));
         Ok([read(d_q)?, read(d_k)?, read(d_v)?])
     }

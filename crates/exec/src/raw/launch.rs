@@ -1,0 +1,274 @@
+//! A launch on addresses that change with every call: the order of a plan's operands, and the checks of a launch.
+
+use std::ffi::c_void;
+
+use qkvault_compile::PlanFacts;
+use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT, Scratch};
+use qkvault_graph::{DType, Role};
+use qkvault_sys::VariantPack;
+
+use crate::bindings::{Number, Operand, RawBindings};
+use crate::check::{check_bindings, check_workspace};
+use crate::clear::clear;
+use crate::driver::MemoryKind;
+use crate::raw::launch_error::LaunchError;
+use crate::raw::load::RawPlan;
+
+/// Memory on the GPU: an address, and the bytes from it on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceBuffer {
+    /// The address.
+    pub address: u64,
+    /// Bytes from the address on.
+    pub bytes: u64,
+}
+
+/// What a launch is given, in the plan's order ([`RawPlan::tensors`], [`RawPlan::scalars`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RawArgs<'a> {
+    /// A buffer for each of the plan's tensors.
+    pub tensors: &'a [DeviceBuffer],
+    /// A value for each of the plan's scalars.
+    pub scalars: &'a [Number],
+    /// Scratch memory of at least [`RawPlan::workspace`] bytes, aligned to
+    /// [`SCRATCH_ALIGNMENT`](crate::SCRATCH_ALIGNMENT).
+    pub workspace: DeviceBuffer,
+    /// Pairs of operands whose ranges overlap and whose elements do not, as the gradients of an interleaved QKV.
+    pub interleaved: &'a [(Role, Role)],
+}
+
+/// A plan's operands in the order of a launch, and the unique ids of its variant pack.
+#[derive(Debug)]
+pub(crate) struct LaunchTable {
+    tensors: Vec<Binding>,
+    scalars: Vec<Binding>,
+    /// Ids of the constants, the scalars, the tensors, those declared a second time, and the scratch buffers.
+    uids: Vec<i64>,
+    /// The constants, each in eight bytes.
+    fixed: Vec<u64>,
+    /// For each tensor that is declared a second time, the place of the one whose memory it has.
+    again: Vec<usize>,
+    /// The offset of each scratch buffer in the workspace.
+    buffers: Vec<u64>,
+}
+
+impl LaunchTable {
+    pub(crate) fn new(facts: &PlanFacts, scratch: &Scratch) -> LaunchTable {
+        let (scalars, tensors): (Vec<Binding>, Vec<Binding>) =
+            facts.bindings.iter().copied().filter(|b| !b.role.is_internal()).partition(|b| b.scalar);
+        let place = |role: &Role| tensors.iter().position(|t| t.role == role.memory());
+        // A role that is declared a second time has its first declaration among the tensors.
+        let twice: Vec<(i64, usize)> = facts.again.iter().filter_map(|role| Some((role.uid(), place(role)?))).collect();
+        let fixed = facts.fixed.iter().map(|fixed| fixed.uid);
+        let uids = fixed
+            .chain(scalars.iter().chain(&tensors).map(|b| b.role.uid()))
+            .chain(twice.iter().map(|(uid, _)| *uid))
+            .chain(scratch.buffers.iter().map(|(role, ..)| role.uid()))
+            .collect();
+        LaunchTable {
+            uids,
+            fixed: facts.fixed.iter().map(|fixed| eight(fixed.value.bytes())).collect(),
+            again: twice.into_iter().map(|(_, at)| at).collect(),
+            buffers: scratch.buffers.iter().map(|(_, offset, _)| *offset).collect(),
+            tensors,
+            scalars,
+        }
+    }
+
+    pub(crate) fn tensors(&self) -> &[Binding] {
+        &self.tensors
+    }
+
+    pub(crate) fn scalars(&self) -> &[Binding] {
+        &self.scalars
+    }
+
+    /// The unique ids of a variant pack.
+    pub(crate) fn uids(&self) -> &[i64] {
+        &self.uids
+    }
+
+    /// The constants and room for the scalars: the numbers that a variant pack points to, of eight bytes each.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.fixed.iter().copied().chain(self.scalars.iter().map(|_| 0))
+    }
+
+    /// The place of the first scalar among the numbers.
+    pub(crate) fn first_scalar(&self) -> usize {
+        self.fixed.len()
+    }
+
+    /// The addresses of a variant pack: `number` gives that of a constant or scalar, by its place.
+    pub(crate) fn addresses<'a>(
+        &'a self,
+        number: impl Fn(usize) -> *mut c_void + 'a,
+        tensors: &'a [DeviceBuffer],
+        workspace: u64,
+    ) -> impl Iterator<Item = *mut c_void> + 'a {
+        let at = |address: u64| address as usize as *mut c_void;
+        let numbers = self.fixed.len() + self.scalars.len();
+        (0..numbers)
+            .map(number)
+            .chain(tensors.iter().map(move |buffer| at(buffer.address)))
+            .chain(self.again.iter().map(move |place| at(tensors[*place].address)))
+            .chain(self.buffers.iter().map(move |offset| at(workspace + offset)))
+    }
+
+    /// Whether a launch with these arguments is sound, as far as numbers tell. It costs nanoseconds; what is wrong is
+    /// told by [`RawPlan::wrong`].
+    fn accepts(&self, args: &RawArgs<'_>, workspace: u64) -> bool {
+        let RawArgs { tensors, scalars, workspace: scratch, interleaved } = *args;
+        let sized = tensors.len() == self.tensors.len() && scalars.len() == self.scalars.len();
+        let typed = || scalars.iter().zip(&self.scalars).all(|(value, scalar)| value.dtype() == scalar.dtype);
+        let placed = |(buffer, tensor): (&DeviceBuffer, &Binding)| {
+            buffer.address != 0
+                && buffer.bytes >= tensor.bytes
+                && buffer.address.checked_add(buffer.bytes).is_some()
+                && buffer.address.is_multiple_of(u64::from(tensor.alignment.max(1)))
+        };
+        let room = || {
+            workspace == 0
+                || (scratch.bytes >= workspace
+                    && scratch.address != 0
+                    && scratch.address.is_multiple_of(SCRATCH_ALIGNMENT))
+        };
+        sized
+            && typed()
+            && tensors.iter().zip(&self.tensors).all(placed)
+            && room()
+            && self.apart(tensors, interleaved, (scratch.address, scratch.address.saturating_add(workspace)))
+    }
+
+    /// Whether no output overlaps another tensor, and none the workspace.
+    fn apart(&self, buffers: &[DeviceBuffer], interleaved: &[(Role, Role)], workspace: (u64, u64)) -> bool {
+        let span = |at: usize| (buffers[at].address, buffers[at].address + self.tensors[at].bytes);
+        let overlap = |a: (u64, u64), b: (u64, u64)| a.0 < b.1 && b.0 < a.1;
+        let stated = |a: Role, b: Role| interleaved.iter().any(|pair| *pair == (a, b) || *pair == (b, a));
+        (0..buffers.len()).all(|i| {
+            let clear = |j: usize| {
+                let (a, b) = (&self.tensors[i], &self.tensors[j]);
+                !(a.output || b.output) || !overlap(span(i), span(j)) || stated(a.role, b.role)
+            };
+            !overlap(span(i), workspace) && (0..i).all(clear)
+        })
+    }
+}
+
+impl RawPlan {
+    /// The plan's tensors in the order of [`RawArgs::tensors`], with bytes and alignment. Buffers that a launch
+    /// provides itself are left out.
+    #[must_use]
+    pub fn tensors(&self) -> &[Binding] {
+        self.table().tensors()
+    }
+
+    /// The plan's scalars in the order of [`RawArgs::scalars`].
+    #[must_use]
+    pub fn scalars(&self) -> &[Binding] {
+        self.table().scalars()
+    }
+
+    /// Queues a launch on a stream (a `cudaStream_t` or `CUstream`; null is the default stream), with the addresses and
+    /// numbers of this call.
+    ///
+    /// It checks counts, types, sizes, alignment and overlap, and does not ask the driver what lies at an address. It
+    /// prefers a handle that is already on this stream, and a variant pack of an earlier launch on the same addresses,
+    /// of which a plan keeps 64. Without one it makes one, which takes a microsecond more.
+    ///
+    /// # Safety
+    ///
+    /// The stream must be of the session's GPU. Until the launch is finished on the stream, every address must be valid
+    /// memory of that GPU for what the plan does with the operand, and no other launch may use the workspace. Lengths,
+    /// offsets and page tables must lead nowhere outside the operands. The session's context must be current on this
+    /// thread, unless the session enters it itself ([`RawSession::on_primary`](crate::raw::RawSession::on_primary)).
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Arguments`] with everything that is wrong in the arguments; [`LaunchError`] if the driver or
+    /// cuDNN refuses the launch. Nothing was queued then.
+    pub unsafe fn launch_with(&self, args: &RawArgs<'_>, stream: *mut c_void) -> Result<(), LaunchError> {
+        let table = self.table();
+        if !table.accepts(args, self.workspace()) {
+            return Err(self.wrong(args));
+        }
+        let _entered = self.session().enter_to_launch()?;
+        let pack = self.packs().take(self.session().library(), table, args).map_err(|source| self.refused(source))?;
+        // SAFETY: the caller's promise.
+        let queued = unsafe {
+            self.clear_sums(args.workspace.address, stream)?;
+            self.queue(&pack.pack, stream)
+        };
+        self.packs().give_back(pack);
+        queued.map_err(|source| self.refused(source))
+    }
+
+    /// Clears the parts of the scratch memory that must hold zeros when a launch begins.
+    ///
+    /// # Safety
+    ///
+    /// The address must be that of scratch memory of the plan, which no other launch uses.
+    pub(crate) unsafe fn clear_sums(&self, workspace: u64, stream: *mut c_void) -> Result<(), LaunchError> {
+        for &(offset, bytes) in self.clear() {
+            // SAFETY: a part of the scratch memory.
+            unsafe { clear(workspace + offset, bytes, stream) }
+                .map_err(|detail| LaunchError::Driver { step: "clear a buffer that the kernels sum in", detail })?;
+        }
+        Ok(())
+    }
+
+    /// Executes the plan with a variant pack, on a handle of the session's pool.
+    ///
+    /// # Safety
+    ///
+    /// As [`RawPlan::launch_with`], for the addresses of the pack.
+    pub(crate) unsafe fn queue(&self, pack: &VariantPack, stream: *mut c_void) -> Result<(), qkvault_sys::Error> {
+        // SAFETY: the stream is of this GPU, whose context is current, and alive until the launch is queued.
+        let mut lease = unsafe { self.session().inner.pool.on(stream) }?;
+        // SAFETY: the caller promises valid addresses; plan and handle are of one session.
+        unsafe { self.plan().execute(lease.handle(), pack) }
+    }
+
+    pub(crate) fn refused(&self, source: qkvault_sys::Error) -> LaunchError {
+        let facts = self.facts();
+        LaunchError::Refused { key: facts.key, what: facts.what.clone(), source: Box::new(source) }
+    }
+
+    /// Everything that is wrong with arguments that [`LaunchTable::accepts`] does not accept.
+    fn wrong(&self, args: &RawArgs<'_>) -> LaunchError {
+        let table = self.table();
+        let (given, needed) = ((args.tensors.len(), args.scalars.len()), (table.tensors.len(), table.scalars.len()));
+        if given != needed {
+            return LaunchError::Count { what: self.facts().what.clone(), given, needed };
+        }
+        let mut bindings = RawBindings::new();
+        for (buffer, tensor) in args.tensors.iter().zip(&table.tensors) {
+            let DeviceBuffer { address, bytes } = *buffer;
+            let dtype: Option<DType> = None;
+            bindings = bindings.operand(Operand { role: tensor.role, address, bytes, dtype, writable: true });
+        }
+        for (value, scalar) in args.scalars.iter().zip(&table.scalars) {
+            bindings = bindings.scalar(scalar.role, *value);
+        }
+        for (a, b) in args.interleaved {
+            bindings = bindings.interleaved(*a, *b);
+        }
+        let ordinal = self.session().machine().ordinal;
+        let DeviceBuffer { address, bytes } = args.workspace;
+        let checked = check_bindings(self.facts(), &bindings, ordinal, &|_| MemoryKind::Unknown)
+            .and_then(|()| check_workspace(self.facts(), &bindings, self.workspace(), address, bytes));
+        match checked {
+            Err(errors) => LaunchError::Arguments(errors),
+            Ok(()) => LaunchError::Driver {
+                step: "check its arguments",
+                detail: "the two checks of a launch differ; report this with the output of `qkvault doctor`".to_owned(),
+            },
+        }
+    }
+}
+
+/// Four bytes at the start of eight, as cuDNN reads a number of the host.
+fn eight(bytes: [u8; 4]) -> u64 {
+    let mut cell = [0; 8];
+    cell[..4].copy_from_slice(&bytes);
+    u64::from_ne_bytes(cell)
+}

@@ -1,0 +1,144 @@
+//! Plans and variant packs as a launch needs them: a plan that many threads may launch, and a pack that costs one call
+//! into cuDNN for each of its parts and no memory of Rust's allocator.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::bindings::{AttributeName as A, AttributeType, Kind, cudnnBackendDescriptor_t};
+use crate::busy::Reach;
+use crate::descriptor::Descriptor;
+use crate::error::Error;
+use crate::handle::Handle;
+use crate::library::{Library, function};
+
+/// A finalized execution plan, which several threads may launch at the same time.
+///
+/// # Threads
+///
+/// `Send` and `Sync`. NVIDIA's documentation calls the library thread-safe as long as no two threads use one handle at
+/// the same time; a launch takes the handle of the caller ([`ExecutionPlan::execute`]) and only reads the plan, which
+/// nothing can change any more. `qkvault-lab soak` launches shared plans from eight threads and compares every result.
+#[derive(Debug)]
+pub struct ExecutionPlan(Descriptor);
+
+// SAFETY: see "Threads". This type calls into the descriptor through `execute` alone.
+unsafe impl Sync for ExecutionPlan {}
+
+impl ExecutionPlan {
+    /// Takes a finalized execution plan.
+    ///
+    /// # Errors
+    ///
+    /// The descriptor itself if it is of another kind. cuDNN refuses the launch of a plan that is not finalized.
+    pub fn new(descriptor: Descriptor) -> Result<ExecutionPlan, Descriptor> {
+        if descriptor.kind() == Kind::EXECUTION_PLAN { Ok(ExecutionPlan(descriptor)) } else { Err(descriptor) }
+    }
+
+    /// The library of the plan.
+    #[must_use]
+    pub fn library(&self) -> &Arc<Library> {
+        self.0.library()
+    }
+
+    /// Launches the plan with the tensors of a variant pack on the handle's stream. Returns when the launch is queued.
+    ///
+    /// # Safety
+    ///
+    /// Every address in the variant pack must be valid for the plan's use of that tensor, with its dims, strides, data
+    /// type and alignment, until the launch has finished on the stream (host addresses of by-value scalars: until this
+    /// function returns). The workspace must have the plan's size, and no other launch may use it at the same time. The
+    /// plan must be for this handle's device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with cuDNN's status and message; then nothing was queued.
+    pub unsafe fn execute(&self, handle: &Handle, pack: &VariantPack) -> Result<(), Error> {
+        let execute = function!(self.library(), cudnnBackendExecute)?;
+        let handle = handle.raw();
+        // A launch works with this handle and not with the one that the plan was finalized with. With kernel caches all
+        // locks are taken in the one order.
+        let caches = self.0.reach.caches().map(|mut reach| {
+            reach.add_handle(handle.busy());
+            reach
+        });
+        let _held = caches.as_ref().map(Reach::hold);
+        let _busy = caches.is_none().then(|| handle.busy().hold());
+        // SAFETY: the objects are live; the caller promises that their addresses are valid.
+        let status = unsafe { execute(handle.pointer(), self.0.pointer(), pack.pointer) };
+        Ok(self.library().check("cudnnBackendExecute", status, Some(Kind::EXECUTION_PLAN), None)?)
+    }
+}
+
+/// The addresses of one launch. cuDNN cannot change a pack, so a launch with other addresses has another pack; making
+/// and destroying one takes about half a microsecond.
+///
+/// # Threads
+///
+/// `Send`, not `Sync`, as a [`Descriptor`].
+#[derive(Debug)]
+pub struct VariantPack {
+    library: Arc<Library>,
+    pointer: cudnnBackendDescriptor_t,
+}
+
+// SAFETY: cuDNN ties no descriptor to a thread, and this value is the only way to the object.
+unsafe impl Send for VariantPack {}
+
+impl VariantPack {
+    /// A finalized pack: an address for each unique id, and the workspace.
+    ///
+    /// # Safety
+    ///
+    /// cuDNN keeps the addresses and follows them when a plan is executed: they must be valid then, for the host where
+    /// the plan reads a number from the host, and for the device elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if cuDNN refuses a part, such as two lists of different lengths.
+    pub unsafe fn new(
+        library: &Arc<Library>,
+        uids: &[i64],
+        addresses: &[*mut c_void],
+        workspace: *mut c_void,
+    ) -> Result<VariantPack, Error> {
+        let create = function!(library, cudnnBackendCreateDescriptor)?;
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: `pointer` is writable.
+        let status = unsafe { create(Kind::VARIANT_PACK, &mut pointer) };
+        library.check("cudnnBackendCreateDescriptor", status, Some(Kind::VARIANT_PACK), None)?;
+        let pack = VariantPack { library: Arc::clone(library), pointer };
+        // SAFETY: arrays of the types and lengths that are given, which cuDNN copies. The caller promises the rest.
+        unsafe {
+            pack.set(A::VARIANT_PACK_UNIQUE_IDS, AttributeType::INT64, uids.len(), uids.as_ptr().cast())?;
+            let count = addresses.len();
+            pack.set(A::VARIANT_PACK_DATA_POINTERS, AttributeType::VOID_PTR, count, addresses.as_ptr().cast())?;
+            let workspace = std::ptr::from_ref(&workspace).cast();
+            pack.set(A::VARIANT_PACK_WORKSPACE, AttributeType::VOID_PTR, 1, workspace)?;
+        }
+        let finalize = function!(library, cudnnBackendFinalize)?;
+        // SAFETY: the object is live.
+        let status = unsafe { finalize(pointer) };
+        library.check("cudnnBackendFinalize", status, Some(Kind::VARIANT_PACK), None)?;
+        Ok(pack)
+    }
+
+    /// # Safety
+    ///
+    /// `values` must point to `count` values of the type.
+    unsafe fn set(&self, name: A, of: AttributeType, count: usize, values: *const c_void) -> Result<(), Error> {
+        let set = function!(self.library, cudnnBackendSetAttribute)?;
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        // SAFETY: the object is live, and the caller promises that the values are there.
+        let status = unsafe { set(self.pointer, name, of, count, values) };
+        Ok(self.library.check("cudnnBackendSetAttribute", status, Some(Kind::VARIANT_PACK), Some(name))?)
+    }
+}
+
+impl Drop for VariantPack {
+    fn drop(&mut self) {
+        if let Ok(destroy) = &self.library.table().cudnnBackendDestroyDescriptor {
+            // SAFETY: cuDNN created the object, and it is destroyed once.
+            unsafe { destroy(self.pointer) };
+        }
+    }
+}
