@@ -4,6 +4,7 @@ pub mod bindings;
 pub mod bundle;
 pub mod cargo;
 pub mod fetch;
+pub mod miri;
 pub mod mutants;
 pub mod release;
 mod rooms;

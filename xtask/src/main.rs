@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use xtask::{bindings, bundle, fetch, mutants, release, test, tidy, ui};
+use xtask::{bindings, bundle, fetch, miri, mutants, release, test, tidy, ui};
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
 #[derive(Debug, Parser)]
@@ -35,6 +35,8 @@ enum Command {
     Bundle(bundle::Args),
     /// Change the code in many small ways and report the changes that no test detects
     Mutants(mutants::Args),
+    /// Run unit tests in Miri, which reports undefined behaviour
+    Miri(miri::Args),
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,
     /// Check the workspace with the oldest Rust that Cargo.toml names
@@ -73,6 +75,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Bindings(args) => bindings::run(&args.accepting(accept))?,
         Command::Bundle(args) => bundle::run(&args, &options)?,
         Command::Mutants(args) => mutants::run(&args)?,
+        Command::Miri(args) => miri::run(&args)?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,
         Command::Deny(args) => release::deny(&args)?,
