@@ -5,9 +5,9 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, PoisonError};
 
+use crate::sync::{Condvar, Mutex, MutexGuard, ThreadId, thread};
 use crate::{Entry, Key};
 
 /// The flights under way.

@@ -74,6 +74,7 @@ mod scan;
 mod seen;
 mod settings;
 mod stats;
+mod sync;
 mod trust;
 mod vault;
 mod verify;
