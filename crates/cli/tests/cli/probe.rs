@@ -78,7 +78,7 @@ fn the_report_of_a_probe_names_its_memory_figure() {
         assert_eq!(basis(""), ("total".to_owned(), 150_109_880_320));
     }
     let text = place.run(&format!("probe --text {plain} --target h200 --memory 1000")).out;
-    assert!(text.contains("1000 bytes, as given"), "{text}");
+    assert!(text.contains("1000 bytes, the given budget"), "{text}");
 }
 
 #[test]
