@@ -2,7 +2,7 @@
 //!
 //! * [`Device`] is a GPU. Opening one returns an error value where there is none.
 //! * [`Session`] is a GPU with a cuDNN. It loads plans ([`Session::load`]) after a comparison of everything that is
-//!   known to matter, or looks them up in a vault and loads them ([`Session::prepare`], [`Engine`]).
+//!   known to matter, or looks them up in a vault and loads them ([`Session::prepare`]).
 //! * [`LoadedPlan::launch`] queues a launch with the operands and scalars of [`Args`], by name or by
 //!   [`Role`](qkvault_graph::Role). It checks them in nanoseconds, and allocates and looks up nothing.
 //! * [`LoadedPlan::bind`] checks arguments once and returns a [`Bound`] plan, to be launched many times, or captured.
@@ -16,17 +16,17 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use half::bf16;
 //! use qkvault_cache::{Vault, VaultOptions};
-//! use qkvault_exec::{Args, Device, Engine, Session};
+//! use qkvault_exec::{Args, Device, Session};
 //! use qkvault_graph::{Attention, Band, DType, CompileOptions, validate};
 //! use qkvault_compile::{OnMiss, Planner};
 //! use qkvault_sys::{Library, Search};
 //!
 //! let device = Device::open(0)?;
 //! let session = Session::open(&device, &Library::open(&Search::default())?)?;
-//! let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, None))?;
+//! let planner = Planner::new(Vault::open(VaultOptions::new())?, None);
 //!
 //! let attention = validate(Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL))?;
-//! let plan = engine.prepare(&attention, &CompileOptions::default(), OnMiss::Load)?.plan;
+//! let plan = session.prepare(&planner, &attention, &CompileOptions::default(), OnMiss::Load)?.plan;
 //!
 //! let stream = device.context().new_stream()?;
 //! let q = stream.alloc_zeros::<bf16>(32 * 512 * 128)?;
@@ -102,12 +102,12 @@ pub use safe::{
     bound::{BindFailure, Bound},
     capture::Captured,
     device::{Device, DeviceError, DeviceMemory},
-    engine::Engine,
     operands::{Element, Input, Output},
     plan::LoadedPlan,
     serving::{ServePlan, Served},
     session::Session,
-    training::{SavedForBackward, TrainStepError, TrainingPair},
+    train_error::TrainStepError,
+    training::{SavedForBackward, TrainingPair},
     workspace::{Workspace, WorkspaceError},
 };
 

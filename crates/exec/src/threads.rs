@@ -28,8 +28,6 @@ const _: () = {
     sync::<crate::LoadedPlan>();
     send::<crate::Bound<'static>>();
     send::<crate::Args<'static>>();
-    send::<crate::Engine>();
-    sync::<crate::Engine>();
     send::<crate::Workspace>();
     sync::<crate::Workspace>();
 };

@@ -62,7 +62,18 @@
 #![cfg_attr(not(feature = "exec"), allow(rustdoc::broken_intra_doc_links))]
 
 #[cfg(feature = "exec")]
+mod error;
+#[cfg(feature = "exec")]
 pub mod guide;
+#[cfg(feature = "exec")]
+pub mod prelude;
+#[cfg(feature = "exec")]
+mod runtime;
+
+#[cfg(feature = "exec")]
+pub use error::{Error, ErrorKind};
+#[cfg(feature = "exec")]
+pub use runtime::{Preload, Runtime, RuntimeOptions};
 
 pub use qkvault_cache as cache;
 pub use qkvault_compile as compile;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::OnMiss;
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{CompileOptions, Refusal, Valid};
 use qkvault_serving::{Bucket, Buckets, ServeLayer};
 
 use crate::find::PrepareError;
 use crate::safe::batch::{BatchError, BatchMetadata};
-use crate::safe::engine::Engine;
 use crate::safe::plan::LoadedPlan;
+use crate::safe::session::Session;
 use crate::serving::PlanSet;
 
 /// One plan of a serving set.
@@ -44,7 +44,7 @@ impl ServePlan {
     }
 }
 
-impl Engine {
+impl Session {
     /// Loads every plan of a layer's serving set, and builds missing ones if `on_miss` allows it. Sizes that the
     /// library refuses are part of the result.
     ///
@@ -53,6 +53,7 @@ impl Engine {
     /// [`PrepareError`] of the first plan that is missing or does not load.
     pub fn prepare_serving(
         &self,
+        planner: &Planner,
         layer: &ServeLayer,
         buckets: &Buckets,
         options: &CompileOptions,
@@ -61,7 +62,7 @@ impl Engine {
         let mut refused = Vec::new();
         let plans = PlanSet::new(buckets.clone(), |bucket| {
             let attention = layer.attention(&bucket).map_err(PrepareError::Refused)?;
-            match self.prepare(&attention, options, on_miss) {
+            match self.prepare(planner, &attention, options, on_miss) {
                 Ok(prepared) => Ok(Some(ServePlan { bucket, attention, plan: prepared.plan })),
                 Err(PrepareError::Refused(refusal)) => {
                     refused.push((bucket, refusal));

@@ -2,61 +2,34 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUstreamCaptureStatus};
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
+use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{CompileOptions, PlanKey, Role};
 
-use crate::bind_error::BindErrors;
 use crate::find::PrepareError;
 use crate::raw::launch_error::LaunchError;
 use crate::safe::args::{Args, Which};
 use crate::safe::device::ready;
 use crate::safe::plan::LoadedPlan;
+use crate::safe::saved::{fingerprints, put};
 use crate::safe::session::Session;
-use crate::training::{Fingerprints, ForwardRun, Training, TrainingError, forward_run};
-
-/// The variable that turns on the check of saved operands.
-const CHECK: &str = "QKVAULT_CHECK_SAVED";
-
-/// Why a training step failed. Nothing was launched, except when the launch itself failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrainStepError {
-    /// Forward and backward do not match.
-    #[error(transparent)]
-    Training(#[from] TrainingError),
-    /// The arguments have errors.
-    #[error(transparent)]
-    Arguments(#[from] BindErrors),
-    /// The launch failed.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// The driver refused to write or read a saved operand.
-    #[error("{step}: {detail}")]
-    Driver {
-        /// The step that failed.
-        step: &'static str,
-        /// The error of the driver.
-        detail: String,
-    },
-    /// The check of saved operands reads them back, which a capture does not allow.
-    #[error("saved operands cannot be checked while a stream is captured; unset {CHECK}, or leave `checked` off")]
-    CheckedCapture,
-}
+use crate::safe::train_error::{CHECK, TrainStepError};
+use crate::training::{ForwardRun, Training, TrainingError, forward_run};
 
 /// The two loaded plans of a training step. Layers of one shape share a pair; each layer has its own
 /// [`SavedForBackward`].
 ///
 /// ```no_run
-/// # use qkvault_exec::{Args, Engine, TrainStepError, Training, cudarc};
+/// # use qkvault_exec::{Args, Session, TrainStepError, Training, cudarc};
 /// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions};
-/// # use qkvault_compile::OnMiss;
+/// # use qkvault_compile::{OnMiss, Planner};
 /// # use std::{error::Error, sync::Arc};
-/// # fn run(engine: &Engine, stream: &Arc<cudarc::driver::CudaStream>) -> Result<(), Box<dyn Error>> {
+/// # fn run(
+/// #     session: &Session, planner: &Planner, stream: &Arc<cudarc::driver::CudaStream>,
+/// # ) -> Result<(), Box<dyn Error>> {
 /// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
 /// let training = Training::of(&attention, BackwardOptions::default())?;
-/// let pair = engine.prepare_training(&training, &CompileOptions::default(), OnMiss::Load)?;
+/// let pair = session.prepare_training(planner, &training, &CompileOptions::default(), OnMiss::Load)?;
 /// let zeros = || stream.alloc_zeros::<half::bf16>(2 * 512 * 8 * 64);
 /// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
 /// let (d_o, mut d_q, mut d_k, mut d_v) = (zeros()?, zeros()?, zeros()?, zeros()?);
@@ -104,15 +77,36 @@ impl Session {
         options: &CompileOptions,
         on_miss: OnMiss,
     ) -> Result<TrainingPair, PrepareError> {
-        Ok(TrainingPair {
-            forward: self.prepare(planner, training.forward(), options, on_miss)?.plan,
-            backward: self.prepare(planner, training.backward(), options, on_miss)?.plan,
-            checked: std::env::var_os(CHECK).is_some_and(|value| value == "1"),
-        })
+        Ok(TrainingPair::new(
+            self.prepare(planner, training.forward(), options, on_miss)?.plan,
+            self.prepare(planner, training.backward(), options, on_miss)?.plan,
+        ))
     }
 }
 
 impl TrainingPair {
+    /// The pair of two loaded plans, which must be those of the training.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainingError::OtherPlan`] for a plan of another attention.
+    pub fn of(training: &Training, forward: &LoadedPlan, backward: &LoadedPlan) -> Result<TrainingPair, TrainingError> {
+        for (plan, attention) in [(forward, training.forward()), (backward, training.backward())] {
+            if plan.attention() != Some(attention) {
+                return Err(TrainingError::OtherPlan {
+                    plan: plan.facts().what.clone(),
+                    needed: attention.to_string(),
+                });
+            }
+        }
+        Ok(TrainingPair::new(forward.clone(), backward.clone()))
+    }
+
+    fn new(forward: LoadedPlan, backward: LoadedPlan) -> TrainingPair {
+        let checked = std::env::var_os(CHECK).is_some_and(|value| value == "1");
+        TrainingPair { forward, backward, checked }
+    }
+
     /// The plan of the forward, for launches without the pair.
     #[must_use]
     pub fn forward_plan(&self) -> &LoadedPlan {
@@ -300,42 +294,4 @@ impl TrainingPair {
         }
         Err(TrainingError::OtherPair { saved: saved.what.clone(), pair: facts.what.clone() })
     }
-}
-
-/// Writes a number to the GPU in the order of the stream, without host memory that must outlive the call.
-fn put(cell: &mut CudaSlice<i64>, value: i64, stream: &Arc<CudaStream>) -> Result<(), TrainStepError> {
-    let (address, _guard) = cell.device_ptr_mut(stream);
-    let bits = value.cast_unsigned();
-    for (at, word) in [(address, bits as u32), (address + 4, (bits >> 32) as u32)] {
-        // SAFETY: one of two words of a live allocation of this context, exclusively borrowed and ordered by the guard.
-        unsafe { sys::cuMemsetD32Async(at, word, 1, stream.cu_stream()) }
-            .result()
-            .map_err(|error| TrainStepError::Driver { step: "dropout's seed", detail: error.to_string() })?;
-    }
-    Ok(())
-}
-
-/// Fingerprints of every operand of a plan that a forward reads or writes.
-fn fingerprints(
-    plan: &LoadedPlan,
-    bound: &crate::raw::RawBindings,
-    stream: &Arc<CudaStream>,
-) -> Result<Fingerprints, TrainStepError> {
-    let driver =
-        |error: DriverError| TrainStepError::Driver { step: "the check of saved operands", detail: error.to_string() };
-    if stream.capture_status().map_err(driver)? != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-        return Err(TrainStepError::CheckedCapture);
-    }
-    // Any stream may have written the operands, so wait for all.
-    stream.context().synchronize().map_err(driver)?;
-    let mut fingerprints = Fingerprints::new();
-    let gradient = |role: Role| role == Role::DO || (role != Role::O && role.is_output(true));
-    for binding in plan.facts().bindings.iter().filter(|b| !b.scalar && !gradient(b.role)) {
-        let Some(operand) = bound.operands.iter().find(|o| o.role == binding.role) else { continue };
-        let mut bytes = vec![0_u8; usize::try_from(binding.bytes.min(operand.bytes)).unwrap_or(0)];
-        // SAFETY: the operand is bound, so it has this many bytes of device memory; nothing writes to them now.
-        unsafe { result::memcpy_dtoh_sync(&mut bytes, operand.address) }.map_err(driver)?;
-        fingerprints.add(binding.role, &bytes);
-    }
-    Ok(fingerprints)
 }

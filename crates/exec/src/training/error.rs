@@ -9,6 +9,14 @@ use crate::bindings::Number;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainingError {
+    /// A plan is of another attention than that of the training.
+    #[error("the plan of '{plan}' is not that of '{needed}'; give the two plans of one Training")]
+    OtherPlan {
+        /// What the plan computes.
+        plan: String,
+        /// What is needed.
+        needed: String,
+    },
     /// The backward was called before its forward.
     #[error("there was no forward; call `forward` with this `SavedForBackward` first")]
     NoForward,

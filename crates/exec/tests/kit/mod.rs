@@ -8,7 +8,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_compile::{Compiler, OnMiss, PlanFacts, Planner};
-use qkvault_exec::{Args, Device, DeviceError, Engine, LoadedPlan, Number, Session, Training, cudarc, raw};
+use qkvault_exec::{
+    Args, Device, DeviceError, LoadedPlan, Number, PrepareError, Prepared, Session, Training, TrainingPair, cudarc, raw,
+};
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Profile, Role, Tensor, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
@@ -111,6 +113,40 @@ pub(crate) fn fill() {
     }
 }
 
+/// A session and a planner.
+pub(crate) struct Engine {
+    session: Session,
+    planner: Planner,
+}
+
+impl Engine {
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    pub(crate) fn prepare(
+        &self,
+        attention: &Valid,
+        options: &CompileOptions,
+        on_miss: OnMiss,
+    ) -> Result<Prepared<LoadedPlan>, PrepareError> {
+        self.session.prepare(&self.planner, attention, options, on_miss)
+    }
+
+    pub(crate) fn prepare_training(
+        &self,
+        training: &Training,
+        options: &CompileOptions,
+        on_miss: OnMiss,
+    ) -> Result<TrainingPair, PrepareError> {
+        self.session.prepare_training(&self.planner, training, options, on_miss)
+    }
+}
+
 /// A GPU with the plans of the test vault.
 pub(crate) struct Gpu {
     pub(crate) engine: Engine,
@@ -141,7 +177,7 @@ impl Gpu {
         };
         let vault = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)).expect("the test vault");
         let session = Session::open(&device, &library).expect("a session");
-        let engine = Engine::new(session, Planner::new(vault, None)).expect("the GPU's target is known");
+        let engine = Engine { session, planner: Planner::new(vault, None) };
         // With a second stream cudarc tracks events.
         let stream = device.context().new_stream().expect("a stream");
         Some(Gpu { engine, stream })

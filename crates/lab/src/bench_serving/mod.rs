@@ -13,8 +13,8 @@ use std::time::Instant;
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_compile::{Compiler, OnMiss, Planner};
-use qkvault_exec::{Device, Engine, Session, cudarc};
-use qkvault_graph::{CompileOptions, DType, Form};
+use qkvault_exec::{Device, Session, cudarc};
+use qkvault_graph::{CompileOptions, DType, Form, Target};
 use qkvault_sys::Library;
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -79,7 +79,9 @@ const SCALE: f32 = 0.088_388_35;
 /// The state that all measurements share.
 struct Bench<'a> {
     args: &'a Args,
-    engine: Engine,
+    session: Session,
+    planner: Planner,
+    target: Target,
     stream: Arc<CudaStream>,
     options: CompileOptions,
     started: Instant,
@@ -96,7 +98,6 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let session = Session::open(&device, &library)?;
     let target = session.target()?.clone();
     let planner = Planner::new(open_vault(globals)?, Some(Compiler::open(&search)?));
-    let engine = Engine::new(session, planner)?;
     let stream = device.context().new_stream()?;
     let copy = copy_bandwidth(&stream)?;
     out::note(&format!("copy bandwidth {:.2} TB/s", copy / 1e12));
@@ -105,7 +106,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         "heads": [HEADS.0, HEADS.1], "head_dim": HEAD_DIM, "page_size": PAGE, "copy_tb_per_s": copy / 1e12,
     });
     let options = CompileOptions { lab: qkvault_graph::LabOptions::form(args.form), ..CompileOptions::default() };
-    let mut bench = Bench { args, engine, stream, options, started: Instant::now(), copy, record };
+    let mut bench = Bench { args, session, planner, target, stream, options, started: Instant::now(), copy, record };
     let all = [What::Decode, What::Padding, What::Prefill, What::Steps];
     let pool = pool::Pool::new(&bench.stream, args.pages)?;
     let chosen = if args.what.is_empty() { &all[..] } else { &args.what };
@@ -161,7 +162,7 @@ impl Bench<'_> {
                 What::Steps => steps::buckets(pool.order.len())?,
             });
         }
-        let (planner, target, layer) = (self.engine.planner(), self.engine.target(), pool.layer());
+        let (planner, target, layer) = (&self.planner, &self.target, pool.layer());
         buckets.into_par_iter().try_for_each(|bucket| -> anyhow::Result<()> {
             planner.plan(&layer.attention(&bucket)?, target, &self.options, OnMiss::Compile)?;
             Ok(())

@@ -96,7 +96,7 @@ impl Pool {
     /// The plan of these sizes.
     pub(super) fn plan(&self, bench: &Bench<'_>, bucket: Bucket) -> anyhow::Result<ServePlan> {
         let attention = self.layer().attention(&bucket)?;
-        let plan = bench.engine.prepare(&attention, &bench.options, OnMiss::Compile)?.plan;
+        let plan = bench.session.prepare(&bench.planner, &attention, &bench.options, OnMiss::Compile)?.plan;
         Ok(ServePlan { bucket, attention, plan })
     }
 

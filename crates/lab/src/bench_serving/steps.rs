@@ -39,9 +39,9 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
     let most_keys = policy.keys as usize;
     let buckets = Buckets::new(&policy)?;
     let layer = pool.layer();
-    let planner = bench.engine.planner().clone();
+    let planner = bench.planner.clone();
     let started = Instant::now();
-    let served = bench.engine.prepare_serving(&layer, &buckets, &bench.options, OnMiss::Load)?;
+    let served = bench.session.prepare_serving(&bench.planner, &layer, &buckets, &bench.options, OnMiss::Load)?;
     let load_seconds = started.elapsed().as_secs_f64();
     let stream = bench.stream.clone();
     let mut set = served.plans.try_map(|_, plan| -> anyhow::Result<(BatchMetadata, Bound<'_>)> {

@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::bf16;
-use qkvault::cache::{Vault, VaultOptions};
-use qkvault::compile::{Compiler, OnMiss, Planner};
+use qkvault::Runtime;
 use qkvault::exec::serving::{PlanSet, Step};
-use qkvault::exec::{Args, BatchMetadata, Device, Engine, ServePlan, Session, cudarc};
-use qkvault::graph::{CompileOptions, DType};
+use qkvault::exec::{Args, BatchMetadata, Device, ServePlan, cudarc};
+use qkvault::graph::DType;
 use qkvault::serving::{Buckets, StepSize};
-use qkvault::sys::{Library, Search};
 
 use crate::model::{HEAD_DIM, KEY_HEADS, Model, PAGE, PAGES, QUERY_HEADS};
 use crate::pages::Pool;
@@ -28,7 +26,7 @@ struct Loaded {
 pub(crate) struct Gpu {
     plans: PlanSet<Loaded>,
     stream: Arc<CudaStream>,
-    engine: Engine,
+    runtime: Runtime,
     queries: CudaSlice<bf16>,
     keys: CudaSlice<bf16>,
     values: CudaSlice<bf16>,
@@ -39,12 +37,8 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     pub(crate) fn new(device: &Device, model: &Model, buckets: &Buckets, build: bool) -> Result<Gpu, Failure> {
-        let search = Search::default();
-        let session = Session::open(device, &Library::open(&search)?)?;
-        let compiler = if build { Some(Compiler::open(&search)?) } else { None };
-        let engine = Engine::new(session, Planner::new(Vault::open(VaultOptions::new())?, compiler))?;
-        let policy = if build { OnMiss::Compile } else { OnMiss::Load };
-        let served = engine.prepare_serving(&model.layer(), buckets, &CompileOptions::default(), policy)?;
+        let runtime = Runtime::options().on(device).build_missing(build).open()?;
+        let served = runtime.serving(&model.layer(), buckets)?;
         let stream = device.context().new_stream()?;
         let pool = PAGES * PAGE * KEY_HEADS * HEAD_DIM;
         let zeros = |n| stream.alloc_zeros::<bf16>(n);
@@ -55,15 +49,15 @@ impl Gpu {
             batch.check_pages(true);
             Ok(Loaded { batch, plan })
         })?;
-        let built = engine.planner().vault().stats().builds;
+        let built = runtime.planner().vault().stats().builds;
         let name = device.name().to_owned();
-        Ok(Gpu { plans, stream, engine, queries, keys, values, outputs, built, name })
+        Ok(Gpu { plans, stream, runtime, queries, keys, values, outputs, built, name })
     }
 }
 
 impl Machine for Gpu {
     fn name(&self) -> String {
-        format!("{}, {}", self.name, self.engine.target())
+        format!("{}, {}", self.name, self.runtime.target())
     }
 
     fn pick(&self, size: StepSize) -> Option<usize> {
@@ -88,6 +82,6 @@ impl Machine for Gpu {
     }
 
     fn builds(&self) -> u64 {
-        self.engine.planner().vault().stats().builds - self.built
+        self.runtime.planner().vault().stats().builds - self.built
     }
 }

@@ -6,11 +6,12 @@ use cudarc::cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
 use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
+use qkvault::Runtime;
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
-use qkvault::exec::{Args, Device, Engine, SavedForBackward, Session, TrainingPair, cudarc};
+use qkvault::exec::{Args, Device, SavedForBackward, TrainingPair, cudarc};
 use qkvault::graph::{CompileOptions, DType, Profile};
-use qkvault::sys::{Library, Search};
+use qkvault::sys::Search;
 
 use crate::Failure;
 use crate::model::{Config, Machine, Matrix};
@@ -38,8 +39,8 @@ pub(crate) struct Gpu {
     cap: f32,
 }
 
-fn vault(folder: Option<&str>) -> Result<Vault, Failure> {
-    Ok(Vault::open(folder.map_or_else(VaultOptions::new, VaultOptions::in_folder))?)
+fn vault(folder: Option<&str>) -> VaultOptions {
+    folder.map_or_else(VaultOptions::new, VaultOptions::in_folder)
 }
 
 /// Compiles both passes of both layers. The target GPU need not be present.
@@ -50,7 +51,7 @@ pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Resu
         Err(_) => Profile::named(profile)?,
     };
     let target = compiler.target(&profile);
-    let planner = Planner::new(vault(folder)?, Some(compiler));
+    let planner = Planner::new(Vault::open(vault(folder))?, Some(compiler));
     for training in config.attentions()? {
         for pass in [training.forward(), training.backward()] {
             let answer = planner.plan(pass, &target, &CompileOptions::default(), OnMiss::Compile)?;
@@ -63,16 +64,12 @@ pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Resu
 
 impl Gpu {
     pub(crate) fn new(config: &Config, device: &Device, folder: Option<&str>, build: bool) -> Result<Gpu, Failure> {
-        let search = Search::default();
-        let session = Session::open(device, &Library::open(&search)?)?;
-        let compiler = if build { Some(Compiler::open(&search)?) } else { None };
-        let engine = Engine::new(session, Planner::new(vault(folder)?, compiler))?;
-        let policy = if build { OnMiss::Compile } else { OnMiss::Load };
+        let runtime = Runtime::options().on(device).vault(vault(folder)).build_missing(build).open()?;
         let stream = device.context().new_stream()?;
         let bytes = config.batch * config.seq * config.width * config.dtype.size();
         let mut layers = Vec::new();
         for training in &config.attentions()? {
-            let pair = engine.prepare_training(training, &CompileOptions::default(), policy)?;
+            let pair = runtime.training(training)?;
             let zeros = || stream.alloc_zeros::<u8>(bytes);
             let saved = pair.saved(&stream)?;
             let [q, k, v, o] = [zeros()?, zeros()?, zeros()?, zeros()?];

@@ -1,0 +1,212 @@
+//! One error for the whole of the runtime: its kind for programs, its text for people, and the reasons inside.
+
+use std::fmt;
+
+use qkvault_compile::PlanError;
+use qkvault_exec::serving::BatchInputErrors;
+use qkvault_exec::{
+    BatchError, BindFailure, DeviceError, LaunchError, LoadError, PrepareError, PropertiesError, SessionError,
+    TrainStepError, TrainingError, WorkspaceError,
+};
+use qkvault_graph::Refusal;
+
+/// What kind of error it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// There is no driver or no such GPU, or it cannot be used.
+    Device,
+    /// There is no cuDNN that can be used.
+    Library,
+    /// The vault cannot be opened or read.
+    Vault,
+    /// The attention cannot run here, or its description contradicts itself: [`Error::refusal`] has the reasons.
+    Refused,
+    /// The plan is not in the vault, and building it is not allowed. `qkvault warm` makes it.
+    Missing,
+    /// The plan could not be built.
+    Build,
+    /// A stored plan does not load on this machine.
+    Load,
+    /// The arguments of a launch, or the sizes of a step, are wrong.
+    Arguments,
+    /// There is too little memory on the GPU.
+    Memory,
+    /// cuDNN or the driver refused a launch.
+    Launch,
+}
+
+/// An error of a [`Runtime`](crate::Runtime), of its plans or of their launches.
+///
+/// Programs ask its [kind](Error::kind); people read its text, which says what came, what was expected and how to fix
+/// it. What it was made of is its [source](std::error::Error::source).
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    inner: Box<dyn std::error::Error + Send + Sync>,
+    refusal: Option<Box<Refusal>>,
+}
+
+impl Error {
+    fn new(kind: ErrorKind, inner: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error { kind, inner: inner.into(), refusal: None }
+    }
+
+    /// The error of a compiler that could not be opened.
+    pub(crate) fn build(error: qkvault_compile::Failure) -> Error {
+        Error::new(ErrorKind::Build, error)
+    }
+
+    /// The refusal, of an attention that is refused.
+    pub(crate) fn into_refusal(self) -> Result<Refusal, Error> {
+        match self.refusal {
+            Some(refusal) => Ok(*refusal),
+            None => Err(self),
+        }
+    }
+
+    /// What kind of error it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The reasons, each with a code, of an attention that is refused.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_deref()
+    }
+
+    /// Whether the plan is missing and may not be built here.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.kind == ErrorKind::Missing
+    }
+
+    /// Whether the attention is refused, and so every later question about it.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.kind == ErrorKind::Refused
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.inner, f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.inner)
+    }
+}
+
+macro_rules! kinds {
+    ($($error:ty => $kind:ident),+ $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Error {
+                Error::new(ErrorKind::$kind, error)
+            }
+        }
+    )+};
+}
+
+kinds! {
+    DeviceError => Device,
+    SessionError => Device,
+    PropertiesError => Device,
+    qkvault_sys::LoadError => Library,
+    qkvault_cache::OpenError => Vault,
+    LoadError => Load,
+    BatchInputErrors => Arguments,
+    TrainingError => Arguments,
+    WorkspaceError => Memory,
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        let refused = Error::new(ErrorKind::Refused, refusal.to_string());
+        Error { refusal: Some(Box::new(refusal)), ..refused }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Error {
+        let kind = match error {
+            PlanError::Missing { .. } | PlanError::NoCompiler { .. } => ErrorKind::Missing,
+            _ => ErrorKind::Build,
+        };
+        Error::new(kind, error)
+    }
+}
+
+impl From<PrepareError> for Error {
+    fn from(error: PrepareError) -> Error {
+        match error {
+            PrepareError::Refused(refusal) => refusal.into(),
+            PrepareError::Plan(error) => error.into(),
+            PrepareError::Properties(error) => error.into(),
+            PrepareError::Load(error) => error.into(),
+            other => Error::new(ErrorKind::Memory, other),
+        }
+    }
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Error {
+        let kind = match error {
+            LaunchError::Arguments(_) | LaunchError::OtherContext { .. } => ErrorKind::Arguments,
+            LaunchError::Captured | LaunchError::PerThreadStream => ErrorKind::Arguments,
+            LaunchError::Workspace { .. } => ErrorKind::Memory,
+            _ => ErrorKind::Launch,
+        };
+        Error::new(kind, error)
+    }
+}
+
+impl From<BindFailure> for Error {
+    fn from(error: BindFailure) -> Error {
+        let kind = match error {
+            BindFailure::Wrong(_) => ErrorKind::Arguments,
+            BindFailure::Workspace(_) => ErrorKind::Memory,
+            _ => ErrorKind::Launch,
+        };
+        Error::new(kind, error)
+    }
+}
+
+impl From<BatchError> for Error {
+    fn from(error: BatchError) -> Error {
+        let kind = if matches!(error, BatchError::Driver { .. }) { ErrorKind::Launch } else { ErrorKind::Arguments };
+        Error::new(kind, error)
+    }
+}
+
+impl From<TrainStepError> for Error {
+    fn from(error: TrainStepError) -> Error {
+        match error {
+            TrainStepError::Training(error) => error.into(),
+            TrainStepError::Launch(error) => error.into(),
+            other => Error::new(ErrorKind::Arguments, other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::registry::codes;
+    use qkvault_graph::{Attention, DType, validate};
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_keeps_its_reasons_and_a_kind() {
+        let refusal = validate(Attention::bshd(1, (32, 5), (64, 64), 128, DType::BF16)).expect_err("five of 32");
+        let text = refusal.to_string();
+        let error: Error = PrepareError::Refused(refusal).into();
+        assert!(error.is_refused() && !error.is_missing());
+        assert!(error.refusal().is_some_and(|refusal| refusal.has(&codes::HEADS_GROUP)));
+        assert_eq!(error.to_string(), text);
+    }
+}

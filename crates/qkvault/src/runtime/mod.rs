@@ -1,0 +1,199 @@
+//! The runtime: a GPU, its cuDNN, the vault and the loaded plans behind one door.
+
+mod loaded;
+mod options;
+mod preload;
+
+use std::fmt;
+use std::sync::Arc;
+
+use qkvault_cache::Vault;
+use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_exec::serving::PlanSet;
+use qkvault_exec::{Device, LoadedPlan, Prepared, ServePlan, Served, Session, Training, TrainingPair};
+use qkvault_graph::{CompileOptions, Target, Valid};
+use qkvault_serving::{Buckets, ServeLayer};
+use qkvault_sys::Library;
+
+use crate::{Error, ErrorKind};
+use loaded::Loaded;
+pub use options::RuntimeOptions;
+pub use preload::Preload;
+
+/// A GPU with its cuDNN, the vault, and the plans that are loaded. Cheap to clone; clones share everything, and so may
+/// threads.
+///
+/// ```no_run
+/// use half::bf16;
+/// use qkvault::prelude::*;
+///
+/// let runtime = Runtime::open()?; // "no driver" and "no GPU" are error values
+/// let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
+/// let plan = runtime.plan(&validate(attention)?)?;
+///
+/// let stream = runtime.device().context().new_stream()?;
+/// let q = stream.alloc_zeros::<bf16>(4096 * 32 * 128)?;
+/// let (k, v) = (stream.alloc_zeros::<bf16>(4096 * 8 * 128)?, stream.alloc_zeros::<bf16>(4096 * 8 * 128)?);
+/// let mut o = stream.alloc_zeros::<bf16>(4096 * 32 * 128)?;
+/// plan.launch(&stream, Args::new().q(&q).k(&k).v(&v).o(&mut o))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Runtime {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Dropped before the session that they are loaded in.
+    loaded: Loaded,
+    session: Session,
+    planner: Planner,
+    target: Target,
+    compile: CompileOptions,
+    on_miss: OnMiss,
+}
+
+impl Runtime {
+    /// Opens the runtime of GPU 0 with the cuDNN that the usual search finds and the user's vault. It compiles nothing:
+    /// plans come from the vault.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] without a driver or a GPU; [`ErrorKind::Library`] without a cuDNN; [`ErrorKind::Vault`] if
+    /// the vault cannot be used.
+    pub fn open() -> Result<Runtime, Error> {
+        Runtime::options().open()
+    }
+
+    /// Options to open a runtime with.
+    #[must_use]
+    pub fn options() -> RuntimeOptions {
+        RuntimeOptions::default()
+    }
+
+    fn with(options: RuntimeOptions) -> Result<Runtime, Error> {
+        let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes } = options;
+        let device = device.map_or_else(|| Device::open(gpu), Ok)?;
+        let library = Library::open(&search)?;
+        let compiler = match on_miss {
+            OnMiss::Compile => Some(Compiler::open(&search).map_err(Error::build)?),
+            OnMiss::Memory | OnMiss::Load => None,
+        };
+        let planner = Planner::new(Vault::open(vault)?, compiler);
+        let session = Session::with_options(&device, &library, session)?;
+        let target = session.target()?.clone();
+        let loaded = Loaded::new(plans, plan_bytes);
+        Ok(Runtime { inner: Arc::new(Inner { loaded, session, planner, target, compile, on_miss }) })
+    }
+
+    /// The plan of an attention, loaded on the GPU: one that is loaded already in nanoseconds, one of the vault in
+    /// about a millisecond. Of threads that ask at once for a new one, one loads it and the others wait. Keep it for as
+    /// long as you like: a plan that you hold stays loaded.
+    ///
+    /// Do not call it while a stream is captured, except for a plan that is loaded already.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`] with reasons if the attention cannot run here; [`ErrorKind::Missing`] if the vault has no
+    /// plan of it and none may be built; [`ErrorKind::Build`] and [`ErrorKind::Load`] if that fails.
+    pub fn plan(&self, attention: &Valid) -> Result<Arc<LoadedPlan>, Error> {
+        let Inner { loaded, session, planner, compile, on_miss, .. } = &*self.inner;
+        let of = attention.fingerprint();
+        if let Some(plan) = loaded.get(&of) {
+            return Ok(plan);
+        }
+        let load = || session.prepare(planner, attention, compile, *on_miss).map(|Prepared { plan, .. }| plan);
+        Ok(loaded.get_or_load(&of, load)?)
+    }
+
+    /// Both plans of a training step, each as [`Runtime::plan`] gives it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::plan`], of the forward, else of the backward.
+    pub fn training(&self, training: &Training) -> Result<TrainingPair, Error> {
+        let (forward, backward) = (self.plan(training.forward())?, self.plan(training.backward())?);
+        Ok(TrainingPair::of(training, &forward, &backward)?)
+    }
+
+    /// Every plan of a layer's serving set, each as [`Runtime::plan`] gives it. Sizes that are refused are a part of
+    /// the result.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::plan`], of the first plan that is missing or does not load.
+    pub fn serving(&self, layer: &ServeLayer, buckets: &Buckets) -> Result<Served, Error> {
+        let mut refused = Vec::new();
+        let plans = PlanSet::new(buckets.clone(), |bucket| {
+            let attention = layer.attention(&bucket)?;
+            match self.plan(&attention) {
+                Ok(plan) => Ok(Some(ServePlan { bucket, attention, plan: LoadedPlan::clone(&plan) })),
+                Err(error) => match error.into_refusal() {
+                    Ok(refusal) => {
+                        refused.push((bucket, refusal));
+                        Ok(None)
+                    }
+                    Err(error) => Err(error),
+                },
+            }
+        })?;
+        Ok(Served { plans, refused })
+    }
+
+    /// Loads plans in the background, so that the first launches of a service need not wait.
+    #[must_use]
+    pub fn preload(&self, attentions: impl IntoIterator<Item = Valid>) -> Preload {
+        Preload::start(self.clone(), attentions.into_iter().collect())
+    }
+
+    /// Unloads every plan that nothing else holds.
+    pub fn unload_unused(&self) {
+        self.inner.loaded.clear();
+    }
+
+    /// The number of plans that the runtime keeps loaded.
+    #[must_use]
+    pub fn loaded_plans(&self) -> usize {
+        self.inner.loaded.len()
+    }
+
+    /// The GPU, for streams and memory.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.inner.session.device()
+    }
+
+    /// The session. Its counters include every load.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.inner.session
+    }
+
+    /// The planner. The counters of its vault include every hit, miss and build.
+    #[must_use]
+    pub fn planner(&self) -> &Planner {
+        &self.inner.planner
+    }
+
+    /// The target of plans for this GPU.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.inner.target
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { loaded, session, target, on_miss, .. } = &*self.inner;
+        let mut shown = f.debug_struct("Runtime");
+        shown.field("device", session.device()).field("target", &target.to_string()).field("on_miss", on_miss);
+        shown.field("loaded_plans", &loaded.len()).finish_non_exhaustive()
+    }
+}
+
+/// A runtime may be shared among threads.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Runtime>();
+    shared::<ErrorKind>();
+};

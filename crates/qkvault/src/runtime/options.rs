@@ -1,0 +1,129 @@
+//! What a runtime is opened with.
+
+use std::fmt;
+
+use qkvault_cache::VaultOptions;
+use qkvault_compile::OnMiss;
+use qkvault_exec::{Device, SessionOptions};
+use qkvault_graph::CompileOptions;
+use qkvault_sys::Search;
+
+use super::Runtime;
+use crate::Error;
+
+/// Options of a [`Runtime`].
+///
+/// ```no_run
+/// use qkvault::Runtime;
+/// use qkvault::cache::VaultOptions;
+///
+/// // The second GPU, a vault of one's own, and plans that are built where the vault lacks them.
+/// let runtime = Runtime::options().gpu(1).vault(VaultOptions::in_folder("/srv/vault")).build_missing(true).open()?;
+/// # Ok::<(), qkvault::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct RuntimeOptions {
+    pub(super) gpu: usize,
+    pub(super) device: Option<Device>,
+    pub(super) search: Search,
+    pub(super) vault: VaultOptions,
+    pub(super) session: SessionOptions,
+    pub(super) compile: CompileOptions,
+    pub(super) on_miss: OnMiss,
+    pub(super) plans: usize,
+    pub(super) plan_bytes: u64,
+}
+
+impl fmt::Debug for RuntimeOptions {
+    /// Without the vault's options, which may have secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RuntimeOptions { gpu, device: _, search: _, vault: _, session, compile, on_miss, plans, plan_bytes } = self;
+        let mut shown = f.debug_struct("RuntimeOptions");
+        shown.field("gpu", gpu).field("session", session).field("compile", compile).field("on_miss", on_miss);
+        shown.field("plans", plans).field("plan_bytes", plan_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> RuntimeOptions {
+        RuntimeOptions {
+            gpu: 0,
+            device: None,
+            search: Search::default(),
+            vault: VaultOptions::new(),
+            session: SessionOptions::default(),
+            compile: CompileOptions::default(),
+            on_miss: OnMiss::Load,
+            plans: 1024,
+            plan_bytes: 1 << 30,
+        }
+    }
+}
+
+impl RuntimeOptions {
+    /// The GPU, by CUDA's ordinal. Default: 0.
+    #[must_use]
+    pub fn gpu(self, gpu: usize) -> RuntimeOptions {
+        RuntimeOptions { gpu, device: None, ..self }
+    }
+
+    /// The GPU, as a device that is open already.
+    #[must_use]
+    pub fn on(self, device: &Device) -> RuntimeOptions {
+        RuntimeOptions { gpu: device.ordinal(), device: Some(device.clone()), ..self }
+    }
+
+    /// Where cuDNN is looked for. Default: the usual search, which prefers the one that the process has loaded.
+    #[must_use]
+    pub fn cudnn(self, search: Search) -> RuntimeOptions {
+        RuntimeOptions { search, ..self }
+    }
+
+    /// The vault. Default: the user's, as the command uses it.
+    #[must_use]
+    pub fn vault(self, vault: VaultOptions) -> RuntimeOptions {
+        RuntimeOptions { vault, ..self }
+    }
+
+    /// Whether plans that the vault lacks are built, which takes 0.3 to 1 second each. Default: no.
+    #[must_use]
+    pub fn build_missing(self, build: bool) -> RuntimeOptions {
+        RuntimeOptions { on_miss: if build { OnMiss::Compile } else { OnMiss::Load }, ..self }
+    }
+
+    /// How plans are compiled, and so which ones are looked for. Default: as `qkvault warm` compiles them.
+    #[must_use]
+    pub fn compile(self, compile: CompileOptions) -> RuntimeOptions {
+        RuntimeOptions { compile, ..self }
+    }
+
+    /// Most bytes of scratch memory that a plan may need. Default: no limit.
+    #[must_use]
+    pub fn workspace_limit(mut self, bytes: u64) -> RuntimeOptions {
+        self.session.workspace_limit = Some(bytes);
+        self
+    }
+
+    /// cuDNN handles that are created at once: as many as threads launch at a time. Default: 1.
+    #[must_use]
+    pub fn handles(mut self, handles: usize) -> RuntimeOptions {
+        self.session.handles = handles;
+        self
+    }
+
+    /// Plans that stay loaded when nothing else holds them, by number and by the bytes of their kernels. Default: 1,024
+    /// plans and 1 GiB. Those that were used longest ago are unloaded first.
+    #[must_use]
+    pub fn keep(self, plans: usize, bytes: u64) -> RuntimeOptions {
+        RuntimeOptions { plans, plan_bytes: bytes, ..self }
+    }
+
+    /// Opens the runtime.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::open`].
+    pub fn open(self) -> Result<Runtime, Error> {
+        Runtime::with(self)
+    }
+}

@@ -1,0 +1,88 @@
+//! The runtime on a real GPU: plans are loaded once, given again in nanoseconds, bounded, and preloaded.
+//!
+//! The tests need what those of `qkvault-exec` need: a driver, a cuDNN, and plans for the GPU in `QKVAULT_TEST_VAULT`.
+#![cfg(feature = "exec")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use qkvault::cache::{Mode, VaultOptions};
+use qkvault::exec::{Device, DeviceError};
+use qkvault::prelude::*;
+use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
+use qkvault_skip::{Need, skip};
+
+fn options() -> Option<qkvault::RuntimeOptions> {
+    match Device::open(0) {
+        Ok(_) => {}
+        Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
+            skip(Need::Gpu, &error.to_string());
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let Some(folder) = std::env::var_os("QKVAULT_TEST_VAULT") else {
+        skip(Need::Gpu, "QKVAULT_TEST_VAULT is not set");
+        return None;
+    };
+    Some(Runtime::options().vault(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)))
+}
+
+/// The prefill and the decode of the test vault.
+fn attentions() -> [Valid; 2] {
+    let prefill = Attention::bshd(2, (8, 2), (256, 256), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
+    [prefill, Attention::bshd(4, (8, 2), (1, 512), 128, DType::BF16)].map(|a| validate(a).expect("valid"))
+}
+
+#[test]
+fn a_plan_is_loaded_once_and_given_again_in_nanoseconds() {
+    let Some(options) = options() else { return };
+    let runtime = options.open().expect("a GPU and a vault");
+    let [prefill, decode] = attentions();
+    let plans: Vec<Arc<LoadedPlan>> = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| runtime.plan(&prefill).expect("it is in the vault"))).collect();
+        asked.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert!(plans.iter().all(|plan| Arc::ptr_eq(plan, &plans[0])));
+    assert_eq!((runtime.session().stats().loads, runtime.loaded_plans()), (1, 1));
+    let started = Instant::now();
+    (0..10_000).for_each(|_| drop(runtime.plan(&prefill)));
+    let again = started.elapsed() / 10_000;
+    println!("asked again: {again:?}");
+    assert!(again.as_nanos() < 5_000, "{again:?}");
+
+    assert!(runtime.preload([decode.clone(), prefill.clone()]).wait().is_empty());
+    assert_eq!(runtime.session().stats().loads, 2);
+    let never = validate(Attention::bshd(3, (6, 3), (129, 130), 64, DType::BF16)).expect("valid");
+    let error = runtime.plan(&never).expect_err("it is not in the vault");
+    assert!(error.is_missing(), "{error}");
+    let failed = runtime.preload([never.clone(), decode]).wait();
+    assert!(matches!(&failed[..], [(attention, error)] if *attention == never && error.is_missing()), "{failed:?}");
+    runtime.unload_unused();
+    assert_eq!(runtime.loaded_plans(), 0);
+}
+
+#[test]
+fn fewer_plans_stay_loaded_than_were_asked_for_and_each_is_right() {
+    let Some(options) = options() else { return };
+    let runtime = options.keep(1, 1 << 30).open().expect("a GPU and a vault");
+    let stream = runtime.device().context().new_stream().expect("a stream");
+    for (round, attention) in attentions().iter().cycle().take(6).enumerate() {
+        let plan = runtime.plan(attention).expect("it is in the vault");
+        let mut inputs = Inputs::random(attention, round as u64).expect("random operands");
+        inputs.set_f32(Role::Scale, attention.default_scale());
+        let bytes = |role| stream.clone_htod(inputs.buffer(role).expect("there").bytes()).expect("memory");
+        let [q, k, v] = [Role::Q, Role::K, Role::V].map(bytes);
+        let mut o = stream.clone_htod(&vec![0xff_u8; q.len()]).expect("memory");
+        let mut lse = stream.alloc_zeros::<f32>(2 * 8 * 256).expect("memory");
+        let args = Args::new().q(&q).k(&k).v(&v).o(&mut o);
+        plan.launch(&stream, if attention.outputs.stats { args.lse(&mut lse) } else { args }).expect("it is queued");
+        let found = Buffer::new(DType::BF16, stream.clone_dtoh(&o).expect("read")).expect("whole");
+        let expected = forward(attention, &inputs).expect("the oracle can do it");
+        let output = expected.get(Role::O).expect("it has O");
+        let found = compare(output, &found, Tolerance::of(Role::O, DType::BF16));
+        assert!(found.good, "{attention}: {found}");
+        assert!(runtime.loaded_plans() <= 1, "{runtime:?}");
+    }
+}
