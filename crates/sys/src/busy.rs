@@ -90,12 +90,13 @@ mod tests {
         };
         let reaches = [reach(&[0, 1, 2]), reach(&[2, 1, 0]), reach(&[3, 2, 1]), reach(&[1, 3])];
         assert_eq!(reaches[0].handles_and_caches.len(), 3, "each once");
+        let rounds = if cfg!(miri) { 20 } else { 2_000 };
         let inside: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
         std::thread::scope(|scope| {
             for (reach, of) in reaches.iter().zip([&[0, 1, 2][..], &[0, 1, 2], &[1, 2, 3], &[1, 3]]) {
                 let inside = &inside;
                 scope.spawn(move || {
-                    for _ in 0..2_000 {
+                    for _ in 0..rounds {
                         let _held = reach.hold();
                         for &i in of {
                             assert_eq!(inside[i].fetch_add(1, SeqCst), 0, "two threads use object {i}");
