@@ -53,13 +53,32 @@ pub(super) fn expression(g: &mut Builder, program: &Program, context: &Context) 
 
 /// Writes the nodes of a program that `memo` does not have yet, and returns its result.
 pub(super) fn expression_with(g: &mut Builder, program: &Program, context: &Context, memo: &mut Memo) -> TensorId {
+    let read = read_as_tensors(program);
     let mut done: Vec<TensorId> = Vec::with_capacity(program.nodes().len());
     for (i, &node) in program.nodes().iter().enumerate() {
         let ty = program.ty(NodeId(i as u32));
-        let result = one(&mut Scope { g, program, context, memo }, &done, node, ty);
+        let result = match node {
+            // Nothing reads this place. cuDNN refuses a launch with a number that its plan does not know.
+            Node::Int(_) if !read[i] => context.score,
+            _ => one(&mut Scope { g, program, context, memo }, &done, node, ty),
+        };
         done.push(result);
     }
     done[program.root().at()]
+}
+
+/// The nodes whose results operations read: all but the divisors of whole quotients, which are a part of other
+/// constants.
+fn read_as_tensors(program: &Program) -> Vec<bool> {
+    let mut read = vec![false; program.nodes().len()];
+    read[program.root().at()] = true;
+    for &node in program.nodes() {
+        match node {
+            Node::Binary(Binary::FloorDiv, a, _) => read[a.at()] = true,
+            _ => node.operands().for_each(|id| read[id.at()] = true),
+        }
+    }
+    read
 }
 
 fn dtype(g: &Builder, ty: Ty) -> DType {

@@ -1,8 +1,8 @@
 //! Checks the structure of op graphs, before they are interpreted or compiled.
 //!
 //! In this order: ids are in range; every role occurs once; operations read operands, scalars, constants and earlier
-//! results; every virtual tensor is written once; a unified operation has both halves; constants and scalars have one
-//! element; dims and strides are positive; a named engine has each knob once.
+//! results; every virtual tensor is written once; every constant is read; a unified operation has both halves;
+//! constants and scalars have one element; dims and strides are positive; a named engine has each knob once.
 
 use super::{Knob, NamedEngine, Op, OpGraph, TensorId, TensorKind};
 use crate::Role;
@@ -56,6 +56,12 @@ pub enum GraphFault {
         /// Its strides.
         strides: [i64; 4],
     },
+    /// No operation reads a constant. cuDNN would not know it, and refuse every launch, which gives its number.
+    #[error("no operation reads the constant {id:?}")]
+    Unread {
+        /// The tensor.
+        id: TensorId,
+    },
     /// A half of a unified operation without the other, or in another place than first or last.
     #[error(
         "operation {op} is a half of a unified operation; such a graph must begin with SdpaScores and end with SdpaOutput"
@@ -106,6 +112,7 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
         }
     }
     order(graph)?;
+    unread(graph)?;
     halves(graph)?;
     for (i, t) in graph.tensors.iter().enumerate() {
         let id = TensorId(i as u32);
@@ -120,6 +127,13 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
         }
     }
     graph.engine.as_ref().map_or(Ok(()), knobs)
+}
+
+fn unread(graph: &OpGraph) -> Result<(), GraphFault> {
+    let read: std::collections::BTreeSet<TensorId> = graph.ops.iter().flat_map(Op::inputs).collect();
+    let constants = graph.tensors.iter().zip(0..).filter(|(t, _)| matches!(t.kind, TensorKind::Constant(_)));
+    let unread = constants.map(|(_, i)| TensorId(i)).find(|id| !read.contains(id));
+    unread.map_or(Ok(()), |id| Err(GraphFault::Unread { id }))
 }
 
 fn knobs(NamedEngine { index: _, knobs }: &NamedEngine) -> Result<(), GraphFault> {

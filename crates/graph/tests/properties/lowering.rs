@@ -169,3 +169,15 @@ fn a_deterministic_backward_on_a_b200_names_its_engine() {
         assert_eq!(refusal.reasons()[0].code, codes::BACKWARD_DETERMINISTIC_ENGINE);
     }
 }
+
+/// cuDNN refused every launch of such a plan: its variant pack had a number that the plan did not know.
+#[test]
+fn a_whole_quotient_leaves_no_constant_that_nothing_reads() {
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    for text in ["score + float(query // 64)", "score + float(query // 64) * float(key % 64)"] {
+        let text = format!("q: bf16 [1,2,128,64]\nscore_mod: {text}");
+        let attention = validate(qkvault_graph::text::parse(&text).expect("it parses")).expect("valid");
+        let graph = lower(&attention, &target, &CompileOptions::default()).expect("it lowers");
+        assert_eq!(op::check(&graph), Ok(()), "{graph}");
+    }
+}
