@@ -55,7 +55,8 @@ impl LoadedPlan {
         &self.constants
     }
 
-    /// The attention that the plan computes, with the names of its operands; `None` for a plan of [`Session::load`].
+    /// The attention that the plan computes, with the names of its operands; `None` for a plan of
+    /// [`Session::load`](crate::Session::load).
     #[must_use]
     pub const fn attention(&self) -> Option<&Valid> {
         self.attention.as_ref()
