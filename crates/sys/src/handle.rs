@@ -15,8 +15,8 @@ use crate::library::{Library, function};
 /// `Send`: a handle may move between threads. Not `Sync`: NVIDIA's documentation forbids two threads to use one handle
 /// at the same time, and the stream of a handle is state that one thread could change while another launches.
 ///
-/// Descriptors that refer to a handle ([`Descriptor::set_handle`]) can be on another thread. Their calls and those of
-/// the handle wait for each other, so that no two use it at one time.
+/// Descriptors that refer to a handle ([`Descriptor::set_handle`](crate::Descriptor::set_handle)) can be on another
+/// thread. Their calls and those of the handle wait for each other, so that no two use it at one time.
 #[derive(Debug)]
 pub struct Handle {
     raw: Arc<RawHandle>,
