@@ -48,6 +48,10 @@ impl Fingerprint {
         // The key covers which operands the derivative reads.
         let trusted = score_mod_bprop.as_ref().map(|ScoreModBprop { derivative: _, trusted }| *trusted);
         let beside = (names(score_mod.as_ref()), names(mask.mask_mod.as_ref()), probability, trusted);
+        if beside == (None, None, None, None) {
+            // The key says all, and no hash of the other kind equals it.
+            return Fingerprint(*key.bytes());
+        }
         let mut hasher = blake3::Hasher::new_derive_key(TAG);
         hasher.update(key.bytes());
         hasher.update(&codec::encode(&beside));
