@@ -146,7 +146,8 @@ fn spans(facts: &PlanFacts, operand: &Operand) -> Option<(u64, u64)> {
     (operand.address != 0).then(|| (operand.address, operand.address.saturating_add(binding.bytes.min(operand.bytes))))
 }
 
-fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
+/// Whether two ranges of addresses, each up to its end, have one in common.
+pub(crate) fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 

@@ -3,12 +3,12 @@
 use std::ffi::c_void;
 
 use qkvault_compile::PlanFacts;
+use qkvault_graph::Role;
 use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT, Scratch};
-use qkvault_graph::{DType, Role};
 use qkvault_sys::VariantPack;
 
-use crate::bindings::{Number, Operand, RawBindings};
-use crate::check::{check_bindings, check_workspace};
+use crate::bindings::{Number, RawBindings};
+use crate::check::overlap;
 use crate::clear::clear;
 use crate::driver::MemoryKind;
 use crate::raw::launch_error::LaunchError;
@@ -142,7 +142,6 @@ impl LaunchTable {
     /// Whether no output overlaps another tensor, and none the workspace.
     fn apart(&self, buffers: &[DeviceBuffer], interleaved: &[(Role, Role)], workspace: (u64, u64)) -> bool {
         let span = |at: usize| (buffers[at].address, buffers[at].address + self.tensors[at].bytes);
-        let overlap = |a: (u64, u64), b: (u64, u64)| a.0 < b.1 && b.0 < a.1;
         let stated = |a: Role, b: Role| interleaved.iter().any(|pair| *pair == (a, b) || *pair == (b, a));
         (0..buffers.len()).all(|i| {
             let clear = |j: usize| {
@@ -243,8 +242,7 @@ impl RawPlan {
         let mut bindings = RawBindings::new();
         for (buffer, tensor) in args.tensors.iter().zip(&table.tensors) {
             let DeviceBuffer { address, bytes } = *buffer;
-            let dtype: Option<DType> = None;
-            bindings = bindings.operand(Operand { role: tensor.role, address, bytes, dtype, writable: true });
+            bindings = bindings.tensor(tensor.role, address, bytes);
         }
         for (value, scalar) in args.scalars.iter().zip(&table.scalars) {
             bindings = bindings.scalar(scalar.role, *value);
@@ -252,11 +250,7 @@ impl RawPlan {
         for (a, b) in args.interleaved {
             bindings = bindings.interleaved(*a, *b);
         }
-        let ordinal = self.session().machine().ordinal;
-        let DeviceBuffer { address, bytes } = args.workspace;
-        let checked = check_bindings(self.facts(), &bindings, ordinal, &|_| MemoryKind::Unknown)
-            .and_then(|()| check_workspace(self.facts(), &bindings, self.workspace(), address, bytes));
-        match checked {
+        match self.check(&bindings, args.workspace, &|_| MemoryKind::Unknown) {
             Err(errors) => LaunchError::Arguments(errors),
             Ok(()) => LaunchError::Driver {
                 step: "check its arguments",
