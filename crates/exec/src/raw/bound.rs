@@ -74,12 +74,9 @@ impl RawPlan {
                 .map_or_else(DeviceBuffer::default, |given| DeviceBuffer { address: given.address, bytes: given.bytes })
         };
         let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(buffer).collect();
-        let addresses: Vec<*mut c_void> =
-            self.table().addresses(|at| numbers.address(at), &tensors, workspace).collect();
-        let scratch = workspace as usize as *mut c_void;
         // SAFETY: host addresses are those of numbers that live as long as the pack. The caller promises with each
         // launch, which alone follows the other addresses, that operands and workspace are valid.
-        unsafe { VariantPack::new(self.session().library(), self.table().uids(), &addresses, scratch) }
+        unsafe { self.table().pack(self.session().library(), numbers, &tensors, workspace) }
             .map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
     }
 }

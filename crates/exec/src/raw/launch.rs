@@ -1,18 +1,24 @@
 //! A launch on addresses that change with every call: the order of a plan's operands, and the checks of a launch.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
 use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT, Scratch};
-use qkvault_sys::VariantPack;
+use qkvault_sys::{Library, VariantPack};
+use smallvec::SmallVec;
 
 use crate::bindings::{Number, RawBindings};
 use crate::check::overlap;
 use crate::clear::clear;
 use crate::driver::MemoryKind;
+use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::load::RawPlan;
+
+/// Addresses of a variant pack that fit the stack; plans with more operands take memory from the heap.
+const INLINE: usize = 24;
 
 /// Memory on the GPU: an address, and the bytes from it on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,11 +89,6 @@ impl LaunchTable {
         &self.scalars
     }
 
-    /// The unique ids of a variant pack.
-    pub(crate) fn uids(&self) -> &[i64] {
-        &self.uids
-    }
-
     /// The constants and room for the scalars: the numbers that a variant pack points to, of eight bytes each.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
         self.fixed.iter().copied().chain(self.scalars.iter().map(|_| 0))
@@ -98,20 +99,27 @@ impl LaunchTable {
         self.fixed.len()
     }
 
-    /// The addresses of a variant pack: `number` gives that of a constant or scalar, by its place.
-    pub(crate) fn addresses<'a>(
-        &'a self,
-        number: impl Fn(usize) -> *mut c_void + 'a,
-        tensors: &'a [DeviceBuffer],
+    /// The variant pack of these addresses. It points to `numbers`, the constants and scalars.
+    ///
+    /// # Safety
+    ///
+    /// `numbers` must live as long as the pack, and the other addresses must be valid when a launch follows them.
+    pub(crate) unsafe fn pack(
+        &self,
+        library: &Arc<Library>,
+        numbers: &HostScalars,
+        tensors: &[DeviceBuffer],
         workspace: u64,
-    ) -> impl Iterator<Item = *mut c_void> + 'a {
+    ) -> Result<VariantPack, qkvault_sys::Error> {
         let at = |address: u64| address as usize as *mut c_void;
-        let numbers = self.fixed.len() + self.scalars.len();
-        (0..numbers)
-            .map(number)
-            .chain(tensors.iter().map(move |buffer| at(buffer.address)))
-            .chain(self.again.iter().map(move |place| at(tensors[*place].address)))
-            .chain(self.buffers.iter().map(move |offset| at(workspace + offset)))
+        let addresses: SmallVec<[*mut c_void; INLINE]> = (0..self.fixed.len() + self.scalars.len())
+            .map(|place| numbers.address(place))
+            .chain(tensors.iter().map(|buffer| at(buffer.address)))
+            .chain(self.again.iter().map(|place| at(tensors[*place].address)))
+            .chain(self.buffers.iter().map(|offset| at(workspace + offset)))
+            .collect();
+        // SAFETY: the caller's promise.
+        unsafe { VariantPack::new(library, &self.uids, &addresses, at(workspace)) }
     }
 
     /// Whether a launch with these arguments is sound, as far as numbers tell. It costs nanoseconds; what is wrong is

@@ -3,11 +3,9 @@
 //! cuDNN cannot change a pack, and making one costs over a microsecond. Programs come back to the same buffers: each
 //! layer of a model at every step, each block of a caching allocator. So a plan keeps the packs of its last launches.
 
-use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use qkvault_sys::{Error, Library, VariantPack};
-use smallvec::SmallVec;
 
 use crate::bindings::Number;
 use crate::raw::host_scalars::HostScalars;
@@ -15,9 +13,6 @@ use crate::raw::launch::{DeviceBuffer, LaunchTable, RawArgs};
 
 /// Packs that a plan keeps: more than the layers of most models.
 const KEPT: usize = 64;
-
-/// Addresses of a pack that fit the stack; plans with more operands take memory from the heap.
-const INLINE: usize = 24;
 
 /// A pack and what it points to.
 #[derive(Debug)]
@@ -95,12 +90,10 @@ impl Pack {
         };
         tensors.clear();
         tensors.extend(args.tensors.iter().map(|buffer| buffer.address));
-        let addresses: SmallVec<[*mut c_void; INLINE]> =
-            table.addresses(|at| numbers.address(at), args.tensors, args.workspace.address).collect();
         let workspace = args.workspace.address;
         // SAFETY: host addresses are those of numbers that live as long as the pack. The caller of a launch promises
         // the addresses of the device, and only a launch with the same ones follows them.
-        let pack = unsafe { VariantPack::new(library, table.uids(), &addresses, workspace as usize as *mut c_void) }?;
+        let pack = unsafe { table.pack(library, &numbers, args.tensors, workspace) }?;
         Ok(Pack { tensors, workspace, numbers, pack })
     }
 
