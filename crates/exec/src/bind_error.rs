@@ -143,6 +143,41 @@ pub enum BindError {
         /// Ordinal of the GPU that has the plan.
         needed: i32,
     },
+    /// The memory is in another CUDA context than the plan.
+    #[error(
+        "{role} is in a CUDA context of GPU {found}, and the plan in another, of GPU {needed}; copy it to memory of \
+         Session::device()"
+    )]
+    OtherContext {
+        /// The role.
+        role: Role,
+        /// Ordinal of the GPU of the memory's context.
+        found: usize,
+        /// Ordinal of the plan's GPU.
+        needed: usize,
+    },
+    /// The workspace is in another CUDA context than the plan.
+    #[error(
+        "the workspace is in a CUDA context of GPU {found}, and the plan in another, of GPU {needed}; allocate it on a \
+         stream of Session::device()"
+    )]
+    WorkspaceElsewhere {
+        /// Ordinal of the GPU of the workspace's context.
+        found: usize,
+        /// Ordinal of the plan's GPU.
+        needed: usize,
+    },
+    /// The metadata of the batch is in another CUDA context than the plan.
+    #[error(
+        "the metadata of the batch is in a CUDA context of GPU {found}, and the plan in another, of GPU {needed}; make \
+         it for this plan with BatchMetadata::new"
+    )]
+    BatchElsewhere {
+        /// Ordinal of the GPU of the batch's context.
+        found: usize,
+        /// Ordinal of the plan's GPU.
+        needed: usize,
+    },
     /// An output overlaps another operand.
     #[error(
         "the launch writes {role}, which overlaps {other} ({role} {}, {other} {}); give it memory of its own, or call \
@@ -173,7 +208,8 @@ pub enum BindError {
     },
     /// The numbers of the operand lead kernels to other memory, and nothing has checked them.
     #[error(
-        "kernels follow the numbers of {role}, and nothing has checked them: give them by Args::batch, or by the unsafe Args::indices"
+        "kernels follow the numbers of {role}, and nothing has checked them: give them by Args::batch, or by the unsafe \
+         Args::indices"
     )]
     Unchecked {
         /// The role.
@@ -216,7 +252,7 @@ impl BindErrors {
 
     /// `Ok` without errors, else all of them.
     pub(crate) fn check(facts: &PlanFacts, errors: Vec<BindError>) -> Result<(), BindErrors> {
-        if errors.is_empty() { Ok(()) } else { Err(BindErrors { what: facts.what.clone(), errors }) }
+        if errors.is_empty() { Ok(()) } else { Err(BindErrors::new(facts, errors)) }
     }
 
     /// The errors, by value.

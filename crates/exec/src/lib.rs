@@ -69,6 +69,8 @@ mod clear;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[cfg(all(doctest, feature = "cudarc"))]
+mod compile_fail;
 mod driver;
 mod find;
 mod fit;

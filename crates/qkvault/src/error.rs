@@ -157,7 +157,9 @@ impl From<LaunchError> for Error {
     fn from(error: LaunchError) -> Error {
         let kind = match error {
             LaunchError::Arguments(_) | LaunchError::OtherContext { .. } => ErrorKind::Arguments,
-            LaunchError::Captured | LaunchError::PerThreadStream => ErrorKind::Arguments,
+            LaunchError::Captured | LaunchError::PerThreadStream | LaunchError::NoWorkspace { .. } => {
+                ErrorKind::Arguments
+            }
             LaunchError::Workspace { .. } => ErrorKind::Memory,
             _ => ErrorKind::Launch,
         };

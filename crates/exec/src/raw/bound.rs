@@ -136,12 +136,11 @@ impl RawBound {
     /// [`LaunchError`] if the driver or cuDNN refuses the launch; nothing was queued then.
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<(), LaunchError> {
         let _entered = self.plan.session().enter_to_launch()?;
-        // SAFETY: the caller's promise; numbers lie in memory of this value.
+        // SAFETY: the caller's promise.
         unsafe {
-            self.plan.clear_sums(self.workspace.address, stream)?;
-            self.plan.queue(&self.pack, stream)
+            let mut lease = self.lease(stream)?;
+            self.launch_on(&mut lease, stream)
         }
-        .map_err(|source| self.plan.refused(source))
     }
 
     /// Calls `cudnnBackendExecute` alone, on a handle that is on the stream already: the floor that launches are

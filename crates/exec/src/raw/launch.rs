@@ -124,7 +124,7 @@ impl LaunchTable {
 
     /// Whether a launch with these arguments is sound, as far as numbers tell. It costs nanoseconds; what is wrong is
     /// told by [`RawPlan::wrong`].
-    fn accepts(&self, args: &RawArgs<'_>, workspace: u64) -> bool {
+    pub(crate) fn accepts(&self, args: &RawArgs<'_>, workspace: u64) -> bool {
         let RawArgs { tensors, scalars, workspace: scratch, interleaved } = *args;
         let sized = tensors.len() == self.tensors.len() && scalars.len() == self.scalars.len();
         let typed = || scalars.iter().zip(&self.scalars).all(|(value, scalar)| value.dtype() == scalar.dtype);
@@ -147,7 +147,20 @@ impl LaunchTable {
             && self.apart(tensors, interleaved, (scratch.address, scratch.address.saturating_add(workspace)))
     }
 
-    /// Whether no output overlaps another tensor, and none the workspace.
+    /// The same arguments by role.
+    fn bindings(&self, args: &RawArgs<'_>) -> RawBindings {
+        let mut bindings = RawBindings::new();
+        for (buffer, tensor) in args.tensors.iter().zip(&self.tensors) {
+            let DeviceBuffer { address, bytes } = *buffer;
+            bindings = bindings.tensor(tensor.role, address, bytes);
+        }
+        for (value, scalar) in args.scalars.iter().zip(&self.scalars) {
+            bindings = bindings.scalar(scalar.role, *value);
+        }
+        args.interleaved.iter().fold(bindings, |all, (a, b)| all.interleaved(*a, *b))
+    }
+
+    /// Whether no output overlaps another tensor, and no tensor the workspace, if there is one.
     fn apart(&self, buffers: &[DeviceBuffer], interleaved: &[(Role, Role)], workspace: (u64, u64)) -> bool {
         let span = |at: usize| (buffers[at].address, buffers[at].address + self.tensors[at].bytes);
         let stated = |a: Role, b: Role| interleaved.iter().any(|pair| *pair == (a, b) || *pair == (b, a));
@@ -156,7 +169,7 @@ impl LaunchTable {
                 let (a, b) = (&self.tensors[i], &self.tensors[j]);
                 !(a.output || b.output) || !overlap(span(i), span(j)) || stated(a.role, b.role)
             };
-            !overlap(span(i), workspace) && (0..i).all(clear)
+            (workspace.0 == workspace.1 || !overlap(span(i), workspace)) && (0..i).all(clear)
         })
     }
 }
@@ -247,18 +260,7 @@ impl RawPlan {
         if given != needed {
             return LaunchError::Count { what: self.facts().what.clone(), given, needed };
         }
-        let mut bindings = RawBindings::new();
-        for (buffer, tensor) in args.tensors.iter().zip(&table.tensors) {
-            let DeviceBuffer { address, bytes } = *buffer;
-            bindings = bindings.tensor(tensor.role, address, bytes);
-        }
-        for (value, scalar) in args.scalars.iter().zip(&table.scalars) {
-            bindings = bindings.scalar(scalar.role, *value);
-        }
-        for (a, b) in args.interleaved {
-            bindings = bindings.interleaved(*a, *b);
-        }
-        match self.check(&bindings, args.workspace, &|_| MemoryKind::Unknown) {
+        match self.check(&table.bindings(args), args.workspace, &|_| MemoryKind::Unknown) {
             Err(errors) => LaunchError::Arguments(errors),
             Ok(()) => LaunchError::Driver {
                 step: "check its arguments",
@@ -274,3 +276,6 @@ fn eight(bytes: [u8; 4]) -> u64 {
     cell[..4].copy_from_slice(&bytes);
     u64::from_ne_bytes(cell)
 }
+
+#[cfg(test)]
+mod tests;

@@ -87,8 +87,8 @@ pub enum LaunchError {
     Arguments(#[from] BindErrors),
     /// The arguments of a raw launch are too few or too many.
     #[error(
-        "the plan of '{what}' takes {} tensors and {} scalars in the order of RawPlan::tensors and RawPlan::scalars, and {} and {} \
-         were given",
+        "the plan of '{what}' takes {} tensors and {} scalars in the order of RawPlan::tensors and RawPlan::scalars, \
+         and {} and {} were given",
         needed.0, needed.1, given.0, given.1
     )]
     Count {
@@ -107,13 +107,23 @@ pub enum LaunchError {
     },
     /// The scratch memory could not be allocated.
     #[error(
-        "{bytes} bytes of scratch memory for the launch could not be allocated: {detail}; free memory, or compile with a workspace limit"
+        "{bytes} bytes of scratch memory for the launch could not be allocated: {detail}; free memory, or compile with \
+         a workspace limit"
     )]
     Workspace {
         /// The size in bytes.
         bytes: u64,
         /// The error of the driver.
         detail: String,
+    },
+    /// A captured launch was given no scratch memory.
+    #[error(
+        "the launch needs {bytes} bytes of scratch memory that the captured graph keeps using; allocate them with \
+         Workspace::allocate before the capture, give them by Args::workspace, and keep them as long as the graph"
+    )]
+    NoWorkspace {
+        /// The size in bytes.
+        bytes: u64,
     },
     /// The stream is in another context than the plan.
     #[error(
@@ -128,14 +138,15 @@ pub enum LaunchError {
     },
     /// The stream is being captured, and a safe launch cannot know how long the graph will use its operands.
     #[error(
-        "the stream is being captured, and the graph would use the operands after their borrow ends; use Bound::capture, which keeps them, \
-         or the unsafe `launch_captured`, for which you keep operands, plan and workspace as long as the graph"
+        "the stream is being captured, and the graph would use the operands after their borrow ends; use \
+         Bound::capture, which keeps them, or the unsafe `launch_captured`, for which you keep operands, plan and \
+         workspace as long as the graph"
     )]
     Captured,
     /// The stream is the per-thread default stream.
     #[error(
-        "the per-thread default stream is another stream in each thread, so no launch can be ordered with one that another thread made \
-         there; use CudaContext::new_stream or default_stream"
+        "the per-thread default stream is another stream in each thread, so no launch can be ordered with one that \
+         another thread made there; use CudaContext::new_stream or default_stream"
     )]
     PerThreadStream,
 }

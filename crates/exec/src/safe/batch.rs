@@ -23,7 +23,8 @@ pub enum BatchError {
     Step(#[from] BatchInputErrors),
     /// The stream is in another context than the batch.
     #[error(
-        "the stream is in a context of GPU {stream}, and the batch in another; use a stream of the plan's Session::device()"
+        "the stream is in a context of GPU {stream}, and the batch in another; use a stream of the plan's \
+         Session::device()"
     )]
     OtherContext {
         /// Ordinal of the stream's GPU.
@@ -31,8 +32,8 @@ pub enum BatchError {
     },
     /// The stream is being captured.
     #[error(
-        "the stream is being captured, and replays of the graph would copy what later steps wrote to the staging memory; update the batch \
-         outside the capture: addresses stay, and replays read the new step"
+        "the stream is being captured, and replays of the graph would copy what later steps wrote to the staging \
+         memory; update the batch outside the capture: addresses stay, and replays read the new step"
     )]
     Captured,
     /// The driver refused.
@@ -107,8 +108,12 @@ impl BatchMetadata {
     ///
     /// # Errors
     ///
-    /// [`BatchError::Step`] if the plan has no lengths; [`BatchError::Driver`] if the driver has no memory.
+    /// [`BatchError::Step`] if the plan has no lengths; [`BatchError::OtherContext`] if the stream is not of the plan's
+    /// GPU; [`BatchError::Driver`] if the driver has no memory.
     pub fn new(plan: &LoadedPlan, attention: &Valid, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
+        if !plan.device().has(stream.context()) {
+            return Err(BatchError::OtherContext { stream: stream.context().ordinal() });
+        }
         let buffer = StepBuffer::new(StepLayout::of(attention, plan.facts())?);
         let memory = StepMemory::upload(stream, buffer.words()).map_err(driver("put on the GPU"))?;
         let staging = plan.device().staging.clone();

@@ -8,7 +8,6 @@ use qkvault_graph::Role;
 
 use crate::bind_error::BindErrors;
 use crate::bindings::Number;
-use crate::driver::memory_kind;
 use crate::raw;
 use crate::raw::DeviceBuffer;
 use crate::raw::launch_error::{LaunchError, ScalarError};
@@ -95,9 +94,7 @@ impl<'a> Bound<'a> {
         };
         let memory = workspace.as_ref().map_or_else(DeviceBuffer::default, |workspace| workspace.buffer());
         if !errors.is_empty() {
-            let found =
-                plan.raw().check(&bindings, memory, &memory_kind).err().map_or_else(Vec::new, BindErrors::into_vec);
-            return Err(BindErrors::new(plan.facts(), errors.into_iter().chain(found).collect()).into());
+            return Err(plan.all_errors(errors, &bindings, memory).into());
         }
         let raw = plan.raw().bind(&bindings, memory)?;
         let held = args.operands.into_iter().map(|given| (plan.first_role(&given), given.held));
@@ -135,9 +132,10 @@ impl<'a> Bound<'a> {
     /// [`ScalarError`] if the plan has no such scalar or the type differs; the scalar keeps its value then.
     pub fn set_scalar<'n>(&mut self, which: impl Into<Which<'n>>, value: impl Into<Number>) -> Result<(), ScalarError> {
         let (which, value) = (which.into(), value.into());
-        let roles = self.plan.scalars_of(which);
+        let wanted = self.plan.wanted();
+        let roles = wanted.scalars_of(which);
         if roles.is_empty() {
-            return Err(self.plan.no_such_scalar(which));
+            return Err(ScalarError::NoSuchName(Box::new(wanted.unknown(which, false, true))));
         }
         roles.into_iter().try_for_each(|role| self.raw.set_scalar(role, value))
     }

@@ -12,8 +12,8 @@ use crate::raw::DeviceBuffer;
 #[derive(Clone, Debug)]
 pub(crate) struct BoundConstant {
     pub(crate) role: Role,
-    address: u64,
-    bytes: u64,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The constant operands of all plans of a session, by their values. Nothing writes them after the upload and they stay

@@ -2,27 +2,22 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, SyncOnDrop};
-use qkvault_graph::op::Binding;
-use qkvault_graph::{Role, nearest_name};
+use cudarc::driver::{CudaContext, CudaStream, SyncOnDrop};
+use qkvault_graph::Role;
 use smallvec::SmallVec;
 
 use crate::bind_error::{BindError, BindErrors};
-use crate::bindings::{Number, Operand, RawBindings};
+use crate::bindings::RawBindings;
 use crate::driver::memory_kind;
-use crate::raw::launch_error::{LaunchError, ScalarError};
+use crate::raw::launch_error::LaunchError;
 use crate::raw::{DeviceBuffer, RawArgs};
-use crate::safe::args::{Args, Given, Which};
+use crate::safe::args::{Args, Given};
 use crate::safe::device::ready;
+use crate::safe::matching::{OfBatch, Seen, Short, Values, Wanted};
 use crate::safe::order::{driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
 use crate::safe::tracked::BatchArgs;
 use crate::training::Numbers;
-
-/// Operands of a launch that fit the stack.
-const INLINE: usize = 12;
-
-type Short<T> = SmallVec<[T; INLINE]>;
 
 /// How a launch is ordered among streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +64,7 @@ impl LoadedPlan {
     pub unsafe fn launch_captured(&self, stream: &Arc<CudaStream>, args: Args<'_>) -> Result<(), LaunchError> {
         ready(self.device(), stream)?;
         if self.workspace() > 0 && args.workspace.is_none() {
-            let detail = "a captured launch needs Args::workspace, which the graph keeps using".to_owned();
-            return Err(LaunchError::Workspace { bytes: self.workspace(), detail });
+            return Err(LaunchError::NoWorkspace { bytes: self.workspace() });
         }
         self.launch_ordered(stream, args, Order::Caller)
     }
@@ -100,8 +94,9 @@ impl LoadedPlan {
                 Order::Caller => std::mem::forget(guard),
             }
         }
+        let (wanted, of_batch) = (self.wanted(), of_batch(batch.as_ref()));
         let tensors: Short<DeviceBuffer> =
-            self.raw().tensors().iter().map(|tensor| self.buffer(tensor, &given, batch.as_ref())).collect();
+            wanted.tensors.iter().map(|tensor| wanted.buffer(tensor.role, &given, of_batch)).collect();
         // Locked and ordered over the launch where another stream may use it: the scratch memory of this stream cannot.
         let mut locked = workspace.as_ref().filter(|_| !own && order == Order::Events).map(|memory| memory.lock());
         let mut step = batch.as_ref().filter(|_| order == Order::Events).map(|batch| batch.memory.lock());
@@ -126,31 +121,20 @@ impl LoadedPlan {
         self.device().context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
     }
 
-    /// The buffer of a tensor: the caller's, a batch's, or the plan's own.
-    fn buffer(&self, tensor: &Binding, given: &[(Role, DeviceBuffer)], batch: Option<&BatchArgs>) -> DeviceBuffer {
-        let own = || self.constants().iter().find(|c| c.role == tensor.role).map(|constant| constant.buffer());
-        let given = given.iter().find(|(role, _)| *role == tensor.role).map(|(_, buffer)| *buffer);
-        given.or_else(|| batch.and_then(|batch| batch.buffer(tensor.role))).or_else(own).unwrap_or_default()
-    }
-
-    /// The roles of an operand: one, or two where score modification and mask use the name; none for an unknown name.
-    fn roles_of(&self, given: &Given<'_>) -> SmallVec<[Role; 2]> {
-        match given.which {
-            Which::Role(role) => SmallVec::from_slice(&[role]),
-            Which::Named(name) => self.attention().map_or_else(SmallVec::new, |attention| match given.gradient {
-                true => attention.gradient_role(name).into_iter().collect(),
-                false => attention.tensor_roles(name).collect(),
-            }),
-        }
+    /// What the plan takes.
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
+        let raw = self.raw();
+        let (tensors, scalars) = (raw.tensors(), raw.scalars());
+        Wanted { tensors, scalars, attention: self.attention(), constants: self.constants() }
     }
 
     /// The scalars of arguments, by role.
     pub(crate) fn numbers(&self, args: &Args<'_>) -> Result<Numbers, BindErrors> {
         let mut numbers = Numbers::new();
         for (which, value) in args.scalars.iter() {
-            let of = self.scalars_of(*which);
+            let of = self.wanted().scalars_of(*which);
             if of.is_empty() {
-                return Err(BindErrors::new(self.facts(), vec![self.unknown(*which, false, true)]));
+                return Err(BindErrors::new(self.facts(), vec![self.wanted().unknown(*which, false, true)]));
             }
             numbers.extend(of.into_iter().map(|role| (role, *value)));
         }
@@ -159,159 +143,81 @@ impl LoadedPlan {
 
     /// The role by which a bound plan gives an operand back.
     pub(crate) fn first_role(&self, given: &Given<'_>) -> Role {
-        self.roles_of(given).first().copied().unwrap_or(Role::Q)
-    }
-
-    /// The error for a scalar of an unknown name.
-    pub(crate) fn no_such_scalar(&self, which: Which<'_>) -> ScalarError {
-        ScalarError::NoSuchName(Box::new(self.unknown(which, false, true)))
-    }
-
-    pub(crate) fn scalars_of(&self, which: Which<'_>) -> SmallVec<[Role; 2]> {
-        match which {
-            Which::Role(role) => SmallVec::from_slice(&[role]),
-            Which::Named(name) => self.attention().map_or_else(SmallVec::new, |a| a.scalar_roles(name).collect()),
-        }
-    }
-
-    /// The value of a scalar: the caller's, or the usual softmax scale.
-    fn scalar(&self, role: Role, given: &[(Role, Number)]) -> Option<Number> {
-        let usual =
-            || (role == Role::Scale).then(|| self.attention().map(|a| Number::F32(a.default_scale()))).flatten();
-        given.iter().find(|(r, _)| *r == role).map(|(_, value)| *value).or_else(usual)
+        self.wanted().roles_of(&given.into()).first().copied().unwrap_or(Role::Q)
     }
 
     /// The roles of all operands and the scalars in the plan's order, if nothing is wrong as far as it can be seen
     /// without addresses.
-    fn plainly_right(&self, args: &Args<'_>, roles: &mut Short<(usize, Role)>) -> Option<SmallVec<[Number; 6]>> {
-        let raw = self.raw();
-        for (at, given) in args.operands.iter().enumerate() {
-            let of = self.roles_of(given);
-            if of.is_empty() || given.held.context().is_some_and(|context| !self.device().has(context)) {
-                return None;
-            }
-            for role in of {
-                let tensor = raw.tensors().iter().find(|tensor| tensor.role == role)?;
-                let right = given.held.dtype().is_none_or(|dtype| dtype == tensor.dtype)
-                    && (given.held.writable() || !tensor.output)
-                    && (given.trusted || !role.is_followed())
-                    && roles.iter().all(|(_, other)| *other != role);
-                if !right {
-                    return None;
-                }
-                roles.push((at, role));
-            }
-        }
-        let given = |role: Role| roles.iter().any(|(_, other)| *other == role);
-        let filled = |tensor: &Binding| {
-            given(tensor.role)
-                || args.batch.as_ref().is_some_and(|batch| batch.buffer(tensor.role).is_some())
-                || self.provides(tensor.role)
-        };
-        let known = |role: &Role| raw.tensors().iter().any(|tensor| tensor.role == *role);
-        let batch = args.batch.iter().flat_map(|batch| batch.operands.iter()).map(|(role, ..)| role);
-        if !raw.tensors().iter().all(filled) || !batch.clone().all(known) || batch.clone().any(|role| given(*role)) {
-            return None;
-        }
-        let mut given: SmallVec<[(Role, Number); 6]> = SmallVec::new();
-        for (which, value) in args.scalars.iter() {
-            let of = self.scalars_of(*which);
-            let wanted = |role: &Role| raw.scalars().iter().any(|s| s.role == *role && s.dtype == value.dtype());
-            let again = |role: &Role| given.iter().any(|(other, _)| other == role);
-            if of.is_empty() || !of.iter().all(wanted) || of.iter().any(again) {
-                return None;
-            }
-            given.extend(of.into_iter().map(|role| (role, *value)));
-        }
-        raw.scalars().iter().map(|scalar| self.scalar(scalar.role, &given)).collect()
+    fn plainly_right(&self, args: &Args<'_>, roles: &mut Short<(usize, Role)>) -> Option<Values> {
+        let here = |context: &Arc<CudaContext>| self.device().has(context);
+        let all_here = args.operands.iter().all(|given| given.held.context().is_none_or(here))
+            && args.workspace.as_ref().is_none_or(|workspace| here(workspace.context()))
+            && args.batch.as_ref().is_none_or(|batch| here(batch.memory.context()));
+        let operands = args.operands.iter().map(Seen::from);
+        let scalars = args.scalars.iter().copied();
+        all_here.then(|| self.wanted().accepts(operands, of_batch(args.batch.as_ref()), scalars, roles)).flatten()
     }
 
     /// Everything that is wrong in arguments.
     fn problems(&self, args: &mut Args<'_>) -> BindErrors {
-        let workspace = DeviceBuffer { address: crate::SCRATCH_ALIGNMENT, bytes: u64::MAX };
-        let (bindings, mut errors) = self.bindings_of(args);
-        // The scratch memory is this crate's own, or is checked by itself.
-        let workspace = args.workspace.as_ref().map_or(workspace, |memory| memory.buffer());
-        if let Err(found) = self.raw().check(&bindings, workspace, &memory_kind) {
-            errors.extend(found.into_vec());
-        }
-        BindErrors::new(self.facts(), errors)
+        let (bindings, errors) = self.bindings_of(args);
+        // The scratch memory of a stream is right; that of the caller is checked.
+        let own = DeviceBuffer { address: crate::SCRATCH_ALIGNMENT, bytes: u64::MAX };
+        let workspace = args.workspace.as_ref().map_or(own, |memory| memory.buffer());
+        self.all_errors(errors, &bindings, workspace)
     }
 
-    /// Arguments as bindings by role, with what is wrong in names and sources. Defaults are filled in.
-    pub(crate) fn bindings_of(&self, args: &mut Args<'_>) -> (RawBindings, Vec<BindError>) {
-        let mut errors = Vec::new();
-        let mut raw = RawBindings::new();
-        for (a, b) in &args.interleaved {
-            raw = raw.interleaved(*a, *b);
-        }
-        let mut roles = Vec::new();
-        for given in args.operands.iter_mut() {
-            let of = self.roles_of(given);
-            if of.is_empty() {
-                errors.push(self.unknown(given.which, given.gradient, false));
+    /// These errors and those of the bindings.
+    pub(crate) fn all_errors(
+        &self,
+        errors: Vec<BindError>,
+        bindings: &RawBindings,
+        workspace: DeviceBuffer,
+    ) -> BindErrors {
+        let found =
+            self.raw().check(bindings, workspace, &memory_kind).map_or_else(BindErrors::into_vec, |()| Vec::new());
+        // One error for memory of another GPU is enough.
+        let told = |error: &BindError| match error {
+            BindError::OtherDevice { role, .. } => {
+                errors.iter().any(|e| matches!(e, BindError::OtherContext { role: other, .. } if other == role))
             }
-            let (bytes, dtype, writable) = (given.held.bytes(), given.held.dtype(), given.held.writable());
-            let address = given.held.address();
-            for role in of {
-                if role.is_followed() && !given.trusted {
-                    errors.push(BindError::Unchecked { role });
-                }
-                raw = raw.operand(Operand { role, address, bytes, dtype, writable });
-                roles.push(role);
-            }
-        }
-        for (role, address, bytes) in args.batch.iter().flat_map(|batch| batch.operands.iter().copied()) {
-            raw = raw.tensor(role, address, bytes);
-        }
-        for constant in self.constants().iter().filter(|constant| !roles.contains(&constant.role)) {
-            let DeviceBuffer { address, bytes } = constant.buffer();
-            raw = raw.tensor(constant.role, address, bytes);
-        }
-        for (which, value) in args.scalars.iter() {
-            let of = self.scalars_of(*which);
-            if of.is_empty() {
-                errors.push(self.unknown(*which, false, true));
-            }
-            raw = of.into_iter().fold(raw, |raw, role| raw.scalar(role, *value));
-        }
-        let scale = raw.scalars.iter().any(|(role, _)| *role == Role::Scale);
-        if let Some(value) = self.scalar(Role::Scale, &[]).filter(|_| !scale && self.has_scale()) {
-            raw = raw.scalar(Role::Scale, value);
-        }
-        (raw, errors)
-    }
-
-    fn has_scale(&self) -> bool {
-        self.raw().scalars().iter().any(|scalar| scalar.role == Role::Scale)
-    }
-
-    /// The error for a name that the description does not have.
-    fn unknown(&self, which: Which<'_>, gradient: bool, scalar: bool) -> BindError {
-        let name = match which {
-            Which::Named(name) => name.to_owned(),
-            Which::Role(role) => role.to_string(),
+            _ => false,
         };
-        let names: Vec<String> = self.attention().map_or_else(Vec::new, |attention| {
-            let tensors = attention.score_tensors().filter(|tensor| !gradient || tensor.gradient.is_some());
-            let scalars = attention.scalars().map(|scalar| scalar.name.to_owned());
-            if scalar { scalars.collect() } else { tensors.map(|tensor| tensor.name.to_owned()).collect() }
+        let found: Vec<BindError> = found.into_iter().filter(|error| !told(error)).collect();
+        BindErrors::new(self.facts(), errors.into_iter().chain(found).collect())
+    }
+
+    /// Arguments as bindings by role, with what is wrong in names, sources and contexts. Defaults are filled in.
+    pub(crate) fn bindings_of(&self, args: &mut Args<'_>) -> (RawBindings, Vec<BindError>) {
+        let elsewhere = self.elsewhere(args);
+        let batch = of_batch(args.batch.as_ref());
+        let operands = args.operands.iter_mut().map(|given| {
+            let buffer = DeviceBuffer { address: given.held.address(), bytes: given.held.bytes() };
+            (Seen::from(&*given), buffer)
         });
-        let nearest = nearest_name(&name, names.iter().map(String::as_str)).map(str::to_owned);
-        BindError::NoSuchName {
-            name,
-            what: what(gradient, scalar),
-            nearest,
-            names,
-            described: self.attention().is_some(),
-        }
+        let (raw, errors) = self.wanted().bindings(operands, batch, args.scalars.iter().copied(), &args.interleaved);
+        (raw, elsewhere.into_iter().chain(errors).collect())
+    }
+
+    /// Memory of the arguments that is in another context than the plan.
+    fn elsewhere(&self, args: &Args<'_>) -> Vec<BindError> {
+        let needed = self.device().ordinal();
+        let found = |context: &Arc<CudaContext>| (!self.device().has(context)).then(|| context.ordinal());
+        let operands = args.operands.iter().flat_map(|given| {
+            let found = given.held.context().and_then(found);
+            let roles = self.wanted().roles_of(&given.into()).into_iter();
+            roles.filter_map(move |role| found.map(|found| BindError::OtherContext { role, found, needed }))
+        });
+        let workspace = args.workspace.iter().filter_map(|workspace| found(workspace.context()));
+        let batch = args.batch.iter().filter_map(|batch| found(batch.memory.context()));
+        operands
+            .chain(workspace.map(|found| BindError::WorkspaceElsewhere { found, needed }))
+            .chain(batch.map(|found| BindError::BatchElsewhere { found, needed }))
+            .collect()
     }
 }
 
-const fn what(gradient: bool, scalar: bool) -> &'static str {
-    match (gradient, scalar) {
-        (true, _) => "tensor with a gradient",
-        (_, true) => "scalar",
-        _ => "tensor",
-    }
+/// The operands of a batch, if there is one.
+fn of_batch(batch: Option<&BatchArgs>) -> OfBatch<'_> {
+    batch.map_or(&[], |batch| &batch.operands)
 }

@@ -8,6 +8,7 @@ pub(crate) mod constants;
 pub(crate) mod device;
 pub(crate) mod launch;
 pub(crate) mod list;
+pub(crate) mod matching;
 pub(crate) mod operands;
 pub(crate) mod order;
 pub(crate) mod plan;

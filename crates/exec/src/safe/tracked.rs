@@ -3,11 +3,10 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError, SyncOnDrop};
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError, SyncOnDrop};
 use qkvault_graph::Role;
 use smallvec::SmallVec;
 
-use crate::raw::DeviceBuffer;
 use crate::safe::operands::{Held, Owned};
 use crate::safe::order::{Uses, same};
 use crate::safe::workspace::Workspace;
@@ -16,6 +15,7 @@ use crate::safe::workspace::Workspace;
 pub(crate) struct StepMemory {
     inner: Mutex<StepWords>,
     address: u64,
+    context: Arc<CudaContext>,
 }
 
 pub(crate) struct StepWords {
@@ -27,12 +27,17 @@ impl StepMemory {
     pub(crate) fn upload(stream: &Arc<CudaStream>, words: &[i32]) -> Result<StepMemory, DriverError> {
         let mut words = stream.clone_htod(words)?;
         let address = words.device_ptr_mut(stream).0;
-        Ok(StepMemory { inner: Mutex::new(StepWords { words, uses: Uses::written(stream) }), address })
+        let inner = Mutex::new(StepWords { words, uses: Uses::written(stream) });
+        Ok(StepMemory { inner, address, context: Arc::clone(stream.context()) })
     }
 
     /// The address of the block, which never changes.
     pub(crate) const fn address(&self) -> u64 {
         self.address
+    }
+
+    pub(crate) const fn context(&self) -> &Arc<CudaContext> {
+        &self.context
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, StepWords> {
@@ -52,13 +57,6 @@ impl Drop for StepWords {
 pub(crate) struct BatchArgs {
     pub(crate) memory: Arc<StepMemory>,
     pub(crate) operands: SmallVec<[(Role, u64, u64); 6]>,
-}
-
-impl BatchArgs {
-    pub(crate) fn buffer(&self, role: Role) -> Option<DeviceBuffer> {
-        let found = self.operands.iter().find(|(operand, ..)| *operand == role);
-        found.map(|&(_, address, bytes)| DeviceBuffer { address, bytes })
-    }
 }
 
 /// The event with which cudarc orders a slice.

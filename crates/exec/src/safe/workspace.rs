@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, DriverError};
 
 use crate::raw::DeviceBuffer;
 use crate::safe::order::Uses;
@@ -31,6 +31,7 @@ pub struct Workspace {
     memory: Mutex<Memory>,
     address: u64,
     bytes: u64,
+    context: Arc<CudaContext>,
 }
 
 pub(crate) struct Memory {
@@ -65,7 +66,8 @@ impl Workspace {
         // Dropping the guard records an event, so that other streams wait for the allocation.
         let address = memory.device_ptr_mut(stream).0;
         let memory = Memory { bytes: memory, uses: Uses::written(stream) };
-        Ok(Arc::new(Workspace { memory: Mutex::new(memory), address, bytes }))
+        let context = Arc::clone(stream.context());
+        Ok(Arc::new(Workspace { memory: Mutex::new(memory), address, bytes, context }))
     }
 
     /// Allocates a workspace in which every byte is 0xFF, a NaN in all floating-point types. For tests: a kernel that
@@ -113,6 +115,10 @@ impl Workspace {
 impl Workspace {
     pub(crate) fn buffer(&self) -> DeviceBuffer {
         DeviceBuffer { address: self.address(), bytes: self.bytes() }
+    }
+
+    pub(crate) const fn context(&self) -> &Arc<CudaContext> {
+        &self.context
     }
 }
 

@@ -15,10 +15,8 @@ pub use describe::Training;
 pub use error::TrainingError;
 #[cfg(any(feature = "cudarc", test))]
 pub(crate) use fingerprints::Fingerprints;
-#[cfg(feature = "cudarc")]
-pub(crate) use run::ForwardRun;
 #[cfg(any(feature = "cudarc", test))]
-pub(crate) use run::{Numbers, forward_run};
+pub(crate) use run::{ForwardRun, Numbers, forward_run};
 
 #[cfg(test)]
 mod tests;
