@@ -46,7 +46,7 @@
 //! # CUDA graphs
 //!
 //! [`Bound::capture`] records one launch and returns a [`Captured`] launch to replay. The order among streams stays
-//! outside the graph. A capture reads the values of scalars; [`Bound::set_scalar`] does not change later replays.
+//! outside the graph. A capture reads addresses and the values of scalars; [`Captured::update`] replaces both.
 //!
 //! To record launches together with other work, capture with cudarc (`begin_capture`, `end_capture`) and use
 //! [`LoadedPlan::launch_captured`] or [`Bound::launch_captured`] between them. They are `unsafe`, because no event
@@ -102,7 +102,7 @@ pub use safe::{
     args::{Args, Which},
     batch::{BatchError, BatchMetadata, Uploaded},
     bound::{BindFailure, Bound},
-    capture::Captured,
+    capture::{Captured, UpdateError, Updated},
     device::{Device, DeviceError, DeviceMemory},
     operands::{Element, Input, Output},
     plan::LoadedPlan,

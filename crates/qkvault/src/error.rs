@@ -6,7 +6,7 @@ use qkvault_compile::PlanError;
 use qkvault_exec::serving::BatchInputErrors;
 use qkvault_exec::{
     BatchError, BindFailure, DeviceError, LaunchError, LoadError, PrepareError, PropertiesError, SessionError,
-    TrainStepError, TrainingError, WorkspaceError,
+    TrainStepError, TrainingError, UpdateError, WorkspaceError,
 };
 use qkvault_graph::Refusal;
 
@@ -175,6 +175,16 @@ impl From<BindFailure> for Error {
             _ => ErrorKind::Launch,
         };
         Error::new(kind, error)
+    }
+}
+
+impl From<UpdateError> for Error {
+    fn from(error: UpdateError) -> Error {
+        match error {
+            UpdateError::Bind(error) => error.into(),
+            UpdateError::Launch(error) => error.into(),
+            other => Error::new(ErrorKind::Launch, other),
+        }
     }
 }
 

@@ -114,9 +114,14 @@ impl<'a> Bound<'a> {
     ///
     /// [`BindFailure`], as for [`LoadedPlan::bind`].
     pub fn rebind(&mut self, args: Args<'a>, stream: &Arc<CudaStream>) -> Result<(), BindFailure> {
-        let workspace = args.workspace.clone().or_else(|| self.operands.workspace().cloned());
-        *self = Bound::new(&self.plan, Args { workspace, ..args }, stream)?;
+        *self = self.another(args, stream)?;
         Ok(())
+    }
+
+    /// The plan with other arguments, and with this workspace if they have none.
+    pub(crate) fn another(&self, args: Args<'a>, stream: &Arc<CudaStream>) -> Result<Bound<'a>, BindFailure> {
+        let workspace = args.workspace.clone().or_else(|| self.operands.workspace().cloned());
+        Bound::new(&self.plan, Args { workspace, ..args }, stream)
     }
 
     /// The bound plan of the raw layer, for launches that the caller orders ([`raw::RawBound::launch`]).

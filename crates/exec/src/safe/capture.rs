@@ -4,23 +4,62 @@ use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
+use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DriverError, result};
 use qkvault_graph::Role;
 
 use crate::raw::launch_error::LaunchError;
-use crate::safe::bound::Bound;
+use crate::safe::args::Args;
+use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::ready;
+use crate::safe::graph_update::{Recorded, Refused, update};
 use crate::safe::operands::Element;
 use crate::safe::order::{driver_error, is_captured};
 
 /// A captured launch. It owns the bound plan, because the graph has the addresses of its slices and workspace.
 ///
-/// The capture has read the scalars. To change one, take the bound plan back, set the scalar, and capture again.
+/// The graph has the addresses and the scalars of the capture. [`Captured::update`] replaces them.
+///
+/// ```no_run
+/// # use std::{error::Error, sync::Arc};
+/// # use qkvault_exec::{Args, LoadedPlan, cudarc::driver::{CudaSlice, CudaStream}};
+/// # type Slice = CudaSlice<half::bf16>;
+/// # fn run(plan: &LoadedPlan, stream: &Arc<CudaStream>, [q, k, v, other]: [Slice; 4], make: impl Fn() -> Slice)
+/// # -> Result<(), Box<dyn Error>> {
+/// let (k, v) = (Arc::new(k), Arc::new(v));
+/// let mut graph = plan.bind(Args::new().q(q).k(&k).v(&v).o(make()), stream)?.capture(stream)?;
+/// graph.launch()?;
+/// // Other queries, another output and another scale; the graph stays.
+/// graph.update(Args::new().q(other).k(&k).v(&v).o(make()).scale(0.1))?;
+/// graph.launch()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Captured<'a> {
     // Before the plan: the graph's kernels are the plan's.
     graph: CudaGraph,
     stream: Arc<CudaStream>,
     bound: Bound<'a>,
+}
+
+/// How [`Captured::update`] replaced the operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Updated {
+    /// The graph was changed where it is, as the driver does it for a launch of the same kernels.
+    InPlace,
+    /// The driver did not change the graph, so another one was made, which takes longer.
+    Anew,
+}
+
+/// Why a captured launch kept its operands.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpdateError {
+    /// The arguments cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindFailure),
+    /// They were bound, and their launch could not be captured.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
 }
 
 impl<'a> Bound<'a> {
@@ -34,6 +73,17 @@ impl<'a> Bound<'a> {
     ///
     /// [`LaunchError`] if the stream is of another context, or the driver or cuDNN refuses the capture.
     pub fn capture(self, stream: &Arc<CudaStream>) -> Result<Captured<'a>, LaunchError> {
+        let graph = self.record(stream, || stream.end_capture(CUgraphInstantiate_flags(0)))?;
+        let graph = graph.ok_or_else(empty)?;
+        Ok(Captured { graph, stream: Arc::clone(stream), bound: self })
+    }
+
+    /// Records one launch, and ends the capture with `end`.
+    fn record<R>(
+        &self,
+        stream: &Arc<CudaStream>,
+        end: impl FnOnce() -> Result<R, DriverError>,
+    ) -> Result<R, LaunchError> {
         ready(self.plan().device(), stream)?;
         if is_captured(stream) {
             return Err(LaunchError::Captured);
@@ -49,15 +99,15 @@ impl<'a> Bound<'a> {
         // SAFETY: the stream is of this context, which is current. Nothing runs now; `Captured::launch` orders replays.
         let launched = unsafe { raw.launch_on(&mut lease, stream.cu_stream().cast()) };
         // The capture must end also after a failed launch.
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        let ended = end();
         drop(lease);
         launched?;
-        let graph = graph.map_err(|e| driver_error("end the capture", &e))?.ok_or(LaunchError::Driver {
-            step: "end the capture",
-            detail: "the driver gave an empty graph".to_owned(),
-        })?;
-        Ok(Captured { graph, stream: Arc::clone(stream), bound: self })
+        ended.map_err(|e| driver_error("end the capture", &e))
     }
+}
+
+fn empty() -> LaunchError {
+    LaunchError::Driver { step: "end the capture", detail: "the driver gave an empty graph".to_owned() }
 }
 
 impl<'a> Captured<'a> {
@@ -72,12 +122,47 @@ impl<'a> Captured<'a> {
         if is_captured(stream) {
             return Err(LaunchError::Captured);
         }
-        let launched = bound.operands.hold(stream, || graph.launch());
+        let launched = bound.operands.hold(stream, || {
+            // SAFETY: graph and stream are alive, and of this context, which is current. Operands are held, and `hold`
+            // orders them.
+            unsafe { result::graph::launch(graph.cu_graph_exec(), stream.cu_stream()) }
+        });
         launched.and_then(|launched| launched).map_err(|e| driver_error("launch the graph", &e))?;
         bound.plan().device().context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
     }
 
-    /// cudarc's graph, to inspect or to launch without any order among streams.
+    /// Replaces operands and scalars from the next replay on, and drops the former ones in the order of the stream. The
+    /// workspace stays, unless `args` have one. On an error nothing changes.
+    ///
+    /// It binds the arguments, captures their launch, and has the driver put its parameters into the graph. That costs
+    /// more than a launch with arguments ([`LoadedPlan::launch`](crate::LoadedPlan::launch)), which is the better way
+    /// where operands change at every launch.
+    ///
+    /// # Errors
+    ///
+    /// [`UpdateError::Bind`] with all errors in the arguments; [`UpdateError::Launch`] if their launch cannot be
+    /// captured.
+    pub fn update(&mut self, args: Args<'a>) -> Result<Updated, UpdateError> {
+        let Captured { graph, stream, bound } = self;
+        let next = bound.another(args, stream)?;
+        // SAFETY: the stream is alive, and its capture is what ends here.
+        let recorded = next.record(stream, || unsafe { Recorded::end(stream) })?.ok_or_else(empty)?;
+        // SAFETY: both graphs are alive, and this thread alone has them.
+        let updated = match unsafe { update(graph.cu_graph_exec(), &recorded) } {
+            Ok(()) => Updated::InPlace,
+            Err(Refused(detail)) => {
+                tracing::debug!(detail, what = next.plan().facts().what, "a graph is made anew");
+                let end = || stream.end_capture(CUgraphInstantiate_flags(0));
+                *graph = next.record(stream, end)?.ok_or_else(empty)?;
+                Updated::Anew
+            }
+        };
+        *bound = next;
+        Ok(updated)
+    }
+
+    /// cudarc's graph, to inspect or to launch without any order among streams. What it launches is up to date; its
+    /// nodes are those of the first capture.
     ///
     /// # Safety
     ///

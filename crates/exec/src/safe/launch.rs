@@ -14,7 +14,7 @@ use crate::raw::{DeviceBuffer, RawArgs};
 use crate::safe::args::{Args, Given};
 use crate::safe::device::ready;
 use crate::safe::matching::{OfBatch, Seen, Short, Values, Wanted};
-use crate::safe::order::{driver_error, is_captured};
+use crate::safe::order::{aside, driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
 use crate::safe::tracked::BatchArgs;
 use crate::training::Numbers;
@@ -82,11 +82,12 @@ impl LoadedPlan {
         };
         let own = args.workspace.is_none();
         let Args { operands, batch, interleaved, .. } = &mut args;
+        let other = (order == Order::Caller).then(|| aside(stream));
         let mut guards: Short<SyncOnDrop<'_>> = SmallVec::new();
         let mut given: Short<(Role, DeviceBuffer)> = SmallVec::new();
         for (at, operand) in operands.iter_mut().enumerate() {
             let bytes = operand.held.bytes();
-            let (address, guard) = operand.held.acquire(stream);
+            let (address, guard) = operand.held.acquire(other.as_ref().unwrap_or(stream));
             let roles = roles.iter().filter(|(of, _)| *of == at);
             given.extend(roles.map(|(_, role)| (*role, DeviceBuffer { address, bytes })));
             match order {

@@ -6,6 +6,7 @@ pub(crate) mod bound;
 pub(crate) mod capture;
 pub(crate) mod constants;
 pub(crate) mod device;
+pub(crate) mod graph_update;
 pub(crate) mod launch;
 pub(crate) mod list;
 pub(crate) mod matching;

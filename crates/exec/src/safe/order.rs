@@ -35,6 +35,12 @@ pub(crate) fn is_captured(stream: &CudaStream) -> bool {
     status.is_ok_and(|status| status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
+/// The stream on which the address of a slice is asked for while another one is captured: cudarc makes the stream wait
+/// for the slice's events, and a capture that waits for work outside it is invalid.
+pub(crate) fn aside(stream: &CudaStream) -> Arc<CudaStream> {
+    stream.context().default_stream()
+}
+
 pub(crate) fn driver_error(step: &'static str, error: &DriverError) -> LaunchError {
     LaunchError::Driver { step, detail: error.to_string() }
 }

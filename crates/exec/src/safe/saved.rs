@@ -6,19 +6,30 @@ use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
 use qkvault_graph::Role;
 
+use crate::safe::order::aside;
 use crate::safe::plan::LoadedPlan;
 use crate::safe::train_error::TrainStepError;
 use crate::training::Fingerprints;
 
-/// Writes a number to the GPU in the order of the stream, without host memory that must outlive the call.
-pub(crate) fn put(cell: &mut CudaSlice<i64>, value: i64, stream: &Arc<CudaStream>) -> Result<(), TrainStepError> {
-    let (address, _guard) = cell.device_ptr_mut(stream);
+/// Writes a number to the GPU in the order of the stream, without host memory that must outlive the call. A captured
+/// write is not ordered with other streams.
+pub(crate) fn put(
+    cell: &mut CudaSlice<i64>,
+    value: i64,
+    stream: &Arc<CudaStream>,
+    captured: bool,
+) -> Result<(), TrainStepError> {
+    let other = captured.then(|| aside(stream));
+    let (address, guard) = cell.device_ptr_mut(other.as_ref().unwrap_or(stream));
     let bits = value.cast_unsigned();
     for (at, word) in [(address, bits as u32), (address + 4, (bits >> 32) as u32)] {
         // SAFETY: one of two words of a live allocation of this context, exclusively borrowed and ordered by the guard.
         unsafe { sys::cuMemsetD32Async(at, word, 1, stream.cu_stream()) }
             .result()
             .map_err(|error| TrainStepError::Driver { step: "dropout's seed", detail: error.to_string() })?;
+    }
+    if captured {
+        std::mem::forget(guard);
     }
     Ok(())
 }

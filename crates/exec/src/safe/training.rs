@@ -169,7 +169,7 @@ impl TrainingPair {
         args: Args<'a>,
         stream: &'a Arc<CudaStream>,
     ) -> Result<(), TrainStepError> {
-        self.run_forward(saved, args, stream, |args| self.forward.launch(stream, args))
+        self.run_forward(saved, args, stream, false, |args| self.forward.launch(stream, args))
     }
 
     /// Records the forward into the capture of a stream.
@@ -189,7 +189,7 @@ impl TrainingPair {
         stream: &'a Arc<CudaStream>,
     ) -> Result<(), TrainStepError> {
         // SAFETY: the caller's promise.
-        self.run_forward(saved, args, stream, |args| unsafe { self.forward.launch_captured(stream, args) })
+        self.run_forward(saved, args, stream, true, |args| unsafe { self.forward.launch_captured(stream, args) })
     }
 
     fn run_forward<'a>(
@@ -197,6 +197,7 @@ impl TrainingPair {
         saved: &'a mut SavedForBackward,
         args: Args<'a>,
         stream: &'a Arc<CudaStream>,
+        captured: bool,
         launch: impl FnOnce(Args<'a>) -> Result<(), LaunchError>,
     ) -> Result<(), TrainStepError> {
         self.own(saved)?;
@@ -209,8 +210,8 @@ impl TrainingPair {
         saved.run = None;
         let SavedForBackward { stats, seed, offset, run: kept, of: _, what: _ } = saved;
         if let Some((first, second)) = run.dropout() {
-            put(seed, first, stream)?;
-            put(offset, second, stream)?;
+            put(seed, first, stream, captured)?;
+            put(offset, second, stream, captured)?;
             args = args.tensor(Role::DropoutSeed, &*seed).tensor(Role::DropoutOffset, &*offset);
         }
         args = args.lse(stats);

@@ -1,0 +1,76 @@
+//! The driver's update of an executable graph: the parameters of a graph that was recorded later, put in its place.
+
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{CUgraph, CUgraphExec};
+use cudarc::driver::{CudaStream, DriverError, result};
+
+use crate::driver::open;
+
+/// A graph that was recorded and not instantiated. It is destroyed when the value is dropped.
+pub(crate) struct Recorded(CUgraph);
+
+impl Recorded {
+    /// Ends the capture of a stream; `None` if nothing was recorded.
+    ///
+    /// # Safety
+    ///
+    /// The stream must be alive, its context current, and its capture one that this thread began.
+    pub(crate) unsafe fn end(stream: &CudaStream) -> Result<Option<Recorded>, DriverError> {
+        // SAFETY: the caller's promise.
+        let graph = unsafe { result::stream::end_capture(stream.cu_stream()) }?;
+        Ok((!graph.is_null()).then_some(Recorded(graph)))
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // SAFETY: the driver made the graph, and it is destroyed once.
+        if let Err(error) = unsafe { result::graph::destroy(self.0) } {
+            tracing::warn!(%error, "a recorded graph was not destroyed");
+        }
+    }
+}
+
+/// Why the driver did not update a graph.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) String);
+
+/// `CUgraphExecUpdateResultInfo` of the driver API.
+#[repr(C)]
+struct ResultInfo {
+    result: c_int,
+    node: *mut c_void,
+    from: *mut c_void,
+}
+
+type ExecUpdate = unsafe extern "C" fn(CUgraphExec, CUgraph, *mut ResultInfo) -> c_int;
+
+/// Puts the parameters of a recorded graph into an executable one, for replays that are launched from now on. Replays
+/// that are queued keep theirs.
+///
+/// The driver does so where both graphs have the same nodes in the same order. Where it refuses, the executable graph
+/// must be replaced.
+///
+/// # Safety
+///
+/// The graph must be alive, its context current, and no other thread may use it.
+pub(crate) unsafe fn update(graph: CUgraphExec, recorded: &Recorded) -> Result<(), Refused> {
+    // Not by cudarc, which has it only if it was built for CUDA 12 or later.
+    static FUNCTION: OnceLock<Option<ExecUpdate>> = OnceLock::new();
+    let function = FUNCTION.get_or_init(|| {
+        let driver = open().ok()?;
+        // SAFETY: every driver since CUDA 12 has this function with this signature.
+        unsafe { driver.get::<ExecUpdate>("cuGraphExecUpdate_v2") }.ok().map(|function| *function)
+    });
+    let Some(function) = function else {
+        return Err(Refused("the driver is older than CUDA 12".to_owned()));
+    };
+    let mut info = ResultInfo { result: 0, node: std::ptr::null_mut(), from: std::ptr::null_mut() };
+    // SAFETY: both graphs are alive, the caller promises that no one else uses them, and `info` is writable.
+    match unsafe { function(graph, recorded.0, &raw mut info) } {
+        0 => Ok(()),
+        status => Err(Refused(format!("CUDA error {status}, reason {}", info.result))),
+    }
+}
