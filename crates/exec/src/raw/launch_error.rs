@@ -99,6 +99,12 @@ pub enum LaunchError {
         /// Tensors and scalars that the plan takes.
         needed: (usize, usize),
     },
+    /// The table has no plan with this id.
+    #[error("the table has no plan with the id {id}; give an id of PlanTable::load or PlanTable::find of this process")]
+    NoSuchPlan {
+        /// The id.
+        id: u32,
+    },
     /// The session could not enter the context of its GPU.
     #[error("the CUDA context of the plan's GPU could not be made current: {detail}")]
     Context {

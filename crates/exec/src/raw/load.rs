@@ -14,6 +14,7 @@ use crate::machine::Machine;
 use crate::raw::launch::LaunchTable;
 use crate::raw::load_error::LoadError;
 use crate::raw::packs::Packs;
+use crate::raw::relaxed::RelaxedCaptures;
 use crate::raw::session::RawSession;
 use crate::scratch::to_clear;
 
@@ -46,6 +47,7 @@ impl Drop for Loaded {
         if let Err(error) = &entered {
             tracing::warn!(%error, key = %self.facts.key, "a plan is destroyed without its context");
         }
+        let _relaxed = RelaxedCaptures::enter();
         drop(self.plan.take());
     }
 }
@@ -74,6 +76,7 @@ impl RawSession {
         check_fit(facts, &self.inner.machine)?;
         let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_limit)?;
         let _entered = self.enter()?;
+        let _relaxed = RelaxedCaptures::enter();
         // The lease is held until the plan is finalized, which uses the handle.
         let mut lease = self.inner.pool.any().map_err(|source| LoadError::refused(facts, source))?;
         let descriptor =

@@ -7,6 +7,7 @@
 
 pub(crate) mod bound;
 pub(crate) mod host_scalars;
+pub(crate) mod ids;
 pub(crate) mod launch;
 pub(crate) mod launch_error;
 pub(crate) mod load;
@@ -14,11 +15,15 @@ pub(crate) mod load_error;
 pub(crate) mod packs;
 pub(crate) mod pool;
 pub(crate) mod primary;
+pub(crate) mod relaxed;
 pub(crate) mod session;
+pub(crate) mod table;
 
 pub use crate::bindings::{Operand, RawBindings};
 pub use bound::RawBound;
+pub use ids::PlanId;
 pub use launch::{DeviceBuffer, RawArgs};
 pub use launch_error::RawBindFailure;
 pub use load::RawPlan;
 pub use session::RawSession;
+pub use table::{PlanName, PlanTable, TableError};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use qkvault_sys::{Error, Handle, Library};
 
 use crate::raw::primary::{StreamId, stream_id};
+use crate::raw::relaxed::RelaxedCaptures;
 
 /// The handles of one GPU. They live as long as the session that owns the pool; the end of a thread destroys none.
 #[derive(Debug)]
@@ -96,6 +97,7 @@ impl Pool {
         if !seat.stream.is_some_and(|on| on.is(wanted)) {
             // Unknown until the call succeeds: one that fails may have changed the stream.
             seat.stream = None;
+            let _relaxed = (wanted.id == StreamId::Captured).then(RelaxedCaptures::enter);
             // SAFETY: the caller's promise.
             unsafe { seat.handle.set_stream(stream) }?;
             seat.stream = Some(wanted);
@@ -118,6 +120,7 @@ impl Pool {
     }
 
     fn create(&self) -> Result<Seat, Error> {
+        let _relaxed = RelaxedCaptures::enter();
         let handle = Handle::create(&self.library)?;
         let created = self.created.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::debug!(handles = created, "a cuDNN handle was made");

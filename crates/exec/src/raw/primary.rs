@@ -12,6 +12,7 @@ type Release = unsafe extern "C" fn(c_int) -> c_int;
 type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
 type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
+type ExchangeMode = unsafe extern "C" fn(*mut c_int) -> c_int;
 type GetStreamId = unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int;
 
 /// The functions of the driver that this module calls.
@@ -22,6 +23,7 @@ struct Functions {
     get: GetCurrent,
     set: SetCurrent,
     is_capturing: IsCapturing,
+    exchange: ExchangeMode,
     /// Since the driver of CUDA 12.
     stream_id: Option<GetStreamId>,
 }
@@ -39,6 +41,7 @@ fn functions() -> Option<&'static Functions> {
                 get: *driver.get::<GetCurrent>("cuCtxGetCurrent").ok()?,
                 set: *driver.get::<SetCurrent>("cuCtxSetCurrent").ok()?,
                 is_capturing: *driver.get::<IsCapturing>("cuStreamIsCapturing").ok()?,
+                exchange: *driver.get::<ExchangeMode>("cuThreadExchangeStreamCaptureMode").ok()?,
                 stream_id: driver.get::<GetStreamId>("cuStreamGetId").ok().map(|function| *function),
             })
         }
@@ -79,6 +82,24 @@ pub(crate) unsafe fn stream_id(stream: *mut c_void) -> StreamId {
             _ => StreamId::Unknown,
         }
     }
+}
+
+/// Whether a stream is being captured.
+///
+/// # Safety
+///
+/// The stream must be alive, and its context current.
+pub(crate) unsafe fn is_captured(stream: *mut c_void) -> bool {
+    let mut captured = 0;
+    // SAFETY: the caller promises that the stream is alive; the number is writable.
+    functions().is_some_and(|f| unsafe { (f.is_capturing)(stream, &raw mut captured) } == 0 && captured != 0)
+}
+
+/// Exchanges the rule by which the driver judges what this thread does while a stream is captured.
+pub(crate) fn exchange_capture_mode(mode: c_int) -> Option<c_int> {
+    let mut mode = mode;
+    // SAFETY: the number is writable.
+    functions().filter(|f| unsafe { (f.exchange)(&raw mut mode) } == 0).map(|_| mode)
 }
 
 /// Makes a context current, or none for 0.
