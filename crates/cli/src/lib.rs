@@ -4,6 +4,8 @@
 //! Every command prints a table or lines of text, or one JSON object with `--json`. Exit code 0 means success, 1 means
 //! that something was refused, failed or is corrupt, 2 means wrong usage.
 
+#![deny(unsafe_code)]
+
 mod cache;
 pub mod clock;
 pub mod data;
@@ -11,6 +13,7 @@ mod deep;
 mod doctor;
 mod failure;
 mod jobs;
+#[allow(unsafe_code, reason = "the one place of the commands that binds addresses and records graphs")]
 pub mod memory;
 mod older;
 pub mod out;

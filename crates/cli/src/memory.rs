@@ -1,9 +1,12 @@
-//! Uploads operands to device memory, binds them by role, and downloads results, for the commands that launch.
+//! Uploads operands to device memory, binds them by role, and downloads results, for the commands that launch; and
+//! records bound plans into a graph, for those that measure. The commands have no `unsafe` code but here.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut as _};
 use qkvault_exec::{Args, Bound, LoadedPlan, Workspace, cudarc};
 use qkvault_graph::{Attention, DType, Role, buffer_len};
 use qkvault_reference::{Buffer, Inputs};
@@ -85,8 +88,10 @@ impl Memory {
         for (&role, (_, slice)) in &mut self.0 {
             let bytes = slice.len() as u64;
             let address = slice.device_ptr_mut(stream).0;
+            // A borrowed slice has an event recorded after each launch, which timings would contain, and lengths and
+            // offsets have not gone through a batch.
             // SAFETY: the bound plan borrows this memory, nothing else uses it meanwhile, and all work on it is ordered
-            // by one stream.
+            // by one stream. Inputs, and so lengths and offsets, are those of the oracle, which bounds them.
             bindings = unsafe { bindings.address(role, address, bytes) };
         }
         plan.bind(bindings, stream).map_err(failed)
@@ -97,5 +102,46 @@ impl Memory {
         let Some((dtype, slice)) = self.0.get(&role) else { return Ok(None) };
         let bytes = stream.clone_dtoh(slice).map_err(failed)?;
         Buffer::new(*dtype, bytes).map(Some).map_err(failed)
+    }
+}
+
+/// Launches of bound plans that are recorded as one CUDA graph, so that measured times have no time of the host in
+/// them. Bound plans are borrowed until all replays are finished.
+pub struct Recorded<'r, 'a> {
+    graph: CudaGraph,
+    stream: Arc<CudaStream>,
+    _bound: PhantomData<&'r mut [Bound<'a>]>,
+}
+
+impl<'r, 'a> Recorded<'r, 'a> {
+    /// Records `launches` launches of the plans, which take turns. Nothing runs. Other bound plans must not share their
+    /// workspaces, and batches must not be updated while this value lives.
+    pub fn new(bound: &'r mut [Bound<'a>], stream: &Arc<CudaStream>, launches: usize) -> anyhow::Result<Self> {
+        // Everything that wrote operands is finished. On this stream launches find a handle.
+        if let Some(first) = bound.first_mut() {
+            first.launch(stream)?;
+        }
+        stream.context().synchronize()?;
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let queued = bound.iter().cycle().take(launches).try_for_each(|bound| {
+            // SAFETY: this value borrows the bound plans, which have their operands, and waits for the replays in
+            // `drop`. One stream orders the replays, and everything earlier is finished.
+            unsafe { bound.launch_captured(stream) }
+        });
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        queued?;
+        let graph = graph?.ok_or_else(|| anyhow::anyhow!("the driver gave an empty graph"))?;
+        Ok(Recorded { graph, stream: Arc::clone(stream), _bound: PhantomData })
+    }
+
+    /// Queues a replay on the stream of the recording.
+    pub fn launch(&mut self) -> anyhow::Result<()> {
+        Ok(self.graph.launch()?)
+    }
+}
+
+impl Drop for Recorded<'_, '_> {
+    fn drop(&mut self) {
+        self.stream.context().record_err(self.stream.synchronize());
     }
 }

@@ -3,6 +3,7 @@
 //! `cargo run -p qkvault-compile --example compile -- h200`
 
 #![allow(clippy::print_stdout, reason = "an example")]
+#![forbid(unsafe_code)]
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, OnMiss, Planner};

@@ -3,6 +3,7 @@
 //! `cargo run -p qkvault-compile --example serving -- h200`
 
 #![allow(clippy::print_stdout, reason = "an example")]
+#![forbid(unsafe_code)]
 
 use qkvault_compile::{Compiler, Failure};
 use qkvault_graph::expr::{library, scalar, score};

@@ -8,6 +8,8 @@
 //!
 //! Users of the library do not need it; their command is `qkvault` (crate `qkvault-cli`).
 
+#![deny(unsafe_code)]
+
 mod bench;
 mod bench_serving;
 mod fuzz_rules;

@@ -60,6 +60,8 @@
 //! ```
 
 #![cfg_attr(not(feature = "exec"), allow(rustdoc::broken_intra_doc_links))]
+// The guide, the README and the examples show what safe code does.
+#![doc(test(attr(forbid(unsafe_code))))]
 
 #[cfg(feature = "exec")]
 mod error;

@@ -43,21 +43,16 @@ pub(super) fn run(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
                 let mut batch_ = plan.batch(&bench.stream)?;
                 let tables = pool.tables(layer * pages, &lengths);
                 batch_.update(&Step::paged(Rows::One(batch), Rows::Lengths(&lengths), &tables), &bench.stream)?;
-                bound.push((pool.bind(bench, &plan, &batch_)?, batch_));
+                bound.push(pool.bind(bench, &plan, &batch_)?);
             }
             let mut next = 0;
             let launched = bench.time(|| {
                 next = (next + 1) % layers;
-                Ok(bound[next].0.launch(&bench.stream)?)
+                Ok(bound[next].launch(&bench.stream)?)
             })?;
             // Enough launches for about two milliseconds, and a multiple of the number of layers.
             let calls = ((2000.0 / launched) as usize).clamp(5, 200).next_multiple_of(layers);
-            let us = bench.time_captured(calls, || {
-                next = (next + 1) % layers;
-                // SAFETY: the stream is of this context, which is current; only this stream touches the operands, in
-                // order.
-                Ok(unsafe { bound[next].0.raw().launch(bench.stream.cu_stream().cast()) }?)
-            })?;
+            let us = bench.time_recorded(&mut bound, calls)?;
             let rate = bytes as f64 / (us * 1e-6);
             let row = json!({
                 "b": batch, "kv": keys, "us": us, "us_launched": launched, "tb_per_s": rate / 1e12, "share_of_copy": rate / bench.copy,

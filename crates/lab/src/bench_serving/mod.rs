@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::CUevent_flags;
 use qkvault_compile::{Compiler, OnMiss, Planner};
-use qkvault_exec::{Device, Session, cudarc};
+use qkvault_exec::{Bound, Device, Session, cudarc};
 use qkvault_graph::{CompileOptions, DType, Form, Target};
 use qkvault_sys::Library;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
+use qkvault_cli::memory::Recorded;
 use qkvault_cli::target::LibraryArgs;
 use qkvault_cli::{Globals, Outcome, open_vault, out, word};
 
@@ -191,17 +192,11 @@ impl Bench<'_> {
         Ok(times[times.len() / 2])
     }
 
-    /// Median device time of one launch, in microseconds, with `calls` launches captured as one CUDA graph, so that the
-    /// host's time does not count. `launch` must queue onto the stream without cudarc's ordering, which cannot be
-    /// captured.
-    fn time_captured(&self, calls: usize, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
-        self.stream.synchronize()?;
-        self.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        let queued = (0..calls).try_for_each(|_| launch());
-        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
-        queued?;
-        let graph = graph?.ok_or_else(|| anyhow::anyhow!("the driver gave an empty graph"))?;
-        let mut replay = || Ok(graph.launch()?);
+    /// Median device time of one launch, in microseconds, with `calls` launches of the plans in turn recorded as one
+    /// CUDA graph, so that the host's time does not count.
+    fn time_recorded(&self, bound: &mut [Bound<'_>], calls: usize) -> anyhow::Result<f64> {
+        let mut graph = Recorded::new(bound, &self.stream, calls)?;
+        let mut replay = || graph.launch();
         self.round(1, &mut replay)?;
         let mut times =
             (0..self.args.rounds.max(1)).map(|_| self.round(1, &mut replay)).collect::<anyhow::Result<Vec<_>>>()?;

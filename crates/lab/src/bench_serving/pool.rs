@@ -1,11 +1,11 @@
-//! Memory of the measurements: a page pool for keys, one for values, queries and outputs, and plans bound to them. All
-//! memory holds nonzero numbers, because zeros would need less power.
+//! Memory of the measurements: a page pool for keys, one for values, and queries, and plans bound to them, each with
+//! outputs of its own. All memory that is read holds nonzero numbers, because zeros would need less power.
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _};
+use cudarc::driver::{CudaSlice, CudaStream};
 use qkvault_compile::OnMiss;
-use qkvault_exec::{Args, BatchMetadata, Bound, ServePlan, cudarc};
+use qkvault_exec::{Args, BatchMetadata, Bound, Captured, ServePlan, cudarc};
 use qkvault_graph::Role;
 use qkvault_serving::{Bucket, ServeLayer};
 
@@ -14,7 +14,7 @@ use super::{Bench, DTYPE, HEAD_DIM, HEADS, PAGE, SCALE};
 /// Bytes of a page of keys, or of values.
 const PAGE_BYTES: usize = (PAGE * HEADS.1 * HEAD_DIM * 2) as usize;
 
-/// Rows of the query buffer, and of the output buffer.
+/// Rows of the query buffer.
 const ROWS: usize = 40_000;
 
 /// The pool.
@@ -22,7 +22,6 @@ pub(super) struct Pool {
     keys: CudaSlice<u8>,
     values: CudaSlice<u8>,
     queries: CudaSlice<u8>,
-    outputs: CudaSlice<u8>,
     /// Pages in random order.
     pub(super) order: Vec<i32>,
 }
@@ -64,8 +63,7 @@ impl Pool {
         let block: Vec<u8> = (0..1 << 20).flat_map(|_| word(&mut random)).flat_map(u16::to_ne_bytes).collect();
         let block = stream.clone_htod(&block)?;
         let filled = |bytes: usize| -> anyhow::Result<CudaSlice<u8>> {
-            // SAFETY: bytes have no invalid values, and all of them are written below.
-            let mut memory = unsafe { stream.alloc::<u8>(bytes) }?;
+            let mut memory = stream.alloc_zeros::<u8>(bytes)?;
             for start in (0..bytes).step_by(block.len()) {
                 let end = bytes.min(start + block.len());
                 stream.memcpy_dtod(&block.slice(..end - start), &mut memory.slice_mut(start..end))?;
@@ -77,8 +75,8 @@ impl Pool {
             order.swap(i, random.below(i + 1));
         }
         let rows = ROWS * (HEADS.0 * HEAD_DIM * 2) as usize;
-        let [keys, values, queries, outputs] = [pages * PAGE_BYTES, pages * PAGE_BYTES, rows, rows].map(filled);
-        Ok(Pool { keys: keys?, values: values?, queries: queries?, outputs: outputs?, order })
+        let [keys, values, queries] = [pages * PAGE_BYTES, pages * PAGE_BYTES, rows].map(filled);
+        Ok(Pool { keys: keys?, values: values?, queries: queries?, order })
     }
 
     /// Page tables of sequences with these numbers of keys. Takes pages in the random order, beginning at `from`.
@@ -100,7 +98,7 @@ impl Pool {
         Ok(ServePlan { bucket, attention, plan })
     }
 
-    /// A plan bound to the pool and to a batch.
+    /// A plan bound to the pool, to a batch and to outputs that it owns.
     pub(super) fn bind<'a>(
         &'a self,
         bench: &Bench<'_>,
@@ -108,26 +106,40 @@ impl Pool {
         batch: &BatchMetadata,
     ) -> anyhow::Result<Bound<'a>> {
         let stream = &bench.stream;
-        let outputs = self.outputs.device_ptr(stream).0;
-        let bindings = Args::new().q(&self.queries).k(&self.keys).v(&self.values).scale(SCALE).batch(batch);
-        // SAFETY: the outputs live as long as the pool, which is borrowed; one stream orders all writes and reads of
-        // them.
-        let bindings = unsafe { bindings.address(Role::O, outputs, self.outputs.len() as u64) };
-        Ok(plan.plan.bind(bindings, stream)?)
+        let bytes = plan.plan.facts().bindings.iter().find(|binding| binding.role == Role::O).map_or(0, |o| o.bytes);
+        let outputs = stream.alloc_zeros::<u8>(usize::try_from(bytes)?)?;
+        let args = Args::new().q(&self.queries).k(&self.keys).v(&self.values).o(outputs);
+        Ok(plan.plan.bind(args.scale(SCALE).batch(batch), stream)?)
     }
+}
+
+/// A plan that owns its outputs.
+pub(super) trait Outputs {
+    /// The outputs.
+    fn outputs(&mut self) -> Option<&mut CudaSlice<u8>>;
 
     /// The first rows of the outputs.
-    pub(super) fn outputs(&self, bench: &Bench<'_>, rows: usize) -> anyhow::Result<Vec<u8>> {
+    fn rows(&mut self, bench: &Bench<'_>, rows: usize) -> anyhow::Result<Vec<u8>> {
         let bytes = rows * (HEADS.0 * HEAD_DIM * 2) as usize;
-        Ok(bench.stream.clone_dtoh(&self.outputs.slice(..bytes))?)
+        let outputs = self.outputs().ok_or_else(|| anyhow::anyhow!("the plan has no outputs"))?;
+        Ok(bench.stream.clone_dtoh(&outputs.slice(..bytes))?)
     }
 
-    /// Overwrites the outputs.
-    pub(super) fn overwrite_outputs(&self, bench: &Bench<'_>) -> anyhow::Result<()> {
-        let address = self.outputs.device_ptr(&bench.stream).0;
-        // SAFETY: the pool owns the memory, and one stream orders all writes and reads of it.
-        Ok(unsafe {
-            cudarc::driver::result::memset_d8_async(address, 0xff, self.outputs.len(), bench.stream.cu_stream())
-        }?)
+    /// Overwrites the outputs with zeros.
+    fn overwrite(&mut self, bench: &Bench<'_>) -> anyhow::Result<()> {
+        let outputs = self.outputs().ok_or_else(|| anyhow::anyhow!("the plan has no outputs"))?;
+        Ok(bench.stream.memset_zeros(outputs)?)
+    }
+}
+
+impl Outputs for Bound<'_> {
+    fn outputs(&mut self) -> Option<&mut CudaSlice<u8>> {
+        self.slice_mut(Role::O)
+    }
+}
+
+impl Outputs for Captured<'_> {
+    fn outputs(&mut self) -> Option<&mut CudaSlice<u8>> {
+        self.slice_mut(Role::O)
     }
 }

@@ -12,7 +12,7 @@ use qkvault_exec::{BatchMetadata, Bound, Uploaded, cudarc};
 use qkvault_serving::{Bucket, Buckets, ServePolicy, StepKind, StepSize};
 use serde_json::{Value, json};
 
-use super::pool::{Pool, Random};
+use super::pool::{Outputs as _, Pool, Random};
 use super::{Bench, PAGE};
 
 /// Steps after which the host waits for the GPU, outside the timing. Otherwise a full queue would count as host time.
@@ -183,10 +183,10 @@ fn captured(bench: &mut Bench<'_>, pool: &Pool) -> anyhow::Result<()> {
         batch.verify(&stream)?;
         let rows = queries.iter().sum::<i32>() as usize;
         direct.launch(&stream)?;
-        let expected = pool.outputs(bench, rows)?;
-        pool.overwrite_outputs(bench)?;
+        let expected = direct.rows(bench, rows)?;
+        graph.overwrite(bench)?;
         graph.launch()?;
-        equal += usize::from(pool.outputs(bench, rows)? == expected);
+        equal += usize::from(graph.rows(bench, rows)? == expected);
     }
     bench.row("captured", json!({ "steps": STEPS, "bit_equal": equal, "right": equal == STEPS }));
     Ok(())

@@ -10,6 +10,7 @@
 //! the program interprets the op graph of each plan instead, on the same operands.
 
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
+#![forbid(unsafe_code)]
 
 mod cpu;
 mod gpu;

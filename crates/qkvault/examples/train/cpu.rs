@@ -1,12 +1,11 @@
-//! Computes on the CPU: plain loops for matrix products, and the oracle instead of cuDNN, with operands rounded to 16
-//! bits.
+//! Computes the attention on the CPU: the oracle instead of cuDNN, with operands rounded to 16 bits.
 
 use qkvault::exec::Training;
 use qkvault::graph::{DType, Role};
 use qkvault_reference::{Buffer, Inputs, alibi_slopes, backward, forward};
 
 use crate::Failure;
-use crate::model::{Config, Machine, Matrix};
+use crate::model::{Config, Machine};
 
 pub(crate) struct Cpu {
     layers: [Training; 2],
@@ -31,21 +30,6 @@ fn floats(buffer: &Buffer) -> Vec<f32> {
 }
 
 impl Machine for Cpu {
-    fn product(&mut self, a: Matrix<'_>, b: Matrix<'_>) -> Result<Vec<f32>, Failure> {
-        let ((m, k), (_, n)) = (a.shape(), b.shape());
-        let at = |x: Matrix<'_>, i: usize, j: usize| {
-            if x.transposed { x.values[j * x.columns + i] } else { x.values[i * x.columns + j] }
-        };
-        let mut c = vec![0.0; m * n];
-        for (i, row) in c.chunks_exact_mut(n).enumerate() {
-            for l in 0..k {
-                let factor = at(a, i, l);
-                row.iter_mut().enumerate().for_each(|(j, sum)| *sum += factor * at(b, l, j));
-            }
-        }
-        Ok(c)
-    }
-
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
         let attention = self.layers[layer].forward();
         let mut inputs = Inputs::new();

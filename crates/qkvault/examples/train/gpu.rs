@@ -1,9 +1,7 @@
-//! Computes on the GPU: matrix products with cuBLAS, attention with training pairs of plans.
+//! Computes the attention on the GPU, with training pairs of plans.
 
 use std::sync::Arc;
 
-use cudarc::cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
-use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::{bf16, f16};
 use qkvault::Runtime;
@@ -14,7 +12,7 @@ use qkvault::graph::{CompileOptions, DType, Profile};
 use qkvault::sys::Search;
 
 use crate::Failure;
-use crate::model::{Config, Machine, Matrix};
+use crate::model::{Config, Machine};
 
 /// One layer: its pair of plans, the buffers that a forward saves, and its operands.
 struct Layer {
@@ -32,7 +30,6 @@ struct Layer {
 
 pub(crate) struct Gpu {
     stream: Arc<CudaStream>,
-    blas: CudaBlas,
     layers: Vec<Layer>,
     dtype: DType,
     scale: f32,
@@ -77,8 +74,7 @@ impl Gpu {
             layers.push(Layer { pair, saved, q, k, v, o, d_o, d_q, d_k, d_v });
         }
         let scale = config.attentions()?[0].forward().default_scale();
-        let blas = CudaBlas::new(Arc::clone(&stream))?;
-        Ok(Gpu { stream, blas, layers, dtype: config.dtype, scale, cap: config.cap })
+        Ok(Gpu { stream, layers, dtype: config.dtype, scale, cap: config.cap })
     }
 }
 
@@ -99,32 +95,8 @@ fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 }
 
 impl Machine for Gpu {
-    fn product(&mut self, a: Matrix<'_>, b: Matrix<'_>) -> Result<Vec<f32>, Failure> {
-        let ((m, k), (_, n)) = (a.shape(), b.shape());
-        let stream = &self.stream;
-        let (left, right) = (stream.clone_htod(a.values)?, stream.clone_htod(b.values)?);
-        let mut product = stream.alloc_zeros::<f32>(m * n)?;
-        // cuBLAS is column-major, so it computes the transposed product: Cᵀ = Bᵀ·Aᵀ.
-        let operation = |x: Matrix<'_>| if x.transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
-        let config = GemmConfig {
-            transa: operation(b),
-            transb: operation(a),
-            m: n as i32,
-            n: m as i32,
-            k: k as i32,
-            alpha: 1.0_f32,
-            lda: b.columns as i32,
-            ldb: a.columns as i32,
-            beta: 0.0,
-            ldc: n as i32,
-        };
-        // SAFETY: the three matrices have the sizes of the configuration.
-        unsafe { self.blas.gemm(config, &right, &left, &mut product) }?;
-        Ok(stream.clone_dtoh(&product)?)
-    }
-
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
-        let Gpu { stream, blas: _, layers, dtype, scale, cap } = self;
+        let Gpu { stream, layers, dtype, scale, cap } = self;
         let Layer { pair, saved, q, k, v, o, .. } = &mut layers[layer];
         for (slice, values) in [&mut *q, &mut *k, &mut *v].into_iter().zip(qkv) {
             stream.memcpy_htod(&narrow(*dtype, values), slice)?;

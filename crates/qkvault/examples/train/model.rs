@@ -7,6 +7,7 @@ use qkvault_base::random::Rng;
 
 use crate::Failure;
 use crate::numbers::{Weights, checksum};
+use crate::product::{Matrix, product};
 
 /// Sizes and settings.
 #[derive(Clone, Debug)]
@@ -65,34 +66,8 @@ impl Config {
     }
 }
 
-/// A row-major matrix, possibly transposed.
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a> {
-    pub(crate) values: &'a [f32],
-    pub(crate) rows: usize,
-    pub(crate) columns: usize,
-    pub(crate) transposed: bool,
-}
-
-impl<'a> Matrix<'a> {
-    fn new(values: &'a [f32], columns: usize) -> Matrix<'a> {
-        Matrix { values, rows: values.len() / columns, columns, transposed: false }
-    }
-
-    fn t(self) -> Matrix<'a> {
-        Matrix { transposed: !self.transposed, ..self }
-    }
-
-    /// Rows and columns, after transposing.
-    pub(crate) fn shape(self) -> (usize, usize) {
-        if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
-    }
-}
-
-/// The machine that computes: matrix products in single precision, and attention in 16 bits. It saves each layer's
-/// operands for the backward.
+/// The machine that computes the attention in 16 bits. It saves each layer's operands for the backward.
 pub(crate) trait Machine {
-    fn product(&mut self, a: Matrix<'_>, b: Matrix<'_>) -> Result<Vec<f32>, Failure>;
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure>;
     /// Gradients of q, k and v.
     fn attend_back(&mut self, layer: usize, d_o: &[f32]) -> Result<[Vec<f32>; 3], Failure>;
@@ -155,31 +130,31 @@ impl Model {
         for at in 0..2 {
             let [q, k, v, o] = layer(at).map(|w| self.matrix(w));
             let input = Matrix::new(&x, width);
-            let qkv = [on.product(input, q)?, on.product(input, k)?, on.product(input, v)?];
+            let qkv = [product(input, q), product(input, k), product(input, v)];
             let mixed = on.attend(at, [&qkv[0], &qkv[1], &qkv[2]])?;
-            let added = on.product(Matrix::new(&mixed, width), o)?;
+            let added = product(Matrix::new(&mixed, width), o);
             let sum = x.iter().zip(added).map(|(x, y)| x + y).collect();
             kept.push((std::mem::replace(&mut x, sum), mixed));
         }
         let last = Matrix::new(&x, width);
-        let logits = on.product(last, self.matrix(HEAD))?;
+        let logits = product(last, self.matrix(HEAD));
         let (loss, d_logits) = self.loss(&logits, tokens);
 
         let mut gradients: Vec<Vec<f32>> = self.weights.iter().map(|_| Vec::new()).collect();
         let d_logits = Matrix::new(&d_logits, self.config.vocabulary);
-        gradients[HEAD] = on.product(last.t(), d_logits)?;
-        let mut d_x = on.product(d_logits, self.matrix(HEAD).t())?;
+        gradients[HEAD] = product(last.t(), d_logits);
+        let mut d_x = product(d_logits, self.matrix(HEAD).t());
         for at in (0..2).rev() {
             let (input, mixed) = &kept[at];
             let (input, d_out) = (Matrix::new(input, width), Matrix::new(&d_x, width));
             let [.., o] = layer(at);
-            gradients[o] = on.product(Matrix::new(mixed, width).t(), d_out)?;
-            let d_mixed = on.product(d_out, self.matrix(o).t())?;
+            gradients[o] = product(Matrix::new(mixed, width).t(), d_out);
+            let d_mixed = product(d_out, self.matrix(o).t());
             let d_qkv = on.attend_back(at, &d_mixed)?;
             for (w, d) in layer(at).into_iter().zip(&d_qkv) {
                 let d = Matrix::new(d, width);
-                gradients[w] = on.product(input.t(), d)?;
-                let through = on.product(d, self.matrix(w).t())?;
+                gradients[w] = product(input.t(), d);
+                let through = product(d, self.matrix(w).t());
                 d_x.iter_mut().zip(through).for_each(|(sum, part)| *sum += part);
             }
         }

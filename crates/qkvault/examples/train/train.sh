@@ -4,7 +4,7 @@
 #   ./train.sh [RESULTS] [OPTIONS of the example...]      such as --steps 200 --dtype f16 --build
 #
 # Needs the program `train` in this folder, `vault.qkvpack` or --build, and python3 with PyTorch. QKVAULT_CUDNN_PATH
-# names the cuDNN; the default is PyTorch's. cuBLAS is PyTorch's, if it is installed as a package.
+# names the cuDNN; the default is PyTorch's, with the cuBLAS that it needs.
 set -u
 cd "$(dirname "$0")"
 results=${1:-results}
