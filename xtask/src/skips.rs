@@ -90,7 +90,7 @@ fn wrong(skips: &[Skip], known: &Known, promised: &[Need], has_gpu: bool) -> Vec
             wrong.push(format!("{test}: may not be skipped for lack of {}: {why}", need.name()));
         }
     }
-    for (need, test) in known.iter().filter(|(need, _)| *need == Need::Gpu && !has_gpu) {
+    for (need, test) in known.iter().filter(|(need, _)| of_gpus(*need) && !has_gpu) {
         if !found.contains(&(*need, test.clone())) {
             wrong.push(format!("{test}: needs a GPU and there is none, but it did not record a skip"));
         }
@@ -99,9 +99,14 @@ fn wrong(skips: &[Skip], known: &Known, promised: &[Need], has_gpu: bool) -> Vec
     wrong
 }
 
+/// Whether a test with this need is skipped on every machine without a GPU.
+const fn of_gpus(need: Need) -> bool {
+    matches!(need, Need::Gpu | Need::TwoGpus)
+}
+
 /// The new list: for GPU tests those found, for other needs, which depend on the machine, the old and the found ones.
 fn updated(known: &Known, skips: &[Skip]) -> String {
-    let kept = known.iter().filter(|(need, _)| *need != Need::Gpu).cloned();
+    let kept = known.iter().filter(|(need, _)| !of_gpus(*need)).cloned();
     let found = skips.iter().map(|skip| (skip.need, skip.test.clone()));
     let all: Known = kept.chain(found).collect();
     all.iter().fold(HEAD.to_owned(), |text, (need, test)| text + &format!("{} {test}\n", need.name()))
@@ -179,7 +184,11 @@ mod tests {
         assert!(tests.len() > 20, "{tests:?}");
         let missing: Vec<_> = tests
             .iter()
-            .filter(|test| ![Need::Gpu, Need::Asked].into_iter().any(|need| known.contains(&(need, (*test).clone()))))
+            .filter(|test| {
+                ![Need::Gpu, Need::TwoGpus, Need::Asked]
+                    .into_iter()
+                    .any(|need| known.contains(&(need, (*test).clone())))
+            })
             .collect();
         assert!(missing.is_empty(), "UPDATE_GOLDENS=1 cargo xtask test adds them: {missing:?}");
         assert_eq!(updated(&known, &known.iter().map(|(n, t)| skip(*n, t)).collect::<Vec<_>>()), golden);

@@ -6,26 +6,36 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use qkvault::ErrorKind;
 use qkvault::cache::{Mode, VaultOptions};
+use qkvault::exec::cudarc::driver::CudaStream;
 use qkvault::exec::{Device, DeviceError};
 use qkvault::prelude::*;
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
 use qkvault_skip::{Need, skip};
 
 fn options() -> Option<qkvault::RuntimeOptions> {
-    match Device::open(0) {
+    options_of(0, Need::Gpu)
+}
+
+fn options_of(gpu: usize, need: Need) -> Option<qkvault::RuntimeOptions> {
+    match Device::open(gpu) {
         Ok(_) => {}
-        Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
-            skip(Need::Gpu, &error.to_string());
+        Err(
+            error @ (DeviceError::NoDriver(_)
+            | DeviceError::NoGpu { .. }
+            | DeviceError::BadOrdinal { given: 1, count: 1 }),
+        ) => {
+            skip(need, &error.to_string());
             return None;
         }
         Err(error) => panic!("{error}"),
     }
     let Some(folder) = std::env::var_os("QKVAULT_TEST_VAULT") else {
-        skip(Need::Gpu, "QKVAULT_TEST_VAULT is not set");
+        skip(need, "QKVAULT_TEST_VAULT is not set");
         return None;
     };
-    Some(Runtime::options().vault(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)))
+    Some(Runtime::options().gpu(gpu).vault(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)))
 }
 
 /// The prefill and the decode of the test vault.
@@ -69,20 +79,71 @@ fn fewer_plans_stay_loaded_than_were_asked_for_and_each_is_right() {
     let runtime = options.keep(1, 1 << 30).open().expect("a GPU and a vault");
     let stream = runtime.device().context().new_stream().expect("a stream");
     for (round, attention) in attentions().iter().cycle().take(6).enumerate() {
-        let plan = runtime.plan(attention).expect("it is in the vault");
-        let mut inputs = Inputs::random(attention, round as u64).expect("random operands");
-        inputs.set_f32(Role::Scale, attention.default_scale());
-        let bytes = |role| stream.clone_htod(inputs.buffer(role).expect("there").bytes()).expect("memory");
-        let [q, k, v] = [Role::Q, Role::K, Role::V].map(bytes);
-        let mut o = stream.clone_htod(&vec![0xff_u8; q.len()]).expect("memory");
-        let mut lse = stream.alloc_zeros::<f32>(2 * 8 * 256).expect("memory");
-        let args = Args::new().q(&q).k(&k).v(&v).o(&mut o);
-        plan.launch(&stream, if attention.outputs.stats { args.lse(&mut lse) } else { args }).expect("it is queued");
-        let found = Buffer::new(DType::BF16, stream.clone_dtoh(&o).expect("read")).expect("whole");
-        let expected = forward(attention, &inputs).expect("the oracle can do it");
-        let output = expected.get(Role::O).expect("it has O");
-        let found = compare(output, &found, Tolerance::of(Role::O, DType::BF16));
-        assert!(found.good, "{attention}: {found}");
+        launch_and_check(&runtime, &stream, attention, round as u64);
         assert!(runtime.loaded_plans() <= 1, "{runtime:?}");
     }
+}
+
+/// With room for one plan, threads that take turns between two have it loaded and unloaded all the time.
+#[test]
+fn plans_are_loaded_and_evicted_beside_launches_and_each_result_is_right() {
+    let Some(options) = options() else { return };
+    let runtime = options.keep(1, 1 << 30).handles(6).open().expect("a GPU and a vault");
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let runtime = &runtime;
+            scope.spawn(move || {
+                let stream = runtime.device().context().new_stream().expect("a stream");
+                for (round, attention) in attentions().iter().cycle().skip(thread).take(20).enumerate() {
+                    launch_and_check(runtime, &stream, attention, (100 * thread + round) as u64);
+                }
+            });
+        }
+    });
+    let loads = runtime.session().stats().loads;
+    assert!(loads > 20 && runtime.loaded_plans() <= 1, "{loads} loads, {runtime:?}");
+}
+
+/// One vault in the process, a runtime for each of two GPUs, and threads on both.
+#[test]
+fn two_runtimes_on_two_gpus_share_a_vault() {
+    let (Some(first), Some(second)) = (options_of(0, Need::TwoGpus), options_of(1, Need::TwoGpus)) else { return };
+    let runtimes = [first, second].map(|options| options.handles(4).open().expect("a GPU and a vault"));
+    std::thread::scope(|scope| {
+        for (at, runtime) in runtimes.iter().enumerate() {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    let stream = runtime.device().context().new_stream().expect("a stream");
+                    for (round, attention) in attentions().iter().cycle().take(10).enumerate() {
+                        launch_and_check(runtime, &stream, attention, (100 * at + 10 * thread + round) as u64);
+                    }
+                });
+            }
+        }
+    });
+    for (at, runtime) in runtimes.iter().enumerate() {
+        assert_eq!((runtime.device().ordinal(), runtime.session().stats().loads), (at, 2), "{runtime:?}");
+    }
+    // A plan of one GPU does not run on a stream of the other.
+    let [plan, _] = attentions().map(|attention| runtimes[0].plan(&attention).expect("it is loaded"));
+    let stream = runtimes[1].device().context().new_stream().expect("a stream");
+    let refused = plan.launch(&stream, Args::new()).expect_err("another GPU's stream");
+    assert_eq!(Error::from(refused).kind(), ErrorKind::Arguments);
+}
+
+fn launch_and_check(runtime: &Runtime, stream: &Arc<CudaStream>, attention: &Valid, seed: u64) {
+    let plan = runtime.plan(attention).expect("it is in the vault");
+    let mut inputs = Inputs::random(attention, seed).expect("random operands");
+    inputs.set_f32(Role::Scale, attention.default_scale());
+    let bytes = |role| stream.clone_htod(inputs.buffer(role).expect("there").bytes()).expect("memory");
+    let [q, k, v] = [Role::Q, Role::K, Role::V].map(bytes);
+    let mut o = stream.clone_htod(&vec![0xff_u8; q.len()]).expect("memory");
+    let mut lse = stream.alloc_zeros::<f32>(2 * 8 * 256).expect("memory");
+    let args = Args::new().q(&q).k(&k).v(&v).o(&mut o);
+    plan.launch(stream, if attention.outputs.stats { args.lse(&mut lse) } else { args }).expect("it is queued");
+    let found = Buffer::new(DType::BF16, stream.clone_dtoh(&o).expect("read")).expect("whole");
+    let expected = forward(attention, &inputs).expect("the oracle can do it");
+    let output = expected.get(Role::O).expect("it has O");
+    let found = compare(output, &found, Tolerance::of(Role::O, DType::BF16));
+    assert!(found.good, "{attention}: {found}");
 }

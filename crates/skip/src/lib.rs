@@ -21,6 +21,8 @@ pub const SAID: &str = "requirement not met";
 pub enum Need {
     /// A GPU with its driver, and plans for it.
     Gpu,
+    /// Two GPUs with their driver, and plans that load on both.
+    TwoGpus,
     /// A fetched slim cuDNN.
     Cudnn,
     /// A fetched full cuDNN, more than 1 GB.
@@ -43,8 +45,9 @@ pub enum Need {
 
 impl Need {
     /// All needs.
-    pub const ALL: [Need; 10] = [
+    pub const ALL: [Need; 11] = [
         Need::Gpu,
+        Need::TwoGpus,
         Need::Cudnn,
         Need::FullCudnn,
         Need::Bare,
@@ -61,6 +64,7 @@ impl Need {
     pub const fn name(self) -> &'static str {
         match self {
             Need::Gpu => "gpu",
+            Need::TwoGpus => "gpu2",
             Need::Cudnn => "cudnn",
             Need::FullCudnn => "cudnn-full",
             Need::Bare => "bare",
@@ -78,6 +82,7 @@ impl Need {
     pub const fn words(self) -> &'static str {
         match self {
             Need::Gpu => "no GPU",
+            Need::TwoGpus => "no second GPU",
             Need::Cudnn => "no fetched cuDNN",
             Need::FullCudnn => "no fetched full cuDNN",
             Need::Bare => "a driver or a cuDNN that the test must not find",
@@ -95,6 +100,7 @@ impl Need {
     pub const fn promise(self) -> Option<&'static str> {
         match self {
             Need::Gpu => Some("QKVAULT_REQUIRE_GPU"),
+            Need::TwoGpus => Some("QKVAULT_REQUIRE_TWO_GPUS"),
             Need::Cudnn => Some("QKVAULT_REQUIRE_CUDNN"),
             Need::Faults => Some("QKVAULT_REQUIRE_FAULTS"),
             Need::S3 => Some("QKVAULT_REQUIRE_S3"),

@@ -158,37 +158,61 @@ pub(crate) struct Gpu {
 impl Gpu {
     /// `None` if the tests cannot run here; the reason is reported as a skip.
     pub(crate) fn open() -> Option<Gpu> {
-        let device = match Device::open(0) {
-            Ok(device) => device,
-            Err(error @ (DeviceError::NoDriver(_) | DeviceError::NoGpu { .. })) => {
-                skip(Need::Gpu, &error.to_string());
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
-        let Some(folder) = std::env::var_os(VAULT) else {
-            skip(Need::Gpu, &format!("{VAULT} is not set"));
-            return None;
-        };
-        let library = match Library::open(&Search::default()) {
-            Ok(library) => library,
-            Err(error) => {
-                skip(Need::Gpu, &error.to_string());
-                return None;
-            }
-        };
-        let vault = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)).expect("the test vault");
-        let session = Session::open(&device, &library).expect("a session");
-        let engine = Engine { session, planner: Planner::new(vault, None) };
+        let (device, found) = (device(0, Need::Gpu)?, found(Need::Gpu)?);
+        Some(Gpu::with(&device, &found))
+    }
+
+    /// The first two GPUs with one vault. `None` where there are fewer, which is reported as a skip.
+    pub(crate) fn open_two() -> Option<[Gpu; 2]> {
+        let devices = [device(0, Need::TwoGpus)?, device(1, Need::TwoGpus)?];
+        let found = found(Need::TwoGpus)?;
+        Some(devices.map(|device| Gpu::with(&device, &found)))
+    }
+
+    fn with(device: &Device, (library, planner): &(Arc<Library>, Planner)) -> Gpu {
+        let session = Session::open(device, library).expect("a session");
         // With a second stream cudarc tracks events.
         let stream = device.context().new_stream().expect("a stream");
-        Some(Gpu { engine, stream })
+        Gpu { engine: Engine { session, planner: planner.clone() }, stream }
     }
 
     /// The plan of an attention, which must be in the vault.
     pub(crate) fn load(&self, attention: &Valid) -> LoadedPlan {
         let prepared = self.engine.prepare(attention, &CompileOptions::default(), OnMiss::Load);
         prepared.unwrap_or_else(|error| panic!("{attention}: {error}")).plan
+    }
+}
+
+fn device(ordinal: usize, need: Need) -> Option<Device> {
+    match Device::open(ordinal) {
+        Ok(device) => Some(device),
+        Err(
+            error @ (DeviceError::NoDriver(_)
+            | DeviceError::NoGpu { .. }
+            | DeviceError::BadOrdinal { given: 1, count: 1 }),
+        ) => {
+            skip(need, &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The cuDNN of this machine and a planner over the test vault.
+fn found(need: Need) -> Option<(Arc<Library>, Planner)> {
+    let Some(folder) = std::env::var_os(VAULT) else {
+        skip(need, &format!("{VAULT} is not set"));
+        return None;
+    };
+    match Library::open(&Search::default()) {
+        Ok(library) => {
+            let vault = Vault::open(VaultOptions::in_folder(folder).mode(Mode::ReadOnly)).expect("the test vault");
+            Some((library, Planner::new(vault, None)))
+        }
+        Err(error) => {
+            skip(need, &error.to_string());
+            None
+        }
     }
 }
 
