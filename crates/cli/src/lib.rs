@@ -180,12 +180,17 @@ fn start_log() {
     let _ = log.try_init();
 }
 
-/// Opens the vault that the options name. Options take precedence over the environment.
+/// Opens the vault that the options name.
 ///
 /// # Errors
 ///
 /// The vault cannot be opened.
 pub fn open_vault(globals: &Globals) -> anyhow::Result<Vault> {
+    Ok(Vault::open(vault_options(globals))?)
+}
+
+/// The vault that the options name, to be opened. Options take precedence over the environment.
+pub fn vault_options(globals: &Globals) -> VaultOptions {
     let Globals { json: _, vault, remote, remote_deadline_ms } = globals;
     let options = match vault {
         Some(folder) => VaultOptions::in_folder(folder),
@@ -195,11 +200,10 @@ pub fn open_vault(globals: &Globals) -> anyhow::Result<Vault> {
         ("QKVAULT_REMOTE", remote.as_ref().map(Into::into)),
         ("QKVAULT_REMOTE_DEADLINE_MS", remote_deadline_ms.map(|ms| ms.to_string().into())),
     ];
-    let options = options.environment(move |name| {
+    options.environment(move |name| {
         let given = given.iter().find(|(given, _)| *given == name).and_then(|(_, value)| value.clone());
         given.or_else(|| std::env::var_os(name))
-    });
-    Ok(Vault::open(options)?)
+    })
 }
 
 /// Longest time that a command waits at its end for its uploads to the remote store.

@@ -124,7 +124,7 @@ fn what_a_forward_saved_on_the_other_gpu_is_refused() {
     say(&errors.to_string());
 }
 
-/// Sessions on primary contexts enter and leave them, so a thread with the other GPU's context, or with none, may launch.
+/// Sessions on primary contexts enter and leave them, so a thread with any context, or with none, may launch.
 #[test]
 fn plans_by_number_run_on_both_gpus_from_any_thread() {
     let Some(gpus) = Gpu::open_two() else { return };

@@ -4,6 +4,7 @@
 //! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle, optionally under
 //!   compute-sanitizer.
 //! * `fuzz-rules` compares the rules' answers with cuDNN's for random descriptions, without a GPU.
+//! * `soak` launches from many threads on many streams for minutes, checks every result and watches memory.
 //! * `bench` and `bench-serving` measure times on a GPU.
 //!
 //! Users of the library do not need it; their command is `qkvault` (crate `qkvault-cli`).
@@ -14,6 +15,7 @@ mod bench;
 mod bench_serving;
 mod fuzz_rules;
 mod selftest;
+mod soak;
 mod workers;
 
 use std::ffi::OsString;
@@ -28,6 +30,8 @@ pub enum Command {
     Bench(bench::Args),
     /// Run random attentions on the GPU and compare them with the oracle
     Selftest(selftest::Args),
+    /// Launch from many threads on many streams for minutes, check every result, and watch memory
+    Soak(soak::Args),
     /// Measure serving steps on the GPU: decodes, prompt chunks, the cost of padding, and random steps
     BenchServing(bench_serving::Args),
     /// Compare the rules' answers with cuDNN's for random descriptions, and report differences
@@ -56,6 +60,7 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
     finish(globals, || match command {
         Command::Bench(args) => bench::run(globals, args),
         Command::Selftest(args) => selftest::run(globals, args),
+        Command::Soak(args) => soak::run(globals, args),
         Command::BenchServing(args) => bench_serving::run(globals, args),
         Command::FuzzRules(args) => fuzz_rules::run(globals, args),
     })

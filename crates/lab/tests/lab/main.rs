@@ -8,6 +8,7 @@ mod fuzz_rules;
 #[allow(dead_code, reason = "the tests of `qkvault` use more of it")]
 mod kit;
 mod selftest;
+mod soak;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_qkvault-lab");

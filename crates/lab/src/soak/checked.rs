@@ -1,0 +1,92 @@
+//! The outputs of one lane of a soak: the first are compared with the oracle, and later ones with the first.
+
+use anyhow::{anyhow, bail};
+use qkvault_graph::Role;
+use qkvault_reference::{Buffer, Outputs, Tolerance, compare};
+
+/// What a lane's launches must give.
+pub(super) struct Checked {
+    what: String,
+    /// Outputs of a forward, or of a forward and its backward.
+    expected: Vec<Outputs>,
+    /// Whether every launch gives the same bits. Backwards that sum dQ in any order do not.
+    same_bits: bool,
+    first: Vec<(Role, Buffer)>,
+}
+
+impl Checked {
+    pub(super) fn new(what: impl Into<String>, expected: Vec<Outputs>, same_bits: bool) -> Checked {
+        Checked { what: what.into(), expected, same_bits, first: Vec::new() }
+    }
+
+    /// Checks the outputs of a launch.
+    ///
+    /// # Errors
+    ///
+    /// The first output that is wrong.
+    pub(super) fn check(&mut self, found: Vec<(Role, Buffer)>) -> anyhow::Result<()> {
+        if self.first.is_empty() || !self.same_bits {
+            found.iter().try_for_each(|(role, buffer)| self.compare(*role, buffer))?;
+            self.first = found;
+            return Ok(());
+        }
+        for ((role, first), (_, now)) in self.first.iter().zip(&found) {
+            if first.bytes() != now.bytes() {
+                let differ = first.bytes().iter().zip(now.bytes()).filter(|(a, b)| a != b).count();
+                bail!("{}: {role}: {differ} of {} bytes differ from the first launch", self.what, now.bytes().len());
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, role: Role, buffer: &Buffer) -> anyhow::Result<()> {
+        let mut all = self.expected.iter();
+        let expected = all
+            .find_map(|outputs| outputs.get(role))
+            .ok_or_else(|| anyhow!("{}: the oracle has no {role}", self.what))?;
+        let usual = Tolerance::of(role, buffer.dtype());
+        // Kernels round probabilities and their gradients to 16 bits before they multiply them.
+        let times = if matches!(role, Role::O | Role::Stats) { 1.0 } else { 4.0 };
+        let found = compare(expected, buffer, Tolerance { relative: times * usual.relative, ..usual });
+        if found.good { Ok(()) } else { bail!("{}: {role}: {found}", self.what) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault_graph::{Attention, DType, Valid, validate};
+    use qkvault_reference::{Inputs, forward};
+
+    fn right() -> (Valid, Outputs, Buffer) {
+        let attention = validate(Attention::bshd(1, (1, 1), (8, 8), 16, DType::BF16)).expect("valid");
+        let mut inputs = Inputs::random(&attention, 1).expect("random operands");
+        inputs.set_f32(Role::Scale, 0.25);
+        let outputs = forward(&attention, &inputs).expect("the oracle can do it");
+        let o = outputs.buffer(Role::O).expect("it has O");
+        (attention, outputs, o)
+    }
+
+    #[test]
+    fn a_first_output_that_is_wrong_is_found_by_the_oracle() {
+        let (_, outputs, o) = right();
+        let mut wrong = o.clone();
+        wrong.set(5, 100.0);
+        let mut checked = Checked::new("one", vec![outputs], true);
+        let error = checked.check(vec![(Role::O, wrong)]).expect_err("it is wrong");
+        assert!(error.to_string().starts_with("one: O"), "{error}");
+        checked.check(vec![(Role::O, o)]).expect("this one is right");
+    }
+
+    #[test]
+    fn a_later_output_may_differ_in_bits_only_where_the_order_of_sums_is_free() {
+        let (_, outputs, o) = right();
+        let mut nearly = o.clone();
+        nearly.bytes_mut()[0] ^= 1;
+        for same_bits in [true, false] {
+            let mut checked = Checked::new("one", vec![outputs.clone()], same_bits);
+            checked.check(vec![(Role::O, o.clone())]).expect("right");
+            assert_eq!(checked.check(vec![(Role::O, nearly.clone())]).is_err(), same_bits);
+        }
+    }
+}
