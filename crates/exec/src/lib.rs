@@ -50,9 +50,10 @@
 //!
 //! To record launches together with other work, capture with cudarc (`begin_capture`, `end_capture`) and use
 //! [`LoadedPlan::launch_captured`] or [`Bound::launch_captured`] between them. They are `unsafe`, because no event
-//! orders the replays, and nothing keeps plan, operands and workspace but you. The session needs a handle that is on
-//! the stream before the capture begins: launch there once, because no handle can be created or put on a stream during
-//! a capture.
+//! orders the replays, and nothing keeps plan, operands and workspace but you. While cudarc tracks events, its own
+//! copies and kernels wait for events from outside the capture, which makes it invalid: record those by
+//! `cudarc::driver::result`, or turn tracking off. The session needs a handle that is on the stream before the capture
+//! begins: launch there once.
 //!
 //! # Threads
 //!

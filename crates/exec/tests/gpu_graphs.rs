@@ -7,16 +7,19 @@
 mod common;
 mod kit;
 
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::say;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaSlice, CudaStream, result};
 use half::bf16;
 use kit::kernels::{Noise, poison, same_bits};
 use kit::{Case, Gpu, attentions, decode, deterministic, dropout, prefill};
 use qkvault_compile::OnMiss;
+use qkvault_exec::raw::DeviceBuffer;
 use qkvault_exec::{Args, BindError, BindFailure, Captured, LoadedPlan, UpdateError, Updated, Workspace, cudarc};
 use qkvault_graph::{CompileOptions, Role, Valid};
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, compare, forward};
@@ -333,4 +336,60 @@ fn costs_of_replays_and_updates() {
     let (updates, anew, launches) = (median(updates), median(anew), median(launches));
     say(&format!("other operands: update {updates:?}, capture anew {anew:?}, launch with arguments {launches:?}"));
     assert!(ratio < 1.3, "a replay takes {ratio:.3} of cudarc's own");
+}
+
+/// Prints what cuDNN's own way to change a graph costs, which `Captured::update` could take in place of a capture.
+#[test]
+fn costs_of_graphs_that_cudnn_writes_itself() {
+    let Some(gpu) = Gpu::open() else { return };
+    let (attention, stream) = (decode(), &gpu.stream);
+    let plan = gpu.load(&attention);
+    let mut cases = [Case::new(&gpu, &attention, 1), Case::new(&gpu, &attention, 2)];
+    let workspace = Workspace::allocate(stream, plan.workspace().max(1)).expect("memory");
+    let memory = DeviceBuffer { address: workspace.address(), bytes: workspace.bytes() };
+    let bound = cases.each_mut().map(|case| {
+        let bindings = case.raw_bindings(stream, plan.facts());
+        plan.raw().bind(&bindings, memory).expect("all roles are bound")
+    });
+    let raw = stream.cu_stream().cast::<c_void>();
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: `graph` is writable.
+    unsafe { sys::cuGraphCreate(&raw mut graph, 0) }.result().expect("an empty graph");
+    // SAFETY: operands and workspace outlive the graph, and one stream orders all.
+    if let Err(error) = unsafe { bound[0].native_graph(raw, graph.cast(), true) } {
+        say(&format!("cuDNN writes no graph of this plan: {error}"));
+        assert!(error.to_string().contains("NOT_SUPPORTED"), "{error}");
+        return;
+    }
+    // SAFETY: the graph is alive.
+    let executable = unsafe { result::graph::instantiate(graph, CUgraphInstantiate_flags(0)) }.expect("instantiated");
+    let (mut writes, mut updates) = (Vec::new(), Vec::new());
+    for round in 0..200 {
+        let which = round % 2;
+        cases[which].poison(&gpu);
+        let started = Instant::now();
+        // SAFETY: as above.
+        unsafe { bound[which].native_graph(raw, graph.cast(), false) }.expect("it is written");
+        writes.push(started.elapsed());
+        let started = Instant::now();
+        let mut info = MaybeUninit::<sys::CUgraphExecUpdateResultInfo>::uninit();
+        // SAFETY: both graphs are alive, and this thread alone has them.
+        unsafe { sys::cuGraphExecUpdate_v2(executable, graph, info.as_mut_ptr()) }.result().expect("updated");
+        updates.push(started.elapsed());
+        // SAFETY: graph and operands are alive, and of this context.
+        unsafe { result::graph::launch(executable, stream.cu_stream()) }.expect("it is queued");
+        stream.synchronize().expect("it ends well");
+        if round % 50 < 2 {
+            cases[which].check(&gpu);
+        }
+    }
+    let (writes, updates) = (median(writes), median(updates));
+    say(&format!(
+        "cuDNN writes other addresses into its graph in {writes:?}, and the driver takes them in {updates:?}"
+    ));
+    // SAFETY: each is destroyed once, after its last replay.
+    unsafe {
+        result::graph::exec_destroy(executable).expect("destroyed");
+        result::graph::destroy(graph).expect("destroyed");
+    }
 }

@@ -69,6 +69,44 @@ impl ExecutionPlan {
     }
 }
 
+impl ExecutionPlan {
+    /// Writes the launch of a variant pack into an empty CUDA graph (a `cudaGraph_t` or `CUgraph`), which need not be
+    /// captured. cuDNN has this since 9.5, for engines that support it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ExecutionPlan::execute`], until the last replay of an executable graph of it is finished; and the graph
+    /// must be alive, with no other thread using it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with cuDNN's status, such as that of an engine without support.
+    pub unsafe fn populate_graph(&self, handle: &Handle, pack: &VariantPack, graph: *mut c_void) -> Result<(), Error> {
+        let populate = function!(self.library(), cudnnBackendPopulateCudaGraph)?;
+        let _busy = handle.raw().busy().hold();
+        // SAFETY: the objects are live; the caller promises that addresses and graph are valid.
+        let status = unsafe { populate(handle.raw().pointer(), self.0.pointer(), pack.pointer, graph.cast()) };
+        Ok(self.library().check("cudnnBackendPopulateCudaGraph", status, Some(Kind::EXECUTION_PLAN), None)?)
+    }
+
+    /// Writes the addresses and numbers of another variant pack into a graph of [`ExecutionPlan::populate_graph`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`ExecutionPlan::populate_graph`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with cuDNN's status.
+    pub unsafe fn update_graph(&self, handle: &Handle, pack: &VariantPack, graph: *mut c_void) -> Result<(), Error> {
+        let update = function!(self.library(), cudnnBackendUpdateCudaGraph)?;
+        let _busy = handle.raw().busy().hold();
+        // SAFETY: as above.
+        let status = unsafe { update(handle.raw().pointer(), self.0.pointer(), pack.pointer, graph.cast()) };
+        Ok(self.library().check("cudnnBackendUpdateCudaGraph", status, Some(Kind::EXECUTION_PLAN), None)?)
+    }
+}
+
 /// The addresses of one launch. cuDNN cannot change a pack, so a launch with other addresses has another pack; making
 /// and destroying one takes about half a microsecond.
 ///

@@ -165,6 +165,32 @@ impl RawBound {
         Ok(())
     }
 
+    /// Writes the launch into a graph by cuDNN's own functions, the first time into an empty one: to compare that with
+    /// a capture. Not part of the interface.
+    ///
+    /// # Safety
+    ///
+    /// As [`RawBound::launch`], until the last replay is finished; the graph must be alive.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawBound::launch`].
+    #[doc(hidden)]
+    pub unsafe fn native_graph(&self, stream: *mut c_void, graph: *mut c_void, first: bool) -> Result<(), LaunchError> {
+        // SAFETY: the caller's promise.
+        let mut lease = unsafe { self.lease(stream) }?;
+        let (plan, handle) = (self.plan.plan(), lease.handle());
+        // SAFETY: the caller's promise.
+        let written = unsafe {
+            if first {
+                plan.populate_graph(handle, &self.pack, graph)
+            } else {
+                plan.update_graph(handle, &self.pack, graph)
+            }
+        };
+        written.map_err(|source| self.plan.refused(source))
+    }
+
     /// Leases a handle that is on a stream, for [`RawBound::launch_on`].
     ///
     /// # Safety

@@ -106,7 +106,7 @@ impl Kind {
 
 /// A thread's work on one stream.
 pub(super) trait Lane {
-    /// One launch, or a few, with a check of what they wrote. The plan is asked for each time: it may have been evicted.
+    /// One launch, or a few, with a check of what they wrote. The plan is asked for each time: it may be evicted.
     fn turn(&mut self, runtime: &Runtime) -> anyhow::Result<()>;
 }
 
