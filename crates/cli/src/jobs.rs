@@ -1,23 +1,26 @@
 //! Lists the attentions that models, phases and shapes need, each attention once.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context as _;
 use qkvault_exec::Training;
 use qkvault_graph::registry::codes;
 use qkvault_graph::{BackwardOptions, DType, GraphKey, Refusal, Valid, validate};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
+use crate::model::ShardArgs;
 use crate::serve::ServeArgs;
 
 /// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face config.json; may be given several times
-    #[arg(long, value_name = "FILE", required = true)]
+    /// A Hugging Face config.json, a GGUF file, a folder that has one, or a name in the cache of the hub, such as
+    /// Qwen/Qwen3-8B; may be given several times
+    #[arg(long, value_name = "FILE|DIR|NAME", required = true)]
     pub model: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) shard: ShardArgs,
     /// prefill, decode (default: both), train (a forward with Stats and its backward), serve (the plans of a serving
     /// engine); may be given several times, or with commas
     #[arg(long, value_delimiter = ',')]
@@ -102,12 +105,14 @@ pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
     let mut notes = Vec::new();
     for path in &args.model {
-        let (name, mut model) = read(path)?;
+        let (name, mut model) = args.shard.model(path)?;
         if let Some(dtype) = args.dtype {
             model.layers.iter_mut().for_each(|kind| kind.dtype = dtype);
-            model.notes.clear();
+            model.notes.retain(|note| !note.contains("bf16 is assumed"));
         }
         notes.extend(model.notes.iter().map(|n| format!("{name}: {n}")));
+        let skipped = model.skipped.iter().map(|s| format!("{name}: {} x{} not planned: {}", s.what, s.count, s.why));
+        notes.extend(skipped);
         for (attention, usage) in attentions(args, &name, &model, &mut notes) {
             let seen = attention.as_ref().ok().and_then(|a| known.get(&a.key()).copied());
             match seen {
@@ -124,19 +129,6 @@ pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     Ok(Jobs { jobs, notes })
 }
 
-fn read(path: &Path) -> anyhow::Result<(String, Model)> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("the model config {} could not be read", path.display()))?;
-    let model = Model::from_config(&text).with_context(|| format!("{} cannot be planned", path.display()))?;
-    let name = path.file_stem().map_or_else(|| model.family.clone(), |stem| stem.to_string_lossy().into_owned());
-    // Published configs are all called config.json; then the folder gives the name.
-    let name = match (name.as_str(), path.parent().and_then(Path::file_name)) {
-        ("config", Some(folder)) => folder.to_string_lossy().into_owned(),
-        _ => name,
-    };
-    Ok((name, model))
-}
-
 fn attentions(
     args: &ModelArgs,
     name: &str,
@@ -148,8 +140,11 @@ fn attentions(
     let phases: &[Phase] = if asked { &args.phase } else { &Phase::INFERENCE };
     for kind in &model.layers {
         for &phase in phases {
-            if phase == Phase::Decode && !kind.causal && !asked {
-                notes.push(format!("{name}: an encoder has no decode phase"));
+            if phase == Phase::Decode && !kind.decodes() && !asked {
+                let text = format!("{name} [{}]: no decode phase, its tokens all see each other", kind.label);
+                if !notes.contains(&text) {
+                    notes.push(text);
+                }
                 continue;
             }
             if phase == Phase::Serve {
@@ -180,7 +175,7 @@ fn attentions(
                         batch,
                         seq,
                         bucket: None,
-                        scale: kind.scale,
+                        scale: kind.scale as f32,
                     };
                     let described = kind.attention(phase, batch, seq);
                     if phase == Phase::Train {

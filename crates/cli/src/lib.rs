@@ -15,6 +15,7 @@ mod failure;
 mod jobs;
 #[allow(unsafe_code, reason = "the one place of the commands that binds addresses and records graphs")]
 pub mod memory;
+mod model;
 mod older;
 pub mod out;
 mod pack;
@@ -68,6 +69,8 @@ pub fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
 pub enum Command {
     /// Report what this machine has, what it lacks, and how to fix that
     Doctor(doctor::Args),
+    /// Show the attentions of a model, from its config.json or GGUF file
+    Model(model::Args),
     /// Compile the plans that a model needs; the target GPU need not be present
     Warm(warm::Args),
     /// Run a model's attentions on the GPU with plans from the vault, or on the CPU, and check the numbers
@@ -105,6 +108,7 @@ impl Command {
             Command::Warm(args) => &mut args.library,
             Command::Probe(args) if args.needs_library() => &mut args.library,
             Command::Doctor(_)
+            | Command::Model(_)
             | Command::Run(_)
             | Command::Cache(_)
             | Command::Pack(_)
@@ -138,6 +142,7 @@ pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> R
 pub fn main(globals: &Globals, command: &Command) -> ExitCode {
     finish(globals, || match command {
         Command::Doctor(args) => doctor::run(globals, args),
+        Command::Model(args) => model::run(globals, args),
         Command::Warm(args) => warm::run(globals, args),
         Command::Run(args) => run::run(globals, args),
         Command::Cache(command) => cache::run(globals, command),

@@ -94,7 +94,7 @@ impl ServeArgs {
             batch,
             seq,
             bucket,
-            scale: kind.scale,
+            scale: kind.scale as f32,
         };
         let layer = kind.serving(self.pages, self.page_size, self.page_layout);
         let set = layer.and_then(|mut layer| {

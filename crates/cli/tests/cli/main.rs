@@ -8,6 +8,7 @@ mod cache;
 mod compiler;
 mod faults;
 mod kit;
+mod model;
 mod models;
 mod others;
 mod packs;

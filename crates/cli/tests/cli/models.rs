@@ -2,9 +2,9 @@
 
 use crate::kit::Place;
 
-/// The names of the configs in the folder `models` of the repository.
-fn models() -> Vec<String> {
-    let files = std::fs::read_dir("../../models").unwrap().map(|file| file.unwrap().path());
+/// The names of the configs in a folder of `models` of the repository.
+fn models(folder: &str) -> Vec<String> {
+    let files = std::fs::read_dir(format!("../../models{folder}")).unwrap().map(|file| file.unwrap().path());
     let mut names: Vec<String> = files
         .filter(|path| path.extension().is_some_and(|end| end == "json"))
         .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
@@ -16,10 +16,11 @@ fn models() -> Vec<String> {
 /// The refused shapes, as (model, phase, code). Review every change.
 const REFUSED: [(&str, &str, &str); 0] = [];
 
-fn warm(version: &str) {
+/// Compiles the models of a folder, of which those in `encoders` do not decode.
+fn warm(version: &str, folder: &str, encoders: &[&str]) {
     let Some(place) = Place::with_cudnn(version) else { return };
-    let models = models();
-    let given: Vec<String> = models.iter().map(|m| format!("--model ../../models/{m}.json")).collect();
+    let models = models(folder);
+    let given: Vec<String> = models.iter().map(|m| format!("--model ../../models{folder}/{m}.json")).collect();
     let (code, report) = place.json(&format!("warm {} --seq 512 --batch 1 --target h200", given.join(" ")));
     let plans = report["plans"].as_array().unwrap();
     let mut refused = Vec::new();
@@ -45,7 +46,7 @@ fn warm(version: &str) {
         plans.iter().flat_map(|p| p["uses"].as_array().unwrap()).map(|u| u.as_str().unwrap()).collect();
     assert!(models.len() >= 8, "{models:?}");
     for model in &models {
-        let phases = if model == "bert-base" { &["prefill"][..] } else { &["prefill", "decode"] };
+        let phases = if encoders.contains(&model.as_str()) { &["prefill"][..] } else { &["prefill", "decode"] };
         for phase in phases {
             assert!(
                 uses.iter().any(|u| u.starts_with(model.as_str()) && u.contains(phase)),
@@ -57,10 +58,21 @@ fn warm(version: &str) {
 
 #[test]
 fn the_published_models_compile_with_9_27() {
-    warm("9.27.0");
+    warm("9.27.0", "", &["bert-base"]);
 }
 
 #[test]
 fn the_published_models_compile_with_9_19() {
-    warm("9.19.0");
+    warm("9.19.0", "", &["bert-base"]);
+}
+
+/// Qwen3, Qwen3-Next, Gemma 3, Llama 4, Phi-4, Command R, Mixtral, Kimi K2 and Wan 2.2.
+#[test]
+fn popular_models_compile_with_9_27() {
+    warm("9.27.0", "/popular", &[]);
+}
+
+#[test]
+fn popular_models_compile_with_9_19() {
+    warm("9.19.0", "/popular", &[]);
 }

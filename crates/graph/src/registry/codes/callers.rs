@@ -17,9 +17,10 @@ entries![
     },
     CONFIG_FAMILY = Entry {
         code: "config.family",
-        cause: "The model family is not known.",
+        cause: "The model family is not known and the config lacks what attention depends on, or the family has no \
+                softmax attention.",
         field: "model_type",
-        fix: "describe the attentions in a manifest instead, or ask for the family to be added",
+        fix: PUBLISHED,
         ..Entry::description()
     },
     CONFIG_MISSING = Entry {
@@ -50,6 +51,34 @@ entries![
               lengths",
         ..Entry::description()
     },
+    CONFIG_SIZE = Entry {
+        code: "config.size",
+        cause: "The file is too large for a model config.",
+        field: "config",
+        fix: "give the config.json, not the weights of the model",
+        ..Entry::description()
+    },
+    CONFIG_PATH = Entry {
+        code: "config.path",
+        cause: "There is no model config where the command looks for it.",
+        field: "--model",
+        fix: "give a config.json, a GGUF file, a folder that has one, or the name of a model in the hub's cache, such as \
+              Qwen/Qwen3-8B",
+        ..Entry::description()
+    },
+    CONFIG_GGUF = Entry {
+        code: "config.gguf",
+        cause: "The metadata of the GGUF file cannot be read.",
+        fix: "download the file again, or give the config.json that the model was published with",
+        ..Entry::description()
+    },
+    MODEL_SHARD = Entry {
+        code: "model.shard",
+        cause: "The heads of the model cannot be shared among these GPUs.",
+        field: "--tensor-parallel",
+        fix: "give a number of GPUs that divides the query heads",
+        ..Entry::description()
+    },
     CONFIG_HEAD_DIM = Entry {
         code: "config.head-dim",
         cause: "The width of the model is not a multiple of its number of heads.",
@@ -71,6 +100,14 @@ entries![
         field: "phase",
         needed: "a set of plans: their sizes follow from the ranges of the engine's steps",
         fix: "use LayerKind::serving and serving::Buckets",
+        ..Entry::description()
+    },
+    MODEL_SERVE_LAYER = Entry {
+        code: "model.serve-layer",
+        cause: "A serving layer does not describe this attention.",
+        field: "phase",
+        needed: "a causal mask, a window, a softcap, ALiBi or a sink: nothing else",
+        fix: "use --phase prefill and --phase decode, which describe it",
         ..Entry::description()
     },
     MODEL_SCORE_MOD = Entry {

@@ -1,0 +1,170 @@
+//! Reads the metadata of a GGUF file. Every length is compared with what is left of the file before anything is made
+//! of it, so a file that is cut short or lies about its lengths gives a reason, and no memory is taken for it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read};
+
+use serde_json::{Value, json};
+
+use qkvault_graph::Refusal;
+
+use super::{MAGIC, fault};
+
+/// Versions that are read.
+const VERSIONS: std::ops::RangeInclusive<u32> = 1..=3;
+/// More entries than any model has.
+const MOST_ENTRIES: u64 = 1 << 16;
+/// The longest key and the longest text that is kept.
+const LONGEST: u64 = 1 << 16;
+/// The longest list that is kept: one entry for each layer. Longer ones are vocabularies.
+const LONGEST_LIST: u64 = 1 << 12;
+/// Most bytes of metadata. Vocabularies have a hundredth of it.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// A file, and how much of it is left.
+struct Bytes<R> {
+    reader: R,
+    at: u64,
+    size: u64,
+    /// The key that is read.
+    key: String,
+    /// Whether lengths have 4 bytes.
+    short: bool,
+}
+
+/// The entries that can say something about attention: texts, numbers, and short lists of them.
+pub(super) fn metadata(reader: impl BufRead, size: u64) -> Result<BTreeMap<String, Value>, Refusal> {
+    let mut bytes = Bytes { reader, at: 0, size: size.min(MOST_BYTES), key: "GGUF".to_owned(), short: false };
+    if bytes.array::<4>()? != MAGIC {
+        return Err(fault("GGUF", "another beginning", "a file that begins with GGUF"));
+    }
+    let version = bytes.u32()?;
+    if !VERSIONS.contains(&version) {
+        let given = format!("version {version}");
+        return Err(fault("GGUF", given, "a version from 1 to 3, of this machine's byte order"));
+    }
+    bytes.short = version == 1;
+    let _tensors = bytes.length()?;
+    let entries = bytes.length()?;
+    if entries > MOST_ENTRIES {
+        return Err(fault("GGUF", format!("{entries} entries of metadata"), "at most 65536"));
+    }
+    let mut found = BTreeMap::new();
+    for _ in 0..entries {
+        "the next key".clone_into(&mut bytes.key);
+        let key = bytes.text()?;
+        bytes.key.clone_from(&key);
+        let kind = bytes.u32()?;
+        if let Some(value) = bytes.value(kind, 0)? {
+            found.insert(key, value);
+        }
+    }
+    Ok(found)
+}
+
+impl<R: BufRead> Bytes<R> {
+    fn cut(&self, needed: u64) -> Refusal {
+        let left = self.size - self.at;
+        let given = format!("the file has {left} bytes left at byte {} and needs {needed}", self.at);
+        fault(&self.key, given, "a whole file: it is cut short, or a length in it is wrong")
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
+        let mut out = [0; N];
+        if self.size - self.at < N as u64 || self.reader.read_exact(&mut out).is_err() {
+            return Err(self.cut(N as u64));
+        }
+        self.at += N as u64;
+        Ok(out)
+    }
+
+    fn u32(&mut self) -> Result<u32, Refusal> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn length(&mut self) -> Result<u64, Refusal> {
+        if self.short { self.u32().map(u64::from) } else { self.array().map(u64::from_le_bytes) }
+    }
+
+    /// Skips bytes.
+    fn skip(&mut self, count: u64) -> Result<(), Refusal> {
+        if self.size - self.at < count {
+            return Err(self.cut(count));
+        }
+        let copied = std::io::copy(&mut Read::by_ref(&mut self.reader).take(count), &mut std::io::sink());
+        if copied.ok() != Some(count) {
+            return Err(self.cut(count));
+        }
+        self.at += count;
+        Ok(())
+    }
+
+    /// A text; one that is too long to matter is skipped and empty.
+    fn text(&mut self) -> Result<String, Refusal> {
+        let length = self.length()?;
+        if self.size - self.at < length {
+            return Err(self.cut(length));
+        }
+        if length > LONGEST {
+            return self.skip(length).map(|()| String::new());
+        }
+        let mut out = Vec::new();
+        let read = Read::by_ref(&mut self.reader).take(length).read_to_end(&mut out);
+        if read.ok().map(|n| n as u64) != Some(length) {
+            return Err(self.cut(length));
+        }
+        self.at += length;
+        Ok(String::from_utf8_lossy(&out).into_owned())
+    }
+
+    /// A value of this kind, or `None` if it is too long to matter.
+    fn value(&mut self, kind: u32, depth: u32) -> Result<Option<Value>, Refusal> {
+        Ok(Some(match kind {
+            0 => json!(u8::from_le_bytes(self.array()?)),
+            1 => json!(i8::from_le_bytes(self.array()?)),
+            2 => json!(u16::from_le_bytes(self.array()?)),
+            3 => json!(i16::from_le_bytes(self.array()?)),
+            4 => json!(self.u32()?),
+            5 => json!(i32::from_le_bytes(self.array()?)),
+            6 => json!(f32::from_le_bytes(self.array()?)),
+            7 => json!(self.array::<1>()? != [0]),
+            8 => json!(self.text()?),
+            9 if depth < 2 => return self.list(depth),
+            10 => json!(u64::from_le_bytes(self.array()?)),
+            11 => json!(i64::from_le_bytes(self.array()?)),
+            12 => json!(f64::from_le_bytes(self.array()?)),
+            other => {
+                let needed = "a type from 0 to 12, lists within lists once at most";
+                return Err(fault(&self.key.clone(), format!("type {other}"), needed));
+            }
+        }))
+    }
+
+    fn list(&mut self, depth: u32) -> Result<Option<Value>, Refusal> {
+        let kind = self.u32()?;
+        let count = self.length()?;
+        // Each element has a byte at least.
+        if self.size - self.at < count {
+            return Err(self.cut(count));
+        }
+        if count <= LONGEST_LIST {
+            let list: Result<Vec<Option<Value>>, Refusal> = (0..count).map(|_| self.value(kind, depth + 1)).collect();
+            return Ok(list?.into_iter().collect::<Option<Vec<Value>>>().map(Value::from));
+        }
+        let width = match kind {
+            0 | 1 | 7 => 1,
+            2 | 3 => 2,
+            4..=6 => 4,
+            10..=12 => 8,
+            _ => 0,
+        };
+        if width > 0 {
+            self.skip(count.saturating_mul(width))?;
+            return Ok(None);
+        }
+        for _ in 0..count {
+            self.value(kind, depth + 1)?;
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,187 @@
+//! GGUF files made by hand: whole, cut short at every byte, and lying about lengths.
+
+use super::*;
+use crate::{Kind, LayerKind};
+
+enum Entry<'a> {
+    Text(&'a str),
+    U32(u32),
+    F32(f32),
+    Bools(&'a [bool]),
+    U32s(&'a [u32]),
+    Words(usize),
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn file(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
+    let mut out = b"GGUF".to_vec();
+    out.extend(3_u32.to_le_bytes());
+    out.extend(0_u64.to_le_bytes());
+    out.extend((entries.len() as u64).to_le_bytes());
+    let list = |out: &mut Vec<u8>, kind: u32, count: usize| {
+        out.extend(9_u32.to_le_bytes());
+        out.extend(kind.to_le_bytes());
+        out.extend((count as u64).to_le_bytes());
+    };
+    for (key, value) in entries {
+        text(&mut out, key);
+        match value {
+            Entry::Text(value) => {
+                out.extend(8_u32.to_le_bytes());
+                text(&mut out, value);
+            }
+            Entry::U32(value) => {
+                out.extend(4_u32.to_le_bytes());
+                out.extend(value.to_le_bytes());
+            }
+            Entry::F32(value) => {
+                out.extend(6_u32.to_le_bytes());
+                out.extend(value.to_le_bytes());
+            }
+            Entry::Bools(values) => {
+                list(&mut out, 7, values.len());
+                out.extend(values.iter().map(|&value| u8::from(value)));
+            }
+            Entry::U32s(values) => {
+                list(&mut out, 4, values.len());
+                values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+            }
+            Entry::Words(count) => {
+                list(&mut out, 8, *count);
+                (0..*count).for_each(|i| text(&mut out, &format!("word {i}")));
+            }
+        }
+    }
+    out
+}
+
+fn read(bytes: &[u8]) -> Result<Model, Refusal> {
+    let metadata = bytes::metadata(bytes, bytes.len() as u64)?;
+    crate::read::model(&config(&metadata)?)
+}
+
+fn llama() -> Vec<u8> {
+    file(&[
+        ("general.architecture", Entry::Text("llama")),
+        ("tokenizer.ggml.tokens", Entry::Words(5000)),
+        ("llama.block_count", Entry::U32(32)),
+        ("llama.context_length", Entry::U32(131_072)),
+        ("llama.embedding_length", Entry::U32(4096)),
+        ("llama.attention.head_count", Entry::U32(32)),
+        ("llama.attention.head_count_kv", Entry::U32(8)),
+    ])
+}
+
+#[test]
+fn a_gguf_file_is_the_model_of_its_config() {
+    let model = read(&llama()).expect("it reads");
+    let [LayerKind { count, heads, kv_heads, d_qk, d_v, kind, causal, window, .. }] = model.layers[..] else {
+        panic!("one kind of layer: {model:?}")
+    };
+    assert_eq!((count, heads, kv_heads, d_qk, d_v, kind), (32, 32, 8, 128, 128, Kind::SelfAttention));
+    assert_eq!((causal, window, model.max_positions), (true, None, Some(131_072)));
+}
+
+#[test]
+fn windows_scales_and_softcaps_of_gemma_follow_from_its_architecture() {
+    let model = read(&file(&[
+        ("general.architecture", Entry::Text("gemma2")),
+        ("gemma2.block_count", Entry::U32(46)),
+        ("gemma2.embedding_length", Entry::U32(4608)),
+        ("gemma2.attention.head_count", Entry::U32(32)),
+        ("gemma2.attention.head_count_kv", Entry::U32(16)),
+        ("gemma2.attention.key_length", Entry::U32(128)),
+        ("gemma2.attention.value_length", Entry::U32(128)),
+        ("gemma2.attention.sliding_window", Entry::U32(4096)),
+        ("gemma2.attn_logit_softcapping", Entry::F32(50.0)),
+    ]));
+    let model = model.expect("it reads");
+    let facts: Vec<_> = model.layers.iter().map(|l| (l.window, l.count, l.softcap, l.scale)).collect();
+    let scale = 1.0 / 12.0;
+    assert_eq!(facts, [(Some(4096), 23, Some(50.0), scale), (None, 23, Some(50.0), scale)]);
+}
+
+#[test]
+fn lists_with_a_value_for_each_layer_are_read() {
+    let model = read(&file(&[
+        ("general.architecture", Entry::Text("gemma4")),
+        ("gemma4.block_count", Entry::U32(3)),
+        ("gemma4.embedding_length", Entry::U32(1024)),
+        ("gemma4.attention.head_count", Entry::U32(8)),
+        ("gemma4.attention.head_count_kv", Entry::U32s(&[4, 0, 2])),
+        ("gemma4.attention.key_length", Entry::U32(512)),
+        ("gemma4.attention.value_length", Entry::U32(512)),
+        ("gemma4.attention.key_length_swa", Entry::U32(256)),
+        ("gemma4.attention.value_length_swa", Entry::U32(256)),
+        ("gemma4.attention.sliding_window", Entry::U32(64)),
+        ("gemma4.attention.sliding_window_pattern", Entry::Bools(&[true, true, false])),
+    ]));
+    let model = model.expect("it reads");
+    let facts: Vec<_> = model.layers.iter().map(|l| (l.indices[0], l.kv_heads, l.d_qk, l.d_v, l.window)).collect();
+    assert_eq!(facts, [(0, 4, 256, 256, Some(64)), (2, 2, 512, 512, None)]);
+    assert_eq!(model.skipped[0].indices, [1]);
+}
+
+#[test]
+fn latent_attention_of_a_gguf_file_has_the_dims_of_its_expanded_heads() {
+    let model = read(&file(&[
+        ("general.architecture", Entry::Text("deepseek2")),
+        ("deepseek2.block_count", Entry::U32(61)),
+        ("deepseek2.embedding_length", Entry::U32(7168)),
+        ("deepseek2.attention.head_count", Entry::U32(128)),
+        ("deepseek2.attention.head_count_kv", Entry::U32(1)),
+        ("deepseek2.attention.key_length", Entry::U32(576)),
+        ("deepseek2.attention.value_length", Entry::U32(512)),
+        ("deepseek2.attention.key_length_mla", Entry::U32(192)),
+        ("deepseek2.attention.value_length_mla", Entry::U32(128)),
+        ("deepseek2.attention.kv_lora_rank", Entry::U32(512)),
+        ("deepseek2.rope.dimension_count", Entry::U32(64)),
+        ("deepseek2.rope.scaling.factor", Entry::F32(40.0)),
+        ("deepseek2.rope.scaling.yarn_log_multiplier", Entry::F32(0.1)),
+    ]));
+    let layer = model.expect("it reads").layers.remove(0);
+    assert_eq!((layer.heads, layer.kv_heads, layer.d_qk, layer.d_v), (128, 128, 192, 128));
+    let latent = layer.latent.expect("latent");
+    assert_eq!((latent.d_qk, latent.d_v), (576, 512));
+    assert!((layer.scale - 0.135_234).abs() < 1e-5, "{}", layer.scale);
+}
+
+#[test]
+fn a_file_that_is_cut_short_at_any_byte_is_refused_by_key() {
+    let whole = llama();
+    for end in (0..whole.len()).filter(|end| *end < 600 || whole.len() - end < 400 || end % 997 == 0) {
+        let refusal = read(&whole[..end]).expect_err("it is cut short");
+        assert!(refusal.has(&codes::CONFIG_GGUF), "{end}: {refusal}");
+    }
+    let refusal = read(&whole[..whole.len() - 1]).expect_err("it is cut short");
+    assert!(refusal.to_string().contains("llama.attention.head_count_kv"), "{refusal}");
+}
+
+#[test]
+fn lengths_beyond_the_file_take_no_memory() {
+    let whole = llama();
+    // The number of entries, the length of the first key, and that of the list of words.
+    for at in [16, 24] {
+        let mut bytes = whole.clone();
+        bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(read(&bytes).expect_err("a length is wrong").has(&codes::CONFIG_GGUF));
+    }
+    let mut bytes = whole;
+    let words = bytes.windows(21).position(|w| w == b"tokenizer.ggml.tokens").expect("it is there") + 21;
+    bytes[words + 8..words + 16].copy_from_slice(&(u64::MAX / 2).to_le_bytes());
+    assert!(read(&bytes).expect_err("a length is wrong").has(&codes::CONFIG_GGUF));
+}
+
+#[test]
+fn other_versions_and_other_files_are_refused() {
+    let mut bytes = llama();
+    bytes[4] = 9;
+    assert!(read(&bytes).expect_err("a newer version").to_string().contains("version 9"));
+    assert!(read(b"GGML and more").expect_err("another file").has(&codes::CONFIG_GGUF));
+    let nothing = read(&file(&[("general.name", Entry::Text("x"))])).expect_err("no architecture");
+    assert!(nothing.to_string().contains("general.architecture"), "{nothing}");
+}

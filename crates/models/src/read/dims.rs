@@ -1,0 +1,238 @@
+//! Heads and head dims of a layer.
+
+use qkvault_graph::registry::codes;
+use serde_json::Value;
+
+use super::masks::Sort;
+use super::stacks::Stack;
+use crate::Latent;
+use crate::fields::{Faults, Names};
+
+pub(super) const HEADS: Names<'_> =
+    &["num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "num_query_heads", "heads"];
+const HEADS_BY_LAYER: Names<'_> = &["num_attention_heads_per_layer"];
+pub(super) const LAYERS: Names<'_> = &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "layers"];
+pub(super) const DEPTHS: Names<'_> = &["depths"];
+const KV_HEADS: Names<'_> = &[
+    "num_key_value_heads",
+    "num_kv_heads",
+    "n_kv_heads",
+    "n_head_kv",
+    "n_kv_head",
+    "kv_n_heads",
+    "attn_config.kv_n_heads",
+    "multi_query_group_num",
+    "num_query_groups",
+];
+const WIDTH: Names<'_> = &["hidden_size", "d_model", "n_embd", "dim", "embed_dim", "model_dim", "emb_dim", "width"];
+const HEAD_DIM: Names<'_> =
+    &["head_dim", "attention_head_dim", "d_kv", "kv_channels", "attention_head_size", "d_head", "size_per_head"];
+
+/// Which part of a config's names a stack reads before the usual ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Encoder,
+    Decoder,
+}
+
+impl Side {
+    pub(super) const fn heads(self) -> Names<'static> {
+        match self {
+            Side::Encoder => &["encoder_attention_heads", "encoder_num_attention_heads", "num_encoder_attention_heads"],
+            Side::Decoder => &["decoder_attention_heads", "decoder_num_attention_heads", "num_decoder_attention_heads"],
+        }
+    }
+
+    pub(super) const fn layers(self) -> Names<'static> {
+        match self {
+            Side::Encoder => &["encoder_layers", "num_encoder_layers", "encoder_num_hidden_layers"],
+            Side::Decoder => &["decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers"],
+        }
+    }
+}
+
+/// Heads and head dims of one attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Dims {
+    pub(super) heads: i64,
+    pub(super) kv_heads: i64,
+    pub(super) d_qk: i64,
+    pub(super) d_v: i64,
+    pub(super) latent: Option<Latent>,
+}
+
+/// The names of a field in a layer of this sort: those of the sort alone, those of the side, the usual ones.
+fn names(sort: &Sort, side: Side, usual: Names<'static>) -> Vec<&'static str> {
+    let field = usual.first().copied().unwrap_or_default();
+    let of_sort: &[&str] = match (sort, field) {
+        (Sort::Sliding, "num_attention_heads") => &["swa_num_attention_heads", "num_sliding_attention_heads"],
+        (Sort::Sliding, "num_key_value_heads") => &["swa_num_key_value_heads"],
+        (Sort::Sliding, "head_dim") => &["swa_head_dim"],
+        (Sort::Sliding, "v_head_dim") => &["swa_v_head_dim"],
+        (Sort::Sliding, "qk_nope_head_dim") => &["swa_qk_nope_head_dim"],
+        (Sort::Sliding, "qk_rope_head_dim") => &["swa_qk_rope_head_dim"],
+        (Sort::Sliding, "kv_lora_rank") => &["swa_kv_lora_rank"],
+        (Sort::Full, "head_dim") => &["global_head_dim"],
+        (Sort::Full, "num_key_value_heads") => &["num_global_key_value_heads"],
+        (Sort::Cross, "num_attention_heads") => &["cross_num_attention_heads"],
+        (Sort::Cross, "num_key_value_heads") => &["cross_num_key_value_heads"],
+        (Sort::Cross, "head_dim") => &["cross_head_dim"],
+        _ => &[],
+    };
+    let of_side: &[&str] = match (side, field) {
+        (_, "num_attention_heads") => side.heads(),
+        (Side::Encoder, "num_key_value_heads") => &["encoder_num_key_value_heads"],
+        (Side::Decoder, "num_key_value_heads") => &["decoder_num_key_value_heads"],
+        (Side::Encoder, "hidden_size") => &["encoder_hidden_size"],
+        (Side::Decoder, "hidden_size") => &["decoder_hidden_size"],
+        _ => &[],
+    };
+    [of_sort, of_side, usual].concat()
+}
+
+/// Whether the config says a size itself. Nested configs leave out what equals the default of their class; the config
+/// of a whole model never does, so a size that it lacks is a fault.
+fn required(stack: &Stack<'_>, names: Names<'_>, faults: &mut Faults) -> bool {
+    let fields = &stack.fields;
+    let said = !stack.path.is_empty() || fields.said(names).is_some() || fields.value(names).is_none();
+    if !said {
+        faults.add(fields.missing(&names[USUAL_FROM..]));
+    }
+    said
+}
+
+/// The names of one side come first.
+const USUAL_FROM: usize = 3;
+
+/// The number of layers of a stack.
+pub(super) fn layers(stack: &Stack<'_>, faults: &mut Faults) -> Option<i64> {
+    let names = [stack.side.layers(), LAYERS].concat();
+    let layers = required(stack, &names, faults).then(|| faults.take(stack.fields.int(&names))).flatten();
+    // Diffusion transformers have layers of two kinds with one attention.
+    let single = faults.take(stack.fields.int(&["num_single_layers"])).unwrap_or(0);
+    layers.map(|layers| layers + single)
+}
+
+/// A whole number of a layer of this sort; a list has one for each layer.
+fn int(stack: &Stack<'_>, sort: &Sort, index: usize, usual: Names<'static>, faults: &mut Faults) -> Option<i64> {
+    let names = names(sort, stack.side, usual);
+    match stack.fields.value(&names) {
+        Some((name, Value::Array(list))) => {
+            let value = list.get(index).unwrap_or(&Value::Null);
+            Some(faults.take(stack.fields.whole(&format!("{name}[{index}]"), value, 1)).max(1))
+        }
+        _ => faults.take(stack.fields.int(&names)),
+    }
+}
+
+/// The heads and head dims of a layer of this sort.
+pub(super) fn of(stack: &Stack<'_>, sort: &Sort, index: usize, faults: &mut Faults) -> Dims {
+    let fields = &stack.fields;
+    faults.take(fields.agree(HEADS));
+    let usual = [stack.side.heads(), HEADS].concat();
+    required(stack, &usual, faults);
+    let Some(heads) =
+        int(stack, sort, index, HEADS_BY_LAYER, faults).or_else(|| int(stack, sort, index, HEADS, faults))
+    else {
+        faults.add(fields.missing(HEADS));
+        return Dims { heads: 1, kv_heads: 1, d_qk: 1, d_v: 1, latent: None };
+    };
+    if let Some(dims) = latent(stack, sort, index, heads, faults) {
+        return dims;
+    }
+    let kv_heads = kv_heads(stack, sort, index, heads, faults);
+    let d_qk = head_dim(stack, sort, index, heads, faults);
+    let d_v = int(stack, sort, index, &["v_head_dim"], faults).unwrap_or(d_qk);
+    let kv_heads = if stack.row.is_some_and(|row| row.repeats_keys) { heads } else { kv_heads };
+    Dims { heads, kv_heads, d_qk, d_v, latent: None }
+}
+
+/// Key/value heads: as many as query heads, unless the config says otherwise.
+fn kv_heads(stack: &Stack<'_>, sort: &Sort, index: usize, heads: i64, faults: &mut Faults) -> i64 {
+    let fields = &stack.fields;
+    let flag = |name: &str| fields.flag(&[name]).ok().flatten();
+    // Falcon has one of three rules.
+    let grouped = flag("new_decoder_architecture") == Some(true);
+    let one = flag("multi_query") == Some(true) && !grouped;
+    if one && fields.said(&["num_key_value_heads"]).is_none() {
+        return 1;
+    }
+    let asks = stack.row.is_some_and(|row| row.kv_heads_only_if_grouped);
+    if asks && !grouped {
+        return heads;
+    }
+    let listed = int(stack, sort, index, &["num_key_value_heads_per_layer"], faults);
+    let said = listed.or_else(|| int(stack, sort, index, KV_HEADS, faults));
+    let of_full = full_dims(stack, sort).map(|(_, kv)| kv).filter(|&kv| kv > 0);
+    let of_full = of_full.filter(|_| fields.said(&["num_global_key_value_heads"]).is_none());
+    let kv_heads = of_full.or(said).unwrap_or(heads);
+    let kv_heads = match (sort, stack.row) {
+        (Sort::Sliding, Some(row)) if fields.said(&["swa_num_key_value_heads"]).is_none() => kv_heads * row.sliding_kv,
+        _ => kv_heads,
+    };
+    if heads % kv_heads != 0 {
+        let needed = format!("a divisor of the {heads} query heads");
+        faults.add(fields.reason(&codes::CONFIG_FIELD, KV_HEADS[0], kv_heads.to_string(), needed));
+    }
+    kv_heads
+}
+
+/// What the family's code gives full layers, unless the config says something of each layer.
+fn full_dims(stack: &Stack<'_>, sort: &Sort) -> Option<(i64, i64)> {
+    let row = stack.row.filter(|_| *sort == Sort::Full && !stack.fields.json.contains_key("per_layer_config"))?;
+    row.full_dims
+}
+
+/// The head dim: a field of the config, else the width of the model divided by the number of heads.
+fn head_dim(stack: &Stack<'_>, sort: &Sort, index: usize, heads: i64, faults: &mut Faults) -> i64 {
+    let fields = &stack.fields;
+    let full_dims = full_dims(stack, sort);
+    if let (Some((d, _)), true) = (full_dims, fields.said(&["global_head_dim"]).is_none()) {
+        return d;
+    }
+    if let Some(d) = int(stack, sort, index, HEAD_DIM, faults) {
+        return d;
+    }
+    let names = names(sort, stack.side, WIDTH);
+    let names = match stack.row {
+        Some(row) if !row.width.is_empty() => vec![row.width],
+        _ => names,
+    };
+    let Some((name, _)) = fields.value(&names) else {
+        faults.add(fields.missing(&[HEAD_DIM[0], WIDTH[0]]));
+        return 1;
+    };
+    let name = name.to_owned();
+    let widths = stack.row.map_or(1, |row| row.widths);
+    let width = faults.take(fields.int(&names)).unwrap_or(heads).saturating_mul(widths);
+    // The width by the query heads of the config, not of this sort of layer.
+    let usual = int(stack, &Sort::Other, index, HEADS, faults).unwrap_or(heads);
+    if width % usual != 0 && !stack.row.is_some_and(|row| row.floors) {
+        let given = format!("{width} over {usual} heads");
+        faults.add(codes::CONFIG_HEAD_DIM.reason(given).at(fields.at(&name)));
+    }
+    (width / usual).max(1)
+}
+
+/// Multi-head latent attention: a prefill expands the heads, a decode reads the compressed cache.
+fn latent(stack: &Stack<'_>, sort: &Sort, index: usize, heads: i64, faults: &mut Faults) -> Option<Dims> {
+    let rank = int(stack, sort, index, &["kv_lora_rank"], faults)?;
+    let rope = int(stack, sort, index, &["qk_rope_head_dim"], faults);
+    let nope = int(stack, sort, index, &["qk_nope_head_dim"], faults);
+    let d_v = int(stack, sort, index, &["v_head_dim"], faults);
+    let fields = &stack.fields;
+    let need = |value: Option<i64>, name: &str, faults: &mut Faults| {
+        value.unwrap_or_else(|| {
+            faults.add(fields.missing(&[name]));
+            1
+        })
+    };
+    let rope = need(rope, "qk_rope_head_dim", faults);
+    let nope = need(nope, "qk_nope_head_dim", faults);
+    let d_v = match stack.row {
+        Some(row) if row.v_from_width && d_v.is_none() => head_dim(stack, sort, index, heads, faults),
+        _ => need(d_v, "v_head_dim", faults),
+    };
+    let latent = Latent { d_qk: rank + rope, d_v: rank };
+    Some(Dims { heads, kv_heads: heads, d_qk: nope + rope, d_v, latent: Some(latent) })
+}

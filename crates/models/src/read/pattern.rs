@@ -1,0 +1,253 @@
+//! Which sort each layer of a stack is: a list in the config, a rule in the config, or the family's own period.
+
+use serde_json::Value;
+
+use qkvault_graph::registry::codes;
+
+use super::masks::{self, Sort};
+use super::rows::{self, Row};
+use super::stacks::Stack;
+use crate::fields::{Faults, Names, shown};
+
+/// Lists with a word for each layer.
+pub(super) const LISTS: Names<'_> =
+    &["layer_types", "layers_block_type", "block_types", "attention_layers", "attn_layer_types", "layer_block_types"];
+
+/// Whether a list may be shorter than the layers, because it is a period.
+const PERIODS: Names<'_> = &["block_types"];
+
+/// The longest list that may be one period of the layers.
+const LONGEST_PERIOD: usize = 8;
+
+/// The sorts of the layers. `layers` is their number, if the config says it.
+pub(super) fn of(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, notes: &mut Vec<String>) -> Vec<Sort> {
+    let count = layers.and_then(|n| usize::try_from(n).ok());
+    if let Some(sorts) = listed(stack, count, faults, notes) {
+        return crossed(stack, sorts, faults);
+    }
+    let Some(count) = count else {
+        faults.add(stack.fields.missing(super::dims::LAYERS));
+        return Vec::new();
+    };
+    if count > MOST_LAYERS {
+        let needed = format!("at most {MOST_LAYERS} layers");
+        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, super::dims::LAYERS[0], count.to_string(), needed));
+        return Vec::new();
+    }
+    let sorts = ruled(stack, count, faults).unwrap_or_else(|| {
+        let window = masks::window(stack, faults).is_some();
+        vec![if window { Sort::Sliding } else { Sort::Full }; count]
+    });
+    crossed(stack, sorts, faults)
+}
+
+/// More layers than any model has.
+const MOST_LAYERS: usize = 100_000;
+
+fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Faults, notes: &mut Vec<String>) -> Option<Vec<Sort>> {
+    let fields = &stack.fields;
+    if let Some(text) = fields.text(&["hybrid_override_pattern"]) {
+        let words = text.chars().filter(|c| *c != '|').map(|c| Value::String(c.to_string())).collect::<Vec<_>>();
+        return words_of(stack, "hybrid_override_pattern", &words, count, faults, notes);
+    }
+    // GPT-Neo: [[["global", "local"], 12]].
+    if let Some((name, Value::Array(groups))) = fields.value(&["attention_types"]) {
+        let mut words = Vec::new();
+        for group in groups {
+            let (period, times) = (group.get(0).and_then(Value::as_array), group.get(1).and_then(Value::as_u64));
+            match (period, times) {
+                (Some(period), Some(times)) if times <= 4096 => {
+                    (0..times).for_each(|_| words.extend(period.iter().cloned()));
+                }
+                _ => {
+                    let needed = "pairs of a period and how often it repeats, such as [[\"global\", \"local\"], 12]";
+                    faults.add(fields.reason(&codes::CONFIG_FIELD, name, shown(group), needed));
+                }
+            }
+        }
+        return words_of(stack, name, &words, count, faults, notes);
+    }
+    for (name, ones) in [("attn_type_list", ("full", "linear")), ("hybrid_layer_pattern", ("sliding", "full"))] {
+        if let Some((_, list)) = faults.take(fields.list(&[name])) {
+            let word = |v: &Value| Value::from(if v.as_i64() == Some(0) { ones.1 } else { ones.0 });
+            let words: Vec<Value> = list.iter().map(word).collect();
+            return words_of(stack, name, &words, count, faults, notes);
+        }
+    }
+    let (name, list) = faults.take(fields.list(LISTS))?;
+    words_of(stack, name, list, count, faults, notes)
+}
+
+/// The sorts that a list of words names. A list that is one period is repeated.
+fn words_of(
+    stack: &Stack<'_>,
+    name: &str,
+    words: &[Value],
+    count: Option<usize>,
+    faults: &mut Faults,
+    notes: &mut Vec<String>,
+) -> Option<Vec<Sort>> {
+    let sorts: Vec<Sort> = words.iter().enumerate().map(|(at, w)| masks::word(stack, name, at, w, faults)).collect();
+    let count = count.unwrap_or(sorts.len());
+    if sorts.len() == count && count > 0 {
+        return Some(sorts);
+    }
+    let period = !sorts.is_empty() && sorts.len() <= LONGEST_PERIOD && sorts.len() < count;
+    if period && (PERIODS.contains(&name) || count.is_multiple_of(sorts.len())) {
+        if !PERIODS.contains(&name) {
+            let at = stack.fields.at(name);
+            notes.push(format!(
+                "{at} has {} entries for {count} layers: it is read as a period that repeats",
+                sorts.len()
+            ));
+        }
+        return Some(sorts.into_iter().cycle().take(count).collect());
+    }
+    let given = format!("{} entries for {count} layers", sorts.len());
+    let needed = format!("one entry for each of the {count} layers, or one period of them");
+    faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
+    Some(vec![Sort::Full; count])
+}
+
+/// Layers that a rule of the config or of the family sorts.
+fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sort>> {
+    let fields = &stack.fields;
+    let row = stack.row.unwrap_or(rows::usual());
+    let linear = || Sort::None("linear_attention".to_owned());
+    let every = |n: usize, at: usize, other: &dyn Fn() -> Sort| -> Vec<Sort> {
+        (0..count).map(|i| if i % n == at % n { Sort::Full } else { other() }).collect()
+    };
+    let size = |n: i64| usize::try_from(n).unwrap_or(1);
+    // Layers without attention between those that have it.
+    if let Some(n) = faults.take(fields.int(&["attn_layer_period"])) {
+        let at = fields.value(&["attn_layer_offset"]).and_then(|(_, v)| v.as_u64()).unwrap_or(0);
+        return Some(every(size(n), at as usize, &|| Sort::None("mamba".to_owned())));
+    }
+    if let Some(n) = faults.take(fields.int(&["full_attention_interval", "layer_group_size"])) {
+        return Some(every(size(n), size(n) - 1, &linear));
+    }
+    let chosen = [
+        ("full_attn_idxs", 0, "conv"),
+        ("attn_layer_indices", 0, "mamba"),
+        ("hybrid_layer_ids", 0, "mamba"),
+        ("linear_attn_config.full_attn_layers", 1, "linear_attention"),
+    ];
+    for (name, base, other) in chosen {
+        if let Some((name, list)) = faults.take(fields.list(&[name])) {
+            let places = places(stack, name, list, base, count, faults);
+            let sort = |i| if places.contains(&i) { Sort::Full } else { Sort::None(other.to_owned()) };
+            return Some((0..count).map(sort).collect());
+        }
+    }
+    // Windows and chunks.
+    if let Some((name, list)) = faults.take(fields.list(&["local_layer_ids"])) {
+        let places = places(stack, name, list, 0, count, faults);
+        return Some((0..count).map(|i| if places.contains(&i) { Sort::Sliding } else { Sort::Full }).collect());
+    }
+    let chunks = masks::chunk(stack, faults).is_some();
+    if let Some((name, list)) =
+        faults.take(fields.list(&["no_rope_layers"])).filter(|(_, list)| chunks && !list.is_empty())
+    {
+        let sorts = list.iter().map(|v| if v.as_i64() == Some(0) { Sort::Full } else { Sort::Chunked });
+        return Some(exactly(stack, name, sorts.collect(), count, faults));
+    }
+    if let Some(n) = faults.take(fields.int(&["no_rope_layer_interval"])).filter(|_| chunks) {
+        return Some(every(size(n), size(n) - 1, &|| Sort::Chunked));
+    }
+    let window = masks::window(stack, faults).is_some();
+    let sliding = || if window { Sort::Sliding } else { Sort::Full };
+    match fields.value(&["sliding_window_pattern", "_sliding_window_pattern"]) {
+        // EXAONE writes a letter for each layer of a period.
+        Some((name, Value::String(text))) => {
+            let letters: Vec<Value> = text.chars().map(|c| Value::String(c.to_string())).collect();
+            let period: Vec<Sort> =
+                letters.iter().enumerate().map(|(at, v)| masks::word(stack, name, at, v, faults)).collect();
+            if !period.is_empty() {
+                let mut sorts: Vec<Sort> = period.into_iter().cycle().take(count).collect();
+                if let Some(last) = sorts.last_mut() {
+                    *last = Sort::Full;
+                }
+                return Some(sorts);
+            }
+        }
+        Some((name, value)) if window => {
+            let n = size(faults.take(fields.whole(name, value, 1)).max(1));
+            return Some(with_ends(every(n, n - 1, &sliding), row));
+        }
+        _ => {}
+    }
+    if let Some(n) = faults.take(fields.int(&["global_attn_every_n_layers"])) {
+        let at = if row.global_first { 0 } else { size(n) - 1 };
+        return Some(every(size(n), at, &sliding));
+    }
+    if let (true, Some((name, value))) = (window, fields.value(&["max_window_layers"])) {
+        let first = size(faults.take(fields.whole(name, value, 0)));
+        return Some((0..count).map(|i| if i >= first { Sort::Sliding } else { Sort::Full }).collect());
+    }
+    if row.period.is_empty() {
+        return None;
+    }
+    let letters: Vec<char> = row.period.chars().collect();
+    let sort = |letter: char| match letter {
+        's' => sliding(),
+        'c' if chunks => Sort::Chunked,
+        'm' => linear(),
+        'v' => Sort::None("conv".to_owned()),
+        'i' => Sort::Sparse("indexed_attention".to_owned()),
+        _ => Sort::Full,
+    };
+    let place = |i: usize| if row.from_end { count - 1 - i } else { i };
+    Some(with_ends((0..count).map(|i| sort(letters[place(i) % letters.len()])).collect(), row))
+}
+
+/// The first and last layers that the family's code fixes.
+fn with_ends(mut sorts: Vec<Sort>, row: &Row) -> Vec<Sort> {
+    for (sort, letter) in sorts.iter_mut().zip(row.first.chars()) {
+        *sort = match letter {
+            'v' => Sort::None("conv".to_owned()),
+            'm' => Sort::None("linear_attention".to_owned()),
+            _ => Sort::Full,
+        };
+    }
+    if let (true, Some(last)) = (row.last_full, sorts.last_mut()) {
+        *last = Sort::Full;
+    }
+    sorts
+}
+
+/// Layers that the config says attend to the states of an encoder instead.
+fn crossed(stack: &Stack<'_>, mut sorts: Vec<Sort>, faults: &mut Faults) -> Vec<Sort> {
+    if let Some((name, list)) = faults.take(stack.fields.list(&["cross_attention_layers"])) {
+        for place in places(stack, name, list, 0, sorts.len(), faults) {
+            sorts[place] = Sort::Cross;
+        }
+    }
+    sorts
+}
+
+/// The places that a list names, each within the layers.
+fn places(stack: &Stack<'_>, name: &str, list: &[Value], base: i64, count: usize, faults: &mut Faults) -> Vec<usize> {
+    let fields = &stack.fields;
+    let mut found = Vec::new();
+    for value in list {
+        let place = value.as_i64().map(|n| n - base).and_then(|n| usize::try_from(n).ok()).filter(|&n| n < count);
+        match place {
+            Some(place) => found.push(place),
+            None => {
+                let needed = format!("places of layers from {base} to {}", count as i64 - 1 + base);
+                faults.add(fields.reason(&codes::CONFIG_FIELD, name, shown(value), needed));
+            }
+        }
+    }
+    found
+}
+
+fn exactly(stack: &Stack<'_>, name: &str, sorts: Vec<Sort>, count: usize, faults: &mut Faults) -> Vec<Sort> {
+    if sorts.len() != count {
+        let given = format!("{} entries for {count} layers", sorts.len());
+        let needed = format!("one entry for each of the {count} layers");
+        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
+        return vec![Sort::Full; count];
+    }
+    sorts
+}

@@ -1,0 +1,189 @@
+//! Reads the layers of one stack.
+
+use serde_json::{Map, Value};
+
+use qkvault_graph::DType;
+use qkvault_graph::registry::codes;
+
+use super::dims;
+use super::group::{Layer, What};
+use super::masks::{self, Sort};
+use super::pattern;
+use super::rows::{self, Sink};
+use super::scale;
+use super::stacks::Stack;
+use crate::fields::Faults;
+use crate::{Alibi, Kind, LayerKind};
+
+/// The layers of a stack, each at its place; a layer can have several attentions.
+pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: &mut Vec<String>) -> Vec<Layer> {
+    let row = stack.row.unwrap_or(rows::usual());
+    if let Some(reason) = hierarchical(stack) {
+        return vec![Layer::left_out(0, stack_name(stack), reason)];
+    }
+    let count = dims::layers(stack, faults);
+    if !row.undescribed.is_empty() {
+        let count = usize::try_from(count.unwrap_or(0)).unwrap_or(0);
+        return (0..count).map(|i| Layer::left_out(i, stack_name(stack), row.undescribed)).collect();
+    }
+    let sorts = pattern::of(stack, count, faults, notes);
+    let window = masks::window(stack, faults);
+    let chunk = masks::chunk(stack, faults);
+    if sorts.contains(&Sort::Sliding) && window.is_none() {
+        let names = &["sliding_window"];
+        faults.add(stack.fields.missing(names).with_needed("the layer list has sliding layers: their window"));
+    }
+    if sorts.contains(&Sort::Chunked) && chunk.is_none() {
+        faults.add(stack.fields.missing(&["attention_chunk_size"]));
+    }
+    note(stack, row.note, notes);
+    if row.position_bias {
+        let text = "the model adds a bias to each head and pair of positions: bind it to the tensor `position_bias`";
+        note(stack, text, notes);
+    }
+    let reader = Reader { stack, dtype, window, chunk };
+    let mut layers = Vec::new();
+    for (index, sort) in sorts.iter().enumerate() {
+        match sort {
+            Sort::None(what) => layers.push(Layer { index, what: What::Nothing(what.clone()) }),
+            Sort::Undescribed(what) => {
+                let why = "its keys are sums of tokens that the layer chooses: attention does not describe them";
+                layers.push(Layer::left_out(index, what.clone(), why));
+            }
+            sort => {
+                let kind = reader.layer(sort, index, faults, notes);
+                (0..row.per_layer).for_each(|_| layers.push(Layer { index, what: What::Attention(kind.clone()) }));
+            }
+        }
+        if !row.beside.is_empty() {
+            let what = format!("{} beside the attention", row.beside);
+            layers.push(Layer { index, what: What::Nothing(what) });
+        }
+    }
+    if stack.cross {
+        let cross = sorts.iter().enumerate().filter(|(_, sort)| !matches!(sort, Sort::None(_) | Sort::Cross));
+        for (index, _) in cross {
+            let kind = reader.layer(&Sort::Cross, index, faults, notes);
+            layers.push(Layer { index, what: What::Attention(kind) });
+        }
+    }
+    layers
+}
+
+struct Reader<'s, 'a> {
+    stack: &'s Stack<'a>,
+    dtype: DType,
+    window: Option<i64>,
+    chunk: Option<i64>,
+}
+
+impl Reader<'_, '_> {
+    /// The attention of one layer.
+    fn layer(&self, sort: &Sort, index: usize, faults: &mut Faults, notes: &mut Vec<String>) -> LayerKind {
+        let stack = with_layer(self.stack, index);
+        let stack = stack.as_ref().unwrap_or(self.stack);
+        let row = stack.row.unwrap_or(rows::usual());
+        let fields = &stack.fields;
+        let dims = dims::of(stack, sort, index, faults);
+        let sliding = *sort == Sort::Sliding;
+        let cross = *sort == Sort::Cross;
+        let own = sliding && fields.layer.is_some();
+        let window = if own { masks::window(stack, faults) } else { self.window };
+        if let Sort::Sparse(what) = sort {
+            let keys = fields.value(&["index_topk", "sparse_topk", "index_topk_blocks"]).and_then(|(_, v)| v.as_i64());
+            let keys = keys.map_or(String::new(), |keys| format!(" (index_topk {keys})"));
+            let text = "the layer chooses which keys a query sees; it is planned as causal attention over all keys, which \
+                        it equals while it chooses all";
+            note(stack, &format!("{what}{keys}: {text}"), notes);
+        }
+        let sink = match row.sink {
+            Sink::All => true,
+            Sink::Sliding => sliding,
+            Sink::None => false,
+        };
+        let flag = |name: &str| fields.flag(&[name]).ok().flatten();
+        let said = if sliding { "add_swa_attention_sink_bias" } else { "add_full_attention_sink_bias" };
+        let sink = flag(said).or_else(|| flag("attention_sinks")).unwrap_or(sink);
+        let softcap = faults.take(fields.float(&["attn_logit_softcapping", "attn_logit_softcap"]));
+        let kind = if cross { Kind::Cross } else { stack.kind };
+        let mut layer = LayerKind {
+            label: String::new(),
+            kind,
+            count: 0,
+            indices: Vec::new(),
+            heads: dims.heads,
+            kv_heads: dims.kv_heads,
+            d_qk: dims.d_qk,
+            d_v: dims.d_v,
+            dtype: self.dtype,
+            causal: stack.causal && !cross,
+            window: window.filter(|_| sliding),
+            chunk: self.chunk.filter(|_| *sort == Sort::Chunked),
+            scale: scale::of(stack, &dims, index, faults),
+            softcap,
+            sink: sink && !cross,
+            alibi: self.alibi(dims.heads, faults).filter(|_| !cross),
+            position_bias: row.position_bias && !cross,
+            latent: dims.latent.filter(|_| !cross),
+        };
+        layer.label = layer.name();
+        layer
+    }
+
+    fn alibi(&self, heads: i64, faults: &mut Faults) -> Option<Alibi> {
+        let fields = &self.stack.fields;
+        let flag = |name: &str, faults: &mut Faults| faults.take(fields.flag(&[name]));
+        let on =
+            flag("attn_config.alibi", faults).or_else(|| flag("alibi", faults)).or_else(|| flag("use_alibi", faults));
+        let named = fields.text(&["position_embedding_type"]).is_some_and(|text| text.eq_ignore_ascii_case("alibi"));
+        let on = on.unwrap_or(named || self.stack.row.is_some_and(|row| row.alibi));
+        let names = &["attn_config.alibi_bias_max", "alibi_bias_max"];
+        let bias_max = faults.take(fields.float(names)).unwrap_or(8.0);
+        if flag("attn_config.prefix_lm", faults) == Some(true) {
+            let reason = codes::CONFIG_PREFIX_LM.reason("true: tokens of a prefix see each other");
+            faults.add(reason);
+        }
+        on.then_some(Alibi { model_heads: heads, first_head: 0, bias_max: bias_max as f32 })
+    }
+}
+
+/// The stack with what its config says of one layer alone, if it says something.
+fn with_layer<'a>(stack: &Stack<'a>, index: usize) -> Option<Stack<'a>> {
+    let list = stack.fields.json.get("per_layer_config")?;
+    let own: &Map<String, Value> = match list {
+        Value::Object(map) => map.iter().find(|(key, _)| key.parse() == Ok(index))?.1.as_object()?,
+        Value::Array(list) => list.get(index)?.as_object()?,
+        _ => return None,
+    };
+    let mut fields = stack.fields.clone();
+    fields.layer = Some(own);
+    Some(Stack { path: stack.path.clone(), family: stack.family.clone(), fields, ..*stack })
+}
+
+/// Stages with windows of patches and other dims each.
+fn hierarchical(stack: &Stack<'_>) -> Option<&'static str> {
+    let list = |name: &str| stack.fields.value(&[name]).is_some_and(|(_, value)| value.is_array());
+    let stages = list("depths") || list("num_heads") && !list("num_key_value_heads_per_layer") || list("embed_dims");
+    stages.then_some("its stages differ in width and see windows of patches, which a config does not describe")
+}
+
+fn stack_name(stack: &Stack<'_>) -> String {
+    let path = stack.path.trim_end_matches('.');
+    match (path.is_empty(), stack.family.is_empty()) {
+        (true, _) => stack.family.clone(),
+        (false, true) => path.to_owned(),
+        (false, false) => format!("{path} ({})", stack.family),
+    }
+}
+
+/// Adds a note about a stack, once.
+fn note(stack: &Stack<'_>, text: &str, notes: &mut Vec<String>) {
+    if text.is_empty() {
+        return;
+    }
+    let name = stack_name(stack);
+    let text = if name.is_empty() { text.to_owned() } else { format!("{name}: {text}") };
+    if !notes.contains(&text) {
+        notes.push(text);
+    }
+}
