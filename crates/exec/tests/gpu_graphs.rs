@@ -275,8 +275,10 @@ fn launches_with_arguments_are_recorded_while_cudarc_tracks_events() {
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
     recorded.expect("it is recorded");
     poison(&o, stream);
-    graph.expect("it ends").expect("a graph").launch().expect("it is queued");
+    let graph = graph.expect("it ends").expect("a graph");
+    graph.launch().expect("it is queued");
     assert!(same_bits(&stream.clone_dtoh(&o).expect("read"), &direct), "another mask");
+    drop(graph);
 }
 
 /// Prints the host time of a replay beside cudarc's own, and of what changes a graph's operands.

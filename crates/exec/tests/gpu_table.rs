@@ -120,6 +120,8 @@ fn a_load_while_the_stream_is_captured_is_refused_and_the_capture_stays_valid() 
     let (table, stream) = (table(&gpu, 1), &gpu.stream);
     let known = id(&gpu, &table, &decode(), stream).expect("it is in the vault");
     let given = Given::new(&gpu, table.plan(known).expect("loaded"), &decode(), stream, 32);
+    // Puts the handle on the stream.
+    given.launch(&table, known, stream.cu_stream().cast()).expect("it is queued");
     for mode in [GLOBAL, THREAD_LOCAL] {
         stream.begin_capture(mode).expect("begins");
         let refused = id(&gpu, &table, &prefill(), stream);
@@ -129,7 +131,8 @@ fn a_load_while_the_stream_is_captured_is_refused_and_the_capture_stays_valid() 
         assert!(matches!(refused, Err(TableError::Captured)), "{refused:?}");
         assert_eq!(again.expect("a plan that is loaded is given"), known);
         recorded.expect("it is recorded");
-        graph.expect("the capture is valid").expect("a graph").launch().expect("it is queued");
+        let graph = graph.expect("the capture is valid").expect("a graph");
+        graph.launch().expect("it is queued");
         stream.synchronize().expect("it ends well");
     }
     given.check(stream);
@@ -147,6 +150,8 @@ fn loads_and_drops_on_other_threads_leave_a_capture_valid() {
     let other = gpu.stream.context().new_stream().expect("a stream");
     // The bytes of the plans are read before: the vault's files have nothing to do with captures.
     attentions().iter().for_each(|attention| drop(gpu.load(attention)));
+    // Puts the handle on the stream.
+    given.launch(&table, known, stream.cu_stream().cast()).expect("it is queued");
     stream.begin_capture(GLOBAL).expect("begins");
     std::thread::scope(|scope| {
         let load_all = || {
@@ -162,7 +167,8 @@ fn loads_and_drops_on_other_threads_leave_a_capture_valid() {
     let recorded = given.launch(&table, known, stream.cu_stream().cast());
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
     recorded.expect("it is recorded");
-    graph.expect("the capture is valid").expect("a graph").launch().expect("it is queued");
+    let graph = graph.expect("the capture is valid").expect("a graph");
+    graph.launch().expect("it is queued");
     given.check(stream);
 }
 

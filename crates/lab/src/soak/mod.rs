@@ -60,6 +60,8 @@ pub struct Args {
 struct Soak {
     runtime: Runtime,
     streams: Vec<Arc<CudaStream>>,
+    /// Plans of all lanes.
+    plans: usize,
     stop: AtomicBool,
     gate: Barrier,
     failures: Mutex<Vec<String>>,
@@ -74,13 +76,15 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let runtime = Runtime::options().gpu(args.device).cudnn(args.library.search()?).vault(vault_options(globals));
     let runtime = runtime.build_missing(args.build).handles(args.threads as usize).keep(args.keep, 1 << 30).open()?;
     let started = Instant::now();
-    for attention in Kind::ALL.iter().map(|kind| kind.attentions()).collect::<anyhow::Result<Vec<_>>>()?.concat() {
-        runtime.plan(&attention).with_context(|| format!("{attention} (with --build it is built here)"))?;
+    let attentions = Kind::ALL.iter().map(|kind| kind.attentions()).collect::<anyhow::Result<Vec<_>>>()?.concat();
+    for attention in &attentions {
+        runtime.plan(attention).with_context(|| format!("{attention} (with --build it is built here)"))?;
     }
     let context = runtime.device().context();
     let streams = (0..args.streams).map(|_| context.new_stream()).collect::<Result<_, _>>()?;
     let gate = Barrier::new(args.threads as usize + 1);
-    let soak = Soak { runtime, streams, stop: AtomicBool::new(false), gate, failures: Mutex::default() };
+    let plans = attentions.len();
+    let soak = Soak { runtime, streams, plans, stop: AtomicBool::new(false), gate, failures: Mutex::default() };
     let (samples, turns) = soak.launch(args.threads, Duration::from_secs_f64(minutes * 60.0));
     let record = soak.record(args, started.elapsed(), &samples, &turns);
     if let Some(path) = &args.record {
@@ -185,7 +189,7 @@ impl Soak {
         json!({
             "passed": passed, "device": self.runtime.device().name(), "cudnn": target.cudnn.to_string(),
             "target": target.label(), "threads": args.threads, "streams": args.streams, "minutes": args.minutes,
-            "seconds": took.as_secs_f64().round(), "plans": 9, "keep": args.keep, "loads": session.loads,
+            "seconds": took.as_secs_f64().round(), "plans": self.plans, "keep": args.keep, "loads": session.loads,
             "load_failures": session.load_failures, "handles": session.handles,
             "checked": turns.values().sum::<u64>(), "checked_by_kind": kinds, "failures": failures, "memory": memory,
         })
