@@ -4,12 +4,12 @@
 //! mutants, and code that runs calls the function instead. Entries of the registry are constants with functions inside
 //! and keep their versions and GPUs; one more function returns the changed ones by the entry's code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
 use syn::visit::{self, Visit};
-use syn::{Expr, ItemConst, ItemMod, Lit, Member, TypeReference};
+use syn::{Expr, File, Item, ItemConst, ItemMod, Lit, Member, TypeReference, UseTree};
 
 use super::fixed::Fixed;
 use super::rewrite::{Rewriter, range};
@@ -27,6 +27,36 @@ pub(super) struct Row {
     code: String,
     on: String,
     affected: String,
+    /// The imports of the entry's file that these name.
+    imports: String,
+}
+
+/// What the versions and GPUs of all entries are made of.
+const IN_ROWS: [&str; 3] = ["Affected", "Gpus", "Versions"];
+
+/// What a file imports from its crate: the path of each name.
+pub(super) fn imports(file: &File) -> BTreeMap<String, String> {
+    fn walk(tree: &UseTree, before: &str, found: &mut BTreeMap<String, String>) {
+        match tree {
+            UseTree::Path(path) => walk(&path.tree, &format!("{before}{}::", path.ident), found),
+            UseTree::Group(group) => group.items.iter().for_each(|tree| walk(tree, before, found)),
+            UseTree::Name(name) => drop(found.insert(name.ident.to_string(), format!("{before}{}", name.ident))),
+            UseTree::Rename(_) | UseTree::Glob(_) => {}
+        }
+    }
+    let mut found = BTreeMap::new();
+    for item in &file.items {
+        if let Item::Use(item) = item {
+            walk(&item.tree, "", &mut found);
+        }
+    }
+    found.retain(|_, path| path.starts_with("crate::"));
+    found
+}
+
+/// The first name of a path.
+fn first(path: &str) -> String {
+    path.split("::").next().unwrap_or_default().to_owned()
 }
 
 impl Constants {
@@ -164,11 +194,14 @@ impl Rewriter<'_> {
         let (Some(affected), Some(Expr::Lit(code))) = (field("affected"), field("code")) else { return };
         let Lit::Str(code) = &code.lit else { return };
         let at = range(affected);
+        let used: BTreeSet<String> = paths(affected).into_iter().map(|(_, path)| first(&path)).collect();
+        let imported = used.iter().filter(|name| !IN_ROWS.contains(&name.as_str())).filter_map(|n| self.imports.get(n));
+        let imports: String = imported.map(|path| format!("use {path}; ")).collect();
         for number in numbers(affected) {
             let (to, affected) = self.one_more(&at, &number);
             let from = format!("{}: {}", code.value(), self.written(&at));
             if let Some(on) = self.mutant_from(&at, &from, &to) {
-                self.rows.push(Row { code: code.value(), on, affected });
+                self.rows.push(Row { code: code.value(), on, affected, imports: imports.clone() });
             }
         }
     }
@@ -208,14 +241,15 @@ pub(super) fn affected(rows: &[Row]) -> String {
         return String::new();
     }
     let mut by_code: BTreeMap<&str, String> = BTreeMap::new();
-    for Row { code, on, affected } in rows {
+    for Row { code, on, affected, imports } in rows {
         *by_code.entry(code).or_default() +=
-            &format!("if {on} {{ const MUTANT: &[Affected] = {affected}; return MUTANT; }} ");
+            &format!("if {on} {{ {imports}const MUTANT: &[Affected] = {affected}; return MUTANT; }} ");
     }
     let arms: String = by_code.iter().map(|(code, ifs)| format!("        {code:?} => {{ {ifs}}}\n")).collect();
     format!(
-        "\nuse crate::registry::{{Affected, Gpus, Versions}};\n\npub(crate) fn affected(code: &str, usual: &'static [Affected]) -> \
+        "\nuse crate::registry::{{{}}};\n\npub(crate) fn affected(code: &str, usual: &'static [Affected]) -> \
          &'static [Affected] {{\n    \
-         match code {{\n{arms}        _ => {{}}\n    }}\n    usual\n}}\n"
+         match code {{\n{arms}        _ => {{}}\n    }}\n    usual\n}}\n",
+        IN_ROWS.join(", ")
     )
 }

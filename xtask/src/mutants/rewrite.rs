@@ -12,7 +12,7 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Block, Expr, File, Generics, ImplItemFn, Item, ItemFn, ItemImpl, ItemMod, Macro, Pat, Path};
 use syn::{ReturnType, Signature, Stmt, StmtMacro, TraitItemFn, Type};
 
-use super::constants::{Constants, Row};
+use super::constants::{self, Constants, Row};
 use super::mutant::{Mutants, Place};
 use super::operators;
 
@@ -33,6 +33,8 @@ pub(super) struct Rewriter<'s> {
     in_function: bool,
     /// For each constant so far, the condition and the value of its mutants.
     pub(super) changed: BTreeMap<String, Vec<(String, String)>>,
+    /// What the file imports from its crate.
+    pub(super) imports: BTreeMap<String, String>,
 }
 
 /// Rewrites a file, and adds its mutants to the list.
@@ -56,6 +58,7 @@ pub(super) fn rewrite<'s>(
         fixed: false,
         in_function: false,
         changed: BTreeMap::new(),
+        imports: constants::imports(&tree),
     };
     rewriter.visit_file(&tree);
     Ok(rewriter.text(0..source.len()))

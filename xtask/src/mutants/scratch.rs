@@ -23,7 +23,7 @@ pub(super) struct Area {
 }
 
 /// The areas, the most important first.
-pub(super) static AREAS: [Area; 5] = [
+pub(super) static AREAS: [Area; 6] = [
     Area {
         name: "lowering",
         package: "qkvault-graph",
@@ -57,6 +57,13 @@ pub(super) static AREAS: [Area; 5] = [
         package: "qkvault-exec",
         root: "crates/exec/src",
         files: "crates/exec/src/check.rs",
+        judges: &["exec"],
+    },
+    Area {
+        name: "arguments",
+        package: "qkvault-exec",
+        root: "crates/exec/src",
+        files: "crates/exec/src/safe/matching.rs",
         judges: &["exec"],
     },
 ];

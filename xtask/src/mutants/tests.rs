@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use super::constants::Constants;
+use super::constants::{self, Constants};
 use super::mutant::{Mutant, Mutants};
 use super::{rewrite, scratch};
 
@@ -133,4 +133,30 @@ fn leaving_out_a_mutant_changes_no_other_and_keys_do_not_depend_on_lines() {
     assert!(rest.iter().all(|m| keys.contains(&m.key) && m.key != all[3].key));
     assert_eq!(rest.iter().map(|m| m.id).collect::<Vec<_>>(), (1..=rest.len() as u32).collect::<Vec<_>>());
     assert!(!text.contains(&format!("on({})", all.len())));
+}
+
+/// The function that returns the mutants of entries did not compile where an entry names a constant of another module.
+#[test]
+fn an_entry_that_names_a_constant_of_another_module_has_mutants_that_compile() {
+    const ENTRIES: &str = r#"
+use super::GPU;
+use crate::lower::{FIRST_NAMED, lacks_engine};
+use crate::registry::entry::entries;
+use crate::registry::{Applies, Entry, Gpus, Versions};
+
+entries![
+    A = Entry {
+        code: "a.b",
+        affected: &[Versions::older_than(FIRST_NAMED).on(Gpus { from: 100, to: 103 })],
+        applies: Applies::Lowering(|f| lacks_engine(f)),
+        ..Entry::rule()
+    },
+];
+"#;
+    let (mut mutants, mut rows) = (Mutants::without(BTreeSet::new()), Vec::new());
+    let known = Constants::default();
+    rewrite::rewrite("entries.rs", ENTRIES, &known, &mut mutants, &mut rows).expect("parses");
+    let text = constants::affected(&rows);
+    assert_eq!(text.matches("{ use crate::lower::FIRST_NAMED; const MUTANT").count(), 2, "{text}");
+    assert!(!text.contains("lacks_engine") && text.contains("to: (103 + 1)"), "{text}");
 }
