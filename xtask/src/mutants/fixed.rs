@@ -3,8 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-use syn::{Block, ExprClosure, Ident, ImplItemConst, ImplItemFn, ItemConst, ItemFn, ItemStatic, Type};
+use syn::{Block, ExprClosure, Ident, ImplItemConst, ImplItemFn, ItemConst, ItemFn, ItemMacro, ItemStatic, Type};
+
+use super::operators;
 
 /// Names of functions that the compiler evaluates. Functions with the same name count as the same.
 #[derive(Default)]
@@ -70,12 +73,38 @@ impl<'ast> Visit<'ast> for Fixed {
         self.called.extend(names(|n| n.visit_expr(&s.expr)));
     }
 
+    /// A macro that makes items: the names of its definition if it makes constants, and those of its arguments.
+    fn visit_item_macro(&mut self, m: &'ast ItemMacro) {
+        if m.ident.is_some() {
+            let names = identifiers(m.mac.tokens.clone());
+            if names.contains("static") || names.contains("const") {
+                self.called.extend(names);
+            }
+        }
+        for expression in operators::arguments(&m.mac) {
+            self.called.extend(names(|n| n.visit_expr(&expression)));
+        }
+    }
+
     fn visit_type(&mut self, ty: &'ast Type) {
         if let Type::Array(array) = ty {
             self.called.extend(names(|n| n.visit_expr(&array.len)));
         }
         visit::visit_type(self, ty);
     }
+}
+
+/// Every name in the text of a macro.
+fn identifiers(tokens: TokenStream) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) => drop(found.insert(name.to_string())),
+            TokenTree::Group(group) => found.extend(identifiers(group.stream())),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+    found
 }
 
 /// Every name in a piece of code, without those in closures.

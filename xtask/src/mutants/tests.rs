@@ -160,3 +160,25 @@ entries![
     assert_eq!(text.matches("{ use crate::lower::FIRST_NAMED; const MUTANT").count(), 2, "{text}");
     assert!(!text.contains("lacks_engine") && text.contains("to: (103 + 1)"), "{text}");
 }
+
+/// Functions that only the body or the arguments of a macro call in a constant lost their `const`.
+#[test]
+fn functions_that_a_macro_calls_in_a_constant_stay_const() {
+    const SOURCE: &str = r#"
+macro_rules! entries {
+    [$($name:ident = $entry:expr),+] => { $(pub static $name: Code = { Code::known($entry) };)+ };
+}
+entries![A = Entry { affected: Versions::from(1), ..Entry::rule() }];
+const fn known(n: i64) -> i64 { n }
+const fn rule() -> i64 { inner() }
+const fn inner() -> i64 { 1 }
+const fn from(n: i64) -> i64 { n }
+const fn as_str() -> i64 { 1 }
+"#;
+    let mut fixed = super::fixed::Fixed::default();
+    fixed.read(SOURCE, true);
+    fixed.settle();
+    let found = ["known", "rule", "inner", "from", "as_str"]
+        .map(|name| fixed.calls(&proc_macro2::Ident::new(name, proc_macro2::Span::call_site())));
+    assert_eq!(found, [true, true, true, true, false]);
+}
