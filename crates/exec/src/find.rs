@@ -48,6 +48,12 @@ pub enum PrepareError {
     },
 }
 
+impl From<Refusal> for PrepareError {
+    fn from(refusal: Refusal) -> PrepareError {
+        PrepareError::Refused(refusal)
+    }
+}
+
 /// Looks up the plan of an attention for a machine and loads it with `load`. If no stored plan loads here, builds one
 /// if `on_miss` allows it.
 ///

@@ -17,7 +17,7 @@
 //! use half::bf16;
 //! use qkvault_cache::{Vault, VaultOptions};
 //! use qkvault_exec::{Args, Device, Session};
-//! use qkvault_graph::{Attention, Band, DType, CompileOptions, validate};
+//! use qkvault_graph::{Attention, DType, CompileOptions};
 //! use qkvault_compile::{OnMiss, Planner};
 //! use qkvault_sys::{Library, Search};
 //!
@@ -25,7 +25,7 @@
 //! let session = Session::open(&device, &Library::open(&Search::default())?)?;
 //! let planner = Planner::new(Vault::open(VaultOptions::new())?, None);
 //!
-//! let attention = validate(Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).with_band(Band::CAUSAL))?;
+//! let attention = Attention::bshd(1, (32, 8), (512, 512), 128, DType::BF16).causal().validate()?;
 //! let plan = session.prepare(&planner, &attention, &CompileOptions::default(), OnMiss::Load)?.plan;
 //!
 //! let stream = device.context().new_stream()?;

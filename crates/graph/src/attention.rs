@@ -12,7 +12,8 @@ use crate::{Mask, Tensor};
 /// `h_q` uses key head `i / (h_q / h_k)`, and likewise for the value head. The softmax scale is a scalar that a launch
 /// gets.
 ///
-/// Build one with [`Attention::forward`] and the methods that add to it, then [`crate::validate`] it.
+/// Build one with [`Attention::forward`] or [`Attention::bshd`] and the methods that add to it, then
+/// [`validate`](Attention::validate) it.
 ///
 /// The struct may get more fields: other crates build it with its methods and change its fields.
 ///

@@ -3,8 +3,8 @@
 
 use crate::expr::{DeriveError, ScoreExpr, Vjp, vjp, vjp_with};
 use crate::{
-    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs,
-    PaddedRows, Pass, ScoreModBprop, Storage, Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs,
+    PaddedRows, Pass, Refusal, ScoreModBprop, Storage, Tensor, Valid, validate,
 };
 
 impl Attention {
@@ -42,6 +42,20 @@ impl Attention {
     pub fn with_band(mut self, band: Band) -> Attention {
         self.mask.band = Some(band);
         self
+    }
+
+    /// Hides the keys behind each query, which are counted from the first of both: [`Band::CAUSAL`], as in PyTorch's
+    /// `is_causal`. Queries that are the last of their keys, as in a decode, need [`Band::CAUSAL_BOTTOM_RIGHT`].
+    #[must_use]
+    pub fn causal(self) -> Attention {
+        self.with_band(Band::CAUSAL)
+    }
+
+    /// Causal, and each query sees so many keys at most, its own included: Hugging Face's `sliding_window`. Queries
+    /// that are the last of their keys need [`Band::window`] with [`Corner::BottomRight`].
+    #[must_use]
+    pub fn window(self, keys: i64) -> Attention {
+        self.with_band(Band::window(Corner::TopLeft, keys))
     }
 
     /// Adds per-sequence lengths, given at launch.
@@ -114,6 +128,24 @@ impl Attention {
     pub fn with_dropout(mut self, probability: f32) -> Attention {
         self.dropout = Some(Dropout::new(DropoutSource::Philox, probability));
         self
+    }
+
+    /// Checks the description, and returns it in canonical form: [`validate`] as a method.
+    ///
+    /// ```
+    /// use qkvault_graph::{Attention, DType};
+    ///
+    /// // Mistral-7B: 32 query heads over 8 key/value heads, and 4096 keys seen by each query.
+    /// let attention = Attention::bshd(1, (32, 8), (8192, 8192), 128, DType::BF16).window(4096).validate()?;
+    /// println!("{attention}");
+    /// # Ok::<(), qkvault_graph::Refusal>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`validate`]: every problem.
+    pub fn validate(self) -> Result<Valid, Refusal> {
+        validate(self)
     }
 
     /// The backward of this forward: the same description with the gradients added.
@@ -207,7 +239,7 @@ impl Attention {
             None => s_q as f64 * s_kv as f64,
             Some(band) => (0..s_q)
                 .map(|row| {
-                    let delta = if band.corner == crate::Corner::TopLeft { 0 } else { s_kv - s_q };
+                    let delta = if band.corner == Corner::TopLeft { 0 } else { s_kv - s_q };
                     let last = band.right.map_or(s_kv - 1, |r| (row + delta).saturating_add(r).min(s_kv - 1));
                     let first = band.left.map_or(0, |l| (row + delta + 1).saturating_sub(l).max(0));
                     (last - first + 1).max(0) as f64

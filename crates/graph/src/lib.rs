@@ -12,12 +12,9 @@
 //! The crate needs neither CUDA nor cuDNN nor a C++ compiler, and has no unsafe code.
 //!
 //! ```
-//! use qkvault_graph::{
-//!     Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, plan_key, validate,
-//! };
+//! use qkvault_graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, plan_key};
 //!
-//! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL).with_stats();
-//! let attention = validate(attention)?;
+//! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal().with_stats().validate()?;
 //! let target = Profile::named("h200")?.target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
 //! let graph = lower(&attention, &target, &CompileOptions::default())?;
 //! println!("{}\n{graph}", plan_key(&graph, &target, &CompileOptions::default()));

@@ -114,6 +114,7 @@ impl Band {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Attention, DType, validate};
     use proptest::prelude::*;
 
     fn band() -> impl Strategy<Value = Band> {
@@ -143,6 +144,21 @@ mod tests {
                 prop_assert_eq!(c.canonical(s_q, s_kv, lengths), Some(c));
             }
         }
+    }
+
+    #[test]
+    fn causal_and_window_keep_the_keys_that_they_name() {
+        let plain = || Attention::bshd(1, (2, 2), (6, 6), 16, DType::BF16);
+        let seen = |attention: Attention, row| {
+            let band = attention.mask.band.expect("it has one");
+            (0..6).filter(|&col| band.keeps(row, col, 6, 6)).collect::<Vec<_>>()
+        };
+        assert_eq!((seen(plain().causal(), 0), seen(plain().causal(), 3)), (vec![0], vec![0, 1, 2, 3]));
+        assert_eq!((seen(plain().window(3), 1), seen(plain().causal().window(3), 4)), (vec![0, 1], vec![2, 3, 4]));
+        let band = Band { corner: Corner::TopLeft, left: Some(3), right: Some(0) };
+        assert_eq!(plain().window(3).validate(), validate(plain().with_band(band)));
+        let refusal = plain().window(0).validate().expect_err("no key is seen");
+        assert!(refusal.to_string().contains("window"), "{refusal}");
     }
 
     #[test]

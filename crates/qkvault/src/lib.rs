@@ -8,13 +8,11 @@
 //! The [`guide`] has a page for each task. Begin with [`guide::getting_started`].
 //!
 //! ```
-//! use qkvault::graph::{
-//!     Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, plan_key, validate,
-//! };
+//! use qkvault::graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, plan_key};
 //!
 //! // Llama-3.1-8B's attention over a prompt of 4096 tokens, bf16, BSHD.
-//! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
-//! let attention = validate(attention)?; // reports all problems at once
+//! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal();
+//! let attention = attention.validate()?; // reports all problems at once
 //! println!("{attention}: {}", attention.key());
 //!
 //! // The op graph for cuDNN 9.27 on an H200, which is also data, and the key of its plan.

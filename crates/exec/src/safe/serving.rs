@@ -59,17 +59,35 @@ impl Session {
         options: &CompileOptions,
         on_miss: OnMiss,
     ) -> Result<Served, PrepareError> {
+        Served::new(layer, buckets, |attention| match self.prepare(planner, attention, options, on_miss) {
+            Ok(prepared) => Ok(Ok(prepared.plan)),
+            Err(PrepareError::Refused(refusal)) => Ok(Err(refusal)),
+            Err(error) => Err(error),
+        })
+    }
+}
+
+impl Served {
+    /// The serving set of a layer. `plan` gives the plan of each attention, or the reasons of one that is refused.
+    ///
+    /// # Errors
+    ///
+    /// The first error of `plan`, or the reasons of a size that contradicts itself.
+    pub fn new<E: From<Refusal>>(
+        layer: &ServeLayer,
+        buckets: &Buckets,
+        mut plan: impl FnMut(&Valid) -> Result<Result<LoadedPlan, Refusal>, E>,
+    ) -> Result<Served, E> {
         let mut refused = Vec::new();
         let plans = PlanSet::new(buckets.clone(), |bucket| {
-            let attention = layer.attention(&bucket).map_err(PrepareError::Refused)?;
-            match self.prepare(planner, &attention, options, on_miss) {
-                Ok(prepared) => Ok(Some(ServePlan { bucket, attention, plan: prepared.plan })),
-                Err(PrepareError::Refused(refusal)) => {
+            let attention = layer.attention(&bucket)?;
+            Ok::<_, E>(match plan(&attention)? {
+                Ok(plan) => Some(ServePlan { bucket, attention, plan }),
+                Err(refusal) => {
                     refused.push((bucket, refusal));
-                    Ok(None)
+                    None
                 }
-                Err(error) => Err(error),
-            }
+            })
         })?;
         Ok(Served { plans, refused })
     }

@@ -1,16 +1,17 @@
 //! Sessions and plans with cudarc: those of the raw layer, which keep the context alive and make it current.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, Planner};
-use qkvault_graph::{CompileOptions, Valid};
+use qkvault_graph::{CompileOptions, Target, Valid};
 use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};
+use crate::machine::Machine;
+use crate::properties::PropertiesError;
 use crate::raw;
 use crate::raw::load_error::LoadError;
-use crate::raw::session::{SessionError, SessionOptions};
+use crate::raw::session::{SessionError, SessionOptions, SessionStats};
 use crate::safe::constants::Constants;
 use crate::safe::device::Device;
 use crate::safe::plan::LoadedPlan;
@@ -65,6 +66,48 @@ impl Session {
         &self.device
     }
 
+    /// The cuDNN of the session.
+    #[must_use]
+    pub fn library(&self) -> &Arc<Library> {
+        self.raw.library()
+    }
+
+    /// The properties that decide whether a plan loads here.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        self.raw.machine()
+    }
+
+    /// The target of plans for this GPU. The session reads it once.
+    ///
+    /// # Errors
+    ///
+    /// [`PropertiesError`] if this version of qkvault cannot read the device properties.
+    pub fn target(&self) -> Result<&Target, PropertiesError> {
+        self.raw.target()
+    }
+
+    /// Creates handles until there are this many, ahead of launches that run at one time or are captured.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError`] if the context cannot be made current or cuDNN creates no handle.
+    pub fn reserve_handles(&self, handles: usize) -> Result<(), SessionError> {
+        self.raw.reserve_handles(handles)
+    }
+
+    /// The counters of the session.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        self.raw.stats()
+    }
+
+    /// The session of the raw layer, for launches on addresses.
+    #[must_use]
+    pub fn raw(&self) -> &raw::RawSession {
+        &self.raw
+    }
+
     /// Loads a plan. It takes well under a millisecond, except for the first plan of a process, for which cuDNN loads
     /// its libraries.
     ///
@@ -108,14 +151,5 @@ impl Session {
             .of(&stream, attention)
             .map_err(|error| PrepareError::Constants { detail: error.to_string() })?;
         Ok(LoadedPlan::new(raw, &self.device, &self.constants, constants, Some(attention.clone())))
-    }
-}
-
-/// Gives access to machine, target, counters and handles of the raw session.
-impl Deref for Session {
-    type Target = raw::RawSession;
-
-    fn deref(&self) -> &raw::RawSession {
-        &self.raw
     }
 }

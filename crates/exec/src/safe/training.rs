@@ -21,13 +21,13 @@ use crate::training::{ForwardRun, Training, TrainingError, forward_run};
 ///
 /// ```no_run
 /// # use qkvault_exec::{Args, Session, TrainStepError, Training, cudarc};
-/// # use qkvault_graph::{Attention, BackwardOptions, Band, DType, CompileOptions};
+/// # use qkvault_graph::{Attention, BackwardOptions, DType, CompileOptions};
 /// # use qkvault_compile::{OnMiss, Planner};
 /// # use std::{error::Error, sync::Arc};
 /// # fn run(
 /// #     session: &Session, planner: &Planner, stream: &Arc<cudarc::driver::CudaStream>,
 /// # ) -> Result<(), Box<dyn Error>> {
-/// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
+/// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).causal();
 /// let training = Training::of(&attention, BackwardOptions::default())?;
 /// let pair = session.prepare_training(planner, &training, &CompileOptions::default(), OnMiss::Load)?;
 /// let zeros = || stream.alloc_zeros::<half::bf16>(2 * 512 * 8 * 64);

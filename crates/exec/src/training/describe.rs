@@ -15,9 +15,9 @@ impl Training {
     ///
     /// ```
     /// use qkvault_exec::Training;
-    /// use qkvault_graph::{Attention, BackwardOptions, Band, DType};
+    /// use qkvault_graph::{Attention, BackwardOptions, DType};
     ///
-    /// let attention = Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
+    /// let attention = Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).causal();
     /// let training = Training::of(&attention, BackwardOptions::default())?;
     /// assert!(training.forward().outputs.stats && training.backward().is_backward());
     /// # Ok::<(), qkvault_graph::Refusal>(())

@@ -2,7 +2,7 @@
 
 use qkvault::exec::Training;
 use qkvault::graph::expr::{library, scalar, score};
-use qkvault::graph::{Attention, BackwardOptions, Band, DType};
+use qkvault::graph::{Attention, BackwardOptions, DType};
 use qkvault_base::random::Rng;
 
 use crate::Failure;
@@ -58,7 +58,7 @@ impl Config {
     /// which is BSHD.
     pub(crate) fn attentions(&self) -> Result<[Training; 2], Failure> {
         let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
-        let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).with_band(Band::CAUSAL);
+        let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).causal();
         let capped = library::softcap(score(), scalar("cap")).build_score_mod()?;
         let alibi = library::alibi(score(), self.heads as i64).build_score_mod()?;
         let pair = |score| Training::of(&causal.clone().with_score_mod(score), BackwardOptions::default());

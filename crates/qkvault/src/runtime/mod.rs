@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use qkvault_cache::Vault;
 use qkvault_compile::{Compiler, OnMiss, Planner};
-use qkvault_exec::serving::PlanSet;
-use qkvault_exec::{Device, LoadedPlan, Prepared, ServePlan, Served, Session, Training, TrainingPair};
+use qkvault_exec::{Device, LoadedPlan, Prepared, Served, Session, Training, TrainingPair};
 use qkvault_graph::{CompileOptions, Target, Valid};
 use qkvault_serving::{Buckets, ServeLayer};
 use qkvault_sys::Library;
@@ -28,8 +27,8 @@ pub use preload::Preload;
 /// use qkvault::prelude::*;
 ///
 /// let runtime = Runtime::open()?; // "no driver" and "no GPU" are error values
-/// let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).with_band(Band::CAUSAL);
-/// let plan = runtime.plan(&validate(attention)?)?;
+/// let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal();
+/// let plan = runtime.plan(&attention.validate()?)?;
 ///
 /// let stream = runtime.device().context().new_stream()?;
 /// let q = stream.alloc_zeros::<bf16>(4096 * 32 * 128)?;
@@ -123,21 +122,10 @@ impl Runtime {
     ///
     /// As [`Runtime::plan`], of the first plan that is missing or does not load.
     pub fn serving(&self, layer: &ServeLayer, buckets: &Buckets) -> Result<Served, Error> {
-        let mut refused = Vec::new();
-        let plans = PlanSet::new(buckets.clone(), |bucket| {
-            let attention = layer.attention(&bucket)?;
-            match self.plan(&attention) {
-                Ok(plan) => Ok(Some(ServePlan { bucket, attention, plan: LoadedPlan::clone(&plan) })),
-                Err(error) => match error.into_refusal() {
-                    Ok(refusal) => {
-                        refused.push((bucket, refusal));
-                        Ok(None)
-                    }
-                    Err(error) => Err(error),
-                },
-            }
-        })?;
-        Ok(Served { plans, refused })
+        Served::new(layer, buckets, |attention| match self.plan(attention) {
+            Ok(plan) => Ok(Ok(LoadedPlan::clone(&plan))),
+            Err(error) => error.into_refusal().map(Err),
+        })
     }
 
     /// Loads plans in the background, so that the first launches of a service need not wait.
