@@ -3,7 +3,7 @@
 
     pip install transformers && python3 defaults.py defaults.json
 
-For each model_type: `fields` are the defaults of its class (as declared; null and false are left out), `names` other names of fields, `parts` nested
+For each model_type: `fields` are the defaults of its class (as declared; most null and false are left out), `names` other names of fields, `parts` nested
 configs with the model_type that one without its own has. `role` says what the model is unless it is a decoder; the roles in the file that is
 replaced are kept, because they were compared with what the models do (tests/zoo.rs), and a new family gets that of its auto classes.
 """
@@ -35,7 +35,9 @@ layer_group_size block_types linear_attn_config hybrid_layer_ids full_attn_layer
 is_decoder is_encoder_decoder add_cross_attention causal use_bidirectional_attention index_topk use_dsa sparse_attention_config
 max_position_embeddings n_positions n_ctx max_seq_len vision_use_head qkv_bias
 """.split())
-SAID_FALSE = ("use_sliding_window", "scale_attn_weights")
+SAID_FALSE = ("use_sliding_window", "scale_attn_weights", "attention_k_eq_v")
+# A class without these does not use a window, whatever a config says.
+SAID_NULL = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size", "local_attention")
 
 
 def names(*mappings):
@@ -72,7 +74,8 @@ found = {}
 for name in CONFIG_MAPPING_NAMES:
     kind, known = CONFIG_MAPPING[name], {}
     declared = ((f.name, list(f.default) if isinstance(f.default, tuple) else f.default) for f in dataclasses.fields(kind) if f.name in FIELDS)
-    fields = {k: v for k, v in declared if v is not dataclasses.MISSING and v is not None and (v is not False or k in SAID_FALSE) and is_json(v)}
+    fields = {k: v for k, v in declared if v is not dataclasses.MISSING and (v is not None or k in SAID_NULL)
+              and (v is not False or k in SAID_FALSE) and is_json(v)}
     other = {k: v for k, v in (getattr(kind, "attribute_map", None) or {}).items() if k in FIELDS and k != v}
     parts = {k: part(kind, k) for k in getattr(kind, "sub_configs", None) or {}}
     known |= {k: v for k, v in (("fields", fields), ("names", other), ("parts", parts)) if v}

@@ -6,6 +6,10 @@
 FAMILIES.json is a recording of causal language models by other means, which the tests hold apart ("zoo"); every other family that
 AutoModelForCausalLM and AutoModel make from the default config of its class is recorded here ("more"). Each model runs once on the meta
 device, with an attention function that writes down its arguments; masks are sampled from the model's own mask function.
+
+    python3 record.py ../tests/data/variants.json
+
+records the configs of that file anew.
 """
 import json, re, sys, warnings
 
@@ -61,7 +65,7 @@ def inputs(model, config, causal):
     tokens = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
     main = getattr(model, "main_input_name", "input_ids")
     if causal or main not in ("pixel_values", "input_features", "input_values"):
-        given = {"input_ids": tokens}
+        given = {"input_ids": tokens} | ({"use_cache": False} if causal else {})
     elif main == "pixel_values":
         vision = next((getattr(config, n) for n in ("vision_config", "vit_config") if hasattr(config, n)), config)
         size = getattr(vision, "image_size", 224)
@@ -79,9 +83,8 @@ def inputs(model, config, causal):
     return given
 
 
-def record(name, causal):
+def record(config, causal):
     global masks_are_tensors
-    config = CONFIG_MAPPING[name]()
     saved = json.loads(json.dumps(config.to_dict(), default=str))
     try:
         text = config.get_text_config()
@@ -148,6 +151,15 @@ def lines(found):
 
 
 given = json.load(open(sys.argv[1]))
+if "variants" in given:
+    for name, variant in given["variants"].items():
+        said = dict(variant["config"])
+        found = record(CONFIG_MAPPING[said.pop("model_type")](**said), True)
+        given["variants"][name] = {"calls": [short(call) for call in found["calls"]], "config": variant["config"]}
+    with open(sys.argv[1], "w") as file:
+        dense = json.dumps(masks, separators=(",", ":"))
+        file.write(f'{{"masks":{dense},\n"variants":{lines(given["variants"])}}}\n')
+    sys.exit(f"{len(given['variants'])} variants")
 zoo = {name: family(found) for name, found in given["families"].items()}
 more = {}
 for causal, names in ((True, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), (False, CONFIG_MAPPING)):
@@ -155,7 +167,7 @@ for causal, names in ((True, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), (False, CONFIG_
         if name in zoo and not causal or name in more:
             continue
         try:
-            found = record(name, causal)
+            found = record(CONFIG_MAPPING[name](), causal)
         except BaseException as error:
             print(f"{name}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
             continue

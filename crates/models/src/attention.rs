@@ -36,12 +36,17 @@ impl LayerKind {
             },
         };
         let corner = if phase == Phase::Decode { Corner::BottomRight } else { Corner::TopLeft };
-        if let Some(band) = self.band(corner) {
-            a = a.with_band(band);
-        }
+        let mut band = self.band(corner);
         // A sequence of one chunk needs no mask for it.
-        if let Some(chunk) = self.chunk.filter(|&chunk| chunk < seq) {
-            a = a.with_mask_mod(built(own_chunk(chunk))?);
+        let chunk = self.chunk.filter(|&chunk| chunk < seq);
+        match (phase, chunk) {
+            (_, None) => {}
+            // The last query sees the last chunk: that is a window, which runs where an expression does not.
+            (Phase::Decode, Some(chunk)) => band = Some(Band::window(corner, (seq - 1) % chunk + 1)),
+            (_, Some(chunk)) => a = a.with_mask_mod(built(own_chunk(chunk))?),
+        }
+        if let Some(band) = band {
+            a = a.with_band(band);
         }
         let queries = a.q.dims[2];
         if let Some(score) = self.score(Some((queries, seq)))? {

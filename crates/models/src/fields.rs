@@ -113,7 +113,7 @@ impl<'a> Fields<'a> {
             return None;
         }
         let known = self.known?;
-        names.iter().find_map(|name| known.fields.get(*name).map(|value| (*name, value)))
+        names.iter().find_map(|name| known.fields.get(*name).filter(|v| !v.is_null()).map(|value| (*name, value)))
     }
 
     /// A whole number from 1 to 2^31 - 1, or `None` if the field is absent.

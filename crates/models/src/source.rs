@@ -61,7 +61,8 @@ fn config_of(given: &Path) -> Result<PathBuf, Refusal> {
 /// The config in a folder of a model.
 fn in_folder(folder: &Path) -> Result<PathBuf, Refusal> {
     let usual = Path::new("config").with_extension("json");
-    let files = [folder.join(&usual), folder.join("transformer").join(usual)];
+    // Mistral's own files have params.json beside or instead.
+    let files = [folder.join(&usual), folder.join("transformer").join(usual), folder.join("params.json")];
     if let Some(file) = files.into_iter().find(|file| file.is_file()) {
         return Ok(file);
     }

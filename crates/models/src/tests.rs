@@ -182,3 +182,44 @@ fn a_planned_layer_has_the_key_of_one_that_is_written_by_hand() {
     let key = |a| validate(a).expect("sound").key();
     assert_eq!(key(planned), key(built));
 }
+
+/// Llama 4: a query sees its own chunk. The last query of a cache of any length sees the keys since the chunk began.
+#[test]
+fn a_chunk_hides_the_keys_before_it_in_both_phases() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/popular/llama-4-scout.json"));
+    let model = Model::from_config(&text.expect("it is checked in")).expect("it reads");
+    let layer = LayerKind { chunk: Some(8), ..model.layers[0].clone() };
+    for seq in [5, 8, 9, 16, 23] {
+        let prefill = layer.attention(Phase::Prefill, 1, seq).expect("a phase it has");
+        assert_eq!(prefill.mask.band, Some(Band::CAUSAL));
+        assert_eq!(prefill.mask.mask_mod.is_some(), seq > 8, "one chunk needs no expression");
+        let decode = layer.attention(Phase::Decode, 1, seq).expect("a phase it has");
+        let band = decode.mask.band.expect("a band");
+        for key in 0..seq {
+            assert_eq!(band.keeps(0, key, 1, seq), key / 8 == (seq - 1) / 8, "key {key} of {seq}");
+        }
+        for a in [prefill, decode] {
+            validate(a).expect("sound");
+        }
+    }
+    let mask = layer.attention(Phase::Prefill, 1, 23).expect("a phase it has").mask.mask_mod.expect("chunks");
+    assert_eq!(mask.to_string().matches("% 8").count(), 1, "{mask}");
+    assert!(layer.serving(8, 16, PageLayout::Nhd).expect_err("no chunks").has(&codes::MODEL_SERVE_LAYER));
+}
+
+#[test]
+fn distances_to_both_sides_are_named_and_not_planned_as_alibi() {
+    let text = r#"{"model_type":"bert","num_attention_heads":12,"num_hidden_layers":3,"hidden_size":768,
+        "position_embedding_type":"alibi"}"#;
+    let model = Model::from_config(text).expect("it reads");
+    assert_eq!((model.layers.len(), model.skipped[0].count), (0, 3));
+    assert!(model.skipped[0].why.contains("ALiBi"), "{model:?}");
+}
+
+/// Python writes what JSON does not have.
+#[test]
+fn infinity_and_nan_are_read_as_nothing() {
+    let text = r#"{"model_type":"llama","num_attention_heads":8,"num_hidden_layers":2,"hidden_size":512,
+        "time_step_limit":[0.0,Infinity],"x":-Infinity,"y":NaN,"name":"Infinity and NaN \" NaN"}"#;
+    assert_eq!(Model::from_config(text).expect("it reads").layers[0].count, 2);
+}

@@ -8,7 +8,7 @@ use super::MOST_COLUMNS;
 const MOST_BYTES: u64 = 500_000;
 
 /// Pages that programs write completely. In other pages, comments mark the generated parts.
-const GENERATED: &[&str] = &["docs/reasons.md", "docs/support.md"];
+const GENERATED: &[&str] = &["docs/models.md", "docs/reasons.md", "docs/support.md"];
 
 /// Adds the faults of one file of the repository. `name` is its path from `root`, with slashes.
 pub(super) fn look(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {

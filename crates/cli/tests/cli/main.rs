@@ -6,6 +6,7 @@
 mod bad_input;
 mod cache;
 mod compiler;
+mod families;
 mod faults;
 mod kit;
 mod model;

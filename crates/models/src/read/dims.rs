@@ -11,7 +11,8 @@ use crate::fields::{Faults, Names};
 pub(super) const HEADS: Names<'_> =
     &["num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "num_query_heads", "heads"];
 const HEADS_BY_LAYER: Names<'_> = &["num_attention_heads_per_layer"];
-pub(super) const LAYERS: Names<'_> = &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "layers"];
+pub(super) const LAYERS: Names<'_> =
+    &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers", "depth", "layers"];
 pub(super) const DEPTHS: Names<'_> = &["depths"];
 const KV_HEADS: Names<'_> = &[
     "num_key_value_heads",
@@ -23,8 +24,10 @@ const KV_HEADS: Names<'_> = &[
     "attn_config.kv_n_heads",
     "multi_query_group_num",
     "num_query_groups",
+    "num_attention_groups",
 ];
-const WIDTH: Names<'_> = &["hidden_size", "d_model", "n_embd", "dim", "embed_dim", "model_dim", "emb_dim", "width"];
+const WIDTH: Names<'_> =
+    &["hidden_size", "d_model", "n_embd", "dim", "embed_dim", "model_dim", "emb_dim", "n_embed", "width"];
 const HEAD_DIM: Names<'_> =
     &["head_dim", "attention_head_dim", "d_kv", "kv_channels", "attention_head_size", "d_head", "size_per_head"];
 
@@ -143,7 +146,6 @@ pub(super) fn of(stack: &Stack<'_>, sort: &Sort, index: usize, faults: &mut Faul
     let kv_heads = kv_heads(stack, sort, index, heads, faults);
     let d_qk = head_dim(stack, sort, index, heads, faults);
     let d_v = int(stack, sort, index, &["v_head_dim"], faults).unwrap_or(d_qk);
-    let kv_heads = if stack.row.is_some_and(|row| row.repeats_keys) { heads } else { kv_heads };
     Dims { heads, kv_heads, d_qk, d_v, latent: None }
 }
 
@@ -161,8 +163,18 @@ fn kv_heads(stack: &Stack<'_>, sort: &Sort, index: usize, heads: i64, faults: &m
     if asks && !grouped {
         return heads;
     }
+    if let Some(group) = grouped_by_block(stack, index) {
+        return (heads / group.max(1)).max(1);
+    }
+    // ChatGLM gives a number of groups that counts only with this.
+    if flag("multi_query_attention") == Some(false) {
+        return heads;
+    }
     let listed = int(stack, sort, index, &["num_key_value_heads_per_layer"], faults);
-    let said = listed.or_else(|| int(stack, sort, index, KV_HEADS, faults));
+    // Gemma 4's global layers have heads of their own only if keys are values too.
+    let gated = *sort == Sort::Full && flag("attention_k_eq_v") == Some(false);
+    let named = if gated { &Sort::Other } else { sort };
+    let said = listed.or_else(|| int(stack, named, index, KV_HEADS, faults));
     let of_full = full_dims(stack, sort).map(|(_, kv)| kv).filter(|&kv| kv > 0);
     let of_full = of_full.filter(|_| fields.said(&["num_global_key_value_heads"]).is_none());
     let kv_heads = of_full.or(said).unwrap_or(heads);
@@ -175,6 +187,12 @@ fn kv_heads(stack: &Stack<'_>, sort: &Sort, index: usize, heads: i64, faults: &m
         faults.add(fields.reason(&codes::CONFIG_FIELD, KV_HEADS[0], kv_heads.to_string(), needed));
     }
     kv_heads
+}
+
+/// The query heads of each key/value head, which models found by architecture search say for each block.
+fn grouped_by_block(stack: &Stack<'_>, index: usize) -> Option<i64> {
+    let blocks = stack.fields.json.get("block_configs")?.as_array()?;
+    blocks.get(index)?.get("attention")?.get("n_heads_in_group")?.as_i64()
 }
 
 /// What the family's code gives full layers, unless the config says something of each layer.

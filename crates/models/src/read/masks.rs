@@ -6,6 +6,7 @@ use qkvault_graph::registry::codes;
 
 use super::stacks::Stack;
 use crate::Kind;
+use crate::defaults::Known;
 use crate::fields::{Faults, Names, shown};
 
 /// What a layer is.
@@ -36,6 +37,9 @@ const WINDOW: Names<'_> =
 pub(super) fn window(stack: &Stack<'_>, faults: &mut Faults) -> Option<i64> {
     let fields = &stack.fields;
     if stack.row.is_some_and(|row| row.no_window) || faults.take(fields.flag(&["use_sliding_window"])) == Some(false) {
+        return None;
+    }
+    if unused(stack) {
         return None;
     }
     let wider = stack.row.map_or(0, |row| row.wider);
@@ -70,6 +74,22 @@ pub(super) fn window(stack: &Stack<'_>, faults: &mut Faults) -> Option<i64> {
     }
 }
 
+/// Whether the config gives a window.
+pub(super) fn said(stack: &Stack<'_>) -> bool {
+    stack.fields.said(WINDOW).is_some_and(|(_, value)| value.as_i64().is_some_and(|length| length > 0))
+}
+
+/// Whether the class of a known family has no window, whatever the config says. Configs keep such fields of the models
+/// that they were made from.
+pub(super) fn unused(stack: &Stack<'_>) -> bool {
+    let fields = &stack.fields;
+    let declared = |known: &Known| {
+        let names = WINDOW.iter().chain(&["local_attention"]);
+        names.into_iter().any(|name| known.fields.contains_key(*name) || known.names.contains_key(*name))
+    };
+    fields.known.is_some_and(|known| !declared(known)) && !stack.row.is_some_and(|row| row.period.contains('s'))
+}
+
 /// A bidirectional window, as the keys to one side and the query's own.
 fn both_sides(stack: &Stack<'_>, name: &str, length: i64) -> Option<i64> {
     if length == 0 {
@@ -80,7 +100,8 @@ fn both_sides(stack: &Stack<'_>, name: &str, length: i64) -> Option<i64> {
     }
     match stack.fields.family.as_str() {
         // transformers halves these, and counts the query's own key.
-        "gemma3_text" | "gemma4_text" | "gemma4_unified_text" | "diffusion_gemma_text" => Some(length / 2 + 1),
+        "gemma3_text" => Some(length / 2 + 1),
+        "gemma4_text" | "gemma4_unified_text" | "diffusion_gemma_text" => Some(length / 2 + 2),
         // The distance may be as large as the window.
         _ if name == "sliding_window" => Some(length + 1),
         _ => Some(length),

@@ -5,7 +5,7 @@ use serde_json::Value;
 use qkvault_graph::registry::codes;
 
 use super::masks::{self, Sort};
-use super::rows::{self, Row};
+use super::rows::{self, Row, Windows};
 use super::stacks::Stack;
 use crate::fields::{Faults, Names, shown};
 
@@ -49,6 +49,15 @@ fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Faults, notes: &
     if let Some(text) = fields.text(&["hybrid_override_pattern"]) {
         let words = text.chars().filter(|c| *c != '|').map(|c| Value::String(c.to_string())).collect::<Vec<_>>();
         return words_of(stack, "hybrid_override_pattern", &words, count, faults, notes);
+    }
+    // Models found by architecture search: some blocks have no attention, or something linear instead.
+    if let Some((name, list)) = faults.take(fields.list(&["block_configs"])) {
+        let without = |block: &Value| {
+            let flag = |name| block.get("attention").and_then(|a| a.get(name)).and_then(Value::as_bool) == Some(true);
+            flag("no_op") || flag("replace_with_linear")
+        };
+        let words: Vec<Value> = list.iter().map(|b| Value::from(if without(b) { "no_op" } else { "full" })).collect();
+        return words_of(stack, name, &words, count, faults, notes);
     }
     // GPT-Neo: [[["global", "local"], 12]].
     if let Some((name, Value::Array(groups))) = fields.value(&["attention_types"]) {
@@ -113,6 +122,16 @@ fn words_of(
 fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sort>> {
     let fields = &stack.fields;
     let row = stack.row.unwrap_or(rows::usual());
+    if row.dense_first {
+        let first = faults.take(fields.int(&["first_k_dense_replace"])).and_then(|n| usize::try_from(n).ok());
+        let first = first.unwrap_or(0).min(count);
+        let before = faults.take(fields.int(&["prefix_dense_sliding_window_pattern"])).unwrap_or(1);
+        let slides = masks::window(stack, faults).is_some();
+        let other = faults.take(fields.int(&["sliding_window_pattern"])).unwrap_or(4);
+        let sort = |i: usize, n: i64| if slides && (i as i64 + 1) % n != 0 { Sort::Sliding } else { Sort::Full };
+        let dense = (0..first).map(|i| sort(i, before));
+        return Some(dense.chain((0..count - first).map(|i| sort(i, other))).collect());
+    }
     let linear = || Sort::None("linear_attention".to_owned());
     let every = |n: usize, at: usize, other: &dyn Fn() -> Sort| -> Vec<Sort> {
         (0..count).map(|i| if i % n == at % n { Sort::Full } else { other() }).collect()
@@ -180,9 +199,22 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         let at = if row.global_first { 0 } else { size(n) - 1 };
         return Some(every(size(n), at, &sliding));
     }
-    if let (true, Some((name, value))) = (window, fields.value(&["max_window_layers"])) {
-        let first = size(faults.take(fields.whole(name, value, 0)));
-        return Some((0..count).map(|i| if i >= first { Sort::Sliding } else { Sort::Full }).collect());
+    let most =
+        fields.value(&["max_window_layers"]).map(|(name, value)| size(faults.take(fields.whole(name, value, 0))));
+    let slides = |which: &dyn Fn(usize) -> bool| {
+        Some((0..count).map(|i| if which(i) { Sort::Sliding } else { Sort::Full }).collect())
+    };
+    match (row.windows, most) {
+        (Windows::Fields, Some(first)) if window => return slides(&|i| i >= first),
+        (Windows::All, _) if window => return slides(&|_| true),
+        (Windows::EarlyEven, Some(first)) if window => return slides(&|i| i % 2 == 0 && i < first),
+        (Windows::NoRope, _) if window => {
+            let every = faults.take(fields.int(&["no_rope_layer_interval"])).map_or(4, size);
+            let list = faults.take(fields.list(&["no_rope_layers"])).map(|(_, list)| list);
+            let without = |i: usize| list.and_then(|list| list.get(i)).map(|v| v.as_i64() == Some(0));
+            return slides(&|i| without(i).unwrap_or((i + 1) % every == 0));
+        }
+        _ => {}
     }
     if row.period.is_empty() {
         return None;
@@ -197,7 +229,8 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         _ => Sort::Full,
     };
     let place = |i: usize| if row.from_end { count - 1 - i } else { i };
-    Some(with_ends((0..count).map(|i| sort(letters[place(i) % letters.len()])).collect(), row))
+    let sorts = (0..count).map(|i| sort(letters[place(i) % letters.len()])).collect();
+    Some(with_ends(sorts, row))
 }
 
 /// The first and last layers that the family's code fixes.

@@ -15,6 +15,19 @@ pub(super) enum Scale {
     HalfDim,
 }
 
+/// Which layers have the window, if no list says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Windows {
+    /// What the fields of the config say: those from `max_window_layers` on.
+    Fields,
+    /// All, whatever `max_window_layers` says.
+    All,
+    /// Every second one before `max_window_layers`.
+    EarlyEven,
+    /// Those without rotary positions.
+    NoRope,
+}
+
 /// Which layers have sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sink {
@@ -43,12 +56,17 @@ pub(super) struct Row {
     pub(super) global_first: bool,
     /// Added to the window of the config.
     pub(super) wider: i64,
+    pub(super) windows: Windows,
+    /// Whether a config with `attn_logit_softcapping` has no softcap all the same.
+    pub(super) no_softcap: bool,
+    /// Whether YaRN does not change the scale of latent attention.
+    pub(super) no_yarn: bool,
+    /// Whether the period of the windows begins anew behind the first dense layers, which have one of their own.
+    pub(super) dense_first: bool,
     /// Whether the window of the config is never used.
     pub(super) no_window: bool,
     /// How many times more key/value heads layers with a sliding window have.
     pub(super) sliding_kv: i64,
-    /// Whether keys and values are repeated to as many heads as queries before the attention.
-    pub(super) repeats_keys: bool,
     /// Whether the number of key/value heads counts only if `new_decoder_architecture` is set.
     pub(super) kv_heads_only_if_grouped: bool,
     /// Whether a width that is no multiple of the heads is rounded down.
@@ -68,6 +86,8 @@ pub(super) struct Row {
     pub(super) position_bias: bool,
     /// Whether the code uses ALiBi whatever the config says.
     pub(super) alibi: bool,
+    /// Whether the code multiplies ALiBi by the softmax scale.
+    pub(super) alibi_scaled: bool,
     /// Whether the model has no softmax attention.
     pub(super) no_attention: bool,
     /// Why the attention of the family cannot be described; empty if it can.
@@ -88,9 +108,12 @@ const USUAL: Row = Row {
     from_end: false,
     global_first: false,
     wider: 0,
+    windows: Windows::Fields,
+    no_softcap: false,
+    no_yarn: false,
+    dense_first: false,
     no_window: false,
     sliding_kv: 1,
-    repeats_keys: false,
     kv_heads_only_if_grouped: false,
     floors: false,
     width: "",
@@ -101,6 +124,7 @@ const USUAL: Row = Row {
     per_layer: 1,
     position_bias: false,
     alibi: false,
+    alibi_scaled: false,
     no_attention: false,
     undescribed: "",
     beside: "",
@@ -120,7 +144,16 @@ const ROWS: &[Row] = &[
     Row { families: &["mimo_v2_flash"], sink: Sink::Sliding, period: "sssssf", first: "f", sliding_kv: 2, ..USUAL },
     Row { families: &["openai_privacy_filter"], sink: Sink::All, scale: Scale::One, ..USUAL },
     Row { families: &["gemma2", "vaultgemma", "t5_gemma_module"], period: "sf", ..USUAL },
-    Row { families: &["gemma3_text", "gemma3"], period: "sssssf", ..USUAL },
+    Row { families: &["gemma3_text"], period: "sssssf", no_softcap: true, ..USUAL },
+    Row {
+        families: &["t5gemma2_text", "t5gemma2_encoder", "t5gemma2_decoder"],
+        period: "sssssf",
+        no_softcap: true,
+        ..USUAL
+    },
+    Row { families: &["qwen3_moe", "qwen3_vl_moe_text"], windows: Windows::All, ..USUAL },
+    Row { families: &["qwen2_moe"], windows: Windows::EarlyEven, ..USUAL },
+    Row { families: &["smollm3"], windows: Windows::NoRope, ..USUAL },
     Row {
         families: &["gemma4_text", "gemma4_unified_text", "diffusion_gemma_text"],
         scale: Scale::One,
@@ -147,14 +180,16 @@ const ROWS: &[Row] = &[
     },
     Row { families: &["gemma3n_text"], scale: Scale::One, period: "ssssf", ..USUAL },
     Row { families: &["beam"], period: "sssssf", last_full: true, ..USUAL },
-    Row { families: &["cohere2", "cohere2_moe", "olmo3", "exaone4", "exaone_moe"], period: "sssf", ..USUAL },
+    Row { families: &["cohere2", "olmo3", "exaone4", "exaone_moe"], period: "sssf", ..USUAL },
+    Row { families: &["cohere2_moe"], period: "sssf", dense_first: true, ..USUAL },
     Row { families: &["cwm"], period: "fsss", ..USUAL },
     Row { families: &["kolibri1"], period: "ssssf", ..USUAL },
     Row { families: &["lfm3"], period: "svfv", first: "vv", ..USUAL },
     Row { families: &["llama4_text"], period: "cccf", ..USUAL },
     Row { families: &["minimax"], period: "fm", ..USUAL },
     Row { families: &["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"], period: "mmmf", ..USUAL },
-    Row { families: &["kimi_linear"], period: "fmmm", first: "m", ..USUAL },
+    Row { families: &["kimi_linear"], period: "fmmm", first: "m", no_yarn: true, ..USUAL },
+    Row { families: &["dots3_note_text"], no_yarn: true, ..USUAL },
     Row { families: &["mobilebert"], width: "true_hidden_size", ..USUAL },
     Row { families: &["granitemoehybrid"], period: "m", ..USUAL },
     Row { families: &["modernbert", "modernbert-decoder", "modernvbert"], global_first: true, period: "fss", ..USUAL },
@@ -182,12 +217,12 @@ const ROWS: &[Row] = &[
         position_bias: true,
         ..USUAL
     },
-    Row { families: &["mpt"], ..USUAL },
     Row { families: &["bloom"], alibi: true, ..USUAL },
-    Row { families: &["falcon"], kv_heads_only_if_grouped: true, ..USUAL },
+    Row { families: &["falcon"], kv_heads_only_if_grouped: true, alibi_scaled: true, ..USUAL },
+    Row { families: &["RefinedWeb", "RefinedWebModel"], alibi_scaled: true, ..USUAL },
     Row { families: &["glm4_moe"], floors: true, ..USUAL },
     Row { families: &["moshi"], no_window: true, ..USUAL },
-    Row { families: &["recurrent_gemma"], repeats_keys: true, attention_slides: true, ..USUAL },
+    Row { families: &["recurrent_gemma"], attention_slides: true, ..USUAL },
     Row { families: &["zamba", "zamba2"], scale: Scale::HalfDim, widths: 2, ..USUAL },
     Row {
         families: &["diffllama"],

@@ -11,7 +11,8 @@ use crate::fields::Faults;
 pub(super) fn of(stack: &Stack<'_>, dims: &Dims, index: usize, faults: &mut Faults) -> f64 {
     let fields = &stack.fields;
     let d = dims.d_qk as f64;
-    match stack.row.unwrap_or(rows::usual()).scale {
+    let row = stack.row.unwrap_or(rows::usual());
+    match row.scale {
         Scale::One => return 1.0,
         Scale::Inverse => return 1.0 / d,
         Scale::HalfDim => return 1.0 / (d / 2.0).sqrt(),
@@ -24,12 +25,16 @@ pub(super) fn of(stack: &Stack<'_>, dims: &Dims, index: usize, faults: &mut Faul
     if let Some(scalar) = faults.take(fields.float(&["query_pre_attn_scalar"])) {
         return 1.0 / scalar.sqrt();
     }
+    let inverse = &["mup_scale_qk_dot_by_d", "scale_qk_dot_by_d"];
+    if faults.take(fields.flag(inverse)) == Some(true) {
+        return 1.0 / d;
+    }
     let plain = fields.flag(&["scale_attn_weights"]).ok().flatten() == Some(false);
     let mut scale = if plain { 1.0 } else { 1.0 / d.sqrt() };
     if fields.flag(&["scale_attn_by_inverse_layer_idx"]).ok().flatten() == Some(true) {
         scale /= index as f64 + 1.0;
     }
-    if dims.latent.is_some() { scale * yarn(stack, faults) } else { scale }
+    if dims.latent.is_some() && !row.no_yarn { scale * yarn(stack, faults) } else { scale }
 }
 
 /// With YaRN, the scale of latent attention is multiplied by the square of `0.1 * mscale_all_dim * ln(factor) + 1`.

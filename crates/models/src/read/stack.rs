@@ -37,6 +37,13 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
         faults.add(stack.fields.missing(&["attention_chunk_size"]));
     }
     note(stack, row.note, notes);
+    let windows = &["fullatt_block_indexes", "global_attn_indexes", "window_block_indices"];
+    if stack.kind == Kind::Vision && stack.fields.value(windows).is_some() {
+        note(stack, "some layers see windows of patches: each window is a sequence of its own", notes);
+    }
+    if masks::unused(stack) && masks::said(stack) {
+        note(stack, "the config has a sliding window, which the code of the family does not use", notes);
+    }
     if row.position_bias {
         let text = "the model adds a bias to each head and pair of positions: bind it to the tensor `position_bias`";
         note(stack, text, notes);
@@ -52,6 +59,10 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
             }
             sort => {
                 let kind = reader.layer(sort, index, faults, notes);
+                if let Some(why) = reader.undescribed(&kind) {
+                    layers.push(Layer::left_out(index, stack_name(stack), why));
+                    continue;
+                }
                 (0..row.per_layer).for_each(|_| layers.push(Layer { index, what: What::Attention(kind.clone()) }));
             }
         }
@@ -104,7 +115,8 @@ impl Reader<'_, '_> {
         let flag = |name: &str| fields.flag(&[name]).ok().flatten();
         let said = if sliding { "add_swa_attention_sink_bias" } else { "add_full_attention_sink_bias" };
         let sink = flag(said).or_else(|| flag("attention_sinks")).unwrap_or(sink);
-        let softcap = faults.take(fields.float(&["attn_logit_softcapping", "attn_logit_softcap"]));
+        let softcap = faults.take(fields.float(&["attn_logit_softcapping", "attn_logit_softcap", "max_attn_value"]));
+        let softcap = softcap.filter(|_| !row.no_softcap);
         let kind = if cross { Kind::Cross } else { stack.kind };
         let mut layer = LayerKind {
             label: String::new(),
@@ -130,13 +142,26 @@ impl Reader<'_, '_> {
         layer
     }
 
+    /// Why an attention cannot be described, if it cannot.
+    fn undescribed(&self, layer: &LayerKind) -> Option<&'static str> {
+        layer.alibi?;
+        if self.stack.row.is_some_and(|row| row.alibi_scaled) {
+            return Some(
+                "its code multiplies ALiBi by the softmax scale, which the slopes of a description do not have",
+            );
+        }
+        (!layer.causal).then_some("ALiBi with keys on both sides of a query, which a description does not have")
+    }
+
     fn alibi(&self, heads: i64, faults: &mut Faults) -> Option<Alibi> {
         let fields = &self.stack.fields;
         let flag = |name: &str, faults: &mut Faults| faults.take(fields.flag(&[name]));
         let on =
             flag("attn_config.alibi", faults).or_else(|| flag("alibi", faults)).or_else(|| flag("use_alibi", faults));
         let named = fields.text(&["position_embedding_type"]).is_some_and(|text| text.eq_ignore_ascii_case("alibi"));
-        let on = on.unwrap_or(named || self.stack.row.is_some_and(|row| row.alibi));
+        // Baichuan's larger model has ALiBi, the smaller one rotary positions.
+        let wide = fields.family == "baichuan" && fields.value(&["hidden_size"]).is_some_and(|(_, v)| v != 4096);
+        let on = on.unwrap_or(named || wide || self.stack.row.is_some_and(|row| row.alibi));
         let names = &["attn_config.alibi_bias_max", "alibi_bias_max"];
         let bias_max = faults.take(fields.float(names)).unwrap_or(8.0);
         if flag("attn_config.prefix_lm", faults) == Some(true) {
