@@ -5,6 +5,9 @@ mod bounds;
 
 use bounds::{Bounds, wrong};
 
+const PLAIN: &str = "q: bf16 [1,8,512,64]";
+const GROUPED_VARLEN: &str =
+    "q: bf16 [2,8,64,64] varlen tokens 99\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence";
 const LATENT: &str = "pass: backward\nq: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]";
 const PHILOX: &str = "q: bf16 [1,2,65,256]\nk: [1,2,300,256]\nv: [1,2,300,128]\ndropout: philox 0.5";
 const ONE_PHILOX: &str = "q: bf16 [1,2,1,192]\nk: [1,2,300,192]\nv: [1,2,300,128]\ndropout: philox 0.5";
@@ -311,7 +314,70 @@ const ALL: &[Bounds] = &[
             ),
         ],
     },
+    Bounds {
+        code: "head-dim.forward-old",
+        fires: &[("q: bf16 [1,8,512,129]", "b200", "9.8.9"), ("q: bf16 [1,8,512,129]", "sm_110", "9.9.0")],
+        not: &[("q: bf16 [1,8,512,129]", "b200", "9.9.0"), ("q: bf16 [1,8,512,129]", "sm_110", "9.9.1")],
+    },
+    Bounds {
+        code: "head-dim.backward",
+        fires: &[("pass: backward\nq: bf16 [1,8,512,256]\ndeterministic: yes", "a100", "9.27")],
+        not: &[("pass: backward\nq: bf16 [1,8,512,256]\ndeterministic: yes", "b200", "9.27")],
+    },
+    Bounds {
+        code: "gpu.unknown",
+        fires: &[
+            (PLAIN, "sm_99", "9.27"),
+            (PLAIN, "sm_110", "9.27"),
+            (PLAIN, "sm_119", "9.27"),
+            (PLAIN, "sm_130", "9.27"),
+        ],
+        not: &[
+            (PLAIN, "sm_100", "9.27"),
+            (PLAIN, "sm_109", "9.27"),
+            (PLAIN, "sm_120", "9.27"),
+            (PLAIN, "sm_129", "9.27"),
+        ],
+    },
+    Bounds {
+        code: "cudnn.too-old",
+        fires: &[(PLAIN, "h200", "9.0.0"), (PLAIN, "h200", "9.7.9")],
+        not: &[(PLAIN, "h200", "9.8.0"), (PLAIN, "h200", "8.9.7")],
+    },
+    Bounds {
+        code: "cudnn.major",
+        fires: &[(PLAIN, "h200", "8.9.7"), (PLAIN, "h200", "10.0.0")],
+        not: &[(PLAIN, "h200", "9.0.0"), (PLAIN, "h200", "9.99.9")],
+    },
+    Bounds {
+        code: "backward.single-row",
+        fires: &[("pass: backward\nq: bf16 [1,1,1,64]\nk: [1,1,64,64]", "h200", "9.27")],
+        not: &[("q: bf16 [1,1,1,64]\nk: [1,1,64,64]", "h200", "9.27")],
+    },
+    Bounds { code: "storage.varlen-heads", fires: &[], not: &[(GROUPED_VARLEN, "h200", "9.5.9")] },
+    Bounds { code: "storage.varlen-stats", fires: &[], not: &[(GROUPED_VARLEN, "a100", "9.27")] },
+    Bounds { code: "storage.varlen-deterministic", fires: &[], not: &[(GROUPED_VARLEN, "a100", "9.27")] },
+    Bounds {
+        code: "not-built.outputs",
+        fires: &[
+            ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: max", "h200", "9.27"),
+            ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: sum_exp", "h200", "9.27"),
+        ],
+        not: &[("q: bf16 [1,8,512,64]\nsink: yes\noutputs: stats", "h200", "9.27")],
+    },
 ];
+
+/// Of two ranges of versions and GPUs, the reason has the first version of the one that the GPU is in.
+#[test]
+fn a_gpu_behind_the_first_range_has_no_first_version() {
+    let given = bounds::attention("pass: backward\nq: bf16 [1,8,512,64]\ndeterministic: yes");
+    let since = |gpu: &str| {
+        let reasons = qkvault_probe::check(&qkvault_probe::Request::new(&given, &bounds::target(gpu, "9.14"))).reasons;
+        let reason = reasons.into_iter().find(|r| r.code.as_str() == "backward.deterministic-engine");
+        reason.expect("refused").since.map(|version| version.to_string())
+    };
+    assert_eq!((since("sm_103").as_deref(), since("sm_104")), (Some("9.18.0"), None));
+}
 
 #[test]
 fn rules_begin_and_end_exactly_at_their_bounds() {

@@ -54,11 +54,6 @@ pub(super) fn imports(file: &File) -> BTreeMap<String, String> {
     found
 }
 
-/// The first name of a path.
-fn first(path: &str) -> String {
-    path.split("::").next().unwrap_or_default().to_owned()
-}
-
 impl Constants {
     /// Finds the constants of a file with this module path.
     pub(super) fn find(&mut self, file: &str, module: &str, source: &str) -> Result<()> {
@@ -194,16 +189,31 @@ impl Rewriter<'_> {
         let (Some(affected), Some(Expr::Lit(code))) = (field("affected"), field("code")) else { return };
         let Lit::Str(code) = &code.lit else { return };
         let at = range(affected);
-        let used: BTreeSet<String> = paths(affected).into_iter().map(|(_, path)| first(&path)).collect();
-        let imported = used.iter().filter(|name| !IN_ROWS.contains(&name.as_str())).filter_map(|n| self.imports.get(n));
-        let imports: String = imported.map(|path| format!("use {path}; ")).collect();
+        let mut mutants = Vec::new();
         for number in numbers(affected) {
-            let (to, affected) = self.one_more(&at, &number);
+            let (to, text) = self.one_more(&at, &number);
             let from = format!("{}: {}", code.value(), self.written(&at));
-            if let Some(on) = self.mutant_from(&at, &from, &to) {
-                self.rows.push(Row { code: code.value(), on, affected, imports: imports.clone() });
+            mutants.extend(self.mutant_from(&at, &from, &to).map(|on| (on, text)));
+        }
+        // Mutants of constants of the file that these name.
+        for (place, name) in paths(affected) {
+            for (on, text) in self.changed.get(&name).into_iter().flatten() {
+                let (before, after) = (at.start..place.start, place.end..at.end);
+                mutants.push((on.clone(), format!("{}({text}){}", self.written(&before), self.written(&after))));
             }
         }
+        for (on, affected) in mutants {
+            let imports = self.imported(&affected);
+            self.rows.push(Row { code: code.value(), on, affected, imports });
+        }
+    }
+
+    /// The imports of the file that a text names, but those of all entries.
+    fn imported(&self, text: &str) -> String {
+        let names: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        let used = self.imports.iter().filter(|(name, _)| names.contains(name.as_str()));
+        let used = used.filter(|(name, _)| !IN_ROWS.contains(&name.as_str()));
+        used.map(|(_, path)| format!("use {path}; ")).collect()
     }
 
     /// A text with one number increased by one: for display, and for the compiler.

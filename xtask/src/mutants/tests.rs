@@ -140,9 +140,12 @@ fn leaving_out_a_mutant_changes_no_other_and_keys_do_not_depend_on_lines() {
 fn an_entry_that_names_a_constant_of_another_module_has_mutants_that_compile() {
     const ENTRIES: &str = r#"
 use super::GPU;
+use crate::CudnnVersion;
 use crate::lower::{FIRST_NAMED, lacks_engine};
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Gpus, Versions};
+
+const TEN: CudnnVersion = CudnnVersion { major: 10 };
 
 entries![
     A = Entry {
@@ -151,14 +154,20 @@ entries![
         applies: Applies::Lowering(|f| lacks_engine(f)),
         ..Entry::rule()
     },
+    B = Entry { code: "a.c", affected: &[Versions::older_than(TEN).on(Gpus::ALL)], ..Entry::rule() },
 ];
 "#;
     let (mut mutants, mut rows) = (Mutants::without(BTreeSet::new()), Vec::new());
-    let known = Constants::default();
+    let mut known = Constants::default();
+    known.find("entries.rs", "crate", ENTRIES).expect("parses");
     rewrite::rewrite("entries.rs", ENTRIES, &known, &mut mutants, &mut rows).expect("parses");
     let text = constants::affected(&rows);
     assert_eq!(text.matches("{ use crate::lower::FIRST_NAMED; const MUTANT").count(), 2, "{text}");
     assert!(!text.contains("lacks_engine") && text.contains("to: (103 + 1)"), "{text}");
+    // A constant of the file: its mutants are those of the entry.
+    let of_ten =
+        "use crate::CudnnVersion; const MUTANT: &[Affected] = &[Versions::older_than((CudnnVersion { major: (10 + 1) }";
+    assert!(text.contains(of_ten), "{text}");
 }
 
 /// Functions that only the body or the arguments of a macro call in a constant lost their `const`.

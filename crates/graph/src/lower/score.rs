@@ -214,7 +214,7 @@ fn floor_rem(scope: &mut Scope<'_>, a: TensorId, b: TensorId, out: DType) -> Ten
 /// the quotient is at least `0.5 / |b|` away from the next whole number, which is more than the rounding of the
 /// reciprocal and the product for `|a| < 2^22`.
 fn floor_div(scope: &mut Scope<'_>, a: TensorId, divisor: i32) -> TensorId {
-    let number = |x: f32| Step::Float((x + 0.0).to_bits());
+    let number = |x: f32| Step::Float(x.to_bits());
     let mut dividend = scope.step(Step::Unary(Pointwise::Identity, a, DType::F32));
     if !divisor.unsigned_abs().is_power_of_two() {
         let half = scope.step(number(if divisor < 0 { -0.5 } else { 0.5 }));

@@ -155,6 +155,26 @@ mod tests {
     }
 
     #[test]
+    fn codes_are_compared_and_hashed_by_their_text() {
+        let read = |text: &str| Code::from(text);
+        let codes = [read("heads.of-tomorrow"), codes::HEADS_GROUP.clone(), read("a.b"), read("a.b")];
+        let mut sorted = codes.to_vec();
+        sorted.sort();
+        assert_eq!(
+            sorted.iter().map(Code::as_str).collect::<Vec<_>>(),
+            ["a.b", "a.b", "heads.group", "heads.of-tomorrow"]
+        );
+        assert!(codes[2].partial_cmp(&codes[0]) == Some(std::cmp::Ordering::Less));
+        let hash = |code: &Code| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            code.hash(&mut hasher);
+            hasher.finish()
+        };
+        assert_eq!(hash(&codes[1]), hash(&read("heads.group")));
+        assert_ne!(hash(&codes[1]), hash(&codes[2]));
+    }
+
+    #[test]
     fn a_code_of_a_newer_version_is_kept() {
         let read: Code = serde_json::from_str("\"heads.of-tomorrow\"").expect("parses");
         assert_eq!((read.as_str(), read.entry().is_none()), ("heads.of-tomorrow", true));

@@ -87,6 +87,7 @@ fn names_are_in_the_fingerprint_and_not_in_the_key() {
         [capped("thirty"), capped("fifty")],
         [masked("ids"), masked("documents")],
         [dropped(0.1), dropped(0.9)],
+        [dropped(0.1), dropped(0.1_f32.next_up())],
         [own(ScoreModBprop::checked), own(ScoreModBprop::trusted)],
     ] {
         assert_eq!(a.key(), b.key());

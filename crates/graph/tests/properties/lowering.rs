@@ -181,3 +181,13 @@ fn a_whole_quotient_leaves_no_constant_that_nothing_reads() {
         assert_eq!(op::check(&graph), Ok(()), "{graph}");
     }
 }
+
+/// The dividend of a quotient of two constants is an operand, unlike its divisor.
+#[test]
+fn the_dividend_of_a_whole_quotient_is_read_if_it_is_a_constant() {
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    let text = "q: bf16 [1,2,128,64]\nscore_mod: score + float(1000 // 128)";
+    let attention = validate(qkvault_graph::text::parse(text).expect("it parses")).expect("valid");
+    let graph = lower(&attention, &target, &CompileOptions::default()).expect("it lowers");
+    assert!(graph.to_string().contains("1000i") && !graph.to_string().contains("128i"), "{graph}");
+}

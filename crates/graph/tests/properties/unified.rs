@@ -100,6 +100,18 @@ fn each_output_besides_stats_needs_the_version_with_subgraphs() {
     }
 }
 
+/// Outputs that need the softmax operation are refused for one reason: in the fused form for the outputs, and in the
+/// unified one for that form.
+#[test]
+fn outputs_that_need_the_softmax_operation_are_refused_once() {
+    let given = attention("q: bf16 [2,8,512,64]\noutputs: max");
+    for (form, code) in [(Form::Fused, "outputs.combination"), (Form::Unified, "form.unified-outputs")] {
+        let lab = qkvault_graph::LabOptions::form(form);
+        let refusal = lower(&given, &target("9.19"), &CompileOptions { lab, ..UNIFIED }).expect_err("refused");
+        assert_eq!(refusal.reasons().iter().map(|r| r.code.as_str()).collect::<Vec<_>>(), [code], "{form:?}");
+    }
+}
+
 #[test]
 fn an_expression_is_a_quirk_from_the_first_version_that_supports_it() {
     let given = attention("q: bf16 [2,8,512,64]\nscore_mod: tanh(score)");

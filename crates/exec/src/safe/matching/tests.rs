@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use qkvault_compile::PlanFacts;
-use qkvault_graph::expr::{TensorSpec, library, scalar, score, tensor};
-use qkvault_graph::{Attention, CompileOptions, CudnnVersion, lower, validate};
+use qkvault_graph::expr::{Grad, TensorSpec, library, scalar, score, tensor};
+use qkvault_graph::{Attention, BackwardOptions, CompileOptions, CudnnVersion, lower, validate};
 
 use super::*;
 use crate::bind_error::BindError;
@@ -250,6 +250,131 @@ fn names_batches_constants_and_defaults_fill_a_launch() {
     let given = [(PLAN.constants[0].role, own.operands.last().expect("pushed").1)];
     assert_eq!(PLAN.wanted().buffer(given[0].0, &given, &[]).address, address(45));
     assert_eq!(PLAN.wanted().buffer(given[0].0, &[], &[]), PLAN.constants[0].buffer());
+}
+
+/// Each fault alone, so that no other one hides it.
+#[test]
+fn every_fault_is_refused_by_both_checks() {
+    let role = |case: &Case, role| case.operands.iter().position(|(seen, _)| seen.which == Which::Role(role));
+    let at = |wanted| role(&PLAN.right(), wanted).expect("it is given");
+    let named = |name| Which::Named(name);
+    let (q, o) = (at(Role::Q), at(Role::O));
+    let faults = [
+        Change::Leave(q),
+        Change::Again(q),
+        Change::Which(q, Which::Role(Role::DQ)),
+        Change::Which(q, Which::Role(Role::Scale)),
+        Change::Which(q, named("alibi")),
+        Change::Gradient(at(Role::Stats) + 1),
+        Change::DType(q, Some(DType::F32)),
+        Change::Writable(o, false),
+        Change::Resize(q, -1),
+        Change::Move(q, 8),
+        Change::Onto(o, q, 0),
+        Change::NoBatch,
+        Change::InBatch(Role::Q),
+        Change::InBatch(Role::DQ),
+        Change::Scalar(named("cup"), Number::F32(1.0)),
+        Change::Scalar(named("cap"), Number::F32(1.0)),
+        Change::Scalar(Which::Role(Role::Scale), Number::I32(1)),
+        Change::Scalar(Which::Role(Role::Scalar(7)), Number::F32(1.0)),
+        Change::NoScalar,
+        Change::Workspace(8, SCRATCH),
+        Change::Workspace(0, SCRATCH - 1),
+        Change::WorkspaceOnto(q),
+    ];
+    for fault in faults {
+        let mut case = PLAN.right();
+        apply(&mut case, &fault);
+        assert!(!PLAN.accepts(&case) && !PLAN.errors(&case).is_empty(), "{fault:?}");
+    }
+    for right in [
+        Change::Scalar(Which::Role(Role::Scale), Number::F32(0.5)),
+        Change::DType(q, None),
+        Change::Trusted(q, true),
+        Change::Writable(q, true),
+        Change::Resize(q, 4096),
+        Change::Workspace(256, SCRATCH + 1),
+    ] {
+        let mut case = PLAN.right();
+        apply(&mut case, &right);
+        assert!(PLAN.accepts(&case) && PLAN.errors(&case).is_empty(), "{right:?}");
+    }
+    // A plan without constants of its own needs the slopes.
+    let bare = Wanted { constants: &[], ..PLAN.wanted() };
+    let (case, mut roles) = (PLAN.right(), Short::new());
+    let seen = case.operands.iter().map(|(seen, _)| *seen);
+    assert!(bare.accepts(seen, &case.batch, case.scalars.iter().copied(), &mut roles).is_none());
+}
+
+/// Every buffer reaches the tensor of its role, and the scale that is given takes the place of the usual one.
+#[test]
+fn a_launch_has_each_buffer_and_number_in_its_place() {
+    let mut case = PLAN.right();
+    let wanted = PLAN.wanted();
+    let given: Vec<_> = case.operands.iter().map(|(seen, buffer)| (wanted.roles_of(seen)[0], *buffer)).collect();
+    for (i, tensor) in wanted.tensors.iter().enumerate() {
+        let own = PLAN.constants.iter().find(|constant| constant.role == tensor.role).map(BoundConstant::buffer);
+        let expected = own.unwrap_or(DeviceBuffer { address: address(i), bytes: tensor.bytes });
+        assert_eq!(wanted.buffer(tensor.role, &given, &case.batch), expected, "{}", tensor.role);
+    }
+    let values = |case: &Case| {
+        let seen = case.operands.iter().map(|(seen, _)| *seen);
+        let accepted = wanted.accepts(seen, &case.batch, case.scalars.iter().copied(), &mut Short::new());
+        let values: Vec<_> = wanted.scalars.iter().map(|s| s.role).zip(accepted.expect("right")).collect();
+        values
+    };
+    let (scale, cap) = (Role::Scale, PLAN.attention.scalar_role("cap").expect("it has one"));
+    assert_eq!(values(&case), [(scale, Number::F32(0.125)), (cap, Number::F32(30.0))]);
+    case.scalars.push((Which::Role(scale), Number::F32(0.5)));
+    assert_eq!(values(&case), [(scale, Number::F32(0.5)), (cap, Number::F32(30.0))]);
+}
+
+/// A name that score modification and mask both use stands for two operands, of which each must be right.
+#[test]
+fn a_name_of_two_scalars_is_refused_unless_it_fits_both() {
+    let limit = || scalar("limit");
+    let later = (qkvault_graph::expr::key().to_float() - limit()).ge(0.0);
+    let attention = Attention::bshd(1, (2, 2), (64, 64), 64, DType::BF16)
+        .with_score_mod(library::softcap(score(), limit()).build_score_mod().expect("a score"))
+        .with_mask_mod(later.build_mask_mod().expect("a mask"));
+    let attention = validate(attention).expect("sound");
+    let roles: Vec<Role> = attention.scalar_roles("limit").collect();
+    assert_eq!(roles.len(), 2);
+    let scalar = |role, dtype| crate::common::scalar(role, dtype);
+    let both = [scalar(roles[0], DType::F32), scalar(roles[1], DType::F32)];
+    let given = [(Which::Named("limit"), Number::F32(3.0))];
+    let accepted = |scalars: &[qkvault_graph::op::Binding], given: &[(Which<'static>, Number)]| {
+        let wanted = Wanted { tensors: &[], scalars, attention: Some(&attention), constants: &[] };
+        wanted.accepts(std::iter::empty(), &[], given.iter().copied(), &mut Short::new())
+    };
+    assert_eq!(accepted(&both, &given).expect("both fit").to_vec(), [Number::F32(3.0); 2]);
+    for wrong in [[both[0], scalar(roles[1], DType::I32)], [scalar(roles[0], DType::I32), both[1]]] {
+        assert!(accepted(&wrong, &given).is_none());
+    }
+    let twice = [(Which::Role(roles[1]), Number::F32(1.0)), (Which::Named("limit"), Number::F32(3.0))];
+    assert!(accepted(&both, &twice).is_none());
+}
+
+/// An unknown gradient is told with the tensors that have one.
+#[test]
+fn an_unknown_gradient_is_told_with_the_tensors_that_have_one() {
+    let with = |name, grad| {
+        let mut spec = TensorSpec::new(DType::F32, [1, 2, 64, 64]);
+        spec.grad = grad;
+        tensor(name, spec)
+    };
+    let score = score() + with("learned", Grad::Needed) + with("fixed", Grad::None);
+    let forward = Attention::bshd(1, (2, 2), (64, 64), 64, DType::BF16).with_stats();
+    let forward = forward.with_score_mod(score.build_score_mod().expect("a score"));
+    let backward = validate(forward.backward(BackwardOptions::default())).expect("sound");
+    let wanted = Wanted { tensors: &[], scalars: &[], attention: Some(&backward), constants: &[] };
+    let told = wanted.unknown(Which::Named("lerned"), true, false).to_string();
+    assert!(told.contains("no tensor with a gradient 'lerned'") && told.contains("'learned'"), "{told}");
+    let BindError::NoSuchName { names, .. } = wanted.unknown(Which::Named("fixed"), true, false) else {
+        panic!("another error")
+    };
+    assert_eq!(names, ["learned"]);
 }
 
 #[test]
