@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use qkvault_base::Bounds;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
@@ -24,11 +25,11 @@ impl Memory {
     /// A memory layer with these bounds. With 0 entries or 0 bytes it keeps nothing.
     pub(crate) fn new(entries: usize, bytes: u64) -> Self {
         let evicted = Arc::new(AtomicU64::new(0));
-        let weight = Weight { entries: entries as u64, bytes };
+        let weight = Weight(Bounds { number: entries as u64, bytes });
         let options = OptionsBuilder::new()
             .shards(SHARDS)
             .estimated_items_capacity(entries)
-            .weight_capacity(weight.capacity())
+            .weight_capacity(weight.0.capacity())
             .build();
         let cache = match options {
             Ok(options) if entries > 0 && bytes > 0 => Some(Cache::with_options(
@@ -89,24 +90,13 @@ impl Memory {
     }
 }
 
-/// One weight for two bounds. With N entries and B bytes allowed, the capacity is N·B and an entry of b bytes weighs
-/// max(b·N, B). So N entries of any size or B bytes in any number fill it, whichever comes first.
+/// An entry weighs what it takes of the number of entries or of their bytes.
 #[derive(Clone)]
-struct Weight {
-    entries: u64,
-    bytes: u64,
-}
-
-impl Weight {
-    fn capacity(&self) -> u64 {
-        self.entries.saturating_mul(self.bytes)
-    }
-}
+struct Weight(Bounds);
 
 impl Weighter<Key, Arc<Entry>> for Weight {
     fn weight(&self, _: &Key, entry: &Arc<Entry>) -> u64 {
-        let bytes = entry.memory_bytes().saturating_mul(self.entries);
-        bytes.max(self.bytes)
+        self.0.weight(entry.memory_bytes())
     }
 }
 
