@@ -176,6 +176,7 @@ impl Rewriter<'_> {
         let (get, ty) = (getter(&name), with_lifetimes(shown, ty.start, &c.ty));
         let ifs: String = ifs.collect();
         self.insert(at.end, format!(" pub(crate) fn {get}() -> &'static {ty} {{ {ifs} &{name} }}"));
+        self.values.insert(self.inside_file(&name), self.written(&value).to_owned());
         self.changed.insert(self.inside_file(&name), mutants);
     }
 
@@ -190,22 +191,41 @@ impl Rewriter<'_> {
         let Lit::Str(code) = &code.lit else { return };
         let at = range(affected);
         let mut mutants = Vec::new();
+        // Constants of the file are not visible elsewhere, so their values stand in their places.
+        let values: Vec<(Range<usize>, String)> = paths(affected)
+            .into_iter()
+            .filter_map(|(place, name)| Some((place, format!("({})", self.values.get(&name)?))))
+            .collect();
         for number in numbers(affected) {
-            let (to, text) = self.one_more(&at, &number);
+            let (to, _) = self.one_more(&at, &number);
             let from = format!("{}: {}", code.value(), self.written(&at));
+            let more = (number.clone(), self.one_more(&number, &number).1);
+            let text = self.with(&at, values.iter().cloned().chain([more]));
             mutants.extend(self.mutant_from(&at, &from, &to).map(|on| (on, text)));
         }
-        // Mutants of constants of the file that these name.
         for (place, name) in paths(affected) {
             for (on, text) in self.changed.get(&name).into_iter().flatten() {
-                let (before, after) = (at.start..place.start, place.end..at.end);
-                mutants.push((on.clone(), format!("{}({text}){}", self.written(&before), self.written(&after))));
+                let others = values.iter().filter(|(other, _)| *other != place).cloned();
+                mutants.push((on.clone(), self.with(&at, others.chain([(place.clone(), format!("({text})"))]))));
             }
         }
         for (on, affected) in mutants {
             let imports = self.imported(&affected);
             self.rows.push(Row { code: code.value(), on, affected, imports });
         }
+    }
+
+    /// The text of a range with other texts in some places.
+    fn with(&self, at: &Range<usize>, places: impl Iterator<Item = (Range<usize>, String)>) -> String {
+        let mut places: Vec<_> = places.collect();
+        places.sort_by_key(|(place, _)| place.start);
+        let (mut text, mut done) = (String::new(), at.start);
+        for (place, new) in places {
+            text += self.written(&(done..place.start));
+            text += &new;
+            done = place.end;
+        }
+        text + self.written(&(done..at.end))
     }
 
     /// The imports of the file that a text names, but those of all entries.

@@ -33,6 +33,8 @@ pub(super) struct Rewriter<'s> {
     in_function: bool,
     /// For each constant so far, the condition and the value of its mutants.
     pub(super) changed: BTreeMap<String, Vec<(String, String)>>,
+    /// The text of each of these constants.
+    pub(super) values: BTreeMap<String, String>,
     /// What the file imports from its crate.
     pub(super) imports: BTreeMap<String, String>,
 }
@@ -58,6 +60,7 @@ pub(super) fn rewrite<'s>(
         fixed: false,
         in_function: false,
         changed: BTreeMap::new(),
+        values: BTreeMap::new(),
         imports: constants::imports(&tree),
     };
     rewriter.visit_file(&tree);

@@ -145,6 +145,7 @@ use crate::lower::{FIRST_NAMED, lacks_engine};
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Gpus, Versions};
 
+const NINE: CudnnVersion = CudnnVersion { major: 9 };
 const TEN: CudnnVersion = CudnnVersion { major: 10 };
 
 entries![
@@ -154,7 +155,7 @@ entries![
         applies: Applies::Lowering(|f| lacks_engine(f)),
         ..Entry::rule()
     },
-    B = Entry { code: "a.c", affected: &[Versions::older_than(TEN).on(Gpus::ALL)], ..Entry::rule() },
+    B = Entry { code: "a.c", affected: &[Versions::older_than(TEN).from(NINE).on(Gpus::ALL)], ..Entry::rule() },
 ];
 "#;
     let (mut mutants, mut rows) = (Mutants::without(BTreeSet::new()), Vec::new());
@@ -165,9 +166,8 @@ entries![
     assert_eq!(text.matches("{ use crate::lower::FIRST_NAMED; const MUTANT").count(), 2, "{text}");
     assert!(!text.contains("lacks_engine") && text.contains("to: (103 + 1)"), "{text}");
     // A constant of the file: its mutants are those of the entry.
-    let of_ten =
-        "use crate::CudnnVersion; const MUTANT: &[Affected] = &[Versions::older_than((CudnnVersion { major: (10 + 1) }";
-    assert!(text.contains(of_ten), "{text}");
+    let of_ten = "Versions::older_than((CudnnVersion { major: (10 + 1) })).from((CudnnVersion { major: 9 }))";
+    assert!(text.contains(of_ten) && text.contains("use crate::CudnnVersion; const MUTANT"), "{text}");
 }
 
 /// Functions that only the body or the arguments of a macro call in a constant lost their `const`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::bf16;
 use qkvault::Runtime;
+use qkvault::cache::VaultOptions;
 use qkvault::exec::serving::{PlanSet, Step};
 use qkvault::exec::{Args, BatchMetadata, Device, ServePlan, cudarc};
 use qkvault::graph::DType;
@@ -36,8 +37,14 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    pub(crate) fn new(device: &Device, model: &Model, buckets: &Buckets, build: bool) -> Result<Gpu, Failure> {
-        let runtime = Runtime::options().on(device).build_missing(build).open()?;
+    pub(crate) fn new(
+        device: &Device,
+        model: &Model,
+        buckets: &Buckets,
+        vault: VaultOptions,
+        build: bool,
+    ) -> Result<Gpu, Failure> {
+        let runtime = Runtime::options().on(device).vault(vault).build_missing(build).open()?;
         let served = runtime.serving(&model.layer(), buckets)?;
         let stream = device.context().new_stream()?;
         let pool = PAGES * PAGE * KEY_HEADS * HEAD_DIM;

@@ -3,11 +3,12 @@
 //! program compares its output with the oracle's.
 //!
 //! ```text
-//! serve [--requests 24] [--seed 1] [--cudnn 9.19] [--build] [--cpu] [--out FILE]
+//! serve [--requests 24] [--seed 1] [--cudnn 9.19] [--vault DIR] [--build] [--cpu] [--out FILE]
 //! ```
 //!
-//! On a GPU cuDNN runs the steps, and `--build` compiles the plans that the vault lacks. With `--cpu` or without a GPU,
-//! the program interprets the op graph of each plan instead, on the same operands.
+//! On a GPU cuDNN runs the steps, and `--build` compiles the plans that the vault lacks (`--vault`; by default the
+//! user's). With `--cpu` or without a GPU, the program interprets the op graph of each plan instead, for the version of
+//! `--cudnn`, on the same operands.
 
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod scheduler;
 
 use std::error::Error;
 
+use qkvault::cache::VaultOptions;
 use qkvault::exec::Device;
 use qkvault::exec::serving::{Rows, Step};
 use qkvault::graph::Role;
@@ -72,8 +74,8 @@ fn policy() -> ServePolicy {
 }
 
 fn main() -> Result<(), Failure> {
-    let (mut requests, mut seed, mut build, mut cpu, mut out, mut cudnn) =
-        (24, 1, false, false, None, "9.19".to_owned());
+    let (mut requests, mut seed, mut build, mut cpu) = (24, 1, false, false);
+    let (mut out, mut vault, mut cudnn) = (None, None, "9.19".to_owned());
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -81,6 +83,7 @@ fn main() -> Result<(), Failure> {
             "--requests" => requests = value()?.parse()?,
             "--seed" => seed = value()?.parse()?,
             "--out" => out = Some(value()?),
+            "--vault" => vault = Some(value()?),
             "--cudnn" => cudnn = value()?,
             "--build" => build = true,
             "--cpu" => cpu = true,
@@ -91,7 +94,10 @@ fn main() -> Result<(), Failure> {
     let model = Model::new(seed);
     let device = if cpu { None } else { Device::open(0).map_err(|error| println!("running on the CPU: {error}")).ok() };
     let mut machine: Box<dyn Machine> = match device {
-        Some(device) => Box::new(gpu::Gpu::new(&device, &model, &buckets, build)?),
+        Some(device) => {
+            let vault = vault.map_or_else(VaultOptions::new, VaultOptions::in_folder);
+            Box::new(gpu::Gpu::new(&device, &model, &buckets, vault, build)?)
+        }
         None => Box::new(cpu::Cpu::new(&model, &buckets, &cudnn)?),
     };
     let record = serve(&model, machine.as_mut(), requests, seed)?;
