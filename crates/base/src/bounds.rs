@@ -32,7 +32,7 @@ impl Bounds {
     #[must_use]
     pub fn weight(self, bytes: u64) -> u64 {
         let share = u128::from(bytes) * u128::from(self.capacity());
-        let share = u64::try_from(share.div_ceil(u128::from(self.bytes.max(1)))).unwrap_or(u64::MAX);
+        let share = u64::try_from(share / u128::from(self.bytes.max(1))).unwrap_or(u64::MAX);
         share.max(self.each())
     }
 

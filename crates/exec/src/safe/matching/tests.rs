@@ -344,7 +344,7 @@ fn a_name_of_two_scalars_is_refused_unless_it_fits_both() {
     let scalar = |role, dtype| crate::common::scalar(role, dtype);
     let both = [scalar(roles[0], DType::F32), scalar(roles[1], DType::F32)];
     let given = [(Which::Named("limit"), Number::F32(3.0))];
-    let accepted = |scalars: &[qkvault_graph::op::Binding], given: &[(Which<'static>, Number)]| {
+    let accepted = |scalars: &[Binding], given: &[(Which<'static>, Number)]| {
         let wanted = Wanted { tensors: &[], scalars, attention: Some(&attention), constants: &[] };
         wanted.accepts(std::iter::empty(), &[], given.iter().copied(), &mut Short::new())
     };
