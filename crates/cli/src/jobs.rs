@@ -1,11 +1,15 @@
 //! Lists the attentions that models, phases and shapes need, each attention once.
 
+mod manifest;
+
+pub(super) use manifest::written;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use qkvault_exec::Training;
 use qkvault_graph::registry::codes;
-use qkvault_graph::{BackwardOptions, DType, GraphKey, Refusal, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, validate};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
@@ -15,9 +19,9 @@ use crate::serve::ServeArgs;
 /// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face config.json, a GGUF file, a folder that has one, or a name in the cache of the hub, such as
-    /// Qwen/Qwen3-8B; may be given several times
-    #[arg(long, value_name = "FILE|DIR|NAME", required = true)]
+    /// A Hugging Face config.json, a GGUF file, a folder that has one, a name in the cache of the hub, such as
+    /// Qwen/Qwen3-8B, or a manifest (see `model --manifest`); may be given several times
+    #[arg(long, visible_alias = "manifest", value_name = "FILE|DIR|NAME", required = true)]
     pub model: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) shard: ShardArgs,
@@ -104,7 +108,26 @@ pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     let mut jobs: Vec<Job> = Vec::new();
     let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
     let mut notes = Vec::new();
+    let mut add = |attention: Result<Valid, Refusal>, usage: Use| {
+        let seen = attention.as_ref().ok().and_then(|a| known.get(&a.key()).copied());
+        match seen {
+            Some(at) => jobs[at].uses.push(usage),
+            None => {
+                if let Ok(a) = &attention {
+                    known.insert(a.key(), jobs.len());
+                }
+                jobs.push(Job { uses: vec![usage], attention });
+            }
+        }
+    };
     for path in &args.model {
+        if let Some((name, manifest)) = manifest::read(path)? {
+            if args.shard.is_set() {
+                notes.push(format!("{name}: a manifest has the heads of one GPU, so --tensor-parallel does not count"));
+            }
+            manifest::attentions(args, &name, &manifest)?.into_iter().for_each(|(a, usage)| add(a, usage));
+            continue;
+        }
         let (name, mut model) = args.shard.model(path)?;
         if let Some(dtype) = args.dtype {
             model.layers.iter_mut().for_each(|kind| kind.dtype = dtype);
@@ -113,18 +136,7 @@ pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
         notes.extend(model.notes.iter().map(|n| format!("{name}: {n}")));
         let skipped = model.skipped.iter().map(|s| format!("{name}: {} x{} not planned: {}", s.what, s.count, s.why));
         notes.extend(skipped);
-        for (attention, usage) in attentions(args, &name, &model, &mut notes) {
-            let seen = attention.as_ref().ok().and_then(|a| known.get(&a.key()).copied());
-            match seen {
-                Some(at) => jobs[at].uses.push(usage),
-                None => {
-                    if let Ok(a) = &attention {
-                        known.insert(a.key(), jobs.len());
-                    }
-                    jobs.push(Job { uses: vec![usage], attention });
-                }
-            }
-        }
+        attentions(args, &name, &model, &mut notes).into_iter().for_each(|(a, usage)| add(a, usage));
     }
     Ok(Jobs { jobs, notes })
 }
@@ -179,13 +191,7 @@ fn attentions(
                     };
                     let described = kind.attention(phase, batch, seq);
                     if phase == Phase::Train {
-                        let options =
-                            BackwardOptions { deterministic: args.deterministic, ..BackwardOptions::default() };
-                        let training = described.and_then(|a| Training::of(&a, options));
-                        let pass = |which: fn(&Training) -> &Valid| training.as_ref().map(|t| which(t).clone());
-                        list.push((pass(Training::forward).map_err(Clone::clone), usage.clone()));
-                        let usage = Use { backward: true, ..usage };
-                        list.push((pass(Training::backward).map_err(Clone::clone), usage));
+                        list.extend(pair(args, described, usage));
                         continue;
                     }
                     let attention = described.and_then(|mut a| {
@@ -198,6 +204,15 @@ fn attentions(
         }
     }
     list
+}
+
+/// A forward with Stats and the backward that is derived from it.
+fn pair(args: &ModelArgs, described: Result<Attention, Refusal>, usage: Use) -> [(Result<Valid, Refusal>, Use); 2] {
+    let options = BackwardOptions { deterministic: args.deterministic, ..BackwardOptions::default() };
+    let training = described.and_then(|a| Training::of(&a, options));
+    let pass = |which: fn(&Training) -> &Valid| training.as_ref().map(|t| which(t).clone()).map_err(Clone::clone);
+    let backward = Use { backward: true, ..usage.clone() };
+    [(pass(Training::forward), usage), (pass(Training::backward), backward)]
 }
 
 /// The refusal for a command that has no attention to compile.

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_models::{Kind, LayerKind, Model};
+use qkvault_graph::Refusal;
+use qkvault_graph::registry::codes;
+use qkvault_models::{Kind, LayerKind, Model, Phase};
 
-use crate::{Globals, Outcome, out};
+use crate::{Globals, Outcome, jobs, out};
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
@@ -15,6 +17,18 @@ pub struct Args {
     model: PathBuf,
     #[command(flatten)]
     shard: ShardArgs,
+    /// Write a manifest of the attentions, to edit and to give to --model; without FILE, print it
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    manifest: Option<Option<PathBuf>>,
+    /// Phases of the manifest: prefill, decode (default: both) or train
+    #[arg(long, value_delimiter = ',', requires = "manifest")]
+    phase: Vec<Phase>,
+    /// Batches of the manifest (default: those of `warm`)
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "manifest", value_parser = clap::value_parser!(i64).range(1..=1_048_576))]
+    batch: Vec<i64>,
+    /// Lengths of the manifest (default: those of `warm`)
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "manifest", value_parser = clap::value_parser!(i64).range(1..=16_777_216))]
+    seq: Vec<i64>,
 }
 
 /// Options for the part of a model that one of several GPUs computes.
@@ -29,6 +43,11 @@ pub(super) struct ShardArgs {
 }
 
 impl ShardArgs {
+    /// Whether several GPUs share the heads.
+    pub(super) const fn is_set(&self) -> bool {
+        self.tensor_parallel > 1
+    }
+
     /// The model that a path or a name means, and its name.
     pub(super) fn model(&self, given: &std::path::Path) -> anyhow::Result<(String, Model)> {
         let cannot = || format!("{} cannot be planned", given.display());
@@ -40,6 +59,9 @@ impl ShardArgs {
 
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let (name, model) = args.shard.model(&args.model)?;
+    if let Some(file) = &args.manifest {
+        return manifest(globals, args, file.as_deref(), &name, &model);
+    }
     if globals.json {
         out::json(&model.report());
         return Ok(Outcome::Good);
@@ -58,6 +80,43 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         out::line(&format!("not planned: {} x{}{places}: {}", skipped.what, skipped.count, skipped.why));
     }
     model.notes.iter().for_each(|note| out::line(&format!("note: {note}")));
+    Ok(Outcome::Good)
+}
+
+/// Writes the manifest of a model to a file, or prints it.
+fn manifest(
+    globals: &Globals,
+    args: &Args,
+    file: Option<&std::path::Path>,
+    name: &str,
+    model: &Model,
+) -> anyhow::Result<Outcome> {
+    if args.phase.contains(&Phase::Serve) {
+        let refusal: Refusal = codes::MODEL_SERVE.reason("serve, with one batch and one length").into();
+        return Err(refusal.into());
+    }
+    let manifest = jobs::written(name, model, &args.phase, &args.batch, &args.seq);
+    let Some(file) = file else {
+        if globals.json {
+            out::json(&serde_json::to_value(&manifest)?)
+        } else {
+            out::line(manifest.to_toml().trim_end())
+        }
+        return Ok(Outcome::Good);
+    };
+    let is_json = file.extension().is_some_and(|end| end == "json");
+    let text = if is_json { serde_json::to_string_pretty(&manifest)? } else { manifest.to_toml() };
+    // A file that is cut off by a full disk must not look like a manifest.
+    let new = file.with_extension(format!("new-{}", std::process::id()));
+    let written = || std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file));
+    let written = || written().inspect_err(|_| drop(std::fs::remove_file(&new)));
+    written().with_context(|| format!("{} could not be written", file.display()))?;
+    let entries = manifest.attention.len();
+    if globals.json {
+        out::json(&serde_json::json!({ "file": file, "entries": entries }));
+    } else {
+        out::line(&format!("{}: {entries} entries", file.display()));
+    }
     Ok(Outcome::Good)
 }
 

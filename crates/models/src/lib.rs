@@ -12,6 +12,7 @@ mod attention;
 mod defaults;
 mod fields;
 mod gguf;
+mod manifest;
 mod model;
 mod phase;
 mod read;
@@ -20,6 +21,7 @@ mod shard;
 mod source;
 mod text;
 
+pub use manifest::{Entry, Listed, MANIFEST_VERSION, Manifest};
 pub use model::{Alibi, Kind, Latent, LayerKind, Model, Skipped};
 pub use phase::Phase;
 pub use text::LARGEST_CONFIG;

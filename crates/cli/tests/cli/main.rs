@@ -9,6 +9,7 @@ mod compiler;
 mod families;
 mod faults;
 mod kit;
+mod manifest;
 mod model;
 mod models;
 mod others;

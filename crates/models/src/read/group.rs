@@ -28,17 +28,19 @@ pub(super) fn add(model: &mut Model, layers: Vec<Layer>) {
     // Layers of other stacks have other places, so they are other kinds.
     let first = model.layers.len();
     let first_skipped = model.skipped.len();
+    // The kinds as they are read, without count and places.
+    let mut kinds: Vec<LayerKind> = Vec::new();
     for Layer { index, what } in layers {
         match what {
             What::Attention(kind) => {
-                let same = |k: &&mut LayerKind| LayerKind { count: 0, indices: Vec::new(), ..(**k).clone() } == kind;
-                match model.layers[first..].iter_mut().find(same) {
-                    Some(known) => {
-                        known.count += 1;
-                        known.indices.push(index);
-                    }
-                    None => model.layers.push(LayerKind { count: 1, indices: vec![index], ..kind }),
-                }
+                let place = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
+                    kinds.push(kind.clone());
+                    model.layers.push(kind);
+                    kinds.len() - 1
+                });
+                let known = &mut model.layers[first + place];
+                known.count += 1;
+                known.indices.push(index);
             }
             What::Nothing(what) => skip(model, first_skipped, index, what, "it has no softmax attention".to_owned()),
             What::LeftOut(what, why) => skip(model, first_skipped, index, what, why),

@@ -25,15 +25,7 @@ pub(super) fn of(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, no
     if let Some(sorts) = listed(stack, count, faults, notes) {
         return crossed(stack, sorts, faults);
     }
-    let Some(count) = count else {
-        faults.add(stack.fields.missing(super::dims::LAYERS));
-        return Vec::new();
-    };
-    if count > MOST_LAYERS {
-        let needed = format!("at most {MOST_LAYERS} layers");
-        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, super::dims::LAYERS[0], count.to_string(), needed));
-        return Vec::new();
-    }
+    let Some(count) = counted(stack, layers, faults) else { return Vec::new() };
     let sorts = ruled(stack, count, faults).unwrap_or_else(|| {
         let window = masks::window(stack, faults).is_some();
         vec![if window { Sort::Sliding } else { Sort::Full }; count]
@@ -41,8 +33,25 @@ pub(super) fn of(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, no
     crossed(stack, sorts, faults)
 }
 
+/// The number of layers, or a reason that it is absent or too large.
+pub(super) fn counted(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults) -> Option<usize> {
+    let name = super::dims::LAYERS[0];
+    let Some(count) = layers.and_then(|n| usize::try_from(n).ok()) else {
+        if faults.0.is_empty() {
+            faults.add(stack.fields.missing(super::dims::LAYERS));
+        }
+        return None;
+    };
+    if count > MOST_LAYERS {
+        let needed = format!("at most {MOST_LAYERS} layers");
+        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, count.to_string(), needed));
+        return None;
+    }
+    Some(count)
+}
+
 /// More layers than any model has.
-const MOST_LAYERS: usize = 100_000;
+const MOST_LAYERS: usize = 4096;
 
 fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Faults, notes: &mut Vec<String>) -> Option<Vec<Sort>> {
     let fields = &stack.fields;

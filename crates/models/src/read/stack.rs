@@ -23,7 +23,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
     }
     let count = dims::layers(stack, faults);
     if !row.undescribed.is_empty() {
-        let count = usize::try_from(count.unwrap_or(0)).unwrap_or(0);
+        let count = pattern::counted(stack, count, faults).unwrap_or(0);
         return (0..count).map(|i| Layer::left_out(i, stack_name(stack), row.undescribed)).collect();
     }
     let sorts = pattern::of(stack, count, faults, notes);

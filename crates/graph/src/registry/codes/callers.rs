@@ -118,6 +118,26 @@ entries![
         fix: "correct the config field that the expression is made from",
         ..Entry::description()
     },
+    MANIFEST_PARSE = Entry {
+        code: "manifest.parse",
+        cause: "The manifest is neither TOML nor JSON, or lacks a field or has an unknown one.",
+        field: "manifest",
+        needed: "`qkvault-manifest = 1`, then `[[attention]]` with a `text` for each attention",
+        fix: "correct the manifest, or write it again with `qkvault model --manifest`",
+        ..Entry::description()
+    },
+    MANIFEST_VERSION = Entry {
+        code: "manifest.version",
+        cause: "The manifest has another version than this program reads.",
+        field: "qkvault-manifest",
+        ..Entry::description()
+    },
+    MANIFEST_FIELD = Entry {
+        code: "manifest.field",
+        cause: "A field of the manifest has an invalid value.",
+        fix: "correct the manifest, or write it again with `qkvault model --manifest`",
+        ..Entry::description()
+    },
     PROFILE_PARSE = Entry {
         code: "profile.parse",
         cause: "The profile file cannot be read.",
