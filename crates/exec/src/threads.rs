@@ -3,7 +3,7 @@
 //! | type | `Send` | `Sync` | why |
 //! |---|---|---|---|
 //! | `Session` | yes | yes | each launch leases a handle of its own |
-//! | `LoadedPlan` | yes | yes | launches only read cuDNN's plan |
+//! | `LoadedPlan` | yes | yes | launches of cuDNN's plan wait for each other while they are queued |
 //! | `Bound` | yes | no | a launch reads the scalars that `set_scalar` writes |
 //! | `Captured` | no | no | only one thread at a time may use a CUDA graph |
 

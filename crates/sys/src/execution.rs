@@ -5,23 +5,29 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::bindings::{AttributeName as A, AttributeType, Kind, cudnnBackendDescriptor_t};
-use crate::busy::Reach;
+use crate::busy::{Busy, Reach};
 use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::library::{Library, function};
 
-/// A finalized execution plan, which several threads may launch at the same time.
+/// A finalized execution plan, which threads may share: their launches of it are queued one after the other.
 ///
 /// # Threads
 ///
 /// `Send` and `Sync`. NVIDIA's documentation calls the library thread-safe as long as no two threads use one handle at
-/// the same time; a launch takes the handle of the caller ([`ExecutionPlan::execute`]) and only reads the plan, which
-/// nothing can change any more. `qkvault-lab soak` launches shared plans from eight threads and compares every result.
+/// the same time. That does not hold for plans: the engines keep a launch's addresses in the plan for a moment, and of
+/// two threads that execute one plan at once, each on a handle of its own, one launch can write to the other's output.
+/// No status tells. NVIDIA knows of it (<https://github.com/pytorch/pytorch/pull/103939>). So a launch holds a lock of
+/// the plan while cuDNN queues it, which costs some nanoseconds if no other thread launches the same plan.
 #[derive(Debug)]
-pub struct ExecutionPlan(Descriptor);
+pub struct ExecutionPlan {
+    descriptor: Descriptor,
+    busy: Busy,
+}
 
-// SAFETY: see "Threads". This type calls into the descriptor through `execute` alone.
+// SAFETY: see "Threads". Every call into the descriptor holds `busy`, or is `execute_alone`, whose caller promises as
+// much.
 unsafe impl Sync for ExecutionPlan {}
 
 impl ExecutionPlan {
@@ -31,13 +37,16 @@ impl ExecutionPlan {
     ///
     /// The descriptor itself if it is of another kind. cuDNN refuses the launch of a plan that is not finalized.
     pub fn new(descriptor: Descriptor) -> Result<ExecutionPlan, Descriptor> {
-        if descriptor.kind() == Kind::EXECUTION_PLAN { Ok(ExecutionPlan(descriptor)) } else { Err(descriptor) }
+        if descriptor.kind() != Kind::EXECUTION_PLAN {
+            return Err(descriptor);
+        }
+        Ok(ExecutionPlan { descriptor, busy: Busy::default() })
     }
 
     /// The library of the plan.
     #[must_use]
     pub fn library(&self) -> &Arc<Library> {
-        self.0.library()
+        self.descriptor.library()
     }
 
     /// Launches the plan with the tensors of a variant pack on the handle's stream. Returns when the launch is queued.
@@ -53,18 +62,37 @@ impl ExecutionPlan {
     ///
     /// [`Error::Call`] with cuDNN's status and message; then nothing was queued.
     pub unsafe fn execute(&self, handle: &Handle, pack: &VariantPack) -> Result<(), Error> {
-        let execute = function!(self.library(), cudnnBackendExecute)?;
-        let handle = handle.raw();
+        // Before the others: no one waits for a plan with the lock of a handle or a cache.
+        let _launched = self.busy.hold();
+        let handle_of = handle.raw();
         // A launch works with this handle and not with the one that the plan was finalized with. With kernel caches all
         // locks are taken in the one order.
-        let caches = self.0.reach.caches().map(|mut reach| {
-            reach.add_handle(handle.busy());
+        let caches = self.descriptor.reach.caches().map(|mut reach| {
+            reach.add_handle(handle_of.busy());
             reach
         });
         let _held = caches.as_ref().map(Reach::hold);
-        let _busy = caches.is_none().then(|| handle.busy().hold());
+        let _busy = caches.is_none().then(|| handle_of.busy().hold());
+        // SAFETY: the caller's promise, and what a launch uses is locked.
+        unsafe { self.execute_alone(handle, pack) }
+    }
+
+    /// As [`ExecutionPlan::execute`], without a lock: the floor that launches are measured against, and the way to
+    /// measure what the lock prevents. Not part of the interface.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ExecutionPlan::execute`]; and no other thread may execute the plan, or use the handle or a kernel cache
+    /// of the plan, at the same time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ExecutionPlan::execute`].
+    #[doc(hidden)]
+    pub unsafe fn execute_alone(&self, handle: &Handle, pack: &VariantPack) -> Result<(), Error> {
+        let execute = function!(self.library(), cudnnBackendExecute)?;
         // SAFETY: the objects are live; the caller promises that their addresses are valid.
-        let status = unsafe { execute(handle.pointer(), self.0.pointer(), pack.pointer) };
+        let status = unsafe { execute(handle.raw().pointer(), self.descriptor.pointer(), pack.pointer) };
         Ok(self.library().check("cudnnBackendExecute", status, Some(Kind::EXECUTION_PLAN), None)?)
     }
 }
@@ -83,9 +111,9 @@ impl ExecutionPlan {
     /// [`Error::Call`] with cuDNN's status, such as that of an engine without support.
     pub unsafe fn populate_graph(&self, handle: &Handle, pack: &VariantPack, graph: *mut c_void) -> Result<(), Error> {
         let populate = function!(self.library(), cudnnBackendPopulateCudaGraph)?;
-        let _busy = handle.raw().busy().hold();
+        let (_launched, _busy) = (self.busy.hold(), handle.raw().busy().hold());
         // SAFETY: the objects are live; the caller promises that addresses and graph are valid.
-        let status = unsafe { populate(handle.raw().pointer(), self.0.pointer(), pack.pointer, graph.cast()) };
+        let status = unsafe { populate(handle.raw().pointer(), self.descriptor.pointer(), pack.pointer, graph.cast()) };
         Ok(self.library().check("cudnnBackendPopulateCudaGraph", status, Some(Kind::EXECUTION_PLAN), None)?)
     }
 
@@ -100,9 +128,9 @@ impl ExecutionPlan {
     /// [`Error::Call`] with cuDNN's status.
     pub unsafe fn update_graph(&self, handle: &Handle, pack: &VariantPack, graph: *mut c_void) -> Result<(), Error> {
         let update = function!(self.library(), cudnnBackendUpdateCudaGraph)?;
-        let _busy = handle.raw().busy().hold();
+        let (_launched, _busy) = (self.busy.hold(), handle.raw().busy().hold());
         // SAFETY: as above.
-        let status = unsafe { update(handle.raw().pointer(), self.0.pointer(), pack.pointer, graph.cast()) };
+        let status = unsafe { update(handle.raw().pointer(), self.descriptor.pointer(), pack.pointer, graph.cast()) };
         Ok(self.library().check("cudnnBackendUpdateCudaGraph", status, Some(Kind::EXECUTION_PLAN), None)?)
     }
 }

@@ -143,12 +143,12 @@ impl RawBound {
         }
     }
 
-    /// Calls `cudnnBackendExecute` alone, on a handle that is on the stream already: the floor that launches are
-    /// measured against. Not part of the interface.
+    /// Calls `cudnnBackendExecute` alone, on a handle that is on the stream already and without the lock of the plan:
+    /// the floor that launches are measured against. Not part of the interface.
     ///
     /// # Safety
     ///
-    /// As [`RawBound::launch`].
+    /// As [`RawBound::launch`]; and no other thread may launch the plan at the same time.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl RawBound {
         let (plan, handle) = (self.plan.plan(), lease.handle());
         for _ in 0..launches {
             // SAFETY: the caller's promise.
-            unsafe { plan.execute(handle, &self.pack) }.map_err(|source| self.plan.refused(source))?;
+            unsafe { plan.execute_alone(handle, &self.pack) }.map_err(|source| self.plan.refused(source))?;
         }
         Ok(())
     }

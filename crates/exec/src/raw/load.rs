@@ -22,7 +22,9 @@ use crate::scratch::to_clear;
 ///
 /// # Threads
 ///
-/// `Send` and `Sync`: several threads may launch one plan at the same time, each on a handle of its own.
+/// `Send` and `Sync`: several threads may launch one plan at the same time. Each has a handle of its own, and cuDNN
+/// queues their launches one after the other ([`ExecutionPlan`](qkvault_sys::ExecutionPlan)), which takes some two
+/// microseconds each. The launches of other plans do not wait.
 #[derive(Clone, Debug)]
 pub struct RawPlan {
     inner: Arc<Loaded>,
