@@ -1,6 +1,8 @@
 //! The outputs of one lane of a soak: the first are compared with the oracle, and later ones with the first.
 
 use anyhow::{anyhow, bail};
+use cudarc::driver::CudaStream;
+use qkvault_exec::cudarc;
 use qkvault_graph::Role;
 use qkvault_reference::{Buffer, Outputs, Tolerance, compare};
 
@@ -9,7 +11,8 @@ pub(super) struct Checked {
     what: String,
     /// Outputs of a forward, or of a forward and its backward.
     expected: Vec<Outputs>,
-    /// Whether every launch gives the same bits. Backwards that sum dQ in any order do not.
+    /// Whether every launch gives the same bits. Backwards that sum dQ in any order do not, nor do decodes, whose parts
+    /// of the keys are summed in any order.
     same_bits: bool,
     first: Vec<(Role, Buffer)>,
 }
@@ -19,12 +22,27 @@ impl Checked {
         Checked { what: what.into(), expected, same_bits, first: Vec::new() }
     }
 
-    /// Checks the outputs of a launch.
+    /// Checks the outputs of a launch, which `read` copies from the GPU. Wrong ones are read once more when the GPU is
+    /// idle: a launch that is late is another fault than one that never wrote.
     ///
     /// # Errors
     ///
     /// The first output that is wrong.
-    pub(super) fn check(&mut self, found: Vec<(Role, Buffer)>) -> anyhow::Result<()> {
+    pub(super) fn check(
+        &mut self,
+        stream: &CudaStream,
+        read: impl Fn() -> anyhow::Result<Vec<(Role, Buffer)>>,
+    ) -> anyhow::Result<()> {
+        let Err(wrong) = self.check_once(read()?) else { return Ok(()) };
+        stream.context().synchronize()?;
+        match self.check_once(read()?) {
+            Ok(()) => bail!("{wrong}; right when the GPU was idle, so it was written late"),
+            Err(still) if still.to_string() == wrong.to_string() => bail!("{wrong}; the same when the GPU was idle"),
+            Err(still) => bail!("{wrong}; when the GPU was idle: {still}"),
+        }
+    }
+
+    fn check_once(&mut self, found: Vec<(Role, Buffer)>) -> anyhow::Result<()> {
         if self.first.is_empty() || !self.same_bits {
             found.iter().try_for_each(|(role, buffer)| self.compare(*role, buffer))?;
             self.first = found;
@@ -33,7 +51,9 @@ impl Checked {
         for ((role, first), (_, now)) in self.first.iter().zip(&found) {
             if first.bytes() != now.bytes() {
                 let differ = first.bytes().iter().zip(now.bytes()).filter(|(a, b)| a != b).count();
-                bail!("{}: {role}: {differ} of {} bytes differ from the first launch", self.what, now.bytes().len());
+                let all = now.bytes().len();
+                let oracle = self.compare(*role, now).map_or_else(|wrong| wrong.to_string(), |()| "right".to_owned());
+                bail!("{}: {role}: {differ} of {all} bytes differ from the first launch; oracle: {oracle}", self.what);
             }
         }
         Ok(())
@@ -73,9 +93,9 @@ mod tests {
         let mut wrong = o.clone();
         wrong.set(5, 100.0);
         let mut checked = Checked::new("one", vec![outputs], true);
-        let error = checked.check(vec![(Role::O, wrong)]).expect_err("it is wrong");
+        let error = checked.check_once(vec![(Role::O, wrong)]).expect_err("it is wrong");
         assert!(error.to_string().starts_with("one: O"), "{error}");
-        checked.check(vec![(Role::O, o)]).expect("this one is right");
+        checked.check_once(vec![(Role::O, o)]).expect("this one is right");
     }
 
     #[test]
@@ -85,8 +105,11 @@ mod tests {
         nearly.bytes_mut()[0] ^= 1;
         for same_bits in [true, false] {
             let mut checked = Checked::new("one", vec![outputs.clone()], same_bits);
-            checked.check(vec![(Role::O, o.clone())]).expect("right");
-            assert_eq!(checked.check(vec![(Role::O, nearly.clone())]).is_err(), same_bits);
+            checked.check_once(vec![(Role::O, o.clone())]).expect("right");
+            let found = checked.check_once(vec![(Role::O, nearly.clone())]);
+            assert_eq!(found.is_err(), same_bits);
+            let told = found.err().map(|error| error.to_string());
+            assert!(told.is_none_or(|told| told.contains("1 of 256 bytes") && told.ends_with("oracle: right")));
         }
     }
 }

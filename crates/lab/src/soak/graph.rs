@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use cudarc::driver::{CudaSlice, CudaStream};
 use qkvault::Runtime;
-use qkvault_exec::{Args, Captured, cudarc};
+use qkvault_exec::{Args, Captured, Updated, cudarc};
 use qkvault_graph::{Role, Valid};
 use qkvault_reference::{Buffer, Inputs, POISON, forward};
 
@@ -25,6 +26,8 @@ pub(super) struct Graph {
     graph: Captured<'static>,
     data: Vec<(Inputs, Checked)>,
     turns: usize,
+    /// How the operands were replaced last.
+    updated: Option<Updated>,
 }
 
 impl Graph {
@@ -35,12 +38,12 @@ impl Graph {
             let mut inputs = Inputs::random(&attention, 2 * seed + part)?;
             // The graph has one scale for both.
             inputs.set_f32(Role::Scale, attention.default_scale());
-            let checked = Checked::new(what, vec![forward(&attention, &inputs)?], true);
+            let checked = Checked::new(what, vec![forward(&attention, &inputs)?], false);
             data.push((inputs, checked));
         }
         let args = memory(&stream, &attention, &data[0].0)?;
         let graph = runtime.plan(&attention)?.bind(args, &stream)?.capture(&stream)?;
-        Ok(Graph { stream, attention, graph, data, turns: 0 })
+        Ok(Graph { stream, attention, graph, data, turns: 0, updated: None })
     }
 
     fn slice(&mut self, role: Role) -> anyhow::Result<&mut CudaSlice<u8>> {
@@ -65,7 +68,7 @@ impl Lane for Graph {
         self.turns += 1;
         if self.turns.is_multiple_of(REPLAYS) {
             let args = memory(&stream, &self.attention, &self.data[0].0)?;
-            self.graph.update(args)?;
+            self.updated = Some(self.graph.update(args)?);
         }
         for role in INPUTS {
             let bytes = self.data[number].0.buffer(role)?.bytes().to_vec();
@@ -75,8 +78,10 @@ impl Lane for Graph {
         let poison = vec![POISON; o.len()];
         stream.memcpy_htod(&poison, o)?;
         self.graph.launch()?;
-        let bytes = stream.clone_dtoh(self.slice(Role::O)?)?;
-        let found = Buffer::new(self.attention.o.dtype, bytes)?;
-        self.data[number].1.check(vec![(Role::O, found)])
+        let Graph { attention, graph, data, turns, updated, .. } = self;
+        let o = graph.slice::<u8>(Role::O).ok_or_else(|| anyhow::anyhow!("the graph does not own O"))?;
+        let read = || Ok(vec![(Role::O, Buffer::new(attention.o.dtype, stream.clone_dtoh(o)?)?)]);
+        let checked = data[number].1.check(&stream, read);
+        checked.with_context(|| format!("replay {turns}, operands last replaced {updated:?}, every {REPLAYS} replays"))
     }
 }

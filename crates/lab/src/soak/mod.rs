@@ -152,9 +152,11 @@ impl Soak {
             Vec::new()
         });
         while !self.stop.load(Ordering::Relaxed) && !lanes.is_empty() {
-            for (kind, lane) in &mut lanes {
+            for (at, (kind, lane)) in lanes.iter_mut().enumerate() {
                 if let Err(error) = lane.turn(&self.runtime) {
-                    self.fail(format!("thread {thread}: {error:#}"));
+                    let (before, loads) = (turns.values().sum::<u64>(), self.runtime.session().stats().loads);
+                    let place = format!("thread {thread}, stream {at}, after {before} launches of the thread");
+                    self.fail(format!("{place} and {loads} loads: {error:#}"));
                     return turns;
                 }
                 *turns.entry(*kind).or_default() += 1;
