@@ -6,6 +6,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use std::sync::Arc;
+
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::{Choice, CompileOptions, CudnnVersion, OpGraph, PlanKey, Target, codec, plan_key_of};
 use serde::{Deserialize, Serialize};
@@ -94,7 +96,7 @@ impl Compiler {
         if entry.kind == EntryKind::Refusal {
             return Ok(RebuildCheck::Skipped { why: "a refusal has no kernels".to_owned() });
         }
-        let plan = Plan::from_entry(key, entry)?;
+        let plan = Plan::from_entry(key, &Arc::new(entry.clone()))?;
         let Origin { graph, target, options, choice } = codec::decode(&entry.payload[plan.blob.len()..])?;
         let found = plan_key_of(&graph, &target, &options, choice);
         if found != key {

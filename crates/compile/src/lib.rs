@@ -10,6 +10,7 @@
 //! Launching is in `qkvault-exec`.
 
 mod attempt;
+mod blob;
 mod compile;
 mod confirm;
 mod convert;
@@ -30,6 +31,7 @@ mod uncompiled;
 mod words;
 mod write;
 
+pub use blob::Blob;
 pub use compile::{Compiled, Compiler};
 pub use confirm::Confirmation;
 pub use convert::library_toolchain;

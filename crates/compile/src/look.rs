@@ -44,7 +44,7 @@ pub(crate) enum BadEntry {
 }
 
 /// The plan or the refusal of an entry.
-pub(crate) fn outcome(key: PlanKey, entry: &Entry) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+pub(crate) fn outcome(key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
     match entry.kind {
         EntryKind::Plan => Ok(Ok(Arc::new(Plan::from_entry(key, entry)?))),
         EntryKind::Refusal => Ok(Err(plan::refusal_of(entry)?)),

@@ -10,6 +10,7 @@ use qkvault_graph::{
 use qkvault_probe::Footprint;
 use serde::{Deserialize, Serialize};
 
+use crate::blob::Blob;
 use crate::passed::PassedOver;
 
 /// A compiled plan.
@@ -18,7 +19,7 @@ pub struct Plan {
     /// Its facts, which need no cuDNN to read.
     pub facts: PlanFacts,
     /// cuDNN's serialised plan, with code for the GPU.
-    pub blob: Arc<[u8]>,
+    pub blob: Blob,
 }
 
 /// The facts about a plan that are known without cuDNN.
@@ -119,7 +120,7 @@ pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attenti
     if plan.facts.bindings == bindings {
         return plan;
     }
-    Arc::new(Plan { facts: PlanFacts { bindings, ..plan.facts.clone() }, blob: Arc::clone(&plan.blob) })
+    Arc::new(Plan { facts: PlanFacts { bindings, ..plan.facts.clone() }, blob: plan.blob.clone() })
 }
 
 /// Cuts a label to the length of a header field, between characters.
@@ -151,15 +152,15 @@ impl Plan {
     /// # Errors
     ///
     /// [`BadPlan`], for anything that is not the plan with this key.
-    pub fn from_entry(key: PlanKey, entry: &Entry) -> Result<Plan, BadPlan> {
+    pub fn from_entry(key: PlanKey, entry: &Arc<Entry>) -> Result<Plan, BadPlan> {
         let facts: PlanFacts = codec::decode(&entry.meta)?;
         if facts.key != key {
             return Err(BadPlan::WrongKey { wanted: key, found: facts.key });
         }
         // The inputs of the compilation follow cuDNN's bytes; only deep checks read them.
-        let blob = usize::try_from(facts.blob_bytes).ok().and_then(|len| entry.payload.get(..len));
+        let blob = usize::try_from(facts.blob_bytes).ok().and_then(|len| Blob::of_entry(entry, len));
         let found = entry.payload.len() as u64;
-        let blob = blob.ok_or(BadPlan::Length { wanted: facts.blob_bytes, found })?.into();
+        let blob = blob.ok_or(BadPlan::Length { wanted: facts.blob_bytes, found })?;
         Ok(Plan { facts, blob })
     }
 }
@@ -214,7 +215,7 @@ mod tests {
             meta: codec::encode(&old),
             payload: vec![1, 2, 3],
         };
-        let error = Plan::from_entry(key, &entry).expect_err("another form");
+        let error = Plan::from_entry(key, &Arc::new(entry)).expect_err("another form");
         assert!(matches!(error, BadPlan::Facts(_)) && error.to_string().contains("another version"), "{error}");
     }
 }

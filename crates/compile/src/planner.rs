@@ -245,12 +245,12 @@ impl Planner {
     /// Builds a plan and puts it over what is stored under its key.
     fn replace(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
         let entry = match self.build(job) {
-            Ok(entry) => entry,
+            Ok(entry) => Arc::new(entry),
             Err(build) => return job.unbuilt(VaultError::Build(Arc::new(build))),
         };
         let outcome =
             outcome(job.key, &entry).map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
-        let unstored = vault.put(&vault_key(&job.key), entry).err().map(Arc::new);
+        let unstored = vault.put(&vault_key(&job.key), Entry::clone(&entry)).err().map(Arc::new);
         Ok((Source::Built, unstored, outcome))
     }
 

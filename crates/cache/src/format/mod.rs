@@ -6,7 +6,7 @@
 mod decode;
 mod encode;
 
-pub(crate) use decode::{check_stored, decode, decode_header};
+pub(crate) use decode::{check_stored, decode, decode_header, decode_stored};
 pub use encode::EncodeError;
 pub(crate) use encode::encode;
 

@@ -38,7 +38,7 @@ fn vault() -> Vault {
 /// Stores a plan under the key of a target.
 fn store(vault: &Vault, target: &Target) {
     let facts = PlanFacts { key: key(target), ..forward(target) };
-    let plan = Plan { facts, blob: [1, 2, 3].into() };
+    let plan = Plan { facts, blob: vec![1, 2, 3].into() };
     let _ = vault.put(&Key(*key(target).bytes()), plan.to_entry(target));
 }
 
@@ -301,7 +301,7 @@ fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Ve
     let mut slow = Slow::default();
     for target in there {
         let facts = PlanFacts { key: key(target), ..forward(target) };
-        let entry = Plan { facts, blob: [1, 2, 3].into() }.to_entry(target);
+        let entry = Plan { facts, blob: vec![1, 2, 3].into() }.to_entry(target);
         let name = Key(*key(target).bytes());
         slow.has.insert(name, file(&name, entry));
     }
