@@ -147,3 +147,37 @@ fn launch_and_check(runtime: &Runtime, stream: &Arc<CudaStream>, attention: &Val
     let found = compare(output, &found, Tolerance::of(Role::O, DType::BF16));
     assert!(found.good, "{attention}: {found}");
 }
+
+/// Times a first launch, to its end, in microseconds.
+fn first_launch(runtime: &Runtime, attention: &Valid) -> u128 {
+    let plan = runtime.plan(attention).expect("it is in the vault");
+    let stream = runtime.device().context().new_stream().expect("a stream");
+    let [q, k, v] = [(2 * 8 * 256 * 64), (2 * 2 * 256 * 64), (2 * 2 * 256 * 64)]
+        .map(|count| stream.clone_htod(&vec![half::bf16::from_f32(0.5); count]).expect("uploaded"));
+    let mut o = stream.clone_htod(&vec![half::bf16::NAN; 2 * 8 * 256 * 64]).expect("uploaded");
+    let mut lse = stream.clone_htod(&vec![f32::NAN; 2 * 8 * 256]).expect("uploaded");
+    stream.synchronize().expect("idle");
+    let started = Instant::now();
+    plan.launch(&stream, Args::new().q(&q).k(&k).v(&v).o(&mut o).lse(&mut lse)).expect("launched");
+    stream.synchronize().expect("finished");
+    let took = started.elapsed().as_micros();
+    let found = stream.clone_dtoh(&o).expect("read");
+    assert!(found.iter().all(|x| (x.to_f32() - 0.5).abs() < 1e-2), "the mean of equal values is that value");
+    took
+}
+
+/// The driver loads kernels when they are first needed. A preloaded plan has them already.
+#[test]
+fn the_first_launch_of_a_preloaded_plan_does_not_wait_for_its_kernels() {
+    let Some(options) = options() else { return };
+    let prefill = attentions()[0].clone();
+    let cold = first_launch(&options.clone().open().expect("a runtime"), &prefill);
+    let runtime = options.open().expect("a runtime");
+    let plan = runtime.plan(&prefill).expect("it is in the vault");
+    plan.load_kernels().expect("the driver and cuDNN can");
+    drop(plan);
+    assert!(runtime.preload([prefill.clone()]).wait().is_empty());
+    let warm = first_launch(&runtime, &prefill);
+    println!("first launch: {cold} us, of a preloaded plan {warm} us");
+    assert!(warm < cold, "a preloaded plan took {warm} us for its first launch, another one {cold} us");
+}

@@ -8,6 +8,7 @@
 pub(crate) mod bound;
 pub(crate) mod host_scalars;
 pub(crate) mod ids;
+pub(crate) mod kernels;
 pub(crate) mod launch;
 pub(crate) mod launch_error;
 pub(crate) mod load;

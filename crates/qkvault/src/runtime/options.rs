@@ -50,7 +50,8 @@ impl Default for RuntimeOptions {
             gpu: 0,
             device: None,
             search: Search::default(),
-            vault: VaultOptions::new(),
+            // Plans are kept loaded, so that keeping their bytes too would only take memory.
+            vault: VaultOptions::new().memory(0, 0),
             session: SessionOptions::default(),
             compile: CompileOptions::default(),
             on_miss: OnMiss::Load,
@@ -79,7 +80,8 @@ impl RuntimeOptions {
         RuntimeOptions { search, ..self }
     }
 
-    /// The vault. Default: the user's, as the command uses it.
+    /// The vault. Default: the user's, as the command uses it, but one that keeps no bytes of plans in memory
+    /// ([`VaultOptions::memory`] with zeros), because the runtime keeps plans loaded.
     #[must_use]
     pub fn vault(self, vault: VaultOptions) -> RuntimeOptions {
         RuntimeOptions { vault, ..self }
