@@ -24,7 +24,7 @@ peers() { # NAME SECONDS OPTIONS-OF-THE-PEER -- OPTIONS-OF-BENCH
     while [ "${1:-}" != -- ]; do mine+=("$1"); shift; done
     shift
     timeout -k 5 "$seconds" python3 training_peers.py --out "$results/$name.json" "${mine[@]}" -- \
-        ./qkvault-lab --vault vault bench --cases training.txt --build "$@"
+        ./qkvault-lab --vault vault bench attentions --cases training.txt --build "$@"
 }
 
 # Compares documents as varlen sequences and as a mask predicate with FlexAttention.

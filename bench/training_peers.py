@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times attentions of qkvault and PyTorch on the same GPU, forward and backward, in turns in one run.
 
-    python3 training_peers.py [--out RESULTS.json] [--rounds N] -- ./qkvault-lab --vault vault bench --cases training.txt [more options]
+    python3 training_peers.py [--out RESULTS.json] [--rounds N] -- ./qkvault-lab --vault vault bench attentions --cases training.txt [more options]
 
 The command after `--` gets `--interactive`: it loads and checks its plans, describes them on the first line, and then
 times each request. Each round measures every competitor of a case once. Every other round runs in reverse, because a

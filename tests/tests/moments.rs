@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use qkvault_cache::{EntryKind, Key, Source, Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Plan, PlanError, Planner};
@@ -93,7 +94,7 @@ fn stored(folder: &Path, when: &str) -> BTreeMap<Key, (String, Vec<Vec<u8>>)> {
         let (_, entry) = vault.show(&listed.key).into_iter().next().unwrap();
         let entry = entry.unwrap();
         assert_eq!(entry.kind, EntryKind::Plan, "{when}: a refusal of {} was stored", entry.what);
-        let plan = Plan::from_entry(PlanKey::from_bytes(listed.key.0), &entry).unwrap();
+        let plan = Plan::from_entry(PlanKey::from_bytes(listed.key.0), &Arc::new(entry)).unwrap();
         let kernels = cubins(&plan.blob).into_iter().map(Into::into).collect();
         kept.insert(listed.key, (plan.facts.engine, kernels));
     }

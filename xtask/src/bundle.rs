@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
+use qkvault_lab as lab;
 
 use crate::{cargo, fetch, ui};
 
@@ -62,7 +63,9 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     }
     write(&out.join("run.sh"), RUN, true)?;
     write(&out.join("sdpa_peer.py"), PEER, false)?;
-    for file in ["serving.sh", "serving_peer.py", "trust.sh", "strides.txt", "odd-tensors.txt", "sum_records.py"] {
+    for file in
+        ["bench.sh", "serving.sh", "serving_peer.py", "trust.sh", "strides.txt", "odd-tensors.txt", "sum_records.py"]
+    {
         copy(&root.join("bench").join(file), &out.join(file))?;
     }
     warm(args, &models, &out, &fetched.dir, &root, &target_dir.join("release"))?;
@@ -91,9 +94,16 @@ fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path, root: &Path, 
         let _ = cli::main(&globals, &cli::parse(line)?);
     }
     training::add(root, release, out, &globals, &args.target, cudnn)?;
+    // Prints refusals itself, as `warm` does.
+    let _ = lab::main(&globals, &lab::parse(bench_plans(&args.target, cudnn))?);
     let line = ["pack".into(), out.join("vault.qkvpack").into_os_string()];
     let _ = cli::main(&globals, &cli::parse(line)?);
     Ok(())
+}
+
+/// The command line that compiles the plans of `bench.sh`.
+fn bench_plans(target: &str, cudnn: &Path) -> Vec<std::ffi::OsString> {
+    vec!["bench".into(), "plan".into(), "--target".into(), target.into(), "--cudnn-path".into(), cudnn.into()]
 }
 
 fn models(root: &Path) -> Result<Vec<PathBuf>> {
@@ -134,4 +144,14 @@ fn write(path: &Path, text: &str, executable: bool) -> Result<()> {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_compiles_the_plans_of_the_benchmarks_exists() {
+        lab::parse(bench_plans("h200", Path::new("cudnn"))).expect("qkvault-lab has the command");
+    }
 }

@@ -194,7 +194,7 @@ pub fn open_vault(globals: &Globals) -> anyhow::Result<Vault> {
     Ok(Vault::open(vault_options(globals))?)
 }
 
-/// The vault that the options name, to be opened. Options take precedence over the environment.
+/// The vault that the options name. Options take precedence over the environment.
 pub fn vault_options(globals: &Globals) -> VaultOptions {
     let Globals { json: _, vault, remote, remote_deadline_ms } = globals;
     let options = match vault {

@@ -1,6 +1,8 @@
 //! Uploads operands to device memory, binds them by role, and downloads results, for the commands that launch; and
 //! records bound plans into a graph, for those that measure. The commands have no `unsafe` code but here.
 
+pub mod floor;
+
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -51,8 +51,9 @@ pub(super) fn add(
 
 /// The command line that compiles the cases of a file.
 fn bench(cases: &Path, target: &str, cudnn: &Path) -> Vec<OsString> {
-    let [bench, plan, of, on, with] = ["bench", "--plan", "--cases", "--target", "--cudnn-path"].map(OsString::from);
-    vec![bench, plan, of, cases.into(), on, target.into(), with, cudnn.into()]
+    let [bench, attentions, plan] = ["bench", "attentions", "--plan"].map(OsString::from);
+    let [of, on, with] = ["--cases", "--target", "--cudnn-path"].map(OsString::from);
+    vec![bench, attentions, plan, of, cases.into(), on, target.into(), with, cudnn.into()]
 }
 
 #[cfg(test)]

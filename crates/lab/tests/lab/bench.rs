@@ -25,7 +25,7 @@ const CASES: &str = "# two\ncase: softcap\nscalar: cap 50\nnote: goal flex 1 2 3
 fn cases_compile_forward_and_backward_without_a_gpu_and_report_their_scratch_memory() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let file = place.file("cases.txt", CASES);
-    let (code, report) = place.json(&format!("bench --plan --cases {file}"));
+    let (code, report) = place.json(&format!("bench attentions --plan --cases {file}"));
     assert_eq!(code, 0, "{report:#}");
     let [softcap, same] = &report["entries"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_eq!((&softcap["entry"], &softcap["share"]), (&"softcap".into(), &0.5.into()));
@@ -43,7 +43,8 @@ fn cases_compile_forward_and_backward_without_a_gpu_and_report_their_scratch_mem
     assert_eq!(same["backward"]["workspace_buffers"].as_array().unwrap().len(), 1);
     assert!(same["backward"]["workspace_of_cudnn"].as_u64() > Some(4 * 256 * 256 * 2), "{same:#}");
 
-    let (code, report) = place.json(&format!("bench --plan --cases {file} --only softcap --without masks-last"));
+    let (code, report) =
+        place.json(&format!("bench attentions --plan --cases {file} --only softcap --without masks-last"));
     let [usual, other] = &report["entries"].as_array().unwrap()[..] else { panic!("{report:#}") };
     assert_eq!((code, &other["entry"]), (0, &"softcap/auto-without-masks-last".into()));
     assert_ne!(usual["forward"]["key"], other["forward"]["key"]);
@@ -58,13 +59,13 @@ fn errors_of_a_file_have_the_line_or_the_case() {
         ("q: bf16 [1,4,256,64]", "case: NAME"),
     ] {
         let file = place.file("cases.txt", text);
-        let (code, report) = place.json(&format!("bench --plan --cases {file}"));
+        let (code, report) = place.json(&format!("bench attentions --plan --cases {file}"));
         assert_eq!(code, 1);
         assert!(report["error"].as_str().unwrap().contains(expected), "{report:#}");
     }
     let file = place.file("cases.txt", CASES);
-    let (_, report) = place.json(&format!("bench --plan --cases {file} --only other"));
+    let (_, report) = place.json(&format!("bench attentions --plan --cases {file} --only other"));
     assert!(report["error"].as_str().unwrap().contains("softcap, same-bits"), "{report:#}");
-    assert_eq!(place.run(&format!("bench --cases {file} --form odd")).code, 2);
-    assert_eq!(place.run(&format!("bench --cases {file} --without odd")).code, 2);
+    assert_eq!(place.run(&format!("bench attentions --cases {file} --form odd")).code, 2);
+    assert_eq!(place.run(&format!("bench attentions --cases {file} --without odd")).code, 2);
 }

@@ -207,7 +207,7 @@ entries![
         cause: "A training step is requested, but this command runs only inference.",
         field: "--phase",
         needed: "prefill or decode",
-        fix: "`qkvault-lab bench` times both passes of a step, and `qkvault-lab selftest` checks them",
+        fix: "`qkvault-lab bench attentions` times both passes of a step, and `qkvault-lab selftest` checks them",
         ..Entry::description()
     },
     RUN_SERVE = Entry {

@@ -9,19 +9,19 @@ use qkvault_cli::data::{Recipe, Split};
 
 /// One case.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub(super) name: String,
+pub(in crate::bench) struct Case {
+    pub(in crate::bench) name: String,
     /// The forward as the file describes it.
-    pub(super) described: Valid,
+    pub(in crate::bench) described: Valid,
     /// The passes to run: of the described attention, or of its varlen equivalent.
-    pub(super) training: Training,
+    pub(in crate::bench) training: Training,
     /// The forward to run without a backward, with the outputs of the description (`alone: yes`).
     alone: Option<Valid>,
     /// Whether the documents run as varlen sequences.
-    pub(super) varlen: bool,
-    pub(super) recipe: Recipe,
+    pub(in crate::bench) varlen: bool,
+    pub(in crate::bench) recipe: Recipe,
     /// Lines `note: KEY WORDS`, copied to the output.
-    pub(super) notes: Vec<(String, String)>,
+    pub(in crate::bench) notes: Vec<(String, String)>,
 }
 
 /// Reads a file of cases.
@@ -33,7 +33,7 @@ pub(super) struct Case {
 /// # Errors
 ///
 /// A line cannot be read, or a description is refused. The error has the number of the line, or the name of the case.
-pub(super) fn read(text: &str, seed: u64) -> anyhow::Result<Vec<Case>> {
+pub(in crate::bench) fn read(text: &str, seed: u64) -> anyhow::Result<Vec<Case>> {
     let lines: Vec<&str> = text.lines().collect();
     let begins: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].starts_with("case:")).collect();
     if let Some(at) = lines[..begins.first().copied().unwrap_or(lines.len())].iter().position(|l| !is_blank(l)) {
@@ -151,12 +151,12 @@ fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
 
 impl Case {
     /// The forward to run.
-    pub(super) fn forward(&self) -> &Valid {
+    pub(in crate::bench) fn forward(&self) -> &Valid {
         self.alone.as_ref().unwrap_or_else(|| self.training.forward())
     }
 
     /// The backward to run after it, unless the forward runs alone.
-    pub(super) fn backward(&self) -> Option<&Valid> {
+    pub(in crate::bench) fn backward(&self) -> Option<&Valid> {
         self.alone.is_none().then(|| self.training.backward())
     }
 
@@ -164,7 +164,7 @@ impl Case {
     ///
     /// A causal mask counts as one half, which is the usual convention. Windows and documents count the pairs that they
     /// keep. Everything else counts as one, even if a predicate hides pairs.
-    pub(super) fn share(&self) -> f64 {
+    pub(in crate::bench) fn share(&self) -> f64 {
         let a = &self.described;
         let (s_q, s_kv) = a.seq();
         let by_documents = a.mask.mask_mod.as_ref().is_some_and(has_documents) && self.recipe.documents.count() > 1;
@@ -194,7 +194,7 @@ impl Case {
 
     /// Floating-point operations of the forward or the backward. For one head dim d these are 4 b h s_q s_kv d, and 2.5
     /// times as many.
-    pub(super) fn flops(&self, backward: bool) -> f64 {
+    pub(in crate::bench) fn flops(&self, backward: bool) -> f64 {
         let a = &self.described;
         let ((s_q, s_kv), (d_qk, d_v)) = (a.seq(), a.head_dims());
         let pairs = (a.batch() * a.q.heads()) as f64 * s_q as f64 * s_kv as f64 * self.share();

@@ -4,35 +4,35 @@ use qkvault_compile::{OnMiss, PlanFacts, Planner};
 use qkvault_graph::{CompileOptions, Target, Valid};
 use serde_json::{Value, json};
 
-use super::cases::Case;
+use super::file::Case;
 use qkvault_cli::clock::median;
 
 /// A case in one form.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) case: Case,
-    pub(super) form: String,
+pub(in crate::bench) struct Entry {
+    pub(in crate::bench) case: Case,
+    pub(in crate::bench) form: String,
     /// The forward and the backward.
-    pub(super) passes: [Pass; 2],
+    pub(in crate::bench) passes: [Pass; 2],
 }
 
 /// The result of one pass.
 #[derive(Clone, Debug)]
-pub(super) struct Pass {
+pub(in crate::bench) struct Pass {
     /// `right`, `compiled`, `wrong`, `refused`, `failed`, or `none` for a backward that the case does not have.
-    pub(super) status: &'static str,
-    pub(super) why: Option<String>,
-    pub(super) facts: Option<PlanFacts>,
+    pub(in crate::bench) status: &'static str,
+    pub(in crate::bench) why: Option<String>,
+    pub(in crate::bench) facts: Option<PlanFacts>,
     /// Bytes of the plan's constant operands on the GPU.
-    pub(super) resident: u64,
+    pub(in crate::bench) resident: u64,
     /// Milliseconds of one launch, for each round.
-    pub(super) times: Vec<f64>,
+    pub(in crate::bench) times: Vec<f64>,
     /// The checks of its outputs.
-    pub(super) checks: Vec<Value>,
+    pub(in crate::bench) checks: Vec<Value>,
 }
 
 impl Pass {
-    pub(super) fn new(status: &'static str, why: Option<String>) -> Pass {
+    pub(in crate::bench) fn new(status: &'static str, why: Option<String>) -> Pass {
         Pass { status, why, facts: None, resident: 0, times: Vec::new(), checks: Vec::new() }
     }
 
@@ -66,21 +66,26 @@ impl Pass {
 
 impl Entry {
     /// The case's name, followed by the form unless it is `auto`.
-    pub(super) fn name(&self) -> String {
+    pub(in crate::bench) fn name(&self) -> String {
         let Entry { case, form, passes: _ } = self;
         if form == "auto" { case.name.clone() } else { format!("{}/{form}", case.name) }
     }
 
-    pub(super) fn good(&self) -> bool {
+    pub(in crate::bench) fn good(&self) -> bool {
         self.passes.iter().all(|p| matches!(p.status, "right" | "compiled" | "none"))
     }
 
-    pub(super) fn why(&self) -> Option<String> {
+    /// The status of the forward or the backward.
+    pub(in crate::bench) fn status(&self, backward: bool) -> &'static str {
+        self.passes[usize::from(backward)].status
+    }
+
+    pub(in crate::bench) fn why(&self) -> Option<String> {
         let why: Vec<String> = self.passes.iter().filter_map(|p| p.why.clone()).collect();
         (!why.is_empty()).then(|| why.join("\n"))
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(in crate::bench) fn json(&self) -> Value {
         let a = &self.case.described;
         let documents = self.case.recipe.documents.lengths(a.seq().0.unsigned_abs());
         let (seq, head_dim) = (a.seq(), a.head_dims());
@@ -100,7 +105,7 @@ impl Entry {
         value
     }
 
-    pub(super) fn cells(&self) -> Vec<String> {
+    pub(in crate::bench) fn cells(&self) -> Vec<String> {
         let dash = || "-".to_owned();
         let [forward, backward] = &self.passes;
         let status = if [forward.status, "none"].contains(&backward.status) {
@@ -121,7 +126,7 @@ impl Entry {
 }
 
 /// Compiles every case in every form. The target GPU need not be present.
-pub(super) fn plan(
+pub(in crate::bench) fn plan(
     cases: &[Case],
     option_sets: &[(String, CompileOptions)],
     planner: &Planner,

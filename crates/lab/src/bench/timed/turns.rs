@@ -10,8 +10,8 @@ use qkvault_graph::{CompileOptions, Lengths, Role, Storage, Valid};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use serde_json::{Value, json};
 
-use super::cases::Case;
 use super::entry::{Entry, Pass};
+use super::file::Case;
 use qkvault_cli::clock;
 use qkvault_cli::data;
 use qkvault_cli::memory::{Failure, Memory, failed};
@@ -27,7 +27,7 @@ struct LoadedPass {
 }
 
 /// The passes that take turns.
-pub(super) struct Turns {
+pub(in crate::bench) struct Turns {
     session: Session,
     planner: Planner,
     on_miss: OnMiss,
@@ -38,17 +38,22 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new(session: &Session, planner: &Planner, on_miss: OnMiss, stream: Arc<CudaStream>) -> Turns {
+    pub(in crate::bench) fn new(
+        session: &Session,
+        planner: &Planner,
+        on_miss: OnMiss,
+        stream: Arc<CudaStream>,
+    ) -> Turns {
         let (session, planner) = (session.clone(), planner.clone());
         Turns { session, planner, on_miss, stream, workspace: None, entries: Vec::new(), loaded: Vec::new() }
     }
 
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(in crate::bench) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
     /// Loads a case in one form, launches both passes once, and checks their outputs.
-    pub(super) fn add(&mut self, case: &Case, form: &str, options: &CompileOptions, rows: usize) {
+    pub(in crate::bench) fn add(&mut self, case: &Case, form: &str, options: &CompileOptions, rows: usize) {
         let entry = self.entries.len();
         let mut passes = [false, true].map(|_| Pass::new("failed", Some("the forward failed".to_owned())));
         let mut done = || -> Result<(), (usize, Failure)> {
@@ -133,7 +138,13 @@ impl Turns {
     }
 
     /// Mean milliseconds of `launches` launches, after `before` untimed ones.
-    pub(super) fn time(&mut self, name: &str, backward: bool, launches: usize, before: usize) -> Result<f64, Failure> {
+    pub(in crate::bench) fn time(
+        &mut self,
+        name: &str,
+        backward: bool,
+        launches: usize,
+        before: usize,
+    ) -> Result<f64, Failure> {
         let entries = &self.entries;
         let pass = self.loaded.iter_mut().find(|s| s.backward == backward && entries[s.entry].name() == name);
         let pass = pass.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
@@ -144,7 +155,7 @@ impl Turns {
 
     /// Times every pass once per round. Every other round runs in reverse, so that no entry always follows the same
     /// other one.
-    pub(super) fn alternate(&mut self, rounds: usize) {
+    pub(in crate::bench) fn alternate(&mut self, rounds: usize) {
         let mut order: Vec<(usize, bool)> = self.loaded.iter().map(|s| (s.entry, s.backward)).collect();
         for _ in 0..rounds {
             for &(entry, backward) in &order {
