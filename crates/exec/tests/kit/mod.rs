@@ -236,7 +236,10 @@ impl Case {
     }
 
     pub(crate) fn on(stream: &Arc<CudaStream>, attention: &Valid, seed: u64) -> Case {
-        let inputs = Inputs::random(attention, seed).expect("random operands");
+        let mut inputs = Inputs::random(attention, seed).expect("random operands");
+        if attention.is_backward() {
+            inputs.add_forward(attention).expect("the oracle can do it");
+        }
         let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
         for operand in qkvault_graph::operands(attention) {
             let role = operand.role;
@@ -301,7 +304,7 @@ impl Case {
 
     /// Binds every role of the plan by address.
     pub(crate) fn raw_bindings(&mut self, stream: &CudaStream, facts: &PlanFacts) -> raw::RawBindings {
-        facts.bindings.iter().fold(raw::RawBindings::new(), |all, b| {
+        facts.bindings.iter().filter(|b| !b.role.is_internal()).fold(raw::RawBindings::new(), |all, b| {
             if b.scalar {
                 return all.scalar(b.role, Self::scalar(&self.inputs, b.role, b.dtype));
             }
