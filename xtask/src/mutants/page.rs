@@ -55,13 +55,23 @@ struct Counts {
     mutants: usize,
     killed: usize,
     /// Killed mutants for which a test did not end.
+    #[serde(skip_serializing_if = "is_zero")]
     late: usize,
+    #[serde(skip_serializing_if = "is_zero")]
     survived: usize,
+    #[serde(skip_serializing_if = "is_zero")]
     unreached: usize,
+    #[serde(skip_serializing_if = "is_zero")]
     does_not_compile: usize,
     /// Survivors and unreached mutants with a reason to stay.
+    #[serde(skip_serializing_if = "is_zero")]
     accepted: usize,
+    #[serde(skip_serializing_if = "is_zero")]
     not_judged: usize,
+}
+
+const fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 #[derive(Serialize)]
@@ -113,7 +123,7 @@ pub(super) fn summarize(mutants: &[Mutant], record: &Record, write: bool) -> Res
         ));
     }
     if write {
-        std::fs::write(root.join(JSON), serde_json::to_string_pretty(&report)? + "\n")?;
+        std::fs::write(root.join(JSON), in_lines(&serde_json::to_value(&report)?))?;
         let page = std::fs::read_to_string(root.join(PAGE)).with_context(|| format!("{PAGE} cannot be read"))?;
         let Some((before, rest)) = page.split_once(BEGIN) else { bail!("{PAGE} has no line {BEGIN}") };
         let Some((_, after)) = rest.split_once(END) else { bail!("{PAGE} has no line {END}") };
@@ -121,6 +131,20 @@ pub(super) fn summarize(mutants: &[Mutant], record: &Record, write: bool) -> Res
         ui::say(&format!("{JSON} and {PAGE} are written"));
     }
     Ok(())
+}
+
+/// A report as JSON, with a line for each area, file and mutant.
+fn in_lines(report: &serde_json::Value) -> String {
+    let list = |lines: Vec<String>| lines.join(",\n    ");
+    let part = |value: &serde_json::Value| match value {
+        serde_json::Value::Object(map) => {
+            format!("{{\n    {}\n  }}", list(map.iter().map(|(name, value)| format!("{name:?}: {value}")).collect()))
+        }
+        serde_json::Value::Array(all) => format!("[\n    {}\n  ]", list(all.iter().map(ToString::to_string).collect())),
+        other => other.to_string(),
+    };
+    let parts = report.as_object().into_iter().flatten().map(|(name, value)| format!("  {name:?}: {}", part(value)));
+    format!("{{\n{}\n}}\n", parts.collect::<Vec<_>>().join(",\n"))
 }
 
 /// Mutants with a reason that are not survivors.
@@ -220,6 +244,15 @@ fn code(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_has_a_line_for_each_of_its_parts() {
+        let report =
+            serde_json::json!({ "command": "c", "areas": { "a": { "n": 1 }, "b": { "n": 2 } }, "list": ["\"x"] });
+        let text = in_lines(&report);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), report);
+        assert!(text.contains("    \"b\": {\"n\":2}\n"), "{text}");
+    }
 
     #[test]
     fn a_reason_is_found_by_the_change_and_is_stale_without_a_survivor() {
