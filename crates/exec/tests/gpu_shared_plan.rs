@@ -1,7 +1,7 @@
 //! Launches of one plan by many threads at the same moment on a real GPU: each must write its own output.
 //!
-//! cuDNN keeps the addresses of a launch in the plan for a moment, so that one of two launches that meet there can write
-//! to the other's output, and nothing tells; `qkvault_sys::ExecutionPlan` has a lock for that.
+//! cuDNN keeps the addresses of a launch in the plan for a moment, so that one of two launches that meet there can
+//! write to the other's output, and nothing tells; `qkvault_sys::ExecutionPlan` has a lock for that.
 //!
 //! What the tests need, and how the plans are made, is in `gpu.rs`.
 #![cfg(feature = "cudarc")]
