@@ -11,8 +11,16 @@ use crate::fields::{Faults, Names};
 pub(super) const HEADS: Names<'_> =
     &["num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "num_query_heads", "heads"];
 const HEADS_BY_LAYER: Names<'_> = &["num_attention_heads_per_layer"];
-pub(super) const LAYERS: Names<'_> =
-    &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers", "depth", "layers"];
+pub(super) const LAYERS: Names<'_> = &[
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "num_transformer_layers",
+    "depth",
+    "layers",
+    "num_blocks",
+];
 pub(super) const DEPTHS: Names<'_> = &["depths"];
 const KV_HEADS: Names<'_> = &[
     "num_key_value_heads",
@@ -90,7 +98,8 @@ fn names(sort: &Sort, side: Side, usual: Names<'static>) -> Vec<&'static str> {
         (Side::Decoder, "hidden_size") => &["decoder_hidden_size"],
         _ => &[],
     };
-    [of_sort, of_side, usual].concat()
+    // A width beside the usual one is that of the other side.
+    if field == "hidden_size" { [of_sort, usual, of_side].concat() } else { [of_sort, of_side, usual].concat() }
 }
 
 /// Whether the config says a size itself. Nested configs leave out what equals the default of their class; the config
@@ -235,7 +244,9 @@ fn head_dim(stack: &Stack<'_>, sort: &Sort, index: usize, heads: i64, faults: &m
 /// Multi-head latent attention: a prefill expands the heads, a decode reads the compressed cache.
 fn latent(stack: &Stack<'_>, sort: &Sort, index: usize, heads: i64, faults: &mut Faults) -> Option<Dims> {
     let rank = int(stack, sort, index, &["kv_lora_rank"], faults)?;
-    let rope = int(stack, sort, index, &["qk_rope_head_dim"], faults);
+    // Without rotary positions, some write 0.
+    let none = stack.fields.value(&["qk_rope_head_dim"]).is_some_and(|(_, value)| value.as_i64() == Some(0));
+    let rope = if none { Some(0) } else { int(stack, sort, index, &["qk_rope_head_dim"], faults) };
     let nope = int(stack, sort, index, &["qk_nope_head_dim"], faults);
     let d_v = int(stack, sort, index, &["v_head_dim"], faults);
     let fields = &stack.fields;

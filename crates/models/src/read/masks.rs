@@ -30,8 +30,7 @@ pub(super) enum Sort {
     Other,
 }
 
-const WINDOW: Names<'_> =
-    &["sliding_window", "sliding_window_size", "attention_window_size", "window_size", "sliding_windows"];
+const WINDOW: Names<'_> = &["sliding_window", "sliding_window_size", "attention_window_size", "window_size"];
 
 /// The length of the window, counting the query's own key, or `None` if the config has none or switches it off.
 pub(super) fn window(stack: &Stack<'_>, faults: &mut Faults) -> Option<i64> {
@@ -137,7 +136,9 @@ pub(super) fn word(stack: &Stack<'_>, name: &str, index: usize, value: &Value, f
         "indexed_attention" | "sparse_attention" | "minimax_m3_sparse" | "deepseek_sparse_attention" => {
             Sort::Sparse(text.to_owned())
         }
-        "compressed_sparse_attention" | "heavily_compressed_attention" => Sort::Undescribed(text.to_owned()),
+        "compressed_sparse_attention" | "heavily_compressed_attention" | "reference_sliding_attention" => {
+            Sort::Undescribed(text.to_owned())
+        }
         "linear_attention"
         | "mamba"
         | "mamba2"

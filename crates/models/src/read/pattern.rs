@@ -93,6 +93,10 @@ fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Faults, notes: &
         }
     }
     let (name, list) = faults.take(fields.list(LISTS))?;
+    // Convolutional networks list kinds of blocks under the same name.
+    if list.iter().any(|word| word.as_str() == Some("bottleneck")) {
+        return None;
+    }
     words_of(stack, name, list, count, faults, notes)
 }
 

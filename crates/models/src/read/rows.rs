@@ -92,6 +92,8 @@ pub(super) struct Row {
     pub(super) no_attention: bool,
     /// Why the attention of the family cannot be described; empty if it can.
     pub(super) undescribed: &'static str,
+    /// The same of its encoder alone.
+    pub(super) undescribed_encoder: &'static str,
     /// What every layer has besides.
     pub(super) beside: &'static str,
     /// What a user should know.
@@ -127,6 +129,7 @@ const USUAL: Row = Row {
     alibi_scaled: false,
     no_attention: false,
     undescribed: "",
+    undescribed_encoder: "",
     beside: "",
     note: "",
 };
@@ -190,8 +193,9 @@ const ROWS: &[Row] = &[
     Row { families: &["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"], period: "mmmf", ..USUAL },
     Row { families: &["kimi_linear"], period: "fmmm", first: "m", no_yarn: true, ..USUAL },
     Row { families: &["dots3_note_text"], no_yarn: true, ..USUAL },
+    Row { families: &["qwen2_vl_vision"], width: "embed_dim", ..USUAL },
     Row { families: &["mobilebert"], width: "true_hidden_size", ..USUAL },
-    Row { families: &["granitemoehybrid"], period: "m", ..USUAL },
+    Row { families: &["granitemoehybrid", "bamba"], period: "m", ..USUAL },
     Row { families: &["modernbert", "modernbert-decoder", "modernvbert"], global_first: true, period: "fss", ..USUAL },
     Row { families: &["inkling_text"], scale: Scale::Inverse, period: "sssssf", position_bias: true, ..USUAL },
     Row { families: &["inkling2_text"], period: "sssssf", position_bias: true, ..USUAL },
@@ -212,15 +216,23 @@ const ROWS: &[Row] = &[
     },
     Row { families: &["gpt_neo"], scale: Scale::One, note: "the code does not scale the scores", ..USUAL },
     Row {
-        families: &["t5", "mt5", "umt5", "longt5", "switch_transformers", "pop2piano", "udop"],
+        families: &["t5", "mt5", "umt5", "switch_transformers", "pop2piano", "udop"],
         scale: Scale::One,
         position_bias: true,
         ..USUAL
     },
+    Row {
+        families: &["longt5"],
+        scale: Scale::One,
+        position_bias: true,
+        undescribed_encoder: "a query sees a window of blocks, and sums of the others",
+        ..USUAL
+    },
+    Row { families: &["mpnet", "cpmant"], position_bias: true, ..USUAL },
     Row { families: &["bloom"], alibi: true, ..USUAL },
     Row { families: &["falcon"], kv_heads_only_if_grouped: true, alibi_scaled: true, ..USUAL },
     Row { families: &["RefinedWeb", "RefinedWebModel"], alibi_scaled: true, ..USUAL },
-    Row { families: &["glm4_moe"], floors: true, ..USUAL },
+    Row { families: &["glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text"], floors: true, ..USUAL },
     Row { families: &["moshi"], no_window: true, ..USUAL },
     Row { families: &["recurrent_gemma"], attention_slides: true, ..USUAL },
     Row { families: &["zamba", "zamba2"], scale: Scale::HalfDim, widths: 2, ..USUAL },
@@ -232,6 +244,16 @@ const ROWS: &[Row] = &[
     },
     Row { families: &["longcat_flash"], per_layer: 2, ..USUAL },
     Row { families: &["falcon_h1"], beside: "mamba", ..USUAL },
+    Row {
+        families: &["longformer", "led", "bigbird_pegasus", "pegasus_x"],
+        undescribed_encoder: "a query sees a window, global tokens and sometimes random ones",
+        ..USUAL
+    },
+    Row {
+        families: &["nystromformer", "yoso", "funnel", "convbert"],
+        undescribed: "its code approximates or pools attention in a way of its own",
+        ..USUAL
+    },
     Row {
         families: &["doge"],
         undescribed: "dynamic mask attention chooses the keys of each head from the values at run time",

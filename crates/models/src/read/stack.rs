@@ -15,6 +15,8 @@ use super::stacks::Stack;
 use crate::fields::Faults;
 use crate::{Alibi, Kind, LayerKind};
 
+const PATCHES: &str = "some layers see windows of patches: each window is a sequence of its own";
+
 /// The layers of a stack, each at its place; a layer can have several attentions.
 pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: &mut Vec<String>) -> Vec<Layer> {
     let row = stack.row.unwrap_or(rows::usual());
@@ -22,14 +24,25 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
         return vec![Layer::left_out(0, stack_name(stack), reason)];
     }
     let count = dims::layers(stack, faults);
-    if !row.undescribed.is_empty() {
+    let of_encoder = if stack.kind == Kind::Encoder { row.undescribed_encoder } else { "" };
+    let sparse = stack.fields.text(&["attention_type"]) == Some("block_sparse") && stack.kind == Kind::Encoder;
+    let windows = stack.fields.value(&["sliding_windows"]).is_some();
+    let undescribed = match row.undescribed {
+        "" if windows => "each layer has a window of its own to each side",
+        "" if sparse => "a query sees a window of blocks, global and random ones",
+        "" => of_encoder,
+        reason => reason,
+    };
+    if !undescribed.is_empty() {
         let count = pattern::counted(stack, count, faults).unwrap_or(0);
-        return (0..count).map(|i| Layer::left_out(i, stack_name(stack), row.undescribed)).collect();
+        return (0..count).map(|i| Layer::left_out(i, stack_name(stack), undescribed)).collect();
     }
     let sorts = pattern::of(stack, count, faults, notes);
     let window = masks::window(stack, faults);
     let chunk = masks::chunk(stack, faults);
-    if sorts.contains(&Sort::Sliding) && window.is_none() {
+    if sorts.contains(&Sort::Sliding) && stack.kind == Kind::Vision {
+        note(stack, PATCHES, notes);
+    } else if sorts.contains(&Sort::Sliding) && window.is_none() {
         let names = &["sliding_window"];
         faults.add(stack.fields.missing(names).with_needed("the layer list has sliding layers: their window"));
     }
@@ -39,7 +52,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
     note(stack, row.note, notes);
     let windows = &["fullatt_block_indexes", "global_attn_indexes", "window_block_indices"];
     if stack.kind == Kind::Vision && stack.fields.value(windows).is_some() {
-        note(stack, "some layers see windows of patches: each window is a sequence of its own", notes);
+        note(stack, PATCHES, notes);
     }
     if masks::unused(stack) && masks::said(stack) {
         note(stack, "the config has a sliding window, which the code of the family does not use", notes);

@@ -212,10 +212,12 @@ fn by_architecture(json: &Map<String, Value>) -> Option<String> {
 
 /// What a stack is, by its fields, by its family, by the key of its config.
 fn role(key: &str, fields: &Fields<'_>) -> (Role, Kind) {
-    let has = |words: &[&str]| words.iter().any(|word| key.contains(word) || fields.family.contains(word));
-    let by_name = if has(&["vision", "visual", "image", "vit"]) {
+    let has = |words: &[&str]| words.iter().any(|word| key.contains(word));
+    // The name of a family counts only if nothing else is known of it.
+    let named = |word: &str| fields.known.is_none() && fields.family.split(['_', '-']).any(|part| part == word);
+    let by_name = if has(&["vision", "visual", "image", "vit"]) || ["vision", "visual", "vit"].into_iter().any(named) {
         Some(Role::Vision)
-    } else if ["audio", "speech", "sound", "encoder", "qformer"].iter().any(|word| key.contains(word)) {
+    } else if has(&["audio", "speech", "sound", "encoder", "qformer"]) {
         Some(Role::Encoder)
     } else {
         None
