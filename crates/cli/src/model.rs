@@ -128,6 +128,7 @@ fn row(layer: &LayerKind) -> Vec<String> {
         Kind::Vision => "vision",
     };
     let mut mask = vec![if layer.causal { "causal" } else { "all" }.to_owned()];
+    mask.extend(layer.prefix.then(|| "prefix".to_owned()));
     mask.extend(layer.window.map(|window| format!("window {window}")));
     mask.extend(layer.chunk.map(|chunk| format!("chunks of {chunk}")));
     let mut also = Vec::new();

@@ -7,6 +7,9 @@ use qkvault_serving::{PageLayout, ServeLayer};
 
 use super::{Kind, Latent, LayerKind, Phase};
 
+/// The tensor of the lengths of prefixes.
+const PREFIX: &str = "prefix";
+
 /// The tensor of a bias that the model adds to each head and pair of positions.
 const POSITION_BIAS: &str = "position_bias";
 
@@ -45,6 +48,11 @@ impl LayerKind {
             (Phase::Decode, Some(chunk)) => band = Some(Band::window(corner, (seq - 1) % chunk + 1)),
             (_, Some(chunk)) => a = a.with_mask_mod(built(own_chunk(chunk))?),
         }
+        // A decoded token is behind its prefix and sees it anyway.
+        if self.prefix && phase != Phase::Decode {
+            band = None;
+            a = a.with_mask_mod(built(library::prefix_lm(PREFIX, batch))?);
+        }
         if let Some(band) = band {
             a = a.with_band(band);
         }
@@ -77,6 +85,9 @@ impl LayerKind {
         }
         if let Some(chunk) = self.chunk {
             return Err(codes::MODEL_SERVE_LAYER.reason(format!("chunks of {chunk} keys")).into());
+        }
+        if self.prefix {
+            return Err(codes::MODEL_SERVE_LAYER.reason("prefixes whose tokens see each other").into());
         }
         if self.position_bias {
             return Err(codes::MODEL_SERVE_LAYER.reason("a bias for each pair of positions").into());

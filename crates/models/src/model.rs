@@ -74,6 +74,9 @@ pub struct LayerKind {
     /// Length of the sliding window, counting the query's own key. Without `causal` it reaches as far to the other
     /// side.
     pub window: Option<i64>,
+    /// Whether the first tokens of a prompt, its prefix, see each other in both directions. Bind the length of each
+    /// sequence's prefix at launch to the i32 tensor `prefix`.
+    pub prefix: bool,
     /// Length of the chunks that the sequence is cut into: a query sees the keys of its own chunk.
     pub chunk: Option<i64>,
     /// Softmax scale to bind at launch.
@@ -134,6 +137,9 @@ impl LayerKind {
             (None, None, Some(window)) => parts.push(format!("sliding {window}")),
             (None, None, None) if parts.is_empty() => parts.push("full".to_owned()),
             (None, None, None) => {}
+        }
+        if self.prefix {
+            parts.push("prefix".to_owned());
         }
         if self.alibi.is_some() {
             parts.push("alibi".to_owned());

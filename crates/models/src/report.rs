@@ -18,7 +18,7 @@ impl Model {
 
 fn layer(layer: &LayerKind) -> Value {
     let LayerKind { label: _, kind, count, indices, heads, kv_heads, d_qk, d_v, .. } = layer;
-    let LayerKind { dtype: _, causal, window, chunk, scale, softcap, sink, alibi, .. } = layer;
+    let LayerKind { dtype: _, prefix: _, causal, window, chunk, scale, softcap, sink, alibi, .. } = layer;
     json!({
         "kind": kind,
         "count": count,

@@ -115,11 +115,17 @@ fn b5_mpts_alibi_bias_max_is_in_the_slopes_and_under_the_key() {
 }
 
 #[test]
-fn b5_mpts_prefix_lm_is_refused_by_name_and_not_planned_as_causal() {
+fn b5_mpts_prefix_lm_is_planned_with_its_prefix_and_not_as_causal() {
     let with =
         |on: bool| published("mpt-7b").replace("\"alibi\": true", &format!("\"alibi\": true, \"prefix_lm\": {on}"));
-    let refusal = Model::from_config(&with(true)).expect_err("prefixes are not described");
-    assert!(refusal.has(&codes::CONFIG_PREFIX_LM) && refusal.to_string().contains("prefix_lm"), "{refusal}");
+    let layer = Model::from_config(&with(true)).expect("it reads").layers.remove(0);
+    let prefill = layer.attention(Phase::Prefill, 2, 512).expect("a phase it has");
+    let mask = prefill.mask.mask_mod.as_ref().expect("a mask of prefixes").to_string();
+    assert!(prefill.mask.band.is_none() && mask.contains("prefix"), "{mask}");
+    validate(prefill).expect("sound");
+    let decode = layer.attention(Phase::Decode, 2, 512).expect("a phase it has");
+    assert_eq!((decode.mask.band, decode.mask.mask_mod), (Some(Band::CAUSAL_BOTTOM_RIGHT), None));
+    assert!(layer.serving(8, 16, PageLayout::Nhd).expect_err("no prefixes").has(&codes::MODEL_SERVE_LAYER));
     assert_eq!(Model::from_config(&with(false)), Model::from_config(&published("mpt-7b")));
 }
 

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 
 use qkvault_graph::DType;
-use qkvault_graph::registry::codes;
 
 use super::dims;
 use super::group::{Layer, What};
@@ -130,6 +129,10 @@ impl Reader<'_, '_> {
         let sink = flag(said).or_else(|| flag("attention_sinks")).unwrap_or(sink);
         let softcap = faults.take(fields.float(&["attn_logit_softcapping", "attn_logit_softcap", "max_attn_value"]));
         let softcap = softcap.filter(|_| !row.no_softcap);
+        let prefix = stack.causal && !cross && flag("attn_config.prefix_lm") == Some(true);
+        if prefix {
+            note(stack, "the tokens of a prefix see each other: bind their number to the tensor `prefix`", notes);
+        }
         let kind = if cross { Kind::Cross } else { stack.kind };
         let mut layer = LayerKind {
             label: String::new(),
@@ -143,6 +146,7 @@ impl Reader<'_, '_> {
             dtype: self.dtype,
             causal: stack.causal && !cross,
             window: window.filter(|_| sliding),
+            prefix,
             chunk: self.chunk.filter(|_| *sort == Sort::Chunked),
             scale: scale::of(stack, &dims, index, faults),
             softcap,
@@ -177,10 +181,6 @@ impl Reader<'_, '_> {
         let on = on.unwrap_or(named || wide || self.stack.row.is_some_and(|row| row.alibi));
         let names = &["attn_config.alibi_bias_max", "alibi_bias_max"];
         let bias_max = faults.take(fields.float(names)).unwrap_or(8.0);
-        if flag("attn_config.prefix_lm", faults) == Some(true) {
-            let reason = codes::CONFIG_PREFIX_LM.reason("true: tokens of a prefix see each other");
-            faults.add(reason);
-        }
         on.then_some(Alibi { model_heads: heads, first_head: 0, bias_max: bias_max as f32 })
     }
 }

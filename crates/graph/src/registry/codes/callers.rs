@@ -42,15 +42,6 @@ entries![
         fix: PUBLISHED,
         ..Entry::description()
     },
-    CONFIG_PREFIX_LM = Entry {
-        code: "config.prefix-lm",
-        cause: "The model config asks for prefix attention, but does not give the lengths of the prefixes.",
-        field: "attn_config.prefix_lm",
-        needed: "causal attention: a config does not give the length of each sequence's prefix",
-        fix: "describe the attentions yourself, with the predicate library::prefix_lm and a tensor of the prefix \
-              lengths",
-        ..Entry::description()
-    },
     CONFIG_SIZE = Entry {
         code: "config.size",
         cause: "The file is too large for a model config.",
