@@ -15,6 +15,7 @@ use qkvault_serving::{Bucket, StepKind};
 
 use crate::model::ShardArgs;
 use crate::serve::ServeArgs;
+use crate::traffic::{Lengths, TrafficArgs};
 
 /// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
@@ -32,10 +33,12 @@ pub(super) struct ModelArgs {
     /// Sequences per launch (default: 1, 4 for prefill and train; 1, 8, 32 for decode)
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=1_048_576))]
     pub batch: Vec<i64>,
-    /// Tokens of a prompt, or of the KV cache of a decode (default: prefill 512, 1024, 2048, 4096, 8192; decode 1024,
-    /// 4096, 8192; train 2048, 4096)
+    /// Tokens of a prompt, or of the KV cache of a decode: a request runs on the plan of the next greater length
+    /// (default: prefill 512, 1024, 2048, 4096, 8192; decode 1024, 4096, 8192; train 2048, 4096)
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(i64).range(1..=16_777_216))]
     pub seq: Vec<i64>,
+    #[command(flatten)]
+    pub(super) traffic: TrafficArgs,
     /// Element type, bf16 or f16 (default: the config's)
     #[arg(long)]
     pub dtype: Option<DType>,
@@ -103,11 +106,22 @@ fn or<'a>(given: &'a [i64], default: &'a [i64]) -> &'a [i64] {
     if given.is_empty() { default } else { given }
 }
 
+/// The batches and lengths of a phase: those that the options name, else those of the traffic, else the usual ones.
+fn sizes<'a>(args: &'a ModelArgs, traffic: &'a Lengths, phase: Phase) -> (&'a [i64], &'a [i64]) {
+    let (batches, lengths): (&[i64], &[i64]) = match phase {
+        Phase::Prefill => (&PREFILL_BATCHES, &PREFILL_LENGTHS),
+        Phase::Train => (&PREFILL_BATCHES, &TRAIN_LENGTHS),
+        Phase::Decode | Phase::Serve => (&DECODE_BATCHES, &DECODE_LENGTHS),
+    };
+    (or(&args.batch, batches), or(&args.seq, or(traffic.of(phase), lengths)))
+}
+
 /// Reads the models and lists their attentions. Equal attentions become one job with several uses.
 pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     let mut jobs: Vec<Job> = Vec::new();
     let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
-    let mut notes = Vec::new();
+    let traffic = args.traffic.lengths()?;
+    let mut notes = traffic.notes.clone();
     let mut add = |attention: Result<Valid, Refusal>, usage: Use| {
         let seen = attention.as_ref().ok().and_then(|a| known.get(&a.key()).copied());
         match seen {
@@ -125,7 +139,7 @@ pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
             if args.shard.is_set() {
                 notes.push(format!("{name}: a manifest has the heads of one GPU, so --tensor-parallel does not count"));
             }
-            manifest::attentions(args, &name, &manifest)?.into_iter().for_each(|(a, usage)| add(a, usage));
+            manifest::attentions(args, &traffic, &name, &manifest)?.into_iter().for_each(|(a, usage)| add(a, usage));
             continue;
         }
         let (name, mut model) = args.shard.model(path)?;
@@ -136,13 +150,14 @@ pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
         notes.extend(model.notes.iter().map(|n| format!("{name}: {n}")));
         let skipped = model.skipped.iter().map(|s| format!("{name}: {} x{} not planned: {}", s.what, s.count, s.why));
         notes.extend(skipped);
-        attentions(args, &name, &model, &mut notes).into_iter().for_each(|(a, usage)| add(a, usage));
+        attentions(args, &traffic, &name, &model, &mut notes).into_iter().for_each(|(a, usage)| add(a, usage));
     }
     Ok(Jobs { jobs, notes })
 }
 
 fn attentions(
     args: &ModelArgs,
+    traffic: &Lengths,
     name: &str,
     model: &Model,
     notes: &mut Vec<String>,
@@ -163,11 +178,7 @@ fn attentions(
                 list.extend(args.serve.attentions(args.stats, name, model, kind, notes));
                 continue;
             }
-            let (batches, lengths) = match phase {
-                Phase::Prefill => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &PREFILL_LENGTHS)),
-                Phase::Train => (or(&args.batch, &PREFILL_BATCHES), or(&args.seq, &TRAIN_LENGTHS)),
-                Phase::Decode | Phase::Serve => (or(&args.batch, &DECODE_BATCHES), or(&args.seq, &DECODE_LENGTHS)),
-            };
+            let (batches, lengths) = sizes(args, traffic, phase);
             for &seq in lengths {
                 if let Some(most) = model.max_positions.filter(|&most| seq > most) {
                     let text =

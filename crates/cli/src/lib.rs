@@ -25,6 +25,7 @@ mod rejections;
 mod run;
 mod serve;
 pub mod target;
+mod traffic;
 mod warm;
 
 use std::ffi::OsString;

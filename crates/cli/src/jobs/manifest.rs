@@ -6,6 +6,8 @@ use anyhow::Context as _;
 use qkvault_graph::{Attention, Refusal, Valid, text, validate};
 use qkvault_models::{Entry, LARGEST_CONFIG, LayerKind, Manifest, Model, Phase};
 
+use crate::traffic::Lengths;
+
 use super::{
     DECODE_BATCHES, DECODE_LENGTHS, ModelArgs, PREFILL_BATCHES, PREFILL_LENGTHS, TRAIN_LENGTHS, Use, or, pair,
 };
@@ -33,15 +35,17 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<(String, Manifest)>> {
 /// The attentions of a manifest. Phases and sizes of the command line take the place of its own.
 pub(super) fn attentions(
     args: &ModelArgs,
+    traffic: &Lengths,
     name: &str,
     manifest: &Manifest,
 ) -> anyhow::Result<Vec<(Result<Valid, Refusal>, Use)>> {
     let mut manifest = manifest.clone();
     manifest.attention.retain(|entry| args.phase.is_empty() || args.phase.contains(&entry.phase));
     for entry in &mut manifest.attention {
-        for (own, given) in [(&mut entry.batch, &args.batch), (&mut entry.seq, &args.seq)] {
+        let lengths = or(&args.seq, traffic.of(entry.phase));
+        for (own, given) in [(&mut entry.batch, &args.batch[..]), (&mut entry.seq, lengths)] {
             if !own.is_empty() && !given.is_empty() {
-                own.clone_from(given);
+                *own = given.to_vec();
             }
         }
     }

@@ -106,3 +106,31 @@ fn a_manifest_that_cannot_be_written_leaves_nothing() {
     assert_eq!(left.len(), 1, "{left:?}");
     place.run(&format!("model {LLAMA} --manifest --phase serve")).failed(1, &["serve"]);
 }
+
+#[test]
+fn traffic_chooses_the_lengths_of_a_config_and_of_a_manifest() {
+    let place = Place::new();
+    let traffic = place
+        .file("lengths.txt", "# phase length count\nprefill 100 900\nprefill 700 80\nprefill 3000 5\ndecode 2000 7\n");
+    let manifest = place.path("plans.toml").display().to_string();
+    place.run(&format!("model {LLAMA} --manifest {manifest} --batch 1")).good();
+    for given in [LLAMA, &manifest] {
+        let words = format!("--model {given} --batch 1 --from-traffic {traffic} --buckets 2");
+        let list = attentions(&place, &words);
+        let sizes: Vec<String> =
+            list.iter().map(|a| a.split(' ').filter(|w| w.starts_with('q') || w.starts_with("kv")).collect()).collect();
+        assert_eq!(sizes.len(), 3, "{list:?}");
+        for expected in ["q704", "q3008", "q1kv2048"] {
+            assert!(sizes.iter().any(|s| s.starts_with(expected)), "no {expected} in {sizes:?}");
+        }
+    }
+    let done = place.run(&format!("probe --model {LLAMA} --from-traffic {traffic}"));
+    assert!(
+        format!("{}{}", done.out, done.err).contains("prefill: lengths 128, 704, 3008 for 985 requests"),
+        "{}",
+        done.out
+    );
+    let bad = place.file("bad.txt", "prefill many 3\n");
+    place.run(&format!("probe --model {LLAMA} --from-traffic {bad}")).failed(1, &["bad.txt", "line 1", "length"]);
+    place.run(&format!("probe --model {LLAMA} --from-traffic {traffic} --seq 5")).failed(2, &["--seq"]);
+}
