@@ -118,7 +118,7 @@ fn choose(histogram: &Histogram, buckets: usize, phase: Phase) -> (Vec<i64>, f64
         step *= 2;
         lengths = rounded(step);
     }
-    // best[i] is the least work of the first i lengths, by the number of buckets so far; from[k][i] where the last begins.
+    // best[i] is the least work of the first i lengths with the buckets so far; from[k][i] is where the last begins.
     let n = lengths.len();
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(lengths.iter().scan(0.0, |sum, (_, count)| {

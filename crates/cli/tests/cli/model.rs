@@ -135,6 +135,7 @@ fn a_file_that_is_no_config_is_refused_by_what_is_wrong_with_it() {
     for (name, fields, words) in [
         ("heads", r#""num_attention_heads":32,"num_key_value_heads":5"#, ["num_key_value_heads", "divisor of the 32"]),
         ("width", r#""num_attention_heads":30,"num_key_value_heads":30"#, ["hidden_size", "4096 over 30"]),
+        ("depths", r#""num_attention_heads":32,"n_layer":5"#, ["n_layer", "num_hidden_layers is 4"]),
         ("names", r#""num_attention_heads":32,"n_head":16"#, ["n_head", "num_attention_heads is 32"]),
         (
             "list",

@@ -39,6 +39,14 @@ const WIDTH: Names<'_> =
 const HEAD_DIM: Names<'_> =
     &["head_dim", "attention_head_dim", "d_kv", "kv_channels", "attention_head_size", "d_head", "size_per_head"];
 
+/// Names of one thing: a config that has several of them gives them one value.
+const ONE_VALUE: &[Names<'_>] = &[
+    &["num_attention_heads", "n_head", "n_heads", "num_heads"],
+    &["num_hidden_layers", "n_layer", "n_layers", "num_layers"],
+    &["num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv"],
+    &["hidden_size", "n_embd"],
+];
+
 /// Which part of a config's names a stack reads before the usual ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -140,7 +148,9 @@ fn int(stack: &Stack<'_>, sort: &Sort, index: usize, usual: Names<'static>, faul
 /// The heads and head dims of a layer of this sort.
 pub(super) fn of(stack: &Stack<'_>, sort: &Sort, index: usize, faults: &mut Faults) -> Dims {
     let fields = &stack.fields;
-    faults.take(fields.agree(HEADS));
+    for names in ONE_VALUE {
+        faults.take(fields.agree(names));
+    }
     let usual = [stack.side.heads(), HEADS].concat();
     required(stack, &usual, faults);
     let Some(heads) =
