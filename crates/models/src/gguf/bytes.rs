@@ -53,7 +53,7 @@ pub(super) fn metadata(reader: impl BufRead, size: u64) -> Result<BTreeMap<Strin
     for _ in 0..entries {
         "the next key".clone_into(&mut bytes.key);
         let key = bytes.text()?;
-        bytes.key.clone_from(&key);
+        if key.is_empty() { "a key without a name" } else { &key }.clone_into(&mut bytes.key);
         let kind = bytes.u32()?;
         if let Some(value) = bytes.value(kind, 0)? {
             found.insert(key, value);

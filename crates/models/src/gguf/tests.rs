@@ -185,3 +185,19 @@ fn other_versions_and_other_files_are_refused() {
     let nothing = read(&file(&[("general.name", Entry::Text("x"))])).expect_err("no architecture");
     assert!(nothing.to_string().contains("general.architecture"), "{nothing}");
 }
+
+/// Any byte of the header, the keys and the numbers may be wrong.
+#[test]
+fn a_wrong_byte_gives_a_model_or_a_reason() {
+    let whole = llama();
+    let places = (0..200).chain(whole.len() - 260..whole.len());
+    for place in places {
+        for value in [0, 1, 9, 0x7f, 0x80, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[place] = value;
+            if let Err(refusal) = read(&bytes) {
+                assert!(!refusal.reasons()[0].field.is_empty(), "{place}: {refusal}");
+            }
+        }
+    }
+}

@@ -50,6 +50,11 @@ pub(crate) fn model(json: &Map<String, Value>) -> Result<Model, Refusal> {
     faults.done()?;
     model.max_positions = positions(&stacks)?;
     model.notes.extend(unknown(&family, &stacks));
+    if rows::TWO_WAYS.contains(&family.as_str()) {
+        model.notes.push(format!(
+            "{family}: tokens of an image or of a prompt that the caller marks see each other; the plans are causal"
+        ));
+    }
     Ok(model)
 }
 
@@ -126,6 +131,10 @@ fn dtype(json: &Map<String, Value>, root: &Fields<'_>, faults: &mut Faults, note
             DType::BF16
         }
         Ok(dtype) if dtype.is_half() => dtype,
+        Ok(DType::E4M3 | DType::E5M2) => {
+            notes.push(format!("{field} is {text}, the type of weights: bf16 is assumed of attention"));
+            DType::BF16
+        }
         _ => {
             let needed = "bfloat16, float16 or float32";
             faults.0.push(root.reason(&codes::CONFIG_DTYPE, field, text, needed));

@@ -271,6 +271,20 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// Families whose code lets the tokens of an image, or of a prompt, see each other if the caller marks them.
+pub(super) const TWO_WAYS: &[&str] = &[
+    "gemma3",
+    "gemma4",
+    "gemma4_unified",
+    "diffusion_gemma",
+    "paligemma",
+    "molmo2",
+    "git",
+    "deepseek_ocr2",
+    "unlimited_ocr",
+    "hrm_text",
+];
+
 /// What the code of a family decides, if it decides something.
 pub(super) fn of(family: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.families.contains(&family))
