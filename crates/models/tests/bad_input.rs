@@ -25,6 +25,7 @@ fn values() -> Vec<Value> {
         json!(7),
         json!(1e30),
         json!(2.5),
+        json!(i32::MAX),
         json!(u64::MAX),
         json!("text"),
         json!(true),
@@ -112,4 +113,31 @@ fn text_that_is_cut_off_anywhere_is_refused() {
     }
     let deep = format!("{}1{}", "{\"text_config\":".repeat(2000), "}".repeat(2000));
     assert!(Model::from_config(&deep).is_err(), "too deep to read");
+}
+
+/// A period of layers for more layers than any model has takes no memory.
+#[test]
+fn a_number_of_layers_that_no_model_has_is_refused() {
+    for list in ["", r#","layer_types":["full_attention","full_attention"]"#, r#","block_types":["attention"]"#] {
+        for family in ["llama", "doge", "new"] {
+            let text = format!(
+                r#"{{"model_type":"{family}","num_attention_heads":8,"hidden_size":512,"num_hidden_layers":2147483646{list}}}"#
+            );
+            let refusal = Model::from_config(&text).expect_err("too many layers");
+            assert!(refusal.to_string().contains("2147483646"), "{refusal}");
+        }
+    }
+}
+
+/// A list of millions of words is refused by its length, not word by word.
+#[test]
+fn a_list_of_millions_of_layers_is_refused_at_once() {
+    let words = vec!["\"x\""; 2_000_000].join(",");
+    for list in ["layer_types", "attn_type_list", "block_configs"] {
+        let text = format!(
+            r#"{{"model_type":"new","num_attention_heads":8,"hidden_size":512,"num_hidden_layers":4,"{list}":[{words}]}}"#
+        );
+        let refusal = Model::from_config(&text).expect_err("too many entries");
+        assert!(refusal.to_string().contains("2000000 entries"), "{refusal}");
+    }
 }

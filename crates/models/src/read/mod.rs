@@ -2,8 +2,11 @@
 
 mod dims;
 mod group;
+mod lists;
 mod masks;
+mod names;
 mod pattern;
+mod row;
 mod rows;
 mod scale;
 mod stack;
@@ -80,7 +83,7 @@ fn family(json: &Map<String, Value>) -> String {
 fn nothing(root: &Fields<'_>) -> Vec<qkvault_graph::Reason> {
     let without = rows::of(&root.family).is_some_and(|row| row.no_attention);
     let lacks = |names: Names<'static>| root.said(names).is_none().then(|| root.missing(names));
-    let missing = [lacks(dims::HEADS), lacks(dims::LAYERS)].into_iter().flatten();
+    let missing = [lacks(names::HEADS), lacks(names::LAYERS)].into_iter().flatten();
     if root.known.is_some() && !without {
         return missing.collect();
     }

@@ -4,25 +4,22 @@ use serde_json::Value;
 
 use qkvault_graph::registry::codes;
 
+use super::lists;
 use super::masks::{self, Sort};
-use super::rows::{self, Row, Windows};
+use super::row::{self, Row, Windows};
 use super::stacks::Stack;
-use crate::fields::{Faults, Names, shown};
-
-/// Lists with a word for each layer.
-pub(super) const LISTS: Names<'_> =
-    &["layer_types", "layers_block_type", "block_types", "attention_layers", "attn_layer_types", "layer_block_types"];
-
-/// Whether a list may be shorter than the layers, because it is a period.
-const PERIODS: Names<'_> = &["block_types"];
-
-/// The longest list that may be one period of the layers.
-const LONGEST_PERIOD: usize = 8;
+use crate::fields::Faults;
 
 /// The sorts of the layers. `layers` is their number, if the config says it.
 pub(super) fn of(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, notes: &mut Vec<String>) -> Vec<Sort> {
-    let count = layers.and_then(|n| usize::try_from(n).ok());
-    if let Some(sorts) = listed(stack, count, faults, notes) {
+    let count = match layers {
+        None => None,
+        Some(_) => match counted(stack, layers, faults) {
+            None => return Vec::new(),
+            count => count,
+        },
+    };
+    if let Some(sorts) = lists::listed(stack, count, faults, notes) {
         return crossed(stack, sorts, faults);
     }
     let Some(count) = counted(stack, layers, faults) else { return Vec::new() };
@@ -35,10 +32,10 @@ pub(super) fn of(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, no
 
 /// The number of layers, or a reason that it is absent or too large.
 pub(super) fn counted(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults) -> Option<usize> {
-    let name = super::dims::LAYERS[0];
+    let name = super::names::LAYERS[0];
     let Some(count) = layers.and_then(|n| usize::try_from(n).ok()) else {
         if faults.0.is_empty() {
-            faults.add(stack.fields.missing(super::dims::LAYERS));
+            faults.add(stack.fields.missing(super::names::LAYERS));
         }
         return None;
     };
@@ -51,90 +48,12 @@ pub(super) fn counted(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Fault
 }
 
 /// More layers than any model has.
-const MOST_LAYERS: usize = 4096;
-
-fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Faults, notes: &mut Vec<String>) -> Option<Vec<Sort>> {
-    let fields = &stack.fields;
-    if let Some(text) = fields.text(&["hybrid_override_pattern"]) {
-        let words = text.chars().filter(|c| *c != '|').map(|c| Value::String(c.to_string())).collect::<Vec<_>>();
-        return words_of(stack, "hybrid_override_pattern", &words, count, faults, notes);
-    }
-    // Models found by architecture search: some blocks have no attention, or something linear instead.
-    if let Some((name, list)) = faults.take(fields.list(&["block_configs"])) {
-        let without = |block: &Value| {
-            let flag = |name| block.get("attention").and_then(|a| a.get(name)).and_then(Value::as_bool) == Some(true);
-            flag("no_op") || flag("replace_with_linear")
-        };
-        let words: Vec<Value> = list.iter().map(|b| Value::from(if without(b) { "no_op" } else { "full" })).collect();
-        return words_of(stack, name, &words, count, faults, notes);
-    }
-    // GPT-Neo: [[["global", "local"], 12]].
-    if let Some((name, Value::Array(groups))) = fields.value(&["attention_types"]) {
-        let mut words = Vec::new();
-        for group in groups {
-            let (period, times) = (group.get(0).and_then(Value::as_array), group.get(1).and_then(Value::as_u64));
-            match (period, times) {
-                (Some(period), Some(times)) if times <= 4096 => {
-                    (0..times).for_each(|_| words.extend(period.iter().cloned()));
-                }
-                _ => {
-                    let needed = "pairs of a period and how often it repeats, such as [[\"global\", \"local\"], 12]";
-                    faults.add(fields.reason(&codes::CONFIG_FIELD, name, shown(group), needed));
-                }
-            }
-        }
-        return words_of(stack, name, &words, count, faults, notes);
-    }
-    for (name, ones) in [("attn_type_list", ("full", "linear")), ("hybrid_layer_pattern", ("sliding", "full"))] {
-        if let Some((_, list)) = faults.take(fields.list(&[name])) {
-            let word = |v: &Value| Value::from(if v.as_i64() == Some(0) { ones.1 } else { ones.0 });
-            let words: Vec<Value> = list.iter().map(word).collect();
-            return words_of(stack, name, &words, count, faults, notes);
-        }
-    }
-    let (name, list) = faults.take(fields.list(LISTS))?;
-    // Convolutional networks list kinds of blocks under the same name.
-    if list.iter().any(|word| word.as_str() == Some("bottleneck")) {
-        return None;
-    }
-    words_of(stack, name, list, count, faults, notes)
-}
-
-/// The sorts that a list of words names. A list that is one period is repeated.
-fn words_of(
-    stack: &Stack<'_>,
-    name: &str,
-    words: &[Value],
-    count: Option<usize>,
-    faults: &mut Faults,
-    notes: &mut Vec<String>,
-) -> Option<Vec<Sort>> {
-    let sorts: Vec<Sort> = words.iter().enumerate().map(|(at, w)| masks::word(stack, name, at, w, faults)).collect();
-    let count = count.unwrap_or(sorts.len());
-    if sorts.len() == count && count > 0 {
-        return Some(sorts);
-    }
-    let period = !sorts.is_empty() && sorts.len() <= LONGEST_PERIOD && sorts.len() < count;
-    if period && (PERIODS.contains(&name) || count.is_multiple_of(sorts.len())) {
-        if !PERIODS.contains(&name) {
-            let at = stack.fields.at(name);
-            notes.push(format!(
-                "{at} has {} entries for {count} layers: it is read as a period that repeats",
-                sorts.len()
-            ));
-        }
-        return Some(sorts.into_iter().cycle().take(count).collect());
-    }
-    let given = format!("{} entries for {count} layers", sorts.len());
-    let needed = format!("one entry for each of the {count} layers, or one period of them");
-    faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
-    Some(vec![Sort::Full; count])
-}
+pub(super) const MOST_LAYERS: usize = 4096;
 
 /// Layers that a rule of the config or of the family sorts.
 fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sort>> {
     let fields = &stack.fields;
-    let row = stack.row.unwrap_or(rows::usual());
+    let row = stack.row.unwrap_or(row::usual());
     if row.dense_first {
         let first = faults.take(fields.int(&["first_k_dense_replace"])).and_then(|n| usize::try_from(n).ok());
         let first = first.unwrap_or(0).min(count);
@@ -166,14 +85,14 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
     ];
     for (name, base, other) in chosen {
         if let Some((name, list)) = faults.take(fields.list(&[name])) {
-            let places = places(stack, name, list, base, count, faults);
+            let places = lists::places(stack, name, list, base, count, faults);
             let sort = |i| if places.contains(&i) { Sort::Full } else { Sort::None(other.to_owned()) };
             return Some((0..count).map(sort).collect());
         }
     }
     // Windows and chunks.
     if let Some((name, list)) = faults.take(fields.list(&["local_layer_ids"])) {
-        let places = places(stack, name, list, 0, count, faults);
+        let places = lists::places(stack, name, list, 0, count, faults);
         return Some((0..count).map(|i| if places.contains(&i) { Sort::Sliding } else { Sort::Full }).collect());
     }
     let chunks = masks::chunk(stack, faults).is_some();
@@ -181,7 +100,7 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         faults.take(fields.list(&["no_rope_layers"])).filter(|(_, list)| chunks && !list.is_empty())
     {
         let sorts = list.iter().map(|v| if v.as_i64() == Some(0) { Sort::Full } else { Sort::Chunked });
-        return Some(exactly(stack, name, sorts.collect(), count, faults));
+        return Some(lists::exactly(stack, name, sorts.collect(), count, faults));
     }
     if let Some(n) = faults.take(fields.int(&["no_rope_layer_interval"])).filter(|_| chunks) {
         return Some(every(size(n), size(n) - 1, &|| Sort::Chunked));
@@ -264,36 +183,9 @@ fn with_ends(mut sorts: Vec<Sort>, row: &Row) -> Vec<Sort> {
 /// Layers that the config says attend to the states of an encoder instead.
 fn crossed(stack: &Stack<'_>, mut sorts: Vec<Sort>, faults: &mut Faults) -> Vec<Sort> {
     if let Some((name, list)) = faults.take(stack.fields.list(&["cross_attention_layers"])) {
-        for place in places(stack, name, list, 0, sorts.len(), faults) {
+        for place in lists::places(stack, name, list, 0, sorts.len(), faults) {
             sorts[place] = Sort::Cross;
         }
-    }
-    sorts
-}
-
-/// The places that a list names, each within the layers.
-fn places(stack: &Stack<'_>, name: &str, list: &[Value], base: i64, count: usize, faults: &mut Faults) -> Vec<usize> {
-    let fields = &stack.fields;
-    let mut found = Vec::new();
-    for value in list {
-        let place = value.as_i64().map(|n| n - base).and_then(|n| usize::try_from(n).ok()).filter(|&n| n < count);
-        match place {
-            Some(place) => found.push(place),
-            None => {
-                let needed = format!("places of layers from {base} to {}", count as i64 - 1 + base);
-                faults.add(fields.reason(&codes::CONFIG_FIELD, name, shown(value), needed));
-            }
-        }
-    }
-    found
-}
-
-fn exactly(stack: &Stack<'_>, name: &str, sorts: Vec<Sort>, count: usize, faults: &mut Faults) -> Vec<Sort> {
-    if sorts.len() != count {
-        let given = format!("{} entries for {count} layers", sorts.len());
-        let needed = format!("one entry for each of the {count} layers");
-        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
-        return vec![Sort::Full; count];
     }
     sorts
 }

@@ -3,7 +3,7 @@
 use qkvault_graph::Refusal;
 
 use super::dims::Dims;
-use super::rows::{self, Scale};
+use super::row::{self, Scale};
 use super::stacks::Stack;
 use crate::fields::Faults;
 
@@ -11,7 +11,7 @@ use crate::fields::Faults;
 pub(super) fn of(stack: &Stack<'_>, dims: &Dims, index: usize, faults: &mut Faults) -> f64 {
     let fields = &stack.fields;
     let d = dims.d_qk as f64;
-    let row = stack.row.unwrap_or(rows::usual());
+    let row = stack.row.unwrap_or(row::usual());
     match row.scale {
         Scale::One => return 1.0,
         Scale::Inverse => return 1.0 / d,

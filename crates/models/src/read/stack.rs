@@ -8,7 +8,7 @@ use super::dims;
 use super::group::{Layer, What};
 use super::masks::{self, Sort};
 use super::pattern;
-use super::rows::{self, Sink};
+use super::row::{self, Sink};
 use super::scale;
 use super::stacks::Stack;
 use crate::fields::Faults;
@@ -18,7 +18,7 @@ const PATCHES: &str = "some layers see windows of patches: each window is a sequ
 
 /// The layers of a stack, each at its place; a layer can have several attentions.
 pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: &mut Vec<String>) -> Vec<Layer> {
-    let row = stack.row.unwrap_or(rows::usual());
+    let row = stack.row.unwrap_or(row::usual());
     if let Some(reason) = hierarchical(stack) {
         return vec![Layer::left_out(0, stack_name(stack), reason)];
     }
@@ -105,7 +105,7 @@ impl Reader<'_, '_> {
     fn layer(&self, sort: &Sort, index: usize, faults: &mut Faults, notes: &mut Vec<String>) -> LayerKind {
         let stack = with_layer(self.stack, index);
         let stack = stack.as_ref().unwrap_or(self.stack);
-        let row = stack.row.unwrap_or(rows::usual());
+        let row = stack.row.unwrap_or(row::usual());
         let fields = &stack.fields;
         let dims = dims::of(stack, sort, index, faults);
         let sliding = *sort == Sort::Sliding;
@@ -189,7 +189,10 @@ impl Reader<'_, '_> {
 fn with_layer<'a>(stack: &Stack<'a>, index: usize) -> Option<Stack<'a>> {
     let list = stack.fields.json.get("per_layer_config")?;
     let own: &Map<String, Value> = match list {
-        Value::Object(map) => map.iter().find(|(key, _)| key.parse() == Ok(index))?.1.as_object()?,
+        Value::Object(map) => {
+            let keys = [format!("{index}"), format!("{index:02}"), format!("{index:03}")];
+            keys.iter().find_map(|key| map.get(key))?.as_object()?
+        }
         Value::Array(list) => list.get(index)?.as_object()?,
         _ => return None,
     };

@@ -4,8 +4,9 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::dims::{DEPTHS, HEADS, LAYERS, Side};
-use super::rows::{self, Row};
+use super::names::{DEPTHS, HEADS, LAYERS, Side};
+use super::row::Row;
+use super::rows;
 use crate::Kind;
 use crate::defaults::Role;
 use crate::fields::Fields;
@@ -129,7 +130,7 @@ impl<'a> Search<'a> {
             DEPTHS,
             Side::Encoder.layers(),
             Side::Decoder.layers(),
-            super::pattern::LISTS,
+            super::lists::LISTS,
             &["hybrid_override_pattern"],
         ];
         let layers = layers.iter().any(|names| fields.value(names).is_some());

@@ -1,0 +1,144 @@
+//! Layers that a list in the config sorts.
+
+use serde_json::Value;
+
+use qkvault_graph::registry::codes;
+
+use super::masks::{self, Sort};
+use super::pattern::MOST_LAYERS;
+use super::stacks::Stack;
+use crate::fields::{Faults, Names, shown};
+
+/// Lists with a word for each layer.
+pub(super) const LISTS: Names<'_> =
+    &["layer_types", "layers_block_type", "block_types", "attention_layers", "attn_layer_types", "layer_block_types"];
+
+/// Whether a list may be shorter than the layers, because it is a period.
+const PERIODS: Names<'_> = &["block_types"];
+
+/// The longest list that may be one period of the layers.
+const LONGEST_PERIOD: usize = 8;
+
+/// The sorts of the layers that a list of the config gives, if it has one.
+pub(super) fn listed(
+    stack: &Stack<'_>,
+    count: Option<usize>,
+    faults: &mut Faults,
+    notes: &mut Vec<String>,
+) -> Option<Vec<Sort>> {
+    let fields = &stack.fields;
+    if let Some(text) = fields.text(&["hybrid_override_pattern"]) {
+        let words = text.chars().filter(|c| *c != '|').map(|c| Value::String(c.to_string())).collect::<Vec<_>>();
+        return words_of(stack, "hybrid_override_pattern", &words, count, faults, notes);
+    }
+    // Models found by architecture search: some blocks have no attention, or something linear instead.
+    if let Some((name, list)) = faults.take(fields.list(&["block_configs"])) {
+        let without = |block: &Value| {
+            let flag = |name| block.get("attention").and_then(|a| a.get(name)).and_then(Value::as_bool) == Some(true);
+            flag("no_op") || flag("replace_with_linear")
+        };
+        let words: Vec<Value> = list.iter().map(|b| Value::from(if without(b) { "no_op" } else { "full" })).collect();
+        return words_of(stack, name, &words, count, faults, notes);
+    }
+    // GPT-Neo: [[["global", "local"], 12]].
+    if let Some((name, Value::Array(groups))) = fields.value(&["attention_types"]) {
+        let mut words = Vec::new();
+        for group in groups {
+            let (period, times) = (group.get(0).and_then(Value::as_array), group.get(1).and_then(Value::as_u64));
+            match (period, times) {
+                (Some(period), Some(times)) if times <= 4096 && words.len() + period.len() <= MOST_LAYERS => {
+                    (0..times).for_each(|_| words.extend(period.iter().cloned()));
+                }
+                _ => {
+                    let needed = "pairs of a period and how often it repeats, such as [[\"global\", \"local\"], 12]";
+                    faults.add(fields.reason(&codes::CONFIG_FIELD, name, shown(group), needed));
+                }
+            }
+        }
+        return words_of(stack, name, &words, count, faults, notes);
+    }
+    for (name, ones) in [("attn_type_list", ("full", "linear")), ("hybrid_layer_pattern", ("sliding", "full"))] {
+        if let Some((_, list)) = faults.take(fields.list(&[name])) {
+            let word = |v: &Value| Value::from(if v.as_i64() == Some(0) { ones.1 } else { ones.0 });
+            let words: Vec<Value> = list.iter().map(word).collect();
+            return words_of(stack, name, &words, count, faults, notes);
+        }
+    }
+    let (name, list) = faults.take(fields.list(LISTS))?;
+    // Convolutional networks list kinds of blocks under the same name.
+    if list.iter().any(|word| word.as_str() == Some("bottleneck")) {
+        return None;
+    }
+    words_of(stack, name, list, count, faults, notes)
+}
+
+/// The sorts that a list of words names. A list that is one period is repeated.
+fn words_of(
+    stack: &Stack<'_>,
+    name: &str,
+    words: &[Value],
+    count: Option<usize>,
+    faults: &mut Faults,
+    notes: &mut Vec<String>,
+) -> Option<Vec<Sort>> {
+    if words.len() > MOST_LAYERS {
+        let needed = format!("one entry for each layer, at most {MOST_LAYERS}");
+        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, format!("{} entries", words.len()), needed));
+        return Some(Vec::new());
+    }
+    let sorts: Vec<Sort> = words.iter().enumerate().map(|(at, w)| masks::word(stack, name, at, w, faults)).collect();
+    let count = count.unwrap_or(sorts.len());
+    if sorts.len() == count && count > 0 {
+        return Some(sorts);
+    }
+    let period = !sorts.is_empty() && sorts.len() <= LONGEST_PERIOD && sorts.len() < count;
+    if period && (PERIODS.contains(&name) || count.is_multiple_of(sorts.len())) {
+        if !PERIODS.contains(&name) {
+            let at = stack.fields.at(name);
+            notes.push(format!(
+                "{at} has {} entries for {count} layers: it is read as a period that repeats",
+                sorts.len()
+            ));
+        }
+        return Some(sorts.into_iter().cycle().take(count).collect());
+    }
+    let given = format!("{} entries for {count} layers", sorts.len());
+    let needed = format!("one entry for each of the {count} layers, or one period of them");
+    faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
+    Some(vec![Sort::Full; count])
+}
+
+/// The places that a list names, each within the layers.
+pub(super) fn places(
+    stack: &Stack<'_>,
+    name: &str,
+    list: &[Value],
+    base: i64,
+    count: usize,
+    faults: &mut Faults,
+) -> Vec<usize> {
+    let fields = &stack.fields;
+    let mut found = Vec::new();
+    for value in list {
+        let place = value.as_i64().map(|n| n - base).and_then(|n| usize::try_from(n).ok()).filter(|&n| n < count);
+        match place {
+            Some(place) => found.push(place),
+            None => {
+                let needed = format!("places of layers from {base} to {}", count as i64 - 1 + base);
+                faults.add(fields.reason(&codes::CONFIG_FIELD, name, shown(value), needed));
+            }
+        }
+    }
+    found
+}
+
+/// The sorts, if there is one for each layer.
+pub(super) fn exactly(stack: &Stack<'_>, name: &str, sorts: Vec<Sort>, count: usize, faults: &mut Faults) -> Vec<Sort> {
+    if sorts.len() != count {
+        let given = format!("{} entries for {count} layers", sorts.len());
+        let needed = format!("one entry for each of the {count} layers");
+        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
+        return vec![Sort::Full; count];
+    }
+    sorts
+}
