@@ -355,8 +355,9 @@ fn costs_of_replays_and_updates() {
     }
     let (updates, anew, launches) = (median(updates), median(anew), median(launches));
     say(&format!("other operands: update {updates:?}, capture anew {anew:?}, launch with arguments {launches:?}"));
-    // Without optimisations it says nothing.
-    assert!(cfg!(debug_assertions) || ratio < 1.3, "a replay takes {ratio:.3} of cudarc's own");
+    // `qkvault-lab bench launch` measures the target; this finds what has become much slower. Without optimisations it
+    // says nothing.
+    assert!(cfg!(debug_assertions) || ratio < 2.0, "a replay takes {ratio:.3} of cudarc's own");
 }
 
 /// Prints what cuDNN's own way to change a graph costs, which `Captured::update` could take in place of a capture.

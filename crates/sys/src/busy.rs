@@ -2,7 +2,7 @@
 //!
 //! NVIDIA's documentation forbids two threads to use one handle at the same time. A descriptor that refers to a handle
 //! makes cuDNN use it, as in the finalization of a plan, on the thread of the descriptor; the same is true of a kernel
-//! cache, which every plan that refers to it can write. A launch writes to its plan too (`execution.rs`). All other
+//! cache, which every plan that refers to it can write. A launch locks its plan too (`execution.rs`). All other
 //! descriptors are only read once they are finalized.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -198,7 +198,8 @@ impl RawPlan {
     /// # Safety
     ///
     /// The stream must be of the session's GPU. Until the launch is finished on the stream, every address must be valid
-    /// memory of that GPU for what the plan does with the operand, and no other launch may use the workspace. Lengths,
+    /// memory of that GPU for what the plan does with the operand, and no other launch may use the workspace. A launch
+    /// is several operations, so threads that launch with one workspace on one stream must take turns too. Lengths,
     /// offsets and page tables must lead nowhere outside the operands. The session's context must be current on this
     /// thread, unless the session enters it itself ([`RawSession::on_primary`](crate::raw::RawSession::on_primary)).
     ///

@@ -168,7 +168,8 @@ impl Device {
         format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
     }
 
-    /// Scratch memory of at least so many bytes for launches on a stream, which orders its use.
+    /// Scratch memory of at least so many bytes for launches on a stream, which orders its use: lock it over a launch,
+    /// whose operations those of another thread must not come between.
     ///
     /// A block keeps its stream alive, so that no other stream gets its address. A block that is replaced or released
     /// is freed on its stream, after the launches there.

@@ -32,9 +32,9 @@ impl LoadedPlan {
     /// Queues a launch on a stream with the operands and scalars of this call, after the work on them that cudarc knows
     /// of.
     ///
-    /// It probes, hashes, allocates and looks up nothing, and holds no lock while cuDNN queues the launch, unless the
-    /// arguments have a workspace or a batch that other streams use too. The scratch memory is that of the stream: the
-    /// session keeps one block for each stream, as large as its largest plan so far needed.
+    /// It probes, hashes, allocates and looks up nothing. While cuDNN queues the launch, other threads wait that launch
+    /// the same plan, or with the same scratch memory or batch. The scratch memory is that of the stream: the session
+    /// keeps one block for each stream, as large as its largest plan so far needed.
     ///
     /// # Errors
     ///
@@ -80,7 +80,6 @@ impl LoadedPlan {
             (Some(given), _) => Some(Arc::clone(given)),
             (None, bytes) => Some(self.device().scratch(stream, bytes)?),
         };
-        let own = args.workspace.is_none();
         let Args { operands, batch, interleaved, .. } = &mut args;
         let other = (order == Order::Caller).then(|| aside(stream));
         let mut guards: Short<SyncOnDrop<'_>> = SmallVec::new();
@@ -98,8 +97,9 @@ impl LoadedPlan {
         let (wanted, of_batch) = (self.wanted(), of_batch(batch.as_ref()));
         let tensors: Short<DeviceBuffer> =
             wanted.tensors.iter().map(|tensor| wanted.buffer(tensor.role, &given, of_batch)).collect();
-        // Locked and ordered over the launch where another stream may use it: the scratch memory of this stream cannot.
-        let mut locked = workspace.as_ref().filter(|_| !own && order == Order::Events).map(|memory| memory.lock());
+        // Locked over the launch, also the scratch memory of this stream: a launch is several operations, and those of
+        // another thread on the stream would come between them.
+        let mut locked = workspace.as_ref().filter(|_| order == Order::Events).map(|memory| memory.lock());
         let mut step = batch.as_ref().filter(|_| order == Order::Events).map(|batch| batch.memory.lock());
         let before = |e| driver_error("wait for the streams that used the workspace or the batch before", &e);
         if let Some(memory) = &mut locked {
