@@ -306,8 +306,10 @@ fn costs_of_replays_and_updates() {
     let Some(gpu) = Gpu::open() else { return };
     let (attention, stream) = (decode(), &gpu.stream);
     let plan = gpu.load(&attention);
-    let sets: [[CudaSlice<bf16>; 4]; 2] = [1, 2].map(|seed| owned(stream, &attention, seed).1);
-    let [[q, k, v, mut o], [q2, k2, v2, o2]] = sets;
+    let sets: [[CudaSlice<bf16>; 4]; 3] = [1, 2, 3].map(|seed| owned(stream, &attention, seed).1);
+    let [[q, k, v, mut o], [q2, k2, v2, o2], [q3, k3, v3, o3]] = sets;
+    let all_owned = plan.bind(Args::new().q(q3).k(k3).v(v3).o(o3), stream).expect("bound");
+    let mut all_owned = all_owned.capture(stream).expect("captured");
     let mut others: Vec<_> = (0..ROUNDS).map(|_| stream.alloc_zeros::<bf16>(q.len()).expect("memory")).collect();
     let mut once_more: Vec<_> = (0..ROUNDS).map(|_| stream.alloc_zeros::<bf16>(q.len()).expect("memory")).collect();
     let mut graph =
@@ -319,9 +321,11 @@ fn costs_of_replays_and_updates() {
         stream.synchronize().expect("all end well");
         time
     };
-    let (mut ours, mut cudarcs, mut launches) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut borrowed, mut cudarcs, mut launches) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        ours.push(timed(&mut || (0..50).for_each(|_| graph.launch().expect("queued")), 50));
+        ours.push(timed(&mut || (0..50).for_each(|_| all_owned.launch().expect("queued")), 50));
+        // A replay records an event for each borrowed slice.
+        borrowed.push(timed(&mut || (0..50).for_each(|_| graph.launch().expect("queued")), 50));
         // SAFETY: one stream orders all use of the operands.
         let mut replay = || (0..50).for_each(|_| unsafe { graph.graph() }.launch().expect("queued"));
         cudarcs.push(timed(&mut replay, 50));
@@ -332,9 +336,11 @@ fn costs_of_replays_and_updates() {
         };
         launches.push(timed(&mut launch, 50));
     }
-    let (ours, cudarcs) = (median(ours), median(cudarcs));
+    let (ours, borrowed, cudarcs) = (median(ours), median(borrowed), median(cudarcs));
     let ratio = ours.as_secs_f64() / cudarcs.as_secs_f64();
-    say(&format!("replay {ours:?}, cudarc's own {cudarcs:?}: {ratio:.3} of it"));
+    say(&format!(
+        "replay {ours:?}, cudarc's own {cudarcs:?}: {ratio:.3} of it; with three borrowed slices {borrowed:?}"
+    ));
     let (mut updates, mut anew) = (Vec::new(), Vec::new());
     for o in &mut others {
         let args = Args::new().q(&q2).k(&k2).v(&v2).o(o);
@@ -355,12 +361,11 @@ fn costs_of_replays_and_updates() {
     }
     let (updates, anew, launches) = (median(updates), median(anew), median(launches));
     say(&format!("other operands: update {updates:?}, capture anew {anew:?}, launch with arguments {launches:?}"));
-    // `qkvault-lab bench launch` measures the target; this finds what has become much slower. Without optimisations it
-    // says nothing.
-    assert!(cfg!(debug_assertions) || ratio < 2.0, "a replay takes {ratio:.3} of cudarc's own");
+    // Without optimisations it says nothing.
+    assert!(cfg!(debug_assertions) || ratio < 1.3, "a replay takes {ratio:.3} of cudarc's own");
 }
 
-/// Prints what cuDNN's own way to change a graph costs, which `Captured::update` could take in place of a capture.
+/// Prints what cuDNN's own way to change a graph costs, which `Captured::update` does not take (`gpu_native_graphs.rs`).
 #[test]
 fn costs_of_graphs_that_cudnn_writes_itself() {
     let Some(gpu) = Gpu::open() else { return };

@@ -21,7 +21,7 @@ use qkvault_exec::raw::{DeviceBuffer, RawBound};
 use qkvault_exec::{Workspace, cudarc};
 use qkvault_graph::{Role, Valid};
 
-const ROUNDS: usize = 24;
+const ROUNDS: usize = 120;
 
 /// Outputs as they were read.
 type Outputs = BTreeMap<Role, Vec<u8>>;
@@ -100,7 +100,7 @@ fn replays(gpu: &Gpu, attention: &Valid, bits: bool) {
         // SAFETY: the graph is alive.
         executable = unsafe { result::graph::instantiate(graph, CUgraphInstantiate_flags(0)) }.expect("instantiated");
     }
-    let (mut writes, mut updates) = (Vec::new(), Vec::new());
+    let (mut writes, mut updates, mut captures, mut others) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let which = (round + 1) % 2;
         let scale = attention.default_scale() * if round % 3 == 0 { 0.5 } else { 1.0 };
@@ -121,15 +121,22 @@ fn replays(gpu: &Gpu, attention: &Valid, bits: bool) {
         unsafe { result::graph::launch(executable, stream.cu_stream()) }.expect("it is queued");
         let replayed = cases[which].download(stream);
         assert!(alike(bits, &direct, &replayed), "{attention}: round {round} of what cuDNN wrote differs");
-        // The same by a second capture, for whose parameters the driver is asked too.
+        // The same by a second capture, which the driver is asked to take too.
+        let started = Instant::now();
         let again = capture(gpu, &bound[1 - which]);
+        captures.push(started.elapsed());
+        let started = Instant::now();
         let both = update(executable, again).is_ok();
+        others.push(started.elapsed());
         assert_eq!(both, taken.is_ok(), "{attention}: round {round}: a capture after what cuDNN wrote");
         // SAFETY: destroyed once.
         unsafe { result::graph::destroy(again) }.expect("destroyed");
     }
-    let (writes, updates) = (median(writes), median(updates));
-    say(&format!("{attention}: taken into a captured graph: {taken:?}; written in {writes:?}, taken in {updates:?}"));
+    let [writes, updates, captures, others] = [writes, updates, captures, others].map(median);
+    say(&format!(
+        "{attention}: taken into a captured graph: {taken:?}; written in {writes:?}, taken in {updates:?}; captured in \
+         {captures:?}, taken in {others:?}"
+    ));
     // SAFETY: each is destroyed once, after its last replay.
     unsafe {
         result::graph::exec_destroy(executable).expect("destroyed");
