@@ -1,7 +1,7 @@
 //! Launches of one plan by many threads at the same moment on a real GPU: each must write its own output.
 //!
-//! cuDNN's documentation says that threads with a handle each may, and NVIDIA has said elsewhere that plans have limits;
-//! `qkvault_sys::ExecutionPlan` has a lock.
+//! cuDNN's documentation says that threads with a handle each may launch at once, and NVIDIA has said elsewhere that
+//! plans have limits; `qkvault_sys::ExecutionPlan` has a lock.
 //!
 //! What the tests need, and how the plans are made, is in `gpu.rs`.
 #![cfg(feature = "cudarc")]
