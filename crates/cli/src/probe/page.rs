@@ -87,7 +87,7 @@ pub(super) fn html(matrix: &Matrix) -> String {
                 for (version, answer) in versions.iter().zip(cell) {
                     let title = escape(&format!("{}, {gpu}, cuDNN {version}", row.name));
                     let _ = match answer {
-                        None => write!(body, "<span class=y title=\"{title}: supported\">✓</span>"),
+                        None => write!(body, "<span class=y title=\"{gpu}, cuDNN {version}\">✓</span>"),
                         Some(n) => write!(
                             body,
                             "<button title=\"{title}\" aria-label=\"{title}: refused, why\" data-r={n}>✕</button>"

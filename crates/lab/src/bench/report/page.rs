@@ -190,7 +190,7 @@ fn kernels(page: &mut String, records: &Records) {
         "TFLOP/s; causal counts as half, a window as the pairs that it keeps. qkvault and PyTorch take turns, in\n",
     );
     page.push_str(
-        "11 rounds. Dashed: PyTorch; circles: NVIDIA's own figures, of another H200. A GPU at its power limit, as\n",
+        "11 rounds. Thin lines: PyTorch; circles: NVIDIA's own figures, of another H200. A GPU at its power limit, as\n",
     );
     page.push_str("here, has lower clocks. PyTorch's cuDNN backend has no windows.\n\n");
     page.push_str("![forward](kernels-forward.svg)\n![backward](kernels-backward.svg)\n\n");

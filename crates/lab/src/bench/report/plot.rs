@@ -83,7 +83,7 @@ fn bar_plot(title: &str, values: &[(&str, f64, RGBColor)]) -> anyhow::Result<Str
     Ok(svg)
 }
 
-/// TFLOP/s over tokens: a line for each mask, dashed for PyTorch, points for what NVIDIA publishes.
+/// TFLOP/s over tokens: a line for each mask, thin for PyTorch, points for what NVIDIA publishes.
 fn kernels(record: &Value, direction: &str) -> anyhow::Result<String> {
     let rows: Vec<&Value> =
         record["rows"].as_array().into_iter().flatten().filter(|row| row["direction"] == direction).collect();
@@ -107,7 +107,7 @@ fn kernels(record: &Value, direction: &str) -> anyhow::Result<String> {
         let ticks = |log: &f64| format!("{:.0}", log.exp2());
         let rates = |rate: &f64| format!("{rate:.0}");
         let mut mesh = chart.configure_mesh();
-        mesh.x_labels(6).x_label_formatter(&ticks).y_label_formatter(&rates).light_line_style(WHITE).draw()?;
+        mesh.x_labels(6).x_label_formatter(&ticks).y_label_formatter(&rates).max_light_lines(0).draw()?;
         for (i, mask) in masks.iter().enumerate() {
             let colour = [OURS, PEER, RGBColor(0, 158, 115)][i % 3];
             let ours = LineSeries::new(line(mask, "tflops"), colour.stroke_width(3));
