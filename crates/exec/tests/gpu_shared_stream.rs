@@ -1,4 +1,4 @@
-//! Launches by many threads on one stream of a real GPU, which all use the stream's scratch memory.
+//! Launches by many threads on one stream of a real GPU, each with scratch memory of its own.
 //!
 //! A launch is several operations: a counter of tiles or the sums of a gradient are cleared in the scratch memory, and
 //! then read by kernels. Between those of one thread no other thread's may come.

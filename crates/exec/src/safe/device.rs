@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
@@ -14,8 +14,8 @@ use crate::properties::{PropertiesError, present_target};
 use crate::raw::launch_error::LaunchError;
 use crate::raw::session::{ContextGuard, Entered};
 use crate::safe::order::driver_error;
+use crate::safe::scratch::Scratch;
 use crate::safe::staging::Shared;
-use crate::safe::workspace::{Workspace, WorkspaceError};
 
 /// Why a GPU could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -84,16 +84,8 @@ pub struct Device {
     uuid: [u8; 16],
     /// The page-locked memory from which batches copy their steps.
     pub(crate) staging: Shared,
-    /// The scratch memory of launches with arguments: a block for each stream.
-    scratch: Arc<Mutex<Scratch>>,
+    scratch: Arc<Scratch>,
 }
-
-/// Blocks of scratch memory by the address of their stream; the one that was used last is at the end.
-type Scratch = Vec<(usize, Arc<Workspace>)>;
-
-/// The number of streams for which scratch memory is kept. Beyond it the block of the stream that launched longest ago
-/// is released.
-const SCRATCH_STREAMS: usize = 16;
 
 impl Device {
     /// Opens a GPU by CUDA's ordinal.
@@ -168,29 +160,9 @@ impl Device {
         format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
     }
 
-    /// Scratch memory of at least so many bytes for launches on a stream, which orders its use: lock it over a launch,
-    /// whose operations those of another thread must not come between.
-    ///
-    /// A block keeps its stream alive, so that no other stream gets its address. A block that is replaced or released
-    /// is freed on its stream, after the launches there.
-    pub(crate) fn scratch(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Arc<Workspace>, LaunchError> {
-        let of = stream.cu_stream() as usize;
-        let mut blocks = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = blocks.iter().position(|(stream, _)| *stream == of);
-        if let Some(at) = at {
-            if blocks[at].1.bytes() >= bytes {
-                let last = blocks.len() - 1;
-                blocks[at..=last].rotate_left(1);
-                return Ok(Arc::clone(&blocks[last].1));
-            }
-            blocks.remove(at);
-        } else if blocks.len() >= SCRATCH_STREAMS {
-            blocks.remove(0);
-        }
-        let refused = |error: WorkspaceError| LaunchError::Workspace { bytes, detail: error.detail };
-        let block = Workspace::allocate(stream, bytes).map_err(refused)?;
-        blocks.push((of, Arc::clone(&block)));
-        Ok(block)
+    /// The scratch memory of launches with arguments.
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
     }
 
     /// The free and total memory of the GPU now, as the driver reports it.

@@ -32,9 +32,10 @@ impl LoadedPlan {
     /// Queues a launch on a stream with the operands and scalars of this call, after the work on them that cudarc knows
     /// of.
     ///
-    /// It probes, hashes, allocates and looks up nothing. While cuDNN queues the launch, other threads wait that launch
-    /// the same plan, or with the same scratch memory or batch. The scratch memory is that of the stream: the session
-    /// keeps one block for each stream, as large as its largest plan so far needed.
+    /// It probes, hashes, allocates and looks up nothing. While cuDNN queues the launch, only threads wait that launch
+    /// the same plan, or with the same workspace or batch. The scratch memory is the launch's own: the session keeps a
+    /// block for each stream and each thread that launches on it at the same time, as large as the largest plan so far
+    /// needed.
     ///
     /// # Errors
     ///
@@ -75,10 +76,14 @@ impl LoadedPlan {
         let Some(scalars) = self.plainly_right(&args, &mut roles) else {
             return Err(LaunchError::Arguments(self.problems(&mut args)));
         };
-        let workspace = match (&args.workspace, self.workspace()) {
-            (_, 0) => None,
-            (Some(given), _) => Some(Arc::clone(given)),
-            (None, bytes) => Some(self.device().scratch(stream, bytes)?),
+        // Given back when the launch is queued.
+        let leased = match (&args.workspace, self.workspace()) {
+            (_, 0) | (Some(_), _) => None,
+            (None, bytes) => Some(self.device().scratch().lease(stream, bytes)?),
+        };
+        let workspace = match &leased {
+            Some(leased) => Some(Arc::clone(leased.block())),
+            None => args.workspace.clone().filter(|_| self.workspace() > 0),
         };
         let Args { operands, batch, interleaved, .. } = &mut args;
         let other = (order == Order::Caller).then(|| aside(stream));
@@ -97,9 +102,9 @@ impl LoadedPlan {
         let (wanted, of_batch) = (self.wanted(), of_batch(batch.as_ref()));
         let tensors: Short<DeviceBuffer> =
             wanted.tensors.iter().map(|tensor| wanted.buffer(tensor.role, &given, of_batch)).collect();
-        // Locked over the launch, also the scratch memory of this stream: a launch is several operations, and those of
-        // another thread on the stream would come between them.
-        let mut locked = workspace.as_ref().filter(|_| order == Order::Events).map(|memory| memory.lock());
+        // Locked and ordered over the launch where another one may use it: a leased block cannot be.
+        let shared = leased.is_none() && order == Order::Events;
+        let mut locked = workspace.as_ref().filter(|_| shared).map(|memory| memory.lock());
         let mut step = batch.as_ref().filter(|_| order == Order::Events).map(|batch| batch.memory.lock());
         let before = |e| driver_error("wait for the streams that used the workspace or the batch before", &e);
         if let Some(memory) = &mut locked {
