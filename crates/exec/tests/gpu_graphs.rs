@@ -365,7 +365,8 @@ fn costs_of_replays_and_updates() {
     assert!(cfg!(debug_assertions) || ratio < 1.3, "a replay takes {ratio:.3} of cudarc's own");
 }
 
-/// Prints what cuDNN's own way to change a graph costs, which `Captured::update` does not take (`gpu_native_graphs.rs`).
+/// Prints what cuDNN's own way to change a graph costs, which `Captured::update` does not take: see
+/// `gpu_native_graphs.rs`.
 #[test]
 fn costs_of_graphs_that_cudnn_writes_itself() {
     let Some(gpu) = Gpu::open() else { return };
