@@ -13,6 +13,15 @@ use qkvault_exec::{Args, Bound, LoadedPlan, Workspace, cudarc};
 use qkvault_graph::{Attention, DType, Role, buffer_len};
 use qkvault_reference::{Buffer, Inputs};
 
+/// Bytes of the heap in use, by Rust and by libraries: those that glibc's allocator has given out. Memory that it keeps
+/// for later does not count, so the size of the process would tell less.
+#[must_use]
+pub fn heap_bytes() -> u64 {
+    // SAFETY: the function only reads the allocator's counters, under its locks.
+    let counted = unsafe { libc::mallinfo2() };
+    (counted.uordblks + counted.hblkhd) as u64
+}
+
 /// The status and the explanation of a failed table row.
 pub type Failure = (&'static str, String);
 
@@ -145,5 +154,18 @@ impl<'r, 'a> Recorded<'r, 'a> {
 impl Drop for Recorded<'_, '_> {
     fn drop(&mut self) {
         self.stream.context().record_err(self.stream.synchronize());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heap_grows_by_what_is_allocated() {
+        let before = heap_bytes();
+        let held = std::hint::black_box(vec![1_u8; 10 << 20]);
+        assert!(heap_bytes() >= before + (8 << 20), "{before} to {}", heap_bytes());
+        drop(held);
     }
 }
