@@ -118,7 +118,8 @@ impl Command {
             | Command::Probe(_) => return None,
         };
         let named = library.cudnn_path.is_some() || std::env::var_os("QKVAULT_CUDNN_PATH").is_some();
-        (!named).then_some(library)
+        // Each version of a list has a process of its own, which fetches it.
+        (!named && library.versions().len() < 2).then_some(library)
     }
 }
 

@@ -29,6 +29,14 @@ pub struct TargetArgs {
     pub target: String,
 }
 
+/// The option that selects target GPUs.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct TargetsArgs {
+    /// A GPU by name (see `profile ls`) or a profile file; several with commas
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200", value_delimiter = ',', value_parser = is_target)]
+    target: Vec<String>,
+}
+
 /// Accepts versions only, and keeps the text as written: a fetch may match a partial version.
 fn is_version(text: &str) -> Result<String, BadVersion> {
     text.parse::<CudnnVersion>().map(|_| text.to_owned())
@@ -47,7 +55,24 @@ fn is_target(name: &str) -> Result<String, String> {
     ))
 }
 
+/// Accepts a list of versions with commas, for commands that start one process for each.
+pub(super) fn are_versions(text: &str) -> Result<String, BadVersion> {
+    text.split(',').map(is_version).collect::<Result<Vec<_>, _>>().map(|_| text.to_owned())
+}
+
 impl LibraryArgs {
+    /// The versions of a list, each once, as they were written.
+    pub(super) fn versions(&self) -> Vec<String> {
+        let mut versions: Vec<(Option<CudnnVersion>, String)> = Vec::new();
+        for text in self.cudnn.iter().flat_map(|list| list.split(',')) {
+            let version = text.parse().ok();
+            if !versions.iter().any(|(known, _)| *known == version) {
+                versions.push((version, text.to_owned()));
+            }
+        }
+        versions.into_iter().map(|(_, text)| text).collect()
+    }
+
     /// The search that these options describe.
     pub fn search(&self) -> anyhow::Result<Search> {
         let mut search = match &self.cudnn_path {
@@ -78,5 +103,19 @@ impl TargetArgs {
     /// The target of these options under the compiler's cuDNN.
     pub fn target(&self, compiler: &Compiler) -> anyhow::Result<Target> {
         Ok(compiler.target(&profile(&self.target)?))
+    }
+}
+
+impl TargetsArgs {
+    /// The targets of these options under the compiler's cuDNN, each once.
+    pub(super) fn targets(&self, compiler: &Compiler) -> anyhow::Result<Vec<Target>> {
+        let mut targets: Vec<Target> = Vec::new();
+        for name in &self.target {
+            let target = compiler.target(&profile(name)?);
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        Ok(targets)
     }
 }

@@ -1,30 +1,49 @@
 //! `warm`: compiles the plans that models need into the vault. The target GPU need not be present.
 
+mod part;
+mod progress;
+mod report;
+mod sharing;
+mod versions;
+
 use std::time::Instant;
 
-use indicatif::{ParallelProgressIterator as _, ProgressBar, ProgressStyle};
-use qkvault_cache::{Source, StoreError};
-use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, Resolution};
-use qkvault_graph::{CompileOptions, QuirkSet, Refusal};
+use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_graph::{CompileOptions, PlanKey, QuirkSet, Refusal, Target, Valid};
+use qkvault_probe::{Request, check};
 use rayon::prelude::*;
-use serde_json::json;
 
 use crate::jobs::{self, Job, ModelArgs};
-use crate::target::{LibraryArgs, TargetArgs};
+use crate::target::{LibraryArgs, TargetsArgs, are_versions};
 use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections};
+use part::Part;
+use progress::Progress;
+use report::{Report, Row};
+use sharing::Sharing;
 
 /// Options of `warm`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("cudnn", |arg| arg.value_parser(are_versions).value_name("VERSION,...").help(
+    "The cuDNN version, such as 9.27 (which is 9.27.0) or 9.10.2; several with commas, each in a process of its own \
+     (default: the first one found)"
+)))]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    target: TargetArgs,
+    target: TargetsArgs,
     #[command(flatten)]
     pub(super) library: LibraryArgs,
     /// Number of compiling threads (default: one per core)
     #[arg(long, short, value_name = "N")]
     jobs: Option<usize>,
+    /// Compile part I of N parts that have no plan in common: one part per machine, then bring them together with
+    /// `pack` and `unpack` or a remote store
+    #[arg(long = "shard", value_name = "I/N")]
+    part: Option<Part>,
+    /// Compile nothing: list the plans, those that the vault has, and those that rules refuse
+    #[arg(long)]
+    dry_run: bool,
     /// If the plan of the first engine needs more workspace than this many bytes, use the engine that needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
@@ -33,43 +52,30 @@ pub struct Args {
     allow: Vec<QuirkSet>,
 }
 
-/// The result of one job.
-struct Row {
-    job: Job,
-    result: Result<Resolution, PlanError>,
+/// One attention for one target.
+#[derive(Clone, Copy)]
+struct Work<'j> {
+    job: &'j Job,
+    /// The target's place in the list of targets.
+    target: usize,
+    /// The key of its plan, if it can be described and lowered.
+    key: Option<PlanKey>,
 }
 
-impl Row {
-    /// `built`, `hit`, `refused` or `failed`.
-    fn status(&self) -> &'static str {
-        match &self.result {
-            Ok(Resolution { outcome: Err(_), .. }) => "refused",
-            Ok(Resolution { source: Source::Built, .. }) => "built",
-            Ok(_) => "hit",
-            Err(_) => "failed",
-        }
-    }
-
-    fn what(&self) -> String {
-        let first = self.job.uses[0].label();
-        match self.job.uses.len() {
-            1 => first,
-            n => format!("{first} (+{} alike)", n - 1),
-        }
-    }
-
-    /// The error that kept the answer from being stored, if any.
-    fn unstored(&self) -> Option<&StoreError> {
-        self.result.as_ref().ok()?.unstored.as_deref()
-    }
-
-    fn refusal(&self) -> Option<&Refusal> {
-        self.result.as_ref().ok().and_then(|a| a.outcome.as_ref().err())
+impl Work<'_> {
+    /// Whether a part has it. What has no plan is told with the same part on every machine too.
+    fn is_in(&self, part: Part) -> bool {
+        let described = || self.job.attention.as_ref().map_or([0; 32], |attention| *attention.key().bytes());
+        part.has(&self.key.map_or_else(described, |key| *key.bytes()))
     }
 }
 
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    let versions = args.library.versions();
+    if versions.len() > 1 {
+        return versions::run(globals, &versions);
+    }
     let jobs::Jobs { jobs, mut notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         notes.iter().for_each(|n| out::note(&format!("note: {n}")));
@@ -77,169 +83,114 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     let vault = open_vault(globals)?;
     let compiler = Compiler::open_compile_only(&args.library.search()?)?;
-    let target = args.target.target(&compiler)?;
-    notes.extend(target.toolchain.environment.notes());
+    let targets = args.target.targets(&compiler)?;
+    notes.extend(compiler.toolchain().environment.notes());
     notes.extend(older::notes(&vault));
     let planner = Planner::new(vault, Some(compiler));
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, ..CompileOptions::default() };
-    let s = if jobs.len() == 1 { "" } else { "s" };
-    out::note(&format!("{} attention{s} for {target}", jobs.len()));
-    let started = Instant::now();
+    let on_miss = if args.dry_run { OnMiss::Load } else { OnMiss::Compile };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.jobs.unwrap_or(0)).build()?;
-    let bar = progress(jobs.len() as u64);
-    let rows: Vec<Row> = pool.install(|| {
-        jobs.into_par_iter()
-            .progress_with(bar.clone())
-            .map(|job| {
-                let result = match &job.attention {
-                    Ok(attention) => planner.plan(attention, &target, &policy, OnMiss::Compile),
-                    Err(refusal) => Ok(undescribed(refusal)),
-                };
-                if bar.is_hidden() && matches!(&result, Ok(a) if a.source == Source::Built && a.outcome.is_ok()) {
-                    out::note(&format!("built {}", job.uses[0].label()));
+    let all = pool.install(|| keyed(&jobs, &targets, &planner, &policy));
+    let mine: Vec<Work<'_>> =
+        all.iter().filter(|work| args.part.is_none_or(|part| work.is_in(part))).copied().collect();
+    announce(args.part, &jobs, &targets, mine.len());
+    let started = Instant::now();
+    let progress = Progress::new(mine.len());
+    let rows: Vec<Row<'_>> = pool.install(|| {
+        let all = mine.into_par_iter().map(|work| {
+            let row = match &work.job.attention {
+                Ok(attention) => {
+                    let target = &targets[work.target];
+                    // Only cuDNN's answers are stored, so a dry run asks the rules.
+                    match args.dry_run.then(|| by_rules(attention, target, &policy)).flatten() {
+                        Some(refusal) => Row::refused(work, &refusal),
+                        None => Row::new(work, planner.plan(attention, target, &policy, on_miss)),
+                    }
                 }
-                Row { job, result }
-            })
-            .collect()
+                Err(refusal) => Row::refused(work, refusal),
+            };
+            progress.done(row.is_built().then(|| work.job.uses[0].label()).as_deref());
+            row
+        });
+        all.collect()
     });
-    bar.finish_and_clear();
+    progress.finish();
     let seconds = started.elapsed().as_secs_f64();
-    let count = |status| rows.iter().filter(|r| r.status() == status).count();
-    let (built, hits, refused, failed) = (count("built"), count("hit"), count("refused"), count("failed"));
     notes.extend(rejections::note(planner.vault()));
     notes.extend(flush_remote(planner.vault()));
+    let report = |(place, target)| Report {
+        target,
+        rows: rows.iter().filter(|row| row.target() == place).collect(),
+        sharing: Sharing::of(all.iter().filter(|work| work.target == place).map(|work| (work.job, work.key))),
+        part: args.part,
+        seconds,
+    };
+    Ok(print(globals, &planner, &targets.iter().enumerate().map(report).collect::<Vec<_>>(), &notes))
+}
+
+/// Every attention for every target, with the key of its plan.
+fn keyed<'j>(jobs: &'j [Job], targets: &[Target], planner: &Planner, policy: &CompileOptions) -> Vec<Work<'j>> {
+    let places: Vec<(usize, &Job)> = (0..targets.len()).flat_map(|at| jobs.iter().map(move |job| (at, job))).collect();
+    let key = |(target, job): (usize, &'j Job)| {
+        let attention = job.attention.as_ref().ok();
+        let key = attention.and_then(|attention| planner.key(attention, &targets[target], policy).ok());
+        Work { job, target, key }
+    };
+    places.into_par_iter().map(key).collect()
+}
+
+/// The refusal by rules, which cuDNN would give too.
+fn by_rules(attention: &Valid, target: &Target, policy: &CompileOptions) -> Option<Refusal> {
+    Refusal::of(check(&Request::new(attention, target).with_policy(*policy)).reasons)
+}
+
+/// Tells what will be compiled.
+fn announce(part: Option<Part>, jobs: &[Job], targets: &[Target], mine: usize) {
+    let s = if jobs.len() == 1 { "" } else { "s" };
+    let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    out::note(&format!("{} attention{s} for {}", jobs.len(), targets.join(" and for ")));
+    if let Some(part) = part {
+        out::note(&format!("part {part} has {mine} of them"));
+    }
+}
+
+/// Prints the reports, and says whether every answer is there and kept.
+fn print(globals: &Globals, planner: &Planner, reports: &[Report<'_, '_>], notes: &[String]) -> Outcome {
+    let vault = planner.vault();
     if globals.json {
-        out::json(&json!({
-            "target": target.label(),
-            "cudnn": target.cudnn.to_string(),
-            "toolchain": target.toolchain,
-            "vault": planner.vault().folder(),
-            "plans": rows.iter().map(entry).collect::<Vec<_>>(),
-            "built": built,
-            "hits": hits,
-            "refused": refused,
-            "failed": failed,
-            "unstored": rows.iter().filter(|r| r.unstored().is_some()).count(),
-            "rejected": planner.vault().stats().rejected(),
-            "remote_hits": planner.vault().stats().hits_remote,
-            "uploads": planner.vault().stats().uploads,
-            "seconds": seconds,
-            "notes": notes,
-        }));
+        let stats = vault.stats();
+        let mut runs: Vec<serde_json::Value> =
+            reports.iter().map(|report| report.json(notes, vault.folder())).collect();
+        for run in &mut runs {
+            // The vault counts for all targets together.
+            run["rejected"] = stats.rejected().into();
+            run["remote_hits"] = stats.hits_remote.into();
+            run["uploads"] = stats.uploads.into();
+        }
+        match <[serde_json::Value; 1]>::try_from(runs) {
+            Ok([only]) => out::json(&only),
+            Err(runs) => out::json(&report::several(runs)),
+        }
     } else {
-        print(&rows);
+        for report in reports {
+            if reports.len() > 1 {
+                out::line(&format!("{}", report.target));
+            }
+            report.print();
+        }
         notes.iter().for_each(|n| out::line(&format!("note: {n}")));
-        out::line(&format!("{built} built, {hits} hit, {refused} refused, {failed} failed in {seconds:.2} s"));
-        if let Some(folder) = planner.vault().folder() {
+        for report in reports {
+            let of = if reports.len() > 1 { format!("{}: ", report.target.label()) } else { String::new() };
+            out::line(&format!("{of}{}", report.counts()));
+        }
+        if let Some(folder) = vault.folder() {
             out::line(&format!("vault: {}", folder.display()));
         }
     }
     // Plans that are not stored are lost when the process ends, so this is an error.
-    let lost = unstored(&rows);
-    if let Some(text) = &lost {
-        out::problem(&format!("error: {text}"));
-    }
-    Ok(if refused + failed == 0 && lost.is_none() { Outcome::Good } else { Outcome::Bad })
-}
-
-/// The number of answers that are not in the vault, and the first error.
-fn unstored(rows: &[Row]) -> Option<String> {
-    let lost: Vec<&StoreError> = rows.iter().filter_map(Row::unstored).collect();
-    let first = lost.first()?;
-    Some(format!("{} of {} answers could not be stored and must be built again: {first}", lost.len(), rows.len()))
-}
-
-/// The result for a description that is refused before it has a key.
-fn undescribed(refusal: &Refusal) -> Resolution {
-    Resolution {
-        key: None,
-        graph_key: qkvault_graph::GraphKey::from_bytes([0; 32]),
-        source: Source::Built,
-        unstored: None,
-        outcome: Err(refusal.clone()),
-        milliseconds: 0.0,
-    }
-}
-
-fn progress(len: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} compiled, {elapsed} elapsed, {eta} left");
-    let bar = ProgressBar::new(len);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
-}
-
-fn entry(row: &Row) -> serde_json::Value {
-    let uses: Vec<String> = row.job.uses.iter().map(jobs::Use::label).collect();
-    let mut value = json!({ "what": row.what(), "uses": uses, "status": row.status(), "reasons": [] });
-    if let Ok(attention) = &row.job.attention {
-        value["attention"] = attention.to_string().into();
-        value["graph_key"] = attention.key().to_string().into();
-    }
-    match &row.result {
-        Ok(answer) => {
-            value["key"] = answer.key.map(|key| key.to_string()).into();
-            value["milliseconds"] = answer.milliseconds.into();
-            if let Some(why) = &answer.unstored {
-                value["unstored"] = why.to_string().into();
-            }
-            match &answer.outcome {
-                Ok(plan) => {
-                    value["engine"] = plan.facts.engine.clone().into();
-                    value["bytes"] = plan.facts.blob_bytes.into();
-                    value["workspace"] = plan.facts.scratch().bytes.into();
-                    value["compile_ms"] = plan.facts.compile_ms.into();
-                    if !plan.facts.passed_over.is_empty() {
-                        value["passed_over"] = json!(plan.facts.passed_over);
-                    }
-                }
-                Err(refusal) => value["reasons"] = json!(refusal),
-            }
-        }
-        Err(error) => {
-            value["key"] = serde_json::Value::Null;
-            value["reasons"] = json!([{ "code": "failed", "given": error.to_string() }]);
-        }
-    }
-    value
-}
-
-fn print(rows: &[Row]) {
-    let columns = ["what", "key", "engine", ">bytes", ">workspace", ">compile ms", "status"];
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let dash = || "-".to_owned();
-            let plan = row.result.as_ref().ok().and_then(|a| a.outcome.as_ref().ok());
-            let key = row.result.as_ref().ok().and_then(|a| a.key).filter(|_| plan.is_some());
-            let key = key.map_or_else(dash, |key| key.short());
-            vec![
-                row.what(),
-                key,
-                plan.map_or_else(dash, |p| p.facts.engine.clone()),
-                plan.map_or_else(dash, |p| p.facts.blob_bytes.to_string()),
-                plan.map_or_else(dash, |p| p.facts.scratch().bytes.to_string()),
-                plan.map_or_else(dash, |p| p.facts.compile_ms.to_string()),
-                row.status().to_owned(),
-            ]
-        })
-        .collect();
-    out::table(&columns, &cells);
-    // Each reason once, with the rows that it concerns.
-    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
-    for row in rows {
-        let text = match (row.refusal(), &row.result) {
-            (Some(refusal), _) => refusal.to_string(),
-            (None, Err(error)) => error.to_string(),
-            (None, Ok(_)) => continue,
-        };
-        match reasons.iter_mut().find(|(t, _)| *t == text) {
-            Some((_, whats)) => whats.push(row.what()),
-            None => reasons.push((text, vec![row.what()])),
-        }
-    }
-    for (text, whats) in reasons {
-        let more = if whats.len() > 1 { format!(" and {} more", whats.len() - 1) } else { String::new() };
-        out::line(&format!("\n{}{more}:\n  {}", whats[0], text.replace('\n', "\n  ")));
-    }
+    let lost: Vec<String> = reports.iter().filter_map(Report::unstored).collect();
+    lost.iter().for_each(|text| out::problem(&format!("error: {text}")));
+    let bad = reports.iter().any(|report| report.count("refused") + report.count("failed") > 0);
+    if bad || !lost.is_empty() { Outcome::Bad } else { Outcome::Good }
 }

@@ -163,6 +163,17 @@ impl Planner {
         self.resolve(attention, target, options, |vault, job| self.find(vault, job, on_miss))
     }
 
+    /// The key of the plan that [`Planner::plan`] looks for first, in microseconds: nothing is read or compiled.
+    ///
+    /// # Errors
+    ///
+    /// The reasons of lowering and rules, for which there is no op graph and no key.
+    pub fn key(&self, attention: &Valid, target: &Target, options: &CompileOptions) -> Result<PlanKey, Refusal> {
+        let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
+        let graph = lowered(attention, target, options)?;
+        Ok(plan_key_of(&graph, target, &unlimited(options), Choice::First))
+    }
+
     /// Does the same as [`Planner::plan`] with [`OnMiss::Compile`], but builds the plan of one key anew, even if the
     /// vault has it, and replaces the stored one: for a stored plan that cuDNN refuses to load.
     ///
@@ -205,8 +216,7 @@ impl Planner {
                 return Ok(Resolution { key: None, graph_key, source, unstored: None, outcome, milliseconds });
             }
         };
-        // No key contains a limit, so the inputs of a plan do not either.
-        let unlimited = &CompileOptions { workspace_limit: None, ..*options };
+        let unlimited = &unlimited(options);
         let choice = Choice::First;
         let key = plan_key_of(&graph, target, unlimited, choice);
         let job = Job { attention, graph: &graph, target, options: unlimited, choice, key, graph_key, what: &what };
@@ -293,6 +303,11 @@ impl Planner {
             Err(failure) => Err(Build::Failed(Arc::new(failure))),
         }
     }
+}
+
+/// No key contains a limit, so the inputs of a plan do not either.
+fn unlimited(options: &CompileOptions) -> CompileOptions {
+    CompileOptions { workspace_limit: None, ..*options }
 }
 
 /// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if that

@@ -91,6 +91,16 @@ impl Place {
 
     /// Runs the command on another vault.
     pub(crate) fn run_in(&self, vault: &Path, words: &str) -> Done {
+        let Output { status, stdout, stderr } = self.command(vault, words).output().unwrap();
+        let code = status.code().unwrap_or_else(|| panic!("{words}: ended by a signal: {status}"));
+        let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert!(!err.contains("panicked"), "{words}: {err}");
+        assert!(!(out.contains('\u{1b}') || err.contains('\u{1b}')), "{words}: colours, and no terminal:\n{out}{err}");
+        Done { code, out, err }
+    }
+
+    /// The command on a vault, in a clean environment, not yet started.
+    pub(crate) fn command(&self, vault: &Path, words: &str) -> Command {
         let mut command = Command::new(crate::PROGRAM);
         // Removes variables about vaults and libraries, except the folder of fetched libraries (QKVAULT_CACHE_DIR).
         for (name, _) in std::env::vars_os() {
@@ -107,12 +117,7 @@ impl Place {
         if compiles && !words.contains("--cudnn") {
             command.args(&self.cudnn);
         }
-        let Output { status, stdout, stderr } = command.output().unwrap();
-        let code = status.code().unwrap_or_else(|| panic!("{words}: ended by a signal: {status}"));
-        let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        assert!(!err.contains("panicked"), "{words}: {err}");
-        assert!(!(out.contains('\u{1b}') || err.contains('\u{1b}')), "{words}: colours, and no terminal:\n{out}{err}");
-        Done { code, out, err }
+        command
     }
 
     /// Runs the command with `--json`. Its output must be one JSON object.

@@ -16,6 +16,7 @@ mod others;
 mod packs;
 mod probe;
 mod remotes;
+mod scale;
 mod serving;
 mod train;
 mod warm;

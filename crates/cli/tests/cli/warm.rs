@@ -9,17 +9,22 @@ use crate::kit::{Place, fields, numbers, say};
 
 const LLAMA: &str = "--model ../../models/llama-3.1-8b.json";
 
-const TOP: [&str; 15] = [
+const TOP: [&str; 20] = [
     "target",
     "toolchain",
     "cudnn",
     "vault",
+    "part",
     "plans",
+    "sharing",
     "built",
     "hits",
+    "missing",
     "refused",
     "failed",
     "unstored",
+    "bytes",
+    "compile_ms",
     "rejected",
     "seconds",
     "remote_hits",

@@ -1,0 +1,255 @@
+//! What `warm` prints: the rows of one target, as JSON or as a table.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use qkvault_cache::{Source, StoreError};
+use qkvault_compile::{PlanError, PlanFacts, Resolution};
+use qkvault_graph::{PlanKey, Refusal, Target};
+use serde_json::{Value, json};
+
+use super::sharing::Sharing;
+use super::{Part, Work};
+use crate::{jobs, out};
+
+/// The result of one job for one target. The plan's bytes are in the vault and not here: a run may have thousands.
+pub(super) struct Row<'j> {
+    work: Work<'j>,
+    result: Result<Answer, PlanError>,
+}
+
+struct Answer {
+    key: Option<PlanKey>,
+    source: Source,
+    unstored: Option<std::sync::Arc<StoreError>>,
+    outcome: Result<PlanFacts, Refusal>,
+    milliseconds: f64,
+}
+
+impl<'j> Row<'j> {
+    pub(super) fn new(work: Work<'j>, result: Result<Resolution, PlanError>) -> Row<'j> {
+        let result = result.map(|Resolution { key, graph_key: _, source, unstored, outcome, milliseconds }| {
+            let outcome = outcome.map(|plan| plan.facts.clone());
+            Answer { key, source, unstored, outcome, milliseconds }
+        });
+        Row { work, result }
+    }
+
+    /// The row of what is refused before a plan is looked for.
+    pub(super) fn refused(work: Work<'j>, refusal: &Refusal) -> Row<'j> {
+        let outcome = Err(refusal.clone());
+        let answer = Answer { key: None, source: Source::Built, unstored: None, outcome, milliseconds: 0.0 };
+        Row { work, result: Ok(answer) }
+    }
+
+    pub(super) const fn target(&self) -> usize {
+        self.work.target
+    }
+
+    /// Whether a plan was compiled.
+    pub(super) fn is_built(&self) -> bool {
+        self.status() == "built"
+    }
+
+    /// `built`, `hit`, `refused`, `missing` (of a dry run) or `failed`.
+    fn status(&self) -> &'static str {
+        match &self.result {
+            Ok(Answer { outcome: Err(_), .. }) => "refused",
+            Ok(Answer { source: Source::Built, .. }) => "built",
+            Ok(_) => "hit",
+            Err(PlanError::Missing { .. }) => "missing",
+            Err(_) => "failed",
+        }
+    }
+
+    fn what(&self) -> String {
+        let uses = &self.work.job.uses;
+        let first = uses[0].label();
+        match uses.len() {
+            1 => first,
+            n => format!("{first} (+{} alike)", n - 1),
+        }
+    }
+
+    fn key(&self) -> Option<PlanKey> {
+        self.result.as_ref().map_or(self.work.key, |answer| answer.key)
+    }
+
+    fn facts(&self) -> Option<&PlanFacts> {
+        self.result.as_ref().ok()?.outcome.as_ref().ok()
+    }
+
+    /// The error that kept the answer from being stored, if any.
+    fn unstored(&self) -> Option<&StoreError> {
+        self.result.as_ref().ok()?.unstored.as_deref()
+    }
+
+    fn refusal(&self) -> Option<&Refusal> {
+        self.result.as_ref().ok().and_then(|a| a.outcome.as_ref().err())
+    }
+}
+
+/// The results for one target.
+pub(super) struct Report<'r, 'j> {
+    pub(super) target: &'r Target,
+    pub(super) rows: Vec<&'r Row<'j>>,
+    pub(super) sharing: Sharing,
+    pub(super) part: Option<Part>,
+    pub(super) seconds: f64,
+}
+
+impl Report<'_, '_> {
+    pub(super) fn count(&self, status: &str) -> usize {
+        self.rows.iter().filter(|row| row.status() == status).count()
+    }
+
+    /// Bytes of the plans, and the milliseconds of one core that compiling them took, each plan once.
+    fn cost(&self) -> (u64, u64) {
+        let facts = self.rows.iter().filter_map(|row| row.facts());
+        let plans: BTreeMap<PlanKey, (u64, u64)> =
+            facts.map(|facts| (facts.key, (facts.blob_bytes, u64::from(facts.compile_ms)))).collect();
+        plans.values().fold((0, 0), |(bytes, ms), plan| (bytes + plan.0, ms + plan.1))
+    }
+
+    /// The number of answers that are not in the vault, and the first error.
+    pub(super) fn unstored(&self) -> Option<String> {
+        let lost: Vec<&StoreError> = self.rows.iter().filter_map(|row| row.unstored()).collect();
+        let (lost, all, first) = (lost.len(), self.rows.len(), lost.first()?);
+        Some(format!("{lost} of {all} answers could not be stored and must be built again: {first}"))
+    }
+
+    pub(super) fn json(&self, notes: &[String], vault: Option<&Path>) -> Value {
+        let (bytes, compile_ms) = self.cost();
+        json!({
+            "target": self.target.label(),
+            "cudnn": self.target.cudnn.to_string(),
+            "toolchain": self.target.toolchain,
+            "vault": vault,
+            "part": self.part.map(|part| part.to_string()),
+            "plans": self.rows.iter().map(|row| entry(row)).collect::<Vec<_>>(),
+            "sharing": self.sharing.json(),
+            "built": self.count("built"),
+            "hits": self.count("hit"),
+            "missing": self.count("missing"),
+            "refused": self.count("refused"),
+            "failed": self.count("failed"),
+            "unstored": self.rows.iter().filter(|r| r.unstored().is_some()).count(),
+            "bytes": bytes,
+            "compile_ms": compile_ms,
+            "seconds": self.seconds,
+            "notes": notes,
+        })
+    }
+
+    pub(super) fn print(&self) {
+        print(&self.rows);
+        if let Some(line) = self.sharing.line() {
+            out::line(&line);
+        }
+    }
+
+    /// The last line: how many of each status.
+    pub(super) fn counts(&self) -> String {
+        let [built, hits, missing, refused, failed] =
+            ["built", "hit", "missing", "refused", "failed"].map(|status| self.count(status));
+        let missing = if missing == 0 { String::new() } else { format!("{missing} missing, ") };
+        let part = self.part.map_or_else(String::new, |part| format!("part {part}: "));
+        format!("{part}{built} built, {hits} hit, {missing}{refused} refused, {failed} failed in {:.2} s", self.seconds)
+    }
+}
+
+/// The reports of several targets or versions as one.
+pub(super) fn several(runs: Vec<Value>) -> Value {
+    let sum = |name: &str| runs.iter().filter_map(|run| run[name].as_u64()).sum::<u64>();
+    let errors = runs.iter().filter(|run| run.get("error").is_some()).count();
+    json!({
+        "built": sum("built"),
+        "hits": sum("hits"),
+        "missing": sum("missing"),
+        "refused": sum("refused"),
+        "failed": sum("failed"),
+        "unstored": sum("unstored"),
+        "bytes": sum("bytes"),
+        "compile_ms": sum("compile_ms"),
+        "errors": errors,
+        "runs": runs,
+    })
+}
+
+fn entry(row: &Row<'_>) -> Value {
+    let uses: Vec<String> = row.work.job.uses.iter().map(jobs::Use::label).collect();
+    let mut value = json!({ "what": row.what(), "uses": uses, "status": row.status(), "reasons": [] });
+    if let Ok(attention) = &row.work.job.attention {
+        value["attention"] = attention.to_string().into();
+        value["graph_key"] = attention.key().to_string().into();
+    }
+    match &row.result {
+        Ok(answer) => {
+            value["key"] = answer.key.map(|key| key.to_string()).into();
+            value["milliseconds"] = answer.milliseconds.into();
+            if let Some(why) = &answer.unstored {
+                value["unstored"] = why.to_string().into();
+            }
+            match &answer.outcome {
+                Ok(facts) => {
+                    value["engine"] = facts.engine.clone().into();
+                    value["bytes"] = facts.blob_bytes.into();
+                    value["workspace"] = facts.scratch().bytes.into();
+                    value["compile_ms"] = facts.compile_ms.into();
+                    if !facts.passed_over.is_empty() {
+                        value["passed_over"] = json!(facts.passed_over);
+                    }
+                }
+                Err(refusal) => value["reasons"] = json!(refusal),
+            }
+        }
+        Err(error) => {
+            value["key"] = row.key().filter(|_| row.status() == "missing").map(|key| key.to_string()).into();
+            if row.status() != "missing" {
+                value["reasons"] = json!([{ "code": "failed", "given": error.to_string() }]);
+            }
+        }
+    }
+    value
+}
+
+fn print(rows: &[&Row<'_>]) {
+    let columns = ["what", "key", "engine", ">bytes", ">workspace", ">compile ms", "status"];
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let dash = || "-".to_owned();
+            let plan = row.facts();
+            let key = row.key().filter(|_| plan.is_some() || row.status() == "missing");
+            let key = key.map_or_else(dash, |key| key.short());
+            vec![
+                row.what(),
+                key,
+                plan.map_or_else(dash, |p| p.engine.clone()),
+                plan.map_or_else(dash, |p| p.blob_bytes.to_string()),
+                plan.map_or_else(dash, |p| p.scratch().bytes.to_string()),
+                plan.map_or_else(dash, |p| p.compile_ms.to_string()),
+                row.status().to_owned(),
+            ]
+        })
+        .collect();
+    out::table(&columns, &cells);
+    // Each reason once, with the rows that it concerns.
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for row in rows {
+        let text = match (row.refusal(), &row.result) {
+            (Some(refusal), _) => refusal.to_string(),
+            (None, Err(PlanError::Missing { .. })) => continue,
+            (None, Err(error)) => error.to_string(),
+            (None, Ok(_)) => continue,
+        };
+        match reasons.iter_mut().find(|(t, _)| *t == text) {
+            Some((_, whats)) => whats.push(row.what()),
+            None => reasons.push((text, vec![row.what()])),
+        }
+    }
+    for (text, whats) in reasons {
+        let more = if whats.len() > 1 { format!(" and {} more", whats.len() - 1) } else { String::new() };
+        out::line(&format!("\n{}{more}:\n  {}", whats[0], text.replace('\n', "\n  ")));
+    }
+}
