@@ -67,11 +67,13 @@ mod error;
 pub mod guide;
 #[cfg(feature = "exec")]
 pub mod prelude;
+mod record;
 #[cfg(feature = "exec")]
 mod runtime;
 
 #[cfg(feature = "exec")]
 pub use error::{Error, ErrorKind};
+pub use record::Recorder;
 #[cfg(feature = "exec")]
 pub use runtime::{Preload, Runtime, RuntimeOptions};
 

@@ -10,6 +10,7 @@ use qkvault::ErrorKind;
 use qkvault::cache::{Mode, VaultOptions};
 use qkvault::exec::cudarc::driver::CudaStream;
 use qkvault::exec::{Device, DeviceError};
+use qkvault::models::Manifest;
 use qkvault::prelude::*;
 use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
 use qkvault_skip::{Need, skip};
@@ -71,6 +72,24 @@ fn a_plan_is_loaded_once_and_given_again_in_nanoseconds() {
     assert!(matches!(&failed[..], [(attention, error)] if *attention == never && error.is_missing()), "{failed:?}");
     runtime.unload_unused();
     assert_eq!(runtime.loaded_plans(), 0);
+}
+
+/// A plan that is missing is what the next deploy must compile.
+#[test]
+fn a_run_records_what_it_asked_for_and_what_it_missed() {
+    let Some(options) = options() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("asked.toml");
+    let runtime = options.record(&file).open().expect("a GPU and a vault");
+    let [prefill, decode] = attentions();
+    let never = validate(Attention::bshd(3, (6, 3), (129, 130), 64, DType::BF16)).expect("valid");
+    assert!(runtime.plan(&prefill).is_ok() && runtime.plan(&prefill).is_ok());
+    assert!(runtime.plan(&never).is_err_and(|error| error.is_missing()));
+    assert!(runtime.preload([decode.clone()]).wait().is_empty());
+    runtime.recorder().expect("it records").flush();
+    let manifest = Manifest::parse(&std::fs::read_to_string(&file).expect("a file")).expect("a manifest");
+    let listed = manifest.attentions().expect("attentions").into_iter();
+    assert_eq!(listed.map(|one| validate(one.attention).expect("valid")).collect::<Vec<_>>(), [prefill, never, decode]);
 }
 
 #[test]

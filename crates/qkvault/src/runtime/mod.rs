@@ -14,6 +14,7 @@ use qkvault_graph::{CompileOptions, Target, Valid};
 use qkvault_serving::{Buckets, ServeLayer};
 use qkvault_sys::Library;
 
+use crate::record::{Recorder, VARIABLE};
 use crate::{Error, ErrorKind};
 use loaded::Loaded;
 pub use options::RuntimeOptions;
@@ -50,6 +51,7 @@ struct Inner {
     target: Target,
     compile: CompileOptions,
     on_miss: OnMiss,
+    recorder: Option<Recorder>,
 }
 
 impl Runtime {
@@ -71,7 +73,9 @@ impl Runtime {
     }
 
     fn with(options: RuntimeOptions) -> Result<Runtime, Error> {
-        let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes } = options;
+        let recorder = options.recorder(std::env::var_os(VARIABLE));
+        let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes, record: _ } =
+            options;
         let device = device.map_or_else(|| Device::open(gpu), Ok)?;
         let library = Library::open(&search)?;
         let compiler = match on_miss {
@@ -82,7 +86,7 @@ impl Runtime {
         let session = Session::with_options(&device, &library, session)?;
         let target = session.target()?.clone();
         let loaded = Loaded::new(plans, plan_bytes);
-        Ok(Runtime { inner: Arc::new(Inner { loaded, session, planner, target, compile, on_miss }) })
+        Ok(Runtime { inner: Arc::new(Inner { loaded, session, planner, target, compile, on_miss, recorder }) })
     }
 
     /// The plan of an attention, loaded on the GPU: one that is loaded already in nanoseconds, one of the vault in
@@ -96,13 +100,18 @@ impl Runtime {
     /// [`ErrorKind::Refused`] with reasons if the attention cannot run here; [`ErrorKind::Missing`] if the vault has no
     /// plan of it and none may be built; [`ErrorKind::Build`] and [`ErrorKind::Load`] if that fails.
     pub fn plan(&self, attention: &Valid) -> Result<Arc<LoadedPlan>, Error> {
-        let Inner { loaded, session, planner, compile, on_miss, .. } = &*self.inner;
+        let Inner { loaded, session, planner, compile, on_miss, recorder, .. } = &*self.inner;
         let of = attention.fingerprint();
         if let Some(plan) = loaded.get(&of) {
             return Ok(plan);
         }
         let load = || session.prepare(planner, attention, compile, *on_miss).map(|Prepared { plan, .. }| plan);
-        Ok(loaded.get_or_load(&of, load)?)
+        let plan = loaded.get_or_load(&of, load).map_err(Error::from);
+        // One that is missing is what a record is for; one that is refused cannot be compiled for the next run either.
+        if let Some(recorder) = recorder.as_ref().filter(|_| !plan.as_ref().is_err_and(Error::is_refused)) {
+            recorder.record(attention);
+        }
+        plan
     }
 
     /// Both plans of a training step, each as [`Runtime::plan`] gives it.
@@ -143,6 +152,12 @@ impl Runtime {
     #[must_use]
     pub fn loaded_plans(&self) -> usize {
         self.inner.loaded.len()
+    }
+
+    /// What records the attentions that the runtime is asked for, if something does ([`RuntimeOptions::record`]).
+    #[must_use]
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.inner.recorder.as_ref()
     }
 
     /// The GPU, for streams and memory.

@@ -1,6 +1,8 @@
 //! What a runtime is opened with.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 
 use qkvault_cache::VaultOptions;
 use qkvault_compile::OnMiss;
@@ -9,7 +11,7 @@ use qkvault_graph::CompileOptions;
 use qkvault_sys::Search;
 
 use super::Runtime;
-use crate::Error;
+use crate::{Error, Recorder};
 
 /// Options of a [`Runtime`].
 ///
@@ -32,15 +34,27 @@ pub struct RuntimeOptions {
     pub(super) on_miss: OnMiss,
     pub(super) plans: usize,
     pub(super) plan_bytes: u64,
+    pub(super) record: Option<PathBuf>,
 }
 
 impl fmt::Debug for RuntimeOptions {
     /// Without the vault's options, which may have secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RuntimeOptions { gpu, device: _, search: _, vault: _, session, compile, on_miss, plans, plan_bytes } = self;
+        let RuntimeOptions {
+            gpu,
+            device: _,
+            search: _,
+            vault: _,
+            session,
+            compile,
+            on_miss,
+            plans,
+            plan_bytes,
+            record,
+        } = self;
         let mut shown = f.debug_struct("RuntimeOptions");
         shown.field("gpu", gpu).field("session", session).field("compile", compile).field("on_miss", on_miss);
-        shown.field("plans", plans).field("plan_bytes", plan_bytes).finish_non_exhaustive()
+        shown.field("plans", plans).field("plan_bytes", plan_bytes).field("record", record).finish_non_exhaustive()
     }
 }
 
@@ -57,6 +71,7 @@ impl Default for RuntimeOptions {
             on_miss: OnMiss::Load,
             plans: 1024,
             plan_bytes: 1 << 30,
+            record: None,
         }
     }
 }
@@ -120,6 +135,20 @@ impl RuntimeOptions {
         RuntimeOptions { plans, plan_bytes: bytes, ..self }
     }
 
+    /// A manifest file in which the runtime records every attention that it is asked for and that is not refused, so
+    /// that one run of a service says what to compile for the next ([`Recorder`](crate::Recorder)). What the file has
+    /// stays. Default: the file that `QKVAULT_RECORD` names, else none.
+    #[must_use]
+    pub fn record(self, file: impl Into<PathBuf>) -> RuntimeOptions {
+        RuntimeOptions { record: Some(file.into()), ..self }
+    }
+
+    /// The file to record in: the one that was given, else that of the environment.
+    pub(super) fn recorder(&self, variable: Option<OsString>) -> Option<Recorder> {
+        let named = variable.filter(|file| !file.is_empty()).map(PathBuf::from);
+        self.record.clone().or(named).map(Recorder::new)
+    }
+
     /// Opens the runtime.
     ///
     /// # Errors
@@ -127,5 +156,21 @@ impl RuntimeOptions {
     /// As [`Runtime::open`].
     pub fn open(self) -> Result<Runtime, Error> {
         Runtime::with(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_given_in_code_beats_the_variable_and_an_empty_one_is_none() {
+        let file = |options: RuntimeOptions, variable: Option<&str>| {
+            options.recorder(variable.map(Into::into)).map(|recorder| recorder.path().to_path_buf())
+        };
+        let given = || Runtime::options().record("given.toml");
+        assert_eq!(file(given(), Some("set.toml")), Some("given.toml".into()));
+        assert_eq!(file(Runtime::options(), Some("set.toml")), Some("set.toml".into()));
+        assert_eq!((file(Runtime::options(), Some("")), file(Runtime::options(), None)), (None, None));
     }
 }
