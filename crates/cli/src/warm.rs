@@ -94,7 +94,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let all = pool.install(|| keyed(&jobs, &targets, &planner, &policy));
     let mine: Vec<Work<'_>> =
         all.iter().filter(|work| args.part.is_none_or(|part| work.is_in(part))).copied().collect();
-    announce(args.part, &jobs, &targets, mine.len());
+    announce(args.part, &jobs, &targets, (mine.len(), all.len()));
     let started = Instant::now();
     let progress = Progress::new(mine.len());
     let rows: Vec<Row<'_>> = pool.install(|| {
@@ -146,12 +146,12 @@ fn by_rules(attention: &Valid, target: &Target, policy: &CompileOptions) -> Opti
 }
 
 /// Tells what will be compiled.
-fn announce(part: Option<Part>, jobs: &[Job], targets: &[Target], mine: usize) {
+fn announce(part: Option<Part>, jobs: &[Job], targets: &[Target], (mine, all): (usize, usize)) {
     let s = if jobs.len() == 1 { "" } else { "s" };
     let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
     out::note(&format!("{} attention{s} for {}", jobs.len(), targets.join(" and for ")));
     if let Some(part) = part {
-        out::note(&format!("part {part} has {mine} of them"));
+        out::note(&format!("part {part} has {mine} of {all}"));
     }
 }
 
