@@ -159,7 +159,9 @@ fn loads_and_drops_on_other_threads_leave_a_capture_valid() {
                 id(&gpu, &table, &attention, &other).expect("it is loaded beside the capture");
                 // Loaded and unloaded.
                 let session = table.session(0, gpu.engine.session().library(), SessionOptions::default());
-                drop(load(&gpu, &session.expect("open"), &attention).expect("loaded"));
+                let plan = load(&gpu, &session.expect("open"), &attention).expect("loaded");
+                plan.load_kernels().expect("its kernels are loaded beside the capture");
+                drop(plan);
             }
         };
         scope.spawn(load_all).join().expect("no panic");

@@ -10,6 +10,8 @@ use crate::driver::open;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch::DeviceBuffer;
 use crate::raw::load::RawPlan;
+use crate::raw::primary::checked;
+use crate::raw::relaxed::{RELAXED, RelaxedCaptures};
 
 type StreamCreate = unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int;
 type BeginCapture = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
@@ -73,17 +75,11 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS.get_or_init(find).as_ref()
 }
 
-/// `CU_STREAM_NON_BLOCKING` and `CU_STREAM_CAPTURE_MODE_RELAXED` of the driver API. Relaxed: the driver allocates when
-/// it loads kernels, and captures of other threads are no concern of this one.
+/// `CU_STREAM_NON_BLOCKING` of the driver API.
 const NON_BLOCKING: c_uint = 1;
-const RELAXED: c_int = 2;
 
 /// An address that no memory has and every alignment divides. Nothing follows it.
 const NOWHERE: u64 = 1 << 40;
-
-fn checked(step: &str, status: c_int) -> Result<(), String> {
-    if status == 0 { Ok(()) } else { Err(format!("the driver could not {step} (CUDA error {status})")) }
-}
 
 /// A stream or a graph, destroyed when dropped.
 struct Owned(Destroy, *mut c_void);
@@ -105,6 +101,7 @@ impl RawPlan {
     /// What the driver or cuDNN could not do. The plan can be launched all the same.
     pub fn load_kernels(&self) -> Result<(), String> {
         let functions = functions().ok_or("the driver lacks functions of CUDA 12.4")?;
+        let _relaxed = RelaxedCaptures::enter();
         let _entered = self.session().enter().map_err(|error| error.to_string())?;
         let mut stream = std::ptr::null_mut();
         // SAFETY: `stream` is writable, and the session's context is current.
@@ -126,6 +123,7 @@ impl RawPlan {
         let pack = unsafe { table.pack(self.session().library(), &numbers, &tensors, NOWHERE) }.map_err(told)?;
         // SAFETY: the stream is of the session's GPU, whose context is current, and outlives the lease.
         let mut lease = unsafe { self.session().inner.pool.on(stream) }.map_err(told)?;
+        // Relaxed: the driver may allocate for the kernels.
         // SAFETY: the stream is of the current context and not captured yet.
         checked("begin a capture", unsafe { (functions.begin)(stream, RELAXED) })?;
         // SAFETY: as above. The handle is on the stream, so the launch becomes a part of the graph.

@@ -49,7 +49,8 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS.get_or_init(find).as_ref()
 }
 
-fn checked(step: &str, status: c_int) -> Result<(), String> {
+/// The error of a call into the driver, if its status is one.
+pub(crate) fn checked(step: &str, status: c_int) -> Result<(), String> {
     if status == 0 { Ok(()) } else { Err(format!("the driver could not {step} (CUDA error {status})")) }
 }
 

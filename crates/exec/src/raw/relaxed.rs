@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use crate::raw::primary::exchange_capture_mode;
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED` of the driver API.
-const RELAXED: c_int = 2;
+pub(crate) const RELAXED: c_int = 2;
 
 /// The relaxed mode of this thread, until the value is dropped.
 pub(crate) struct RelaxedCaptures {
