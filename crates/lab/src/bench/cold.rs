@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::first;
 use super::ground::Options;
-use super::peer::Peer;
-use super::shapes::{Shape, shuffled};
+use super::peer::{Peer, numbers};
+use super::shapes::{by_peer, shuffled};
 use super::summary::Summary;
 
 /// Fresh processes of each kind; half as many of the kinds that compile.
@@ -41,7 +41,7 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
         steps.push(told.steps);
         builds += told.rest["builds"].as_u64().unwrap_or(0);
         for (field, into) in [("plan_ms", &mut plan), ("output_ms", &mut output), ("floor_ms", &mut floor)] {
-            into.extend(told.rest[field].as_array().into_iter().flatten().filter_map(Value::as_f64));
+            into.extend(numbers(&told.rest[field]));
         }
         if process % 2 == 0 {
             built.push(ours(globals, options, true, 0, process)?.seconds);
@@ -53,9 +53,7 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
             Err(error) => why = Some(format!("{error:#}")),
             Ok((time, mut peer)) => {
                 torch.push(time.as_secs_f64());
-                let shapes: Vec<Value> = shuffled(process)[..FURTHER / 2].iter().map(Shape::json).collect();
-                let answer = peer.ask(&json!({ "do": "shapes", "shapes": shapes }))?;
-                theirs.extend(answer["ms"].as_array().into_iter().flatten().filter_map(Value::as_f64));
+                theirs.extend(by_peer(&mut peer, &shuffled(process)[..FURTHER / 2])?.1);
             }
         }
         if process == 0 && why.is_none() {

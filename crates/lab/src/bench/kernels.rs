@@ -7,6 +7,7 @@ use qkvault_graph::{CompileOptions, Valid};
 use serde_json::{Value, json};
 
 use super::ground::{Options, clocks};
+use super::peer;
 use super::summary::Summary;
 use super::timed::file::{self, Case};
 use super::timed::turns::Turns;
@@ -142,9 +143,6 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
             peer.free();
         }
     }
-    let (of, why) = match &peer {
-        Ok(peer) => (peer.machine.clone(), None),
-        Err(why) => (Value::Null, Some(why)),
-    };
+    let (of, why) = peer::record(&peer);
     Ok(json!({ "machine": machine, "peer": of, "no_peer": why, "rounds": options.rounds, "rows": done }))
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::ground::Options;
+use super::peer;
 use super::summary::Summary;
 
 const BATCH: i64 = 2;
@@ -78,10 +79,7 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
         .map(|(name, values)| (name.to_owned(), json!(Summary::of(values))))
         .chain([("asked_again_us".to_owned(), json!(asked_again))])
         .collect();
-    let (of, why) = match &peer {
-        Ok(peer) => (peer.machine.clone(), None),
-        Err(why) => (Value::Null, Some(why)),
-    };
+    let (of, why) = peer::record(&peer);
     Ok(json!({
         "machine": machine, "peer": of, "no_peer": why, "attention": attention.to_string(),
         "launches_of_a_turn": LAUNCHES, "turns": 6 * options.rounds, "ways": ways, "builds": ground.builds(),
@@ -91,7 +89,7 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
 fn measure(
     plan: &LoadedPlan,
     stream: &Arc<CudaStream>,
-    peer: Option<&mut super::peer::Peer>,
+    peer: Option<&mut peer::Peer>,
     rounds: usize,
 ) -> anyhow::Result<Vec<(&'static str, Vec<f64>)>> {
     let workspace = Workspace::allocate(stream, plan.workspace().max(1))?;

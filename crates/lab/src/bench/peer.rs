@@ -97,6 +97,19 @@ impl Peer {
     }
 }
 
+/// The peer as records have it: what it is, or why there is none.
+pub(super) fn record(peer: &Result<Peer, String>) -> (Value, Option<&String>) {
+    match peer {
+        Ok(peer) => (peer.machine.clone(), None),
+        Err(why) => (Value::Null, Some(why)),
+    }
+}
+
+/// The numbers of a list in a record.
+pub(super) fn numbers(list: &Value) -> impl Iterator<Item = f64> + '_ {
+    list.as_array().into_iter().flatten().filter_map(Value::as_f64)
+}
+
 impl Drop for Peer {
     fn drop(&mut self) {
         drop(self.words.take());

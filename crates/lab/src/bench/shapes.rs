@@ -13,6 +13,7 @@ use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use serde_json::{Value, json};
 
 use super::ground::{Ground, Options};
+use super::peer::{Peer, numbers};
 use super::summary::Summary;
 
 /// A causal prefill in bf16 with 32 query heads, 8 KV heads and head dim 128, those of Llama-3.1-8B.
@@ -121,10 +122,9 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
         match options.peer() {
             Err(error) => why = Some(error),
             Ok(mut peer) => {
-                let shapes: Vec<Value> = order.iter().map(Shape::json).collect();
-                let answer = peer.ask(&json!({ "do": "shapes", "shapes": shapes }))?;
-                theirs.extend(answer["seconds"].as_f64());
-                further.extend(answer["ms"].as_array().into_iter().flatten().filter_map(Value::as_f64));
+                let (seconds, times) = by_peer(&mut peer, &order)?;
+                theirs.extend(seconds);
+                further.extend(times);
             }
         }
     }
@@ -136,6 +136,13 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
         "each_ms": Summary::of(each), "torch_each_ms": Summary::of(further),
         "times_as_fast": faster(asked), "preloaded_times_as_fast": faster(preloaded),
     }))
+}
+
+/// The peer's attentions of these shapes: the seconds of all, and the milliseconds of each.
+pub(super) fn by_peer(peer: &mut Peer, shapes: &[Shape]) -> anyhow::Result<(Option<f64>, Vec<f64>)> {
+    let shapes: Vec<Value> = shapes.iter().map(Shape::json).collect();
+    let answer = peer.ask(&json!({ "do": "shapes", "shapes": shapes }))?;
+    Ok((answer["seconds"].as_f64(), numbers(&answer["ms"]).collect()))
 }
 
 /// Asks for every shape, launches it and waits for its output. With `preload` all plans are preloaded at the same time,
