@@ -192,7 +192,10 @@ fn kernels(page: &mut String, records: &Records) {
     page.push_str(
         "11 rounds. Thin lines: PyTorch; circles: NVIDIA's own figures, of another H200. A GPU at its power limit, as\n",
     );
-    page.push_str("here, has lower clocks. PyTorch's cuDNN backend has no windows.\n\n");
+    page.push_str(
+        "here, has lower clocks. PyTorch's cuDNN backend has no windows. Both launch the same kernels with the same\n",
+    );
+    page.push_str("grids (seen by `ncu` and PyTorch's profiler), so what differs from 1 is the power that data and turns leave.\n\n");
     page.push_str("![forward](kernels-forward.svg)\n![backward](kernels-backward.svg)\n\n");
     page.push_str(
         "| mask | batch | tokens | head dim | pass | qkvault | PyTorch's cuDNN | qkvault / PyTorch | NVIDIA |\n",
