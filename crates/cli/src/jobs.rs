@@ -19,7 +19,7 @@ use crate::traffic::{Lengths, TrafficArgs};
 
 /// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct ModelArgs {
+pub struct ModelArgs {
     /// A Hugging Face config.json, a GGUF file, a folder that has one, a name in the cache of the hub, such as
     /// Qwen/Qwen3-8B, or a manifest (see `model --manifest`); may be given several times
     #[arg(long, visible_alias = "manifest", value_name = "FILE|DIR|NAME", required = true)]
@@ -49,20 +49,20 @@ pub(super) struct ModelArgs {
     #[arg(long)]
     pub deterministic: bool,
     #[command(flatten)]
-    pub serve: ServeArgs,
+    pub(super) serve: ServeArgs,
 }
 
 /// One attention to compile, and its uses.
-pub(super) struct Job {
+pub struct Job {
     /// The uses of the attention: model, layers, phase, sizes.
-    pub(super) uses: Vec<Use>,
+    pub uses: Vec<Use>,
     /// The attention, or the reasons why it cannot be described.
-    pub(super) attention: Result<Valid, Refusal>,
+    pub attention: Result<Valid, Refusal>,
 }
 
 /// One use of an attention.
 #[derive(Clone, Debug)]
-pub(super) struct Use {
+pub struct Use {
     pub(super) model: String,
     pub(super) layer: String,
     pub(super) layers: usize,
@@ -78,7 +78,8 @@ pub(super) struct Use {
 }
 
 impl Use {
-    pub(super) fn label(&self) -> String {
+    /// Model, layers, phase and sizes in one line.
+    pub fn label(&self) -> String {
         let Use { model, layer, layers, phase, backward, batch, seq, bucket, scale: _ } = self;
         let pass = if *backward { " backward" } else { "" };
         let queries = match bucket {
@@ -91,9 +92,11 @@ impl Use {
 }
 
 /// The jobs of the given models, and notes for the user.
-pub(super) struct Jobs {
-    pub(super) jobs: Vec<Job>,
-    pub(super) notes: Vec<String>,
+pub struct Jobs {
+    /// The attentions.
+    pub jobs: Vec<Job>,
+    /// What was left out or assumed, for the user.
+    pub notes: Vec<String>,
 }
 
 const PREFILL_BATCHES: [i64; 2] = [1, 4];
@@ -117,7 +120,11 @@ fn sizes<'a>(args: &'a ModelArgs, traffic: &'a Lengths, phase: Phase) -> (&'a [i
 }
 
 /// Reads the models and lists their attentions. Equal attentions become one job with several uses.
-pub(super) fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
+///
+/// # Errors
+///
+/// A file cannot be read, or describes no attention.
+pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     let mut jobs: Vec<Job> = Vec::new();
     let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
     let traffic = args.traffic.lengths()?;

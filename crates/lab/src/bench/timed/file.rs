@@ -13,10 +13,10 @@ pub(in crate::bench) struct Case {
     pub(in crate::bench) name: String,
     /// The forward as the file describes it.
     pub(in crate::bench) described: Valid,
-    /// The passes to run: of the described attention, or of its varlen equivalent.
-    pub(in crate::bench) training: Training,
-    /// The forward to run without a backward, with the outputs of the description (`alone: yes`).
-    alone: Option<Valid>,
+    /// The forward to run: that of the described attention, or of its varlen equivalent. Alone (`alone: yes`) it has the
+    /// outputs of the description, otherwise those that its backward reads.
+    forward: Valid,
+    backward: Option<Valid>,
     /// Whether the documents run as varlen sequences.
     pub(in crate::bench) varlen: bool,
     pub(in crate::bench) recipe: Recipe,
@@ -112,12 +112,12 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
         Training::of(&forward, options)
     };
     let training = training.map_err(|e| refused(&e))?;
-    let alone = match (alone, varlen) {
-        (false, _) => None,
-        (true, false) => Some(described.clone()),
-        (true, true) => Some(described.varlen_documents(sequences(&recipe.varlen)).map_err(|e| refused(&e))?),
+    let (forward, backward) = match (alone, varlen) {
+        (false, _) => (training.forward().clone(), Some(training.backward().clone())),
+        (true, false) => (described.clone(), None),
+        (true, true) => (described.varlen_documents(sequences(&recipe.varlen)).map_err(|e| refused(&e))?, None),
     };
-    Ok(Case { name, described, training, alone, varlen, recipe, notes })
+    Ok(Case { name, described, forward, backward, varlen, recipe, notes })
 }
 
 /// The greatest length and the number of the documents.
@@ -135,7 +135,7 @@ fn pack(described: &Valid, lengths: &[i32], options: BackwardOptions) -> Result<
 }
 
 /// The forward, and the options of the backward if the attention is one.
-fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
+pub(super) fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
     let Pass::Backward(g) = attention.pass else { return (attention.clone(), BackwardOptions::default()) };
     let options = BackwardOptions {
         d_o: Some(g.d_o),
@@ -150,14 +150,29 @@ fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
 }
 
 impl Case {
+    /// A case of an attention by itself: with its backward if it is one, otherwise a forward alone.
+    pub(super) fn of(name: String, attention: &Valid, seed: u64) -> Result<Case, Refusal> {
+        let recipe =
+            Recipe { scalars: Vec::new(), draw_others: true, documents: Split::Equal(1), varlen: Vec::new(), seed };
+        let described = validate(attention.as_forward())?;
+        let (forward, backward) = if attention.is_backward() {
+            let (forward, options) = passes(attention);
+            let training = Training::of(&forward, options)?;
+            (training.forward().clone(), Some(training.backward().clone()))
+        } else {
+            (attention.clone(), None)
+        };
+        Ok(Case { name, described, forward, backward, varlen: false, recipe, notes: Vec::new() })
+    }
+
     /// The forward to run.
     pub(in crate::bench) fn forward(&self) -> &Valid {
-        self.alone.as_ref().unwrap_or_else(|| self.training.forward())
+        &self.forward
     }
 
     /// The backward to run after it, unless the forward runs alone.
     pub(in crate::bench) fn backward(&self) -> Option<&Valid> {
-        self.alone.is_none().then(|| self.training.backward())
+        self.backward.as_ref()
     }
 
     /// The share of the score matrix that counts as work.
@@ -227,8 +242,8 @@ mod tests {
         assert_eq!(cases.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(cases[0].recipe.scalars, [("cap".to_owned(), 50.0)]);
         assert_eq!(cases[0].notes, [("peer".to_owned(), "flex softcap".to_owned())]);
-        let Pass::Backward(g) = cases[1].training.backward().pass else { panic!("a backward") };
-        assert!(g.deterministic && !cases[1].training.forward().is_backward());
+        let Pass::Backward(g) = cases[1].backward().expect("a backward").pass else { panic!("a backward") };
+        assert!(g.deterministic && !cases[1].forward().is_backward());
         assert_eq!(cases[0].flops(true), 2.5 * cases[0].flops(false));
         assert_eq!(cases[1].flops(false), 4.0 * 2.0 * 64.0 * 64.0 * 16.0);
     }
@@ -288,9 +303,11 @@ mod tests {
         let text = format!("case: x\nq: bf16 [2,2,64,16]\ndocuments: 40 24\nvarlen: yes\n{DOCUMENTS}")
             .replace("i32[1,", "i32[2,");
         let case = read(&text, 1).expect("it reads").remove(0);
-        assert_eq!((case.training.forward().q.dims, &case.recipe.varlen[..]), ([4, 2, 128, 16], &[40, 24, 40, 24][..]));
+        assert_eq!((case.forward().q.dims, &case.recipe.varlen[..]), ([4, 2, 128, 16], &[40, 24, 40, 24][..]));
         assert!(
-            case.varlen && case.training.backward().mask.mask_mod.is_none() && case.described.mask.mask_mod.is_some()
+            case.varlen
+                && case.backward().expect("a backward").mask.mask_mod.is_none()
+                && case.described.mask.mask_mod.is_some()
         );
     }
 }

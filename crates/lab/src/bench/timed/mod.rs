@@ -1,8 +1,9 @@
-//! `bench attentions`: times the attentions of a file on the GPU, forward and backward, in turns; or compiles them for
-//! a GPU that is not present.
+//! `bench attentions`: times the attentions of a file, a manifest or a model on the GPU, forward and backward, in turns;
+//! or compiles them for a GPU that is not present.
 
 pub(super) mod entry;
 pub(super) mod file;
+mod models;
 pub(super) mod turns;
 
 use std::io::BufRead as _;
@@ -17,16 +18,20 @@ use serde_json::{Value, json};
 
 use entry::Entry;
 use file::Case;
+use qkvault_cli::jobs::ModelArgs;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::{Globals, Outcome, open_vault, out, word};
 use turns::Turns;
 
 /// Options of `bench attentions`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("model", |arg| arg.required(false)))]
 pub(in crate::bench) struct Args {
     /// The file of cases (bench/training.txt describes the format)
-    #[arg(long, value_name = "FILE")]
-    cases: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "model", conflicts_with = "model")]
+    cases: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Cases by name (default: all)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
@@ -95,9 +100,15 @@ impl Args {
     }
 
     fn cases(&self) -> anyhow::Result<Vec<Case>> {
-        let shown = self.cases.display();
-        let text = std::fs::read_to_string(&self.cases).with_context(|| format!("{shown} could not be read"))?;
-        let mut cases = file::read(&text, self.seed).with_context(|| format!("{shown} cannot be timed"))?;
+        let (shown, mut cases) = match &self.cases {
+            None => ("the models".to_owned(), models::cases(&self.model, self.seed)?),
+            Some(path) => {
+                let shown = path.display().to_string();
+                let text = std::fs::read_to_string(path).with_context(|| format!("{shown} could not be read"))?;
+                let cases = file::read(&text, self.seed).with_context(|| format!("{shown} cannot be timed"))?;
+                (shown, cases)
+            }
+        };
         if let Some(name) = self.only.iter().find(|name| cases.iter().all(|c| c.name != **name)) {
             let names: Vec<&str> = cases.iter().map(|c| c.name.as_str()).collect();
             anyhow::bail!("{shown} has no case '{name}'; it has {}", names.join(", "));
