@@ -49,7 +49,7 @@ enum Part {
     /// Turn the records of a folder into Markdown, SVG plots and launch.json
     Report(report::Args),
     /// Time the attentions of a file, forward and backward
-    Attentions(timed::Args),
+    Attentions(Box<timed::Args>),
     /// One fresh process of `cold`
     #[command(hide = true)]
     First(first::Args),

@@ -13,8 +13,8 @@ pub(in crate::bench) struct Case {
     pub(in crate::bench) name: String,
     /// The forward as the file describes it.
     pub(in crate::bench) described: Valid,
-    /// The forward to run: that of the described attention, or of its varlen equivalent. Alone (`alone: yes`) it has the
-    /// outputs of the description, otherwise those that its backward reads.
+    /// The forward to run: that of the described attention, or of its varlen equivalent. Alone (`alone: yes`) it has
+    /// the outputs of the description, otherwise those that its backward reads.
     forward: Valid,
     backward: Option<Valid>,
     /// Whether the documents run as varlen sequences.

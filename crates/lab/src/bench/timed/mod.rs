@@ -1,5 +1,5 @@
-//! `bench attentions`: times the attentions of a file, a manifest or a model on the GPU, forward and backward, in turns;
-//! or compiles them for a GPU that is not present.
+//! `bench attentions`: times the attentions of a file, a manifest or a model on the GPU, forward and backward, in
+//! turns; or compiles them for a GPU that is not present.
 
 pub(super) mod entry;
 pub(super) mod file;
