@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use xtask::{bindings, bundle, fetch, miri, mutants, release, test, tidy, ui};
+use xtask::{bindings, bundle, capi, fetch, miri, mutants, release, test, tidy, ui};
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
 #[derive(Debug, Parser)]
@@ -33,6 +33,10 @@ enum Command {
     Bindings(bindings::Args),
     /// Make a folder to copy to a GPU host, with the commands, a packed vault and scripts; the host needs no toolchain
     Bundle(bundle::Args),
+    /// Write the C header from the Rust code, with the goldens of its structs and functions
+    Header,
+    /// Build the C library into a folder with its header and a file for pkg-config
+    Capi(capi::Args),
     /// Change the code in many small ways and report the changes that no test detects
     Mutants(mutants::Args),
     /// Run unit tests in Miri, which reports undefined behaviour
@@ -74,6 +78,8 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Fetch(args) => fetch::run(&args.accepting(accept))?,
         Command::Bindings(args) => bindings::run(&args.accepting(accept))?,
         Command::Bundle(args) => bundle::run(&args, &options)?,
+        Command::Header => capi::header()?,
+        Command::Capi(args) => capi::run(&args)?,
         Command::Mutants(args) => mutants::run(&args)?,
         Command::Miri(args) => miri::run(&args)?,
         Command::Tidy => tidy::run()?,

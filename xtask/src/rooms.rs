@@ -20,6 +20,7 @@ const ROOMS: &[Room] = &[
             "bindings",
             "check",
             "clear",
+            "constants",
             "driver",
             "fit",
             "machine",
@@ -44,7 +45,7 @@ const ROOMS: &[Room] = &[
         path: "crates/exec/src/safe/args.rs",
         may_use: &["bindings", "safe::list", "safe::operands", "safe::tracked", "safe::workspace"],
     },
-    Room { path: "crates/exec/src/safe/constants.rs", may_use: &["raw"] },
+    Room { path: "crates/exec/src/safe/constants.rs", may_use: &["constants", "raw"] },
     Room { path: "crates/exec/src/safe/plan.rs", may_use: &["raw", "safe::constants", "safe::device"] },
     Room {
         path: "crates/exec/src/safe/bound.rs",

@@ -72,6 +72,7 @@ mod clear;
 mod common;
 #[cfg(all(doctest, feature = "cudarc"))]
 mod compile_fail;
+mod constants;
 mod driver;
 mod find;
 mod fit;

@@ -184,7 +184,7 @@ impl Valid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expr::{Grad, TensorSpec, library, scalar, score, tensor};
+    use crate::expr::{TensorSpec, library, scalar, score, tensor};
     use crate::{Attention, BackwardOptions, DType, validate};
 
     #[test]
@@ -210,8 +210,9 @@ mod tests {
 
     #[test]
     fn operands_of_expressions_go_by_their_names_and_gradients_by_theirs() {
-        let spec = TensorSpec { grad: Grad::Needed, ..TensorSpec::new(DType::BF16, [1, 4, 8, 8]) };
-        let modified = library::softcap(score() + tensor("bias", spec), scalar("cap")).build_score_mod().expect("sound");
+        let spec = TensorSpec::new(DType::BF16, [1, 4, 8, 8]).with_grad();
+        let modified =
+            library::softcap(score() + tensor("bias", spec), scalar("cap")).build_score_mod().expect("sound");
         let forward = Attention::bshd(1, (4, 4), (8, 8), 16, DType::BF16).with_score_mod(modified).with_stats();
         let backward = validate(forward.backward(BackwardOptions::default())).expect("sound");
         let of = |text| backward.named_roles(text).expect("there").remove(0);

@@ -29,12 +29,14 @@
 mod budget;
 #[cfg(doctest)]
 mod compile_fail;
+mod explain;
 mod memory;
 mod nearest;
 mod page;
 mod request;
 
 pub use budget::{Basis, Budget, on_device};
+pub use explain::{Explanation, Memory, NEWEST, Proposal, TRIED};
 pub use memory::Footprint;
 pub use nearest::{Near, changes, nearest};
 pub use page::page as codes_page;

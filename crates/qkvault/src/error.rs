@@ -3,10 +3,11 @@
 use std::fmt;
 
 use qkvault_compile::PlanError;
+use qkvault_exec::raw::TableError;
 use qkvault_exec::serving::BatchInputErrors;
 use qkvault_exec::{
-    BatchError, BindFailure, DeviceError, LaunchError, LoadError, PrepareError, PropertiesError, SessionError,
-    TrainStepError, TrainingError, UpdateError, WorkspaceError,
+    BatchError, BindFailure, DeviceError, LaunchError, LoadError, NoDriver, PrepareError, PropertiesError,
+    SessionError, TrainStepError, TrainingError, UpdateError, WorkspaceError,
 };
 use qkvault_graph::Refusal;
 
@@ -34,6 +35,8 @@ pub enum ErrorKind {
     Memory,
     /// cuDNN or the driver refused a launch.
     Launch,
+    /// The plan is not loaded, and the stream is being captured, during which none can be loaded.
+    Captured,
 }
 
 /// An error of a [`Runtime`](crate::Runtime), of its plans or of their launches.
@@ -55,6 +58,11 @@ impl Error {
     /// The error of a compiler that could not be opened.
     pub(crate) fn build(error: qkvault_compile::Failure) -> Error {
         Error::new(ErrorKind::Build, error)
+    }
+
+    /// The error of a pack that could not be unpacked.
+    pub(crate) fn pack(file: &std::path::Path, error: &dyn fmt::Display) -> Error {
+        Error::new(ErrorKind::Vault, format!("the pack {}: {error}", file.display()))
     }
 
     /// The refusal, of an attention that is refused.
@@ -114,6 +122,7 @@ macro_rules! kinds {
 
 kinds! {
     DeviceError => Device,
+    NoDriver => Device,
     SessionError => Device,
     PropertiesError => Device,
     qkvault_sys::LoadError => Library,
@@ -148,7 +157,19 @@ impl From<PrepareError> for Error {
             PrepareError::Plan(error) => error.into(),
             PrepareError::Properties(error) => error.into(),
             PrepareError::Load(error) => error.into(),
+            unusable @ PrepareError::Unusable(_) => Error::new(ErrorKind::Load, unusable),
             other => Error::new(ErrorKind::Memory, other),
+        }
+    }
+}
+
+impl From<TableError<PrepareError>> for Error {
+    fn from(error: TableError<PrepareError>) -> Error {
+        match error {
+            TableError::Load(error) => error.into(),
+            TableError::Captured => Error::new(ErrorKind::Captured, error),
+            TableError::Full { .. } => Error::new(ErrorKind::Memory, error),
+            other => Error::new(ErrorKind::Device, other),
         }
     }
 }
@@ -156,7 +177,9 @@ impl From<PrepareError> for Error {
 impl From<LaunchError> for Error {
     fn from(error: LaunchError) -> Error {
         let kind = match error {
-            LaunchError::Arguments(_) | LaunchError::OtherContext { .. } => ErrorKind::Arguments,
+            LaunchError::Arguments(_) | LaunchError::Count { .. } | LaunchError::OtherContext { .. } => {
+                ErrorKind::Arguments
+            }
             LaunchError::Captured | LaunchError::PerThreadStream | LaunchError::NoWorkspace { .. } => {
                 ErrorKind::Arguments
             }

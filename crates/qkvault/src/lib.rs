@@ -67,12 +67,16 @@ mod error;
 pub mod guide;
 #[cfg(feature = "exec")]
 pub mod prelude;
+#[cfg(feature = "exec")]
+mod raw;
 mod record;
 #[cfg(feature = "exec")]
 mod runtime;
 
 #[cfg(feature = "exec")]
 pub use error::{Error, ErrorKind};
+#[cfg(feature = "exec")]
+pub use raw::{RawReady, RawRuntime};
 pub use record::Recorder;
 #[cfg(feature = "exec")]
 pub use runtime::{Preload, Runtime, RuntimeOptions};

@@ -37,6 +37,8 @@ pub enum Need {
     Chromium,
     /// A pip that starts.
     Pip,
+    /// A C++ compiler.
+    Cxx,
     /// Idle cores.
     Cores,
     /// Variables that ask for it: it is a chore rather than a test.
@@ -45,7 +47,7 @@ pub enum Need {
 
 impl Need {
     /// All needs.
-    pub const ALL: [Need; 11] = [
+    pub const ALL: [Need; 12] = [
         Need::Gpu,
         Need::TwoGpus,
         Need::Cudnn,
@@ -55,6 +57,7 @@ impl Need {
         Need::S3,
         Need::Chromium,
         Need::Pip,
+        Need::Cxx,
         Need::Cores,
         Need::Asked,
     ];
@@ -72,6 +75,7 @@ impl Need {
             Need::S3 => "s3",
             Need::Chromium => "chromium",
             Need::Pip => "pip",
+            Need::Cxx => "cxx",
             Need::Cores => "cores",
             Need::Asked => "asked",
         }
@@ -90,6 +94,7 @@ impl Need {
             Need::S3 => "no server that speaks S3",
             Need::Chromium => "no Chromium",
             Need::Pip => "no pip",
+            Need::Cxx => "no C++ compiler",
             Need::Cores => "no idle core",
             Need::Asked => "nobody who asked for them",
         }
@@ -105,7 +110,7 @@ impl Need {
             Need::Faults => Some("QKVAULT_REQUIRE_FAULTS"),
             Need::S3 => Some("QKVAULT_REQUIRE_S3"),
             Need::Chromium => Some("QKVAULT_REQUIRE_CHROMIUM"),
-            Need::Pip | Need::FullCudnn | Need::Bare | Need::Cores | Need::Asked => None,
+            Need::Pip | Need::Cxx | Need::FullCudnn | Need::Bare | Need::Cores | Need::Asked => None,
         }
     }
 

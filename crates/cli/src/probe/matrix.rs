@@ -9,13 +9,13 @@ use anyhow::Context as _;
 use qkvault_graph::registry::codes;
 use qkvault_graph::{LibrarySet, Profile, Reason, Refusal, Valid};
 use qkvault_models::Phase;
-use qkvault_probe::{Request, check};
+use qkvault_probe::{Request, TRIED, check};
 use serde::Serialize;
 
 use super::super::jobs::{self, ModelArgs};
 use super::super::{Globals, Outcome, out};
 use super::features::{FEATURES, Feature, SERVING};
-use super::{TRIED, page};
+use super::page;
 
 /// The whole matrix.
 #[derive(Serialize)]

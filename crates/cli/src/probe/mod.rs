@@ -13,8 +13,8 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
-use qkvault_probe::{Budget, Footprint, Near, Request, check, nearest};
+use qkvault_graph::{CompileOptions, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
+use qkvault_probe::{Budget, Footprint, NEWEST, Near, Request, TRIED, check, nearest};
 use serde_json::{Value, json};
 
 use crate::jobs::{self, ModelArgs};
@@ -58,12 +58,6 @@ impl Args {
         self.ask && self.matrix.is_none()
     }
 }
-
-/// The newest version that the rules cover, and the default.
-const NEWEST: CudnnVersion = CudnnVersion::v9(27, 0);
-
-/// Versions that the rules were tested with.
-const TRIED: [CudnnVersion; 3] = [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), NEWEST];
 
 /// One attention and its result.
 struct Row {

@@ -6,6 +6,8 @@
 //! both layers. [`prepare`](crate::prepare) looks plans up for this layer too.
 
 pub(crate) mod bound;
+pub(crate) mod constants;
+pub(crate) mod described;
 pub(crate) mod host_scalars;
 pub(crate) mod ids;
 pub(crate) mod kernels;
@@ -13,6 +15,7 @@ pub(crate) mod launch;
 pub(crate) mod launch_error;
 pub(crate) mod load;
 pub(crate) mod load_error;
+pub(crate) mod order;
 pub(crate) mod packs;
 pub(crate) mod pool;
 pub(crate) mod primary;
@@ -21,10 +24,14 @@ pub(crate) mod session;
 pub(crate) mod table;
 
 pub use crate::bindings::{Operand, RawBindings};
+pub use crate::constants::slopes as constant_values;
+pub use crate::driver::driver;
 pub use bound::RawBound;
+pub use described::RawDescribed;
 pub use ids::PlanId;
 pub use launch::{DeviceBuffer, RawArgs};
 pub use launch_error::RawBindFailure;
 pub use load::RawPlan;
+pub use order::{LaunchOrder, NamedArgs};
 pub use session::RawSession;
 pub use table::{PlanName, PlanTable, TableError};

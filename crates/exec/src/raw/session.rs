@@ -10,6 +10,7 @@ use qkvault_sys::Library;
 use crate::driver::{NoDriver, driver};
 use crate::machine::Machine;
 use crate::properties::{self, PropertiesError};
+use crate::raw::constants::Constants;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::pool::Pool;
 use crate::raw::primary::{self, PrimaryContext};
@@ -46,6 +47,12 @@ pub enum SessionError {
     /// The GPU's context could not be made current on this thread.
     #[error("the CUDA context could not be made current: {detail}")]
     Context {
+        /// The error of the driver.
+        detail: String,
+    },
+    /// A constant operand of a plan could not be uploaded.
+    #[error("the constant operands of the plan (ALiBi slopes) could not be uploaded: {detail}")]
+    Constants {
         /// The error of the driver.
         detail: String,
     },
@@ -130,6 +137,8 @@ pub(crate) struct Inner {
     pub(crate) loads: AtomicU64,
     pub(crate) load_failures: AtomicU64,
     pub(crate) load_micros: AtomicU64,
+    /// Read by launches until the last plan is gone.
+    pub(crate) constants: Constants,
     // Last, so that the context outlives the handles.
     pub(crate) context: Box<dyn ContextGuard>,
 }
@@ -142,6 +151,8 @@ impl Drop for Inner {
             tracing::warn!(detail, "handles are destroyed without their context");
         }
         self.pool.clear();
+        // The driver waits for launches that read them.
+        self.constants.free();
     }
 }
 
@@ -200,6 +211,7 @@ impl RawSession {
             loads: AtomicU64::new(0),
             load_failures: AtomicU64::new(0),
             load_micros: AtomicU64::new(0),
+            constants: Constants::default(),
             context,
         };
         Ok(RawSession { inner: Arc::new(inner) })

@@ -25,16 +25,16 @@ use crate::{Error, Recorder};
 /// ```
 #[derive(Clone)]
 pub struct RuntimeOptions {
-    pub(super) gpu: usize,
-    pub(super) device: Option<Device>,
-    pub(super) search: Search,
-    pub(super) vault: VaultOptions,
-    pub(super) session: SessionOptions,
-    pub(super) compile: CompileOptions,
-    pub(super) on_miss: OnMiss,
-    pub(super) plans: usize,
-    pub(super) plan_bytes: u64,
-    pub(super) record: Option<PathBuf>,
+    pub(crate) gpu: usize,
+    pub(crate) device: Option<Device>,
+    pub(crate) search: Search,
+    pub(crate) vault: VaultOptions,
+    pub(crate) session: SessionOptions,
+    pub(crate) compile: CompileOptions,
+    pub(crate) on_miss: OnMiss,
+    pub(crate) plans: usize,
+    pub(crate) plan_bytes: u64,
+    pub(crate) record: Option<PathBuf>,
 }
 
 impl fmt::Debug for RuntimeOptions {
@@ -144,7 +144,7 @@ impl RuntimeOptions {
     }
 
     /// The file to record in: the one that was given, else that of the environment.
-    pub(super) fn recorder(&self, variable: Option<OsString>) -> Option<Recorder> {
+    pub(crate) fn recorder(&self, variable: Option<OsString>) -> Option<Recorder> {
         let named = variable.filter(|file| !file.is_empty()).map(PathBuf::from);
         self.record.clone().or(named).map(Recorder::new)
     }

@@ -1,0 +1,110 @@
+//! Structs that may grow. They begin with their size as the caller knows it, so that callers and libraries of different
+//! versions understand each other.
+
+use std::mem::{MaybeUninit, size_of};
+
+use crate::status::Failure;
+
+/// A struct of the interface that may get further fields at its end.
+///
+/// # Safety
+///
+/// It is `repr(C)`, begins with a `usize` that is its size, and is valid if all of its bytes are zero.
+pub unsafe trait Grows: Copy {
+    /// Bytes of its first version.
+    const LEAST: usize;
+    /// Its name in C.
+    const NAME: &'static str;
+}
+
+/// The size that a caller gives, if it can be used.
+unsafe fn size_given<T: Grows>(at: *const T) -> Result<usize, Failure> {
+    if at.is_null() {
+        return Err(Failure::argument(format!("a pointer to {} is null; give the address of one", T::NAME)));
+    }
+    if !at.is_aligned() {
+        return Err(Failure::argument(format!("the address of {} is {at:p}, which no such struct has", T::NAME)));
+    }
+    // SAFETY: the caller promises a struct that begins with its size.
+    let given = unsafe { at.cast::<usize>().read() };
+    if given < T::LEAST {
+        let (name, least) = (T::NAME, T::LEAST);
+        return Err(Failure::argument(format!(
+            "struct_size of {name} is {given}, and the first version has {least} bytes; set it to sizeof({name})"
+        )));
+    }
+    Ok(given)
+}
+
+/// Reads a struct. Fields that the caller's version lacks are zero, and those that ours lacks are ignored.
+///
+/// # Safety
+///
+/// `at` must be null, or point to as many readable bytes as the size at its beginning says.
+pub(crate) unsafe fn read<T: Grows>(at: *const T) -> Result<T, Failure> {
+    // SAFETY: the caller's promise.
+    let given = unsafe { size_given(at) }?;
+    let mut own = MaybeUninit::<T>::zeroed();
+    // SAFETY: both have as many bytes as the smaller, and bytes of zero are a valid struct.
+    unsafe {
+        std::ptr::copy_nonoverlapping(at.cast::<u8>(), own.as_mut_ptr().cast::<u8>(), given.min(size_of::<T>()));
+        Ok(own.assume_init())
+    }
+}
+
+/// Writes a struct, all but its size, as far as the caller's version has it.
+///
+/// # Safety
+///
+/// `at` must be null, or point to as many writable bytes as the size at its beginning says.
+pub(crate) unsafe fn write<T: Grows>(at: *mut T, value: T) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let given = unsafe { size_given(at) }?;
+    let (from, skip) = (std::ptr::from_ref(&value).cast::<u8>(), size_of::<usize>());
+    // SAFETY: both have as many bytes as the smaller, which is at least that of the first version.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.add(skip), at.cast::<u8>().add(skip), given.min(size_of::<T>()) - skip)
+    };
+    Ok(())
+}
+
+/// Writes a value that never grows.
+///
+/// # Safety
+///
+/// `at` must be null or writable.
+pub(crate) unsafe fn put<T>(at: *mut T, value: T, what: &str) -> Result<(), Failure> {
+    if at.is_null() || !at.is_aligned() {
+        return Err(Failure::argument(format!("the place for {what} is {at:p}; give the address of a variable")));
+    }
+    // SAFETY: the caller promises that it is writable.
+    unsafe { at.write(value) };
+    Ok(())
+}
+
+/// A list of values that never grow.
+///
+/// # Safety
+///
+/// `at` must be null, or point to `count` readable values.
+pub(crate) unsafe fn list<'a, T>(at: *const T, count: usize, what: &str) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let fits = count.checked_mul(size_of::<T>()).is_some_and(|bytes| isize::try_from(bytes).is_ok());
+    if at.is_null() || !at.is_aligned() || !fits {
+        return Err(Failure::argument(format!("{what} are {count} at {at:p}, where there is no such list")));
+    }
+    // SAFETY: not null, aligned, and the caller promises that so many are readable.
+    Ok(unsafe { std::slice::from_raw_parts(at, count) })
+}
+
+/// Reads one value that never grows.
+///
+/// # Safety
+///
+/// `at` must be null or readable.
+pub(crate) unsafe fn one<T: Copy>(at: *const T, what: &str) -> Result<T, Failure> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { list(at, 1, what) }?[0])
+}

@@ -1,0 +1,310 @@
+//! The runtime for callers from other languages: it opens without a GPU, addresses are numbers, streams are pointers.
+
+mod ready;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
+use qkvault_compile::{Compiler, OnMiss, Planner, Resolution};
+use qkvault_exec::raw::{self, PlanName, PlanTable, RawDescribed, RawSession};
+use qkvault_exec::{Prepared, SessionOptions, Training, prepare};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, PlanKey, Profile, Target, Valid, codec};
+use qkvault_probe::{Explanation, NEWEST, Request};
+use qkvault_sys::{Library, Search};
+
+use crate::record::{Recorder, VARIABLE};
+use crate::{Error, RuntimeOptions};
+pub use ready::RawReady;
+
+/// The runtime of the raw layer: the vault and, as soon as a call needs them, a cuDNN, a compiler and a session on the
+/// primary context of each GPU. Cheap to clone; clones share everything, and so may threads.
+///
+/// Loaded plans are in the table of the process ([`PlanTable::of_process`]), which never unloads them.
+///
+/// ```
+/// use qkvault::Runtime;
+/// use qkvault::cache::VaultOptions;
+/// use qkvault::graph::{Attention, DType};
+///
+/// # let folder = tempfile::tempdir()?;
+/// // No GPU, no driver, no cuDNN.
+/// let runtime = Runtime::options().vault(VaultOptions::in_folder(folder.path())).open_raw()?;
+/// let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal().validate()?;
+/// let answer = runtime.explain(&attention, &runtime.rules_target("h200", None)?);
+/// assert!(answer.supported);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct RawRuntime {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    search: Search,
+    planner: Planner,
+    compile: CompileOptions,
+    on_miss: OnMiss,
+    handles: usize,
+    /// What tells the names of plans with these options from those with other options, in the table of the process.
+    salt: PlanName,
+    library: OnceLock<Arc<Library>>,
+    compiling: OnceLock<Planner>,
+    ready: RwLock<HashMap<(i32, PlanName), RawReady>>,
+    recorder: Option<Recorder>,
+}
+
+impl RuntimeOptions {
+    /// Opens the runtime of the raw layer, which needs no GPU and no cuDNN yet. The GPU is named in each call, and
+    /// [`RuntimeOptions::keep`] does not apply.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Vault`](crate::ErrorKind::Vault) if the vault cannot be used.
+    pub fn open_raw(self) -> Result<RawRuntime, Error> {
+        let recorder = self.recorder(std::env::var_os(VARIABLE));
+        let RuntimeOptions { search, vault, session, compile, on_miss, .. } = self;
+        let SessionOptions { workspace_limit, handles } = session;
+        // Sessions are the process's, so a limit of one runtime cannot be theirs.
+        let compile = CompileOptions { workspace_limit: workspace_limit.or(compile.workspace_limit), ..compile };
+        let salt = match compile == CompileOptions::default() {
+            true => [0; 32],
+            false => *blake3::hash(&codec::encode(&compile)).as_bytes(),
+        };
+        let planner = Planner::new(Vault::open(vault)?, None);
+        let (library, compiling, ready) = (OnceLock::new(), OnceLock::new(), RwLock::default());
+        let inner = Inner { search, planner, compile, on_miss, handles, salt, library, compiling, ready, recorder };
+        Ok(RawRuntime { inner: Arc::new(inner) })
+    }
+}
+
+/// The value of a cell, made by the first call that succeeds.
+fn get_or_try<T, E>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+    match cell.get() {
+        Some(value) => Ok(value),
+        None => make().map(|value| cell.get_or_init(|| value)),
+    }
+}
+
+impl RawRuntime {
+    /// The cuDNN, loaded by the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Library`](crate::ErrorKind::Library) if the search finds none.
+    pub fn library(&self) -> Result<&Arc<Library>, Error> {
+        Ok(get_or_try(&self.inner.library, || Library::open(&self.inner.search))?)
+    }
+
+    /// The planner of the vault, which compiles nothing.
+    #[must_use]
+    pub fn planner(&self) -> &Planner {
+        &self.inner.planner
+    }
+
+    /// How plans are compiled, and so which ones are looked for.
+    #[must_use]
+    pub fn compile_options(&self) -> &CompileOptions {
+        &self.inner.compile
+    }
+
+    /// The planner that compiles, opened by the first call.
+    fn compiling(&self) -> Result<&Planner, Error> {
+        get_or_try(&self.inner.compiling, || {
+            let compiler = Compiler::open(&self.inner.search).map_err(Error::build)?;
+            Ok(Planner::new(self.inner.planner.vault().clone(), Some(compiler)))
+        })
+    }
+
+    /// A GPU by its name with a cuDNN that is not loaded, for [`RawRuntime::explain`]. Without a version, the newest
+    /// that the rules cover.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) for a name that is not known, with those that are.
+    pub fn rules_target(&self, gpu: &str, cudnn: Option<CudnnVersion>) -> Result<Target, Error> {
+        Ok(profile(gpu)?.target(cudnn.unwrap_or(NEWEST), LibrarySet::Slim))
+    }
+
+    /// A GPU by its name, with the cuDNN that compiles here.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawRuntime::rules_target`]; [`ErrorKind::Build`](crate::ErrorKind::Build) without a cuDNN.
+    pub fn compile_target(&self, gpu: &str) -> Result<Target, Error> {
+        let profile = profile(gpu)?;
+        let compiler = self.compiling()?.compiler().map(|compiler| compiler.target(&profile));
+        Ok(compiler.expect("this planner has a compiler"))
+    }
+
+    /// What the rules say of an attention, with every reason, the nearest change and the memory of a launch. It needs
+    /// no cuDNN and no GPU.
+    #[must_use]
+    pub fn explain(&self, attention: &Valid, target: &Target) -> Explanation {
+        Explanation::of(&Request::new(attention, target).with_policy(self.inner.compile))
+    }
+
+    /// The key of an attention's plan for a target, in microseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) if no op graph can be written.
+    pub fn plan_key(&self, attention: &Valid, target: &Target) -> Result<PlanKey, Error> {
+        Ok(self.inner.planner.key(attention, target, &self.inner.compile)?)
+    }
+
+    /// The plan of an attention for a target ([`RawRuntime::compile_target`]), from the vault or compiled into it,
+    /// which takes 0.3 to 1 second. It needs no GPU.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) with the reasons;
+    /// [`ErrorKind::Build`](crate::ErrorKind::Build) if compiling does not work here.
+    pub fn warm(&self, attention: &Valid, target: &Target) -> Result<Resolution, Error> {
+        let answer = self.compiling()?.plan(attention, target, &self.inner.compile, OnMiss::Compile)?;
+        match &answer.outcome {
+            Ok(_) => Ok(answer),
+            Err(refusal) => Err(refusal.clone().into()),
+        }
+    }
+
+    /// The plan of an attention for a target, if the vault has it. Compiles nothing and needs no GPU.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if the vault lacks it;
+    /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) with the reasons.
+    pub fn look(&self, attention: &Valid, target: &Target) -> Result<Resolution, Error> {
+        let answer = self.inner.planner.plan(attention, target, &self.inner.compile, OnMiss::Load)?;
+        match &answer.outcome {
+            Ok(_) => Ok(answer),
+            Err(refusal) => Err(refusal.clone().into()),
+        }
+    }
+
+    /// The session of the process on a GPU's primary context, opened by the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) without a driver or such a GPU;
+    /// [`ErrorKind::Library`](crate::ErrorKind::Library) without a cuDNN.
+    pub fn session(&self, gpu: i32) -> Result<RawSession, Error> {
+        raw::driver()?;
+        let options = SessionOptions { workspace_limit: None, handles: self.inner.handles };
+        Ok(PlanTable::of_process().session(gpu, self.library()?, options)?)
+    }
+
+    /// The plan of a description on a GPU, if this runtime has prepared it: in nanoseconds, from any thread, also while
+    /// a stream is captured. `fingerprint` has the bytes of [`Valid::fingerprint`].
+    #[must_use]
+    pub fn find(&self, fingerprint: &[u8; 32], gpu: i32) -> Option<RawReady> {
+        let ready = self.inner.ready.read().unwrap_or_else(PoisonError::into_inner);
+        ready.get(&(gpu, self.name(fingerprint))).cloned()
+    }
+
+    /// The name of a description's plan in the table of the process.
+    fn name(&self, fingerprint: &[u8; 32]) -> PlanName {
+        let mut name = *fingerprint;
+        name.iter_mut().zip(self.inner.salt).for_each(|(byte, salt)| *byte ^= salt);
+        name
+    }
+
+    /// The plan of an attention, loaded on a GPU: one that is prepared already in nanoseconds, one of the vault in
+    /// about a millisecond, else built if the options allow it. Of threads that ask at once, one loads it.
+    ///
+    /// # Safety
+    ///
+    /// `stream` must be null or a stream of this GPU that is alive.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Captured`](crate::ErrorKind::Captured) if the plan is not loaded and `stream` is being captured;
+    /// else as [`Runtime::plan`](crate::Runtime::plan) and [`RawRuntime::session`].
+    pub unsafe fn prepare(&self, attention: &Valid, gpu: i32, stream: *mut c_void) -> Result<RawReady, Error> {
+        let fingerprint = attention.fingerprint();
+        if let Some(ready) = self.find(fingerprint.bytes(), gpu) {
+            return Ok(ready);
+        }
+        self.session(gpu)?;
+        let Inner { planner, compile, on_miss, ready, recorder, .. } = &*self.inner;
+        let planner = if *on_miss == OnMiss::Compile { self.compiling()? } else { planner };
+        let name = self.name(fingerprint.bytes());
+        let mut source = None;
+        let load = |session: &RawSession| {
+            let load = |plan: &_| session.load(plan);
+            let Prepared { plan, answer, .. } =
+                prepare(planner, session.target()?, attention, compile, *on_miss, load)?;
+            source = Some(answer.source);
+            Ok(plan)
+        };
+        // SAFETY: the caller's promise.
+        let loaded = unsafe { PlanTable::of_process().load(gpu, &name, stream, load) }.map_err(Error::from);
+        // One that is missing is what a record is for; one that is refused cannot be compiled for the next run either.
+        if let Some(recorder) = recorder.as_ref().filter(|_| !loaded.as_ref().is_err_and(Error::is_refused)) {
+            recorder.record(attention);
+        }
+        let plan = PlanTable::of_process().plan(loaded?).cloned().expect("the table never unloads");
+        let plan = RawReady::new(RawDescribed::new(plan, attention)?, source);
+        let mut ready = ready.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(ready.entry((gpu, name)).or_insert(plan).clone())
+    }
+
+    /// Both plans of a training step, forward and backward, each as [`RawRuntime::prepare`] gives it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`RawRuntime::prepare`].
+    ///
+    /// # Errors
+    ///
+    /// As [`RawRuntime::prepare`], of the forward, else of the backward.
+    pub unsafe fn prepare_training(
+        &self,
+        training: &Training,
+        gpu: i32,
+        stream: *mut c_void,
+    ) -> Result<(RawReady, RawReady), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let forward = self.prepare(training.forward(), gpu, stream)?;
+            Ok((forward, self.prepare(training.backward(), gpu, stream)?))
+        }
+    }
+
+    /// Stores the plans of a pack in the vault. The whole pack is checked before the first is stored.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Vault`](crate::ErrorKind::Vault) if the file cannot be read, or is no pack that may be used.
+    pub fn unpack(&self, pack: &Path, options: &UnpackOptions) -> Result<UnpackReport, Error> {
+        let file = File::open(pack).map_err(|error| Error::pack(pack, &error))?;
+        let unpacked = self.inner.planner.vault().unpack(file, |_| true, options);
+        unpacked.map_err(|error| Error::pack(pack, &error))
+    }
+}
+
+/// A GPU by its name, or the text of a profile.
+fn profile(gpu: &str) -> Result<Profile, Error> {
+    Ok(if gpu.trim_start().starts_with('{') { Profile::from_json(gpu)? } else { Profile::named(gpu)? })
+}
+
+impl fmt::Debug for RawRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { compile, on_miss, handles, .. } = &*self.inner;
+        let mut shown = f.debug_struct("RawRuntime");
+        shown.field("compile", compile).field("on_miss", on_miss).field("handles", handles).finish_non_exhaustive()
+    }
+}
+
+/// A runtime may be shared among threads.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<RawRuntime>();
+    shared::<RawReady>();
+};
