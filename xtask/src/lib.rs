@@ -7,6 +7,7 @@ pub mod cargo;
 pub mod fetch;
 pub mod miri;
 pub mod mutants;
+pub mod record_tests;
 pub mod release;
 mod rooms;
 mod skips;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use xtask::{bindings, bundle, capi, fetch, miri, mutants, release, test, tidy, ui};
+use xtask::{bindings, bundle, capi, fetch, miri, mutants, record_tests, release, test, tidy, ui};
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
 #[derive(Debug, Parser)]
@@ -41,6 +41,8 @@ enum Command {
     Mutants(mutants::Args),
     /// Run unit tests in Miri, which reports undefined behaviour
     Miri(miri::Args),
+    /// Run the tests of adapters/python, which install PyTorch, transformers and diffusers
+    RecordTests(record_tests::Args),
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,
     /// Check the workspace with the oldest Rust that Cargo.toml names
@@ -82,6 +84,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Capi(args) => capi::run(&args)?,
         Command::Mutants(args) => mutants::run(&args)?,
         Command::Miri(args) => miri::run(&args)?,
+        Command::RecordTests(args) => record_tests::run(&args)?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,
         Command::Deny(args) => release::deny(&args)?,

@@ -146,6 +146,7 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
             if args.shard.is_set() {
                 notes.push(format!("{name}: a manifest has the heads of one GPU, so --tensor-parallel does not count"));
             }
+            notes.extend(manifest.notes.iter().map(|note| format!("{name}: {note}")));
             manifest::attentions(args, &traffic, &name, &manifest)?.into_iter().for_each(|(a, usage)| add(a, usage));
             continue;
         }

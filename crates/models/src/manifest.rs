@@ -20,7 +20,10 @@
 //!
 //! `text` is an attention in its text form ([`qkvault_graph::text`]), once for each pair of `batch` and `seq`, whose
 //! numbers take the places of `$batch` and `$seq`. Without these names it is one attention as it stands. Of the other
-//! fields only `text` is required.
+//! fields only `text` is required. `notes = ["..."]` above the attentions are remarks that commands repeat.
+//!
+//! Programs write one too: `qkvault model --manifest`, a runtime's recorder, and `adapters/python/qkvault_record.py`
+//! for programs with PyTorch.
 
 use std::fmt::Write as _;
 
@@ -48,6 +51,9 @@ pub struct Manifest {
     /// The version of the format.
     #[serde(rename = "qkvault-manifest")]
     pub version: u32,
+    /// Remarks of the program that wrote it: above all, what a recorded program computes and has no entry for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The attentions.
     #[serde(default)]
     pub attention: Vec<Entry>,
@@ -63,7 +69,7 @@ pub struct Entry {
     /// The layers' label in the model.
     #[serde(default)]
     pub layer: String,
-    /// The number of layers.
+    /// The number of layers; in a manifest of a recorded program, the number of calls.
     #[serde(default = "one")]
     pub layers: usize,
     /// What the attention is for. `train` is a forward, whose backward is compiled too.
@@ -105,7 +111,7 @@ impl Manifest {
     /// A manifest of this version.
     #[must_use]
     pub const fn new(attention: Vec<Entry>) -> Manifest {
-        Manifest { version: MANIFEST_VERSION, attention }
+        Manifest { version: MANIFEST_VERSION, notes: Vec::new(), attention }
     }
 
     /// Whether a text is meant as a manifest: it has its version.
@@ -160,10 +166,15 @@ impl Manifest {
     /// The manifest as TOML.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let mut out = format!("{VERSION_KEY} = {}\n", self.version);
-        for entry in &self.attention {
-            let Entry { model, layer, layers, phase, scale, batch, seq, text } = entry;
+        let Manifest { version, notes, attention } = self;
+        let mut out = format!("{VERSION_KEY} = {version}\n");
+        if !notes.is_empty() {
+            let lines: String = notes.iter().map(|note| format!("    {},\n", quoted(note))).collect();
             // Infallible: a String takes everything.
+            let _ = write!(out, "notes = [\n{lines}]\n");
+        }
+        for entry in attention {
+            let Entry { model, layer, layers, phase, scale, batch, seq, text } = entry;
             let _ = write!(out, "\n[[attention]]\nmodel = {}\nlayer = {}\n", quoted(model), quoted(layer));
             let _ = write!(out, "layers = {layers}\nphase = \"{phase}\"\n");
             if let Some(scale) = scale {

@@ -34,6 +34,7 @@ fn what_is_written_reads_the_same_as_toml_and_as_json() {
     let mut manifest = Manifest::parse(TOML).expect("it reads");
     manifest.attention[0].scale = Some(0.1);
     manifest.attention[1].model = "quotes \" and\nlines".to_owned();
+    manifest.notes = vec!["not recorded: \"x\"".to_owned(), "a\nline".to_owned()];
     for text in [manifest.to_toml(), serde_json::to_string(&manifest).expect("it writes")] {
         assert!(Manifest::is_meant(&text));
         let mut again = Manifest::parse(&text).unwrap_or_else(|e| panic!("{text}\n{e}"));

@@ -150,3 +150,11 @@ fn a_service_whose_sizes_never_repeat_does_not_fill_the_disk() {
     }
     assert_eq!(recorder.shared.state().seen.len(), MOST);
 }
+
+#[cfg(feature = "exec")]
+#[test]
+fn the_variable_is_on_the_page_of_the_environment() {
+    let page = include_str!("../../../../docs/environment.md");
+    let row = format!("| `{}` |", super::VARIABLE);
+    assert!(page.lines().any(|line| line.starts_with(&row)), "docs/environment.md has no row of {}", super::VARIABLE);
+}

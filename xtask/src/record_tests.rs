@@ -1,0 +1,97 @@
+//! `cargo xtask record-tests`: runs the tests of `adapters/python`, which need PyTorch, transformers and diffusers.
+//!
+//! They are in no run of CI, because they install gigabytes. CI reads what they wrote (`crates/models/tests/recorded`),
+//! and this chore compares it with what the recorder writes now.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{cargo, ui};
+
+/// The folder of the tests, from the root.
+const TESTS: &str = "adapters/python/tests";
+
+/// Options of `record-tests`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Use this Python, which has the packages, instead of an environment in the cache folder
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    /// Write the files in crates/models/tests/recorded anew instead of comparing them
+    #[arg(long)]
+    update: bool,
+}
+
+/// Runs the Python tests, then the Rust test of what they wrote, with many more points for each modification.
+///
+/// # Errors
+///
+/// The environment cannot be made, or a test fails.
+pub fn run(args: &Args) -> Result<()> {
+    let python = match &args.python {
+        Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
+        None => environment(&qkvault_base::cache_dir().join("record-tests"))?,
+    };
+    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
+    let points = folder.path().join("points.json");
+    let points = points.to_str().context("the temporary folder's name is not UTF-8")?;
+    let mut variables = vec![("QKVAULT_RECORDED_POINTS", points), ("PYTHONWARNINGS", "ignore")];
+    if args.update {
+        variables.push(("UPDATE_GOLDENS", "1"));
+    }
+    cargo::run_program(python.into(), &["-m", "unittest", "discover", "--start-directory", TESTS], &variables)?;
+    cargo::run(&["test", "--package", "qkvault-models", "--test", "recorded"], &variables[..1])
+}
+
+/// The Python of an environment with the pinned packages; made on the first run and when the pins change.
+fn environment(folder: &Path) -> Result<PathBuf> {
+    let list = cargo::root().join(TESTS).join("requirements.txt");
+    let wanted = std::fs::read_to_string(&list).with_context(|| format!("{} could not be read", list.display()))?;
+    let python = folder.join("bin/python");
+    let made = folder.join("installed.txt");
+    if std::fs::read_to_string(&made).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    ui::say("PyTorch, transformers and diffusers are installed once; pip's own settings say from where");
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("{} could not be removed", folder.display()))?;
+    }
+    let (Some(at), Some(list)) = (folder.to_str(), list.to_str()) else {
+        bail!("the cache folder's name is not UTF-8")
+    };
+    cargo::run_program("python3".into(), &["-m", "venv", at], &[])?;
+    cargo::run_program(python.clone().into(), &["-m", "pip", "install", "--requirement", list], &[])?;
+    std::fs::write(&made, wanted).with_context(|| format!("{} could not be written", made.display()))?;
+    Ok(python)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CI has no PyTorch, and still notices a file that Python cannot read.
+    #[test]
+    fn every_python_file_of_the_adapters_parses() {
+        let folder = cargo::root().join("adapters/python");
+        let mut files = Vec::new();
+        for folder in [&folder, &folder.join("tests")] {
+            let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+            files.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "py")));
+        }
+        assert!(files.len() >= 6, "{files:?}");
+        let program = "import ast, sys\nfor path in sys.argv[1:]: ast.parse(open(path, encoding='utf-8').read(), path)";
+        let done = std::process::Command::new("python3").args(["-c", program]).args(&files).output().expect("Python");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    #[test]
+    fn no_line_of_python_is_longer_than_rust_s() {
+        for name in ["qkvault_record.py", "tests/test_record.py", "tests/test_trace.py", "tests/modifications.py"] {
+            let text = std::fs::read_to_string(cargo::root().join("adapters/python").join(name)).expect("a file");
+            let long: Vec<usize> =
+                (1..).zip(text.lines()).filter(|(_, l)| l.chars().count() > 120).map(|(n, _)| n).collect();
+            assert_eq!(long, [0; 0], "{name}: lines with more than 120 columns");
+        }
+    }
+}
