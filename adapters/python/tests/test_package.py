@@ -1,0 +1,181 @@
+"""The package without a GPU: descriptions, reasons, the oracle, and plans that are compiled ahead.
+
+    python3 -m unittest adapters/python/tests/test_package.py
+
+`QKVAULT_LIBRARY` names the library; `QKVAULT_TEST_CUDNN` a cuDNN 9.19 or newer, without which nothing is compiled.
+"""
+
+import array
+import os
+import pickle
+import sys
+import tempfile
+import threading
+import unittest
+
+import qkvault
+from qkvault.oracle import Oracle
+
+CAUSAL = "q: bf16 [1,4,256,64]\nk: bf16 [1,2,256,64]\nmask: causal\n"
+CUDNN = os.environ.get("QKVAULT_TEST_CUDNN")
+
+
+class Descriptions(unittest.TestCase):
+    def test_text_json_and_fields_describe_the_same(self):
+        a = qkvault.Attention(CAUSAL)
+        b = qkvault.Attention(q="bf16 [1,4,256,64]", k="bf16 [1,2,256,64]", mask="causal")
+        others = [b, qkvault.Attention(a.text), qkvault.Attention.from_json(a.json), pickle.loads(pickle.dumps(a))]
+        for other in others:
+            self.assertEqual(a, other)
+            self.assertEqual((a.key, hash(a)), (other.key, hash(other)))
+        self.assertNotEqual(a, qkvault.Attention("q: bf16 [1,4,256,64]\nmask: causal"))
+        self.assertEqual(len({a, *others}), 1)
+        self.assertRegex(a.key, "^[0-9a-f]{64}$")
+        self.assertEqual(a.default_scale, 0.125)
+
+    def test_operands_are_known_without_a_plan(self):
+        q, k, v = (o for o in qkvault.Attention(CAUSAL).operands if o.role in "qkv")
+        self.assertEqual((q.dims, k.dims, v.dtype), ((1, 4, 256, 64), (1, 2, 256, 64), "bf16"))
+        self.assertEqual(q.strides, (256 * 4 * 64, 64, 4 * 64, 1))
+        forward, backward = qkvault.Attention(CAUSAL).training()
+        self.assertEqual([o.role for o in forward.operands if o.output], ["o", "stats"])
+        self.assertEqual({o.role for o in backward.operands if o.output}, {"d_q", "d_k", "d_v"})
+        self.assertEqual(backward, forward.backward())
+
+    def test_a_wrong_text_tells_where_and_a_contradiction_everything(self):
+        with self.assertRaises(qkvault.ParseError) as parse:
+            qkvault.Attention("q: bf16 [1,4,256,64]\nmask: casual")
+        self.assertIn("causal", str(parse.exception))
+        with self.assertRaises(qkvault.Refused) as refused:
+            qkvault.Attention("q: bf16 [1,5,256,64]\nk: bf16 [1,2,256,64]")
+        self.assertTrue(refused.exception.reasons and all(r.code for r in refused.exception.reasons))
+        self.assertIsInstance(refused.exception, ValueError)
+        for arguments in [{}, {"description": CAUSAL, "mask": "causal"}]:
+            with self.assertRaises(TypeError):
+                qkvault.Attention(**arguments)
+
+    def test_a_refusal_has_codes_and_what_is_nearest(self):
+        self.assertTrue(qkvault.Attention(CAUSAL).explain("h200"))
+        odd = qkvault.Attention("q: bf16 [1,4,256,60]").explain("h200", "9.19.0")
+        self.assertFalse(odd)
+        self.assertIn("head-dim.multiple-of-8", [reason.code for reason in odd.reasons])
+        self.assertIn("head-dim.multiple-of-8", str(odd))
+        self.assertEqual(odd.facts["cudnn"], "9.19.0")
+        with self.assertRaises(qkvault.Error) as unknown:
+            qkvault.Attention(CAUSAL).explain("h2000")
+        self.assertIn("h200", str(unknown.exception))
+
+    def test_errors_of_threads_do_not_mix(self):
+        wrong = []
+
+        def one(n):
+            for _ in range(200):
+                try:
+                    qkvault.Attention(f"q: bf16 [1,4,{n},64]\nunknown{n}: 1")
+                except qkvault.ParseError as error:
+                    if f"unknown{n}" not in str(error):
+                        wrong.append((n, str(error)))
+
+        threads = [threading.Thread(target=one, args=(n,)) for n in range(1, 9)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        self.assertEqual(wrong, [])
+
+
+class Oracles(unittest.TestCase):
+    def test_an_average_of_equal_scores(self):
+        attention = qkvault.Attention("q: f16 [1,1,1,8]\nk: f16 [1,1,4,8]")
+        oracle = Oracle(attention)
+        zeros, values = array.array("f", [0.0] * 8), array.array("d", [float(n) for n in range(32)])
+        oracle["q"], oracle["k"], oracle["v"] = zeros, array.array("f", [1.0] * 32), values
+        oracle["scale"] = 0.5
+        found = oracle.run()["o"]
+        self.assertEqual([float(x) for x in memoryview(found).cast("B").cast("d")], [12.0 + n for n in range(8)])
+        rounded = oracle.output("o")
+        self.assertEqual(len(rounded), 16)
+        self.assertTrue(oracle.compare("o", rounded))
+        poisoned = oracle.compare("o", b"\xff" * 16)
+        self.assertEqual((poisoned.good, poisoned.unwritten), (False, 8))
+
+    def test_random_inputs_are_the_same_for_the_same_seed(self):
+        forward, backward = qkvault.Attention(CAUSAL.replace("256", "32")).training()
+        one, two = Oracle(backward).random(7).run(), Oracle(backward).random(7).run()
+        self.assertEqual(one.output("d_q"), two.output("d_q"))
+        self.assertNotEqual(one.output("d_q"), Oracle(backward).random(8).run().output("d_q"))
+        alone = Oracle(forward)
+        for name in "qkv":
+            size = next(o.bytes for o in forward.operands if o.role == name)
+            self.assertEqual(len(one.input(name)), size)
+        self.assertIsNotNone(alone)
+
+    def test_a_missing_input_and_an_unknown_name_are_told(self):
+        oracle = Oracle(qkvault.Attention(CAUSAL))
+        with self.assertRaises(qkvault.Error) as missing:
+            oracle.run()
+        self.assertIn("q is not there", str(missing.exception).lower())
+        with self.assertRaises(qkvault.ArgumentError):
+            oracle["qq"] = array.array("f", [0.0])
+
+    def test_arrays_of_numpy_are_shaped_like_operands(self):
+        try:
+            import numpy as np
+        except ImportError:
+            self.skipTest("NumPy is not installed")
+        attention = qkvault.Attention("q: f16 [2,3,16,8]\nmask: causal")
+        rng = np.random.default_rng(1)
+        q, k, v = (rng.standard_normal((2, 3, 16, 8)).astype(np.float16) for _ in range(3))
+        oracle = Oracle(attention)
+        oracle["q"], oracle["k"], oracle["v"] = q, k, v
+        found = oracle.run()["o"]
+        scores = np.einsum("bhqd,bhkd->bhqk", q.astype(float), k.astype(float)) * float(np.float32(8**-0.5))
+        scores = np.where(np.tril(np.ones((16, 16), bool)), scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        exact = np.einsum("bhqk,bhkd->bhqd", weights / weights.sum(-1, keepdims=True), v.astype(float))
+        np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
+
+
+class Plans(unittest.TestCase):
+    def test_a_context_opens_without_cudnn_and_says_what_is_missing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            context = qkvault.Context(folder, cudnn=os.path.join(folder, "nowhere"))
+            with self.assertRaises(qkvault.Error) as error:
+                context.warm(qkvault.Attention(CAUSAL), "h200")
+            self.assertIn("nowhere", str(error.exception))
+            with self.assertRaises(ValueError):
+                qkvault.Context(folder, mode="sometimes")
+
+    def test_plans_are_compiled_ahead_and_found_again(self):
+        if not CUDNN:
+            self.skipTest("QKVAULT_TEST_CUDNN names no cuDNN")
+        with tempfile.TemporaryDirectory() as folder:
+            context = qkvault.Context(folder, cudnn=CUDNN)
+            attention = qkvault.Attention(CAUSAL)
+            with self.assertRaises(qkvault.PlanMissing):
+                context.look(attention, "h200")
+            seen = []
+            plans = context.warm(attention.training(), "h200", progress=lambda *done: seen.append(done[:2]))
+            self.assertEqual(seen, [(1, 2), (2, 2)])
+            self.assertEqual([plan.source for plan in plans], ["built", "built"])
+            again = qkvault.Context(folder, cudnn=CUDNN).look(attention.training()[0], "h200")
+            self.assertEqual((again.key, again.source), (plans[0].key, "disk"))
+            self.assertEqual((again.device, again.cudnn), (-1, context.cudnn))
+            self.assertEqual([t.role for t in again.tensors], ["q", "k", "v", "o", "stats"])
+            tensors = {t.role: (256 * n, t.bytes) for n, t in enumerate(again.tensors, 1 << 20)}
+            far = {name: (address + n * (1 << 30), size) for n, (name, (address, size)) in enumerate(tensors.items())}
+            again.check(far, workspace=(1 << 40, again.workspace))
+            with self.assertRaises(qkvault.ArgumentError) as unknown:
+                again.check({**far, "stat": far["stats"]}, workspace=(1 << 40, again.workspace))
+            self.assertIn("stats", str(unknown.exception))
+            with self.assertRaises(qkvault.Error) as none:
+                context.prepare(attention, 0)
+            self.assertTrue(str(none.exception))
+
+
+class Package(unittest.TestCase):
+    def test_nothing_of_frameworks_is_imported(self):
+        self.assertFalse({"torch", "jax"} & set(sys.modules))
+        self.assertRegex(qkvault.version(), r"^\d+\.\d+\.\d+")
+
+
+if __name__ == "__main__":
+    unittest.main()
