@@ -2,8 +2,9 @@
 //! against.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::{cargo, ui};
 
@@ -25,14 +26,16 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// The tests that write them fail.
+/// The tests that write them fail, or Python does not start.
 pub fn header() -> Result<()> {
     let update = [("UPDATE_GOLDENS", "1")];
     // The list of functions is compared with the header.
     for test in ["header", "exports"] {
         cargo::run(&["test", "-q", "-p", "qkvault-c", "--test", test], &update)?;
     }
-    ui::say(&format!("written: {PACKAGE}/include/qkvault.h and {PACKAGE}/tests/goldens"));
+    let done = Command::new("python3").arg(cargo::root().join("adapters/python/abi.py")).status();
+    ensure!(done.context("python3 does not start")?.success(), "the declarations for ctypes were not written");
+    ui::say(&format!("written: {PACKAGE}/include/qkvault.h, {PACKAGE}/tests/goldens, adapters/python/qkvault/_abi.py"));
     Ok(())
 }
 
@@ -43,12 +46,8 @@ pub fn header() -> Result<()> {
 /// The library does not build, or the folder cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let Args { prefix, debug } = args;
-    let mut words = vec!["build", "-p", "qkvault-c", "--lib"];
-    words.extend((!debug).then_some("--release"));
-    cargo::run(&words, &[])?;
+    let built = build(*debug)?;
     let root = cargo::root();
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let built = target.join(if *debug { "debug" } else { "release" }).join("libqkvault_c.so");
     let prefix = std::path::absolute(root.join(prefix))?;
     let install = || -> std::io::Result<()> {
         let (include, lib) = (prefix.join("include"), prefix.join("lib"));
@@ -62,6 +61,19 @@ pub fn run(args: &Args) -> Result<()> {
     install().with_context(|| format!("{} could not be written", prefix.display()))?;
     ui::say(&format!("written: {}", prefix.display()));
     Ok(())
+}
+
+/// Builds the library, and returns its path.
+///
+/// # Errors
+///
+/// It does not build.
+pub fn build(debug: bool) -> Result<PathBuf> {
+    let mut words = vec!["build", "-p", "qkvault-c", "--lib"];
+    words.extend((!debug).then_some("--release"));
+    cargo::run(&words, &[])?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| cargo::root().join("target"), PathBuf::from);
+    Ok(target.join(if debug { "debug" } else { "release" }).join("libqkvault_c.so"))
 }
 
 fn link(to: &str, at: &Path) -> std::io::Result<()> {

@@ -14,3 +14,4 @@ mod skips;
 pub mod test;
 pub mod tidy;
 pub mod ui;
+pub mod wheel;

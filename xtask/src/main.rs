@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use xtask::{bindings, bundle, capi, fetch, miri, mutants, record_tests, release, test, tidy, ui};
+use xtask::{bindings, bundle, capi, fetch, miri, mutants, record_tests, release, test, tidy, ui, wheel};
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
 #[derive(Debug, Parser)]
@@ -37,6 +37,8 @@ enum Command {
     Header,
     /// Build the C library into a folder with its header and a file for pkg-config
     Capi(capi::Args),
+    /// Build the wheel of the Python package
+    Wheel(wheel::Args),
     /// Change the code in many small ways and report the changes that no test detects
     Mutants(mutants::Args),
     /// Run unit tests in Miri, which reports undefined behaviour
@@ -82,6 +84,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Bundle(args) => bundle::run(&args, &options)?,
         Command::Header => capi::header()?,
         Command::Capi(args) => capi::run(&args)?,
+        Command::Wheel(args) => wheel::run(&args)?,
         Command::Mutants(args) => mutants::run(&args)?,
         Command::Miri(args) => miri::run(&args)?,
         Command::RecordTests(args) => record_tests::run(&args)?,

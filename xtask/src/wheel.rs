@@ -1,0 +1,41 @@
+//! `cargo xtask wheel`: builds the wheel of the Python package.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{capi, cargo, ui};
+
+/// Options of `wheel`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder to write the wheel to
+    #[arg(long, value_name = "FOLDER", default_value = "target/wheel")]
+    out: PathBuf,
+    /// Build quickly and without optimisation
+    #[arg(long)]
+    debug: bool,
+}
+
+/// Builds the library and packs it with the Python files.
+///
+/// # Errors
+///
+/// The library does not build, Python does not start, or the wheel cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    let library = capi::build(args.debug)?;
+    let root = cargo::root();
+    let done = Command::new("python3")
+        .arg(root.join("adapters/python/wheel.py"))
+        .arg("--library")
+        .arg(&library)
+        .args(["--version", env!("CARGO_PKG_VERSION"), "--out"])
+        .arg(root.join(&args.out))
+        .output()
+        .context("python3 does not start; it packs the wheel")?;
+    ensure!(done.status.success(), "the wheel was not packed: {}", String::from_utf8_lossy(&done.stderr));
+    let wheel = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+    ui::say(&format!("written: {wheel}\ninstall it with: pip install {wheel}"));
+    Ok(())
+}
