@@ -844,7 +844,8 @@ typedef struct qkv_comparison {
    */
   size_t struct_size;
   /**
-   * 1 if the result is within the bounds of its element type, wholly written, and finite where it must be; else 0.
+   * 1 if the result is as close as kernels of its element type come, wholly written, and finite where it must be;
+   * else 0.
    */
   int32_t good;
   /**
@@ -1296,6 +1297,12 @@ int32_t qkv_oracle_add_forward(struct qkv_oracle *oracle);
  * Computes the outputs. It takes time that grows with queries times keys; several cores work on it.
  */
 int32_t qkv_oracle_run(struct qkv_oracle *oracle);
+
+/**
+ * Computes the gradients of a backward from the `o` that was set, with its rounding, instead of the exact one. If one
+ * key has nearly all of a row's probability, gradients depend on that rounding, and a launch is close to these alone.
+ */
+int32_t qkv_oracle_run_of_o(struct qkv_oracle *oracle);
 
 /**
  * Copies an input into `data`, with the operand's own element type. `bytes` has the room of `data` and gets the size

@@ -3,7 +3,9 @@
 use std::ffi::{c_char, c_void};
 
 use qkvault::graph::{DType, Role, Valid, operand};
-use qkvault::reference::{Buffer, Comparison, Inputs, Output, Outputs, Tolerance, backward, compare, forward};
+use qkvault::reference::{
+    Buffer, Comparison, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward,
+};
 
 use crate::context::put_handle;
 use crate::describe::qkv_attention;
@@ -40,7 +42,8 @@ impl Opaque for qkv_oracle {
 pub struct qkv_comparison {
     /// Set this to `sizeof(qkv_comparison)`.
     pub struct_size: usize,
-    /// 1 if the result is within the bounds of its element type, wholly written, and finite where it must be; else 0.
+    /// 1 if the result is as close as kernels of its element type come, wholly written, and finite where it must be;
+    /// else 0.
     pub good: i32,
     /// Must be ignored.
     pub reserved: i32,
@@ -183,6 +186,18 @@ pub unsafe extern "C" fn qkv_oracle_run(oracle: *mut qkv_oracle) -> i32 {
     })
 }
 
+/// Computes the gradients of a backward from the `o` that was set, with its rounding, instead of the exact one. If one
+/// key has nearly all of a row's probability, gradients depend on that rounding, and a launch is close to these alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qkv_oracle_run_of_o(oracle: *mut qkv_oracle) -> i32 {
+    guarded(|| {
+        // SAFETY: the caller promises an oracle that nothing else uses.
+        let Oracle { attention, inputs, outputs } = unsafe { borrow_mut(oracle) }?;
+        *outputs = Some(backward_of_o(attention, inputs)?);
+        Ok(())
+    })
+}
+
 /// Gives an array to the caller: all of it, or its size alone if there is no place for it.
 ///
 /// # Safety
@@ -268,14 +283,12 @@ pub unsafe extern "C" fn qkv_oracle_compare(
 ) -> i32 {
     guarded(|| {
         // SAFETY: the caller promises an oracle, a string, and `bytes` readable bytes.
-        let (output, data) = unsafe {
-            (
-                borrow(oracle)?.output(name(operand_name, "the operand's name")?)?,
-                list(data.cast::<u8>(), bytes, "the bytes")?,
-            )
+        let (oracle, wanted, data) = unsafe {
+            (borrow(oracle)?, name(operand_name, "the operand's name")?, list(data.cast::<u8>(), bytes, "the bytes")?)
         };
+        let output = oracle.output(wanted)?;
         let dtype = output.operand().tensor.dtype;
-        let found = compare(output, &Buffer::new(dtype, data.to_vec())?, Tolerance::of(output.role(), dtype));
+        let found = compare_launch(&oracle.attention, output, &Buffer::new(dtype, data.to_vec())?);
         let Comparison { elements, relative, max_abs, worst: _, non_finite, unwritten, touched, good } = found;
         let own = qkv_comparison {
             struct_size: 0,

@@ -61,6 +61,20 @@ fn a_program_in_c_compiles_plans_with_cudnn_9_27() {
     warms("9.27.0");
 }
 
+/// The program for the card, as far as it goes without one: descriptions of random attentions, and the oracle beside
+/// attention in plain C.
+#[test]
+fn the_oracle_agrees_with_attention_in_plain_c() {
+    let folder = kit::installed();
+    let (source, into) = (kit::package().join("tests/card.c"), folder.path().join("card"));
+    let said = kit::compile("cc", kit::C11, &source, &into, &["-ldl", "-lm", "-lpthread"]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let [library, vault] = ["libqkvault.so", "vault"].map(|name| folder.path().join(name).display().to_string());
+    let args = ["--library", &library, "--vault", &vault, "--dry", "--cases", "30", "--seed", "11"];
+    let said = succeeded(&run(&into, &args, folder.path()));
+    assert!(said.starts_with("dry: 30 cases"), "{said}");
+}
+
 /// Loading the library loads no cuDNN and no driver, and needs none.
 #[test]
 fn the_library_opens_in_a_process_that_has_nothing_of_nvidias() {

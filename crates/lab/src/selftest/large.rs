@@ -8,12 +8,11 @@ use cudarc::driver::CudaStream;
 use qkvault_compile::{Compiler, OnMiss, Plan, Planner};
 use qkvault_exec::{Device, Session, Training, cudarc};
 use qkvault_graph::{CompileOptions, Pass, Role, Target, Valid, operands};
-use qkvault_reference::{Buffer, Inputs, backward, forward};
+use qkvault_reference::{Buffer, Inputs, Tolerance, backward, cancellation, forward};
 use qkvault_sys::Library;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::judge::{floor, tolerance};
 use super::{Args, cases};
 use qkvault_cli::data::{self, Recipe, Split};
 use qkvault_cli::memory::{Failure, Memory, failed};
@@ -171,12 +170,12 @@ impl Step<'_> {
                 written.push(role);
                 let file = format!("{}.bin", role.uid());
                 std::fs::write(folder.join(&file), buffer.bytes())?;
-                let allowed = tolerance(role, t.dtype);
+                let allowed = Tolerance::of_launch(role, t.dtype);
                 let finite = |x: f64| x.is_finite().then_some(x);
                 files.push(json!({
                     "role": role.to_string(), "file": file, "dtype": t.dtype.to_string(), "dims": t.dims, "strides": t.strides,
                     "output": operand.output.then_some(pass), "relative": finite(allowed.relative),
-                    "absolute": finite(allowed.absolute), "floor": floor(forward, role, t.dtype, false),
+                    "absolute": finite(allowed.absolute), "floor": cancellation(forward, role, t.dtype, false),
                 }));
             }
         }

@@ -1,0 +1,79 @@
+//! The judgement of a launch: a comparison that allows for what kernels round, and for sums that cancel.
+
+use qkvault_graph::{Attention, DType, Role};
+
+use crate::{Buffer, Comparison, Output, Tolerance, compare};
+
+impl Tolerance {
+    /// The bounds for what a launch writes. Gradients have two more roundings to 16 bits than O, because probabilities
+    /// and their gradients are operands of matrix products.
+    #[must_use]
+    pub fn of_launch(role: Role, dtype: DType) -> Tolerance {
+        let usual = Tolerance::of(role, dtype);
+        match role {
+            Role::DQ | Role::DK | Role::DV => Tolerance { relative: 3.0 * usual.relative, ..usual },
+            Role::DScoreTensor(_) | Role::DSink => Tolerance { relative: 3e-2, ..usual },
+            _ => usual,
+        }
+    }
+}
+
+/// The absolute error of one element that rounding of its terms explains. Terms are of the order of one. If a row has
+/// few keys, or all expected values are `zero`, gradients are differences of equal numbers, and the bound is larger.
+#[must_use]
+pub fn cancellation(attention: &Attention, role: Role, dtype: DType, zero: bool) -> f64 {
+    if role == Role::Stats {
+        return 0.0;
+    }
+    let ulp = if dtype == DType::F16 { 1e-3 } else { 8e-3 };
+    let one_key = attention.mask.band.is_some_and(|band| band.left == Some(1) && band.right == Some(0));
+    if attention.seq().1 <= 4 || one_key || zero { 16.0 * ulp } else { 0.1 * ulp }
+}
+
+/// Compares what a launch wrote with the exact output, as [`compare`] does. A result is good too if it is wholly
+/// written and no element is further off than [`cancellation`] explains: sums that cancel, such as gradients over a few
+/// keys, leave the rounding errors of their terms.
+#[must_use]
+pub fn compare_launch(attention: &Attention, expected: &Output, actual: &Buffer) -> Comparison {
+    let (role, dtype) = (expected.role(), actual.dtype());
+    let found = compare(expected, actual, Tolerance::of_launch(role, dtype));
+    let zero = expected.values().iter().all(|&x| x == 0.0);
+    let cancelled = found.max_abs <= cancellation(attention, role, dtype, zero);
+    let written = found.non_finite + found.unwritten + found.touched == 0;
+    Comparison { good: found.good || cancelled && written, ..found }
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::{BackwardOptions, validate};
+
+    use super::*;
+    use crate::{Inputs, backward};
+
+    /// One key has all of each row's probability, so that the gradients of Q and K are zero, and a device leaves
+    /// rounding errors there.
+    #[test]
+    fn sums_that_cancel_are_good_within_the_rounding_of_their_terms_and_not_beyond() {
+        let forward = Attention::bshd(1, (2, 2), (8, 1), 16, DType::BF16).with_stats();
+        let attention = validate(forward.backward(BackwardOptions::default())).expect("sound");
+        let inputs = Inputs::random(&attention, 1).expect("sound");
+        let outputs = backward(&attention, &inputs).expect("computed");
+        let dq = outputs.get(Role::DQ).expect("a gradient");
+        let off = |by: f64| {
+            let mut buffer = dq.buffer();
+            buffer.set(3, buffer.get(3) + by);
+            compare_launch(attention.get(), dq, &buffer)
+        };
+        assert!(off(0.0).good && off(0.1).good && !off(0.5).good);
+        let mut unwritten = dq.buffer();
+        unwritten.poison();
+        assert!(!compare_launch(attention.get(), dq, &unwritten).good);
+    }
+
+    #[test]
+    fn gradients_may_be_off_by_three_times_as_much_as_o() {
+        let relative = |role| Tolerance::of_launch(role, DType::BF16).relative;
+        assert_eq!(relative(Role::DQ), 3.0 * relative(Role::O));
+        assert_eq!(Tolerance::of_launch(Role::O, DType::F16), Tolerance::of(Role::O, DType::F16));
+    }
+}
