@@ -314,6 +314,7 @@ FUNCTIONS = {
     "qkv_oracle_set": [c_void_p, c_char_p, c_int32, c_void_p, c_size_t],
     "qkv_oracle_add_forward": [c_void_p],
     "qkv_oracle_run": [c_void_p],
+    "qkv_oracle_run_of_o": [c_void_p],
     "qkv_oracle_input": [c_void_p, c_char_p, c_void_p, POINTER(c_size_t)],
     "qkv_oracle_output": [c_void_p, c_char_p, c_int32, c_void_p, POINTER(c_size_t)],
     "qkv_oracle_compare": [c_void_p, c_char_p, c_void_p, c_size_t, POINTER(qkv_comparison)],
