@@ -3,6 +3,7 @@
 
     python3 bench/sum_records.py selftest RECORD.json... > docs/results/selftest.json
     python3 bench/sum_records.py sanitize RECORD.json... > docs/results/sanitize.json
+    python3 bench/sum_records.py adapter RECORD.json > docs/results/adapter-c.json
     python3 bench/sum_records.py keep RECORD.json... > THEME.json
 
 `keep` reads records of `run`, `bench`, `bench-serving` and the peers' scripts, and writes their fields that pages read,
@@ -94,6 +95,26 @@ KEPT = set("""
 """.split())
 
 
+def adapter(records):
+    """Keeps a record of an adapter, with its cases counted: by pass and type those that are right with the largest
+    error, refusals by code, and every wrong case."""
+    sums = []
+    for record in records:
+        right, refused, wrong = {}, collections.Counter(), []
+        for case in record["cases"]:
+            of = f"{case['pass']} {case['what'].split()[1]}"
+            if case["verdict"] == "right":
+                count, error = right.get(of, (0, 0.0))
+                right[of] = (count + 1, max(error, case["error"]))
+            elif case["verdict"] == "refused":
+                refused[case["codes"]] += 1
+            else:
+                wrong.append(case)
+        cases = {of: {"right": count, "largest_error": error} for of, (count, error) in sorted(right.items())}
+        sums.append({**record, "cases": cases, "refused_by_code": dict(refused.most_common()), "wrong_cases": wrong})
+    return sums[0] if len(sums) == 1 else sums
+
+
 def kept(value):
     """The fields that pages read, without default values, and with five digits per number."""
     if isinstance(value, dict):
@@ -121,7 +142,7 @@ def main():
         names = [os.path.basename(file).removesuffix(".json") for file in files]
         print(lines({name: kept(record) for name, record in zip(names, records, strict=True)}))
         return
-    json.dump({"selftest": selftest, "sanitize": sanitize}[kind](records), sys.stdout, indent=1)
+    json.dump({"adapter": adapter, "selftest": selftest, "sanitize": sanitize}[kind](records), sys.stdout, indent=1)
     print()
 
 

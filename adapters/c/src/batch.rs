@@ -188,6 +188,7 @@ pub unsafe extern "C" fn qkv_batch_data(batch: *const qkv_batch, data: *mut *con
         // SAFETY: the caller promises a batch and places.
         unsafe {
             let words = borrow(batch)?.buffer.words();
+            crate::sized::place(bytes, "its size")?;
             put(data, words.as_ptr().cast(), "the block")?;
             put(bytes, size_of_val(words), "its size")
         }

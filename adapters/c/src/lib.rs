@@ -29,3 +29,15 @@ pub mod status;
 pub mod text;
 pub mod training;
 pub mod version;
+
+/// What the header says of threads, as far as a compiler can tell it.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    const fn moved<T: Send>() {}
+    shared::<context::Context>();
+    shared::<describe::Described>();
+    shared::<plan::Planned>();
+    shared::<serving::Serving>();
+    moved::<batch::Batch>();
+    moved::<oracle::Oracle>();
+};

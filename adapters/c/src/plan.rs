@@ -302,6 +302,7 @@ pub unsafe extern "C" fn qkv_plan_place(
     scalar: *mut i32,
 ) -> i32 {
     guarded(|| {
+        crate::sized::place(scalar, "scalar")?;
         // SAFETY: the caller promises a plan and a string that is null or valid.
         let (plan, wanted) = unsafe { (borrow(plan)?, name(operand, "the operand's name")?) };
         let found = plan.order.places(wanted).next();

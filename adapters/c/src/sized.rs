@@ -68,15 +68,21 @@ pub(crate) unsafe fn write<T: Grows>(at: *mut T, value: T) -> Result<(), Failure
     Ok(())
 }
 
+/// Checks that there is a place for a value, before any of several is written.
+pub(crate) fn place<T>(at: *const T, what: &str) -> Result<(), Failure> {
+    if at.is_null() || !at.is_aligned() {
+        return Err(Failure::argument(format!("the place for {what} is {at:p}; give the address of a variable")));
+    }
+    Ok(())
+}
+
 /// Writes a value that never grows.
 ///
 /// # Safety
 ///
 /// `at` must be null or writable.
 pub(crate) unsafe fn put<T>(at: *mut T, value: T, what: &str) -> Result<(), Failure> {
-    if at.is_null() || !at.is_aligned() {
-        return Err(Failure::argument(format!("the place for {what} is {at:p}; give the address of a variable")));
-    }
+    place(at, what)?;
     // SAFETY: the caller promises that it is writable.
     unsafe { at.write(value) };
     Ok(())

@@ -6,8 +6,9 @@ use qkvault::exec::Training;
 
 use crate::context::{put_handle, qkv_context};
 use crate::describe::{Described, backward_options, qkv_attention};
-use crate::handle::{borrow, free};
+use crate::handle::borrow;
 use crate::plan::{Planned, qkv_plan};
+use crate::sized::place;
 use crate::status::guarded;
 
 /// The descriptions of a training step: a forward that writes `stats`, and its backward. Give the forward as for
@@ -27,11 +28,11 @@ pub unsafe extern "C" fn qkv_training(
         // SAFETY: the caller promises a description.
         let attention = unsafe { borrow(attention) }?;
         let both = Training::of(attention.valid.get(), backward_options(deterministic, d_sink))?;
-        // SAFETY: the caller's places; the forward is freed if the backward has none.
+        place(backward, "the backward")?;
+        // SAFETY: the caller's places.
         unsafe {
             put_handle(forward, Described::new(both.forward().clone()))?;
-            let second = put_handle(backward, Described::new(both.backward().clone()));
-            second.inspect_err(|_| drop(free(forward.replace(std::ptr::null_mut()))))
+            put_handle(backward, Described::new(both.backward().clone()))
         }
     })
 }
@@ -54,11 +55,12 @@ pub unsafe extern "C" fn qkv_prepare_training(
         let both = Training::of(attention.valid.get(), backward_options(deterministic, d_sink))?;
         // SAFETY: the caller promises that the stream is null or a stream of this GPU.
         let (first, second) = unsafe { context.runtime.prepare_training(&both, device, stream) }?;
-        // SAFETY: the caller's places; the forward is freed if the backward has none.
+        let (first, second) = (Planned::ready(first, device)?, Planned::ready(second, device)?);
+        place(backward, "the backward")?;
+        // SAFETY: the caller's places.
         unsafe {
-            put_handle(forward, Planned::ready(first, device)?)?;
-            let second = Planned::ready(second, device).and_then(|second| put_handle(backward, second));
-            second.inspect_err(|_| drop(free(forward.replace(std::ptr::null_mut()))))
+            put_handle(forward, first)?;
+            put_handle(backward, second)
         }
     })
 }

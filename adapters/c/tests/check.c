@@ -201,6 +201,10 @@ static void bad_input(const char *vault) {
   CHECK(status == QKV_OK || plan == NULL);
   FAILS(qkv_prepare(NULL, a, 0, NULL, &plan), QKV_ERROR_ARGUMENT, "qkv_context is null");
   FAILS(qkv_launch(NULL, NULL), QKV_ERROR_ARGUMENT, "qkv_plan is null");
+  /* No place for the second of two results: the first is left alone. */
+  qkv_attention *first = NULL;
+  FAILS(qkv_training(a, 0, 0, &first, NULL), QKV_ERROR_ARGUMENT, "the backward");
+  CHECK(first == NULL);
   FAILS(qkv_debug_panic(), QKV_ERROR_INTERNAL, "libqkvault has a fault: asked for");
   OK(qkv_attention_free(a));
   OK(qkv_close(missing));
