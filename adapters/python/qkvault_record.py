@@ -41,6 +41,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
@@ -105,16 +106,17 @@ class Traced:
         return [f"{name}: {value}" for name, value in fields if value not in (None, "none")]
 
 
-def trace(score_mod=None, mask_mod=None, *, sizes, scalars=True) -> Traced:
+def trace(score_mod=None, mask_mod=None, *, sizes, scalars=True, grad_dtype=None) -> Traced:
     """Traces modifications of FlexAttention.
 
     `score_mod(score, b, h, q_idx, kv_idx)` and `mask_mod(b, h, q_idx, kv_idx)` are functions as FlexAttention takes
     them; `sizes` is (batch, query heads, queries, keys). With `scalars`, softcaps and floats that the functions capture
-    become scalars of a launch, which are under no key; otherwise they are constants.
+    become scalars of a launch, which are under no key; otherwise they are constants. `grad_dtype` ("bf16" or "f16") is
+    the element type of tensors whose gradient is needed: cuDNN gives gradients of tensors in 16 bits.
 
     Raises `Untraceable` if the language cannot express them.
     """
-    writer = _Writer(tuple(int(n) for n in sizes), scalars)
+    writer = _Writer(tuple(int(n) for n in sizes), scalars, grad_dtype)
     keep, score = _TRUE, None
     if mask_mod is not None:
         keep = writer.truth(writer.traced(mask_mod, False))
@@ -467,8 +469,8 @@ class _Operand:
 class _Writer:
     """Turns nodes into terms, and terms into text."""
 
-    def __init__(self, sizes, scalars):
-        self.sizes, self.name_scalars = sizes, scalars
+    def __init__(self, sizes, scalars, grad_dtype):
+        self.sizes, self.name_scalars, self.grad_dtype = sizes, scalars, grad_dtype
         self.grad = torch.is_grad_enabled()
         self.terms, self.done, self.operands, self.notes = {}, {}, {}, []
         self.names, self.floats, self.values_of = {}, {}, {}
@@ -694,6 +696,9 @@ class _Writer:
             kind = "i32"
         captured = [source] if source is not None else list(self.captured(node)) if node is not None else []
         grad = self.grad and ty == "f" and alibi is None and any(t.requires_grad for t in captured)
+        if grad and self.grad_dtype and kind != self.grad_dtype:
+            self.notes.append(f"tensor @{name} is {kind}, and {self.grad_dtype} here, as cuDNN gives its gradient")
+            kind = self.grad_dtype
         key = ("operand", id(node) if node is not None else id(source), dims, alibi)
         if key not in self.operands:
             self.operands[key] = _Operand(name, dims, kind, node, source, grad, alibi)
@@ -937,9 +942,9 @@ class _Writer:
         traced, taken = Traced(mask), set()
         names = {}
 
-        def name_of(key, wish):
+        def name_of(key, wish, axes=""):
             if key not in names:
-                name, n = wish, 2
+                name, n = wish if wish not in taken or not axes else f"{wish}_{axes}", 2
                 while name in taken:
                     name, n = f"{wish}{n}", n + 1
                 taken.add(name)
@@ -975,7 +980,8 @@ class _Writer:
                 known[term.serial] = f"${name}"
             elif term.kind == "tensor":
                 operand = term.args[0]
-                name = name_of(("tensor", id(operand)), operand.name)
+                axes = "" if operand.node else "".join(a[0] for a, n in zip(AXES, operand.dims) if n > 1)
+                name = name_of(("tensor", id(operand)), operand.name, axes)
                 heads.append(self.declared(name, operand))
                 known[term.serial] = f"@{name}"
                 if name not in traced.tensors:
@@ -1510,6 +1516,35 @@ def _broadcast(tensor) -> tuple:
     return tuple(dims)
 
 
+_read: dict = {}
+"""Masks that were read, by number of the tensor: layers share them."""
+
+
+def _known_mask(mask, sizes: tuple, dims: tuple):
+    """What the values of a mask are, and its dims as bool; read once for all layers that it is given to."""
+    try:
+        version = mask._version
+    except RuntimeError:
+        version = None  # A tensor of inference mode, whose changes nobody counts.
+    key = (id(mask), version, sizes)
+    kept = _read.get(key)
+    if version is not None and kept is not None and kept[0]() is mask:
+        return kept[1]
+    with _plain():
+        values = mask.detach()
+        values = values.reshape([1] * (4 - values.dim()) + list(values.shape)) if values.dim() <= 4 else values
+        while values.dim() > 4:
+            values = values[0]
+        for axis, n in enumerate(dims):
+            values = values.narrow(axis, 0, n)
+        keep = values if values.dtype == torch.bool else _as_bool(values)
+        found = (keep is not None, None if keep is None else _read_mask(keep, sizes))
+    if len(_read) >= 256:
+        _read.clear()
+    _read[key] = (weakref.ref(mask), found)
+    return found
+
+
 @dataclass
 class _Mask:
     """What a mask is: lines of text, or a tensor of these dims."""
@@ -1518,37 +1553,48 @@ class _Mask:
     read: str
 
 
+def _row_bounds(kept, rows: int, keys: int) -> Optional[tuple]:
+    """The bounds (right, left) of the band that a mask of (query, key) is, if it is one; None where nothing bounds."""
+    q = torch.arange(rows, device=kept.device)
+    first = kept.to(torch.int8).argmax(-1)
+    last = keys - 1 - kept.flip(-1).to(torch.int8).argmax(-1)
+    if not bool((kept.sum(-1) == last - first + 1).all()) or not bool(kept.any(-1).all()):
+        return None
+    ends, starts = last < keys - 1, first > 0
+    right = int((last - q)[ends].max()) if bool(ends.any()) else None
+    left = int((q - first)[starts].max()) + 1 if bool(starts.any()) else None
+    bounded = last == (keys - 1 if right is None else (q + right).clamp(max=keys - 1))
+    bounded &= first == (0 if left is None else (q - left + 1).clamp(min=0))
+    return (right, left) if bool(bounded.all()) else None
+
+
 def _read_mask(keep, sizes: tuple) -> Optional[_Mask]:
     """Recognises the values of a bool mask of dims that broadcast to (batch, head, query, key)."""
     _, _, rows, keys = sizes
     if bool(keep.all()):
         return _Mask([], "hides nothing")
-    device = keep.device
-    q, k = torch.arange(rows, device=device)[:, None], torch.arange(keys, device=device)[None, :]
-    whole = keep.expand(keep.shape[0], keep.shape[1], rows, keys)
-    first = whole[:1, :1]
-    if rows > 1 and bool((whole == first).all()):
-        kept, distance = first[0, 0], k - q
-        right = int(distance[kept].max()) if bool(kept.any()) else -1
-        left = int((-distance)[kept].max()) + 1 if bool(kept.any()) else 0
-        # A bound that the last or the first row does not reach bounds nothing.
-        bounds = (right if right < keys - 1 else None, left if left < rows else None)
-        if bool((((distance <= right) & (-distance < left)) == kept).all()):
-            ahead = keys - rows
-            if right in (0, ahead) or ahead == 0 or bounds[0] is None:
-                text, unused = _band_text(*bounds, rows, keys)
-                if not unused:
-                    return _Mask([f"mask: {text}"], f"is {text}")
-            elif 0 < right < ahead and bounds[1] is None:
-                # The first keys of a cache: the last query is aligned with the last key that there is.
-                lines = ["mask: causal bottom-right", "lengths: per-sequence"]
-                return _Mask(lines, "is causal over a part of a cache")
-    by_key = whole[:, :1, :1]
-    if bool((whole == by_key).all()):
+    k = torch.arange(keys, device=keep.device)
+    by_key = keep[:, :1, :1]
+    if keep.shape[2] == 1 or rows == 1 or bool((keep == by_key).all()):
         lengths = by_key.sum(-1, keepdim=True)
-        if bool((by_key == (k < lengths)).all()) and bool((lengths > 0).all()):
-            return _Mask(["lengths: per-sequence"], "is a padding of keys")
-    if rows > 1 and keep.shape[1] == 1:
+        padding = bool((keep == (k < lengths)).all()) and bool((lengths > 0).all())
+        return _Mask(["lengths: per-sequence"], "is a padding of keys") if padding else None
+    if keep.shape[3] != keys:
+        return None
+    ahead = keys - rows
+    bounds = _row_bounds(keep[0, 0], rows, keys) if bool((keep == keep[:1, :1]).all()) else None
+    if bounds is not None:
+        right, left = bounds
+        if right in (None, 0, ahead) or ahead == 0:
+            text, unused = _band_text(right, left, rows, keys)
+            if not unused:
+                return _Mask([f"mask: {text}"], f"is {text}")
+        elif 0 < right < ahead and left is None:
+            # The first keys of a cache: the last query is aligned with the last key that there is.
+            lines = ["mask: causal bottom-right", "lengths: per-sequence"]
+            return _Mask(lines, "is causal over a part of a cache")
+    whole, q = keep, torch.arange(rows, device=keep.device)[:, None]
+    if keep.shape[1] == 1:
         causal = k <= q
         lengths = whole.any(2, keepdim=True).sum(-1, keepdim=True)
         if bool((whole == (causal & (k < lengths))).all()):
@@ -1589,25 +1635,30 @@ def _mask_lines(mask, sizes: tuple, dtype: str, training: bool, reading: bool, r
         if math.prod(dims) > _MOST_READ:
             remarks.append(f"a mask of {math.prod(dims)} elements is not read, because it is large")
         else:
-            with _plain():
-                values = (
-                    mask.detach().reshape([1] * (4 - mask.dim()) + list(mask.shape))
-                    if mask.dim() <= 4
-                    else mask.detach()[(0,) * (mask.dim() - 4)]
-                )
-                for axis, n in enumerate(dims):
-                    values = values.narrow(axis, 0, n)
-                keep = values if values.dtype == torch.bool else _as_bool(values)
-                found = None if keep is None else _read_mask(keep, sizes)
+            is_bool, found = _known_mask(mask, sizes, dims)
             if found is not None:
                 remarks.append(f"the mask {found.read}")
                 return found.lines
-            if keep is not None:
+            if is_bool:
                 return [f"mask_mod: tensor @mask: i32[{shape}]; @mask != 0"]
     if mask.dtype == torch.bool:
         return [f"mask_mod: tensor @mask: i32[{shape}]; @mask != 0"]
     grad = " grad" if training and mask.requires_grad else ""
     return [f"score_mod: tensor @bias: {dtype}[{shape}]{grad}; score + @bias"]
+
+
+_traces: dict = {}
+
+
+def _known_trace(score_mod, mask_mod, sizes: tuple, dtype: str) -> Traced:
+    """A trace, made once for all layers that share the functions."""
+    key = (id(score_mod), id(mask_mod), sizes, dtype, torch.is_grad_enabled())
+    if key not in _traces:
+        if len(_traces) >= 64:
+            _traces.clear()
+        # The functions are kept, so that no other gets their numbers.
+        _traces[key] = (trace(score_mod, mask_mod, sizes=sizes, grad_dtype=dtype), score_mod, mask_mod)
+    return _traces[key][0]
 
 
 def describe(
@@ -1660,7 +1711,7 @@ def describe(
 
     mask_at = len(lines)
     if score_mod is not None or mask_mod is not None:
-        traced = trace(score_mod, mask_mod, sizes=sizes)
+        traced = _known_trace(score_mod, mask_mod, sizes, name)
         lines += traced.lines()
         remarks += traced.notes
         training = training or any(t.grad for t in traced.tensors.values())
@@ -1896,8 +1947,14 @@ def _sdpa(*args, **kwargs):
     try:
         call = {**dict(zip(_SDPA_NAMES, args)), **kwargs}
         call.pop("enable_gqa", None)
+        # A mask that is a class decides by the name of the function, which is this one meanwhile.
+        decides = getattr(type(call.get("attn_mask")), "_dispatch", None) is not None
         try:
-            out = _SDPA(*args, **kwargs)
+            if decides:
+                kind, function = type(call["attn_mask"]), torch.nn.functional.scaled_dot_product_attention
+                out = kind.__torch_function__(function, (kind,), args, kwargs)
+            else:
+                out = _SDPA(*args, **kwargs)
         except Exception as error:
             if type(error).__name__ == "_StopRecomputationError":
                 # Checkpointing has what it recomputes for.
@@ -2026,6 +2083,8 @@ class _Calls(TorchFunctionMode):
 def _install() -> None:
     """Puts the recorder in the places of the two functions."""
     global _undo
+    _read.clear()
+    _traces.clear()
     _undo = contextlib.ExitStack()
 
     def put(owner, name, value):
@@ -2059,11 +2118,12 @@ def _install() -> None:
         _undo.callback(stance.__exit__, None, None, None)
     else:
         put(importlib.import_module("torch._dynamo").config, "disable", True)
-        put(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
 
 
 def _uninstall() -> None:
     _undo.close()
+    _read.clear()
+    _traces.clear()
 
 
 # The file.

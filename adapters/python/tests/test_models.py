@@ -13,10 +13,10 @@ import torch
 from qkvault_record import record
 
 
-def recorded(program, **options):
+def recorded(program, name="manifest.toml", **options):
     """The manifest of a program, as text."""
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "manifest.toml")
+        path = os.path.join(folder, name)
         with record(path, **options):
             program()
         with open(path, encoding="utf-8") as file:
@@ -63,6 +63,7 @@ class Programs(unittest.TestCase):
                     model(torch.empty(8, 3, 224, 224, dtype=torch.bfloat16))
 
             golden.check("vision.toml", recorded(program, model="vision"))
+            golden.check("vision.json", recorded(program, "manifest.json", model="vision"))
 
     def test_an_encoder_decoder_in_training(self):
         from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration

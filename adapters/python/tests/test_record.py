@@ -191,12 +191,13 @@ class Calls(unittest.TestCase):
     def test_a_program_computes_what_it_computes_without_a_recorder(self):
         torch.manual_seed(0)
         q = tensor(2, 4, 32, 64).float().requires_grad_()
-        bias = torch.randn(4, 32, 32)
+        bias, corner = torch.randn(4, 32, 32), causal_lower_right(8, 32)
 
         def program():
             out = F.scaled_dot_product_attention(q, q, q, attn_mask=bias) + flex_attention(q, q, q, score_mod=softcap)
-            (gradient,) = torch.autograd.grad(out.sum(), q)
-            return out, gradient
+            few = F.scaled_dot_product_attention(q[:, :, :8], q, q, attn_mask=corner)
+            (gradient,) = torch.autograd.grad(out.sum() + few.sum(), q)
+            return out, few, gradient
 
         wanted, found = program(), []
         seen(lambda: found.extend(program()), dtype="bf16")
@@ -360,6 +361,14 @@ class Descriptions(unittest.TestCase):
         for note, part in zip(notes, ("float32", "asks for a value", "round", "blocks without mask_mod")):
             self.assertIn(part, note)
         self.assertRegex(notes[2], r"round.*\(test_record\.py:\d+\)")
+
+    def test_a_learned_table_of_float32_is_described_as_its_gradient_comes(self):
+        q = tensor(1, 2, 16, 64)
+        table = torch.randn(2, 16, 16, requires_grad=True)
+        described = describe(q, q, q, score_mod=lambda score, b, h, q, k: score + table[h, q, k])
+        self.assertIn("tensor @table: bf16[1, 2, 16, 16] grad; score + @table", described.text)
+        self.assertEqual(described.phase, "train")
+        self.assertIn("@table is f32", described.remarks[0])
 
     def test_outputs_that_a_call_asks_for(self):
         q = tensor(1, 2, 16, 64)
