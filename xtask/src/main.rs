@@ -43,7 +43,7 @@ enum Command {
     Mutants(mutants::Args),
     /// Run unit tests in Miri, which reports undefined behaviour
     Miri(miri::Args),
-    /// Run the tests of adapters/python, which install PyTorch, transformers and diffusers
+    /// Run the tests of the recorder of PyTorch programs; installs PyTorch, transformers and diffusers
     RecordTests(record_tests::Args),
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,

@@ -1,4 +1,5 @@
-//! `cargo xtask record-tests`: runs the tests of `adapters/python`, which need PyTorch, transformers and diffusers.
+//! `cargo xtask record-tests`: runs the tests of the recorder of PyTorch programs (`qkvault_record.py`), which need
+//! PyTorch, transformers and diffusers.
 //!
 //! They are in no run of CI, because they install gigabytes. CI reads what they wrote (`crates/models/tests/recorded`),
 //! and this chore compares it with what the recorder writes now.
@@ -11,6 +12,9 @@ use crate::{cargo, ui};
 
 /// The folder of the tests, from the root.
 const TESTS: &str = "adapters/python/tests";
+
+/// The modules of tests; those of the Python package beside them have a chore of their own.
+const MODULES: [&str; 4] = ["test_trace", "test_record", "test_models", "test_gpu"];
 
 /// Options of `record-tests`.
 #[derive(Debug, clap::Args)]
@@ -36,11 +40,14 @@ pub fn run(args: &Args) -> Result<()> {
     let folder = tempfile::tempdir().context("no temporary folder could be made")?;
     let points = folder.path().join("points.json");
     let points = points.to_str().context("the temporary folder's name is not UTF-8")?;
-    let mut variables = vec![("QKVAULT_RECORDED_POINTS", points), ("PYTHONWARNINGS", "ignore")];
+    let tests = cargo::root().join(TESTS);
+    let tests = tests.to_str().context("the workspace's folder is not UTF-8")?;
+    let mut variables = vec![("QKVAULT_RECORDED_POINTS", points), ("PYTHONWARNINGS", "ignore"), ("PYTHONPATH", tests)];
     if args.update {
         variables.push(("UPDATE_GOLDENS", "1"));
     }
-    cargo::run_program(python.into(), &["-m", "unittest", "discover", "--start-directory", TESTS], &variables)?;
+    let words: Vec<&str> = ["-m", "unittest"].into_iter().chain(MODULES).collect();
+    cargo::run_program(python.into(), &words, &variables)?;
     cargo::run(&["test", "--package", "qkvault-models", "--test", "recorded"], &variables[..1])
 }
 
