@@ -29,6 +29,7 @@ pub mod status;
 pub mod text;
 pub mod training;
 pub mod version;
+pub mod xla;
 
 /// What the header says of threads, as far as a compiler can tell it.
 const _: () = {

@@ -85,6 +85,16 @@ impl Failure {
     pub(crate) fn argument(message: impl Into<String>) -> Failure {
         Failure::new(QKV_ERROR_ARGUMENT, message)
     }
+
+    /// Its `QKV_ERROR_` number.
+    pub(crate) const fn status(&self) -> i32 {
+        self.status
+    }
+
+    /// What came, what was expected, and how to fix it.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
 }
 
 impl From<Error> for Failure {
@@ -192,7 +202,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return QKV_OK,
         Ok(Err(failure)) => failure,
-        Err(panic) => Failure::new(QKV_ERROR_INTERNAL, words(&*panic)),
+        Err(panic) => caught(&*panic),
     };
     let status = failure.status;
     // While a thread ends it has no last error any more.
@@ -200,10 +210,12 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     status
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+/// The failure of a function that panicked.
+pub(crate) fn caught(panic: &(dyn Any + Send)) -> Failure {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message");
-    format!("libqkvault has a fault: {said}; report it with the call that led to it")
+    let text = format!("libqkvault has a fault: {said}; report it with the call that led to it");
+    Failure::new(QKV_ERROR_INTERNAL, text)
 }
 
 /// Tells the last error of this thread. Calls that succeed leave it as it was.

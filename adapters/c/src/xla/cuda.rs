@@ -1,0 +1,154 @@
+//! The handlers for GPUs: a plan is found and loaded before the first execution, and launched on XLA's stream.
+
+use std::ffi::c_void;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use qkvault::exec::raw::{DeviceBuffer, RawArgs};
+use qkvault::graph::Role;
+use qkvault::{RawReady, RawRuntime, Runtime};
+use smallvec::SmallVec;
+
+use super::abi;
+use super::call::{Call, Operand};
+use super::frame::{Frame, Memory};
+use super::handler::handle;
+use crate::context::qkv_context;
+use crate::handle::borrow;
+use crate::status::{Failure, QKV_ERROR_INTERNAL, guarded};
+
+/// The runtime of the handlers.
+static RUNTIME: RwLock<Option<RawRuntime>> = RwLock::new(None);
+
+/// A plan on one GPU, and where its operands are in a call.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    ready: RawReady,
+    tensors: Vec<Place>,
+    /// For each scalar of the plan, its place in the description's.
+    scalars: Vec<usize>,
+    workspace: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Argument(usize),
+    Result(usize),
+}
+
+/// The runtime that a context gave, else one with the environment's vault, which builds nothing.
+fn runtime() -> Result<RawRuntime, Failure> {
+    if let Some(runtime) = &*RUNTIME.read().unwrap_or_else(PoisonError::into_inner) {
+        return Ok(runtime.clone());
+    }
+    let opened = Runtime::options().open_raw()?;
+    Ok(RUNTIME.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(opened).clone())
+}
+
+impl Loaded {
+    fn new(ready: RawReady, call: &Call) -> Result<Loaded, Failure> {
+        let unknown = |role: Role| Failure::new(QKV_ERROR_INTERNAL, format!("the call has no {role}"));
+        let of = |list: &[Operand], role| list.iter().position(|operand| operand.role == role);
+        let tensors = ready.order().tensors().iter().map(|tensor| {
+            let result = || of(&call.outputs, tensor.role).map(Place::Result);
+            of(&call.inputs, tensor.role).map(Place::Argument).or_else(result).ok_or_else(|| unknown(tensor.role))
+        });
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        let scalars = ready.order().scalars().iter().map(|scalar| {
+            call.scalars.iter().position(|(role, _)| *role == scalar.role).ok_or_else(|| unknown(scalar.role))
+        });
+        let scalars = scalars.collect::<Result<_, _>>()?;
+        let workspace = ready.facts().scratch().bytes;
+        Ok(Loaded { ready, tensors, scalars, workspace })
+    }
+}
+
+/// The plan of a call on a GPU, loaded by the first call that asks.
+fn loaded(call: &Call, gpu: i32, stream: *mut c_void) -> Result<Arc<Loaded>, Failure> {
+    if let Some(loaded) = call.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&gpu) {
+        return Ok(loaded.clone());
+    }
+    // SAFETY: XLA's stream of this GPU.
+    let ready = unsafe { runtime()?.prepare(&call.attention, gpu, stream) }?;
+    let loaded = Arc::new(Loaded::new(ready, call)?);
+    let mut all = call.loaded.write().unwrap_or_else(PoisonError::into_inner);
+    Ok(all.entry(gpu).or_insert(loaded).clone())
+}
+
+/// Scratch memory of a plan: the result behind the outputs, from its first address that is aligned on.
+fn scratch(loaded: &Loaded, call: &Call, results: &[Memory<'_>]) -> Result<DeviceBuffer, Failure> {
+    if loaded.workspace == 0 {
+        return Ok(DeviceBuffer::default());
+    }
+    let alignment = qkvault::exec::SCRATCH_ALIGNMENT;
+    let given = results.get(call.outputs.len()).map_or((0, 0), |memory| {
+        let bytes = memory.dims.iter().product::<i64>();
+        (memory.at as u64, u64::try_from(bytes).unwrap_or(0))
+    });
+    let address = given.0.next_multiple_of(alignment);
+    let bytes = given.1.saturating_sub(address - given.0);
+    if bytes >= loaded.workspace {
+        return Ok(DeviceBuffer { address, bytes: loaded.workspace });
+    }
+    let (needed, what) = (loaded.workspace, &loaded.ready.facts().what);
+    Err(Failure::argument(format!(
+        "the plan of '{what}' needs {needed} bytes of scratch memory, and the program was traced with {} for another plan \
+         or without a GPU; trace it anew, or for this GPU with qkvault.jax.configure(target=...)",
+        given.1
+    )))
+}
+
+fn execute(frame: Frame<'_>) -> Result<(), Failure> {
+    let call = Call::of(frame)?;
+    call.check(frame)?;
+    let stream = frame.stream()?;
+    let loaded = loaded(&call, frame.ordinal()?, stream)?;
+    let arguments: SmallVec<[Memory<'_>; 16]> = frame.arguments().collect();
+    let results: SmallVec<[Memory<'_>; 8]> = frame.results().collect();
+    let memory = |place: &Place| {
+        let (memory, operand) = match *place {
+            Place::Argument(at) => (arguments[at], &call.inputs[at]),
+            Place::Result(at) => (results[at], &call.outputs[at]),
+        };
+        DeviceBuffer { address: memory.at as u64, bytes: operand.bytes }
+    };
+    let tensors: SmallVec<[DeviceBuffer; 16]> = loaded.tensors.iter().map(memory).collect();
+    let numbers: SmallVec<[_; 6]> = call.numbers(frame)?.collect();
+    let scalars: SmallVec<[_; 6]> = loaded.scalars.iter().map(|&at| numbers[at]).collect();
+    let workspace = scratch(&loaded, &call, &results)?;
+    let args = RawArgs { tensors: &tensors, scalars: &scalars, workspace, interleaved: &[] };
+    // SAFETY: XLA's memory of the sizes that were checked, alive until the launch has finished on its stream.
+    unsafe { loaded.ready.launch_with(&args, stream) }?;
+    Ok(())
+}
+
+fn initialize(frame: Frame<'_>) -> Result<(), Failure> {
+    let call = Call::of(frame)?;
+    let loaded = loaded(&call, frame.ordinal()?, frame.stream()?)?;
+    loaded.ready.plan().load_kernels().map_err(|detail| Failure::new(crate::status::QKV_ERROR_DEVICE, detail))
+}
+
+/// XLA's handler of the stage before the first execution: finds and loads the plan, so that an execution, which may be
+/// captured, only launches.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qkv_xla_initialize(frame: *mut abi::CallFrame) -> *mut c_void {
+    // SAFETY: XLA's frame.
+    unsafe { handle(frame, initialize).cast() }
+}
+
+/// XLA's handler on GPUs: launches the plan of the call's description on XLA's stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qkv_xla_execute(frame: *mut abi::CallFrame) -> *mut c_void {
+    // SAFETY: XLA's frame.
+    unsafe { handle(frame, execute).cast() }
+}
+
+/// Makes a context that of the handlers: its vault, its cuDNN, and whether it builds plans. It may be closed afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qkv_xla_use(context: *const qkv_context) -> i32 {
+    guarded(|| {
+        // SAFETY: the caller promises a context.
+        let runtime = unsafe { borrow(context) }?.runtime.clone();
+        *RUNTIME.write().unwrap_or_else(PoisonError::into_inner) = Some(runtime);
+        Ok(())
+    })
+}

@@ -1,0 +1,20 @@
+"""qkvault for JAX: cuDNN attention with your own modifications of the scores, and their derivative.
+
+    import jax, jax.numpy as jnp
+    import qkvault.jax as qj
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return 30.0 * jnp.tanh(score / 30.0) - slopes[h] * (q_idx - kv_idx)
+
+    step = jax.jit(jax.grad(lambda q, k, v: qj.attention(q, k, v, score_mod=score_mod, is_causal=True).sum()))
+
+Plans are found or compiled while a program is traced; see `configure`. On a CPU, calls are computed by the oracle, which
+is exact and slow.
+"""
+
+from ._attention import attention, explain
+from ._config import configure, export_checks
+from ._front import dot_product_attention
+from ._trace import TraceError
+
+__all__ = ["TraceError", "attention", "configure", "dot_product_attention", "explain", "export_checks"]

@@ -1,0 +1,180 @@
+"""The custom call of one attention, and what `vmap` makes of it: a call with a larger batch."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+from jax.sharding import PartitionSpec
+
+from .._attention import Attention
+from ._config import TARGET, register, workspace
+from ._program import Program, Sizes
+
+#: Tensors whose first extent is always the batch.
+WHOLE = ("q", "k", "v", "o", "stats", "d_o", "d_q", "d_k", "d_v", "seq_len_q", "seq_len_kv")
+#: Tensors in the layout of Q.
+ROWS = ("q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v")
+_JAX = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32, "i32": jnp.int32}
+
+
+@dataclass(eq=False)
+class Kind:
+    """What is called: a program's forward or backward, with the gradients of some tensors."""
+
+    program: Program
+    scale: float
+    backward: bool
+    dense: bool
+    #: The tensors whose gradient is wanted, by number.
+    grads: frozenset
+    d_sink: bool
+    #: Whether a forward writes `stats` for its backward.
+    stats: bool
+    names: tuple[str, ...]
+
+    def attention(self, arrays: dict[str, Any], batch: int) -> Attention:
+        """Its description for arrays."""
+        sizes = Sizes.of(self.program.layout, arrays["q"], arrays["k"], arrays["v"], batch)
+        count = len(self.program.expressions(self.dense).tensors)
+        tensors = [arrays[f"t{number}"] for number in range(count)]
+        text = self.program.text(sizes, arrays["q"].dtype, tensors, self.dense, self.grads)
+        forward = described(text)
+        if not self.stats and not self.backward:
+            return forward
+        return trained(text, self.program.deterministic, self.d_sink)[int(self.backward)]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its results."""
+        if not self.backward:
+            return ("o", "stats") if self.stats else ("o",)
+        return ("d_q", "d_k", "d_v", *(f"d_t{number}" for number in sorted(self.grads)), *["d_sink"] * self.d_sink)
+
+
+@functools.lru_cache(maxsize=4096)
+def described(text: str) -> Attention:
+    """A description."""
+    return Attention(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def trained(text: str, deterministic: bool, d_sink: bool) -> tuple[Attention, Attention]:
+    """A forward that writes `stats`, and its backward."""
+    return described(text).training(deterministic=deterministic, d_sink=d_sink)
+
+
+def _like(x: Any, shape: tuple, dtype: Any, order: Any = None) -> Any:
+    """The type of a result: with the mesh and the manual axes of `x`, whose axes of `order` it has."""
+    known = jax.typeof(x)
+    spec = tuple(known.sharding.spec) + (None,) * (known.ndim - len(known.sharding.spec))
+    taken = [spec[at] if at is not None else None for at in (order or range(len(shape)))]
+    sharding = known.sharding.update(spec=PartitionSpec(*taken))
+    return known.update(shape=shape, dtype=jnp.dtype(dtype), sharding=sharding, weak_type=False)
+
+
+def _order(layout: str, role: str) -> tuple:
+    """The axes of Q that the axes of an operand are."""
+    if role in ROWS:
+        return (0, 1, 2, 3)
+    if role == "stats":
+        return (0, 2, 1, None) if layout == "bshd" else (0, 1, 2, None)
+    return (None,) * 4
+
+
+def _bound(attention: Attention, kind: Kind, arrays: dict[str, Any]) -> tuple:
+    """Binds the custom call."""
+    register()
+    operands = [operand for operand in attention.operands if not operand.constant]
+    given, results, names, scalars = [], [], [], []
+    values, layout = kind.program.values(kind.scale), kind.program.layout
+    for operand in operands:
+        name = operand.name or operand.role
+        if operand.scalar:
+            scalars.append(values[name])
+            continue
+        shape = tuple(operand.dims[axis] for axis in (0, 2, 1, 3)) if _is_bshd(layout, operand.role) else operand.dims
+        if not operand.output:
+            given.append(jnp.reshape(arrays[name], shape))
+            continue
+        names.append(name)
+        results.append(_like(arrays["q"], shape, _JAX[operand.dtype], _order(layout, operand.role)))
+    scratch = workspace(attention)
+    results.append(_like(arrays["q"], (scratch + 255 if scratch else 0,), jnp.uint8, (None,)))
+    found = jax.ffi.ffi_call(TARGET, results)(
+        *given, key=attention.key, text=attention.text, scalars=np.array(scalars, np.float64), v=np.int32(1)
+    )
+    by_name = dict(zip(names, found))
+    return tuple(by_name[name] for name in kind.outputs)
+
+
+def _is_bshd(layout: str, role: str) -> bool:
+    return layout == "bshd" and role in ROWS
+
+
+def run(kind: Kind, arrays: dict[str, Any]) -> dict[str, Any]:
+    """The results of a call by name."""
+    folded = _foldable(kind, arrays["q"].shape[0])
+    return dict(zip(kind.outputs, folded(*(arrays[name] for name in kind.names))))
+
+
+def _foldable(kind: Kind, batch: int) -> Any:
+    """The call as a function that `vmap` folds into the batch. `batch` is the batch that the user's functions know."""
+
+    @custom_vmap
+    def called(*arrays):
+        named = dict(zip(kind.names, arrays))
+        return _bound(kind.attention(named, batch), kind, named)
+
+    @called.def_vmap
+    def rule(count, batched, *arrays):
+        sinks = [is_batched for name, is_batched in zip(kind.names, batched) if name == "sink"]
+        if any(sinks) or kind.d_sink:
+            return _one_by_one(called, batched, arrays)
+        wanted = {f"t{number}" for number in kind.grads} if kind.backward else set()
+        whole = dict(zip(kind.names, arrays))["q"].shape[int(batched[kind.names.index("q")])]
+        folded = [
+            _fold(name, array, is_batched, count, whole, name in wanted)
+            for name, array, is_batched in zip(kind.names, arrays, batched)
+        ]
+        results = called(*folded)
+        shapes = {name: array.shape[int(is_batched):] for name, array, is_batched in zip(kind.names, arrays, batched)}
+        opened = [_unfold(name, result, count, shapes) for name, result in zip(kind.outputs, results)]
+        return tuple(opened), (True,) * len(opened)
+
+    return called
+
+
+def _fold(name: str, array: Any, batched: bool, count: int, whole: int, alone: bool) -> Any:
+    """An array of a call whose batch is `count` times as large."""
+    if not batched:
+        if name not in WHOLE and array.shape[0] == 1 and not alone:
+            return array
+        array = jnp.broadcast_to(array[None], (count, *array.shape))
+    if array.shape[1] != whole:
+        array = jnp.broadcast_to(array, (count, whole, *array.shape[2:]))
+    return jnp.reshape(array, (count * whole, *array.shape[2:]))
+
+
+def _unfold(name: str, result: Any, count: int, shapes: dict[str, tuple]) -> Any:
+    opened = jnp.reshape(result, (count, result.shape[0] // count, *result.shape[1:]))
+    if name.startswith("d_t") and shapes[name[2:]][0] == 1:
+        return opened.sum(1, keepdims=True)
+    return opened
+
+
+def _one_by_one(called: Any, batched: Any, arrays: Any) -> tuple:
+    """One call after the other, where a batch cannot have what differs: sinks are the same for a whole batch."""
+    moving = [array for array, is_batched in zip(arrays, batched) if is_batched]
+
+    def one(some):
+        left = iter(some)
+        return called(*(next(left) if is_batched else array for array, is_batched in zip(arrays, batched)))
+
+    results = jax.lax.map(one, moving)
+    return results, (True,) * len(results)

@@ -1,0 +1,99 @@
+"""Where plans come from, and for which GPU programs are traced."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from dataclasses import dataclass
+from typing import Optional, Union
+
+import jax
+
+from .._attention import Attention
+from .._context import Context
+from .._library import call, library
+
+#: The name of the custom calls in programs.
+TARGET = "qkvault.attention"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where plans come from."""
+
+    context: Context
+    target: Optional[str] = None
+
+
+_settings: Optional[Settings] = None
+_lock = threading.RLock()
+_registered = False
+
+
+def configure(
+    *,
+    vault: Union[str, os.PathLike, None] = None,
+    build: bool = True,
+    target: Optional[str] = None,
+    cudnn: Union[str, os.PathLike, None] = None,
+    context: Optional[Context] = None,
+) -> None:
+    """Says where plans come from, for programs that are traced from now on and for every call.
+
+    `vault` is the folder of plans (None: that of the environment, else the user's). With `build`, plans that it lacks
+    are compiled while a program is traced, 0.3 to 1 second each; without, they raise `PlanMissing`. `target` is the GPU
+    that programs are traced for, such as `"h200"`, on machines without one and for `jax.export`; None is the GPU of
+    this process. `cudnn` names another cuDNN than the one that JAX has loaded. `context` takes the place of vault, build
+    and cudnn.
+    """
+    global _settings
+    with _lock:
+        # JAX loads its cuDNN with its first use, and that one is to be found.
+        jax.default_backend()
+        _settings = Settings(context or Context(vault, cudnn=cudnn, build=build), target)
+        library().qkv_xla_use.argtypes = [ctypes.c_void_p]
+        call("qkv_xla_use", _settings.context._address)
+        workspace.cache_clear()
+
+
+def settings() -> Settings:
+    """What `configure` said, else the defaults."""
+    with _lock:
+        if _settings is None:
+            configure()
+        assert _settings is not None
+        return _settings
+
+
+def register() -> None:
+    """Registers the handlers, once in a process."""
+    global _registered
+    with _lock:
+        if _registered:
+            return
+        settings()
+        found, capsule = library(), jax.ffi.pycapsule
+        stages = {"initialize": capsule(found.qkv_xla_initialize), "execute": capsule(found.qkv_xla_execute)}
+        jax.ffi.register_ffi_target(TARGET, stages, platform="CUDA")
+        jax.ffi.register_ffi_target(TARGET, capsule(found.qkv_xla_reference), platform="cpu")
+        _registered = True
+
+
+@functools.lru_cache(maxsize=4096)
+def workspace(attention: Attention) -> int:
+    """Bytes of scratch memory for a call: those of its plan, which is built here if it may be. None on a CPU."""
+    given = settings()
+    if given.target is not None:
+        if given.context.build:
+            return given.context.warm(attention, given.target)[0].workspace
+        return given.context.look(attention, given.target).workspace
+    if jax.default_backend() in ("gpu", "cuda"):
+        return given.context.prepare(attention, jax.local_devices()[0].local_hardware_id or 0).workspace
+    return 0
+
+
+def export_checks() -> list:
+    """What `jax.export.export(..., disabled_checks=...)` needs, to let programs keep qkvault's calls."""
+    return [jax.export.DisabledSafetyCheck.custom_call(TARGET)]

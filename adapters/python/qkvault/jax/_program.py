@@ -1,0 +1,193 @@
+"""What a call of `attention` computes, as far as it does not depend on shapes: its description follows for each shape."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import ArgumentError
+from ._trace import Function
+from ._values import AXES, Node, Value, compute, printed, tensors_of
+
+#: Element types of JAX in descriptions.
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "int32": "i32", "float64": "f64"}
+
+
+def dtype_word(dtype: Any) -> str:
+    """The word of an element type."""
+    name = jnp.dtype(dtype).name
+    if name not in DTYPES:
+        raise ArgumentError(f"arrays of {name} have no place in an attention; give bfloat16 or float16")
+    return DTYPES[name]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Extents of one call."""
+
+    b: int
+    h: int
+    heads_kv: int
+    q: int
+    k: int
+    d: int
+    d_v: int
+    #: What the batch was before `vmap` folded axes into it: what `b` counts.
+    batch: int
+
+    @classmethod
+    def of(cls, layout: str, q: Any, k: Any, v: Any, batch: int) -> "Sizes":
+        s, h = (1, 2) if layout == "bshd" else (2, 1)
+        return cls(q.shape[0], q.shape[h], k.shape[h], q.shape[s], k.shape[s], q.shape[3], v.shape[3], batch)
+
+    def axes(self) -> dict[str, int]:
+        """Extents that tensors of expressions have."""
+        return {"b": self.batch, "h": self.h, "q": self.q, "k": self.k}
+
+
+@dataclass
+class Expressions:
+    """Both expressions, and the tensors that they read, computed ahead."""
+
+    score: Optional[Node]
+    mask: Optional[Node]
+    tensors: list[Value]
+
+
+@dataclass(eq=False)
+class Program:
+    """One attention with its modifications, for any shape."""
+
+    layout: str
+    mask: str
+    score_mod: Optional[Callable] = None
+    mask_mod: Optional[Callable] = None
+    softcap: Any = None
+    has_bias: bool = False
+    has_mask: bool = False
+    lengths: bool = False
+    sinks: bool = False
+    deterministic: bool = False
+    _known: dict[bool, Expressions] = field(default_factory=dict)
+    #: Arrays: bias, mask, softcap, then those that the functions captured.
+    arrays: list = field(default_factory=list)
+
+    def __post_init__(self):
+        given = (("score_mod", self.score_mod, "s_"), ("mask_mod", self.mask_mod, "m_"))
+        self._functions = [Function(function, what, prefix) for what, function, prefix in given if function is not None]
+        self.scalars = {name: value for function in self._functions for name, value in function.scalars.items()}
+
+    def expressions(self, dense: bool) -> Expressions:
+        """The expressions, traced with the first call."""
+        if dense not in self._known:
+            self._known[dense] = self._expressions(dense)
+        return self._known[dense]
+
+    def _expressions(self, dense: bool) -> Expressions:
+        arrays = list(self.arrays[: self._own()])
+        score, keep = Node("score"), []
+        at = iter(range(len(arrays)))
+        if self.has_bias:
+            score = Node("({} + {})", (score, _given(next(at), arrays).text()))
+        if self.has_mask:
+            keep.append(_given(next(at), arrays).text())
+        if self.softcap is not None:
+            cap = Node("$softcap") if isinstance(self.softcap, float) else _given(next(at), arrays).text()
+            score = Node("(tanh({0} / {1}) * {1})", (score, cap))
+        for function in self._functions:
+            found = function.written(dense, arrays)
+            if found.score is not None or found.mask is not None:
+                before = score
+                score = _inserted(found.score, before) if found.score is not None else before
+                keep += [] if found.mask is None else [_inserted(found.mask, before)]
+        self.arrays += arrays[len(self.arrays):]
+        mask = functools.reduce(lambda a, b: Node("({} & {})", (a, b)), keep) if keep else None
+        changed = None if score.form == "score" else score
+        return Expressions(changed, mask, tensors_of([root for root in (changed, mask) if root is not None]))
+
+    def _own(self) -> int:
+        return self.has_bias + self.has_mask + (self.softcap is not None and not isinstance(self.softcap, float))
+
+    def tensors(self, dense: bool, captured: list, sizes: Sizes) -> list:
+        """The tensors of the expressions."""
+        return compute(self.expressions(dense).tensors, captured, sizes.axes())
+
+    def text(self, sizes: Sizes, dtype: Any, tensors: list, dense: bool, grads: frozenset) -> str:
+        """The description for shapes. `grads` are the tensors, by number, whose gradient is wanted."""
+        found, word = self.expressions(dense), dtype_word(dtype)
+        b, layout = sizes.b, self.layout
+        lines = [
+            f"q: {word} [{b},{sizes.h},{sizes.q},{sizes.d}] {layout}",
+            f"k: {word} [{b},{sizes.heads_kv},{sizes.k},{sizes.d}] {layout}",
+            f"v: {word} [{b},{sizes.heads_kv},{sizes.k},{sizes.d_v}] {layout}",
+            f"o: {word} [{b},{sizes.h},{sizes.q},{sizes.d_v}] {layout}",
+            f"mask: {self.mask}",
+        ]
+        lines += ["lengths: per-sequence", "padded_rows: zero"] if self.lengths else []
+        lines += ["sink: yes"] if self.sinks else []
+        for name, root in (("score_mod", found.score), ("mask_mod", found.mask)):
+            if root is not None:
+                lines.append(f"{name}: {{ {self._expression(root, sizes, found.tensors, tensors, grads)} }}")
+        return "\n".join(lines) + "\n"
+
+    def _expression(self, root: Node, sizes: Sizes, values: list, tensors: list, grads: frozenset) -> str:
+        heads, numbers = [], {id(value): number for number, value in enumerate(values)}
+        batch = "batch" if sizes.b == sizes.batch else f"(batch % {sizes.batch})"
+
+        def leaf(node: Node) -> str:
+            return f"@t{numbers[id(node.tensor)]}"
+
+        body = printed(root, leaf).replace("<batch>", batch)
+        for number in sorted(numbers[id(value)] for value in tensors_of([root])):
+            tensor, grad = tensors[number], " grad" if number in grads else ""
+            dims = ", ".join(map(str, tensor.shape))
+            heads.append(f"tensor @t{number}: {dtype_word(tensor.dtype)}[{dims}]{grad}; ")
+        names = [name for name in ("softcap", *self.scalars) if f"${name}" in _words(body)]
+        heads += [f"scalar ${name}: float; " for name in names]
+        return "".join(heads) + body
+
+    def values(self, scale: float) -> dict[str, float]:
+        """The values of the scalars by name."""
+        softcap = {"softcap": self.softcap} if isinstance(self.softcap, float) else {}
+        return {"scale": scale, **softcap, **self.scalars}
+
+
+def _words(text: str) -> set[str]:
+    return set("".join(c if c.isalnum() or c in "_$" else " " for c in text).split())
+
+
+def _given(number: int, arrays: list) -> Value:
+    """The tensor of an array that is given over (batch, head, query, key), with extents of 1 where it is the same."""
+    array = arrays[number]
+    axes = frozenset(axis for axis, extent in zip(AXES, array.shape) if extent != 1)
+
+    def run(ahead):
+        found = ahead.captured[number]
+        for axis, extent in zip(AXES, array.shape):
+            found = found[ahead.indices[axis]] if extent != 1 else found[0]
+        return found
+
+    aval = jax.core.ShapedArray((), jnp.result_type(array))
+    return Value(aval, run, axes=axes, captured=frozenset([number]))
+
+
+def _inserted(root: Node, score: Node) -> Node:
+    """An expression of the score, of another expression in its place."""
+    known: dict[int, Node] = {}
+
+    def of(node: Node) -> Node:
+        if node.form == "score" and not node.args:
+            return score
+        if id(node) not in known:
+            args = tuple(of(arg) for arg in node.args)
+            same = all(a is b for a, b in zip(args, node.args))
+            known[id(node)] = node if same else Node(node.form, args, node.tensor, node.constant, node.natural)
+        return known[id(node)]
+
+    return of(root)
+
+

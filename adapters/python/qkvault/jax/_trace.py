@@ -1,0 +1,275 @@
+"""Functions of JAX become expressions: traced with `jax.make_jaxpr` on numbers, and written primitive by primitive.
+
+What depends on indices and captured arrays alone and has no word in the language is computed ahead as a tensor. What
+depends on the score and has none is an error that names the primitive and the line.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import types
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._errors import Error
+from ._primitives import FUNCTIONS, NoWord, constant, written
+from ._values import AXES, Node, Value
+
+_NAMES = {"b": "<batch>", "h": "head", "q": "query", "k": "key"}
+_JAX = os.path.dirname(jax.__file__)
+_OWN = os.path.dirname(__file__)
+
+
+class TraceError(Error, ValueError):
+    """A score or mask modification does something that the expression language has no word for."""
+
+
+@dataclass
+class Written:
+    """A modification as expressions."""
+
+    #: The new score; None if it does not change.
+    score: Optional[Node]
+    #: Which keys stay; None for all.
+    mask: Optional[Node]
+
+
+class Function:
+    """`score_mod(score, b, h, q_idx, kv_idx)` or `mask_mod(b, h, q_idx, kv_idx)`, traced once."""
+
+    def __init__(self, function: Callable, what: str, prefix: str):
+        self.what = what
+        #: Numbers that the function captured, by their names in the text.
+        self.scalars, opened = _opened(function, prefix)
+        try:
+            self.jaxpr = self._traced(opened)
+        except jax.errors.ConcretizationTypeError as error:
+            if not self.scalars:
+                raise TraceError(_conditional(what, error)) from None
+            # A captured number that decides something in Python is a constant.
+            self.scalars = {}
+            try:
+                self.jaxpr = self._traced(function)
+            except jax.errors.ConcretizationTypeError as second:
+                raise TraceError(_conditional(what, second)) from None
+
+    def _traced(self, function: Callable) -> Any:
+        number, index = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+        score = [number] if self.what == "score_mod" else []
+        return jax.make_jaxpr(function)(*[number] * len(self.scalars), *score, *[index] * 4)
+
+    def written(self, dense: bool, captured: list) -> Written:
+        """It as expressions. Arrays that it captured are added to `captured`.
+
+        With `dense`, whatever depends on captured arrays and not on the score becomes one tensor as late as possible, so
+        that a tensor is a term of the score, of which cuDNN computes gradients.
+        """
+        what = self.what
+        indices = [
+            Value(_aval(jnp.int32), lambda ahead, axis=axis: ahead.indices[axis], Node(_NAMES[axis], natural=True),
+                  frozenset(axis))
+            for axis in AXES
+        ]
+        named = [Value(_aval(jnp.float32), None, Node(f"${name}")) for name in self.scalars]
+        score = [Value(_aval(jnp.float32), None, Node("score"))] if what == "score_mod" else []
+        writer = _Writer(what, dense, captured)
+        outputs = writer.run(self.jaxpr.jaxpr, self.jaxpr.consts, named + score + indices)
+        if len(outputs) != 1 or outputs[0].aval.shape != ():
+            given = ", ".join(output.aval.str_short() for output in outputs) or "nothing"
+            raise TraceError(f"{what} gives {given}; it must give one number")
+        (result,) = outputs
+        if what == "mask_mod":
+            if result.aval.dtype != np.bool_:
+                text = f"mask_mod gives {result.aval.str_short()}; it must give a truth value: whether a key stays"
+                raise TraceError(text)
+            return Written(None, result.text())
+        if not jnp.issubdtype(result.aval.dtype, jnp.floating):
+            raise TraceError(f"score_mod gives {result.aval.str_short()}; it must give a float")
+        changed, mask = _split(result.text())
+        _finite(changed, what)
+        return Written(None if changed.form == "score" else changed, mask)
+
+
+def _aval(dtype: Any) -> Any:
+    return jax.core.ShapedArray((), jnp.dtype(dtype))
+
+
+def _opened(function: Callable, prefix: str) -> tuple[dict[str, float], Callable]:
+    """The floats that a function captured, and the function with them as parameters in front."""
+    named = dict(function.keywords) if isinstance(function, functools.partial) and not function.args else {}
+    inner = function.func if named else function
+    names: list[tuple[str, Optional[int]]] = [(name, None) for name, value in named.items() if type(value) is float]
+    cells = inner.__closure__ or () if isinstance(inner, types.FunctionType) else ()
+    free = inner.__code__.co_freevars if cells else ()
+    names += [(name, at) for at, name in enumerate(free) if type(_content(cells[at])) is float]
+    values = {f"{prefix}{name}": named[name] if at is None else _content(cells[at]) for name, at in names}
+    if len(values) != len(names) or not all(name.isascii() and np.isfinite(value) for name, value in values.items()):
+        return {}, function
+    if not names:
+        return {}, function
+
+    def call(*args):
+        given, rest = args[: len(names)], args[len(names):]
+        keywords, opened = dict(named), list(cells)
+        for (name, at), value in zip(names, given):
+            if at is None:
+                keywords[name] = value
+            else:
+                opened[at] = types.CellType(value)
+        if not cells:
+            return inner(*rest, **keywords)
+        copy = types.FunctionType(inner.__code__, inner.__globals__, inner.__name__, inner.__defaults__, tuple(opened))
+        copy.__kwdefaults__ = inner.__kwdefaults__
+        return copy(*rest, **keywords)
+
+    return values, call
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _conditional(what: str, error: Exception) -> str:
+    first = str(error).strip().splitlines()[0]
+    return f"{what} decides in Python by a number that is not known yet: {first} Write it with jnp.where"
+
+
+def _split(root: Node) -> tuple[Node, Optional[Node]]:
+    """A score whose infinities at the root are a mask, and that mask."""
+    mask = None
+    while root.form.startswith("select(") and len(root.args) == 3:
+        condition, chosen, other = root.args
+        if other.constant == float("-inf"):
+            keep, root = condition, chosen
+        elif chosen.constant == float("-inf"):
+            keep, root = Node("(!{})", (condition,)), other
+        else:
+            break
+        mask = keep if mask is None else Node("({} & {})", (mask, keep))
+    return root, mask
+
+
+def _finite(root: Node, what: str) -> None:
+    seen, stack = set(), [root]
+    while stack:
+        node = stack.pop()
+        if node.form == "<infinity>" or node.form == "(<infinity>)":
+            raise TraceError(f"{what} has an infinity inside; write it as jnp.where(keep, score, -jnp.inf), or use mask_mod")
+        if id(node) not in seen:
+            seen.add(id(node))
+            stack.extend(node.args)
+
+
+class _Writer:
+    """Walks through a jaxpr."""
+
+    def __init__(self, what: str, dense: bool, captured: list):
+        self.what, self.dense, self.captured = what, dense, captured
+
+    def run(self, jaxpr: Any, consts: list, args: list[Value]) -> list[Value]:
+        known = dict(zip(jaxpr.constvars, map(self.const, consts)))
+        known.update(zip(jaxpr.invars, args))
+
+        def read(atom: Any) -> Value:
+            return self.const(atom.val, atom.aval) if hasattr(atom, "val") else known[atom]
+
+        for eqn in jaxpr.eqns:
+            known.update(zip(eqn.outvars, self.equation(eqn, [read(atom) for atom in eqn.invars])))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def const(self, value: Any, aval: Any = None) -> Value:
+        aval = aval if aval is not None else jax.core.ShapedArray(np.shape(value), jnp.result_type(value))
+        if aval.shape == () and not isinstance(value, jax.Array):
+            try:
+                return Value(aval, lambda ahead: value, constant(value))
+            except NoWord:
+                return Value(aval, lambda ahead: value)
+        for number, other in enumerate(self.captured):
+            if other is value:
+                break
+        else:
+            number = len(self.captured)
+            self.captured.append(value)
+        return Value(aval, lambda ahead: ahead.captured[number], captured=frozenset([number]))
+
+    def equation(self, eqn: Any, args: list[Value]) -> list[Value]:
+        name, params = eqn.primitive.name, eqn.params
+        function = FUNCTIONS.get(params.get("name", "")) if name in ("pjit", "jit") else None
+        if function is not None and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
+            try:
+                return [self.result(eqn, args, written(params["name"], args, params, FUNCTIONS))]
+            except NoWord:
+                pass
+        inner = params.get("jaxpr", params.get("call_jaxpr", params.get("fun_jaxpr")))
+        if inner is not None and name not in ("scan", "while", "cond"):
+            closed = inner if hasattr(inner, "consts") else jax.extend.core.ClosedJaxpr(inner, ())
+            return self.run(closed.jaxpr, closed.consts, args[len(args) - len(closed.jaxpr.invars):])
+        node, why = None, "it gives several values"
+        if len(eqn.outvars) == 1 and self.symbolic(args):
+            try:
+                node = written(name, args, params)
+            except NoWord as error:
+                why = str(error)
+        if node is not None:
+            return [self.result(eqn, args, node)]
+        if any(arg.of_score for arg in args):
+            raise TraceError(f"{self.what}: {name} has no equivalent{_place(eqn)}: {why}")
+        return self.ahead(eqn, args)
+
+    def symbolic(self, args: list[Value]) -> bool:
+        """Whether an operation is written, in place of computed ahead."""
+        if any(arg.of_score for arg in args):
+            return True
+        all_axes = frozenset().union(*(arg.axes for arg in args))
+        captured = [arg for arg in args if arg.captured]
+        return not captured or not (self.dense or any(arg.axes == all_axes for arg in captured))
+
+    def result(self, eqn: Any, args: list[Value], node: Node) -> Value:
+        if any(arg.of_score for arg in args):
+            return Value(eqn.outvars[0].aval, None, node)
+        (value,) = self.ahead(eqn, args)
+        value.node = node
+        return value
+
+    def ahead(self, eqn: Any, args: list[Value]) -> list[Value]:
+        bind, several = _binding(eqn), eqn.primitive.multiple_results
+
+        def run(ahead):
+            found = bind(*(ahead[arg] for arg in args))
+            return found if several else [found]
+
+        axes = frozenset().union(*(arg.axes for arg in args))
+        captured = frozenset().union(*(arg.captured for arg in args))
+        whole = Value(None, run, axes=axes, captured=captured)
+        return [
+            Value(var.aval, lambda ahead, at=at: ahead[whole][at], axes=axes, captured=captured)
+            for at, var in enumerate(eqn.outvars)
+        ]
+
+
+def _binding(eqn: Any) -> Callable:
+    """What binds the primitive of an equation. Versions of JAX differ in what `get_bind_params` gives."""
+
+    def bind(*args):
+        given = eqn.primitive.get_bind_params(eqn.params)
+        functions, params = given if isinstance(given, tuple) else ((), given)
+        return eqn.primitive.bind(*functions, *args, **params)
+
+    return bind
+
+
+def _place(eqn: Any) -> str:
+    """The line of the user's code that an operation came from."""
+    trace = getattr(eqn.source_info, "traceback", None)
+    for frame in trace.frames if trace is not None else ():
+        if not frame.file_name.startswith((_JAX, _OWN)) and "<" not in frame.file_name:
+            return f" (line {frame.line_num} of {frame.file_name})"
+    return ""
