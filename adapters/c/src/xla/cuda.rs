@@ -142,7 +142,7 @@ pub unsafe extern "C" fn qkv_xla_execute(frame: *mut abi::CallFrame) -> *mut c_v
     unsafe { handle(frame, execute).cast() }
 }
 
-/// Makes a context that of the handlers: its vault, its cuDNN, and whether it builds plans. It may be closed afterwards.
+/// Makes a context that of the handlers: its vault, its cuDNN, and whether it builds plans. It may be closed then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_xla_use(context: *const qkv_context) -> i32 {
     guarded(|| {

@@ -8,8 +8,7 @@
 
     step = jax.jit(jax.grad(lambda q, k, v: qj.attention(q, k, v, score_mod=score_mod, is_causal=True).sum()))
 
-Plans are found or compiled while a program is traced; see `configure`. On a CPU, calls are computed by the oracle, which
-is exact and slow.
+Plans are found or compiled while a program is traced (`configure`). On a CPU the oracle computes: exact and slow.
 """
 
 from ._attention import attention, explain

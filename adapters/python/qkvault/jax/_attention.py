@@ -38,7 +38,7 @@ def attention(
 ) -> jax.Array:
     """Attention of `q` [B, T, N, H] over `k` and `v` [B, S, K, H], where K divides N; bfloat16 or float16.
 
-    Scores are `q @ k * scale`, then `+ bias`, `softcap`, `score_mod(score, b, h, q_idx, kv_idx)`; masks are `is_causal`,
+    Scores are `q @ k * scale`, then `+ bias`, `softcap`, `score_mod(score, b, h, q_idx, kv_idx)`. Masks: `is_causal`,
     `window` (keys to the left and to the right of a query; None is no limit), `mask` (true where a key stays),
     `mask_mod(b, h, q_idx, kv_idx)` and the lengths. Rows count from the first query, as in `jax.nn`. `bias` and `mask`
     broadcast over [B, N, T, S]; `sinks` [N] are one more score per head, which takes weight and has no value.
@@ -127,7 +127,7 @@ def _program(q, k, v, bias, mask, score_mod, mask_mod, is_causal, window, softca
         for name, given, extent in (("seq_len_q", q_lengths, full[2]), ("seq_len_kv", kv_lengths, full[3])):
             given = jnp.full(q.shape[:1], extent, jnp.int32) if given is None else jnp.asarray(given, jnp.int32)
             if given.shape != q.shape[:1]:
-                raise ArgumentError(f"lengths have the shape {given.shape}; they are one for each of {q.shape[0]} sequences")
+                raise ArgumentError(f"lengths have the shape {given.shape}; there is one for each of {q.shape[0]}")
             arrays[name] = given
     if sinks is not None:
         if sinks.shape != (full[1],):
@@ -163,7 +163,8 @@ def _band(is_causal: bool, window: Window) -> str:
         raise ArgumentError(f"the window is {window}; both sides are at least 0, or None")
     if left is None and right == 0:
         return "causal"
-    words = [f"{name} {side}" for name, side in (("left", left), ("right", right)) if side is not None]
+    # A band counts the query itself to its left side.
+    words = [*([] if left is None else [f"left {left + 1}"]), *([] if right is None else [f"right {right}"])]
     return f"band {' '.join(words)}"
 
 

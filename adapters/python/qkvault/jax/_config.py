@@ -45,8 +45,8 @@ def configure(
     `vault` is the folder of plans (None: that of the environment, else the user's). With `build`, plans that it lacks
     are compiled while a program is traced, 0.3 to 1 second each; without, they raise `PlanMissing`. `target` is the GPU
     that programs are traced for, such as `"h200"`, on machines without one and for `jax.export`; None is the GPU of
-    this process. `cudnn` names another cuDNN than the one that JAX has loaded. `context` takes the place of vault, build
-    and cudnn.
+    this process. `cudnn` names another cuDNN than the one that JAX has loaded. `context` stands for vault, build and
+    cudnn.
     """
     global _settings
     with _lock:

@@ -23,7 +23,7 @@ def dot_product_attention(
     key_value_seq_lengths: Optional[jax.Array] = None,
     local_window_size: Union[int, tuple[int, int], None] = None,
 ) -> jax.Array:
-    """As `jax.nn.dot_product_attention`, with the same parameters and shapes: [B, T, N, H], or [T, N, H] without a batch.
+    """As `jax.nn.dot_product_attention`, with its parameters and shapes: [B, T, N, H], or [T, N, H] without a batch.
 
     Rows of padded queries are zeros.
     """

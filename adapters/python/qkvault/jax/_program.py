@@ -1,4 +1,4 @@
-"""What a call of `attention` computes, as far as it does not depend on shapes: its description follows for each shape."""
+"""What a call of `attention` computes, whatever its shapes: the description follows for each shape."""
 
 from __future__ import annotations
 

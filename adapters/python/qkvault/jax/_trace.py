@@ -66,8 +66,8 @@ class Function:
     def written(self, dense: bool, captured: list) -> Written:
         """It as expressions. Arrays that it captured are added to `captured`.
 
-        With `dense`, whatever depends on captured arrays and not on the score becomes one tensor as late as possible, so
-        that a tensor is a term of the score, of which cuDNN computes gradients.
+        With `dense`, whatever depends on captured arrays and not on the score becomes one tensor as late as possible:
+        a tensor is then a term of the score, of which cuDNN computes gradients.
         """
         what = self.what
         indices = [
@@ -162,7 +162,7 @@ def _finite(root: Node, what: str) -> None:
     while stack:
         node = stack.pop()
         if node.form == "<infinity>" or node.form == "(<infinity>)":
-            raise TraceError(f"{what} has an infinity inside; write it as jnp.where(keep, score, -jnp.inf), or use mask_mod")
+            raise TraceError(f"{what} has an infinity inside; write jnp.where(keep, score, -jnp.inf), or use mask_mod")
         if id(node) not in seen:
             seen.add(id(node))
             stack.extend(node.args)
@@ -173,6 +173,8 @@ class _Writer:
 
     def __init__(self, what: str, dense: bool, captured: list):
         self.what, self.dense, self.captured = what, dense, captured
+        #: The line of the function that is walked through: JAX traces its own functions once and keeps no line of them.
+        self.place = ""
 
     def run(self, jaxpr: Any, consts: list, args: list[Value]) -> list[Value]:
         known = dict(zip(jaxpr.constvars, map(self.const, consts)))
@@ -202,6 +204,7 @@ class _Writer:
 
     def equation(self, eqn: Any, args: list[Value]) -> list[Value]:
         name, params = eqn.primitive.name, eqn.params
+        self.place = _place(eqn) or self.place
         function = FUNCTIONS.get(params.get("name", "")) if name in ("pjit", "jit") else None
         if function is not None and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
             try:
@@ -221,7 +224,7 @@ class _Writer:
         if node is not None:
             return [self.result(eqn, args, node)]
         if any(arg.of_score for arg in args):
-            raise TraceError(f"{self.what}: {name} has no equivalent{_place(eqn)}: {why}")
+            raise TraceError(f"{self.what}: {name} has no equivalent{self.place}: {why}")
         return self.ahead(eqn, args)
 
     def symbolic(self, args: list[Value]) -> bool:
