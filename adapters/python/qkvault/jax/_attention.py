@@ -56,7 +56,7 @@ def attention(
         q, k, v, bias, mask, score_mod, mask_mod, is_causal, window, softcap, sinks, scale, query_seq_lengths,
         key_value_seq_lengths, layout, deterministic,
     )
-    return _operator(program, fixed)(arrays)
+    return _operator(program, fixed)(_varying(arrays))
 
 
 def explain(q: Any, k: Any, v: Any, *, gpu: Optional[str] = None, cudnn: Optional[str] = None,
@@ -134,6 +134,26 @@ def _program(q, k, v, bias, mask, score_mod, mask_mod, is_causal, window, softca
             raise ArgumentError(f"sinks have the shape {sinks.shape}; they are one for each of {full[1]} heads")
         arrays["sink"] = jnp.asarray(sinks, jnp.float32)
     return program, arrays, fixed
+
+
+def _axes(x: Any) -> frozenset:
+    """The axes of a `shard_map` over which an array varies, by the name that this version of JAX has for them."""
+    known = jax.typeof(x)
+    varying = getattr(getattr(known, "manual_axis_type", None), "varying", None)
+    return getattr(known, "vma", frozenset()) if varying is None else varying
+
+
+def _varying(arrays: dict) -> dict:
+    """Arrays of a `shard_map`, all of which vary over the axes that any does; gradients of the others are sums."""
+    every = frozenset().union(*map(_axes, jax.tree.leaves(arrays)))
+
+    def cast(x):
+        missing = tuple(sorted(every - _axes(x), key=str))
+        if not missing:
+            return x
+        return jax.lax.pcast(x, missing, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, missing)
+
+    return jax.tree.map(cast, arrays)
 
 
 def _scaled(scale, inner, score, b, h, q_idx, kv_idx):
