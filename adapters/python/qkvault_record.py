@@ -20,6 +20,7 @@ seen too; a large `flex_attention` on a GPU still runs compiled, because it has 
 Not seen: attention in C++ (TorchScript, exported and AOT-compiled programs, replayed CUDA graphs), kernels of other
 libraries (flash_attn, xformers: a note says that they are loaded), products and softmax written by hand (among them
 `MultiheadAttention` that returns its weights: a note names it), and other processes, which record for themselves.
+`torch.export` with `strict=True` does not work inside `record`: export before, or without `strict`.
 
 The file has four parts: the tracer of modifications (`trace`), the description of a call (`describe`), the recorder
 (`record`) and the program.
@@ -1393,6 +1394,15 @@ class _Strided:
     levels: dict
 
 
+def _size(n) -> int:
+    """A number, or the example of a symbolic one, which stays symbolic."""
+    if not isinstance(n, torch.SymInt):
+        return int(n)
+    if not isinstance(n.node.hint, int):
+        raise Undescribed("a dim without a size")
+    return n.node.hint
+
+
 def _strided(tensor) -> _Strided:
     from torch._C import _functorch as functorch
 
@@ -1401,13 +1411,15 @@ def _strided(tensor) -> _Strided:
         if functorch.is_batchedtensor(tensor):
             layers.append((functorch.maybe_get_level(tensor), functorch.maybe_get_bdim(tensor)))
         tensor = functorch.get_unwrapped(tensor)
+    if not isinstance(tensor, torch.Tensor):
+        raise Undescribed(f"{type(tensor).__name__} in place of a tensor")
     if tensor.is_nested:
         raise Undescribed("nested tensors: describe them as varlen sequences by hand")
     if tensor.layout != torch.strided:
         raise Undescribed(f"a tensor of layout {tensor.layout}")
     if hasattr(tensor, "_local_tensor"):
         tensor = tensor._local_tensor  # The part of this GPU of a DTensor.
-    dims, strides, levels = [int(n) for n in tensor.shape], [int(n) for n in tensor.stride()], {}
+    dims, strides, levels = [_size(n) for n in tensor.shape], [_size(n) for n in tensor.stride()], {}
     for level, at in reversed(layers):
         levels[level] = (dims.pop(at), strides.pop(at))
     return _Strided(dims, strides, levels)
@@ -1903,7 +1915,10 @@ def _bare(value):
 
 
 def _shapes(call: dict) -> str:
-    return " x ".join(str(list(call[name].shape)) for name in ("query", "key", "value"))
+    try:
+        return " x ".join(str([_size(n) for n in call[name].shape]) for name in ("query", "key", "value"))
+    except Exception:
+        return "tensors without shapes"
 
 
 def _layer() -> tuple:
@@ -2100,6 +2115,9 @@ def _install() -> None:
             if module is not torch._C._nn and module is not sys.modules[__name__]:
                 put(module, name, _sdpa)
     put(torch.nn.functional, "scaled_dot_product_attention", _sdpa)
+    with contextlib.suppress(AttributeError, ImportError):
+        # TorchScript looks the function up by identity.
+        importlib.import_module("torch.jit._builtins")._register_builtin(_sdpa, "aten::scaled_dot_product_attention")
     flex = _flex_module()
     put(flex, "flex_attention_hop", _flex)
     check = getattr(flex, "_validate_device", None)

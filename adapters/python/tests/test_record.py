@@ -204,6 +204,24 @@ class Calls(unittest.TestCase):
         for a, b in zip(wanted, found):
             self.assertTrue(torch.allclose(a, b, atol=1e-5))
 
+    def test_programs_that_trace_themselves_still_do(self):
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+        q, model = tensor(2, 2, 16, 64), Model()
+        wanted = model(q)
+        free = ({0: torch.export.Dim("batch")},)
+        for program in (
+            lambda: torch.export.export(model, (q,), dynamic_shapes=free, strict=False).module()(torch.cat([q, q]))[:2],
+            lambda: torch.fx.symbolic_trace(model)(q),
+            lambda: torch.jit.trace(model, q)(q),
+            lambda: torch.jit.script(model)(q),
+        ):
+            out = []
+            seen(lambda: out.append(program()))  # noqa: B023
+            self.assertTrue(torch.allclose(out[0], wanted, atol=1e-2))
+
     def test_on_the_meta_device_with_flex_attention(self):
         q = tensor(1, 2, 16, 64, device="meta")
         mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 16, 16, device="meta")
