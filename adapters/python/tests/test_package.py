@@ -6,7 +6,9 @@
 """
 
 import array
+import json
 import os
+import pathlib
 import pickle
 import sys
 import tempfile
@@ -132,6 +134,24 @@ class Oracles(unittest.TestCase):
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         exact = np.einsum("bhqk,bhkd->bhqd", weights / weights.sum(-1, keepdims=True), v.astype(float))
         np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
+
+
+class Cases(unittest.TestCase):
+    """The table that every door runs has the keys and numbers of the Rust packages (adapters/c/tests/cases.rs)."""
+
+    def test_every_case_has_the_keys_and_numbers_of_the_table(self):
+        table = json.loads((pathlib.Path(__file__).parents[2] / "cases.json").read_text())
+        self.assertGreater(len(table), 9)
+        for case in table:
+            described = qkvault.Attention(case["text"])
+            passes = dict(zip(("forward", "training", "backward"), (described, *described.training())))
+            for name, attention in passes.items():
+                with self.subTest(case=case["name"], of=name):
+                    self.assertEqual(attention.key, case[name]["key"])
+                    oracle = Oracle(attention).random(7).run()
+                    for role, exact in case[name]["sums"].items():
+                        found = memoryview(oracle[role]).cast("B").cast("d")
+                        self.assertAlmostEqual(sum(abs(x) for x in found), exact, delta=1e-10 * exact)
 
 
 class Plans(unittest.TestCase):
