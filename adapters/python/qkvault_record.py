@@ -42,6 +42,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
@@ -1689,7 +1690,7 @@ def describe(
     tensors = [query, key, value]
     kind = query.dtype
     device = query.device.type
-    if autocast and device != "meta" and kind == torch.float32 and torch.is_autocast_enabled(device):
+    if autocast and device != "meta" and kind != torch.float64 and torch.is_autocast_enabled(device):
         kind = torch.get_autocast_dtype(device)
     elif len({t.dtype for t in tensors}) > 1:
         raise Undescribed(f"element types that differ: {', '.join(str(t.dtype) for t in tensors)}")
@@ -1854,7 +1855,13 @@ class record(contextlib.ContextDecorator):
         for name in _OTHERS:
             if name in sys.modules:
                 self._note(f"{name} is loaded: its attentions are not seen")
-        self.write()
+        try:
+            self.write()
+        except Exception as why:
+            if error is None:
+                raise
+            # What ended the program is the error to see.
+            warnings.warn(f"{self.path} is not written: {why}", stacklevel=2)
         return False
 
     def write(self) -> None:

@@ -354,6 +354,8 @@ class Descriptions(unittest.TestCase):
                 describe(**call)
         self.assertEqual(describe(single, single, single, dtype="f16").text.split("\n")[0], "q: f16 [1,2,16,64] bhsd")
         with torch.autocast("cpu", HALF):
+            mixed = describe(half.half(), single, half)
+            self.assertEqual(mixed.text.split("\n")[0], "q: bf16 [1,2,16,64] bhsd")
             self.assertEqual(describe(single, single, single).text.split("\n")[0], "q: bf16 [1,2,16,64] bhsd")
 
     def test_calls_without_description_are_named_with_the_line(self):
@@ -452,6 +454,27 @@ class File(unittest.TestCase):
                 record(path)
         with self.assertRaisesRegex(FileNotFoundError, "no folder"):
             record(os.path.join(self.folder.name, "missing", "m.toml")).__enter__()
+
+    def test_processes_that_add_to_one_file_lose_nothing_of_each_other(self):
+        program = (
+            "import sys, torch\nfrom qkvault_record import record\n"
+            "with record(sys.argv[1], merge=True):\n"
+            "    q = torch.empty(1, 2, int(sys.argv[2]), 64, dtype=torch.bfloat16, device='meta')\n"
+            "    torch.nn.functional.scaled_dot_product_attention(q, q, q)\n"
+        )
+        own = os.path.join(golden.HERE, "..")
+        command = [sys.executable, "-c", program, self.path]
+        running = [subprocess.Popen([*command, str(rows)], cwd=own) for rows in (16, 32, 48)]
+        self.assertEqual([process.wait() for process in running], [0, 0, 0])
+        self.assertEqual(self.read().count("[[attention]]"), 3)
+
+    def test_an_error_of_the_program_is_not_hidden_by_one_of_the_file(self):
+        missing = os.path.join(self.folder.name, "gone")
+        os.mkdir(missing)
+        with self.assertWarns(UserWarning), self.assertRaises(KeyError):
+            with record(os.path.join(missing, "m.toml")):
+                os.rmdir(missing)
+                raise KeyError("the program's")
 
     def test_json_has_the_same(self):
         path = os.path.join(self.folder.name, "m.json")
