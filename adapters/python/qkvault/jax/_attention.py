@@ -214,13 +214,23 @@ def _called(program: Program, scale: float, arrays: dict, more: dict, tensors: l
     return run(kind, given)
 
 
+def _whole(program: Program, arrays: dict, name: str, rows: Any) -> Any:
+    """Rows of Q, K or V with zeros behind each sequence's length, where cuDNN writes nothing."""
+    if not program.lengths:
+        return rows
+    at = 1 if program.layout == "bshd" else 2
+    lengths = arrays["seq_len_q" if name == "q" else "seq_len_kv"]
+    kept = jax.lax.broadcasted_iota(jnp.int32, rows.shape, at) < jnp.reshape(lengths, (-1, 1, 1, 1))
+    return jnp.where(kept, rows, jnp.zeros((), rows.dtype))
+
+
 def _operator(program: Program, scale: float) -> Callable:
     """The attention of a program, with its derivative."""
 
     @jax.custom_vjp
     def operator(arrays):
         tensors = program.tensors(False, arrays["captured"], _sizes(program, arrays))
-        return _called(program, scale, arrays, {}, tensors)["o"]
+        return _whole(program, arrays, "q", _called(program, scale, arrays, {}, tensors)["o"])
 
     def forward(primals):
         is_leaf = lambda x: hasattr(x, "perturbed")  # noqa: E731
@@ -230,24 +240,24 @@ def _operator(program: Program, scale: float) -> Callable:
         dense = bool(wanted)
         values = program.expressions(dense).tensors
         grads = frozenset(number for number, value in enumerate(values) if value.captured & wanted)
-        tensors = program.tensors(dense, arrays["captured"], _sizes(program, arrays))
+        tensors = program.tensors(dense, arrays["captured"], _sizes(program, arrays), arrays["q"].dtype, grads)
         fixed = _Fixed(dense=dense, grads=grads, d_sink=bool(moved.get("sink")))
         found = _called(program, scale, arrays, {}, tensors, stats=True, **fixed.values)
-        return found["o"], (arrays, found["o"], found["stats"], fixed)
+        return _whole(program, arrays, "q", found["o"]), (arrays, found["o"], found["stats"], fixed)
 
     def backward(saved, d_o):
         arrays, o, stats, fixed = saved
         if not isinstance(d_o, jax.Array):
             d_o = jnp.zeros(o.shape, o.dtype)
         dense, grads, sizes = fixed.values["dense"], fixed.values["grads"], _sizes(program, arrays)
-        compute = functools.partial(program.tensors, dense, sizes=sizes)
+        compute = functools.partial(program.tensors, dense, sizes=sizes, dtype=o.dtype, grads=grads)
         tensors, pull = compute(arrays["captured"]), None
         if grads:
             tensors, pull = jax.vjp(compute, arrays["captured"])
         more = {"o": o, "stats": stats, "d_o": d_o.astype(o.dtype)}
         found = _called(program, scale, arrays, more, tensors, backward=True, **fixed.values)
         result: dict[str, Any] = {name: None for name in arrays}
-        result.update(q=found["d_q"], k=found["d_k"], v=found["d_v"])
+        result.update({name: _whole(program, arrays, name, found[f"d_{name}"]) for name in "qkv"})
         if "d_sink" in found:
             result["sink"] = jnp.reshape(found["d_sink"], arrays["sink"].shape)
         result["captured"] = [None] * len(arrays["captured"])

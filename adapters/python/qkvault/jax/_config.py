@@ -13,6 +13,7 @@ import jax
 
 from .._attention import Attention
 from .._context import Context
+from .._errors import PlanMissing, Refused
 from .._library import call, library
 
 #: The name of the custom calls in programs.
@@ -88,7 +89,16 @@ def workspace(attention: Attention) -> int:
     if given.target is not None:
         if given.context.build:
             return given.context.warm(attention, given.target)[0].workspace
-        return given.context.look(attention, given.target).workspace
+        try:
+            return given.context.look(attention, given.target).workspace
+        except PlanMissing:
+            # What cannot be built is told as such.
+            answer = attention.explain(given.target, given.context.cudnn, context=given.context)
+            if answer:
+                raise
+            refused = Refused(answer.text)
+            refused.kind, refused.reasons = "refused", answer.reasons
+            raise refused from None
     if jax.default_backend() in ("gpu", "cuda"):
         return given.context.prepare(attention, jax.local_devices()[0].local_hardware_id or 0).workspace
     return 0

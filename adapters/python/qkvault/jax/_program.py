@@ -112,9 +112,12 @@ class Program:
     def _own(self) -> int:
         return self.has_bias + self.has_mask + (self.softcap is not None and not isinstance(self.softcap, float))
 
-    def tensors(self, dense: bool, captured: list, sizes: Sizes) -> list:
-        """The tensors of the expressions."""
-        return compute(self.expressions(dense).tensors, captured, sizes.axes())
+    def tensors(
+        self, dense: bool, captured: list, sizes: Sizes, dtype: Any = None, grads: frozenset = frozenset()
+    ) -> list:
+        """The tensors of the expressions. Those with a gradient have the element type of Q: cuDNN writes no other."""
+        found = compute(self.expressions(dense).tensors, captured, sizes.axes())
+        return [tensor.astype(dtype) if number in grads else tensor for number, tensor in enumerate(found)]
 
     def text(self, sizes: Sizes, dtype: Any, tensors: list, dense: bool, grads: frozenset) -> str:
         """The description for shapes. `grads` are the tensors, by number, whose gradient is wanted."""
@@ -127,7 +130,7 @@ class Program:
             f"o: {word} [{b},{sizes.h},{sizes.q},{sizes.d_v}] {layout}",
             f"mask: {self.mask}",
         ]
-        lines += ["lengths: per-sequence", "padded_rows: zero"] if self.lengths else []
+        lines += ["lengths: per-sequence"] if self.lengths else []
         lines += ["sink: yes"] if self.sinks else []
         for name, root in (("score_mod", found.score), ("mask_mod", found.mask)):
             if root is not None:
