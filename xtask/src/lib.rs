@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod capi;
 pub mod cargo;
 pub mod fetch;
+pub mod jax_tests;
 pub mod miri;
 pub mod mutants;
 pub mod record_tests;

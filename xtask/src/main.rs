@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use xtask::{bindings, bundle, capi, fetch, miri, mutants, record_tests, release, test, tidy, ui, wheel};
+use xtask::{bindings, bundle, capi, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, ui, wheel};
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
 #[derive(Debug, Parser)]
@@ -45,6 +45,8 @@ enum Command {
     Miri(miri::Args),
     /// Run the tests of the recorder of PyTorch programs; installs PyTorch, transformers and diffusers
     RecordTests(record_tests::Args),
+    /// Run the tests of the Python module for JAX, which installs JAX
+    JaxTests(jax_tests::Args),
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,
     /// Check the workspace with the oldest Rust that Cargo.toml names
@@ -88,6 +90,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Mutants(args) => mutants::run(&args)?,
         Command::Miri(args) => miri::run(&args)?,
         Command::RecordTests(args) => record_tests::run(&args)?,
+        Command::JaxTests(args) => jax_tests::run(&args)?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,
         Command::Deny(args) => release::deny(&args)?,

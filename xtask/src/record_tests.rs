@@ -4,14 +4,14 @@
 //! They are in no run of CI, because they install gigabytes. CI reads what they wrote (`crates/models/tests/recorded`),
 //! and this chore compares it with what the recorder writes now.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{cargo, ui};
 
 /// The folder of the tests, from the root.
-const TESTS: &str = "adapters/python/tests";
+pub(crate) const TESTS: &str = "adapters/python/tests";
 
 /// The modules of tests; those of the Python package beside them have a chore of their own.
 const MODULES: [&str; 4] = ["test_trace", "test_record", "test_models", "test_gpu"];
@@ -35,7 +35,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let python = match &args.python {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
-        None => environment(&qkvault_base::cache_dir().join("record-tests"))?,
+        None => environment("record-tests", "requirements.txt")?,
     };
     let folder = tempfile::tempdir().context("no temporary folder could be made")?;
     let points = folder.path().join("points.json");
@@ -51,18 +51,23 @@ pub fn run(args: &Args) -> Result<()> {
     cargo::run(&["test", "--package", "qkvault-models", "--test", "recorded"], &variables[..1])
 }
 
-/// The Python of an environment with the pinned packages; made on the first run and when the pins change.
-fn environment(folder: &Path) -> Result<PathBuf> {
-    let list = cargo::root().join(TESTS).join("requirements.txt");
+/// The Python of an environment in the cache folder with the pinned packages of a list beside the tests; made on the
+/// first run and when the pins change.
+///
+/// # Errors
+///
+/// The list cannot be read, or the environment cannot be made.
+pub(crate) fn environment(name: &str, list: &str) -> Result<PathBuf> {
+    let (folder, list) = (qkvault_base::cache_dir().join(name), cargo::root().join(TESTS).join(list));
     let wanted = std::fs::read_to_string(&list).with_context(|| format!("{} could not be read", list.display()))?;
     let python = folder.join("bin/python");
     let made = folder.join("installed.txt");
     if std::fs::read_to_string(&made).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
     }
-    ui::say("PyTorch, transformers and diffusers are installed once; pip's own settings say from where");
+    ui::say(&format!("the packages of {} are installed once; pip's own settings say from where", list.display()));
     if folder.exists() {
-        std::fs::remove_dir_all(folder).with_context(|| format!("{} could not be removed", folder.display()))?;
+        std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }
     let (Some(at), Some(list)) = (folder.to_str(), list.to_str()) else {
         bail!("the cache folder's name is not UTF-8")
@@ -82,7 +87,7 @@ mod tests {
     fn every_python_file_of_the_adapters_parses() {
         let folder = cargo::root().join("adapters/python");
         let mut files = Vec::new();
-        for folder in [&folder, &folder.join("tests")] {
+        for folder in [&folder, &folder.join("tests"), &folder.join("qkvault"), &folder.join("qkvault/jax")] {
             let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
             files.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "py")));
         }

@@ -7,6 +7,7 @@
 """
 
 import os
+import pathlib
 import pickle
 import tempfile
 import unittest
@@ -359,6 +360,19 @@ class Errors(Case):
 
 
 class Package(unittest.TestCase):
+    def test_the_guide_runs(self):
+        page = pathlib.Path(__file__).resolve().parents[3] / "crates/qkvault/src/guide/jax.md"
+        first, second = page.read_text().split("```python\n")[1:]
+        names = {}
+        exec(first.split("```")[0], names)
+        self.assertEqual((names["d_w"].shape, names["d_w"].dtype), ((3, 32, 8, 16), jnp.bfloat16))
+        self.assertTrue(bool(jnp.isfinite(names["loss_now"])) and bool(jnp.isfinite(names["d_w"]).all()))
+        names["q"] = names["k"] = names["v"] = jax.ShapeDtypeStruct((1, 64, 8, 64), jnp.bfloat16)
+        with tempfile.TemporaryDirectory() as folder:
+            exec(second.split("```")[0].replace("/tmp/plans", folder).replace("print(", "told = str("), names)
+        self.assertIn("sm_90", names["told"])
+        qj.configure()
+
     def test_errors_are_pickled(self):
         self.assertIsInstance(pickle.loads(pickle.dumps(qj.TraceError("why"))), ValueError)
 
