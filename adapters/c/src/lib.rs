@@ -27,6 +27,7 @@ pub mod serving;
 pub mod sized;
 pub mod status;
 pub mod text;
+pub mod torch;
 pub mod training;
 pub mod version;
 pub mod xla;

@@ -218,6 +218,11 @@ pub(crate) fn caught(panic: &(dyn Any + Send)) -> Failure {
     Failure::new(QKV_ERROR_INTERNAL, text)
 }
 
+/// The message of this thread's last error, valid until its next one.
+pub(crate) fn last_message() -> *const c_char {
+    LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
 /// Tells the last error of this thread. Calls that succeed leave it as it was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_last_error(error: *mut qkv_error) -> i32 {

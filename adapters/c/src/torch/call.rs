@@ -1,0 +1,312 @@
+//! What a kernel does for tensors of one kind: made once for each, and kept in a table of the process.
+
+use std::hash::{Hash as _, Hasher};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use qkvault::RawReady;
+use qkvault::exec::Number;
+use qkvault::graph::{DType, Role, Valid};
+use smallvec::SmallVec;
+
+use super::context::Chosen;
+use super::shim::{Shim, current_stream};
+use super::spec::{Few, Given, Spec, beside, dense};
+use super::value::{Shape, dtype, number};
+use crate::status::{Failure, QKV_ERROR_DEVICE};
+
+/// Forward or backward, with how its tensors begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Q, K, V.
+    Forward,
+    /// dO, Q, K, V, O, Stats.
+    Backward,
+}
+
+impl Pass {
+    pub(super) const fn roles(self) -> &'static [Role] {
+        match self {
+            Pass::Forward => &[Role::Q, Role::K, Role::V],
+            Pass::Backward => &[Role::DO, Role::Q, Role::K, Role::V, Role::O, Role::Stats],
+        }
+    }
+
+    /// The outputs that a call always has.
+    pub(super) const fn outputs(self) -> &'static [Role] {
+        match self {
+            Pass::Forward => &[Role::O, Role::Stats],
+            Pass::Backward => &[Role::DQ, Role::DK, Role::DV],
+        }
+    }
+}
+
+/// Where a tensor of a launch comes from: a place among those given, or among the outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    Given(usize),
+    Output(usize),
+}
+
+/// An output of a call.
+#[derive(Clone, Debug)]
+pub(super) struct Out {
+    pub(super) role: Role,
+    pub(super) dims: Few,
+    pub(super) strides: Few,
+    pub(super) dtype: i32,
+    pub(super) bytes: u64,
+}
+
+/// A call on tensors of one kind.
+#[derive(Debug)]
+pub(super) struct Call {
+    pass: Pass,
+    spec: Box<str>,
+    shapes: SmallVec<[Shape; 16]>,
+    pub(super) attention: Valid,
+    /// The tensors of a launch, each with its source and bytes of an element.
+    pub(super) tensors: Vec<(Role, From, u64)>,
+    /// The scalars of a launch, each with its place among the numbers; without one, the usual softmax scale.
+    pub(super) scalars: Vec<(Role, Option<usize>, DType)>,
+    pub(super) outputs: Vec<Out>,
+    /// The plan; none on the CPU.
+    pub(super) ready: Option<RawReady>,
+}
+
+impl Call {
+    /// A number of a launch.
+    pub(super) fn scalar(&self, numbers: &[f64], (at, dtype): (Option<usize>, DType)) -> Number {
+        let value = at.map_or_else(|| f64::from(self.attention.default_scale()), |at| numbers[at]);
+        match dtype {
+            DType::I64 => Number::I64(value as i64),
+            DType::I32 => Number::I32(value as i32),
+            _ => Number::F32(value as f32),
+        }
+    }
+
+    fn new(shim: &Shim, chosen: &Chosen, pass: Pass, text: &str, shapes: &[Shape]) -> Result<Call, Failure> {
+        let spec = Spec::read(text)?;
+        let fixed = pass.roles();
+        let expected = fixed.len() + spec.extra.len();
+        if shapes.len() != expected {
+            let text = format!("{} tensors came, and the specification has {expected}", shapes.len());
+            return Err(Failure::argument(text));
+        }
+        let device = shapes[0].device;
+        if let Some(other) = shapes.iter().position(|shape| shape.device != device) {
+            let name = fixed.get(other).map_or_else(|| spec.extra[other - fixed.len()].into(), |role| role.name());
+            let text = format!("{name} is on another device than {}; move all tensors to one GPU", fixed[0]);
+            return Err(Failure::argument(text));
+        }
+        let types: Vec<DType> = shapes.iter().map(|shape| known(shim, shape)).collect::<Result<_, _>>()?;
+        let given = |at: usize| Given { dtype: types[at], dims: shapes[at].dims(), strides: shapes[at].steps() };
+        let attention = match pass {
+            Pass::Forward => spec.attention([given(0), given(1), given(2)], None),
+            Pass::Backward => spec.attention([given(1), given(2), given(3)], Some(given(0))),
+        }?;
+        let mut call = Call {
+            pass,
+            spec: text.into(),
+            shapes: shapes.into(),
+            attention,
+            tensors: Vec::new(),
+            scalars: Vec::new(),
+            outputs: Vec::new(),
+            ready: None,
+        };
+        call.arrange(shim, &spec, &types)?;
+        let (kind, index) = device;
+        if kind != cpu() {
+            let stream = current_stream(index)?;
+            // SAFETY: PyTorch's current stream on this GPU.
+            let ready = unsafe { chosen.runtime.prepare(&call.attention, index, stream) }?;
+            chosen.tell(&ready);
+            let order = |role: Role| ready.order().tensors().iter().position(|binding| binding.role == role);
+            call.tensors.sort_by_key(|(role, ..)| order(*role).unwrap_or(usize::MAX));
+            call.tensors.truncate(ready.order().tensors().len());
+            let order = |role: Role| ready.order().scalars().iter().position(|binding| binding.role == role);
+            call.scalars.sort_by_key(|(role, ..)| order(*role).unwrap_or(usize::MAX));
+            call.scalars.truncate(ready.order().scalars().len());
+            call.ready = Some(ready);
+        } else if !chosen.cpu {
+            let text = "the tensors are on the CPU, where cuDNN computes nothing; move them to a GPU, or allow the slow \
+                        oracle for tests with qkvault.torch.configure(cpu=True)";
+            return Err(Failure::new(QKV_ERROR_DEVICE, text));
+        }
+        Ok(call)
+    }
+
+    /// Finds the source of every operand.
+    fn arrange(&mut self, shim: &Shim, spec: &Spec<'_>, types: &[DType]) -> Result<(), Failure> {
+        let fixed = self.pass.roles();
+        let facts = self.attention.operand_facts();
+        let mut names: Vec<(Role, usize)> = fixed.iter().copied().zip(0..).collect();
+        let mut outputs: Vec<Role> = self.pass.outputs().to_vec();
+        for (at, name) in spec.extra.iter().enumerate() {
+            // One that this pass does not have: offsets of gradients in a forward, sinks in most backwards.
+            let known = name.parse::<Role>().ok();
+            if known.is_some_and(|role| facts.iter().all(|fact| fact.role != role)) {
+                continue;
+            }
+            let roles = self.attention.named_roles(name)?;
+            names.extend(roles.iter().map(|role| (*role, fixed.len() + at)));
+            let gradient = |role: &Role| match role {
+                Role::Sink => Some(Role::DSink),
+                Role::ScoreTensor(n) => Some(Role::DScoreTensor(*n)),
+                _ => None,
+            };
+            let gradients = roles.iter().filter_map(gradient);
+            outputs.extend(gradients.filter(|role| facts.iter().any(|fact| fact.role == *role)));
+        }
+        let mut numbers = Vec::new();
+        for (at, name) in spec.numbers.iter().enumerate() {
+            numbers.extend(self.attention.named_roles(name)?.into_iter().map(|role| (role, at)));
+        }
+        for fact in &facts {
+            let named = || fact.name.map_or_else(|| fact.role.name(), Into::into);
+            if fact.scalar {
+                let at = numbers.iter().find(|(role, _)| *role == fact.role).map(|(_, at)| *at);
+                if at.is_none() && fact.role != Role::Scale {
+                    return Err(Failure::argument(format!("the specification names no number for {}", named())));
+                }
+                self.scalars.push((fact.role, at, fact.dtype));
+            } else if fact.output {
+                let place = outputs.iter().position(|role| *role == fact.role);
+                let place =
+                    place.ok_or_else(|| Failure::argument(format!("the output {} has no place in a call", named())))?;
+                self.tensors.push((fact.role, From::Output(place), fact.dtype.size() as u64));
+            } else if let Some((_, at)) = names.iter().find(|(role, _)| *role == fact.role) {
+                let (shape, came) = (&self.shapes[*at], types[*at]);
+                let elements: i64 = fact.dims.iter().product();
+                let whole = *at < fixed.len() || (shape.is_contiguous() && shape.elements() >= elements);
+                if came != fact.dtype || !whole {
+                    let (dims, steps) = (shape.dims(), shape.steps());
+                    let text = format!(
+                        "{} is {came} {dims:?} with strides {steps:?}; it must be {} {:?} without gaps",
+                        named(),
+                        fact.dtype,
+                        fact.dims
+                    );
+                    return Err(Failure::argument(text));
+                }
+                self.tensors.push((fact.role, From::Given(*at), fact.dtype.size() as u64));
+            } else if !qkvault::exec::raw::constant_values(&self.attention).iter().any(|(role, _)| *role == fact.role) {
+                return Err(Failure::argument(format!("the specification names no tensor for {}", named())));
+            }
+        }
+        for role in outputs {
+            let fact = facts.iter().find(|fact| fact.role == role);
+            let fact = fact.ok_or_else(|| Failure::argument(format!("the attention has no output {role}")))?;
+            let shape = |of: Role| names.iter().find(|(own, _)| *own == of).map(|(_, at)| &self.shapes[*at]);
+            let source = match role {
+                Role::O | Role::Stats | Role::DQ => shape(Role::Q),
+                Role::DK => shape(Role::K),
+                Role::DV => shape(Role::V),
+                Role::DSink => shape(Role::Sink),
+                Role::DScoreTensor(n) => shape(Role::ScoreTensor(n)),
+                _ => None,
+            };
+            let source =
+                source.ok_or_else(|| Failure::argument(format!("the output {role} has no place in a call")))?;
+            let dims = source.dims();
+            let (dims, strides) = match role {
+                Role::Stats => (Few::from_slice(&dims[..dims.len() - 1]), dense(&dims[..dims.len() - 1])),
+                Role::DSink | Role::DScoreTensor(_) => (Few::from_slice(dims), dense(dims)),
+                _ => beside(dims, source.steps(), fact.dims[3]),
+            };
+            let unknown = || Failure::argument(format!("PyTorch has no element type {}", fact.dtype));
+            let dtype = number(shim, fact.dtype).ok_or_else(unknown)?;
+            self.outputs.push(Out { role, dims, strides, dtype, bytes: fact.bytes });
+        }
+        Ok(())
+    }
+}
+
+fn known(shim: &Shim, shape: &Shape) -> Result<DType, Failure> {
+    let unknown = || {
+        let text = "an element type of a tensor is none of float16, bfloat16, float32, int32, int64 and uint8";
+        Failure::argument(text)
+    };
+    dtype(shim, shape.dtype).ok_or_else(unknown)
+}
+
+/// PyTorch's number of the CPU as a kind of device.
+const fn cpu() -> i32 {
+    0
+}
+
+/// The calls that were made, by a hash of pass, text and shapes.
+static CALLS: RwLock<Option<std::collections::HashMap<u64, Vec<Arc<Call>>, Plain>>> = RwLock::new(None);
+
+/// Forgets every call, because plans are looked for in another place.
+pub(super) fn forget() {
+    *CALLS.write().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// The call for these tensors: in a fraction of a microsecond if there was one like it.
+pub(super) fn find(
+    shim: &Shim,
+    chosen: impl FnOnce() -> Result<Chosen, Failure>,
+    pass: Pass,
+    spec: &str,
+    shapes: &[Shape],
+) -> Result<Arc<Call>, Failure> {
+    let mut hash = Fold(pass as u64);
+    spec.hash(&mut hash);
+    shapes.hash(&mut hash);
+    let hash = hash.finish();
+    let same = |call: &&Arc<Call>| call.pass == pass && &*call.spec == spec && call.shapes[..] == *shapes;
+    {
+        let calls = CALLS.read().unwrap_or_else(PoisonError::into_inner);
+        let found = calls.as_ref().and_then(|calls| calls.get(&hash)).and_then(|all| all.iter().find(same));
+        if let Some(call) = found {
+            return Ok(call.clone());
+        }
+    }
+    let call = Arc::new(Call::new(shim, &chosen()?, pass, spec, shapes)?);
+    let mut calls = CALLS.write().unwrap_or_else(PoisonError::into_inner);
+    let all = calls.get_or_insert_default().entry(hash).or_default();
+    if all.iter().find(same).is_none() {
+        all.push(call.clone());
+    }
+    Ok(call)
+}
+
+/// A quick hash of words; equal hashes are compared.
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.write_u64(u64::from_ne_bytes(*word)));
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.write_u64(u64::from_ne_bytes(last) ^ bytes.len() as u64);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// The numbers of the table are hashes already.
+type Plain = std::hash::BuildHasherDefault<Same>;
+
+#[derive(Default)]
+struct Same(u64);
+
+impl Hasher for Same {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

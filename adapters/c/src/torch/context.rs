@@ -1,0 +1,55 @@
+//! Where kernels look for plans, what they may do, and whom they tell of plans that they built.
+
+use std::ffi::c_char;
+use std::sync::{PoisonError, RwLock};
+
+use qkvault::cache::Source;
+use qkvault::{RawReady, RawRuntime, Runtime};
+
+use crate::context::qkv_context;
+use crate::handle::borrow;
+use crate::status::{Failure, c_string, guarded};
+
+/// Gets the attention of a plan that a call built, and how many milliseconds that took.
+pub type Told = extern "C" fn(*const c_char, u32);
+
+#[derive(Clone)]
+pub(super) struct Chosen {
+    pub(super) runtime: RawRuntime,
+    /// Whether the oracle computes attentions on the CPU.
+    pub(super) cpu: bool,
+    told: Option<Told>,
+}
+
+static CHOSEN: RwLock<Option<Chosen>> = RwLock::new(None);
+
+impl Chosen {
+    pub(super) fn tell(&self, ready: &RawReady) {
+        if let (Some(told), Some(Source::Built)) = (self.told, ready.source()) {
+            told(c_string(ready.facts().what.clone()).as_ptr(), ready.facts().compile_ms);
+        }
+    }
+}
+
+/// What was chosen last; else the vault of the environment, without building and without the CPU.
+pub(super) fn chosen() -> Result<Chosen, Failure> {
+    if let Some(chosen) = &*CHOSEN.read().unwrap_or_else(PoisonError::into_inner) {
+        return Ok(chosen.clone());
+    }
+    let chosen = Chosen { runtime: Runtime::options().open_raw()?, cpu: false, told: None };
+    Ok(CHOSEN.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(chosen).clone())
+}
+
+/// Chooses the context that PyTorch's operators use, which stays open for them. `cpu` is 1 if the oracle computes
+/// attentions of tensors on the CPU, in float64 and slowly, for tests; else 0. `told` may be null, or a function that
+/// is called with every plan that a call builds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qkv_torch_use(context: *const qkv_context, cpu: i32, told: Option<Told>) -> i32 {
+    guarded(|| {
+        // SAFETY: the caller promises a context.
+        let runtime = unsafe { borrow(context) }?.runtime.clone();
+        *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(Chosen { runtime, cpu: cpu != 0, told });
+        super::call::forget();
+        Ok(())
+    })
+}

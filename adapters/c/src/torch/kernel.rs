@@ -1,0 +1,122 @@
+//! The kernels of the operators: tensors in, a launch on PyTorch's current stream, tensors out.
+
+use std::ffi::c_char;
+
+use qkvault::exec::Number;
+use qkvault::exec::raw::{DeviceBuffer, RawArgs};
+use smallvec::SmallVec;
+
+use super::call::{Call, From, Pass, find};
+use super::context::chosen;
+use super::oracle;
+use super::shim::{Shim, Value, current_stream, shim};
+use super::value::{Arguments, Made, Shape, address, give_list};
+use crate::status::{Failure, QKV_OK, guarded, last_message};
+
+/// The kernel of `qkvault::forward`.
+pub(super) unsafe extern "C-unwind" fn forward(stack: *mut Value, _: u64, _: u64) {
+    // SAFETY: PyTorch gives the stack of this operator.
+    unsafe { run(stack, Pass::Forward) }
+}
+
+/// The kernel of `qkvault::backward`.
+pub(super) unsafe extern "C-unwind" fn backward(stack: *mut Value, _: u64, _: u64) {
+    // SAFETY: as above.
+    unsafe { run(stack, Pass::Backward) }
+}
+
+/// Runs a kernel, and throws its error as PyTorch's. Nothing on this frame is dropped, because the error unwinds it.
+///
+/// # Safety
+///
+/// The stack must be that of the operator of the pass.
+unsafe fn run(stack: *mut Value, pass: Pass) {
+    // SAFETY: the caller's promise.
+    let status = guarded(|| unsafe { compute(stack, pass) });
+    if status != QKV_OK {
+        // The shim is there: the kernel was registered with it.
+        if let Ok(shim) = shim() {
+            let message: *const c_char = last_message();
+            // SAFETY: texts that end with a null character. The message stays until the thread's next error.
+            unsafe { (shim.check)(false, c"qkvault".as_ptr(), c"qkvault".as_ptr(), 0, message) };
+        }
+    }
+}
+
+unsafe fn compute(stack: *mut Value, pass: Pass) -> Result<(), Failure> {
+    let shim = shim()?;
+    // SAFETY: the caller's promise: the operator's schema begins with the tensors of the pass.
+    let arguments = unsafe { Arguments::take(shim, stack, pass.roles().len()) }?;
+    let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
+    for tensor in &arguments.tensors {
+        shapes.push(Shape::of(shim, *tensor)?);
+    }
+    let call = find(shim, chosen, pass, arguments.spec()?, &shapes)?;
+    let needed = call.scalars.iter().filter_map(|(_, at, _)| *at).max().map_or(0, |most| most + 1);
+    if arguments.numbers.len() < needed {
+        let text = format!("{} numbers came, and the specification has {needed}", arguments.numbers.len());
+        return Err(Failure::argument(text));
+    }
+    let device = shapes[0].device;
+    let mut outputs: SmallVec<[Made<'_>; 8]> = SmallVec::new();
+    for out in &call.outputs {
+        outputs.push(Made::new(shim, (&out.dims, &out.strides), out.dtype, device)?);
+    }
+    match &call.ready {
+        // SAFETY: the tensors are the call's, whose shapes were compared.
+        Some(_) => unsafe { launch(shim, &call, &arguments, &shapes, &outputs) }?,
+        // SAFETY: as above; the memory is on the host.
+        None => unsafe { oracle::compute(shim, &call, &arguments, &shapes, &outputs) }?,
+    }
+    let mut results = outputs.into_iter().map(Made::give);
+    let fixed = pass.outputs().len();
+    for at in 0..fixed {
+        // SAFETY: the stack has room for the results of the operator.
+        unsafe { *stack.add(at) = results.next().unwrap_or_default() };
+    }
+    if pass == Pass::Backward {
+        let list = give_list(shim, results)?;
+        // SAFETY: as above.
+        unsafe { *stack.add(fixed) = list };
+    }
+    Ok(())
+}
+
+/// Queues a launch.
+///
+/// # Safety
+///
+/// The tensors must have the shapes of the call.
+unsafe fn launch(
+    shim: &Shim,
+    call: &Call,
+    arguments: &Arguments<'_>,
+    shapes: &[Shape],
+    outputs: &[Made<'_>],
+) -> Result<(), Failure> {
+    let Some(ready) = &call.ready else { return Ok(()) };
+    let device = shapes[0].device;
+    let bytes = ready.facts().scratch().bytes;
+    let mut workspace = DeviceBuffer::default();
+    // Its memory is used again by later work on this stream alone.
+    let scratch = match bytes {
+        0 => None,
+        // SAFETY: a function without arguments that returns a constant.
+        _ => Some(Made::new(shim, (&[bytes.cast_signed()], &[1]), unsafe { (shim.byte)() }, device)?),
+    };
+    if let Some(scratch) = &scratch {
+        workspace = DeviceBuffer { address: scratch.address()?, bytes };
+    }
+    let mut tensors: SmallVec<[DeviceBuffer; 16]> = SmallVec::new();
+    for &(_, from, size) in &call.tensors {
+        tensors.push(match from {
+            From::Given(at) => shapes[at].buffer(address(shim, arguments.tensors[at])?, size),
+            From::Output(at) => DeviceBuffer { address: outputs[at].address()?, bytes: call.outputs[at].bytes },
+        });
+    }
+    let number = |&(_, at, dtype): &(_, _, _)| call.scalar(&arguments.numbers, (at, dtype));
+    let scalars: SmallVec<[Number; 6]> = call.scalars.iter().map(number).collect();
+    let args = RawArgs { tensors: &tensors, scalars: &scalars, workspace, interleaved: &[] };
+    // SAFETY: the addresses are those of tensors with these shapes, which PyTorch keeps until the stream is done.
+    Ok(unsafe { ready.launch_with(&args, current_stream(device.1)?) }?)
+}

@@ -1,0 +1,59 @@
+//! The kernels on the CPU: the oracle, in float64, for tests without a GPU.
+
+use qkvault::exec::Number;
+use qkvault::reference::{Buffer, Inputs, backward, forward};
+
+use super::call::{Call, From};
+use super::shim::Shim;
+use super::value::{Arguments, Made, Shape, address};
+use crate::status::{Failure, QKV_ERROR_INTERNAL};
+
+/// Computes a call on the host.
+///
+/// # Safety
+///
+/// The tensors must be on the host and have the shapes of the call.
+pub(super) unsafe fn compute(
+    shim: &Shim,
+    call: &Call,
+    arguments: &Arguments<'_>,
+    shapes: &[Shape],
+    outputs: &[Made<'_>],
+) -> Result<(), Failure> {
+    let mut inputs = Inputs::new();
+    for &(role, from, size) in &call.tensors {
+        if let From::Given(at) = from {
+            let memory = shapes[at].buffer(address(shim, arguments.tensors[at])?, size);
+            let length = usize::try_from(memory.bytes).unwrap_or(0);
+            // SAFETY: the tensor's own memory, from its first element to its last.
+            let bytes = match length {
+                0 => Vec::new(),
+                _ => unsafe { std::slice::from_raw_parts(memory.address as *const u8, length) }.to_vec(),
+            };
+            let dtype = super::value::dtype(shim, shapes[at].dtype);
+            let dtype = dtype.ok_or_else(|| Failure::new(QKV_ERROR_INTERNAL, "an element type without a name"))?;
+            inputs.insert(role, Buffer::new(dtype, bytes)?);
+        }
+    }
+    for &(role, at, dtype) in &call.scalars {
+        let value = match call.scalar(&arguments.numbers, (at, dtype)) {
+            Number::F32(x) => f64::from(x),
+            Number::I32(x) => f64::from(x),
+            Number::I64(x) => x as f64,
+        };
+        inputs.insert(role, Buffer::of(dtype, [value]));
+    }
+    for (role, values) in qkvault::exec::raw::constant_values(&call.attention) {
+        inputs.insert(role, Buffer::of(qkvault::graph::DType::F32, values.iter().map(|x| f64::from(*x))));
+    }
+    let attention = &call.attention;
+    let results = if attention.is_backward() { backward(attention, &inputs) } else { forward(attention, &inputs) }?;
+    for (out, made) in call.outputs.iter().zip(outputs) {
+        let lacking = || Failure::new(QKV_ERROR_INTERNAL, format!("the oracle computed no {}", out.role));
+        let bytes = results.buffer(out.role).ok_or_else(lacking)?.into_bytes();
+        let place = made.address()? as *mut u8;
+        // SAFETY: the output was made with this size.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    }
+    Ok(())
+}

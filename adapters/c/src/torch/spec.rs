@@ -1,0 +1,179 @@
+//! Specifications: a description in text form less its tensors, which a call completes from those that it is given.
+//!
+//! It has the fields of the text form but for `pass`, `q`, `k`, `v`, `o` and the gradients, and three of its own:
+//!
+//! * `extra: bias sink`: the names of the further tensors, in the order of the call;
+//! * `numbers: scale cap`: the names of the numbers;
+//! * `varlen: 4 512 512`: sequences, most queries and most keys of one, for tensors of (token, head, head dim).
+
+use qkvault::graph::{DType, Valid, text, validate};
+use smallvec::SmallVec;
+
+use crate::status::Failure;
+
+/// Extents or strides.
+pub(super) type Few = SmallVec<[i64; 4]>;
+
+/// A tensor of a call: element type, extents and strides in PyTorch's order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given<'a> {
+    pub(super) dtype: DType,
+    pub(super) dims: &'a [i64],
+    pub(super) strides: &'a [i64],
+}
+
+/// A specification, read.
+#[derive(Debug)]
+pub(super) struct Spec<'a> {
+    pub(super) extra: Vec<&'a str>,
+    pub(super) numbers: Vec<&'a str>,
+    varlen: Option<[i64; 3]>,
+    fields: Vec<&'a str>,
+    /// The fields that only a backward has.
+    choices: Vec<&'a str>,
+}
+
+impl<'a> Spec<'a> {
+    pub(super) fn read(given: &'a str) -> Result<Spec<'a>, Failure> {
+        let mut spec =
+            Spec { extra: Vec::new(), numbers: Vec::new(), varlen: None, fields: Vec::new(), choices: Vec::new() };
+        for line in given.lines() {
+            match line.split_once(": ") {
+                Some(("extra", names)) => spec.extra = names.split_whitespace().collect(),
+                Some(("numbers", names)) => spec.numbers = names.split_whitespace().collect(),
+                Some(("varlen", sizes)) => spec.varlen = Some(three(sizes)?),
+                Some(("d_sink" | "deterministic", _)) => spec.choices.push(line),
+                _ => spec.fields.push(line),
+            }
+        }
+        Ok(spec)
+    }
+
+    /// The attention of tensors: a forward that writes Stats, or the backward of a gradient of O.
+    pub(super) fn attention(&self, [q, k, v]: [Given<'_>; 3], d_o: Option<Given<'_>>) -> Result<Valid, Failure> {
+        let batch = self.varlen.map(|[batch, ..]| batch);
+        let [rows, keys] = self.varlen.map_or([0, 0], |[_, rows, keys]| [rows, keys]);
+        let width = v.dims.last().copied().unwrap_or_default();
+        let mut lines = vec![
+            format!("q: {}", tensor("Q", q, batch, rows)?),
+            format!("k: {}", tensor("K", k, batch, keys)?),
+            format!("v: {}", tensor("V", v, batch, keys)?),
+            format!("o: {}", like(q, width, batch, rows)?),
+            "outputs: stats".to_owned(),
+        ];
+        lines.extend(self.fields.iter().map(|line| (*line).to_owned()));
+        if let Some(d_o) = d_o {
+            lines.push("pass: backward".to_owned());
+            lines.push(format!("d_o: {}", tensor("the gradient of O", d_o, batch, rows)?));
+            for (name, of, most) in [("d_q", q, rows), ("d_k", k, keys), ("d_v", v, keys)] {
+                lines.push(format!("{name}: {}", like(of, of.dims.last().copied().unwrap_or_default(), batch, most)?));
+            }
+            lines.extend(self.choices.iter().map(|line| (*line).to_owned()));
+        }
+        let attention = text::parse(&lines.join("\n"))?;
+        Ok(validate(attention)?)
+    }
+}
+
+fn three(sizes: &str) -> Result<[i64; 3], Failure> {
+    let read: Option<Vec<i64>> = sizes.split_whitespace().map(|size| size.parse().ok()).collect();
+    let wrong = || Failure::argument(format!("'varlen: {sizes}': give sequences, most queries and most keys"));
+    read.and_then(|read| read.try_into().ok()).ok_or_else(wrong)
+}
+
+/// A tensor in text form.
+fn tensor(name: &str, given: Given<'_>, batch: Option<i64>, most: i64) -> Result<String, Failure> {
+    let Given { dtype, dims, strides } = given;
+    match (dims, strides, batch) {
+        (&[b, h, s, d], &[sb, sh, ss, sd], None) => {
+            Ok(format!("{dtype} [{b},{h},{s},{d}] strides [{sb},{sh},{ss},{sd}]"))
+        }
+        (&[tokens, h, d], &[st, sh, sd], Some(b)) => {
+            let whole = st.saturating_mul(most);
+            Ok(format!("{dtype} [{b},{h},{most},{d}] varlen tokens {tokens} strides [{whole},{sh},{st},{sd}]"))
+        }
+        (_, _, batch) => {
+            let wanted = if batch.is_some() { "(token, head, head dim)" } else { "(batch, head, sequence, head dim)" };
+            Err(Failure::argument(format!("{name} has dims {dims:?}; give a tensor of {wanted}")))
+        }
+    }
+}
+
+/// A new tensor beside a given one: its dims but for the last, without gaps.
+fn like(given: Given<'_>, width: i64, batch: Option<i64>, most: i64) -> Result<String, Failure> {
+    let Given { dtype, dims, strides } = given;
+    let (dims, strides) = beside(dims, strides, width);
+    tensor("Q", Given { dtype, dims: &dims, strides: &strides }, batch, most)
+}
+
+/// Extents and strides of a new tensor beside a given one: its dims but for the last, without gaps. Heads lie outside
+/// the sequence if they do in the given one, else inside. `qkvault/torch/_fake.py` has the same rule.
+pub(super) fn beside(dims: &[i64], strides: &[i64], width: i64) -> (Few, Few) {
+    let mut new = Few::from_slice(dims);
+    if let Some(last) = new.last_mut() {
+        *last = width;
+    }
+    let strides = match (&new[..], strides) {
+        (&[_, h, s, d], &[_, heads, rows, _]) if heads <= rows => Few::from_slice(&[s * h * d, d, h * d, 1]),
+        _ => dense(&new),
+    };
+    (new, strides)
+}
+
+/// The strides of a tensor without gaps, the last dim innermost, as PyTorch has them.
+pub(super) fn dense(dims: &[i64]) -> Few {
+    let mut strides = Few::from_elem(1, dims.len());
+    for at in (1..dims.len()).rev() {
+        strides[at - 1] = strides[at] * dims[at].max(1);
+    }
+    strides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qkvault::graph::Role;
+
+    const BHSD: Given<'_> = Given { dtype: DType::BF16, dims: &[2, 4, 16, 8], strides: &[4 * 16 * 8, 16 * 8, 8, 1] };
+    const BSHD: Given<'_> = Given { dtype: DType::BF16, dims: &[2, 4, 16, 8], strides: &[4 * 16 * 8, 8, 4 * 8, 1] };
+
+    #[test]
+    fn a_specification_is_completed_from_tensors_with_their_own_strides() {
+        let spec = Spec::read("numbers: scale\nmask: causal").expect("it reads");
+        assert_eq!((&spec.extra[..], &spec.numbers[..]), (&[][..], &["scale"][..]));
+        let keys = Given { dims: &[2, 2, 16, 8], strides: &[2 * 16 * 8, 8, 2 * 8, 1], ..BSHD };
+        let valid = spec.attention([BSHD, keys, keys], None).expect("sound");
+        assert_eq!(valid.to_string(), "fwd bf16 b2 h4/2 q16 kv16 d8 causal stats");
+        assert_eq!(valid.get().q.strides, [512, 8, 32, 1]);
+        assert_eq!(valid.get().o.strides, [512, 8, 32, 1], "O lies as Q does");
+        let other = spec.attention([BHSD; 3], None).expect("sound");
+        assert_eq!(other.get().o.strides, [512, 128, 8, 1], "O lies as Q does");
+        assert_ne!(valid.key(), other.key());
+    }
+
+    #[test]
+    fn fields_of_a_backward_are_no_part_of_the_forward() {
+        let with = "extra: sink\nnumbers: scale\nsink: yes\nd_sink: yes\ndeterministic: yes";
+        let without = "extra: sink\nnumbers: scale\nsink: yes";
+        let forward = |text| Spec::read(text).expect("it reads").attention([BSHD; 3], None).expect("sound").key();
+        assert_eq!(forward(with), forward(without));
+        let backward = Spec::read(with).expect("it reads").attention([BSHD; 3], Some(BHSD)).expect("sound");
+        assert!(backward.operand_facts().iter().any(|fact| fact.role == Role::DSink));
+    }
+
+    #[test]
+    fn varlen_tensors_are_tokens_by_heads() {
+        let spec = Spec::read("varlen: 3 16 16\nlengths: per-sequence\nmask: causal").expect("it reads");
+        let packed = Given { dtype: DType::F16, dims: &[20, 4, 8], strides: &[32, 8, 1] };
+        let valid = spec.attention([packed; 3], None).expect("sound");
+        assert!(valid.operand_facts().iter().any(|fact| fact.role.name() == "offsets.q"));
+    }
+
+    #[test]
+    fn tensors_of_the_wrong_rank_are_named() {
+        let spec = Spec::read("mask: causal").expect("it reads");
+        let flat = Given { dims: &[16, 8], strides: &[8, 1], ..BSHD };
+        let error = spec.attention([BSHD, flat, BSHD], None).expect_err("two dims");
+        assert!(error.message().contains("K has dims [16, 8]"), "{}", error.message());
+    }
+}

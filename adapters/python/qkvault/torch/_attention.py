@@ -1,0 +1,197 @@
+"""The attention function, and what would run for a call of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Optional, Union
+
+import torch
+from torch import Tensor
+
+from .._attention import Attention, Explanation
+from .._errors import ArgumentError
+from . import _operators
+from ._context import context
+from ._spec import Parts, Window, band, description, placed, shaped
+
+_plain: dict = {}
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score_mod: Optional[Callable] = None,
+    mask_mod: Optional[Callable] = None,
+    block_mask: Any = None,
+    bias: Optional[Tensor] = None,
+    attn_mask: Optional[Tensor] = None,
+    is_causal: bool = False,
+    window: Window = None,
+    bottom_right: bool = False,
+    softcap: Optional[float] = None,
+    sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = True,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    copy: bool = False,
+) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """Attention of `q` (batch, query head, query, head dim) over `k` and `v` (batch, key head, key, head dim).
+
+    Tensors are bfloat16 or float16 on one GPU, with the head dim innermost; the result lies in memory as `q` does.
+
+    * `score_mod(score, b, h, q_idx, kv_idx)` and `mask_mod(b, h, q_idx, kv_idx)` as in FlexAttention; `block_mask` is
+      one of FlexAttention's, of which the `mask_mod` is used.
+    * `bias` is added to the scores; `attn_mask` as in SDPA: bool (True is seen) or added. Both broadcast to
+      (batch, head, query, key).
+    * `is_causal`: the mask begins at the top left, as in SDPA; at the bottom right with `bottom_right`. `window`: the
+      keys that a query sees, itself included, or (left, right) beside it, -1 for all.
+    * `softcap`: `softcap * tanh(score / softcap)`, before `score_mod`. `sinks`: a logit per query head.
+      `alibi_slopes`: (head) or (batch, head). `scale`: 1 / sqrt(head dim) by default.
+    * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32, without gradient.
+    * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
+      copied; otherwise they are an error that names them.
+
+    Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
+    `qkvault.Error`. Nothing falls back to another kernel.
+    """
+    if q.dtype is torch.float32:
+        q, k, v = _autocast(q, k, v)
+    if copy:
+        q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
+    if not (score_mod is mask_mod is block_mask is bias is attn_mask is sinks is alibi_slopes is None) or dropout_p:
+        parts = _parts(
+            q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
+            alibi_slopes, scale, dropout_p, deterministic,
+        )  # fmt: skip
+        spec, extra, numbers = parts.spec(), parts.tensors, parts.values
+    else:
+        key = (is_causal, window, bottom_right, softcap is None, deterministic)
+        spec = _plain.get(key) or _plain_spec(key)
+        extra = []
+        numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
+        if softcap is not None:
+            numbers.append(softcap)
+    if not enable_gqa and q.shape[1] != k.shape[1]:
+        raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
+    o, stats = _operators.run(q, k, v, extra, spec, numbers)
+    return (o, stats) if return_lse else o
+
+
+def _plain_spec(key: tuple) -> str:
+    """The specification of options without tensors and functions."""
+    is_causal, window, bottom_right, uncapped, deterministic = key
+    lines = ["numbers: scale" if uncapped else "numbers: scale softcap"]
+    mask = band(is_causal, window, bottom_right)
+    lines += [f"mask: {mask}"] if mask != "none" else []
+    lines += [] if uncapped else ["score_mod: scalar $softcap: float; tanh(score / $softcap) * $softcap"]
+    lines += ["deterministic: yes"] if deterministic else []
+    spec = "\n".join(lines)
+    if not torch.compiler.is_compiling():
+        _plain[key] = spec
+    return spec
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple:
+    kind = q.device.type
+    if not torch.is_autocast_enabled(kind):
+        raise ArgumentError("q is float32, and cuDNN's attention takes bfloat16 and float16; cast it, or use autocast")
+    dtype = torch.get_autocast_dtype(kind)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _parts(
+    q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
+    alibi_slopes, scale, dropout_p, deterministic,
+) -> Parts:  # fmt: skip
+    """The specification of any call."""
+    parts = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
+    dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    keep = None
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            keep = attn_mask
+        elif bias is None:
+            bias = attn_mask
+        else:
+            bias = bias + attn_mask
+    if block_mask is not None:
+        if mask_mod is not None:
+            raise ArgumentError("give block_mask or mask_mod; the first has one of its own")
+        mask_mod = _of_blocks(block_mask)
+    if softcap is not None and not softcap > 0:
+        raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
+    mask = band(is_causal, window, bottom_right)
+    if score_mod is None and mask_mod is None:
+        parts.options(mask, dims, q, softcap, alibi_slopes, bias, keep)
+    else:
+        from ._composed import composed
+
+        dims = tuple(int(n) for n in dims)
+        functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep)
+        parts.functions(*functions, dims, q)
+    if sinks is not None:
+        logits = placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1)
+        parts.tensor("sink", shaped(logits, dims, "sinks").to(torch.float32).contiguous())
+        parts.lines.append("sink: yes")
+        if sinks.requires_grad and torch.is_grad_enabled():
+            parts.lines.append("d_sink: yes")
+    if dropout_p:
+        if not 0 <= dropout_p < 1:
+            raise ArgumentError(f"dropout_p is {dropout_p}; give a probability of at least 0 and below 1")
+        if torch.compiler.is_compiling():
+            raise ArgumentError("dropout_p under torch.compile: its seed is a number that every call draws anew")
+        parts.lines.append(f"dropout: philox {float(dropout_p)!r}")
+        parts.number("dropout_seed", int(torch.randint(2**48, ())))
+        parts.number("dropout_offset", 0)
+    if deterministic:
+        parts.lines.append("deterministic: yes")
+    return parts
+
+
+def _of_blocks(block_mask) -> Optional[Callable]:
+    """The predicate of one of FlexAttention's block masks."""
+    found = getattr(block_mask, "mask_mod", None)
+    if found is None:
+        raise ArgumentError(f"block_mask is {type(block_mask).__name__}; give one of create_block_mask")
+    if getattr(found, "__name__", "") == "noop_mask":
+        from qkvault_record import _hides_blocks
+
+        hidden = _hides_blocks(block_mask.as_tuple())
+        if hidden:
+            raise ArgumentError(f"block_mask has no mask_mod: {hidden}; give the predicate as mask_mod")
+        return None
+    return found
+
+
+def explain(q: Tensor, k: Tensor, v: Tensor, *, gpu: Optional[str] = None, cudnn: Optional[str] = None, **options: Any) -> Explanation:
+    """What would run for `attention(q, k, v, **options)`, or every reason why not. Nothing is computed or compiled.
+
+    `gpu` is a name such as `h200`: that of the tensors' GPU by default. The answer is true if the call is supported.
+    """
+    names = ("score_mod", "mask_mod", "block_mask", "bias", "attn_mask", "is_causal", "window", "bottom_right", "softcap",
+             "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic")  # fmt: skip
+    unknown = set(options) - {*names, "enable_gqa", "return_lse", "copy"}
+    if unknown:
+        raise TypeError(f"attention has no option {', '.join(sorted(unknown))}")
+    given = {name: options.get(name) for name in names}
+    for name in ("is_causal", "bottom_right", "deterministic"):
+        given[name] = bool(given[name])
+    parts = _parts(q, k, **given)
+    if gpu is None:
+        gpu = _gpu(q)
+    return Attention(description(parts.spec(), q, k, v)).explain(gpu, cudnn, context=context())
+
+
+def _gpu(q: Tensor) -> str:
+    if q.device.type != "cuda":
+        return "h200"
+    name = torch.cuda.get_device_name(q.device).lower()
+    return next((short for short in ("h200", "h100", "a100", "l40s", "b200") if short in name), "h200")
+
+
+_ = math

@@ -1,0 +1,69 @@
+"""Options beside Python functions: one function of the scores and one predicate that do both."""
+
+from __future__ import annotations
+
+from typing import Callable, Optional
+
+import torch
+
+from ._spec import placed, shaped
+
+
+def composed(score_mod, mask_mod, mask, dims, q, softcap, alibi, bias, keep) -> tuple:
+    """A `score_mod` and a `mask_mod` that include the options; None where there is nothing."""
+    if softcap is None and alibi is None and bias is None:
+        score = score_mod
+    else:
+        score = _score(score_mod, mask, dims, q, softcap, alibi, bias)
+    if mask == "none" and keep is None:
+        return score, mask_mod
+    return score, _keep(mask_mod, mask, dims, q, keep)
+
+
+def _read(tensor, b, h, i, j):
+    at = [index if n > 1 else 0 for n, index in zip(tensor.shape, (b, h, i, j))]
+    return tensor[at[0], at[1], at[2], at[3]]
+
+
+def _score(inner: Optional[Callable], mask, dims, q, softcap, alibi_slopes, bias) -> Callable:
+    if alibi_slopes is not None:
+        slopes = alibi_slopes.reshape(-1, dims[1], 1, 1) if alibi_slopes.dim() < 4 else alibi_slopes
+        alibi_slopes = shaped(placed(slopes, q.device, "alibi_slopes"), dims, "alibi_slopes").float()
+    if bias is not None:
+        bias = shaped(placed(bias, q.device, "bias"), dims, "bias")
+    causal = "causal" in mask
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if inner is not None:
+            score = inner(score, b, h, q_idx, kv_idx)
+        if alibi_slopes is not None:
+            away = kv_idx - q_idx if causal else -torch.abs(q_idx - kv_idx)
+            score = score + _read(alibi_slopes, b, h, q_idx, kv_idx) * away
+        if bias is not None:
+            score = score + _read(bias, b, h, q_idx, kv_idx)
+        return score
+
+    return score_mod
+
+
+def _keep(inner: Optional[Callable], mask, dims, q, keep) -> Callable:
+    words = mask.split()
+    ahead = dims[3] - dims[2] if "bottom-right" in words else 0
+    left = next((int(words[at + 1]) for at, word in enumerate(words) if word in ("window", "left")), None)
+    right = 0 if "causal" in words else next((int(words[at + 1]) for at, w in enumerate(words) if w == "right"), None)
+    if keep is not None:
+        keep = shaped(placed(keep, q.device, "attn_mask"), dims, "attn_mask")
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        seen = q_idx >= 0
+        if right is not None:
+            seen = seen & (kv_idx - q_idx <= right + ahead)
+        if left is not None:
+            seen = seen & (q_idx - kv_idx < left - ahead)
+        if keep is not None:
+            seen = seen & _read(keep, b, h, q_idx, kv_idx)
+        return seen & inner(b, h, q_idx, kv_idx) if inner is not None else seen
+
+    return mask_mod

@@ -1,0 +1,66 @@
+"""Where the operators look for plans, and what they may do."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from typing import Any, Optional, Union
+
+from .. import _abi
+from .._context import Context
+from .._errors import Error, from_status
+from .._library import call, decoded, library, sized
+
+#: Names what is done for plans that the vault lacks: `0` is an exception, anything else builds them.
+VARIABLE = "QKVAULT_TORCH_BUILD"
+
+_log = logging.getLogger("qkvault")
+_told_once = False
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)
+def _built(what: bytes, milliseconds: int) -> None:
+    global _told_once
+    hint = "" if _told_once else "; `qkvault warm` compiles plans ahead, and configure(build=False) makes this an error"
+    _told_once = True
+    _log.warning("built the plan of %s in %d ms%s", what.decode(), milliseconds, hint)
+
+
+_context: Optional[Context] = None
+
+
+def configure(
+    vault: Union[str, os.PathLike, None] = None, *, build: Optional[bool] = None, cpu: bool = False, handles: int = 4,
+    **options: Any,
+) -> Context:
+    """Chooses the vault of plans, and what the operators may do. Calls after it follow it; plans that are loaded stay.
+
+    `build`: whether a call builds the plan that the vault lacks (0.3 to 1 second, logged under `qkvault`); otherwise it
+    raises `PlanMissing`, which names the cuDNN. By default it does, unless `QKVAULT_TORCH_BUILD` is 0. `cpu`: whether
+    attentions of tensors on the CPU are computed, by the oracle in float64, slowly: for tests. `handles`: how many
+    threads launch at a time. Other options are those of `qkvault.Context`.
+    """
+    global _context
+    if build is None:
+        build = os.environ.get(VARIABLE, "1") != "0"
+    context = Context(vault, build=build, handles=handles, **options)
+    library().qkv_torch_use(ctypes.c_void_p(context._address), int(cpu), _built)
+    _context = context
+    return context
+
+
+def context() -> Context:
+    """The context of the operators."""
+    return _context if _context is not None else configure()
+
+
+def translated(error: RuntimeError) -> BaseException:
+    """The exception of qkvault that PyTorch threw for it; any other error as it is."""
+    found = sized(_abi.qkv_error)
+    call("qkv_last_error", ctypes.byref(found))
+    message = decoded(found.message)
+    if found.status == _abi.OK or message not in str(error):
+        return error
+    made: Error = from_status(found.status, message, decoded(found.kind), decoded(found.reasons))
+    return made

@@ -1,0 +1,122 @@
+"""The operators `qkvault::forward` and `qkvault::backward`: registration, gradients, and the rule of vmap."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from .._library import library
+from . import _fake
+from ._context import configure, translated
+
+if not hasattr(library(), "qkv_torch_register"):
+    raise ImportError("this libqkvault.so has no operators for PyTorch; install library and package from one wheel")
+library().qkv_torch_use.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)]
+if library().qkv_torch_register() != 0:
+    from .._library import call
+
+    call("qkv_torch_register")
+configure()
+
+forward = torch.ops.qkvault.forward.default
+forward_only = torch.ops.qkvault.forward_only.default
+backward = torch.ops.qkvault.backward.default
+
+torch.library.register_fake("qkvault::forward", _fake.forward)
+torch.library.register_fake("qkvault::forward_only", _fake.forward)
+torch.library.register_fake("qkvault::backward", _fake.backward)
+
+
+def fits(tensor: Tensor) -> bool:
+    """Whether cuDNN takes the strides: head dim without gaps, other strides multiples of 16 bytes."""
+    step = 16 // tensor.element_size()
+    sizes, strides = tensor.shape, tensor.stride()
+    if strides[-1] != 1:
+        return False
+    return all(n == 1 or (stride > 0 and stride % step == 0) for n, stride in zip(sizes[:-1], strides[:-1]))
+
+
+def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
+    """The gradients of Q, K, V and all further tensors; None where there is none."""
+    if not fits(d_o):
+        d_o = d_o.contiguous()
+    d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
+    each = [None] * len(extra)
+    for at, gradient in zip(_fake.with_gradient(spec), more):
+        each[at] = gradient
+    return d_q, d_k, d_v, each
+
+
+def _setup(ctx, inputs, output):
+    q, k, v, extra, spec, numbers = inputs
+    o, stats = output
+    ctx.save_for_backward(q, k, v, o, stats, *extra)
+    ctx.mark_non_differentiable(stats)
+    ctx.spec, ctx.numbers = spec, numbers
+
+
+def _backward(ctx, d_o, _d_stats):
+    q, k, v, o, stats, *extra = ctx.saved_tensors
+    d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+    return d_q, d_k, d_v, each, None, None
+
+
+def _none(ctx, *_):
+    raise NotImplementedError(
+        "qkvault's attention has no second derivative; compute this part with torch's own attention "
+        "(sdpa_kernel(SDPBackend.MATH)), or leave out create_graph=True"
+    )
+
+
+def _nothing(ctx, inputs, output):
+    pass
+
+
+torch.library.register_autograd("qkvault::forward", _backward, setup_context=_setup)
+torch.library.register_autograd("qkvault::backward", _none, setup_context=_nothing)
+
+
+class Attend(torch.autograd.Function):
+    """The forward and its gradients in eager mode, where this costs less than registered gradients."""
+
+    @staticmethod
+    def forward(ctx, spec, numbers, q, k, v, *extra):
+        try:
+            o, stats = forward_only(q, k, v, extra, spec, numbers)
+        except RuntimeError as error:
+            raise translated(error) from None
+        ctx.save_for_backward(q, k, v, o, stats, *extra)
+        ctx.mark_non_differentiable(stats)
+        ctx.spec, ctx.numbers = spec, numbers
+        return o, stats
+
+    @staticmethod
+    def backward(ctx, d_o, _d_stats):
+        q, k, v, o, stats, *extra = ctx.saved_tensors
+        try:
+            d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+        except RuntimeError as error:
+            raise translated(error) from None
+        return None, None, d_q, d_k, d_v, *each
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers: list[float]) -> tuple[Tensor, Tensor]:
+    """O and Stats, differentiable; in the way that costs least."""
+    if torch.compiler.is_compiling() or type(q) not in _PLAIN or torch._C._functorch.peek_interpreter_stack() is not None:
+        return forward(q, k, v, extra, spec, numbers)
+    if torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
+    ):
+        return Attend.apply(spec, numbers, q, k, v, *extra)
+    try:
+        return forward_only(q, k, v, extra, spec, numbers)
+    except RuntimeError as error:
+        raise translated(error) from None
+
+
+from . import _vmap  # noqa: E402, F401

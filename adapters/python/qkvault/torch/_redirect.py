@@ -1,0 +1,129 @@
+"""SDPA's name and FlexAttention's for a block of code: calls that qkvault takes run on it, others go on as before."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import flex_attention as flex
+from torch.overrides import TorchFunctionMode
+
+from qkvault_record import Untraceable
+
+from .._errors import ArgumentError, Error
+from ._attention import attention
+
+_log = logging.getLogger("qkvault")
+_SDPA = F.scaled_dot_product_attention
+_FLEX = flex.flex_attention
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention` on qkvault. It raises where qkvault cannot compute a call."""
+    if attn_mask is not None and is_causal:
+        raise ArgumentError("attn_mask and is_causal are both given; give one, as for PyTorch's")
+    if query.dim() == 4:
+        return attention(
+            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+            enable_gqa=enable_gqa,
+        )  # fmt: skip
+    lead = query.shape[:-2]
+    if len(lead) == 0 or key.shape[:-2] != lead or value.shape[:-2] != lead:
+        raise ArgumentError(f"q has dims {list(query.shape)}; give (batch, head, query, head dim)")
+    if attn_mask is not None and attn_mask.dim() > 2:
+        raise ArgumentError(f"attn_mask with batches for q of {query.dim()} dims; give four dims")
+    q, k, v = (t.flatten(0, -3).unsqueeze(1) for t in (query, key, value))
+    o = attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
+    return o.squeeze(1).unflatten(0, lead)
+
+
+_told: set = set()
+
+
+def _tell(what: str, query: Tensor, why: Any) -> None:
+    """Says once for each reason that a call is passed on."""
+    reason = str(why).split("\n")[0]
+    if (what, reason) not in _told:
+        _told.add((what, reason))
+        _log.warning("%s of q %s goes on without qkvault: %s", what, list(query.shape), reason)
+
+
+class _Sdpa(TorchFunctionMode):
+    """Takes calls of SDPA, under any name."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is not _SDPA:
+            return func(*args, **kwargs)
+        try:
+            return scaled_dot_product_attention(*args, **kwargs)
+        except (Error, Untraceable) as why:
+            _tell("scaled_dot_product_attention", args[0] if args else kwargs["query"], why)
+            return func(*args, **kwargs)
+
+
+def _flex(
+    query, key, value, score_mod=None, block_mask=None, scale=None, enable_gqa=False, return_lse=False,
+    kernel_options=None, **kwargs,
+):  # fmt: skip
+    """`flex_attention` on qkvault, or as before."""
+    aux = kwargs.get("return_aux")
+    try:
+        if getattr(aux, "max_scores", False):
+            raise ArgumentError("return_aux asks for the largest scores")
+        both = return_lse or getattr(aux, "lse", False)
+        found = attention(
+            query, key, value, score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=enable_gqa,
+            return_lse=both,
+        )  # fmt: skip
+        if aux is not None:
+            return (found[0], flex.AuxOutput(lse=found[1])) if both else (found, flex.AuxOutput())
+        return found
+    except (Error, Untraceable) as why:
+        _tell("flex_attention", query, why)
+        return _FLEX(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, **kwargs)
+
+
+_lock = threading.Lock()
+_users = 0
+_changed: list = []
+
+
+@contextlib.contextmanager
+def use():
+    """Inside, `scaled_dot_product_attention` (on this thread) and `flex_attention` run on qkvault where it takes a call.
+
+    A call that it does not take is logged once for each reason, under `qkvault`, and goes on as before. A
+    `flex_attention` that `torch.compile` has compiled outside the block stays what it is.
+    """
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            for module in list(sys.modules.values()):
+                if getattr(module, "__dict__", {}).get("flex_attention") is _FLEX:
+                    _changed.append(module)
+                    module.flex_attention = _flex
+    try:
+        with _Sdpa():
+            yield
+    finally:
+        with _lock:
+            _users -= 1
+            while _users == 0 and _changed:
+                _changed.pop().flex_attention = _FLEX

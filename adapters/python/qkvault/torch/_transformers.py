@@ -1,0 +1,70 @@
+"""An attention function for models of transformers: `attn_implementation="qkvault"`."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from torch import Tensor
+
+from ._attention import attention
+
+
+def attention_interface(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor] = None,
+    *,
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    s_aux: Optional[Tensor] = None,
+    is_causal: Optional[bool] = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The attention of a layer, as transformers calls it: heads outside the sequence, a mask or None."""
+    causal, window = False, None
+    if attention_mask is None:
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
+        window = sliding_window if causal and sliding_window is not None and sliding_window < key.shape[2] else None
+        if query.shape[2] == 1 and sliding_window is not None and sliding_window < key.shape[2]:
+            key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
+    elif attention_mask.shape[-1] > key.shape[2]:
+        attention_mask = attention_mask[..., : key.shape[2]]
+    o = attention(
+        query, key, value, attn_mask=attention_mask, is_causal=causal, window=window, softcap=softcap, sinks=s_aux,
+        bottom_right=causal and query.shape[2] != key.shape[2], scale=scaling, dropout_p=dropout,
+    )  # fmt: skip
+    return o.transpose(1, 2).contiguous(), None
+
+
+def _mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
+    """The mask of a layer: None where the layer's own properties say it, else as for SDPA."""
+    from transformers import masking_utils
+
+    if kwargs.get("attention_mask") is None and kwargs.get("allow_is_causal_skip", True):
+        rule = kwargs.get("mask_function", masking_utils.causal_mask_function)
+        local = kwargs.get("local_size")
+        plain = rule is masking_utils.causal_mask_function
+        sliding = local is not None and getattr(rule, "__qualname__", "").startswith("and_masks")
+        start = kwargs.get("q_offset", 0)
+        if (plain or sliding) and isinstance(start, int) and start == 0:
+            queries, keys = kwargs.get("q_length"), kwargs.get("kv_length")
+            if queries is not None and queries == keys:
+                return None
+    return masking_utils.sdpa_mask(*args, **kwargs)
+
+
+def register_transformers(name: str = "qkvault") -> str:
+    """Makes the name an attention implementation of transformers, and returns it.
+
+        model = AutoModelForCausalLM.from_pretrained(..., attn_implementation=qkvault.torch.register_transformers())
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(name, attention_interface)
+    AttentionMaskInterface.register(name, _mask)
+    return name
