@@ -12,18 +12,24 @@ mod shim;
 mod spec;
 mod value;
 
-use std::ffi::CStr;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
-use crate::status::{Failure, guarded};
+use crate::status::{Failure, c_string, guarded};
 use shim::{BUILT_FOR, Handle, Kernel, done, shim};
 
-const SCHEMAS: [&CStr; 3] = [
-    c"forward(Tensor q, Tensor k, Tensor v, Tensor[] extra, str spec, float[] numbers) -> (Tensor o, Tensor stats)",
-    c"forward_only(Tensor q, Tensor k, Tensor v, Tensor[] extra, str spec, float[] numbers) -> (Tensor o, Tensor stats)",
-    c"backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor stats, Tensor[] extra, str spec, \
-      float[] numbers) -> (Tensor d_q, Tensor d_k, Tensor d_v, Tensor[] d_extra)",
+/// The operators: schema less the name, kernel, and names: with the gradient that Python registers, and without.
+const OPERATORS: [(&str, Kernel, [&str; 2]); 2] = [
+    (
+        "(Tensor q, Tensor k, Tensor v, Tensor[] extra, str spec, float[] numbers) -> (Tensor o, Tensor stats)",
+        kernel::forward,
+        ["forward", "forward_only"],
+    ),
+    (
+        "(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor stats, Tensor[] extra, str spec, float[] numbers) \
+         -> (Tensor d_q, Tensor d_k, Tensor d_v, Tensor[] d_extra)",
+        kernel::backward,
+        ["backward", "backward_only"],
+    ),
 ];
 
 /// Registers the operators with the PyTorch of this process, once. Import torch before.
@@ -44,17 +50,18 @@ fn register() -> Result<(), Failure> {
     let shim = shim()?;
     let (space, file) = (c"qkvault".as_ptr(), c"libqkvault.so".as_ptr());
     let mut library: Handle = std::ptr::null_mut();
+    let operators = || OPERATORS.iter().flat_map(|(rest, kernel, names)| names.iter().map(move |n| (n, rest, *kernel)));
     // SAFETY: texts that end with a null character, and a place. The handles stay for as long as the process.
     unsafe {
         done((shim.fragment)(space, file, 0, &raw mut library), c"aoti_torch_library_init_fragment")?;
-        for schema in SCHEMAS {
+        for (name, rest, _) in operators() {
+            let schema = c_string(format!("{name}{rest}"));
             done((shim.define)(library, schema.as_ptr()), c"aoti_torch_library_def")?;
         }
         for key in [c"CPU", c"CUDA"] {
             done((shim.kernels)(space, key.as_ptr(), file, 0, &raw mut library), c"aoti_torch_library_init_impl")?;
-            let kernels: [(&CStr, Kernel); 3] =
-                [(c"forward", kernel::forward), (c"forward_only", kernel::forward), (c"backward", kernel::backward)];
-            for (name, kernel) in kernels {
+            for (name, _, kernel) in operators() {
+                let name = c_string(*name);
                 done((shim.implement)(library, name.as_ptr(), kernel, BUILT_FOR), c"torch_library_impl")?;
             }
         }

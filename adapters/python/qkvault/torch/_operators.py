@@ -23,10 +23,12 @@ configure()
 forward = torch.ops.qkvault.forward.default
 forward_only = torch.ops.qkvault.forward_only.default
 backward = torch.ops.qkvault.backward.default
+backward_only = torch.ops.qkvault.backward_only.default
 
 torch.library.register_fake("qkvault::forward", _fake.forward)
 torch.library.register_fake("qkvault::forward_only", _fake.forward)
 torch.library.register_fake("qkvault::backward", _fake.backward)
+torch.library.register_fake("qkvault::backward_only", _fake.backward)
 
 
 def fits(tensor: Tensor) -> bool:
@@ -42,11 +44,35 @@ def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
     """The gradients of Q, K, V and all further tensors; None where there is none."""
     if not fits(d_o):
         d_o = d_o.contiguous()
-    d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
+    if torch.compiler.is_compiling():
+        d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
+    elif torch._C._functorch.peek_interpreter_stack() is not None or torch.is_grad_enabled():
+        d_q, d_k, d_v, *more = Gradients.apply(spec, numbers, d_o, q, k, v, o, stats, *extra)
+    else:
+        d_q, d_k, d_v, more = backward_only(d_o, q, k, v, o, stats, extra, spec, numbers)
     each = [None] * len(extra)
     for at, gradient in zip(_fake.with_gradient(spec), more):
         each[at] = gradient
     return d_q, d_k, d_v, each
+
+
+class Gradients(torch.autograd.Function):
+    """Gradients that have none themselves, and say so."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(spec, numbers, d_o, q, k, v, o, stats, *extra):
+        d_q, d_k, d_v, more = backward_only(d_o, q, k, v, o, stats, extra, spec, numbers)
+        return d_q, d_k, d_v, *more
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        _none()
 
 
 def _setup(ctx, inputs, output):
@@ -63,7 +89,7 @@ def _backward(ctx, d_o, _d_stats):
     return d_q, d_k, d_v, each, None, None
 
 
-def _none(ctx, *_):
+def _none(*_):
     raise NotImplementedError(
         "qkvault's attention has no second derivative; compute this part with torch's own attention "
         "(sdpa_kernel(SDPBackend.MATH)), or leave out create_graph=True"
@@ -102,13 +128,39 @@ class Attend(torch.autograd.Function):
         return None, None, d_q, d_k, d_v, *each
 
 
+class Functional(torch.autograd.Function):
+    """The same for torch.func, which cannot differentiate operators that take lists of tensors."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(spec, numbers, q, k, v, *extra):
+        return forward_only(q, k, v, extra, spec, numbers)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        spec, numbers, q, k, v, *extra = inputs
+        o, stats = output
+        ctx.save_for_backward(q, k, v, o, stats, *extra)
+        ctx.mark_non_differentiable(stats)
+        ctx.spec, ctx.numbers = spec, numbers
+
+    @staticmethod
+    def backward(ctx, d_o, _d_stats):
+        q, k, v, o, stats, *extra = ctx.saved_tensors
+        d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+        return None, None, d_q, d_k, d_v, *each
+
+
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers: list[float]) -> tuple[Tensor, Tensor]:
     """O and Stats, differentiable; in the way that costs least."""
-    if torch.compiler.is_compiling() or type(q) not in _PLAIN or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or type(q) not in _PLAIN:
         return forward(q, k, v, extra, spec, numbers)
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return Functional.apply(spec, numbers, q, k, v, *extra)
     if torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
     ):

@@ -123,7 +123,9 @@ class Parts:
 
     def functions(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
         """Python functions, traced."""
-        traced, tensors = _cached(score_mod, mask_mod, dims, q)
+        if torch.compiler.is_compiling():
+            return self.compiled(score_mod, mask_mod, dims, q)
+        traced, tensors = _cached(score_mod, mask_mod, dims, q.dtype, q.device)
         lines = traced.lines()
         for name, captured in traced.tensors.items():
             if captured.alibi:
@@ -145,6 +147,37 @@ class Parts:
             self.number(name, value)
 
 
+    def compiled(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
+        """The same under torch.compile, which takes what the functions capture as constants."""
+        lines, names, scalars = _constants(score_mod, mask_mod, dims, q.dtype, str(q.device))
+        self.lines += lines
+        for name in names:
+            self.tensor(name, _constant(score_mod, mask_mod, dims, q.dtype, str(q.device), name))
+        for name, value in scalars:
+            self.number(name, value)
+
+
+@torch._dynamo.assume_constant_result
+def _constants(score_mod, mask_mod, dims, dtype, device):
+    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device))
+    if any(captured.grad for captured in traced.tensors.values()):
+        raise ArgumentError(
+            "under torch.compile, what a score_mod captures is constant, and it reads a tensor with gradient; give that "
+            "tensor as bias, or call the attention outside of what is compiled"
+        )
+    names = tuple(name for name, captured in traced.tensors.items() if not captured.alibi)
+    return tuple(traced.lines()), names, tuple(traced.scalars.items())
+
+
+@torch._dynamo.assume_constant_result
+def _constant(score_mod, mask_mod, dims, dtype, device, name):
+    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device))
+    captured = traced.tensors[name]
+    tensor = captured.source if captured.source is not None else captured.compute()
+    tensor = placed(tensor, torch.device(device), f"the tensor {name} that the modification reads")
+    return tensor.reshape(captured.dims).to(_KINDS[captured.dtype]).contiguous()
+
+
 def declared(name: str, tensor: Tensor, grad: bool) -> str:
     """A tensor of an expression in text form."""
     dims = ", ".join(str(int(n)) for n in tensor.shape)
@@ -155,10 +188,10 @@ _MOST = 128
 _traces: OrderedDict = OrderedDict()
 
 
-def _cached(score_mod, mask_mod, dims, q) -> tuple:
+def _cached(score_mod, mask_mod, dims, dtype, device) -> tuple:
     """What the functions are, traced once for what they capture; tensors without gradient are computed once too."""
     kept: list[Any] = []
-    key = (_seen(score_mod, kept), _seen(mask_mod, kept), dims, q.dtype, q.device, torch.is_grad_enabled())
+    key = (_seen(score_mod, kept), _seen(mask_mod, kept), dims, dtype, device, torch.is_grad_enabled())
     found = _traces.get(key)
     if found is None:
         found = _traces[key] = (trace(score_mod, mask_mod, sizes=dims), {}, kept)

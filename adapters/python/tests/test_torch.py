@@ -1,0 +1,435 @@
+"""PyTorch's door without a GPU: the operators compute with the oracle, and everything around them is the real thing.
+
+    cargo xtask record-tests
+
+`QKVAULT_LIBRARY` names the library. Sizes are tiny, because the oracle computes in float64 on the host.
+"""
+
+import logging
+import math
+import os
+import tempfile
+import threading
+import unittest
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
+
+if not os.environ.get("QKVAULT_LIBRARY"):
+    raise unittest.SkipTest("QKVAULT_LIBRARY names no library")
+
+import qkvault
+import qkvault.torch as qt
+from qkvault.torch import _operators, _redirect, _spec
+
+warnings.filterwarnings("ignore", message="CUDA initialization")
+FOLDER = tempfile.TemporaryDirectory()
+SPEC = "numbers: scale\nmask: causal"
+
+
+def setUpModule():
+    qt.configure(FOLDER.name, cpu=True)
+
+
+def tensor(b, h, s, d, *, heads_outside=True, grad=False, dtype=torch.float16):
+    made = torch.randn(b, h, s, d, dtype=dtype) if heads_outside else torch.randn(b, s, h, d, dtype=dtype).transpose(1, 2)
+    return made.requires_grad_(grad)
+
+
+def three(b=2, h=(4, 2), s=(12, 12), d=8, **options):
+    return tensor(b, h[0], s[0], d, **options), tensor(b, h[1], s[1], d, **options), tensor(b, h[1], s[1], d, **options)
+
+
+def exact(q, k, v, score_mod=None, mask_mod=None, scale=None, sinks=None):
+    """The definition, in float64, differentiable."""
+    groups = q.shape[1] // k.shape[1]
+    q, k, v = q.double(), k.double().repeat_interleave(groups, 1), v.double().repeat_interleave(groups, 1)
+    scores = q @ k.transpose(-1, -2) * (scale or q.shape[-1] ** -0.5)
+    b, h, i, j = torch.meshgrid(*(torch.arange(n) for n in scores.shape), indexing="ij")
+    if score_mod is not None:
+        scores = score_mod(scores, b, h, i, j)
+    if mask_mod is not None:
+        scores = scores.masked_fill(~mask_mod(b, h, i, j).expand(scores.shape), -math.inf)
+    if sinks is not None:
+        logits = sinks.double().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return (torch.cat([scores, logits], -1).softmax(-1)[..., :-1]) @ v
+    return scores.softmax(-1) @ v
+
+
+def causal(b, h, i, j):
+    return j <= i
+
+
+class Case(unittest.TestCase):
+    def near(self, a, b, most=4e-3):
+        self.assertEqual(a.shape, b.shape)
+        a, b = a.detach().double(), b.detach().double()
+        self.assertLess(((a - b).norm() / b.norm().clamp(min=1e-6)).item(), most)
+
+    def agree(self, wanted, inputs, make):
+        """An attention, and the gradients of all inputs, beside the definition."""
+        o = make()
+        self.near(o, wanted)
+        d_o = torch.randn_like(o)
+        for mine, right in zip(torch.autograd.grad(o, inputs, d_o), torch.autograd.grad(wanted, inputs, d_o.double())):
+            self.near(mine, right)
+
+
+class Numbers(Case):
+    def setUp(self):
+        torch.manual_seed(1)
+
+    def test_options_compute_what_they_say_forward_and_backward(self):
+        cap, slopes, sinks = 5.0, torch.rand(4), torch.randn(4, requires_grad=True)
+        bias = torch.randn(1, 4, 12, 12, dtype=torch.float16, requires_grad=True)
+        keep = torch.rand(2, 1, 12, 12) > 0.2
+        keep[..., 0] = True
+        cases = [
+            ({}, None, None),
+            ({"is_causal": True}, None, causal),
+            ({"is_causal": True, "window": 3}, None, lambda b, h, i, j: (j <= i) & (i - j < 3)),
+            ({"window": (2, 1)}, None, lambda b, h, i, j: (j - i <= 1) & (i - j <= 2)),
+            ({"softcap": cap}, lambda s, b, h, i, j: cap * torch.tanh(s / cap), None),
+            ({"alibi_slopes": slopes}, lambda s, b, h, i, j: s - slopes.double()[h] * (i - j).abs(), None),
+            ({"alibi_slopes": slopes, "is_causal": True}, lambda s, b, h, i, j: s + slopes.double()[h] * (j - i), causal),
+            ({"bias": bias}, lambda s, *_: s + bias.double(), None),
+            ({"attn_mask": keep}, None, lambda b, h, i, j: keep),
+            ({"attn_mask": bias.detach()}, lambda s, *_: s + bias.detach().double(), None),
+            ({"scale": 0.5, "is_causal": True, "deterministic": True}, None, causal),
+        ]
+        for at, (options, score_mod, mask_mod) in enumerate(cases):
+            for outside in (True, False):
+                with self.subTest(options=list(options), outside=outside):
+                    q, k, v = three(heads_outside=outside, grad=True)
+                    inputs = [q, k, v] + ([bias] if options.get("bias") is not None else [])
+                    wanted = exact(q, k, v, score_mod, mask_mod, options.get("scale"))
+                    self.agree(wanted, inputs, lambda: qt.attention(q, k, v, **options))
+        q, k, v = three(grad=True)
+        wanted = exact(q, k, v, None, causal, sinks=sinks)
+        self.agree(wanted, [q, k, v, sinks], lambda: qt.attention(q, k, v, is_causal=True, sinks=sinks))
+
+    def test_functions_of_flex_attention_are_traced_and_have_their_derivative(self):
+        table = torch.randn(4, 23, requires_grad=True)
+        documents = torch.arange(12) // 5
+
+        def relative(s, b, h, i, j):
+            return s + table[h, j - i + 11]
+
+        def capped(s, b, h, i, j):
+            return 3.0 * torch.tanh(s / 3.0) + 0.1 * (j - i)
+
+        def same(b, h, i, j):
+            return documents[i] == documents[j]
+
+        q, k, v = three(grad=True)
+        self.agree(exact(q, k, v, capped), [q, k, v], lambda: qt.attention(q, k, v, score_mod=capped))
+        both = lambda: qt.attention(q, k, v, score_mod=capped, mask_mod=same)  # noqa: E731
+        self.agree(exact(q, k, v, capped, same), [q, k, v], both)
+        wanted = exact(q, k, v, relative)
+        self.agree(wanted, [q, k, v, table], lambda: qt.attention(q, k, v, score_mod=relative))
+        blocks = create_block_mask(lambda b, h, i, j: causal(b, h, i, j), 2, None, 12, 12, device="cpu")
+        self.agree(exact(q, k, v, None, causal), [q, k, v], lambda: qt.attention(q, k, v, block_mask=blocks))
+        mixed = lambda: qt.attention(q, k, v, score_mod=capped, is_causal=True, window=4, softcap=2.0)  # noqa: E731
+        first = lambda s, *at: capped(2.0 * torch.tanh(s / 2.0), *at)  # noqa: E731
+        seen = lambda b, h, i, j: (j <= i) & (i - j < 4)  # noqa: E731
+        self.agree(exact(q, k, v, first, seen), [q, k, v], mixed)
+
+    def test_a_captured_number_that_changes_changes_the_result_and_no_specification(self):
+        q, k, v = three()
+        specs = set()
+        for cap in (2.0, 7.0):
+            def score_mod(s, b, h, i, j, cap=cap):
+                return cap * torch.tanh(s / cap)
+
+            self.near(qt.attention(q, k, v, score_mod=score_mod), exact(q, k, v, score_mod))
+            parts = _spec.Parts(1.0)
+            parts.functions(score_mod, None, (2, 4, 12, 12), q)
+            specs.add(parts.spec())
+        self.assertEqual(len(specs), 1, specs)
+
+    def test_a_captured_tensor_that_changes_in_place_is_read_again(self):
+        q, k, v = three()
+        bias = torch.zeros(12, 12)
+
+        def score_mod(s, b, h, i, j):
+            return s + bias[i, j]
+
+        before = qt.attention(q, k, v, score_mod=score_mod)
+        bias.normal_()
+        after = qt.attention(q, k, v, score_mod=score_mod)
+        self.near(after, exact(q, k, v, score_mod))
+        self.assertFalse(torch.equal(before, after))
+
+    def test_the_log_sum_exp_is_natural_and_has_no_gradient(self):
+        q, k, v = three(h=(2, 2), grad=True)
+        o, lse = qt.attention(q, k, v, return_lse=True)
+        scores = q.double() @ k.double().transpose(-1, -2) * 8**-0.5
+        self.near(lse, scores.logsumexp(-1))
+        self.assertFalse(lse.requires_grad)
+
+    def test_varlen_sequences_lie_behind_each_other(self):
+        ends = torch.tensor([0, 5, 6, 14], dtype=torch.int32)
+        q, k, v = (torch.randn(14, 2, 8, dtype=torch.float16, requires_grad=True) for _ in range(3))
+        parts = []
+        for a, b in zip(ends[:-1], ends[1:]):
+            one = [t[a:b].transpose(0, 1)[None] for t in (q, k, v)]
+            parts.append(exact(*one, None, causal)[0].transpose(0, 1))
+        make = lambda: qt.varlen_attention(q, k, v, ends, ends, 8, 8, is_causal=True)  # noqa: E731
+        self.agree(torch.cat(parts), [q, k, v], make)
+
+    def test_a_gradient_of_any_strides_is_taken(self):
+        q, k, v = three(h=(2, 2), grad=True)
+        right = torch.autograd.grad(exact(q, k, v).sum(), (q, k, v))
+        for mine, wanted in zip(torch.autograd.grad(qt.attention(q, k, v).sum(), (q, k, v)), right):
+            if wanted.abs().max() > 1e-3:
+                self.near(mine, wanted)
+
+
+class Transforms(Case):
+    def setUp(self):
+        torch.manual_seed(2)
+        torch._dynamo.reset()
+
+    def test_opcheck_with_strides_of_every_kind(self):
+        for outside in (True, False):
+            for s in ((12, 12), (1, 8)):
+                q, k, v = three(b=1, h=(2, 1), s=s, heads_outside=outside, grad=True)
+                torch.library.opcheck(_operators.forward, (q, k, v, [], "numbers: scale", [0.3]))
+                with torch.no_grad():
+                    o, stats = _operators.forward_only(q, k, v, [], "numbers: scale", [0.3])
+                given = [t.detach() for t in (torch.randn_like(o), q, k, v, o, stats)]
+                tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+                torch.library.opcheck(_operators.backward, (*given, [], "numbers: scale", [0.3]), test_utils=tests)
+
+    def test_compiled_whole_it_gives_the_same_with_gradients(self):
+        def step(q, k, v):
+            return qt.attention(q * 1.0, k, v, is_causal=True, softcap=4.0).square().sum()
+
+        for backend in ("aot_eager", "inductor"):
+            with self.subTest(backend=backend):
+                q, k, v = three(grad=True)
+                wanted = torch.autograd.grad(step(q, k, v), (q, k, v))
+                compiled = torch.compile(step, backend=backend, fullgraph=True)
+                for mine, right in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v)), wanted):
+                    self.near(mine, right, 1e-6)
+
+    def test_compiled_with_dynamic_shapes_one_graph_serves_many_lengths(self):
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(lambda q, k, v: qt.attention(q, k, v, is_causal=True), backend=counter, dynamic=True)
+        for s in (9, 10, 14):
+            q, k, v = three(s=(s, s))
+            self.near(compiled(q, k, v), exact(q, k, v, None, causal))
+        self.assertEqual(counter.frame_count, 1)
+
+    def test_a_traced_function_is_compiled_whole(self):
+        def score_mod(s, b, h, i, j):
+            return 3.0 * torch.tanh(s / 3.0)
+
+        compiled = torch.compile(lambda q, k, v: qt.attention(q, k, v, score_mod=score_mod), backend="aot_eager", fullgraph=True)
+        q, k, v = three(grad=True)
+        self.agree(exact(q, k, v, score_mod), [q, k, v], lambda: compiled(q, k, v))
+
+    def test_checkpointing_computes_the_same_gradients(self):
+        q, k, v = three(grad=True)
+        step = lambda q, k, v: qt.attention(q * 2, k, v, is_causal=True)  # noqa: E731
+        wanted = torch.autograd.grad(step(q, k, v).square().sum(), (q, k, v))
+        saved = checkpoint(step, q, k, v, use_reentrant=False).square().sum()
+        for mine, right in zip(torch.autograd.grad(saved, (q, k, v)), wanted):
+            self.assertTrue(torch.equal(mine, right))
+
+    def test_exported_saved_and_loaded_it_computes_the_same(self):
+        class Model(torch.nn.Module):
+            def forward(self, q, k, v):
+                return qt.attention(q, k, v, is_causal=True)
+
+        given = three()
+        program = torch.export.export(Model(), given)
+        with tempfile.NamedTemporaryFile(suffix=".pt2") as file:
+            torch.export.save(program, file.name)
+            loaded = torch.export.load(file.name)
+        self.assertIn("qkvault.forward", str(program.graph))
+        self.assertTrue(torch.equal(loaded.module()(*given), qt.attention(*given, is_causal=True)))
+
+    def test_vmap_puts_its_axis_into_the_batch(self):
+        q, k, v = (torch.randn(3, 2, 4, 12, 8, dtype=torch.float16) for _ in range(3))
+        bias = torch.randn(1, 4, 12, 12, dtype=torch.float16)
+        f = lambda q, k, v: qt.attention(q, k, v, is_causal=True, bias=bias)  # noqa: E731
+        wanted = torch.stack([f(*one) for one in zip(q, k, v)])
+        self.assertTrue(torch.equal(torch.vmap(f)(q, k, v), wanted))
+        shared = torch.vmap(f, in_dims=(0, None, None))(q, k[0], v[0])
+        self.assertTrue(torch.equal(shared, torch.stack([f(one, k[0], v[0]) for one in q])))
+        loss = lambda q, k, v: f(q, k, v).float().square().sum()  # noqa: E731
+        mine = torch.vmap(torch.func.grad(loss))(q, k, v)
+        each = torch.stack([torch.func.grad(loss)(*one) for one in zip(q, k, v)])
+        self.near(mine, each, 1e-6)
+
+    def test_fake_tensors_have_the_strides_of_real_ones(self):
+        for outside in (True, False):
+            for s in ((12, 12), (1, 12)):
+                q, k, v = three(s=s, heads_outside=outside)
+                real = qt.attention(q, k, v, return_lse=True)
+                fake = qt.attention(*(t.to("meta") for t in (q, k, v)), return_lse=True)
+                for a, b in zip(real, fake):
+                    self.assertEqual((a.shape, a.stride(), a.dtype), (b.shape, b.stride(), b.dtype))
+
+    def test_threads_share_the_table(self):
+        q, k, v = three()
+        wanted, found = qt.attention(q, k, v), []
+        work = lambda: found.extend(qt.attention(q, k, v) for _ in range(20))  # noqa: E731
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        self.assertEqual(len(found), 80)
+        self.assertTrue(all(torch.equal(o, wanted) for o in found))
+
+    def test_autocast_decides_the_element_type(self):
+        q, k, v = (t.float() for t in three())
+        with torch.autocast("cpu", torch.bfloat16):
+            self.assertEqual(qt.attention(q, k, v).dtype, torch.bfloat16)
+
+
+class Refusals(Case):
+    def refused(self, kind, words, make):
+        with self.assertRaises(kind) as caught:
+            make()
+        self.assertIn(words, str(caught.exception))
+        return caught.exception
+
+    def test_what_cannot_be_computed_is_an_exception_that_says_what_to_do(self):
+        q, k, v = three()
+        attend = qt.attention
+        self.refused(qkvault.ArgumentError, "bfloat16 and float16", lambda: attend(q.float(), k.float(), v.float()))
+        self.refused(qkvault.Refused, "head", lambda: attend(q, k[..., :4], v))
+        self.refused(qkvault.ArgumentError, "enable_gqa", lambda: attend(q, k, v, enable_gqa=False))
+        self.refused(qkvault.ArgumentError, "dims", lambda: attend(q, k, v, bias=torch.zeros(3, 12, 12)))
+        self.refused(qkvault.ArgumentError, "create_block_mask", lambda: attend(q, k, v, block_mask=3))
+        self.refused(qkvault.ArgumentError, "window", lambda: attend(q, k, v, window=4))
+        self.refused(qkvault.ArgumentError, "probability", lambda: attend(q, k, v, dropout_p=1.5))
+        self.refused(qkvault.ArgumentError, "move it", lambda: attend(q, k, v, bias=torch.zeros(1, device="meta")))
+
+    def test_strides_that_cudnn_does_not_take_are_named_and_copied_on_request(self):
+        q, k, v = three(h=(2, 2))
+        odd = torch.empty(2, 2, 8, 12, dtype=q.dtype).copy_(q.transpose(-1, -2)).transpose(-1, -2)
+        error = self.refused(qkvault.Refused, "stride", lambda: qt.attention(odd, k, v))
+        self.assertTrue(error.reasons[0].code)
+        self.assertTrue(torch.equal(qt.attention(odd, k, v, copy=True), qt.attention(q, k, v)))
+
+    def test_functions_without_an_equivalent_show_their_line(self):
+        q, k, v = three()
+
+        def branches(s, b, h, i, j):
+            return s if i > j else -s
+
+        error = self.refused(qt.Untraceable, "test_torch.py", lambda: qt.attention(q, k, v, score_mod=branches))
+        self.assertIn("if", str(error))
+
+        elsewhere = torch.zeros(12, device="meta")
+        reads = lambda s, b, h, i, j: s + elsewhere[i]  # noqa: E731
+        self.refused(qkvault.ArgumentError, "move it", lambda: qt.attention(q, k, v, score_mod=reads))
+
+    def test_a_second_derivative_is_refused_eager_and_registered(self):
+        q, k, v = three(grad=True)
+        for attend in (qt.attention, lambda *t: _operators.forward(*t, [], "numbers: scale", [0.3])[0]):
+            (d_q,) = torch.autograd.grad(attend(q, k, v).square().sum(), q, create_graph=True)
+            self.refused(NotImplementedError, "no second derivative", lambda d=d_q: d.sum().backward())
+
+    def test_the_cpu_is_refused_unless_allowed(self):
+        q, k, v = three()
+        try:
+            qt.configure(FOLDER.name)
+            error = self.refused(qkvault.DeviceError, "configure(cpu=True)", lambda: qt.attention(q, k, v))
+            self.assertEqual(error.kind, "device")
+        finally:
+            qt.configure(FOLDER.name, cpu=True)
+
+    def test_errors_of_the_operators_leave_arguments_alive(self):
+        q, k, v = three()
+        for _ in range(200):
+            with self.assertRaises(RuntimeError):
+                _operators.forward(q, k, v, [q], "numbers: scale", [0.3])
+        self.near(qt.attention(q, k, v), exact(q, k, v))
+
+    def test_explain_says_what_would_run_and_why_not(self):
+        q, k, v = (tensor(1, 4, 128, 64, dtype=torch.bfloat16) for _ in range(3))
+        good = qt.explain(q, k, v, is_causal=True, softcap=30.0)
+        self.assertTrue(good, good)
+        bad = qt.explain(*(tensor(1, 4, 128, 12, dtype=torch.bfloat16) for _ in range(3)))
+        self.assertFalse(bad)
+        self.assertTrue(bad.reasons)
+        with self.assertRaises(TypeError):
+            qt.explain(q, k, v, casual=True)
+
+
+class Redirected(Case):
+    def setUp(self):
+        _redirect._told.clear()
+
+    def test_inside_use_both_functions_run_on_qkvault_and_what_is_not_taken_is_told_once(self):
+        q, k, v = three(h=(2, 2))
+        calls = []
+        original = _operators.run
+        _operators.run = lambda *given: calls.append(given[4]) or original(*given)
+        try:
+            with qt.use():
+                a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                b = torch.nn.attention.flex_attention.flex_attention(q, k, v)
+                with self.assertLogs("qkvault", logging.WARNING) as logs:
+                    for _ in range(2):
+                        c = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+            outside = F.scaled_dot_product_attention(q, k, v)
+        finally:
+            _operators.run = original
+        self.assertEqual(len(calls), 2)
+        self.near(a, exact(q, k, v, None, causal))
+        self.near(b, exact(q, k, v))
+        self.assertEqual(len(logs.output), 1, logs.output)
+        self.assertIn("bfloat16", logs.output[0])
+        self.assertEqual(c.dtype, torch.float32)
+        self.near(outside, exact(q, k, v))
+        self.assertIs(torch.nn.attention.flex_attention.flex_attention, flex_attention)
+
+    def test_the_drop_in_takes_the_shapes_of_sdpa(self):
+        q = torch.randn(5, 12, 8, dtype=torch.float16)
+        self.near(qt.scaled_dot_product_attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
+        with self.assertRaises(qkvault.ArgumentError):
+            qt.scaled_dot_product_attention(q, q, q, torch.zeros(12, 12), is_causal=True)
+
+    def test_models_of_transformers_give_the_logits_and_gradients_of_eager(self):
+        try:
+            import transformers
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        small = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}  # fmt: skip
+        name = qt.register_transformers()
+        models = {
+            "LlamaForCausalLM": transformers.LlamaConfig(**small),
+            "Gemma2ForCausalLM": transformers.Gemma2Config(**small, sliding_window=4, query_pre_attn_scalar=8),
+            "GptOssForCausalLM": transformers.GptOssConfig(**small, sliding_window=4, num_local_experts=2, num_experts_per_tok=1),
+        }
+        for kind, config in models.items():
+            with self.subTest(model=kind):
+                torch.manual_seed(3)
+                config._attn_implementation = "eager"
+                model = getattr(transformers, kind)(config).to(torch.bfloat16).train()
+                tokens = torch.randint(1, 40, (2, 10))
+                results = []
+                for implementation in ("eager", name):
+                    model.set_attn_implementation(implementation)
+                    model.zero_grad()
+                    out = model(tokens, labels=tokens)
+                    out.loss.backward()
+                    gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+                    results.append((out.logits.detach(), gradients))
+                self.near(results[1][0], results[0][0], 0.03)
+                self.assertEqual(results[0][1].keys(), results[1][1].keys())
+                for n, gradient in results[0][1].items():
+                    if "self_attn" in n and gradient.norm() > 1e-4:
+                        self.near(results[1][1][n], gradient, 0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()
