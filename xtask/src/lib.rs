@@ -14,5 +14,6 @@ mod rooms;
 mod skips;
 pub mod test;
 pub mod tidy;
+pub mod torch_tests;
 pub mod ui;
 pub mod wheel;

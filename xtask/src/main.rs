@@ -8,7 +8,9 @@ use anyhow::Result;
 use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use xtask::{bindings, bundle, capi, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, ui, wheel};
+use xtask::{
+    bindings, bundle, capi, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, torch_tests, ui, wheel,
+};
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
 #[derive(Debug, Parser)]
@@ -47,6 +49,8 @@ enum Command {
     RecordTests(record_tests::Args),
     /// Run the tests of the Python module for JAX, which installs JAX
     JaxTests(jax_tests::Args),
+    /// Run the tests of PyTorch's door with the oracle; installs PyTorch and transformers
+    TorchTests(torch_tests::Args),
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,
     /// Check the workspace with the oldest Rust that Cargo.toml names
@@ -91,6 +95,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Miri(args) => miri::run(&args)?,
         Command::RecordTests(args) => record_tests::run(&args)?,
         Command::JaxTests(args) => jax_tests::run(&args)?,
+        Command::TorchTests(args) => torch_tests::run(&args)?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,
         Command::Deny(args) => release::deny(&args)?,

@@ -1,8 +1,5 @@
 //! What a kernel does for tensors of one kind: made once for each, and kept in a table of the process.
 
-use std::hash::{Hash as _, Hasher};
-use std::sync::{Arc, PoisonError, RwLock};
-
 use qkvault::RawReady;
 use qkvault::exec::Number;
 use qkvault::graph::{DType, Role, Valid};
@@ -84,7 +81,13 @@ impl Call {
         }
     }
 
-    fn new(shim: &Shim, chosen: &Chosen, pass: Pass, text: &str, shapes: &[Shape]) -> Result<Call, Failure> {
+    /// Whether it is the call for these.
+    pub(super) fn is(&self, pass: Pass, spec: &str, shapes: &[Shape]) -> bool {
+        self.pass == pass && &*self.spec == spec && self.shapes[..] == *shapes
+    }
+
+    /// A new one, which loads its plan.
+    pub(super) fn new(shim: &Shim, chosen: &Chosen, pass: Pass, text: &str, shapes: &[Shape]) -> Result<Call, Failure> {
         let spec = Spec::read(text)?;
         let fixed = pass.roles();
         let expected = fixed.len() + spec.extra.len();
@@ -233,80 +236,4 @@ fn known(shim: &Shim, shape: &Shape) -> Result<DType, Failure> {
 /// PyTorch's number of the CPU as a kind of device.
 const fn cpu() -> i32 {
     0
-}
-
-/// The calls that were made, by a hash of pass, text and shapes.
-static CALLS: RwLock<Option<std::collections::HashMap<u64, Vec<Arc<Call>>, Plain>>> = RwLock::new(None);
-
-/// Forgets every call, because plans are looked for in another place.
-pub(super) fn forget() {
-    *CALLS.write().unwrap_or_else(PoisonError::into_inner) = None;
-}
-
-/// The call for these tensors: in a fraction of a microsecond if there was one like it.
-pub(super) fn find(
-    shim: &Shim,
-    chosen: impl FnOnce() -> Result<Chosen, Failure>,
-    pass: Pass,
-    spec: &str,
-    shapes: &[Shape],
-) -> Result<Arc<Call>, Failure> {
-    let mut hash = Fold(pass as u64);
-    spec.hash(&mut hash);
-    shapes.hash(&mut hash);
-    let hash = hash.finish();
-    let same = |call: &&Arc<Call>| call.pass == pass && &*call.spec == spec && call.shapes[..] == *shapes;
-    {
-        let calls = CALLS.read().unwrap_or_else(PoisonError::into_inner);
-        let found = calls.as_ref().and_then(|calls| calls.get(&hash)).and_then(|all| all.iter().find(same));
-        if let Some(call) = found {
-            return Ok(call.clone());
-        }
-    }
-    let call = Arc::new(Call::new(shim, &chosen()?, pass, spec, shapes)?);
-    let mut calls = CALLS.write().unwrap_or_else(PoisonError::into_inner);
-    let all = calls.get_or_insert_default().entry(hash).or_default();
-    if all.iter().find(same).is_none() {
-        all.push(call.clone());
-    }
-    Ok(call)
-}
-
-/// A quick hash of words; equal hashes are compared.
-struct Fold(u64);
-
-impl Hasher for Fold {
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        words.iter().for_each(|word| self.write_u64(u64::from_ne_bytes(*word)));
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.write_u64(u64::from_ne_bytes(last) ^ bytes.len() as u64);
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-}
-
-/// The numbers of the table are hashes already.
-type Plain = std::hash::BuildHasherDefault<Same>;
-
-#[derive(Default)]
-struct Same(u64);
-
-impl Hasher for Same {
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = word;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }

@@ -49,7 +49,7 @@ pub unsafe extern "C" fn qkv_torch_use(context: *const qkv_context, cpu: i32, to
         // SAFETY: the caller promises a context.
         let runtime = unsafe { borrow(context) }?.runtime.clone();
         *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(Chosen { runtime, cpu: cpu != 0, told });
-        super::call::forget();
+        super::table::forget();
         Ok(())
     })
 }

@@ -6,10 +6,11 @@ use qkvault::exec::Number;
 use qkvault::exec::raw::{DeviceBuffer, RawArgs};
 use smallvec::SmallVec;
 
-use super::call::{Call, From, Pass, find};
+use super::call::{Call, From, Pass};
 use super::context::chosen;
 use super::oracle;
 use super::shim::{Shim, Value, current_stream, shim};
+use super::table::find;
 use super::value::{Arguments, Made, Shape, address, give_list};
 use crate::status::{Failure, QKV_OK, guarded, last_message};
 

@@ -1,7 +1,7 @@
 //! The door to PyTorch: operators `qkvault::forward` and `qkvault::backward` through LibTorch's stable C interface.
 //!
 //! Nothing is linked: `shim` finds PyTorch's functions in the process. `spec` completes a description from tensors,
-//! `call` keeps what a kernel does for tensors of one kind, `kernel` is the kernels, `oracle` those on the CPU. Fake
+//! `call` has what a kernel does for tensors of one kind, `table` keeps it, `kernel` is the kernels, `oracle` those on the CPU. Fake
 //! kernels, gradients and the rule of vmap are in Python (`adapters/python/qkvault/torch`).
 
 mod call;
@@ -10,6 +10,7 @@ mod kernel;
 mod oracle;
 mod shim;
 mod spec;
+mod table;
 mod value;
 
 use std::sync::{Mutex, PoisonError};

@@ -25,9 +25,9 @@ pub(super) unsafe fn compute(
         if let From::Given(at) = from {
             let memory = shapes[at].buffer(address(shim, arguments.tensors[at])?, size);
             let length = usize::try_from(memory.bytes).unwrap_or(0);
-            // SAFETY: the tensor's own memory, from its first element to its last.
             let bytes = match length {
                 0 => Vec::new(),
+                // SAFETY: the tensor's own memory, from its first element to its last.
                 _ => unsafe { std::slice::from_raw_parts(memory.address as *const u8, length) }.to_vec(),
             };
             let dtype = super::value::dtype(shim, shapes[at].dtype);

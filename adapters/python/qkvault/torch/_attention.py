@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, Optional, Union
 
 import torch
@@ -168,13 +167,17 @@ def _of_blocks(block_mask) -> Optional[Callable]:
     return found
 
 
-def explain(q: Tensor, k: Tensor, v: Tensor, *, gpu: Optional[str] = None, cudnn: Optional[str] = None, **options: Any) -> Explanation:
+def explain(
+    q: Tensor, k: Tensor, v: Tensor, *, gpu: Optional[str] = None, cudnn: Optional[str] = None, **options: Any
+) -> Explanation:
     """What would run for `attention(q, k, v, **options)`, or every reason why not. Nothing is computed or compiled.
 
     `gpu` is a name such as `h200`: that of the tensors' GPU by default. The answer is true if the call is supported.
     """
-    names = ("score_mod", "mask_mod", "block_mask", "bias", "attn_mask", "is_causal", "window", "bottom_right", "softcap",
-             "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic")  # fmt: skip
+    names = (
+        "score_mod", "mask_mod", "block_mask", "bias", "attn_mask", "is_causal", "window", "bottom_right", "softcap",
+        "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic",
+    )  # fmt: skip
     unknown = set(options) - {*names, "enable_gqa", "return_lse", "copy"}
     if unknown:
         raise TypeError(f"attention has no option {', '.join(sorted(unknown))}")
@@ -193,5 +196,3 @@ def _gpu(q: Tensor) -> str:
     name = torch.cuda.get_device_name(q.device).lower()
     return next((short for short in ("h200", "h100", "a100", "l40s", "b200") if short in name), "h200")
 
-
-_ = math

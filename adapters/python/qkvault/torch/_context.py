@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 from .. import _abi
 from .._context import Context
 from .._errors import Error, from_status
-from .._library import call, decoded, library, sized
+from .._library import call, decoded, sized
 
 #: Names what is done for plans that the vault lacks: `0` is an exception, anything else builds them.
 VARIABLE = "QKVAULT_TORCH_BUILD"
@@ -45,7 +45,7 @@ def configure(
     if build is None:
         build = os.environ.get(VARIABLE, "1") != "0"
     context = Context(vault, build=build, handles=handles, **options)
-    library().qkv_torch_use(ctypes.c_void_p(context._address), int(cpu), _built)
+    call("qkv_torch_use", ctypes.c_void_p(context._address), int(cpu), _built)
     _context = context
     return context
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
-from .._library import library
+from .._library import call, library
 from . import _fake
 from ._context import configure, translated
 
 if not hasattr(library(), "qkv_torch_register"):
     raise ImportError("this libqkvault.so has no operators for PyTorch; install library and package from one wheel")
-library().qkv_torch_use.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)]
-if library().qkv_torch_register() != 0:
-    from .._library import call
-
-    call("qkv_torch_register")
+call("qkv_torch_register")
 configure()
 
 forward = torch.ops.qkvault.forward.default

@@ -96,7 +96,8 @@ def _flex(
         return found
     except (Error, Untraceable) as why:
         _tell("flex_attention", query, why)
-        return _FLEX(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, **kwargs)
+        given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
+        return _FLEX(*given, **kwargs)
 
 
 _lock = threading.Lock()
@@ -106,7 +107,7 @@ _changed: list = []
 
 @contextlib.contextmanager
 def use():
-    """Inside, `scaled_dot_product_attention` (on this thread) and `flex_attention` run on qkvault where it takes a call.
+    """Inside, `scaled_dot_product_attention` (on this thread) and `flex_attention` run on qkvault where it takes them.
 
     A call that it does not take is logged once for each reason, under `qkvault`, and goes on as before. A
     `flex_attention` that `torch.compile` has compiled outside the block stays what it is.

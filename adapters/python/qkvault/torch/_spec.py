@@ -162,8 +162,8 @@ def _constants(score_mod, mask_mod, dims, dtype, device):
     traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device))
     if any(captured.grad for captured in traced.tensors.values()):
         raise ArgumentError(
-            "under torch.compile, what a score_mod captures is constant, and it reads a tensor with gradient; give that "
-            "tensor as bias, or call the attention outside of what is compiled"
+            "under torch.compile, what a score_mod captures is constant, and it reads a tensor with gradient; give "
+            "that tensor as bias, or call the attention outside of what is compiled"
         )
     names = tuple(name for name, captured in traced.tensors.items() if not captured.alibi)
     return tuple(traced.lines()), names, tuple(traced.scalars.items())

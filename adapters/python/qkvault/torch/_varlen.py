@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Optional, Union
 
-from torch import Tensor
 import torch
+from torch import Tensor
 
 from .._errors import ArgumentError
 from . import _operators
@@ -33,7 +33,8 @@ def varlen_attention(
 
     `cu_seqlens_q` and `cu_seqlens_k` (int32, sequences + 1, on the GPU) begin with 0 and tell where each sequence ends,
     as in flash-attention; `max_seqlen_q` and `max_seqlen_k` are the most of one. Plans are for these sizes: round
-    tokens and the most of one up, so that few are needed. Wrong numbers on the GPU make kernels read and write anywhere.
+    tokens and the most of one up, so that few are needed. Wrong numbers on the GPU make kernels read and write
+    anywhere.
     """
     if q.dim() != 3:
         raise ArgumentError(f"q has dims {list(q.shape)}; give (token, head, head dim)")
