@@ -1,8 +1,8 @@
 //! The door to PyTorch: operators `qkvault::forward` and `qkvault::backward` through LibTorch's stable C interface.
 //!
 //! Nothing is linked: `shim` finds PyTorch's functions in the process. `spec` completes a description from tensors,
-//! `call` has what a kernel does for tensors of one kind, `table` keeps it, `kernel` is the kernels, `oracle` those on the CPU. Fake
-//! kernels, gradients and the rule of vmap are in Python (`adapters/python/qkvault/torch`).
+//! `call` has what a kernel does for tensors of one kind, `table` keeps it, `kernel` is the kernels, `oracle` those on
+//! the CPU. Fake kernels, gradients and the rule of vmap are in Python (`adapters/python/qkvault/torch`).
 
 mod call;
 pub mod context;
