@@ -318,6 +318,13 @@ class Errors(Case):
             qj.attention(Q, K, V, score_mod=lambda s, b, h, i, j: jnp.tanh(jnp.where(i > j, s, -jnp.inf)))
         self.said(error, "infinity")
 
+    def test_an_array_of_numpy_is_told_how_to_be_captured(self):
+        slopes = np.ones(4, np.float32)
+        with self.assertRaises(qj.TraceError) as error:
+            qj.attention(Q, K, V, score_mod=lambda s, b, h, i, j: s * slopes[h])
+        self.said(error, "jnp.asarray")
+        self.near(qj.attention(Q, K, V, score_mod=lambda s, b, h, i, j: s * np.float32(2.0)), plain(Q, K, V, scale=0.5))
+
     def test_wrong_arrays_are_told(self):
         wide = Q.astype(jnp.float32)
         for error, parts, call in [

@@ -251,9 +251,7 @@ def _operator(program: Program, scale: float) -> Callable:
             d_o = jnp.zeros(o.shape, o.dtype)
         dense, grads, sizes = fixed.values["dense"], fixed.values["grads"], _sizes(program, arrays)
         compute = functools.partial(program.tensors, dense, sizes=sizes, dtype=o.dtype, grads=grads)
-        tensors, pull = compute(arrays["captured"]), None
-        if grads:
-            tensors, pull = jax.vjp(compute, arrays["captured"])
+        tensors, pull = jax.vjp(compute, arrays["captured"]) if grads else (compute(arrays["captured"]), None)
         more = {"o": o, "stats": stats, "d_o": d_o.astype(o.dtype)}
         found = _called(program, scale, arrays, more, tensors, backward=True, **fixed.values)
         result: dict[str, Any] = {name: None for name in arrays}

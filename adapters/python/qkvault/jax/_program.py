@@ -175,7 +175,7 @@ def _given(number: int, arrays: list) -> Value:
         return found
 
     aval = jax.core.ShapedArray((), jnp.result_type(array))
-    return Value(aval, run, axes=axes, captured=frozenset([number]))
+    return Value(aval, run, axes=axes, captured=frozenset([number]), whole=number)
 
 
 def _inserted(root: Node, score: Node) -> Node:

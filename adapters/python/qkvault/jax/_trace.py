@@ -61,7 +61,12 @@ class Function:
     def _traced(self, function: Callable) -> Any:
         number, index = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
         score = [number] if self.what == "score_mod" else []
-        return jax.make_jaxpr(function)(*[number] * len(self.scalars), *score, *[index] * 4)
+        try:
+            return jax.make_jaxpr(function)(*[number] * len(self.scalars), *score, *[index] * 4)
+        except jax.errors.TracerArrayConversionError as error:
+            first = str(error).strip().splitlines()[0]
+            text = f"{self.what} uses an index or the score with NumPy; make its arrays with jnp.asarray: {first}"
+            raise TraceError(text) from None
 
     def written(self, dense: bool, captured: list) -> Written:
         """It as expressions. Arrays that it captured are added to `captured`.

@@ -41,6 +41,8 @@ class Value:
     axes: frozenset = frozenset()
     #: The captured arrays that it depends on, by number.
     captured: frozenset = frozenset()
+    #: The number of the captured array that its tensor is, as it is.
+    whole: Optional[int] = None
 
     @property
     def of_score(self) -> bool:
@@ -83,6 +85,9 @@ def compute(values: list[Value], captured: list, sizes: dict[str, int]) -> list:
     """The tensors that values become, for all indices that each depends on."""
     tensors = []
     for value in values:
+        if value.whole is not None:
+            tensors.append(captured[value.whole].astype(tensor_dtype(value)))
+            continue
         axes = [axis for axis in AXES if axis in value.axes]
 
         def one(*indices, value=value, axes=axes):
