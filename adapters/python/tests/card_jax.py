@@ -72,7 +72,7 @@ def plain(q, k, v, more, case):
     if mod is not None:
         mapped = mod
         for at in reversed(range(4)):
-            mapped = jax.vmap(mapped, (at * 0 + 0, *(0 if n == at else None for n in range(4))))
+            mapped = jax.vmap(mapped, (0, *(0 if n == at else None for n in range(4))))
         scores = mapped(scores, *(jnp.arange(n) for n in scores.shape))
     _, _, i, j = grid
     keep = jnp.ones(scores.shape, bool)
@@ -81,7 +81,8 @@ def plain(q, k, v, more, case):
     if case.get("window"):
         keep &= (j >= i - case["window"][0]) & (j <= i + case["window"][1])
     if "documents" in more and case["mask_mod"] == "documents":
-        keep &= more["documents"][:, None, :, None] == more["documents"][:, None, None, : scores.shape[3]]
+        ids = more["documents"][:, None]
+        keep &= ids[:, :, : scores.shape[2], None] == ids[:, :, None, : scores.shape[3]]
     if case["mask_mod"] == "dilated":
         keep &= (i - j) % 2 == 0
     if "lengths" in more:

@@ -156,9 +156,43 @@ def first_calls(side, vault):
     print(json.dumps({"first_ms": found[0], "new_shapes_ms": found[1:]}))
 
 
-def child(args, side, vault):
+#: Flags with which XLA captures custom calls and cuDNN's graphs from the first on, and those with which it never does.
+GRAPHS = "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN --xla_gpu_graph_min_graph_size=1"
+NO_GRAPHS = "--xla_gpu_enable_command_buffer="
+
+
+def captured(side, vault):
+    """A process of its own: 32 attentions in a program, whose replays over other addresses are right. Prints JSON."""
+    qj.configure(vault=vault, build=True)
+    nn = jax.nn.dot_product_attention
+    f = (lambda q, k, v: nn(q, k, v, is_causal=True, implementation="cudnn")) if "jax.nn" in side else (
+        lambda q, k, v: qj.attention(q, k, v, is_causal=True))
+
+    def chained(q, k, v):
+        for _ in range(32):
+            q = f(q, k, v)
+        return q
+
+    run, args = jax.jit(chained), [make(1, 128, 4, 64, seed=n) for n in range(3)]
+    first = np.asarray(run(*args), np.float32)
+    found = timed(run, args, 30)
+    row = {key: round(us / 32, 2) for key, us in found.items()}
+    kept, worst = [], 0.0
+    for n in range(6):
+        other = [x * (1 + n) for x in args]
+        step = other[0]
+        for _ in range(32):
+            step = jax.jit(f)(step, *other[1:])
+        kept.append(run(*other))
+        worst = max(worst, off(kept[-1], step))
+    row["replays_differ"] = max(worst, off(run(*args), first))
+    print(json.dumps(row))
+
+
+def child(args, side, vault, flags=None):
     command = [sys.executable, str(args.script), "--out", str(args.out), "--child", side, "--vault", vault]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=os.environ)
+    environment = {**os.environ, **({"XLA_FLAGS": flags} if flags is not None else {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
     if done.returncode:
         return {"error": done.stderr[-1500:]}
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -168,7 +202,7 @@ def more_checks(args, card):
     """Everything of card_jax.py. Returns the exit code."""
     args.script = card.__file__
     if args.child:
-        first_calls(args.child, args.vault)
+        (captured if args.child.startswith("captured") else first_calls)(args.child.removeprefix("captured "), args.vault)
         return 0
     started = time.time()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -204,6 +238,12 @@ def more_checks(args, card):
             rows = (("qkvault, empty vault", "qkvault"), ("qkvault, from the vault", "qkvault"), ("jax.nn cudnn",) * 2)
             part("first_calls", lambda: {name: child(args, side, vault) for name, side in rows})
             print(record["first_calls"], flush=True)
+            rows = [(side, word, flags) for side in ("qkvault", "jax.nn cudnn")
+                    for word, flags in (("captured", GRAPHS), ("not captured", NO_GRAPHS))]
+            part("command_buffers", lambda: {
+                f"{side}, 32 in a program, {word}": child(args, f"captured {side}", vault, flags) for side, word, flags in rows
+            })
+            print(json.dumps(record["command_buffers"], indent=1), flush=True)
     part("numbers", lambda: card.numbers(20 if args.quick else args.cases))
     record["seconds"] = round(time.time() - started, 1)
     (args.out / "adapter-jax.json").write_text(json.dumps(record, indent=1) + "\n")

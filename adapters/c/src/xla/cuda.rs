@@ -62,11 +62,13 @@ impl Loaded {
     }
 }
 
-/// The plan of a call on a GPU, loaded by the first call that asks.
-fn loaded(call: &Call, gpu: i32, stream: *mut c_void) -> Result<Arc<Loaded>, Failure> {
-    if let Some(loaded) = call.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&gpu) {
-        return Ok(loaded.clone());
-    }
+/// The plan of a call on a GPU, if a call has loaded it.
+fn known(call: &Call, gpu: i32) -> Option<Arc<Loaded>> {
+    call.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&gpu).cloned()
+}
+
+/// Loads the plan of a call on a GPU.
+fn load(call: &Call, gpu: i32, stream: *mut c_void) -> Result<Arc<Loaded>, Failure> {
     // SAFETY: XLA's stream of this GPU.
     let ready = unsafe { runtime()?.prepare(&call.attention, gpu, stream) }?;
     let loaded = Arc::new(Loaded::new(ready, call)?);
@@ -101,7 +103,8 @@ fn execute(frame: Frame<'_>) -> Result<(), Failure> {
     let call = Call::of(frame)?;
     call.check(frame)?;
     let stream = frame.stream()?;
-    let loaded = loaded(&call, frame.ordinal()?, stream)?;
+    let gpu = frame.ordinal()?;
+    let loaded = known(&call, gpu).map_or_else(|| load(&call, gpu, stream), Ok)?;
     let arguments: SmallVec<[Memory<'_>; 16]> = frame.arguments().collect();
     let results: SmallVec<[Memory<'_>; 8]> = frame.results().collect();
     let memory = |place: &Place| {
@@ -121,10 +124,15 @@ fn execute(frame: Frame<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// XLA calls it before every execution, so all calls but the first return at once.
 fn initialize(frame: Frame<'_>) -> Result<(), Failure> {
-    let call = Call::of(frame)?;
-    let loaded = loaded(&call, frame.ordinal()?, frame.stream()?)?;
-    loaded.ready.plan().load_kernels().map_err(|detail| Failure::new(crate::status::QKV_ERROR_DEVICE, detail))
+    let (call, gpu) = (Call::of(frame)?, frame.ordinal()?);
+    if known(&call, gpu).is_none() {
+        let loaded = load(&call, gpu, frame.stream()?)?;
+        // A plan whose kernels are not loaded is launched all the same, the first time in a millisecond more.
+        let _ = loaded.ready.plan().load_kernels();
+    }
+    Ok(())
 }
 
 /// XLA's handler of the stage before the first execution: finds and loads the plan, so that an execution, which may be

@@ -115,9 +115,14 @@ class Program:
     def tensors(
         self, dense: bool, captured: list, sizes: Sizes, dtype: Any = None, grads: frozenset = frozenset()
     ) -> list:
-        """The tensors of the expressions. Those with a gradient have the element type of Q: cuDNN writes no other."""
+        """The tensors of the expressions. Those with a gradient have the element type of Q and an element for each query
+        and key: cuDNN writes no other gradients."""
+
+        def wide(tensor):
+            return jnp.broadcast_to(tensor, (*tensor.shape[:2], sizes.q, sizes.k)).astype(dtype)
+
         found = compute(self.expressions(dense).tensors, captured, sizes.axes())
-        return [tensor.astype(dtype) if number in grads else tensor for number, tensor in enumerate(found)]
+        return [wide(tensor) if number in grads else tensor for number, tensor in enumerate(found)]
 
     def text(self, sizes: Sizes, dtype: Any, tensors: list, dense: bool, grads: frozenset) -> str:
         """The description for shapes. `grads` are the tensors, by number, whose gradient is wanted."""

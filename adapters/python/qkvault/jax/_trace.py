@@ -220,6 +220,13 @@ class _Writer:
         if inner is not None and name not in ("scan", "while", "cond"):
             closed = inner if hasattr(inner, "consts") else jax.extend.core.ClosedJaxpr(inner, ())
             return self.run(closed.jaxpr, closed.consts, args[len(args) - len(closed.jaxpr.invars):])
+        if name == "sub" and self.dense and args[0].of_score and args[1].captured:
+            # cuDNN computes gradients of what is added.
+            name, args = "add", [args[0], _negative(args[1])]
+        if name in ("add", "add_any") and self.dense and len(args) == 2:
+            score, term = args if args[0].of_score else (args[1], args[0])
+            if score.of_score and term.captured and not term.of_score:
+                return [_added(score, term)]
         node, why = None, "it gives several values"
         if len(eqn.outvars) == 1 and self.symbolic(args):
             try:
@@ -261,6 +268,21 @@ class _Writer:
             Value(var.aval, lambda ahead, at=at: ahead[whole][at], axes=axes, captured=captured)
             for at, var in enumerate(eqn.outvars)
         ]
+
+
+def _added(score: Value, term: Value) -> Value:
+    """A score and a tensor. Tensors that are added one after the other become one: cuDNN has one gradient of these."""
+    if score.added is not None:
+        score, first = score.added
+        second, axes, captured = term, first.axes | term.axes, first.captured | term.captured
+        term = Value(second.aval, lambda ahead: ahead[first] + ahead[second], axes=axes, captured=captured)
+    found = Value(score.aval, None, Node("({} + {})", (score.text(), term.text())))
+    found.added = (score, term)
+    return found
+
+
+def _negative(value: Value) -> Value:
+    return Value(value.aval, lambda ahead: -ahead[value], axes=value.axes, captured=value.captured)
 
 
 def _binding(eqn: Any) -> Callable:

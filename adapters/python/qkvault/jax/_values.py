@@ -43,6 +43,8 @@ class Value:
     captured: frozenset = frozenset()
     #: The number of the captured array that its tensor is, as it is.
     whole: Optional[int] = None
+    #: The score and the tensor whose sum it is.
+    added: Optional[tuple["Value", "Value"]] = None
 
     @property
     def of_score(self) -> bool:
