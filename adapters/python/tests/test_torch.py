@@ -5,9 +5,12 @@
 `QKVAULT_LIBRARY` names the library. Sizes are tiny, because the oracle computes in float64 on the host.
 """
 
+import contextlib
+import io
 import logging
 import math
 import os
+import pathlib
 import tempfile
 import threading
 import unittest
@@ -363,6 +366,17 @@ class Refusals(Case):
         self.assertTrue(bad.reasons)
         with self.assertRaises(TypeError):
             qt.explain(q, k, v, casual=True)
+
+
+class Guide(unittest.TestCase):
+    def test_the_examples_of_the_guide_run(self):
+        guide = pathlib.Path(__file__).parents[3] / "crates/qkvault/src/guide/pytorch.md"
+        blocks = guide.read_text().split("```python\n")[1:]
+        names = {"device": "cpu"}
+        with self.subTest(), contextlib.redirect_stdout(io.StringIO()):
+            for block in blocks:
+                exec(block.split("```")[0], names)
+        self.assertEqual(names["q"].grad.shape, names["q"].shape)
 
 
 class Redirected(Case):

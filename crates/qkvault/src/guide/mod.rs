@@ -6,6 +6,7 @@
 //! | [`getting_started`] | you are new: describe an attention, ask about it, compile it and launch it |
 //! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
 //! | [`training`] | you need gradients, dropout or the same bits twice |
+//! | [`pytorch`] | your program is in Python and PyTorch |
 //! | [`jax`] | your program is in Python and JAX |
 //! | [`score_mods`] | your scores are not plain: softcap, ALiBi, biases, masks of your own |
 //! | [`deploying`] | plans must be compiled before traffic arrives: vault, layers, packs, remotes |
@@ -41,6 +42,9 @@ pub mod training {}
 
 #[doc = include_str!("score_mods.md")]
 pub mod score_mods {}
+
+#[doc = include_str!("pytorch.md")]
+pub mod pytorch {}
 
 #[doc = include_str!("jax.md")]
 pub mod jax {}
