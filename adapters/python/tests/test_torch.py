@@ -368,6 +368,48 @@ class Refusals(Case):
             qt.explain(q, k, v, casual=True)
 
 
+class Background(Case):
+    def test_until_a_plan_is_built_pytorch_serves_and_afterwards_qkvault(self):
+        from qkvault.torch import _background
+
+        q, k, v = three(h=(2, 2), grad=True)
+        asked, go, load = [], threading.Event(), _background._load
+
+        def slow(context, text, training, *rest):
+            asked.append((context.build, text.split("\n")[0], training))
+            if not context.build:
+                raise qkvault.PlanMissing("no plan")
+            go.wait(30)
+
+        try:
+            qt.configure(FOLDER.name, cpu=True, background=True)
+            _background._load = slow
+            with qt.use(), self.assertLogs("qkvault", logging.WARNING) as logs:
+                self.near(F.scaled_dot_product_attention(q, k, v), exact(q, k, v))
+                self.near(F.scaled_dot_product_attention(q, k, v), exact(q, k, v))
+            self.assertIn("built in the background", logs.output[0])
+            with self.assertRaises(qkvault.PlanMissing):
+                qt.attention(q, k, v)
+            self.assertEqual([built for built, *_ in asked], [False, True], asked)
+            go.set()
+            for thread in threading.enumerate():
+                if thread.name == "qkvault-build":
+                    thread.join()
+            self.near(qt.attention(q, k, v), exact(q, k, v))
+            self.assertTrue(asked[1][2])
+        finally:
+            _background._load = load
+            qt.configure(FOLDER.name, cpu=True)
+
+    def test_the_description_is_the_one_that_the_kernel_completes(self):
+        for outside in (True, False):
+            q, k, v = three(heads_outside=outside)
+            text = _spec.described(SPEC, q[:, :, ::2], k, v)
+            o = qt.attention(q[:, :, ::2], k, v, is_causal=True)
+            self.assertIn(f"o: f16 {list(o.shape)} strides {list(o.stride())}".replace(", ", ","), text)
+            qkvault.Attention(text)
+
+
 class Guide(unittest.TestCase):
     def test_the_examples_of_the_guide_run(self):
         guide = pathlib.Path(__file__).parents[3] / "crates/qkvault/src/guide/pytorch.md"

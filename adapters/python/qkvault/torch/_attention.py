@@ -11,7 +11,7 @@ from .._attention import Attention, Explanation
 from .._errors import ArgumentError
 from . import _operators
 from ._context import context
-from ._spec import Parts, Window, band, description, placed, shaped
+from ._spec import Parts, Window, band, described, placed, shaped
 
 _plain: dict = {}
 
@@ -172,6 +172,8 @@ def explain(
 ) -> Explanation:
     """What would run for `attention(q, k, v, **options)`, or every reason why not. Nothing is computed or compiled.
 
+    If the forward is supported and a gradient is needed, the answer is about the backward.
+
     `gpu` is a name such as `h200`: that of the tensors' GPU by default. The answer is true if the call is supported.
     """
     names = (
@@ -187,7 +189,12 @@ def explain(
     parts = _parts(q, k, **given)
     if gpu is None:
         gpu = _gpu(q)
-    return Attention(description(parts.spec(), q, k, v)).explain(gpu, cudnn, context=context())
+    forward = Attention(described(parts.spec(), q, k, v))
+    said = forward.explain(gpu, cudnn, context=context())
+    if not said or not (torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *parts.tensors))):
+        return said
+    backward = forward.backward(deterministic=given["deterministic"], d_sink="d_sink: yes" in parts.lines)
+    return backward.explain(gpu, cudnn, context=context())
 
 
 def _gpu(q: Tensor) -> str:

@@ -11,6 +11,7 @@ from .. import _abi
 from .._context import Context
 from .._errors import Error, from_status
 from .._library import call, decoded, sized
+from . import _background
 
 #: Names what is done for plans that the vault lacks: `0` is an exception, anything else builds them.
 VARIABLE = "QKVAULT_TORCH_BUILD"
@@ -31,21 +32,27 @@ _context: Optional[Context] = None
 
 
 def configure(
-    vault: Union[str, os.PathLike, None] = None, *, build: Optional[bool] = None, cpu: bool = False, handles: int = 4,
-    **options: Any,
-) -> Context:
+    vault: Union[str, os.PathLike, None] = None, *, build: Optional[bool] = None, background: bool = False,
+    cpu: bool = False, handles: int = 4, **options: Any,
+) -> Context:  # fmt: skip
     """Chooses the vault of plans, and what the operators may do. Calls after it follow it; plans that are loaded stay.
 
     `build`: whether a call builds the plan that the vault lacks (0.3 to 1 second, logged under `qkvault`); otherwise it
-    raises `PlanMissing`, which names the cuDNN. By default it does, unless `QKVAULT_TORCH_BUILD` is 0. `cpu`: whether
+    raises `PlanMissing`, which names the cuDNN. By default it does, unless `QKVAULT_TORCH_BUILD` is 0. `background`:
+    the first eager calls of a shape raise `PlanMissing` while a thread builds its plans; inside `use()`, PyTorch's own
+    attention serves meanwhile. `cpu`: whether
     attentions of tensors on the CPU are computed, by the oracle in float64, slowly: for tests. `handles`: how many
     threads launch at a time. Other options are those of `qkvault.Context`.
     """
     global _context
-    if build is None:
+    if background and build is False:
+        raise ValueError("background=True builds plans, and build=False forbids it; give one of them")
+    if build is None and not background:
         build = os.environ.get(VARIABLE, "1") != "0"
-    context = Context(vault, build=build, handles=handles, **options)
+    context = Context(vault, build=build or background, handles=handles, **options)
     call("qkv_torch_use", ctypes.c_void_p(context._address), int(cpu), _built)
+    quick = Context(vault, build=False, handles=handles, **options) if background else None
+    _background.configure(None if quick is None else (quick, context))
     _context = context
     return context
 

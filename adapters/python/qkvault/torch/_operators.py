@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._library import call, library
-from . import _fake
+from . import _background, _fake
 from ._context import configure, translated
 
 if not hasattr(library(), "qkv_torch_register"):
@@ -155,9 +155,12 @@ def run(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers
         return forward(q, k, v, extra, spec, numbers)
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return Functional.apply(spec, numbers, q, k, v, *extra)
-    if torch.is_grad_enabled() and (
+    training = torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
-    ):
+    )
+    if _background.active() and "\nvarlen: " not in spec:
+        _background.await_plan(q, k, v, spec, training)
+    if training:
         return Attend.apply(spec, numbers, q, k, v, *extra)
     try:
         return forward_only(q, k, v, extra, spec, numbers)

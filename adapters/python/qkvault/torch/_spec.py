@@ -17,6 +17,7 @@ from torch import Tensor
 from qkvault_record import Untraceable, trace
 
 from .._errors import ArgumentError
+from ._fake import beside
 
 Window = Union[int, tuple, None]
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.int32: "i32"}
@@ -234,12 +235,14 @@ __all__ = ["Parts", "Untraceable", "band", "placed", "shaped"]
 _DIMS = re.compile(r"^(extra|numbers|varlen): ")
 
 
-def description(spec: str, q: Tensor, k: Tensor, v: Tensor) -> str:
-    """The complete text form of a call."""
+def described(spec: str, q: Tensor, k: Tensor, v: Tensor) -> str:
+    """The complete text form of a call, as the kernel completes it; not of varlen tensors."""
 
     def tensor(t):
         return f"{_NAMES[t.dtype]} {list(t.shape)} strides {list(t.stride())}".replace(", ", ",")
 
     fields = [line for line in spec.split("\n") if not _DIMS.match(line)]
     fields = [line for line in fields if not line.startswith(("d_sink:", "deterministic:"))]
-    return "\n".join([f"q: {tensor(q)}", f"k: {tensor(k)}", f"v: {tensor(v)}", "outputs: stats", *fields])
+    with torch.no_grad():
+        o = tensor(beside(torch.empty_strided(q.shape, q.stride(), dtype=q.dtype, device="meta"), v.shape[-1]))
+    return "\n".join([f"q: {tensor(q)}", f"k: {tensor(k)}", f"v: {tensor(v)}", f"o: {o}", "outputs: stats", *fields])
