@@ -36,14 +36,16 @@ def fits(tensor: Tensor) -> bool:
 
 def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
     """The gradients of Q, K, V and all further tensors; None where there is none."""
-    if not fits(d_o):
-        d_o = d_o.contiguous()
+    if torch.compiler.is_compiling() or d_o.stride() != o.stride():
+        d_o = d_o if fits(d_o) else d_o.contiguous()
     if torch.compiler.is_compiling():
         d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
     elif torch._C._functorch.peek_interpreter_stack() is not None or torch.is_grad_enabled():
         d_q, d_k, d_v, *more = Gradients.apply(spec, numbers, d_o, q, k, v, o, stats, *extra)
     else:
         d_q, d_k, d_v, more = backward_only(d_o, q, k, v, o, stats, extra, spec, numbers)
+    if not more:
+        return d_q, d_k, d_v, [None] * len(extra)
     each = [None] * len(extra)
     for at, gradient in zip(_fake.with_gradient(spec), more):
         each[at] = gradient
@@ -74,6 +76,7 @@ def _setup(ctx, inputs, output):
     o, stats = output
     ctx.save_for_backward(q, k, v, o, stats, *extra)
     ctx.mark_non_differentiable(stats)
+    ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
     ctx.spec, ctx.numbers = spec, numbers
 
 
@@ -109,6 +112,7 @@ class Attend(torch.autograd.Function):
             raise translated(error) from None
         ctx.save_for_backward(q, k, v, o, stats, *extra)
         ctx.mark_non_differentiable(stats)
+        ctx.set_materialize_grads(False)
         ctx.spec, ctx.numbers = spec, numbers
         return o, stats
 
@@ -137,6 +141,7 @@ class Functional(torch.autograd.Function):
         o, stats = output
         ctx.save_for_backward(q, k, v, o, stats, *extra)
         ctx.mark_non_differentiable(stats)
+        ctx.set_materialize_grads(False)
         ctx.spec, ctx.numbers = spec, numbers
 
     @staticmethod
