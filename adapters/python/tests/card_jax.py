@@ -133,9 +133,10 @@ def drawn(rng, dtype):
     rows = pick(64, 128, 200, 256, 384)
     same = pick(True, True, False)
     case = {"dtype": dtype, "b": pick(1, 2, 3), "h": heads_kv * group, "kv": heads_kv, "q": rows,
-            "k": rows if same else rows + pick(64, 100), "d": d, "causal": bool(pick(True, False)), "layout": pick("bshd", "bhsd"),
+            "k": rows if same else rows + pick(64, 100), "d": d, "causal": bool(pick(True, False)),
+            "layout": pick("bshd", "bhsd"),
             "score_mod": pick(None, None, "softcap", "alibi", "relative", "gated", "by head"),
-            "mask_mod": pick(None, None, None, "dilated", "documents") }
+            "mask_mod": pick(None, None, None, "dilated", "documents")}
     if case["score_mod"] is None and pick(True, False):
         case["softcap"] = 10.0
     if pick(True, False, False):
@@ -187,13 +188,14 @@ def compared(seed_dtype):
     except qkvault.Refused as refused:
         return "refused", case, sorted({reason.code for reason in refused.reasons})
     except Exception as error:  # noqa: BLE001
-        return "wrong", case, f"{type(error).__name__}: {error}\n{''.join(traceback.format_tb(error.__traceback__)[-3:])}"
+        return "wrong", case, "".join(traceback.format_exception(error)[-4:])
     with jax.default_device(CPU):
         put = lambda tree: jax.tree.map(lambda x: jax.device_put(x, CPU), tree)  # noqa: E731
         exact = jax.tree.map(np.asarray, step(plain, case)(put(qkv), put(floats), put(fixed), put(d_o)))
     rows = seen(case, more)
     worst = 0.0
-    for (path, a), (_, b) in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree_util.tree_leaves_with_path(exact)):
+    leaves = jax.tree_util.tree_leaves_with_path
+    for (path, a), (_, b) in zip(leaves(found), leaves(exact)):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         if not rows.all():
             # A query that sees no key has no defined average here.

@@ -115,8 +115,8 @@ class Program:
     def tensors(
         self, dense: bool, captured: list, sizes: Sizes, dtype: Any = None, grads: frozenset = frozenset()
     ) -> list:
-        """The tensors of the expressions. Those with a gradient have the element type of Q and an element for each query
-        and key: cuDNN writes no other gradients."""
+        """The tensors of the expressions. Those with a gradient have the element type of Q and an element for each
+        query and key: cuDNN writes no other gradients."""
 
         def wide(tensor):
             return jnp.broadcast_to(tensor, (*tensor.shape[:2], sizes.q, sizes.k)).astype(dtype)
