@@ -126,6 +126,8 @@ class Numbers(Case):
         for options in [{}, {"is_causal": True}, {"mask": mask}, {"bias": bias}, {"local_window_size": 5},
                         {"local_window_size": (3, 0), "scale": 0.5}, {"key_value_seq_lengths": jnp.asarray([24, 9])}]:
             with self.subTest(options.keys()):
+                if "local_window_size" in options and jax.__version_info__ < (0, 11):
+                    continue  # The windows of jax.nn were wrong in these versions.
                 exact = theirs(Q, K, V, implementation="xla", **options)
                 self.near(qj.dot_product_attention(Q, K, V, **options), exact)
         self.near(qj.dot_product_attention(Q[0], K[0], V[0]), theirs(Q[0], K[0], V[0], implementation="xla"))
