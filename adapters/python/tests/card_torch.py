@@ -310,6 +310,29 @@ def streams(report):
     report["threads"] = {"gradients": len(found), "worst": round(worst, 5)}
 
 
+def dropout(report):
+    """Dropout: the mask follows the generator, is the same in the backward, and is drawn anew by a graph's replay."""
+    q, k, v = three(1, 2, 2, 256, 64, grad=True)
+    ones = torch.ones_like(v).requires_grad_()
+    outs, grads = [], []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(qt.attention(q, k, ones, dropout_p=0.5))
+        grads.append(torch.autograd.grad(outs[-1].sum(), ones)[0])
+    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2]), "seeds"
+    sums = (outs[0].float().sum().item(), grads[0].float().sum().item())
+    assert abs(sums[0] - sums[1]) < 0.01 * abs(sums[0]), sums
+    assert abs(outs[0].float().mean().item() - 1) < 0.05, outs[0].float().mean()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        o = qt.attention(q, k, ones, dropout_p=0.5)
+    graph.replay()
+    first = o.clone()
+    graph.replay()
+    assert not torch.equal(first, o), "a replay repeats the mask"
+    report["dropout"] = {"mean of O": round(outs[0].float().mean().item(), 4), "sums": [round(x, 1) for x in sums]}
+
+
 def compiled(report):
     """torch.compile with Inductor, whole, and with its CUDA graphs."""
     rows = {}
@@ -393,6 +416,7 @@ def main():
     left = lambda: words.seconds - (time.time() - started)  # noqa: E731
     parts = [
         ("graphs", lambda: graphs(report)), ("graphed", lambda: graphed(report)), ("streams", lambda: streams(report)),
+        ("dropout", lambda: dropout(report)),
         ("calls", lambda: calls(report, flex)), ("training", lambda: training(report, flex)),
         ("first", lambda: first(report, flex)), ("compiled", lambda: None if words.quick else compiled(report)),
         ("correct", lambda: correct(report, max(20, left() - 10), 20 if words.quick else words.cases, words.seed)),

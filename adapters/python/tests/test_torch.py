@@ -184,6 +184,13 @@ class Numbers(Case):
         make = lambda: qt.varlen_attention(q, k, v, ends, ends, 8, 8, is_causal=True)  # noqa: E731
         self.agree(torch.cat(parts), [q, k, v], make)
 
+    def test_dropout_is_described_with_its_seed_as_a_tensor(self):
+        q, k, v = (tensor(1, 4, 128, 64, dtype=torch.bfloat16, grad=True) for _ in range(3))
+        self.assertTrue(qt.explain(q, k, v, dropout_p=0.1))
+        with self.assertRaises(qkvault.ArgumentError) as caught:
+            qt.attention(q, k, v, dropout_p=0.1)
+        self.assertIn("Philox", str(caught.exception), "the call reaches the oracle, which has no random numbers")
+
     def test_a_gradient_of_any_strides_is_taken(self):
         q, k, v = three(h=(2, 2), grad=True)
         right = torch.autograd.grad(exact(q, k, v).sum(), (q, k, v))

@@ -142,11 +142,10 @@ def _parts(
     if dropout_p:
         if not 0 <= dropout_p < 1:
             raise ArgumentError(f"dropout_p is {dropout_p}; give a probability of at least 0 and below 1")
-        if torch.compiler.is_compiling():
-            raise ArgumentError("dropout_p under torch.compile: its seed is a number that every call draws anew")
         parts.lines.append(f"dropout: philox {float(dropout_p)!r}")
-        parts.number("dropout_seed", int(torch.randint(2**48, ())))
-        parts.number("dropout_offset", 0)
+        # Drawn on the GPU: nothing waits, and a graph draws anew with every replay.
+        parts.tensor("dropout_seed", torch.randint(2**62, (1, 1, 1, 1), device=q.device))
+        parts.tensor("dropout_offset", torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=q.device))
     if deterministic:
         parts.lines.append("deterministic: yes")
     return parts
