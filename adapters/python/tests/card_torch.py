@@ -49,10 +49,10 @@ def exact(q, k, v, score_mod=None, mask_mod=None, scale=None, sinks=None, dtype=
     return scores.softmax(-1) @ v
 
 
-def off(a, b):
-    """The norm of a difference, relative to the exact numbers."""
+def off(a, b, least=1e-9):
+    """The norm of a difference, relative to the exact numbers, or to `least` if they are nothing but rounding."""
     a, b = a.detach().double(), b.detach().double()
-    return ((a - b).norm() / b.norm().clamp(min=1e-9)).item() if torch.isfinite(a).all() else math.inf
+    return ((a - b).norm() / b.norm().clamp(min=least)).item() if torch.isfinite(a).all() else math.inf
 
 
 def case(rng):
@@ -141,7 +141,9 @@ def correct(report, seconds, count, seed):
         except (qkvault.Error, qt.Untraceable) as error:
             refused.append(f"backward {what}: {str(error)[:160]}")
             continue
-        errors = [off(a, b) for a, b in zip(mine, torch.autograd.grad(wanted, inputs, d_o.double()))]
+        # A query that sees one key has gradients of zero, as the difference of equal numbers that kernels round.
+        least = 1e-3 * d_o.double().norm().item()
+        errors = [off(a, b, least) for a, b in zip(mine, torch.autograd.grad(wanted, inputs, d_o.double()))]
         worst = max(worst, max(errors) / (2 * limit))
         if max(errors) < 2 * limit:
             right["backward"] += 1
@@ -205,7 +207,7 @@ def calls(report, flex):
     rows = {"qkvault": host(own), "sdpa cudnn": theirs}
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         rows["sdpa flash"] = host(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
-    alone, spec = torch.ops.qkvault.forward_only.default, "numbers: scale\nmask: causal"
+    alone, spec = torch.ops.qkvault.forward_only.default, "numbers: scale :: mask: causal"
     rows["operator alone"] = host(lambda: alone(q, k, v, [], spec, [0.125]))
     rows["qkvault softcap"] = host(lambda: qt.attention(q, k, v, is_causal=True, softcap=30.0))
     if flex:

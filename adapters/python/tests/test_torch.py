@@ -31,7 +31,7 @@ from qkvault.torch import _operators, _redirect, _spec
 
 warnings.filterwarnings("ignore", message="CUDA initialization")
 FOLDER = tempfile.TemporaryDirectory()
-SPEC = "numbers: scale\nmask: causal"
+SPEC = "numbers: scale :: mask: causal"
 
 
 def setUpModule():
@@ -243,6 +243,20 @@ class Transforms(Case):
         compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
         q, k, v = three(grad=True)
         self.agree(exact(q, k, v, score_mod), [q, k, v], lambda: compiled(q, k, v))
+
+    def test_a_specification_is_one_line_because_inductor_writes_it_into_comments(self):
+        specs, original = [], _operators.run
+        q, k, v = three()
+        try:
+            _operators.run = lambda *given: specs.append(given[4]) or original(*given)
+            qt.attention(q, k, v, is_causal=True, softcap=3.0, deterministic=True)
+            bias, sinks = torch.zeros(1, 4, 12, 12).half(), torch.zeros(4)
+            qt.attention(q, k, v, is_causal=True, bias=bias, sinks=sinks)
+            qt.attention(q, k, v, score_mod=lambda s, b, h, i, j: s * 2 + i, mask_mod=causal)
+        finally:
+            _operators.run = original
+        self.assertEqual(len(specs), 3)
+        self.assertTrue(all("\n" not in spec and " :: " in spec for spec in specs), specs)
 
     def test_checkpointing_computes_the_same_gradients(self):
         q, k, v = three(grad=True)

@@ -111,7 +111,7 @@ unsafe fn launch(
     let mut tensors: SmallVec<[DeviceBuffer; 16]> = SmallVec::new();
     for &(_, from, size) in &call.tensors {
         tensors.push(match from {
-            From::Given(at) => shapes[at].buffer(address(shim, arguments.tensors[at])?, size),
+            From::Given(at) => shapes[at].words(address(shim, arguments.tensors[at])?, size),
             From::Output(at) => DeviceBuffer { address: outputs[at].address()?, bytes: call.outputs[at].bytes },
         });
     }

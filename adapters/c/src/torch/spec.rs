@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 
 use crate::status::Failure;
 
+/// Between the fields. A specification is one line: PyTorch's Inductor writes arguments into comments of its programs.
+const BETWEEN: &str = " :: ";
+
 /// Extents or strides.
 pub(super) type Few = SmallVec<[i64; 4]>;
 
@@ -37,7 +40,7 @@ impl<'a> Spec<'a> {
     pub(super) fn read(given: &'a str) -> Result<Spec<'a>, Failure> {
         let mut spec =
             Spec { extra: Vec::new(), numbers: Vec::new(), varlen: None, fields: Vec::new(), choices: Vec::new() };
-        for line in given.lines() {
+        for line in given.split(BETWEEN) {
             match line.split_once(": ") {
                 Some(("extra", names)) => spec.extra = names.split_whitespace().collect(),
                 Some(("numbers", names)) => spec.numbers = names.split_whitespace().collect(),
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_specification_is_completed_from_tensors_with_their_own_strides() {
-        let spec = Spec::read("numbers: scale\nmask: causal").expect("it reads");
+        let spec = Spec::read("numbers: scale :: mask: causal").expect("it reads");
         assert_eq!((&spec.extra[..], &spec.numbers[..]), (&[][..], &["scale"][..]));
         let keys = Given { dims: &[2, 2, 16, 8], strides: &[2 * 16 * 8, 8, 2 * 8, 1], ..BSHD };
         let valid = spec.attention([BSHD, keys, keys], None).expect("sound");
@@ -153,8 +156,8 @@ mod tests {
 
     #[test]
     fn fields_of_a_backward_are_no_part_of_the_forward() {
-        let with = "extra: sink\nnumbers: scale\nsink: yes\nd_sink: yes\ndeterministic: yes";
-        let without = "extra: sink\nnumbers: scale\nsink: yes";
+        let with = "extra: sink :: numbers: scale :: sink: yes :: d_sink: yes :: deterministic: yes";
+        let without = "extra: sink :: numbers: scale :: sink: yes";
         let forward = |text| Spec::read(text).expect("it reads").attention([BSHD; 3], None).expect("sound").key();
         assert_eq!(forward(with), forward(without));
         let backward = Spec::read(with).expect("it reads").attention([BSHD; 3], Some(BHSD)).expect("sound");
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn varlen_tensors_are_tokens_by_heads() {
-        let spec = Spec::read("varlen: 3 16 16\nlengths: per-sequence\nmask: causal").expect("it reads");
+        let spec = Spec::read("varlen: 3 16 16 :: lengths: per-sequence :: mask: causal").expect("it reads");
         let packed = Given { dtype: DType::F16, dims: &[20, 4, 8], strides: &[32, 8, 1] };
         let valid = spec.attention([packed; 3], None).expect("sound");
         assert!(valid.operand_facts().iter().any(|fact| fact.role.name() == "offsets.q"));

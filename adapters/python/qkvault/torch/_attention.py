@@ -11,6 +11,7 @@ from .._attention import Attention, Explanation
 from .._errors import ArgumentError
 from . import _operators
 from ._context import context
+from ._fake import BETWEEN
 from ._spec import Parts, Window, band, described, placed, shaped
 
 _plain: dict = {}
@@ -89,7 +90,7 @@ def _plain_spec(key: tuple) -> str:
     lines += [f"mask: {mask}"] if mask != "none" else []
     lines += [] if uncapped else ["score_mod: scalar $softcap: float; tanh(score / $softcap) * $softcap"]
     lines += ["deterministic: yes"] if deterministic else []
-    spec = "\n".join(lines)
+    spec = BETWEEN.join(lines)
     if not torch.compiler.is_compiling():
         _plain[key] = spec
     return spec

@@ -21,9 +21,13 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, num
     return beside(q, v.shape[-1]), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
+#: Between the fields of a specification. It is one line: Inductor writes arguments into comments of its programs.
+BETWEEN = " :: "
+
+
 def with_gradient(spec: str) -> list[int]:
     """The places of the further tensors that have a gradient, in order."""
-    names, lines = names_of(spec, "extra"), spec.split("\n")
+    names, lines = names_of(spec, "extra"), spec.split(BETWEEN)
     grads = {name for name in re.findall(r"tensor @(\w+): [^;]*? grad;", spec)}
     if "d_sink: yes" in lines:
         grads.add("sink")
@@ -32,7 +36,7 @@ def with_gradient(spec: str) -> list[int]:
 
 def names_of(spec: str, field: str) -> list[str]:
     """The names in one of the first lines of a specification."""
-    for line in spec.split("\n"):
+    for line in spec.split(BETWEEN):
         if line.startswith(field + ": "):
             return line[len(field) + 2 :].split()
     return []

@@ -163,7 +163,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers
     training = torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
     )
-    if _background.active() and "\nvarlen: " not in spec:
+    if _background.active() and not _fake.names_of(spec, "varlen"):
         _background.await_plan(q, k, v, spec, training)
     if training:
         return Attend.apply(spec, numbers, q, k, v, *extra)

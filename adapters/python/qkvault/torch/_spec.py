@@ -17,7 +17,7 @@ from torch import Tensor
 from qkvault_record import Untraceable, trace
 
 from .._errors import ArgumentError
-from ._fake import beside
+from ._fake import BETWEEN, beside
 
 Window = Union[int, tuple, None]
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.int32: "i32"}
@@ -87,7 +87,7 @@ class Parts:
 
     def spec(self) -> str:
         head = [f"extra: {' '.join(self.extra)}"] if self.extra else []
-        return "\n".join([*head, f"numbers: {' '.join(self.numbers)}", *self.lines])
+        return BETWEEN.join([*head, f"numbers: {' '.join(self.numbers)}", *self.lines])
 
     def options(
         self, mask: str, dims: tuple, q: Tensor, softcap: Optional[float], alibi: Optional[Tensor],
@@ -241,7 +241,7 @@ def described(spec: str, q: Tensor, k: Tensor, v: Tensor) -> str:
     def tensor(t):
         return f"{_NAMES[t.dtype]} {list(t.shape)} strides {list(t.stride())}".replace(", ", ",")
 
-    fields = [line for line in spec.split("\n") if not _DIMS.match(line)]
+    fields = [line for line in spec.split(BETWEEN) if not _DIMS.match(line)]
     fields = [line for line in fields if not line.startswith(("d_sink:", "deterministic:"))]
     with torch.no_grad():
         o = tensor(beside(torch.empty_strided(q.shape, q.stride(), dtype=q.dtype, device="meta"), v.shape[-1]))
