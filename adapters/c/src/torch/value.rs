@@ -211,8 +211,8 @@ impl Shape {
         if self.elements() == 0 { 0 } else { last + 1 }
     }
 
-    /// Its memory at an address, in whole words of 4 bytes: kernels read 16-bit elements in pairs. The address is aligned,
-    /// so the second half of the last word is memory that may be read, and nothing comes of it.
+    /// Its memory at an address, in whole words of 4 bytes: kernels read 16-bit elements in pairs. The address is
+    /// aligned, so the second half of the last word is memory that may be read, and nothing comes of it.
     pub(super) fn words(&self, address: u64, size: u64) -> DeviceBuffer {
         let DeviceBuffer { address, bytes } = self.buffer(address, size);
         DeviceBuffer { address, bytes: bytes.next_multiple_of(4) }
