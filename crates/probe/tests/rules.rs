@@ -122,6 +122,19 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ),
     ),
     (
+        "backward.tensor-type",
+        (
+            "pass: backward\nq: bf16 [1,8,128,64]\nscore_mod: tensor @b: f32[1, 8, 128, 128] grad; score + @b",
+            "h200",
+            "9.19",
+        ),
+        (
+            "pass: backward\nq: bf16 [1,8,128,64]\nscore_mod: tensor @b: f16[1, 8, 128, 128] grad; score + @b",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
         "backward.query-tensor",
         (
             "pass: backward\nq: bf16 [2,8,256,64]\nk: [2,8,256,64]\nmask_mod: { tensor @q: i32[2, 1, 256, 1]; tensor @k: i32[2, 1, 1, 256]; @q == @k }",

@@ -2,11 +2,11 @@
 
 use std::cell::OnceCell;
 
-use crate::expr::{Extents, Grad, Node};
+use crate::expr::{Extents, Grad, Node, TensorSpec};
 use crate::lower::chosen_form;
 use crate::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
 use crate::{
-    Attention, Band, CompileOptions, Corner, CudnnVersion, DropoutSource, Form, Gradients, Lengths, Pass, Role,
+    Attention, Band, CompileOptions, Corner, CudnnVersion, DType, DropoutSource, Form, Gradients, Lengths, Pass, Role,
     ScoreExpr, Storage, Target, Valid, lower, validate,
 };
 
@@ -108,6 +108,14 @@ impl<'a> Facts<'a> {
             (false, Some(t)) => Some(format!("the gradient of @{}: {score}", score.tensor_name(t.tensor))),
             (false, None) => None,
         }
+    }
+
+    /// Describes a tensor of the score expression whose gradient would have more than 16 bits.
+    pub(super) fn gradient_wide(&self) -> Option<String> {
+        let score = self.a.score_mod.as_ref().filter(|_| self.wants_tensor_gradient())?;
+        let wide = |t: &TensorSpec| t.grad == Grad::Needed && !matches!(t.dtype, DType::F16 | DType::BF16);
+        let (t, name) = score.tensors().iter().zip(score.tensor_names()).find(|(t, _)| wide(t))?;
+        Some(format!("the gradient of @{name} in {}", t.dtype))
     }
 
     /// How often the operations of a lowered backward read tensors with one number per query or sequence, and how many

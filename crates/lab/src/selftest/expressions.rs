@@ -83,7 +83,8 @@ pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
             text.with(&format!("score + {t}"))
         }
         4 => {
-            let t = text.tensor(draw, full, io, true);
+            let kind = if draw.chance(10) { "f32" } else { io };
+            let t = text.tensor(draw, full, kind, true);
             text.with(&format!("score + {t}"))
         }
         5 => {

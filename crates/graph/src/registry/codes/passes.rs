@@ -50,6 +50,18 @@ entries![
         applies: Applies::Rules(|f| f.gradient_apart()),
         ..Entry::rule()
     },
+    BACKWARD_TENSOR_TYPE = Entry {
+        code: "backward.tensor-type",
+        cause: "The kernels of a backward write the gradient of a tensor in 16 bits, and it has the tensor's own type.",
+        field: "score_mod",
+        needed: "bf16 or f16 for a tensor whose gradient is computed",
+        fix: "declare the tensor as bf16 or f16, or request no gradient of it",
+        source: FUZZED,
+        evidence: "cuDNN answers `reduction output datatype in flash bprop should be fp16/bf16` (15 of 15: 9.14, 9.19, \
+                   9.27 on five GPUs).",
+        applies: Applies::Rules(|f| f.gradient_wide()),
+        ..Entry::rule()
+    },
     BACKWARD_QUERY_TENSOR = Entry {
         code: "backward.query-tensor",
         cause: "The kernels of a backward read at most two tensors with one number per query, and Stats and the row \
