@@ -1,11 +1,11 @@
 //! The kernels on the CPU: the oracle, in float64, for tests without a GPU.
 
-use qkvault::exec::Number;
-use qkvault::reference::{Buffer, Inputs, backward, forward};
+use qkvault::reference::{Buffer, Inputs};
 
 use super::call::{Call, From};
 use super::shim::Shim;
 use super::value::{Arguments, Made, Shape, address};
+use crate::oracle::on_host;
 use crate::status::{Failure, QKV_ERROR_INTERNAL};
 
 /// Computes a call on the host.
@@ -35,19 +35,8 @@ pub(super) unsafe fn compute(
             inputs.insert(role, Buffer::new(dtype, bytes)?);
         }
     }
-    for &(role, at, dtype) in &call.scalars {
-        let value = match call.scalar(&arguments.numbers, (at, dtype)) {
-            Number::F32(x) => f64::from(x),
-            Number::I32(x) => f64::from(x),
-            Number::I64(x) => x as f64,
-        };
-        inputs.insert(role, Buffer::of(dtype, [value]));
-    }
-    for (role, values) in qkvault::exec::raw::constant_values(&call.attention) {
-        inputs.insert(role, Buffer::of(qkvault::graph::DType::F32, values.iter().map(|x| f64::from(*x))));
-    }
-    let attention = &call.attention;
-    let results = if attention.is_backward() { backward(attention, &inputs) } else { forward(attention, &inputs) }?;
+    let number = |&(role, at, dtype): &(_, _, _)| (role, dtype, call.scalar(&arguments.numbers, (at, dtype)));
+    let results = on_host(&call.attention, inputs, call.scalars.iter().map(number))?;
     for (out, made) in call.outputs.iter().zip(outputs) {
         let lacking = || Failure::new(QKV_ERROR_INTERNAL, format!("the oracle computed no {}", out.role));
         let bytes = results.buffer(out.role).ok_or_else(lacking)?.into_bytes();

@@ -2,15 +2,13 @@
 
 use std::ffi::c_void;
 
-use qkvault::exec::Number;
-use qkvault::exec::raw::constant_values;
-use qkvault::graph::DType;
-use qkvault::reference::{Buffer, Inputs, Outputs, backward, forward};
+use qkvault::reference::{Buffer, Inputs};
 
 use super::abi;
 use super::call::Call;
 use super::frame::Frame;
 use super::handler::handle;
+use crate::oracle::on_host;
 use crate::status::Failure;
 
 fn compute(frame: Frame<'_>) -> Result<(), Failure> {
@@ -22,20 +20,8 @@ fn compute(frame: Frame<'_>) -> Result<(), Failure> {
         let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast::<u8>(), operand.bytes as usize) };
         inputs.insert(operand.role, Buffer::new(operand.dtype, bytes.to_vec())?);
     }
-    for ((role, dtype), number) in call.scalars.iter().zip(call.numbers(frame)?) {
-        let value = match number {
-            Number::F32(x) => f64::from(x),
-            Number::I32(x) => f64::from(x),
-            Number::I64(x) => x as f64,
-        };
-        inputs.insert(*role, Buffer::of(*dtype, [value]));
-    }
-    for (role, values) in constant_values(&call.attention) {
-        inputs.insert(role, Buffer::of(DType::F32, values.iter().map(|&x| f64::from(x))));
-    }
-    let attention = &call.attention;
-    let computed: Outputs =
-        if attention.is_backward() { backward(attention, &inputs) } else { forward(attention, &inputs) }?;
+    let scalars = call.scalars.iter().zip(call.numbers(frame)?).map(|(&(role, dtype), number)| (role, dtype, number));
+    let computed = on_host(&call.attention, inputs, scalars)?;
     for (memory, operand) in frame.results().zip(&call.outputs) {
         let lacking = || Failure::argument(format!("the oracle does not compute {}", operand.role));
         let buffer = computed.buffer(operand.role).ok_or_else(lacking)?;
