@@ -97,7 +97,7 @@ unsafe fn launch(
 ) -> Result<(), Failure> {
     let Some(ready) = &call.ready else { return Ok(()) };
     let device = shapes[0].device;
-    let bytes = ready.facts().scratch().bytes;
+    let bytes = ready.plan().workspace();
     let mut workspace = DeviceBuffer::default();
     // Its memory is used again by later work on this stream alone.
     let scratch = match bytes {

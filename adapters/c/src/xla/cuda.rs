@@ -57,7 +57,7 @@ impl Loaded {
             call.scalars.iter().position(|(role, _)| *role == scalar.role).ok_or_else(|| unknown(scalar.role))
         });
         let scalars = scalars.collect::<Result<_, _>>()?;
-        let workspace = ready.facts().scratch().bytes;
+        let workspace = ready.plan().workspace();
         Ok(Loaded { ready, tensors, scalars, workspace })
     }
 }
