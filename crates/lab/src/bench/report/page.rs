@@ -195,7 +195,8 @@ fn kernels(page: &mut String, records: &Records) {
     page.push_str(
         "here, has lower clocks. PyTorch's cuDNN backend has no windows. Both launch the same kernels with the same\n",
     );
-    page.push_str("grids (seen by `ncu` and PyTorch's profiler), so what differs from 1 is the power that data and turns leave.\n\n");
+    page.push_str("grids (seen by `ncu` and PyTorch's profiler), so what differs from 1 is the power that data and ");
+    page.push_str("turns leave.\n\n");
     page.push_str("![forward](kernels-forward.svg)\n![backward](kernels-backward.svg)\n\n");
     page.push_str(
         "| mask | batch | tokens | head dim | pass | qkvault | PyTorch's cuDNN | qkvault / PyTorch | NVIDIA |\n",
