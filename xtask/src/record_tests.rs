@@ -87,7 +87,8 @@ mod tests {
     fn every_python_file_of_the_adapters_parses() {
         let folder = cargo::root().join("adapters/python");
         let mut files = Vec::new();
-        for folder in [&folder, &folder.join("tests"), &folder.join("qkvault"), &folder.join("qkvault/jax")] {
+        for part in ["", "tests", "qkvault", "qkvault/jax", "qkvault/torch"] {
+            let folder = folder.join(part);
             let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
             files.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "py")));
         }

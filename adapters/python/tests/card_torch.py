@@ -7,16 +7,19 @@ fails is in the record with its error, and the others go on; the exit code is 1 
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
 import os
 import pathlib
 import random
+import subprocess
 import sys
 import threading
 import time
 import traceback
 import warnings
+from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 warnings.filterwarnings("ignore")
@@ -74,8 +77,8 @@ def case(rng):
     if kind in ("causal", "softcap", "alibi", "sinks") and rng.random() < 0.8 or kind == "causal":
         options["is_causal"], mask_mod = True, causal
     if kind == "window":
-        w = rng.choice([1, 17, 64, 100])
-        options, mask_mod = {"is_causal": True, "window": w}, lambda b, h, i, j: (j <= i) & (i - j < w)
+        w = rng.choice([0, 16, 63, 99])
+        options, mask_mod = {"is_causal": True, "window": w}, lambda b, h, i, j: (j <= i) & (i - j <= w)
     elif kind == "softcap":
         cap = rng.choice([5.0, 30.0, 50.0])
         options["softcap"], score_mod = cap, lambda s, *_: cap * torch.tanh(s / cap)
@@ -113,14 +116,28 @@ def case(rng):
 
 
 def correct(report, seconds, count, seed):
-    """Random cases, forward and backward, beside the definition in float64."""
+    """Random cases, forward and backward, beside the definition in float64. Their plans are built ahead by threads."""
     rng, started = random.Random(seed), time.time()
     torch.manual_seed(seed)
     right, refused, wrong, worst = {"forward": 0, "backward": 0}, [], [], 0.0
-    for at in range(count):
+    cases = [case(rng) for _ in range(count)]
+
+    def ahead(found):
+        try:
+            return len(qt.prepare(*found[1], **found[2]))
+        except (qkvault.Error, qt.Untraceable):
+            return 0
+
+    # Tracing is Python's work, and builds are the library's, which leaves the interpreter meanwhile.
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        prepared = sum(pool.map(ahead, cases))
+    ready = round(time.time() - started, 1)
+    print(f"{prepared} plans were prepared in {ready} s", flush=True)
+    at = -1
+    for at, (what, (q, k, v), options, (score_mod, mask_mod, sinks), more) in enumerate(cases):
         if time.time() - started > seconds:
+            at -= 1
             break
-        what, (q, k, v), options, (score_mod, mask_mod, sinks), more = case(rng)
         inputs = [q, k, v, *more]
         wanted = exact(q, k, v, score_mod, mask_mod, None, sinks)
         try:
@@ -150,7 +167,12 @@ def correct(report, seconds, count, seed):
         else:
             wrong.append(f"backward {what}: {' '.join(f'{e:.1e}' for e in errors)}")
     took = round(time.time() - started, 1)
-    report["correct"] = {"cases": at + 1, "seconds": took, "worst of the bound": round(worst, 3)}
+    kinds = dict(Counter(str(q.dtype)[6:] for _, (q, _, _), *_ in cases[: at + 1]))
+    report["correct"] = {
+        "cases": at + 1, "of": kinds, "plans prepared": prepared, "seconds": took, "of these to prepare": ready,
+        "worst of the bound": round(worst, 3),
+    }  # fmt: skip
+    assert at + 1 == count, f"{at + 1} of {count} cases in {seconds:.0f} s"
     report |= {"right": right, "refused": refused, "wrong": wrong}
 
 
@@ -354,6 +376,31 @@ def compiled(report):
         errors = [off(o, wanted)] + [off(a, b) for a, b in zip(grads, right)]
         assert max(errors[:1] + errors[3:]) < 0.03, (mode, errors)
         rows[mode] = [round(e, 5) for e in errors]
+    bias = torch.randn(1, 4, 256, 256, device=DEVICE, dtype=torch.bfloat16).requires_grad_()
+    tables = torch.randn(256, device=DEVICE)
+
+    def mod(s, b, h, i, j):
+        return 20.0 * torch.tanh(s / 20.0) + tables[i] * 0.1
+
+    biased = torch.compile(lambda q, k, v: qt.attention(q, k, v, bias=bias) * 2.0, fullgraph=True)
+    traced = torch.compile(lambda q, k, v: qt.attention(q, k, v, score_mod=mod) * 2.0, fullgraph=True)
+    q, k, v = three(1, 4, 4, 256, 64, grad=True)
+    for name, made, score_mod, inputs in (
+        ("bias with gradient", biased, lambda s, *_: s + bias.to(s.dtype), [q, k, v, bias]),
+        ("traced function", traced, mod, [q, k, v]),
+    ):  # fmt: skip
+        wanted, o = exact(q, k, v, score_mod) * 2.0, made(q, k, v)
+        d_o = torch.randn_like(o)
+        right = torch.autograd.grad(wanted, inputs, d_o.double())
+        errors = [off(o, wanted)] + [off(a, b) for a, b in zip(torch.autograd.grad(o, inputs, d_o), right)]
+        assert max(errors) < 0.03, (name, errors)
+        rows[name] = [round(e, 5) for e in errors]
+    shapes = torch.compile(lambda q, k, v: qt.attention(q, k, v, is_causal=True) * 2.0, fullgraph=True, dynamic=True)
+    for s in (192, 200, 264, 333):
+        q, k, v = three(1, 4, 4, s, 64)
+        error = off(shapes(q, k, v), exact(q, k, v, None, lambda b, h, i, j: j <= i) * 2.0)
+        assert error < 0.02, (s, error)
+        rows[f"dynamic, {s} tokens"] = round(error, 5)
     report["torch.compile"] = rows
 
 
@@ -380,22 +427,45 @@ def training(report, flex):
     report["training step"] = rows
 
 
-def first(report, flex):
-    """The first call of new shapes: built, from the vault, and theirs."""
-    rows = {"built ms": [], "sdpa cudnn ms": [], "flex compiled ms": []}
-    for s in (1111, 1213):
+SHAPES = (1111, 1213, 1315)
+
+
+def timed(make):
+    """Milliseconds of a call: until it returns, and until the GPU is done."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    make()
+    host_ms = (time.perf_counter() - start) * 1e3
+    torch.cuda.synchronize()
+    return round(host_ms, 2), round((time.perf_counter() - start) * 1e3, 2)
+
+
+def first(report, flex, vault):
+    """The first call of new shapes: built, from the vault in a process of its own, and theirs."""
+    rows = {"built ms": [], "flex compiled ms": []}
+    for s in SHAPES:
         q, k, v = three(1, 8, 8, s, 64)
-        for name, make in (
-            ("built ms", lambda: qt.attention(q, k, v, is_causal=True)), ("sdpa cudnn ms", lambda: cudnn_sdpa(q, k, v)),
-            ("flex compiled ms", flex and (lambda: flex(q, k, v))),
-        ):  # fmt: skip
-            if make:
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                make()
-                torch.cuda.synchronize()
-                rows[name].append(round((time.perf_counter() - start) * 1e3, 2))
+        rows["built ms"].append(timed(lambda: qt.attention(q, k, v, is_causal=True))[1])
+        if flex:
+            rows["flex compiled ms"].append(timed(lambda: flex(q, k, v))[1])
+    for name in ("from the vault", "sdpa cudnn"):
+        words = [sys.executable, __file__, "--out", str(vault), "--first", name]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr[-2000:]
+        rows[name] = json.loads(done.stdout.splitlines()[-1])
     report["first call of a shape"] = rows
+
+
+def first_of_process(name, vault):
+    """The first calls of a process whose vault has every plan: (host, until done) in ms."""
+    torch.ones(8, device=DEVICE).sum().item()
+    given = [three(1, 8, 8, s, 64) for s in SHAPES]
+    if name == "sdpa cudnn":
+        rows = [timed(lambda t=t: cudnn_sdpa(*t)) for t in given]
+    else:
+        qt.configure(vault, build=False)
+        rows = [timed(lambda t=t: qt.attention(*t, is_causal=True)) for t in given]
+    print(json.dumps({"host ms": [row[0] for row in rows], "ms": [row[1] for row in rows]}))
 
 
 def main():
@@ -405,7 +475,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=230)
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", help=argparse.SUPPRESS)
     words = parser.parse_args()
+    if words.first:
+        return first_of_process(words.first, words.out)
     words.out.mkdir(parents=True, exist_ok=True)
     started = time.time()
     context = qt.configure(words.out / "vault", handles=8)
@@ -420,7 +493,8 @@ def main():
         ("graphs", lambda: graphs(report)), ("graphed", lambda: graphed(report)), ("streams", lambda: streams(report)),
         ("dropout", lambda: dropout(report)),
         ("calls", lambda: calls(report, flex)), ("training", lambda: training(report, flex)),
-        ("first", lambda: first(report, flex)), ("compiled", lambda: None if words.quick else compiled(report)),
+        ("first", lambda: first(report, flex, words.out / "vault")),
+        ("compiled", lambda: None if words.quick else compiled(report)),
         ("correct", lambda: correct(report, max(20, left() - 10), 20 if words.quick else words.cases, words.seed)),
     ]  # fmt: skip
     for name, part in parts:

@@ -5,6 +5,7 @@
 `QKVAULT_LIBRARY` names the library. Sizes are tiny, because the oracle computes in float64 on the host.
 """
 
+import ast
 import contextlib
 import io
 import logging
@@ -15,12 +16,17 @@ import tempfile
 import threading
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
+import triton
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.graph import GraphLowering
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
+from triton.backends.compiler import GPUTarget
 
 if not os.environ.get("QKVAULT_LIBRARY"):
     raise unittest.SkipTest("QKVAULT_LIBRARY names no library")
@@ -67,6 +73,27 @@ def causal(b, h, i, j):
     return j <= i
 
 
+def inductor_for_triton(function, *given):
+    """What Inductor writes with Triton for a function and its backward. Its kernels do not run; operators do."""
+    written = []
+
+    class Kernel:
+        def run(self, *_, **__):
+            pass
+
+    driver = mock.Mock()
+    driver.get_current_target.return_value = GPUTarget("cuda", 90, 32)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._inductor.config.patch(cpu_backend="triton", force_disable_caches=True))
+        stack.enter_context(mock.patch.object(triton.runtime.driver, "_active", driver))
+        stack.enter_context(mock.patch.object(AsyncCompile, "triton", lambda *_, **__: Kernel()))
+        stack.enter_context(mock.patch.object(GraphLowering, "save_output_code", written.append))
+        o = torch.compile(function, fullgraph=True)(*given)
+        if o.requires_grad:
+            o.square().sum().backward()
+    return written
+
+
 class Case(unittest.TestCase):
     def near(self, a, b, most=4e-3):
         self.assertEqual(a.shape, b.shape)
@@ -94,7 +121,11 @@ class Numbers(Case):
         cases = [
             ({}, None, None),
             ({"is_causal": True}, None, causal),
-            ({"is_causal": True, "window": 3}, None, lambda b, h, i, j: (j <= i) & (i - j < 3)),
+            ({"is_causal": True, "window": 3}, None, lambda b, h, i, j: (j <= i) & (i - j <= 3)),
+            ({"is_causal": True, "window": (3, 2)}, None, lambda b, h, i, j: (j <= i) & (i - j <= 3)),
+            ({"window": 3}, None, lambda b, h, i, j: (i - j).abs() <= 3),
+            ({"window": (None, 1)}, None, lambda b, h, i, j: j - i <= 1),
+            ({"window": (0, -1)}, None, lambda b, h, i, j: j >= i),
             ({"window": (2, 1)}, None, lambda b, h, i, j: (j - i <= 1) & (i - j <= 2)),
             ({"softcap": cap}, lambda s, b, h, i, j: cap * torch.tanh(s / cap), None),
             ({"alibi_slopes": slopes}, lambda s, b, h, i, j: s - slopes.double()[h] * (i - j).abs(), None),
@@ -114,6 +145,9 @@ class Numbers(Case):
         q, k, v = three(grad=True)
         wanted = exact(q, k, v, None, causal, sinks=sinks)
         self.agree(wanted, [q, k, v, sinks], lambda: qt.attention(q, k, v, is_causal=True, sinks=sinks))
+        fixed = sinks.detach()
+        wanted = exact(q, k, v, None, causal, sinks=fixed)
+        self.agree(wanted, [q, k, v], lambda: qt.attention(q, k, v, is_causal=True, sinks=fixed))
 
     def test_functions_of_flex_attention_are_traced_and_have_their_derivative(self):
         table = torch.randn(4, 23, requires_grad=True)
@@ -138,7 +172,7 @@ class Numbers(Case):
         self.agree(exact(q, k, v, None, causal), [q, k, v], lambda: qt.attention(q, k, v, block_mask=blocks))
         mixed = lambda: qt.attention(q, k, v, score_mod=capped, is_causal=True, window=4, softcap=2.0)  # noqa: E731
         first = lambda s, *at: capped(2.0 * torch.tanh(s / 2.0), *at)  # noqa: E731
-        seen = lambda b, h, i, j: (j <= i) & (i - j < 4)  # noqa: E731
+        seen = lambda b, h, i, j: (j <= i) & (i - j <= 4)  # noqa: E731
         self.agree(exact(q, k, v, first, seen), [q, k, v], mixed)
 
     def test_a_captured_number_that_changes_changes_the_result_and_no_specification(self):
@@ -258,6 +292,46 @@ class Transforms(Case):
         self.assertEqual(len(specs), 3)
         self.assertTrue(all("\n" not in spec and " :: " in spec for spec in specs), specs)
 
+    def test_names_that_python_allows_do_not_reach_a_specification(self):
+        q, k, v = three()
+        größe = torch.randn(12)
+        tables = {"it's \"quoted\"\n": torch.randn(12), "back\\slash": torch.randn(12)}
+
+        def score_mod(s, b, h, i, j):
+            return s + größe[i] + tables["it's \"quoted\"\n"][j] + tables["back\\slash"][i]
+
+        parts = _spec.Parts(1.0)
+        parts.functions(score_mod, None, (2, 4, 12, 12), q)
+        self.assertRegex(parts.spec(), r"\A[ !#-&(-\[\]-~]*\Z")
+        self.assertEqual(len(parts.tensors), 3)
+        self.near(qt.attention(q, k, v, score_mod=score_mod), exact(q, k, v, score_mod))
+
+    def test_the_programs_that_inductor_writes_for_gpus_are_python_forward_and_backward(self):
+        bias = torch.zeros(1, 4, 12, 12).half().requires_grad_()
+        größe = torch.randn(12)
+
+        def score_mod(s, b, h, i, j):
+            return 3.0 * torch.tanh(s / 3.0) + größe[i] * (j - i)
+
+        cases = {
+            "options": {"is_causal": True, "softcap": 4.0, "window": 3},
+            "tensors": {"bias": bias, "sinks": torch.zeros(4)},
+            "function": {"score_mod": score_mod, "mask_mod": causal},
+        }
+        for name, options in cases.items():
+            with self.subTest(case=name):
+                torch._dynamo.reset()
+                attend = lambda q, k, v, options=options: qt.attention(q * 1.0, k, v, **options) * 2.0  # noqa: E731
+                programs = inductor_for_triton(attend, *three(grad=True))
+                self.assertEqual([f"qkvault.{p}" in c for p, c in zip(("forward", "backward"), programs)], [True] * 2)
+                for program in programs:
+                    ast.parse(program)
+
+    def test_the_check_of_programs_finds_the_line_break_that_broke_them(self):
+        spec = "extra: \n  :: numbers: scale"
+        with self.assertRaisesRegex(Exception, "IndentationError"):
+            inductor_for_triton(lambda q, k, v: _operators.forward(q * 1.0, k, v, [], spec, [0.3])[0] * 2.0, *three())
+
     def test_checkpointing_computes_the_same_gradients(self):
         q, k, v = three(grad=True)
         step = lambda q, k, v: qt.attention(q * 2, k, v, is_causal=True)  # noqa: E731
@@ -332,7 +406,7 @@ class Refusals(Case):
         self.refused(qkvault.ArgumentError, "enable_gqa", lambda: attend(q, k, v, enable_gqa=False))
         self.refused(qkvault.ArgumentError, "dims", lambda: attend(q, k, v, bias=torch.zeros(3, 12, 12)))
         self.refused(qkvault.ArgumentError, "create_block_mask", lambda: attend(q, k, v, block_mask=3))
-        self.refused(qkvault.ArgumentError, "window", lambda: attend(q, k, v, window=4))
+        self.refused(qkvault.ArgumentError, "window", lambda: attend(q, k, v, window=-2))
         self.refused(qkvault.ArgumentError, "probability", lambda: attend(q, k, v, dropout_p=1.5))
         self.refused(qkvault.ArgumentError, "move it", lambda: attend(q, k, v, bias=torch.zeros(1, device="meta")))
 
@@ -387,6 +461,24 @@ class Refusals(Case):
         self.assertTrue(bad.reasons)
         with self.assertRaises(TypeError):
             qt.explain(q, k, v, casual=True)
+
+
+class Ahead(Case):
+    def test_plans_are_compiled_ahead_for_a_gpu_that_is_not_there(self):
+        if torch.version.cuda is None:
+            self.skipTest("this PyTorch brings no cuDNN")
+        made = lambda: torch.empty(1, 4, 128, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)  # noqa: E731
+        q, k, v = made(), made(), made()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                qt.configure(folder)
+                plans = qt.prepare(q, k, v, is_causal=True, softcap=30.0, gpu="h200")
+                self.assertEqual([plan.source for plan in plans], ["built", "built"])
+                again = qt.prepare(q.detach(), k.detach(), v.detach(), is_causal=True, softcap=30.0, gpu="h200")
+                self.assertEqual([plan.key for plan in again], [plans[0].key])
+                self.assertNotEqual(again[0].source, "built")
+            finally:
+                qt.configure(FOLDER.name, cpu=True)
 
 
 class Background(Case):

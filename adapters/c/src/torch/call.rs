@@ -149,6 +149,14 @@ impl Call {
             // One that this pass does not have: offsets of gradients in a forward, sinks in most backwards.
             let known = name.parse::<Role>().ok();
             if known.is_some_and(|role| facts.iter().all(|fact| fact.role != role)) {
+                if known == Some(Role::Sink) {
+                    // The oracle reads it; a plan's order of tensors leaves it out.
+                    self.tensors.push((
+                        Role::Sink,
+                        From::Given(fixed.len() + at),
+                        types[fixed.len() + at].size() as u64,
+                    ));
+                }
                 continue;
             }
             let roles = self.attention.named_roles(name)?;

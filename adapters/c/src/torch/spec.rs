@@ -14,6 +14,11 @@ use crate::status::Failure;
 /// Between the fields. A specification is one line: PyTorch's Inductor writes arguments into comments of its programs.
 const BETWEEN: &str = " :: ";
 
+/// Characters that are in no specification: in the programs that Inductor writes it is a comment and a text in quotes.
+fn breaks_a_line(char: char) -> bool {
+    !char.is_ascii() || char.is_ascii_control() || matches!(char, '"' | '\'' | '\\')
+}
+
 /// Extents or strides.
 pub(super) type Few = SmallVec<[i64; 4]>;
 
@@ -38,6 +43,10 @@ pub(super) struct Spec<'a> {
 
 impl<'a> Spec<'a> {
     pub(super) fn read(given: &'a str) -> Result<Spec<'a>, Failure> {
+        if let Some(char) = given.chars().find(|char| breaks_a_line(*char)) {
+            let text = format!("the specification has the character {char:?}; give one line of ASCII without quotes");
+            return Err(Failure::argument(text));
+        }
         let mut spec =
             Spec { extra: Vec::new(), numbers: Vec::new(), varlen: None, fields: Vec::new(), choices: Vec::new() };
         for line in given.split(BETWEEN) {
@@ -152,6 +161,14 @@ mod tests {
         let other = spec.attention([BHSD; 3], None).expect("sound");
         assert_eq!(other.get().o.strides, [512, 128, 8, 1], "O lies as Q does");
         assert_ne!(valid.key(), other.key());
+    }
+
+    #[test]
+    fn a_specification_with_a_line_break_or_quotes_is_refused_because_it_breaks_programs_of_inductor() {
+        for char in ["\n", "\r", "\t", "\"", "'", "\\", "\u{e4}", "\u{2028}"] {
+            let error = Spec::read(&format!("numbers: scale{char} :: mask: causal")).expect_err("not one plain line");
+            assert!(error.message().contains("one line of ASCII"), "{}", error.message());
+        }
     }
 
     #[test]

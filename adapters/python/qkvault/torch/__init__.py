@@ -14,7 +14,8 @@ A plan that the vault lacks is built by the first call of its shape, which takes
 slower kernel in silence. Needs PyTorch 2.10 or newer.
 """
 
-from ._attention import attention, explain
+from ._ahead import explain, prepare
+from ._attention import attention
 from ._context import configure
 from ._redirect import scaled_dot_product_attention, use
 from ._spec import Untraceable
@@ -22,6 +23,6 @@ from ._transformers import attention_interface, register_transformers
 from ._varlen import varlen_attention
 
 __all__ = [
-    "Untraceable", "attention", "attention_interface", "configure", "explain", "register_transformers",
-    "scaled_dot_product_attention", "use", "varlen_attention",
+    "Untraceable", "attention", "attention_interface", "configure", "explain", "prepare",
+    "register_transformers", "scaled_dot_product_attention", "use", "varlen_attention",
 ]

@@ -1,4 +1,4 @@
-"""The attention function, and what would run for a call of it."""
+"""The attention function."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any, Callable, Optional, Union
 import torch
 from torch import Tensor
 
-from .._attention import Attention, Explanation
 from .._errors import ArgumentError
 from . import _operators
-from ._context import context
 from ._fake import BETWEEN
-from ._spec import Parts, Window, band, described, placed, shaped
+from ._spec import Parts, Window, band, placed, shaped
 
 _plain: dict = {}
 
@@ -48,8 +46,9 @@ def attention(
       one of FlexAttention's, of which the `mask_mod` is used.
     * `bias` is added to the scores; `attn_mask` as in SDPA: bool (True is seen) or added. Both broadcast to
       (batch, head, query, key).
-    * `is_causal`: the mask begins at the top left, as in SDPA; at the bottom right with `bottom_right`. `window`: the
-      keys that a query sees, itself included, or (left, right) beside it, -1 for all.
+    * `is_causal`: the mask begins at the top left, as in SDPA; at the bottom right with `bottom_right`. `window`: how
+      many keys a query sees on a side, itself not counted, as in flash-attention: (left, right), where -1 or None is
+      all of them, or one number for both. With `is_causal`, nothing on the right is seen.
     * `softcap`: `softcap * tanh(score / softcap)`, before `score_mod`. `sinks`: a logit per query head.
       `alibi_slopes`: (head) or (batch, head). `scale`: 1 / sqrt(head dim) by default.
     * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32, without gradient.
@@ -64,11 +63,11 @@ def attention(
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
     if not (score_mod is mask_mod is block_mask is bias is attn_mask is sinks is alibi_slopes is None) or dropout_p:
-        parts = _parts(
+        made = parts(
             q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
             alibi_slopes, scale, dropout_p, deterministic,
         )  # fmt: skip
-        spec, extra, numbers = parts.spec(), parts.tensors, parts.values
+        spec, extra, numbers = made.spec(), made.tensors, made.values
     else:
         key = (is_causal, window, bottom_right, softcap is None, deterministic)
         spec = _plain.get(key) or _plain_spec(key)
@@ -104,12 +103,12 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple:
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-def _parts(
+def parts(
     q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
     alibi_slopes, scale, dropout_p, deterministic,
 ) -> Parts:  # fmt: skip
     """The specification of any call."""
-    parts = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
+    made = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     keep = None
     if attn_mask is not None:
@@ -127,29 +126,29 @@ def _parts(
         raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
     mask = band(is_causal, window, bottom_right)
     if score_mod is None and mask_mod is None:
-        parts.options(mask, dims, q, softcap, alibi_slopes, bias, keep)
+        made.options(mask, dims, q, softcap, alibi_slopes, bias, keep)
     else:
         from ._composed import composed
 
         dims = tuple(int(n) for n in dims)
         functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep)
-        parts.functions(*functions, dims, q)
+        made.functions(*functions, dims, q)
     if sinks is not None:
         logits = placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1)
-        parts.tensor("sink", shaped(logits, dims, "sinks").to(torch.float32).contiguous())
-        parts.lines.append("sink: yes")
+        made.tensor("sink", shaped(logits, dims, "sinks").to(torch.float32).contiguous())
+        made.lines.append("sink: yes")
         if sinks.requires_grad and torch.is_grad_enabled():
-            parts.lines.append("d_sink: yes")
+            made.lines.append("d_sink: yes")
     if dropout_p:
         if not 0 <= dropout_p < 1:
             raise ArgumentError(f"dropout_p is {dropout_p}; give a probability of at least 0 and below 1")
-        parts.lines.append(f"dropout: philox {float(dropout_p)!r}")
+        made.lines.append(f"dropout: philox {float(dropout_p)!r}")
         # Drawn on the GPU: nothing waits, and a graph draws anew with every replay.
-        parts.tensor("dropout_seed", torch.randint(2**62, (1, 1, 1, 1), device=q.device))
-        parts.tensor("dropout_offset", torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=q.device))
+        made.tensor("dropout_seed", torch.randint(2**62, (1, 1, 1, 1), device=q.device))
+        made.tensor("dropout_offset", torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=q.device))
     if deterministic:
-        parts.lines.append("deterministic: yes")
-    return parts
+        made.lines.append("deterministic: yes")
+    return made
 
 
 def _of_blocks(block_mask) -> Optional[Callable]:
@@ -165,41 +164,3 @@ def _of_blocks(block_mask) -> Optional[Callable]:
             raise ArgumentError(f"block_mask has no mask_mod: {hidden}; give the predicate as mask_mod")
         return None
     return found
-
-
-def explain(
-    q: Tensor, k: Tensor, v: Tensor, *, gpu: Optional[str] = None, cudnn: Optional[str] = None, **options: Any
-) -> Explanation:
-    """What would run for `attention(q, k, v, **options)`, or every reason why not. Nothing is computed or compiled.
-
-    If the forward is supported and a gradient is needed, the answer is about the backward.
-
-    `gpu` is a name such as `h200`: that of the tensors' GPU by default. The answer is true if the call is supported.
-    """
-    names = (
-        "score_mod", "mask_mod", "block_mask", "bias", "attn_mask", "is_causal", "window", "bottom_right", "softcap",
-        "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic",
-    )  # fmt: skip
-    unknown = set(options) - {*names, "enable_gqa", "return_lse", "copy"}
-    if unknown:
-        raise TypeError(f"attention has no option {', '.join(sorted(unknown))}")
-    given = {name: options.get(name) for name in names}
-    for name in ("is_causal", "bottom_right", "deterministic"):
-        given[name] = bool(given[name])
-    parts = _parts(q, k, **given)
-    if gpu is None:
-        gpu = _gpu(q)
-    forward = Attention(described(parts.spec(), q, k, v))
-    said = forward.explain(gpu, cudnn, context=context())
-    if not said or not (torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *parts.tensors))):
-        return said
-    backward = forward.backward(deterministic=given["deterministic"], d_sink="d_sink: yes" in parts.lines)
-    return backward.explain(gpu, cudnn, context=context())
-
-
-def _gpu(q: Tensor) -> str:
-    if q.device.type != "cuda":
-        return "h200"
-    name = torch.cuda.get_device_name(q.device).lower()
-    return next((short for short in ("h200", "h100", "a100", "l40s", "b200") if short in name), "h200")
-

@@ -25,17 +25,14 @@ _KINDS = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def band(is_causal: bool, window: Window, bottom_right: bool) -> str:
-    """The value of the field `mask`."""
+    """The value of the field `mask`. The text form counts the query itself, `window` does not."""
     corner = " bottom-right" if bottom_right else ""
     if window is None:
         return f"causal{corner}" if is_causal else "none"
-    if isinstance(window, int):
-        if not is_causal:
-            raise ArgumentError("window is one number, which is for is_causal=True; give (left, right) for both sides")
-        if window < 1:
-            raise ArgumentError(f"window is {window}; give the keys that a query sees, itself included: 1 or more")
-        return f"causal window {window}{corner}"
-    left, right = window
+    left, right = (window, window) if isinstance(window, int) else window
+    left, right = (-1 if side is None else side for side in (left, right))
+    if left < -1 or right < -1:
+        raise ArgumentError(f"window is {window}; give keys on a side, 0 or more, or -1 or None for all of them")
     if is_causal:
         right = 0
     if left < 0 and right < 0:
@@ -185,6 +182,8 @@ def declared(name: str, tensor: Tensor, grad: bool) -> str:
     return f"tensor @{name}: {_NAMES[tensor.dtype]}[{dims}]{' grad' if grad else ''}"
 
 
+#: What is in lines of a specification, which Inductor writes into comments and between quotes.
+_PLAIN = re.compile(r"[ !#-&(-\[\]-~]*")
 _MOST = 128
 _traces: OrderedDict = OrderedDict()
 
@@ -195,7 +194,11 @@ def _cached(score_mod, mask_mod, dims, dtype, device) -> tuple:
     key = (_seen(score_mod, kept), _seen(mask_mod, kept), dims, dtype, device, torch.is_grad_enabled())
     found = _traces.get(key)
     if found is None:
-        found = _traces[key] = (trace(score_mod, mask_mod, sizes=dims), {}, kept)
+        traced = trace(score_mod, mask_mod, sizes=dims)
+        for line in traced.lines():
+            if not _PLAIN.fullmatch(line):  # It would break the programs that Inductor writes.
+                raise Untraceable(f"the expression of a modification has characters that no expression has: {line!r}")
+        found = _traces[key] = (traced, {}, kept)
         if len(_traces) > _MOST:
             _traces.popitem(last=False)
     else:

@@ -28,7 +28,8 @@ def attention_interface(
     causal, window = False, None
     if attention_mask is None:
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
-        window = sliding_window if causal and sliding_window is not None and sliding_window < key.shape[2] else None
+        # transformers counts the query itself.
+        window = sliding_window - 1 if causal and sliding_window and sliding_window < key.shape[2] else None
         if query.shape[2] == 1 and sliding_window is not None and sliding_window < key.shape[2]:
             key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
     elif attention_mask.shape[-1] > key.shape[2]:
