@@ -11,6 +11,8 @@ import os
 import pathlib
 import pickle
 import re
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -293,6 +295,50 @@ class Transformations(Case):
         gradient = jax.jit(jax.grad(squares(mapped), (0, 1, 2, 3)))
         exact = jax.grad(squares(whole), (0, 1, 2, 3))(Q, K, V, jnp.asarray(np.asarray(table)))
         self.near(gradient(q, k, v, table), exact)
+
+    def test_a_table_by_heads_beside_a_whole_one_under_shard_map(self):
+        if len(jax.devices()) < 2:
+            self.skipTest("two devices are needed")
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("heads",))
+        spec, slopes, table = P(None, None, "heads"), make(4, dtype=jnp.float32), make(24, 24, dtype=jnp.float32)
+        mod = lambda a, t: lambda s, b, h, i, j: s - a[h] * jnp.abs(i - j) + t[i, j]  # noqa: E731
+        local = lambda q, k, v, a, t: qj.attention(q, k, v, score_mod=mod(a, t))  # noqa: E731
+        specs = (spec, spec, spec, P("heads"), P())
+        mapped = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=spec))
+        given = [jax.device_put(x, jax.sharding.NamedSharding(mesh, s)) for x, s in zip((Q, K, V, slopes, table), specs)]
+        whole = lambda q, k, v, a, t: plain(q, k, v, score_mod=mod(a, t))  # noqa: E731
+        self.near(mapped(*given), whole(Q, K, V, slopes, table))
+        exact = jax.grad(squares(whole), (0, 1, 2, 4))(Q, K, V, slopes, table)
+        self.near(jax.jit(jax.grad(squares(mapped), (0, 1, 2, 4)))(*given), exact, 5e-2)
+
+    def test_gradients_of_fewer_arrays_after_those_of_more_through_one_program(self):
+        table = make(24, 24, dtype=jnp.float32)
+        mod = lambda t: lambda s, b, h, i, j: s + t[i, j]  # noqa: E731
+        program = jax.jit(lambda q, t: qj.attention(q, K, V, score_mod=mod(t)))
+        exact = jax.grad(squares(lambda q, t: plain(q, K, V, score_mod=mod(t))), (0, 1))(Q, table)
+        self.near(jax.grad(squares(program), (0, 1))(Q, table), exact)
+        for few in (jax.grad(squares(program)), jax.grad(jax.checkpoint(squares(program)))):
+            self.near(few(Q, table), exact[0])
+        self.near(jax.grad(squares(program), 1)(Q, table), exact[1], 5e-2)
+
+    def test_a_process_that_only_loads_a_program_knows_its_call(self):
+        exported = jax.export.export(jax.jit(qj.attention), disabled_checks=qj.export_checks())(Q, K, V)
+        program = "import sys, jax.export, jax.numpy as jnp, numpy as np, qkvault.jax\n" \
+            "loaded = jax.export.deserialize(open(sys.argv[1], 'rb').read())\n" \
+            "args = [jnp.asarray(x, jnp.bfloat16) for x in np.load(sys.argv[2]).values()]\n" \
+            "np.save(sys.argv[3], np.asarray(loaded.call(*args), np.float32))\n"
+        with tempfile.TemporaryDirectory() as folder:
+            files = [os.path.join(folder, name) for name in ("program", "args.npz", "found.npy")]
+            pathlib.Path(files[0]).write_bytes(exported.serialize())
+            np.savez(files[1], *(np.asarray(x, np.float32) for x in (Q, K, V)))
+            path = os.pathsep.join([str(pathlib.Path(qkvault.__file__).parents[1]), *sys.path])
+            subprocess.run([sys.executable, "-c", program, *files], check=True, env={**os.environ, "PYTHONPATH": path})
+            self.near(np.load(files[2]), plain(Q, K, V))
+
+    def test_importing_starts_no_backend(self):
+        program = "import qkvault.jax; from jax._src import xla_bridge; assert not xla_bridge._backends"
+        path = os.pathsep.join([str(pathlib.Path(qkvault.__file__).parents[1]), *sys.path])
+        subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": path})
 
     def test_export_and_gradients_of_what_is_loaded(self):
         ours = jax.jit(lambda q, k, v: qj.attention(q, k, v, is_causal=True))

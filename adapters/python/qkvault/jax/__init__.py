@@ -13,7 +13,10 @@ Plans are found or compiled while a program is traced (`configure`). On a CPU th
 
 from ._attention import attention, explain
 from ._config import configure, export_checks
+from ._config import register as _register
 from ._front import dot_product_attention
 from ._trace import TraceError
 
 __all__ = ["TraceError", "attention", "configure", "dot_product_attention", "explain", "export_checks"]
+
+_register()

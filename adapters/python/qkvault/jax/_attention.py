@@ -7,12 +7,14 @@ from typing import Any, Callable, Optional, Union
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._attention import Attention, Explanation
 from .._errors import ArgumentError
 from ._call import Kind, described, run, trained
 from ._config import settings
 from ._program import Program, Sizes, dtype_word
+from ._shards import varying
 
 Window = Union[int, tuple[Optional[int], Optional[int]], None]
 
@@ -56,7 +58,7 @@ def attention(
         q, k, v, bias, mask, score_mod, mask_mod, is_causal, window, softcap, sinks, scale, query_seq_lengths,
         key_value_seq_lengths, layout, deterministic,
     )
-    return _operator(program, fixed)(_varying(arrays))
+    return _operator(program, fixed)(varying(arrays))
 
 
 def explain(q: Any, k: Any, v: Any, *, gpu: Optional[str] = None, cudnn: Optional[str] = None,
@@ -134,26 +136,6 @@ def _program(q, k, v, bias, mask, score_mod, mask_mod, is_causal, window, softca
             raise ArgumentError(f"sinks have the shape {sinks.shape}; they are one for each of {full[1]} heads")
         arrays["sink"] = jnp.asarray(sinks, jnp.float32)
     return program, arrays, fixed
-
-
-def _axes(x: Any) -> frozenset:
-    """The axes of a `shard_map` over which an array varies, by the name that this version of JAX has for them."""
-    known = jax.typeof(x)
-    varying = getattr(getattr(known, "manual_axis_type", None), "varying", None)
-    return getattr(known, "vma", frozenset()) if varying is None else varying
-
-
-def _varying(arrays: dict) -> dict:
-    """Arrays of a `shard_map`, all of which vary over the axes that any does; gradients of the others are sums."""
-    every = frozenset().union(*map(_axes, jax.tree.leaves(arrays)))
-
-    def cast(x):
-        missing = tuple(sorted(every - _axes(x), key=str))
-        if not missing:
-            return x
-        return jax.lax.pcast(x, missing, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, missing)
-
-    return jax.tree.map(cast, arrays)
 
 
 def _scaled(scale, inner, score, b, h, q_idx, kv_idx):
@@ -254,11 +236,11 @@ def _operator(program: Program, scale: float) -> Callable:
         tensors, pull = jax.vjp(compute, arrays["captured"]) if grads else (compute(arrays["captured"]), None)
         more = {"o": o, "stats": stats, "d_o": d_o.astype(o.dtype)}
         found = _called(program, scale, arrays, more, tensors, backward=True, **fixed.values)
-        result: dict[str, Any] = {name: None for name in arrays}
+        # What does not move has zeros, so that the result has the same places whatever moves: JAX asserts that.
+        result: dict[str, Any] = jax.tree.map(_zero, arrays)
         result.update({name: _whole(program, arrays, name, found[f"d_{name}"]) for name in "qkv"})
         if "d_sink" in found:
             result["sink"] = jnp.reshape(found["d_sink"], arrays["sink"].shape)
-        result["captured"] = [None] * len(arrays["captured"])
         if pull is not None:
             zeros = [_zero(tensor) for tensor in tensors]
             given = [found.get(f"d_t{number}", zero) for number, zero in enumerate(zeros)]
@@ -270,8 +252,7 @@ def _operator(program: Program, scale: float) -> Callable:
 
 
 def _zero(tensor: Any) -> Any:
+    """The gradient of an array that nothing depends on."""
     if jnp.issubdtype(tensor.dtype, jnp.floating):
-        return jnp.zeros(tensor.shape, tensor.dtype)
-    import numpy as np
-
+        return varying([jnp.zeros(tensor.shape, tensor.dtype), tensor])[0]
     return np.zeros(tensor.shape, jax.dtypes.float0)

@@ -13,7 +13,7 @@ from jax.custom_batching import custom_vmap
 from jax.sharding import PartitionSpec
 
 from .._attention import Attention
-from ._config import TARGET, register, workspace
+from ._config import TARGET, workspace
 from ._program import Program, Sizes
 
 #: Tensors whose first extent is always the batch.
@@ -89,7 +89,6 @@ def _order(layout: str, role: str) -> tuple:
 
 def _bound(attention: Attention, kind: Kind, arrays: dict[str, Any]) -> tuple:
     """Binds the custom call."""
-    register()
     operands = [operand for operand in attention.operands if not operand.constant]
     given, results, names, scalars = [], [], [], []
     values, layout = kind.program.values(kind.scale), kind.program.layout

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 import jax
+import jax.export
 
 from .._attention import Attention
 from .._context import Context
@@ -69,12 +70,11 @@ def settings() -> Settings:
 
 
 def register() -> None:
-    """Registers the handlers, once in a process."""
+    """Registers the handlers, once in a process; a program that another process exported needs no more than that."""
     global _registered
     with _lock:
         if _registered:
             return
-        settings()
         found, capsule = library(), jax.ffi.pycapsule
         stages = {"initialize": capsule(found.qkv_xla_initialize), "execute": capsule(found.qkv_xla_execute)}
         jax.ffi.register_ffi_target(TARGET, stages, platform="CUDA")

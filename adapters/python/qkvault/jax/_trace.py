@@ -18,6 +18,7 @@ import numpy as np
 
 from .._errors import Error
 from ._primitives import FUNCTIONS, NoWord, constant, written
+from ._shards import varying
 from ._values import AXES, Node, Value
 
 _NAMES = {"b": "<batch>", "h": "head", "q": "query", "k": "key"}
@@ -209,6 +210,9 @@ class _Writer:
 
     def equation(self, eqn: Any, args: list[Value]) -> list[Value]:
         name, params = eqn.primitive.name, eqn.params
+        if name in ("pvary", "pcast"):
+            # It says how arrays lie in a shard_map; what is computed ahead says that anew.
+            return args
         self.place = _place(eqn) or self.place
         function = FUNCTIONS.get(params.get("name", "")) if name in ("pjit", "jit") else None
         if function is not None and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
@@ -291,7 +295,7 @@ def _binding(eqn: Any) -> Callable:
     def bind(*args):
         given = eqn.primitive.get_bind_params(eqn.params)
         functions, params = given if isinstance(given, tuple) else ((), given)
-        return eqn.primitive.bind(*functions, *args, **params)
+        return eqn.primitive.bind(*functions, *varying(args), **params)
 
     return bind
 
