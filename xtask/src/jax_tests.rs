@@ -36,6 +36,6 @@ pub fn run(args: &Args) -> Result<()> {
     let (library, package) = (library.to_str(), package.to_str());
     let (library, package) = library.zip(package).context("the path of the project is not UTF-8")?;
     let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", package)];
-    let tests = ["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_jax.py"];
+    let tests = ["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_jax*.py"];
     cargo::run_program(python.into(), &tests, &variables)
 }

@@ -1,6 +1,6 @@
 """`qkvault.jax` on two GPUs, and what a program meets on one: remat, exported programs in another process, new shapes.
 
-    python3 card_jax_two.py --out DIR [--vault DIR] [--library libqkvault.so] [--parts two,remat,export,shapes]
+    python3 card_jax_two.py --out DIR [--vault DIR] [--library libqkvault.so] [--parts two,forms,remat,export,shapes]
 
 Writes DIR/adapter-jax-two.json, after each part. Exit code 0 if no number is wrong. Without a GPU the oracle computes:
 XLA_FLAGS=--xla_force_host_platform_device_count=2 JAX_PLATFORMS=cpu python3 card_jax_two.py --out /tmp/two
@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 for folder in (HERE, HERE.parent):
     if (folder / "qkvault" / "__init__.py").exists():
         sys.path.insert(0, str(folder))
-PARTS = ("two", "remat", "export", "shapes")
+PARTS = ("two", "forms", "remat", "export", "shapes")
 
 PARSER = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 PARSER.add_argument("--out", type=pathlib.Path, required=True)
@@ -43,6 +43,8 @@ import numpy as np  # noqa: E402
 
 import qkvault  # noqa: E402
 import qkvault.jax as qj  # noqa: E402
+
+from card_jax_forms import forms  # noqa: E402
 
 P, NamedSharding = jax.sharding.PartitionSpec, jax.sharding.NamedSharding
 ON_GPU = jax.default_backend() in ("gpu", "cuda")
@@ -386,10 +388,11 @@ def main():
         record = {"jax": jax.__version__, "devices": [str(x.device_kind) for x in jax.devices()],
                   "qkvault": qkvault.version(), "cudnn": CONTEXT.cudnn if ON_GPU else None}
         print(record, flush=True)
-        wrong = []
+        wrong, parts = [], {"two": two, "remat": remat, "export": export, "shapes": shapes}
+        parts["forms"] = lambda: forms(sys.modules[__name__])
         for name in ARGS.parts.split(","):
             try:
-                record[name] = {"two": two, "remat": remat, "export": export, "shapes": shapes}[name]()
+                record[name] = parts[name]()
             except Exception as error:  # noqa: BLE001
                 traceback.print_exc()
                 record[name] = {"wrong": [f"{type(error).__name__}: {error}"[:1500]]}

@@ -122,6 +122,10 @@ class Numbers(Case):
         self.both((Q, K, V), lambda *a: qj.attention(*a, softcap=cap), lambda *a: plain(*a, softcap=2.0))
         self.both((Q, K, V), lambda *a: qj.attention(*a, scale=cap), lambda *a: plain(*a, scale=2.0))
 
+    def test_sinks_that_do_not_move_have_no_part_in_the_gradients_call(self):
+        sinks = make(4, dtype=jnp.float32)
+        self.both((Q, K, V), lambda *a: qj.attention(*a, sinks=sinks), lambda *a: plain(*a, sinks=sinks))
+
     def test_the_front_is_that_of_jax_nn(self):
         theirs = jax.nn.dot_product_attention
         mask, bias = CAUSAL[None, None], make(1, 4, 24, 24)
@@ -150,6 +154,7 @@ class Modifications(Case):
             "causal and softcap": lambda s, b, h, i, j: jnp.where(i >= j, jnp.tanh(s), -jnp.inf),
             "documents": lambda s, b, h, i, j: jnp.where(documents[b, i] == documents[b, j], s, -1e9),
             "powers": lambda s, b, h, i, j: s + 0.1 * s**3 - jax.nn.sigmoid(s) * jax.nn.relu(s),
+            "remainders": lambda s, b, h, i, j: s + ((i - j) % 3) * 0.25 + jnp.where((j - i) % 2 == 0, 0.5, 0.0),
             "blocks": lambda s, b, h, i, j: s + jnp.where(i // 8 == j // 8, 1.0, 0.0) + (j % 3 == 1) * 0.5,
             "by batch and head": lambda s, b, h, i, j: s * (1.0 + 0.5 * (b == 1)) + jnp.clip(j - h, -2, 2),
             "a table computed ahead": lambda s, b, h, i, j: s + jnp.cumsum(slopes)[(i ^ j) & 3],
@@ -201,6 +206,7 @@ class Modifications(Case):
             ("mask: causal", {"mask_mod": lambda b, h, i, j: i >= j}),
             ("score_mod: scalar $cap: float; tanh(score / $cap) * $cap", {"softcap": 5.0}),
             ("mask_mod: query // 8 == key // 8", {"mask_mod": lambda b, h, i, j: i // 8 == j // 8}),
+            ("mask_mod: (query - key) % 2 == 0", {"mask_mod": lambda b, h, i, j: (i - j) % 2 == 0}),
             ("score_mod: tensor @b: f32[1,4,24,24]; score + @b", {"bias": jnp.zeros((1, 4, 24, 24))}),
         ]:
             with self.subTest(hand):

@@ -9,10 +9,10 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use qkvault::exec::Number;
 use qkvault::exec::raw::constant_values;
-use qkvault::graph::{DType, Role, Valid, text as form, validate};
+use qkvault::graph::{DType, Role, Valid, operand, text as form, validate};
 
 use super::cuda::Loaded;
-use super::frame::{Frame, Memory, code};
+use super::frame::{Frame, Memory, U32, code};
 use crate::status::Failure;
 
 /// The version of the arguments and attributes. Serialised programs keep it.
@@ -24,6 +24,8 @@ pub(super) struct Operand {
     pub(super) role: Role,
     pub(super) dtype: DType,
     pub(super) bytes: u64,
+    /// Bytes of the array. Kernels may read some more, which XLA's memory has.
+    pub(super) held: u64,
     name: String,
     code: c_int,
     /// Its extents in the order of memory, without those of 1.
@@ -84,13 +86,16 @@ impl Call {
             if fact.scalar {
                 scalars.push((fact.role, fact.dtype));
             } else if constants.iter().all(|(role, _)| *role != fact.role) {
-                let mut axes: Vec<usize> = (0..4).filter(|&axis| fact.dims[axis] != 1).collect();
+                // What strides step over: tokens of all sequences, pages and their rows.
+                let extents = operand(attention.get(), fact.role).map_or(fact.dims, |o| o.tensor.extents());
+                let mut axes: Vec<usize> = (0..4).filter(|&axis| extents[axis] != 1).collect();
                 axes.sort_by_key(|&axis| std::cmp::Reverse(fact.strides[axis]));
-                let dims = axes.iter().map(|&axis| fact.dims[axis]).collect();
+                let dims = axes.iter().map(|&axis| extents[axis]).collect();
                 let name = fact.name.map_or_else(|| fact.role.name().into_owned(), str::to_owned);
                 let (role, dtype, bytes) = (fact.role, fact.dtype, fact.bytes);
+                let held = extents.iter().product::<i64>().unsigned_abs() * dtype.size() as u64;
                 let list = if fact.output { &mut outputs } else { &mut inputs };
-                list.push(Operand { role, dtype, bytes, name, code: code(dtype), dims });
+                list.push(Operand { role, dtype, bytes, held, name, code: code(dtype), dims });
             }
         }
         let (text, loaded) = (text.to_owned(), RwLock::default());
@@ -130,7 +135,13 @@ impl Call {
 impl Operand {
     fn check(&self, memory: Memory<'_>) -> Result<(), Failure> {
         let dims = memory.dims.iter().copied().filter(|&extent| extent != 1);
-        if memory.dtype == self.code && dims.eq(self.dims.iter().copied()) {
+        let own = self.dims.iter().copied();
+        let same = match memory.dtype == U32 && self.dtype == DType::I64 {
+            // JAX has 64-bit integers only if a user says so; else each is two words, the lower one first.
+            true => dims.eq(own.chain([2])),
+            false => memory.dtype == self.code && dims.eq(own),
+        };
+        if same {
             return Ok(());
         }
         Err(Failure::argument(format!(

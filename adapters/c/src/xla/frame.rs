@@ -39,6 +39,8 @@ pub(super) const fn code(dtype: DType) -> c_int {
 const F64: c_int = 12;
 /// XLA's number of a 32-bit integer.
 const S32: c_int = 4;
+/// XLA's number of a 32-bit integer without a sign.
+pub(super) const U32: c_int = 8;
 
 /// What XLA says about a call outside the frame.
 fn told(text: &str) -> Failure {

@@ -15,8 +15,12 @@ from ._attention import attention, explain
 from ._config import configure, export_checks
 from ._config import register as _register
 from ._front import dot_product_attention
+from ._packed import paged_attention, varlen_attention
 from ._trace import TraceError
 
-__all__ = ["TraceError", "attention", "configure", "dot_product_attention", "explain", "export_checks"]
+__all__ = [
+    "TraceError", "attention", "configure", "dot_product_attention", "explain", "export_checks", "paged_attention",
+    "varlen_attention",
+]
 
 _register()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,10 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.sharding import PartitionSpec
 
-from .._attention import Attention
+from .._attention import Attention, Operand
+from .._errors import ArgumentError
 from ._config import TARGET, workspace
-from ._program import Program, Sizes
+from ._program import Program
 
 #: Tensors whose first extent is always the batch.
 WHOLE = ("q", "k", "v", "o", "stats", "d_o", "d_q", "d_k", "d_v", "seq_len_q", "seq_len_kv")
@@ -40,7 +41,7 @@ class Kind:
 
     def attention(self, arrays: dict[str, Any], batch: int) -> Attention:
         """Its description for arrays."""
-        sizes = Sizes.of(self.program.layout, arrays["q"], arrays["k"], arrays["v"], batch)
+        sizes = self.program.sizes(arrays, batch)
         count = len(self.program.expressions(self.dense).tensors)
         tensors = [arrays[f"t{number}"] for number in range(count)]
         text = self.program.text(sizes, arrays["q"].dtype, tensors, self.dense, self.grads)
@@ -78,31 +79,69 @@ def _like(x: Any, shape: tuple, dtype: Any, order: Any = None) -> Any:
     return known.update(shape=shape, dtype=jnp.dtype(dtype), sharding=sharding, weak_type=False)
 
 
-def _order(layout: str, role: str) -> tuple:
+def _order(program: Program, role: str) -> tuple:
     """The axes of Q that the axes of an operand are."""
+    if program.packed is not None:
+        return (0, 1, 2) if role in ROWS else (0, 1) if role == "stats" else (None,) * 4
     if role in ROWS:
         return (0, 1, 2, 3)
     if role == "stats":
-        return (0, 2, 1, None) if layout == "bshd" else (0, 1, 2, None)
+        return (0, 2, 1, None) if program.layout == "bshd" else (0, 1, 2, None)
     return (None,) * 4
+
+
+def _shape(program: Program, operand: Operand, arrays: dict[str, Any]) -> tuple:
+    """The shape of the array of an operand."""
+    role, dims = operand.role, operand.dims
+    if program.packed is not None and (role in ROWS or role == "stats"):
+        tokens = arrays["k" if role in ("k", "v", "d_k", "d_v") else "q"].shape[0]
+        return (tokens, dims[1]) if role == "stats" else (tokens, dims[1], dims[3])
+    if program.paged and role in ("k", "v"):
+        return arrays[role].shape
+    return tuple(dims[axis] for axis in (0, 2, 1, 3)) if program.layout == "bshd" and role in ROWS else dims
+
+
+def _words(count: Any, factor: int) -> Any:
+    """`count * factor` as 64-bit integers of two words each, the lower one first: JAX has none wider by default."""
+    count, low, high = count.astype(jnp.uint32), factor & 0xFFFF, factor >> 16
+    below, middle = (count & 0xFFFF) * low, (count >> 16) * low
+    middle_too = (count & 0xFFFF) * high
+    carry = ((below >> 16) + (middle & 0xFFFF) + (middle_too & 0xFFFF)) >> 16
+    upper = (count >> 16) * high + (middle >> 16) + (middle_too >> 16) + carry
+    return jnp.stack([count * np.uint32(factor & 0xFFFFFFFF), upper], -1)
+
+
+def _array(program: Program, operand: Operand, arrays: dict[str, Any]) -> Any:
+    """The array of an input."""
+    role = operand.role
+    if role.startswith("offsets."):
+        of = role.removeprefix("offsets.")
+        heads, width = arrays[{"q": "q", "d_q": "q", "k": "k", "d_k": "k"}.get(of, "v")].shape[1:]
+        if of in ("o", "d_o", "stats"):
+            heads, width = arrays["q"].shape[1], 1 if of == "stats" else width
+        return _words(arrays["ends_k" if of in ("k", "v", "d_k", "d_v") else "ends_q"], heads * width)
+    if role in ("page_table_k", "page_table_v"):
+        return jnp.reshape(arrays["page_table"], operand.dims)
+    array = arrays[operand.name or role]
+    return array if operand.dtype == "i64" else jnp.reshape(array, _shape(program, operand, arrays))
 
 
 def _bound(attention: Attention, kind: Kind, arrays: dict[str, Any]) -> tuple:
     """Binds the custom call."""
     operands = [operand for operand in attention.operands if not operand.constant]
     given, results, names, scalars = [], [], [], []
-    values, layout = kind.program.values(kind.scale), kind.program.layout
+    program, values = kind.program, kind.program.values(kind.scale)
     for operand in operands:
         name = operand.name or operand.role
         if operand.scalar:
             scalars.append(values[name])
             continue
-        shape = tuple(operand.dims[axis] for axis in (0, 2, 1, 3)) if _is_bshd(layout, operand.role) else operand.dims
         if not operand.output:
-            given.append(jnp.reshape(arrays[name], shape))
+            given.append(_array(program, operand, arrays))
             continue
         names.append(name)
-        results.append(_like(arrays["q"], shape, _JAX[operand.dtype], _order(layout, operand.role)))
+        shape, order = _shape(program, operand, arrays), _order(program, operand.role)
+        results.append(_like(arrays["q"], shape, _JAX[operand.dtype], order))
     scratch = workspace(attention)
     results.append(_like(arrays["q"], (scratch + 255 if scratch else 0,), jnp.uint8, (None,)))
     found = jax.ffi.ffi_call(TARGET, results)(
@@ -112,14 +151,27 @@ def _bound(attention: Attention, kind: Kind, arrays: dict[str, Any]) -> tuple:
     return tuple(by_name[name] for name in kind.outputs)
 
 
-def _is_bshd(layout: str, role: str) -> bool:
-    return layout == "bshd" and role in ROWS
-
-
 def run(kind: Kind, arrays: dict[str, Any]) -> dict[str, Any]:
     """The results of a call by name."""
-    folded = _foldable(kind, arrays["q"].shape[0])
+    folded = _once(_foldable(kind, arrays["q"].shape[0]))
     return dict(zip(kind.outputs, folded(*(arrays[name] for name in kind.names))))
+
+
+def _once(compute: Callable) -> Callable:
+    """A function of arrays whose derivative is an error that says what there is instead."""
+
+    @jax.custom_jvp
+    def function(*arrays):
+        return compute(*arrays)
+
+    @function.defjvp
+    def derivative(primals, tangents):
+        raise ArgumentError(
+            "qkvault has first derivatives of an attention, in reverse mode; for second ones and Hessians, differentiate "
+            "an attention of jnp operations, such as jax.nn.dot_product_attention(implementation='xla')"
+        )
+
+    return function
 
 
 def _foldable(kind: Kind, batch: int) -> Any:
@@ -133,7 +185,8 @@ def _foldable(kind: Kind, batch: int) -> Any:
     @called.def_vmap
     def rule(count, batched, *arrays):
         sinks = [is_batched for name, is_batched in zip(kind.names, batched) if name == "sink"]
-        if any(sinks) or kind.d_sink:
+        program = kind.program
+        if any(sinks) or kind.d_sink or program.dropout or program.packed is not None or program.paged:
             return _one_by_one(called, batched, arrays)
         wanted = {f"t{number}" for number in kind.grads} if kind.backward else set()
         whole = dict(zip(kind.names, arrays))["q"].shape[int(batched[kind.names.index("q")])]
@@ -168,7 +221,7 @@ def _unfold(name: str, result: Any, count: int, shapes: dict[str, tuple]) -> Any
 
 
 def _one_by_one(called: Any, batched: Any, arrays: Any) -> tuple:
-    """One call after the other, where a batch cannot have what differs: sinks are the same for a whole batch."""
+    """One call after the other, where a batch cannot have what differs: sinks and seeds are those of a whole batch."""
     moving = [array for array, is_batched in zip(arrays, batched) if is_batched]
 
     def one(some):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import jax
 import jax.numpy as jnp
 
+from .._errors import ArgumentError
 from ._attention import attention
 
 
@@ -22,19 +23,26 @@ def dot_product_attention(
     query_seq_lengths: Optional[jax.Array] = None,
     key_value_seq_lengths: Optional[jax.Array] = None,
     local_window_size: Union[int, tuple[int, int], None] = None,
-) -> jax.Array:
+    implementation: Optional[str] = None,
+    return_residual: bool = False,
+) -> Any:
     """As `jax.nn.dot_product_attention`, with its parameters and shapes: [B, T, N, H], or [T, N, H] without a batch.
 
-    Rows of padded queries are zeros.
+    Rows of padded queries are zeros. `implementation` may be None or `"cudnn"`. With `return_residual`, also the
+    natural log-sum-exp of rows, [B, T, N] in float32, without gradient.
     """
+    if implementation not in (None, "cudnn"):
+        raise ArgumentError(f"implementation is {implementation!r}; qkvault has cudnn alone, call jax.nn for another")
     if query.ndim == 3:
         query, key, value = (x[None] for x in (query, key, value))
         found = dot_product_attention(
             query, key, value, bias, mask, scale=scale, is_causal=is_causal, query_seq_lengths=query_seq_lengths,
             key_value_seq_lengths=key_value_seq_lengths, local_window_size=local_window_size,
+            return_residual=return_residual,
         )
-        return jnp.squeeze(found, 0)
-    return attention(
-        query, key, value, bias=bias, mask=mask, scale=scale, is_causal=is_causal, window=local_window_size,
-        query_seq_lengths=query_seq_lengths, key_value_seq_lengths=key_value_seq_lengths,
-    )
+        return jax.tree.map(lambda x: jnp.squeeze(x, 0), found)
+    options: dict[str, Any] = {
+        "bias": bias, "mask": mask, "scale": scale, "is_causal": is_causal, "window": local_window_size,
+        "query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths,
+    }
+    return attention(query, key, value, return_lse=return_residual, **options)

@@ -143,6 +143,25 @@ def _calls(*names: str) -> dict[str, Callable[..., Node]]:
     return {name: _float(f"{name}({{}})") for name in names}
 
 
+#: The remainder that is never negative, of any integer and a positive constant.
+_MODULO = "((({0} % {1}) + {1}) % {1})"
+
+
+def _equal(form: str) -> Callable[..., Node]:
+    plain = _number(form)
+
+    def write(args: list[Value], params: dict) -> Node:
+        node = plain(args, params)
+        # Whether a remainder is 0 does not depend on its sign.
+        both = [
+            Node("({} % {})", arg.args) if arg.form == _MODULO and other.constant == 0 else arg
+            for arg, other in zip(node.args, reversed(node.args))
+        ]
+        return Node(form, tuple(both))
+
+    return write
+
+
 #: What writes each primitive.
 WRITERS: dict[str, Callable[..., Node]] = {
     **_calls("exp", "log", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "erf", "floor", "ceil"),
@@ -152,7 +171,7 @@ WRITERS: dict[str, Callable[..., Node]] = {
     "add_any": _number("({} + {})", True), "sub": _number("({} - {})"), "mul": _number("({} * {})", True),
     "max": _number("max({}, {})", True), "min": _number("min({}, {})", True), "div": _div, "rem": _rem, "pow": _pow,
     "integer_pow": _integer_pow, "sign": _sign, "clamp": _clamp, "select_n": _select, "convert_element_type": _convert,
-    "eq": _number("({} == {})"), "ne": _number("({} != {})"), "lt": _number("({} < {})"), "le": _number("({} <= {})"),
+    "eq": _equal("({} == {})"), "ne": _equal("({} != {})"), "lt": _number("({} < {})"), "le": _number("({} <= {})"),
     "gt": _number("({} > {})"), "ge": _number("({} >= {})"), "and": _truth("({} & {})"), "or": _truth("({} | {})"),
     "not": _truth("(!{})"), "xor": _truth("(({0} & !{1}) | (!{0} & {1}))"), "square": _number("({0} * {0})"),
     **{name: _same for name in ("copy", "copy_p", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "pvary")},
@@ -160,9 +179,12 @@ WRITERS: dict[str, Callable[..., Node]] = {
 
 
 def _remainder(args: list[Value], params: dict) -> Node:
-    if not all(arg.text().natural for arg in args):
-        raise NoWord("it is for numbers that are never negative here")
-    return _rem(args, params)
+    a, b = (arg.text() for arg in args)
+    if a.natural and b.natural:
+        return _rem(args, params)
+    if not isinstance(b.constant, int) or isinstance(b.constant, bool) or b.constant <= 0:
+        raise NoWord("it is for positive constants, and for numbers that are never negative")
+    return Node(_MODULO, (a, b), natural=True)
 
 
 #: What writes functions of jax.numpy whose own primitives are many.

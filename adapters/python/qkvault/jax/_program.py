@@ -38,11 +38,9 @@ class Sizes:
     d_v: int
     #: What the batch was before `vmap` folded axes into it: what `b` counts.
     batch: int
-
-    @classmethod
-    def of(cls, layout: str, q: Any, k: Any, v: Any, batch: int) -> "Sizes":
-        s, h = (1, 2) if layout == "bshd" else (2, 1)
-        return cls(q.shape[0], q.shape[h], k.shape[h], q.shape[s], k.shape[s], q.shape[3], v.shape[3], batch)
+    #: How Q and O, and how K and V lie in memory.
+    rows: str
+    keys: str
 
     def axes(self) -> dict[str, int]:
         """Extents that tensors of expressions have."""
@@ -72,8 +70,15 @@ class Program:
     lengths: bool = False
     sinks: bool = False
     deterministic: bool = False
+    has_segments: bool = False
+    #: The probability with which a weight is dropped.
+    dropout: float = 0.0
+    #: Sequences behind each other: how many there are, and the most queries and keys of one.
+    packed: Optional[tuple[int, int, int]] = None
+    #: Whether K and V are pools of pages.
+    paged: bool = False
     _known: dict[bool, Expressions] = field(default_factory=dict)
-    #: Arrays: bias, mask, softcap, then those that the functions captured.
+    #: Arrays: bias, mask, both segment ids, softcap, then those that the functions captured.
     arrays: list = field(default_factory=list)
 
     def __post_init__(self):
@@ -95,6 +100,8 @@ class Program:
             score = Node("({} + {})", (score, _given(next(at), arrays).text()))
         if self.has_mask:
             keep.append(_given(next(at), arrays).text())
+        if self.has_segments:
+            keep.append(Node("({} == {})", tuple(_given(next(at), arrays).text() for _ in range(2))))
         if self.softcap is not None:
             cap = Node("$softcap") if isinstance(self.softcap, float) else _given(next(at), arrays).text()
             score = Node("(tanh({0} / {1}) * {1})", (score, cap))
@@ -110,7 +117,23 @@ class Program:
         return Expressions(changed, mask, tensors_of([root for root in (changed, mask) if root is not None]))
 
     def _own(self) -> int:
-        return self.has_bias + self.has_mask + (self.softcap is not None and not isinstance(self.softcap, float))
+        return self.has_bias + self.has_mask + 2 * self.has_segments + (self.softcap is not None and not isinstance(self.softcap, float))
+
+    def sizes(self, arrays: dict[str, Any], batch: Optional[int] = None) -> Sizes:
+        """The extents of a call. `batch` is the batch that the functions know, if `vmap` has made another one of it."""
+        q, k, v = (arrays[name] for name in "qkv")
+        if self.packed is not None:
+            count, rows, keys = self.packed
+            lie = (f"varlen tokens {x.shape[0]}" for x in (q, k))
+            return Sizes(count, q.shape[1], k.shape[1], rows, keys, q.shape[2], v.shape[2], count, *lie)
+        s, h = (1, 2) if self.layout == "bshd" else (2, 1)
+        own = q.shape[0] if batch is None else batch
+        heads, d, d_v = (q.shape[h], k.shape[h]), q.shape[3], v.shape[3]
+        if self.paged:
+            keys = arrays["page_table"].shape[1] * k.shape[s]
+            lie = f"paged {k.shape[0]} x {k.shape[s]} {'nhd' if self.layout == 'bshd' else 'hnd'}"
+            return Sizes(q.shape[0], *heads, q.shape[s], keys, d, d_v, own, self.layout, lie)
+        return Sizes(q.shape[0], *heads, q.shape[s], k.shape[s], d, d_v, own, self.layout, self.layout)
 
     def tensors(
         self, dense: bool, captured: list, sizes: Sizes, dtype: Any = None, grads: frozenset = frozenset()
@@ -127,14 +150,15 @@ class Program:
     def text(self, sizes: Sizes, dtype: Any, tensors: list, dense: bool, grads: frozenset) -> str:
         """The description for shapes. `grads` are the tensors, by number, whose gradient is wanted."""
         found, word = self.expressions(dense), dtype_word(dtype)
-        b, layout = sizes.b, self.layout
+        b = sizes.b
         lines = [
-            f"q: {word} [{b},{sizes.h},{sizes.q},{sizes.d}] {layout}",
-            f"k: {word} [{b},{sizes.heads_kv},{sizes.k},{sizes.d}] {layout}",
-            f"v: {word} [{b},{sizes.heads_kv},{sizes.k},{sizes.d_v}] {layout}",
-            f"o: {word} [{b},{sizes.h},{sizes.q},{sizes.d_v}] {layout}",
+            f"q: {word} [{b},{sizes.h},{sizes.q},{sizes.d}] {sizes.rows}",
+            f"k: {word} [{b},{sizes.heads_kv},{sizes.k},{sizes.d}] {sizes.keys}",
+            f"v: {word} [{b},{sizes.heads_kv},{sizes.k},{sizes.d_v}] {sizes.keys}",
+            f"o: {word} [{b},{sizes.h},{sizes.q},{sizes.d_v}] {sizes.rows}",
             f"mask: {self.mask}",
         ]
+        lines += [f"dropout: philox {self.dropout!r}"] if self.dropout else []
         lines += ["lengths: per-sequence"] if self.lengths else []
         lines += ["sink: yes"] if self.sinks else []
         for name, root in (("score_mod", found.score), ("mask_mod", found.mask)):
