@@ -9,7 +9,8 @@
 //! * `version`, `context`, `describe`, `operand`, `explain`, `plan`, `launch`, `training`, `serving`, `batch`,
 //!   `oracle`: the functions.
 //!
-//! Doors of frameworks are further folders beside these modules, with functions of the same prefix `qkv_`.
+//! Doors of frameworks are further folders beside these modules, with functions of the same prefix `qkv_`; `host`
+//! computes their calls on CPUs.
 
 #![allow(non_camel_case_types, reason = "types have the names that they have in C")]
 #![allow(clippy::missing_safety_doc, reason = "the header says for every function what its caller promises")]
@@ -19,6 +20,7 @@ pub mod context;
 pub mod describe;
 pub mod explain;
 pub mod handle;
+mod host;
 pub mod launch;
 pub mod operand;
 pub mod oracle;

@@ -2,8 +2,6 @@
 
 use std::ffi::{c_char, c_void};
 
-use qkvault::exec::Number;
-use qkvault::exec::raw::constant_values;
 use qkvault::graph::{DType, Role, Valid, operand};
 use qkvault::reference::{
     Buffer, Comparison, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward,
@@ -176,34 +174,9 @@ pub unsafe extern "C" fn qkv_oracle_add_forward(oracle: *mut qkv_oracle) -> i32 
     })
 }
 
-fn computed(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Failure> {
+/// The outputs of an attention, forward or backward.
+pub(crate) fn computed(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Failure> {
     Ok(if attention.is_backward() { backward(attention, inputs) } else { forward(attention, inputs) }?)
-}
-
-/// Computes a call of a framework on the host, from its tensors: scalars and constants are added to them.
-pub(crate) fn on_host(
-    attention: &Valid,
-    mut inputs: Inputs,
-    scalars: impl IntoIterator<Item = (Role, DType, Number)>,
-) -> Result<Outputs, Failure> {
-    for (role, dtype, number) in scalars {
-        let value = match number {
-            Number::F32(x) => f64::from(x),
-            Number::I32(x) => f64::from(x),
-            Number::I64(x) => x as f64,
-        };
-        inputs.insert(role, Buffer::of(dtype, [value]));
-    }
-    for (role, values) in constant_values(attention) {
-        inputs.insert(role, Buffer::of(DType::F32, values.iter().map(|x| f64::from(*x))));
-    }
-    if let Some(sink) = operand(attention.get(), Role::Sink)
-        && attention.operand_facts().iter().all(|fact| fact.role != Role::Sink)
-    {
-        // A launch of a backward has no sinks, because Stats contains them; the oracle asks for numbers and uses none.
-        inputs.insert(Role::Sink, Buffer::of(DType::F32, vec![0.0; sink.elements().unwrap_or(0)]));
-    }
-    computed(attention, &inputs)
 }
 
 /// Computes the outputs. It takes time that grows with queries times keys; several cores work on it.

@@ -5,7 +5,7 @@ use qkvault::reference::{Buffer, Inputs};
 use super::call::{Call, From};
 use super::shim::Shim;
 use super::value::{Arguments, Made, Shape, address};
-use crate::oracle::on_host;
+use crate::host::on_host;
 use crate::status::{Failure, QKV_ERROR_INTERNAL};
 
 /// Computes a call on the host.

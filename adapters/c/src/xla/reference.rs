@@ -9,7 +9,7 @@ use super::abi;
 use super::call::Call;
 use super::frame::Frame;
 use super::handler::handle;
-use crate::oracle::on_host;
+use crate::host::on_host;
 use crate::status::{Failure, QKV_ERROR_DEVICE};
 
 fn compute(frame: Frame<'_>) -> Result<(), Failure> {

@@ -127,14 +127,15 @@ def program_of(
     program.expressions(False)
     arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "captured": list(program.arrays)}
     if lengths and packed is None:
-        for name, given, extent in (
-            ("seq_len_q", query_seq_lengths, full[2]), ("seq_len_kv", key_value_seq_lengths, full[3]),
+        for role, name, given, extent in (
+            ("seq_len_q", "query_seq_lengths", query_seq_lengths, full[2]),
+            ("seq_len_kv", "key_value_seq_lengths", key_value_seq_lengths, full[3]),
         ):
-            given = jnp.full(q.shape[:1], extent, jnp.int32) if given is None else _integers(name, given)
+            given = jnp.full(q.shape[:1], extent, jnp.int32) if given is None else integers(name, given)
             if given.shape != q.shape[:1]:
-                raise ArgumentError(f"lengths have the shape {given.shape}; there is one for each of {q.shape[0]}")
+                raise ArgumentError(f"{name} have the shape {given.shape}; there is one for each of {q.shape[0]}")
             # Kernels follow them to memory.
-            arrays[name] = jnp.clip(given, 0, extent)
+            arrays[role] = jnp.clip(given, 0, extent)
     if sinks is not None:
         if sinks.shape != (full[1],):
             raise ArgumentError(f"sinks have the shape {sinks.shape}; they are one for each of {full[1]} heads")
@@ -162,10 +163,11 @@ def _rate(rate: float, rng: Any) -> float:
     return float(rate)
 
 
-def _integers(name: str, given: Any) -> Any:
+def integers(name: str, given: Any) -> Any:
+    """An array of integers, as int32."""
     given = jnp.asarray(given)
     if not jnp.issubdtype(given.dtype, jnp.integer):
-        raise ArgumentError(f"{name} is {given.dtype}; give integers")
+        raise ArgumentError(f"{name} has the element type {given.dtype}; give integers")
     return given.astype(jnp.int32)
 
 
@@ -178,7 +180,7 @@ def _segments(given: Any, full: tuple) -> list:
     for name, ids, extent, shape in zip(
         ("queries", "keys"), both, (full[2], full[3]), ((full[0], 1, full[2], 1), (full[0], 1, 1, full[3])),
     ):
-        ids = _integers(f"segment_ids of {name}", ids)
+        ids = integers(f"segment_ids of {name}", ids)
         if ids.shape != (full[0], extent):
             raise ArgumentError(
                 f"segment_ids of {name} have the shape {ids.shape}; they are (batch, sequence): {(full[0], extent)}"

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
-from ._arguments import Number, Window, program_of
-from ._arguments import _integers as integers
+from ._arguments import Number, Window, integers, program_of
 from ._operator import operator
 from ._shards import varying
 
