@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{cargo, ui};
 
 /// Packages that are not published.
-pub const PRIVATE: [&str; 4] = ["qkvault-lab", "qkvault-skip", "qkvault-tests", "xtask"];
+pub const PRIVATE: [&str; 5] = ["qkvault-lab", "qkvault-server", "qkvault-skip", "qkvault-tests", "xtask"];
 
 /// Options of `deny`.
 #[derive(Debug, clap::Args)]
@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn private_packages_have_publish_false_and_the_others_do_not() {
         let root = cargo::root();
-        let mut manifests = vec![root.join("xtask/Cargo.toml"), root.join("tests/Cargo.toml")];
+        let mut manifests =
+            ["examples/server", "tests", "xtask"].map(|name| root.join(name).join("Cargo.toml")).to_vec();
         for entry in std::fs::read_dir(root.join("crates")).expect("the folder is there") {
             manifests.push(entry.expect("it reads").path().join("Cargo.toml"));
         }

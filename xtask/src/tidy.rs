@@ -48,7 +48,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Packages that may use every other.
-const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-c", "qkvault-cli", "qkvault-lab", "qkvault-tests"];
+const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-c", "qkvault-cli", "qkvault-lab", "qkvault-server", "qkvault-tests"];
 
 /// Most columns of a line of text: hand-written Markdown outside tables and code blocks, and comments outside tables.
 const MOST_COLUMNS: usize = 120;
@@ -101,7 +101,8 @@ fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
 
 fn dependencies(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    let mut manifests = ["adapters/c", "xtask", "tests"].map(|folder| root.join(folder).join("Cargo.toml")).to_vec();
+    let mut manifests =
+        ["adapters/c", "examples/server", "xtask", "tests"].map(|folder| root.join(folder).join("Cargo.toml")).to_vec();
     for entry in std::fs::read_dir(root.join("crates"))? {
         manifests.push(entry?.path().join("Cargo.toml"));
     }

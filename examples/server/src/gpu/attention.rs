@@ -1,0 +1,126 @@
+//! The attention by qkvault: the plans of the serving set, loaded before the first request, each with its lengths and
+//! tables on the GPU.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use qkvault::Runtime;
+use qkvault::exec::serving::PlanSet;
+use qkvault::exec::{Args, BatchMetadata, ServePlan, Workspace};
+use qkvault::serving::{Buckets, StepSize};
+
+use super::memory::{Buffers, Layer};
+use crate::Failure;
+use crate::config::{Limits, Shape};
+use crate::step::{Part, Step};
+
+struct Loaded {
+    batch: BatchMetadata,
+    plan: ServePlan,
+}
+
+/// A part of a step on its plan: the first row, and the plan's number.
+type Chosen = (usize, usize);
+
+pub(super) struct Cudnn {
+    plans: PlanSet<Loaded>,
+    workspace: Arc<Workspace>,
+    runtime: Runtime,
+    built: u64,
+    chosen: Vec<Chosen>,
+    row: usize,
+}
+
+impl Cudnn {
+    pub(super) fn new(
+        runtime: Runtime,
+        (shape, limits): (&Shape, &Limits),
+        stream: &Arc<CudaStream>,
+    ) -> Result<Cudnn, Failure> {
+        let (layer, buckets) = (limits.layer(shape), Buckets::new(&limits.policy(shape))?);
+        let attentions = buckets.iter().map(|bucket| layer.attention(&bucket)).collect::<Result<Vec<_>, _>>()?;
+        // In the background on all cores; `serving` then finds each one loaded. Decodes that are refused run as chunks.
+        let failed = runtime.preload(attentions).wait();
+        if let Some((_, error)) = failed.into_iter().find(|(_, error)| !error.is_refused()) {
+            return Err(format!("{error}; start once with --build, or warm the vault").into());
+        }
+        let plans = runtime.serving(&layer, &buckets)?.plans.try_map(|_, plan| -> Result<Loaded, Failure> {
+            let mut batch = plan.batch(stream)?;
+            batch.check_pages(true);
+            Ok(Loaded { batch, plan })
+        })?;
+        let bytes = plans.iter().map(|(_, loaded)| loaded.plan.plan.workspace()).max().unwrap_or(0);
+        let workspace = Workspace::allocate(stream, bytes.max(1))?;
+        let built = runtime.planner().vault().stats().builds;
+        Ok(Cudnn { plans, workspace, runtime, built, chosen: Vec::new(), row: shape.heads * shape.head_dim })
+    }
+
+    /// The sequences of each plan.
+    pub(super) fn batches(&self) -> impl Iterator<Item = usize> {
+        self.plans.iter().map(|(bucket, _)| bucket.batch as usize)
+    }
+
+    /// The plan of a decode.
+    pub(super) fn plan_of(&self, sequences: usize, keys: i64) -> Option<usize> {
+        self.plans.pick(StepSize { sequences: sequences as i64, queries: 1, keys })
+    }
+
+    /// Chooses the plans of a step, and copies its lengths and tables to the GPU.
+    pub(super) fn update(&mut self, step: &Step, stream: &Arc<CudaStream>) -> Result<(), Failure> {
+        self.chosen.clear();
+        for part in [step.decode(), step.prefill()].into_iter().flatten() {
+            let at = self.plans.pick(part.size()).ok_or_else(|| format!("no plan for {:?}", part.size()))?;
+            self.put(at, &part, stream)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, at: usize, part: &Part<'_>, stream: &Arc<CudaStream>) -> Result<(), Failure> {
+        let loaded = self.plans.get_mut(at).ok_or("the plan of a step is not there")?;
+        loaded.batch.update(&part.batch(), stream)?;
+        self.chosen.push((part.row, at));
+        Ok(())
+    }
+
+    /// Chooses a plan whose sequences are as they were, for a capture.
+    pub(super) fn choose(&mut self, at: usize) {
+        self.chosen = vec![(0, at)];
+    }
+
+    /// Queues or records the attention of a layer, for all parts of the step: the decode first, because its plan may
+    /// write rows behind the last sequence, which are then those of the chunks.
+    ///
+    /// # Safety
+    ///
+    /// A captured launch is replayed only while everything in it lives, and in the order of one stream.
+    pub(super) unsafe fn launch(
+        &self,
+        layer: &Layer,
+        buffers: &mut Buffers,
+        stream: &Arc<CudaStream>,
+        captured: bool,
+    ) -> Result<(), Failure> {
+        for &(row, at) in &self.chosen {
+            let Loaded { batch, plan } = self.plans.get(at).ok_or("the plan of a step is not there")?;
+            let q = buffers.q.slice(row * self.row..);
+            let mut o = buffers.o.slice_mut(row * self.row..);
+            let args = Args::new().q(&q).k(&layer.keys).v(&layer.values).o(&mut o);
+            let args = args.batch(batch).workspace(&self.workspace);
+            match captured {
+                // SAFETY: the caller's promise; this value keeps plan, batch and workspace.
+                true => unsafe { plan.plan.launch_captured(stream, args) }?,
+                false => plan.plan.launch(stream, args)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans that were built since the server was ready.
+    pub(super) fn builds(&self) -> u64 {
+        self.runtime.planner().vault().stats().builds - self.built
+    }
+
+    pub(super) fn plans(&self) -> usize {
+        self.plans.iter().count()
+    }
+}

@@ -1,0 +1,181 @@
+// The kernels of the model beside its attention and its products, compiled by NVRTC when the server starts.
+// Numbers of 16 bits are bfloat16; sums are float32.
+
+typedef unsigned short bf16;
+typedef unsigned int u32;
+
+#define FAR __int_as_float(0x7f800000)
+
+__device__ __forceinline__ float wide(bf16 x) { return __uint_as_float((u32)x << 16); }
+
+// To the nearest, ties to even.
+__device__ __forceinline__ bf16 narrow(float x) {
+    u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 0x40u);
+    return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// The functions of weights.rs.
+__device__ __forceinline__ u32 mix(u32 x) {
+    x ^= x >> 16; x *= 0x7feb352du; x ^= x >> 15; x *= 0x846ca68bu; return x ^ (x >> 16);
+}
+
+__device__ __forceinline__ float gumbel(u32 seed, u32 position, u32 token) {
+    u32 hash = mix(seed ^ mix(position ^ mix(token)));
+    return -logf(-logf(((float)(hash >> 9) + 0.5f) * (1.0f / 8388608.0f)));
+}
+
+extern "C" __global__ void fill(bf16* out, u32 count, u32 seed, float scale, float middle) {
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+        float unit = (float)(mix(seed ^ mix(i)) >> 8) * (1.0f / 8388608.0f) - 1.0f;
+        // Not as one operation: the host has none.
+        out[i] = narrow(__fadd_rn(middle, __fmul_rn(scale, unit)));
+    }
+}
+
+// A block for each row.
+extern "C" __global__ void embed(bf16* x, const bf16* table, const int* tokens, int hidden) {
+    const bf16* from = table + (size_t)tokens[blockIdx.x] * hidden;
+    for (int i = threadIdx.x; i < hidden; i += blockDim.x) x[(size_t)blockIdx.x * hidden + i] = from[i];
+}
+
+// The sum over a block of at most 1024 threads, known to all of them.
+__device__ float block_sum(float x) {
+    __shared__ float parts[32];
+    for (int at = 16; at > 0; at >>= 1) x += __shfl_xor_sync(0xffffffffu, x, at);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+    __syncthreads();
+    float sum = 0.0f;
+    for (int i = 0; i < (int)(blockDim.x + 31) / 32; i++) sum += parts[i];
+    return sum;
+}
+
+__device__ float block_max(float x) {
+    __shared__ float parts[32];
+    for (int at = 16; at > 0; at >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, at));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+    __syncthreads();
+    float most = parts[0];
+    for (int i = 1; i < (int)(blockDim.x + 31) / 32; i++) most = fmaxf(most, parts[i]);
+    return most;
+}
+
+// RMSNorm of a row for each block. With `rows`, of chosen rows.
+extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* factors, const int* rows, int hidden) {
+    int row = rows ? rows[blockIdx.x] : (int)blockIdx.x;
+    const bf16* from = x + (size_t)row * hidden;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < hidden; i += blockDim.x) { float v = wide(from[i]); sum += v * v; }
+    float by = rsqrtf(block_sum(sum) / (float)hidden + 1e-5f);
+    for (int i = threadIdx.x; i < hidden; i += blockDim.x)
+        out[(size_t)blockIdx.x * hidden + i] = narrow(wide(from[i]) * by * wide(factors[i]));
+}
+
+// Rotary embedding of the queries and keys of a row for each block; keys and values go into their pages.
+extern "C" __global__ void rotate(bf16* q, bf16* keys, bf16* values, const bf16* qkv, const int* positions,
+                                  const int* slots, int heads, int kv_heads, int head_dim) {
+    int row = blockIdx.x, half = head_dim / 2, slot = slots[row];
+    const bf16* from = qkv + (size_t)row * (heads + 2 * kv_heads) * head_dim;
+    float position = (float)positions[row];
+    for (int at = threadIdx.x; at < (heads + kv_heads) * half; at += blockDim.x) {
+        int head = at / half, i = at % half;
+        float sin, cos, a = wide(from[head * head_dim + i]), b = wide(from[head * head_dim + i + half]);
+        sincosf(position * powf(500000.0f, -(float)i / (float)half), &sin, &cos);
+        bf16* to;
+        if (head < heads) to = q + ((size_t)row * heads + head) * head_dim;
+        else if (slot >= 0) to = keys + ((size_t)slot * kv_heads + head - heads) * head_dim;
+        else continue;
+        to[i] = narrow(a * cos - b * sin);
+        to[i + half] = narrow(b * cos + a * sin);
+    }
+    if (slot < 0) return;
+    for (int i = threadIdx.x; i < kv_heads * head_dim; i += blockDim.x)
+        values[(size_t)slot * kv_heads * head_dim + i] = from[(heads + kv_heads) * head_dim + i];
+}
+
+// SiLU of the gate times up; a row of blocks for each row.
+extern "C" __global__ void silu(bf16* out, const bf16* gate_up, int inner) {
+    int i = blockIdx.y * blockDim.x + threadIdx.x;
+    if (i >= inner) return;
+    const bf16* from = gate_up + (size_t)blockIdx.x * 2 * inner;
+    float gate = wide(from[i]);
+    out[(size_t)blockIdx.x * inner + i] = narrow(gate / (1.0f + expf(-gate)) * wide(from[inner + i]));
+}
+
+// The token of a row of logits for each block, and how far the target's logit is below the largest.
+extern "C" __global__ void pick(int* out, const float* logits, const int* rows, const int* positions,
+                                const float* temperatures, const int* seeds, const int* targets, int vocab) {
+    const float* from = logits + (size_t)blockIdx.x * vocab;
+    float t = temperatures[blockIdx.x], best = -FAR, largest = -FAR;
+    u32 seed = (u32)seeds[blockIdx.x], position = (u32)positions[rows[blockIdx.x]];
+    int token = 0;
+    for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
+        float logit = from[i], with = t > 0.0f ? logit + t * gumbel(seed, position, (u32)i) : logit;
+        largest = fmaxf(largest, logit);
+        if (with > best) { best = with; token = i; }
+    }
+    largest = block_max(largest);
+    float most = block_max(best);
+    // Of equal tokens the first: the largest of the negated numbers.
+    float first = block_max(best == most ? -(float)token : -FAR);
+    if (threadIdx.x == 0) {
+        int target = targets[blockIdx.x];
+        out[2 * blockIdx.x] = (int)-first;
+        out[2 * blockIdx.x + 1] = __float_as_int(target >= 0 ? largest - from[target] : 0.0f);
+    }
+}
+
+// Keeps the stream busy, so that the host can queue what is to be timed.
+extern "C" __global__ void spin(long long cycles) {
+    long long end = clock64() + cycles;
+    while (clock64() < end) {}
+}
+
+// The plain attention copies the keys and values of each sequence out of the pages, (sequence, head, key, head dim).
+// A block for some keys of a sequence; places past the length become zeros.
+extern "C" __global__ void gather(bf16* keys, bf16* values, const bf16* key_pool, const bf16* value_pool,
+                                  const int* tables, const int* lengths, int width, int page, int room, int kv_heads,
+                                  int head_dim) {
+    int sequence = blockIdx.y, vectors = kv_heads * head_dim / 8, length = lengths[sequence];
+    const int* table = tables + (size_t)sequence * width;
+    for (int at = blockIdx.x * blockDim.x + threadIdx.x; at < room * vectors; at += gridDim.x * blockDim.x) {
+        int key = at / vectors, head = at % vectors * 8 / head_dim, d = at % vectors * 8 % head_dim;
+        uint4 k = make_uint4(0, 0, 0, 0), v = k;
+        if (key < length) {
+            size_t from = ((size_t)table[key / page] * page + key % page) * vectors + at % vectors;
+            k = ((const uint4*)key_pool)[from];
+            v = ((const uint4*)value_pool)[from];
+        }
+        size_t to = ((((size_t)sequence * kv_heads + head) * room + key) * head_dim + d) / 8;
+        ((uint4*)keys)[to] = k;
+        ((uint4*)values)[to] = v;
+    }
+}
+
+// Queries as (sequence, key head, row, query head of the key head, head dim), and the outputs back.
+extern "C" __global__ void turn(bf16* to, const bf16* from, int rows, int heads, int kv_heads, int head_dim, int back) {
+    int sequence = blockIdx.y, group = heads / kv_heads, all = rows * heads * head_dim;
+    for (int at = blockIdx.x * blockDim.x + threadIdx.x; at < all; at += gridDim.x * blockDim.x) {
+        int d = at % head_dim, head = at / head_dim % heads, row = at / head_dim / heads;
+        size_t by_head = ((((size_t)sequence * kv_heads + head / group) * rows + row) * group + head % group) * head_dim + d;
+        size_t by_row = (size_t)sequence * all + at;
+        if (back) to[by_row] = from[by_head]; else to[by_head] = from[by_row];
+    }
+}
+
+// Probabilities of one row of scores for each block, over the keys that its query sees.
+extern "C" __global__ void softmax(bf16* out, const float* scores, const int* lengths, int rows, int heads,
+                                   int kv_heads, int room, float scale) {
+    int group = heads / kv_heads, sequence = blockIdx.x / (heads * rows), row = blockIdx.x / group % rows;
+    int seen = lengths[sequence] - rows + row + 1;
+    const float* from = scores + (size_t)blockIdx.x * room;
+    float most = -FAR, sum = 0.0f;
+    for (int i = threadIdx.x; i < seen; i += blockDim.x) most = fmaxf(most, from[i] * scale);
+    most = block_max(most);
+    for (int i = threadIdx.x; i < seen; i += blockDim.x) sum += expf(from[i] * scale - most);
+    sum = block_sum(sum);
+    for (int i = threadIdx.x; i < room; i += blockDim.x)
+        out[(size_t)blockIdx.x * room + i] = narrow(i < seen ? expf(from[i] * scale - most) / sum : 0.0f);
+}

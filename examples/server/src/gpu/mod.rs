@@ -1,0 +1,240 @@
+//! The model on a GPU: products by cuBLASLt, attention by qkvault or plain, the rest by a few kernels of its own.
+//!
+//! Everything runs on one stream, in the order in which it is queued. A decode is a replay of a captured step of the
+//! next larger number of sequences; a step with chunks is queued kernel by kernel.
+
+mod attention;
+mod graphs;
+mod kernels;
+mod memory;
+mod plain;
+mod products;
+mod profile;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaSlice, CudaStream};
+use qkvault::Runtime;
+use qkvault::cache::VaultOptions;
+use qkvault::exec::Device;
+
+use crate::Failure;
+use crate::config::{Limits, Shape};
+use crate::engine::Model;
+use crate::metrics::Metrics;
+use crate::step::{Picked, Step};
+use attention::Cudnn;
+use graphs::Graphs;
+use kernels::Kernels;
+pub use kernels::compile;
+use memory::{Buffers, Weights, address};
+use plain::Plain;
+use products::{Into, Products, Second, Sizes};
+use profile::Profile;
+
+/// The attention of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// By qkvault, over pages.
+    Qkvault,
+    /// Without a fused kernel, over keys that are copied out of the pages.
+    Plain,
+}
+
+/// How a model is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The attention.
+    pub attention: Kind,
+    /// Whether decodes are captured.
+    pub graphs: bool,
+    /// Whether plans that the vault lacks are built before the server is ready.
+    pub build: bool,
+    /// The folder of the vault; the user's without one.
+    pub vault: Option<PathBuf>,
+    /// The seed of the weights.
+    pub seed: u32,
+}
+
+enum Attention {
+    Cudnn(Box<Cudnn>),
+    Plain(Box<Plain>),
+}
+
+/// How often the GPU is asked how much memory is in use.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Cycles of the GPU in which the host queues a step that is timed: about 4 ms.
+const SPIN: i64 = 7_000_000;
+
+/// The model.
+pub struct Gpu {
+    // Dropped before what its graphs use.
+    graphs: Graphs,
+    engine: Queue,
+    profile: Profile,
+    device: Device,
+    looked: Option<Instant>,
+    used: u64,
+}
+
+/// What a step is queued with.
+struct Queue {
+    shape: Shape,
+    stream: Arc<CudaStream>,
+    kernels: Kernels,
+    products: Products,
+    weights: Weights,
+    buffers: Buffers,
+    attention: Attention,
+}
+
+impl Gpu {
+    /// Opens the GPU, loads every plan, makes the weights, and captures the decodes.
+    ///
+    /// # Errors
+    ///
+    /// No GPU, no cuDNN, no NVRTC, no cuBLASLt, no memory, or a plan that the vault lacks.
+    pub fn new(shape: Shape, limits: Limits, options: Options) -> Result<Gpu, Failure> {
+        let Options { attention, graphs, build, vault, seed } = options;
+        let device = Device::open(0)?;
+        // SAFETY: this model queues everything on one stream, so no event is needed to order it; a capture would be
+        // refused if it waited for one.
+        unsafe { device.context().disable_event_tracking() };
+        let stream = device.context().new_stream()?;
+        let kernels = Kernels::load(&stream)?;
+        let attention = match attention {
+            Kind::Qkvault => {
+                let vault = vault.map_or_else(VaultOptions::new, VaultOptions::in_folder).memory(0, 0);
+                let runtime = Runtime::options().on(&device).vault(vault).build_missing(build).open()?;
+                Attention::Cudnn(Box::new(Cudnn::new(runtime, (&shape, &limits), &stream)?))
+            }
+            Kind::Plain => Attention::Plain(Box::new(Plain::new(&shape, &limits, &stream)?)),
+        };
+        let products = Products::new(&stream)?;
+        let weights = Weights::new((&shape, &limits), seed, &kernels, &stream)?;
+        let buffers = Buffers::new(&shape, &limits, &stream)?;
+        let mut engine = Queue { shape, stream, kernels, products, weights, buffers, attention };
+        let graphs = Graphs::new(&mut engine, &limits, graphs)?;
+        let profile = Profile::default();
+        Ok(Gpu { graphs, engine, profile, device, looked: None, used: 0 })
+    }
+}
+
+impl Model for Gpu {
+    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
+        let Gpu { graphs, engine, profile, .. } = self;
+        match &mut engine.attention {
+            Attention::Cudnn(attention) => attention.update(step, &engine.stream)?,
+            Attention::Plain(attention) => attention.update(step, &engine.stream)?,
+        }
+        let timed = profile.is_due();
+        let graph = graphs.of(step, &engine.attention).filter(|_| !timed);
+        let (rows, picks) = match graph {
+            Some((rows, _)) => (rows, rows),
+            None => (step.rows(), step.picks.len()),
+        };
+        engine.buffers.give(step, (rows, picks), &engine.stream)?;
+        match graph {
+            Some((_, graph)) => graph.launch()?,
+            None if timed => {
+                engine.kernels.spin(SPIN)?;
+                let stream = Arc::clone(&engine.stream);
+                // SAFETY: nothing is captured.
+                profile.time(|timer| unsafe { engine.queue((rows, picks), false, Some(timer)) }, &stream)?;
+            }
+            // SAFETY: as above.
+            None => unsafe { engine.queue((rows, picks), false, None) }?,
+        }
+        graphs.count(graph.is_some());
+        let picked = engine.buffers.take(step.picks.len(), &engine.stream)?;
+        profile.read()?;
+        if let Attention::Cudnn(attention) = &engine.attention
+            && attention.builds() > 0
+        {
+            return Err("a plan was built while the server served; the set of plans has a gap".into());
+        }
+        Ok(picked)
+    }
+
+    fn report(&mut self, metrics: &Metrics) {
+        if self.looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            self.looked = Some(Instant::now());
+            self.used = self.device.memory().map_or(0, |memory| memory.total - memory.free);
+        }
+        Metrics::set(&metrics.device_bytes, self.used);
+        if let Attention::Cudnn(attention) = &self.engine.attention {
+            Metrics::set(&metrics.plans, attention.plans() as u64);
+            Metrics::set(&metrics.plan_builds_total, attention.builds());
+        }
+        self.graphs.report(metrics);
+        self.profile.report(metrics);
+    }
+
+    fn profile(&mut self, every: u64) {
+        self.profile.every(every);
+    }
+}
+
+impl Queue {
+    /// Queues or records the model over the rows that the buffers have.
+    ///
+    /// # Safety
+    ///
+    /// A captured step is replayed only while this value lives.
+    unsafe fn queue(
+        &mut self,
+        (rows, picks): (usize, usize),
+        captured: bool,
+        mut timer: Option<&mut profile::Timer>,
+    ) -> Result<(), Failure> {
+        let Queue { shape, stream, kernels, products, weights, buffers, attention } = self;
+        let (shape, stream) = (&*shape, &*stream);
+        let at = |slice: &CudaSlice<half::bf16>| address(slice, stream);
+        let inputs = buffers.inputs(stream);
+        let heads = shape.heads * shape.head_dim;
+        let [x, normed, qkv, q, o] = [&buffers.x, &buffers.normed, &buffers.qkv, &buffers.q, &buffers.o].map(at);
+        let [gate_up, inner] = [&buffers.gate_up, &buffers.inner].map(at);
+        let (logits, out) = (address(&buffers.logits, stream), address(&buffers.out, stream));
+        let product = |rows, columns, inner, into| Sizes { rows, columns, inner, batch: 1, second: Second::Rows, into };
+        let hidden = shape.hidden;
+        // SAFETY: the buffers have room for the rows and picks, which `give` checks; tokens, slots and picked rows are
+        // those of the scheduler, which keeps them in range; everything is on one stream.
+        unsafe {
+            kernels.embed(x, at(&weights.embedding), &inputs, rows, shape)?;
+            for layer in &weights.layers {
+                kernels.norm(normed, (x, at(&layer.attention_norm)), None, rows, shape)?;
+                products.queue(product(rows, shape.qkv(), hidden, Into::Half), qkv, normed, at(&layer.qkv))?;
+                kernels.rotate(q, (at(&layer.keys), at(&layer.values)), qkv, &inputs, rows, shape)?;
+                if let Some(timer) = &mut timer {
+                    timer.start(stream)?;
+                }
+                match attention {
+                    Attention::Cudnn(attention) => attention.launch(layer, buffers, stream, captured)?,
+                    Attention::Plain(attention) => attention.launch(layer, buffers, (kernels, products), stream)?,
+                }
+                if let Some(timer) = &mut timer {
+                    timer.end(stream)?;
+                }
+                products.queue(product(rows, hidden, heads, Into::Added), x, o, at(&layer.out))?;
+                kernels.norm(normed, (x, at(&layer.feed_norm)), None, rows, shape)?;
+                products.queue(
+                    product(rows, 2 * shape.inner, hidden, Into::Half),
+                    gate_up,
+                    normed,
+                    at(&layer.gate_up),
+                )?;
+                kernels.silu(inner, gate_up, rows, shape)?;
+                products.queue(product(rows, hidden, shape.inner, Into::Added), x, inner, at(&layer.down))?;
+            }
+            if picks > 0 {
+                kernels.norm(normed, (x, at(&weights.last_norm)), Some(inputs.pick_rows), picks, shape)?;
+                products.queue(product(picks, shape.vocab, hidden, Into::Float), logits, normed, at(&weights.head))?;
+                kernels.pick(out, logits, &inputs, picks, shape)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! Matrix products by cuBLASLt: bfloat16 operands, float32 sums. What a product of some sizes needs is asked for once.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::cublaslt::{result, sys};
+use cudarc::driver::{CudaSlice, CudaStream};
+
+use super::kernels::Address;
+use super::memory::{address, unset};
+use crate::Failure;
+
+/// Bytes of scratch memory: what NVIDIA recommends for sm_90.
+const WORKSPACE: usize = 32 << 20;
+
+/// How the second operand lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Second {
+    /// (columns, inner), as weights are: a row for each column of the product.
+    Rows,
+    /// (inner, columns).
+    Columns,
+}
+
+/// What becomes of the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Into {
+    /// It is written as bfloat16.
+    Half,
+    /// It is added to bfloat16 numbers.
+    Added,
+    /// It is written as float32.
+    Float,
+}
+
+/// The sizes of a product: (rows, inner) times (inner, columns), for each of `batch` matrices, which lie one after
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sizes {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) inner: usize,
+    pub(super) batch: usize,
+    pub(super) second: Second,
+    pub(super) into: Into,
+}
+
+/// What a product of some sizes is called with.
+struct Ready {
+    of: sys::cublasLtMatmulDesc_t,
+    first: sys::cublasLtMatrixLayout_t,
+    second: sys::cublasLtMatrixLayout_t,
+    out: sys::cublasLtMatrixLayout_t,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+/// cuBLASLt on one stream.
+pub(super) struct Products {
+    handle: sys::cublasLtHandle_t,
+    ready: HashMap<Sizes, Ready>,
+    workspace: CudaSlice<u8>,
+    stream: Arc<CudaStream>,
+}
+
+impl Products {
+    pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Products, Failure> {
+        // SAFETY: it only tries to open the library.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(
+                "libcublasLt is not there; it is in the CUDA toolkit, put its folder into LD_LIBRARY_PATH".into()
+            );
+        }
+        let workspace = unset(stream, WORKSPACE)?;
+        let handle = result::create_handle()?;
+        Ok(Products { handle, ready: HashMap::new(), workspace, stream: Arc::clone(stream) })
+    }
+
+    /// Queues a product: `out` gets `x` times `weights`.
+    ///
+    /// # Safety
+    ///
+    /// Until it is finished, the operands have as many numbers as the sizes say, are aligned to 16 bytes, and nothing
+    /// outside the stream uses them.
+    pub(super) unsafe fn queue(
+        &mut self,
+        sizes: Sizes,
+        out: Address,
+        x: Address,
+        weights: Address,
+    ) -> Result<(), Failure> {
+        if !self.ready.contains_key(&sizes) {
+            let ready = Ready::new(self.handle, sizes)?;
+            self.ready.insert(sizes, ready);
+        }
+        let Some(Ready { of, first, second, out: layout, algorithm }) = self.ready.get(&sizes) else {
+            return Err("a product is not ready".into());
+        };
+        let (one, zero) = (1.0_f32, 0.0_f32);
+        let beta = if sizes.into == Into::Added { &raw const one } else { &raw const zero };
+        let pointer = |address: Address| address as *const c_void;
+        // SAFETY: the descriptors live as long as this value, the workspace has the size that is given, and the caller
+        // promises the rest.
+        unsafe {
+            result::matmul(
+                self.handle,
+                *of,
+                (&raw const one).cast(),
+                beta.cast(),
+                // cuBLASLt counts by columns: the transposed product is the weights times x.
+                pointer(weights),
+                *second,
+                pointer(x),
+                *first,
+                pointer(out),
+                *layout,
+                out as *mut c_void,
+                *layout,
+                algorithm,
+                address(&self.workspace, &self.stream) as *mut c_void,
+                WORKSPACE,
+                self.stream.cu_stream().cast(),
+            )
+        }
+        .map_err(|error| format!("cuBLASLt did not queue {sizes:?}: {error}").into())
+    }
+}
+
+impl Ready {
+    fn new(handle: sys::cublasLtHandle_t, sizes: Sizes) -> Result<Ready, Failure> {
+        let Sizes { rows, columns, inner, batch, second, into } = sizes;
+        let half = sys::cudaDataType::CUDA_R_16BF;
+        let float = sys::cudaDataType::CUDA_R_32F;
+        let of = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, float)?;
+        let turned = i32::from(second == Second::Rows);
+        let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+        // SAFETY: the descriptor is alive, and the attribute has 32 bits.
+        unsafe { result::set_matmul_desc_attribute(of, attribute, (&raw const turned).cast(), size_of::<i32>()) }?;
+        let layout = |kind, (height, width): (usize, usize)| -> Result<sys::cublasLtMatrixLayout_t, Failure> {
+            let layout = result::create_matrix_layout(kind, height as u64, width as u64, height as i64)?;
+            let (count, stride) = (batch as i32, (height * width) as i64);
+            let set = |attribute, value: *const c_void, bytes| {
+                // SAFETY: the layout is alive, and the value has so many bytes.
+                unsafe { result::set_matrix_layout_attribute(layout, attribute, value, bytes) }
+            };
+            use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+            set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (&raw const count).cast(), size_of::<i32>())?;
+            set(Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (&raw const stride).cast(), size_of::<i64>())?;
+            Ok(layout)
+        };
+        let first = layout(half, (inner, rows))?;
+        let second = layout(half, if second == Second::Rows { (inner, columns) } else { (columns, inner) })?;
+        let out = layout(if into == Into::Float { float } else { half }, (columns, rows))?;
+        let wish = result::create_matmul_pref()?;
+        let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        let bytes = WORKSPACE;
+        // SAFETY: all descriptors are alive.
+        let found = unsafe {
+            result::set_matmul_pref_attribute(wish, attribute, (&raw const bytes).cast(), size_of::<usize>())?;
+            let found = result::get_matmul_algo_heuristic(handle, of, second, first, out, out, wish);
+            result::destroy_matmul_pref(wish)?;
+            found
+        };
+        let algorithm = found.map_err(|error| format!("cuBLASLt has no product for {sizes:?}: {error}"))?.algo;
+        Ok(Ready { of, first, second, out, algorithm })
+    }
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        for Ready { of, first, second, out, algorithm: _ } in self.ready.values() {
+            // SAFETY: each was made by `Ready::new` and is destroyed once. What fails here is lost with the process.
+            unsafe {
+                let _ = result::destroy_matmul_desc(*of);
+                for layout in [*first, *second, *out] {
+                    let _ = result::destroy_matrix_layout(layout);
+                }
+            }
+        }
+        // SAFETY: the handle was made by `Products::new`.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
