@@ -9,6 +9,9 @@ use anyhow::{Context as _, Result};
 use crate::record_tests::environment;
 use crate::{capi, cargo};
 
+/// The modules of tests.
+const MODULES: [&str; 2] = ["test_torch", "test_torch_calls"];
+
 /// Options of `torch-tests`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -31,6 +34,8 @@ pub fn run(args: &Args) -> Result<()> {
     let library = library.to_str().context("the library's name is not UTF-8")?;
     let adapter = cargo::root().join("adapters/python");
     let adapter = adapter.to_str().context("the folder's name is not UTF-8")?;
-    let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", adapter), ("PYTHONWARNINGS", "ignore")];
-    cargo::run_program(python.into(), &["-m", "unittest", "adapters/python/tests/test_torch.py"], &variables)
+    let path = format!("{adapter}:{adapter}/tests");
+    let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", path.as_str()), ("PYTHONWARNINGS", "ignore")];
+    let words: Vec<&str> = ["-m", "unittest"].into_iter().chain(MODULES).collect();
+    cargo::run_program(python.into(), &words, &variables)
 }

@@ -5,7 +5,7 @@ use qkvault::exec::Number;
 use qkvault::graph::{DType, Role, Valid};
 use smallvec::SmallVec;
 
-use super::context::Chosen;
+use super::context::{Chosen, Cpu};
 use super::shim::{Shim, current_stream};
 use super::spec::{Few, Given, Spec, beside, dense};
 use super::value::{Shape, dtype, number};
@@ -68,6 +68,8 @@ pub(super) struct Call {
     pub(super) outputs: Vec<Out>,
     /// The plan; none on the CPU.
     pub(super) ready: Option<RawReady>,
+    /// What is done on the CPU.
+    pub(super) cpu: Cpu,
 }
 
 impl Call {
@@ -116,6 +118,7 @@ impl Call {
             scalars: Vec::new(),
             outputs: Vec::new(),
             ready: None,
+            cpu: chosen.cpu,
         };
         call.arrange(shim, &spec, &types)?;
         let (kind, index) = device;
@@ -131,7 +134,7 @@ impl Call {
             call.scalars.sort_by_key(|(role, ..)| order(*role).unwrap_or(usize::MAX));
             call.scalars.truncate(ready.order().scalars().len());
             call.ready = Some(ready);
-        } else if !chosen.cpu {
+        } else if chosen.cpu == Cpu::Refused {
             let text = "the tensors are on the CPU, where cuDNN computes nothing; move them to a GPU, or allow the slow \
                         oracle for tests with qkvault.torch.configure(cpu=True)";
             return Err(Failure::new(QKV_ERROR_DEVICE, text));
@@ -149,14 +152,6 @@ impl Call {
             // One that this pass does not have: offsets of gradients in a forward, sinks in most backwards.
             let known = name.parse::<Role>().ok();
             if known.is_some_and(|role| facts.iter().all(|fact| fact.role != role)) {
-                if known == Some(Role::Sink) {
-                    // The oracle reads it; a plan's order of tensors leaves it out.
-                    self.tensors.push((
-                        Role::Sink,
-                        From::Given(fixed.len() + at),
-                        types[fixed.len() + at].size() as u64,
-                    ));
-                }
                 continue;
             }
             let roles = self.attention.named_roles(name)?;

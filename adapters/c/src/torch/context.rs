@@ -13,11 +13,20 @@ use crate::status::{Failure, c_string, guarded};
 /// Gets the attention of a plan that a call built, and how many milliseconds that took.
 pub type Told = extern "C" fn(*const c_char, u32);
 
+/// What is done for tensors on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cpu {
+    Refused,
+    /// The oracle computes.
+    Oracle,
+    /// Outputs are made and nothing is computed: for measuring what calls cost.
+    Nothing,
+}
+
 #[derive(Clone)]
 pub(super) struct Chosen {
     pub(super) runtime: RawRuntime,
-    /// Whether the oracle computes attentions on the CPU.
-    pub(super) cpu: bool,
+    pub(super) cpu: Cpu,
     told: Option<Told>,
 }
 
@@ -36,19 +45,26 @@ pub(super) fn chosen() -> Result<Chosen, Failure> {
     if let Some(chosen) = &*CHOSEN.read().unwrap_or_else(PoisonError::into_inner) {
         return Ok(chosen.clone());
     }
-    let chosen = Chosen { runtime: Runtime::options().open_raw()?, cpu: false, told: None };
+    let chosen = Chosen { runtime: Runtime::options().open_raw()?, cpu: Cpu::Refused, told: None };
     Ok(CHOSEN.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(chosen).clone())
 }
 
 /// Chooses the context that PyTorch's operators use, which stays open for them. `cpu` is 1 if the oracle computes
-/// attentions of tensors on the CPU, in float64 and slowly, for tests; else 0. `told` may be null, or a function that
-/// is called with every plan that a call builds.
+/// attentions of tensors on the CPU, in float64 and slowly, for tests; 2 if outputs are made and nothing is computed,
+/// for measuring what calls cost; else 0. `told` may be null, or a function that is called with every plan that a call
+/// builds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_torch_use(context: *const qkv_context, cpu: i32, told: Option<Told>) -> i32 {
     guarded(|| {
         // SAFETY: the caller promises a context.
         let runtime = unsafe { borrow(context) }?.runtime.clone();
-        *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(Chosen { runtime, cpu: cpu != 0, told });
+        let cpu = match cpu {
+            0 => Cpu::Refused,
+            1 => Cpu::Oracle,
+            2 => Cpu::Nothing,
+            _ => return Err(Failure::argument(format!("cpu is {cpu}; give 0, 1 or 2"))),
+        };
+        *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(Chosen { runtime, cpu, told });
         super::table::forget();
         Ok(())
     })

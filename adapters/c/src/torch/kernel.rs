@@ -7,9 +7,9 @@ use qkvault::exec::raw::{DeviceBuffer, RawArgs};
 use smallvec::SmallVec;
 
 use super::call::{Call, From, Pass};
-use super::context::chosen;
+use super::context::{Cpu, chosen};
 use super::oracle;
-use super::shim::{Shim, Value, current_stream, shim};
+use super::shim::{Handle, Shim, Value, current_stream, shim};
 use super::table::find;
 use super::value::{Arguments, Made, Shape, address, give_list};
 use crate::status::{Failure, QKV_OK, guarded, last_message};
@@ -17,13 +17,19 @@ use crate::status::{Failure, QKV_OK, guarded, last_message};
 /// The kernel of `qkvault::forward`.
 pub(super) unsafe extern "C-unwind" fn forward(stack: *mut Value, _: u64, _: u64) {
     // SAFETY: PyTorch gives the stack of this operator.
-    unsafe { run(stack, Pass::Forward) }
+    unsafe { run(stack, Pass::Forward, false) }
 }
 
 /// The kernel of `qkvault::backward`.
 pub(super) unsafe extern "C-unwind" fn backward(stack: *mut Value, _: u64, _: u64) {
     // SAFETY: as above.
-    unsafe { run(stack, Pass::Backward) }
+    unsafe { run(stack, Pass::Backward, true) }
+}
+
+/// The kernel of `qkvault::backward_plain`, which gives no gradients of further tensors.
+pub(super) unsafe extern "C-unwind" fn backward_plain(stack: *mut Value, _: u64, _: u64) {
+    // SAFETY: as above.
+    unsafe { run(stack, Pass::Backward, false) }
 }
 
 /// Runs a kernel, and throws its error as PyTorch's. Nothing on this frame is dropped, because the error unwinds it.
@@ -31,9 +37,13 @@ pub(super) unsafe extern "C-unwind" fn backward(stack: *mut Value, _: u64, _: u6
 /// # Safety
 ///
 /// The stack must be that of the operator of the pass.
-unsafe fn run(stack: *mut Value, pass: Pass) {
+unsafe fn run(stack: *mut Value, pass: Pass, list: bool) {
     // SAFETY: the caller's promise.
-    let status = guarded(|| unsafe { compute(stack, pass) });
+    thrown(guarded(|| unsafe { compute(stack, pass, list) }));
+}
+
+/// Throws the thread's last error as PyTorch's if the status is one. Callers have nothing to drop on their frames.
+pub(super) fn thrown(status: i32) {
     if status != QKV_OK {
         // The shim is there: the kernel was registered with it.
         if let Ok(shim) = shim() {
@@ -44,38 +54,18 @@ unsafe fn run(stack: *mut Value, pass: Pass) {
     }
 }
 
-unsafe fn compute(stack: *mut Value, pass: Pass) -> Result<(), Failure> {
+unsafe fn compute(stack: *mut Value, pass: Pass, list: bool) -> Result<(), Failure> {
     let shim = shim()?;
     // SAFETY: the caller's promise: the operator's schema begins with the tensors of the pass.
     let arguments = unsafe { Arguments::take(shim, stack, pass.roles().len()) }?;
-    let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
-    for tensor in &arguments.tensors {
-        shapes.push(Shape::of(shim, *tensor)?);
-    }
-    let call = find(shim, chosen, pass, arguments.spec()?, &shapes)?;
-    let needed = call.scalars.iter().filter_map(|(_, at, _)| *at).max().map_or(0, |most| most + 1);
-    if arguments.numbers.len() < needed {
-        let text = format!("{} numbers came, and the specification has {needed}", arguments.numbers.len());
-        return Err(Failure::argument(text));
-    }
-    let device = shapes[0].device;
-    let mut outputs: SmallVec<[Made<'_>; 8]> = SmallVec::new();
-    for out in &call.outputs {
-        outputs.push(Made::new(shim, (&out.dims, &out.strides), out.dtype, device)?);
-    }
-    match &call.ready {
-        // SAFETY: the tensors are the call's, whose shapes were compared.
-        Some(_) => unsafe { launch(shim, &call, &arguments, &shapes, &outputs) }?,
-        // SAFETY: as above; the memory is on the host.
-        None => unsafe { oracle::compute(shim, &call, &arguments, &shapes, &outputs) }?,
-    }
+    let outputs = serve(shim, pass, &arguments.tensors, arguments.spec()?, &arguments.numbers)?;
     let mut results = outputs.into_iter().map(Made::give);
     let fixed = pass.outputs().len();
     for at in 0..fixed {
         // SAFETY: the stack has room for the results of the operator.
         unsafe { *stack.add(at) = results.next().unwrap_or_default() };
     }
-    if pass == Pass::Backward {
+    if list {
         let list = give_list(shim, results)?;
         // SAFETY: as above.
         unsafe { *stack.add(fixed) = list };
@@ -83,18 +73,56 @@ unsafe fn compute(stack: *mut Value, pass: Pass) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Makes the outputs of a call on tensors, and queues what computes them.
+pub(super) fn serve<'a>(
+    shim: &'a Shim,
+    pass: Pass,
+    tensors: &[Handle],
+    spec: &str,
+    numbers: &[f64],
+) -> Result<SmallVec<[Made<'a>; 8]>, Failure> {
+    let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
+    for tensor in tensors {
+        shapes.push(Shape::of(shim, *tensor)?);
+    }
+    let call = find(shim, chosen, pass, spec, &shapes)?;
+    let needed = call.scalars.iter().filter_map(|(_, at, _)| *at).max().map_or(0, |most| most + 1);
+    if numbers.len() < needed {
+        let text = format!("{} numbers came, and the specification has {needed}", numbers.len());
+        return Err(Failure::argument(text));
+    }
+    let device = shapes[0].device;
+    let mut outputs: SmallVec<[Made<'_>; 8]> = SmallVec::new();
+    for out in &call.outputs {
+        outputs.push(Made::new(shim, (&out.dims, &out.strides), out.dtype, device)?);
+    }
+    let given = Came { shim, call: &call, tensors, numbers, shapes: &shapes };
+    match &call.ready {
+        // SAFETY: the tensors are the call's, whose shapes were compared.
+        Some(_) => unsafe { launch(&given, &outputs) }?,
+        None if call.cpu == Cpu::Nothing => {}
+        // SAFETY: as above; the memory is on the host.
+        None => unsafe { oracle::compute(&given, &outputs) }?,
+    }
+    Ok(outputs)
+}
+
+/// What came to a call.
+pub(super) struct Came<'a> {
+    pub(super) shim: &'a Shim,
+    pub(super) call: &'a Call,
+    pub(super) tensors: &'a [Handle],
+    pub(super) numbers: &'a [f64],
+    pub(super) shapes: &'a [Shape],
+}
+
 /// Queues a launch.
 ///
 /// # Safety
 ///
 /// The tensors must have the shapes of the call.
-unsafe fn launch(
-    shim: &Shim,
-    call: &Call,
-    arguments: &Arguments<'_>,
-    shapes: &[Shape],
-    outputs: &[Made<'_>],
-) -> Result<(), Failure> {
+unsafe fn launch(given: &Came<'_>, outputs: &[Made<'_>]) -> Result<(), Failure> {
+    let Came { shim, call, tensors: handles, numbers, shapes } = *given;
     let Some(ready) = &call.ready else { return Ok(()) };
     let device = shapes[0].device;
     let bytes = ready.plan().workspace();
@@ -111,11 +139,11 @@ unsafe fn launch(
     let mut tensors: SmallVec<[DeviceBuffer; 16]> = SmallVec::new();
     for &(_, from, size) in &call.tensors {
         tensors.push(match from {
-            From::Given(at) => shapes[at].words(address(shim, arguments.tensors[at])?, size),
+            From::Given(at) => shapes[at].words(address(shim, handles[at])?, size),
             From::Output(at) => DeviceBuffer { address: outputs[at].address()?, bytes: call.outputs[at].bytes },
         });
     }
-    let number = |&(_, at, dtype): &(_, _, _)| call.scalar(&arguments.numbers, (at, dtype));
+    let number = |&(_, at, dtype): &(_, _, _)| call.scalar(numbers, (at, dtype));
     let scalars: SmallVec<[Number; 6]> = call.scalars.iter().map(number).collect();
     let args = RawArgs { tensors: &tensors, scalars: &scalars, workspace, interleaved: &[] };
     // SAFETY: the addresses are those of tensors with these shapes, which PyTorch keeps until the stream is done.

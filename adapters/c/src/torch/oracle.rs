@@ -2,9 +2,9 @@
 
 use qkvault::reference::{Buffer, Inputs};
 
-use super::call::{Call, From};
-use super::shim::Shim;
-use super::value::{Arguments, Made, Shape, address};
+use super::call::From;
+use super::kernel::Came;
+use super::value::{Made, address};
 use crate::host::on_host;
 use crate::status::{Failure, QKV_ERROR_INTERNAL};
 
@@ -13,17 +13,12 @@ use crate::status::{Failure, QKV_ERROR_INTERNAL};
 /// # Safety
 ///
 /// The tensors must be on the host and have the shapes of the call.
-pub(super) unsafe fn compute(
-    shim: &Shim,
-    call: &Call,
-    arguments: &Arguments<'_>,
-    shapes: &[Shape],
-    outputs: &[Made<'_>],
-) -> Result<(), Failure> {
+pub(super) unsafe fn compute(given: &Came<'_>, outputs: &[Made<'_>]) -> Result<(), Failure> {
+    let Came { shim, call, tensors, numbers, shapes } = *given;
     let mut inputs = Inputs::new();
     for &(role, from, size) in &call.tensors {
         if let From::Given(at) = from {
-            let memory = shapes[at].buffer(address(shim, arguments.tensors[at])?, size);
+            let memory = shapes[at].buffer(address(shim, tensors[at])?, size);
             let length = usize::try_from(memory.bytes).unwrap_or(0);
             let bytes = match length {
                 0 => Vec::new(),
@@ -35,7 +30,7 @@ pub(super) unsafe fn compute(
             inputs.insert(role, Buffer::new(dtype, bytes)?);
         }
     }
-    let number = |&(role, at, dtype): &(_, _, _)| (role, dtype, call.scalar(&arguments.numbers, (at, dtype)));
+    let number = |&(role, at, dtype): &(_, _, _)| (role, dtype, call.scalar(numbers, (at, dtype)));
     let results = on_host(&call.attention, inputs, call.scalars.iter().map(number))?;
     for (out, made) in call.outputs.iter().zip(outputs) {
         let lacking = || Failure::new(QKV_ERROR_INTERNAL, format!("the oracle computed no {}", out.role));

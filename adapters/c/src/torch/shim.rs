@@ -68,6 +68,16 @@ functions! {
     data: "aoti_torch_get_data_ptr" (Handle, *mut *mut c_void) -> i32;
     /// A new tensor: dims, extents, strides, element type, device, place for the handle.
     empty: "aoti_torch_empty_strided" (i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> i32;
+    /// A tensor without anything, which operators give where they have no result.
+    nothing: "aoti_torch_new_uninitialized_tensor" (*mut Handle) -> i32;
+    /// Copies values between tensors of equal extents: to, from, whether the host need not wait.
+    copy: "aoti_torch_copy_" (Handle, Handle, i32) -> i32;
+    /// Whether derivatives are recorded in this thread.
+    recording: "aoti_torch_grad_mode_is_enabled" () -> bool;
+    /// Calls an operator: name, overload, stack, version of the interface.
+    call: "torch_call_dispatcher" (*const c_char, *const c_char, *mut Value, u64) -> i32;
+    /// A new text: bytes, how many, place for the handle.
+    text: "torch_new_string_handle" (*const c_char, usize, *mut Handle) -> i32;
     /// Gives a tensor back.
     delete_tensor: "aoti_torch_delete_tensor_object" (Handle) -> i32;
     /// A new list with room.

@@ -65,7 +65,7 @@ impl Drop for Arguments<'_> {
 /// # Safety
 ///
 /// The list must be one that the kernel owns.
-unsafe fn items(shim: &Shim, list: Handle) -> Result<SmallVec<[Value; 8]>, Failure> {
+pub(super) unsafe fn items(shim: &Shim, list: Handle) -> Result<SmallVec<[Value; 8]>, Failure> {
     let (mut size, mut all) = (0, SmallVec::new());
     // SAFETY: the caller's promise.
     done(unsafe { (shim.list_size)(list, &raw mut size) }, c"torch_list_size")?;
@@ -99,6 +99,14 @@ impl<'a> Made<'a> {
         // SAFETY: both lists have `rank` entries.
         let made = unsafe { (shim.empty)(rank, dims, strides, dtype, kind, index, &raw mut handle) };
         done(made, c"aoti_torch_empty_strided")?;
+        Ok(Made { shim, handle })
+    }
+
+    /// No tensor.
+    pub(super) fn nothing(shim: &'a Shim) -> Result<Made<'a>, Failure> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a place for the handle.
+        done(unsafe { (shim.nothing)(&raw mut handle) }, c"aoti_torch_new_uninitialized_tensor")?;
         Ok(Made { shim, handle })
     }
 

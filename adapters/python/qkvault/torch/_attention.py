@@ -77,7 +77,7 @@ def attention(
             numbers.append(softcap)
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
-    o, stats = _operators.run(q, k, v, extra, spec, numbers)
+    o, stats = _operators.run(q, k, v, extra, spec, numbers, return_lse)
     return (o, stats) if return_lse else o
 
 

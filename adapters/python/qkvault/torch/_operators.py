@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 import torch
 from torch import Tensor
 
 from .._library import call, library
 from . import _background, _fake
+from . import _native as native
 from ._context import configure, translated
 
 if not hasattr(library(), "qkv_torch_register"):
@@ -23,6 +26,7 @@ torch.library.register_fake("qkvault::forward", _fake.forward)
 torch.library.register_fake("qkvault::forward_only", _fake.forward)
 torch.library.register_fake("qkvault::backward", _fake.backward)
 torch.library.register_fake("qkvault::backward_only", _fake.backward)
+torch.library.register_fake("qkvault::backward_plain", lambda *given: _fake.backward(*given)[:3])
 
 
 def fits(tensor: Tensor) -> bool:
@@ -99,10 +103,36 @@ def _nothing(ctx, inputs, output):
 
 torch.library.register_autograd("qkvault::forward", _backward, setup_context=_setup)
 torch.library.register_autograd("qkvault::backward", _none, setup_context=_nothing)
+torch.library.register_autograd("qkvault::backward_plain", _none, setup_context=_nothing)
 
 
 class Attend(torch.autograd.Function):
-    """The forward and its gradients in eager mode, where this costs less than registered gradients."""
+    """O and its gradients in eager mode, where this costs less than registered gradients."""
+
+    @staticmethod
+    def forward(ctx, spec, numbers, q, k, v, *extra):
+        try:
+            o, stats = forward_only(q, k, v, extra, spec, numbers)
+        except RuntimeError as error:
+            raise translated(error) from None
+        ctx.save_for_backward(q, k, v, o, stats, *extra)
+        ctx.spec, ctx.numbers = spec, numbers
+        return o
+
+    @staticmethod
+    def backward(ctx, d_o):
+        q, k, v, o, stats, *extra = ctx.saved_tensors
+        try:
+            d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+        except RuntimeError as error:
+            raise translated(error) from None
+        if not extra:
+            native.keep(ctx.spec, ctx.numbers)
+        return None, None, d_q, d_k, d_v, *each
+
+
+class AttendBoth(torch.autograd.Function):
+    """The same with Stats, which has no gradient."""
 
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
@@ -112,18 +142,13 @@ class Attend(torch.autograd.Function):
             raise translated(error) from None
         ctx.save_for_backward(q, k, v, o, stats, *extra)
         ctx.mark_non_differentiable(stats)
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
         ctx.spec, ctx.numbers = spec, numbers
         return o, stats
 
     @staticmethod
     def backward(ctx, d_o, _d_stats):
-        q, k, v, o, stats, *extra = ctx.saved_tensors
-        try:
-            d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
-        except RuntimeError as error:
-            raise translated(error) from None
-        return None, None, d_q, d_k, d_v, *each
+        return Attend.backward(ctx, d_o)
 
 
 class Functional(torch.autograd.Function):
@@ -154,8 +179,14 @@ class Functional(torch.autograd.Function):
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def run(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers: list[float]) -> tuple[Tensor, Tensor]:
-    """O and Stats, differentiable; in the way that costs least."""
+# Without the check for tensors of transforms that are over, which costs as much as the call. Transforms do not get here.
+_attend = super(torch.autograd.Function, Attend).apply
+
+
+def run(
+    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers: list[float], both: bool = False
+) -> tuple[Tensor, Optional[Tensor]]:
+    """O, differentiable, and Stats, at least if both are asked for; in the way that costs least."""
     if torch.compiler.is_compiling() or type(q) not in _PLAIN:
         return forward(q, k, v, extra, spec, numbers)
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -166,7 +197,16 @@ def run(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers
     if _background.active() and not _fake.names_of(spec, "varlen"):
         _background.await_plan(q, k, v, spec, training)
     if training:
-        return Attend.apply(spec, numbers, q, k, v, *extra)
+        if both:
+            return AttendBoth.apply(spec, numbers, q, k, v, *extra)
+        if not extra:
+            kept = native.kept(spec, numbers)
+            if kept is not None:
+                try:
+                    return native.forward(q, k, v, None, kept)[0], None
+                except RuntimeError as error:
+                    raise translated(error) from None
+        return _attend(spec, numbers, q, k, v, *extra), None
     try:
         return forward_only(q, k, v, extra, spec, numbers)
     except RuntimeError as error:

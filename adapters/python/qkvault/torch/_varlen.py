@@ -60,5 +60,5 @@ def varlen_attention(
         parts.tensor(f"offsets.{name}", offsets)
     if deterministic:
         parts.lines.append("deterministic: yes")
-    o, stats = _operators.run(q, k, v, parts.tensors, parts.spec(), parts.values)
+    o, stats = _operators.run(q, k, v, parts.tensors, parts.spec(), parts.values, return_lse)
     return (o, stats) if return_lse else o
