@@ -41,8 +41,6 @@ def checked(q: Any, k: Any, v: Any, layout: str, *, packed: bool = False) -> Non
     heads = [x.shape[at] for x in (q, k, v)]
     if heads[1] != heads[2]:
         raise ArgumentError(f"k has {heads[1]} heads and v {heads[2]}; they have as many")
-    if heads[0] % heads[1]:
-        raise ArgumentError(f"q has {heads[0]} heads and k {heads[1]}, which does not divide it; repeat heads of k and v")
     if q.shape[-1] != k.shape[-1]:
         raise ArgumentError(f"q has the head dim {q.shape[-1]} and k {k.shape[-1]}; they have one")
 
