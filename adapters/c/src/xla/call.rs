@@ -13,6 +13,7 @@ use qkvault::graph::{DType, Role, Valid, operand, text as form, validate};
 
 use super::cuda::Loaded;
 use super::frame::{Frame, Memory, U32, code};
+use super::plans::Plans;
 use crate::status::Failure;
 
 /// The version of the arguments and attributes. Serialised programs keep it.
@@ -41,7 +42,7 @@ pub(super) struct Call {
     pub(super) outputs: Vec<Operand>,
     pub(super) scalars: Vec<(Role, DType)>,
     /// Its plans by GPU.
-    pub(super) loaded: RwLock<HashMap<i32, Arc<Loaded>>>,
+    pub(super) plans: Plans<Loaded>,
 }
 
 /// The calls of the process, by the key in their attributes. Programs are few, and calls are small.
@@ -78,7 +79,7 @@ impl Call {
         Ok(call)
     }
 
-    fn parsed(text: &str) -> Result<Call, Failure> {
+    pub(super) fn parsed(text: &str) -> Result<Call, Failure> {
         let attention = validate(form::parse(text)?)?;
         let constants = constant_values(&attention);
         let (mut inputs, mut outputs, mut scalars) = (Vec::new(), Vec::new(), Vec::new());
@@ -98,8 +99,8 @@ impl Call {
                 list.push(Operand { role, dtype, bytes, held, name, code: code(dtype), dims });
             }
         }
-        let (text, loaded) = (text.to_owned(), RwLock::default());
-        Ok(Call { text, attention, inputs, outputs, scalars, loaded })
+        let (text, plans) = (text.to_owned(), Plans::default());
+        Ok(Call { text, attention, inputs, outputs, scalars, plans })
     }
 
     /// The values of the scalars, in their order.

@@ -1,6 +1,7 @@
 //! The handlers for GPUs: a plan is found and loaded before the first execution, and launched on XLA's stream.
 
 use std::ffi::c_void;
+use std::fmt::Display;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use qkvault::exec::raw::{DeviceBuffer, RawArgs};
@@ -12,6 +13,7 @@ use super::abi;
 use super::call::{Call, Operand};
 use super::frame::{Frame, Memory};
 use super::handler::handle;
+use super::plans::Plans;
 use crate::context::qkv_context;
 use crate::handle::borrow;
 use crate::status::{Failure, QKV_ERROR_INTERNAL, guarded};
@@ -62,23 +64,33 @@ impl Loaded {
     }
 }
 
-/// The plan of a call on a GPU, if a call has loaded it.
-fn known(call: &Call, gpu: i32) -> Option<Arc<Loaded>> {
-    call.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&gpu).cloned()
+/// Loads the plan of a call on a GPU.
+fn load(frame: Frame<'_>, call: &Call, gpu: i32) -> Result<Loaded, Failure> {
+    // SAFETY: XLA's stream of this GPU.
+    let ready = unsafe { runtime()?.prepare(&call.attention, gpu, frame.stream()?) }?;
+    Loaded::new(ready, call)
 }
 
-/// Loads the plan of a call on a GPU.
-fn load(call: &Call, gpu: i32, stream: *mut c_void) -> Result<Arc<Loaded>, Failure> {
-    // SAFETY: XLA's stream of this GPU.
-    let ready = unsafe { runtime()?.prepare(&call.attention, gpu, stream) }?;
-    let loaded = Arc::new(Loaded::new(ready, call)?);
-    let mut all = call.loaded.write().unwrap_or_else(PoisonError::into_inner);
-    Ok(all.entry(gpu).or_insert(loaded).clone())
+/// The plan of a frame's call in a table: found, or loaded by the first who asks on a GPU. `made` sees a new one.
+pub(super) fn planned<T>(
+    frame: Frame<'_>,
+    call: &Call,
+    plans: &Plans<T>,
+    load: impl FnOnce(Frame<'_>, &Call, i32) -> Result<T, Failure>,
+    made: impl FnOnce(&T),
+) -> Result<Arc<T>, Failure> {
+    let gpu = frame.ordinal()?;
+    plans.of(gpu, || load(frame, call, gpu), made)
 }
 
 /// Scratch memory of a plan: the result behind the outputs, from its first address that is aligned on.
-fn scratch(loaded: &Loaded, call: &Call, results: &[Memory<'_>]) -> Result<DeviceBuffer, Failure> {
-    if loaded.workspace == 0 {
+pub(super) fn scratch(
+    needed: u64,
+    what: impl Display,
+    call: &Call,
+    results: &[Memory<'_>],
+) -> Result<DeviceBuffer, Failure> {
+    if needed == 0 {
         return Ok(DeviceBuffer::default());
     }
     let alignment = qkvault::exec::SCRATCH_ALIGNMENT;
@@ -88,13 +100,13 @@ fn scratch(loaded: &Loaded, call: &Call, results: &[Memory<'_>]) -> Result<Devic
     });
     let address = given.0.next_multiple_of(alignment);
     let bytes = given.1.saturating_sub(address - given.0);
-    if bytes >= loaded.workspace {
-        return Ok(DeviceBuffer { address, bytes: loaded.workspace });
+    if bytes >= needed {
+        return Ok(DeviceBuffer { address, bytes: needed });
     }
-    let (needed, what) = (loaded.workspace, &loaded.ready.facts().what);
     Err(Failure::argument(format!(
-        "the plan of '{what}' needs {needed} bytes of scratch memory, and the program was traced with {} for another plan \
-         or without a GPU; trace it anew, or for this GPU with qkvault.jax.configure(target=...)",
+        "the plan of '{what}' needs {needed} bytes of scratch memory, and the program was traced with {} for another \
+         plan, for another GPU or cuDNN or without a GPU; trace it anew, or for this GPU with \
+         qkvault.jax.configure(target=...)",
         given.1
     )))
 }
@@ -103,8 +115,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Failure> {
     let call = Call::of(frame)?;
     call.check(frame)?;
     let stream = frame.stream()?;
-    let gpu = frame.ordinal()?;
-    let loaded = known(&call, gpu).map_or_else(|| load(&call, gpu, stream), Ok)?;
+    let loaded = planned(frame, &call, &call.plans, load, |_| ())?;
     let arguments: SmallVec<[Memory<'_>; 16]> = frame.arguments().collect();
     let results: SmallVec<[Memory<'_>; 8]> = frame.results().collect();
     let memory = |place: &Place| {
@@ -117,7 +128,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Failure> {
     let tensors: SmallVec<[DeviceBuffer; 16]> = loaded.tensors.iter().map(memory).collect();
     let numbers: SmallVec<[_; 6]> = call.numbers(frame)?.collect();
     let scalars: SmallVec<[_; 6]> = loaded.scalars.iter().map(|&at| numbers[at]).collect();
-    let workspace = scratch(&loaded, &call, &results)?;
+    let workspace = scratch(loaded.workspace, &loaded.ready.facts().what, &call, &results)?;
     let args = RawArgs { tensors: &tensors, scalars: &scalars, workspace, interleaved: &[] };
     // SAFETY: XLA's memory of the sizes that were checked, alive until the launch has finished on its stream.
     unsafe { loaded.ready.launch_with(&args, stream) }?;
@@ -126,12 +137,9 @@ fn execute(frame: Frame<'_>) -> Result<(), Failure> {
 
 /// XLA calls it before every execution, so all calls but the first return at once.
 fn initialize(frame: Frame<'_>) -> Result<(), Failure> {
-    let (call, gpu) = (Call::of(frame)?, frame.ordinal()?);
-    if known(&call, gpu).is_none() {
-        let loaded = load(&call, gpu, frame.stream()?)?;
-        // A plan whose kernels are not loaded is launched all the same, the first time in a millisecond more.
-        let _ = loaded.ready.plan().load_kernels();
-    }
+    let call = Call::of(frame)?;
+    // A plan whose kernels are not loaded is launched all the same, the first time in a millisecond more.
+    planned(frame, &call, &call.plans, load, |loaded| drop(loaded.ready.plan().load_kernels()))?;
     Ok(())
 }
 

@@ -12,6 +12,8 @@ use super::cuda::{qkv_xla_execute, qkv_xla_initialize};
 use super::reference::qkv_xla_reference;
 use super::{frame, handler};
 
+mod stages;
+
 /// An error that the functions below made.
 struct Told {
     message: String,
@@ -92,6 +94,8 @@ struct Made {
     scalars: Vec<f64>,
     args: Vec<Given>,
     rets: Vec<Given>,
+    /// Whether integers of 64 bits are said to be pairs of words.
+    words: bool,
 }
 
 type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut c_void;
@@ -119,7 +123,7 @@ impl Made {
             }
         }
         let key = attention.key().bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        (Made { text: text::print(&attention), key, version: 1, scalars, args, rets }, attention, inputs)
+        (Made { text: text::print(&attention), key, version: 1, scalars, args, rets, words: false }, attention, inputs)
     }
 
     /// Calls a handler; an error is its code and message.
@@ -147,10 +151,11 @@ impl Made {
             names: names.as_ptr(),
             attrs: values.as_ptr(),
         };
+        let words = self.words;
         let buffer = |given: &mut Given| abi::Buffer {
             struct_size: size_of::<abi::Buffer>(),
             extension,
-            dtype: frame::code(given.dtype),
+            dtype: if words && given.dtype == DType::I64 { frame::U32 } else { frame::code(given.dtype) },
             data: given.bytes.as_mut_ptr().cast(),
             rank: given.dims.len() as i64,
             dims: given.dims.as_ptr(),

@@ -1,0 +1,35 @@
+//! What a call has loaded, by GPU.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::status::Failure;
+
+/// The plans of one call. XLA asks before every execution, so an answer costs a look-up.
+#[derive(Debug)]
+pub(super) struct Plans<T>(RwLock<HashMap<i32, Arc<T>>>);
+
+impl<T> Default for Plans<T> {
+    fn default() -> Self {
+        Plans(RwLock::default())
+    }
+}
+
+impl<T> Plans<T> {
+    /// The plan of a GPU. If there is none, `load` makes it, and `made` sees it once, before anybody launches it.
+    pub(super) fn of(
+        &self,
+        gpu: i32,
+        load: impl FnOnce() -> Result<T, Failure>,
+        made: impl FnOnce(&T),
+    ) -> Result<Arc<T>, Failure> {
+        if let Some(plan) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&gpu) {
+            return Ok(plan.clone());
+        }
+        let loaded = load()?;
+        made(&loaded);
+        // Another thread may have been faster; what it loaded is the same plan of the process-wide table.
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(all.entry(gpu).or_insert(Arc::new(loaded)).clone())
+    }
+}
