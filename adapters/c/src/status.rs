@@ -97,6 +97,9 @@ impl Failure {
     }
 }
 
+/// How other languages allow what Rust calls `OnMiss::Compile`.
+const BUILD: &str = "or allow it where it is asked for (build=True in Python, QKV_ON_MISS_BUILD in C)";
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let status = match error.kind() {
@@ -113,7 +116,11 @@ impl From<Error> for Failure {
             ErrorKind::Captured => QKV_ERROR_CAPTURED,
             _ => QKV_ERROR_INTERNAL,
         };
-        Failure { status, message: error.to_string(), refusal: error.refusal().cloned() }
+        let mut message = error.to_string();
+        if status == QKV_ERROR_MISSING {
+            message = message.replace("or use OnMiss::Compile", BUILD);
+        }
+        Failure { status, message, refusal: error.refusal().cloned() }
     }
 }
 

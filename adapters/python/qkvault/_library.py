@@ -34,24 +34,27 @@ def library() -> ctypes.CDLL:
                 f"{file} could not be loaded: {error}. It is part of the wheel for Linux on x86-64; {VARIABLE} names "
                 "another file"
             ) from None
+        _check(file, found)
         for name, arguments in _abi.FUNCTIONS.items():
-            try:
-                function = getattr(found, name)
-            except AttributeError:
-                raise ImportError(
-                    f"{file} has no function {name}: it is older than this package, which needs version "
-                    f"{_abi.ABI_MAJOR}.{_abi.ABI_MINOR} of its interface"
-                ) from None
+            function = getattr(found, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
-        info = sized(_abi.qkv_version_info)
-        found.qkv_version(ctypes.byref(info))
-        if info.abi_major != _abi.ABI_MAJOR or info.abi_minor < _abi.ABI_MINOR:
-            raise ImportError(
-                f"{file} has version {info.abi_major}.{info.abi_minor} of its interface; this package needs "
-                f"{_abi.ABI_MAJOR}.{_abi.ABI_MINOR}: install library and package from one wheel"
-            )
         _loaded = found
     return _loaded
+
+
+def _check(file: pathlib.Path, found: ctypes.CDLL) -> None:
+    """Raises if a library is not of the interface that this package is for."""
+    needs = f"this package needs {_abi.ABI_MAJOR}.{_abi.ABI_MINOR}: install library and package from one wheel"
+    if not hasattr(found, "qkv_version"):
+        raise ImportError(f"{file} is no libqkvault, whose functions begin with qkv_; {VARIABLE} names another file")
+    info = sized(_abi.qkv_version_info)
+    found.qkv_version(ctypes.byref(info))
+    given = f"{file} has version {info.abi_major}.{info.abi_minor} of its interface"
+    if info.abi_major != _abi.ABI_MAJOR or info.abi_minor < _abi.ABI_MINOR:
+        raise ImportError(f"{given}; {needs}")
+    lacking = [name for name in _abi.FUNCTIONS if not hasattr(found, name)]
+    if lacking:
+        raise ImportError(f"{given} and lacks {', '.join(lacking[:3])}; {needs}")
 
 
 def sized(struct: type, **values: Any) -> Any:

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import pickle
+import subprocess
 import sys
 import tempfile
 import threading
@@ -82,6 +83,46 @@ class Descriptions(unittest.TestCase):
         [t.start() for t in threads]
         [t.join() for t in threads]
         self.assertEqual(wrong, [])
+
+
+class Libraries(unittest.TestCase):
+    """A library that is not of this package's interface."""
+
+    def imported(self, source):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "libother.so")
+            command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", file]
+            try:
+                subprocess.run(command, input=source, text=True, check=True, capture_output=True)
+            except FileNotFoundError:
+                self.skipTest("there is no C compiler")
+            environment = {**os.environ, "QKVAULT_LIBRARY": file, "PYTHONPATH": os.pathsep.join(sys.path)}
+            program = "import qkvault; qkvault.Attention('q: bf16 [1,1,8,8]')"
+            said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+            self.assertNotEqual(said.returncode, 0)
+            return said.stderr.strip().splitlines()[-1]
+
+    def test_a_library_of_another_interface_is_told_with_both_versions(self):
+        # The version stands behind the size: major, minor.
+        def version(major, minor):
+            return "int qkv_version(void *i) { unsigned *v = (unsigned *)i + %d; v[0] = %d; v[1] = %d; return 0; }" % (
+                qkvault._abi.qkv_version_info.abi_major.offset // 4, major, minor)
+
+        major, minor = qkvault._abi.ABI_MAJOR, qkvault._abi.ABI_MINOR
+        for source, parts in [
+            (version(major + 1, 0), [f"has version {major + 1}.0", f"needs {major}.{minor}", "one wheel"]),
+            (version(major, minor), ["lacks qkv_", "one wheel"]),
+            ("int other(void) { return 0; }", ["no libqkvault", "QKVAULT_LIBRARY"]),
+        ]:
+            said = self.imported(source)
+            for part in ["ImportError", "libother.so", *parts]:
+                self.assertIn(part, said)
+
+    def test_a_library_that_is_not_there_is_told_with_its_path(self):
+        environment = {**os.environ, "QKVAULT_LIBRARY": "/nowhere/lib.so", "PYTHONPATH": os.pathsep.join(sys.path)}
+        program = "import qkvault; qkvault.version()"
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        self.assertIn("ImportError: /nowhere/lib.so could not be loaded", said.stderr)
 
 
 class Oracles(unittest.TestCase):

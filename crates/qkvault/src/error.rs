@@ -65,6 +65,12 @@ impl Error {
         Error::new(ErrorKind::Vault, format!("the pack {}: {error}", file.display()))
     }
 
+    /// The error that a plan is missing, with what older versions left in the vault.
+    pub(crate) fn missing_beside(error: &Error, older: &[qkvault_cache::Older]) -> Error {
+        let older: Vec<String> = older.iter().map(ToString::to_string).collect();
+        Error::new(ErrorKind::Missing, format!("{error}; {}", older.join("; ")))
+    }
+
     /// The refusal, of an attention that is refused.
     pub(crate) fn into_refusal(self) -> Result<Refusal, Error> {
         match self.refusal {

@@ -1,6 +1,7 @@
 //! The handler for CPUs: the oracle, for tests and for machines without a GPU. It is slow and exact.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qkvault::graph::Role;
 use qkvault::reference::{Buffer, Inputs};
@@ -10,11 +11,19 @@ use super::call::Call;
 use super::frame::Frame;
 use super::handler::handle;
 use crate::host::on_host;
-use crate::status::{Failure, QKV_ERROR_DEVICE};
+use crate::status::{Failure, QKV_ERROR_DEVICE, QKV_OK};
+
+/// Whether calls on the CPU are computed.
+static ALLOWED: AtomicBool = AtomicBool::new(true);
 
 fn compute(frame: Frame<'_>) -> Result<(), Failure> {
     let call = Call::of(frame)?;
     call.check(frame)?;
+    if !ALLOWED.load(Relaxed) {
+        let text = "the arrays are on the CPU, where the oracle computes for tests, slowly, and this process has a GPU; \
+                    move them there with jax.device_put, or allow it with qkvault.jax.configure(cpu=True)";
+        return Err(Failure::new(QKV_ERROR_DEVICE, text));
+    }
     if call.inputs.iter().any(|operand| operand.role == Role::DropoutSeed) {
         let text = "dropout draws its mask on a GPU, in an order that is not documented, and there is none here; give \
                     dropout_rate=0.0 in tests on the CPU";
@@ -43,4 +52,11 @@ fn compute(frame: Frame<'_>) -> Result<(), Failure> {
 pub unsafe extern "C" fn qkv_xla_reference(frame: *mut abi::CallFrame) -> *mut c_void {
     // SAFETY: XLA's frame.
     unsafe { handle(frame, compute).cast() }
+}
+
+/// Says whether calls on the CPU are computed, or are errors.
+#[unsafe(no_mangle)]
+pub extern "C" fn qkv_xla_cpu(allowed: i32) -> i32 {
+    ALLOWED.store(allowed != 0, Relaxed);
+    QKV_OK
 }

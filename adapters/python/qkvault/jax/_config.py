@@ -41,6 +41,7 @@ def configure(
     target: Optional[str] = None,
     cudnn: Union[str, os.PathLike, None] = None,
     context: Optional[Context] = None,
+    cpu: Optional[bool] = None,
 ) -> None:
     """Says where plans come from, for programs that are traced from now on and for every call.
 
@@ -48,15 +49,17 @@ def configure(
     are compiled while a program is traced, 0.3 to 1 second each; without, they raise `PlanMissing`. `target` is the GPU
     that programs are traced for, such as `"h200"`, on machines without one and for `jax.export`; None is the GPU of
     this process. `cudnn` names another cuDNN than the one that JAX has loaded. `context` stands for vault, build and
-    cudnn.
+    cudnn. `cpu` says whether arrays on the CPU are computed by the oracle, for tests, slowly, or are an error; None
+    allows it in processes without a GPU.
     """
     global _settings
     with _lock:
         # JAX loads its cuDNN with its first use, and that one is to be found.
-        jax.default_backend()
+        backend = jax.default_backend()
         _settings = Settings(context or Context(vault, cudnn=cudnn, build=build), target)
         library().qkv_xla_use.argtypes = [ctypes.c_void_p]
         call("qkv_xla_use", _settings.context._address)
+        call("qkv_xla_cpu", int(backend not in ("gpu", "cuda") if cpu is None else cpu))
         workspace.cache_clear()
 
 

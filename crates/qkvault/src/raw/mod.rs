@@ -181,7 +181,8 @@ impl RawRuntime {
     /// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if the vault lacks it;
     /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) with the reasons.
     pub fn look(&self, attention: &Valid, target: &Target) -> Result<Resolution, Error> {
-        let answer = self.inner.planner.plan(attention, target, &self.inner.compile, OnMiss::Load)?;
+        let answer = self.inner.planner.plan(attention, target, &self.inner.compile, OnMiss::Load);
+        let answer = answer.map_err(|error| self.beside_older(error.into()))?;
         match &answer.outcome {
             Ok(_) => Ok(answer),
             Err(refusal) => Err(refusal.clone().into()),
@@ -206,6 +207,15 @@ impl RawRuntime {
     pub fn find(&self, fingerprint: &[u8; 32], gpu: i32) -> Option<RawReady> {
         let ready = self.inner.ready.read().unwrap_or_else(PoisonError::into_inner);
         ready.get(&(gpu, self.name(fingerprint))).cloned()
+    }
+
+    /// The error that a plan is missing, with entries that another version of qkvault wrote into the same vault.
+    fn beside_older(&self, error: Error) -> Error {
+        let older = if error.is_missing() { self.planner().vault().older() } else { Vec::new() };
+        match older.is_empty() {
+            true => error,
+            false => Error::missing_beside(&error, &older),
+        }
     }
 
     /// The name of a description's plan in the table of the process.
@@ -244,7 +254,8 @@ impl RawRuntime {
             Ok(plan)
         };
         // SAFETY: the caller's promise.
-        let loaded = unsafe { PlanTable::of_process().load(gpu, &name, stream, load) }.map_err(Error::from);
+        let loaded = unsafe { PlanTable::of_process().load(gpu, &name, stream, load) };
+        let loaded = loaded.map_err(|error| self.beside_older(error.into()));
         // One that is missing is what a record is for; one that is refused cannot be compiled for the next run either.
         if let Some(recorder) = recorder.as_ref().filter(|_| !loaded.as_ref().is_err_and(Error::is_refused)) {
             recorder.record(attention);

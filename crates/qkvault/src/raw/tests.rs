@@ -45,6 +45,20 @@ fn an_unknown_gpu_is_a_refusal_with_the_known_ones_and_a_profile_may_be_given_as
 }
 
 #[test]
+fn a_plan_that_an_older_version_wrote_is_missing_and_the_error_says_so() {
+    let (folder, runtime) = opened(Runtime::options());
+    let target = runtime.rules_target("h200", Some(CudnnVersion::v9(19, 0))).expect("built in");
+    let told = runtime.look(&attention(), &target).expect_err("an empty vault");
+    assert!(told.is_missing() && !told.to_string().contains("format"), "{told}");
+    let entry = folder.path().join("vault/v1/entries/ab").join(format!("{}.qkv", "ab".repeat(32)));
+    std::fs::create_dir_all(entry.parent().expect("a folder")).expect("it is made");
+    std::fs::write(entry, b"what an older version wrote").expect("it is written");
+    let told = runtime.look(&attention(), &target).expect_err("an older vault");
+    assert!(told.is_missing() && told.to_string().contains("1 entry of format 1"), "{told}");
+    assert!(told.to_string().contains("qkvault cache gc"), "{told}");
+}
+
+#[test]
 fn plans_with_other_options_have_other_names_in_the_table_of_the_process() {
     let fingerprint = *attention().fingerprint().bytes();
     let name = |options: RuntimeOptions| opened(options).1.name(&fingerprint);
