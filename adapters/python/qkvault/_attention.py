@@ -64,7 +64,7 @@ def operand(function: str, owner: int, place: int) -> Operand:
     return Operand._of(raw)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """What the rules say of an attention on a GPU. It is true if the attention is supported."""
 
@@ -79,6 +79,10 @@ class Explanation:
 
     def __bool__(self) -> bool:
         return self.supported
+
+    def __repr__(self) -> str:
+        codes = ", ".join(reason.code for reason in self.reasons)
+        return f"<qkvault.Explanation {'supported' if self.supported else f'not supported: {codes}'}>"
 
     def __str__(self) -> str:
         return self.text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
+import time
 from typing import Callable, Iterable, Optional, Union
 
 from . import _abi
@@ -49,6 +51,7 @@ class Context(Handle):
         )
         super().__init__(handle("qkv_open", ctypes.byref(options)))
         self.build = build
+        self._vault = vault
 
     @property
     def cudnn(self) -> str:
@@ -60,6 +63,10 @@ class Context(Handle):
         """The file of its cuDNN."""
         return decoded(self._library().path)
 
+    def __repr__(self) -> str:
+        vault = "of the environment" if self._vault is None else repr(os.fspath(self._vault))
+        return f"<qkvault.Context vault {vault}, {'builds plans' if self.build else 'builds no plans'}>"
+
     def _library(self) -> _abi.qkv_library_info:
         info = sized(_abi.qkv_library_info)
         call("qkv_library", self._address, ctypes.byref(info))
@@ -70,18 +77,22 @@ class Context(Handle):
         attentions: Union[Attention, Iterable[Attention]],
         gpu: str = "h200",
         *,
-        progress: Optional[Callable[[int, int, Plan], None]] = None,
+        progress: Union[Callable[[int, int, Plan], object], bool, None] = None,
     ) -> list[Plan]:
-        """Compiles the plans that the vault lacks for a GPU that need not be present: 0.3 to 1 second each.
+        """Compiles plans for a GPU that need not be present, into the vault, and returns them.
 
-        `progress` is called after each plan with how many are done, how many there are, and the plan.
+        A plan takes 0.3 to 1 second, and nothing if the vault has it. `progress` is called with each plan: how many are
+        done, how many there are, and the plan. With None, a terminal gets a line that counts; with False, nothing.
         """
         wanted = [attentions] if isinstance(attentions, Attention) else list(attentions)
+        if progress is None:
+            progress = len(wanted) > 1 and sys.stderr.isatty()
+        told = _Counted() if progress is True else progress
         plans = []
         for attention in wanted:
             plans.append(Plan(handle("qkv_warm", self._address, attention._address, gpu.encode())))
-            if progress is not None:
-                progress(len(plans), len(wanted), plans[-1])
+            if told:
+                told(len(plans), len(wanted), plans[-1])
         return plans
 
     def look(self, attention: Attention, gpu: str = "h200") -> Plan:
@@ -101,6 +112,18 @@ class Context(Handle):
         stored = ctypes.c_uint64()
         call("qkv_unpack", self._address, _path(pack), _path(seal), ctypes.byref(stored))
         return stored.value
+
+
+class _Counted:
+    """A line on a terminal that counts plans."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+
+    def __call__(self, done: int, count: int, plan: Plan) -> None:
+        end = "\n" if done == count else ""
+        seconds = time.monotonic() - self.started
+        print(f"\rqkvault: {done} of {count} plans, {seconds:.1f} s", end=end, file=sys.stderr, flush=True)
 
 
 def _path(path: Union[str, os.PathLike, None]) -> Optional[bytes]:

@@ -60,6 +60,9 @@ class Oracle(Handle):
         if self._operand("scale") is not None:
             self.set("scale", attention.default_scale)
 
+    def __repr__(self) -> str:
+        return f"<qkvault.oracle.Oracle {self.attention}>"
+
     def random(self, seed: int = 0) -> "Oracle":
         """Sets every input to random numbers that fit each other; the same for the same seed."""
         call("qkv_oracle_random", self._address, seed)

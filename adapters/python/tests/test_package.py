@@ -6,6 +6,8 @@
 """
 
 import array
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -83,6 +85,31 @@ class Descriptions(unittest.TestCase):
         [t.start() for t in threads]
         [t.join() for t in threads]
         self.assertEqual(wrong, [])
+
+
+class Words(unittest.TestCase):
+    def test_public_objects_say_what_they_are(self):
+        attention = qkvault.Attention("q: bf16 [1,4,256,60]")
+        with tempfile.TemporaryDirectory() as folder:
+            found = {
+                repr(attention): ["qkvault.Attention", "d60"], repr(Oracle(attention)): ["qkvault.oracle.Oracle", "d60"],
+                repr(qkvault.Context(folder, build=True)): ["qkvault.Context", folder, "builds plans"],
+                repr(attention.explain("h200")): ["not supported", "head-dim.multiple-of-8"],
+                repr(attention.explain("h200").reasons[0]): ["Reason(code='head-dim.multiple-of-8'"],
+                repr(attention.operands[0]): ["Operand(role='q'"],
+            }
+        for said, parts in found.items():
+            self.assertLess(len(said), 500, said)
+            for part in parts:
+                self.assertIn(part, said)
+
+    def test_a_terminal_gets_a_line_that_counts(self):
+        from qkvault._context import _Counted
+
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            counted = _Counted()
+            counted(1, 2, None), counted(2, 2, None)
+        self.assertRegex(said.getvalue(), r"\rqkvault: 1 of 2 plans, \d\.\d s\rqkvault: 2 of 2 plans, \d\.\d s\n")
 
 
 class Libraries(unittest.TestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 import threading
 from dataclasses import dataclass
@@ -16,9 +17,14 @@ from .._attention import Attention
 from .._context import Context
 from .._errors import PlanMissing, Refused
 from .._library import call, library
+from .._plan import Plan
 
 #: The name of the custom calls in programs.
 TARGET = "qkvault.attention"
+
+
+#: Tells of every plan that was compiled while a program was traced.
+_log = logging.getLogger("qkvault")
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def workspace(attention: Attention) -> int:
     given = settings()
     if given.target is not None:
         if given.context.build:
-            return given.context.warm(attention, given.target)[0].workspace
+            return _told(given.context.warm(attention, given.target)[0])
         try:
             return given.context.look(attention, given.target).workspace
         except PlanMissing:
@@ -103,8 +109,14 @@ def workspace(attention: Attention) -> int:
             refused.kind, refused.reasons = "refused", answer.reasons
             raise refused from None
     if jax.default_backend() in ("gpu", "cuda"):
-        return given.context.prepare(attention, jax.local_devices()[0].local_hardware_id or 0).workspace
+        return _told(given.context.prepare(attention, jax.local_devices()[0].local_hardware_id or 0))
     return 0
+
+
+def _told(plan: Plan) -> int:
+    if plan.source == "built":
+        _log.info("compiled %r in %d ms", plan, plan.compile_ms)
+    return plan.workspace
 
 
 def export_checks() -> list:

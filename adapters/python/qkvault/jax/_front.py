@@ -45,4 +45,6 @@ def dot_product_attention(
         "bias": bias, "mask": mask, "scale": scale, "is_causal": is_causal, "window": local_window_size,
         "query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths,
     }
-    return attention(query, key, value, return_lse=return_residual, **options)
+    if return_residual:
+        return attention(query, key, value, return_lse=True, **options)
+    return attention(query, key, value, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ def varlen_attention(
     *,
     max_seqlen_q: Optional[int] = None,
     max_seqlen_k: Optional[int] = None,
-    score_mod: Optional[Callable] = None,
-    mask_mod: Optional[Callable] = None,
+    score_mod: Optional[Callable[..., Any]] = None,
+    mask_mod: Optional[Callable[..., Any]] = None,
     is_causal: bool = False,
     window: Window = None,
     bottom_right: bool = False,
@@ -46,7 +46,7 @@ def varlen_attention(
     if len(q.shape) == 3 and len(k.shape) == 3:
         max_seqlen_q = q.shape[0] if max_seqlen_q is None else max_seqlen_q
         max_seqlen_k = k.shape[0] if max_seqlen_k is None else max_seqlen_k
-    both = []
+    both: list[jax.Array] = []
     for name, ends, rows in (("cu_seqlens_q", cu_seqlens_q, q), ("cu_seqlens_k", cu_seqlens_k, k)):
         ends = both[0] if ends is None else integers(name, ends)
         if ends.ndim != 1 or ends.shape[0] < 2 or (both and ends.shape != both[0].shape):
@@ -64,7 +64,8 @@ def varlen_attention(
     arrays["ends_q"], arrays["ends_k"] = both
     for name, ends, most in (("seq_len_q", both[0], packed[1]), ("seq_len_kv", both[1], packed[2])):
         arrays[name] = jnp.minimum(jnp.diff(ends), most)
-    return operator(program, fixed)(varying(arrays))
+    found: jax.Array = operator(program, fixed)(varying(arrays))
+    return found
 
 
 def paged_attention(
@@ -75,8 +76,8 @@ def paged_attention(
     key_value_seq_lengths: jax.Array,
     *,
     query_seq_lengths: Optional[jax.Array] = None,
-    score_mod: Optional[Callable] = None,
-    mask_mod: Optional[Callable] = None,
+    score_mod: Optional[Callable[..., Any]] = None,
+    mask_mod: Optional[Callable[..., Any]] = None,
     is_causal: bool = True,
     window: Window = None,
     softcap: Number = None,
@@ -109,7 +110,8 @@ def paged_attention(
         keys=table.shape[1] * rows,
     )
     arrays["page_table"] = table
-    return operator(program, fixed)(varying(arrays))
+    found: jax.Array = operator(program, fixed)(varying(arrays))
+    return found
 
 
 _SHAPES = {

@@ -62,8 +62,8 @@ class Program:
 
     layout: str
     mask: str
-    score_mod: Optional[Callable] = None
-    mask_mod: Optional[Callable] = None
+    score_mod: Optional[Callable[..., Any]] = None
+    mask_mod: Optional[Callable[..., Any]] = None
     softcap: Any = None
     has_bias: bool = False
     has_mask: bool = False
