@@ -47,7 +47,7 @@ def metadata(version):
     return "\n".join([
         "Metadata-Version: 2.3", "Name: qkvault", f"Version: {version}", f"Summary: {SUMMARY}",
         "License-Expression: MIT OR Apache-2.0", "Requires-Python: >=3.9", "Provides-Extra: torch",
-        "Requires-Dist: torch>=2.10; extra == 'torch'", "Provides-Extra: jax", "Requires-Dist: jax>=0.7; extra == 'jax'",
+        "Requires-Dist: torch>=2.10; extra == 'torch'", "Provides-Extra: jax", "Requires-Dist: jax>=0.6; extra == 'jax'",
         "Provides-Extra: oracle", "Requires-Dist: numpy; extra == 'oracle'", "Description-Content-Type: text/markdown", "",
         readme,
     ])

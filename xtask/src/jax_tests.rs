@@ -1,21 +1,40 @@
-//! `cargo xtask jax-tests`: runs the tests of `qkvault.jax` on the CPU, where the oracle computes.
+//! `cargo xtask jax-tests`: runs the tests of `qkvault.jax` on the CPU, where the oracle computes, and checks the types
+//! of a user's program. With `--matrix`, the tests run under every version of JAX that the package is for.
 //!
 //! They are in no run of CI, because they install JAX and take minutes. CI calls the handlers (`adapters/c/src/xla`) as
 //! XLA does.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
-use crate::record_tests::{TESTS, environment};
-use crate::{capi, cargo};
+use crate::record_tests::{TESTS, environment, environment_of};
+use crate::{capi, cargo, ui, wheel};
+
+/// Versions of JAX, the last patch release of each minor version, with the Pythons that each is for.
+const MATRIX: [(&str, u32, u32); 7] = [
+    ("0.6.2", 10, 13),
+    ("0.7.2", 11, 13),
+    ("0.8.3", 11, 14),
+    ("0.9.2", 11, 14),
+    ("0.10.2", 11, 14),
+    ("0.11.2", 12, 14),
+    ("0.12.0.1", 12, 14),
+];
 
 /// Options of `jax-tests`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Use this Python, which has JAX, NumPy and flatbuffers, instead of an environment in the cache folder
+    /// Use this Python, which has JAX, NumPy, flatbuffers and mypy, instead of an environment in the cache folder
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
+    /// Run the tests under every version of JAX from 0.6 on, each in an environment of its own
+    #[arg(long, conflicts_with = "python")]
+    matrix: bool,
+    /// With --matrix: Pythons beside those on the path, of other versions
+    #[arg(long, value_name = "FILES", value_delimiter = ',', requires = "matrix")]
+    pythons: Vec<PathBuf>,
     /// Build the library quickly and without optimisation
     #[arg(long)]
     debug: bool,
@@ -25,17 +44,113 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// The library does not build, the environment cannot be made, or a test fails.
+/// The library does not build, an environment cannot be made, a test fails, or a version of the matrix has no Python.
 pub fn run(args: &Args) -> Result<()> {
     let library = capi::build(args.debug)?;
+    if args.matrix {
+        return matrix(&args.pythons, &library);
+    }
     let python = match &args.python {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("jax-tests", "requirements-jax.txt")?,
     };
+    let program = format!("{TESTS}/typed_program.py");
+    let words = ["-m", "mypy", "--strict", "--follow-imports=silent", &program];
+    cargo::run_program(python.clone().into(), &words, &[("MYPYPATH", package()?.as_str())])?;
+    with(&python, &library, &[&program])?;
+    installed(&python, &library)?;
+    tests(&python, &library)
+}
+
+/// Installs the wheel into a folder and runs the guide's page with that and nothing else of the project.
+fn installed(python: &Path, library: &Path) -> Result<()> {
+    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
+    let wheel = wheel::pack(library, folder.path())?;
+    let at = folder.path().join("installed");
+    let at = at.to_str().context("the temporary folder's name is not UTF-8")?;
+    let words = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", at, &wheel];
+    cargo::run_program(python.into(), &words, &[])?;
+    let tests = cargo::root().join(TESTS);
+    let path = format!("{at}:{}", tests.to_str().context("the path of the project is not UTF-8")?);
+    let words = ["-m", "unittest", "test_jax.Package.test_the_guide_runs"];
+    cargo::run_program(python.into(), &words, &[("PYTHONPATH", path.as_str()), ("JAX_PLATFORMS", "cpu")])
+}
+
+/// The folder of the Python package.
+fn package() -> Result<String> {
     let package = cargo::root().join(TESTS).join("..");
-    let (library, package) = (library.to_str(), package.to_str());
-    let (library, package) = library.zip(package).context("the path of the project is not UTF-8")?;
-    let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", package)];
-    let tests = ["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_jax*.py"];
-    cargo::run_program(python.into(), &tests, &variables)
+    Ok(package.to_str().context("the path of the project is not UTF-8")?.to_owned())
+}
+
+/// Runs a Python with the library and the package.
+fn with(python: &Path, library: &Path, words: &[&str]) -> Result<()> {
+    let library = library.to_str().context("the path of the project is not UTF-8")?;
+    let package = package()?;
+    let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", package.as_str()), ("JAX_PLATFORMS", "cpu")];
+    cargo::run_program(python.into(), words, &variables)
+}
+
+fn tests(python: &Path, library: &Path) -> Result<()> {
+    with(python, library, &["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_jax*.py"])
+}
+
+/// Runs the tests under every version, and says at the end how each went.
+fn matrix(given: &[PathBuf], library: &Path) -> Result<()> {
+    let named = ["python3".into()].into_iter().chain((10..=14).map(|minor| format!("python3.{minor}")));
+    let all: Vec<PathBuf> = given.iter().cloned().chain(named.map(PathBuf::from)).collect();
+    let known: Vec<(u32, PathBuf)> = all.into_iter().filter_map(|python| Some((minor(&python)?, python))).collect();
+    let mut rows = Vec::new();
+    for (version, least, most) in MATRIX {
+        let row = match chosen(&known, least, most) {
+            None => Err(format!("no Python of 3.{least} to 3.{most} starts; name one with --pythons")),
+            Some((minor, python)) => {
+                let wanted = format!("jax=={version}\nflatbuffers\nnumpy\n");
+                let made = environment_of(&format!("jax-tests-{version}"), python, &wanted);
+                let done = made.and_then(|python| tests(&python, library));
+                done.map(|()| format!("passed under Python 3.{minor}")).map_err(|error| format!("{error:#}"))
+            }
+        };
+        rows.push((version, row));
+    }
+    for (version, row) in &rows {
+        let (Ok(said) | Err(said)) = row;
+        ui::say(&format!("JAX {version}: {said}"));
+    }
+    let failed: Vec<&str> = rows.iter().filter(|(_, row)| row.is_err()).map(|(version, _)| *version).collect();
+    if failed.is_empty() { Ok(()) } else { bail!("JAX {} did not pass", failed.join(", ")) }
+}
+
+/// The newest Python that a version is for.
+fn chosen(known: &[(u32, PathBuf)], least: u32, most: u32) -> Option<(u32, &Path)> {
+    let fitting = known.iter().filter(|(minor, _)| (least..=most).contains(minor));
+    fitting.max_by_key(|(minor, _)| *minor).map(|(minor, python)| (*minor, python.as_path()))
+}
+
+/// The minor version of a Python 3; none if it does not start.
+fn minor(python: &Path) -> Option<u32> {
+    let program = "import sys; print(sys.version_info[1])";
+    let said = Command::new(python).args(["-c", program]).stderr(Stdio::null()).output().ok()?;
+    said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_gets_the_newest_python_that_it_is_for() {
+        let known: Vec<(u32, PathBuf)> = [11, 13, 12].map(|minor| (minor, format!("python3.{minor}").into())).into();
+        let of = |least, most| chosen(&known, least, most).map(|(minor, _)| minor);
+        assert_eq!((of(10, 13), of(11, 12), of(14, 15)), (Some(13), Some(12), None));
+    }
+
+    #[test]
+    fn versions_rise_and_those_of_the_usual_run_are_among_them() {
+        let number =
+            |version: &str| version.split('.').map(|part| part.parse().expect("a number")).collect::<Vec<u32>>();
+        assert!(MATRIX.windows(2).all(|pair| number(pair[0].0) < number(pair[1].0)));
+        let usual = std::fs::read_to_string(cargo::root().join(TESTS).join("requirements-jax.txt")).expect("a list");
+        let pinned = usual.lines().find_map(|line| line.strip_prefix("jax==")).expect("it names JAX");
+        assert!(MATRIX.iter().any(|(version, ..)| *version == pinned), "{pinned}");
+    }
 }

@@ -4,7 +4,7 @@
 //! They are in no run of CI, because they install gigabytes. CI reads what they wrote (`crates/models/tests/recorded`),
 //! and this chore compares it with what the recorder writes now.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -58,22 +58,34 @@ pub fn run(args: &Args) -> Result<()> {
 ///
 /// The list cannot be read, or the environment cannot be made.
 pub(crate) fn environment(name: &str, list: &str) -> Result<PathBuf> {
-    let (folder, list) = (qkvault_base::cache_dir().join(name), cargo::root().join(TESTS).join(list));
+    let list = cargo::root().join(TESTS).join(list);
     let wanted = std::fs::read_to_string(&list).with_context(|| format!("{} could not be read", list.display()))?;
+    environment_of(name, Path::new("python3"), &wanted)
+}
+
+/// The same with a list of packages as text, and the Python that it is made of.
+///
+/// # Errors
+///
+/// The environment cannot be made.
+pub(crate) fn environment_of(name: &str, of: &Path, wanted: &str) -> Result<PathBuf> {
+    let folder = qkvault_base::cache_dir().join(name);
     let python = folder.join("bin/python");
     let made = folder.join("installed.txt");
     if std::fs::read_to_string(&made).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
     }
-    ui::say(&format!("the packages of {} are installed once; pip's own settings say from where", list.display()));
+    ui::say(&format!("packages of {name} are installed once; pip's own settings say from where"));
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }
-    let (Some(at), Some(list)) = (folder.to_str(), list.to_str()) else {
+    let list = folder.join("wanted.txt");
+    let (Some(at), Some(file)) = (folder.to_str(), list.to_str()) else {
         bail!("the cache folder's name is not UTF-8")
     };
-    cargo::run_program("python3".into(), &["-m", "venv", at], &[])?;
-    cargo::run_program(python.clone().into(), &["-m", "pip", "install", "--requirement", list], &[])?;
+    cargo::run_program(of.into(), &["-m", "venv", at], &[])?;
+    std::fs::write(&list, wanted).with_context(|| format!("{} could not be written", list.display()))?;
+    cargo::run_program(python.clone().into(), &["-m", "pip", "install", "--requirement", file], &[])?;
     std::fs::write(&made, wanted).with_context(|| format!("{} could not be written", made.display()))?;
     Ok(python)
 }

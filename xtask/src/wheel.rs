@@ -1,6 +1,6 @@
 //! `cargo xtask wheel`: builds the wheel of the Python package.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -25,17 +25,25 @@ pub struct Args {
 /// The library does not build, Python does not start, or the wheel cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let library = capi::build(args.debug)?;
-    let root = cargo::root();
+    let wheel = pack(&library, &cargo::root().join(&args.out))?;
+    ui::say(&format!("written: {wheel}\ninstall it with: pip install {wheel}"));
+    Ok(())
+}
+
+/// Packs a library with the Python files, and returns the path of the wheel.
+///
+/// # Errors
+///
+/// Python does not start, or the wheel cannot be written.
+pub(crate) fn pack(library: &Path, out: &Path) -> Result<String> {
     let done = Command::new("python3")
-        .arg(root.join("adapters/python/wheel.py"))
+        .arg(cargo::root().join("adapters/python/wheel.py"))
         .arg("--library")
-        .arg(&library)
+        .arg(library)
         .args(["--version", env!("CARGO_PKG_VERSION"), "--out"])
-        .arg(root.join(&args.out))
+        .arg(out)
         .output()
         .context("python3 does not start; it packs the wheel")?;
     ensure!(done.status.success(), "the wheel was not packed: {}", String::from_utf8_lossy(&done.stderr));
-    let wheel = String::from_utf8_lossy(&done.stdout).trim().to_owned();
-    ui::say(&format!("written: {wheel}\ninstall it with: pip install {wheel}"));
-    Ok(())
+    Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
 }

@@ -1,6 +1,6 @@
 """`qkvault.jax` on two GPUs, and what a program meets on one: remat, exported programs in another process, new shapes.
 
-    python3 card_jax_two.py --out DIR [--vault DIR] [--library libqkvault.so] [--parts two,forms,remat,export,shapes]
+    python3 card_jax_two.py --out DIR [--vault DIR] [--library libqkvault.so] [--parts guide,two,forms,remat,export,shapes]
 
 Writes DIR/adapter-jax-two.json, after each part. Exit code 0 if no number is wrong. Without a GPU the oracle computes:
 XLA_FLAGS=--xla_force_host_platform_device_count=2 JAX_PLATFORMS=cpu python3 card_jax_two.py --out /tmp/two
@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 for folder in (HERE, HERE.parent):
     if (folder / "qkvault" / "__init__.py").exists():
         sys.path.insert(0, str(folder))
-PARTS = ("two", "forms", "remat", "export", "shapes")
+PARTS = ("guide", "two", "forms", "remat", "export", "shapes")
 
 PARSER = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 PARSER.add_argument("--out", type=pathlib.Path, required=True)
@@ -245,6 +245,26 @@ def two():
     return {**check.found, "wrong": check.wrong}
 
 
+def guide():
+    """The guide's page, from import to a training step, as it stands there."""
+    beside = HERE / "jax.md"
+    page = beside if beside.exists() else HERE.parents[2] / "crates/qkvault/src/guide/jax.md"
+    check, names = Checks(), {}
+    exec(page.read_text().split("```python\n")[1].split("```")[0], names)
+    step = jax.jit(jax.grad(names["loss"]))
+    slopes = 2.0 ** -jnp.arange(1.0, 9.0)
+    mod = lambda s, b, h, i, j: 30.0 * jnp.tanh(s / 30.0) - slopes[h] * (i - j)  # noqa: E731
+
+    def loss(w, x):
+        q, k, v = jnp.einsum("bsm,cmhd->cbshd", x, w)
+        return plain(q, k, v, mod, True).var()
+
+    w, x = make(3, 32, 8, 16, seed=2), make(2, 64, 32, seed=3)
+    check("a training step of the guide", lambda: off(step(w, x), on_cpu(jax.grad(loss), w, x)), 5e-2)
+    check("its weights move", lambda: bool(jnp.isfinite(names["w"]).all()))
+    return {**check.found, "wrong": check.wrong}
+
+
 def remat():
     """`jax.checkpoint` with policies, in a scan over layers."""
     check, (q, k, v) = Checks(), qkv()
@@ -389,6 +409,7 @@ def main():
                   "qkvault": qkvault.version(), "cudnn": CONTEXT.cudnn if ON_GPU else None}
         print(record, flush=True)
         wrong, parts = [], {"two": two, "remat": remat, "export": export, "shapes": shapes}
+        parts["guide"] = guide
         parts["forms"] = lambda: forms(sys.modules[__name__])
         for name in ARGS.parts.split(","):
             try:
