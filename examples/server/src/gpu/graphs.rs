@@ -38,6 +38,7 @@ impl Graphs {
         rows.dedup();
         let keys = limits.context as i64;
         let mut graphs = BTreeMap::new();
+        queue.products.timing = true;
         for &rows in &rows {
             for variant in variants(&queue.attention, rows, keys) {
                 match &mut queue.attention {
@@ -56,6 +57,7 @@ impl Graphs {
                 }
             }
         }
+        queue.products.timing = false;
         Ok(Graphs { graphs, rows, keys, replays: 0 })
     }
 

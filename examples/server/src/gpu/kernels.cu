@@ -62,37 +62,46 @@ __device__ float block_max(float x) {
     return most;
 }
 
-// RMSNorm of a row for each block. With `rows`, of chosen rows.
-extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* factors, const int* rows, int hidden) {
-    int row = rows ? rows[blockIdx.x] : (int)blockIdx.x;
-    const bf16* from = x + (size_t)row * hidden;
-    float sum = 0.0f;
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) { float v = wide(from[i]); sum += v * v; }
-    float by = rsqrtf(block_sum(sum) / (float)hidden + 1e-5f);
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x)
-        out[(size_t)blockIdx.x * hidden + i] = narrow(wide(from[i]) * by * wide(factors[i]));
+__device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ float squares(u32 pair) { return low(pair) * low(pair) + high(pair) * high(pair); }
+__device__ __forceinline__ u32 scaled(u32 pair, float by, u32 factors) {
+    return (u32)narrow(low(pair) * by * low(factors)) | (u32)narrow(high(pair) * by * high(factors)) << 16;
 }
 
-// Rotary embedding of the queries and keys of a row for each block; keys and values go into their pages.
+// RMSNorm of a row for each block, eight numbers for each thread at a time. With `rows`, of chosen rows.
+extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* factors, const int* rows, int hidden) {
+    int row = rows ? rows[blockIdx.x] : (int)blockIdx.x, vectors = hidden / 8;
+    const uint4* from = (const uint4*)(x + (size_t)row * hidden);
+    uint4* to = (uint4*)(out + (size_t)blockIdx.x * hidden);
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
+        uint4 v = from[i];
+        sum += squares(v.x) + squares(v.y) + squares(v.z) + squares(v.w);
+    }
+    float by = rsqrtf(block_sum(sum) / (float)hidden + 1e-5f);
+    for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
+        uint4 v = from[i], f = ((const uint4*)factors)[i];
+        to[i] = make_uint4(scaled(v.x, by, f.x), scaled(v.y, by, f.y), scaled(v.z, by, f.z), scaled(v.w, by, f.w));
+    }
+}
+
+// Rotary embedding of queries and keys; keys and values go into their pages. A block for each head of each row.
 extern "C" __global__ void rotate(bf16* q, bf16* keys, bf16* values, const bf16* qkv, const int* positions,
                                   const int* slots, int heads, int kv_heads, int head_dim) {
-    int row = blockIdx.x, half = head_dim / 2, slot = slots[row];
-    const bf16* from = qkv + (size_t)row * (heads + 2 * kv_heads) * head_dim;
-    float position = (float)positions[row];
-    for (int at = threadIdx.x; at < (heads + kv_heads) * half; at += blockDim.x) {
-        int head = at / half, i = at % half;
-        float sin, cos, a = wide(from[head * head_dim + i]), b = wide(from[head * head_dim + i + half]);
-        sincosf(position * powf(500000.0f, -(float)i / (float)half), &sin, &cos);
-        bf16* to;
-        if (head < heads) to = q + ((size_t)row * heads + head) * head_dim;
-        else if (slot >= 0) to = keys + ((size_t)slot * kv_heads + head - heads) * head_dim;
-        else continue;
+    int row = blockIdx.x, head = blockIdx.y, half = head_dim / 2, slot = slots[row];
+    const bf16* from = qkv + ((size_t)row * (heads + 2 * kv_heads) + head) * head_dim;
+    bf16* to;
+    if (head < heads) to = q + ((size_t)row * heads + head) * head_dim;
+    else if (slot < 0) return;
+    else to = (head < heads + kv_heads ? keys : values) + ((size_t)slot * kv_heads + (head - heads) % kv_heads) * head_dim;
+    for (int i = threadIdx.x; i < half; i += blockDim.x) {
+        float sin = 0.0f, cos = 1.0f, a = wide(from[i]), b = wide(from[i + half]);
+        if (head < heads + kv_heads)
+            sincosf((float)positions[row] * powf(500000.0f, -(float)i / (float)half), &sin, &cos);
         to[i] = narrow(a * cos - b * sin);
         to[i + half] = narrow(b * cos + a * sin);
     }
-    if (slot < 0) return;
-    for (int i = threadIdx.x; i < kv_heads * head_dim; i += blockDim.x)
-        values[(size_t)slot * kv_heads * head_dim + i] = from[(heads + kv_heads) * head_dim + i];
 }
 
 // SiLU of the gate times up; a row of blocks for each row.

@@ -153,7 +153,8 @@ impl Kernels {
     ) -> Done {
         let (heads, kv_heads, head_dim) = (shape.heads as i32, shape.kv_heads as i32, shape.head_dim as i32);
         let Inputs { positions, slots, .. } = *of;
-        launch!(self.rotate, (rows, 1), THREADS, q, keys, values, qkv, positions, slots, heads, kv_heads, head_dim)
+        let blocks = (rows, shape.heads + 2 * shape.kv_heads);
+        launch!(self.rotate, blocks, 32, q, keys, values, qkv, positions, slots, heads, kv_heads, head_dim)
     }
 
     /// SiLU of the gate times up.

@@ -1,10 +1,13 @@
 //! Matrix products by cuBLASLt: bfloat16 operands, float32 sums. What a product of some sizes needs is asked for once.
+//! While the server starts, the algorithms that cuBLASLt suggests are timed; later the first one is taken.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
+use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::kernels::Address;
@@ -52,8 +55,13 @@ struct Ready {
     first: sys::cublasLtMatrixLayout_t,
     second: sys::cublasLtMatrixLayout_t,
     out: sys::cublasLtMatrixLayout_t,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// The best one first.
+    algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
 }
+
+/// Algorithms that are tried, and launches of each.
+const SUGGESTED: usize = 8;
+const LAUNCHES: usize = 5;
 
 /// cuBLASLt on one stream.
 pub(super) struct Products {
@@ -61,6 +69,8 @@ pub(super) struct Products {
     ready: HashMap<Sizes, Ready>,
     workspace: CudaSlice<u8>,
     stream: Arc<CudaStream>,
+    /// Whether algorithms of new sizes are timed.
+    pub(super) timing: bool,
 }
 
 impl Products {
@@ -73,7 +83,7 @@ impl Products {
         }
         let workspace = unset(stream, WORKSPACE)?;
         let handle = result::create_handle()?;
-        Ok(Products { handle, ready: HashMap::new(), workspace, stream: Arc::clone(stream) })
+        Ok(Products { handle, ready: HashMap::new(), workspace, stream: Arc::clone(stream), timing: false })
     }
 
     /// Queues a product: `out` gets `x` times `weights`.
@@ -89,13 +99,55 @@ impl Products {
         x: Address,
         weights: Address,
     ) -> Result<(), Failure> {
-        if !self.ready.contains_key(&sizes) {
-            let ready = Ready::new(self.handle, sizes)?;
-            self.ready.insert(sizes, ready);
+        if let Some(ready) = self.ready.get(&sizes) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch(ready, &ready.algorithms[0], sizes, (out, x, weights)) };
         }
-        let Some(Ready { of, first, second, out: layout, algorithm }) = self.ready.get(&sizes) else {
-            return Err("a product is not ready".into());
-        };
+        let mut ready = Ready::new(self.handle, sizes)?;
+        if self.timing {
+            let mut timed = Vec::new();
+            for (at, algorithm) in ready.algorithms.iter().enumerate() {
+                // SAFETY: the caller's promise. What is added several times is a result of nothing while the server
+                // starts.
+                let time = unsafe { self.time(&ready, algorithm, sizes, (out, x, weights)) };
+                // One that cannot be launched is the slowest.
+                timed.push((time.unwrap_or(f32::INFINITY), at));
+            }
+            let best = timed.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(0, |(_, at)| at);
+            ready.algorithms.swap(0, best);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(&ready, &ready.algorithms[0], sizes, (out, x, weights)) }?;
+        self.ready.insert(sizes, ready);
+        Ok(())
+    }
+
+    /// Milliseconds of some launches of an algorithm.
+    unsafe fn time(
+        &self,
+        ready: &Ready,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        sizes: Sizes,
+        operands: (Address, Address, Address),
+    ) -> Result<f32, Failure> {
+        let event = || self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        // SAFETY: the caller's promise.
+        let launch = || unsafe { self.launch(ready, algorithm, sizes, operands) };
+        launch()?;
+        let start = event()?;
+        (0..LAUNCHES).try_for_each(|_| launch())?;
+        let end = event()?;
+        end.synchronize()?;
+        Ok(start.elapsed_ms(&end)?)
+    }
+
+    unsafe fn launch(
+        &self,
+        ready: &Ready,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        sizes: Sizes,
+        (out, x, weights): (Address, Address, Address),
+    ) -> Result<(), Failure> {
         let (one, zero) = (1.0_f32, 0.0_f32);
         let beta = if sizes.into == Into::Added { &raw const one } else { &raw const zero };
         let pointer = |address: Address| address as *const c_void;
@@ -104,18 +156,18 @@ impl Products {
         unsafe {
             result::matmul(
                 self.handle,
-                *of,
+                ready.of,
                 (&raw const one).cast(),
                 beta.cast(),
                 // cuBLASLt counts by columns: the transposed product is the weights times x.
                 pointer(weights),
-                *second,
+                ready.second,
                 pointer(x),
-                *first,
+                ready.first,
                 pointer(out),
-                *layout,
+                ready.out,
                 out as *mut c_void,
-                *layout,
+                ready.out,
                 algorithm,
                 address(&self.workspace, &self.stream) as *mut c_void,
                 WORKSPACE,
@@ -154,21 +206,40 @@ impl Ready {
         let wish = result::create_matmul_pref()?;
         let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         let bytes = WORKSPACE;
-        // SAFETY: all descriptors are alive.
-        let found = unsafe {
+        let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit(); SUGGESTED];
+        let (most, mut count) = (SUGGESTED as i32, 0);
+        // SAFETY: all descriptors are alive, and the list has room for as many as are asked for.
+        unsafe {
             result::set_matmul_pref_attribute(wish, attribute, (&raw const bytes).cast(), size_of::<usize>())?;
-            let found = result::get_matmul_algo_heuristic(handle, of, second, first, out, out, wish);
+            let list = found.as_mut_ptr().cast();
+            let asked = sys::cublasLtMatmulAlgoGetHeuristic(
+                handle,
+                of,
+                second,
+                first,
+                out,
+                out,
+                wish,
+                most,
+                list,
+                &raw mut count,
+            );
             result::destroy_matmul_pref(wish)?;
-            found
-        };
-        let algorithm = found.map_err(|error| format!("cuBLASLt has no product for {sizes:?}: {error}"))?.algo;
-        Ok(Ready { of, first, second, out, algorithm })
+            asked.result().map_err(|error| format!("cuBLASLt has no product for {sizes:?}: {error}"))?;
+        }
+        // SAFETY: cuBLASLt has written so many.
+        let found = found.iter().take(count.unsigned_abs() as usize).map(|found| unsafe { found.assume_init_ref() });
+        let algorithms: Vec<_> = found.filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect();
+        match algorithms.is_empty() {
+            true => Err(format!("cuBLASLt has no product for {sizes:?}").into()),
+            false => Ok(Ready { of, first, second, out, algorithms }),
+        }
     }
 }
 
 impl Drop for Products {
     fn drop(&mut self) {
-        for Ready { of, first, second, out, algorithm: _ } in self.ready.values() {
+        for Ready { of, first, second, out, algorithms: _ } in self.ready.values() {
             // SAFETY: each was made by `Ready::new` and is destroyed once. What fails here is lost with the process.
             unsafe {
                 let _ = result::destroy_matmul_desc(*of);

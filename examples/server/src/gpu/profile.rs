@@ -25,6 +25,7 @@ pub(super) struct Profile {
     every: u64,
     steps: u64,
     timer: Option<Timer>,
+    timed: u64,
     all_us: f64,
     attention_us: f64,
 }
@@ -77,6 +78,7 @@ impl Profile {
             let [start, end] = events else { return Ok(0.0) };
             Ok(f64::from(start.elapsed_ms(end)?) * 1e3)
         };
+        self.timed += 1;
         self.all_us += us(&step)?;
         for pair in attention.chunks_exact(2) {
             self.attention_us += us(pair)?;
@@ -85,6 +87,7 @@ impl Profile {
     }
 
     pub(super) fn report(&self, metrics: &Metrics) {
+        Metrics::set(&metrics.profiled_steps_total, self.timed);
         Metrics::set(&metrics.profiled_us_total, self.all_us as u64);
         Metrics::set(&metrics.profiled_attention_us_total, self.attention_us as u64);
     }

@@ -48,7 +48,8 @@ pub(super) fn run(common: &Common, users: &[usize], seconds: f64) -> Result<Valu
                 let to = server.metrics()?;
                 let more = |metric| to.of(metric) - from.of(metric);
                 let (all, attention) = (more("profiled_us_total"), more("profiled_attention_us_total"));
-                profiled = (all > 0).then(|| attention as f64 / all as f64);
+                let each = all as f64 / 1e3 / more("profiled_steps_total").max(1) as f64;
+                profiled = (all > 0).then(|| (attention as f64 / all as f64, each));
                 Ok(())
             })?;
             let page = server.settle()?;
@@ -56,7 +57,8 @@ pub(super) fn run(common: &Common, users: &[usize], seconds: f64) -> Result<Valu
             let row = json!({
                 "server": name, "users": users, "tokens_per_s": (seen.tokens as f64 / seen.seconds).round(),
                 "first_token_ms": { "median": round(seen.first(0.5)), "p99": round(seen.first(0.99)) },
-                "requests": seen.first_ms.len(), "attention_share": profiled.map(|share| (share * 1e3).round() / 1e3),
+                "requests": seen.first_ms.len(), "attention_share": profiled.map(|(share, _)| (share * 1e3).round() / 1e3),
+                "gpu_ms_of_a_step": profiled.map(|(_, each)| round(each)),
                 "steps": more("steps_total"), "decode_steps": more("decode_steps_total"),
                 "replays": more("graph_replays_total"), "preempted": more("preemptions_total"), "refused": seen.refused,
                 "ms_of_a_step": round(more("step_us_total") as f64 / 1e3 / more("steps_total").max(1) as f64),
