@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use crate::Failure;
 use crate::config::{Limits, Shape};
@@ -64,6 +65,8 @@ pub struct Handle {
 pub struct Engine {
     /// The door.
     pub handle: Handle,
+    /// Done when the thread has ended, whether it was told to or failed.
+    pub(crate) ended: oneshot::Receiver<()>,
     thread: JoinHandle<Result<(), Failure>>,
 }
 
@@ -110,7 +113,9 @@ impl Engine {
         let metrics = Arc::new(Metrics::default());
         let handle = Handle { commands, next: Arc::default(), metrics: Arc::clone(&metrics), shape, limits };
         let (ready, is_ready) = channel();
+        let (end, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
+            let _end: oneshot::Sender<()> = end;
             let model = match make() {
                 Ok(model) => model,
                 Err(error) => {
@@ -124,7 +129,7 @@ impl Engine {
             Loop { model, scheduler, metrics, clients: HashMap::new(), draining: false }.run(&receiver)
         })?;
         is_ready.recv().map_err(|_| "the engine ended before it was ready")??;
-        Ok(Engine { handle, thread })
+        Ok(Engine { handle, ended, thread })
     }
 
     /// Waits until the engine has ended.
@@ -133,7 +138,7 @@ impl Engine {
     ///
     /// What stopped it, if it was not told to.
     pub fn join(self) -> Result<(), Failure> {
-        let Engine { handle, thread } = self;
+        let Engine { handle, ended: _, thread } = self;
         drop(handle);
         thread.join().map_err(|_| "the engine panicked")?
     }
@@ -177,7 +182,12 @@ impl<M: Model> Loop<M> {
             }
             self.clean();
             let started = Instant::now();
-            if let Some((step, owners)) = self.scheduler.plan() {
+            let planned = self.scheduler.plan();
+            // After those that found room.
+            for id in self.scheduler.expire(started) {
+                self.refuse(id, "no room came free while the request waited");
+            }
+            if let Some((step, owners)) = planned {
                 let before_model = Instant::now();
                 let picked = self.model.run(&step)?;
                 let in_model = before_model.elapsed();
@@ -228,16 +238,13 @@ impl<M: Model> Loop<M> {
         }
     }
 
-    /// Removes the requests whose clients went away, and those that have waited too long.
+    /// Removes the requests whose clients went away.
     fn clean(&mut self) {
         let gone: Vec<u64> = self.clients.iter().filter(|(_, c)| c.events.is_closed()).map(|(id, _)| *id).collect();
         for id in gone {
             self.scheduler.cancel(id);
             self.clients.remove(&id);
             Metrics::add(&self.metrics.requests_vanished_total, 1);
-        }
-        for id in self.scheduler.expire(Instant::now()) {
-            self.refuse(id, "no room came free while the request waited");
         }
     }
 

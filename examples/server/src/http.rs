@@ -15,17 +15,19 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::JsonRejection;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::stream;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 
 use crate::Failure;
 use crate::engine::{Engine, Handle};
@@ -34,6 +36,10 @@ use crate::request::{Event, Refused, Request, Sampling, Wanted};
 
 /// Bytes of a request, at most.
 const BODY: usize = 1 << 20;
+
+/// Bytes that are read before a longer request is refused: a client that still sends sees a closed connection instead
+/// of the reason.
+const READ: usize = 16 << 20;
 
 /// Tokens, or a text whose bytes are tokens.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -113,23 +119,29 @@ pub fn router(handle: Handle) -> Router {
         .route("/profile", post(profile))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
-        .layer(DefaultBodyLimit::max(BODY))
+        .layer(DefaultBodyLimit::max(READ))
         .with_state(handle)
 }
 
-/// Serves until `stop` is done, then lets the requests that it has come to their end.
+/// Serves until `stop` is done, then lets the requests that it has come to their end. An engine that fails stops it
+/// too.
 ///
 /// # Errors
 ///
 /// What stopped the engine or the listener.
 pub async fn serve(
-    engine: Engine,
+    mut engine: Engine,
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
     let handle = engine.handle.clone();
+    let (_, never) = oneshot::channel();
+    let ended = std::mem::replace(&mut engine.ended, never);
     let stopped = async move {
-        stop.await;
+        tokio::select! {
+            () = stop => {}
+            _ = ended => {}
+        }
         handle.drain();
     };
     axum::serve(listener, router(engine.handle.clone())).with_graceful_shutdown(stopped).await?;
@@ -152,23 +164,22 @@ fn submit(handle: &Handle, prompt: Prompt, wanted: Wanted) -> Result<UnboundedRe
     handle.submit(request.inspect_err(|_| wrong())?)
 }
 
-fn body<T>(handle: &Handle, body: Result<Json<T>, JsonRejection>) -> Result<T, Refused> {
-    body.map(|Json(body)| body).map_err(|error| {
-        Metrics::add(&handle.metrics.requests_wrong_total, 1);
-        match error.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Refused::TooLong(format!("a body of more than {BODY} bytes")),
-            _ => Refused::Wrong(error.body_text()),
-        }
-    })
+type Given = Result<Bytes, BytesRejection>;
+
+/// The JSON of a body.
+fn body<T: DeserializeOwned>(handle: &Handle, given: Given) -> Result<T, Refused> {
+    let too_long = || Refused::TooLong(format!("a body of more than {BODY} bytes"));
+    let read = || {
+        let bytes = given.ok().filter(|bytes| bytes.len() <= BODY).ok_or_else(too_long)?;
+        serde_json::from_slice(&bytes).map_err(|error| Refused::Wrong(error.to_string()))
+    };
+    read().inspect_err(|_| Metrics::add(&handle.metrics.requests_wrong_total, 1))
 }
 
 const ENDED: &str = "the engine has ended";
 
-async fn generate(
-    State(handle): State<Handle>,
-    json: Result<Json<Generate>, JsonRejection>,
-) -> Result<Response, Refused> {
-    let Generate { prompt, max_new, temperature, seed, stream } = body(&handle, json)?;
+async fn generate(State(handle): State<Handle>, given: Given) -> Result<Response, Refused> {
+    let Generate { prompt, max_new, temperature, seed, stream } = body(&handle, given)?;
     let mut events = submit(&handle, prompt, Wanted::Tokens(max_new, Sampling { temperature, seed }))?;
     if stream {
         return match events.recv().await {
@@ -213,8 +224,8 @@ fn streamed(first: Event, events: UnboundedReceiver<Event>) -> Response {
     (headers, Body::from_stream(each)).into_response()
 }
 
-async fn score(State(handle): State<Handle>, json: Result<Json<Score>, JsonRejection>) -> Result<Response, Refused> {
-    let Score { prompt, answer } = body(&handle, json)?;
+async fn score(State(handle): State<Handle>, given: Given) -> Result<Response, Refused> {
+    let Score { prompt, answer } = body(&handle, given)?;
     let mut events = submit(&handle, prompt, Wanted::Scores(answer))?;
     let mut gaps = Vec::new();
     loop {
@@ -228,8 +239,9 @@ async fn score(State(handle): State<Handle>, json: Result<Json<Score>, JsonRejec
     }
 }
 
-async fn profile(State(handle): State<Handle>, json: Result<Json<Profile>, JsonRejection>) -> Result<(), Refused> {
-    handle.profile(body(&handle, json)?.every);
+async fn profile(State(handle): State<Handle>, given: Given) -> Result<(), Refused> {
+    let Profile { every } = body(&handle, given)?;
+    handle.profile(every);
     Ok(())
 }
 

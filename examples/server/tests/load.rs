@@ -22,7 +22,7 @@ fn a_soak_with_vanishing_clients_long_prompts_and_a_full_pool_leaves_nothing_beh
     assert_eq!((&record["pages_left"], &record["checked"]["wrong"]), (&0.into(), &0.into()));
     // On the CPU an answer has the same bits in any batch.
     assert_eq!(record["checked"]["likeliest"], record["checked"]["tokens"]);
-    assert!(record["outcomes"]["whole"].as_u64().is_some_and(|whole| whole > 10), "{record:#}");
+    assert!(record["outcomes"]["whole"].as_u64().is_some_and(|whole| whole > 0), "{record:#}");
 }
 
 #[test]

@@ -5,7 +5,11 @@ mod kit;
 use std::time::Duration;
 
 use kit::{Server, numbers, post, prompt};
+use qkvault_server::Failure;
 use qkvault_server::config::Limits;
+use qkvault_server::engine::Model;
+use qkvault_server::metrics::Metrics;
+use qkvault_server::step::{Picked, Step};
 use serde_json::json;
 
 /// Lengths of prompts and answers of a crowd: one token, one page and one more, more than a chunk.
@@ -52,7 +56,7 @@ fn a_pool_that_is_too_small_for_all_makes_sequences_wait_or_start_again_and_chan
 
 #[test]
 fn tokens_are_streamed_as_they_come_and_a_client_that_goes_away_gives_its_pages_back() {
-    let server = Server::start(Limits::SMALL);
+    let server = Server::slow(Limits::SMALL);
     let asked = prompt(7, 30);
     let whole = server.tokens(&asked, 12);
     let events: Vec<_> = server.stream(&asked, 12).collect();
@@ -91,30 +95,41 @@ fn wrong_and_too_long_requests_get_400_and_413_with_the_reason_and_change_nothin
     server.end();
 }
 
+/// Checks that an answer is a 503 that says when to come again.
+fn is_busy(answer: &kit::Answer, word: &str) {
+    assert_eq!((answer.status, answer.retry_after.as_deref()), (503, Some("1")), "{}", answer.body);
+    assert!(answer.body["error"].as_str().is_some_and(|why| why.contains(word)), "{}", answer.body);
+}
+
 #[test]
-fn requests_beyond_the_queue_or_its_patience_get_503_with_retry_after() {
-    let limits = Limits { batch: 1, queue: 1, patience: Duration::from_millis(150), ..Limits::SMALL };
-    let server = Server::start(limits);
+fn a_request_that_finds_the_queue_full_gets_503_with_retry_after() {
+    let server = Server::slow(Limits { batch: 1, queue: 1, ..Limits::SMALL });
     // One runs for long, one waits, one finds the queue full.
     let mut running = server.stream(&prompt(1, 4), 250);
     assert!(running.next().is_some());
     let (url, body) = (server.url("/generate"), json!({ "prompt": [1, 2], "max_new": 4 }).to_string());
     let waits = std::thread::spawn(move || post(&url, &body));
     server.wait("waiting", 1);
-    let full = server.post("/generate", &json!({ "prompt": [3], "max_new": 4, "stream": true }).to_string());
-    let late = waits.join().expect("answered");
-    for (answer, word) in [(full, "as many requests"), (late, "no room")] {
-        assert_eq!((answer.status, answer.retry_after.as_deref()), (503, Some("1")), "{}", answer.body);
-        assert!(answer.body["error"].as_str().is_some_and(|why| why.contains(word)), "{}", answer.body);
-    }
+    is_busy(&server.post("/generate", &json!({ "prompt": [3], "max_new": 4, "stream": true }).to_string()), "as many");
     assert_eq!(running.filter(|event| event["token"].is_u64()).count(), 249);
-    assert_eq!(server.metric("requests_busy_total"), 2);
+    assert_eq!(waits.join().expect("answered").status, 200);
+    server.end();
+}
+
+#[test]
+fn a_request_that_waits_longer_than_the_patience_gets_503_with_retry_after() {
+    let server = Server::slow(Limits { batch: 1, patience: Duration::from_millis(50), ..Limits::SMALL });
+    let mut running = server.stream(&prompt(1, 4), 250);
+    assert!(running.next().is_some());
+    is_busy(&server.post("/generate", &json!({ "prompt": [1, 2], "max_new": 4 }).to_string()), "no room");
+    drop(running);
+    assert_eq!((server.metric("requests_busy_total"), server.tokens(&[1, 2], 4).len()), (1, 4));
     server.end();
 }
 
 #[test]
 fn a_stopped_server_refuses_new_requests_and_ends_those_that_it_has() {
-    let mut server = Server::start(Limits::SMALL);
+    let mut server = Server::slow(Limits::SMALL);
     let mut running = server.stream(&prompt(3, 10), 120);
     let first = running.next().expect("an event");
     assert!(first["token"].is_u64());
@@ -160,4 +175,29 @@ fn a_seed_gives_the_same_sample_in_a_crowd_and_another_seed_another() {
         assert_eq!(crowd[0], alone);
     });
     server.end();
+}
+
+/// A model that fails after some steps, as a GPU does that is lost.
+struct Failing(u32);
+
+impl Model for Failing {
+    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
+        self.0 = self.0.checked_sub(1).ok_or("the GPU is lost")?;
+        Ok(vec![Picked::default(); step.picks.len()])
+    }
+
+    fn report(&mut self, _: &Metrics) {}
+
+    fn profile(&mut self, _: u64) {}
+}
+
+#[test]
+fn a_model_that_fails_gives_every_request_the_reason_and_ends_the_server() {
+    let server = Server::with(Limits::SMALL, || Ok(Failing(5)));
+    let events: Vec<_> = server.stream(&prompt(1, 10), 20).collect();
+    let (last, tokens) = events.split_last().expect("events");
+    assert_eq!(tokens.len(), 5);
+    assert!(last["error"].as_str().is_some_and(|why| why.contains("the GPU is lost")), "{last}");
+    let why = server.ended().expect_err("it failed").to_string();
+    assert!(why.contains("the GPU is lost"), "{why}");
 }

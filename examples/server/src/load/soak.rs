@@ -19,6 +19,12 @@ use crate::Failure;
 const DEVICE_GROWTH: u64 = 32 << 20;
 const RESIDENT_GROWTH: u64 = 64 << 20;
 
+/// How long a user waits after a 503: less than it says, so that the pool stays full.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Kinds of requests: one is too long, one wrong, three vanish, the others are right.
+const KINDS: usize = 20;
+
 /// Answers that are kept and checked.
 const KEPT: usize = 100;
 
@@ -71,8 +77,9 @@ pub(super) fn run(common: &Common, minutes: f64, users: usize) -> Result<Value, 
             let (base, stop, tally, traffic) = (&server.base, &stop, &tally, &traffic);
             scope.spawn(move || {
                 let (mut client, mut random) = (Client::new(base), Random::new(common.seed, number));
-                while !stop.load(Relaxed) {
-                    one(&mut client, base, &mut random, traffic, tally);
+                // Each user makes every kind of request in turn.
+                for kind in (number..).take_while(|_| !stop.load(Relaxed)) {
+                    one(&mut client, base, (kind % KINDS, &mut random), traffic, tally);
                 }
             });
         }
@@ -124,11 +131,10 @@ pub(super) fn run(common: &Common, minutes: f64, users: usize) -> Result<Value, 
 }
 
 /// One request of a user: most are right, some vanish, some are wrong.
-fn one(client: &mut Client, base: &str, random: &mut Random, traffic: &Traffic, tally: &Mutex<Tally>) {
+fn one(client: &mut Client, base: &str, (kind, random): (usize, &mut Random), traffic: &Traffic, tally: &Mutex<Tally>) {
     let length = random.within(traffic.prompt.0, traffic.prompt.1);
     let mut prompt = random.prompt(length, traffic.vocab);
     let max_new = random.within(traffic.answer.0, traffic.answer.1);
-    let kind = random.within(0, 19);
     let (expected, most) = match kind {
         0 => {
             prompt = random.prompt(traffic.context, traffic.vocab);
@@ -150,6 +156,8 @@ fn one(client: &mut Client, base: &str, random: &mut Random, traffic: &Traffic, 
             if !answer.retry_after {
                 tally.wrong.push("a 503 without Retry-After".to_owned());
             }
+            drop(tally);
+            std::thread::sleep(AGAIN);
         }
         Ok(answer) if answer.status != expected => {
             tally.wrong.push(format!("status {} where {expected} was expected", answer.status));

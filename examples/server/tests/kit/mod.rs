@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use qkvault_server::config::{Limits, Shape};
 use qkvault_server::cpu::Cpu;
-use qkvault_server::engine::Engine;
+use qkvault_server::engine::{Engine, Model};
+use qkvault_server::metrics::Metrics;
+use qkvault_server::step::{Picked, Step};
 use qkvault_server::{Failure, http, metrics};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -21,6 +23,24 @@ pub(crate) struct Server {
     thread: Option<JoinHandle<Result<(), Failure>>>,
 }
 
+/// A model that takes its time.
+struct Slow(Cpu);
+
+impl Model for Slow {
+    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
+        std::thread::sleep(Duration::from_millis(4));
+        self.0.run(step)
+    }
+
+    fn report(&mut self, metrics: &Metrics) {
+        self.0.report(metrics);
+    }
+
+    fn profile(&mut self, every: u64) {
+        self.0.profile(every);
+    }
+}
+
 /// A status and a body.
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -30,11 +50,23 @@ pub(crate) struct Answer {
 
 impl Server {
     pub(crate) fn start(limits: Limits) -> Server {
+        let shape = Shape::named("tiny").expect("it is there");
+        Server::with(limits, move || Cpu::new(shape, &limits, 1))
+    }
+
+    /// A server whose steps take milliseconds, for tests of what happens during an answer.
+    pub(crate) fn slow(limits: Limits) -> Server {
+        let shape = Shape::named("tiny").expect("it is there");
+        Server::with(limits, move || Ok(Slow(Cpu::new(shape, &limits, 1)?)))
+    }
+
+    /// A server with a model of the test's own.
+    pub(crate) fn with<M: Model>(limits: Limits, make: impl FnOnce() -> Result<M, Failure> + Send + 'static) -> Server {
         let (stop, stopped) = oneshot::channel();
         let (here, is_here) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let shape = Shape::named("tiny")?;
-            let engine = Engine::start((shape, limits), move || Cpu::new(shape, &limits, 1))?;
+            let engine = Engine::start((shape, limits), make)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
             runtime.block_on(async {
                 let listener = http::listen(([127, 0, 0, 1], 0).into()).await?;
@@ -95,7 +127,12 @@ impl Server {
         if self.stop.is_some() {
             self.stop();
         }
-        self.thread.take().expect("once").join().expect("no panic").expect("no failure");
+        self.ended().expect("no failure");
+    }
+
+    /// Waits until the server has ended by itself.
+    pub(crate) fn ended(mut self) -> Result<(), Failure> {
+        self.thread.take().expect("once").join().expect("no panic")
     }
 }
 
