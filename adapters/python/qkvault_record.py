@@ -475,7 +475,7 @@ class _Writer:
         self.sizes, self.name_scalars, self.grad_dtype = sizes, scalars, grad_dtype
         self.grad = torch.is_grad_enabled()
         self.terms, self.done, self.operands, self.notes = {}, {}, {}, []
-        self.names, self.floats, self.values_of = {}, {}, {}
+        self.names, self.floats, self.values_of, self.floored = {}, {}, {}, {}
         self.operations = None
 
     # Tracing.
@@ -636,6 +636,8 @@ class _Writer:
         if a.ty != b.ty:
             a, b = self.convert(a, "f"), self.convert(b, "f")
         self.finite(a, b)
+        if sign in ("==", "!=") and b.kind == "int" and b.args[0] == 0 and a in self.floored:
+            a = self.infix("%", *self.floored[a])  # Whether a remainder is 0 does not depend on its sign.
         return self.make("infix", (sign, a, b), "b")
 
     def opposite(self, a):
@@ -682,7 +684,10 @@ class _Writer:
             return self.infix("%", a, b)
         if b.kind == "int" and b.args[0] > 0:
             with contextlib.suppress(_Missing):
-                return self.make("infix", ("-", a, self.infix("*", self.quotient(a, b), b)), "i", 0, b.args[0] - 1)
+                whole = self.infix("*", self.quotient(a, b), b)
+                found = self.make("infix", ("-", a, whole), "i", 0, b.args[0] - 1)
+                self.floored[found] = (a, b)
+                return found
         if b.kind == "int" and b.args[0] == 0:
             raise _Missing("a remainder by zero")
         return self.call("floor_rem", a, b)

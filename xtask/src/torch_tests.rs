@@ -2,22 +2,31 @@
 //!
 //! They are in no run of CI, because they install gigabytes. CI has the tests in `adapters/c/src/torch`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::record_tests::environment;
-use crate::{capi, cargo};
+use crate::record_tests::{TESTS, environment, environment_of};
+use crate::{capi, cargo, ui};
 
-/// The modules of tests.
-const MODULES: [&str; 2] = ["test_torch", "test_torch_calls"];
+/// The versions of `--matrix`: the oldest that has the interface, and the last patch of every other one.
+const MATRIX: [&str; 6] = ["2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"];
+
+/// The list of packages beside the tests.
+const PACKAGES: &str = "requirements-torch.txt";
 
 /// Options of `torch-tests`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Use this Python, which has the packages, instead of an environment in the cache folder
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "matrix")]
     python: Option<PathBuf>,
+    /// Run with every version from 2.10 to the newest that was tried, one after another: 5 GB of the cache folder
+    #[arg(long)]
+    matrix: bool,
+    /// Only these versions of the matrix
+    #[arg(long, value_name = "VERSION", value_delimiter = ',', requires = "matrix")]
+    only: Vec<String>,
 }
 
 /// Builds the library, and runs the Python tests with it.
@@ -26,16 +35,65 @@ pub struct Args {
 ///
 /// The library does not build, the environment cannot be made, or a test fails.
 pub fn run(args: &Args) -> Result<()> {
-    let python = match &args.python {
-        Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
-        None => environment("torch-tests", "requirements-torch.txt")?,
-    };
     let library = capi::build(true)?;
     let library = library.to_str().context("the library's name is not UTF-8")?;
+    if args.matrix {
+        return matrix(library, &args.only);
+    }
+    let python = match &args.python {
+        Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
+        None => environment("torch-tests", PACKAGES)?,
+    };
+    tests(&python, library)
+}
+
+fn tests(python: &Path, library: &str) -> Result<()> {
     let adapter = cargo::root().join("adapters/python");
     let adapter = adapter.to_str().context("the folder's name is not UTF-8")?;
     let path = format!("{adapter}:{adapter}/tests");
     let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", path.as_str()), ("PYTHONWARNINGS", "ignore")];
-    let words: Vec<&str> = ["-m", "unittest"].into_iter().chain(MODULES).collect();
+    let words = ["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_torch*.py"];
     cargo::run_program(python.into(), &words, &variables)
+}
+
+/// Runs the tests with each version in an environment of its own, which is removed afterwards.
+fn matrix(library: &str, only: &[String]) -> Result<()> {
+    let list = cargo::root().join(TESTS).join(PACKAGES);
+    let list = std::fs::read_to_string(&list).with_context(|| format!("{} could not be read", list.display()))?;
+    let wanted = |version: &&str| only.is_empty() || only.iter().any(|own| own == version);
+    let mut rows = Vec::new();
+    for version in MATRIX.iter().copied().filter(wanted) {
+        let name = format!("torch-tests-{version}");
+        let made = environment_of(&name, Path::new("python3"), &of_version(&list, version));
+        rows.push((version, made.and_then(|python| tests(&python, library))));
+        let folder = qkvault_base::cache_dir().join(name);
+        std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
+    }
+    ensure!(!rows.is_empty(), "--only names no version of the matrix: {}", MATRIX.join(", "));
+    for (version, done) in &rows {
+        let said = done.as_ref().map_or_else(|error| format!("{error:#}"), |()| "right".to_owned());
+        ui::say(&format!("PyTorch {version}: {said}"));
+    }
+    let wrong = rows.iter().filter(|(_, done)| done.is_err()).count();
+    ensure!(wrong == 0, "{wrong} of {} versions failed", rows.len());
+    Ok(())
+}
+
+/// A list of packages with another version of PyTorch.
+fn of_version(list: &str, version: &str) -> String {
+    let line = |line: &str| if line.starts_with("torch==") { format!("torch=={version}") } else { line.to_owned() };
+    list.lines().map(|own| line(own) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests_of_lists {
+    use super::*;
+
+    #[test]
+    fn the_matrix_changes_the_version_of_pytorch_alone() {
+        let list = "# Packages.\ntorch==2.11.0\ntransformers==5.23.0\n";
+        assert_eq!(of_version(list, "2.15.0"), "# Packages.\ntorch==2.15.0\ntransformers==5.23.0\n");
+        let own = std::fs::read_to_string(cargo::root().join(TESTS).join(PACKAGES)).expect("the list");
+        assert!(MATRIX.iter().any(|version| of_version(&own, version) == own), "the pinned version is in the matrix");
+    }
 }

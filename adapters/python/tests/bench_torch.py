@@ -46,7 +46,7 @@ def main():
 
         rows = {
             "torch.empty_like": lambda: torch.empty_like(q),
-            "the operator, forward": lambda: _operators.forward_only(q, k, v, [], spec, [0.125]),
+            "the operator, forward": lambda: _operators.attend(q, k, v, [], spec, [0.125]),
             "attention": lambda: qt.attention(q, k, v, is_causal=True),
             "attention, score_mod": lambda: qt.attention(q, k, v, score_mod=score_mod),
             "a product and its gradients": lambda: torch.autograd.grad(given[0] * given[1], given[:2], d_o),

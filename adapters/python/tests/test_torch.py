@@ -196,6 +196,8 @@ class Transforms(Case):
             for s in ((12, 12), (1, 8)):
                 q, k, v = three(b=1, h=(2, 1), s=s, heads_outside=outside, grad=True)
                 torch.library.opcheck(_operators.forward, (q, k, v, [], "numbers: scale", [0.3]))
+                plain = [t.detach() for t in (q, k, v)]
+                torch.library.opcheck(_operators.attend, (*plain, [], "numbers: scale", [0.3]))
                 with torch.no_grad():
                     o, stats = _operators.forward_only(q, k, v, [], "numbers: scale", [0.3])
                 given = [t.detach() for t in (torch.randn_like(o), q, k, v, o, stats)]
@@ -303,7 +305,7 @@ class Transforms(Case):
         with tempfile.NamedTemporaryFile(suffix=".pt2") as file:
             torch.export.save(program, file.name)
             loaded = torch.export.load(file.name)
-        self.assertIn("qkvault.forward", str(program.graph))
+        self.assertIn("qkvault.attend", str(program.graph))
         self.assertTrue(torch.equal(loaded.module()(*given), qt.attention(*given, is_causal=True)))
 
     def test_vmap_puts_its_axis_into_the_batch(self):
@@ -427,9 +429,12 @@ class Ahead(Case):
                 qt.configure(folder)
                 plans = qt.prepare(q, k, v, is_causal=True, softcap=30.0, gpu="h200")
                 self.assertEqual([plan.source for plan in plans], ["built", "built"])
-                again = qt.prepare(q.detach(), k.detach(), v.detach(), is_causal=True, softcap=30.0, gpu="h200")
+                plain = [t.detach() for t in (q, k, v)]
+                again = qt.prepare(*plain, is_causal=True, softcap=30.0, return_lse=True, gpu="h200")
                 self.assertEqual([plan.key for plan in again], [plans[0].key])
                 self.assertNotEqual(again[0].source, "built")
+                alone = qt.prepare(*plain, is_causal=True, softcap=30.0, gpu="h200")
+                self.assertNotEqual([plan.key for plan in alone], [plans[0].key], "it writes no Stats")
             finally:
                 qt.configure(FOLDER.name, cpu=True)
 
@@ -470,7 +475,7 @@ class Background(Case):
     def test_the_description_is_the_one_that_the_kernel_completes(self):
         for outside in (True, False):
             q, k, v = three(heads_outside=outside)
-            text = _spec.described(SPEC, q[:, :, ::2], k, v)
+            text = _spec.described(SPEC, q[:, :, ::2], k, v, True)
             o = qt.attention(q[:, :, ::2], k, v, is_causal=True)
             self.assertIn(f"o: f16 {list(o.shape)} strides {list(o.stride())}".replace(", ", ","), text)
             qkvault.Attention(text)

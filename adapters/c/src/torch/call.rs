@@ -7,14 +7,16 @@ use smallvec::SmallVec;
 
 use super::context::{Chosen, Cpu};
 use super::shim::{Shim, current_stream};
-use super::spec::{Few, Given, Spec, beside, dense};
+use super::spec::{Few, Given, Spec, Wanted, beside, dense};
 use super::value::{Shape, dtype, number};
 use crate::status::{Failure, QKV_ERROR_DEVICE};
 
-/// Forward or backward, with how its tensors begin.
+/// What a call computes, with how its tensors begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Q, K, V.
+    /// O alone: Q, K, V.
+    Alone,
+    /// O and Stats: Q, K, V.
     Forward,
     /// dO, Q, K, V, O, Stats.
     Backward,
@@ -23,7 +25,7 @@ pub(super) enum Pass {
 impl Pass {
     pub(super) const fn roles(self) -> &'static [Role] {
         match self {
-            Pass::Forward => &[Role::Q, Role::K, Role::V],
+            Pass::Alone | Pass::Forward => &[Role::Q, Role::K, Role::V],
             Pass::Backward => &[Role::DO, Role::Q, Role::K, Role::V, Role::O, Role::Stats],
         }
     }
@@ -31,6 +33,7 @@ impl Pass {
     /// The outputs that a call always has.
     pub(super) const fn outputs(self) -> &'static [Role] {
         match self {
+            Pass::Alone => &[Role::O],
             Pass::Forward => &[Role::O, Role::Stats],
             Pass::Backward => &[Role::DQ, Role::DK, Role::DV],
         }
@@ -106,8 +109,9 @@ impl Call {
         let types: Vec<DType> = shapes.iter().map(|shape| known(shim, shape)).collect::<Result<_, _>>()?;
         let given = |at: usize| Given { dtype: types[at], dims: shapes[at].dims(), strides: shapes[at].steps() };
         let attention = match pass {
-            Pass::Forward => spec.attention([given(0), given(1), given(2)], None),
-            Pass::Backward => spec.attention([given(1), given(2), given(3)], Some(given(0))),
+            Pass::Alone => spec.attention([given(0), given(1), given(2)], Wanted::O),
+            Pass::Forward => spec.attention([given(0), given(1), given(2)], Wanted::Stats),
+            Pass::Backward => spec.attention([given(1), given(2), given(3)], Wanted::Gradients(given(0))),
         }?;
         let mut call = Call {
             pass,

@@ -20,6 +20,12 @@ pub(super) unsafe extern "C-unwind" fn forward(stack: *mut Value, _: u64, _: u64
     unsafe { run(stack, Pass::Forward, false) }
 }
 
+/// The kernel of `qkvault::attend`.
+pub(super) unsafe extern "C-unwind" fn attend(stack: *mut Value, _: u64, _: u64) {
+    // SAFETY: as above.
+    unsafe { run(stack, Pass::Alone, false) }
+}
+
 /// The kernel of `qkvault::backward`.
 pub(super) unsafe extern "C-unwind" fn backward(stack: *mut Value, _: u64, _: u64) {
     // SAFETY: as above.

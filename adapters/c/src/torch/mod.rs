@@ -1,4 +1,5 @@
-//! The door to PyTorch: operators `qkvault::forward` and `qkvault::backward` through LibTorch's stable C interface.
+//! The door to PyTorch: operators `qkvault::attend`, `forward` (with Stats) and `backward` through LibTorch's stable C
+//! interface.
 //!
 //! Nothing is linked: `shim` finds PyTorch's functions in the process. `spec` completes a description from tensors,
 //! `call` has what a kernel does for tensors of one kind, `table` keeps it, `kernel` is the kernels, `oracle` those on
@@ -22,7 +23,12 @@ use crate::status::{Failure, c_string, guarded};
 use shim::{BUILT_FOR, Handle, Kernel, done, shim};
 
 /// The operators: schema less the name, kernel, and names: with the gradient that Python registers, and without.
-const OPERATORS: [(&str, Kernel, &[&str]); 3] = [
+const OPERATORS: [(&str, Kernel, &[&str]); 4] = [
+    (
+        "(Tensor q, Tensor k, Tensor v, Tensor[] extra, str spec, float[] numbers) -> Tensor o",
+        kernel::attend,
+        &["attend"],
+    ),
     (
         "(Tensor q, Tensor k, Tensor v, Tensor[] extra, str spec, float[] numbers) -> (Tensor o, Tensor stats)",
         kernel::forward,

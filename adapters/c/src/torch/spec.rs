@@ -30,6 +30,16 @@ pub(super) struct Given<'a> {
     pub(super) strides: &'a [i64],
 }
 
+/// What a call of an attention gives.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    O,
+    /// O and Stats.
+    Stats,
+    /// The gradients, from that of O.
+    Gradients(Given<'a>),
+}
+
 /// A specification, read.
 #[derive(Debug)]
 pub(super) struct Spec<'a> {
@@ -61,8 +71,8 @@ impl<'a> Spec<'a> {
         Ok(spec)
     }
 
-    /// The attention of tensors: a forward that writes Stats, or the backward of a gradient of O.
-    pub(super) fn attention(&self, [q, k, v]: [Given<'_>; 3], d_o: Option<Given<'_>>) -> Result<Valid, Failure> {
+    /// The attention of tensors.
+    pub(super) fn attention(&self, [q, k, v]: [Given<'_>; 3], wanted: Wanted<'_>) -> Result<Valid, Failure> {
         let batch = self.varlen.map(|[batch, ..]| batch);
         let [rows, keys] = self.varlen.map_or([0, 0], |[_, rows, keys]| [rows, keys]);
         let width = v.dims.last().copied().unwrap_or_default();
@@ -71,10 +81,12 @@ impl<'a> Spec<'a> {
             format!("k: {}", tensor("K", k, batch, keys)?),
             format!("v: {}", tensor("V", v, batch, keys)?),
             format!("o: {}", like(q, width, batch, rows)?),
-            "outputs: stats".to_owned(),
         ];
+        if !matches!(wanted, Wanted::O) {
+            lines.push("outputs: stats".to_owned());
+        }
         lines.extend(self.fields.iter().map(|line| (*line).to_owned()));
-        if let Some(d_o) = d_o {
+        if let Wanted::Gradients(d_o) = wanted {
             lines.push("pass: backward".to_owned());
             lines.push(format!("d_o: {}", tensor("the gradient of O", d_o, batch, rows)?));
             for (name, of, most) in [("d_q", q, rows), ("d_k", k, keys), ("d_v", v, keys)] {
@@ -154,13 +166,15 @@ mod tests {
         let spec = Spec::read("numbers: scale :: mask: causal").expect("it reads");
         assert_eq!((&spec.extra[..], &spec.numbers[..]), (&[][..], &["scale"][..]));
         let keys = Given { dims: &[2, 2, 16, 8], strides: &[2 * 16 * 8, 8, 2 * 8, 1], ..BSHD };
-        let valid = spec.attention([BSHD, keys, keys], None).expect("sound");
+        let valid = spec.attention([BSHD, keys, keys], Wanted::Stats).expect("sound");
         assert_eq!(valid.to_string(), "fwd bf16 b2 h4/2 q16 kv16 d8 causal stats");
         assert_eq!(valid.get().q.strides, [512, 8, 32, 1]);
         assert_eq!(valid.get().o.strides, [512, 8, 32, 1], "O lies as Q does");
-        let other = spec.attention([BHSD; 3], None).expect("sound");
+        let other = spec.attention([BHSD; 3], Wanted::Stats).expect("sound");
         assert_eq!(other.get().o.strides, [512, 128, 8, 1], "O lies as Q does");
         assert_ne!(valid.key(), other.key());
+        let alone = spec.attention([BSHD, keys, keys], Wanted::O).expect("sound");
+        assert_eq!(alone.to_string(), "fwd bf16 b2 h4/2 q16 kv16 d8 causal", "as a recorder writes it for inference");
     }
 
     #[test]
@@ -175,9 +189,11 @@ mod tests {
     fn fields_of_a_backward_are_no_part_of_the_forward() {
         let with = "extra: sink :: numbers: scale :: sink: yes :: d_sink: yes :: deterministic: yes";
         let without = "extra: sink :: numbers: scale :: sink: yes";
-        let forward = |text| Spec::read(text).expect("it reads").attention([BSHD; 3], None).expect("sound").key();
+        let forward =
+            |text| Spec::read(text).expect("it reads").attention([BSHD; 3], Wanted::Stats).expect("sound").key();
         assert_eq!(forward(with), forward(without));
-        let backward = Spec::read(with).expect("it reads").attention([BSHD; 3], Some(BHSD)).expect("sound");
+        let backward =
+            Spec::read(with).expect("it reads").attention([BSHD; 3], Wanted::Gradients(BHSD)).expect("sound");
         assert!(backward.operand_facts().iter().any(|fact| fact.role == Role::DSink));
     }
 
@@ -185,7 +201,7 @@ mod tests {
     fn varlen_tensors_are_tokens_by_heads() {
         let spec = Spec::read("varlen: 3 16 16 :: lengths: per-sequence :: mask: causal").expect("it reads");
         let packed = Given { dtype: DType::F16, dims: &[20, 4, 8], strides: &[32, 8, 1] };
-        let valid = spec.attention([packed; 3], None).expect("sound");
+        let valid = spec.attention([packed; 3], Wanted::Stats).expect("sound");
         assert!(valid.operand_facts().iter().any(|fact| fact.role.name() == "offsets.q"));
     }
 
@@ -193,7 +209,7 @@ mod tests {
     fn tensors_of_the_wrong_rank_are_named() {
         let spec = Spec::read("mask: causal").expect("it reads");
         let flat = Given { dims: &[16, 8], strides: &[8, 1], ..BSHD };
-        let error = spec.attention([BSHD, flat, BSHD], None).expect_err("two dims");
+        let error = spec.attention([BSHD, flat, BSHD], Wanted::Stats).expect_err("two dims");
         assert!(error.message().contains("K has dims [16, 8]"), "{}", error.message());
     }
 }

@@ -61,8 +61,9 @@ def _attentions(q: Tensor, k: Tensor, v: Tensor, options: dict) -> list[Attentio
     for name in ("is_causal", "bottom_right", "deterministic"):
         given[name] = bool(given[name])
     parts = _attention.parts(q, k, **given)
-    found = [Attention(described(parts.spec(), q, k, v))]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *parts.tensors)):
+    training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *parts.tensors))
+    found = [Attention(described(parts.spec(), q, k, v, training or bool(options.get("return_lse"))))]
+    if training:
         d_sink = "d_sink: yes" in parts.lines
         found.append(found[0].backward(deterministic=given["deterministic"], d_sink=d_sink))
     return found

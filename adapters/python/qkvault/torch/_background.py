@@ -35,9 +35,9 @@ def active() -> bool:
     return _contexts is not None
 
 
-def await_plan(q: Tensor, k: Tensor, v: Tensor, spec: str, training: bool) -> None:
+def await_plan(q: Tensor, k: Tensor, v: Tensor, spec: str, training: bool, stats: bool) -> None:
     """Returns if the plans of a call are loaded; else has them built and raises `PlanMissing`."""
-    key = (spec, training, q.device, q.dtype, *((t.shape, t.stride()) for t in (q, k, v)))
+    key = (spec, training, stats, q.device, q.dtype, *((t.shape, t.stride()) for t in (q, k, v)))
     found = _state.get(key)
     if found is True:
         return
@@ -46,7 +46,7 @@ def await_plan(q: Tensor, k: Tensor, v: Tensor, spec: str, training: bool) -> No
     if found is None and _contexts is not None:
         quick, building = _contexts
         choices = ("d_sink: yes" in spec, "deterministic: yes" in spec)
-        text, device = described(spec, q, k, v), q.device.index or 0
+        text, device = described(spec, q, k, v, training or stats), q.device.index or 0
         stream = torch.cuda.current_stream(q.device).cuda_stream if q.device.type == "cuda" else 0
         try:
             _load(quick, text, training, *choices, device, stream)

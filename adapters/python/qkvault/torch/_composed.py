@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Callable, Optional
 
 import torch
@@ -57,13 +58,15 @@ def _keep(inner: Optional[Callable], mask, dims, q, keep) -> Callable:
         keep = shaped(placed(keep, q.device, "attn_mask"), dims, "attn_mask")
 
     def mask_mod(b, h, q_idx, kv_idx):
-        seen = q_idx >= 0
+        seen = []
         if right is not None:
-            seen = seen & (kv_idx - q_idx <= right + ahead)
+            seen.append(kv_idx - q_idx <= right + ahead)
         if left is not None:
-            seen = seen & (q_idx - kv_idx < left - ahead)
+            seen.append(q_idx - kv_idx < left - ahead)
         if keep is not None:
-            seen = seen & _read(keep, b, h, q_idx, kv_idx)
-        return seen & inner(b, h, q_idx, kv_idx) if inner is not None else seen
+            seen.append(_read(keep, b, h, q_idx, kv_idx))
+        if inner is not None:
+            seen.append(inner(b, h, q_idx, kv_idx))
+        return functools.reduce(torch.bitwise_and, seen)
 
     return mask_mod

@@ -17,11 +17,13 @@ if not hasattr(library(), "qkv_torch_register"):
 call("qkv_torch_register")
 configure()
 
+attend = torch.ops.qkvault.attend.default
 forward = torch.ops.qkvault.forward.default
 forward_only = torch.ops.qkvault.forward_only.default
 backward = torch.ops.qkvault.backward.default
 backward_only = torch.ops.qkvault.backward_only.default
 
+torch.library.register_fake("qkvault::attend", lambda *given: _fake.forward(*given)[0])
 torch.library.register_fake("qkvault::forward", _fake.forward)
 torch.library.register_fake("qkvault::forward_only", _fake.forward)
 torch.library.register_fake("qkvault::backward", _fake.backward)
@@ -111,10 +113,7 @@ class Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
-        try:
-            o, stats = forward_only(q, k, v, extra, spec, numbers)
-        except RuntimeError as error:
-            raise translated(error) from None
+        o, stats = forward_only(q, k, v, extra, spec, numbers)
         ctx.save_for_backward(q, k, v, o, stats, *extra)
         ctx.spec, ctx.numbers = spec, numbers
         return o
@@ -136,10 +135,7 @@ class AttendBoth(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
-        try:
-            o, stats = forward_only(q, k, v, extra, spec, numbers)
-        except RuntimeError as error:
-            raise translated(error) from None
+        o, stats = forward_only(q, k, v, extra, spec, numbers)
         ctx.save_for_backward(q, k, v, o, stats, *extra)
         ctx.mark_non_differentiable(stats)
         ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
@@ -187,28 +183,28 @@ def run(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers: list[float], both: bool = False
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O, differentiable, and Stats, at least if both are asked for; in the way that costs least."""
-    if torch.compiler.is_compiling() or type(q) not in _PLAIN:
-        return forward(q, k, v, extra, spec, numbers)
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return Functional.apply(spec, numbers, q, k, v, *extra)
     training = torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
     )
+    if torch.compiler.is_compiling() or type(q) not in _PLAIN:
+        if training or both:
+            return forward(q, k, v, extra, spec, numbers)
+        return attend(q, k, v, extra, spec, numbers), None
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return Functional.apply(spec, numbers, q, k, v, *extra)
     if _background.active() and not _fake.names_of(spec, "varlen"):
-        _background.await_plan(q, k, v, spec, training)
-    if training:
+        _background.await_plan(q, k, v, spec, training, both)
+    try:
+        if not training:
+            if both:
+                return forward_only(q, k, v, extra, spec, numbers)
+            return attend(q, k, v, extra, spec, numbers), None
         if both:
             return AttendBoth.apply(spec, numbers, q, k, v, *extra)
-        if not extra:
-            kept = native.kept(spec, numbers)
-            if kept is not None:
-                try:
-                    return native.forward(q, k, v, None, kept)[0], None
-                except RuntimeError as error:
-                    raise translated(error) from None
+        kept = None if extra else native.kept(spec, numbers)
+        if kept is not None:
+            return native.forward(q, k, v, None, kept)[0], None
         return _attend(spec, numbers, q, k, v, *extra), None
-    try:
-        return forward_only(q, k, v, extra, spec, numbers)
     except RuntimeError as error:
         raise translated(error) from None
 

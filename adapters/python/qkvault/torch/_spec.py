@@ -238,7 +238,7 @@ __all__ = ["Parts", "Untraceable", "band", "placed", "shaped"]
 _DIMS = re.compile(r"^(extra|numbers|varlen): ")
 
 
-def described(spec: str, q: Tensor, k: Tensor, v: Tensor) -> str:
+def described(spec: str, q: Tensor, k: Tensor, v: Tensor, stats: bool) -> str:
     """The complete text form of a call, as the kernel completes it; not of varlen tensors."""
 
     def tensor(t):
@@ -248,4 +248,5 @@ def described(spec: str, q: Tensor, k: Tensor, v: Tensor) -> str:
     fields = [line for line in fields if not line.startswith(("d_sink:", "deterministic:"))]
     with torch.no_grad():
         o = tensor(beside(torch.empty_strided(q.shape, q.stride(), dtype=q.dtype, device="meta"), v.shape[-1]))
-    return "\n".join([f"q: {tensor(q)}", f"k: {tensor(k)}", f"v: {tensor(v)}", f"o: {o}", "outputs: stats", *fields])
+    outputs = ["outputs: stats"] if stats else []
+    return "\n".join([f"q: {tensor(q)}", f"k: {tensor(k)}", f"v: {tensor(v)}", f"o: {o}", *outputs, *fields])

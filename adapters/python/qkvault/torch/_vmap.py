@@ -55,6 +55,11 @@ def _forward(info, axes, q, k, v, extra, spec, numbers):
     return (_apart(o, n), _apart(stats, n)), (0, 0)
 
 
+def _attend(info, axes, q, k, v, extra, spec, numbers):
+    (o, _), (axis, _) = _forward(info, axes, q, k, v, extra, spec, numbers)
+    return o, axis
+
+
 def _backward(info, axes, d_o, q, k, v, o, stats, extra, spec, numbers):
     _refuse(spec)
     n, batch = info.batch_size, _inner(q, axes[1])
@@ -73,6 +78,7 @@ def _backward(info, axes, d_o, q, k, v, o, stats, extra, spec, numbers):
     return (_apart(d_q, n), _apart(d_k, n), _apart(d_v, n), each), (0, 0, 0, [0] * len(more))
 
 
+torch.library.register_vmap("qkvault::attend", _attend)
 torch.library.register_vmap("qkvault::forward", _forward)
 torch.library.register_vmap("qkvault::forward_only", _forward)
 torch.library.register_vmap("qkvault::backward", _backward)
