@@ -14,6 +14,7 @@ use super::process::Server;
 use super::users::{Random, Told};
 use super::{Common, say};
 use crate::Failure;
+use crate::config::Limits;
 
 /// Bytes that memory may grow between the first and the last third.
 const DEVICE_GROWTH: u64 = 32 << 20;
@@ -51,13 +52,14 @@ struct Traffic {
 impl Traffic {
     fn new(common: &Common, users: usize) -> Result<Traffic, Failure> {
         let vocab = common.shape()?.vocab;
-        // The pool has room for a third of the users' sequences, and fewer may wait than there are.
+        // The pool has room for a part of the sequences that may run, and fewer may wait than there are users.
+        let running = users.min(if common.cpu { Limits::SMALL.batch } else { Limits::LARGE.batch });
         let (context, page, prompt, answer): (usize, usize, (usize, usize), (usize, usize)) = match common.cpu {
             true => (256, 16, (1, 60), (8, 40)),
             false => (2048, 64, (1, 900), (16, 200)),
         };
         let longest = (prompt.1 + answer.1).div_ceil(page);
-        let (pages, queue) = ((users * longest / 4).max(context / page), (users / 4).max(1));
+        let (pages, queue) = ((running * longest / 4).max(context / page), (users / 4).max(1));
         let numbers = [("--context", context), ("--pages", pages), ("--queue", queue)];
         let options = numbers.into_iter().flat_map(|(name, number)| [name.to_owned(), number.to_string()]);
         let options = options.chain(["--patience".to_owned(), "2".to_owned()]).collect();
@@ -113,6 +115,9 @@ pub(super) fn run(common: &Common, minutes: f64, users: usize) -> Result<Value, 
         if outcomes.get(kind).copied().unwrap_or(0) < least {
             wrong.push(format!("no request was '{kind}'"));
         }
+    }
+    if page.of("preemptions_total") == 0 {
+        wrong.push("the pool was never full".to_owned());
     }
     let checked = Checked::of(&server.client, &told, KEPT)?;
     wrong.extend(checked.problems("soak"));
