@@ -101,6 +101,14 @@ class Wrong(Case):
             try:
                 qj.configure(vault=folder, target="h200", cudnn=CUDNN, build=False)
                 good = jax.ShapeDtypeStruct((1, 128, 2, 64), jnp.bfloat16)
+                table, tanh = jnp.ones((128, 128)), lambda t: lambda s, b, h, i, j: jnp.tanh(s) + t[i, j]  # noqa: E731
+                late = squares(lambda q, t: qj.attention(q, q, q, score_mod=tanh(t)))
+                for build in (False, True):
+                    qj.configure(vault=folder, target="h200", cudnn=CUDNN, build=build)
+                    self.told((qkvault.Refused, qkvault.PlanMissing), ["qkvault warm"] if not build else [
+                        "backward.tensor-factor", "add the bias before", "library."],
+                        lambda: jax.eval_shape(jax.grad(late, 1), good, table))
+                qj.configure(vault=tempfile.mkdtemp(dir=folder), target="h200", cudnn=CUDNN, build=False)
                 self.told(qkvault.PlanMissing, ["qkvault warm", "build=True", "sm_90"],
                           lambda: jax.eval_shape(qj.attention, good, good, good))
             finally:

@@ -10,6 +10,7 @@ import jax
 from .._attention import Attention, Explanation
 from ._arguments import Number, Window, program_of
 from ._call import described, trained
+from ._config import gpu as traced_for
 from ._config import settings
 from ._operator import operator
 from ._shards import varying
@@ -125,7 +126,8 @@ def explain(q: Any, k: Any, v: Any, *, gpu: Optional[str] = None, cudnn: Optiona
     """What the rules say of a call of `attention` with these arguments; nothing is compiled or run.
 
     `q`, `k` and `v` may be `jax.ShapeDtypeStruct`s. It is true if the call is supported; its text has every reason and
-    what is nearest.
+    what is nearest. `gpu` is a name such as `h200`, that of this process by default; `cudnn` a version. With
+    `backward`, the answer is about the gradients of q, k and v.
     """
     known = [name for name, one in inspect.signature(attention).parameters.items() if one.kind is one.KEYWORD_ONLY]
     unknown = sorted(set(options) - set(known))
@@ -143,6 +145,6 @@ def explain(q: Any, k: Any, v: Any, *, gpu: Optional[str] = None, cudnn: Optiona
         return q
 
     jax.eval_shape(traced, q, k, v)
-    return found[0].explain(gpu or settings().target or "h200", cudnn, context=settings().context)
+    return found[0].explain(gpu or traced_for(), cudnn, context=settings().context)
 
 

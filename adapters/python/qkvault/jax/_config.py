@@ -95,22 +95,34 @@ def register() -> None:
 def workspace(attention: Attention) -> int:
     """Bytes of scratch memory for a call: those of its plan, which is built here if it may be. None on a CPU."""
     given = settings()
-    if given.target is not None:
+    on_gpu = given.target is None and jax.default_backend() in ("gpu", "cuda")
+    if given.target is None and not on_gpu:
+        return 0
+    try:
+        if on_gpu:
+            return _told(given.context.prepare(attention, jax.local_devices()[0].local_hardware_id or 0))
+        assert given.target is not None
         if given.context.build:
             return _told(given.context.warm(attention, given.target)[0])
-        try:
-            return given.context.look(attention, given.target).workspace
-        except PlanMissing:
-            # What cannot be built is told as such.
-            answer = attention.explain(given.target, given.context.cudnn, context=given.context)
-            if answer:
-                raise
-            refused = Refused(answer.text)
-            refused.kind, refused.reasons = "refused", answer.reasons
-            raise refused from None
-    if jax.default_backend() in ("gpu", "cuda"):
-        return _told(given.context.prepare(attention, jax.local_devices()[0].local_hardware_id or 0))
-    return 0
+        return given.context.look(attention, given.target).workspace
+    except (PlanMissing, Refused) as error:
+        # The rules say what helps, where cuDNN says that it does not; and what cannot be built is told as such.
+        answer = attention.explain(gpu(), given.context.cudnn, context=given.context)
+        if answer:
+            raise
+        own = error.reasons if isinstance(error, Refused) else ()
+        refused = Refused("\n".join([answer.text, *([str(error)] if own else [])]))
+        refused.kind, refused.reasons = "refused", (*answer.reasons, *own)
+        raise refused from None
+
+
+def gpu() -> str:
+    """The name of the GPU that programs are traced for, as rules know it; `h200` if there is none."""
+    target = settings().target
+    if target is not None:
+        return target
+    kind = jax.devices()[0].device_kind.lower() if jax.default_backend() in ("gpu", "cuda") else ""
+    return next((name for name in ("h200", "h100", "a100", "l40s", "b200") if name in kind), "h200")
 
 
 def _told(plan: Plan) -> int:
