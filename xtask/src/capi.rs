@@ -47,20 +47,28 @@ pub fn header() -> Result<()> {
 pub fn run(args: &Args) -> Result<()> {
     let Args { prefix, debug } = args;
     let built = build(*debug)?;
-    let root = cargo::root();
-    let prefix = std::path::absolute(root.join(prefix))?;
+    let prefix = std::path::absolute(cargo::root().join(prefix))?;
+    install(&built, &prefix)?;
+    ui::say(&format!("written: {}", prefix.display()));
+    Ok(())
+}
+
+/// Puts a library beside its header and a file for pkg-config.
+///
+/// # Errors
+///
+/// The folder cannot be written.
+pub fn install(built: &Path, prefix: &Path) -> Result<()> {
     let install = || -> std::io::Result<()> {
         let (include, lib) = (prefix.join("include"), prefix.join("lib"));
         std::fs::create_dir_all(&include)?;
         std::fs::create_dir_all(lib.join("pkgconfig"))?;
-        std::fs::copy(root.join(PACKAGE).join("include/qkvault.h"), include.join("qkvault.h"))?;
-        std::fs::copy(&built, lib.join("libqkvault.so.1"))?;
+        std::fs::copy(cargo::root().join(PACKAGE).join("include/qkvault.h"), include.join("qkvault.h"))?;
+        std::fs::copy(built, lib.join("libqkvault.so.1"))?;
         link("libqkvault.so.1", &lib.join("libqkvault.so"))?;
-        std::fs::write(lib.join("pkgconfig/qkvault.pc"), pkg_config(&prefix))
+        std::fs::write(lib.join("pkgconfig/qkvault.pc"), pkg_config(prefix))
     };
-    install().with_context(|| format!("{} could not be written", prefix.display()))?;
-    ui::say(&format!("written: {}", prefix.display()));
-    Ok(())
+    install().with_context(|| format!("{} could not be written", prefix.display()))
 }
 
 /// Builds the library, and returns its path.

@@ -114,3 +114,90 @@ pub(crate) unsafe fn one<T: Copy>(at: *const T, what: &str) -> Result<T, Failure
     // SAFETY: the caller's promise.
     Ok(unsafe { list(at, 1, what) }?[0])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{qkv_batch_operand, qkv_step};
+    use crate::context::{qkv_library_info, qkv_options};
+    use crate::launch::{qkv_launch_args, qkv_launch_named_args};
+    use crate::operand::qkv_operand;
+    use crate::oracle::qkv_comparison;
+    use crate::plan::qkv_plan_info;
+    use crate::serving::qkv_bucket;
+    use crate::status::qkv_error;
+    use crate::version::qkv_version_info;
+
+    /// Memory for any struct of the interface.
+    #[repr(C, align(16))]
+    struct Place([u8; 512]);
+
+    /// What a caller meets who has the struct's first version, or a later one than the library.
+    fn grows<T: Grows>() -> &'static str {
+        let (name, least, own) = (T::NAME, T::LEAST, size_of::<T>());
+        assert!(size_of::<usize>() < least && least <= own && own + 32 <= 512, "{name}: {least} of {own} bytes");
+        // SAFETY: bytes of zero are valid.
+        let zeros = unsafe { MaybeUninit::<T>::zeroed().assume_init() };
+        for given in [least, own, own + 32] {
+            let mut place = Place([77; 512]);
+            place.0[..8].copy_from_slice(&given.to_ne_bytes());
+            // SAFETY: a place that is longer than any size here.
+            unsafe { write(place.0.as_mut_ptr().cast::<T>(), zeros) }.expect("a size of some version");
+            let end = given.min(own);
+            assert_eq!(place.0[..8], given.to_ne_bytes(), "{name}: the size stays the caller's");
+            assert!(place.0[8..end].iter().all(|byte| *byte == 0), "{name}: what the caller knows is written");
+            assert!(place.0[end..].iter().all(|byte| *byte == 77), "{name}: nothing behind it is");
+        }
+        for given in [0, 7, 8, least - 1] {
+            let mut place = Place([0; 512]);
+            place.0[..8].copy_from_slice(&given.to_ne_bytes());
+            let at = place.0.as_mut_ptr().cast::<T>();
+            // SAFETY: as above.
+            let told = [unsafe { write(at, zeros) }.err(), unsafe { read(at.cast_const()) }.err()];
+            for failure in told {
+                let message = failure.expect("too small").message().to_owned();
+                assert!(message.contains(name) && message.contains(&format!("is {given},")), "{message}");
+            }
+        }
+        // What an older caller does not have counts as zero, whatever lies behind its struct.
+        let mut place = Place([77; 512]);
+        place.0[..8].copy_from_slice(&least.to_ne_bytes());
+        place.0[8..least].fill(0);
+        // SAFETY: a place as long as its size says; all fields are zero.
+        let mut found = [unsafe { read(place.0.as_ptr().cast::<T>()) }.expect("the first version")];
+        // SAFETY: the bytes of a struct that began as bytes of zero.
+        let bytes = unsafe { std::slice::from_raw_parts(found.as_mut_ptr().cast::<u8>(), own) };
+        assert!(bytes[8..].iter().all(|byte| *byte == 0), "{name}");
+        name
+    }
+
+    #[test]
+    fn callers_with_the_first_version_of_any_struct_go_on_working() {
+        let mut tried = [
+            grows::<qkv_batch_operand>(),
+            grows::<qkv_step>(),
+            grows::<qkv_options>(),
+            grows::<qkv_library_info>(),
+            grows::<qkv_launch_args>(),
+            grows::<qkv_launch_named_args>(),
+            grows::<qkv_operand>(),
+            grows::<qkv_comparison>(),
+            grows::<qkv_plan_info>(),
+            grows::<qkv_bucket>(),
+            grows::<qkv_error>(),
+            grows::<qkv_version_info>(),
+        ];
+        tried.sort_unstable();
+        let mut known: Vec<String> = Vec::new();
+        let mut name = String::new();
+        for line in include_str!("../include/qkvault.h").lines() {
+            if let Some(of) = line.strip_prefix("typedef struct ") {
+                name = of.trim_end_matches(" {").to_owned();
+            } else if line.trim() == "size_t struct_size;" {
+                known.push(name.clone());
+            }
+        }
+        known.sort_unstable();
+        assert_eq!(tried.to_vec(), known, "every struct of the header that may grow is tried");
+    }
+}

@@ -39,6 +39,8 @@ pub enum Need {
     Pip,
     /// A C++ compiler.
     Cxx,
+    /// A pkg-config that starts, and a C compiler.
+    PkgConfig,
     /// Idle cores.
     Cores,
     /// Variables that ask for it: it is a chore rather than a test.
@@ -47,7 +49,7 @@ pub enum Need {
 
 impl Need {
     /// All needs.
-    pub const ALL: [Need; 12] = [
+    pub const ALL: [Need; 13] = [
         Need::Gpu,
         Need::TwoGpus,
         Need::Cudnn,
@@ -58,6 +60,7 @@ impl Need {
         Need::Chromium,
         Need::Pip,
         Need::Cxx,
+        Need::PkgConfig,
         Need::Cores,
         Need::Asked,
     ];
@@ -76,6 +79,7 @@ impl Need {
             Need::Chromium => "chromium",
             Need::Pip => "pip",
             Need::Cxx => "cxx",
+            Need::PkgConfig => "pkg-config",
             Need::Cores => "cores",
             Need::Asked => "asked",
         }
@@ -95,6 +99,7 @@ impl Need {
             Need::Chromium => "no Chromium",
             Need::Pip => "no pip",
             Need::Cxx => "no C++ compiler",
+            Need::PkgConfig => "no pkg-config",
             Need::Cores => "no idle core",
             Need::Asked => "nobody who asked for them",
         }
@@ -110,7 +115,7 @@ impl Need {
             Need::Faults => Some("QKVAULT_REQUIRE_FAULTS"),
             Need::S3 => Some("QKVAULT_REQUIRE_S3"),
             Need::Chromium => Some("QKVAULT_REQUIRE_CHROMIUM"),
-            Need::Pip | Need::Cxx | Need::FullCudnn | Need::Bare | Need::Cores | Need::Asked => None,
+            Need::Pip | Need::Cxx | Need::PkgConfig | Need::FullCudnn | Need::Bare | Need::Cores | Need::Asked => None,
         }
     }
 
