@@ -34,3 +34,9 @@ def version() -> str:
     info = sized(_abi.qkv_version_info)
     call("qkv_version", ctypes.byref(info))
     return decoded(info.version)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -113,7 +113,11 @@ class Handle:
     def __init__(self, address: int):
         self._address = address
 
-    def __del__(self, _call: Callable = call):
+    def __reduce__(self) -> Any:
+        # A copy of the address would be freed twice.
+        raise TypeError(f"{type(self).__name__} belongs to this process and cannot be copied or pickled; make another")
+
+    def __del__(self, _call: Callable[..., None] = call) -> None:
         address, self._address = getattr(self, "_address", 0), 0
         if address and _loaded is not None:
             getattr(_loaded, self._free)(address)

@@ -7,7 +7,7 @@
 import tempfile
 import unittest
 
-from test_jax import CUDNN, Case, K, P, Q, V, jax, jnp, make, np, plain, qj, qkvault, squares  # noqa: I001
+from test_jax import CAUSAL, CUDNN, Case, K, P, Q, V, jax, jnp, make, np, plain, qj, qkvault, squares  # noqa: I001
 
 
 class Wrong(Case):
@@ -41,9 +41,15 @@ class Wrong(Case):
         self.told(wrong, "implementation", lambda: qj.dot_product_attention(Q, K, V, implementation="xla"))
         self.told(TypeError, ["dropout", "dropout_rate"], lambda: qj.explain(Q, K, V, dropout=0.1))
 
-    def test_arrays_of_numpy_are_arrays(self):
+    def test_arrays_and_numbers_of_numpy_are_arrays_and_numbers(self):
         given = [np.asarray(x) for x in (Q, K, V)]
         self.near(qj.attention(*given), plain(Q, K, V))
+        options = {"is_causal": np.bool_(True), "window": np.int64(4), "scale": np.float32(0.5), "softcap": np.float64(9)}
+        mask = (CAUSAL & (jnp.arange(24)[None] >= jnp.arange(24)[:, None] - 4))[None, None]
+        self.near(qj.attention(*given, **options), plain(Q, K, V, mask=mask, scale=0.5, softcap=9.0))
+        listed = {"mask": np.asarray(CAUSAL).tolist(), "sinks": [0.5, -0.5, 0.0, 2.0], "bias": [[0.25]]}
+        exact = plain(Q, K, V, mask=CAUSAL, sinks=jnp.asarray(listed["sinks"]), bias=0.25)
+        self.near(qj.attention(*given, **listed), exact)
 
     def test_a_modification_that_depends_on_data(self):
         error = qj.TraceError

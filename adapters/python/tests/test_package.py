@@ -7,6 +7,7 @@
 
 import array
 import contextlib
+import copy
 import io
 import json
 import os
@@ -102,6 +103,22 @@ class Words(unittest.TestCase):
             self.assertLess(len(said), 500, said)
             for part in parts:
                 self.assertIn(part, said)
+
+    def test_a_copy_is_another_description_or_an_error_and_nothing_is_freed_twice(self):
+        attention = qkvault.Attention(CAUSAL)
+        for other in (copy.copy(attention), copy.deepcopy(attention), pickle.loads(pickle.dumps(attention))):
+            self.assertEqual(other, attention)
+            self.assertNotEqual(other._address, attention._address)
+        for handle in (Oracle(attention), qkvault.default_context()):
+            for again in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaises(TypeError) as error:
+                    again(handle)
+                self.assertIn("cannot be copied", str(error.exception))
+
+    def test_the_version_has_its_usual_name(self):
+        self.assertEqual(qkvault.__version__, qkvault.version())
+        with self.assertRaises(AttributeError):
+            qkvault.nothing
 
     def test_a_terminal_gets_a_line_that_counts(self):
         from qkvault._context import _Counted

@@ -11,6 +11,13 @@
 Plans are found or compiled while a program is traced (`configure`). On a CPU the oracle computes: exact and slow.
 """
 
+try:
+    import jax as _jax
+except ImportError as _error:
+    raise ImportError(f"qkvault.jax needs JAX 0.6 or newer, for GPUs: pip install 'jax[cuda13]' ({_error})") from None
+if _jax.__version_info__ < (0, 6):
+    raise ImportError(f"qkvault.jax needs JAX 0.6 or newer, and this is {_jax.__version__}; upgrade it")
+
 from ._attention import attention, explain
 from ._config import configure, export_checks
 from ._config import register as _register

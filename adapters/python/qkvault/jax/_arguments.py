@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Union
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._errors import ArgumentError
 from ._program import Program, dtype_word
@@ -96,8 +97,10 @@ def program_of(
         raise ArgumentError(f"k has {k.shape[at]} rows and v {v.shape[at]}; they have as many")
     own: list[Any] = []
     if bias is not None:
+        bias = jnp.asarray(bias)
         own.append(broadcast("bias", bias, full))
     if mask is not None:
+        mask = jnp.asarray(mask)
         if mask.dtype != jnp.bool_:
             raise ArgumentError(f"mask is {mask.dtype}; give bool, true where a key stays, or give numbers as bias")
         own.append(broadcast("mask", mask, full))
@@ -135,6 +138,7 @@ def program_of(
             # Kernels follow them to memory.
             arrays[role] = jnp.clip(given, 0, extent)
     if sinks is not None:
+        sinks = jnp.asarray(sinks)
         if sinks.shape != (full[1],):
             raise ArgumentError(f"sinks have the shape {sinks.shape}; they are one for each of {full[1]} heads")
         arrays["sink"] = jnp.asarray(sinks, jnp.float32)
@@ -193,7 +197,7 @@ def _scaled(scale, inner, score, b, h, q_idx, kv_idx):
 
 def _one(name: str, given: Any) -> Any:
     if given.size != 1:
-        raise ArgumentError(f"{name} has the shape {given.shape}; it is one number")
+        raise ArgumentError(f"{name} has the shape {given.shape}; it is one number, or an array of one")
     return jnp.reshape(given, ()).astype(jnp.float32) if name == "scale" else jnp.reshape(given, (1, 1, 1, 1))
 
 
@@ -207,13 +211,13 @@ def broadcast(name: str, given: Any, full: tuple) -> Any:
 
 def band(is_causal: bool, window: Window, bottom_right: bool = False) -> str:
     """The value of the field `mask`."""
-    if not isinstance(is_causal, bool):
+    if not isinstance(is_causal, (bool, np.bool_)):
         raise ArgumentError(f"is_causal is {is_causal!r}; give True or False: it is part of the kernel")
-    sides = (window, window) if isinstance(window, int) else window or (None, None)
+    sides: Any = (window, window) if isinstance(window, numbers.Integral) else window or (None, None)
     if not isinstance(sides, (tuple, list)) or len(sides) != 2:
         raise ArgumentError(f"window is {window!r}; give one number, or (left, right) with None for no limit")
     left, right = sides
-    if any(side is not None and (not isinstance(side, int) or side < 0) for side in (left, right)):
+    if any(side is not None and (not isinstance(side, numbers.Integral) or side < 0) for side in (left, right)):
         raise ArgumentError(f"the window is {window}; both sides are at least 0, or None")
     corner = " bottom-right" if bottom_right else ""
     if is_causal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, Callable, Optional
 
 import jax
@@ -54,9 +55,9 @@ def varlen_attention(
         # Kernels follow them to memory: whatever they are, rows of the arrays are read and written.
         both.append(jnp.clip(jax.lax.cummax(ends), 0, rows.shape[0]) if rows.shape else ends)
     for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
-        if most is not None and (not isinstance(most, int) or most < 1):
+        if most is not None and (not isinstance(most, numbers.Integral) or most < 1):
             raise ArgumentError(f"{name} is {most!r}; give a whole number of at least 1, known while tracing")
-    packed = (both[0].shape[0] - 1, max_seqlen_q or 1, max_seqlen_k or 1)
+    packed = (both[0].shape[0] - 1, int(max_seqlen_q or 1), int(max_seqlen_k or 1))
     program, arrays, fixed = program_of(
         q, k, v, score_mod=score_mod, mask_mod=mask_mod, is_causal=is_causal, window=window, softcap=softcap,
         sinks=sinks, scale=scale, deterministic=deterministic, bottom_right=bottom_right, packed=packed,
