@@ -1,6 +1,7 @@
 """Microseconds of the host for calls of PyTorch's door, on the CPU, where outputs are made and nothing is computed.
 
-    QKVAULT_LIBRARY=target/release/libqkvault_c.so PYTHONPATH=adapters/python python3 adapters/python/tests/bench_torch.py
+    export QKVAULT_LIBRARY=target/release/libqkvault_c.so PYTHONPATH=adapters/python
+    python3 adapters/python/tests/bench_torch.py
 
 The least of batches: what is left is the work of Python, PyTorch and qkvault without a GPU.
 """

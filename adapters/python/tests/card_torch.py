@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+import card_torch_forms as forms
 import qkvault
 import qkvault.torch as qt
 
@@ -229,7 +230,7 @@ def calls(report, flex):
     rows = {"qkvault": host(own), "sdpa cudnn": theirs}
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         rows["sdpa flash"] = host(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
-    alone, spec = torch.ops.qkvault.forward_only.default, "numbers: scale :: mask: causal"
+    alone, spec = torch.ops.qkvault.attend.default, "numbers: scale :: mask: causal"
     rows["operator alone"] = host(lambda: alone(q, k, v, [], spec, [0.125]))
     rows["qkvault softcap"] = host(lambda: qt.attention(q, k, v, is_causal=True, softcap=30.0))
     if flex:
@@ -244,6 +245,8 @@ def calls(report, flex):
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         rows["sdpa cudnn training"] = host(train(lambda: F.scaled_dot_product_attention(qg, kg, vg, is_causal=True)))
     rows["ratio to sdpa cudnn"] = round(rows["qkvault"]["median"] / theirs["median"], 3)
+    trained = rows["qkvault training"]["median"] / rows["sdpa cudnn training"]["median"]
+    rows["ratio to sdpa cudnn, training"] = round(trained, 3)
     report["host us"] = rows
 
 
@@ -495,6 +498,11 @@ def main():
         ("calls", lambda: calls(report, flex)), ("training", lambda: training(report, flex)),
         ("first", lambda: first(report, flex, words.out / "vault")),
         ("compiled", lambda: None if words.quick else compiled(report)),
+        ("lengths", lambda: forms.lengths(report, three, exact, off)),
+        ("pages", lambda: forms.pages(report, three, exact, off, host)),
+        ("background", lambda: forms.background(report, three, words.out / "vault")),
+        ("missing", lambda: forms.missing(report, three, words.out / "vault")),
+        ("guide", lambda: forms.guide(report)),
         ("correct", lambda: correct(report, max(20, left() - 10), 20 if words.quick else words.cases, words.seed)),
     ]  # fmt: skip
     for name, part in parts:

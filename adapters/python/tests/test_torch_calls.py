@@ -59,7 +59,8 @@ class Native(Case):
         return o, torch.autograd.grad(o.float().square().sum(), (q, k, v))
 
     def test_from_the_second_step_on_gradients_need_no_python_and_are_the_same(self):
-        for options in ({"is_causal": True, "softcap": 3.0}, {"window": 4}, {"score_mod": lambda s, b, h, i, j: s * 0.5}):
+        half = lambda s, b, h, i, j: s * 0.5  # noqa: E731
+        for options in ({"is_causal": True, "softcap": 3.0}, {"window": 4}, {"score_mod": half}):
             for outside in (True, False):
                 with self.subTest(options=options, outside=outside):
                     _native._kept.clear()
@@ -78,7 +79,8 @@ class Native(Case):
         options = {"is_causal": True}
         self.trained(options, q, k, v)
         wanted = exact(q, k, v, None, causal)
-        for loss in (torch.sum, lambda o: o.transpose(1, 2).flatten().double().square().sum(), lambda o: o[:, :1].sum()):
+        turned = lambda o: o.transpose(1, 2).flatten().double().square().sum()  # noqa: E731
+        for loss in (torch.sum, turned, lambda o: o[:, :1].sum()):
             o = qt.attention(q, k, v, **options)
             self.assertEqual(type(o.grad_fn).__name__, NODE)
             self.near(torch.autograd.grad(loss(o), v)[0], torch.autograd.grad(loss(wanted), v, retain_graph=True)[0])

@@ -1,4 +1,4 @@
-"""The table that every door runs, `adapters/cases.json`, through calls of `qkvault.torch`: the same keys, the same numbers.
+"""The table that every door runs, `adapters/cases.json`, through calls of `qkvault.torch`: the same keys and numbers.
 
     cargo xtask torch-tests
 """

@@ -1,10 +1,11 @@
 //! Specifications: a description in text form less its tensors, which a call completes from those that it is given.
 //!
-//! It has the fields of the text form but for `pass`, `q`, `k`, `v`, `o` and the gradients, and three of its own:
+//! It has the fields of the text form but for `pass`, `q`, `k`, `v`, `o` and the gradients, and four of its own:
 //!
 //! * `extra: bias sink`: the names of the further tensors, in the order of the call;
 //! * `numbers: scale cap`: the names of the numbers;
-//! * `varlen: 4 512 512`: sequences, most queries and most keys of one, for tensors of (token, head, head dim).
+//! * `varlen: 4 512 512`: sequences, most queries and most keys of one, for tensors of (token, head, head dim);
+//! * `paged: 4096`: most keys of a sequence, for K and V of (page, head, row of a page, head dim).
 
 use qkvault::graph::{DType, Valid, text, validate};
 use smallvec::SmallVec;
@@ -46,6 +47,7 @@ pub(super) struct Spec<'a> {
     pub(super) extra: Vec<&'a str>,
     pub(super) numbers: Vec<&'a str>,
     varlen: Option<[i64; 3]>,
+    paged: Option<i64>,
     fields: Vec<&'a str>,
     /// The fields that only a backward has.
     choices: Vec<&'a str>,
@@ -57,13 +59,23 @@ impl<'a> Spec<'a> {
             let text = format!("the specification has the character {char:?}; give one line of ASCII without quotes");
             return Err(Failure::argument(text));
         }
-        let mut spec =
-            Spec { extra: Vec::new(), numbers: Vec::new(), varlen: None, fields: Vec::new(), choices: Vec::new() };
+        let mut spec = Spec {
+            extra: Vec::new(),
+            numbers: Vec::new(),
+            varlen: None,
+            paged: None,
+            fields: Vec::new(),
+            choices: Vec::new(),
+        };
         for line in given.split(BETWEEN) {
             match line.split_once(": ") {
                 Some(("extra", names)) => spec.extra = names.split_whitespace().collect(),
                 Some(("numbers", names)) => spec.numbers = names.split_whitespace().collect(),
                 Some(("varlen", sizes)) => spec.varlen = Some(three(sizes)?),
+                Some(("paged", keys)) => {
+                    let wrong = |_| Failure::argument(format!("'paged: {keys}': give the most keys of a sequence"));
+                    spec.paged = Some(keys.parse().map_err(wrong)?);
+                }
                 Some(("d_sink" | "deterministic", _)) => spec.choices.push(line),
                 _ => spec.fields.push(line),
             }
@@ -78,8 +90,8 @@ impl<'a> Spec<'a> {
         let width = v.dims.last().copied().unwrap_or_default();
         let mut lines = vec![
             format!("q: {}", tensor("Q", q, batch, rows)?),
-            format!("k: {}", tensor("K", k, batch, keys)?),
-            format!("v: {}", tensor("V", v, batch, keys)?),
+            format!("k: {}", self.keys("K", k, q, batch, keys)?),
+            format!("v: {}", self.keys("V", v, q, batch, keys)?),
             format!("o: {}", like(q, width, batch, rows)?),
         ];
         if !matches!(wanted, Wanted::O) {
@@ -96,6 +108,28 @@ impl<'a> Spec<'a> {
         }
         let attention = text::parse(&lines.join("\n"))?;
         Ok(validate(attention)?)
+    }
+}
+
+impl Spec<'_> {
+    /// K or V, which may be a pool of pages.
+    fn keys(
+        &self,
+        name: &str,
+        given: Given<'_>,
+        q: Given<'_>,
+        batch: Option<i64>,
+        most: i64,
+    ) -> Result<String, Failure> {
+        match (self.paged, given, q.dims.first()) {
+            (None, ..) => tensor(name, given, batch, most),
+            (Some(most), Given { dtype, dims: &[pages, h, rows, d], strides: &[sp, sh, sr, sd] }, Some(b)) => {
+                Ok(format!("{dtype} [{b},{h},{most},{d}] paged {pages} x {rows} strides [{sp},{sh},{sr},{sd}]"))
+            }
+            (Some(_), Given { dims, .. }, _) => {
+                Err(Failure::argument(format!("{name} has dims {dims:?}; give (page, head, row of a page, head dim)")))
+            }
+        }
     }
 }
 
@@ -203,6 +237,20 @@ mod tests {
         let packed = Given { dtype: DType::F16, dims: &[20, 4, 8], strides: &[32, 8, 1] };
         let valid = spec.attention([packed; 3], Wanted::Stats).expect("sound");
         assert!(valid.operand_facts().iter().any(|fact| fact.role.name() == "offsets.q"));
+    }
+
+    #[test]
+    fn keys_and_values_in_pages_have_the_batch_of_the_queries() {
+        let spec = Spec::read("paged: 64 :: lengths: per-sequence").expect("it reads");
+        let pool = Given { dtype: DType::BF16, dims: &[10, 2, 16, 8], strides: &[256, 8, 16, 1] };
+        let valid = spec.attention([BSHD, pool, pool], Wanted::O).expect("sound");
+        assert_eq!(valid.to_string(), "fwd bf16 b2 h4/2 q16 kv64 d8 k:paged10x16 v:paged10x16 lengths");
+        let error = spec.attention([BSHD, pool, pool], Wanted::Gradients(BSHD)).expect_err("no backward");
+        assert!(error.message().contains("gather the pages first"), "{}", error.message());
+        let flat = Given { dims: &[160, 2, 8], strides: &[16, 8, 1], ..pool };
+        let error = spec.attention([BSHD, flat, pool], Wanted::O).expect_err("three dims");
+        assert!(error.message().contains("K has dims [160, 2, 8]; give (page, head"), "{}", error.message());
+        assert!(Spec::read("paged: many").is_err());
     }
 
     #[test]

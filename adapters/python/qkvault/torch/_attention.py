@@ -10,6 +10,7 @@ from torch import Tensor
 from .._errors import ArgumentError
 from . import _operators
 from ._fake import BETWEEN
+from ._lengths import lengths, padded, rows
 from ._spec import Parts, Window, band, placed, shaped
 
 _plain: dict = {}
@@ -33,6 +34,8 @@ def attention(
     alibi_slopes: Optional[Tensor] = None,
     scale: Optional[float] = None,
     dropout_p: float = 0.0,
+    q_lengths: Optional[Tensor] = None,
+    kv_lengths: Optional[Tensor] = None,
     enable_gqa: bool = True,
     return_lse: bool = False,
     deterministic: bool = False,
@@ -51,7 +54,10 @@ def attention(
       all of them, or one number for both. With `is_causal`, nothing on the right is seen.
     * `softcap`: `softcap * tanh(score / softcap)`, before `score_mod`. `sinks`: a logit per query head.
       `alibi_slopes`: (head) or (batch, head). `scale`: 1 / sqrt(head dim) by default.
-    * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32, without gradient.
+    * `q_lengths`, `kv_lengths`: (batch), integers on the GPU: how many rows of a sequence there are; what lies behind
+      is not seen, and O is zero there. They may change from call to call.
+    * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is refused;
+      under `torch.compile` it is a constant.
     * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
       copied; otherwise they are an error that names them.
 
@@ -62,11 +68,13 @@ def attention(
         q, k, v = _autocast(q, k, v)
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
-    if not (score_mod is mask_mod is block_mask is bias is attn_mask is sinks is alibi_slopes is None) or dropout_p:
+    plain = score_mod is mask_mod is block_mask is bias is attn_mask is sinks is alibi_slopes is None
+    if not (plain and q_lengths is kv_lengths is None) or dropout_p:
         made = parts(
             q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
-            alibi_slopes, scale, dropout_p, deterministic,
+            alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths,
         )  # fmt: skip
+        q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
         spec, extra, numbers = made.spec(), made.tensors, made.values
     else:
         key = (is_causal, window, bottom_right, softcap is None, deterministic)
@@ -78,6 +86,8 @@ def attention(
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
     o, stats = _operators.run(q, k, v, extra, spec, numbers, return_lse)
+    if q_lengths is not None:
+        o = o.masked_fill(rows(q_lengths, o.shape[2]), 0)
     return (o, stats) if return_lse else o
 
 
@@ -105,7 +115,7 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple:
 
 def parts(
     q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
-    alibi_slopes, scale, dropout_p, deterministic,
+    alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None,
 ) -> Parts:  # fmt: skip
     """The specification of any call."""
     made = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
@@ -146,6 +156,8 @@ def parts(
         # Drawn on the GPU: nothing waits, and a graph draws anew with every replay.
         made.tensor("dropout_seed", torch.randint(2**62, (1, 1, 1, 1), device=q.device))
         made.tensor("dropout_offset", torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=q.device))
+    if q_lengths is not None or kv_lengths is not None:
+        lengths(made, q, k.shape[2], q_lengths, kv_lengths)
     if deterministic:
         made.lines.append("deterministic: yes")
     return made

@@ -22,6 +22,7 @@ forward = torch.ops.qkvault.forward.default
 forward_only = torch.ops.qkvault.forward_only.default
 backward = torch.ops.qkvault.backward.default
 backward_only = torch.ops.qkvault.backward_only.default
+backward_plain = torch.ops.qkvault.backward_plain.default
 
 torch.library.register_fake("qkvault::attend", lambda *given: _fake.forward(*given)[0])
 torch.library.register_fake("qkvault::forward", _fake.forward)
@@ -29,6 +30,9 @@ torch.library.register_fake("qkvault::forward_only", _fake.forward)
 torch.library.register_fake("qkvault::backward", _fake.backward)
 torch.library.register_fake("qkvault::backward_only", _fake.backward)
 torch.library.register_fake("qkvault::backward_plain", lambda *given: _fake.backward(*given)[:3])
+
+#: Tensors that no transform or wrapper has made.
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def fits(tensor: Tensor) -> bool:
@@ -44,6 +48,8 @@ def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
     """The gradients of Q, K, V and all further tensors; None where there is none."""
     if torch.compiler.is_compiling() or d_o.stride() != o.stride():
         d_o = d_o if fits(d_o) else d_o.contiguous()
+    if type(d_o) not in _PLAIN and not extra and not torch.compiler.is_compiling():
+        return *backward_plain(d_o, q, k, v, o, stats, extra, spec, numbers), []
     if torch.compiler.is_compiling():
         d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
     elif torch._C._functorch.peek_interpreter_stack() is not None or torch.is_grad_enabled():
@@ -131,19 +137,23 @@ class Attend(torch.autograd.Function):
 
 
 class AttendBoth(torch.autograd.Function):
-    """The same with Stats, which has no gradient."""
+    """The same with Stats, whose gradient is refused if somebody asks for it."""
 
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
         o, stats = forward_only(q, k, v, extra, spec, numbers)
         ctx.save_for_backward(q, k, v, o, stats, *extra)
-        ctx.mark_non_differentiable(stats)
         ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
         ctx.spec, ctx.numbers = spec, numbers
         return o, stats
 
     @staticmethod
-    def backward(ctx, d_o, _d_stats):
+    def backward(ctx, d_o, d_stats):
+        if d_stats is not None:
+            raise NotImplementedError(
+                "the log-sum-exp of qkvault's attention has no gradient: cuDNN's backward takes that of O alone; "
+                "detach it (lse.detach()), or compute this part with flex_attention, whose lse has one"
+            )
         return Attend.backward(ctx, d_o)
 
 
@@ -172,10 +182,7 @@ class Functional(torch.autograd.Function):
         return None, None, d_q, d_k, d_v, *each
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-# Without the check for tensors of transforms that are over, which costs as much as the call. Transforms do not get here.
+# Without the check for tensors of transforms that are over, which costs as much as the call. Transforms are not here.
 _attend = super(torch.autograd.Function, Attend).apply
 
 
@@ -187,12 +194,13 @@ def run(
         q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
     )
     if torch.compiler.is_compiling() or type(q) not in _PLAIN:
+        _shards.check(q, extra, spec)
         if training or both:
             return forward(q, k, v, extra, spec, numbers)
         return attend(q, k, v, extra, spec, numbers), None
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return Functional.apply(spec, numbers, q, k, v, *extra)
-    if _background.active() and not _fake.names_of(spec, "varlen"):
+    if _background.active() and not (_fake.names_of(spec, "varlen") or _fake.names_of(spec, "paged")):
         _background.await_plan(q, k, v, spec, training, both)
     try:
         if not training:
@@ -209,4 +217,4 @@ def run(
         raise translated(error) from None
 
 
-from . import _vmap  # noqa: E402, F401
+from . import _shards, _vmap  # noqa: E402, F401

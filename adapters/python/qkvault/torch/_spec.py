@@ -239,7 +239,7 @@ _DIMS = re.compile(r"^(extra|numbers|varlen): ")
 
 
 def described(spec: str, q: Tensor, k: Tensor, v: Tensor, stats: bool) -> str:
-    """The complete text form of a call, as the kernel completes it; not of varlen tensors."""
+    """The complete text form of a call, as the kernel completes it; not of varlen tensors and pages."""
 
     def tensor(t):
         return f"{_NAMES[t.dtype]} {list(t.shape)} strides {list(t.stride())}".replace(", ", ",")

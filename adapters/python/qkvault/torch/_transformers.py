@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+import torch
 from torch import Tensor
 
 from ._attention import attention
@@ -25,7 +26,9 @@ def attention_interface(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The attention of a layer, as transformers calls it: heads outside the sequence, a mask or None."""
-    causal, window = False, None
+    causal, window, lengths = False, None, None
+    if attention_mask is not None and attention_mask.dim() == 1:
+        lengths, attention_mask = attention_mask, None  # What `_mask` makes of padding behind the tokens.
     if attention_mask is None:
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
         # transformers counts the query itself.
@@ -37,15 +40,17 @@ def attention_interface(
     o = attention(
         query, key, value, attn_mask=attention_mask, is_causal=causal, window=window, softcap=softcap, sinks=s_aux,
         bottom_right=causal and query.shape[2] != key.shape[2], scale=scaling, dropout_p=dropout,
+        kv_lengths=lengths,
     )  # fmt: skip
     return o.transpose(1, 2).contiguous(), None
 
 
 def _mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
-    """The mask of a layer: None where the layer's own properties say it, else as for SDPA."""
+    """The mask of a layer: None where the layer's own properties say it, the lengths of sequences that are padded
+    behind their tokens, else as for SDPA."""
     from transformers import masking_utils
 
-    if kwargs.get("attention_mask") is None and kwargs.get("allow_is_causal_skip", True):
+    if kwargs.get("allow_is_causal_skip", True):
         rule = kwargs.get("mask_function", masking_utils.causal_mask_function)
         local = kwargs.get("local_size")
         plain = rule is masking_utils.causal_mask_function
@@ -54,8 +59,28 @@ def _mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
         if (plain or sliding) and isinstance(start, int) and start == 0:
             queries, keys = kwargs.get("q_length"), kwargs.get("kv_length")
             if queries is not None and queries == keys:
-                return None
+                padding = kwargs.get("attention_mask")
+                if padding is None:
+                    return None
+                known, lengths = _padded_behind(padding, keys)
+                if known:
+                    return lengths
     return masking_utils.sdpa_mask(*args, **kwargs)
+
+
+def _padded_behind(padding: Tensor, keys: int) -> tuple[bool, Optional[Tensor]]:
+    """Whether a mask of tokens only hides what is behind them, and the lengths if it hides anything. It waits for the
+    GPU, once for all layers of a step, so not while a program is traced or a graph is recorded."""
+    recording = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    if padding.dim() != 2 or padding.shape[1] != keys or recording or torch.compiler.is_compiling():
+        return False, None
+    seen = padding.bool()
+    lengths = seen.sum(-1, dtype=torch.int32)
+    behind = (seen == (torch.arange(keys, device=seen.device) < lengths[:, None])).all()
+    behind, least = torch.stack([behind.int(), lengths.min()]).tolist()
+    if not behind or least == 0:
+        return False, None
+    return True, None if least == keys else lengths
 
 
 def register_transformers(name: str = "qkvault") -> str:

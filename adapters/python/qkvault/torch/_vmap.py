@@ -42,8 +42,9 @@ def _inner(tensor, axis):
 
 
 def _refuse(spec):
-    if _fake.names_of(spec, "varlen"):
-        raise NotImplementedError("qkvault: vmap of varlen sequences; put the sequences into one batch")
+    for field in ("varlen", "paged"):
+        if _fake.names_of(spec, field):
+            raise NotImplementedError(f"qkvault: vmap of {field} sequences; put the sequences into one batch")
 
 
 def _forward(info, axes, q, k, v, extra, spec, numbers):

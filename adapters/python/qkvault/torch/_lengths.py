@@ -1,0 +1,63 @@
+"""Valid lengths of sequences in a batch: queries and keys behind them are as if they were not there."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .._errors import ArgumentError
+from ._spec import Parts, placed
+
+
+def lengths(parts: Parts, q: Tensor, keys: int, of_q: Optional[Tensor], of_k: Optional[Tensor]) -> None:
+    """Adds lengths to a specification. They are cut to what there is, because kernels follow them to memory."""
+    parts.lines.append("lengths: per-sequence")
+    for name, given, most in (("q_lengths", of_q, q.shape[2]), ("kv_lengths", of_k, keys)):
+        if given is None:
+            numbers = torch.full((q.shape[0], 1, 1, 1), most, dtype=torch.int32, device=q.device)
+        else:
+            numbers = _checked(name, given, q).clamp(0, most).to(torch.int32).reshape(-1, 1, 1, 1).contiguous()
+        parts.tensor("seq_len_q" if name == "q_lengths" else "seq_len_kv", numbers)
+
+
+def _checked(name: str, given: Tensor, q: Tensor) -> Tensor:
+    if given.dim() != 1 or given.shape[0] != q.shape[0] or given.is_floating_point() or given.dtype is torch.bool:
+        raise ArgumentError(
+            f"{name} has dims {list(given.shape)} and {given.dtype}; give one integer for each of {q.shape[0]} "
+            "sequences"
+        )
+    return placed(given, q.device, name)
+
+
+def rows(given: Tensor, count: int) -> Tensor:
+    """Which rows are beyond the lengths: (batch, 1, row, 1)."""
+    return (torch.arange(count, device=given.device) >= given[:, None])[:, None, :, None]
+
+
+class Padded(torch.autograd.Function):
+    """The tensor itself, whose gradient is zero beyond the lengths, where kernels need not write."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor, given):
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (given,) = ctx.saved_tensors
+        return gradient.masked_fill(rows(given, gradient.shape[2]), 0), None
+
+
+def padded(tensor: Tensor, given: Optional[Tensor]) -> Tensor:
+    """A tensor with zeros for its gradient beyond the lengths."""
+    if given is None or not (torch.is_grad_enabled() and tensor.requires_grad):
+        return tensor
+    made: Tensor = Padded.apply(tensor, given)
+    return made

@@ -1,0 +1,72 @@
+"""Keys and values in pages, as servers of language models keep them."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .._errors import ArgumentError
+from . import _operators
+from ._lengths import lengths, rows
+from ._spec import Parts, Window, band, placed
+
+_SHAPES = {"nhd": "(page, row, head, head dim)", "hnd": "(page, head, row, head dim)"}
+
+
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    kv_lengths: Tensor,
+    *,
+    q_lengths: Optional[Tensor] = None,
+    is_causal: bool = True,
+    window: Window = None,
+    softcap: Optional[float] = None,
+    sinks: Optional[Tensor] = None,
+    scale: Optional[float] = None,
+    layout: str = "nhd",
+) -> Tensor:
+    """Attention of `q` (batch, head, query, head dim), the last rows of each sequence, over keys and values in pages.
+
+    `k_pages` and `v_pages` are pools (page, row of a page, key head, head dim), or with `layout="hnd"` (page, key head,
+    row of a page, head dim). `page_table` (batch, pages of a sequence) has the pages of each sequence in order, and
+    `kv_lengths` (batch) how many keys it has, those of these queries included: integers on the GPU, which may change
+    from call to call, also between replays of a CUDA graph. The plan is for the width of the table, so keep it constant
+    or round it up. With `is_causal`, the last query sees the last key. There is no gradient: gather the pages for one.
+    """
+    if layout not in _SHAPES:
+        raise ArgumentError(f"layout is {layout!r}; it is 'nhd' or 'hnd'")
+    for name, tensor in (("k_pages", k_pages), ("v_pages", v_pages)):
+        if tensor.dim() != 4:
+            raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give {_SHAPES[layout]}")
+    if page_table.dim() != 2 or page_table.shape[0] != q.shape[0] or page_table.is_floating_point():
+        raise ArgumentError(
+            f"page_table has dims {list(page_table.shape)} and {page_table.dtype}; give integers (sequence, page), a "
+            f"row for each of {q.shape[0]} sequences"
+        )
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k_pages, v_pages)):
+        raise ArgumentError("attention over pages has no gradient; use torch.no_grad(), or gather the pages")
+    if layout == "nhd":
+        k_pages, v_pages = k_pages.transpose(1, 2), v_pages.transpose(1, 2)
+    keys = page_table.shape[1] * k_pages.shape[2]
+    parts = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
+    parts.lines.append(f"paged: {keys}")
+    corner = (is_causal or window is not None) and (q.shape[2] > 1 or window is not None)
+    dims = (q.shape[0], q.shape[1], q.shape[2], keys)
+    mask = band(is_causal, window, True) if corner else "none"
+    parts.options(mask, dims, q, softcap, None, None, None)
+    # Kernels follow pages and lengths to memory.
+    table = placed(page_table, q.device, "page_table").clamp(0, k_pages.shape[0] - 1).to(torch.int32)
+    table = table.reshape(q.shape[0], 1, -1, 1).contiguous()
+    parts.tensor("page_table_k", table)
+    parts.tensor("page_table_v", table)
+    lengths(parts, q, keys, q_lengths, kv_lengths)
+    if sinks is not None:
+        parts.tensor("sink", placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1).to(torch.float32).contiguous())
+        parts.lines.append("sink: yes")
+    o, _ = _operators.run(q, k_pages, v_pages, parts.tensors, parts.spec(), parts.values)
+    return o if q_lengths is None else o.masked_fill(rows(q_lengths, o.shape[2]), 0)

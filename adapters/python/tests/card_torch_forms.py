@@ -1,0 +1,175 @@
+"""Parts of card_torch.py: lengths, pages, plans that are built in the background, and the guide's program."""
+
+import logging
+import math
+import pathlib
+import time
+
+import torch
+import torch.nn.functional as F
+
+import qkvault
+import qkvault.torch as qt
+
+DEVICE = torch.device("cuda", 0)
+
+
+def lengths(report, three, exact, off):
+    """Valid lengths of a batch, forward and backward, with other lengths in a replayed graph."""
+    rows = {}
+    for options in ({}, {"is_causal": True}, {"is_causal": True, "softcap": 20.0}):
+        q, k, v = three(3, 8, 2, 384, 64, grad=True)
+        given = torch.tensor([1, 200, 384], device=DEVICE, dtype=torch.int32)
+        causal, cap = options.get("is_causal"), options.get("softcap")
+        seen = lambda b, h, i, j: (j < given[b]) & ((j <= i) if causal else (j >= 0))  # noqa: B023, E731
+        score = (lambda s, *_: cap * torch.tanh(s / cap)) if cap else None  # noqa: B023
+        o = qt.attention(q, k, v, kv_lengths=given, **options)
+        wanted = exact(q, k, v, score, seen)
+        d_o = torch.randn_like(o)
+        right = torch.autograd.grad(wanted, (q, k, v), d_o.double())
+        mine = torch.autograd.grad(o, (q, k, v), d_o)
+        errors = [off(o, wanted)] + [off(a, b) for a, b in zip(mine, right)]
+        behind = max(g[1, :, 200:].abs().max().item() for g in mine[1:])
+        assert max(errors) < 0.03 and behind == 0, (options, errors, behind)
+        rows[" ".join(options) or "plain"] = [round(e, 5) for e in errors]
+    q, k, v = three(2, 4, 4, 256, 64, grad=True)
+    live = torch.tensor([100, 256], device=DEVICE)
+    o = qt.attention(q, k, v, q_lengths=live, kv_lengths=live)
+    wanted = exact(q, k, v, None, lambda b, h, i, j: j < live[b]) * (
+        (torch.arange(256, device=DEVICE) < live[:, None])[:, None, :, None]
+    )
+    d_o = torch.randn_like(o)
+    errors = [off(o, wanted)] + [
+        off(a, b) for a, b in zip(
+            torch.autograd.grad(o, (q, k, v), d_o), torch.autograd.grad(wanted, (q, k, v), d_o.double())
+        )
+    ]  # fmt: skip
+    assert max(errors) < 0.03, errors
+    rows["queries too"] = [round(e, 5) for e in errors]
+    with torch.no_grad():
+        qt.attention(q, k, v, kv_lengths=live)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = qt.attention(q, k, v, kv_lengths=live)
+        live.copy_(torch.tensor([256, 7]))
+        graph.replay()
+        error = off(o, exact(q, k, v, None, lambda b, h, i, j: j < live[b]))
+        assert error < 0.02, error
+        rows["replayed with other lengths"] = round(error, 5)
+    report["lengths"] = rows
+
+
+def pages(report, three, exact, off, host):
+    """Decoding over pages, several layouts and query counts, and a replayed graph whose table changes."""
+    rows, page, width = {}, 16, 40
+    for d in (64, 128):
+        for layout in ("nhd", "hnd"):
+            for queries in (1, 4):
+                count, b, heads, keys_h = 300, 5, 8, 2
+                pools = [torch.randn(count, page, keys_h, d, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)]
+                table = torch.randperm(count, device=DEVICE)[: b * width].reshape(b, width).int()
+                given = torch.tensor([queries, 17, 300, 640, 95], device=DEVICE, dtype=torch.int32)
+                q = torch.randn(b, queries, heads, d, device=DEVICE, dtype=torch.bfloat16).transpose(1, 2)
+                both = pools if layout == "nhd" else [pool.transpose(1, 2).contiguous() for pool in pools]
+
+                def right():
+                    k, v = (p[table.long()].reshape(b, width * page, keys_h, d).transpose(1, 2) for p in pools)
+                    return exact(q, k, v, None, lambda b, h, i, j: j <= i + given[b] - queries)
+
+                attend = lambda: qt.paged_attention(q, *both, table, given, layout=layout)  # noqa: E731
+                name = f"d{d} {layout} {queries} queries"
+                try:
+                    with torch.no_grad():
+                        error = off(attend(), right())
+                except qkvault.Refused as refused:
+                    rows[name] = f"refused: {refused.reasons[0].code if refused.reasons else refused}"
+                    continue
+                assert error < 0.02, (name, error)
+                rows[name] = round(error, 5)
+    with torch.no_grad():
+        rows["host us"] = host(attend)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = attend()
+        table.copy_(table.flip(0))
+        given.copy_(torch.tensor([640, 33, 5, 64, 200]))
+        graph.replay()
+        error = off(o, right())
+        assert error < 0.02, error
+        rows["replayed with other pages"] = round(error, 5)
+    report["pages"] = rows
+
+
+def background(report, three, vault):
+    """A new shape inside use() while its plan is built: PyTorch serves, which is told, and then qkvault does."""
+    told = []
+
+    class Told(logging.Handler):
+        def emit(self, record):
+            told.append(record.getMessage())
+
+    handler = Told()
+    logging.getLogger("qkvault").addHandler(handler)
+    try:
+        qt.configure(vault, background=True, handles=8)
+        q, k, v = three(1, 6, 6, 777, 64)
+        attend = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
+        wanted, calls = attend().float(), 0
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        longest = 0.0
+        with qt.use():
+            while time.perf_counter() - started < 20:
+                a = time.perf_counter()
+                o = attend()
+                longest = max(longest, time.perf_counter() - a)
+                calls += 1
+                try:
+                    qt.attention(q, k, v, is_causal=True)
+                    break
+                except qkvault.PlanMissing:
+                    time.sleep(0.005)
+            took = time.perf_counter() - started
+            error = ((attend().float() - wanted).norm() / wanted.norm()).item()
+        assert error < 0.02 and calls > 1 and any("background" in line for line in told), (error, calls, told)
+        report["built in the background"] = {
+            "ms until qkvault served": round(took * 1e3, 1), "calls that PyTorch served": calls - 1,
+            "the longest call ms": round(longest * 1e3, 2), "told": told[0][:200],
+        }  # fmt: skip
+    finally:
+        logging.getLogger("qkvault").removeHandler(handler)
+        qt.configure(vault, handles=8)
+
+
+def guide(report):
+    """The program of the guide's page as it stands, from its file beside this one, on the GPU."""
+    here = pathlib.Path(__file__).resolve()
+    places = (here.parent / "pytorch.md", here.parents[3] / "crates/qkvault/src/guide/pytorch.md")
+    page = next(place for place in places if place.is_file())
+    blocks = page.read_text().split("```python\n")[1:]
+    names = {"device": "cuda"}
+    for block in blocks:
+        exec(block.split("```")[0], names)
+    norm = names["q"].grad.float().norm().item()
+    assert math.isfinite(norm) and norm > 0, norm
+    report["the guide's program"] = f"{len(blocks)} blocks ran"
+
+
+def missing(report, three, vault):
+    """What is said of a plan that may not be built, in eager mode and under torch.compile."""
+    try:
+        qt.configure(vault, build=False)
+        q, k, v = three(1, 5, 5, 555, 64)
+        rows = {}
+        compiled = torch.compile(lambda q, k, v: qt.attention(q, k, v) * 1.0, fullgraph=True)
+        for name, attend in (("eager", qt.attention), ("torch.compile", compiled)):
+            try:
+                attend(q, k, v)
+                rows[name] = "nothing was raised"
+            except Exception as error:
+                rows[name] = f"{type(error).__name__}: {str(error)[:300]}"
+        report["a plan that is missing"] = rows
+        assert all("build" in said for said in rows.values()), rows
+    finally:
+        qt.configure(vault, handles=8)
