@@ -9,7 +9,8 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, capi, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, torch_tests, ui, wheel,
+    bindings, bundle, candle, capi, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, torch_tests,
+    ui, wheel,
 };
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
@@ -51,6 +52,8 @@ enum Command {
     JaxTests(jax_tests::Args),
     /// Run the tests of PyTorch's door with the oracle; installs PyTorch and transformers
     TorchTests(torch_tests::Args),
+    /// Check the types of candle-qkvault's feature `cuda`, without nvcc
+    CandleCheck,
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,
     /// Check the workspace with the oldest Rust that Cargo.toml names
@@ -96,6 +99,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::RecordTests(args) => record_tests::run(&args)?,
         Command::JaxTests(args) => jax_tests::run(&args)?,
         Command::TorchTests(args) => torch_tests::run(&args)?,
+        Command::CandleCheck => candle::check()?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,
         Command::Deny(args) => release::deny(&args)?,

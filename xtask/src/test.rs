@@ -5,7 +5,7 @@ use anyhow::Result;
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, cargo, fetch, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, fetch, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -39,6 +39,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), (RECORD, &record_name)];
     cargo::run(&["test", "--workspace"], &required)?;
     skips::settle(&record, &[Need::Cudnn])?;
+    candle::test(args.only_tests)?;
     if !args.only_tests {
         cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     }

@@ -97,3 +97,8 @@ pub use qkvault_sys as sys;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Compiles the example of the page on burn.
+#[cfg(all(doctest, feature = "exec"))]
+#[doc = include_str!("../../../adapters/burn/README.md")]
+struct Burn;

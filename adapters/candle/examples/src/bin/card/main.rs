@@ -1,0 +1,99 @@
+//! What a GPU must show of candle-qkvault: random attentions in both directions, bad input, speed. It writes a record.
+//!
+//! ```text
+//! card [--out DIR] [--cases 100] [--seed 1] [--vault DIR] [--cpu]
+//! ```
+//!
+//! `--cpu` lets the oracle compute a few cases, to try the program itself. Plans that the vault lacks are built, by
+//! threads, before the first case.
+
+#![allow(clippy::print_stdout, reason = "this is a program's output")]
+
+mod bad;
+mod cases;
+mod speed;
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use candle_qkvault::qkvault::cache::VaultOptions;
+use candle_qkvault::qkvault::graph::Valid;
+use candle_qkvault::qkvault::{RawRuntime, Runtime};
+use candle_qkvault::{Error, Options};
+use candle_qkvault_examples::{Words, device};
+use cases::Case;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let words = Words::of_process();
+    let device = device(&words)?;
+    let mut options = Runtime::options().build_missing(true).handles(16);
+    if let Some(folder) = words.text("--vault") {
+        options = options.vault(VaultOptions::in_folder(folder));
+    }
+    let runtime = options.open_raw()?;
+    let base = Options::new().runtime(&runtime).cpu_oracle(true);
+    let (count, first): (u64, u64) = (words.value("--cases", 100)?, words.value("--seed", 1)?);
+    let all: Vec<Case> = (0..count).map(|at| Case::new(first * 1000 + at)).collect();
+    if !device.is_cpu() {
+        let began = Instant::now();
+        let ahead: Vec<Valid> = all.iter().filter_map(|case| case.ahead(&runtime).ok()).flatten().collect();
+        println!("{} plans to prepare", ahead.len());
+        prepare(&runtime, &ahead);
+        println!("prepared in {:.1} s", began.elapsed().as_secs_f64());
+    }
+    let (mut right, mut refused, mut wrong) = (0, Vec::new(), Vec::new());
+    for (at, case) in all.iter().enumerate() {
+        match case.run(&base, &device) {
+            Ok((_, off)) if off <= 1.0 => right += 1,
+            Ok((what, off)) => wrong.push(format!("case {at}: {what} is {off:.2} times its bound: {case:?}")),
+            Err(error) => match Error::of(&error).and_then(Error::refusal) {
+                Some(refusal) => {
+                    let codes: Vec<String> = refusal.reasons().iter().map(|own| own.code.to_string()).collect();
+                    refused.push(format!("case {at}: {}", codes.join(" ")));
+                    println!("refused, case {at}: {error}\n  {case:?}");
+                }
+                None => wrong.push(format!("case {at}: {error}: {case:?}")),
+            },
+        }
+    }
+    wrong.iter().for_each(|text| println!("WRONG {text}"));
+    println!("{right} right, {} refused, {} wrong", refused.len(), wrong.len());
+    let bad = bad::run(&base, &device)?;
+    println!("bad input: {} errors with reasons, {} not", bad.0, bad.1.len());
+    bad.1.iter().for_each(|text| println!("WRONG {text}"));
+    let mut record = String::from("{\n");
+    let list = |texts: &[String]| texts.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ");
+    writeln!(record, "  \"cases\": {count},\n  \"seed\": {first},\n  \"right\": {right},")?;
+    writeln!(record, "  \"refused\": [{}],", list(&refused))?;
+    writeln!(record, "  \"wrong\": [{}],", list(&wrong))?;
+    writeln!(record, "  \"bad_input\": {},\n  \"bad_input_wrong\": [{}],", bad.0, list(&bad.1))?;
+    record.push_str(&speed::run(&base, &device, &words)?);
+    record.push_str("\n}\n");
+    println!("{record}");
+    if let Some(folder) = words.text("--out") {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(std::path::Path::new(folder).join("adapter-candle.json"), &record)?;
+    }
+    match wrong.is_empty() && bad.1.is_empty() {
+        true => Ok(println!("all right")),
+        false => Err("something is wrong".into()),
+    }
+}
+
+/// Prepares plans in several threads. What is refused is told when it is launched.
+fn prepare(runtime: &RawRuntime, all: &[Valid]) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // SAFETY: null is the default stream.
+                    let _ = unsafe { runtime.prepare(one, 0, std::ptr::null_mut()) };
+                }
+            });
+        }
+    });
+}

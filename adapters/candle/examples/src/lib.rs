@@ -1,0 +1,53 @@
+//! What the example programs share: models with a replaceable attention, and candle's plain attention.
+
+pub mod llama;
+pub mod plain;
+pub mod toy;
+
+/// Options of a command line: `--name value` pairs, and words alone.
+#[derive(Debug)]
+pub struct Words(Vec<String>);
+
+impl Words {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_process() -> Words {
+        Words(std::env::args().skip(1).collect())
+    }
+
+    /// Whether a word was given.
+    #[must_use]
+    pub fn has(&self, word: &str) -> bool {
+        self.0.iter().any(|own| own == word)
+    }
+
+    /// The value behind a word, or the usual one.
+    ///
+    /// # Errors
+    ///
+    /// A value that does not read.
+    pub fn value<T: std::str::FromStr>(&self, word: &str, usual: T) -> Result<T, String> {
+        let Some(at) = self.0.iter().position(|own| own == word) else { return Ok(usual) };
+        let text = self.0.get(at + 1).ok_or_else(|| format!("{word} needs a value"))?;
+        text.parse().map_err(|_| format!("{word} {text} does not read"))
+    }
+
+    /// The text behind a word.
+    #[must_use]
+    pub fn text(&self, word: &str) -> Option<&str> {
+        let at = self.0.iter().position(|own| own == word)?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+}
+
+/// The device of a run: the CPU if it was asked for or the program has no GPU, else the first GPU.
+///
+/// # Errors
+///
+/// There is no GPU.
+pub fn device(words: &Words) -> candle_core::Result<candle_core::Device> {
+    match words.has("--cpu") || !cfg!(feature = "cuda") {
+        true => Ok(candle_core::Device::Cpu),
+        false => candle_core::Device::new_cuda(0),
+    }
+}

@@ -1,0 +1,82 @@
+//! The description of a call: options and tensors as an attention of qkvault.
+
+use qkvault::graph::expr::ExprErrors;
+use qkvault::graph::{self, Attention, BackwardOptions, Band, Corner, Order, Valid};
+
+use crate::known::{Key, Shape};
+use crate::tensor::Lie;
+use crate::{Error, Options};
+
+/// The description of a forward, or of the backward if the key has a gradient of the output.
+pub(crate) fn valid(key: &Key, options: &Options) -> Result<Valid, Error> {
+    let forward = forward(key, options)?;
+    let Some(d_o) = &key.d_o else { return Ok(graph::validate(forward)?) };
+    let of = forward.clone();
+    let stored = |lie: &Lie, like: graph::Tensor| match key.shape {
+        Shape::Varlen { batch, queries, .. } => lie.varlen(batch, queries, key.dtype),
+        Shape::Dense | Shape::Paged { .. } => graph::Tensor { storage: like.storage, ..lie.bshd(key.dtype) },
+    };
+    // Gradients are new tensors without gaps, with the extents of what they are of.
+    let options = BackwardOptions {
+        d_o: Some(stored(d_o, of.o)),
+        d_q: Some(dense(of.q)),
+        d_k: Some(dense(of.k)),
+        d_v: Some(dense(of.v)),
+        d_sink: options.sink.as_ref().is_some_and(candle_core::Tensor::track_op),
+        deterministic: options.deterministic,
+        ..BackwardOptions::default()
+    };
+    Ok(graph::validate(forward.backward(options))?)
+}
+
+fn forward(key: &Key, options: &Options) -> Result<Attention, Error> {
+    let Key { dtype, q, k, v, shape, stats, d_o: _ } = key;
+    let [q, k, v] = match *shape {
+        Shape::Dense => [q.bshd(*dtype), k.bshd(*dtype), v.bshd(*dtype)],
+        Shape::Varlen { batch, queries, keys } => {
+            [q.varlen(batch, queries, *dtype), k.varlen(batch, keys, *dtype), v.varlen(batch, keys, *dtype)]
+        }
+        Shape::Paged { keys } => {
+            let batch = q.dims[0];
+            [q.bshd(*dtype), k.paged(batch, keys, *dtype), v.paged(batch, keys, *dtype)]
+        }
+    };
+    let o = dense(graph::Tensor { dims: [q.dims[0], q.dims[1], q.dims[2], v.dims[3]], ..q });
+    let mut attention = Attention::forward(q, k, v, o);
+    if *shape != Shape::Dense {
+        attention = attention.with_lengths();
+    }
+    if options.left.is_some() || options.right.is_some() {
+        let bound = |keys: usize| i64::try_from(keys).unwrap_or(i64::MAX);
+        // Here a window counts the query's own key, in candle-flash-attn it does not.
+        let left = options.left.map(|keys| bound(keys).saturating_add(1));
+        attention = attention.with_band(Band { corner: Corner::BottomRight, left, right: options.right.map(bound) });
+    }
+    if let Some(score) = &options.score {
+        attention = attention.with_score_mod(score.build_score_mod().map_err(|e| wrong("score_mod", &e))?);
+    }
+    if let Some(mask) = &options.mask {
+        attention = attention.with_mask_mod(mask.build_mask_mod().map_err(|e| wrong("mask_mod", &e))?);
+    }
+    attention.sink = options.sink.is_some();
+    attention.outputs.stats = *stats;
+    Ok(attention)
+}
+
+fn wrong(what: &str, errors: &ExprErrors) -> Error {
+    Error::Tensor(format!("the {what} is no expression: {errors}"))
+}
+
+/// The same extents in new memory: (batch, sequence, head, head dim) without gaps, or (token, head, head dim).
+fn dense(of: graph::Tensor) -> graph::Tensor {
+    let [_, h, s, d] = of.dims;
+    let strides = match of.storage {
+        graph::Storage::Varlen { .. } => [s.saturating_mul(h * d), d, h * d, 1],
+        _ => Order::Bshd.strides(of.dims),
+    };
+    let storage = match of.storage {
+        graph::Storage::Paged { .. } => graph::Storage::Dense,
+        own => own,
+    };
+    graph::Tensor { strides, storage, ..of }
+}

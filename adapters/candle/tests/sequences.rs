@@ -1,0 +1,78 @@
+//! Sequences of different lengths, one after another and over pages, beside each sequence on its own.
+
+mod plain;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_qkvault::{
+    Options, Sequences, attention, attention_paged, attention_varlen, flash_attn_varlen, set_defaults,
+};
+use plain::{Plain, near, plain, var};
+
+const QUERIES: [u32; 4] = [0, 3, 4, 9];
+const KEYS: [u32; 4] = [0, 5, 7, 12];
+
+fn oracle() -> Options {
+    Options::new().cpu_oracle(true).causal(true)
+}
+
+/// Every sequence on its own, joined again.
+fn one_by_one(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let of = Plain { right: Some(0), ..Plain::default() };
+    let part = |t: &Tensor, at: [u32; 2]| t.narrow(0, at[0] as usize, (at[1] - at[0]) as usize)?.unsqueeze(0);
+    let each = QUERIES.windows(2).zip(KEYS.windows(2)).map(|(rows, keys)| {
+        let (rows, keys) = ([rows[0], rows[1]], [keys[0], keys[1]]);
+        plain(&part(q, rows)?, &part(k, keys)?, &part(v, keys)?, &of)?.squeeze(0)
+    });
+    Tensor::cat(&each.collect::<Result<Vec<_>>>()?, 0)
+}
+
+#[test]
+fn sequences_one_after_another_have_the_outputs_and_gradients_of_each() -> Result<()> {
+    let (q, k, v) = (var(&[9, 4, 16], DType::BF16), var(&[12, 2, 16], DType::BF16), var(&[12, 2, 16], DType::BF16));
+    let half = |own: &Var| own.to_dtype(DType::BF16);
+    let lengths = Arc::new(Sequences::varlen(&QUERIES, &KEYS)?.max_seqlens(8, 8));
+    let ours = attention_varlen(&half(&q)?, &half(&k)?, &half(&v)?, &lengths, &oracle())?;
+    let theirs = one_by_one(&q, &k, &v)?;
+    near("the output", &ours, &theirs);
+    let (ours, theirs) = (ours.to_dtype(DType::F32)?.sqr()?.backward()?, theirs.sqr()?.backward()?);
+    for own in [&q, &k, &v] {
+        near("a gradient", ours.get(own).expect("there"), theirs.get(own).expect("there"));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_varlen_function_of_candle_flash_attn_reads_cumulative_lengths() -> Result<()> {
+    set_defaults(Options::new().cpu_oracle(true));
+    let (q, k, v) = (var(&[9, 4, 16], DType::F16), var(&[12, 2, 16], DType::F16), var(&[12, 2, 16], DType::F16));
+    let half = |own: &Var| own.to_dtype(DType::F16);
+    let (rows, keys) = (Tensor::new(&QUERIES, &Device::Cpu)?, Tensor::new(&KEYS, &Device::Cpu)?);
+    let ours = flash_attn_varlen(&half(&q)?, &half(&k)?, &half(&v)?, &rows, &keys, 5, 5, 0.25, true)?;
+    near("the output", &ours, &one_by_one(&q, &k, &v)?);
+    Ok(())
+}
+
+#[test]
+fn new_tokens_over_pages_have_the_outputs_of_contiguous_keys() -> Result<()> {
+    let random = |dims: &[usize]| Tensor::randn(0f32, 1.0, dims, &Device::Cpu)?.to_dtype(DType::BF16);
+    let (k, v) = (random(&[8, 4, 2, 16])?, random(&[8, 4, 2, 16])?);
+    let lengths = [9u32, 4, 1];
+    let pages = [vec![5, 0, 7], vec![2], vec![6]];
+    for rows in [1, 2] {
+        let q = random(&[3, rows, 4, 16])?;
+        let lengths = lengths.map(|keys| keys.max(rows as u32));
+        let step = Arc::new(Sequences::paged(rows, &lengths, &pages)?.max_seqlens(rows, 16));
+        let ours = attention_paged(&q, &k, &v, &step, &oracle())?;
+        for (at, (keys, pages)) in lengths.iter().zip(&pages).enumerate() {
+            let whole = |pool: &Tensor| {
+                let own: Vec<Tensor> = pages.iter().map(|page| pool.get(*page as usize)).collect::<Result<_>>()?;
+                Tensor::cat(&own, 0)?.narrow(0, 0, *keys as usize)?.unsqueeze(0)
+            };
+            let alone = attention(&q.narrow(0, at, 1)?, &whole(&k)?, &whole(&v)?, &oracle())?;
+            assert_eq!(plain::apart(&ours.narrow(0, at, 1)?, &alone), 0.0, "sequence {at}");
+        }
+    }
+    Ok(())
+}
