@@ -4,9 +4,9 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::rotary_emb::rope;
-use candle_nn::{Embedding, Linear, Module, RmsNorm, VarBuilder, embedding, linear_no_bias, rms_norm};
+use candle_nn::{Embedding, Linear, Module, RmsNorm, VarBuilder, VarMap, embedding, linear_no_bias, rms_norm};
 use candle_qkvault::{Options, Order, attention};
-use candle_transformers::models::llama::Config;
+use candle_transformers::models::llama::{Config, Llama as Theirs};
 
 /// A small config.
 #[must_use]
@@ -27,6 +27,19 @@ pub fn config(hidden: usize, layers: usize, (heads, kv_heads): (usize, usize), f
         max_position_embeddings: 2048,
         tie_word_embeddings: false,
     }
+}
+
+/// Random weights of a config. candle has random numbers of 16 bits on CPUs alone, so these are rounded.
+///
+/// # Errors
+///
+/// As candle's operations.
+pub fn weights(config: &Config, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
+    let variables = VarMap::new();
+    Theirs::load(VarBuilder::from_varmap(&variables, DType::F32, device), config)?;
+    let all = variables.data().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let rounded = all.iter().map(|(name, own)| Ok((name.clone(), own.as_tensor().detach().to_dtype(dtype)?)));
+    Ok(VarBuilder::from_tensors(rounded.collect::<Result<_>>()?, dtype, device))
 }
 
 struct Layer {

@@ -11,9 +11,8 @@
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::{VarBuilder, VarMap};
 use candle_qkvault::{Options, qkvault::Runtime, set_defaults};
-use candle_qkvault_examples::llama::{Llama, config};
+use candle_qkvault_examples::llama::{Llama, config, weights};
 use candle_qkvault_examples::{Words, device};
 use candle_transformers::models::llama::{Cache, Llama as Theirs};
 
@@ -25,9 +24,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let options = Options::new().inference(true).cpu_oracle(true).runtime(&runtime);
     set_defaults(options.clone());
     let dtype = if device.is_cpu() { DType::F32 } else { DType::BF16 };
-    let variables = VarMap::new();
-    let vb = VarBuilder::from_varmap(&variables, dtype, &device);
     let config = config(128, 2, (4, 2), false);
+    let vb = weights(&config, dtype, &device)?;
     let model = Theirs::load(vb.clone(), &config)?;
     let ids = (0..tokens as u32).map(|at| at * 37 % 512);
     let ids = Tensor::from_iter(ids, &device)?.reshape((1, tokens))?;

@@ -42,7 +42,7 @@ pub(crate) fn run(base: &Options, device: &Device) -> Result<(usize, Vec<String>
         }
     }
     let off = relative(&attention(&q, &q, &q, base)?, &plain(&q, &q, &q, &Plain::default())?)?;
-    if !(off < 0.02) {
+    if off.is_nan() || off > 0.02 {
         wrong.push(format!("the attention after bad input is off by {off}"));
     }
     Ok((right, wrong))

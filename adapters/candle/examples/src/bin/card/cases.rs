@@ -247,7 +247,7 @@ impl Case {
             let lacking = || candle_core::Error::Msg(format!("{name} is missing"));
             let (a, b) = (ours.get(own).ok_or_else(lacking)?, theirs.get(own).ok_or_else(lacking)?);
             let off = relative(a, b)? / (2.0 * half);
-            if !(off <= worst.1) {
+            if off.is_nan() || off > worst.1 {
                 worst = (name.to_owned(), off);
             }
         }

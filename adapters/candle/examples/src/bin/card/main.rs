@@ -77,10 +77,11 @@ fn main() -> Result<(), Failure> {
         std::fs::create_dir_all(folder)?;
         std::fs::write(std::path::Path::new(folder).join("adapter-candle.json"), &record)?;
     }
-    match wrong.is_empty() && bad.1.is_empty() {
-        true => Ok(println!("all right")),
-        false => Err("something is wrong".into()),
+    if !(wrong.is_empty() && bad.1.is_empty()) {
+        return Err("something is wrong".into());
     }
+    println!("all right");
+    Ok(())
 }
 
 /// Prepares plans in several threads. What is refused is told when it is launched.

@@ -3,10 +3,9 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_nn::{VarBuilder, VarMap};
 use candle_qkvault::{Options, attention, set_defaults};
 use candle_qkvault_examples::Words;
-use candle_qkvault_examples::llama::config;
+use candle_qkvault_examples::llama::{config, weights};
 use candle_qkvault_examples::plain::{Plain, plain};
 use candle_qkvault_examples::toy::{Sizes, train};
 use candle_transformers::models::llama::{Cache, Llama};
@@ -25,8 +24,7 @@ pub(crate) fn run(
     set_defaults(base.clone().inference(true));
     let config = if small { config(64, 1, (2, 2), false) } else { config(2048, 8, (16, 8), false) };
     let dtype = if small { DType::F32 } else { DType::BF16 };
-    let variables = VarMap::new();
-    let vb = VarBuilder::from_varmap(&variables, dtype, device);
+    let vb = weights(&config, dtype, device)?;
     let ids = Tensor::from_iter((0..tokens as u32).map(|at| at * 37 % 512), device)?.reshape((1, tokens))?;
     let mut all = Vec::new();
     // Without the feature there is nothing in the place of candle-flash-attn.
