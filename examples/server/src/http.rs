@@ -43,7 +43,7 @@ const READ: usize = 16 << 20;
 
 /// Tokens, or a text whose bytes are tokens.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a prompt is a text, or a list of tokens, which are whole numbers from 0 on")]
 pub enum Prompt {
     /// Tokens.
     Tokens(Vec<u32>),

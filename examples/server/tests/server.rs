@@ -17,7 +17,7 @@ const SIZES: [(usize, usize); 8] = [(1, 20), (16, 12), (17, 16), (40, 9), (5, 24
 
 #[test]
 fn each_answer_of_a_crowd_is_that_of_its_prompt_alone_and_every_page_comes_back() {
-    let server = Server::start(Limits::SMALL);
+    let server = Server::slow(Limits::SMALL);
     let prompts: Vec<_> = (0..16).map(|n| (prompt(n, SIZES[n as usize % 8].0), SIZES[n as usize % 8].1)).collect();
     let alone: Vec<_> = prompts.iter().map(|(prompt, count)| server.tokens(prompt, *count)).collect();
     assert!(alone.iter().zip(&prompts).all(|(answer, (_, count))| answer.len() == *count));
@@ -40,7 +40,7 @@ fn each_answer_of_a_crowd_is_that_of_its_prompt_alone_and_every_page_comes_back(
 #[test]
 fn a_pool_that_is_too_small_for_all_makes_sequences_wait_or_start_again_and_changes_no_answer() {
     // Eight sequences grow to five pages each; there are sixteen.
-    let server = Server::start(Limits { pages: 16, ..Limits::SMALL });
+    let server = Server::slow(Limits { pages: 16, ..Limits::SMALL });
     let prompts: Vec<_> = (0..8).map(|n| prompt(100 + n, 20 + n as usize)).collect();
     let alone: Vec<_> = prompts.iter().map(|prompt| server.tokens(prompt, 40)).collect();
     std::thread::scope(|scope| {
@@ -83,6 +83,7 @@ fn wrong_and_too_long_requests_get_400_and_413_with_the_reason_and_change_nothin
         (400, json!({ "prompt": [1], "max_new": 4, "temperature": -1.0 }).to_string(), "0 or more"),
         (400, json!({ "prompt": [1], "max_tokens": 4 }).to_string(), "max_tokens"),
         (400, "{\"prompt\": ".to_owned(), "EOF"),
+        (400, json!({ "prompt": [1, -2], "max_new": 4 }).to_string(), "a text, or a list of tokens"),
         (413, json!({ "prompt": vec![1; 300], "max_new": 4 }).to_string(), "256"),
         (413, json!({ "prompt": "x".repeat(2 << 20), "max_new": 4 }).to_string(), "bytes"),
     ];
@@ -162,7 +163,7 @@ fn scores_are_zero_for_the_own_answer_and_not_for_that_of_another_prompt() {
 
 #[test]
 fn a_seed_gives_the_same_sample_in_a_crowd_and_another_seed_another() {
-    let server = Server::start(Limits::SMALL);
+    let server = Server::slow(Limits::SMALL);
     let sample = |seed: u32| {
         let body = json!({ "prompt": "Hello", "max_new": 20, "temperature": 1.0, "seed": seed }).to_string();
         numbers(&server.post("/generate", &body).body["tokens"])

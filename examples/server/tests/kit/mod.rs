@@ -54,7 +54,7 @@ impl Server {
         Server::with(limits, move || Cpu::new(shape, &limits, 1))
     }
 
-    /// A server whose steps take milliseconds, for tests of what happens during an answer.
+    /// A server whose steps take milliseconds, so that requests that are sent together run together.
     pub(crate) fn slow(limits: Limits) -> Server {
         let shape = Shape::named("tiny").expect("it is there");
         Server::with(limits, move || Ok(Slow(Cpu::new(shape, &limits, 1)?)))
