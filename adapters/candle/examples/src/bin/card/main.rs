@@ -51,7 +51,8 @@ fn main() -> Result<(), Failure> {
             Ok((what, off)) => wrong.push(format!("case {at}: {what} is {off:.2} times its bound: {case:?}")),
             Err(error) => match Error::of(&error).and_then(Error::refusal) {
                 Some(refusal) => {
-                    let codes: Vec<String> = refusal.reasons().iter().map(|own| own.code.to_string()).collect();
+                    let mut codes: Vec<String> = refusal.reasons().iter().map(|own| own.code.to_string()).collect();
+                    codes.dedup();
                     refused.push(format!("case {at}: {}", codes.join(" ")));
                     println!("refused, case {at}: {error}\n  {case:?}");
                 }
