@@ -16,7 +16,7 @@ const NVCC: &str = r#"#!/bin/sh
 out='' folder='' source='' kind=''
 while [ $# -gt 0 ]; do
   case "$1" in
-    --version) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit 0 ;;
+    --version) printf '\n\n\nCuda compilation tools, release 13.0, V13.0.88\n'; exit 0 ;;
     --list-gpu-code|--list-gpu-arch) printf 'sm_80\nsm_90\nsm_100\n'; exit 0 ;;
     -o|--output-file) shift; out=$1 ;;
     --output-directory) shift; folder=$1 ;;

@@ -1,7 +1,7 @@
 //! The description of a call: options and tensors as an attention of qkvault.
 
-use qkvault::graph::expr::ExprErrors;
-use qkvault::graph::{self, Attention, BackwardOptions, Band, Corner, Order, Valid};
+use qkvault::graph::expr::{Axis, ExprErrors, Node};
+use qkvault::graph::{self, Attention, BackwardOptions, Band, Corner, Order, ScoreExpr, Valid};
 
 use crate::known::{Key, Shape};
 use crate::tensor::Lie;
@@ -31,6 +31,13 @@ pub(crate) fn valid(key: &Key, options: &Options) -> Result<Valid, Error> {
 
 fn forward(key: &Key, options: &Options) -> Result<Attention, Error> {
     let Key { dtype, q, k, v, shape, stats, d_o: _ } = key;
+    let score = options.score.as_ref().map(|score| score.build_score_mod().map_err(|e| wrong("score_mod", &e)));
+    let mask = options.mask.as_ref().map(|mask| mask.build_mask_mod().map_err(|e| wrong("mask_mod", &e)));
+    let (score, mask) = (score.transpose()?, mask.transpose()?);
+    // The engine for one query computes expressions over the key's place wrongly: such queries are packed like those of
+    // longer steps, in the same memory.
+    let by_key = |expr: &ScoreExpr| expr.program().contains(Node::Index(Axis::Key));
+    let packed = q.dims[1] == 1 && score.iter().chain(&mask).any(by_key);
     let [q, k, v] = match *shape {
         Shape::Dense => [q.bshd(*dtype), k.bshd(*dtype), v.bshd(*dtype)],
         Shape::Varlen { batch, queries, keys } => {
@@ -38,7 +45,8 @@ fn forward(key: &Key, options: &Options) -> Result<Attention, Error> {
         }
         Shape::Paged { keys } => {
             let batch = q.dims[0];
-            [q.bshd(*dtype), k.paged(batch, keys, *dtype), v.paged(batch, keys, *dtype)]
+            let q = if packed { q.without_rows().varlen(batch, 2, *dtype) } else { q.bshd(*dtype) };
+            [q, k.paged(batch, keys, *dtype), v.paged(batch, keys, *dtype)]
         }
     };
     let o = dense(graph::Tensor { dims: [q.dims[0], q.dims[1], q.dims[2], v.dims[3]], ..q });
@@ -52,12 +60,8 @@ fn forward(key: &Key, options: &Options) -> Result<Attention, Error> {
         let left = options.left.map(|keys| bound(keys).saturating_add(1));
         attention = attention.with_band(Band { corner: Corner::BottomRight, left, right: options.right.map(bound) });
     }
-    if let Some(score) = &options.score {
-        attention = attention.with_score_mod(score.build_score_mod().map_err(|e| wrong("score_mod", &e))?);
-    }
-    if let Some(mask) = &options.mask {
-        attention = attention.with_mask_mod(mask.build_mask_mod().map_err(|e| wrong("mask_mod", &e))?);
-    }
+    attention.score_mod = score;
+    attention.mask.mask_mod = mask;
     attention.sink = options.sink.is_some();
     attention.outputs.stats = *stats;
     Ok(attention)

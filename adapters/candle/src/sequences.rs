@@ -13,6 +13,9 @@ use qkvault::graph::{self, CuSeqlens, PageTable, Role, Valid, ragged_offsets};
 use crate::Error;
 use crate::tensor::long;
 
+/// Keys of a tile of cuDNN's kernels.
+const TILE: i64 = 128;
+
 /// The lengths of a batch of sequences, and the pages of their keys if these lie in pages.
 ///
 /// Kernels follow these numbers to memory, so they are made from numbers on the host, and checked. Make a value once
@@ -120,8 +123,10 @@ impl Sequences {
         i64::from(self.queries.longest())
     }
 
-    pub(crate) const fn most(&self) -> (i64, i64) {
-        self.most
+    /// Most queries and most keys of a sequence. Of pages cuDNN reads whole tiles, so that keys are rounded up.
+    pub(crate) fn most(&self) -> (i64, i64) {
+        let (queries, keys) = self.most;
+        (queries, if self.is_paged() { keys.saturating_add(TILE - 1) / TILE * TILE } else { keys })
     }
 
     pub(crate) const fn is_paged(&self) -> bool {

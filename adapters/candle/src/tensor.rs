@@ -50,6 +50,12 @@ impl Lie {
         graph::Tensor { dims: [b, h, s, d], strides: [sb, sh, ss, sd], dtype, storage: graph::Storage::Dense }
     }
 
+    /// (batch, 1, head, head dim) as (token, head, head dim).
+    pub(crate) const fn without_rows(&self) -> Lie {
+        let ([b, _, h, d], [sb, _, sh, sd]) = (self.dims, self.strides);
+        Lie { rank: 3, dims: [b, h, d, 1], strides: [sb, sh, sd, 1] }
+    }
+
     /// (token, head, head dim) as sequences of at most `most` rows, one after another.
     pub(crate) const fn varlen(&self, batch: i64, most: i64, dtype: graph::DType) -> graph::Tensor {
         let ([tokens, h, d, _], [st, sh, sd, _]) = (self.dims, self.strides);

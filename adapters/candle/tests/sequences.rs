@@ -5,8 +5,9 @@ mod plain;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_qkvault::qkvault::Runtime;
 use candle_qkvault::{
-    Options, Sequences, attention, attention_paged, attention_varlen, flash_attn_varlen, set_defaults,
+    Options, Sequences, attention, attention_paged, attention_varlen, descriptions, flash_attn_varlen, set_defaults,
 };
 use plain::{Plain, near, plain, var};
 
@@ -51,6 +52,34 @@ fn the_varlen_function_of_candle_flash_attn_reads_cumulative_lengths() -> Result
     let (rows, keys) = (Tensor::new(&QUERIES, &Device::Cpu)?, Tensor::new(&KEYS, &Device::Cpu)?);
     let ours = flash_attn_varlen(&half(&q)?, &half(&k)?, &half(&v)?, &rows, &keys, 5, 5, 0.25, true)?;
     near("the output", &ours, &one_by_one(&q, &k, &v)?);
+    Ok(())
+}
+
+#[test]
+fn one_new_token_with_alibi_over_pages_is_not_put_to_the_engine_that_is_wrong() -> Result<()> {
+    let random = |dims: &[usize]| Tensor::randn(0f32, 1.0, dims, &Device::Cpu)?.to_dtype(DType::BF16);
+    let (pool, q) = (random(&[8, 8, 2, 64])?, random(&[3, 1, 4, 64])?);
+    let slopes = Tensor::new(&[0.5f32, 0.25, 0.125, 0.0625], &Device::Cpu)?;
+    let (lengths, pages) = ([9u32, 8, 1], [vec![5, 0], vec![2], vec![6]]);
+    let step = Arc::new(Sequences::paged(1, &lengths, &pages)?.max_seqlens(1, 64));
+    let options = oracle().alibi_slopes(&slopes);
+    let ours = attention_paged(&q, &pool, &pool, &step, &options)?;
+    assert_eq!(ours.dims(), [3, 1, 4, 64]);
+    for (at, (keys, pages)) in lengths.iter().zip(&pages).enumerate() {
+        let own: Vec<Tensor> = pages.iter().map(|page| pool.get(*page as usize)).collect::<Result<_>>()?;
+        let own = Tensor::cat(&own, 0)?.narrow(0, 0, *keys as usize)?.unsqueeze(0)?;
+        let of = Plain { slopes: Some(slopes.clone()), right: Some(0), ..Plain::default() };
+        near("a sequence", &ours.narrow(0, at, 1)?, &plain(&q.narrow(0, at, 1)?, &own, &own, &of)?);
+    }
+    // The rules have nothing against it, and have something against one query that is not packed.
+    let runtime = Runtime::options().open_raw().expect("a vault");
+    let target = runtime.rules_target("h200", Some("9.19".parse().expect("a version"))).expect("known");
+    for attention in descriptions(&q, &pool, &pool, Some(&step), &options, false)? {
+        let answer = runtime.explain(&attention, &target);
+        assert!(answer.supported, "{answer:?}");
+        let text = attention.to_string();
+        assert!(text.contains("varlen"), "{text}");
+    }
     Ok(())
 }
 

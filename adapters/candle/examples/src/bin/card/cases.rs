@@ -258,6 +258,9 @@ impl Case {
     fn paged(&self, rows: usize, lengths: &[u32], base: &Options, device: &Device) -> Result<(String, f32)> {
         let mut dice = Dice::new(self.seed ^ 0x99);
         let (heads, kv) = self.heads;
+        // One new token, or a few.
+        let new = dice.of(&[1, 1, 4]);
+        let lengths: Vec<u32> = lengths.iter().map(|keys| (*keys).max(new as u32)).collect();
         let pages: usize = lengths.iter().map(|keys| (*keys as usize).div_ceil(rows)).sum();
         // Pages in another order than the sequences'.
         let mut free: Vec<u32> = (0..pages as u32).collect();
@@ -269,8 +272,8 @@ impl Case {
         let half = |t: Tensor| t.to_dtype(self.dtype);
         let k = half(dice.tensor(&[pages, rows, kv, self.d], self.dtype, device)?)?;
         let v = half(dice.tensor(&[pages, rows, kv, self.d], self.dtype, device)?)?;
-        let q = half(dice.tensor(&[lengths.len(), 1, heads, self.d], self.dtype, device)?)?;
-        let step = Arc::new(Sequences::paged(1, lengths, &tables)?.max_seqlens(1, 512));
+        let q = half(dice.tensor(&[lengths.len(), new, heads, self.d], self.dtype, device)?)?;
+        let step = Arc::new(Sequences::paged(new, &lengths, &tables)?.max_seqlens(new, 512));
         let ours = attention_paged(&q, &k, &v, &step, &options)?;
         let mut worst = 0f32;
         for (at, (keys, table)) in lengths.iter().zip(&tables).enumerate() {
