@@ -1,0 +1,182 @@
+//! Launch recipes: what the driver is asked to do for one attention, as data.
+//!
+//! A plan of this engine is a recipe and the machine code (cubins) that it names. Whoever launches it needs the driver
+//! alone: no cuDNN, no compiler, no look-up. A recipe says for each step which kernel runs with which grid, and for each
+//! kernel parameter its bytes and what is written over them: an address, a number, a tensor map.
+//!
+//! A recipe from a disk is untrusted. [`Recipe::check`] compares every offset, size and count with what it refers to;
+//! only a [`Checked`] recipe is launched.
+
+mod check;
+
+use std::ops::Deref;
+
+use qkvault_graph::{DType, Role};
+use serde::{Deserialize, Serialize};
+
+pub use check::{BadRecipe, Limits};
+
+/// The format of recipes. Readers refuse every other one.
+pub const RECIPE_FORMAT: u32 = 1;
+
+/// Bytes of a tensor map in a kernel's parameters (`CUtensorMap` of `cuda.h`).
+pub const TENSOR_MAP_BYTES: usize = 128;
+
+/// What a launch does, step by step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// [`RECIPE_FORMAT`].
+    pub format: u32,
+    /// Compute capability of the GPUs that run the code, as major * 10 + minor.
+    pub sm: u32,
+    /// The oldest CUDA version of a driver that loads the code, as major * 1000 + minor * 10.
+    pub driver: u32,
+    /// Bytes of scratch memory that a launch needs, aligned to [`SCRATCH_ALIGNMENT`](qkvault_graph::op::SCRATCH_ALIGNMENT).
+    pub scratch: u64,
+    /// The cubins, one after the other in the plan's bytes: the length of each.
+    pub modules: Vec<u64>,
+    /// What is queued, in order.
+    pub steps: Vec<Step>,
+}
+
+/// One thing that a launch queues on its stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Step {
+    /// Sets bytes of the scratch memory.
+    Clear {
+        /// Offset of the first byte.
+        at: u64,
+        /// Number of bytes.
+        bytes: u64,
+        /// The value of each byte.
+        value: u8,
+    },
+    /// Launches a kernel.
+    Launch(Launch),
+}
+
+/// A kernel launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// The cubin, by its place in [`Recipe::modules`].
+    pub module: u32,
+    /// The name of the kernel in the cubin.
+    pub function: String,
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+    /// Blocks of a cluster along x, y and z, if the kernel is launched in clusters.
+    pub cluster: Option<[u32; 3]>,
+    /// Whether the kernel may begin before the one before it has ended. It then waits itself before it reads what that
+    /// one writes (programmatic stream serialization).
+    pub overlap: bool,
+    /// The kernel's parameters, in order.
+    pub params: Vec<Param>,
+}
+
+/// One parameter of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Param {
+    /// Its bytes, with zeros where a launch writes.
+    pub bytes: Vec<u8>,
+    /// What a launch writes over them.
+    pub patches: Vec<Patch>,
+}
+
+/// Bytes of a parameter that follow from a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Patch {
+    /// Offset of the first byte.
+    pub at: u32,
+    /// The value.
+    pub value: Value,
+}
+
+/// A value that follows from a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Value {
+    /// The address of an operand: 8 bytes.
+    Address(Role),
+    /// An address in the scratch memory: 8 bytes.
+    Scratch(u64),
+    /// A number on the host, as many bytes as its type has.
+    Number(Role),
+    /// A tensor map over an operand: [`TENSOR_MAP_BYTES`] bytes, at a multiple of 64.
+    Map(TensorMap),
+}
+
+/// A tensor map over an operand, as `cuTensorMapEncodeTiled` takes it: the fastest dim first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorMap {
+    /// The operand.
+    pub role: Role,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, 1 to 5 of them.
+    pub dims: Vec<u64>,
+    /// Bytes between neighbours along each dim but the first, whose elements lie one after the other.
+    pub strides: Vec<u64>,
+    /// Extents of the box that one copy brings.
+    pub tile: Vec<u32>,
+    /// Bytes within which 16-byte parts change places by the row's number: 0 (none), 32, 64 or 128.
+    pub swizzle: u32,
+}
+
+/// A recipe whose every offset and size was compared with what it refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked(Recipe);
+
+impl Deref for Checked {
+    type Target = Recipe;
+
+    fn deref(&self) -> &Recipe {
+        &self.0
+    }
+}
+
+impl Checked {
+    /// The place of each cubin in the plan's bytes: offset and length.
+    pub fn modules(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.modules.iter().scan(0, |at, &bytes| {
+            let begin = *at;
+            *at += bytes;
+            Some((begin, bytes))
+        })
+    }
+}
+
+impl Value {
+    /// Bytes that the value takes in a parameter; `None` if a number's role is no number of the plan.
+    #[must_use]
+    pub fn size(&self, number: impl FnOnce(Role) -> Option<usize>) -> Option<usize> {
+        match self {
+            Value::Address(_) | Value::Scratch(_) => Some(8),
+            Value::Number(role) => number(*role),
+            Value::Map(_) => Some(TENSOR_MAP_BYTES),
+        }
+    }
+}
+
+impl TensorMap {
+    /// Bytes from the operand's address to the end of the last element that the map reaches; `None` beyond 64 bits.
+    #[must_use]
+    pub fn reach(&self) -> Option<u64> {
+        let element = self.dtype.size() as u64;
+        let steps = std::iter::once(element).chain(self.strides.iter().copied());
+        let mut last = 0_u64;
+        for (&n, step) in self.dims.iter().zip(steps) {
+            last = last.checked_add(n.checked_sub(1)?.checked_mul(step)?)?;
+        }
+        last.checked_add(element)
+    }
+}
