@@ -1,7 +1,7 @@
 //! The check of a recipe: nothing in it refers to what is not there.
 
-use qkvault_graph::Role;
 use qkvault_graph::op::Binding;
+use qkvault_graph::{DType, Role};
 
 use super::{Checked, Launch, Param, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value};
 
@@ -27,6 +27,8 @@ impl Limits {
     pub const PARAMS: usize = 4096;
     /// Steps, cubins and parameters that a recipe may have: far more than any has.
     pub const COUNT: usize = 64;
+    /// Bytes of scratch memory: far more than any GPU has, and no sum with an offset overflows.
+    pub const SCRATCH: u64 = 1 << 40;
     /// Elements of a tensor map's box along a dim.
     pub const TILE: u32 = 256;
     /// Elements of a tensor map along a dim.
@@ -79,6 +81,7 @@ impl Recipe {
         {
             within(place, count as u64, Limits::COUNT as u64)?;
         }
+        within("scratch memory in bytes", self.scratch, Limits::SCRATCH)?;
         let sum = self.modules.iter().try_fold(0_u64, |sum, &bytes| sum.checked_add(bytes));
         if sum != Some(code) {
             let given = sum.map_or("more than 64 bits".to_owned(), |sum| format!("{sum} bytes"));
@@ -106,11 +109,9 @@ impl Recipe {
             return Err(wrong(place("the cubin"), module, format!("there are {}", self.modules.len())));
         }
         if function.is_empty() || function.len() > 255 || function.contains('\0') {
-            return Err(wrong(
-                place("the kernel's name"),
-                format!("{function:?}"),
-                "it has 1 to 255 characters, none of them 0",
-            ));
+            let given =
+                format!("{} bytes, '{}'", function.len(), function.chars().take(40).collect::<String>().escape_debug());
+            return Err(wrong(place("the kernel's name"), given, "it has 1 to 255 bytes, none of them 0"));
         }
         let extents = |what: &str, given: [u32; 3], most: [u32; 3]| {
             let good = given.iter().zip(most).all(|(&n, most)| (1..=most).contains(&n));
@@ -149,6 +150,7 @@ impl Recipe {
         if param.bytes.is_empty() {
             return Err(wrong(place, "empty", "a parameter has at least a byte"));
         }
+        let mut written: Vec<(u64, u64)> = Vec::new();
         let find = |role: Role, scalar: bool| bindings.iter().find(|b| b.role == role && b.scalar == scalar);
         for patch in &param.patches {
             let of = |what: &str| format!("{what} at byte {} of {place}", patch.at);
@@ -173,7 +175,12 @@ impl Recipe {
                     TENSOR_MAP_BYTES
                 }
             };
-            within(&of("the end of what is written"), u64::from(patch.at) + size as u64, param.bytes.len() as u64)?;
+            let (begin, end) = (u64::from(patch.at), u64::from(patch.at) + size as u64);
+            within(&of("the end of what is written"), end, param.bytes.len() as u64)?;
+            if written.iter().any(|(b, e)| begin < *e && *b < end) {
+                return Err(wrong(of("what is written"), format!("up to byte {end}"), "no two values share a byte"));
+            }
+            written.push((begin, end));
         }
         Ok(())
     }
@@ -186,7 +193,11 @@ fn check_map(place: &str, map: &TensorMap, binding: &Binding) -> Result<(), BadR
         let given = format!("of {rank} dims, {} strides and a box of {}", strides.len(), tile.len());
         return Err(wrong(place, given, "it needs 1 to 5 dims, a stride less, and as many extents of the box"));
     }
-    if *dtype != binding.dtype {
+    if !binding.alignment.is_multiple_of(16) {
+        let given = format!("over an operand at multiples of {} bytes", binding.alignment);
+        return Err(wrong(place, given, "it needs an operand at multiples of 16 bytes"));
+    }
+    if *dtype != binding.dtype || *dtype == DType::Bool {
         return Err(wrong(place, dtype, format!("the operand is {}", binding.dtype)));
     }
     if dims.iter().any(|n| !(1..=Limits::MAP_DIM).contains(n)) {

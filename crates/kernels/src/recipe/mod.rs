@@ -4,10 +4,16 @@
 //! alone: no cuDNN, no compiler, no look-up. A recipe says for each step which kernel runs with which grid, and for each
 //! kernel parameter its bytes and what is written over them: an address, a number, a tensor map.
 //!
-//! A recipe from a disk is untrusted. [`Recipe::check`] compares every offset, size and count with what it refers to;
-//! only a [`Checked`] recipe is launched.
+//! A recipe from a disk is untrusted. It is read by [`qkvault_graph::codec`], strictly and without a panic, and
+//! [`Recipe::check`] then compares every offset, size and count with what it refers to; only a [`Checked`] recipe is
+//! launched. What a kernel does with its parameters is in the cubin, which is as trusted as cuDNN's plans are: the size
+//! of each parameter is compared with the cubin's when a plan is loaded.
 
 mod check;
+mod key;
+mod print;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Deref;
 
@@ -15,6 +21,7 @@ use qkvault_graph::{DType, Role};
 use serde::{Deserialize, Serialize};
 
 pub use check::{BadRecipe, Limits};
+pub use key::{Origin, architecture, bindings};
 
 /// The format of recipes. Readers refuse every other one.
 pub const RECIPE_FORMAT: u32 = 1;

@@ -1,0 +1,242 @@
+//! Every field of a recipe outside of its bounds is refused with one message, and the bytes of a recipe do not change.
+
+use qkvault_graph::op::Binding;
+use qkvault_graph::{DType, Role, codec};
+
+use super::*;
+
+pub(crate) fn operands() -> Vec<Binding> {
+    let tensor =
+        |role, output, bytes| Binding { role, dtype: DType::BF16, scalar: false, output, bytes, alignment: 16 };
+    vec![
+        tensor(Role::Q, false, 4096),
+        tensor(Role::K, false, 2048),
+        tensor(Role::O, true, 4096),
+        Binding { role: Role::Scale, dtype: DType::F32, scalar: true, output: false, bytes: 4, alignment: 4 },
+    ]
+}
+
+/// A recipe that uses everything once: a step that clears, two launches with overlap, a cluster, and each kind of value.
+pub(crate) fn sample() -> Recipe {
+    let patch = |at, value| Patch { at, value };
+    let map = TensorMap {
+        role: Role::K,
+        dtype: DType::BF16,
+        dims: vec![64, 16],
+        strides: vec![128],
+        tile: vec![64, 8],
+        swizzle: 128,
+    };
+    let whole = Param {
+        bytes: vec![0; 192],
+        patches: vec![
+            patch(0, Value::Map(map)),
+            patch(128, Value::Address(Role::Q)),
+            patch(136, Value::Scratch(256)),
+            patch(144, Value::Number(Role::Scale)),
+        ],
+    };
+    let launch = |function: &str, overlap, cluster| Launch {
+        module: 0,
+        function: function.to_owned(),
+        grid: [4, 2, 1],
+        block: [160, 1, 1],
+        shared: 98_304,
+        cluster,
+        overlap,
+        params: vec![whole.clone(), Param { bytes: vec![7, 0, 0, 0], patches: Vec::new() }],
+    };
+    Recipe {
+        format: RECIPE_FORMAT,
+        sm: 90,
+        driver: 13_000,
+        scratch: 1024,
+        modules: vec![1000],
+        steps: vec![
+            Step::Clear { at: 256, bytes: 768, value: 0 },
+            Step::Launch(launch("attend", false, Some([2, 1, 1]))),
+            Step::Launch(launch("merge", true, None)),
+        ],
+    }
+}
+
+/// The message for a recipe that was changed at one place.
+fn refused(change: impl FnOnce(&mut Recipe)) -> String {
+    let mut recipe = sample();
+    change(&mut recipe);
+    recipe.check(&operands(), 1000).map(|_| "accepted".to_owned()).unwrap_or_else(|error| error.to_string())
+}
+
+fn launch(recipe: &mut Recipe) -> &mut Launch {
+    match &mut recipe.steps[1] {
+        Step::Launch(launch) => launch,
+        Step::Clear { .. } => unreachable!("the second step launches"),
+    }
+}
+
+fn patch(recipe: &mut Recipe, at: usize) -> &mut Patch {
+    &mut launch(recipe).params[0].patches[at]
+}
+
+fn map(recipe: &mut Recipe) -> &mut TensorMap {
+    match &mut patch(recipe, 0).value {
+        Value::Map(map) => map,
+        _ => unreachable!("the first value is a tensor map"),
+    }
+}
+
+#[test]
+fn the_sample_is_accepted() {
+    let checked = sample().check(&operands(), 1000).expect("right");
+    assert_eq!(*checked, sample());
+    assert_eq!(checked.modules().collect::<Vec<_>>(), [(0, 1000)]);
+    assert_eq!(refused(|_| ()), "accepted");
+}
+
+type Change = fn(&mut Recipe);
+
+#[test]
+fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
+    let changes: &[(&str, Change)] = &[
+        ("has format 2", |r| r.format = 2),
+        ("scratch memory in bytes is 1099511627777", |r| r.scratch = (1 << 40) + 1),
+        ("the number of steps is 0", |r| r.steps.clear()),
+        ("the number of steps is 65", |r| r.steps = vec![r.steps[0].clone(); 65]),
+        ("the number of cubins is 65", |r| r.modules = vec![0; 65]),
+        ("the length of all cubins is 999 bytes", |r| r.modules = vec![999]),
+        ("the length of all cubins is more than 64 bits", |r| r.modules = vec![u64::MAX, 1001]),
+        ("the end of what step 0 clears is 1025", |r| r.steps[0] = Step::Clear { at: 1, bytes: 1024, value: 0 }),
+        ("the end of what step 0 clears", |r| r.steps[0] = Step::Clear { at: u64::MAX, bytes: 2, value: 0 }),
+        ("the cubin of step 1 is 1", |r| launch(r).module = 1),
+        ("the kernel's name of step 1 is 0 bytes", |r| launch(r).function.clear()),
+        ("the kernel's name of step 1 is 256 bytes", |r| launch(r).function = "a".repeat(256)),
+        ("the kernel's name of step 1", |r| launch(r).function.push('\0')),
+        ("the grid of step 1 is [0, 2, 1]", |r| launch(r).grid[0] = 0),
+        ("the grid of step 1 is [2147483648, 2, 1]", |r| launch(r).grid[0] = 1 << 31),
+        ("the grid of step 1 is [4, 65536, 1]", |r| launch(r).grid[1] = 65_536),
+        ("the grid of step 1 is [4, 2, 65536]", |r| launch(r).grid[2] = 65_536),
+        ("the grid of step 1 is [5, 2, 1], and clusters", |r| launch(r).grid[0] = 5),
+        ("the block of step 1 is [0, 1, 1]", |r| launch(r).block[0] = 0),
+        ("the block of step 1 is [1025, 1, 1]", |r| launch(r).block[0] = 1025),
+        ("the block of step 1 is [1, 1, 65]", |r| launch(r).block = [1, 1, 65]),
+        ("the number of threads of step 1 is 1280", |r| launch(r).block[1] = 8),
+        ("shared memory of step 1 is 232449", |r| launch(r).shared = 227 * 1024 + 1),
+        ("the cluster of step 1 is [2, 0, 1]", |r| launch(r).cluster = Some([2, 0, 1])),
+        ("the cluster of step 1 is [2, 1, 2]", |r| launch(r).cluster = Some([2, 1, 2])),
+        ("the number of blocks of the cluster of step 1 is 16", |r| {
+            launch(r).grid = [16, 1, 1];
+            launch(r).cluster = Some([16, 1, 1]);
+        }),
+        ("the number of parameters of step 1 is 65", |r| {
+            launch(r).params = vec![Param { bytes: vec![0], patches: Vec::new() }; 65];
+        }),
+        ("the number of bytes of the parameters of step 1 is 4097", |r| launch(r).params[1].bytes = vec![0; 3905]),
+        ("parameter 1 of step 1 is empty", |r| launch(r).params[1].bytes.clear()),
+        ("the end of what is written at byte 186 of parameter 0 of step 1 is 194", |r| patch(r, 1).at = 186),
+        ("the end of what is written at byte 4294967295", |r| patch(r, 2).at = u32::MAX),
+        ("the end of what is written at byte 189 of parameter 0 of step 1 is 193", |r| patch(r, 3).at = 189),
+        ("the end of what is written at byte 0 of parameter 0 of step 1 is 128, and at most 127", |r| {
+            launch(r).params[0].bytes.truncate(127);
+        }),
+        ("no two values share a byte", |r| patch(r, 2).at = 135),
+        ("is d_k, and the plan binds no such tensor", |r| patch(r, 1).value = Value::Address(Role::DK)),
+        ("is scale, and the plan binds no such tensor", |r| patch(r, 1).value = Value::Address(Role::Scale)),
+        ("is q, and the plan binds no such number", |r| patch(r, 3).value = Value::Number(Role::Q)),
+        ("the offset in the scratch memory at byte 136", |r| patch(r, 2).value = Value::Scratch(1025)),
+        ("must be a multiple of 64", |r| {
+            let params = &mut launch(r).params[0];
+            params.patches.truncate(1);
+            params.patches[0].at = 32;
+        }),
+        ("is v, and the plan binds no such tensor", |r| map(r).role = Role::V),
+        ("is f16, and the operand is bf16", |r| map(r).dtype = DType::F16),
+        ("is of 0 dims", |r| map(r).dims.clear()),
+        ("is of 6 dims", |r| {
+            (map(r).dims, map(r).strides, map(r).tile) = (vec![1; 6], vec![16; 5], vec![8; 6]);
+        }),
+        ("is of 2 dims, 2 strides", |r| map(r).strides.push(16)),
+        ("a box of 1", |r| map(r).tile.truncate(1)),
+        ("is over dims [0, 16]", |r| map(r).dims[0] = 0),
+        ("is over dims [4294967297, 16]", |r| map(r).dims[0] = (1 << 32) + 1),
+        ("strides of [120] bytes", |r| map(r).strides[0] = 120),
+        ("strides of [0] bytes", |r| map(r).strides[0] = 0),
+        ("strides of [1099511627776] bytes", |r| map(r).strides[0] = 1 << 40),
+        ("a box of [64, 0]", |r| map(r).tile[1] = 0),
+        ("a box of [64, 257]", |r| map(r).tile[1] = 257),
+        ("rows of 8 bytes", |r| map(r).tile[0] = 4),
+        ("rows of 256 bytes and a swizzle of 128", |r| map(r).tile[0] = 128),
+        ("a swizzle of 48", |r| map(r).swizzle = 48),
+        ("is over 2176 bytes, and the operand has 2048", |r| map(r).dims[1] = 17),
+        ("over more than 64 bits", |r| {
+            (map(r).dims, map(r).strides) = (vec![64, 1 << 32, 1 << 32], vec![1 << 39, 1 << 39]);
+            map(r).tile.push(1);
+        }),
+    ];
+    for (words, change) in changes {
+        let message = refused(change);
+        assert!(message.contains(words), "'{words}' is not in: {message}");
+        assert!(message.lines().count() == 1 && message.contains("compile"), "{message}");
+    }
+}
+
+#[test]
+fn a_tensor_map_needs_an_operand_at_multiples_of_16() {
+    let mut operands = operands();
+    operands[1].alignment = 8;
+    let error = sample().check(&operands, 1000).expect_err("refused").to_string();
+    assert!(error.contains("multiples of 8 bytes, and it needs an operand at multiples of 16"), "{error}");
+}
+
+/// Plans on disks have these bytes. Other bytes need another [`RECIPE_FORMAT`].
+#[test]
+fn the_bytes_of_a_recipe_do_not_change() {
+    let bytes = codec::encode(&sample());
+    assert_eq!(codec::decode::<Recipe>(&bytes).expect("reads"), sample());
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let lines: Vec<&str> = hex.as_bytes().chunks(100).map(|line| std::str::from_utf8(line).expect("ascii")).collect();
+    let (golden, path) = (lines.join("\n") + "\n", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/recipe.txt"));
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        std::fs::write(path, &golden).expect("writes");
+    }
+    assert_eq!(golden, std::fs::read_to_string(path).expect("reads"));
+}
+
+#[test]
+fn a_recipe_prints_steps_grids_parameters_and_what_is_written() {
+    let text = sample().to_string();
+    for words in [
+        "recipe of format 1 for sm_90, driver of CUDA 13.0 or newer, 1024 bytes of scratch memory, cubins of 1000 bytes",
+        "\n0: set 768 bytes at scratch + 256 to 0",
+        "\n1: launch attend of cubin 0, grid 4x2x1, block 160x1x1, shared 98304, clusters of 2x1x1\n",
+        "\n2: launch merge of cubin 0, grid 4x2x1, block 160x1x1, shared 98304, may begin before the step before it ends",
+        "\n   parameter 0: 192 bytes\n     0: tensor map of K: bf16 [64, 16], strides [128] bytes, box [64, 8], swizzle 128",
+        "\n     128: address of Q\n     136: address of scratch + 256\n     144: number Scale\n   parameter 1: 4 bytes",
+    ] {
+        assert!(text.contains(words), "'{words}' is not in: {text}");
+    }
+}
+
+#[test]
+fn a_plans_key_has_what_changes_the_code_and_nothing_of_the_gpu_but_its_architecture() {
+    use qkvault_graph::GraphKey;
+    let (recipe, options) = (sample(), vec!["--std=c++17".to_owned()]);
+    let graph_key = GraphKey::from_bytes([1; 32]);
+    let base = Origin { graph_key, source: "kernel", options: &options, recipe: &recipe, nvrtc: (13, 0) };
+    let (other_sm, other_grid) = {
+        let (mut sm, mut grid) = (sample(), sample());
+        sm.sm = 100;
+        launch(&mut grid).grid[0] = 8;
+        (sm, grid)
+    };
+    let others = [
+        Origin { graph_key: GraphKey::from_bytes([2; 32]), ..base },
+        Origin { source: "kernel ", ..base },
+        Origin { options: &[], ..base },
+        Origin { recipe: &other_sm, ..base },
+        Origin { recipe: &other_grid, ..base },
+        Origin { nvrtc: (13, 1), ..base },
+    ];
+    let keys: std::collections::BTreeSet<_> = others.iter().map(Origin::key).chain([base.key()]).collect();
+    assert_eq!(keys.len(), others.len() + 1);
+    assert_eq!((architecture(90), architecture(100)), ("sm_90a".to_owned(), "sm_100".to_owned()));
+}
