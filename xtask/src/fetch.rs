@@ -1,4 +1,5 @@
-//! `cargo xtask fetch`: downloads cuDNN and its dependencies to the user's cache folder.
+//! `cargo xtask fetch`: downloads cuDNN and its dependencies to the user's cache folder, and NVRTC, which compiles
+//! kernels, if the set has none.
 //!
 //! pip downloads the wheels, so that its configured index and proxy apply, and pinned hashes check them. The command
 //! unpacks the wheels into a temporary folder beside the final one, writes a manifest last, and then renames the
@@ -39,6 +40,9 @@ pub struct Args {
     /// Fetch all of cuDNN, with the cuBLAS that it needs (more than 1 GB to download)
     #[arg(long)]
     full: bool,
+    /// Fetch only NVRTC, which compiles qkvault's own kernels
+    #[arg(long, conflicts_with_all = ["cudnn", "slim", "full"])]
+    nvrtc: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -83,10 +87,28 @@ pub struct Fetched {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<(), Error> {
     let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
-    let fetched = ensure(args.cudnn.as_deref(), set, &args.options)?;
+    if !args.nvrtc {
+        say(&ensure(args.cudnn.as_deref(), set, &args.options)?);
+        if Pins::read(args.options.pins.as_deref())?.cudnn(args.cudnn.as_deref(), set)?.has_nvrtc() {
+            return Ok(());
+        }
+    }
+    if let Some(fetched) = ensure_nvrtc(&args.options)? {
+        say(&fetched);
+    }
+    Ok(())
+}
+
+fn say(fetched: &Fetched) {
     let what = if fetched.was_there { "nothing to do, the set is complete" } else { "fetched" };
     ui::say(&format!("{what}: {} ({})", fetched.dir.display(), ui::size(fetched.bytes)));
-    Ok(())
+}
+
+/// Fetches the compiler of kernels if it is missing; `None` if the list has none.
+pub fn ensure_nvrtc(options: &Options) -> Result<Option<Fetched>, Error> {
+    let Some(parcel) = Pins::read(options.pins.as_deref())?.nvrtc()? else { return Ok(None) };
+    let dest = options.dest.clone().unwrap_or_else(qkvault_base::libraries_dir).join("nvrtc");
+    ensure_parcel(&parcel, &dest, options).map(Some)
 }
 
 /// Fetches a cuDNN if it is missing. `version` may be a part of a version; `None` selects the list's default.

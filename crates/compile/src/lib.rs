@@ -3,6 +3,7 @@
 //! * [`Compiler`] gives an op graph to cuDNN and returns a plan, or a refusal with cuDNN's message. It needs neither a
 //!   GPU nor a driver: the target's device properties are data, and without `libcuda.so.1` it loads a stand-in. One
 //!   compilation takes 0.3 to 1 s of one core.
+//! * [`Nvrtc`] compiles kernels of CUDA C to machine code, without a GPU and without cuDNN.
 //! * [`Planner`] combines a compiler and a vault: it looks up what was compiled or refused before. It asks the rules of
 //!   `qkvault-probe` before cuDNN.
 //! * [`Plan`] is stored: cuDNN's bytes, and everything else that a launch needs.
@@ -21,6 +22,7 @@ mod fetch;
 mod job;
 mod limit;
 mod look;
+mod nvrtc;
 mod passed;
 mod plan;
 mod planner;
@@ -37,6 +39,7 @@ pub use confirm::Confirmation;
 pub use convert::library_toolchain;
 pub use deep::{Difference, RebuildCheck};
 pub use failure::{Failure, Here};
+pub use nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError, NvrtcTried};
 pub use passed::PassedOver;
 pub use plan::{BadPlan, Plan, PlanFacts};
 pub use planner::{OnMiss, PlanError, Planner, Resolution};

@@ -18,6 +18,7 @@ pub(crate) struct Pins {
     pub(crate) default: String,
     #[serde(rename = "set")]
     sets: Vec<Set>,
+    nvrtc: Option<Nvrtc>,
     #[serde(rename = "tool", default)]
     tools: Vec<Tool>,
     #[serde(rename = "wheel")]
@@ -30,6 +31,14 @@ pub(crate) struct Pins {
 struct Set {
     cudnn: String,
     set: String,
+    wheels: Vec<String>,
+}
+
+/// The compiler of kernels.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nvrtc {
+    version: String,
     wheels: Vec<String>,
 }
 
@@ -74,6 +83,13 @@ pub(crate) struct Parcel {
     pub(crate) nvidia: bool,
 }
 
+impl Parcel {
+    /// Whether NVRTC is in it.
+    pub(crate) fn has_nvrtc(&self) -> bool {
+        self.wheels.iter().any(|wheel| wheel.name.contains("nvrtc"))
+    }
+}
+
 impl Pins {
     /// Reads the list of the repository, or of `file`.
     pub(crate) fn read(file: Option<&Path>) -> Result<Self, Error> {
@@ -101,6 +117,13 @@ impl Pins {
             wheels: self.wheels(&found.wheels)?,
             nvidia: true,
         })
+    }
+
+    /// The compiler of kernels, if the list has one.
+    pub(crate) fn nvrtc(&self) -> Result<Option<Parcel>, Error> {
+        let Some(Nvrtc { version, wheels }) = &self.nvrtc else { return Ok(None) };
+        let (folder, title) = (version.clone(), format!("NVRTC {version}"));
+        Ok(Some(Parcel { folder, title, wheels: self.wheels(wheels)?, nvidia: true }))
     }
 
     /// A tool, by name.
@@ -146,6 +169,8 @@ mod tests {
             assert!(wheel.file.contains(&wheel.version), "{}", wheel.file);
         }
         pins.tool("libclang").expect("the tool is listed");
+        let nvrtc = pins.nvrtc().expect("its wheel is listed").expect("it is listed");
+        assert!(nvrtc.nvidia && nvrtc.folder.starts_with("13.0."), "plans are compiled by 13.0: {nvrtc:?}");
     }
 
     #[test]

@@ -1,0 +1,114 @@
+//! The real NVRTC compiles without a GPU, and tells what is wrong: in a source, and when it is missing.
+
+use std::path::PathBuf;
+
+use qkvault_skip::{Need, skip};
+
+use super::*;
+
+const KERNEL: &str = "extern \"C\" __global__ void scale(float* x, float by, int n) {\n\
+                      \x20 int i = blockIdx.x * blockDim.x + threadIdx.x;\n\
+                      \x20 if (i < n) x[i] *= by;\n}\n";
+
+/// The fetched NVRTC. With `QKVAULT_REQUIRE_CUDNN=1`, which `cargo xtask test` sets after fetching, it must be there.
+fn nvrtc() -> Option<Nvrtc> {
+    Nvrtc::open(None).map_err(|error| skip(Need::Cudnn, &error.to_string())).ok()
+}
+
+fn variables(pairs: &[(&str, PathBuf)]) -> impl Fn(&str) -> Option<std::ffi::OsString> {
+    move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone().into())
+}
+
+#[test]
+fn a_small_kernel_compiles_without_a_gpu_to_the_same_bytes_in_every_thread() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let options = ["--std=c++17".to_owned()];
+    let compile = || nvrtc.compile("scale.cu", KERNEL, &options, 90).expect("compiles");
+    let first = compile();
+    assert!(first.starts_with(b"\x7fELF") && first.windows(5).any(|w| w == b"scale"), "{} bytes", first.len());
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (0..3).map(|_| scope.spawn(compile)).collect();
+        others.into_iter().for_each(|other| assert_eq!(other.join().expect("ends"), first));
+    });
+    let other = nvrtc.compile("scale.cu", KERNEL, &options, 100).expect("compiles for another GPU");
+    assert_ne!(other, first);
+}
+
+#[test]
+fn a_faulty_kernel_gives_the_compilers_log_with_the_line() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let faulty = KERNEL.replace("x[i] *= by", "x[i] *= unknown");
+    let error = nvrtc.compile("scale.cu", &faulty, &[], 90).expect_err("it has a name that does not exist");
+    let text = error.to_string();
+    for words in ["scale.cu does not compile for sm_90", "scale.cu(3)", "\"unknown\" is undefined"] {
+        assert!(text.contains(words), "'{words}' is not in: {text}");
+    }
+    let text = nvrtc.compile("a.cu", KERNEL, &["--no-such-option".to_owned()], 90).expect_err("refused").to_string();
+    assert!(text.contains("no-such-option"), "{text}");
+    assert_eq!(nvrtc.compile("a.cu", "\0", &[], 90), Err(NvrtcError::Zero { what: "the source" }));
+}
+
+#[test]
+fn a_missing_nvrtc_names_the_places_and_the_command() {
+    let empty = tempfile::tempdir().expect("is made");
+    let exact = empty.path().to_owned();
+    for (path, variable) in [(Some(exact.as_path()), None), (None, Some(exact.clone()))] {
+        let pairs: Vec<_> = variable.into_iter().map(|value| ("QKVAULT_NVRTC_PATH", value)).collect();
+        let error = Nvrtc::of(path, &variables(&pairs)).expect_err("nothing there");
+        let text = error.to_string();
+        assert!(matches!(&error, NvrtcError::NotFound { tried } if tried.len() == 1), "{text}");
+        for words in
+            ["NVRTC 13.0", "cargo xtask fetch --accept-nvidia-license", "libnvrtc.so.13: there is no such file"]
+        {
+            assert!(text.contains(words), "'{words}' is not in: {text}");
+        }
+    }
+}
+
+#[test]
+fn another_version_of_nvrtc_is_refused_by_its_number() {
+    let folder = tempfile::tempdir().expect("is made");
+    let Some(library) = other_nvrtc(folder.path()) else { return };
+    let text = Nvrtc::of(Some(&library), &variables(&[])).expect_err("another version").to_string();
+    assert!(text.contains("it is version 12.8, and plans are compiled by 13.0"), "{text}");
+    assert!(text.contains("cargo xtask fetch"), "{text}");
+}
+
+/// A library with NVRTC's functions that tells another version. It stands for an installed NVRTC that is not ours.
+fn other_nvrtc(folder: &Path) -> Option<PathBuf> {
+    let others = ["GetErrorString", "CreateProgram", "CompileProgram", "DestroyProgram", "GetProgramLogSize"];
+    let others = others.into_iter().chain(["GetProgramLog", "GetCUBINSize", "GetCUBIN"]);
+    let others: String = others.map(|name| format!("int nvrtc{name}(void) {{ return 7; }}\n")).collect();
+    let source = format!("int nvrtcVersion(int* a, int* b) {{ *a = 12; *b = 8; return 0; }}\n{others}");
+    let (file, library) = (folder.join("other.c"), folder.join("libnvrtc.so.13"));
+    std::fs::write(&file, source).expect("is written");
+    let done = std::process::Command::new("cc").arg("-shared").arg("-o").arg(&library).arg(&file).status();
+    match done {
+        Ok(status) if status.success() => Some(library),
+        other => {
+            skip(Need::Cxx, &format!("cc does not run: {other:?}"));
+            None
+        }
+    }
+}
+
+#[test]
+fn fetched_folders_come_before_toolkits_and_only_if_they_are_complete() {
+    let root = tempfile::tempdir().expect("is made");
+    let library = |folder: &str| {
+        let folder = root.path().join(folder);
+        std::fs::create_dir_all(&folder).expect("is made");
+        std::fs::write(folder.join("libnvrtc.so.13"), "").expect("is written");
+        folder.join("libnvrtc.so.13")
+    };
+    let own = library("libraries/nvrtc/13.0.88/nvidia/cu13/lib");
+    let cudnns = library("libraries/cudnn/9.19.0.56-slim/nvidia/cu13/lib");
+    let toolkit = library("cuda/lib64");
+    let pairs = [("QKVAULT_CACHE_DIR", root.path().to_owned()), ("CUDA_HOME", root.path().join("cuda"))];
+    let system = PathBuf::from("libnvrtc.so.13");
+    assert_eq!(places::of(None, &variables(&pairs)), [toolkit.clone(), system.clone()]);
+    for set in ["nvrtc/13.0.88", "cudnn/9.19.0.56-slim"] {
+        std::fs::write(root.path().join("libraries").join(set).join("manifest.toml"), "").expect("is written");
+    }
+    assert_eq!(places::of(None, &variables(&pairs)), [own, cudnns, toolkit, system]);
+}
