@@ -30,13 +30,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-models", &["qkvault-graph", "qkvault-serving"]),
     ("qkvault-reference", &["qkvault-base", "qkvault-graph"]),
     ("qkvault-probe", &["qkvault-graph"]),
-    ("qkvault-compile", &["qkvault-graph", "qkvault-probe", "qkvault-sys", "qkvault-cache", "qkvault-headless"]),
+    ("qkvault-kernels", &["qkvault-graph"]),
+    (
+        "qkvault-compile",
+        &[
+            "qkvault-base",
+            "qkvault-graph",
+            "qkvault-probe",
+            "qkvault-kernels",
+            "qkvault-sys",
+            "qkvault-cache",
+            "qkvault-headless",
+        ],
+    ),
     (
         "qkvault-exec",
         &[
             "qkvault-base",
             "qkvault-graph",
             "qkvault-serving",
+            "qkvault-kernels",
             "qkvault-sys",
             "qkvault-cache",
             "qkvault-compile",

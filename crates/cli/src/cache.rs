@@ -104,7 +104,9 @@ fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
     let report = vault.verify(if headers { Depth::Header } else { Depth::Payload });
     let entries = report.bad.iter().map(|(listed, why)| (&listed.path, Some(listed.key), why.to_string()));
     let folders = report.unlisted.iter().map(|(path, why)| (path, None, why.clone()));
-    let bad: Vec<_> = entries.chain(folders).collect();
+    let recipes: Vec<(Listed, String)> = vault.ls().filter_map(bad_recipe).collect();
+    let recipes = recipes.iter().map(|(listed, why)| (&listed.path, Some(listed.key), why.clone()));
+    let bad: Vec<_> = entries.chain(folders).chain(recipes).collect();
     if globals.json {
         let list: Vec<Value> = bad
             .iter()
@@ -122,6 +124,13 @@ fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
         older::notes(vault).for_each(|note| out::line(&format!("note: {note}")));
     }
     if bad.is_empty() { Outcome::Good } else { Outcome::Bad }
+}
+
+/// An entry whose bytes are whole, and whose recipe of a launch refers to what is not there.
+fn bad_recipe(listed: Listed) -> Option<(Listed, String)> {
+    let facts = codec::decode::<PlanFacts>(&listed.header.as_ref().ok()?.meta).ok()?;
+    let why = facts.kernels.as_ref()?.check(&facts).err()?.to_string();
+    Some((listed, why))
 }
 
 /// Prints the entry whose key begins with `digits`; for a stored refusal also its reasons.
@@ -196,6 +205,9 @@ fn detail(listed: &Listed) -> Value {
                     "bytes": scratch.bytes, "of_cudnn": facts.workspace,
                     "buffers": scratch.buffers.iter().map(buffer).collect::<Vec<_>>(),
                 });
+                if let Some(kernels) = &facts.kernels {
+                    value["recipe"] = json!(kernels.recipe.to_string().lines().collect::<Vec<_>>());
+                }
                 value["facts"] = json!(facts);
             }
         }

@@ -1,7 +1,7 @@
 //! `cache verify --deep`: compiles every plan again, compares the kernels, and prints one line per entry.
 
-use qkvault_cache::{Listed, Vault};
-use qkvault_compile::{Compiler, RebuildCheck};
+use qkvault_cache::{Entry, Listed, Vault};
+use qkvault_compile::{Compiler, Nvrtc, RebuildCheck, is_of_kernels};
 use qkvault_graph::PlanKey;
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -19,9 +19,16 @@ struct Row {
 
 /// Runs the command. The outcome is good if no plan differs, is bad, or fails to compile.
 pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> anyhow::Result<Outcome> {
-    let compiler = Compiler::open_compile_only(&library.search()?)?;
     let all: Vec<Listed> = vault.ls().filter(|listed| !listed.shadowed).collect();
-    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &compiler, listed)).collect();
+    // A vault of kernels alone needs no cuDNN, and one without kernels no NVRTC.
+    let of_kernels = |listed: &Listed| listed.header.as_ref().is_ok_and(|header| is_of_kernels(&header.meta));
+    let compiler = match all.iter().all(of_kernels) && !all.is_empty() {
+        true => None,
+        false => Some(Compiler::open_compile_only(&library.search()?)?),
+    };
+    let nvrtc = all.iter().any(of_kernels).then(|| Nvrtc::open(None)).transpose()?;
+    let compilers = (compiler.as_ref(), nvrtc.as_ref());
+    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, compilers, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
     if globals.json {
@@ -33,7 +40,7 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
             })
             .collect();
         out::json(&json!({
-            "cudnn": compiler.library().version().to_string(), "entries": list, "same": same, "skipped": skipped,
+            "cudnn": compiler.map(|compiler| compiler.library().version().to_string()), "entries": list, "same": same, "skipped": skipped,
             "different": different, "failed": failed, "bad": bad,
         }));
     } else {
@@ -46,13 +53,21 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     Ok(if different + failed + bad == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
-fn check(vault: &Vault, compiler: &Compiler, listed: Listed) -> Row {
+fn check(vault: &Vault, (cudnn, nvrtc): (Option<&Compiler>, Option<&Nvrtc>), listed: Listed) -> Row {
+    let rebuilt = |entry: &Entry| {
+        let key = PlanKey::from_bytes(listed.key.0);
+        match (is_of_kernels(&entry.meta), cudnn, nvrtc) {
+            (true, _, Some(nvrtc)) => nvrtc.verify_by_rebuild(key, entry),
+            (false, Some(cudnn), _) => cudnn.verify_by_rebuild(key, entry),
+            _ => RebuildCheck::Skipped { why: "it was stored meanwhile".to_owned() },
+        }
+    };
     // `show` applies the same checks as a look-up.
     let shown = vault.show(&listed.key).into_iter().find(|(shown, _)| shown.path == listed.path);
     let (status, text) = match shown {
         None => ("bad", "it is gone".to_owned()),
         Some((_, Err(why))) => ("bad", why.to_string()),
-        Some((_, Ok(entry))) => match compiler.verify_by_rebuild(PlanKey::from_bytes(listed.key.0), &entry) {
+        Some((_, Ok(entry))) => match rebuilt(&entry) {
             RebuildCheck::Same { kernels, kernel_bytes } => {
                 let s = if kernels == 1 { "" } else { "s" };
                 ("same", format!("{kernels} kernel{s}, {}: {}", out::bytes(kernel_bytes as u64), entry.what))
@@ -60,6 +75,7 @@ fn check(vault: &Vault, compiler: &Compiler, listed: Listed) -> Row {
             RebuildCheck::Skipped { why } => ("skipped", why),
             RebuildCheck::Different(difference) => ("different", difference.to_string()),
             RebuildCheck::Failed(failure) => ("failed", failure.to_string()),
+            RebuildCheck::Uncompiled(failure) => ("failed", failure.to_string()),
         },
     };
     Row { listed, status, text }

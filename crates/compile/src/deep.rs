@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compile::{Compiled, Compiler};
 use crate::failure::Failure;
+use crate::nvrtc::NvrtcError;
 use crate::plan::{BadPlan, Plan};
 
 /// All inputs of a plan's compilation. They follow cuDNN's bytes in the entry's payload.
@@ -44,6 +45,8 @@ pub enum RebuildCheck {
     Different(Difference),
     /// Compiling does not work here.
     Failed(Failure),
+    /// NVRTC does not compile its source.
+    Uncompiled(NvrtcError),
 }
 
 /// The difference between a stored plan and its rebuild.
@@ -70,6 +73,14 @@ pub enum Difference {
         /// Kernels in the stored plan.
         stored: usize,
         /// Kernels in the rebuild.
+        compiled: usize,
+    },
+    /// The cubins or the recipe differ.
+    #[error("its code is not what its source compiles to ({stored} bytes inside, {compiled} compiled)")]
+    Cubins {
+        /// Bytes of the stored cubins.
+        stored: usize,
+        /// Bytes of the compiled ones.
         compiled: usize,
     },
     /// Engine or workspace differ.
@@ -134,9 +145,17 @@ fn same(stored: &[&[u8]], now: &[&[u8]]) -> bool {
 /// The name of NVRTC in a kernel, as in `Cuda compilation tools, release 13.0, V13.0.88`.
 const RELEASE: &[u8] = b"Cuda compilation tools, release ";
 
+/// Whether cubins are equal except for the update of NVRTC that made them.
+pub(crate) fn same_code(stored: &[u8], now: &[u8]) -> bool {
+    stored == now || code_without_update(stored.to_vec()) == code_without_update(now.to_vec())
+}
+
 /// The file of a kernel with zeros for the number of the compiler's update; `None` if it is not a kernel.
 fn without_update(text: &[u8]) -> Option<Vec<u8>> {
-    let mut file = STANDARD.decode(text).ok()?;
+    STANDARD.decode(text).ok().map(code_without_update)
+}
+
+fn code_without_update(mut file: Vec<u8>) -> Vec<u8> {
     let places: Vec<usize> =
         file.windows(RELEASE.len()).enumerate().filter(|(_, bytes)| *bytes == RELEASE).map(|(at, _)| at).collect();
     for at in places {
@@ -147,7 +166,7 @@ fn without_update(text: &[u8]) -> Option<Vec<u8>> {
             line[update + 3..].fill(0);
         }
     }
-    Some(file)
+    file
 }
 
 /// The compiled kernels in a plan's bytes: the texts that begin like base64 of an ELF file.

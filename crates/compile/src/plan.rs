@@ -1,4 +1,4 @@
-//! Plans: cuDNN's bytes with everything else that a launch needs, and their form in a vault.
+//! Plans: cuDNN's bytes, or cubins, with everything else that a launch needs, and their form in a vault.
 
 use std::sync::Arc;
 
@@ -7,10 +7,12 @@ use qkvault_graph::op::{self, Binding, Fixed, Scratch};
 use qkvault_graph::{
     Attention, CudnnVersion, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, Toolchain, Valid, codec,
 };
+use qkvault_kernels::recipe::BadRecipe;
 use qkvault_probe::Footprint;
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
+use crate::kernels::KernelFacts;
 use crate::passed::PassedOver;
 
 /// A compiled plan.
@@ -18,11 +20,14 @@ use crate::passed::PassedOver;
 pub struct Plan {
     /// Its facts, which need no cuDNN to read.
     pub facts: PlanFacts,
-    /// cuDNN's serialised plan, with code for the GPU.
+    /// cuDNN's serialised plan, with code for the GPU; for a plan of kernels, its cubins one after the other.
     pub blob: Blob,
 }
 
 /// The facts about a plan that are known without cuDNN.
+///
+/// A plan of kernels ([`PlanFacts::kernels`]) needs no cuDNN: the fields about cuDNN's version, library set, toolchain,
+/// multiprocessors and memory bus say nothing about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFacts {
     /// Key of the plan.
@@ -41,7 +46,7 @@ pub struct PlanFacts {
     pub sm: u32,
     /// Streaming multiprocessors of the target.
     pub multi_processors: i64,
-    /// CUDA version of the driver of the target, major * 1000 + minor * 10.
+    /// CUDA version of the driver of the target, major * 1000 + minor * 10; for kernels, the oldest that loads them.
     pub driver: i64,
     /// Width of the target's memory bus in bits, if its cuDNN reports it.
     pub memory_bus: Option<i64>,
@@ -61,6 +66,9 @@ pub struct PlanFacts {
     pub again: Vec<Role>,
     /// Constants of the graph, which cuDNN also needs at every launch.
     pub fixed: Vec<Fixed>,
+    /// The facts of a plan of kernels; `None` for cuDNN's plans.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<Box<KernelFacts>>,
 }
 
 impl PlanFacts {
@@ -98,6 +106,15 @@ pub enum BadPlan {
         wanted: PlanKey,
         /// The key in the facts.
         found: PlanKey,
+    },
+    /// The recipe refers to what is not there.
+    #[error(transparent)]
+    Recipe(#[from] BadRecipe),
+    /// The entry is a plan of another attention or engine.
+    #[error("the entry with the key {key} has other operands than the attention; it will be built again")]
+    OtherOperands {
+        /// The key.
+        key: PlanKey,
     },
     /// The entry's length differs from its facts.
     #[error("the entry has {found} bytes of plan, and its facts require {wanted}")]
@@ -137,11 +154,15 @@ impl Plan {
     /// the compilation after these bytes.
     #[must_use]
     pub fn to_entry(&self, target: &Target) -> Entry {
+        self.entry(&target.label(), self.facts.cudnn.to_string())
+    }
+
+    pub(crate) fn entry(&self, target: &str, library: String) -> Entry {
         Entry {
             kind: EntryKind::Plan,
-            target: label(&target.label()),
+            target: label(target),
             what: label(&self.facts.what),
-            library: self.facts.cudnn.to_string(),
+            library,
             meta: codec::encode(&self.facts),
             payload: self.blob.to_vec(),
         }
@@ -161,6 +182,9 @@ impl Plan {
         let blob = usize::try_from(facts.blob_bytes).ok().and_then(|len| Blob::of_entry(entry, len));
         let found = entry.payload.len() as u64;
         let blob = blob.ok_or(BadPlan::Length { wanted: facts.blob_bytes, found })?;
+        if let Some(kernels) = &facts.kernels {
+            kernels.check(&facts)?;
+        }
         Ok(Plan { facts, blob })
     }
 }

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
 use crate::limit;
 use crate::look::{look, outcome, vault_key};
+use crate::nvrtc::NvrtcError;
 use crate::plan::{self, Plan, PlanFacts};
 use qkvault_probe::lowered;
 
@@ -104,6 +105,22 @@ pub enum PlanError {
     /// Compiling does not work here.
     #[error("{0}")]
     Failure(Arc<Failure>),
+    /// The kernels must be compiled, and that does not work here.
+    #[error("plan {key} is not in the vault, and its kernels are not compiled here: {failure}")]
+    Kernels {
+        /// The key.
+        key: PlanKey,
+        /// Why not.
+        failure: Arc<NvrtcError>,
+    },
+    /// A recipe does not fit its attention.
+    #[error("the kernels of plan {key} are not launched: {why}")]
+    Recipe {
+        /// The key.
+        key: PlanKey,
+        /// What is wrong.
+        why: String,
+    },
     /// The build ended in a panic, in this or another thread.
     #[error("the build of plan {key} did not end normally: {why}; call again to retry")]
     Interrupted {
@@ -288,6 +305,7 @@ impl Planner {
                     bindings: job.graph.bindings(Some(job.attention)),
                     again: job.graph.declared_again(),
                     fixed: job.graph.fixed_numbers(),
+                    kernels: None,
                 };
                 let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);
                 let Job { graph, target, options, choice, .. } = *job;

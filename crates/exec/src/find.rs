@@ -201,7 +201,11 @@ impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
 /// session.
 fn is_of_the_plan(error: &LoadError) -> bool {
     match error {
-        LoadError::OtherMachine(_) | LoadError::Length { .. } | LoadError::Workspace { .. } => true,
+        LoadError::OtherMachine(_)
+        | LoadError::Length { .. }
+        | LoadError::Workspace { .. }
+        | LoadError::Recipe { .. }
+        | LoadError::Kernels { .. } => true,
         LoadError::Refused { source, .. } => match &**source {
             Error::Call(refusal) => !matches!(
                 refusal.status,

@@ -129,6 +129,17 @@ pub enum Mismatch {
         /// The value of this machine.
         here: i64,
     },
+    /// The driver is older than the compiler of the plan's kernels.
+    #[error(
+        "this driver is too old for the cubin: it is that of CUDA {}, and the cubin needs that of CUDA {} or newer",
+        cuda(*here), cuda(*cubin)
+    )]
+    DriverTooOld {
+        /// The CUDA version of the oldest driver that loads it, major * 1000 + minor * 10.
+        cubin: i64,
+        /// The value of this machine.
+        here: i64,
+    },
     /// The plan is for a GPU with another memory bus.
     #[error("it is for a memory bus of {} bits, and this GPU has {}", bits(*plan), bits(*here))]
     OtherMemoryBus {
@@ -164,7 +175,9 @@ fn join(mismatches: &[Mismatch]) -> String {
 }
 
 fn fix(mismatches: &[Mismatch]) -> &'static str {
-    if mismatches.iter().all(|m| matches!(m, Mismatch::OtherCudnn { .. } | Mismatch::OtherCuda { .. })) {
+    if mismatches.iter().all(|m| matches!(m, Mismatch::DriverTooOld { .. })) {
+        "Install a newer driver, or take cuDNN's plans"
+    } else if mismatches.iter().all(|m| matches!(m, Mismatch::OtherCudnn { .. } | Mismatch::OtherCuda { .. })) {
         "Load that cuDNN (QKVAULT_CUDNN_PATH names one, `cargo xtask fetch` gets one), or compile it for this one \
          with `qkvault warm`"
     } else {
@@ -179,12 +192,23 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 /// The library set is not compared: with cuDNN 9.19, plans of each set load under the other. Plans of another CUDA
 /// build or host architecture are refused; whether they would load is untested.
 ///
+/// A plan of kernels needs its compute capability and a driver that is new enough, and nothing else.
+///
 /// # Errors
 ///
 /// [`OtherMachine`] with every difference.
 pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> {
     let Machine { cudnn, libraries: _, cuda, host, sm, multi_processors, driver, memory_bus, ordinal: _ } = *here;
     let mut mismatches = Vec::new();
+    if facts.kernels.is_some() {
+        if facts.sm != sm {
+            mismatches.push(Mismatch::OtherSm { plan: facts.sm, here: sm });
+        }
+        if facts.driver > driver {
+            mismatches.push(Mismatch::DriverTooOld { cubin: facts.driver, here: driver });
+        }
+        return fits(facts, mismatches);
+    }
     if facts.cudnn != cudnn {
         mismatches.push(Mismatch::OtherCudnn { plan: facts.cudnn, here: cudnn });
     }
@@ -216,6 +240,10 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
     if rules.memory_bus && facts.cudnn == cudnn && facts.memory_bus != memory_bus {
         mismatches.push(Mismatch::OtherMemoryBus { plan: facts.memory_bus, here: memory_bus });
     }
+    fits(facts, mismatches)
+}
+
+fn fits(facts: &PlanFacts, mismatches: Vec<Mismatch>) -> Result<(), OtherMachine> {
     if mismatches.is_empty() {
         Ok(())
     } else {

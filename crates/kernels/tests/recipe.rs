@@ -66,7 +66,7 @@ fn inside(recipe: &Recipe, operands: &[Binding]) -> bool {
                 let steps = std::iter::once(map.dtype.size() as u128).chain(map.strides.iter().map(|s| u128::from(*s)));
                 let last: u128 = map.dims.iter().zip(steps).map(|(n, step)| (u128::from(*n) - 1) * step).sum();
                 let end = last + map.dtype.size() as u128;
-                (end <= u128::from(operand.bytes) && of.at % 64 == 0).then_some(TENSOR_MAP_BYTES)
+                (end <= u128::from(operand.bytes) && of.at.is_multiple_of(64)).then_some(TENSOR_MAP_BYTES)
             }),
         };
         size.is_some_and(|size| of.at as usize + size <= room)

@@ -79,6 +79,7 @@ fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
             bindings: bindings.map(|(role, scalar)| operand(role, scalar)).into(),
             again: Vec::new(),
             fixed: Vec::new(),
+            kernels: None,
         },
         blob: blob().into(),
     }

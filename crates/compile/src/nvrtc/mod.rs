@@ -1,7 +1,7 @@
 //! NVRTC as a compiler of kernels: CUDA C becomes a cubin on any machine, with no GPU and no driver.
 //!
-//! The library is loaded when it is first needed. Its version is pinned, because a plan's key contains it: a machine that
-//! only launches must know the key without the library.
+//! The library is loaded when it is first needed. Its version is pinned, because a plan's key contains it: a machine
+//! that only launches must know the key without the library.
 
 mod error;
 mod functions;
@@ -31,10 +31,10 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Loads NVRTC of version [`NVRTC`]: the one at `path` (its file or folder), else that of `QKVAULT_NVRTC_PATH`; these
-    /// two are exact. Without them the first usable one of: the folder that `cargo xtask fetch` makes, the fetched sets
-    /// of cuDNN, the Python environments of `VIRTUAL_ENV` and `CONDA_PREFIX`, `CUDA_HOME`, `CUDA_PATH`, the dynamic
-    /// loader's own search.
+    /// Loads NVRTC of version [`NVRTC`]: the one at `path` (its file or folder), else that of `QKVAULT_NVRTC_PATH`;
+    /// these two are exact. Without them the first usable one of: the folder that `cargo xtask fetch` makes, the
+    /// fetched sets of cuDNN, the Python environments of `VIRTUAL_ENV` and `CONDA_PREFIX`, `CUDA_HOME`, `CUDA_PATH`,
+    /// the dynamic loader's own search.
     ///
     /// # Errors
     ///
@@ -63,13 +63,13 @@ impl Nvrtc {
         &self.path
     }
 
-    /// Compiles CUDA C to a cubin for an architecture, given as major * 10 + minor. Takes some tenths of a second of one
-    /// core. `name` is the file in messages.
+    /// Compiles CUDA C to a cubin for an architecture, given as major * 10 + minor. Takes some tenths of a second of
+    /// one core. `name` is the file in messages.
     ///
     /// # Errors
     ///
-    /// [`NvrtcError::Source`] with the compiler's log; [`NvrtcError::Variable`] while a variable is set that changes what
-    /// NVRTC compiles, because no key contains it.
+    /// [`NvrtcError::Source`] with the compiler's log; [`NvrtcError::Variable`] while a variable is set that changes
+    /// what NVRTC compiles, because no key contains it.
     pub fn compile(&self, name: &str, source: &str, options: &[String], sm: u32) -> Result<Vec<u8>, NvrtcError> {
         let environment = CompilerEnv::of(std::env::vars_os());
         if let Some((variable, value)) = environment.pairs().find(|(name, _)| !name.starts_with("CUDNN_")) {

@@ -102,3 +102,42 @@ fn all_differences_are_told_at_once() {
     });
     assert_eq!(mismatches.len(), 4, "{mismatches:?}");
 }
+
+/// The mismatches of a plan of kernels for sm_90 and a driver of CUDA 13.0, on a machine that differs from an H200.
+fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), String> {
+    use qkvault_kernels::recipe::{RECIPE_FORMAT, Recipe};
+    let mut facts = forward(&h200(NEW));
+    let recipe =
+        Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: Vec::new(), steps: Vec::new() };
+    // What cuDNN compares says nothing about kernels.
+    (facts.cudnn, facts.multi_processors, facts.driver) = (CudnnVersion::new(0, 0, 0), 0, 13_000);
+    facts.kernels = Some(Box::new(qkvault_compile::KernelFacts { nvrtc: (13, 0), recipe }));
+    let mut here = qkvault_graph::Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
+    change(&mut here);
+    check_fit(&facts, &Machine::of(&here)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn one_plan_of_kernels_fits_every_hopper_whatever_its_size_driver_and_cudnn() {
+    for profile in ["h100", "h100-pcie", "h200"] {
+        assert_eq!(kernels_on(profile, |here| here.device.driver_ver = 13_000), Ok(()));
+    }
+    // A GH200: another host, another memory.
+    let grace = |here: &mut Target| {
+        here.toolchain.host = HostArch::Aarch64;
+        (here.device.memory_bus_width, here.device.driver_ver) = (Some(6144), 13_020);
+    };
+    assert_eq!(kernels_on("h200", grace), Ok(()));
+}
+
+#[test]
+fn an_older_driver_and_another_architecture_refuse_a_cubin_with_both_numbers() {
+    let text = kernels_on("h200", |here| here.device.driver_ver = 12_080).expect_err("older");
+    assert!(
+        text.contains("this driver is too old for the cubin: it is that of CUDA 12.8, and the cubin needs"),
+        "{text}"
+    );
+    assert!(text.contains("CUDA 13.0 or newer. Install a newer driver"), "{text}");
+    let text = kernels_on("b200", |here| here.device.driver_ver = 13_000).expect_err("another GPU");
+    assert!(text.contains("it is for sm_90, and this GPU is sm_100"), "{text}");
+}

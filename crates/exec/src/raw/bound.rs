@@ -1,4 +1,4 @@
-//! A bound plan: checked operands, scalars and workspace in a variant pack that launches reuse.
+//! A bound plan: checked operands, scalars and workspace that launches reuse, for cuDNN in a variant pack.
 
 use std::ffi::c_void;
 
@@ -11,9 +11,9 @@ use crate::bindings::{Number, RawBindings};
 use crate::check::{check_bindings, check_workspace};
 use crate::driver::{MemoryKind, memory_kind};
 use crate::raw::host_scalars::HostScalars;
-use crate::raw::launch::DeviceBuffer;
+use crate::raw::launch::{DeviceBuffer, queue_kernels};
 use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
-use crate::raw::load::RawPlan;
+use crate::raw::load::{Code, RawPlan};
 use crate::raw::pool::Lease;
 
 /// A plan with its operands, to be launched any number of times.
@@ -23,10 +23,18 @@ use crate::raw::pool::Lease;
 /// `Send`, not `Sync`: it may move between threads, and one thread at a time launches it.
 #[derive(Debug)]
 pub struct RawBound {
-    pack: VariantPack,
+    held: Held,
     numbers: HostScalars,
     plan: RawPlan,
     workspace: DeviceBuffer,
+}
+
+/// The addresses of a bound plan, by engine.
+#[derive(Debug)]
+enum Held {
+    Cudnn(VariantPack),
+    /// The tensors in the order of a launch.
+    Kernels(Vec<DeviceBuffer>),
 }
 
 impl RawPlan {
@@ -39,8 +47,8 @@ impl RawPlan {
         self.check(bindings, workspace, &memory_kind)?;
         let mut numbers = HostScalars::new(self.table().numbers().collect());
         self.set_scalars(bindings, &mut numbers);
-        let pack = self.pack(bindings, workspace.address, &numbers)?;
-        Ok(RawBound { pack, numbers, plan: self.clone(), workspace })
+        let held = self.hold(bindings, workspace.address, &numbers)?;
+        Ok(RawBound { held, numbers, plan: self.clone(), workspace })
     }
 
     pub(crate) fn check(
@@ -61,22 +69,21 @@ impl RawPlan {
         }
     }
 
-    /// Makes the variant pack of checked bindings.
-    fn pack(
-        &self,
-        bindings: &RawBindings,
-        workspace: u64,
-        numbers: &HostScalars,
-    ) -> Result<VariantPack, RawBindFailure> {
+    /// Puts checked bindings into the order of a launch, and makes cuDNN's variant pack of them.
+    fn hold(&self, bindings: &RawBindings, workspace: u64, numbers: &HostScalars) -> Result<Held, RawBindFailure> {
         let buffer = |tensor: &Binding| {
             let given = bindings.operands.iter().find(|operand| operand.role == tensor.role);
             given
                 .map_or_else(DeviceBuffer::default, |given| DeviceBuffer { address: given.address, bytes: given.bytes })
         };
         let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(buffer).collect();
+        if matches!(self.code(), Code::Kernels(_)) {
+            return Ok(Held::Kernels(tensors));
+        }
         // SAFETY: host addresses are those of numbers that live as long as the pack. The caller promises with each
         // launch, which alone follows the other addresses, that operands and workspace are valid.
         unsafe { self.table().pack(self.session().library(), numbers, &tensors, workspace) }
+            .map(Held::Cudnn)
             .map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
     }
 }
@@ -115,7 +122,7 @@ impl RawBound {
     /// [`RawBindFailure`], as for [`RawPlan::bind`]; all bindings stay as they were then.
     pub fn rebind(&mut self, bindings: &RawBindings) -> Result<(), RawBindFailure> {
         self.plan.check(bindings, self.workspace, &memory_kind)?;
-        self.pack = self.plan.pack(bindings, self.workspace.address, &self.numbers)?;
+        self.held = self.plan.hold(bindings, self.workspace.address, &self.numbers)?;
         self.plan.set_scalars(bindings, &mut self.numbers);
         Ok(())
     }
@@ -155,12 +162,14 @@ impl RawBound {
     /// As [`RawBound::launch`].
     #[doc(hidden)]
     pub unsafe fn floor(&self, stream: *mut c_void, launches: usize) -> Result<(), LaunchError> {
+        let (Code::Cudnn(plan, _), Held::Cudnn(pack)) = (self.plan.code(), &self.held) else {
+            return Err(of_cudnn_alone());
+        };
         // SAFETY: the caller's promise.
-        let mut lease = unsafe { self.lease(stream) }?;
-        let (plan, handle) = (self.plan.plan(), lease.handle());
+        let mut lease = unsafe { self.plan.session().inner.pool.on(stream) }.map_err(|e| self.plan.refused(e))?;
         for _ in 0..launches {
             // SAFETY: the caller's promise.
-            unsafe { plan.execute_alone(handle, &self.pack) }.map_err(|source| self.plan.refused(source))?;
+            unsafe { plan.execute_alone(lease.handle(), pack) }.map_err(|source| self.plan.refused(source))?;
         }
         Ok(())
     }
@@ -177,28 +186,30 @@ impl RawBound {
     /// As [`RawBound::launch`].
     #[doc(hidden)]
     pub unsafe fn native_graph(&self, stream: *mut c_void, graph: *mut c_void, first: bool) -> Result<(), LaunchError> {
+        let (Code::Cudnn(plan, _), Held::Cudnn(pack)) = (self.plan.code(), &self.held) else {
+            return Err(of_cudnn_alone());
+        };
         // SAFETY: the caller's promise.
-        let mut lease = unsafe { self.lease(stream) }?;
-        let (plan, handle) = (self.plan.plan(), lease.handle());
+        let mut lease = unsafe { self.plan.session().inner.pool.on(stream) }.map_err(|e| self.plan.refused(e))?;
+        let handle = lease.handle();
         // SAFETY: the caller's promise.
         let written = unsafe {
-            if first {
-                plan.populate_graph(handle, &self.pack, graph)
-            } else {
-                plan.update_graph(handle, &self.pack, graph)
-            }
+            if first { plan.populate_graph(handle, pack, graph) } else { plan.update_graph(handle, pack, graph) }
         };
         written.map_err(|source| self.plan.refused(source))
     }
 
-    /// Leases a handle that is on a stream, for [`RawBound::launch_on`].
+    /// Leases a handle that is on a stream, for [`RawBound::launch_on`]; kernels need none.
     ///
     /// # Safety
     ///
     /// The stream must be of the session's GPU and alive as long as the lease, and its context current.
-    pub(crate) unsafe fn lease(&self, stream: *mut c_void) -> Result<Lease<'_>, LaunchError> {
+    pub(crate) unsafe fn lease(&self, stream: *mut c_void) -> Result<Option<Lease<'_>>, LaunchError> {
+        if matches!(self.held, Held::Kernels(_)) {
+            return Ok(None);
+        }
         // SAFETY: the caller's promise.
-        unsafe { self.plan.session().inner.pool.on(stream) }.map_err(|source| self.plan.refused(source))
+        unsafe { self.plan.session().inner.pool.on(stream) }.map(Some).map_err(|source| self.plan.refused(source))
     }
 
     /// Queues a launch on a handle that was leased for the stream.
@@ -206,11 +217,30 @@ impl RawBound {
     /// # Safety
     ///
     /// As [`RawBound::launch`].
-    pub(crate) unsafe fn launch_on(&self, lease: &mut Lease<'_>, stream: *mut c_void) -> Result<(), LaunchError> {
-        // SAFETY: the caller's promise; numbers lie in memory of this value.
-        unsafe {
-            self.plan.clear_sums(self.workspace.address, stream)?;
-            self.plan.plan().execute(lease.handle(), &self.pack).map_err(|source| self.plan.refused(source))
+    pub(crate) unsafe fn launch_on(
+        &self,
+        lease: &mut Option<Lease<'_>>,
+        stream: *mut c_void,
+    ) -> Result<(), LaunchError> {
+        match (self.plan.code(), &self.held, lease) {
+            // SAFETY: the caller's promise; numbers lie in memory of this value.
+            (Code::Cudnn(plan, _), Held::Cudnn(pack), Some(lease)) => unsafe {
+                self.plan.clear_sums(self.workspace.address, stream)?;
+                plan.execute(lease.handle(), pack).map_err(|source| self.plan.refused(source))
+            },
+            (Code::Kernels(cubins), Held::Kernels(tensors), _) => {
+                let first = self.plan.table().first_scalar();
+                let (number, scratch) = (|at| self.numbers.get(first + at), self.workspace.address);
+                // SAFETY: the caller's promise.
+                unsafe { queue_kernels(cubins, tensors, number, scratch, stream) }
+            }
+            _ => Err(of_cudnn_alone()),
         }
     }
+}
+
+/// The error of what only plans of cuDNN can do.
+fn of_cudnn_alone() -> LaunchError {
+    let detail = "only plans of cuDNN do this".to_owned();
+    LaunchError::Driver { step: "use cuDNN's own functions", detail }
 }

@@ -28,6 +28,12 @@ impl HostScalars {
         unsafe { self.cells.as_ptr().cast::<u64>().add(at) }.cast()
     }
 
+    /// The value of a number.
+    pub(crate) fn get(&self, at: usize) -> u64 {
+        // SAFETY: in bounds of one allocation, and changed only through `&mut`.
+        unsafe { self.address(at).cast::<u64>().read() }
+    }
+
     pub(crate) fn set(&mut self, at: usize, value: u64) {
         let cell = self.address(at).cast::<u64>();
         // SAFETY: in bounds, and no one reads it: a launch borrows the owner of the numbers.

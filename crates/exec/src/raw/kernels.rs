@@ -6,10 +6,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
+use qkvault_sys::ExecutionPlan;
+
 use crate::driver::open;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch::DeviceBuffer;
-use crate::raw::load::RawPlan;
+use crate::raw::load::{Code, RawPlan};
 use crate::raw::primary::checked;
 use crate::raw::relaxed::{RELAXED, RelaxedCaptures};
 
@@ -100,6 +102,11 @@ impl RawPlan {
     ///
     /// What the driver or cuDNN could not do. The plan can be launched all the same.
     pub fn load_kernels(&self) -> Result<(), String> {
+        let plan = match self.code() {
+            Code::Cudnn(plan, _) => plan,
+            // Loading the plan has put them onto the GPU.
+            Code::Kernels(_) => return Ok(()),
+        };
         let functions = functions().ok_or("the driver lacks functions of CUDA 12.4")?;
         let _relaxed = RelaxedCaptures::enter();
         let _entered = self.session().enter().map_err(|error| error.to_string())?;
@@ -107,13 +114,13 @@ impl RawPlan {
         // SAFETY: `stream` is writable, and the session's context is current.
         checked("create a stream", unsafe { (functions.create)(&raw mut stream, NON_BLOCKING) })?;
         let stream = Owned(functions.destroy, stream);
-        let graph = self.captured(functions, stream.1)?;
+        let graph = self.captured(plan, functions, stream.1)?;
         // SAFETY: the graph is valid, and its kernels are those of the plan, which stays loaded.
         unsafe { load(functions, graph.1) }
     }
 
     /// A launch over addresses of no memory, as a graph.
-    fn captured(&self, functions: &Functions, stream: *mut c_void) -> Result<Owned, String> {
+    fn captured(&self, plan: &ExecutionPlan, functions: &Functions, stream: *mut c_void) -> Result<Owned, String> {
         let table = self.table();
         let numbers = HostScalars::new(table.numbers().collect());
         let tensors: Vec<DeviceBuffer> =
@@ -127,7 +134,7 @@ impl RawPlan {
         // SAFETY: the stream is of the current context and not captured yet.
         checked("begin a capture", unsafe { (functions.begin)(stream, RELAXED) })?;
         // SAFETY: as above. The handle is on the stream, so the launch becomes a part of the graph.
-        let queued = unsafe { self.plan().execute(lease.handle(), &pack) };
+        let queued = unsafe { plan.execute(lease.handle(), &pack) };
         let mut graph = std::ptr::null_mut();
         // SAFETY: the capture of this stream began above.
         let ended = unsafe { (functions.end)(stream, &raw mut graph) };

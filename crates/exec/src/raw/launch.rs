@@ -6,16 +6,17 @@ use std::sync::Arc;
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
 use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT, Scratch};
-use qkvault_sys::{Library, VariantPack};
+use qkvault_sys::{ExecutionPlan, Library, VariantPack};
 use smallvec::SmallVec;
 
 use crate::bindings::{Number, RawBindings};
 use crate::check::overlap;
 use crate::clear::clear;
 use crate::driver::MemoryKind;
+use crate::raw::cubins::Cubins;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch_error::LaunchError;
-use crate::raw::load::RawPlan;
+use crate::raw::load::{Code, RawPlan};
 
 /// Addresses of a variant pack that fit the stack; plans with more operands take memory from the heap.
 const INLINE: usize = 24;
@@ -213,13 +214,21 @@ impl RawPlan {
             return Err(self.wrong(args));
         }
         let _entered = self.session().enter_to_launch()?;
-        let pack = self.packs().take(self.session().library(), table, args).map_err(|source| self.refused(source))?;
+        let (plan, packs) = match self.code() {
+            Code::Cudnn(plan, packs) => (plan, packs),
+            Code::Kernels(cubins) => {
+                let (number, scratch) = (|at: usize| args.scalars[at].cell(), args.workspace.address);
+                // SAFETY: the caller's promise.
+                return unsafe { queue_kernels(cubins, args.tensors, number, scratch, stream) };
+            }
+        };
+        let pack = packs.take(self.session().library(), table, args).map_err(|source| self.refused(source))?;
         // SAFETY: the caller's promise.
         let queued = unsafe {
             self.clear_sums(args.workspace.address, stream)?;
-            self.queue(&pack.pack, stream)
+            self.queue(plan, &pack.pack, stream)
         };
-        self.packs().give_back(pack);
+        packs.give_back(pack);
         queued.map_err(|source| self.refused(source))
     }
 
@@ -237,16 +246,21 @@ impl RawPlan {
         Ok(())
     }
 
-    /// Executes the plan with a variant pack, on a handle of the session's pool.
+    /// Executes a plan of cuDNN with a variant pack, on a handle of the session's pool.
     ///
     /// # Safety
     ///
     /// As [`RawPlan::launch_with`], for the addresses of the pack.
-    pub(crate) unsafe fn queue(&self, pack: &VariantPack, stream: *mut c_void) -> Result<(), qkvault_sys::Error> {
+    unsafe fn queue(
+        &self,
+        plan: &ExecutionPlan,
+        pack: &VariantPack,
+        stream: *mut c_void,
+    ) -> Result<(), qkvault_sys::Error> {
         // SAFETY: the stream is of this GPU, whose context is current, and alive until the launch is queued.
         let mut lease = unsafe { self.session().inner.pool.on(stream) }?;
         // SAFETY: the caller promises valid addresses; plan and handle are of one session.
-        unsafe { self.plan().execute(lease.handle(), pack) }
+        unsafe { plan.execute(lease.handle(), pack) }
     }
 
     pub(crate) fn refused(&self, source: qkvault_sys::Error) -> LaunchError {
@@ -269,6 +283,23 @@ impl RawPlan {
             },
         }
     }
+}
+
+/// Queues a launch of kernels, whose operands are in the order of a launch.
+///
+/// # Safety
+///
+/// As [`RawPlan::launch_with`].
+pub(crate) unsafe fn queue_kernels(
+    cubins: &Cubins,
+    tensors: &[DeviceBuffer],
+    number: impl Fn(usize) -> u64,
+    scratch: u64,
+    stream: *mut c_void,
+) -> Result<(), LaunchError> {
+    // SAFETY: the caller's promise.
+    unsafe { cubins.launch(tensors, number, scratch, stream) }
+        .map_err(|detail| LaunchError::Driver { step: "queue the kernels of the plan", detail })
 }
 
 /// Four bytes at the start of eight, as cuDNN reads a number of the host.

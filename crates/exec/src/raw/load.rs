@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use qkvault_compile::{Plan, PlanFacts};
+use qkvault_compile::{KernelFacts, Plan, PlanFacts};
 use qkvault_graph::Target;
 use qkvault_graph::op::Scratch;
+use qkvault_kernels::recipe::Checked;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, ExecutionPlan, Kind, Library};
 
 use crate::fit::check_fit;
 use crate::machine::Machine;
+use crate::raw::cubins::Cubins;
 use crate::raw::launch::LaunchTable;
 use crate::raw::load_error::LoadError;
 use crate::raw::packs::Packs;
@@ -33,13 +35,21 @@ pub struct RawPlan {
 #[derive(Debug)]
 struct Loaded {
     /// Taken out when the plan is dropped, to destroy it in its context.
-    plan: Option<ExecutionPlan>,
+    code: Option<Code>,
     table: LaunchTable,
-    packs: Packs,
     facts: PlanFacts,
     scratch: Scratch,
     clear: Vec<(u64, u64)>,
     session: RawSession,
+}
+
+/// The code of a plan, by engine.
+#[derive(Debug)]
+pub(crate) enum Code {
+    /// A plan of cuDNN, with the variant packs of its last launches.
+    Cudnn(ExecutionPlan, Packs),
+    /// Cubins with a recipe.
+    Kernels(Cubins),
 }
 
 impl Drop for Loaded {
@@ -50,7 +60,7 @@ impl Drop for Loaded {
             tracing::warn!(%error, key = %self.facts.key, "a plan is destroyed without its context");
         }
         let _relaxed = RelaxedCaptures::enter();
-        drop(self.plan.take());
+        drop(self.code.take());
     }
 }
 
@@ -79,16 +89,34 @@ impl RawSession {
         let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_limit)?;
         let _entered = self.enter()?;
         let _relaxed = RelaxedCaptures::enter();
-        // The lease is held until the plan is finalized, which uses the handle.
-        let mut lease = self.inner.pool.any().map_err(|source| LoadError::refused(facts, source))?;
-        let descriptor =
-            descriptor(&self.inner.library, plan, |plan| plan.set_handle(A::EXECUTION_PLAN_HANDLE, lease.handle()))?;
-        drop(lease);
-        let plan = ExecutionPlan::new(descriptor).ok();
+        let table = LaunchTable::new(facts, &scratch);
+        let code = match &facts.kernels {
+            Some(kernels) => Code::Kernels(cubins(facts, kernels, blob, &table)?),
+            None => Code::Cudnn(self.cudnn(plan)?, Packs::default()),
+        };
         let (facts, clear, session) = (facts.clone(), to_clear(facts, &scratch), self.clone());
-        let table = LaunchTable::new(&facts, &scratch);
-        Ok(RawPlan { inner: Arc::new(Loaded { plan, table, packs: Packs::default(), facts, scratch, clear, session }) })
+        Ok(RawPlan { inner: Arc::new(Loaded { code: Some(code), table, facts, scratch, clear, session }) })
     }
+
+    fn cudnn(&self, plan: &Plan) -> Result<ExecutionPlan, LoadError> {
+        // The lease is held until the plan is finalized, which uses the handle.
+        let mut lease = self.inner.pool.any().map_err(|source| LoadError::refused(&plan.facts, source))?;
+        let attach = |plan: &mut Descriptor| plan.set_handle(A::EXECUTION_PLAN_HANDLE, lease.handle());
+        let descriptor = descriptor(&self.inner.library, plan, attach)?;
+        Ok(ExecutionPlan::new(descriptor).expect("a descriptor of an execution plan"))
+    }
+}
+
+/// Loads the cubins of a plan of kernels, after a check of everything that its recipe refers to.
+fn cubins(facts: &PlanFacts, kernels: &KernelFacts, code: &[u8], table: &LaunchTable) -> Result<Cubins, LoadError> {
+    let recipe = checked(facts, kernels)?;
+    let (key, what) = (facts.key, facts.what.clone());
+    Cubins::load(&recipe, code, table).map_err(|detail| LoadError::Kernels { key, what, detail })
+}
+
+fn checked(facts: &PlanFacts, kernels: &KernelFacts) -> Result<Checked, LoadError> {
+    let (key, what) = (facts.key, || facts.what.clone());
+    kernels.check(facts).map_err(|source| LoadError::Recipe { key, what: what(), source: Box::new(source) })
 }
 
 /// Loads a plan as `RawSession::load` does, with device properties in the place of a handle, to find out whether it
@@ -101,6 +129,9 @@ impl RawSession {
 pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
     check_fit(&plan.facts, &Machine { cudnn: library.version(), ..Machine::of(target) })?;
     check_facts(&plan.facts, plan.blob.len() as u64, None)?;
+    if let Some(kernels) = &plan.facts.kernels {
+        return checked(&plan.facts, kernels).map(drop);
+    }
     let json = target.device.json_for(target.cudnn).map_err(LoadError::Properties)?;
     let mut device = Descriptor::create(library, Kind::DEVICEPROP)?;
     device.set(A::DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?;
@@ -165,10 +196,6 @@ impl RawPlan {
         &self.inner.session
     }
 
-    pub(crate) fn packs(&self) -> &Packs {
-        &self.inner.packs
-    }
-
     pub(crate) fn table(&self) -> &LaunchTable {
         &self.inner.table
     }
@@ -178,8 +205,8 @@ impl RawPlan {
         &self.inner.clear
     }
 
-    pub(crate) fn plan(&self) -> &ExecutionPlan {
-        self.inner.plan.as_ref().expect("there until dropped")
+    pub(crate) fn code(&self) -> &Code {
+        self.inner.code.as_ref().expect("there until dropped")
     }
 }
 
@@ -211,6 +238,7 @@ mod tests {
             bindings: buffers.iter().map(buffer).collect(),
             again: Vec::new(),
             fixed: Vec::new(),
+            kernels: None,
         }
     }
 

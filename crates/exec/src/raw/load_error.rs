@@ -2,6 +2,7 @@
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::{PlanKey, Reason};
+use qkvault_kernels::recipe::BadRecipe;
 use qkvault_sys::{Error, Status};
 
 use crate::fit::OtherMachine;
@@ -75,6 +76,28 @@ pub enum LoadError {
         expected: u64,
         /// The size that cuDNN reports, in bytes.
         found: i64,
+    },
+    /// The recipe of a plan of kernels refers to what is not there.
+    #[error("plan {key} ({what}) is not loaded: {source}")]
+    Recipe {
+        /// The plan.
+        key: PlanKey,
+        /// What it computes.
+        what: String,
+        /// What is wrong in the recipe.
+        source: Box<BadRecipe>,
+    },
+    /// The driver does not load the cubins of a plan of kernels, or they are not those of its recipe.
+    #[error(
+        "plan {key} ({what}) is not loaded: {detail}; remove it (`qkvault cache verify --deep`) and build it again"
+    )]
+    Kernels {
+        /// The plan.
+        key: PlanKey,
+        /// What it computes.
+        what: String,
+        /// The error of the driver, or what differs.
+        detail: String,
     },
     /// The device properties lack some that this cuDNN needs.
     #[error("the device properties are incomplete: {}", join(.0))]

@@ -7,6 +7,7 @@
 
 pub(crate) mod bound;
 pub(crate) mod constants;
+pub(crate) mod cubins;
 pub(crate) mod described;
 pub(crate) mod host_scalars;
 pub(crate) mod ids;

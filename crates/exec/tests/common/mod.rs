@@ -55,6 +55,7 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
         ],
         again: Vec::new(),
         fixed: vec![Fixed { uid: 10_003, value: Constant::f32(-1.0) }],
+        kernels: None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Launch recipes: what the driver is asked to do for one attention, as data.
 //!
 //! A plan of this engine is a recipe and the machine code (cubins) that it names. Whoever launches it needs the driver
-//! alone: no cuDNN, no compiler, no look-up. A recipe says for each step which kernel runs with which grid, and for each
-//! kernel parameter its bytes and what is written over them: an address, a number, a tensor map.
+//! alone: no cuDNN, no compiler, no look-up. A recipe says for each step which kernel runs with which grid, and for
+//! each kernel parameter its bytes and what is written over them: an address, a number, a tensor map.
 //!
 //! A recipe from a disk is untrusted. It is read by [`qkvault_graph::codec`], strictly and without a panic, and
 //! [`Recipe::check`] then compares every offset, size and count with what it refers to; only a [`Checked`] recipe is
@@ -39,7 +39,8 @@ pub struct Recipe {
     pub sm: u32,
     /// The oldest CUDA version of a driver that loads the code, as major * 1000 + minor * 10.
     pub driver: u32,
-    /// Bytes of scratch memory that a launch needs, aligned to [`SCRATCH_ALIGNMENT`](qkvault_graph::op::SCRATCH_ALIGNMENT).
+    /// Bytes of scratch memory that a launch needs, aligned to
+    /// [`SCRATCH_ALIGNMENT`](qkvault_graph::op::SCRATCH_ALIGNMENT).
     pub scratch: u64,
     /// The cubins, one after the other in the plan's bytes: the length of each.
     pub modules: Vec<u64>,

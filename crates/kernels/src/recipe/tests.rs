@@ -16,7 +16,8 @@ pub(crate) fn operands() -> Vec<Binding> {
     ]
 }
 
-/// A recipe that uses everything once: a step that clears, two launches with overlap, a cluster, and each kind of value.
+/// A recipe that uses everything once: a step that clears, two launches with overlap, a cluster, and each kind of
+/// value.
 pub(crate) fn sample() -> Recipe {
     let patch = |at, value| Patch { at, value };
     let map = TensorMap {

@@ -1,0 +1,244 @@
+//! Plans of kernels: sources and recipes become cubins by NVRTC, and are kept in the vault like cuDNN's plans.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use qkvault_cache::{Entry, Error as VaultError, Lookup, Source, Vault};
+use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Toolchain, Valid, codec};
+use qkvault_kernels::recipe::{self, BadRecipe, Checked, Origin, Recipe, architecture};
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::deep::{Difference, RebuildCheck};
+use crate::look::vault_key;
+use crate::nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError};
+use crate::plan::{BadPlan, Plan, PlanFacts};
+use crate::planner::{OnMiss, PlanError, Planner, Resolution};
+
+/// The facts of a plan of kernels, beside those that every plan has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelFacts {
+    /// NVRTC that compiled the cubins, major and minor.
+    pub nvrtc: (u32, u32),
+    /// What a launch does.
+    pub recipe: Recipe,
+}
+
+impl KernelFacts {
+    /// Checks the recipe against the facts of its plan: operands, bytes of cubins, scratch memory.
+    ///
+    /// # Errors
+    ///
+    /// [`BadRecipe`], with the first part that is wrong.
+    pub fn check(&self, facts: &PlanFacts) -> Result<Checked, BadRecipe> {
+        let KernelFacts { nvrtc: _, recipe } = self;
+        for (place, given, needed) in [
+            ("scratch memory in bytes", recipe.scratch, facts.workspace),
+            ("the architecture", u64::from(recipe.sm), u64::from(facts.sm)),
+        ] {
+            if given != needed {
+                let (given, needed) = (given.to_string(), format!("the plan's facts have {needed}"));
+                return Err(BadRecipe::Wrong { place: place.to_owned(), given, needed });
+            }
+        }
+        recipe.clone().check(&facts.bindings, facts.blob_bytes)
+    }
+}
+
+/// What a plan of kernels is made of: the source and options for NVRTC (without an architecture), and a recipe without
+/// cubins, all of whose launches are of the one cubin that the source becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelPlan<'a> {
+    /// The attention.
+    pub attention: &'a Valid,
+    /// CUDA C.
+    pub source: &'a str,
+    /// Options of NVRTC.
+    pub options: &'a [String],
+    /// The recipe.
+    pub recipe: &'a Recipe,
+}
+
+/// All inputs of the compilation. They follow the cubins in the entry's payload.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Inputs {
+    source: String,
+    options: Vec<String>,
+    recipe: Recipe,
+}
+
+/// The name of the source in the compiler's messages.
+const FILE: &str = "attention.cu";
+
+impl KernelPlan<'_> {
+    /// The key of the plan.
+    #[must_use]
+    pub fn key(&self) -> PlanKey {
+        let KernelPlan { attention, source, options, recipe } = *self;
+        Origin { graph_key: attention.key(), source, options, recipe, nvrtc: NVRTC }.key()
+    }
+
+    /// The plan, compiled by NVRTC, which is loaded if it is not.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError`] if there is no NVRTC, or the source does not compile.
+    pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Plan, NvrtcError> {
+        let started = Instant::now();
+        let cubin = nvrtc.compile(FILE, self.source, self.options, self.recipe.sm)?;
+        let KernelPlan { attention, recipe, .. } = *self;
+        let blob_bytes = cubin.len() as u64;
+        // A driver that is older than the compiler does not load what it made.
+        let driver = recipe.driver.max(NVRTC_DRIVER);
+        let whole = Recipe { modules: vec![blob_bytes], driver, ..recipe.clone() };
+        let none = CudnnVersion::new(0, 0, 0);
+        let facts = PlanFacts {
+            key: self.key(),
+            graph_key: attention.key(),
+            what: attention.to_string(),
+            cudnn: none,
+            libraries: LibrarySet::Slim,
+            toolchain: Toolchain::assumed(none),
+            sm: recipe.sm,
+            multi_processors: 0,
+            driver: i64::from(driver),
+            memory_bus: None,
+            engine: format!("kernels by NVRTC {}.{}", NVRTC.0, NVRTC.1),
+            passed_over: Vec::new(),
+            workspace: recipe.scratch,
+            compile_ms: started.elapsed().as_millis().try_into().unwrap_or(u32::MAX),
+            blob_bytes,
+            bindings: recipe::bindings(attention),
+            again: Vec::new(),
+            fixed: Vec::new(),
+            kernels: Some(Box::new(KernelFacts { nvrtc: NVRTC, recipe: whole })),
+        };
+        Ok(Plan { facts, blob: Blob::from(cubin) })
+    }
+
+    /// The plan as an entry of a vault, with its inputs.
+    fn entry(&self, plan: &Plan) -> Entry {
+        let library = format!("nvrtc {}.{}", NVRTC.0, NVRTC.1);
+        let mut entry = plan.entry(&format!("{} kernels", architecture(self.recipe.sm)), library);
+        let KernelPlan { source, options, recipe, .. } = *self;
+        let inputs = Inputs { source: source.to_owned(), options: options.to_vec(), recipe: recipe.clone() };
+        entry.payload.extend(codec::encode(&inputs));
+        entry
+    }
+}
+
+impl Planner {
+    /// A plan of kernels: from the vault, or compiled by NVRTC and stored there. It needs no compiler of cuDNN and no
+    /// GPU; NVRTC is loaded when a plan must be compiled. One plan serves every GPU of the recipe's architecture.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Missing`] if the plan may not be compiled, [`PlanError::Kernels`] if that does not work here,
+    /// [`PlanError::Recipe`] if the recipe does not fit the attention.
+    pub fn kernels(&self, kernels: &KernelPlan<'_>, on_miss: OnMiss) -> Result<Resolution, PlanError> {
+        let started = Instant::now();
+        let (key, graph_key) = (kernels.key(), kernels.attention.key());
+        let (source, unstored, plan) = match found(&self.vault, kernels, key, on_miss) {
+            Some((source, plan)) => (source, None, plan),
+            None if on_miss != OnMiss::Compile => {
+                let (what, target) = (kernels.attention.to_string(), architecture(kernels.recipe.sm));
+                return Err(PlanError::Missing { key, what, target, memory_alone: on_miss == OnMiss::Memory });
+            }
+            None => self.compiled(kernels, key)?,
+        };
+        let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, outcome: Ok(plan), milliseconds })
+    }
+
+    fn compiled(&self, kernels: &KernelPlan<'_>, key: PlanKey) -> Result<Compiled, PlanError> {
+        let build = || -> Result<Entry, NvrtcError> {
+            let _span = tracing::info_span!("plan.build", %key, what = %kernels.attention).entered();
+            Ok(kernels.entry(&kernels.compile(&Nvrtc::open(None)?)?))
+        };
+        let failed = |error: VaultError<NvrtcError>| match error {
+            VaultError::Build(failure) => PlanError::Kernels { key, failure },
+            other => PlanError::Interrupted { key, why: other.to_string() },
+        };
+        let obtained = self.vault.get_or_build(&vault_key(&key), build).map_err(failed)?;
+        if let Ok(plan) = read(kernels, key, &obtained.entry) {
+            return Ok((obtained.source, obtained.unstored, plan));
+        }
+        // A valid entry of another version of qkvault, or of somebody else: the plan is compiled and replaces it.
+        let entry = Arc::new(build().map_err(|failure| PlanError::Kernels { key, failure: Arc::new(failure) })?);
+        let plan = read(kernels, key, &entry).map_err(|bad| PlanError::Recipe { key, why: bad.to_string() })?;
+        let unstored = self.vault.put(&vault_key(&key), Entry::clone(&entry)).err().map(Arc::new);
+        Ok((Source::Built, unstored, plan))
+    }
+}
+
+type Compiled = (Source, Option<Arc<qkvault_cache::StoreError>>, Arc<Plan>);
+
+/// A stored plan.
+fn found(vault: &Vault, kernels: &KernelPlan<'_>, key: PlanKey, on_miss: OnMiss) -> Option<(Source, Arc<Plan>)> {
+    let name = vault_key(&key);
+    let (source, entry) = match vault.recall(&name) {
+        Some(entry) => (Source::Memory, entry),
+        None if on_miss == OnMiss::Memory => return None,
+        None => match vault.get(&name) {
+            Lookup::Hit(entry) => (Source::Disk, entry),
+            Lookup::Absent | Lookup::Rejected(_) => return None,
+        },
+    };
+    Some((source, read(kernels, key, &entry).ok()?))
+}
+
+/// The plan of an entry, if it is that of the attention.
+fn read(kernels: &KernelPlan<'_>, key: PlanKey, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
+    let plan = Plan::from_entry(key, entry)?;
+    if plan.facts.kernels.is_some() && plan.facts.bindings == recipe::bindings(kernels.attention) {
+        Ok(Arc::new(plan))
+    } else {
+        Err(BadPlan::OtherOperands { key })
+    }
+}
+
+/// Whether an entry's metadata are the facts of a plan of kernels.
+#[must_use]
+pub fn is_of_kernels(meta: &[u8]) -> bool {
+    codec::decode::<PlanFacts>(meta).is_ok_and(|facts| facts.kernels.is_some())
+}
+
+impl Nvrtc {
+    /// Compiles a stored plan of kernels again, from the source that is stored with it, and compares the cubins.
+    #[must_use]
+    pub fn verify_by_rebuild(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
+        match self.deep(key, entry) {
+            Ok(check) => check,
+            Err(difference) => RebuildCheck::Different(difference),
+        }
+    }
+
+    fn deep(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
+        let plan = Plan::from_entry(key, &Arc::new(entry.clone()))?;
+        let Some(facts) = &plan.facts.kernels else {
+            return Ok(RebuildCheck::Skipped { why: "it is a plan of cuDNN".to_owned() });
+        };
+        let Inputs { source, options, recipe } = codec::decode(&entry.payload[plan.blob.len()..])?;
+        let graph_key = plan.facts.graph_key;
+        let found = Origin { graph_key, source: &source, options: &options, recipe: &recipe, nvrtc: facts.nvrtc }.key();
+        if found != key {
+            return Err(Difference::Key { found });
+        }
+        if facts.nvrtc != NVRTC {
+            let why =
+                format!("NVRTC {}.{} compiled it, and this is {}.{}", facts.nvrtc.0, facts.nvrtc.1, NVRTC.0, NVRTC.1);
+            return Ok(RebuildCheck::Skipped { why });
+        }
+        let cubin = match self.compile(FILE, &source, &options, recipe.sm) {
+            Ok(cubin) => cubin,
+            Err(failure) => return Ok(RebuildCheck::Uncompiled(failure)),
+        };
+        let whole = Recipe { modules: facts.recipe.modules.clone(), driver: facts.recipe.driver, ..recipe };
+        if whole != facts.recipe || !crate::deep::same_code(&plan.blob, &cubin) {
+            return Err(Difference::Cubins { stored: plan.blob.len(), compiled: cubin.len() });
+        }
+        Ok(RebuildCheck::Same { kernels: facts.recipe.modules.len(), kernel_bytes: cubin.len() })
+    }
+}

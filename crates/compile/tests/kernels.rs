@@ -1,0 +1,154 @@
+//! Plans of kernels through the vault, with the real NVRTC and without a GPU: one plan for every GPU of an
+//! architecture, checked totally when it is read, and compiled again by a deep check.
+
+use std::sync::Arc;
+
+use qkvault_compile::cache::{Entry, Key, Source, Vault, VaultOptions};
+use qkvault_compile::graph::{Attention, DType, PlanKey, Valid, codec, validate};
+use qkvault_compile::{
+    BadPlan, Difference, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner, RebuildCheck,
+};
+use qkvault_graph::Role;
+use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
+use qkvault_skip::{Need, skip};
+
+const SOURCE: &str = "extern \"C\" __global__ void copy(const unsigned short* q, unsigned short* o, float* scratch, float by) {\n\
+                      \x20 o[threadIdx.x] = q[threadIdx.x]; scratch[threadIdx.x] = by;\n}\n";
+
+fn attention() -> Valid {
+    validate(Attention::bshd(1, (1, 1), (1, 64), 64, DType::BF16)).expect("valid")
+}
+
+fn recipe() -> Recipe {
+    let param = |bytes, value| Param { bytes: vec![0; bytes], patches: vec![Patch { at: 0, value }] };
+    let launch = Launch {
+        module: 0,
+        function: "copy".to_owned(),
+        grid: [1, 1, 1],
+        block: [64, 1, 1],
+        shared: 0,
+        cluster: None,
+        overlap: false,
+        params: vec![
+            param(8, Value::Address(Role::Q)),
+            param(8, Value::Address(Role::O)),
+            param(8, Value::Scratch(0)),
+            param(4, Value::Number(Role::Scale)),
+        ],
+    };
+    let steps = vec![Step::Clear { at: 0, bytes: 256, value: 0 }, Step::Launch(launch)];
+    Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 256, modules: Vec::new(), steps }
+}
+
+/// Whether NVRTC is there; if not, the test is skipped.
+fn nvrtc() -> Option<Nvrtc> {
+    Nvrtc::open(None).map_err(|error| skip(Need::Cudnn, &error.to_string())).ok()
+}
+
+fn planner(folder: &std::path::Path) -> Planner {
+    Planner::new(Vault::open(VaultOptions::new().folder(folder)).expect("opens"), None)
+}
+
+fn entry(planner: &Planner, key: PlanKey) -> Arc<Entry> {
+    let shown = planner.vault().show(&Key(*key.bytes()));
+    Arc::new(shown.into_iter().find_map(|(_, entry)| entry.ok()).expect("it is stored"))
+}
+
+#[test]
+fn a_plan_is_compiled_once_and_then_found_by_those_who_may_not_compile() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("is made");
+    let (attention, recipe, options) = (attention(), recipe(), ["--std=c++17".to_owned()]);
+    let of = KernelPlan { attention: &attention, source: SOURCE, options: &options, recipe: &recipe };
+    let first = planner(folder.path());
+    let missing = first.kernels(&of, OnMiss::Load).expect_err("nothing is stored");
+    assert!(
+        matches!(&missing, PlanError::Missing { key, target, .. } if *key == of.key() && target == "sm_90a"),
+        "{missing}"
+    );
+    let built = first.kernels(&of, OnMiss::Compile).expect("compiles");
+    assert_eq!((built.source, built.key), (Source::Built, Some(of.key())));
+    // Another process, with no compiler of cuDNN and not allowed to compile.
+    let found = planner(folder.path()).kernels(&of, OnMiss::Load).expect("is stored");
+    assert_eq!(found.source, Source::Disk);
+    let (built, found) = (built.outcome.expect("a plan"), found.outcome.expect("a plan"));
+    assert_eq!(built, found);
+    let kernels = found.facts.kernels.as_ref().expect("of kernels");
+    assert_eq!((kernels.nvrtc, &kernels.recipe.modules[..]), (NVRTC, &[found.blob.len() as u64][..]));
+    assert!(found.blob.starts_with(b"\x7fELF") && found.facts.driver == 13_000 && found.facts.sm == 90);
+    assert_eq!(found.facts.scratch().bytes, 256);
+    let listed: Vec<_> = first.vault().ls().map(|l| l.header.expect("good")).collect();
+    assert_eq!((&listed[0].library[..], &listed[0].target[..]), ("nvrtc 13.0", "sm_90a kernels"));
+}
+
+#[test]
+fn a_stored_recipe_that_refers_outside_is_no_plan_and_is_compiled_again() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("is made");
+    let (attention, recipe) = (attention(), recipe());
+    let of = KernelPlan { attention: &attention, source: SOURCE, options: &[], recipe: &recipe };
+    let key = of.key();
+    planner(folder.path()).kernels(&of, OnMiss::Compile).expect("compiles");
+    let good = entry(&planner(folder.path()), key);
+    let damages: [fn(&mut PlanFacts); 5] = [
+        |facts| facts.workspace = 128,
+        |facts| facts.sm = 100,
+        |facts| facts.kernels.as_mut().expect("of kernels").recipe.steps.clear(),
+        |facts| facts.kernels.as_mut().expect("of kernels").recipe.modules[0] += 1,
+        |facts| facts.bindings.clear(),
+    ];
+    for damage in damages {
+        let mut facts: PlanFacts = codec::decode(&good.meta).expect("reads");
+        damage(&mut facts);
+        let bad = Entry { meta: codec::encode(&facts), ..Entry::clone(&good) };
+        let error = Plan::from_entry(key, &Arc::new(bad.clone())).expect_err("damaged");
+        assert!(matches!(error, BadPlan::Recipe(_)), "{error}");
+        let planner = planner(folder.path());
+        planner.vault().put(&Key(*key.bytes()), bad).expect("is stored");
+        assert!(matches!(planner.kernels(&of, OnMiss::Load), Err(PlanError::Missing { .. })));
+        let again = planner.kernels(&of, OnMiss::Compile).expect("compiles").outcome.expect("a plan");
+        assert_eq!(again.facts.bindings, qkvault_kernels::recipe::bindings(&attention));
+    }
+}
+
+#[test]
+fn a_deep_check_compiles_the_source_again_and_finds_other_code() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("is made");
+    let (attention, recipe) = (attention(), recipe());
+    let of = KernelPlan { attention: &attention, source: SOURCE, options: &[], recipe: &recipe };
+    let key = of.key();
+    let planner = planner(folder.path());
+    planner.kernels(&of, OnMiss::Compile).expect("compiles");
+    let good = entry(&planner, key);
+    let check = nvrtc.verify_by_rebuild(key, &good);
+    assert!(matches!(check, RebuildCheck::Same { kernels: 1, kernel_bytes } if kernel_bytes > 1000), "{check:?}");
+    let mut other = Entry::clone(&good);
+    let middle = 2000;
+    other.payload[middle] ^= 1;
+    let check = nvrtc.verify_by_rebuild(key, &other);
+    assert!(matches!(check, RebuildCheck::Different(Difference::Cubins { .. })), "{check:?}");
+    let mut other = Entry::clone(&good);
+    let last = other.payload.windows(SOURCE.len()).position(|bytes| bytes == SOURCE.as_bytes()).expect("the source");
+    other.payload[last] = b'E';
+    let check = nvrtc.verify_by_rebuild(key, &other);
+    assert!(matches!(check, RebuildCheck::Different(Difference::Key { .. })), "{check:?}");
+}
+
+#[test]
+fn a_source_that_does_not_compile_is_an_error_with_the_log_and_nothing_is_stored() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("is made");
+    let (attention, recipe) = (attention(), recipe());
+    let of = KernelPlan { attention: &attention, source: "wrong", options: &[], recipe: &recipe };
+    let planner = planner(folder.path());
+    let text = planner.kernels(&of, OnMiss::Compile).expect_err("does not compile").to_string();
+    assert!(text.contains("attention.cu(1)") && text.contains(&of.key().to_string()), "{text}");
+    assert_eq!(planner.vault().ls().count(), 0);
+}

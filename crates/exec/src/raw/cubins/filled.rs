@@ -1,0 +1,171 @@
+//! The parameters of a kernel: bytes that a launch copies to the stack and writes addresses, numbers and maps over.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use qkvault_graph::DType;
+use qkvault_kernels::recipe::{Limits, Param, Patch, TENSOR_MAP_BYTES, TensorMap, Value};
+use smallvec::SmallVec;
+
+use crate::raw::launch::{DeviceBuffer, LaunchTable};
+
+/// Every parameter begins at a multiple of this, which a tensor map needs.
+const ALIGNMENT: usize = 64;
+
+/// The most that parameters take, each aligned.
+const MOST: usize = Limits::PARAMS + Limits::COUNT * ALIGNMENT;
+
+/// Room for the parameters of one launch, on the stack.
+#[repr(C, align(64))]
+pub(super) struct Room([MaybeUninit<u8>; MOST]);
+
+impl Room {
+    pub(super) fn new() -> Room {
+        Room([MaybeUninit::uninit(); MOST])
+    }
+}
+
+/// The parameters of a kernel in order, with operands by their place in a launch.
+#[derive(Debug)]
+pub(super) struct Filled {
+    /// All parameters, each aligned.
+    bytes: Vec<u8>,
+    /// Where each begins.
+    begins: Vec<u16>,
+    written: Vec<(usize, Written)>,
+}
+
+/// What is written over bytes of the parameters.
+#[derive(Debug)]
+enum Written {
+    /// The address of a tensor.
+    Address(usize),
+    /// An address in the scratch memory.
+    Scratch(u64),
+    /// A scalar, of so many bytes.
+    Number(usize, usize),
+    /// The tensor map of a tensor.
+    Map(Box<Map>),
+}
+
+/// A tensor map as the driver takes it.
+#[derive(Debug)]
+pub(super) struct Map {
+    /// The tensor's place.
+    pub(super) tensor: usize,
+    /// `CUtensorMapDataType`.
+    pub(super) dtype: c_int,
+    /// Number of dims.
+    pub(super) rank: u32,
+    pub(super) dims: [u64; 5],
+    pub(super) strides: [u64; 5],
+    pub(super) tile: [u32; 5],
+    /// `CUtensorMapSwizzle`.
+    pub(super) swizzle: c_int,
+}
+
+impl Filled {
+    /// The parameters of a launch; `None` if one refers to an operand that is not in the table, which a check would have
+    /// refused.
+    pub(super) fn new(params: &[Param], table: &LaunchTable) -> Option<Filled> {
+        let mut filled = Filled { bytes: Vec::new(), begins: Vec::new(), written: Vec::new() };
+        for Param { bytes, patches } in params {
+            let begin = filled.bytes.len().next_multiple_of(ALIGNMENT);
+            filled.bytes.resize(begin, 0);
+            filled.bytes.extend(bytes);
+            filled.begins.push(u16::try_from(begin).ok()?);
+            for Patch { at, value } in patches {
+                let at = begin + *at as usize;
+                let (written, size) = Written::of(value, table)?;
+                if at + size > filled.bytes.len() {
+                    return None;
+                }
+                filled.written.push((at, written));
+            }
+        }
+        (filled.bytes.len() <= MOST).then_some(filled)
+    }
+
+    /// Writes the parameters of one launch into `room`, and returns the address of each.
+    pub(super) fn fill(
+        &self,
+        room: &mut Room,
+        tensors: &[DeviceBuffer],
+        number: impl Fn(usize) -> u64,
+        scratch: u64,
+        encode: impl Fn(&Map, u64, *mut u8) -> Result<(), String>,
+    ) -> Result<SmallVec<[*mut c_void; Limits::COUNT]>, String> {
+        let start = room.0.as_mut_ptr().cast::<u8>();
+        // SAFETY: `new` bounded the bytes by the room.
+        unsafe { start.copy_from_nonoverlapping(self.bytes.as_ptr(), self.bytes.len()) };
+        for (at, written) in &self.written {
+            // SAFETY: `new` compared the end of every value with the bytes.
+            let place = unsafe { start.add(*at) };
+            let (value, size) = match written {
+                Written::Address(tensor) => (tensors[*tensor].address, 8),
+                Written::Scratch(offset) => (scratch + offset, 8),
+                Written::Number(scalar, size) => (number(*scalar), *size),
+                Written::Map(map) => {
+                    encode(map, tensors[map.tensor].address, place)?;
+                    continue;
+                }
+            };
+            // SAFETY: as above; a value has at most eight bytes.
+            unsafe { place.copy_from_nonoverlapping(value.to_ne_bytes().as_ptr(), size) };
+        }
+        // SAFETY: each parameter begins within the room.
+        Ok(self.begins.iter().map(|begin| unsafe { start.add(usize::from(*begin)) }.cast()).collect())
+    }
+}
+
+impl Written {
+    /// The value with operands by place, and its bytes.
+    fn of(value: &Value, table: &LaunchTable) -> Option<(Written, usize)> {
+        let tensor = |role| table.tensors().iter().position(|tensor| tensor.role == role);
+        Some(match value {
+            Value::Address(role) => (Written::Address(tensor(*role)?), 8),
+            Value::Scratch(at) => (Written::Scratch(*at), 8),
+            Value::Number(role) => {
+                let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
+                let size = table.scalars()[at].dtype.size();
+                (Written::Number(at, size), size)
+            }
+            Value::Map(map) => (Written::Map(Box::new(Map::of(map, tensor(map.role)?)?)), TENSOR_MAP_BYTES),
+        })
+    }
+}
+
+impl Map {
+    fn of(map: &TensorMap, tensor: usize) -> Option<Map> {
+        let TensorMap { role: _, dtype, dims, strides, tile, swizzle } = map;
+        let dtype = match dtype {
+            DType::U8 | DType::E4M3 | DType::E5M2 | DType::E8M0 => 0,
+            DType::I32 => 3,
+            DType::I64 => 5,
+            DType::F16 => 6,
+            DType::F32 => 7,
+            DType::BF16 => 9,
+            DType::Bool => return None,
+        };
+        let swizzle = [0, 32, 64, 128].iter().position(|known| known == swizzle)?;
+        Some(Map {
+            tensor,
+            dtype,
+            rank: u32::try_from(dims.len()).ok()?,
+            dims: five(dims)?,
+            strides: five(strides)?,
+            tile: five(tile)?,
+            swizzle: c_int::try_from(swizzle).ok()?,
+        })
+    }
+}
+
+/// A list of at most five numbers, with zeros after it.
+fn five<T: Copy + Default>(list: &[T]) -> Option<[T; 5]> {
+    let mut all = [T::default(); 5];
+    all.get_mut(..list.len())?.copy_from_slice(list);
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! What a launch writes into parameters, without a GPU: every value at its place, and nothing beside it.
+
+use qkvault_graph::op::Binding;
+use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Role};
+
+use super::*;
+use crate::bindings::Number;
+
+fn table() -> LaunchTable {
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    let tensor =
+        |role, output| Binding { role, dtype: DType::BF16, scalar: false, output, bytes: 1 << 20, alignment: 16 };
+    let scalar = |role, dtype: DType| {
+        let (bytes, alignment) = (dtype.size() as u64, dtype.size() as u32);
+        Binding { role, dtype, scalar: true, output: false, bytes, alignment }
+    };
+    let bindings = vec![
+        tensor(Role::Q, false),
+        tensor(Role::K, false),
+        tensor(Role::O, true),
+        scalar(Role::Scale, DType::F32),
+        scalar(Role::DropoutSeed, DType::I64),
+    ];
+    let facts = qkvault_compile::PlanFacts { bindings, ..crate::common::forward(&target) };
+    LaunchTable::new(&facts, &facts.scratch())
+}
+
+fn map(role: Role) -> TensorMap {
+    let (dims, strides) = (vec![64, 4, 1024], vec![128, 512]);
+    TensorMap { role, dtype: DType::BF16, dims, strides, tile: vec![64, 1, 32], swizzle: 128 }
+}
+
+fn param(bytes: usize, patches: Vec<(u32, Value)>) -> Param {
+    let patches = patches.into_iter().map(|(at, value)| Patch { at, value }).collect();
+    Param { bytes: vec![0xaa; bytes], patches }
+}
+
+#[test]
+fn every_value_is_at_its_place_and_other_bytes_stay() {
+    let params = [
+        param(4, vec![]),
+        param(
+            160,
+            vec![
+                (0, Value::Map(map(Role::K))),
+                (128, Value::Address(Role::O)),
+                (136, Value::Scratch(512)),
+                (144, Value::Number(Role::Scale)),
+                (152, Value::Number(Role::DropoutSeed)),
+            ],
+        ),
+    ];
+    let filled = Filled::new(&params, &table()).expect("operands exist");
+    let buffer = |address| DeviceBuffer { address, bytes: 1 << 20 };
+    let numbers = [Number::F32(0.125).cell(), Number::I64(-9).cell()];
+    let encode = |map: &Map, address, at: *mut u8| {
+        assert_eq!((map.dtype, map.rank, map.swizzle), (9, 3, 3));
+        assert_eq!((map.dims, map.strides, map.tile), ([64, 4, 1024, 0, 0], [128, 512, 0, 0, 0], [64, 1, 32, 0, 0]));
+        assert!((at as usize).is_multiple_of(64));
+        // SAFETY: a tensor map has 128 bytes.
+        unsafe { at.write_bytes((address >> 8) as u8, TENSOR_MAP_BYTES) };
+        Ok(())
+    };
+    let mut room = Room::new();
+    let tensors = [buffer(0x1000), buffer(0x2200), buffer(0x3000)];
+    let places = filled.fill(&mut room, &tensors, |at| numbers[at], 0x10_0000, encode).expect("filled");
+    // SAFETY: parameters of 4 and of 160 bytes.
+    let (first, second) = unsafe {
+        (std::slice::from_raw_parts(places[0].cast::<u8>(), 4), std::slice::from_raw_parts(places[1].cast::<u8>(), 160))
+    };
+    assert_eq!(first, [0xaa; 4]);
+    let eight = |at: usize| u64::from_ne_bytes(second[at..at + 8].try_into().expect("eight"));
+    assert_eq!(second[..128], [0x22; 128]);
+    assert_eq!((eight(128), eight(136), eight(152).cast_signed()), (0x3000, 0x10_0200, -9));
+    assert_eq!((&second[144..148], &second[148..152]), (&0.125_f32.to_ne_bytes()[..], &[0xaa; 4][..]));
+}
+
+#[test]
+fn what_no_check_let_through_is_not_written_either() {
+    for wrong in [
+        param(8, vec![(0, Value::Address(Role::DK))]),
+        param(8, vec![(1, Value::Address(Role::Q))]),
+        param(8, vec![(u32::MAX, Value::Scratch(0))]),
+        param(127, vec![(0, Value::Map(map(Role::K)))]),
+        param(4, vec![(0, Value::Number(Role::Q))]),
+        param(MOST + 1, vec![]),
+    ] {
+        assert!(Filled::new(&[wrong], &table()).is_none());
+    }
+}
+
+#[test]
+fn the_largest_parameters_that_a_check_accepts_have_room() {
+    let most = Limits::PARAMS - (Limits::COUNT - 1);
+    let params: Vec<Param> = (0..Limits::COUNT).map(|i| param(if i == 0 { most } else { 1 }, vec![])).collect();
+    assert!(Filled::new(&params, &table()).is_some());
+}

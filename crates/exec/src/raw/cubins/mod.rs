@@ -1,0 +1,168 @@
+//! Plans of kernels on a GPU: cubins are loaded by the driver, and a launch queues the steps of a recipe by it alone.
+
+mod driver;
+mod filled;
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use qkvault_kernels::recipe::{Checked, Launch, Recipe, Step};
+
+use crate::raw::cubins::driver::{Attribute, Config, Functions, functions};
+use crate::raw::cubins::filled::{Filled, Room};
+use crate::raw::launch::{DeviceBuffer, LaunchTable};
+use crate::raw::primary::checked;
+
+/// The code of a plan on a GPU, ready to launch.
+#[derive(Debug)]
+pub(crate) struct Cubins {
+    functions: &'static Functions,
+    #[expect(dead_code, reason = "they stay loaded as long as the plan, and nothing reads them")]
+    modules: Vec<Module>,
+    steps: Vec<Queued>,
+}
+
+/// A loaded cubin, by its handle.
+#[derive(Debug)]
+struct Module(usize, &'static Functions);
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: loaded once and unloaded once. Whoever drops a plan has its context current, and launches none.
+        let status = unsafe { (self.1.unload)(self.0 as *mut c_void) };
+        if let Err(detail) = checked("unload a cubin", status) {
+            tracing::warn!(detail, "a plan of kernels is dropped");
+        }
+    }
+}
+
+/// A step that a launch queues.
+#[derive(Debug)]
+enum Queued {
+    Clear { at: u64, bytes: usize, value: u8 },
+    Launch { function: usize, grid: [u32; 3], block: [u32; 3], shared: u32, attributes: Vec<Attribute>, params: Filled },
+}
+
+impl Cubins {
+    /// Loads the cubins of a plan into the current context, and finds the kernels of its recipe. The size of every
+    /// parameter must be the one that the cubin has, because the driver reads as many bytes.
+    pub(crate) fn load(recipe: &Checked, code: &[u8], table: &LaunchTable) -> Result<Cubins, String> {
+        let functions = functions().ok_or("the driver lacks functions of CUDA 12.4")?;
+        let mut modules = Vec::new();
+        for (at, bytes) in recipe.modules() {
+            // The check compared all lengths with the plan's bytes.
+            let image = usize::try_from(at).ok().zip(usize::try_from(at + bytes).ok());
+            let image = image.and_then(|(at, end)| code.get(at..end)).filter(|image| image.starts_with(b"\x7fELF"));
+            let image = image.ok_or("a cubin of the plan is no ELF file")?;
+            let mut module = std::ptr::null_mut();
+            // SAFETY: `module` is writable. The driver reads an ELF file to the end that its header tells; the vault's
+            // hash protects it as it does cuDNN's plans.
+            let status = unsafe { (functions.load)(&raw mut module, image.as_ptr().cast()) };
+            checked("load a cubin", status)?;
+            modules.push(Module(module as usize, functions));
+        }
+        let queued = |step: &Step| match step {
+            Step::Clear { at, bytes, value } => {
+                let bytes = usize::try_from(*bytes).map_err(|_| "a buffer is larger than memory".to_owned())?;
+                Ok(Queued::Clear { at: *at, bytes, value: *value })
+            }
+            Step::Launch(launch) => {
+                let function = function(functions, &modules[launch.module as usize], launch)?;
+                let shared = most_shared(recipe, launch);
+                // SAFETY: a function of the current context.
+                let status = unsafe { (functions.set_attribute)(function as *mut c_void, driver::SHARED, shared) };
+                checked("give a kernel its shared memory", status)?;
+                let Launch { grid, block, shared, cluster, overlap, .. } = *launch;
+                let cluster = cluster.map(Attribute::cluster);
+                let attributes = cluster.into_iter().chain(overlap.then(Attribute::overlap)).collect();
+                let params = Filled::new(&launch.params, table).ok_or("a parameter refers to no operand")?;
+                Ok(Queued::Launch { function, grid, block, shared, attributes, params })
+            }
+        };
+        let steps = recipe.steps.iter().map(queued).collect::<Result<_, String>>()?;
+        Ok(Cubins { functions, modules, steps })
+    }
+
+    /// Queues the steps on a stream, in order. Allocates nothing.
+    ///
+    /// # Safety
+    ///
+    /// The stream must be of the GPU whose context is current. Until the launch is finished, the addresses must be valid
+    /// for what the kernels do with them, and nothing else may use the scratch memory.
+    pub(crate) unsafe fn launch(
+        &self,
+        tensors: &[DeviceBuffer],
+        number: impl Fn(usize) -> u64,
+        scratch: u64,
+        stream: *mut c_void,
+    ) -> Result<(), String> {
+        for step in &self.steps {
+            match step {
+                Queued::Clear { at, bytes, value } => {
+                    // SAFETY: a part of the scratch memory, as the check of the recipe found.
+                    let status = unsafe { (self.functions.set)(scratch + at, *value, *bytes, stream) };
+                    checked("clear a buffer of the kernels", status)?;
+                }
+                Queued::Launch { function, grid, block, shared, attributes, params } => {
+                    let mut room = Room::new();
+                    let encode = |map: &_, address, at: *mut u8| self.functions.encode(map, address, at);
+                    let pointers = params.fill(&mut room, tensors, &number, scratch, encode)?;
+                    let config = Config {
+                        grid: *grid,
+                        block: *block,
+                        shared: *shared,
+                        stream,
+                        attributes: attributes.as_ptr(),
+                        count: attributes.len() as c_uint,
+                    };
+                    let function = *function as *mut c_void;
+                    let none = std::ptr::null_mut();
+                    // SAFETY: the function is of the current context; as many parameters of the sizes that it has are
+                    // in `room`; config and attributes outlive the call, which copies everything.
+                    let status = unsafe {
+                        (self.functions.launch)(&raw const config, function, pointers.as_ptr().cast_mut(), none)
+                    };
+                    checked("launch a kernel", status)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A kernel of a cubin, if its parameters have the sizes of the recipe. Its code is on the GPU afterwards.
+fn function(functions: &Functions, module: &Module, launch: &Launch) -> Result<usize, String> {
+    let name = std::ffi::CString::new(launch.function.as_str()).map_err(|error| error.to_string())?;
+    let mut function = std::ptr::null_mut();
+    // SAFETY: `function` is writable, the module is loaded, and the name ends in 0.
+    let status = unsafe { (functions.get)(&raw mut function, module.0 as *mut c_void, name.as_ptr()) };
+    checked(&format!("find the kernel {}", launch.function), status)?;
+    let size = |at: usize| -> Option<usize> {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: both numbers are writable; the driver refuses a parameter that is not there.
+        let status = unsafe { (functions.param)(function, at, &raw mut offset, &raw mut size) };
+        (status == 0).then_some(size)
+    };
+    for (at, param) in launch.params.iter().enumerate() {
+        if size(at) != Some(param.bytes.len()) {
+            let has = size(at).map_or("there is none".to_owned(), |size| format!("it has {size}"));
+            let (name, bytes) = (&launch.function, param.bytes.len());
+            return Err(format!("the recipe gives parameter {at} of the kernel {name} {bytes} bytes, and {has}"));
+        }
+    }
+    if size(launch.params.len()).is_some() {
+        let (name, count) = (&launch.function, launch.params.len());
+        return Err(format!("the recipe gives the kernel {name} {count} parameters, and it has more"));
+    }
+    // SAFETY: a function of the current context.
+    checked("load a kernel", unsafe { (functions.load_function)(function) })?;
+    Ok(function as usize)
+}
+
+/// The most shared memory that a launch of the same kernel takes: the driver keeps one number for each.
+fn most_shared(recipe: &Recipe, of: &Launch) -> c_int {
+    let same = recipe.steps.iter().filter_map(|step| match step {
+        Step::Launch(launch) if (launch.module, &launch.function) == (of.module, &of.function) => Some(launch.shared),
+        Step::Launch(_) | Step::Clear { .. } => None,
+    });
+    same.max().and_then(|bytes| c_int::try_from(bytes).ok()).unwrap_or(0)
+}
