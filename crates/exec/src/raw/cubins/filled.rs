@@ -65,8 +65,8 @@ pub(super) struct Map {
 }
 
 impl Filled {
-    /// The parameters of a launch; `None` if one refers to an operand that is not in the table, which a check would have
-    /// refused.
+    /// The parameters of a launch; `None` if one refers to an operand that is not in the table, which a check would
+    /// have refused.
     pub(super) fn new(params: &[Param], table: &LaunchTable) -> Option<Filled> {
         let mut filled = Filled { bytes: Vec::new(), begins: Vec::new(), written: Vec::new() };
         for Param { bytes, patches } in params {

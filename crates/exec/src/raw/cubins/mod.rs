@@ -86,8 +86,8 @@ impl Cubins {
     ///
     /// # Safety
     ///
-    /// The stream must be of the GPU whose context is current. Until the launch is finished, the addresses must be valid
-    /// for what the kernels do with them, and nothing else may use the scratch memory.
+    /// The stream must be of the GPU whose context is current. Until the launch is finished, the addresses must be
+    /// valid for what the kernels do with them, and nothing else may use the scratch memory.
     pub(crate) unsafe fn launch(
         &self,
         tensors: &[DeviceBuffer],
