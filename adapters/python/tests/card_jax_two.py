@@ -1,12 +1,15 @@
 """`qkvault.jax` on two GPUs, and what a program meets on one: remat, exported programs in another process, new shapes.
 
-    python3 card_jax_two.py --out DIR [--vault DIR] [--library libqkvault.so] [--parts guide,two,forms,remat,export,shapes]
+    python3 card_jax_two.py --out DIR [--vault DIR] [--library libqkvault.so] [--parts guide,two]
+
+Parts: guide, two, forms, remat, export, shapes.
 
 Writes DIR/adapter-jax-two.json, after each part. Exit code 0 if no number is wrong. Without a GPU the oracle computes:
 XLA_FLAGS=--xla_force_host_platform_device_count=2 JAX_PLATFORMS=cpu python3 card_jax_two.py --out /tmp/two
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -189,7 +192,7 @@ def two():
         check.found[f"{axis}: all-gathers of jit with sharded arrays"] = (
             automatic.lower(*given).compile().as_text().count("all-gather("))
         if ON_GPU:
-            nn = lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")  # noqa: E731
+            nn = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
             same = jax.jit(jax.shard_map(lambda q, k, v: qj.attention(q, k, v, is_causal=True), mesh=mesh,
                                          in_specs=(spec,) * 3, out_specs=spec))
             check(f"{axis}: as jax.nn", lambda: off(same(*given[:3]), nn(q, k, v)), 1e-2)
@@ -271,8 +274,9 @@ def remat():
     check, (q, k, v) = Checks(), qkv()
     ours = lambda q: qj.attention(q, k, v, is_causal=True, softcap=5.0)  # noqa: E731
     theirs = lambda q: plain(q, k, v, lambda s, *_: 5.0 * jnp.tanh(s / 5.0), True).astype(q.dtype)  # noqa: E731
-    policies = {"nothing": jax.checkpoint_policies.nothing_saveable, "everything": jax.checkpoint_policies.everything_saveable,
-                "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
+    known = jax.checkpoint_policies
+    policies = {"nothing": known.nothing_saveable, "everything": known.everything_saveable,
+                "dots": known.dots_with_no_batch_dims_saveable}
 
     def layers(f):
         return lambda q: jax.lax.scan(lambda c, _: (f(c), None), q, None, length=3)[0]
@@ -358,7 +362,8 @@ def run_shapes(vault):
         row, jitted, start = {}, jax.jit(function), time.perf_counter()
         for name, step in (
             ("trace", lambda _: jitted.trace(*args)), ("lower", lambda traced: traced.lower()),
-            ("compile", lambda lowered: lowered.compile()), ("first run", lambda run: (run, jax.block_until_ready(run(*args)))),
+            ("compile", lambda lowered: lowered.compile()),
+            ("first run", lambda run: (run, jax.block_until_ready(run(*args)))),
             ("second run", lambda both: jax.block_until_ready(both[0](*args))),
         ):
             value = step(value if row else None)  # noqa: F821
@@ -377,7 +382,7 @@ def run_shapes(vault):
         # What JAX itself takes for a program of this shape with one custom call in it and no attention.
         found[f"jax alone {s}"] = measured(lambda q, k, v: jnp.tanh(q) + k * v, args)
         if ON_GPU:
-            nn = lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")  # noqa: E731
+            nn = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
             found[f"jax.nn cudnn {s}"] = measured(nn, args)
     print(json.dumps(found))
 

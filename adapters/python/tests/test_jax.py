@@ -311,7 +311,8 @@ class Transformations(Case):
         local = lambda q, k, v, a, t: qj.attention(q, k, v, score_mod=mod(a, t))  # noqa: E731
         specs = (spec, spec, spec, P("heads"), P())
         mapped = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=spec))
-        given = [jax.device_put(x, jax.sharding.NamedSharding(mesh, s)) for x, s in zip((Q, K, V, slopes, table), specs)]
+        place = lambda x, spec: jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))  # noqa: E731
+        given = [place(x, spec) for x, spec in zip((Q, K, V, slopes, table), specs)]
         whole = lambda q, k, v, a, t: plain(q, k, v, score_mod=mod(a, t))  # noqa: E731
         self.near(mapped(*given), whole(Q, K, V, slopes, table))
         exact = jax.grad(squares(whole), (0, 1, 2, 4))(Q, K, V, slopes, table)

@@ -23,7 +23,7 @@ class Wrong(Case):
         self.told(wrong, "batch, head, sequence", lambda: qj.attention(Q[0], K, V, layout="bhsd"))
         self.told(wrong, "empty", lambda: qj.attention(Q[:0], K[:0], V[:0]))
         self.told(wrong, ["k is float16", "cast"], lambda: qj.attention(Q, K.astype(jnp.float16), V))
-        self.told(wrong, ["int8", "bfloat16 or float16"], lambda: qj.attention(*(x.astype(jnp.int8) for x in (Q, K, V))))
+        self.told(wrong, ["int8", "bfloat16 or float16"], lambda: qj.attention(Q.astype(jnp.int8), K, V))
         self.told(wrong, ["head dim 16", "8"], lambda: qj.attention(Q, K[..., :8], V))
         self.told(wrong, ["2 heads and v 1"], lambda: qj.attention(Q, K, V[:, :, :1]))
         self.told(wrong, ["24 rows and v 20"], lambda: qj.attention(Q, K, V[:, :20]))
@@ -44,7 +44,8 @@ class Wrong(Case):
     def test_arrays_and_numbers_of_numpy_are_arrays_and_numbers(self):
         given = [np.asarray(x) for x in (Q, K, V)]
         self.near(qj.attention(*given), plain(Q, K, V))
-        options = {"is_causal": np.bool_(True), "window": np.int64(4), "scale": np.float32(0.5), "softcap": np.float64(9)}
+        options = {"is_causal": np.bool_(True), "window": np.int64(4), "scale": np.float32(0.5),
+                   "softcap": np.float64(9)}
         mask = (CAUSAL & (jnp.arange(24)[None] >= jnp.arange(24)[:, None] - 4))[None, None]
         self.near(qj.attention(*given, **options), plain(Q, K, V, mask=mask, scale=0.5, softcap=9.0))
         listed = {"mask": np.asarray(CAUSAL).tolist(), "sinks": [0.5, -0.5, 0.0, 2.0], "bias": [[0.25]]}
@@ -90,6 +91,15 @@ class Wrong(Case):
         with jax.set_mesh(explicit):
             rows = [jax.device_put(x, P(None, "cp")) for x in (Q, K, V)]
             self.told(wrong, ["q is sharded over its sequence"], lambda: jax.jit(qj.attention)(*rows))
+            # Batches of an explicit mesh are right; what JAX cannot follow says what helps.
+            rows = [jax.device_put(x, P("cp")) for x in (Q, K, V)]
+            self.near(jax.jit(qj.attention)(*rows), plain(Q, K, V))
+            self.told(wrong, ["jax.shard_map"], lambda: jax.jit(lambda q, k, v: jax.vmap(
+                lambda q: qj.attention(q, k, v))(jnp.stack([q, q])))(*rows))
+            table = jax.device_put(jnp.ones((4, 24)), P("cp"))
+            heads = [jax.device_put(x, P(None, None, "cp")) for x in (Q, K, V)]
+            self.told(wrong, ["jax.shard_map"], lambda: jax.jit(lambda q, k, v, t: qj.attention(
+                q, k, v, score_mod=lambda s, b, h, i, j: s + t[h, j]))(*heads, table))
 
     def test_arrays_on_the_cpu_beside_a_gpu(self):
         try:

@@ -1,4 +1,4 @@
-"""The table that every door runs, `adapters/cases.json`, through calls of `qkvault.jax`: the same keys, the same numbers.
+"""The table that every door runs, `adapters/cases.json`, through calls of `qkvault.jax`: the same keys and numbers.
 
     cargo xtask jax-tests                                          # runs it too
     python3 -m unittest adapters/python/tests/test_jax_cases.py    # with JAX, and QKVAULT_LIBRARY or the wheel

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from ._program import Program, dtype_word
+from ._shards import whole
 
 Window = Union[int, tuple[Optional[int], Optional[int]], None]
 Number = Union[float, jax.Array, None]
@@ -57,8 +58,8 @@ def _whole(name: str, x: Any, axes: tuple) -> None:
     for axis, over in zip(axes, spec):
         if over is not None and axis in ("sequence", "token", "head dim"):
             raise ArgumentError(
-                f"{name} is sharded over its {axis} (mesh axis {over!r}), and an attention needs that axis whole; shard "
-                "batch or heads, with jax.shard_map, or gather it first: jax.device_put or jax.sharding.reshard"
+                f"{name} is sharded over its {axis} (mesh axis {over!r}), and an attention needs that axis whole; "
+                "shard batch or heads, with jax.shard_map, or gather it first: jax.device_put or jax.sharding.reshard"
             )
 
 
@@ -120,12 +121,13 @@ def program_of(
         softcap = float(softcap) if isinstance(softcap, numbers.Real) else _one("softcap", softcap)
         own += [] if isinstance(softcap, float) else [softcap]
     lengths = packed is not None or keys is not None or not (query_seq_lengths is key_value_seq_lengths is None)
-    program = Program(
-        layout, band(is_causal, window, bottom_right), score_mod, mask_mod, softcap, bias is not None, mask is not None,
-        lengths, sinks is not None, deterministic, segment_ids is not None, _rate(dropout_rate, dropout_rng), packed,
-        keys is not None, arrays=own,
-    )
-    program.expressions(False)
+    with whole():
+        program = Program(
+            layout, band(is_causal, window, bottom_right), score_mod, mask_mod, softcap, bias is not None,
+            mask is not None, lengths, sinks is not None, deterministic, segment_ids is not None,
+            _rate(dropout_rate, dropout_rng), packed, keys is not None, arrays=own,
+        )
+        program.expressions(False)
     arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "captured": list(program.arrays)}
     if lengths and packed is None:
         for role, name, given, extent in (

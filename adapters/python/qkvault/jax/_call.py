@@ -16,6 +16,7 @@ from .._attention import Attention, Operand
 from .._errors import ArgumentError
 from ._config import TARGET, workspace
 from ._program import Program
+from ._shards import whole
 
 #: Tensors whose first extent is always the batch.
 WHOLE = ("q", "k", "v", "o", "stats", "d_o", "d_q", "d_k", "d_v", "seq_len_q", "seq_len_kv")
@@ -167,8 +168,8 @@ def _once(compute: Callable) -> Callable:
     @function.defjvp
     def derivative(primals, tangents):
         raise ArgumentError(
-            "qkvault has first derivatives of an attention, in reverse mode; for second ones and Hessians, differentiate "
-            "an attention of jnp operations, such as jax.nn.dot_product_attention(implementation='xla')"
+            "qkvault has first derivatives of an attention, in reverse mode; for second ones and Hessians, "
+            "differentiate an attention of jnp operations, such as jax.nn.dot_product_attention(implementation='xla')"
         )
 
     return function
@@ -189,11 +190,12 @@ def _foldable(kind: Kind, batch: int) -> Any:
         if any(sinks) or kind.d_sink or program.dropout or program.packed is not None or program.paged:
             return _one_by_one(called, batched, arrays)
         wanted = {f"t{number}" for number in kind.grads} if kind.backward else set()
-        whole = dict(zip(kind.names, arrays))["q"].shape[int(batched[kind.names.index("q")])]
-        folded = [
-            _fold(name, array, is_batched, count, whole, name in wanted)
-            for name, array, is_batched in zip(kind.names, arrays, batched)
-        ]
+        rows = dict(zip(kind.names, arrays))["q"].shape[int(batched[kind.names.index("q")])]
+        with whole():
+            folded = [
+                _fold(name, array, is_batched, count, rows, name in wanted)
+                for name, array, is_batched in zip(kind.names, arrays, batched)
+            ]
         results = called(*folded)
         shapes = {name: array.shape[int(is_batched):] for name, array, is_batched in zip(kind.names, arrays, batched)}
         opened = [_unfold(name, result, count, shapes) for name, result in zip(kind.outputs, results)]
@@ -202,15 +204,15 @@ def _foldable(kind: Kind, batch: int) -> Any:
     return called
 
 
-def _fold(name: str, array: Any, batched: bool, count: int, whole: int, alone: bool) -> Any:
+def _fold(name: str, array: Any, batched: bool, count: int, rows: int, alone: bool) -> Any:
     """An array of a call whose batch is `count` times as large."""
     if not batched:
         if name not in WHOLE and array.shape[0] == 1 and not alone:
             return array
         array = jnp.broadcast_to(array[None], (count, *array.shape))
-    if array.shape[1] != whole:
-        array = jnp.broadcast_to(array, (count, whole, *array.shape[2:]))
-    return jnp.reshape(array, (count * whole, *array.shape[2:]))
+    if array.shape[1] != rows:
+        array = jnp.broadcast_to(array, (count, rows, *array.shape[2:]))
+    return jnp.reshape(array, (count * rows, *array.shape[2:]))
 
 
 def _unfold(name: str, result: Any, count: int, shapes: dict[str, tuple]) -> Any:

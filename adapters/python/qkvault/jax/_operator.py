@@ -11,7 +11,7 @@ import numpy as np
 
 from ._call import Kind, run
 from ._program import Program
-from ._shards import varying
+from ._shards import varying, whole
 
 
 @jax.tree_util.register_static
@@ -67,7 +67,8 @@ def operator(program: Program, scale: float, lse: bool = False) -> Callable:
 
     @jax.custom_vjp
     def function(arrays):
-        tensors = program.tensors(False, arrays["captured"], program.sizes(arrays))
+        with whole():
+            tensors = program.tensors(False, arrays["captured"], program.sizes(arrays))
         found = called(program, scale, arrays, {}, tensors, stats=lse)
         o = _written(program, arrays, "q", found["o"])
         return (o, _lse(program, found["stats"])) if lse else o
@@ -80,7 +81,8 @@ def operator(program: Program, scale: float, lse: bool = False) -> Callable:
         dense = bool(wanted)
         values = program.expressions(dense).tensors
         grads = frozenset(number for number, value in enumerate(values) if value.captured & wanted)
-        tensors = program.tensors(dense, arrays["captured"], program.sizes(arrays), arrays["q"].dtype, grads)
+        with whole():
+            tensors = program.tensors(dense, arrays["captured"], program.sizes(arrays), arrays["q"].dtype, grads)
         fixed = _Fixed(dense=dense, grads=grads, d_sink=bool(moved.get("sink")))
         found = called(program, scale, arrays, {}, tensors, stats=True, **fixed.values)
         o = _written(program, arrays, "q", found["o"])

@@ -35,6 +35,9 @@ def varlen_attention(
 ) -> jax.Array:
     """Attention within sequences that lie behind each other: `q` [T, N, H] over `k` and `v` [S, K, H].
 
+        ends = jnp.asarray([0, 700, 710, 1000])  # three sequences in 1024 rows
+        o = qj.varlen_attention(q, k, v, ends, max_seqlen_q=768, max_seqlen_k=768, is_causal=True)
+
     `cu_seqlens_q` and `cu_seqlens_k` (integers, one more than sequences; the second is the first by default) begin with
     0 and tell where each sequence ends, as in flash-attention. `max_seqlen_q` and `max_seqlen_k` are the most rows of
     one sequence, known while tracing: all rows by default, which is right and slower. If a sequence is longer, the
@@ -87,6 +90,8 @@ def paged_attention(
     layout: str = "bshd",
 ) -> jax.Array:
     """Attention of `q` [B, T, N, H], the last T rows of each sequence, over keys and values in pages.
+
+        o = qj.paged_attention(q, k_pages, v_pages, page_table, lengths)  # a decode, with T = 1
 
     `k_pages` and `v_pages` are pools [pages, rows of a page, K, H] (with `layout="bhsd"`, [pages, K, rows, H]), and
     `page_table` [B, pages of a sequence] has the pages of each sequence in order. `key_value_seq_lengths` [B] counts

@@ -117,7 +117,8 @@ class Program:
         return Expressions(changed, mask, tensors_of([root for root in (changed, mask) if root is not None]))
 
     def _own(self) -> int:
-        return self.has_bias + self.has_mask + 2 * self.has_segments + (self.softcap is not None and not isinstance(self.softcap, float))
+        given_cap = self.softcap is not None and not isinstance(self.softcap, float)
+        return self.has_bias + self.has_mask + 2 * self.has_segments + given_cap
 
     def sizes(self, arrays: dict[str, Any], batch: Optional[int] = None) -> Sizes:
         """The extents of a call. `batch` is the batch that the functions know, if `vmap` has made another one of it."""

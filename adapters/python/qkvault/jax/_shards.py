@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import Any, Iterator
 
 import jax
+
+from .._errors import ArgumentError
 
 
 def _axes(x: Any) -> frozenset:
@@ -25,3 +28,18 @@ def varying(arrays: Any) -> Any:
         return jax.lax.pcast(x, missing, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, missing)
 
     return jax.tree.map(cast, arrays) if every else arrays
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """Around what is computed beside a call: JAX's error for arrays of an explicit mesh, with what helps."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "ShardingTypeError":
+            raise
+        first = str(error).strip().splitlines()[0]
+        raise ArgumentError(
+            "arrays of this attention are sharded in a way that cannot be followed here; call it inside of "
+            f"jax.shard_map, which gives it the shards of one GPU: {first}"
+        ) from None
