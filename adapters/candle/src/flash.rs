@@ -188,6 +188,52 @@ pub fn flash_attn_varlen_windowed(
     varlen([q, k, v], lengths, &options(softmax_scale, window_size_left, window_size_right, None, None))
 }
 
+/// [`flash_attn_varlen`] with ALiBi.
+///
+/// # Errors
+///
+/// As [`attention_varlen`].
+#[allow(clippy::too_many_arguments, reason = "the arguments of candle-flash-attn")]
+pub fn flash_attn_varlen_alibi(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    let lengths = (seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k);
+    varlen([q, k, v], lengths, &options(softmax_scale, None, right(causal), Some(alibi_slopes), None))
+}
+
+/// [`flash_attn_varlen`] with ALiBi and a window.
+///
+/// # Errors
+///
+/// As [`attention_varlen`].
+#[allow(clippy::too_many_arguments, reason = "the arguments of candle-flash-attn")]
+pub fn flash_attn_varlen_alibi_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    let lengths = (seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k);
+    let options = options(softmax_scale, window_size_left, window_size_right, Some(alibi_slopes), None);
+    varlen([q, k, v], lengths, &options)
+}
+
 /// [`flash_attn_varlen`] with everything.
 ///
 /// # Errors

@@ -19,7 +19,8 @@ pub use attention::{attention, attention_paged, attention_varlen, attention_with
 pub use error::Error;
 pub use flash::{
     flash_attn, flash_attn_alibi, flash_attn_alibi_windowed, flash_attn_alibi_windowed_softcap, flash_attn_varlen,
-    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_windowed, flash_attn_windowed, set_defaults,
+    flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed, flash_attn_varlen_alibi_windowed_softcap,
+    flash_attn_varlen_windowed, flash_attn_windowed, set_defaults,
 };
 pub use options::{Options, Order, spec};
 pub use sequences::Sequences;

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_qkvault::qkvault::Runtime;
+use candle_qkvault::qkvault::cache::{Mode, VaultOptions};
 use candle_qkvault::{
-    Options, Sequences, attention, attention_paged, attention_varlen, descriptions, flash_attn_varlen, set_defaults,
+    Options, Sequences, attention, attention_paged, attention_varlen, descriptions, flash_attn_varlen,
+    flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed, set_defaults,
 };
 use plain::{Plain, near, plain, var};
 
@@ -52,6 +54,14 @@ fn the_varlen_function_of_candle_flash_attn_reads_cumulative_lengths() -> Result
     let (rows, keys) = (Tensor::new(&QUERIES, &Device::Cpu)?, Tensor::new(&KEYS, &Device::Cpu)?);
     let ours = flash_attn_varlen(&half(&q)?, &half(&k)?, &half(&v)?, &rows, &keys, 5, 5, 0.25, true)?;
     near("the output", &ours, &one_by_one(&q, &k, &v)?);
+    // Slopes of zero change nothing, and a window as wide as the keys hides nothing.
+    let none = Tensor::zeros(4, DType::F32, &Device::Cpu)?;
+    let (q, k, v) = (half(&q)?, half(&k)?, half(&v)?);
+    let same = flash_attn_varlen_alibi(&q, &k, &v, &none, &rows, &keys, 5, 5, 0.25, true)?;
+    assert_eq!(plain::apart(&same, &ours), 0.0);
+    let wide = (Some(12), Some(0));
+    let same = flash_attn_varlen_alibi_windowed(&q, &k, &v, &none, &rows, &keys, 5, 5, 0.25, wide.0, wide.1)?;
+    assert_eq!(plain::apart(&same, &ours), 0.0);
     Ok(())
 }
 
@@ -72,7 +82,8 @@ fn one_new_token_with_alibi_over_pages_is_not_put_to_the_engine_that_is_wrong() 
         near("a sequence", &ours.narrow(0, at, 1)?, &plain(&q.narrow(0, at, 1)?, &own, &own, &of)?);
     }
     // The rules have nothing against it, and have something against one query that is not packed.
-    let runtime = Runtime::options().open_raw().expect("a vault");
+    let vault = VaultOptions::new().mode(Mode::Off);
+    let runtime = Runtime::options().vault(vault).open_raw().expect("no vault is needed");
     let target = runtime.rules_target("h200", Some("9.19".parse().expect("a version"))).expect("known");
     for attention in descriptions(&q, &pool, &pool, Some(&step), &options, false)? {
         let answer = runtime.explain(&attention, &target);

@@ -1,5 +1,8 @@
 //! What the example programs share: models with a replaceable attention, and candle's plain attention.
 
+use candle_qkvault::qkvault::cache::{Mode, VaultOptions};
+use candle_qkvault::qkvault::{self, RawRuntime, Runtime};
+
 pub mod llama;
 pub mod plain;
 pub mod toy;
@@ -50,4 +53,15 @@ pub fn device(words: &Words) -> candle_core::Result<candle_core::Device> {
         true => Ok(candle_core::Device::Cpu),
         false => candle_core::Device::new_cuda(0),
     }
+}
+
+/// Where plans come from: the user's vault, which `--build` fills; on the CPU none is needed.
+///
+/// # Errors
+///
+/// The vault does not open.
+pub fn runtime(words: &Words, device: &candle_core::Device) -> Result<RawRuntime, qkvault::Error> {
+    let options = Runtime::options().build_missing(words.has("--build"));
+    let options = if device.is_cpu() { options.vault(VaultOptions::new().mode(Mode::Off)) } else { options };
+    options.open_raw()
 }

@@ -11,16 +11,16 @@
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_qkvault::{Options, qkvault::Runtime, set_defaults};
+use candle_qkvault::{Options, set_defaults};
 use candle_qkvault_examples::llama::{Llama, config, weights};
-use candle_qkvault_examples::{Words, device};
+use candle_qkvault_examples::{Words, device, runtime};
 use candle_transformers::models::llama::{Cache, Llama as Theirs};
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let words = Words::of_process();
     let device = device(&words)?;
     let tokens: usize = words.value("--tokens", 48)?;
-    let runtime = Runtime::options().build_missing(words.has("--build")).open_raw()?;
+    let runtime = runtime(&words, &device)?;
     let options = Options::new().inference(true).cpu_oracle(true).runtime(&runtime);
     set_defaults(options.clone());
     let dtype = if device.is_cpu() { DType::F32 } else { DType::BF16 };

@@ -10,10 +10,10 @@
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
 
 use candle_core::{DType, Tensor};
-use candle_qkvault::{Options, attention, qkvault::Runtime};
+use candle_qkvault::{Options, attention};
 use candle_qkvault_examples::plain::{Plain, plain};
 use candle_qkvault_examples::toy::{Sizes, train};
-use candle_qkvault_examples::{Words, device};
+use candle_qkvault_examples::{Words, device, runtime};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words = Words::of_process();
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         d: 16,
         steps: words.value("--steps", 60)?,
     };
-    let runtime = Runtime::options().build_missing(words.has("--build")).open_raw()?;
+    let runtime = runtime(&words, &device)?;
     let slopes: Vec<f32> = (1..=of.heads).map(|at| 0.5f32.powi(at as i32)).collect();
     let slopes = Tensor::new(slopes, &device)?;
     let causal = || Options::new().causal(true).cpu_oracle(true).runtime(&runtime);

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use candle_qkvault::qkvault::cache::VaultOptions;
+use candle_qkvault::qkvault::cache::{Mode, VaultOptions};
 use candle_qkvault::qkvault::graph::Valid;
 use candle_qkvault::qkvault::{RawRuntime, Runtime};
 use candle_qkvault::{Error, Options};
@@ -33,6 +33,7 @@ fn main() -> Result<(), Failure> {
     if let Some(folder) = words.text("--vault") {
         options = options.vault(VaultOptions::in_folder(folder));
     }
+    let options = if device.is_cpu() { options.vault(VaultOptions::new().mode(Mode::Off)) } else { options };
     let runtime = options.open_raw()?;
     let base = Options::new().runtime(&runtime).cpu_oracle(true);
     let (count, first): (u64, u64) = (words.value("--cases", 100)?, words.value("--seed", 1)?);
