@@ -33,7 +33,7 @@ case "$kind" in
 esac
 "#;
 
-/// Runs the checks and tests of the workspace, on the CPU.
+/// Runs the checks and tests of the workspace, on the CPU, and the check of types for GPUs.
 ///
 /// # Errors
 ///
@@ -51,6 +51,7 @@ pub fn test(only_tests: bool) -> Result<()> {
     }
     run(&["test", "--workspace"])?;
     if !only_tests {
+        check()?;
         let target = [target[0], ("RUSTDOCFLAGS", "-D warnings")];
         cargo::run(&["doc", "--manifest-path", MANIFEST, "-p", "candle-qkvault", "--no-deps"], &target)?;
     }
@@ -69,8 +70,7 @@ pub fn check() -> Result<()> {
     executable(&nvcc)?;
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", folder.path().display());
-    // Apart from the builds of tests: with another nvcc everything of candle's would be built anew.
-    let target = format!("{}/candle-check", target()?);
+    let target = target()?;
     let nvcc = nvcc.display().to_string();
     let variables = [("NVCC", &*nvcc), ("PATH", &*path), ("CUDA_COMPUTE_CAP", "90"), ("CARGO_TARGET_DIR", &*target)];
     let words = ["clippy", "--manifest-path", MANIFEST, "--workspace", "--all-targets", "--features"];
