@@ -224,7 +224,7 @@ fn call(
         outputs.push(Out { role: Role::Stats, shape: rows, dtype: DType::F32 });
     }
     let inputs = smallvec![(Role::Q, q), (Role::K, k), (Role::V, v)];
-    let run = Run::new(&entry, options, inputs, sequences.map(|own| &**own), outputs);
+    let run = Run::new(&entry, options, inputs, sequences.map(|own| &**own), outputs)?;
     let mut made = run.compute(q.device())?.into_iter();
     let lacking = || Error::Gradient("the computation has no output".to_owned());
     let o = made.next().ok_or_else(lacking)?;

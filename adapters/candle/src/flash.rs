@@ -5,13 +5,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use crate::known::Known;
 use crate::{Options, Sequences, attention, attention_varlen};
 
 /// What tells the options of one call from those of another, besides numbers and the memory of tensors.
-type Kind = (Option<usize>, Option<usize>, bool, Option<(Vec<usize>, bool)>);
+type Kind = (Option<usize>, Option<usize>, bool, Option<(Vec<usize>, DType, bool)>);
 
 /// The options that every function here begins with, and what their calls have met.
 #[derive(Default)]
@@ -36,7 +36,7 @@ fn options(
     slopes: Option<&Tensor>,
     softcap: Option<f32>,
 ) -> Options {
-    let of = |slopes: &Tensor| (slopes.dims().to_vec(), slopes.track_op());
+    let of = |slopes: &Tensor| (slopes.dims().to_vec(), slopes.dtype(), slopes.track_op());
     let kind: Kind = (left, right, softcap.is_some(), slopes.map(of));
     let (base, known) = {
         let defaults = DEFAULTS.read().unwrap_or_else(PoisonError::into_inner);

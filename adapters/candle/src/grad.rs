@@ -80,19 +80,19 @@ fn extras(saved: &Saved, shape: &Shape) -> std::result::Result<Vec<Extra>, Error
     // Without statistics the backward is an error, whatever it is of.
     let d_o = saved.stats.is_ok().then(|| Lie::contiguous(shape.dims()));
     let entry = options.known.entry(&Key { d_o, ..saved.key }, options)?;
-    for (role, name) in &entry.tensors {
-        let Some((_, tensor)) = options.tensors.iter().find(|(own, _)| own == name) else { continue };
+    for read in &entry.tensors {
+        let (role, name, tensor) = (read.role, &read.name, read.of(options)?);
         if !tensor.track_op() {
             continue;
         }
-        let gradient = entry.valid.score_tensors().find(|own| own.role == *role).and_then(|own| own.gradient);
+        let gradient = entry.valid.score_tensors().find(|own| own.role == role).and_then(|own| own.gradient);
         let lacking = || {
             Error::Gradient(format!(
                 "{name} is tracked, and the expression asks for no gradient of it: describe it with spec(), or \
                  detach() it"
             ))
         };
-        let role = if d_o.is_some() { gradient.ok_or_else(lacking)? } else { *role };
+        let role = if d_o.is_some() { gradient.ok_or_else(lacking)? } else { role };
         extras.push(Extra { tensor: tensor.clone(), role });
     }
     Ok(extras)
@@ -214,7 +214,7 @@ fn backward(saved: &Saved, o: &Tensor, d_o: &Tensor) -> Result<Vec<(Role, Tensor
     let (of, outputs): (Vec<&Tensor>, Vec<Out>) = outputs.into_iter().unzip();
     let inputs =
         smallvec![(Role::Q, q), (Role::K, k), (Role::V, v), (Role::O, o), (Role::Stats, stats), (Role::DO, d_o)];
-    let run = Run::new(&entry, options, inputs, sequences.as_deref(), outputs);
+    let run = Run::new(&entry, options, inputs, sequences.as_deref(), outputs)?;
     let made = run.compute(q.device())?;
     let finish = |((storage, shape), (out, of)): (Made, (&Out, &&Tensor))| {
         let gradient = Tensor::from_storage(storage, shape, BackpropOp::none(), false);

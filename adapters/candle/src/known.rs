@@ -44,13 +44,35 @@ pub(crate) enum Scalar {
     Named(String),
 }
 
+/// A tensor of the options that a description reads.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) role: Role,
+    pub(crate) name: String,
+    dtype: DType,
+    dims: [i64; 4],
+}
+
+impl Read {
+    /// The tensor, if it is what the description reads. Options may exchange it for another from call to call.
+    pub(crate) fn of<'o>(&self, options: &'o Options) -> Result<&'o Tensor, Error> {
+        let Read { role: _, name, dtype, dims } = self;
+        let given = options.tensors.iter().find(|(own, _)| own == name);
+        let (_, tensor) = given.ok_or_else(|| {
+            Error::Tensor(format!("the expression reads the tensor {name}; give it with Options::tensor"))
+        })?;
+        fits(name, tensor, *dtype, *dims)?;
+        Ok(tensor)
+    }
+}
+
 /// A description with what a launch of it needs.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) valid: Valid,
     pub(crate) scalars: Vec<(Role, DType, Scalar)>,
-    /// Tensors of the options, by name.
-    pub(crate) tensors: Vec<(Role, String)>,
+    /// Tensors of the options, by name, with what the description reads of them.
+    pub(crate) tensors: Vec<Read>,
     /// The plan on each GPU.
     ready: Mutex<Vec<(i32, RawReady)>>,
 }
@@ -79,12 +101,9 @@ impl Entry {
                 }
                 scalars.push((fact.role, fact.dtype, Scalar::Named(name.to_owned())));
             } else if matches!(fact.role, Role::ScoreTensor(_)) && !constant() {
-                let given = options.tensors.iter().find(|(own, _)| own == name);
-                let (_, tensor) = given.ok_or_else(|| {
-                    Error::Tensor(format!("the expression reads the tensor {name}; give it with Options::tensor"))
-                })?;
-                fits(name, tensor, fact.dtype, fact.dims)?;
-                tensors.push((fact.role, name.to_owned()));
+                let read = Read { role: fact.role, name: name.to_owned(), dtype: fact.dtype, dims: fact.dims };
+                read.of(options)?;
+                tensors.push(read);
             }
         }
         drop(facts);

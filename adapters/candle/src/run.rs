@@ -40,12 +40,12 @@ impl<'a> Run<'a> {
         mut inputs: Inputs<'a>,
         sequences: Option<&'a Sequences>,
         outputs: Vec<Out>,
-    ) -> Run<'a> {
-        for (role, name) in &entry.tensors {
-            inputs.extend(options.tensors.iter().find(|(own, _)| own == name).map(|(_, tensor)| (*role, tensor)));
+    ) -> Result<Run<'a>, Error> {
+        for read in &entry.tensors {
+            inputs.push((read.role, read.of(options)?));
         }
         inputs.extend(options.sink.as_ref().map(|sink| (Role::Sink, sink)));
-        Run { entry, options, inputs, sequences, outputs }
+        Ok(Run { entry, options, inputs, sequences, outputs })
     }
 
     /// Computes the outputs, in their order.

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_qkvault::qkvault::graph::expr::{scalar, score, tensor};
 use candle_qkvault::qkvault::graph::registry::codes;
-use candle_qkvault::{Error, Options, Order, Sequences, attention, attention_paged, attention_varlen, spec};
+use candle_qkvault::{
+    Error, Options, Order, Sequences, attention, attention_paged, attention_varlen, flash_attn_alibi, set_defaults,
+    spec,
+};
 
 fn oracle() -> Options {
     Options::new().cpu_oracle(true)
@@ -129,6 +132,20 @@ fn operands_of_expressions_that_are_missing_or_of_another_kind_are_named() {
     );
     refused(attention(&q, &q, &q, &oracle().sink(&zeros(&[3], DType::F32))), &["sink", "f32 [2]"]);
     refused(attention(&q, &q, &q, &oracle().bias(&zeros(&[1, 3, 4, 4], DType::F32))), &["bias"]);
+}
+
+#[test]
+fn a_tensor_exchanged_for_one_of_another_kind_is_not_read_as_the_first() {
+    let q = half(&[1, 4, 2, 16]);
+    let options = oracle().bias(&zeros(&[1, 2, 4, 4], DType::F32));
+    assert!(attention(&q, &q, &q, &options).is_ok());
+    // The same dims and type, and other strides: the description is known already.
+    let strided = zeros(&[1, 2, 4, 4], DType::F32).transpose(2, 3).expect("a view");
+    refused(attention(&q, &q, &q, &options.tensor("bias", &strided)), &["bias", "contiguous()"]);
+    // Slopes of another type, which share what is known with those before them.
+    let of = |dtype| flash_attn_alibi(&q, &q, &q, &zeros(&[2], dtype), 0.25, true);
+    set_defaults(oracle());
+    assert!(of(DType::F32).is_ok() && of(DType::BF16).is_ok() && of(DType::F32).is_ok());
 }
 
 #[test]
