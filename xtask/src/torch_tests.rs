@@ -44,12 +44,28 @@ pub fn run(args: &Args) -> Result<()> {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("torch-tests", PACKAGES)?,
     };
+    typed(&python, library)?;
     tests(&python, library)
 }
 
-fn tests(python: &Path, library: &str) -> Result<()> {
+/// Checks the types of a user's program, and runs it.
+fn typed(python: &Path, library: &str) -> Result<()> {
+    let adapter = adapter()?;
+    let program = format!("{TESTS}/typed_torch.py");
+    let words = ["-m", "mypy", "--strict", "--follow-imports=silent", &program];
+    cargo::run_program(python.into(), &words, &[("MYPYPATH", adapter.as_str())])?;
+    let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", adapter.as_str())];
+    cargo::run_program(python.into(), &[&program], &variables)
+}
+
+/// The folder of the Python package.
+fn adapter() -> Result<String> {
     let adapter = cargo::root().join("adapters/python");
-    let adapter = adapter.to_str().context("the folder's name is not UTF-8")?;
+    Ok(adapter.to_str().context("the folder's name is not UTF-8")?.to_owned())
+}
+
+fn tests(python: &Path, library: &str) -> Result<()> {
+    let adapter = adapter()?;
     let path = format!("{adapter}:{adapter}/tests");
     let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", path.as_str()), ("PYTHONWARNINGS", "ignore")];
     let words = ["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_torch*.py"];

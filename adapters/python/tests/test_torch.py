@@ -11,6 +11,8 @@ import io
 import logging
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -371,6 +373,15 @@ class Refusals(Case):
         self.refused(qkvault.ArgumentError, "window", lambda: attend(q, k, v, window=-2))
         self.refused(qkvault.ArgumentError, "probability", lambda: attend(q, k, v, dropout_p=1.5))
         self.refused(qkvault.ArgumentError, "move it", lambda: attend(q, k, v, bias=torch.zeros(1, device="meta")))
+        self.refused(qkvault.ArgumentError, "k is on meta, and q on cpu; move it", lambda: attend(q, k.to("meta"), v))
+        self.refused(qkvault.ArgumentError, "v is on meta, and q on cpu; move it", lambda: attend(q, k, v.to("meta")))
+        self.refused(qkvault.Refused, "dtype", lambda: attend(q, k.bfloat16(), v))
+        self.refused(qkvault.ArgumentError, "dims", lambda: attend(q[0], k[0], v[0], window=3, scale=1.0))
+
+    def test_a_library_without_operators_for_pytorch_says_to_install_one_wheel(self):
+        program = "import qkvault._library as l; l.library = object; import qkvault.torch"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertIn("install library and package from one wheel", done.stderr)
 
     def test_strides_that_cudnn_does_not_take_are_named_and_copied_on_request(self):
         q, k, v = three(h=(2, 2))

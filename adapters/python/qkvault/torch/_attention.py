@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +14,28 @@ from ._lengths import lengths, padded, rows
 from ._spec import Parts, Window, band, placed, shaped
 
 _plain: dict = {}
+
+
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None,
+    block_mask: Any = None, bias: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = False,
+    window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None, sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None, scale: Optional[float] = None, dropout_p: float = 0.0,
+    q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, enable_gqa: bool = True,
+    return_lse: Literal[True], deterministic: bool = False, copy: bool = False,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None,
+    block_mask: Any = None, bias: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = False,
+    window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None, sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None, scale: Optional[float] = None, dropout_p: float = 0.0,
+    q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, enable_gqa: bool = True,
+    return_lse: Literal[False] = False, deterministic: bool = False, copy: bool = False,
+) -> Tensor: ...  # fmt: skip
 
 
 def attention(
@@ -64,6 +86,10 @@ def attention(
     Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
     `qkvault.Error`. Nothing falls back to another kernel.
     """
+    device = q.device
+    if k.device != device or v.device != device:
+        name, other = ("k", k.device) if k.device != device else ("v", v.device)
+        raise ArgumentError(f"{name} is on {other}, and q on {device}; move it there: {name}.to(q.device)")
     if q.dtype is torch.float32:
         q, k, v = _autocast(q, k, v)
     if copy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
@@ -10,6 +10,22 @@ from torch import Tensor
 from .._errors import ArgumentError
 from . import _operators
 from ._spec import Parts, Window, band, placed
+
+
+@overload
+def varlen_attention(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    *, is_causal: bool = False, window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None,
+    scale: Optional[float] = None, return_lse: Literal[True], deterministic: bool = False,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+
+@overload
+def varlen_attention(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    *, is_causal: bool = False, window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None,
+    scale: Optional[float] = None, return_lse: Literal[False] = False, deterministic: bool = False,
+) -> Tensor: ...  # fmt: skip
 
 
 def varlen_attention(
