@@ -40,7 +40,8 @@ pub struct Args {
     debug: bool,
 }
 
-/// Builds the library and runs the tests. `QKVAULT_TEST_CUDNN` names a cuDNN, with which plans are compiled too.
+/// Builds the library and runs the tests. Plans are compiled with the cuDNN that `QKVAULT_TEST_CUDNN` names, else with
+/// the newest that is fetched; without one, the tests that compile are skipped.
 ///
 /// # Errors
 ///
@@ -86,8 +87,22 @@ fn package() -> Result<String> {
 fn with(python: &Path, library: &Path, words: &[&str]) -> Result<()> {
     let library = library.to_str().context("the path of the project is not UTF-8")?;
     let package = package()?;
-    let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", package.as_str()), ("JAX_PLATFORMS", "cpu")];
+    let mut variables = vec![("QKVAULT_LIBRARY", library), ("PYTHONPATH", package.as_str()), ("JAX_PLATFORMS", "cpu")];
+    let cudnn = cudnn().filter(|_| std::env::var_os(CUDNN).is_none());
+    variables.extend(cudnn.as_deref().map(|folder| (CUDNN, folder)));
     cargo::run_program(python.into(), words, &variables)
+}
+
+/// Names the cuDNN with which tests compile plans.
+const CUDNN: &str = "QKVAULT_TEST_CUDNN";
+
+/// The newest cuDNN that is fetched, if it is new enough for the tests.
+fn cudnn() -> Option<String> {
+    let folders = qkvault_base::cudnn_dir().read_dir().into_iter().flatten().flatten();
+    let fetched = folders.filter(|folder| folder.path().join(qkvault_base::MANIFEST).exists());
+    let newest = fetched.filter_map(|folder| folder.path().to_str().map(str::to_owned)).max()?;
+    let least = qkvault_base::cudnn_dir().join("9.19");
+    (newest.as_str() >= least.to_str()?).then_some(newest)
 }
 
 fn tests(python: &Path, library: &Path) -> Result<()> {

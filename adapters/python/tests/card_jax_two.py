@@ -189,8 +189,9 @@ def two():
         check(f"{axis}: jit with sharded arrays", lambda: off(automatic(*given), exact))
         check(f"{axis}: gradients of jit with sharded arrays",
               lambda: off(gradients(fixed(ours, given[3]), 4)(*given[:3], given[4]), moved))
+        text = automatic.lower(*given).compile().as_text()
         check.found[f"{axis}: all-gathers of jit with sharded arrays"] = (
-            automatic.lower(*given).compile().as_text().count("all-gather("))
+            text.count("all-gather(") + text.count("all-gather-start("))
         if ON_GPU:
             nn = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
             same = jax.jit(jax.shard_map(lambda q, k, v: qj.attention(q, k, v, is_causal=True), mesh=mesh,
@@ -209,7 +210,8 @@ def two():
     alternatives("heads", P(None, None, "heads"), P("heads"))
 
     def mapped_by_pmap():
-        split = lambda x: x.reshape(2, x.shape[0] // 2, *x.shape[1:])  # noqa: E731
+        # On no device, because newer versions take arrays of one device for a mistake.
+        split = lambda x: np.asarray(x).reshape(2, x.shape[0] // 2, *x.shape[1:])  # noqa: E731
         run = jax.pmap(lambda q, k, v: ours(q, k, v, slopes, table), devices=devices)
         return off(np.asarray(run(*map(split, (q, k, v))), np.float32).reshape(exact.shape), exact)
 
@@ -244,7 +246,8 @@ def two():
             for _ in range(3):
                 jax.block_until_ready(jax.jit(lambda q, k, v: qj.attention(q, k, v, is_causal=True))(*here))
             at = device.local_hardware_id
-            plan = CONTEXT.prepare(same, at)
+            # Another context finds what this process has loaded, and loads nothing.
+            plan = qkvault.Context(VAULT, handles=8).prepare(same, at)
             check(f"loaded once on device {at}", lambda: plan.source == "loaded" and plan.device == at)
     return {**check.found, "wrong": check.wrong}
 
