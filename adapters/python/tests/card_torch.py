@@ -265,6 +265,15 @@ def graphs(report):
         graph.replay()
         rows[f"{name} off"] = off(o, exact(q, k, v, None, lambda b, h, i, j: j <= i, dtype=torch.float32))
         rows[f"{name} us"] = device(graph.replay)
+    trained = three(1, 3, 3, 192, 64, grad=True)
+    qt.attention(*trained, is_causal=True).sum().backward()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        o = qt.attention(*trained, is_causal=True)
+    graph.replay()
+    wanted = exact(*(t.detach() for t in trained), None, lambda b, h, i, j: j <= i)
+    rows["captured without gradients after a training call, off"] = off(o, wanted)
+    assert off(o, wanted) < 0.02
     cold = three(1, 2, 2, 192, 64)
     try:
         graph = torch.cuda.CUDAGraph()
@@ -478,6 +487,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=230)
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--parts", help="only these, with commas")
     parser.add_argument("--first", help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.first:
@@ -505,6 +515,8 @@ def main():
         ("guide", lambda: forms.guide(report)),
         ("correct", lambda: correct(report, max(20, left() - 10), 20 if words.quick else words.cases, words.seed)),
     ]  # fmt: skip
+    if words.parts:
+        parts = [row for row in parts if row[0] in words.parts.split(",")]
     for name, part in parts:
         start = time.time()
         if left() < 15:

@@ -12,7 +12,7 @@ use super::oracle;
 use super::shim::{Handle, Shim, Value, current_stream, shim};
 use super::table::find;
 use super::value::{Arguments, Made, Shape, address, give_list};
-use crate::status::{Failure, QKV_OK, guarded, last_message};
+use crate::status::{Failure, QKV_ERROR_CAPTURED, QKV_OK, guarded, last_message};
 
 /// The kernel of `qkvault::forward`.
 pub(super) unsafe extern "C-unwind" fn forward(stack: *mut Value, _: u64, _: u64) {
@@ -64,7 +64,15 @@ unsafe fn compute(stack: *mut Value, pass: Pass, list: bool) -> Result<(), Failu
     let shim = shim()?;
     // SAFETY: the caller's promise: the operator's schema begins with the tensors of the pass.
     let arguments = unsafe { Arguments::take(shim, stack, pass.roles().len()) }?;
-    let outputs = serve(shim, pass, &arguments.tensors, arguments.spec()?, &arguments.numbers)?;
+    let given = (&arguments.tensors[..], arguments.spec()?, &arguments.numbers[..]);
+    let outputs = match serve(shim, pass, given.0, given.1, given.2) {
+        // A capture without gradients after calls with them: the plan with Stats is loaded, the other may not be now.
+        Err(error) if error.status() == QKV_ERROR_CAPTURED && pass == Pass::Alone => {
+            let with_stats = serve(shim, Pass::Forward, given.0, given.1, given.2);
+            with_stats.map_err(|_| error)?
+        }
+        served => served?,
+    };
     let mut results = outputs.into_iter().map(Made::give);
     let fixed = pass.outputs().len();
     for at in 0..fixed {
