@@ -102,6 +102,7 @@ fn planner() -> Option<Planner> {
     Some(Planner::new(Vault::open(VaultOptions::new().folder(folder)).expect("opens"), None))
 }
 
+/// Without a GPU: makes the plan where `QKVAULT_TEST_FILL` asks for it; else the source compiles.
 #[test]
 fn fill() {
     match planner() {
