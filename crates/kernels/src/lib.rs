@@ -1,11 +1,24 @@
-//! The second engine: attention kernels of qkvault's own.
+//! The second engine: attention kernels of qkvault's own, for what is bound by memory: one to some hundred queries of a
+//! sequence over a long cache of keys and values.
 //!
+//! * [`takes`] says which attentions the kernels take, and why not.
+//! * [`generate`] writes CUDA source and a launch recipe for one. Score modifications and masks become straight-line
+//!   code.
 //! * A [`Recipe`](recipe::Recipe) says what a launch asks of the driver, as data: grids, parameters, addresses.
 //!
 //! This crate writes text and data. It loads no library and knows no GPU: compiling is in `qkvault-compile`, launching
 //! in `qkvault-exec`.
 #![forbid(unsafe_code)]
 
+mod expression;
+mod generate;
+mod params;
+mod products;
 pub mod recipe;
+mod takes;
+pub mod tiling;
+
+pub use generate::{Generated, generate, generate_with};
+pub use takes::{HEAD_DIM, SM, takes};
 
 pub use qkvault_graph as graph;

@@ -1,0 +1,98 @@
+// Instructions of the GPU that CUDA C has no words for: asynchronous copies, barriers in shared memory, matrix products.
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+#define INFINITE __int_as_float(0x7f800000)
+
+struct __align__(64) TensorMap { u64 words[16]; };
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two numbers in 16 bits each, the first in the lower half.
+__device__ __forceinline__ u32 pack(float low, float high) {
+  u32 both;
+  asm("cvt.rn." HALF_TYPE "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+__device__ __forceinline__ float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
+
+__device__ __forceinline__ float from_f16(u16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+
+__device__ __forceinline__ void barrier_init(u32 barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN%=:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra AGAIN%=;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Writes to shared memory become visible to copies and products that read or overwrite it asynchronously.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Brings a box of keys or values: 64 columns from `column` on, of `head`, from `row` of `page` on.
+__device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, int column, int head, int row, int page, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+      "l"(map), "r"(column), "r"(head), "r"(row), "r"(page), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+
+__device__ __forceinline__ void load_transposed(u32 (&to)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+
+// sum += a * b, of 16 rows and 8 columns over 16 columns of a, by one warp.
+__device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." HALF_TYPE "." HALF_TYPE
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#if WARPGROUPS
+// A matrix in shared memory with 128-byte swizzle, for products by four warps: offsets in 16 bytes between blocks of 64
+// columns and between groups of 8 rows.
+__device__ __forceinline__ u64 matrix(u32 address, u32 blocks, u32 groups) {
+  return (u64)((address & 0x3ffff) >> 4) | (u64)blocks << 16 | (u64)groups << 32 | 1ull << 62;
+}
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_end() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+// The compiler moves no use of a number over this.
+__device__ __forceinline__ void settle(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+#endif

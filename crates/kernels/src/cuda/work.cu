@@ -1,0 +1,178 @@
+// Which block computes what.
+//
+// An item is a sequence, a head of keys, and a tile of rows: the queries of the heads that share the keys, a row each.
+// The tiles of keys of all items stand in one line, and every block takes an equal share of it, whatever the lengths
+// are. An item that the end of a share cuts is computed in pieces, which `merge` puts together.
+
+struct Item {
+  int batch, head, rows_from;    // rows from the first of the tile on
+  int queries, keys;             // lengths of the sequence
+  int first, tiles, end;         // the first tile of keys, their number, and where keys end
+};
+
+#if LENGTHS
+__device__ __forceinline__ int queries_of(const Params& p, int batch) { return p.len_q[batch]; }
+__device__ __forceinline__ int keys_of(const Params& p, int batch) { return p.len_k[batch]; }
+#else
+__device__ __forceinline__ int queries_of(const Params&, int) { return QUERIES; }
+__device__ __forceinline__ int keys_of(const Params&, int) { return KEYS; }
+#endif
+
+// Rows of a sequence that are written: padding too, if it becomes zeros.
+__device__ __forceinline__ int rows_of(int queries) { return (ZERO_PADDING ? QUERIES : queries) * GROUP; }
+
+// The keys that a query sees, by its band: from `from` to before `to`.
+__device__ __forceinline__ void seen(int query, int queries, int keys, int& from, int& to) {
+  const int diagonal = query + (BOTTOM_RIGHT ? keys - queries : 0);
+  from = 0;
+  to = keys;
+  (void)diagonal;
+#ifdef RIGHT
+  to = min(to, diagonal + RIGHT + 1);
+#endif
+#ifdef LEFT
+  from = max(from, diagonal - LEFT + 1);
+#endif
+  if (ZERO_PADDING && query >= queries) to = 0;
+}
+
+__device__ __forceinline__ void set_tiles(Item& item) {
+  const int last = min(rows_of(item.queries), item.rows_from + ROWS) - 1;
+  int from, to, unused;
+  seen(item.rows_from / GROUP, item.queries, item.keys, from, unused);
+  seen(min(last / GROUP, max(item.queries - 1, 0)), item.queries, item.keys, unused, to);
+  item.first = from / TILE;
+  item.end = to;
+  item.tiles = max(1, (to + TILE - 1) / TILE - item.first);
+}
+
+__device__ __forceinline__ Item item_at(const Params& p, int batch, int head, int rows_from) {
+  Item item;
+  item.batch = batch;
+  item.head = head;
+  item.rows_from = rows_from;
+  item.queries = queries_of(p, batch);
+  item.keys = keys_of(p, batch);
+  set_tiles(item);
+  return item;
+}
+
+// Tiles of a sequence, over all heads.
+__device__ __forceinline__ int tiles_of(const Params& p, int batch) {
+  Item item = item_at(p, batch, 0, 0);
+  const int rows = rows_of(item.queries);
+  int tiles = 0;
+  for (; item.rows_from < rows; item.rows_from += ROWS) {
+    set_tiles(item);
+    tiles += item.tiles;
+  }
+  return tiles * KEY_HEADS;
+}
+
+// A block's share of all tiles, and the item in which it begins, at the item's tile `at`.
+struct Share {
+  Item item;
+  int at, from, to, each, all;
+};
+
+// Finds the share of a block. All threads of a block call it; `memory` has room for 40 numbers.
+__device__ __forceinline__ Share share_of(const Params& p, int block, int threads, int* memory) {
+  const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
+  const int each = (BATCH + threads - 1) / threads;
+  const int begin = min(BATCH, thread * each), end = min(BATCH, begin + each);
+  int mine = 0;
+  for (int batch = begin; batch < end; batch++) mine += tiles_of(p, batch);
+  int sum = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step <<= 1) {
+    const int before = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += before;
+  }
+  if (lane == 31) memory[8 + warp] = sum;
+  __syncthreads();
+  int before = 0, all = 0;
+  for (int i = 0; i < threads / 32; i++) {
+    const int of_warp = memory[8 + i];
+    if (i < warp) before += of_warp;
+    all += of_warp;
+  }
+  Share share;
+  share.all = all;
+  share.each = (all + BLOCKS - 1) / BLOCKS;
+  share.from = min(all, block * share.each);
+  share.to = min(all, share.from + share.each);
+  share.at = 0;
+  int start = before + sum - mine;
+  if (start <= share.from && share.from < start + mine) {
+    int batch = begin, tiles = tiles_of(p, batch);
+    while (share.from >= start + tiles) {
+      start += tiles;
+      tiles = tiles_of(p, ++batch);
+    }
+    const int of_head = tiles / KEY_HEADS, rest = share.from - start, head = rest / of_head;
+    int at = rest - head * of_head;
+    Item item = item_at(p, batch, head, 0);
+    while (at >= item.tiles) {
+      at -= item.tiles;
+      item.rows_from += ROWS;
+      set_tiles(item);
+    }
+    memory[0] = batch;
+    memory[1] = head;
+    memory[2] = item.rows_from;
+    memory[3] = at;
+  }
+  __syncthreads();
+  if (share.from < share.to) {
+    share.item = item_at(p, memory[0], memory[1], memory[2]);
+    share.at = memory[3];
+  }
+  return share;
+}
+
+// The item after this one.
+__device__ __forceinline__ void advance(const Params& p, Item& item) {
+  int batch = item.batch, head = item.head, rows_from = item.rows_from + ROWS;
+  if (rows_from >= rows_of(item.queries)) {
+    rows_from = 0;
+    head++;
+  }
+  if (head == KEY_HEADS) {
+    head = 0;
+    do batch++;
+    while (batch < BATCH && rows_of(queries_of(p, batch)) == 0);
+    if (batch == BATCH) return;
+  }
+  item = item_at(p, batch, head, rows_from);
+}
+
+// Where a piece's sums lie: each block has room for two, of an item that it continues and of one that it begins.
+__device__ __forceinline__ i64 piece_at(int block, bool begins, int row) { return (i64)(block * 2 + begins) * PIECE_ROWS + row; }
+
+__device__ __forceinline__ i64 out_at(const Params& p, int batch, int head, int query) {
+#if VARLEN_O
+  return p.offsets_o[batch] + (i64)query * O_ROW + (i64)head * O_HEAD;
+#else
+  return (i64)batch * O_BATCH + (i64)query * O_ROW + (i64)head * O_HEAD;
+#endif
+}
+
+// Writes the log-sum-exp of a row: of `sum` over keys, of exponentials of base 2 less `top`.
+__device__ __forceinline__ void write_stats(const Params& p, int batch, int head, int query, float top, float sum) {
+#if STATS
+  const float value = sum > 0.f ? (top + log2f(sum)) * LN2 : -INFINITE;
+#if VARLEN_STATS
+  p.stats[p.offsets_stats[batch] + (i64)query * STATS_ROW + (i64)head * STATS_HEAD] = value;
+#else
+  p.stats[(i64)batch * STATS_BATCH + (i64)query * STATS_ROW + (i64)head * STATS_HEAD] = value;
+#endif
+#endif
+}
+
+// The sum with the sink of a head, which takes part in the softmax and has no value.
+__device__ __forceinline__ float with_sink(const Params& p, int head, float top, float sum) {
+#if SINK
+  sum += exp2_fast(p.sink[head] * LOG2E - top);
+#endif
+  return sum;
+}

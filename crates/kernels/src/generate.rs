@@ -1,0 +1,293 @@
+//! From a description to CUDA source and a launch recipe.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::op::SCRATCH_ALIGNMENT;
+use qkvault_graph::{Band, Corner, DType, Lengths, PaddedRows, Refusal, Role, Storage, Tensor, Valid, Varlen};
+
+use crate::expression::{FUNCTIONS, element_type, statements};
+use crate::params::Params;
+use crate::products::products;
+use crate::recipe::{Launch, RECIPE_FORMAT, Recipe, Step, TensorMap, Value};
+use crate::takes::takes;
+use crate::tiling::{Sizes, Tiling};
+
+const MACHINE: &str = include_str!("cuda/machine.cu");
+const WORK: &str = include_str!("cuda/work.cu");
+const ATTEND: &str = include_str!("cuda/attend.cu");
+const MERGE: &str = include_str!("cuda/merge.cu");
+
+/// Threads of a block of `merge`.
+const MERGE_THREADS: u32 = 128;
+
+/// The oldest CUDA version of drivers that load what NVRTC 13.0 compiles.
+const DRIVER: u32 = 13_000;
+
+/// What is compiled for an attention, and how it is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// CUDA C++ without includes.
+    pub source: String,
+    /// Options of NVRTC, without the architecture.
+    pub options: Vec<String>,
+    /// The launch, without the lengths of cubins: there is one.
+    pub recipe: Recipe,
+}
+
+/// The source and the recipe of an attention for GPUs of a compute capability.
+///
+/// # Errors
+///
+/// The reasons why the kernels do not take it ([`takes`]).
+pub fn generate(attention: &Valid, sm: u32) -> Result<Generated, Refusal> {
+    generate_with(attention, sm, Tiling::of)
+}
+
+/// [`generate`] with a tiling of the caller's, to measure others.
+///
+/// # Errors
+///
+/// As [`generate`].
+pub fn generate_with(
+    attention: &Valid,
+    sm: u32,
+    tiling: impl FnOnce(Sizes) -> Tiling,
+) -> Result<Generated, Refusal> {
+    takes(attention, sm)?;
+    let shape = Shape::of(attention);
+    let tiling = tiling(shape.sizes);
+    Ok(Writer { attention, shape, tiling }.write(sm))
+}
+
+/// The extents of an attention.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    batch: i64,
+    queries: i64,
+    keys: i64,
+    key_heads: i64,
+    group: i64,
+    sizes: Sizes,
+}
+
+impl Shape {
+    fn of(a: &Valid) -> Shape {
+        let [batch, heads, queries, head_dim] = a.q.dims;
+        let (key_heads, keys) = (a.k.heads(), a.k.seq());
+        let group = heads / key_heads;
+        let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+        let sizes = Sizes { head_dim: count(head_dim), value_dim: count(a.v.head_dim()), rows: count(queries.saturating_mul(group)) };
+        Shape { batch, queries, keys, key_heads, group, sizes }
+    }
+}
+
+struct Writer<'a> {
+    attention: &'a Valid,
+    shape: Shape,
+    tiling: Tiling,
+}
+
+impl Writer<'_> {
+    fn write(&self, sm: u32) -> Generated {
+        let (a, tiling, sizes) = (self.attention, self.tiling, self.shape.sizes);
+        let rows = tiling.piece_rows(sizes);
+        let pieces = u64::from(tiling.blocks()) * 2 * u64::from(rows);
+        let sums = (pieces * u64::from(sizes.value_dim) * 4).next_multiple_of(SCRATCH_ALIGNMENT);
+        let params = self.params(sums);
+        let mut source = self.defines();
+        let half = if a.q.dtype == DType::F16 { "f16" } else { "bf16" };
+        source.push_str(MACHINE);
+        if tiling.warpgroups {
+            source.push_str(&products(tiling.tile / tiling.warps_keys, sizes.value_dim, half));
+        }
+        source.push_str(&params.text());
+        source.push_str(FUNCTIONS);
+        source.push_str(&self.functions());
+        source.push_str(WORK);
+        source.push_str(ATTEND);
+        source.push_str(MERGE);
+        let param = params.param();
+        let launch = |function: &str, grid, threads, shared| {
+            Step::Launch(Launch {
+                module: 0,
+                function: function.to_owned(),
+                grid,
+                block: [threads, 1, 1],
+                shared,
+                cluster: None,
+                overlap: true,
+                params: vec![param.clone()],
+            })
+        };
+        let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes));
+        let merge = launch("merge", [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32 / self.merge_split()), 1], MERGE_THREADS, 0);
+        let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
+        let scratch = sums + pieces * 8;
+        let recipe = Recipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), steps: vec![attend, merge] };
+        Generated { source, options, recipe }
+    }
+
+    /// Warps that put a row together. One reads 32 pieces at a time; few items over a long cache have more.
+    fn merge_split(&self) -> u32 {
+        let Shape { batch, key_heads, sizes, .. } = self.shape;
+        let items = batch * key_heads * i64::from(sizes.rows.div_ceil(self.tiling.rows()));
+        if i64::from(self.tiling.blocks()) > 32 * items { MERGE_THREADS / 32 } else { 1 }
+    }
+
+    /// The numbers that the source is written for.
+    fn defines(&self) -> String {
+        let (a, Shape { batch, queries, keys, key_heads, group, sizes }) = (self.attention, self.shape);
+        let Tiling { tile, warps_rows, warps_keys, stages, warpgroups, blocks_per_sm } = self.tiling;
+        let flag = i64::from;
+        let lengths = flag(a.mask.lengths == Lengths::PerSequence);
+        let (page, table) = match a.k.storage {
+            Storage::Paged { page_size, .. } => (page_size, a.k.pages_per_sequence().unwrap_or(0)),
+            Storage::Dense | Storage::Varlen { .. } => (i64::from(tile), 0),
+        };
+        let varlen = |tensor: &Tensor| flag(matches!(tensor.storage, Storage::Varlen { .. }));
+        let rows = a.row_tensor();
+        let mut list: Vec<(&str, i64)> = vec![
+            ("HEAD_DIM", sizes.head_dim.into()),
+            ("VALUE_DIM", sizes.value_dim.into()),
+            ("GROUP", group),
+            ("KEY_HEADS", key_heads),
+            ("BATCH", batch),
+            ("QUERIES", queries),
+            ("KEYS", keys),
+            ("LENGTHS", lengths),
+            ("ZERO_PADDING", flag(a.padded_rows == PaddedRows::Zero)),
+            ("PAGED", flag(a.k.is_paged())),
+            ("PAGE", page),
+            ("PAGE_ROWS", common(page, tile.into())),
+            ("TABLE", table),
+            ("VARLEN_Q", varlen(&a.q)),
+            ("VARLEN_O", varlen(&a.o)),
+            ("VARLEN_STATS", varlen(&rows)),
+            ("STATS", flag(a.outputs.stats)),
+            ("SINK", flag(a.sink)),
+            ("TILE", tile.into()),
+            ("ROWS", self.tiling.rows().into()),
+            ("PIECE_ROWS", self.tiling.piece_rows(sizes).into()),
+            ("WARPS_ROWS", warps_rows.into()),
+            ("WARPS_KEYS", warps_keys.into()),
+            ("STAGES", stages.into()),
+            ("WARPGROUPS", flag(warpgroups)),
+            ("BLOCKS_PER_SM", blocks_per_sm.into()),
+            ("BLOCKS", self.tiling.blocks().into()),
+            ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),
+            ("MERGE_SPLIT", self.merge_split().into()),
+            ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),
+            ("QUERY_BYTES", self.tiling.query_bytes(sizes).into()),
+        ];
+        for (names, tensor) in [
+            (["Q_BATCH", "Q_HEAD", "Q_ROW"], &a.q),
+            (["O_BATCH", "O_HEAD", "O_ROW"], &a.o),
+            (["STATS_BATCH", "STATS_HEAD", "STATS_ROW"], &rows),
+        ] {
+            list.extend(names.into_iter().zip(tensor.strides));
+        }
+        let Band { corner, left, right } = a.mask.band.unwrap_or(Band { corner: Corner::TopLeft, left: None, right: None });
+        list.push(("BOTTOM_RIGHT", flag(corner == Corner::BottomRight)));
+        list.extend(left.map(|n| ("LEFT", n)));
+        list.extend(right.map(|n| ("RIGHT", n)));
+        let half = if a.q.dtype == DType::F16 { "f16" } else { "bf16" };
+        let mut text = format!("#define HALF_TYPE \"{half}\"\n");
+        for (name, value) in list {
+            let suffix = if i32::try_from(value).is_ok() { "" } else { "ll" };
+            let _ = writeln!(text, "#define {name} {value}{suffix}");
+        }
+        text
+    }
+
+    fn params(&self, sums: u64) -> Params {
+        let a = self.attention;
+        let mut p = Params::default();
+        p.map("map_k", Value::Map(self.map(Role::K, &a.k)));
+        p.map("map_v", Value::Map(self.map(Role::V, &a.v)));
+        p.pointer("const u16", "q", Value::Address(Role::Q));
+        p.pointer("u16", "o", Value::Address(Role::O));
+        let mut pointer = |there: bool, ty: &str, name: &str, role: Role| {
+            if there {
+                p.pointer(ty, name, Value::Address(role));
+            }
+        };
+        pointer(a.outputs.stats, "float", "stats", Role::Stats);
+        let lengths = a.mask.lengths == Lengths::PerSequence;
+        pointer(lengths, "const int", "len_q", Role::SeqLenQ);
+        pointer(lengths, "const int", "len_k", Role::SeqLenKv);
+        pointer(a.k.is_paged(), "const int", "table_k", Role::PageTableK);
+        pointer(a.v.is_paged(), "const int", "table_v", Role::PageTableV);
+        let varlen = |tensor: &Tensor| matches!(tensor.storage, Storage::Varlen { .. });
+        pointer(varlen(&a.q), "const i64", "offsets_q", Role::Offsets(Varlen::Q));
+        pointer(varlen(&a.o), "const i64", "offsets_o", Role::Offsets(Varlen::O));
+        pointer(a.outputs.stats && varlen(&a.row_tensor()), "const i64", "offsets_stats", Role::Offsets(Varlen::Stats));
+        pointer(a.sink, "const float", "sink", Role::Sink);
+        for (n, tensor) in a.score_tensors().enumerate() {
+            p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), Value::Address(tensor.role));
+        }
+        p.pointer("float", "sums", Value::Scratch(0));
+        p.pointer("float", "ends", Value::Scratch(sums));
+        p.number("float", "scale", Value::Number(Role::Scale));
+        for (n, scalar) in a.scalars().enumerate() {
+            let ty = if scalar.dtype == DType::I32 { "int" } else { "float" };
+            p.number(ty, &format!("scalar{n}"), Value::Number(scalar.role));
+        }
+        p
+    }
+
+    /// The functions that the expressions become: the score of a point in units of the base-2 logarithm, and whether a
+    /// key is seen.
+    fn functions(&self) -> String {
+        let a = self.attention;
+        let mut text = String::from(
+            "\n// A score's place: the sequence, the query head, the query, the key, and the lengths of the sequence.\n\
+             struct Point { int batch, head, query, key, queries, keys; };\n\n",
+        );
+        let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
+        text.push_str("__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {\n");
+        match &a.score_mod {
+            None => text.push_str("  return product * (p.scale * LOG2E);\n"),
+            Some(e) => {
+                let (body, root) = statements(e.program(), 0, 0, "s");
+                let _ = write!(text, "  const float score = product * p.scale;\n{body}  return {root} * LOG2E;\n");
+            }
+        }
+        text.push_str("}\n\n__device__ __forceinline__ bool visible(const Params& p, const Point& point) {\n");
+        match &a.mask.mask_mod {
+            None => text.push_str("  return true;\n"),
+            Some(e) => {
+                let (body, root) = statements(e.program(), scalars, tensors, "m");
+                let _ = write!(text, "{body}  return {root};\n");
+            }
+        }
+        text.push_str("}\n\n");
+        text
+    }
+
+    /// The map over keys or values: columns, heads, rows, and sequences or pages.
+    fn map(&self, role: Role, tensor: &Tensor) -> TensorMap {
+        let [outer, heads, rows, columns] = tensor.extents();
+        let [outer_step, head_step, row_step, _] = tensor.strides;
+        let size = tensor.dtype.size() as i64;
+        // The step of a dim with one element is never taken; the driver still wants it to be a multiple of 16 bytes.
+        let step = |n: i64, step: i64| if n == 1 { 16 } else { (step * size).unsigned_abs() };
+        let tile = i64::from(self.tiling.tile);
+        let part = match tensor.storage {
+            Storage::Paged { page_size, .. } => common(page_size, tile),
+            Storage::Dense | Storage::Varlen { .. } => tile,
+        };
+        TensorMap {
+            role,
+            dtype: tensor.dtype,
+            dims: [columns, heads, rows, outer].map(i64::unsigned_abs).to_vec(),
+            strides: vec![step(heads, head_step), step(rows, row_step), step(outer, outer_step)],
+            tile: vec![64, 1, u32::try_from(part).unwrap_or(1), 1],
+            swizzle: 128,
+        }
+    }
+}
+
+/// The greatest common divisor.
+fn common(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { common(b, a % b) }
+}

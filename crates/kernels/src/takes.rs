@@ -1,0 +1,64 @@
+//! Which attentions the kernels take, with a reason for every other one.
+
+use qkvault_graph::registry::codes;
+use qkvault_graph::{DType, Reason, Refusal, Storage, Tensor, Valid};
+
+/// The largest head dim.
+pub const HEAD_DIM: i64 = 256;
+
+/// The compute capability that the kernels are written for.
+pub const SM: u32 = 90;
+
+/// Whether the kernels take an attention on GPUs of a compute capability (major * 10 + minor).
+///
+/// # Errors
+///
+/// Every reason why not.
+pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
+    let a = attention;
+    let mut reasons: Vec<Reason> = Vec::new();
+    let mut when = |is: bool, reason: &dyn Fn() -> Reason| {
+        if is {
+            reasons.push(reason());
+        }
+    };
+    when(sm != SM, &|| codes::KERNELS_GPU.reason(format!("compute capability {}.{}", sm / 10, sm % 10)));
+    when(a.is_backward(), &|| codes::KERNELS_BACKWARD.reason("a backward"));
+    when(!a.q.dtype.is_half(), &|| codes::KERNELS_TYPE.reason(a.q.dtype.to_string()));
+    for (field, dim) in [("q", a.q.head_dim()), ("v", a.v.head_dim())] {
+        when(dim % 16 != 0 || dim > HEAD_DIM, &|| codes::KERNELS_HEAD_DIM.reason(dim.to_string()).at(field));
+    }
+    when(a.k.heads() != a.v.heads(), &|| {
+        codes::KERNELS_HEADS.reason(format!("{} heads of keys and {} of values", a.k.heads(), a.v.heads()))
+    });
+    when(a.dropout.is_some(), &|| codes::KERNELS_DROPOUT.reason("dropout"));
+    when(a.block_mask, &|| codes::KERNELS_BLOCK_MASK.reason("a block mask"));
+    when(a.outputs.max || a.outputs.sum_exp, &|| codes::KERNELS_OUTPUTS.reason("Max or Sum_exp"));
+    for (field, tensor) in [("k", &a.k), ("v", &a.v)] {
+        let varlen = matches!(tensor.storage, Storage::Varlen { .. });
+        when(varlen, &|| codes::KERNELS_STORAGE.reason("varlen").at(field));
+    }
+    when(page_size(&a.k) != page_size(&a.v), &|| codes::KERNELS_STORAGE.reason("pages of other sizes").at("v"));
+    for (field, tensor) in [("q", &a.q), ("k", &a.k), ("v", &a.v), ("o", &a.o)] {
+        when(!aligned(tensor), &|| codes::KERNELS_STRIDES.reason(format!("{:?}", tensor.strides)).at(field));
+    }
+    match Refusal::of(reasons) {
+        None => Ok(()),
+        Some(refusal) => Err(refusal),
+    }
+}
+
+fn page_size(tensor: &Tensor) -> Option<i64> {
+    match tensor.storage {
+        Storage::Paged { page_size, .. } => Some(page_size),
+        Storage::Dense | Storage::Varlen { .. } => None,
+    }
+}
+
+/// Rows of 16-bit elements begin at multiples of 16 bytes, and copies reach them.
+fn aligned(tensor: &Tensor) -> bool {
+    let extents = tensor.extents();
+    let far = |stride: i64| stride >= 1 << 39;
+    tensor.dtype.size() != DType::F16.size()
+        || tensor.strides[..3].iter().zip(extents).all(|(&step, n)| n == 1 || (step % 8 == 0 && !far(step)))
+}

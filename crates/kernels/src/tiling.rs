@@ -1,0 +1,154 @@
+//! How a block divides its work: tiles, warps, stages of copies.
+
+use crate::recipe::Limits;
+
+/// Streaming multiprocessors that a grid is made for: an H100 SXM, an H200 and a GH200 have as many. A GPU with fewer
+/// runs the rest of the grid after it.
+pub const MULTIPROCESSORS: u32 = 132;
+
+/// Shared memory of a block that is not dynamic: barriers, and what aligns the copies to 1024 bytes.
+const FIXED_SHARED: u32 = 1024;
+
+/// The division of a kernel's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Keys of a tile.
+    pub tile: u32,
+    /// Warps along rows, 16 rows each.
+    pub warps_rows: u32,
+    /// Warps along the keys of a tile.
+    pub warps_keys: u32,
+    /// Tiles that are brought ahead, with the one in use.
+    pub stages: u32,
+    /// Whether four warps multiply together (`wgmma`, compute capability 9.0 alone).
+    pub warpgroups: bool,
+    /// Blocks that a multiprocessor runs at a time.
+    pub blocks_per_sm: u32,
+}
+
+/// The sizes of an attention that decide its tiling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Head dim of queries and keys.
+    pub head_dim: u32,
+    /// Head dim of values.
+    pub value_dim: u32,
+    /// Rows of a sequence and a head of keys: queries times the heads that share the keys.
+    pub rows: u32,
+}
+
+impl Sizes {
+    const fn boxes(self) -> u32 {
+        self.head_dim.div_ceil(64) + self.value_dim.div_ceil(64)
+    }
+}
+
+impl Tiling {
+    /// The tiling that was fastest on an H200 for sizes like these (docs/results/engines.md).
+    #[must_use]
+    pub fn of(sizes: Sizes) -> Tiling {
+        let wide = sizes.head_dim > 128 || sizes.value_dim > 128;
+        let tile = if wide { 64 } else { 128 };
+        let of = |warps_rows, warps_keys, warpgroups| Tiling {
+            tile,
+            warps_rows,
+            warps_keys,
+            stages: 0,
+            warpgroups,
+            blocks_per_sm: 1,
+        };
+        let tiling = match sizes.rows {
+            ..=16 => of(1, 4, false),
+            17..=64 => of(4, 1, true),
+            _ if wide => of(4, 1, true),
+            _ => of(8, 1, true),
+        };
+        tiling.with_stages(sizes)
+    }
+
+    /// The same tiling with as many stages as shared memory holds, four at most.
+    #[must_use]
+    pub fn with_stages(self, sizes: Sizes) -> Tiling {
+        let room = (Limits::SHARED / self.blocks_per_sm).saturating_sub(FIXED_SHARED);
+        let stages = room.saturating_sub(self.shared_beside(sizes)) / self.stage_bytes(sizes);
+        Tiling { stages: stages.min(4), ..self }
+    }
+
+    /// Rows of a tile of rows.
+    #[must_use]
+    pub const fn rows(self) -> u32 {
+        self.warps_rows * 16
+    }
+
+    /// Rows of a piece that an item's merge reads.
+    #[must_use]
+    pub fn piece_rows(self, sizes: Sizes) -> u32 {
+        self.rows().min(sizes.rows)
+    }
+
+    /// Whether warps keep their queries in registers, and not in shared memory.
+    #[must_use]
+    pub const fn queries_in_registers(self, sizes: Sizes) -> bool {
+        !self.warpgroups && sizes.head_dim <= 128
+    }
+
+    /// Bytes of shared memory for queries.
+    #[must_use]
+    pub const fn query_bytes(self, sizes: Sizes) -> u32 {
+        if self.queries_in_registers(sizes) { 0 } else { sizes.head_dim.div_ceil(64) * self.rows() * 128 }
+    }
+
+    /// Bytes of dynamic shared memory of a block.
+    #[must_use]
+    pub fn shared(self, sizes: Sizes) -> u32 {
+        self.stages * self.stage_bytes(sizes) + self.shared_beside(sizes)
+    }
+
+    /// Whether the warps that bring tiles give registers to those that compute: with eight of these, the compiler has
+    /// 168 registers a thread, and the sums of 128 columns need more.
+    #[must_use]
+    pub const fn moves_registers(self) -> bool {
+        self.warpgroups && self.warps_rows * self.warps_keys == 8
+    }
+
+    /// Threads of a block.
+    #[must_use]
+    pub const fn threads(self) -> u32 {
+        32 * self.warps_rows * self.warps_keys + if self.moves_registers() { 128 } else { 32 }
+    }
+
+    /// Blocks of the grid.
+    #[must_use]
+    pub const fn blocks(self) -> u32 {
+        MULTIPROCESSORS * self.blocks_per_sm
+    }
+
+    const fn stage_bytes(self, sizes: Sizes) -> u32 {
+        sizes.boxes() * self.tile * 128
+    }
+
+    fn shared_beside(self, sizes: Sizes) -> u32 {
+        let sums = (self.warps_keys - 1) * self.piece_rows(sizes) * (sizes.value_dim + 2) * 4;
+        self.query_bytes(sizes) + sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_fits_a_multiprocessor_with_two_stages_at_least() {
+        for head_dim in (16..=256).step_by(16) {
+            for value_dim in (16..=256).step_by(16) {
+                for rows in [1, 4, 16, 17, 64, 65, 512, 4096] {
+                    let sizes = Sizes { head_dim, value_dim, rows };
+                    let tiling = Tiling::of(sizes);
+                    assert!((2..=4).contains(&tiling.stages), "{sizes:?} {tiling:?}");
+                    let shared = (tiling.shared(sizes) + FIXED_SHARED) * tiling.blocks_per_sm;
+                    assert!(shared <= Limits::SHARED, "{sizes:?} {tiling:?} {shared}");
+                }
+            }
+        }
+    }
+}
