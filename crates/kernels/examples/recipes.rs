@@ -3,8 +3,8 @@
 use std::io::Read as _;
 
 use qkvault_graph::{text, validate};
+use qkvault_kernels::generate_with;
 use qkvault_kernels::tiling::Tiling;
-use qkvault_kernels::{generate_with};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut input = String::new();
@@ -21,7 +21,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let attention = validate(text::parse(written)?)?;
         let made = generate_with(&attention, 90, |sizes| match &tiling {
             None => Tiling::of(sizes),
-            Some(t) => Tiling { tile: t[0], warps_rows: t[1], warps_keys: t[2], stages: t[3], warpgroups: t[4] == 1, blocks_per_sm: t[5] },
+            Some(t) => Tiling {
+                tile: t[0],
+                warps_rows: t[1],
+                warps_keys: t[2],
+                stages: t[3],
+                warpgroups: t[4] == 1,
+                blocks_per_sm: t[5],
+            },
         })?;
         let bindings: Vec<_> = attention.operand_facts().iter().map(|f| serde_json::json!({
             "role": f.role.name(), "id": f.role, "name": f.name, "dtype": f.dtype, "dims": f.dims, "strides": f.strides, "bytes": f.bytes, "output": f.output, "scalar": f.scalar,

@@ -137,3 +137,6 @@ fn binary(op: Binary, ty: Ty, a: &str, b: &str) -> String {
         Binary::Atan2 => format!("atan2f({a}, {b})"),
     }
 }
+
+#[cfg(test)]
+mod tests;

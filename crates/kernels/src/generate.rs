@@ -48,11 +48,7 @@ pub fn generate(attention: &Valid, sm: u32) -> Result<Generated, Refusal> {
 /// # Errors
 ///
 /// As [`generate`].
-pub fn generate_with(
-    attention: &Valid,
-    sm: u32,
-    tiling: impl FnOnce(Sizes) -> Tiling,
-) -> Result<Generated, Refusal> {
+pub fn generate_with(attention: &Valid, sm: u32, tiling: impl FnOnce(Sizes) -> Tiling) -> Result<Generated, Refusal> {
     takes(attention, sm)?;
     let shape = Shape::of(attention);
     let tiling = tiling(shape.sizes);
@@ -76,7 +72,11 @@ impl Shape {
         let (key_heads, keys) = (a.k.heads(), a.k.seq());
         let group = heads / key_heads;
         let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-        let sizes = Sizes { head_dim: count(head_dim), value_dim: count(a.v.head_dim()), rows: count(queries.saturating_mul(group)) };
+        let sizes = Sizes {
+            head_dim: count(head_dim),
+            value_dim: count(a.v.head_dim()),
+            rows: count(queries.saturating_mul(group)),
+        };
         Shape { batch, queries, keys, key_heads, group, sizes }
     }
 }
@@ -120,10 +120,22 @@ impl Writer<'_> {
             })
         };
         let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes));
-        let merge = launch("merge", [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32 / self.merge_split()), 1], MERGE_THREADS, 0);
+        let merge = launch(
+            "merge",
+            [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32 / self.merge_split()), 1],
+            MERGE_THREADS,
+            0,
+        );
         let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
         let scratch = sums + pieces * 8;
-        let recipe = Recipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), steps: vec![attend, merge] };
+        let recipe = Recipe {
+            format: RECIPE_FORMAT,
+            sm,
+            driver: DRIVER,
+            scratch,
+            modules: Vec::new(),
+            steps: vec![attend, merge],
+        };
         Generated { source, options, recipe }
     }
 
@@ -186,7 +198,8 @@ impl Writer<'_> {
         ] {
             list.extend(names.into_iter().zip(tensor.strides));
         }
-        let Band { corner, left, right } = a.mask.band.unwrap_or(Band { corner: Corner::TopLeft, left: None, right: None });
+        let Band { corner, left, right } =
+            a.mask.band.unwrap_or(Band { corner: Corner::TopLeft, left: None, right: None });
         list.push(("BOTTOM_RIGHT", flag(corner == Corner::BottomRight)));
         list.extend(left.map(|n| ("LEFT", n)));
         list.extend(right.map(|n| ("RIGHT", n)));
@@ -244,7 +257,9 @@ impl Writer<'_> {
              struct Point { int batch, head, query, key, queries, keys; };\n\n",
         );
         let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
-        text.push_str("__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {\n");
+        text.push_str(
+            "__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {\n",
+        );
         match &a.score_mod {
             None => text.push_str("  return product * (p.scale * LOG2E);\n"),
             Some(e) => {

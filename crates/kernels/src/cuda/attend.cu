@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         fence_async();
         __syncwarp();
 #if WARPGROUPS
-        sync_consumers();
+        asm volatile("bar.sync %0, 128;" ::"r"(2 + warp / 4) : "memory");
 #endif
       }
       float score[WARP_KEYS / 8][4];

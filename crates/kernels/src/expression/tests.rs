@@ -1,0 +1,200 @@
+//! Generated code against the definition: functions are compiled by the host's C++ compiler and compared with
+//! [`Program::eval`] in float64, at random points.
+
+use std::fmt::Write as _;
+use std::process::Command;
+
+use half::{bf16, f16};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::expr::{PointContext, ScalarTy, Value, library};
+use qkvault_graph::{Attention, Valid, validate};
+
+use super::*;
+
+const DIMS: [i32; 4] = [2, 4, 7, 9];
+
+/// A number that every 16-bit type holds exactly.
+fn number(seed: usize) -> f32 {
+    ((seed * 7919 + seed / 3) % 65) as f32 / 8.0 - 4.0
+}
+
+fn whole(seed: usize) -> i32 {
+    ((seed * 31 + seed / 7) % 17) as i32 - 8
+}
+
+/// A program in a namespace of its own, with its tensors and a function that prints its value at a point.
+fn namespace(at: usize, program: &Program) -> String {
+    let (mut fields, mut arrays, mut set) = (String::new(), String::new(), String::new());
+    for (n, spec) in program.tensors().iter().enumerate() {
+        let elements = spec.dims.iter().product::<i64>() as usize;
+        let list: Vec<String> = (0..elements)
+            .map(|i| match spec.dtype {
+                DType::F16 => f16::from_f32(number(i + n)).to_bits().to_string(),
+                DType::BF16 => bf16::from_f32(number(i + n)).to_bits().to_string(),
+                DType::I32 => whole(i + n).to_string(),
+                _ => format!("{:?}f", number(i + n)),
+            })
+            .collect();
+        let ty = element_type(spec.dtype);
+        let _ = writeln!(fields, "  {ty}* tensor{n};");
+        let _ = writeln!(arrays, "static {ty} array{n}[] = {{{}}};", list.join(", "));
+        let _ = write!(set, "p.tensor{n} = array{n}; ");
+    }
+    for (n, spec) in program.scalars().iter().enumerate() {
+        let (ty, value) = match spec.ty {
+            ScalarTy::Float => ("float", format!("{:?}f", number(n + 5))),
+            ScalarTy::Int => ("int", whole(n + 5).to_string()),
+        };
+        let _ = writeln!(fields, "  {ty} scalar{n};");
+        let _ = write!(set, "p.scalar{n} = {value}; ");
+    }
+    let (body, root) = statements(program, 0, 0, "n");
+    format!(
+        "namespace program{at} {{\nstruct Params {{\n{fields}  int unused;\n}};\n{arrays}\
+         static double value(const Point& point, float score) {{\n  Params p; p.unused = 0; {set}\n{body}  return (double){root};\n}}\n}}\n"
+    )
+}
+
+/// The value in float64.
+fn expected(program: &Program, at: [i32; 4], lengths: [i32; 2], score: f64) -> f64 {
+    let tensors: Vec<Value> = (program.tensors().iter().enumerate())
+        .map(|(n, spec)| {
+            let i = spec.dims.iter().zip(at).fold(0, |i, (&dim, at)| i * dim + if dim > 1 { i64::from(at) } else { 0 });
+            match spec.dtype {
+                DType::I32 => Value::Int(whole(i as usize + n)),
+                _ => Value::Float(number(i as usize + n).into()),
+            }
+        })
+        .collect();
+    let scalars: Vec<Value> = (program.scalars().iter().enumerate())
+        .map(|(n, spec)| match spec.ty {
+            ScalarTy::Float => Value::Float(number(n + 5).into()),
+            ScalarTy::Int => Value::Int(whole(n + 5)),
+        })
+        .collect();
+    let context = PointContext { score, upstream: 0.0, at, lengths, scalars: &scalars, tensors: &tensors };
+    match program.eval(&context).expect("everything is given") {
+        Value::Float(x) => x,
+        Value::Int(n) => n.into(),
+        Value::Bool(truth) => f64::from(u8::from(truth)),
+    }
+}
+
+/// Runs all programs at the same points: for each program, the values found and expected.
+fn run(programs: &[&Program], points: usize) -> Vec<Vec<(f64, f64)>> {
+    let places: Vec<([i32; 4], [i32; 2], f32)> = (0..points)
+        .map(|i| {
+            let at = [0, 1, 2, 3].map(|axis| ((i * [1, 3, 5, 7][axis] + i / 2) % DIMS[axis] as usize) as i32);
+            (at, [at[2].max(6) + 1, at[3].max(8) + 1], number(i * 13 + 1) * 1.3)
+        })
+        .collect();
+    let mut text = format!("{}{FUNCTIONS}", include_str!("host.cc"));
+    programs.iter().enumerate().for_each(|(at, program)| text.push_str(&namespace(at, program)));
+    text.push_str("int main() {\n");
+    for at in 0..programs.len() {
+        for ([b, h, q, k], [queries, keys], score) in &places {
+            let point = format!("Point{{{b}, {h}, {q}, {k}, {queries}, {keys}}}");
+            let _ = writeln!(text, "  printf(\"%.17g\\n\", program{at}::value({point}, {score:?}f));");
+        }
+    }
+    text.push_str("}\n");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("programs.cc"), folder.path().join("programs"));
+    std::fs::write(&source, text).expect("writes");
+    let made = Command::new("c++").args(["-std=c++17", "-O0", "-w", "-o"]).arg(&program).arg(&source).output();
+    let made = made.expect("a C++ compiler");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let printed = Command::new(&program).output().expect("runs").stdout;
+    let printed = String::from_utf8(printed).expect("text");
+    let mut found = printed.lines().map(|line| line.parse::<f64>().expect("a number"));
+    programs
+        .iter()
+        .map(|program| {
+            let one = |(at, lengths, score): &([i32; 4], [i32; 2], f32)| {
+                (found.next().expect("a line each"), expected(program, *at, *lengths, (*score).into()))
+            };
+            places.iter().map(one).collect()
+        })
+        .collect()
+}
+
+fn near(found: f64, expected: f64) -> bool {
+    found == expected
+        || (found.is_nan() && expected.is_nan())
+        || (found - expected).abs() <= 2e-5 * (1.0 + expected.abs())
+}
+
+fn of_library(program: Attention) -> Valid {
+    validate(program).expect("is valid")
+}
+
+#[test]
+fn functions_of_the_library_compute_what_they_mean() {
+    let [batch, heads, queries, keys] = DIMS.map(i64::from);
+    let plain = || Attention::bshd(batch, (heads, heads), (queries, keys), 64, DType::F16);
+    let score =
+        |e: qkvault_graph::expr::Expr| of_library(plain().with_score_mod(e.build_score_mod().expect("a score")));
+    let mask =
+        |e: qkvault_graph::expr::Expr| of_library(plain().with_mask_mod(e.build_mask_mod().expect("a predicate")));
+    use qkvault_graph::expr::{position, scalar, score as s};
+    let list = [
+        score(library::softcap(s(), scalar("cap"))),
+        score(library::alibi(s(), heads)),
+        score(s() * 2.0 - (position() - qkvault_graph::expr::key()).to_float().abs()),
+        mask(library::dilated_window(4, 2)),
+        mask(library::prefix_lm("prefix", 1)),
+        mask(library::document_mask("of_query", "of_key", batch, queries, keys)),
+    ];
+    let programs: Vec<&Program> = list
+        .iter()
+        .map(|a| a.score_mod.as_ref().or(a.mask.mask_mod.as_ref()).expect("an expression").program())
+        .collect();
+    for (attention, values) in list.iter().zip(run(&programs, 40)) {
+        for (found, expected) in values {
+            assert!(near(found, expected), "{attention}: {found}, {expected} expected");
+        }
+    }
+}
+
+#[test]
+fn random_expressions_compute_what_they_mean() {
+    let features = Features { score_mod: true, mask_mod: true, ..Features::NONE };
+    let space = Space { batch: 2, heads: 2, seq: 9, head_dim: 16, features };
+    let mut runner = TestRunner::deterministic();
+    let with = |a: &Attention| a.score_mod.is_some() || a.mask.mask_mod.is_some();
+    let strategy = attention(space).prop_filter("an expression", with);
+    let list: Vec<Valid> = std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
+        .filter(|a| a.q.dims[..3].iter().zip(DIMS).all(|(&n, most)| n <= i64::from(most)))
+        .map(|a| validate(a).expect("is valid"))
+        .take(150)
+        .collect();
+    let programs: Vec<&Program> = list
+        .iter()
+        .flat_map(|a| [a.score_mod.as_ref(), a.mask.mask_mod.as_ref()])
+        .flatten()
+        .map(|e| e.program())
+        // Points lie within DIMS, and so must the elements of tensors.
+        .filter(|p| {
+            p.tensors().iter().all(|t| t.dims.iter().zip(DIMS).all(|(&n, most)| n == 1 || n == i64::from(most)))
+        })
+        .collect();
+    assert!(programs.len() > 80, "{} programs", programs.len());
+    let (mut points, mut apart) = (0, Vec::new());
+    for (program, values) in programs.iter().zip(run(&programs, 12)) {
+        for (found, expected) in values {
+            points += 1;
+            if !near(found, expected) {
+                apart.push(format!("{program:?}: {found}, {expected} expected"));
+            }
+        }
+    }
+    // Roundings of float32 decide a comparison or a whole part now and then, and grow in ill-conditioned expressions.
+    assert!(
+        apart.len() * 50 <= points,
+        "{} of {points} points differ: {:#?}",
+        apart.len(),
+        &apart[..apart.len().min(5)]
+    );
+}
