@@ -1,0 +1,121 @@
+//! Random attentions: what the kernels take has a source and a recipe that passes its check, and what they do not take
+//! has reasons.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor, Valid, validate};
+use qkvault_kernels::recipe::{Step, Value, bindings};
+use qkvault_kernels::{Generated, SM, generate, takes};
+
+fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> TestCaseResult) {
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    TestRunner::new(config).run(strategy, check).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// What is wrong with the recipe of an attention that the kernels take.
+fn fault(attention: &Valid, made: &Generated) -> Option<String> {
+    let mut recipe = made.recipe.clone();
+    recipe.modules = vec![1];
+    let bound = bindings(attention);
+    let recipe = match recipe.check(&bound, 1) {
+        Ok(recipe) => recipe,
+        Err(bad) => return Some(bad.to_string()),
+    };
+    let mut roles = BTreeSet::new();
+    for step in &recipe.steps {
+        let Step::Launch(launch) = step else { return Some("a step that clears".to_owned()) };
+        for param in &launch.params {
+            let mut end = 0;
+            for patch in &param.patches {
+                if patch.at < end {
+                    return Some(format!("two values at byte {}", patch.at));
+                }
+                let number = |role| bound.iter().find(|b| b.role == role).map(|b| b.dtype.size());
+                end = patch.at + u32::try_from(patch.value.size(number)?).ok()?;
+                match &patch.value {
+                    Value::Address(role) | Value::Number(role) => roles.insert(*role),
+                    Value::Map(map) => roles.insert(map.role),
+                    Value::Scratch(_) => false,
+                };
+            }
+        }
+    }
+    let missed: Vec<_> = bound.iter().filter(|b| !roles.contains(&b.role)).map(|b| b.role.name()).collect();
+    (!missed.is_empty()).then(|| format!("nothing reads or writes {missed:?}"))
+}
+
+/// The same attention with head dims of whole 16s, as many heads of values as of keys, and layouts that are copied 16
+/// bytes at a time.
+fn brought_near(mut a: Attention) -> Attention {
+    let sixteens = |d: i64| (d + 15) / 16 * 16;
+    let ([b, h, s, d], [_, hk, keys, _]) = (a.q.dims, a.k.dims);
+    let (d, dv) = (sixteens(d), sixteens(a.v.dims[3]));
+    let like = |of: &Tensor, dims: [i64; 4]| {
+        let [b, h, s, d] = dims;
+        match of.storage {
+            Storage::Dense => Tensor::bshd(b, h, s, d, of.dtype),
+            Storage::Varlen { tokens } => Tensor::thd(b, h, s, d, tokens, of.dtype),
+            Storage::Paged { pages, page_size } => Tensor::paged_hnd(b, h, s, d, pages, page_size, of.dtype),
+        }
+    };
+    let of_keys = if matches!(a.k.storage, Storage::Varlen { .. }) { Tensor::bshd(1, 1, 1, 1, a.k.dtype) } else { a.k };
+    (a.q, a.o) = (like(&a.q, [b, h, s, d]), like(&a.o, [b, h, s, dv]));
+    (a.k, a.v) = (like(&of_keys, [b, hk, keys, d]), like(&of_keys, [b, hk, keys, dv]));
+    a
+}
+
+#[test]
+fn what_is_taken_has_a_recipe_that_passes_its_check_and_uses_every_operand() {
+    let (taken, refused) = (Cell::new(0), Cell::new(0));
+    let features = Features { fp8: false, backward: false, dropout: false, block_mask: false, ..Features::ALL };
+    let space = Space { head_dim: 256, ..Space::WIDE.with(features) };
+    over(400, &(attention(space), any::<bool>()), |(a, near)| {
+        let Ok(a) = validate(if near { brought_near(a) } else { a }) else { return Ok(()) };
+        match generate(&a, SM) {
+            Ok(made) => {
+                taken.set(taken.get() + 1);
+                prop_assert_eq!(fault(&a, &made), None, "{}", a);
+                prop_assert_eq!(takes(&a, SM), Ok(()));
+                prop_assert_eq!(generate(&a, SM), Ok(made), "the same twice");
+            }
+            Err(refusal) => {
+                refused.set(refused.get() + 1);
+                prop_assert_eq!(takes(&a, SM), Err(refusal));
+            }
+        }
+        Ok(())
+    });
+    assert!(taken.get() > 40 && refused.get() > 40, "{} taken, {} refused", taken.get(), refused.get());
+}
+
+#[test]
+fn every_reason_names_what_is_not_taken() {
+    let plain = || Attention::bshd(2, (8, 2), (4, 512), 128, DType::BF16);
+    let refused = |a: Attention, sm| takes(&validate(a).expect("is valid"), sm).expect_err("is not taken");
+    assert_eq!(takes(&validate(plain()).expect("is valid"), SM), Ok(()));
+    assert!(refused(plain(), 100).has(&codes::KERNELS_GPU));
+    assert!(refused(plain().with_stats().backward(BackwardOptions::default()), SM).has(&codes::KERNELS_BACKWARD));
+    assert!(refused(Attention::bshd(2, (8, 2), (4, 512), 72, DType::BF16), SM).has(&codes::KERNELS_HEAD_DIM));
+    assert!(refused(Attention::bshd(2, (8, 2), (4, 512), 512, DType::BF16), SM).has(&codes::KERNELS_HEAD_DIM));
+    let mut varlen = plain().with_lengths();
+    varlen.k = Tensor::thd(2, 2, 512, 128, 1024, DType::BF16);
+    varlen.v = varlen.k;
+    assert!(refused(varlen, SM).has(&codes::KERNELS_STORAGE));
+    let mut odd = plain();
+    odd.k.strides = [512 * 2 * 132, 132, 2 * 132, 1];
+    assert!(refused(odd, SM).has(&codes::KERNELS_STRIDES));
+}
+
+/// Numbers of a launch are no part of the source; what decides code is.
+#[test]
+fn attentions_that_compute_the_same_have_one_source() {
+    let window = |n| Attention::bshd(1, (8, 2), (1, 4096), 128, DType::F16).with_band(Band::window(Corner::BottomRight, n));
+    let source = |a: Attention| generate(&validate(a).expect("is valid"), SM).expect("is taken").source;
+    assert_eq!(source(window(100)), source(window(100)));
+    assert_ne!(source(window(100)), source(window(101)));
+}
