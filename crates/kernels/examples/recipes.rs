@@ -1,4 +1,5 @@
 //! Writes source, options and recipe of attentions in text form as JSON: one attention per paragraph of the input.
+#![allow(clippy::print_stdout, reason = "its output is for programs")]
 
 use std::io::Read as _;
 

@@ -1,11 +1,9 @@
 //! From a description to CUDA source and a launch recipe.
 
-use std::fmt::Write as _;
-
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
-use qkvault_graph::{Band, Corner, DType, Lengths, PaddedRows, Refusal, Role, Storage, Tensor, Valid, Varlen};
+use qkvault_graph::{DType, Lengths, Refusal, Role, Storage, Tensor, Valid, Varlen};
 
-use crate::expression::{FUNCTIONS, element_type, statements};
+use crate::expression::{FUNCTIONS, element_type};
 use crate::params::Params;
 use crate::products::products;
 use crate::recipe::{Launch, RECIPE_FORMAT, Recipe, Step, TensorMap, Value};
@@ -14,6 +12,7 @@ use crate::tiling::{Sizes, Tiling};
 
 const MACHINE: &str = include_str!("cuda/machine.cu");
 const WORK: &str = include_str!("cuda/work.cu");
+const BRING: &str = include_str!("cuda/bring.cu");
 const ATTEND: &str = include_str!("cuda/attend.cu");
 const MERGE: &str = include_str!("cuda/merge.cu");
 
@@ -57,13 +56,13 @@ pub fn generate_with(attention: &Valid, sm: u32, tiling: impl FnOnce(Sizes) -> T
 
 /// The extents of an attention.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    batch: i64,
-    queries: i64,
-    keys: i64,
-    key_heads: i64,
-    group: i64,
-    sizes: Sizes,
+pub(crate) struct Shape {
+    pub(crate) batch: i64,
+    pub(crate) queries: i64,
+    pub(crate) keys: i64,
+    pub(crate) key_heads: i64,
+    pub(crate) group: i64,
+    pub(crate) sizes: Sizes,
 }
 
 impl Shape {
@@ -81,10 +80,10 @@ impl Shape {
     }
 }
 
-struct Writer<'a> {
-    attention: &'a Valid,
-    shape: Shape,
-    tiling: Tiling,
+pub(crate) struct Writer<'a> {
+    pub(crate) attention: &'a Valid,
+    pub(crate) shape: Shape,
+    pub(crate) tiling: Tiling,
 }
 
 impl Writer<'_> {
@@ -104,6 +103,7 @@ impl Writer<'_> {
         source.push_str(FUNCTIONS);
         source.push_str(&self.functions());
         source.push_str(WORK);
+        source.push_str(BRING);
         source.push_str(ATTEND);
         source.push_str(MERGE);
         let param = params.param();
@@ -120,12 +120,7 @@ impl Writer<'_> {
             })
         };
         let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes));
-        let merge = launch(
-            "merge",
-            [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32 / self.merge_split()), 1],
-            MERGE_THREADS,
-            0,
-        );
+        let merge = launch("merge", [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32), 1], MERGE_THREADS, 0);
         let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
         let scratch = sums + pieces * 8;
         let recipe = Recipe {
@@ -137,79 +132,6 @@ impl Writer<'_> {
             steps: vec![attend, merge],
         };
         Generated { source, options, recipe }
-    }
-
-    /// Warps that put a row together. One reads 32 pieces at a time; few items over a long cache have more.
-    fn merge_split(&self) -> u32 {
-        let Shape { batch, key_heads, sizes, .. } = self.shape;
-        let items = batch * key_heads * i64::from(sizes.rows.div_ceil(self.tiling.rows()));
-        if i64::from(self.tiling.blocks()) > 32 * items { MERGE_THREADS / 32 } else { 1 }
-    }
-
-    /// The numbers that the source is written for.
-    fn defines(&self) -> String {
-        let (a, Shape { batch, queries, keys, key_heads, group, sizes }) = (self.attention, self.shape);
-        let Tiling { tile, warps_rows, warps_keys, stages, warpgroups, blocks_per_sm } = self.tiling;
-        let flag = i64::from;
-        let lengths = flag(a.mask.lengths == Lengths::PerSequence);
-        let (page, table) = match a.k.storage {
-            Storage::Paged { page_size, .. } => (page_size, a.k.pages_per_sequence().unwrap_or(0)),
-            Storage::Dense | Storage::Varlen { .. } => (i64::from(tile), 0),
-        };
-        let varlen = |tensor: &Tensor| flag(matches!(tensor.storage, Storage::Varlen { .. }));
-        let rows = a.row_tensor();
-        let mut list: Vec<(&str, i64)> = vec![
-            ("HEAD_DIM", sizes.head_dim.into()),
-            ("VALUE_DIM", sizes.value_dim.into()),
-            ("GROUP", group),
-            ("KEY_HEADS", key_heads),
-            ("BATCH", batch),
-            ("QUERIES", queries),
-            ("KEYS", keys),
-            ("LENGTHS", lengths),
-            ("ZERO_PADDING", flag(a.padded_rows == PaddedRows::Zero)),
-            ("PAGED", flag(a.k.is_paged())),
-            ("PAGE", page),
-            ("PAGE_ROWS", common(page, tile.into())),
-            ("TABLE", table),
-            ("VARLEN_Q", varlen(&a.q)),
-            ("VARLEN_O", varlen(&a.o)),
-            ("VARLEN_STATS", varlen(&rows)),
-            ("STATS", flag(a.outputs.stats)),
-            ("SINK", flag(a.sink)),
-            ("TILE", tile.into()),
-            ("ROWS", self.tiling.rows().into()),
-            ("PIECE_ROWS", self.tiling.piece_rows(sizes).into()),
-            ("WARPS_ROWS", warps_rows.into()),
-            ("WARPS_KEYS", warps_keys.into()),
-            ("STAGES", stages.into()),
-            ("WARPGROUPS", flag(warpgroups)),
-            ("BLOCKS_PER_SM", blocks_per_sm.into()),
-            ("BLOCKS", self.tiling.blocks().into()),
-            ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),
-            ("MERGE_SPLIT", self.merge_split().into()),
-            ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),
-            ("QUERY_BYTES", self.tiling.query_bytes(sizes).into()),
-        ];
-        for (names, tensor) in [
-            (["Q_BATCH", "Q_HEAD", "Q_ROW"], &a.q),
-            (["O_BATCH", "O_HEAD", "O_ROW"], &a.o),
-            (["STATS_BATCH", "STATS_HEAD", "STATS_ROW"], &rows),
-        ] {
-            list.extend(names.into_iter().zip(tensor.strides));
-        }
-        let Band { corner, left, right } =
-            a.mask.band.unwrap_or(Band { corner: Corner::TopLeft, left: None, right: None });
-        list.push(("BOTTOM_RIGHT", flag(corner == Corner::BottomRight)));
-        list.extend(left.map(|n| ("LEFT", n)));
-        list.extend(right.map(|n| ("RIGHT", n)));
-        let half = if a.q.dtype == DType::F16 { "f16" } else { "bf16" };
-        let mut text = format!("#define HALF_TYPE \"{half}\"\n");
-        for (name, value) in list {
-            let suffix = if i32::try_from(value).is_ok() { "" } else { "ll" };
-            let _ = writeln!(text, "#define {name} {value}{suffix}");
-        }
-        text
     }
 
     fn params(&self, sums: u64) -> Params {
@@ -248,37 +170,6 @@ impl Writer<'_> {
         p
     }
 
-    /// The functions that the expressions become: the score of a point in units of the base-2 logarithm, and whether a
-    /// key is seen.
-    fn functions(&self) -> String {
-        let a = self.attention;
-        let mut text = String::from(
-            "\n// A score's place: the sequence, the query head, the query, the key, and the lengths of the sequence.\n\
-             struct Point { int batch, head, query, key, queries, keys; };\n\n",
-        );
-        let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
-        text.push_str(
-            "__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {\n",
-        );
-        match &a.score_mod {
-            None => text.push_str("  return product * (p.scale * LOG2E);\n"),
-            Some(e) => {
-                let (body, root) = statements(e.program(), 0, 0, "s");
-                let _ = write!(text, "  const float score = product * p.scale;\n{body}  return {root} * LOG2E;\n");
-            }
-        }
-        text.push_str("}\n\n__device__ __forceinline__ bool visible(const Params& p, const Point& point) {\n");
-        match &a.mask.mask_mod {
-            None => text.push_str("  return true;\n"),
-            Some(e) => {
-                let (body, root) = statements(e.program(), scalars, tensors, "m");
-                let _ = write!(text, "{body}  return {root};\n");
-            }
-        }
-        text.push_str("}\n\n");
-        text
-    }
-
     /// The map over keys or values: columns, heads, rows, and sequences or pages.
     fn map(&self, role: Role, tensor: &Tensor) -> TensorMap {
         let [outer, heads, rows, columns] = tensor.extents();
@@ -303,6 +194,6 @@ impl Writer<'_> {
 }
 
 /// The greatest common divisor.
-fn common(a: i64, b: i64) -> i64 {
+pub(crate) fn common(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { common(b, a % b) }
 }

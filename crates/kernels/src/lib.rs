@@ -10,6 +10,7 @@
 //! in `qkvault-exec`.
 #![forbid(unsafe_code)]
 
+mod defines;
 mod expression;
 mod generate;
 mod params;

@@ -114,7 +114,8 @@ fn every_reason_names_what_is_not_taken() {
 /// Numbers of a launch are no part of the source; what decides code is.
 #[test]
 fn attentions_that_compute_the_same_have_one_source() {
-    let window = |n| Attention::bshd(1, (8, 2), (1, 4096), 128, DType::F16).with_band(Band::window(Corner::BottomRight, n));
+    let window =
+        |n| Attention::bshd(1, (8, 2), (1, 4096), 128, DType::F16).with_band(Band::window(Corner::BottomRight, n));
     let source = |a: Attention| generate(&validate(a).expect("is valid"), SM).expect("is taken").source;
     assert_eq!(source(window(100)), source(window(100)));
     assert_ne!(source(window(100)), source(window(101)));

@@ -1038,7 +1038,17 @@ const LIMITS: &[(&str, Given, Given)] = &[
 ];
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 16] = [
+const ELSEWHERE: [&str; 26] = [
+    "kernels.gpu",
+    "kernels.backward",
+    "kernels.type",
+    "kernels.head-dim",
+    "kernels.heads",
+    "kernels.dropout",
+    "kernels.block-mask",
+    "kernels.outputs",
+    "kernels.storage",
+    "kernels.strides",
     "form.fused",
     "form.unified",
     "form.unified-lengths",

@@ -1,4 +1,4 @@
-// Puts the pieces of an item together. Block x has the item that the end of share x cuts first, and a row for each MERGE_SPLIT warps.
+// Puts the pieces of an item together. Block x has the item that the end of share x cuts first, and a row for each warp.
 
 #define MERGE_THREADS 128
 #define COLUMNS ((VALUE_DIM + 31) / 32)
@@ -14,15 +14,10 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   const Item item = share.item;
   const int start = share.from - share.at, end = start + item.tiles, first = next - 1;
   if (first * share.each > start) return;
-  // A row has MERGE_SPLIT warps, each of which takes every so many-th piece.
-  const int warp = threadIdx.x / 32, part = warp % MERGE_SPLIT;
-  const int row = blockIdx.y * (MERGE_THREADS / 32 / MERGE_SPLIT) + warp / MERGE_SPLIT;
-  const bool works = row < min(ROWS, rows_of(item.queries) - item.rows_from);
-#if MERGE_SPLIT == 1
-  if (!works) return;
-#endif
+  const int row = blockIdx.y * (MERGE_THREADS / 32) + threadIdx.x / 32;
+  if (row >= min(ROWS, rows_of(item.queries) - item.rows_from)) return;
   // Blocks first to first + count - 1 have a piece each; the first of them begins the item, the others continue it.
-  const int count = works ? (min(end, share.all) - 1) / share.each - first + 1 : 0;
+  const int count = (min(end, share.all) - 1) / share.each - first + 1;
   float most = -INFINITE, sum = 0.f, out[COLUMNS];
 #pragma unroll
   for (int n = 0; n < COLUMNS; n++) out[n] = 0.f;
@@ -30,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
 #pragma unroll
   for (int step = 16; step; step >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
   const float base = most == -INFINITE ? 0.f : most;
-  for (int from = part * 32; from < count; from += 32 * MERGE_SPLIT) {
+  for (int from = 0; from < count; from += 32) {
     float factor = 0.f;
     if (from + lane < count) {
       const float2 ends = *(const float2*)&p.ends[piece_at(first + from + lane, from + lane == 0, row) * 2];
@@ -49,20 +44,6 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   }
 #pragma unroll
   for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(~0u, sum, step);
-#if MERGE_SPLIT > 1
-  __shared__ float others[MERGE_THREADS / 32][COLUMNS * 32 + 1];
-#pragma unroll
-  for (int n = 0; n < COLUMNS; n++) others[warp][n * 32 + lane] = out[n];
-  if (lane == 0) others[warp][COLUMNS * 32] = sum;
-  __syncthreads();
-  if (part > 0 || !works) return;
-#pragma unroll
-  for (int other = 1; other < MERGE_SPLIT; other++) {
-#pragma unroll
-    for (int n = 0; n < COLUMNS; n++) out[n] += others[warp + other][n * 32 + lane];
-    sum += others[warp + other][COLUMNS * 32];
-  }
-#endif
   const int query = (item.rows_from + row) / GROUP, head = item.head * GROUP + (item.rows_from + row) % GROUP;
   sum = query < item.queries ? with_sink(p, head, base, sum) : 0.f;
   const float factor = sum > 0.f ? 1.f / sum : 0.f;

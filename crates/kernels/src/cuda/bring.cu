@@ -1,0 +1,68 @@
+// What one warp of a block does: it brings tiles of keys and values for the others.
+
+#define CONSUMERS (32 * WARPS_ROWS * WARPS_KEYS)
+// The warp that brings tiles comes with three idle ones where registers move from them to those that compute.
+#define THREADS (CONSUMERS + (MOVE_REGISTERS ? 128 : 32))
+#define BOX (TILE * 128)
+#define K_BOXES ((HEAD_DIM + 63) / 64)
+#define V_BOXES ((VALUE_DIM + 63) / 64)
+#define BOXES (K_BOXES + V_BOXES)
+#define STAGE (BOXES * BOX)
+#define WARP_KEYS (TILE / WARPS_KEYS)
+#define PARTS (TILE / PAGE_ROWS)
+
+// Offset of 16 bytes of a row: boxes have 64 columns, and the eight parts of a row change places by its number.
+__device__ __forceinline__ u32 place(int row, int part, int rows) {
+  return (part >> 3) * rows * 128 + row * 128 + (((part & 7) ^ (row & 7)) << 4);
+}
+
+__device__ __forceinline__ void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+
+// The page of a part of a tile of keys or values. Without pages it is the sequence.
+__device__ __forceinline__ int page_of(const Params& p, const Item& item, int tile, int part, bool key) {
+#if PAGED
+  const int at = (item.first + tile) * TILE + part * PAGE_ROWS;
+  const int* table = (key ? p.table_k : p.table_v) + (i64)item.batch * TABLE;
+  return at < item.end ? __ldg(table + at / PAGE) : 0;
+#else
+  return item.batch;
+#endif
+}
+
+// One warp: a lane for each box of 64 columns and as many rows as lie one after the other.
+__device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, u32 full, u32 empty) {
+  const int lane = threadIdx.x & 31, which = lane % BOXES, at_once = 32 / BOXES;
+  const bool key = which < K_BOXES, works = lane < at_once * BOXES;
+  const int column = (key ? which : which - K_BOXES) * 64;
+  const TensorMap* map = key ? &p.map_k : &p.map_v;
+  Item item = share.item;
+  int tile = share.at, slot = 0;
+  u32 parity = 1;
+  int page = page_of(p, item, tile, lane / BOXES, key);
+  for (int left = share.to - share.from; left > 0; left--) {
+    const Item now = item;
+    const int tile_now = tile, page_now = page;
+    tile++;
+    if (left > 1) {
+      if (tile == item.tiles) {
+        advance(p, item);
+        tile = 0;
+      }
+      page = page_of(p, item, tile, lane / BOXES, key);
+    }
+    const int from = (now.first + tile_now) * TILE;
+    const int parts = min(PARTS, (max(0, now.end - from) + PAGE_ROWS - 1) / PAGE_ROWS);
+    barrier_wait(empty + 8 * slot, parity);
+    if (lane == 0) barrier_expect(full + 8 * slot, parts * BOXES * PAGE_ROWS * 128);
+    __syncwarp();
+    for (int part = lane / BOXES; works && part < parts; part += at_once) {
+      const int found = part == lane / BOXES ? page_now : page_of(p, now, tile_now, part, key);
+      const int row = PAGED ? (from + part * PAGE_ROWS) % PAGE : from + part * PAGE_ROWS;
+      copy_box(stages + slot * STAGE + which * BOX + part * PAGE_ROWS * 128, map, column, now.head, row, found, full + 8 * slot);
+    }
+    if (++slot == STAGES) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+}

@@ -1,0 +1,107 @@
+//! The part of a source that is written for one attention: its numbers, and its expressions as functions.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::{Band, Corner, DType, Lengths, PaddedRows, Storage, Tensor};
+
+use crate::expression::statements;
+use crate::generate::{Shape, Writer, common};
+use crate::tiling::Tiling;
+
+impl Writer<'_> {
+    /// The numbers that the source is written for.
+    pub(crate) fn defines(&self) -> String {
+        let (a, Shape { batch, queries, keys, key_heads, group, sizes }) = (self.attention, self.shape);
+        let Tiling { tile, warps_rows, warps_keys, stages, warpgroups, blocks_per_sm } = self.tiling;
+        let flag = i64::from;
+        let lengths = flag(a.mask.lengths == Lengths::PerSequence);
+        let (page, table) = match a.k.storage {
+            Storage::Paged { page_size, .. } => (page_size, a.k.pages_per_sequence().unwrap_or(0)),
+            Storage::Dense | Storage::Varlen { .. } => (i64::from(tile), 0),
+        };
+        let varlen = |tensor: &Tensor| flag(matches!(tensor.storage, Storage::Varlen { .. }));
+        let rows = a.row_tensor();
+        let mut list: Vec<(&str, i64)> = vec![
+            ("HEAD_DIM", sizes.head_dim.into()),
+            ("VALUE_DIM", sizes.value_dim.into()),
+            ("GROUP", group),
+            ("KEY_HEADS", key_heads),
+            ("BATCH", batch),
+            ("QUERIES", queries),
+            ("KEYS", keys),
+            ("LENGTHS", lengths),
+            ("ZERO_PADDING", flag(a.padded_rows == PaddedRows::Zero)),
+            ("PAGED", flag(a.k.is_paged())),
+            ("PAGE", page),
+            ("PAGE_ROWS", common(page, tile.into())),
+            ("TABLE", table),
+            ("VARLEN_Q", varlen(&a.q)),
+            ("VARLEN_O", varlen(&a.o)),
+            ("VARLEN_STATS", varlen(&rows)),
+            ("STATS", flag(a.outputs.stats)),
+            ("SINK", flag(a.sink)),
+            ("TILE", tile.into()),
+            ("ROWS", self.tiling.rows().into()),
+            ("PIECE_ROWS", self.tiling.piece_rows(sizes).into()),
+            ("WARPS_ROWS", warps_rows.into()),
+            ("WARPS_KEYS", warps_keys.into()),
+            ("STAGES", stages.into()),
+            ("WARPGROUPS", flag(warpgroups)),
+            ("BLOCKS_PER_SM", blocks_per_sm.into()),
+            ("BLOCKS", self.tiling.blocks().into()),
+            ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),
+            ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),
+            ("QUERY_BYTES", self.tiling.query_bytes(sizes).into()),
+        ];
+        for (names, tensor) in [
+            (["Q_BATCH", "Q_HEAD", "Q_ROW"], &a.q),
+            (["O_BATCH", "O_HEAD", "O_ROW"], &a.o),
+            (["STATS_BATCH", "STATS_HEAD", "STATS_ROW"], &rows),
+        ] {
+            list.extend(names.into_iter().zip(tensor.strides));
+        }
+        let Band { corner, left, right } =
+            a.mask.band.unwrap_or(Band { corner: Corner::TopLeft, left: None, right: None });
+        list.push(("BOTTOM_RIGHT", flag(corner == Corner::BottomRight)));
+        list.extend(left.map(|n| ("LEFT", n)));
+        list.extend(right.map(|n| ("RIGHT", n)));
+        let half = if a.q.dtype == DType::F16 { "f16" } else { "bf16" };
+        let mut text = format!("#define HALF_TYPE \"{half}\"\n");
+        for (name, value) in list {
+            let suffix = if i32::try_from(value).is_ok() { "" } else { "ll" };
+            let _ = writeln!(text, "#define {name} {value}{suffix}");
+        }
+        text
+    }
+
+    /// The functions that the expressions become: the score of a point in units of the base-2 logarithm, and whether a
+    /// key is seen.
+    pub(crate) fn functions(&self) -> String {
+        let a = self.attention;
+        let mut text = String::from(
+            "\n// A score's place: the sequence, the query head, the query, the key, and the lengths of the sequence.\n\
+             struct Point { int batch, head, query, key, queries, keys; };\n\n",
+        );
+        let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
+        text.push_str(
+            "__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {\n",
+        );
+        match &a.score_mod {
+            None => text.push_str("  return product * (p.scale * LOG2E);\n"),
+            Some(e) => {
+                let (body, root) = statements(e.program(), 0, 0, "s");
+                let _ = write!(text, "  const float score = product * p.scale;\n{body}  return {root} * LOG2E;\n");
+            }
+        }
+        text.push_str("}\n\n__device__ __forceinline__ bool visible(const Params& p, const Point& point) {\n");
+        match &a.mask.mask_mod {
+            None => text.push_str("  return true;\n"),
+            Some(e) => {
+                let (body, root) = statements(e.program(), scalars, tensors, "m");
+                let _ = writeln!(text, "{body}  return {root};");
+            }
+        }
+        text.push_str("}\n\n");
+        text
+    }
+}
