@@ -9,8 +9,8 @@ use qkvault_graph::expr::{Axis, Binary, Compare, Logic, Node, NodeId, Program, S
 /// say (`qkvault_graph::expr::ops`).
 pub(crate) const FUNCTIONS: &str = include_str!("cuda/functions.cu");
 
-/// Statements that compute an expression at a point, and the name of its value. `scalar` and `tensor` are the numbers of
-/// the program's first scalar and tensor among those of the attention, and `prefix` begins every name.
+/// Statements that compute an expression at a point, and the name of its value. `scalar` and `tensor` are the numbers
+/// of the program's first scalar and tensor among those of the attention, and `prefix` begins every name.
 pub(crate) fn statements(program: &Program, scalar: usize, tensor: usize, prefix: &str) -> (String, String) {
     let mut text = String::new();
     let name = |id: NodeId| format!("{prefix}{}", id.0);

@@ -44,7 +44,7 @@ impl Sizes {
 }
 
 impl Tiling {
-    /// The tiling that was fastest on an H200 for sizes like these (docs/results/engines.md).
+    /// The tiling that was fastest on an H200 for sizes like these.
     #[must_use]
     pub fn of(sizes: Sizes) -> Tiling {
         let wide = sizes.head_dim > 128 || sizes.value_dim > 128;
