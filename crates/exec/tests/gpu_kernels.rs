@@ -1,0 +1,120 @@
+//! Attentions by kernels of our own on a real GPU: random ones are generated, compiled, launched over poisoned outputs
+//! and compared with the oracle.
+//!
+//! The tests need a driver, a cuDNN, a vault folder `QKVAULT_TEST_VAULT` (it may be empty) and NVRTC, which compiles the
+//! kernels here. Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`.
+#![cfg(feature = "cudarc")]
+
+mod common;
+mod kit;
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use common::say;
+use kit::{Case, Gpu};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{KernelPlan, Nvrtc, OnMiss, Plan, Planner};
+use qkvault_exec::LoadedPlan;
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::{Attention, Band, DType, Storage, Tensor, Valid, validate};
+use qkvault_kernels::{SM, generate, takes};
+use qkvault_skip::{Need, skip};
+
+/// Random attentions of a run, unless `QKVAULT_TEST_CASES` says how many.
+const CASES: usize = 100;
+
+/// The same attention with head dims of whole 16s, as many heads of values as of keys, and layouts whose rows begin at
+/// multiples of 16 bytes.
+fn brought_near(mut a: Attention) -> Attention {
+    let sixteens = |d: i64| (d + 15) / 16 * 16;
+    let ([b, h, s, d], [_, hk, keys, _]) = (a.q.dims, a.k.dims);
+    let (d, dv) = (sixteens(d), sixteens(a.v.dims[3]));
+    let like = |of: &Tensor, dims: [i64; 4]| {
+        let [b, h, s, d] = dims;
+        match of.storage {
+            Storage::Dense => Tensor::bshd(b, h, s, d, of.dtype),
+            Storage::Varlen { tokens } => Tensor::thd(b, h, s, d, tokens, of.dtype),
+            Storage::Paged { pages, page_size } => Tensor::paged_hnd(b, h, s, d, pages, page_size, of.dtype),
+        }
+    };
+    let of_keys = if matches!(a.k.storage, Storage::Varlen { .. }) { Tensor::bshd(1, 1, 1, 1, a.k.dtype) } else { a.k };
+    (a.q, a.o) = (like(&a.q, [b, h, s, d]), like(&a.o, [b, h, s, dv]));
+    (a.k, a.v) = (like(&of_keys, [b, hk, keys, d]), like(&of_keys, [b, hk, keys, dv]));
+    a
+}
+
+/// Random attentions that the kernels take: the same in every run.
+fn random(count: usize) -> Vec<Valid> {
+    let features = Features { fp8: false, backward: false, dropout: false, block_mask: false, ..Features::ALL };
+    let space = Space { batch: 3, heads: 2, seq: 400, head_dim: 256, features };
+    let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
+    std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
+        .filter_map(|a| validate(brought_near(a)).ok())
+        .filter(|a| takes(a, SM).is_ok())
+        .take(count)
+        .collect()
+}
+
+/// Long caches, in every way that a kernel divides its work.
+fn long() -> Vec<Valid> {
+    let sizes = [(1, 8, 1, 128), (1, 8, 3, 64), (2, 2, 16, 128), (1, 1, 40, 256), (2, 4, 128, 128), (3, 32, 1, 80)];
+    let of = |(batch, group, queries, d): (i64, i64, i64, i64)| {
+        let mut a = Attention::bshd(batch, (2 * group, 2), (queries, 5000), d, DType::BF16);
+        a.k = Tensor::paged_nhd(batch, 2, 5000, d, 250, 64, DType::BF16);
+        a.v = a.k;
+        validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
+    };
+    sizes.map(of).to_vec()
+}
+
+fn plan(attention: &Valid) -> Plan {
+    let made = generate(attention, SM).expect("is taken");
+    let of = KernelPlan { attention, source: &made.source, options: &made.options, recipe: &made.recipe };
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+    let found = planner.kernels(&of, OnMiss::Compile).unwrap_or_else(|error| panic!("{attention}: {error}"));
+    Plan::clone(&found.outcome.expect("a plan"))
+}
+
+/// Compiles on all cores.
+fn compiled(attentions: &[Valid]) -> Vec<Plan> {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut made: Vec<(usize, Plan)> = std::thread::scope(|scope| {
+        let one = || {
+            let places = std::iter::repeat_with(|| next.fetch_add(1, Relaxed)).take_while(|at| *at < attentions.len());
+            places.map(|at| (at, plan(&attentions[at]))).collect::<Vec<_>>()
+        };
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("ends")).collect()
+    });
+    made.sort_by_key(|(at, _)| *at);
+    made.into_iter().map(|(_, plan)| plan).collect()
+}
+
+fn check(gpu: &Gpu, plan: &LoadedPlan, attention: &Valid, seed: u64) {
+    let mut case = Case::new(gpu, attention, seed);
+    plan.launch(&gpu.stream, case.bindings(plan)).unwrap_or_else(|error| panic!("{attention}: {error}"));
+    case.check(gpu);
+    // Again over the sums that the first launch left in the scratch memory.
+    case.poison(gpu);
+    plan.launch(&gpu.stream, case.bindings(plan)).expect("launches again");
+    case.check(gpu);
+}
+
+#[test]
+fn generated_kernels_compute_what_the_oracle_computes() {
+    let Some(gpu) = Gpu::open() else { return };
+    if let Err(error) = Nvrtc::open(None) {
+        return skip(Need::Gpu, &error.to_string());
+    }
+    let count = std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
+    let attentions: Vec<Valid> = long().into_iter().chain(random(count)).collect();
+    let plans = compiled(&attentions);
+    for (seed, (attention, plan)) in attentions.iter().zip(&plans).enumerate() {
+        let loaded = gpu.engine.session().load(plan).unwrap_or_else(|error| panic!("{attention}: {error}"));
+        check(&gpu, &loaded, attention, seed as u64);
+    }
+    say(&format!("{} attentions", attentions.len()));
+}
