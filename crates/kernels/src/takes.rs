@@ -1,7 +1,7 @@
 //! Which attentions the kernels take, with a reason for every other one.
 
 use qkvault_graph::registry::codes;
-use qkvault_graph::{DType, Reason, Refusal, Storage, Tensor, Valid};
+use qkvault_graph::{DType, PaddedRows, Reason, Refusal, Storage, Tensor, Valid};
 
 /// The largest head dim.
 pub const HEAD_DIM: i64 = 256;
@@ -39,6 +39,11 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
         when(varlen, &|| codes::KERNELS_STORAGE.reason("varlen").at(field));
     }
     when(page_size(&a.k) != page_size(&a.v), &|| codes::KERNELS_STORAGE.reason("pages of other sizes").at("v"));
+    // Rows behind a varlen sequence belong to the next one.
+    let varlen = [a.q, a.o].iter().any(|t| matches!(t.storage, Storage::Varlen { .. }));
+    when(varlen && a.padded_rows == PaddedRows::Zero, &|| {
+        codes::KERNELS_STORAGE.reason("padded rows of varlen queries as zeros").at("padded_rows")
+    });
     for (field, tensor) in [("q", &a.q), ("k", &a.k), ("v", &a.v), ("o", &a.o)] {
         when(!aligned(tensor), &|| codes::KERNELS_STRIDES.reason(format!("{:?}", tensor.strides)).at(field));
     }

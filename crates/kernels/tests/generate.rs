@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, PaddedRows, Storage, Tensor, Valid, validate};
 use qkvault_kernels::recipe::{Step, Value, bindings};
 use qkvault_kernels::{Generated, SM, generate, takes};
 
@@ -106,6 +106,12 @@ fn every_reason_names_what_is_not_taken() {
     varlen.k = Tensor::thd(2, 2, 512, 128, 1024, DType::BF16);
     varlen.v = varlen.k;
     assert!(refused(varlen, SM).has(&codes::KERNELS_STORAGE));
+    let mut packed = plain().with_lengths();
+    packed.q = Tensor::thd(2, 8, 4, 128, 8, DType::BF16);
+    packed.o = packed.q;
+    assert_eq!(takes(&validate(packed.clone()).expect("is valid"), SM), Ok(()));
+    packed.padded_rows = PaddedRows::Zero;
+    assert!(refused(packed, SM).has(&codes::KERNELS_STORAGE));
     let mut odd = plain();
     odd.k.strides = [512 * 2 * 132, 132, 2 * 132, 1];
     assert!(refused(odd, SM).has(&codes::KERNELS_STRIDES));
