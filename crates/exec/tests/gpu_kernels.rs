@@ -1,8 +1,8 @@
 //! Attentions by kernels of our own on a real GPU: random ones are generated, compiled, launched over poisoned outputs
 //! and compared with the oracle.
 //!
-//! The tests need a driver, a cuDNN, a vault folder `QKVAULT_TEST_VAULT` (it may be empty) and NVRTC, which compiles the
-//! kernels here. Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`.
+//! The tests need a driver, a cuDNN, a vault folder `QKVAULT_TEST_VAULT` (it may be empty) and NVRTC, which compiles
+//! the kernels here. Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`.
 #![cfg(feature = "cudarc")]
 
 mod common;

@@ -261,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         if (begins && ends) {
           const float base = top[half] == -INFINITE ? 0.f : top[half];
           const float whole = query < item.queries ? with_sink(p, head, base, sum[half]) : 0.f;
-          const float factor = whole > 0.f ? 1.f / whole : 0.f;
+          const float factor = whole == 0.f ? 0.f : 1.f / whole;
           u16* const to = p.o + out_at(p, item.batch, head, query) + (lane & 3) * 2;
 #pragma unroll
           for (int n = 0; n < VALUE_DIM / 8; n++) *(u32*)(to + n * 8) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);

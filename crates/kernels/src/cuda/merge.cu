@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(~0u, sum, step);
   const int query = (item.rows_from + row) / GROUP, head = item.head * GROUP + (item.rows_from + row) % GROUP;
   sum = query < item.queries ? with_sink(p, head, base, sum) : 0.f;
-  const float factor = sum > 0.f ? 1.f / sum : 0.f;
+  const float factor = sum == 0.f ? 0.f : 1.f / sum;
   u16* const to = p.o + out_at(p, item.batch, head, query);
 #pragma unroll
   for (int n = 0; n < COLUMNS; n++)

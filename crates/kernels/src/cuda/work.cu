@@ -160,7 +160,7 @@ __device__ __forceinline__ i64 out_at(const Params& p, int batch, int head, int 
 // Writes the log-sum-exp of a row: of `sum` over keys, of exponentials of base 2 less `top`.
 __device__ __forceinline__ void write_stats(const Params& p, int batch, int head, int query, float top, float sum) {
 #if STATS
-  const float value = sum > 0.f ? (top + log2f(sum)) * LN2 : -INFINITE;
+  const float value = sum == 0.f ? -INFINITE : (top + log2f(sum)) * LN2;
 #if VARLEN_STATS
   p.stats[p.offsets_stats[batch] + (i64)query * STATS_ROW + (i64)head * STATS_HEAD] = value;
 #else
