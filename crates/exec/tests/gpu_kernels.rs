@@ -8,6 +8,7 @@
 mod common;
 mod kit;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::say;
@@ -18,6 +19,7 @@ use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{KernelPlan, Nvrtc, OnMiss, Plan, Planner};
 use qkvault_exec::LoadedPlan;
 use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::expr::{self, Expr, TensorSpec, library};
 use qkvault_graph::{Attention, Band, DType, Storage, Tensor, Valid, validate};
 use qkvault_kernels::{SM, generate, takes};
 use qkvault_skip::{Need, skip};
@@ -45,16 +47,40 @@ fn brought_near(mut a: Attention) -> Attention {
     a
 }
 
-/// Random attentions that the kernels take: the same in every run.
+/// Random attentions that the kernels take: the same in every run. Every second one has a score modification or a mask
+/// of the library. Random expressions are compared with their definition on the host (`src/expression/tests.rs` of
+/// `qkvault-kernels`): most amplify the roundings of scores beyond any tolerance.
 fn random(count: usize) -> Vec<Valid> {
-    let features = Features { fp8: false, backward: false, dropout: false, block_mask: false, ..Features::ALL };
+    let features = Features { storage: true, sink: true, padded_rows: true, ..Features::NONE };
     let space = Space { batch: 3, heads: 2, seq: 400, head_dim: 256, features };
     let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
     std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
-        .filter_map(|a| validate(brought_near(a)).ok())
+        .enumerate()
+        .filter_map(|(n, a)| validate(modified(brought_near(a), n)).ok())
         .filter(|a| takes(a, SM).is_ok())
         .take(count)
         .collect()
+}
+
+/// The attention with an expression of the library, or without.
+fn modified(a: Attention, n: usize) -> Attention {
+    let [batch, heads, queries, _] = a.q.dims;
+    let keys = a.k.dims[2];
+    let score = |e: Expr| e.build_score_mod().expect("a score modification");
+    let mask = |e: Expr| e.build_mask_mod().expect("a mask");
+    match n % 14 {
+        1 => a.with_score_mod(score(library::softcap(expr::score(), expr::scalar("cap")))),
+        3 => a.with_score_mod(score(library::alibi(expr::score(), heads))),
+        5 => a.with_mask_mod(mask(library::prefix_lm("prefix", batch))),
+        7 => a.with_mask_mod(mask(library::dilated_window(40, 3))),
+        9 => a.with_mask_mod(mask(library::document_mask("of_query", "of_key", batch, queries, keys))),
+        11 => {
+            let bias = TensorSpec::new(DType::F32, [1, heads, queries, keys]);
+            a.with_score_mod(score(library::bias(expr::score(), "bias", bias)))
+        }
+        13 => a.with_score_mod(score(library::softcap(library::alibi(expr::score(), heads), 2.0))),
+        _ => a,
+    }
 }
 
 /// Long caches, in every way that a kernel divides its work.
@@ -112,9 +138,13 @@ fn generated_kernels_compute_what_the_oracle_computes() {
     let count = std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
     let attentions: Vec<Valid> = long().into_iter().chain(random(count)).collect();
     let plans = compiled(&attentions);
-    for (seed, (attention, plan)) in attentions.iter().zip(&plans).enumerate() {
+    // All of them, so that one run names every fault.
+    let judge = |(seed, (attention, plan)): (usize, (&Valid, &Plan))| {
         let loaded = gpu.engine.session().load(plan).unwrap_or_else(|error| panic!("{attention}: {error}"));
-        check(&gpu, &loaded, attention, seed as u64);
-    }
-    say(&format!("{} attentions", attentions.len()));
+        let judged = catch_unwind(AssertUnwindSafe(|| check(&gpu, &loaded, attention, seed as u64)));
+        judged.is_err().then(|| format!("{seed}: {attention}"))
+    };
+    let wrong: Vec<String> = attentions.iter().zip(&plans).enumerate().filter_map(judge).collect();
+    say(&format!("{} attentions, {} wrong", attentions.len(), wrong.len()));
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -259,13 +259,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         if (row >= rows) continue;
         const int query = (item.rows_from + row) / GROUP, head = item.head * GROUP + (item.rows_from + row) % GROUP;
         if (begins && ends) {
-          const float base = top[half] == -INFINITE ? 0.f : top[half];
-          const float whole = query < item.queries ? with_sink(p, head, base, sum[half]) : 0.f;
-          const float factor = whole == 0.f ? 0.f : 1.f / whole;
+          float most = top[half], whole = sum[half];
+          const float fade = take_sink(p, head, most, whole);
+          if (query >= item.queries) whole = 0.f;
+          const float factor = whole == 0.f ? 0.f : fade / whole;
           u16* const to = p.o + out_at(p, item.batch, head, query) + (lane & 3) * 2;
 #pragma unroll
           for (int n = 0; n < VALUE_DIM / 8; n++) *(u32*)(to + n * 8) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);
-          if ((lane & 3) == 0) write_stats(p, item.batch, head, query, base, whole);
+          if ((lane & 3) == 0) write_stats(p, item.batch, head, query, most, whole);
         } else {
           const i64 at = piece_at(blockIdx.x, begins, row);
           float* const to = p.sums + at * VALUE_DIM + (lane & 3) * 2;

@@ -45,11 +45,12 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
 #pragma unroll
   for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(~0u, sum, step);
   const int query = (item.rows_from + row) / GROUP, head = item.head * GROUP + (item.rows_from + row) % GROUP;
-  sum = query < item.queries ? with_sink(p, head, base, sum) : 0.f;
-  const float factor = sum == 0.f ? 0.f : 1.f / sum;
+  const float fade = take_sink(p, head, most, sum);
+  if (query >= item.queries) sum = 0.f;
+  const float factor = sum == 0.f ? 0.f : fade / sum;
   u16* const to = p.o + out_at(p, item.batch, head, query);
 #pragma unroll
   for (int n = 0; n < COLUMNS; n++)
     if (VALUE_DIM % 32 == 0 || n * 32 + lane < VALUE_DIM) to[n * 32 + lane] = (u16)pack(out[n] * factor, 0.f);
-  if (lane == 0) write_stats(p, item.batch, head, query, base, sum);
+  if (lane == 0) write_stats(p, item.batch, head, query, most, sum);
 }

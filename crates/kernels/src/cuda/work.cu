@@ -157,7 +157,8 @@ __device__ __forceinline__ i64 out_at(const Params& p, int batch, int head, int 
 #endif
 }
 
-// Writes the log-sum-exp of a row: of `sum` over keys, of exponentials of base 2 less `top`.
+// Writes the log-sum-exp of a row: of `sum` over keys, of exponentials of base 2 less `top`. Without any key it is minus
+// infinity; a sum that is no number gives none.
 __device__ __forceinline__ void write_stats(const Params& p, int batch, int head, int query, float top, float sum) {
 #if STATS
   const float value = sum == 0.f ? -INFINITE : (top + log2f(sum)) * LN2;
@@ -169,10 +170,17 @@ __device__ __forceinline__ void write_stats(const Params& p, int batch, int head
 #endif
 }
 
-// The sum with the sink of a head, which takes part in the softmax and has no value.
-__device__ __forceinline__ float with_sink(const Params& p, int head, float top, float sum) {
+// Adds the sink of a head, which takes part in the softmax and has no value, to a sum of exponentials of base 2 less
+// `top`. Both may change; the returned factor is for what was summed with them.
+__device__ __forceinline__ float take_sink(const Params& p, int head, float& top, float& sum) {
 #if SINK
-  sum += exp2_fast(p.sink[head] * LOG2E - top);
+  const float sink = p.sink[head] * LOG2E, most = fmaxf(top, sink);
+  if (most == -INFINITE) return 1.f;
+  const float fade = exp2_fast(top - most);
+  sum = sum * fade + exp2_fast(sink - most);
+  top = most;
+  return fade;
+#else
+  return 1.f;
 #endif
-  return sum;
 }
