@@ -77,6 +77,9 @@ impl Weights {
     }
 }
 
+/// Rows of a step that is not captured are a multiple of this.
+const GRAIN: usize = 16;
+
 /// The buffers of a step. A step's rows are padded to those of its graph; a decode's plan may read and write more rows
 /// than a step has, so there are as many again as sequences.
 pub(super) struct Buffers {
@@ -138,6 +141,12 @@ impl Buffers {
             seeds: of_pick(2),
             targets: of_pick(3),
         }
+    }
+
+    /// The rows and picks that a step is padded to: multiples of [`GRAIN`], so that products have few sizes.
+    pub(super) fn padded(&self, step: &Step) -> (usize, usize) {
+        let padded = |count: usize, most: usize| count.next_multiple_of(GRAIN).min(most);
+        (padded(step.rows(), self.rows), padded(step.picks.len(), self.picks))
     }
 
     /// Copies a step to the GPU, padded to so many rows and picks: rows of token 0 without a slot.

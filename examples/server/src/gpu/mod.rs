@@ -134,7 +134,7 @@ impl Model for Gpu {
         let graph = graphs.of(step, &engine.attention).filter(|_| !timed);
         let (rows, picks) = match graph {
             Some((rows, _)) => (rows, rows),
-            None => (step.rows(), step.picks.len()),
+            None => engine.buffers.padded(step),
         };
         engine.buffers.give(step, (rows, picks), &engine.stream)?;
         match graph {
