@@ -66,11 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Installs the wheel into a folder and runs the guide's page with that and nothing else of the project.
 fn installed(python: &Path, library: &Path) -> Result<()> {
     let folder = tempfile::tempdir().context("no temporary folder could be made")?;
-    let wheel = wheel::pack(library, folder.path())?;
-    let at = folder.path().join("installed");
-    let at = at.to_str().context("the temporary folder's name is not UTF-8")?;
-    let words = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", at, &wheel];
-    cargo::run_program(python.into(), &words, &[])?;
+    let at = wheel::install(python, library, folder.path())?;
     let tests = cargo::root().join(TESTS);
     let path = format!("{at}:{}", tests.to_str().context("the path of the project is not UTF-8")?);
     let words = ["-m", "unittest", "test_jax.Package.test_the_guide_runs"];

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::record_tests::{TESTS, environment, environment_of};
-use crate::{capi, cargo, ui};
+use crate::{capi, cargo, ui, wheel};
 
 /// The versions of `--matrix`: the oldest that has the interface, and the last patch of every other one.
 const MATRIX: [&str; 6] = ["2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"];
@@ -35,8 +35,8 @@ pub struct Args {
 ///
 /// The library does not build, the environment cannot be made, or a test fails.
 pub fn run(args: &Args) -> Result<()> {
-    let library = capi::build(true)?;
-    let library = library.to_str().context("the library's name is not UTF-8")?;
+    let built = capi::build(true)?;
+    let library = built.to_str().context("the library's name is not UTF-8")?;
     if args.matrix {
         return matrix(library, &args.only);
     }
@@ -45,7 +45,17 @@ pub fn run(args: &Args) -> Result<()> {
         None => environment("torch-tests", PACKAGES)?,
     };
     typed(&python, library)?;
+    installed(&python, &built)?;
     tests(&python, library)
+}
+
+/// Installs the wheel into a folder, and runs the guide's programs with that and nothing else of the project.
+fn installed(python: &Path, library: &Path) -> Result<()> {
+    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
+    let at = wheel::install(python, library, folder.path())?;
+    let (own, path) = (format!("{at}/qkvault/libqkvault.so"), format!("{at}:{}/tests", adapter()?));
+    let words = ["-m", "unittest", "test_torch.Guide"];
+    cargo::run_program(python.into(), &words, &[("QKVAULT_LIBRARY", own.as_str()), ("PYTHONPATH", path.as_str())])
 }
 
 /// Checks the types of a user's program, and runs it.

@@ -47,3 +47,18 @@ pub(crate) fn pack(library: &Path, out: &Path) -> Result<String> {
     ensure!(done.status.success(), "the wheel was not packed: {}", String::from_utf8_lossy(&done.stderr));
     Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
 }
+
+/// Packs a library, installs the wheel into a folder with pip, and returns the folder: a place for `PYTHONPATH` that has
+/// the package and nothing else of the project.
+///
+/// # Errors
+///
+/// The wheel is not packed, or pip does not install it.
+pub(crate) fn install(python: &Path, library: &Path, folder: &Path) -> Result<String> {
+    let wheel = pack(library, folder)?;
+    let at = folder.join("installed");
+    let at = at.to_str().context("the temporary folder's name is not UTF-8")?;
+    let words = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", at, &wheel];
+    cargo::run_program(python.into(), &words, &[])?;
+    Ok(at.to_owned())
+}
