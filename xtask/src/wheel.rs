@@ -48,8 +48,8 @@ pub(crate) fn pack(library: &Path, out: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
 }
 
-/// Packs a library, installs the wheel into a folder with pip, and returns the folder: a place for `PYTHONPATH` that has
-/// the package and nothing else of the project.
+/// Packs a library, installs the wheel into a folder with pip, and returns the folder: a place for `PYTHONPATH` that
+/// has the package and nothing else of the project.
 ///
 /// # Errors
 ///
