@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_cache::{Entry, Error as VaultError, Lookup, Source, Vault};
+use qkvault_cache::{Entry, Error as VaultError, Source, Vault};
 use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Toolchain, Valid, codec};
 use qkvault_kernels::recipe::{self, BadRecipe, Checked, Origin, Recipe, architecture};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::deep::{Difference, RebuildCheck};
-use crate::look::vault_key;
+use crate::look::{stored, vault_key};
 use crate::nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError};
 use crate::plan::{BadPlan, Plan, PlanFacts};
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
@@ -177,15 +177,7 @@ type Compiled = (Source, Option<Arc<qkvault_cache::StoreError>>, Arc<Plan>);
 
 /// A stored plan.
 fn found(vault: &Vault, kernels: &KernelPlan<'_>, key: PlanKey, on_miss: OnMiss) -> Option<(Source, Arc<Plan>)> {
-    let name = vault_key(&key);
-    let (source, entry) = match vault.recall(&name) {
-        Some(entry) => (Source::Memory, entry),
-        None if on_miss == OnMiss::Memory => return None,
-        None => match vault.get(&name) {
-            Lookup::Hit(entry) => (Source::Disk, entry),
-            Lookup::Absent | Lookup::Rejected(_) => return None,
-        },
-    };
+    let (source, entry) = stored(vault, &key, on_miss == OnMiss::Memory)?;
     Some((source, read(kernels, key, &entry).ok()?))
 }
 

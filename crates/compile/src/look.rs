@@ -11,22 +11,26 @@ use crate::planner::PlanError;
 
 /// Looks up an existing entry. `OnMiss::Memory` reads no disk, for code that must not wait.
 pub(crate) fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanError> {
-    let key = vault_key(&job.key);
-    let found = match vault.recall(&key) {
-        Some(entry) => Some((Source::Memory, entry)),
-        None if memory_alone => None,
-        None => match vault.get(&key) {
-            Lookup::Hit(entry) => Some((Source::Disk, entry)),
-            Lookup::Absent | Lookup::Rejected(_) => None,
-        },
-    };
-    if let Some((source, entry)) = found
+    if let Some((source, entry)) = stored(vault, &job.key, memory_alone)
         && let Ok(outcome) = outcome(job.key, &entry)
     {
         return Ok((source, None, outcome));
     }
     let (what, target) = (job.what.to_owned(), job.target.label());
     Err(PlanError::Missing { key: job.key, what, target, memory_alone })
+}
+
+/// The entry under a plan's key, from memory or, if that may be asked, from everywhere else.
+pub(crate) fn stored(vault: &Vault, key: &PlanKey, memory_alone: bool) -> Option<(Source, Arc<Entry>)> {
+    let key = vault_key(key);
+    match vault.recall(&key) {
+        Some(entry) => Some((Source::Memory, entry)),
+        None if memory_alone => None,
+        None => match vault.get(&key) {
+            Lookup::Hit(entry) => Some((Source::Disk, entry)),
+            Lookup::Absent | Lookup::Rejected(_) => None,
+        },
+    }
 }
 
 /// The vault's key for a plan's key.
